@@ -1,0 +1,65 @@
+package runstore
+
+import (
+	"context"
+	"time"
+)
+
+// The interfaces in this file are optional. An adapter implements those that
+// its engine can keep; callers find them by type assertion, and the conformance
+// suite reports which there are.
+
+// MultiCommitter commits batches of several runs in one atomic step.
+type MultiCommitter interface {
+	// CommitMulti applies all batches or none: up to [MaxMultiBatches], each of
+	// another run. The error is that of the first batch whose guards do not hold.
+	CommitMulti(ctx context.Context, batches []Batch) ([]Committed, error)
+}
+
+// Notifier wakes those who wait for commits, instead of letting them poll.
+type Notifier interface {
+	// Wakeups returns a channel that holds a value soon after a commit of this or
+	// another handle. Values are coalesced and may be lost with a connection:
+	// a wake-up is a hint, and polling at a slower pace is the guarantee. The
+	// channel lives until ctx ends.
+	Wakeups(ctx context.Context) (<-chan struct{}, error)
+}
+
+// Epocher tells and raises the store's epoch (I2).
+type Epocher interface {
+	// Epochs returns the store's epochs, the current one last. It is empty
+	// while the store is in epoch 0.
+	Epochs(ctx context.Context) ([]EpochChange, error)
+	// RaiseEpoch starts a new epoch, for a reason that is stored with it. Every
+	// grant made before is ended: its fence is refused from now on.
+	RaiseEpoch(ctx context.Context, reason string) (Epoch, error)
+}
+
+// EpochChange tells when and why an epoch began.
+type EpochChange struct {
+	Epoch  Epoch
+	At     time.Time
+	Reason string
+}
+
+// StaleReader reads from a replica. Leases, tokens, versions and positions are
+// never read that way.
+type StaleReader interface {
+	// ReadJournalStale is ReadJournal of a state that is at most bound old.
+	ReadJournalStale(ctx context.Context, id RunID, from Seq, limit int, bound time.Duration) ([]Event, error)
+}
+
+// Describer tells what a store runs on, for reports.
+type Describer interface {
+	Describe(ctx context.Context) (Description, error)
+}
+
+// Description says what a store runs on.
+type Description struct {
+	// Engine is the engine's name, as in the URL's scheme.
+	Engine string
+	// Version is the engine's own.
+	Version string
+	// Tier is "embedded", "local", "emulator", "container" or "service".
+	Tier string
+}

@@ -1,0 +1,75 @@
+// Package runstore is the storage contract of Tapestore: one interface,
+// [RunStore], that every engine implements with its own strongest primitive.
+//
+// # One idea
+//
+// A run is one journal, a set of versioned records and one lease. It is the
+// unit of atomicity, order and fencing. There is one write path, a [Batch]
+// given to Commit, and the fence is checked inside it, by the engine. Creating
+// a run, acquiring and releasing its lease may carry the same writes, applied
+// in the same atomic step.
+//
+// Two processes may believe that they hold a run; a paused process cannot know
+// that its lease is gone. Only the fencing token decides: time is for
+// progress, the token is for safety.
+//
+// # Guarantees
+//
+// The conformance suite (package conformance) tests each of these by its
+// number, on every engine.
+//
+//   - I1 Exclusive. On the store clock, a run has at most one live grant.
+//   - I2 Tokens only grow. Every grant's token is higher than every token
+//     granted before on that run: across release and re-acquire, delete and
+//     re-create, store restarts and, with the store's epoch advanced, across a
+//     failover to an older replica or a restore from an older backup. Within an
+//     epoch each grant adds exactly 1; the epoch sits in the token's high bits.
+//     Raising the epoch ends every grant of the epochs before it. A caller whose
+//     token or position is above anything that the store knows gets
+//     [ErrStoreBehind], never silence.
+//   - I3 Fenced. A batch with fence F is applied only if F is the run's current
+//     grant at the commit point. Once a later grant has been returned to anyone,
+//     no batch with F is ever applied, whatever any clock says and however long
+//     the writer was paused. Expiry alone does not end a grant: a grant that has
+//     expired but that nobody has taken over is still current, its holder may
+//     commit and renew late. A lease acquired as strict is over at its expiry for
+//     its holder too: renewing or committing under it then is refused.
+//   - I4 Atomic. A batch applies whole or not at all: events, records, index
+//     entries, status.
+//   - I5 Journal. Dense seq without gaps or duplicates, immutable events, one
+//     total order per run.
+//   - I6 Free readers. Reads need no lease, never wait for a writer, and see
+//     every batch acknowledged before the read began.
+//   - I7 Store clock. Expiry is judged by the engine's clock. A caller whose
+//     clock is an hour wrong, either way, neither steals a live lease nor loses
+//     its own.
+//   - I8 Exactly once under retry. The adapter resolves ambiguous outcomes
+//     itself; a caller that repeats a batch with the same id gets the first
+//     result. Only when the engine stays unreachable does the caller see
+//     [ErrUnknownOutcome].
+//   - I9 No lost work. An index entry of an acknowledged batch is found by
+//     ScanIndex; an entry that is no longer true is never returned. A crash
+//     between two engine writes loses nothing.
+//   - I10 Feed. A reader that resumes from its last position misses no event,
+//     under concurrent writers and out-of-order commits; positions are int64 and
+//     only grow.
+//   - I11 Definite errors. After any error but [ErrUnknownOutcome] nothing of
+//     the batch is stored. A cancelled context leaves the run usable.
+//   - I12 Limits. Oversized or malformed input is refused before it reaches the
+//     engine, with [ErrInvalid] or [ErrTooLarge] naming the field and the limit.
+//
+// # Words
+//
+// A record's [Version] counts its changes: 0 means absent, then 1, 2, 3… A
+// record that is deleted and made again goes on above every version that a
+// deleted record of the run had, so that a claim on the old one can never match
+// the new one.
+//
+// All times that a store returns are on the store clock, in UTC, truncated to
+// microseconds. Times that a caller gives are truncated likewise.
+//
+// # Opening a store
+//
+// [Open] takes a URL such as sqlite:./tape.db or memory: and needs the engine's
+// package to be imported (package runstore/all imports every engine).
+package runstore

@@ -1,0 +1,248 @@
+package runstore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The kinds of errors. Every error of a store matches exactly one of them with
+// errors.Is; [OutcomeOf] says what a failed write did.
+var (
+	// ErrNotFound: there is no such run.
+	ErrNotFound = errors.New("not found")
+	// ErrLeaseHeld: somebody else holds the lease; see [LeaseHeldError].
+	ErrLeaseHeld = errors.New("lease is held")
+	// ErrLeaseExpired: the lease is strict and over.
+	ErrLeaseExpired = errors.New("strict lease has expired")
+	// ErrFenced: the fence is not the run's current grant; see [FencedError].
+	// Stop: somebody else drives this run, or nobody does.
+	ErrFenced = errors.New("fenced")
+	// ErrConflict: a guard other than the fence did not hold; see
+	// [ConflictError]. Read again and decide anew.
+	ErrConflict = errors.New("conflict")
+	// ErrExists: what was to be created exists already.
+	ErrExists = errors.New("already exists")
+	// ErrInvalid: malformed input; see [LimitError].
+	ErrInvalid = errors.New("invalid")
+	// ErrTooLarge: input beyond a limit; see [LimitError].
+	ErrTooLarge = errors.New("too large")
+	// ErrUnsupported: this store cannot do that.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrUnavailable: the engine could not be reached or was too busy. Surely not
+	// applied, safe to retry.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrUnknownOutcome: the reply to a write was lost, it may or may not have
+	// been applied. Repeat it with the same batch or grant id.
+	ErrUnknownOutcome = errors.New("unknown outcome")
+	// ErrNoProgress: a holder that heartbeats without progress was refused.
+	ErrNoProgress = errors.New("no progress")
+	// ErrStoreBehind: a token or position is above anything that the store knows:
+	// it was rolled back; see [StoreBehindError].
+	ErrStoreBehind = errors.New("store is behind its caller")
+	// ErrClosed: the handle was closed.
+	ErrClosed = errors.New("store is closed")
+)
+
+// Kinds lists every kind of error, for tables that must be complete.
+func Kinds() []error {
+	return []error{
+		ErrNotFound, ErrLeaseHeld, ErrLeaseExpired, ErrFenced, ErrConflict, ErrExists, ErrInvalid,
+		ErrTooLarge, ErrUnsupported, ErrUnavailable, ErrUnknownOutcome, ErrNoProgress, ErrStoreBehind, ErrClosed,
+	}
+}
+
+// KindOf returns the kind of err. What is not classified is an unknown outcome;
+// nil has no kind.
+func KindOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, kind := range Kinds() {
+		if errors.Is(err, kind) {
+			return kind
+		}
+	}
+	return ErrUnknownOutcome
+}
+
+// Outcome is what a failed write did.
+type Outcome int
+
+// The outcomes of a write.
+const (
+	// Unknown: it may or may not have been applied.
+	Unknown Outcome = iota
+	// Applied: it was.
+	Applied
+	// NotApplied: nothing of it is stored, or ever will be.
+	NotApplied
+)
+
+// String returns the outcome in words.
+func (o Outcome) String() string {
+	switch o {
+	case Applied:
+		return "applied"
+	case NotApplied:
+		return "not applied"
+	default:
+		return "unknown"
+	}
+}
+
+// OutcomeOf tells from a write's error what became of the write (I11).
+func OutcomeOf(err error) Outcome {
+	switch {
+	case err == nil:
+		return Applied
+	case KindOf(err) == ErrUnknownOutcome:
+		return Unknown
+	default:
+		return NotApplied
+	}
+}
+
+// OpError says which operation failed on which run. errors.Is finds its kind
+// and the engine's own error, errors.As the details.
+type OpError struct {
+	// Op is the method, in small letters: "commit", "acquire lease"…
+	Op  string
+	Run RunID
+	// Err is one of the kinds, or a detail that matches one.
+	Err error
+	// Cause is the engine's or the context's own error; it may be nil.
+	Cause error
+}
+
+// Error implements error.
+func (e *OpError) Error() string {
+	s := e.Op
+	if e.Run != "" {
+		s += fmt.Sprintf(" %q", clip(string(e.Run)))
+	}
+	s += ": " + e.Err.Error()
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap returns the kind or detail, and the cause if there is one.
+func (e *OpError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Err}
+	}
+	return []error{e.Err, e.Cause}
+}
+
+// LeaseHeldError tells who holds the lease, and for how long.
+type LeaseHeldError struct {
+	Holder Holder
+	// Remaining is the time to the holder's expiry on the store clock when the
+	// request was judged. The holder may renew, so wait at least so long, with
+	// jitter.
+	Remaining time.Duration
+}
+
+// Error implements error.
+func (e *LeaseHeldError) Error() string {
+	return fmt.Sprintf("%v by %q under token %v for another %v",
+		ErrLeaseHeld, clip(string(e.Holder.Owner)), e.Holder.Token, e.Remaining)
+}
+
+// Is matches ErrLeaseHeld.
+func (e *LeaseHeldError) Is(target error) bool { return target == ErrLeaseHeld }
+
+// FencedError tells which grant is current instead of the one presented.
+type FencedError struct {
+	// Presented is the token of the fence that was refused.
+	Presented Token
+	// Current is the run's last token.
+	Current Token
+	// Holder is the current holder; zero when the lease is free.
+	Holder Holder
+}
+
+// Error implements error.
+func (e *FencedError) Error() string {
+	if e.Holder.Token == 0 {
+		return fmt.Sprintf("%v: token %v was presented, the last grant is %v and was ended", ErrFenced, e.Presented, e.Current)
+	}
+	return fmt.Sprintf("%v: token %v was presented, the current grant is %v of %q",
+		ErrFenced, e.Presented, e.Current, clip(string(e.Holder.Owner)))
+}
+
+// Is matches ErrFenced.
+func (e *FencedError) Is(target error) bool { return target == ErrFenced }
+
+// ConflictError tells which guard did not hold, and what it found, so that the
+// caller needs no second read.
+type ConflictError struct {
+	// Guard is "version", "seq" or "status".
+	Guard string
+	// Key, Want and Current are set for a version guard.
+	Key           RecordKey
+	Want, Current Version
+	// NextSeq is the seq of the run's next event.
+	NextSeq Seq
+	// Status is the run's status.
+	Status Status
+}
+
+// Error implements error.
+func (e *ConflictError) Error() string {
+	switch e.Guard {
+	case "version":
+		return fmt.Sprintf("%v: record %q is at version %d, not %d", ErrConflict, clip(string(e.Key)), e.Current, e.Want)
+	case "seq":
+		return fmt.Sprintf("%v: the next seq is %d", ErrConflict, e.NextSeq)
+	default:
+		return fmt.Sprintf("%v: the status is %d", ErrConflict, e.Status)
+	}
+}
+
+// Is matches ErrConflict.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// StoreBehindError tells that the caller knows more than the store: the store
+// was restored from an older backup, or failed over to an older replica.
+type StoreBehindError struct {
+	// Field is "token" or "position".
+	Field string
+	// Presented is the caller's number, Known the highest that the store knows.
+	Presented, Known int64
+}
+
+// Error implements error.
+func (e *StoreBehindError) Error() string {
+	return fmt.Sprintf("%v: %s %d was presented, the highest known is %d; was an old backup restored? raise the epoch",
+		ErrStoreBehind, e.Field, e.Presented, e.Known)
+}
+
+// Is matches ErrStoreBehind.
+func (e *StoreBehindError) Is(target error) bool { return target == ErrStoreBehind }
+
+// LimitError names the field that was refused, and the limit.
+type LimitError struct {
+	// Kind is ErrInvalid or ErrTooLarge.
+	Kind error
+	// Field is the field as the caller wrote it: "run id", "events[3].data"…
+	Field string
+	// Problem says what is wrong and what the limit is.
+	Problem string
+}
+
+// Error implements error.
+func (e *LimitError) Error() string { return fmt.Sprintf("%v %s: %s", e.Kind, e.Field, e.Problem) }
+
+// Unwrap returns the kind.
+func (e *LimitError) Unwrap() error { return e.Kind }
+
+// clip keeps the ids in messages short; they may be long and of any bytes.
+func clip(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "…"
+	}
+	return s
+}

@@ -1,0 +1,56 @@
+package runstore
+
+import "time"
+
+// The limits of the contract, the same on every engine (I12). Sizes are bytes.
+const (
+	// MaxRunID is the longest run id.
+	MaxRunID = 256
+	// MaxOwner is the longest owner, reactor or reason for a preemption.
+	MaxOwner = 256
+	// MaxGrantID is the longest grant or batch id.
+	MaxGrantID = 64
+	// MaxRecordKey is the longest record key.
+	MaxRecordKey = 1024
+	// MaxIndexName is the longest index name.
+	MaxIndexName = 256
+	// MaxKind is the longest kind of an event.
+	MaxKind = 128
+
+	// MaxEventData is the largest payload of one event.
+	MaxEventData = 1 << 20
+	// MaxRecordValue is the largest value of one record.
+	MaxRecordValue = 4 << 20
+	// MaxBatchBytes is the largest sum of a batch's payloads, values and keys.
+	MaxBatchBytes = 8 << 20
+
+	// MaxEvents is how many events one batch may append.
+	MaxEvents = 1000
+	// MaxRecordWrites is how many records one batch may put or delete.
+	MaxRecordWrites = 256
+	// MaxGuards is how many versions and statuses one batch may guard.
+	MaxGuards = 256
+	// MaxPlaces is how many index places one record may have.
+	MaxPlaces = 4
+	// MaxMultiBatches is how many batches one CommitMulti may carry.
+	MaxMultiBatches = 16
+
+	// MaxPage is the largest limit of a read.
+	MaxPage = 1000
+	// MaxPageBytes is where a page of a read ends early: the entry that passes it
+	// is the page's last.
+	MaxPageBytes = 4 << 20
+	// MaxRecordKeys is how many exact keys one read may name.
+	MaxRecordKeys = 256
+
+	// RememberedBatches is how many of a run's batch ids a store remembers at
+	// least.
+	RememberedBatches = 128
+)
+
+// The limits of a lease's TTL. A lease that outlives its holder by an hour
+// keeps a run from being recovered for an hour: renew instead.
+const (
+	MinTTL = time.Millisecond
+	MaxTTL = 30 * time.Minute
+)

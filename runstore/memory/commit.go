@@ -1,0 +1,169 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// Commit implements runstore.RunStore.
+func (h *Handle) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	err = h.write(ctx, "commit", batch.Run(), batch.Check(), func(now time.Time) error {
+		all, err := h.store.commit([]runstore.Batch{batch}, now)
+		if err != nil {
+			return err
+		}
+		done = all[0]
+		return nil
+	})
+	return done, err
+}
+
+// CommitMulti implements runstore.MultiCommitter.
+func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
+	err = h.write(ctx, "commit", "", runstore.CheckMulti(batches), func(now time.Time) error {
+		done, err = h.store.commit(batches, now)
+		return err
+	})
+	return done, err
+}
+
+// commit checks the guards of all batches before it applies any, so that it has
+// nothing to undo.
+func (s *Store) commit(batches []runstore.Batch, now time.Time) ([]runstore.Committed, error) {
+	runs := make([]*run, len(batches))
+	for i, b := range batches {
+		r, err := s.find(b.Run())
+		if err != nil {
+			return nil, err
+		}
+		runs[i] = r
+		if _, replay := r.batches[b.ID]; replay {
+			continue
+		}
+		if err := r.Guards(b.Guards(), now, r.version); err != nil {
+			return nil, err
+		}
+	}
+	done := make([]runstore.Committed, len(batches))
+	for i, b := range batches {
+		if first, replay := runs[i].batches[b.ID]; replay {
+			first.Versions = slices.Clone(first.Versions)
+			first.Replayed = true
+			done[i] = first
+			continue
+		}
+		done[i] = s.apply(runs[i], b.Writes, b.Guards().Fence, now)
+		if b.ID != "" && !b.Purge {
+			first := done[i]
+			first.Versions = slices.Clone(first.Versions)
+			runs[i].batches[b.ID] = first
+		}
+	}
+	return done, nil
+}
+
+// apply makes the writes; whoever calls it has checked the guards. It is the one
+// place where a run's journal and records change.
+func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time) runstore.Committed {
+	done := runstore.Committed{Time: now}
+	if len(w.Events) > 0 {
+		done.FirstSeq = r.LastSeq + 1
+	}
+	for _, e := range w.Events {
+		r.LastSeq++
+		s.last++
+		event := runstore.Event{
+			Seq: r.LastSeq, Kind: e.Kind, Data: bytes.Clone(e.Data), Time: now,
+			Token: f.Token(), Owner: f.Owner(), Position: s.last,
+		}
+		r.events = append(r.events, event)
+		s.feed = append(s.feed, runstore.FeedEvent{Run: r.ID, Event: event})
+	}
+	done.LastSeq = r.LastSeq
+	for _, change := range w.Records {
+		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, r.LastSeq), Time: now}
+		done.Versions = append(done.Versions, s.change(r, change, stamp))
+	}
+	if w.Status != nil {
+		r.Status = *w.Status
+	}
+	if !w.Runnable.IsZero() {
+		r.RunnableAt = w.Runnable.Resolve(now)
+	}
+	if w.Release {
+		state := rules.Released
+		if f.IsZero() {
+			state = rules.Revoked
+		}
+		r.Head = r.Ended(state)
+	}
+	if w.Purge {
+		s.purge(r)
+	}
+	return done
+}
+
+// change puts or deletes one record and moves its index entries.
+func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
+	rec := r.records[w.Key]
+	if rec != nil {
+		s.unplace(r.ID, rec)
+	}
+	if w.Delete {
+		if rec != nil {
+			r.floor = max(r.floor, rec.Version)
+			delete(r.records, w.Key)
+		}
+		return 0
+	}
+	if rec == nil {
+		rec = &record{Record: runstore.Record{Key: w.Key, Version: r.floor, Created: stamp}}
+		r.records[w.Key] = rec
+	}
+	rec.Version++
+	rec.Value, rec.Updated = bytes.Clone(w.Value), stamp
+	for _, p := range w.Index {
+		s.place(r.ID, rec, p, stamp.Time)
+	}
+	return rec.Version
+}
+
+// purge removes everything but the token and what keeps versions growing.
+func (s *Store) purge(r *run) {
+	for _, rec := range r.records {
+		r.floor = max(r.floor, rec.Version)
+		s.unplace(r.ID, rec)
+	}
+	r.purged = true
+	r.events, r.records, r.batches = nil, nil, nil
+	r.Head = r.Ended(rules.Revoked)
+	s.feed = slices.DeleteFunc(s.feed, func(e runstore.FeedEvent) bool { return e.Run == r.ID })
+	s.order = slices.DeleteFunc(s.order, func(other *run) bool { return other == r })
+}
+
+func (r *run) version(key runstore.RecordKey) (runstore.Version, error) {
+	if rec := r.records[key]; rec != nil {
+		return rec.Version, nil
+	}
+	return 0, nil
+}
+
+// public returns the run's head as GetRun shows it.
+func (r *run) public() runstore.Run {
+	head := r.Run
+	if rec := r.records[runstore.SummaryKey]; rec != nil {
+		head.Summary = rec.clone()
+	}
+	return head
+}
+
+func (r *record) clone() runstore.Record {
+	c := r.Record
+	c.Value = bytes.Clone(c.Value)
+	return c
+}

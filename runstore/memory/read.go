@@ -1,0 +1,207 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// GetRun implements runstore.RunStore.
+func (h *Handle) GetRun(ctx context.Context, id runstore.RunID) (head runstore.Run, err error) {
+	err = h.read(ctx, "get run", id, runstore.CheckRunID(id), func() error {
+		r, err := h.store.find(id)
+		if err != nil {
+			return err
+		}
+		head = r.public()
+		return nil
+	})
+	return head, err
+}
+
+// page collects a page of a read: up to a limit, ended early by its size.
+type page struct{ left, bytes int }
+
+// full takes one more entry of the given size and reports whether the page ends
+// with it.
+func (p *page) full(size int) bool {
+	p.left--
+	p.bytes += size
+	return p.left <= 0 || p.bytes > runstore.MaxPageBytes
+}
+
+// ReadJournal implements runstore.RunStore.
+func (h *Handle) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	err = h.read(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func() error {
+		r, err := h.store.find(id)
+		if err != nil {
+			return err
+		}
+		p := page{left: limit}
+		for i := max(from, 1) - 1; i < runstore.Seq(len(r.events)); i++ {
+			e := r.events[i]
+			e.Data = bytes.Clone(e.Data)
+			events = append(events, e)
+			if p.full(len(e.Data)) {
+				break
+			}
+		}
+		return nil
+	})
+	return events, err
+}
+
+// ReadRecords implements runstore.RunStore.
+func (h *Handle) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
+	err = h.read(ctx, "read records", id, q.Check(id), func() error {
+		r, err := h.store.find(id)
+		if err != nil {
+			return err
+		}
+		p := page{left: q.Limit}
+		keys := slices.Compact(slices.Sorted(slices.Values(q.Keys)))
+		if len(q.Keys) == 0 {
+			for key := range r.records {
+				if strings.HasPrefix(string(key), string(q.Prefix)) && key > q.After {
+					keys = append(keys, key)
+				}
+			}
+			slices.Sort(keys)
+		} else {
+			p.left = len(keys)
+		}
+		for _, key := range keys {
+			rec := r.records[key]
+			if rec == nil {
+				continue
+			}
+			records = append(records, rec.clone())
+			if p.full(len(rec.Value)) && len(q.Keys) == 0 {
+				break
+			}
+		}
+		return nil
+	})
+	return records, err
+}
+
+// ScanIndex implements runstore.RunStore.
+func (h *Handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
+	invalid := q.Check()
+	after, cursorErr := decodeCursor(q.After)
+	if invalid == nil {
+		invalid = cursorErr
+	}
+	err = h.read(ctx, "scan index", "", invalid, func() error {
+		places := h.store.entries(q, h.store.now())
+		if q.Newest {
+			slices.Reverse(places)
+		}
+		p := page{left: q.Limit}
+		for _, entry := range places {
+			if order := entry.compare(after); q.After != "" && (order == 0 || (order < 0) != q.Newest) {
+				continue
+			}
+			e := runstore.IndexEntry{Run: entry.run, At: entry.at, Cursor: encodeCursor(entry)}
+			r := h.store.runs[entry.run]
+			if entry.key == "" {
+				e.Head = r.public()
+			} else {
+				e.Record = r.records[entry.key].clone()
+			}
+			found = append(found, e)
+			if p.full(len(e.Record.Value) + len(e.Head.Summary.Value)) {
+				break
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// ReadFeed implements runstore.RunStore.
+func (h *Handle) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
+	err = h.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func() error {
+		s := h.store
+		if after > s.last {
+			return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: int64(s.last)}
+		}
+		p := page{left: limit}
+		first := sort.Search(len(s.feed), func(i int) bool { return s.feed[i].Position > after })
+		for _, e := range s.feed[first:] {
+			e.Data = bytes.Clone(e.Data)
+			events = append(events, e)
+			if p.full(len(e.Data)) {
+				break
+			}
+		}
+		return nil
+	})
+	return events, err
+}
+
+// Wakeups implements runstore.Notifier.
+func (h *Handle) Wakeups(ctx context.Context) (<-chan struct{}, error) {
+	ch := make(chan struct{}, 1)
+	err := h.read(ctx, "wakeups", "", nil, func() error {
+		h.store.wakers[ch] = true
+		return nil
+	})
+	context.AfterFunc(ctx, func() {
+		h.store.mu.Lock()
+		defer h.store.mu.Unlock()
+		delete(h.store.wakers, ch)
+	})
+	return ch, err
+}
+
+// wake tells the waiters that something was committed. The caller holds the lock.
+func (s *Store) wake() {
+	for ch := range s.wakers {
+		select {
+		case ch <- struct{}{}:
+		default: // one is pending already
+		}
+	}
+}
+
+// Describe implements runstore.Describer.
+func (h *Handle) Describe(context.Context) (runstore.Description, error) {
+	return runstore.Description{Engine: "memory", Version: "reference", Tier: "embedded"}, nil
+}
+
+// cursor is the wire form of a place. Byte strings, because ids and keys may
+// hold any bytes and JSON strings may not.
+type cursor struct {
+	At, Written int64
+	Run, Key    []byte
+}
+
+func encodeCursor(p place) runstore.Cursor {
+	text, _ := json.Marshal(cursor{runstore.Micros(p.at), runstore.Micros(p.written), []byte(p.run), []byte(p.key)})
+	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
+}
+
+func decodeCursor(c runstore.Cursor) (place, error) {
+	if c == "" {
+		return place{}, nil
+	}
+	var at cursor
+	text, err := base64.RawURLEncoding.DecodeString(string(c))
+	if err == nil {
+		err = json.Unmarshal(text, &at)
+	}
+	if err != nil {
+		return place{}, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
+	}
+	return place{
+		at: runstore.FromMicros(at.At), written: runstore.FromMicros(at.Written),
+		run: runstore.RunID(at.Run), key: runstore.RecordKey(at.Key),
+	}, nil
+}

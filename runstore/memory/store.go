@@ -1,0 +1,190 @@
+// Package memory is the reference store: the contract of package runstore in
+// plain Go, under one mutex. It passes the whole conformance suite without an
+// exemption, and tests can move its clock.
+//
+// Its content lives as long as the [Store]; handles from Open stand for
+// processes and can be closed one by one. Importing the package registers the
+// scheme memory: for runstore.Open, where memory: is a store of its own and
+// memory:NAME is shared by all who open that name in the process.
+package memory
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// Options adjusts a store; nil means the defaults.
+type Options struct {
+	// Clock is the store clock; time.Now by default. It may step in any
+	// direction: the store clock never goes back.
+	Clock func() time.Time
+}
+
+// Store is the content that handles share.
+type Store struct {
+	mu    sync.Mutex
+	clock func() time.Time
+	moved time.Duration // by Advance
+	seen  time.Time     // the latest time that the store clock showed
+
+	epochs []runstore.EpochChange
+	runs   map[runstore.RunID]*run
+	order  []*run // by creation, the purged ones left out
+	feed   []runstore.FeedEvent
+	last   runstore.Position
+	index  map[runstore.IndexName]*queue
+	wakers map[chan struct{}]bool
+}
+
+// run is a run with everything that belongs to it. A purged run stays for its
+// token.
+type run struct {
+	rules.Head
+	purged  bool
+	floor   runstore.Version // the highest version of a deleted record
+	events  []runstore.Event
+	records map[runstore.RecordKey]*record
+	batches map[runstore.BatchID]runstore.Committed
+}
+
+type record struct {
+	runstore.Record
+	places []place
+}
+
+// New returns an empty store.
+func New(opts *Options) *Store {
+	s := &Store{
+		clock:  time.Now,
+		runs:   map[runstore.RunID]*run{},
+		index:  map[runstore.IndexName]*queue{},
+		wakers: map[chan struct{}]bool{},
+	}
+	if opts != nil && opts.Clock != nil {
+		s.clock = opts.Clock
+	}
+	return s
+}
+
+// Open returns a handle on the store. Each stands for a process of its own.
+func (s *Store) Open() *Handle { return &Handle{store: s} }
+
+// Advance moves the store clock forward.
+func (s *Store) Advance(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moved += d
+}
+
+// now returns the store clock, which never goes back. The caller holds the lock.
+func (s *Store) now() time.Time {
+	now := s.clock().Add(s.moved).UTC().Truncate(runstore.TimePrecision)
+	if now.After(s.seen) {
+		s.seen = now
+	}
+	return s.seen
+}
+
+func (s *Store) epoch() runstore.Epoch {
+	if len(s.epochs) == 0 {
+		return 0
+	}
+	return s.epochs[len(s.epochs)-1].Epoch
+}
+
+// find returns a run that exists and was not purged. The caller holds the lock.
+func (s *Store) find(id runstore.RunID) (*run, error) {
+	r := s.runs[id]
+	if r == nil || r.purged {
+		return nil, runstore.ErrNotFound
+	}
+	r.Epoch = s.epoch()
+	return r, nil
+}
+
+// Handle is one open handle on a [Store]. It implements runstore.RunStore and
+// the capabilities MultiCommitter, Notifier, Epocher and Describer.
+type Handle struct {
+	store  *Store
+	mu     sync.Mutex
+	closed bool
+}
+
+var _ interface {
+	runstore.RunStore
+	runstore.MultiCommitter
+	runstore.Notifier
+	runstore.Epocher
+	runstore.Describer
+} = (*Handle)(nil)
+
+// Close implements runstore.RunStore.
+func (h *Handle) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	return nil
+}
+
+// begin is the start of every operation: input is checked before anything else,
+// and nothing happens on a closed handle or after the context's end.
+func (h *Handle) begin(ctx context.Context, invalid error) error {
+	if invalid != nil {
+		return invalid
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return runstore.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// write runs f as one atomic step at one instant of the store clock.
+func (h *Handle) write(ctx context.Context, op string, id runstore.RunID, invalid error, f func(now time.Time) error) error {
+	if err := h.begin(ctx, invalid); err != nil {
+		return opError(op, id, err)
+	}
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	if err := f(h.store.now()); err != nil {
+		return opError(op, id, err)
+	}
+	h.store.wake()
+	return nil
+}
+
+// read runs f on a consistent state.
+func (h *Handle) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func() error) error {
+	if err := h.begin(ctx, invalid); err != nil {
+		return opError(op, id, err)
+	}
+	h.store.mu.Lock()
+	defer h.store.mu.Unlock()
+	if err := f(); err != nil {
+		return opError(op, id, err)
+	}
+	return nil
+}
+
+func opError(op string, id runstore.RunID, err error) error {
+	e := &runstore.OpError{Op: op, Run: id, Err: err}
+	if err == context.Canceled || err == context.DeadlineExceeded {
+		// Nothing had been asked of the store yet.
+		e.Err, e.Cause = runstore.ErrUnavailable, err
+	}
+	return e
+}
+
+// Now implements runstore.RunStore.
+func (h *Handle) Now(ctx context.Context) (now time.Time, err error) {
+	err = h.read(ctx, "now", "", nil, func() error {
+		now = h.store.now()
+		return nil
+	})
+	return now, err
+}

@@ -1,0 +1,165 @@
+package runstore
+
+import (
+	"context"
+	"iter"
+	"time"
+)
+
+// Event is one immutable entry of a run's journal.
+type Event struct {
+	Seq  Seq
+	Kind string
+	Data []byte
+	// Time is the store clock at the commit.
+	Time time.Time
+	// Token and Owner are those of the fence under which the event was written:
+	// 0 and empty for a write without one.
+	Token Token
+	Owner Owner
+	// Position is the event's place in the feed of all runs; 0 while the feed
+	// has not reached it.
+	Position Position
+}
+
+// FeedEvent is an event in the feed of all runs.
+type FeedEvent struct {
+	Run RunID
+	Event
+}
+
+// Record is a named, versioned document of a run.
+type Record struct {
+	Key     RecordKey
+	Version Version
+	Value   []byte
+	// Created and Updated stamp the record's first and last change.
+	Created, Updated Stamp
+}
+
+// Stamp tells which event explains a change of a record, and when it was
+// committed on the store clock. Seq is the run's last seq where the batch had no
+// event.
+type Stamp struct {
+	Seq  Seq
+	Time time.Time
+}
+
+// RecordQuery names records: exact keys, or those that begin with a prefix.
+type RecordQuery struct {
+	// Keys, if not empty, are exact: up to [MaxRecordKeys].
+	Keys []RecordKey
+	// Prefix selects all keys that begin with it, when Keys is empty. The empty
+	// prefix selects every record of the run.
+	Prefix RecordKey
+	// After resumes a prefix read behind this key.
+	After RecordKey
+	// Limit bounds a prefix read: 1 to [MaxPage]. A page ends early when it
+	// passes [MaxPageBytes]; an empty page means that there is nothing more.
+	Limit int
+}
+
+// Cursor is a place in an index, for resuming a scan. It is opaque, and valid
+// only for a scan of the same index in the same direction.
+type Cursor string
+
+// IndexQuery scans one index in the order of (At, time of the write), and in a
+// fixed order of the engine where both are equal.
+type IndexQuery struct {
+	Index IndexName
+	// Until is the latest time of the entries wanted, inclusive. Zero means the
+	// store clock: what is due now. For [IndexRunnable] leases are judged at that
+	// time too. [EndOfTime] means all.
+	Until time.Time
+	// After resumes behind this cursor.
+	After Cursor
+	// Limit is from 1 to [MaxPage].
+	Limit int
+	// Newest scans backwards, from the last entry to the first.
+	Newest bool
+}
+
+// IndexEntry is one entry of an index, true at the time of the read.
+type IndexEntry struct {
+	Run RunID
+	// At is the entry's time in the index.
+	At time.Time
+	// Record is the record that is placed there; zero for the indexes of runs.
+	Record Record
+	// Head is the run's head, for [IndexRuns] and [IndexRunnable] only.
+	Head Run
+	// Cursor resumes behind this entry.
+	Cursor Cursor
+}
+
+// Journal iterates over a run's events from seq from on, page by page, to the
+// last that the journal holds. It stops at the first error.
+func Journal(ctx context.Context, s RunStore, id RunID, from Seq) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for next := max(from, 1); ; {
+			page, err := s.ReadJournal(ctx, id, next, MaxPage)
+			if err != nil {
+				yield(Event{}, err)
+				return
+			}
+			if len(page) == 0 {
+				return
+			}
+			for _, e := range page {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			next = page[len(page)-1].Seq + 1
+		}
+	}
+}
+
+// Entries iterates over an index page by page. q.Limit is the size of a page; 0
+// means [MaxPage]. It stops at the first error.
+func Entries(ctx context.Context, s RunStore, q IndexQuery) iter.Seq2[IndexEntry, error] {
+	if q.Limit == 0 {
+		q.Limit = MaxPage
+	}
+	return func(yield func(IndexEntry, error) bool) {
+		for {
+			page, err := s.ScanIndex(ctx, q)
+			if err != nil {
+				yield(IndexEntry{}, err)
+				return
+			}
+			if len(page) == 0 {
+				return
+			}
+			for _, e := range page {
+				if !yield(e, nil) {
+					return
+				}
+			}
+			q.After = page[len(page)-1].Cursor
+		}
+	}
+}
+
+// Records iterates over the records whose keys begin with prefix, in the order
+// of the keys, page by page. It stops at the first error.
+func Records(ctx context.Context, s RunStore, id RunID, prefix RecordKey) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for q := (RecordQuery{Prefix: prefix, Limit: MaxPage}); ; {
+			page, err := s.ReadRecords(ctx, id, q)
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			if len(page) == 0 {
+				return
+			}
+			for _, r := range page {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			q.After = page[len(page)-1].Key
+		}
+	}
+}

@@ -1,0 +1,185 @@
+// Package rules decides what every adapter must decide alike: whether a fence
+// is current, whether a lease may be granted, which token comes next. It is pure:
+// an adapter gives it what its engine read, inside the engine's own atomic step,
+// and it answers with the contract's errors.
+//
+// Where an engine checks the fence natively (a WHERE clause, a predicate), the
+// package explains a refusal; where the engine reads inside a transaction, it is
+// the check.
+package rules
+
+import (
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Head is what an engine keeps about a run: the public head, and the grant id
+// that only a lease reveals.
+type Head struct {
+	runstore.Run
+	// Grant is the id of the current grant, or of the last one when the lease is
+	// free; State tells what became of it. Holder is zero unless State is Current.
+	Grant runstore.GrantID
+	State GrantState
+	// Epoch is the store's.
+	Epoch runstore.Epoch
+}
+
+// GrantState is what became of a run's last grant. The numbers are stored.
+type GrantState int
+
+// The states of a grant.
+const (
+	// None: the run was never leased.
+	None GrantState = iota
+	// Current: its holder may write, expired or not.
+	Current
+	// Released: its holder gave it back.
+	Released
+	// Revoked: it was ended without its fence: by a release of whoever holds it,
+	// a purge, or a new epoch.
+	Revoked
+)
+
+// Fence answers whether f is the current grant of the run at now, on the store
+// clock (I3): nil, ErrFenced, ErrLeaseExpired or ErrStoreBehind.
+func (h Head) Fence(f runstore.Fence, now time.Time) error {
+	if known := max(h.Token, h.Epoch.Floor()); f.Token() > known {
+		return &runstore.StoreBehindError{Field: "token", Presented: int64(f.Token()), Known: int64(known)}
+	}
+	if h.State != Current || h.Token != f.Token() || h.Holder.Owner != f.Owner() || h.Grant != f.Grant() {
+		return &runstore.FencedError{Presented: f.Token(), Current: h.Token, Holder: h.Holder}
+	}
+	if h.Holder.Strict && !now.Before(h.ExpiresAt) {
+		return runstore.ErrLeaseExpired
+	}
+	return nil
+}
+
+// Guards answers whether all of g hold at now. version tells a record's current
+// version. The fence is judged first, so that a zombie learns that it was fenced
+// and not that some version has moved.
+func (h Head) Guards(g runstore.Guards, now time.Time, version func(runstore.RecordKey) (runstore.Version, error)) error {
+	if !g.Fence.IsZero() {
+		if err := h.Fence(g.Fence, now); err != nil {
+			return err
+		}
+	}
+	if err := h.Statuses(g); err != nil {
+		return err
+	}
+	if next := h.LastSeq + 1; g.NextSeq != 0 && g.NextSeq != next {
+		return &runstore.ConflictError{Guard: "seq", NextSeq: next, Status: h.Status}
+	}
+	for _, want := range g.Versions {
+		current, err := version(want.Key)
+		if err != nil {
+			return err
+		}
+		if current != want.Version {
+			return &runstore.ConflictError{
+				Guard: "version", Key: want.Key, Want: want.Version, Current: current,
+				NextSeq: h.LastSeq + 1, Status: h.Status,
+			}
+		}
+	}
+	return nil
+}
+
+// Statuses answers whether the run's status is one of those that g wants.
+func (h Head) Statuses(g runstore.Guards) error {
+	if len(g.Statuses) == 0 {
+		return nil
+	}
+	for _, s := range g.Statuses {
+		if s == h.Status {
+			return nil
+		}
+	}
+	return &runstore.ConflictError{Guard: "status", NextSeq: h.LastSeq + 1, Status: h.Status}
+}
+
+// Acquire answers whether the lease may be granted at now: nil, ErrLeaseHeld, or
+// ErrFenced for a grant that was ended already, so that a late copy of a request
+// cannot take the lease for a holder that is gone. replay is true when the
+// request's own grant is current: the request was applied, and its reply lost.
+func (h Head) Acquire(req runstore.AcquireRequest, now time.Time) (replay bool, err error) {
+	if req.Grant != "" && req.Grant == h.Grant {
+		if h.State != Current {
+			return false, &runstore.FencedError{Presented: h.Token, Current: h.Token}
+		}
+		return true, nil
+	}
+	if h.Live(now) && req.Preempt == "" {
+		return false, &runstore.LeaseHeldError{Holder: h.Holder, Remaining: h.ExpiresAt.Sub(now)}
+	}
+	return false, nil
+}
+
+// Release answers whether f may end its grant at now. replay is true when it did
+// so already: the release was applied, and its reply lost.
+func (h Head) Release(f runstore.Fence, now time.Time) (replay bool, err error) {
+	if h.State == Released && h.Token == f.Token() && h.Grant == f.Grant() {
+		return true, nil
+	}
+	return false, h.Fence(f, now)
+}
+
+// Granted returns the head after a grant at now. reason says why a live lease was
+// taken away; it is kept only if one was.
+func (h Head) Granted(spec runstore.LeaseSpec, reason string, now time.Time) Head {
+	holder := runstore.Holder{
+		Owner: spec.Owner, Reactor: spec.Reactor, Strict: spec.Strict,
+		Token: h.Token.Next(h.Epoch), ExpiresAt: now.Add(spec.TTL).Truncate(runstore.TimePrecision),
+	}
+	if reason != "" && h.Live(now) {
+		holder.Preempted = runstore.Preempted{From: h.Holder.Owner, Reason: reason}
+	}
+	h.Holder, h.Token, h.ExpiresAt = holder, holder.Token, holder.ExpiresAt
+	h.Grant, h.State = spec.Grant, Current
+	return h
+}
+
+// Renewed returns the head after a renewal at now; a lease is never shortened.
+func (h Head) Renewed(ttl time.Duration, now time.Time) Head {
+	if until := now.Add(ttl).Truncate(runstore.TimePrecision); until.After(h.ExpiresAt) {
+		h.ExpiresAt = until
+		h.Holder.ExpiresAt = until
+	}
+	return h
+}
+
+// Ended returns the head after the current grant was ended: Released by its
+// holder, or Revoked. Token, grant id and expiry stay.
+func (h Head) Ended(state GrantState) Head {
+	h.Holder = runstore.Holder{}
+	if h.State == Current {
+		h.State = state
+	}
+	return h
+}
+
+// Lease returns the current grant as its holder sees it.
+func (h Head) Lease(ttl time.Duration) runstore.Lease {
+	return runstore.Lease{
+		Run: h.ID, Owner: h.Holder.Owner, Reactor: h.Holder.Reactor, Token: h.Holder.Token, Grant: h.Grant,
+		TTL: ttl, ExpiresAt: h.ExpiresAt, Strict: h.Holder.Strict,
+	}
+}
+
+// Runnable reports whether the run wants a driver at now (see
+// runstore.IndexRunnable).
+func (h Head) Runnable(now time.Time) bool {
+	return !h.RunnableAt.IsZero() && !h.RunnableAt.After(now) && !h.Live(now)
+}
+
+// Seq returns the seq that explains a record change: that of the event it names,
+// or the run's last one when the batch has none. first is the seq of the batch's
+// first event.
+func Seq(w runstore.Writes, r runstore.RecordWrite, first, last runstore.Seq) runstore.Seq {
+	if len(w.Events) == 0 {
+		return last
+	}
+	return first + runstore.Seq(r.Event)
+}

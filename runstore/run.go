@@ -1,0 +1,58 @@
+package runstore
+
+import "time"
+
+// Run is a run's head: everything about it but its journal and records.
+type Run struct {
+	ID     RunID
+	Status Status
+	// CreatedAt is the store clock at the run's creation.
+	CreatedAt time.Time
+	// RunnableAt is the time from which the run wants a driver; zero means never.
+	// See [IndexRunnable].
+	RunnableAt time.Time
+	// LastSeq is the seq of the run's last event, 0 before the first.
+	LastSeq Seq
+	// Token is the token of the last grant, 0 before the first. It outlives
+	// release, expiry and purge.
+	Token Token
+	// ExpiresAt is the expiry of the last grant as renewed, also after its
+	// release; zero before the first.
+	ExpiresAt time.Time
+	// Holder is who holds the current grant; the zero Holder when the lease is
+	// free. A holder whose lease has expired is still named until a takeover.
+	Holder Holder
+	// Summary is the record under [SummaryKey]; its version is 0 when there is
+	// none.
+	Summary Record
+}
+
+// Live reports whether a grant is current and unexpired at now, a time of the
+// store clock.
+func (r Run) Live(now time.Time) bool {
+	return r.Holder.Token != 0 && now.Before(r.ExpiresAt)
+}
+
+// RunSpec describes a run to create.
+type RunSpec struct {
+	ID     RunID
+	Status Status
+	// Runnable is when the run first wants a driver; the zero When means never.
+	Runnable When
+	// Lease, if set, is granted with the creation, in the same step.
+	Lease *LeaseSpec
+	// Writes are applied with the creation. Release and Purge are refused, and
+	// so are Status and Runnable, which the spec has fields for.
+	Writes Writes
+}
+
+// Created is what CreateRun did.
+type Created struct {
+	// New reports whether this call created the run.
+	New bool
+	// Run is the run as this call left or found it.
+	Run Run
+	// Lease is the lease that was granted with the creation; zero when none was
+	// asked for or the run existed.
+	Lease Lease
+}

@@ -1,0 +1,91 @@
+package runstore
+
+import (
+	"context"
+	"time"
+)
+
+// RunStore stores runs. All methods are safe for concurrent use, take their
+// deadline from ctx, and return errors that match the sentinels of this package
+// with errors.Is. A context that ends before the engine was asked yields
+// [ErrUnavailable], one that ends while a write is in flight
+// [ErrUnknownOutcome]; both match the context's error too.
+//
+// Limits are those of this package's constants on every engine; input beyond
+// them is refused with [ErrInvalid] or [ErrTooLarge] before the engine is
+// asked. Every method of a closed store answers [ErrClosed].
+type RunStore interface {
+	// CreateRun inserts a run if there is none of that id, with the lease and
+	// the writes that spec carries, in one atomic step. When the run exists
+	// already nothing is written and the run is returned as it stands, with New
+	// false; a repeat that finds its own grant (same GrantID) returns the lease
+	// again with New true.
+	//
+	// A purged run can be created anew; its token goes on where it was (I2).
+	CreateRun(ctx context.Context, spec RunSpec) (Created, error)
+
+	// GetRun returns the run's head and its summary record, or ErrNotFound.
+	GetRun(ctx context.Context, id RunID) (Run, error)
+
+	// AcquireLease grants the run's lease iff it is free, released or expired on
+	// the store clock, or the request preempts. Each grant's token is the run's
+	// last token plus 1 (I2). TTL counts from the commit, on the store clock.
+	// A repeat that finds its own grant still current returns it again.
+	//
+	// Errors: ErrNotFound; ErrLeaseHeld (as *LeaseHeldError, with the holder and
+	// the remaining time); ErrConflict when a guard of the request does not hold;
+	// ErrUnavailable; ErrUnknownOutcome, after which the caller repeats the
+	// request with the same GrantID before it acts.
+	AcquireLease(ctx context.Context, req AcquireRequest) (Lease, error)
+
+	// RenewLease extends the current grant to TTL from now, on the store clock,
+	// under the same token. It never shortens a lease. A grant that has expired
+	// but that nobody has taken over may renew, unless it is strict.
+	//
+	// Errors: ErrNotFound, ErrFenced, ErrLeaseExpired (strict), ErrStoreBehind.
+	RenewLease(ctx context.Context, req RenewRequest) (Lease, error)
+
+	// ReleaseLease ends the current grant, with the writes that the request
+	// carries, in one atomic step. The token stays. Releasing the grant that was
+	// released last again is a success and writes nothing.
+	//
+	// Errors: ErrNotFound, ErrFenced, ErrLeaseExpired (strict), ErrStoreBehind.
+	ReleaseLease(ctx context.Context, req ReleaseRequest) (Committed, error)
+
+	// Commit is the only write path to a run's journal and records: all guards
+	// of the batch are checked and all its writes applied in one atomic step of
+	// the engine, or nothing is.
+	//
+	// Errors: ErrNotFound; ErrFenced (as *FencedError, with the current token);
+	// ErrLeaseExpired; ErrStoreBehind; ErrConflict (as *ConflictError, with what
+	// the guard found); ErrUnavailable; ErrUnknownOutcome. When the fence does
+	// not hold the answer is ErrFenced, whatever the other guards would say.
+	Commit(ctx context.Context, batch Batch) (Committed, error)
+
+	// ReadJournal returns the run's events with seq ≥ from, ascending: at most
+	// limit, and fewer when they pass [MaxPageBytes]. An empty page means that
+	// there is nothing (more) to read. ErrNotFound when there is no such run.
+	ReadJournal(ctx context.Context, id RunID, from Seq, limit int) ([]Event, error)
+
+	// ReadRecords returns the records that q names, ordered by key. Absent ones
+	// are left out. ErrNotFound when there is no such run.
+	ReadRecords(ctx context.Context, id RunID, q RecordQuery) ([]Record, error)
+
+	// ScanIndex returns the entries of one cross-run queue in order: at most
+	// q.Limit, and fewer when they pass [MaxPageBytes]. An empty page means that
+	// there is nothing (more) to read.
+	ScanIndex(ctx context.Context, q IndexQuery) ([]IndexEntry, error)
+
+	// ReadFeed returns the events of all runs with a position > after, ascending:
+	// at most limit, and fewer when they pass [MaxPageBytes]. An empty page means
+	// that there is nothing yet. A page may end early while a commit before it is
+	// still open. ErrStoreBehind when after is above every position of the store.
+	ReadFeed(ctx context.Context, after Position, limit int) ([]FeedEvent, error)
+
+	// Now returns the store clock, the one that judges expiry.
+	Now(ctx context.Context) (time.Time, error)
+
+	// Close ends this handle. Operations in flight end first or fail with a
+	// definite error; other handles on the same store go on.
+	Close() error
+}

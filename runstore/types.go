@@ -1,0 +1,95 @@
+package runstore
+
+import (
+	"crypto/rand"
+	"time"
+)
+
+// RunID identifies a run: 1 to [MaxRunID] bytes of any value. Ids that only
+// grow make hot spots on distributed engines; random or hashed ids do not.
+type RunID string
+
+// Seq is an event's place in its run's journal: 1, 2, 3… without gaps.
+type Seq int64
+
+// Version is a record's compare-and-swap counter; 0 means that the record is
+// absent.
+type Version int64
+
+// Position is an event's place in the feed of all runs. Positions only grow,
+// are greater than 0 and may have gaps.
+type Position int64
+
+// Owner names a process or pod for people and logs. It is never an authority:
+// two processes may carry one name, and only the token tells them apart.
+type Owner string
+
+// Reactor says in which role an owner holds a lease: agent, recovery,
+// reconciler, outbox… It may be empty.
+type Reactor string
+
+// GrantID is the unique id of one grant of a lease. The caller may choose it
+// (see [NewGrantID]), so that it recognises its own grant when the reply was
+// lost; it is as secret as the lease, since it is part of the fence.
+type GrantID string
+
+// BatchID makes a batch idempotent: a repeat with the same id gets the first
+// result. Empty means that the batch carries none.
+type BatchID string
+
+// RecordKey names a record within its run: 1 to [MaxRecordKey] bytes of any
+// value.
+type RecordKey string
+
+// IndexName names a cross-run queue: 1 to [MaxIndexName] bytes of any value.
+type IndexName string
+
+// Status is a run's status: a number whose meaning belongs to the layer above
+// the store.
+type Status int32
+
+// SummaryKey is the key of the record that travels with its run: GetRun and
+// the indexes [IndexRuns] and [IndexRunnable] return it with the run, so that
+// listing runs is one read.
+const SummaryKey RecordKey = "run"
+
+// The two indexes that the store keeps by itself. No record can be placed in
+// them.
+const (
+	// IndexRuns holds every run, ordered by the time of its creation.
+	IndexRuns IndexName = "runs"
+	// IndexRunnable holds the runs that somebody should drive now, ordered by
+	// the time from which they may run: those whose RunnableAt has come and that
+	// no live lease covers.
+	IndexRunnable IndexName = "runnable"
+)
+
+// NewGrantID returns a fresh, unguessable grant id.
+func NewGrantID() GrantID { return GrantID(rand.Text()) }
+
+// NewBatchID returns a fresh batch id.
+func NewBatchID() BatchID { return BatchID(rand.Text()) }
+
+// TimePrecision is the resolution of every time in the contract.
+const TimePrecision = time.Microsecond
+
+// EndOfTime is later than every time that a store accepts. As the bound of an
+// index scan it means: all entries.
+var EndOfTime = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
+
+// Micros converts a time of the contract to microseconds since 1970, the form
+// in which the engines keep it. The zero time is 0.
+func Micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// FromMicros is the inverse of [Micros].
+func FromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
