@@ -29,6 +29,7 @@ type Store struct {
 	mu    sync.Mutex
 	clock func() time.Time
 	moved time.Duration // by Advance
+	stall chan struct{} // closed when writers may go on; nil when they may
 	seen  time.Time     // the latest time that the store clock showed
 
 	epochs []runstore.EpochChange
@@ -78,6 +79,21 @@ func (s *Store) Advance(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moved += d
+}
+
+// Stall holds up every writer that comes from now on, until resume is called;
+// readers go on. It stands for an engine whose writers wait for a lock.
+func (s *Store) Stall() (resume func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stall := make(chan struct{})
+	s.stall = stall
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.stall = nil
+		close(stall)
+	})
 }
 
 // now returns the store clock, which never goes back. The caller holds the lock.
@@ -149,13 +165,33 @@ func (h *Handle) write(ctx context.Context, op string, id runstore.RunID, invali
 	if err := h.begin(ctx, invalid); err != nil {
 		return opError(op, id, err)
 	}
-	h.store.mu.Lock()
+	if err := h.store.lock(ctx); err != nil {
+		return opError(op, id, err)
+	}
 	defer h.store.mu.Unlock()
 	if err := f(h.store.now()); err != nil {
 		return opError(op, id, err)
 	}
 	h.store.wake()
 	return nil
+}
+
+// lock waits until writers are not stalled and takes the lock, or ctx ends; then
+// nothing has been written, and nothing will be.
+func (s *Store) lock(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		stall := s.stall
+		if stall == nil {
+			return nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-stall:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // read runs f on a consistent state.

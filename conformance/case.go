@@ -1,0 +1,91 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Case is one rule of the contract and the test that proves it.
+type Case struct {
+	// Guarantee is the number of the guarantee that the case proves: I1 to I12.
+	Guarantee string
+	// Name states the rule, in small letters with hyphens.
+	Name string
+	// Needs lists what the case cannot do without.
+	Needs []Need
+	// Run proves the rule on an empty store.
+	Run func(t T, e *Env)
+}
+
+// Need is something that not every store or harness offers.
+type Need struct {
+	name    string
+	missing func(e *Env) (reason string)
+}
+
+// What a case may need.
+var (
+	// NeedSkew: handles of processes with a wrong clock.
+	NeedSkew = Need{"skew", func(e *Env) string {
+		return absent(e.OpenSkewed == nil, "the harness has no OpenSkewed")
+	}}
+	// NeedStall: writers held up at the engine.
+	NeedStall = Need{"stall", func(e *Env) string {
+		return absent(e.Stall == nil, "the harness has no Stall")
+	}}
+	// NeedProcesses: the store can be opened by another process.
+	NeedProcesses = Need{"processes", func(e *Env) string {
+		return absent(e.URL == "", "the store lives in one process: the harness has no URL")
+	}}
+	// NeedMulti: the store is a MultiCommitter.
+	NeedMulti = Need{"multi", func(e *Env) string {
+		_, ok := e.Store.(runstore.MultiCommitter)
+		return absent(!ok, "the store is no MultiCommitter")
+	}}
+	// NeedEpoch: the store is an Epocher.
+	NeedEpoch = Need{"epoch", func(e *Env) string {
+		_, ok := e.Store.(runstore.Epocher)
+		return absent(!ok, "the store is no Epocher")
+	}}
+	// NeedNotify: the store is a Notifier.
+	NeedNotify = Need{"notify", func(e *Env) string {
+		_, ok := e.Store.(runstore.Notifier)
+		return absent(!ok, "the store is no Notifier")
+	}}
+)
+
+func absent(missing bool, reason string) string {
+	if missing {
+		return reason
+	}
+	return ""
+}
+
+// Cases returns all cases, ordered by guarantee.
+func Cases() []Case {
+	all := slices.Concat(
+		exclusiveCases(), // I1
+	)
+	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
+	return all
+}
+
+// Guarantees returns the numbers of all guarantees.
+func Guarantees() []string {
+	var all []string
+	for i := 1; i <= 12; i++ {
+		all = append(all, fmt.Sprintf("I%d", i))
+	}
+	return all
+}
+
+func number(guarantee string) (n int) {
+	_, err := fmt.Sscanf(strings.TrimPrefix(guarantee, "I"), "%d", &n)
+	if err != nil {
+		panic(fmt.Sprintf("conformance: %q is no guarantee", guarantee))
+	}
+	return n
+}

@@ -1,0 +1,23 @@
+// Package conformance is the suite that proves that a store keeps the contract
+// of package runstore. It is importable: an adapter outside this module is
+// tested in ten lines.
+//
+//	func TestConformance(t *testing.T) {
+//		conformance.Run(t, conformance.Harness{
+//			New: func(t conformance.T) conformance.Instance {
+//				dir := t.TempDir()
+//				return conformance.Instance{
+//					Open: func(ctx context.Context) (runstore.RunStore, error) { return acme.Open(ctx, dir) },
+//				}
+//			},
+//		})
+//	}
+//
+// Cases are data, on a small [T] interface, so that go test and the command
+// tapestore conformance run the same ones. Each names the guarantee that it
+// proves. A case that needs what the store or the harness does not offer is
+// reported as not applicable, with the reason; nothing is skipped silently.
+//
+// Package conformance/gallery holds stores that each break one rule on purpose;
+// a test proves that a named case catches each of them.
+package conformance

@@ -1,0 +1,158 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Env is a case's surroundings: an empty store and the means to act on it as
+// several processes.
+type Env struct {
+	Instance
+	// Store is a first handle on the store.
+	Store runstore.RunStore
+}
+
+// newEnv makes an empty store and opens a first handle.
+func newEnv(t T, h Harness) *Env {
+	t.Helper()
+	e := &Env{Instance: h.New(t)}
+	e.Store = e.Reopen(t)
+	return e
+}
+
+// Reopen returns another handle, as a process of its own would have.
+func (e *Env) Reopen(t T) runstore.RunStore {
+	t.Helper()
+	return closing(t, func() (runstore.RunStore, error) { return e.Open(t.Context()) })
+}
+
+// Skewed returns a handle of a process whose clock is wrong by skew.
+func (e *Env) Skewed(t T, skew time.Duration) runstore.RunStore {
+	t.Helper()
+	return closing(t, func() (runstore.RunStore, error) { return e.OpenSkewed(t.Context(), skew) })
+}
+
+func closing(t T, open func() (runstore.RunStore, error)) runstore.RunStore {
+	t.Helper()
+	s, err := open()
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil && !errors.Is(err, runstore.ErrClosed) {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// Elapse lets d pass on the store clock.
+func (e *Env) Elapse(t T, d time.Duration) {
+	t.Helper()
+	until := e.Now(t).Add(d)
+	if e.Advance != nil {
+		e.Advance(d)
+	}
+	e.Await(t, d+time.Minute, func() bool { return !e.Now(t).Before(until) })
+}
+
+// Now returns the store clock.
+func (e *Env) Now(t T) time.Time {
+	t.Helper()
+	now, err := e.Store.Now(t.Context())
+	if err != nil {
+		t.Fatalf("now: %v", err)
+	}
+	return now
+}
+
+// Await polls until done, and fails the case after a bound that no sound store
+// comes near.
+func (e *Env) Await(t T, bound time.Duration, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("still waiting after %v", bound)
+		}
+	}
+}
+
+// TTL is long enough that no lease of a case expires unless the case lets it.
+const TTL = 5 * time.Minute
+
+// ShortTTL is for leases that a case lets expire: short where time has to pass
+// for real.
+func (e *Env) ShortTTL() time.Duration {
+	if e.Advance != nil {
+		return TTL
+	}
+	return 200 * time.Millisecond
+}
+
+// Create creates a run of that id.
+func (e *Env) Create(t T, id runstore.RunID) runstore.Run {
+	t.Helper()
+	created, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id})
+	if err != nil {
+		t.Fatalf("create run %q: %v", id, err)
+	}
+	return created.Run
+}
+
+// Acquire takes the lease of a run for owner with the standard TTL.
+func (e *Env) Acquire(t T, s runstore.RunStore, id runstore.RunID, owner runstore.Owner) runstore.Lease {
+	t.Helper()
+	lease, err := s.AcquireLease(t.Context(), acquire(id, owner, TTL))
+	if err != nil {
+		t.Fatalf("acquire %q for %q: %v", id, owner, err)
+	}
+	return lease
+}
+
+// Append commits one event under a lease and returns its seq.
+func (e *Env) Append(t T, s runstore.RunStore, lease runstore.Lease, data string) runstore.Seq {
+	t.Helper()
+	b := runstore.NewBatch(lease.Run, lease.Fence())
+	b.Append("test", []byte(data))
+	done, err := s.Commit(t.Context(), b)
+	if err != nil {
+		t.Fatalf("append %q under token %v: %v", data, lease.Token, err)
+	}
+	return done.LastSeq
+}
+
+// Get returns a run's head.
+func (e *Env) Get(t T, id runstore.RunID) runstore.Run {
+	t.Helper()
+	run, err := e.Store.GetRun(t.Context(), id)
+	if err != nil {
+		t.Fatalf("get run %q: %v", id, err)
+	}
+	return run
+}
+
+// acquire is a request for a lease under a fresh grant id.
+func acquire(id runstore.RunID, owner runstore.Owner, ttl time.Duration) runstore.AcquireRequest {
+	return runstore.AcquireRequest{
+		Run:       id,
+		LeaseSpec: runstore.LeaseSpec{Owner: owner, Reactor: "agent", TTL: ttl, Grant: runstore.NewGrantID()},
+	}
+}
+
+// Refused fails the case unless err matches want.
+func Refused(t T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got error %v, want %v", what, err, want)
+	}
+}

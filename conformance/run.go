@@ -1,0 +1,183 @@
+package conformance
+
+import (
+	"context"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Run runs the suite as subtests of t, named guarantee/case. What does not apply
+// to the store is skipped with its reason.
+func Run(t *testing.T, h Harness) {
+	t.Helper()
+	runChild()
+	for _, c := range Cases() {
+		t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, h)
+			if reason := c.missing(e); reason != "" {
+				t.Skipf("not applicable: %s", reason)
+			}
+			c.Run(t, e)
+		})
+	}
+}
+
+func (c Case) missing(e *Env) string {
+	for _, n := range c.Needs {
+		if reason := n.missing(e); reason != "" {
+			return reason
+		}
+	}
+	return ""
+}
+
+// Status is what became of a case.
+type Status string
+
+// The statuses of a case.
+const (
+	Passed        Status = "passed"
+	Failed        Status = "failed"
+	NotApplicable Status = "not_applicable"
+)
+
+// Result is what became of one case.
+type Result struct {
+	Name   string `json:"name"`
+	Status Status `json:"status"`
+	// Reason tells why the case failed or does not apply.
+	Reason string `json:"reason,omitempty"`
+	MS     int64  `json:"ms"`
+}
+
+// Report is what became of a whole run of the suite.
+type Report struct {
+	Engine  string `json:"engine"`
+	Version string `json:"version"`
+	Tier    string `json:"tier"`
+	Summary struct {
+		Passed        int `json:"passed"`
+		Failed        int `json:"failed"`
+		NotApplicable int `json:"not_applicable"`
+	} `json:"summary"`
+	// Capabilities lists the optional interfaces that the store implements.
+	Capabilities []string      `json:"capabilities"`
+	Guarantees   []ByGuarantee `json:"guarantees"`
+}
+
+// ByGuarantee holds the results of one guarantee's cases.
+type ByGuarantee struct {
+	ID    string   `json:"id"`
+	Cases []Result `json:"cases"`
+}
+
+// Execute runs the cases whose guarantee/name matches pattern (nil: all),
+// outside go test, and reports every one of them.
+func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
+	runChild()
+	var report Report
+	describe(ctx, h, &report)
+	var selected []Case
+	for _, c := range Cases() {
+		if pattern == nil || pattern.MatchString(c.Guarantee+"/"+c.Name) {
+			selected = append(selected, c)
+		}
+	}
+	results := make([]Result, len(selected))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 2*runtime.GOMAXPROCS(0))
+	for i, c := range selected {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			results[i] = execute(ctx, h, c)
+		})
+	}
+	wg.Wait()
+	for _, id := range Guarantees() {
+		by := ByGuarantee{ID: id, Cases: []Result{}}
+		for i, c := range selected {
+			if c.Guarantee == id {
+				by.Cases = append(by.Cases, results[i])
+				report.count(results[i].Status)
+			}
+		}
+		if len(by.Cases) > 0 {
+			report.Guarantees = append(report.Guarantees, by)
+		}
+	}
+	return report
+}
+
+func (r *Report) count(s Status) {
+	switch s {
+	case Passed:
+		r.Summary.Passed++
+	case Failed:
+		r.Summary.Failed++
+	case NotApplicable:
+		r.Summary.NotApplicable++
+	}
+}
+
+func execute(ctx context.Context, h Harness, c Case) Result {
+	began := time.Now()
+	result := Result{Name: c.Name, Status: Passed}
+	failed, messages := runPlain(ctx, c.Guarantee+"/"+c.Name, func(t T) {
+		e := newEnv(t, h)
+		if result.Reason = c.missing(e); result.Reason != "" {
+			result.Status = NotApplicable
+			return
+		}
+		c.Run(t, e)
+	})
+	if failed {
+		result.Status, result.Reason = Failed, strings.Join(messages, "\n")
+	}
+	result.MS = time.Since(began).Milliseconds()
+	return result
+}
+
+// describe asks a store of the harness what it runs on and what it can do.
+func describe(ctx context.Context, h Harness, report *Report) {
+	report.Engine, report.Version, report.Tier = "unknown", "unknown", "unknown"
+	report.Capabilities = []string{}
+	runPlain(ctx, "describe", func(t T) {
+		s := newEnv(t, h).Store
+		report.Capabilities = capabilities(s)
+		if d, ok := s.(runstore.Describer); ok {
+			about, err := d.Describe(t.Context())
+			if err != nil {
+				t.Fatalf("describe: %v", err)
+			}
+			report.Engine, report.Version, report.Tier = about.Engine, about.Version, about.Tier
+		}
+	})
+}
+
+func capabilities(s runstore.RunStore) []string {
+	has := []string{}
+	add := func(name string, ok bool) {
+		if ok {
+			has = append(has, name)
+		}
+	}
+	_, multi := s.(runstore.MultiCommitter)
+	_, notify := s.(runstore.Notifier)
+	_, epoch := s.(runstore.Epocher)
+	_, stale := s.(runstore.StaleReader)
+	_, describes := s.(runstore.Describer)
+	add("MultiCommitter", multi)
+	add("Notifier", notify)
+	add("Epocher", epoch)
+	add("StaleReader", stale)
+	add("Describer", describes)
+	return has
+}
