@@ -68,6 +68,7 @@ func absent(missing bool, reason string) string {
 func Cases() []Case {
 	all := slices.Concat(
 		exclusiveCases(), // I1
+		tokenCases(),     // I2
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

@@ -3,7 +3,6 @@ package conformance
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -12,6 +11,16 @@ import (
 func exclusiveCases() []Case {
 	return []Case{
 		{Guarantee: "I1", Name: "one-winner-per-round-of-an-acquire-race", Run: acquireRace},
+		{Guarantee: "I1", Name: "one-winner-in-a-race-for-an-expired-lease", Run: takeoverRace},
+		{Guarantee: "I1", Name: "one-winner-in-a-race-to-create-with-a-lease", Run: createRace},
+		{Guarantee: "I1", Name: "preempts-in-a-race-get-a-token-each-and-the-last-is-current", Run: preemptRace},
+		{Guarantee: "I1", Name: "late-renewal-and-takeover-do-not-both-win", Run: renewalRace},
+		{Guarantee: "I1", Name: "expired-lease-is-taken-over", Run: expiredIsTaken},
+		{Guarantee: "I1", Name: "live-lease-is-not-taken-over", Run: liveIsNotTaken},
+		{Guarantee: "I1", Name: "renewed-lease-is-not-taken-at-its-old-expiry", Run: renewedIsNotTaken},
+		{Guarantee: "I1", Name: "owner-name-is-no-authority-over-a-live-lease", Run: sameOwnerIsRefused},
+		{Guarantee: "I1", Name: "released-lease-is-free-at-once", Run: releasedIsFree},
+		{Guarantee: "I1", Name: "run-shows-its-holder", Run: runShowsHolder},
 	}
 }
 
@@ -20,52 +29,324 @@ func exclusiveCases() []Case {
 func acquireRace(t T, e *Env) {
 	const contenders, rounds = 8, 10
 	e.Create(t, "run")
-	handles := make([]runstore.RunStore, contenders)
-	for i := range handles {
-		handles[i] = e.Reopen(t)
-	}
+	handles := e.handles(t, contenders)
 	var last runstore.Token
 	for round := range rounds {
-		start := make(chan struct{})
-		won := make(chan runstore.Lease, contenders)
-		lost := make(chan error, contenders)
-		var wg sync.WaitGroup
-		for i, s := range handles {
-			wg.Go(func() {
-				<-start
-				owner := runstore.Owner(fmt.Sprintf("contender-%d", i))
-				lease, err := s.AcquireLease(t.Context(), acquire("run", owner, TTL))
-				if err != nil {
-					lost <- err
-					return
-				}
-				won <- lease
-			})
-		}
-		close(start)
-		wg.Wait()
-		close(won)
-		close(lost)
-		if len(won) != 1 {
-			t.Fatalf("round %d: %d winners, want 1", round, len(won))
-		}
-		lease := <-won
-		for err := range lost {
-			var held *runstore.LeaseHeldError
-			if !errors.As(err, &held) || !errors.Is(err, runstore.ErrLeaseHeld) {
-				t.Fatalf("round %d: a loser got %v, want ErrLeaseHeld with the holder", round, err)
-			}
-			if held.Holder.Owner != lease.Owner || held.Holder.Token != lease.Token || held.Remaining <= 0 || held.Remaining > TTL {
-				t.Errorf("round %d: a loser was told %+v, remaining %v; the winner is %q under token %v",
-					round, held.Holder, held.Remaining, lease.Owner, lease.Token)
-			}
-		}
+		lease := oneWinner(t, e, fmt.Sprintf("round %d", round), handles)
 		if lease.Token != last+1 {
 			t.Errorf("round %d: token %v follows %v, want %v", round, lease.Token, last, last+1)
 		}
 		last = lease.Token
-		if _, err := e.Store.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
-			t.Fatalf("round %d: release: %v", round, err)
+		letGo(t, e.Store, lease)
+	}
+}
+
+// oneWinner races for the lease of the run called run: one handle wins it, and
+// every other is told who did.
+func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.Lease {
+	t.Helper()
+	won := make(chan runstore.Lease, len(handles))
+	lost := make(chan error, len(handles))
+	contend(len(handles), func(i int) {
+		req := acquire("run", runstore.Owner(fmt.Sprintf("contender-%d", i)), TTL)
+		req.Writes.Append("granted", []byte(req.Owner))
+		lease, err := handles[i].AcquireLease(t.Context(), req)
+		if err != nil {
+			lost <- err
+			return
 		}
+		won <- lease
+	})
+	close(won)
+	close(lost)
+	if len(won) != 1 {
+		t.Fatalf("%s: %d winners, want 1", what, len(won))
+	}
+	lease := <-won
+	for err := range lost {
+		heldBy(t, what+": a loser", err, lease, TTL)
+	}
+	if run := e.Get(t, "run"); run.Holder.Owner != lease.Owner || run.Token != lease.Token {
+		t.Errorf("%s: the run is held by %s, want %q under token %v", what, named(run.Holder), lease.Owner, lease.Token)
+	}
+	events := journal(t, e.Store, "run")
+	if last := events[len(events)-1]; string(last.Data) != string(lease.Owner) || last.Token != lease.Token {
+		t.Errorf("%s: the last event is %q under token %v, want the winner's: %q under %v",
+			what, last.Data, last.Token, lease.Owner, lease.Token)
+	}
+	for i := 1; i < len(events); i++ {
+		if events[i].Token != events[i-1].Token+1 {
+			t.Errorf("%s: a loser wrote: the journal is %s", what, told(events))
+			break
+		}
+	}
+	return lease
+}
+
+// takeoverRace races for a lease that has expired under its holder.
+func takeoverRace(t T, e *Env) {
+	const contenders, rounds = 8, 3
+	e.Create(t, "run")
+	handles := e.handles(t, contenders)
+	for round := range rounds {
+		req := acquire("run", "sleeper", e.ShortTTL())
+		req.Writes.Append("granted", []byte("sleeper"))
+		old := hold(t, e.Store, req)
+		e.expire(t)
+		lease := oneWinner(t, e, fmt.Sprintf("round %d", round), handles)
+		if lease.Token != old.Token+1 {
+			t.Errorf("round %d: token %v took over from %v, want %v", round, lease.Token, old.Token, old.Token+1)
+		}
+		fencedOut(t, "renewal by the sleeper", renew(t, e.Store, old, TTL), old, e.Get(t, "run"))
+		letGo(t, e.Store, lease)
+	}
+}
+
+// createRace lets contenders create one run, each with a lease and an event of
+// its own: exactly one of them made all three.
+func createRace(t T, e *Env) {
+	const contenders, rounds = 8, 5
+	handles := e.handles(t, contenders)
+	for round := range rounds {
+		id := runstore.RunID(fmt.Sprintf("run-%d", round))
+		results := make([]runstore.Created, contenders)
+		contend(contenders, func(i int) {
+			owner := runstore.Owner(fmt.Sprintf("contender-%d", i))
+			spec := withLease(id, owner)
+			spec.Writes.Append("begun", []byte(owner))
+			var err error
+			if results[i], err = handles[i].CreateRun(t.Context(), spec); err != nil {
+				t.Errorf("round %d: create by %q: %v", round, owner, err)
+			}
+		})
+		var won []runstore.Lease
+		for _, r := range results {
+			if r.New {
+				won = append(won, r.Lease)
+			}
+		}
+		if len(won) != 1 {
+			t.Fatalf("round %d: %d contenders created the run, want 1", round, len(won))
+		}
+		lease := won[0]
+		if lease.Token != 1 || lease.Run != id {
+			t.Errorf("round %d: the lease is on %q under token %v, want %q and 1", round, lease.Run, lease.Token, id)
+		}
+		for i, r := range results {
+			if !r.New && r.Lease != (runstore.Lease{}) {
+				t.Errorf("round %d: loser %d got a lease under token %v, want none", round, i, r.Lease.Token)
+			}
+			if r.Run.Holder.Owner != lease.Owner || r.Run.Token != 1 {
+				t.Errorf("round %d: contender %d was shown the holder %s, want %q", round, i, named(r.Run.Holder), lease.Owner)
+			}
+		}
+		if got, want := told(journal(t, e.Store, id)), string(lease.Owner)+"@1"; got != want {
+			t.Errorf("round %d: the journal is %q, want %q", round, got, want)
+		}
+		e.Append(t, e.Store, lease, "the winner's lease works")
+	}
+}
+
+// preemptRace lets contenders take the lease away from each other: each gets it
+// under a token of its own, and only the last of them still has it.
+func preemptRace(t T, e *Env) {
+	const contenders = 8
+	e.Create(t, "run")
+	first := e.Acquire(t, e.Store, "run", "first")
+	handles := e.handles(t, contenders)
+	leases := make([]runstore.Lease, contenders)
+	contend(contenders, func(i int) {
+		var err error
+		req := preempting("run", runstore.Owner(fmt.Sprintf("contender-%d", i)), "race")
+		if leases[i], err = handles[i].AcquireLease(t.Context(), req); err != nil {
+			t.Errorf("preempt by %q: %v", req.Owner, err)
+		}
+	})
+	if t.Failed() {
+		return
+	}
+	byToken := map[runstore.Token]runstore.Lease{first.Token: first}
+	for _, l := range leases {
+		if other, dup := byToken[l.Token]; dup {
+			t.Errorf("%q and %q both hold token %v", other.Owner, l.Owner, l.Token)
+		}
+		byToken[l.Token] = l
+	}
+	run := e.Get(t, "run")
+	last, ok := byToken[first.Token+contenders]
+	if !ok || run.Token != last.Token || run.Holder.Owner != last.Owner {
+		t.Fatalf("after %d preempts from token %v the run is held by %s; the tokens granted are %v",
+			contenders, first.Token, named(run.Holder), byToken)
+	}
+	before := dump(t, e.Store, "run")
+	for token, l := range byToken {
+		if token == last.Token {
+			continue
+		}
+		_, err := e.Store.Commit(t.Context(), appending(l, "preempted"))
+		fencedOut(t, fmt.Sprintf("commit under token %v", token), err, l, run)
+	}
+	same(t, "commits of preempted holders", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, last, "the last preempt's lease works")
+}
+
+// renewalRace lets a late holder renew while contenders take over: the grant is
+// either extended or gone, never both.
+func renewalRace(t T, e *Env) {
+	const contenders, rounds = 4, 4
+	handles := e.handles(t, contenders)
+	for round := range rounds {
+		id := runstore.RunID(fmt.Sprintf("run-%d", round))
+		e.Create(t, id)
+		old := hold(t, e.Store, acquire(id, "late", e.ShortTTL()))
+		e.expire(t)
+		var renewal error
+		takeovers := make([]error, contenders)
+		contend(contenders+1, func(i int) {
+			if i == contenders {
+				renewal = renew(t, e.Store, old, TTL)
+				return
+			}
+			_, takeovers[i] = handles[i].AcquireLease(t.Context(), acquire(id, "contender", TTL))
+		})
+		winners := 0
+		if renewal == nil {
+			winners++
+		} else {
+			Refused(t, fmt.Sprintf("round %d: late renewal", round), renewal, runstore.ErrFenced)
+		}
+		for _, err := range takeovers {
+			if err == nil {
+				winners++
+			} else {
+				Refused(t, fmt.Sprintf("round %d: takeover", round), err, runstore.ErrLeaseHeld)
+			}
+		}
+		if winners != 1 {
+			t.Errorf("round %d: %d of the renewal and the takeovers won, want 1", round, winners)
+		}
+		if run := e.Get(t, id); (run.Token == old.Token) != (renewal == nil) {
+			t.Errorf("round %d: renewal got %v, and the run is under token %v (it was %v)", round, renewal, run.Token, old.Token)
+		}
+	}
+}
+
+func expiredIsTaken(t T, e *Env) {
+	e.Create(t, "run")
+	old := hold(t, e.Store, acquire("run", "old", e.ShortTTL()))
+	e.expire(t)
+	taken := hold(t, e.Reopen(t), acquire("run", "new", TTL))
+	if taken.Token != old.Token+1 || taken.Owner != "new" {
+		t.Errorf("takeover got token %v for %q, want %v for new", taken.Token, taken.Owner, old.Token+1)
+	}
+	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "old", TTL))
+	heldBy(t, "acquire by the old holder", err, taken, TTL)
+	run := e.Get(t, "run")
+	if run.Holder.Owner != "new" || run.Holder.Preempted != (runstore.Preempted{}) {
+		t.Errorf("after a takeover the holder is %s, preempted %+v; want new, nobody preempted", named(run.Holder), run.Holder.Preempted)
+	}
+}
+
+func liveIsNotTaken(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "holder")
+	other := e.Reopen(t)
+	for range 2 {
+		before := dump(t, e.Store, "run")
+		from := e.Now(t)
+		req := acquire("run", "thief", TTL)
+		req.Writes.Append("stolen", nil)
+		_, err := other.AcquireLease(t.Context(), req)
+		to := e.Now(t)
+		heldBy(t, "acquire of a live lease", err, lease, TTL)
+		var held *runstore.LeaseHeldError
+		if errors.As(err, &held) {
+			most, least := lease.ExpiresAt.Sub(from)+clockSlack, lease.ExpiresAt.Sub(to)-clockSlack
+			if held.Remaining > most || held.Remaining < least {
+				t.Errorf("%v remaining in the error, want between %v and %v", held.Remaining, least, most)
+			}
+		}
+		same(t, "a refused acquire", before, dump(t, e.Store, "run"))
+		e.Elapse(t, e.ShortTTL()/2) // and once more when much of the lease is over
+	}
+	e.Append(t, e.Store, lease, "still held")
+}
+
+func renewedIsNotTaken(t T, e *Env) {
+	e.Create(t, "run")
+	lease := hold(t, e.Store, acquire("run", "holder", e.ShortTTL()))
+	renewed, err := e.Store.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 4 * TTL})
+	if err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+	if renewed.Token != lease.Token || renewed.Grant != lease.Grant || !renewed.ExpiresAt.After(lease.ExpiresAt) {
+		t.Errorf("renewal of token %v until %v gave token %v until %v; want the same grant for longer",
+			lease.Token, lease.ExpiresAt, renewed.Token, renewed.ExpiresAt)
+	}
+	e.expire(t)
+	before := dump(t, e.Store, "run")
+	_, err = e.Reopen(t).AcquireLease(t.Context(), acquire("run", "thief", TTL))
+	heldBy(t, "acquire at the old expiry", err, renewed, 4*TTL)
+	same(t, "a refused acquire", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, lease, "the fence of before the renewal works")
+}
+
+func sameOwnerIsRefused(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "pod")
+	before := dump(t, e.Store, "run")
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		_, err := s.AcquireLease(t.Context(), acquire("run", "pod", TTL))
+		heldBy(t, "acquire by another process of the same name", err, lease, TTL)
+		unnamed := acquire("run", "pod", TTL)
+		unnamed.Grant = ""
+		_, err = s.AcquireLease(t.Context(), unnamed)
+		heldBy(t, "acquire by the same name without a grant id", err, lease, TTL)
+	}
+	same(t, "a refused acquire", before, dump(t, e.Store, "run"))
+}
+
+func releasedIsFree(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "first")
+	letGo(t, e.Store, lease)
+	run := e.Get(t, "run")
+	if run.Holder != (runstore.Holder{}) || run.Token != lease.Token {
+		t.Errorf("after the release: holder %s, token %v; want no holder, token %v", named(run.Holder), run.Token, lease.Token)
+	}
+	next := e.Acquire(t, e.Reopen(t), "run", "second")
+	if next.Token != lease.Token+1 {
+		t.Errorf("the next token is %v, want %v", next.Token, lease.Token+1)
+	}
+}
+
+func runShowsHolder(t T, e *Env) {
+	if run := e.Create(t, "run"); run.Holder != (runstore.Holder{}) || run.Token != 0 || !run.ExpiresAt.IsZero() {
+		t.Errorf("a new run shows holder %s, token %v, expiry %v; want none", named(run.Holder), run.Token, run.ExpiresAt)
+	}
+	reader := e.Reopen(t)
+	for i, strict := range []bool{false, true} {
+		req := acquire("run", "pod-7", TTL)
+		req.Reactor, req.Strict = "outbox", strict
+		lease := hold(t, e.Store, req)
+		if lease.Owner != req.Owner || lease.Reactor != req.Reactor || lease.Strict != strict || lease.Grant != req.Grant ||
+			lease.TTL != TTL || lease.Run != "run" || lease.Token != runstore.Token(i+1) {
+			t.Errorf("asked for %+v, got %+v", req.LeaseSpec, lease)
+		}
+		run, err := reader.GetRun(t.Context(), "run")
+		if err != nil {
+			t.Fatalf("get run: %v", err)
+		}
+		h := run.Holder
+		if h.Owner != "pod-7" || h.Reactor != "outbox" || h.Strict != strict || h.Token != lease.Token {
+			t.Errorf("the run shows the holder %s, want pod-7/outbox, strict %t, token %v", named(h), strict, lease.Token)
+		}
+		if !h.ExpiresAt.Equal(lease.ExpiresAt) || !run.ExpiresAt.Equal(lease.ExpiresAt) {
+			t.Errorf("the run shows expiry %v and %v, the lease %v", h.ExpiresAt, run.ExpiresAt, lease.ExpiresAt)
+		}
+		if !run.Live(e.Now(t)) || run.Live(lease.ExpiresAt) {
+			t.Errorf("live now: %t, at its expiry: %t; want true and false", run.Live(e.Now(t)), run.Live(lease.ExpiresAt))
+		}
+		letGo(t, e.Store, lease)
 	}
 }

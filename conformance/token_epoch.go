@@ -1,0 +1,142 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// awaitFeed is how long an event may take into the feed.
+const awaitFeed = 30 * time.Second
+
+func asBehind(err error, target **runstore.StoreBehindError) bool {
+	return errors.As(err, target) && errors.Is(err, runstore.ErrStoreBehind)
+}
+
+// raise raises the store's epoch.
+func raise(t T, s runstore.RunStore, reason string) runstore.Epoch {
+	t.Helper()
+	epoch, err := s.(runstore.Epocher).RaiseEpoch(t.Context(), reason)
+	if err != nil {
+		t.Fatalf("raise epoch: %v", err)
+	}
+	return epoch
+}
+
+func epochRaises(t T, e *Env) {
+	e.Create(t, "held")
+	e.Create(t, "free")
+	old := e.Acquire(t, e.Store, "held", "a")
+	letGo(t, e.Store, e.Acquire(t, e.Store, "free", "a"))
+	other := e.Reopen(t)
+	highest := old.Token
+	for i := range 2 {
+		epoch := raise(t, e.Store, fmt.Sprintf("restore %d", i))
+		if want := highest.Epoch() + 1; epoch != want {
+			t.Errorf("raised to epoch %d, want %d", epoch, want)
+		}
+		above := highest
+		for _, id := range []runstore.RunID{"held", "free"} {
+			if run := e.Get(t, id); run.Holder != (runstore.Holder{}) {
+				t.Errorf("%q: in the new epoch the run is held by %s, want nobody", id, named(run.Holder))
+			}
+			lease := e.Acquire(t, other, id, "b") // at once: no grant is live any more
+			if want := epoch.Floor() + 1; lease.Token != want || lease.Token <= above {
+				t.Errorf("%q: the first token of epoch %d is %v (%d), want %v (%d)", id, epoch, lease.Token, lease.Token, want, want)
+			}
+			letGo(t, other, lease)
+			next := e.Acquire(t, e.Store, id, "c")
+			if next.Token != lease.Token+1 || next.Token.Epoch() != epoch || next.Token.Counter() != 2 {
+				t.Errorf("%q: token %v follows %v, want the next number of the same epoch", id, next.Token, lease.Token)
+			}
+			e.Append(t, other, next, "in the new epoch")
+			highest = max(highest, next.Token)
+		}
+	}
+}
+
+func epochFences(t T, e *Env) {
+	for _, id := range []runstore.RunID{"held", "strict"} {
+		e.Create(t, id)
+		req := acquire(id, "a", TTL)
+		req.Strict = id == "strict"
+		old := hold(t, e.Store, req)
+		e.Append(t, e.Store, old, "before")
+		epoch := raise(t, e.Reopen(t), "test")
+
+		before := dump(t, e.Store, id)
+		refused := func(when string) {
+			t.Helper()
+			run := e.Get(t, id)
+			_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
+			fencedOut(t, when+": commit", err, old, run)
+			fencedOut(t, when+": renew", renew(t, e.Store, old, TTL), old, run)
+			fencedOut(t, when+": release", release(t, e.Store, old), old, run)
+			same(t, when+": a fence of the old epoch", before, dump(t, e.Store, id))
+		}
+		refused("before the next grant")
+		_, err := e.Store.AcquireLease(t.Context(), req)
+		Refused(t, "a late copy of the old epoch's acquire", err, runstore.ErrFenced)
+		future := old
+		future.Token = epoch.Floor() + 1
+		storeIsBehind(t, e, future, epoch.Floor())
+
+		current := e.Acquire(t, e.Store, id, "b")
+		before = dump(t, e.Store, id)
+		refused("under the next grant")
+		e.Append(t, e.Store, current, "after")
+	}
+}
+
+func epochAfterPurge(t T, e *Env) {
+	e.Create(t, "run")
+	old := e.Acquire(t, e.Store, "run", "a")
+	purge(t, e.Store, old)
+	epoch := raise(t, e.Store, "test")
+	e.Create(t, "run")
+	_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
+	fencedOut(t, "commit with a fence of the epoch before", err, old, e.Get(t, "run"))
+	if lease := e.Acquire(t, e.Store, "run", "a"); lease.Token != epoch.Floor()+1 {
+		t.Errorf("the re-created run granted token %v, want %v", lease.Token, epoch.Floor()+1)
+	}
+	created, err := e.Store.CreateRun(t.Context(), withLease("later", "a"))
+	if err != nil {
+		t.Fatalf("create with a lease: %v", err)
+	}
+	if created.Lease.Token != epoch.Floor()+1 {
+		t.Errorf("a run created in epoch %d granted token %v, want %v", epoch, created.Lease.Token, epoch.Floor()+1)
+	}
+}
+
+func epochsListed(t T, e *Env) {
+	other := e.Reopen(t)
+	epochs := func() []runstore.EpochChange {
+		all, err := other.(runstore.Epocher).Epochs(t.Context())
+		if err != nil {
+			t.Fatalf("epochs: %v", err)
+		}
+		return all
+	}
+	known := epochs() // an engine may have raised it by itself
+	_, err := e.Store.(runstore.Epocher).RaiseEpoch(t.Context(), "")
+	Refused(t, "raising the epoch without a reason", err, runstore.ErrInvalid)
+	if got := epochs(); len(got) != len(known) {
+		t.Errorf("a refused raise left %d epochs, want %d", len(got), len(known))
+	}
+	for i, reason := range []string{"restored from Tuesday's backup", "für die Prüfung: 復元"} {
+		from := e.Now(t)
+		epoch := raise(t, e.Store, reason)
+		to := e.Now(t)
+		all := epochs()
+		if len(all) != len(known)+i+1 {
+			t.Fatalf("%d epochs are listed, want %d", len(all), len(known)+i+1)
+		}
+		last := all[len(all)-1]
+		if last.Epoch != epoch || last.Reason != reason {
+			t.Errorf("the current epoch is %d for %q, want %d for %q", last.Epoch, last.Reason, epoch, reason)
+		}
+		within(t, "the epoch's beginning", last.At, from, to)
+	}
+}

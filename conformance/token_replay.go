@@ -1,0 +1,193 @@
+package conformance
+
+import (
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// sameGrant fails the case unless both leases are one grant.
+func sameGrant(t T, what string, got, want runstore.Lease) {
+	t.Helper()
+	if got.Run != want.Run || got.Owner != want.Owner || got.Reactor != want.Reactor || got.Token != want.Token ||
+		got.Grant != want.Grant || got.Strict != want.Strict || !got.ExpiresAt.Equal(want.ExpiresAt) {
+		t.Errorf("%s: got %+v, want %+v", what, got, want)
+	}
+}
+
+// acquireReplay repeats a request whose reply was lost.
+func acquireReplay(t T, e *Env) {
+	e.Create(t, "run")
+	req := acquire("run", "a", TTL)
+	req.Guards = []runstore.Guard{runstore.AtSeq(1)} // true for the first copy only
+	req.Writes.Append("granted", []byte("once"))
+	req.Writes.Put("record", []byte("once"))
+	lease := hold(t, e.Store, req)
+	before := dump(t, e.Store, "run")
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		sameGrant(t, "the repeated acquire", hold(t, s, req), lease)
+	}
+	same(t, "a repeated acquire", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, lease, "the grant is good")
+	sameGrant(t, "the repeat after a commit", hold(t, e.Store, req), lease)
+
+	// A preempt is repeated like any other, and preempts nobody twice.
+	taken := preempting("run", "b", "test")
+	second := hold(t, e.Store, taken)
+	sameGrant(t, "the repeated preempt", hold(t, e.Reopen(t), taken), second)
+	if run := e.Get(t, "run"); run.Token != second.Token || run.Holder.Preempted.From != "a" {
+		t.Errorf("after a repeated preempt: token %v, preempted %+v; want %v, from a", run.Token, run.Holder.Preempted, second.Token)
+	}
+
+	// An expired grant that nobody took over is still the request's own.
+	letGo(t, e.Store, second)
+	short := acquire("run", "c", e.ShortTTL())
+	third := hold(t, e.Store, short)
+	e.expire(t)
+	sameGrant(t, "the repeat after the expiry", hold(t, e.Store, short), third)
+}
+
+// acquireCopies delivers one request several times at once.
+func acquireCopies(t T, e *Env) {
+	const copies, rounds = 6, 5
+	e.Create(t, "run")
+	handles := e.handles(t, copies)
+	for round := range rounds {
+		req := acquire("run", "a", TTL)
+		req.Writes.Append("granted", []byte("once"))
+		leases := make([]runstore.Lease, copies)
+		contend(copies, func(i int) {
+			var err error
+			if leases[i], err = handles[i].AcquireLease(t.Context(), req); err != nil {
+				t.Errorf("round %d: copy %d of one request: %v", round, i, err)
+			}
+		})
+		for _, l := range leases {
+			if l.Token != runstore.Token(round+1) || l.Grant != req.Grant {
+				t.Errorf("round %d: a copy got token %v, want %d", round, l.Token, round+1)
+			}
+		}
+		if got := len(journal(t, e.Store, "run")); got != round+1 {
+			t.Errorf("round %d: %d events, want one per grant: %d", round, got, round+1)
+		}
+		letGo(t, e.Store, leases[0])
+	}
+}
+
+// acquireLateCopy delivers a copy of a request after its grant has ended.
+func acquireLateCopy(t T, e *Env) {
+	e.Create(t, "run")
+	for _, end := range []struct {
+		how string
+		do  func(lease runstore.Lease)
+	}{
+		{"a release", func(l runstore.Lease) { letGo(t, e.Store, l) }},
+		{"a releasing batch", func(l runstore.Lease) {
+			b := runstore.NewBatch("run", l.Fence())
+			b.Release = true
+			applied(t, e.Store, "releasing batch", b)
+		}},
+		{"a revocation", func(runstore.Lease) {
+			b := runstore.NewBatch("run", runstore.Unguarded("an operator ends the grant"))
+			b.Release = true
+			applied(t, e.Store, "revocation", b)
+		}},
+	} {
+		req := acquire("run", "a", TTL)
+		req.Preempt = "so that nothing but the grant id can refuse it"
+		req.Writes.Append("granted", []byte("once"))
+		lease := hold(t, e.Store, req)
+		end.do(lease)
+		before := dump(t, e.Store, "run")
+		_, err := e.Reopen(t).AcquireLease(t.Context(), req)
+		fencedOut(t, "a copy of the acquire after "+end.how, err, lease, e.Get(t, "run"))
+		same(t, "a copy of the acquire after "+end.how, before, dump(t, e.Store, "run"))
+		if next := e.Acquire(t, e.Store, "run", "a"); next.Token != lease.Token+1 {
+			t.Errorf("after %s and a late copy the next token is %v, want %v", end.how, next.Token, lease.Token+1)
+		} else {
+			letGo(t, e.Store, next)
+		}
+	}
+}
+
+func createReplay(t T, e *Env) {
+	spec := withLease("run", "a")
+	spec.Status = 3
+	spec.Writes.Append("begun", []byte("once"))
+	spec.Writes.Put(runstore.SummaryKey, []byte("once"))
+	first, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil || !first.New {
+		t.Fatalf("create: new %t, error %v", first.New, err)
+	}
+	before := dump(t, e.Store, "run")
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		again, err := s.CreateRun(t.Context(), spec)
+		if err != nil || !again.New {
+			t.Fatalf("repeated create: new %t, error %v; want true and none", again.New, err)
+		}
+		sameGrant(t, "the repeated create", again.Lease, first.Lease)
+		if again.Run.Status != 3 || again.Run.LastSeq != 1 || string(again.Run.Summary.Value) != "once" {
+			t.Errorf("the repeated create shows status %d, seq %d, summary %q; want 3, 1, once",
+				again.Run.Status, again.Run.LastSeq, again.Run.Summary.Value)
+		}
+	}
+	other, err := e.Store.CreateRun(t.Context(), withLease("run", "a"))
+	if err != nil || other.New || other.Lease != (runstore.Lease{}) {
+		t.Errorf("create by another process of that name: new %t, token %v, error %v; want no lease, no error", other.New, other.Lease.Token, err)
+	}
+	same(t, "a repeated create", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, first.Lease, "the grant is good")
+
+	// Once the grant is over, a late copy is just a create of a run that exists.
+	letGo(t, e.Store, first.Lease)
+	before = dump(t, e.Store, "run")
+	late, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil || late.New || late.Lease != (runstore.Lease{}) {
+		t.Errorf("create repeated after the release: new %t, token %v, error %v; want no lease, no error", late.New, late.Lease.Token, err)
+	}
+	same(t, "a late copy of a create", before, dump(t, e.Store, "run"))
+}
+
+func releaseReplay(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "a")
+	req := runstore.ReleaseRequest{Fence: lease.Fence()}
+	req.Writes.Append("ended", []byte("once"))
+	status := runstore.Status(9)
+	req.Writes.Status = &status
+	req.Writes.Put("record", []byte("once"))
+	first, err := e.Store.ReleaseLease(t.Context(), req)
+	if err != nil || first.FirstSeq != 1 || first.LastSeq != 1 || first.Replayed {
+		t.Fatalf("release: %+v, error %v; want seq 1, not replayed", first, err)
+	}
+	before := dump(t, e.Store, "run")
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		again, err := s.ReleaseLease(t.Context(), req)
+		if err != nil || !again.Replayed {
+			t.Errorf("repeated release: replayed %t, error %v; want true and none", again.Replayed, err)
+		}
+	}
+	same(t, "a repeated release", before, dump(t, e.Store, "run"))
+
+	next := e.Acquire(t, e.Store, "run", "b")
+	before = dump(t, e.Store, "run")
+	_, err = e.Store.ReleaseLease(t.Context(), req)
+	fencedOut(t, "a release repeated under the next grant", err, lease, e.Get(t, "run"))
+	same(t, "a release repeated under the next grant", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, next, "still held")
+}
+
+func grantIDsDiffer(t T, e *Env) {
+	seen := map[runstore.GrantID]bool{}
+	for _, id := range []runstore.RunID{"run-1", "run-2"} {
+		e.Create(t, id)
+		for range 3 {
+			req := preempting(id, "a", "test")
+			req.Grant = ""
+			lease := hold(t, e.Store, req)
+			if lease.Grant == "" || seen[lease.Grant] || len(lease.Grant) > runstore.MaxGrantID {
+				t.Errorf("the store made the grant id %q, want one of its own of at most %d bytes", lease.Grant, runstore.MaxGrantID)
+			}
+			seen[lease.Grant] = true
+			e.Append(t, e.Store, lease, "the grant is good")
+		}
+	}
+}
