@@ -1,0 +1,91 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// TryAcquire asks for a lease once. The request's TTL is the keeper's: leave it
+// zero. An empty grant id is filled in.
+//
+// Errors: those of runstore.RunStore.AcquireLease; runstore.ErrInvalid for
+// another TTL. After runstore.ErrUnknownOutcome the lease may be granted:
+// [Keeper.Acquire] would have found out.
+func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
+	req, err := k.prepare(req)
+	if err != nil {
+		return Granted{}, err
+	}
+	return k.ask(ctx, req)
+}
+
+// Acquire waits until the lease is granted, ctx ends or the store refuses for
+// another reason than that somebody else holds it.
+//
+// Contenders pause between Options.MinBackoff and MaxBackoff, growing
+// exponentially, with jitter. One that is told that the lease expires sooner
+// comes back right after that, jittered over half of MinBackoff. A request
+// whose outcome is unknown is repeated with the same grant id; the trust in the
+// lease then counts from the first of them, whichever was applied.
+//
+// The error matches the store's last answer (runstore.ErrLeaseHeld tells who
+// holds the lease) and, if ctx has ended, its cause. When the outcome of a
+// request was unknown to the end, the lease may be granted and expires unused.
+func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
+	req, err := k.prepare(req)
+	if err != nil {
+		return Granted{}, err
+	}
+	var doubtful time.Time // when the first request left that may yet be applied
+	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
+		granted, err := k.ask(ctx, req)
+		if err == nil {
+			if !doubtful.IsZero() {
+				granted.Sent = doubtful
+			}
+			return granted, nil
+		}
+		if doubtful.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
+			doubtful = granted.Sent
+		}
+		wait := jitter(backoff)
+		var held *runstore.LeaseHeldError
+		switch {
+		case errors.As(err, &held):
+			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
+		case !transient(err):
+			return Granted{}, err
+		}
+		if ctx.Err() != nil || !pause(ctx, wait) {
+			return Granted{}, fmt.Errorf("%w while waiting for a lease; last answer: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+func (k *Keeper) prepare(req runstore.AcquireRequest) (runstore.AcquireRequest, error) {
+	if req.TTL != 0 && req.TTL != k.opts.TTL {
+		return req, &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: "ttl",
+			Problem: fmt.Sprintf("%v is not the keeper's, %v; leave it zero", req.TTL, k.opts.TTL),
+		}
+	}
+	req.TTL = k.opts.TTL
+	if req.Grant == "" {
+		req.Grant = runstore.NewGrantID()
+	}
+	return req, nil
+}
+
+// ask sends one request. The result's Sent is set in any case.
+func (k *Keeper) ask(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.opts.RequestTimeout)
+	defer cancel()
+	sent := time.Now()
+	l, err := k.store.AcquireLease(ctx, req)
+	return Granted{Lease: l, Sent: sent}, err
+}

@@ -1,0 +1,28 @@
+// Package lease is the holder's side of a lease: a [Keeper] runs a piece of
+// work under it, renews it by heartbeats, ends the work before the store could
+// give the run to somebody else, and releases the lease when the work is over.
+//
+// # What it guarantees, and what it does not
+//
+// A keeper is for progress, not for safety. Two processes may both believe that
+// they hold a run: a process that was stopped learns of its takeover only when
+// it runs again. What keeps its late writes out is the fencing token, checked
+// by the store inside every write (guarantee I3 of package runstore). So give
+// [Held.Fence] to every batch; the keeper makes sure that a holder finds out
+// early, stops, and does not keep a run from being driven.
+//
+//   - Trust is counted on the monotonic clock from the moment a request left,
+//     for the TTL less a margin. A slow reply never stretches it, and no clock is
+//     ever compared with the store's.
+//   - The work's context is cancelled, with a [LostError] as its cause, before
+//     the lease expires on the store clock, however the store hangs; a holder
+//     that is told that it was fenced is cancelled at once.
+//   - One failed renewal is not the end: it is tried again, sooner and with
+//     jitter, for as long as the lease is trusted.
+//   - When the work ends, whether by return, error, cancellation or panic, the
+//     lease is released on a context of its own, within a bound.
+//
+// The margin covers what no clock shows: the drift between two machines within
+// one TTL, and the time that work needs to notice that its context has ended.
+// Work that must not act untrusted asks [Held.Trusted] right before it acts.
+package lease

@@ -1,0 +1,67 @@
+package lease
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// transient reports whether a request may be repeated: the store was not
+// reached, or its answer was not. Every other error is the store's answer.
+func transient(err error) bool {
+	kind := runstore.KindOf(err)
+	return kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome
+}
+
+// jitter returns a duration from d/2 to d, so that those who failed together do
+// not come back together.
+func jitter(d time.Duration) time.Duration {
+	if d < 2 {
+		return d
+	}
+	return d/2 + rand.N(d-d/2)
+}
+
+// pause waits for d, and reports whether ctx lasted that long.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// insist calls until the answer is definite, ctx ends or the bound is reached.
+// Each attempt gets at most half of what is left, so that a store that hangs
+// once can be asked again. A call that ignores its context is left behind at
+// the bound.
+func insist(ctx context.Context, bound time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
+	deadline := time.Now().Add(bound)
+	for wait := bound / 20; ; wait *= 2 {
+		err := attempt(ctx, time.Until(deadline), run, op, call)
+		rest := jitter(wait)
+		if err == nil || !transient(err) || time.Until(deadline)-rest < bound/10 || !pause(ctx, rest) {
+			return err
+		}
+	}
+}
+
+func attempt(ctx context.Context, left time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, left/2)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- call(ctx) }()
+	abandon := time.NewTimer(left)
+	defer abandon.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-abandon.C:
+		return &runstore.OpError{Op: op, Run: run, Err: runstore.ErrUnknownOutcome, Cause: context.DeadlineExceeded}
+	}
+}

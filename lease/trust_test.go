@@ -1,0 +1,198 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// bench is a keeper on a fresh store whose wall clock can be set apart.
+func bench(t *testing.T) (*Keeper, *memory.Store, *atomic.Int64) {
+	shared := memory.New(nil)
+	k, err := New(shared.Open(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ahead atomic.Int64
+	k.wall = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	if _, err := k.store.CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"}); err != nil {
+		t.Fatal(err)
+	}
+	return k, shared, &ahead
+}
+
+func request() runstore.AcquireRequest {
+	return runstore.AcquireRequest{Run: "run-1", LeaseSpec: runstore.LeaseSpec{Owner: "agent-a"}}
+}
+
+func TestWallClockThatWasSetLosesNoLease(t *testing.T) {
+	for name, step := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, _, ahead := bench(t)
+				err := k.Do(t.Context(), request(), func(ctx context.Context, held *Held) error {
+					time.Sleep(time.Second)
+					ahead.Store(int64(step))
+					_, ok := held.Trusted()
+					if want := step < 0; ok != want {
+						t.Errorf("trusted is %v right after the step, want %v", ok, want)
+					}
+					synctest.Wait() // the renewal that the doubt asked for
+					until, ok := held.Trusted()
+					if !ok {
+						t.Error("not trusted after the renewal")
+					}
+					if left := time.Until(until); step > 0 && left != 27*time.Second {
+						t.Errorf("%v of trust left, want 27s: renewed at once", left)
+					}
+					time.Sleep(2 * time.Minute)
+					return ctx.Err()
+				})
+				if err != nil {
+					t.Errorf("got %v, want the lease kept", err)
+				}
+			})
+		})
+	}
+}
+
+// A suspended machine: the store clock and the wall clock went on, the
+// monotonic clock and the timers did not.
+func TestHolderThatWakesFromASuspensionFindsOutBeforeItActs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, shared, ahead := bench(t)
+		err := k.Do(t.Context(), request(), func(ctx context.Context, held *Held) error {
+			time.Sleep(time.Second)
+			ahead.Store(int64(10 * time.Minute))
+			shared.Advance(10 * time.Minute)
+			req := request()
+			req.Owner, req.TTL = "agent-b", time.Minute
+			if _, err := shared.Open().AcquireLease(ctx, req); err != nil {
+				t.Error(err)
+			}
+			if _, ok := held.Trusted(); ok {
+				t.Error("trusted after ten minutes without a renewal")
+			}
+			synctest.Wait()
+			if !errors.Is(context.Cause(ctx), runstore.ErrFenced) {
+				t.Errorf("cause is %v, want fenced by the renewal that the doubt asked for", context.Cause(ctx))
+			}
+			return ctx.Err()
+		})
+		if !errors.Is(err, ErrLost) || !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("got %v, want ErrLost because of ErrFenced", err)
+		}
+	})
+}
+
+// A stopped process (SIGSTOP): the clocks go on, and when it runs again the work
+// may be scheduled before the watchdog. Here the watchdog never gets to run.
+func TestTrustedLooksAtTheClockNotAtTheWatchdog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, _, _ := bench(t)
+		granted, err := k.TryAcquire(t.Context(), request())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := k.held(granted)
+		time.Sleep(27*time.Second - 1)
+		if _, ok := held.Trusted(); !ok {
+			t.Error("not trusted within TTL less margin")
+		}
+		time.Sleep(1)
+		if _, ok := held.Trusted(); ok {
+			t.Error("trusted at TTL less margin")
+		}
+	})
+}
+
+// Waking late, the watchdog finds the heartbeat, the answer of a renewal and the
+// end of trust due at once. The answer counts if it still gives trust.
+func TestLateWatchdogCountsTheAnswerThatCameMeanwhile(t *testing.T) {
+	for name, c := range map[string]struct {
+		sent time.Duration // when the renewal had left, after the grant
+		lost bool
+	}{"still trusted": {10 * time.Second, false}, "over too": {0, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, _, _ := bench(t)
+				granted, err := k.TryAcquire(t.Context(), request())
+				if err != nil {
+					t.Fatal(err)
+				}
+				held := k.held(granted)
+				ctx, cancel := context.WithCancelCause(t.Context())
+				held.cancel = cancel
+				time.Sleep(c.sent)
+				r := held.renew(t.Context())
+				time.Sleep(30*time.Second - c.sent)
+
+				b := newBeat(held)
+				defer b.stop()
+				b.flight = make(chan renewal, 1)
+				b.flight <- r
+				if kept := b.expired(); kept == c.lost {
+					t.Errorf("kept is %v, want %v", kept, !c.lost)
+				}
+				if got := errors.Is(context.Cause(ctx), ErrExpired); got != c.lost {
+					t.Errorf("cause is %v, lost should be %v", context.Cause(ctx), c.lost)
+				}
+			})
+		})
+	}
+}
+
+func TestUntrustedLeaseIsRenewedBeforeTheWorkBegins(t *testing.T) {
+	for name, late := range map[string]time.Duration{"sent is not known": -1, "trust is over": 28 * time.Second, "expired, not taken over": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k, _, _ := bench(t)
+				granted, err := k.TryAcquire(t.Context(), request())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if late < 0 {
+					granted.Sent = time.Time{}
+				} else {
+					time.Sleep(late)
+				}
+				err = k.Hold(t.Context(), granted, func(_ context.Context, held *Held) error {
+					if until, ok := held.Trusted(); !ok || time.Until(until) != 27*time.Second {
+						t.Errorf("trusted until %v, %v; want 27s from now", until, ok)
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestLeaseThatWasTakenOverBeforeTheWorkBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, _, _ := bench(t)
+		granted, err := k.TryAcquire(t.Context(), request())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := k.TryAcquire(t.Context(), request()); err != nil {
+			t.Fatal(err)
+		}
+		err = k.Hold(t.Context(), granted, func(context.Context, *Held) error {
+			t.Error("the work ran, want it not begun")
+			return nil
+		})
+		if !errors.Is(err, ErrLost) || !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("got %v, want ErrLost because of ErrFenced", err)
+		}
+	})
+}
