@@ -1,0 +1,8 @@
+//go:build !linux
+
+package sqlite
+
+import "time"
+
+// Up is not known here: the store clock is the wall clock, kept from going back.
+func (systemClock) Up() (string, time.Duration) { return "", 0 }

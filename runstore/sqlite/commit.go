@@ -1,0 +1,239 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// Commit implements runstore.RunStore.
+func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error) {
+	return write(ctx, s, "commit", batch.Run(), batch.Check(), func(tx *tx) (runstore.Committed, error) {
+		return tx.commit(batch)
+	})
+}
+
+// CommitMulti implements runstore.MultiCommitter.
+func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	return write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
+		// An operation that refuses must not have written yet: all guards come first.
+		for _, b := range batches {
+			if err := tx.judge(b); err != nil {
+				return nil, err
+			}
+		}
+		done := make([]runstore.Committed, len(batches))
+		for i, b := range batches {
+			var err error
+			if done[i], err = tx.commit(b); err != nil {
+				// The guards held a moment ago, so this is no refusal, and the batches
+				// before it are written: the transaction must go.
+				return nil, fmt.Errorf("batches[%d]: %v", i, err)
+			}
+		}
+		return done, nil
+	})
+}
+
+const (
+	selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
+	selectBatch   = `SELECT batches.result FROM batches JOIN runs ON runs.no = batches.run
+		WHERE runs.id = ? AND runs.purged = 0 AND batches.id = ?`
+	insertBatch = `INSERT INTO batches (run, id, result) VALUES (?, ?, ?)`
+)
+
+// commit checks the guards of a batch and applies it. A fence, and nothing but
+// events to append, needs no look at the run before: extend checks the fence.
+func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
+	if b.ID != "" {
+		if first, err := tx.replay(b); err != nil || first != nil {
+			return deref(first), err
+		}
+	}
+	g := b.Guards()
+	var r *row
+	if b.ID != "" || len(g.Versions) > 0 || len(g.Statuses) > 0 || g.NextSeq != 0 ||
+		b.Status != nil || !b.Runnable.IsZero() || b.Release || b.Purge {
+		var err error
+		if r, err = tx.guarded(b); err != nil {
+			return runstore.Committed{}, err
+		}
+	}
+	done, err := tx.apply(r, b.Run(), b.Writes, g.Fence)
+	if err != nil || b.ID == "" || b.Purge {
+		return done, err
+	}
+	result, err := json.Marshal(done)
+	if err != nil {
+		return done, err
+	}
+	_, err = tx.c.exec(tx.ctx, insertBatch, r.no, string(b.ID), result)
+	return done, err
+}
+
+// judge checks all guards of a batch and writes nothing.
+func (tx *tx) judge(b runstore.Batch) error {
+	if b.ID != "" {
+		if first, err := tx.replay(b); err != nil || first != nil {
+			return err
+		}
+	}
+	_, err := tx.guarded(b)
+	return err
+}
+
+// guarded returns the run of a batch whose guards all hold.
+func (tx *tx) guarded(b runstore.Batch) (*row, error) {
+	r, err := tx.find(b.Run())
+	if err != nil {
+		return nil, err
+	}
+	return r, r.Guards(b.Guards(), tx.now, tx.versions(r.no))
+}
+
+// versions returns the function that tells a record's version.
+func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, error) {
+	return func(key runstore.RecordKey) (runstore.Version, error) {
+		v, err := tx.c.one(tx.ctx, selectVersion, run, blob(key))
+		if err != nil || v == nil {
+			return 0, err
+		}
+		return runstore.Version(v[0].(int64)), nil
+	}
+}
+
+// replay returns the first result of a batch that was applied before.
+func (tx *tx) replay(b runstore.Batch) (*runstore.Committed, error) {
+	v, err := tx.c.one(tx.ctx, selectBatch, blob(b.Run()), string(b.ID))
+	if err != nil || v == nil {
+		return nil, err
+	}
+	var first runstore.Committed
+	if err := json.Unmarshal(bytesOf(v[0]), &first); err != nil {
+		return nil, err
+	}
+	first.Replayed = true
+	return &first, nil
+}
+
+func deref(c *runstore.Committed) runstore.Committed {
+	if c == nil {
+		return runstore.Committed{}
+	}
+	return *c
+}
+
+// extend is the fenced write: it takes the run's row, checks the fence and
+// allots the seqs in one statement. No row comes back when the fence is not the
+// current grant.
+const (
+	extend = `UPDATE runs SET last_seq = last_seq + ?, tail = CAST(tail || ? AS BLOB)
+		WHERE id = ? AND purged = 0`
+	fenced = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
+			AND (strict = 0 OR expires > ?)`
+	extended    = ` RETURNING no, last_seq, length(tail)`
+	insertEvent = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
+	seal        = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ?`
+	sealed      = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
+)
+
+// apply makes the writes of a run whose other guards hold. It is the one place
+// where a run's journal and records change. r is the run where it is known
+// already; only appending events and changing records can do without it.
+func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence) (runstore.Committed, error) {
+	done := runstore.Committed{Time: tx.now}
+	no, last, err := tx.extend(r, id, w.Events, f)
+	if err != nil {
+		return done, err
+	}
+	done.LastSeq = last
+	if n := len(w.Events); n > 0 {
+		done.FirstSeq = last - runstore.Seq(n) + 1
+	} else {
+		tx.changed = true
+	}
+	for _, change := range w.Records {
+		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, last), Time: tx.now}
+		version, err := tx.change(no, r, change, stamp)
+		if err != nil {
+			return done, err
+		}
+		done.Versions = append(done.Versions, version)
+	}
+	if w.Status == nil && w.Runnable.IsZero() && !w.Release && !w.Purge {
+		return done, nil
+	}
+	r.LastSeq = last
+	if w.Status != nil {
+		r.Status = *w.Status
+	}
+	if !w.Runnable.IsZero() {
+		r.RunnableAt = w.Runnable.Resolve(tx.now)
+	}
+	if w.Release {
+		state := rules.Released
+		if f.IsZero() {
+			state = rules.Revoked
+		}
+		r.Head, tx.changed = r.Ended(state), true
+	}
+	if w.Purge {
+		return done, tx.purge(r)
+	}
+	return done, tx.save(r)
+}
+
+// extend appends events under a fence, or without one if f is zero.
+func (tx *tx) extend(r *row, id runstore.RunID, events []runstore.NewEvent, f runstore.Fence) (no int64, last runstore.Seq, err error) {
+	var where []byte
+	var first runstore.Position
+	if n := len(events); n > 0 {
+		if first, err = tx.positions(n); err != nil {
+			return 0, 0, err
+		}
+		where = extent{first, n}.append(nil)
+	}
+	var v []driver.Value
+	if f.IsZero() {
+		v, err = tx.c.one(tx.ctx, extend+extended, int64(len(events)), blob(where), blob(id))
+	} else {
+		v, err = tx.c.one(tx.ctx, extend+fenced+extended, int64(len(events)), blob(where), blob(id),
+			int64(f.Token()), string(f.Grant()), blob(f.Owner()), tx.now.UnixMicro())
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	if v == nil {
+		tx.next -= runstore.Position(len(events)) // nobody has them
+		return 0, 0, tx.refused(id, f)
+	}
+	no, last = v[0].(int64), runstore.Seq(v[1].(int64))
+	for i, e := range events {
+		seq := last - runstore.Seq(len(events)-1-i)
+		if _, err := tx.c.exec(tx.ctx, insertEvent, int64(first)+int64(i), no, int64(seq), e.Kind, blob(e.Data),
+			tx.now.UnixMicro(), int64(f.Token()), blob(f.Owner())); err != nil {
+			return 0, 0, err
+		}
+	}
+	if v[2].(int64) >= sealBytes {
+		for _, step := range []string{seal, sealed} {
+			if _, err := tx.c.exec(tx.ctx, step, no); err != nil {
+				return 0, 0, err
+			}
+		}
+	}
+	return no, last, nil
+}
+
+// refused explains why extend found no row.
+func (tx *tx) refused(id runstore.RunID, f runstore.Fence) error {
+	r, err := tx.find(id)
+	if err != nil {
+		return err
+	}
+	return r.Fence(f, tx.now)
+}

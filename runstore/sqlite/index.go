@@ -1,0 +1,121 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/base64"
+	"encoding/json"
+	"math"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A scan walks an index of SQLite in its own order, so it costs what it returns
+// however much is stored. Each query has the columns of the order first, then
+// those of the entry.
+const (
+	scanPlaces = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + recordColumns + `
+		FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records ON records.run = p.run AND records.key = p.key
+		WHERE p.name = ? AND p.at <= ? AND (p.at, p.written, p.run, p.key) > (?, ?, ?, ?)
+		ORDER BY p.at, p.written, p.run, p.key LIMIT ?`
+	scanRuns = `SELECT runs.created, 0, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
+		FROM runs INDEXED BY runs_created` + withSummary + `
+		WHERE runs.purged = 0 AND runs.created <= ? AND (runs.created, runs.no) > (?, ?)
+		ORDER BY runs.created, runs.no LIMIT ?`
+	scanRunnable = `SELECT runs.runnable, runs.created, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
+		FROM runs INDEXED BY runs_runnable` + withSummary + `
+		WHERE runs.runnable IS NOT NULL AND runs.runnable <= ? AND (runs.runnable, runs.created, runs.no) > (?, ?, ?)
+			AND runs.purged = 0 AND NOT (runs.grant_state = 1 AND runs.expires > ?)
+		ORDER BY runs.runnable, runs.created, runs.no LIMIT ?`
+)
+
+// backwards turns a scan around.
+func backwards(query string) string {
+	head, order, _ := strings.Cut(query, "ORDER BY ")
+	order, limit, _ := strings.Cut(order, " LIMIT")
+	return strings.Replace(head, ") > (", ") < (", 1) + "ORDER BY " + strings.ReplaceAll(order, ",", " DESC,") + " DESC LIMIT" + limit
+}
+
+var scans = map[runstore.IndexName][2]string{
+	runstore.IndexRuns:     {scanRuns, backwards(scanRuns)},
+	runstore.IndexRunnable: {scanRunnable, backwards(scanRunnable)},
+	"":                     {scanPlaces, backwards(scanPlaces)},
+}
+
+// ScanIndex implements runstore.RunStore.
+func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
+	invalid := q.Check()
+	after, cursorErr := decodeCursor(q)
+	if invalid == nil {
+		invalid = cursorErr
+	}
+	err = s.read(ctx, "scan index", "", invalid, func(c *conn) error {
+		until := q.Until
+		if until.IsZero() {
+			until, _ = s.clock.now()
+		}
+		bound, limit := until.UnixMicro(), int64(q.Limit)
+		var args []driver.Value
+		name, width := q.Index, headWidth
+		switch q.Index {
+		case runstore.IndexRuns:
+			args = []driver.Value{bound, after.At, after.Run, limit}
+		case runstore.IndexRunnable:
+			args = []driver.Value{bound, after.At, after.Written, after.Run, bound, limit}
+		default:
+			name, width = "", 0
+			args = []driver.Value{blob(q.Index), bound, after.At, after.Written, after.Run, blob(after.Key), limit}
+		}
+		query := scans[name][0]
+		if q.Newest {
+			query = scans[name][1]
+		}
+		p := page{left: q.Limit}
+		return c.query(ctx, query, func(v []driver.Value) error {
+			at := cursor{At: v[0].(int64), Written: v[1].(int64), Run: v[2].(int64), Key: bytesOf(v[3])}
+			e := runstore.IndexEntry{Run: runstore.RunID(bytesOf(v[4])), At: runstore.FromMicros(at.At), Cursor: at.encode()}
+			if width > 0 {
+				e.Head = scanRun(v[5:])
+			} else {
+				e.Record = scanRecord(v[5:])
+			}
+			found = append(found, e)
+			return p.add(len(e.Record.Value) + len(e.Head.Summary.Value))
+		}, args...)
+	})
+	return found, err
+}
+
+// cursor is a place in an index: the columns of its order.
+type cursor struct {
+	At, Written, Run int64
+	Key              []byte
+}
+
+func (c cursor) encode() runstore.Cursor {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // numbers and bytes always marshal
+	}
+	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
+}
+
+// decodeCursor returns where a scan starts: behind its cursor, or at the end that
+// it comes from.
+func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
+	if q.After == "" {
+		if q.Newest {
+			return cursor{At: math.MaxInt64, Written: math.MaxInt64, Run: math.MaxInt64}, nil
+		}
+		return cursor{At: math.MinInt64}, nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(string(q.After))
+	if err == nil {
+		err = json.Unmarshal(text, &at)
+	}
+	if err != nil {
+		return at, badOption("after", "is not a cursor of this store")
+	}
+	return at, nil
+}

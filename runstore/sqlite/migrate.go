@@ -1,0 +1,138 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"embed"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+//go:embed schema/*.sql
+var schema embed.FS
+
+// applicationID marks our databases ("Tape"), so that another program's file is
+// refused before anything is written to it.
+const applicationID = 0x54617065
+
+// migrations returns the schema's steps in order: migrations[0] leads from an
+// empty file to version 1.
+func migrations() []string {
+	names, err := fs.Glob(schema, "schema/*.sql")
+	if err != nil {
+		panic(err) // the pattern is constant
+	}
+	steps := make([]string, len(names))
+	for i, name := range names { // Glob sorts
+		if want := fmt.Sprintf("schema/%04d_", i+1); !strings.HasPrefix(name, want) {
+			panic(fmt.Sprintf("sqlite: migration %s is out of order, want %s…", name, want))
+		}
+		sql, err := schema.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		steps[i] = string(sql)
+	}
+	return steps
+}
+
+// identify tells the schema version of a file without changing it: 0 for an empty
+// one.
+func identify(ctx context.Context, c *conn, known int) (version int, err error) {
+	read := func(query string) (n int64) {
+		row, queryErr := c.one(ctx, query)
+		if queryErr != nil {
+			err = queryErr
+			return 0
+		}
+		return row[0].(int64)
+	}
+	app, tables := read("PRAGMA application_id"), read("SELECT count(*) FROM sqlite_master")
+	version = int(read("PRAGMA user_version"))
+	switch {
+	case err != nil:
+		return 0, err
+	case app == 0 && version == 0 && tables == 0:
+		return 0, nil
+	case app != applicationID:
+		return 0, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "store URL", Problem: "the file is a database of another application"}
+	case version > known:
+		return 0, &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			"version %d of the database is newer than this program's %d; use a newer program", version, known)}
+	}
+	return version, nil
+}
+
+// migrate brings the schema up to date in one transaction. When several processes
+// start at once, each sees the steps that the one before it took.
+func migrate(ctx context.Context, c *conn) error {
+	steps := migrations()
+	if version, err := identify(ctx, c, len(steps)); err != nil || version == len(steps) {
+		return err
+	}
+	// The mode is a property of the file and cannot change in a transaction.
+	if err := patiently(ctx, func() error { return c.script(ctx, "PRAGMA journal_mode = WAL") }); err != nil {
+		return err
+	}
+	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
+		return err
+	}
+	if err := takeSteps(ctx, c, steps); err != nil {
+		_ = c.script(ctx, "ROLLBACK") // the error before it is the one to tell
+		return err
+	}
+	return patiently(ctx, func() error { return c.script(ctx, "COMMIT") })
+}
+
+func takeSteps(ctx context.Context, c *conn, steps []string) error {
+	version, err := identify(ctx, c, len(steps))
+	if err != nil {
+		return err
+	}
+	for i := version; i < len(steps); i++ {
+		if err := c.script(ctx, steps[i]); err != nil {
+			return fmt.Errorf("schema version %d: %w", i+1, err)
+		}
+	}
+	if version == 0 {
+		_, err := c.exec(ctx, `INSERT INTO store VALUES (1, ?, 0, 0, '', 0, 0, 0)`, rand.Text())
+		if err != nil {
+			return err
+		}
+	}
+	return c.script(ctx, "PRAGMA application_id = "+strconv.Itoa(applicationID)+
+		"; PRAGMA user_version = "+strconv.Itoa(len(steps)))
+}
+
+// oldestSound is the first SQLite without the WAL-reset bug: before it, two
+// connections that wrote or checkpointed at the same moment could corrupt the
+// file (fixed in 3.51.3 of March 2026).
+const oldestSound = "3.51.3"
+
+// checkVersion refuses a library that may corrupt the file.
+func checkVersion(version string) error {
+	var have, want [3]int
+	for i, v := range []string{version, oldestSound} {
+		n := &have
+		if i == 1 {
+			n = &want
+		}
+		if _, err := fmt.Sscanf(v, "%d.%d.%d", &n[0], &n[1], &n[2]); err != nil {
+			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "SQLite version", Problem: fmt.Sprintf("%q cannot be read", v)}
+		}
+	}
+	for i := range have {
+		if have[i] > want[i] {
+			return nil
+		}
+		if have[i] < want[i] {
+			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "SQLite version", Problem: fmt.Sprintf(
+				"%s may corrupt a database that two connections write to; the oldest allowed is %s", version, oldestSound)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package sqlite
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// wakers are the channels of those who wait for commits.
+type wakers struct {
+	mu  sync.Mutex
+	all map[chan struct{}]bool
+}
+
+func (w *wakers) add(ch chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = map[chan struct{}]bool{}
+	}
+	w.all[ch] = true
+}
+
+func (w *wakers) remove(ch chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.all, ch)
+}
+
+func (w *wakers) wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for ch := range w.all {
+		hint(ch)
+	}
+}
+
+func hint(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // one is pending already
+	}
+}
+
+// watchPace is how often another process's commits are looked for. Asking costs
+// no I/O: the answer stands in shared memory.
+const watchPace = 20 * time.Millisecond
+
+const dataVersion = `PRAGMA data_version`
+
+// Wakeups implements runstore.Notifier. Commits of this handle wake at once, those
+// of other handles and processes within a few tens of milliseconds.
+func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
+	select {
+	case <-s.closed:
+		return nil, opError("wakeups", "", runstore.ErrClosed)
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, opError("wakeups", "", unavailable(err))
+	}
+	ch := make(chan struct{}, 1)
+	s.wakers.add(ch)
+	if s.path == memory { // no other handle can reach it
+		context.AfterFunc(ctx, func() { s.wakers.remove(ch) })
+		return ch, nil
+	}
+	// A connection of its own: the pragma tells of changes by every other one.
+	c, err := connect(s.path, "query_only(1)")
+	if err != nil {
+		s.wakers.remove(ch)
+		return nil, opError("wakeups", "", unavailable(err))
+	}
+	go s.watch(ctx, c, ch)
+	return ch, nil
+}
+
+func (s *Store) watch(ctx context.Context, c *conn, ch chan struct{}) {
+	defer s.wakers.remove(ch)
+	defer func() { _ = c.close() }() // it only read
+	tick := time.NewTicker(watchPace)
+	defer tick.Stop()
+	var last int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.closed:
+			return
+		case <-tick.C:
+		}
+		v, err := c.one(context.Background(), dataVersion)
+		if err != nil {
+			continue // it is a hint; whoever waits polls as well
+		}
+		if version := v[0].(int64); version != last {
+			last = version
+			hint(ch)
+		}
+	}
+}

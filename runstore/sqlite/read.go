@@ -1,0 +1,218 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+const (
+	recordColumns = `records.key, records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated`
+	recordWidth   = 7
+	// The key of the summary is 'run'; a record that is absent comes as NULLs.
+	withSummary = ` LEFT JOIN records ON records.run = runs.no AND records.key = x'72756e'`
+	selectHead  = `SELECT ` + headColumns + `, ` + recordColumns + ` FROM runs` + withSummary + ` WHERE runs.id = ? AND runs.purged = 0`
+)
+
+func scanRecord(v []driver.Value) runstore.Record {
+	if v[1] == nil {
+		return runstore.Record{}
+	}
+	return runstore.Record{
+		Key: runstore.RecordKey(bytesOf(v[0])), Version: runstore.Version(v[1].(int64)), Value: bytesOf(v[2]),
+		Created: runstore.Stamp{Seq: runstore.Seq(v[3].(int64)), Time: runstore.FromMicros(v[4].(int64))},
+		Updated: runstore.Stamp{Seq: runstore.Seq(v[5].(int64)), Time: runstore.FromMicros(v[6].(int64))},
+	}
+}
+
+func scanRun(v []driver.Value) runstore.Run {
+	run := scanHead(v).Run
+	run.Summary = scanRecord(v[headWidth:])
+	return run
+}
+
+func readRun(ctx context.Context, c *conn, id runstore.RunID) (runstore.Run, error) {
+	v, err := c.one(ctx, selectHead, blob(id))
+	if err != nil {
+		return runstore.Run{}, err
+	}
+	if v == nil {
+		return runstore.Run{}, runstore.ErrNotFound
+	}
+	return scanRun(v), nil
+}
+
+// GetRun implements runstore.RunStore.
+func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
+	err = s.read(ctx, "get run", id, runstore.CheckRunID(id), func(c *conn) error {
+		run, err = readRun(ctx, c, id)
+		return err
+	})
+	return run, err
+}
+
+// page collects a page of a read: up to a limit, ended early by its size.
+type page struct{ left, bytes int }
+
+// add counts one more entry of the given size and returns errEnough when the page
+// ends with it.
+func (p *page) add(size int) error {
+	p.left--
+	p.bytes += size
+	if p.left <= 0 || p.bytes > runstore.MaxPageBytes {
+		return errEnough
+	}
+	return nil
+}
+
+const (
+	selectNumber = `SELECT no FROM runs WHERE id = ? AND purged = 0`
+	recordsFrom  = `SELECT ` + recordColumns + ` FROM records WHERE run = ? AND key >= ? AND (? IS NULL OR key < ?) AND key > ? ORDER BY key LIMIT ?`
+	recordOfKey  = `SELECT ` + recordColumns + ` FROM records WHERE run = ? AND key = ?`
+)
+
+// ReadRecords implements runstore.RunStore.
+func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
+	err = s.read(ctx, "read records", id, q.Check(id), func(c *conn) error {
+		no, err := c.one(ctx, selectNumber, blob(id))
+		if err != nil {
+			return err
+		}
+		if no == nil {
+			return runstore.ErrNotFound
+		}
+		collect := func(v []driver.Value) error {
+			records = append(records, scanRecord(v))
+			return nil
+		}
+		for _, key := range slices.Compact(slices.Sorted(slices.Values(q.Keys))) {
+			if err := c.query(ctx, recordOfKey, collect, no[0], blob(key)); err != nil {
+				return err
+			}
+		}
+		if len(q.Keys) > 0 {
+			return nil
+		}
+		p := page{left: q.Limit}
+		end := afterPrefix(q.Prefix)
+		return c.query(ctx, recordsFrom, func(v []driver.Value) error {
+			r := scanRecord(v)
+			records = append(records, r)
+			return p.add(len(r.Value))
+		}, no[0], blob(q.Prefix), end, end, blob(q.After), int64(q.Limit))
+	})
+	return records, err
+}
+
+// afterPrefix returns the first key behind all that begin with prefix; NULL when
+// there is none.
+func afterPrefix(prefix runstore.RecordKey) driver.Value {
+	end := []byte(prefix)
+	for len(end) > 0 && end[len(end)-1] == 0xff {
+		end = end[:len(end)-1]
+	}
+	if len(end) == 0 {
+		return nil
+	}
+	end[len(end)-1]++
+	return end
+}
+
+const (
+	selectTail = `SELECT no, last_seq, tail_seq, tail FROM runs WHERE id = ? AND purged = 0`
+	// The sealed extents from the row that holds a seq on.
+	selectSealed = `SELECT first_seq, extents FROM journal WHERE run = ?1 AND first_seq >=
+		coalesce((SELECT max(first_seq) FROM journal WHERE run = ?1 AND first_seq <= ?2), 0) ORDER BY first_seq`
+	eventColumns = `events.pos, events.seq, events.kind, events.data, events.time, events.token, events.owner`
+	selectEvents = `SELECT ` + eventColumns + ` FROM events WHERE pos BETWEEN ? AND ? ORDER BY pos`
+	selectFeed   = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
+		WHERE events.pos > ? ORDER BY events.pos LIMIT ?`
+)
+
+func scanEvent(v []driver.Value) runstore.Event {
+	return runstore.Event{
+		Position: runstore.Position(v[0].(int64)), Seq: runstore.Seq(v[1].(int64)), Kind: text[string](v[2]), Data: bytesOf(v[3]),
+		Time: runstore.FromMicros(v[4].(int64)), Token: runstore.Token(v[5].(int64)), Owner: runstore.Owner(bytesOf(v[6])),
+	}
+}
+
+// ReadJournal implements runstore.RunStore.
+func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	err = s.read(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(c *conn) error {
+		run, err := c.one(ctx, selectTail, blob(id))
+		if err != nil {
+			return err
+		}
+		if run == nil {
+			return runstore.ErrNotFound
+		}
+		from, p := max(from, 1), page{left: limit}
+		if last := runstore.Seq(run[1].(int64)); from > last {
+			return nil
+		}
+		// read takes the events of one row of extents; errEnough ends the page.
+		read := func(seq runstore.Seq, extents []byte) error {
+			for _, e := range decodeExtents(extents) {
+				first := seq
+				seq += runstore.Seq(e.count)
+				if seq <= from {
+					continue
+				}
+				skip := max(0, int64(from-first))
+				full := false
+				err := c.query(ctx, selectEvents, func(v []driver.Value) error {
+					event := scanEvent(v)
+					events = append(events, event)
+					err := p.add(len(event.Data))
+					full = err != nil
+					return err
+				}, int64(e.pos)+skip, int64(e.pos)+int64(e.count)-1)
+				if err != nil {
+					return err
+				}
+				if full {
+					return errEnough
+				}
+			}
+			return nil
+		}
+		if from < runstore.Seq(run[2].(int64)) {
+			full := false
+			err := c.query(ctx, selectSealed, func(v []driver.Value) error {
+				err := read(runstore.Seq(v[0].(int64)), bytesOf(v[1]))
+				full = err == errEnough
+				return err
+			}, run[0], int64(from))
+			if err != nil || full {
+				return err
+			}
+		}
+		if err := read(runstore.Seq(run[2].(int64)), bytesOf(run[3])); err != errEnough {
+			return err
+		}
+		return nil
+	})
+	return events, err
+}
+
+// ReadFeed implements runstore.RunStore.
+func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
+	err = s.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(c *conn) error {
+		last, err := c.one(ctx, selectLastPosition)
+		if err != nil {
+			return err
+		}
+		if known := last[0].(int64); int64(after) > known {
+			return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
+		}
+		p := page{left: limit}
+		return c.query(ctx, selectFeed, func(v []driver.Value) error {
+			e := runstore.FeedEvent{Run: runstore.RunID(bytesOf(v[7])), Event: scanEvent(v)}
+			events = append(events, e)
+			return p.add(len(e.Data))
+		}, int64(after), int64(limit))
+	})
+	return events, err
+}

@@ -1,0 +1,332 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// memory as a path means a database that lives as long as its handle.
+const memory = ":memory:"
+
+// Synchronous says when an acknowledged commit is on disk.
+type Synchronous string
+
+const (
+	// Full syncs the write-ahead log at every commit: what was acknowledged
+	// survives a power cut. It is the default.
+	Full Synchronous = "FULL"
+	// Normal leaves the sync to the operating system. A power cut or a crash of
+	// the system may lose the last acknowledged commits, grants among them. The
+	// store notices at its next opening, by its witness file, and raises the
+	// epoch; the work is lost all the same. A crash of the process loses nothing.
+	Normal Synchronous = "NORMAL"
+)
+
+// Options adjusts a store; nil means the defaults.
+type Options struct {
+	// Synchronous is Full by default.
+	Synchronous Synchronous
+	// MaxGroup is how many concurrent writes share one transaction and one sync:
+	// 512 by default, 1 turns group commit off.
+	MaxGroup int
+	// Readers is how many reads run at a time: by default as many as there are
+	// processors, and at least 4.
+	Readers int
+	// Clock is the host's, for tests that move it.
+	Clock HostClock
+}
+
+func (o *Options) withDefaults() (Options, error) {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	if opts.Synchronous == "" {
+		opts.Synchronous = Full
+	}
+	if opts.MaxGroup == 0 {
+		opts.MaxGroup = 512
+	}
+	if opts.Readers == 0 {
+		opts.Readers = max(4, runtime.GOMAXPROCS(0))
+	}
+	if opts.Clock == nil {
+		opts.Clock = newSystemClock()
+	}
+	var problems []error
+	if opts.Synchronous != Full && opts.Synchronous != Normal {
+		problems = append(problems, badOption("synchronous", "%q is neither FULL nor NORMAL", opts.Synchronous))
+	}
+	if opts.MaxGroup < 1 || opts.MaxGroup > 10_000 {
+		problems = append(problems, badOption("group", "%d is out of range, the limits are 1 and 10000", opts.MaxGroup))
+	}
+	if opts.Readers < 1 || opts.Readers > 1000 {
+		problems = append(problems, badOption("readers", "%d is out of range, the limits are 1 and 1000", opts.Readers))
+	}
+	return opts, errors.Join(problems...)
+}
+
+func badOption(field, format string, args ...any) error {
+	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// Store is an open handle on a SQLite file. It implements runstore.RunStore and
+// the capabilities MultiCommitter, Notifier, Epocher and Describer.
+type Store struct {
+	path    string
+	opts    Options
+	version string
+	clock   *clock
+	writer  *writer
+	witness *witness // nil for a database in memory
+
+	// incarnation and the rest of what the witness is told.
+	progressMu sync.Mutex
+	progress   progress
+
+	// One connection writes, several read. A database in memory has one for both,
+	// and then the channels are the same.
+	writers, readers chan *conn
+	closeOnce        sync.Once
+	closed           chan struct{}
+
+	wakers wakers
+}
+
+var _ interface {
+	runstore.RunStore
+	runstore.MultiCommitter
+	runstore.Notifier
+	runstore.Epocher
+	runstore.Describer
+} = (*Store)(nil)
+
+// Open opens the database file at path and creates or migrates its schema as
+// needed. ":memory:" makes a database that is gone when the handle is closed.
+//
+// A file that is no database, belongs to another application or has a newer
+// schema is refused and left as it is.
+func Open(ctx context.Context, path string, options *Options) (*Store, error) {
+	s, err := open(ctx, path, options)
+	if err != nil {
+		return nil, opError("open sqlite store", "", err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, path string, options *Options) (*Store, error) {
+	opts, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if path != memory {
+		if path, err = checkPath(path); err != nil {
+			return nil, err
+		}
+	}
+	s := &Store{
+		path: path, opts: opts, clock: &clock{host: opts.Clock}, closed: make(chan struct{}),
+		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
+	}
+	first, err := connect(path, "synchronous("+string(opts.Synchronous)+")")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.prepare(ctx, first); err != nil {
+		return nil, errors.Join(err, first.close())
+	}
+	s.writers <- first
+	if path == memory {
+		s.readers = s.writers
+	} else {
+		for range opts.Readers {
+			c, err := connect(path, "query_only(1)")
+			if err != nil {
+				return nil, errors.Join(err, s.closeConnections())
+			}
+			s.readers <- c
+		}
+	}
+	s.writer = newWriter(s, opts.MaxGroup)
+	return s, nil
+}
+
+// checkPath refuses what cannot be a database file, with a plainer message than
+// SQLite's, and makes the path absolute: the store must not move with the
+// process's working directory.
+func checkPath(path string) (string, error) {
+	field := "store URL"
+	if path == "" {
+		return "", badOption(field, "has no file; write sqlite:FILE or sqlite::memory:")
+	}
+	if strings.ContainsRune(path, 0) {
+		return "", badOption(field, "the file name holds a NUL byte")
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(abs)
+	if err == nil && !info.Mode().IsRegular() {
+		return "", badOption(field, "%s is no regular file", path)
+	}
+	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
+		return "", badOption(field, "there is no directory %s", filepath.Dir(path))
+	}
+	return abs, nil
+}
+
+// prepare makes the database ready for use: schema, clock, epoch.
+func (s *Store) prepare(ctx context.Context, c *conn) error {
+	row, err := c.one(ctx, "SELECT sqlite_version()")
+	if err != nil {
+		return err
+	}
+	s.version = row[0].(string)
+	if err := checkVersion(s.version); err != nil {
+		return err
+	}
+	if err := migrate(ctx, c); err != nil {
+		return err
+	}
+	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
+		return err
+	}
+	if s.path != memory {
+		s.witness = &witness{path: s.path + "-witness"}
+	}
+	if err := s.settle(ctx, c); err != nil {
+		_ = c.script(ctx, "ROLLBACK") // the error before it is the one to tell
+		return err
+	}
+	if err := patiently(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
+		return err
+	}
+	s.witness.write(s.progress)
+	return nil
+}
+
+// settle sets clock and epoch at opening, within one transaction.
+func (s *Store) settle(ctx context.Context, c *conn) error {
+	if err := s.clock.load(ctx, c); err != nil {
+		return err
+	}
+	now, _ := s.clock.now()
+	if err := s.witness.compare(ctx, c, now); err != nil {
+		return err
+	}
+	row, err := c.one(ctx, selectProgress)
+	if err != nil {
+		return err
+	}
+	s.progress = progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}
+	return nil
+}
+
+// Close implements runstore.RunStore.
+func (s *Store) Close() error {
+	var err error
+	s.closeOnce.Do(func() {
+		s.writer.close()
+		close(s.closed)
+		err = s.closeConnections()
+		s.witness.close()
+	})
+	return err
+}
+
+// closeConnections waits for each connection until nobody uses it.
+func (s *Store) closeConnections() error {
+	var errs []error
+	if s.readers != s.writers {
+		for range cap(s.readers) {
+			select {
+			case c := <-s.readers:
+				errs = append(errs, c.close())
+			case <-time.After(time.Minute): // a reader that hangs must not hang Close
+			}
+		}
+	}
+	return errors.Join(append(errs, (<-s.writers).close())...)
+}
+
+// takeWriter and giveWriter bracket the use of the writing connection.
+func (s *Store) takeWriter() *conn  { return <-s.writers }
+func (s *Store) giveWriter(c *conn) { s.writers <- c }
+
+// read runs f in a read transaction: one consistent state, and no lock that a
+// writer waits for.
+func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(c *conn) error) error {
+	if invalid != nil {
+		return opError(op, id, invalid)
+	}
+	select {
+	case <-s.closed:
+		return opError(op, id, runstore.ErrClosed)
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return opError(op, id, unavailable(err))
+	}
+	select {
+	case <-s.closed:
+		return opError(op, id, runstore.ErrClosed)
+	case <-ctx.Done():
+		return opError(op, id, unavailable(ctx.Err()))
+	case c := <-s.readers:
+		defer func() { s.readers <- c }()
+		if err := s.snapshot(ctx, c, f); err != nil {
+			if ctx.Err() != nil {
+				err = unavailable(ctx.Err())
+			}
+			return opError(op, id, err)
+		}
+		return nil
+	}
+}
+
+func (s *Store) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (err error) {
+	if _, err := c.exec(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	defer func() {
+		// Of its own context: the transaction must end whatever happened.
+		if _, end := c.exec(context.Background(), "COMMIT"); err == nil {
+			err = end
+		}
+	}()
+	return f(c)
+}
+
+// Now implements runstore.RunStore.
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	var now time.Time
+	select {
+	case <-s.closed:
+		return now, opError("now", "", runstore.ErrClosed)
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return now, opError("now", "", unavailable(err))
+	}
+	now, behind := s.clock.now()
+	if !behind {
+		return now, nil
+	}
+	// The clock of another handle may have been set; or this one sets it.
+	return write(ctx, s, "now", "", nil, func(tx *tx) (time.Time, error) { return tx.now, nil })
+}
+
+// Describe implements runstore.Describer.
+func (s *Store) Describe(context.Context) (runstore.Description, error) {
+	return runstore.Description{Engine: "sqlite", Version: s.version, Tier: "embedded"}, nil
+}

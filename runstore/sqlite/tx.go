@@ -1,0 +1,176 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// tx is one writing transaction, shared by the operations of a group. All of
+// them happen at one instant of the store clock.
+type tx struct {
+	ctx   context.Context
+	c     *conn
+	store *Store
+	now   time.Time
+
+	next    runstore.Position // of the next event; 0 until it is known
+	changed bool              // something changed that no event's position witnesses
+	changes int64             // the store's counter after finish; 0 if it was not moved
+}
+
+func (s *Store) newTx(ctx context.Context, c *conn) (*tx, error) {
+	now, behind := s.clock.now()
+	if behind {
+		if err := s.clock.load(ctx, c); err != nil {
+			_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
+			return nil, unavailable(err)
+		}
+		now, _ = s.clock.now()
+	}
+	return &tx{ctx: ctx, c: c, store: s, now: now}, nil
+}
+
+const countChange = `UPDATE store SET changes = changes + 1, clock_seen = max(clock_seen, ?) RETURNING changes`
+
+// finish is the last step before the commit.
+func (tx *tx) finish() error {
+	if !tx.changed {
+		return nil
+	}
+	row, err := tx.c.one(tx.ctx, countChange, tx.now.UnixMicro())
+	if err != nil {
+		return err
+	}
+	tx.changes = row[0].(int64)
+	return nil
+}
+
+// committed tells the witness and those who wait for commits.
+func (s *Store) committed(tx *tx) {
+	s.progressMu.Lock()
+	if tx.changes > 0 {
+		s.progress.Changes = tx.changes
+	}
+	if tx.next > 0 {
+		s.progress.Position = tx.next - 1
+	}
+	p := s.progress
+	s.progressMu.Unlock()
+	s.witness.write(p)
+	s.wakers.wake()
+}
+
+// write runs f as one operation of the next group. f may run again in another
+// transaction; its result is read only once the transaction is durable, so a
+// caller that has given up never shares memory with it.
+func write[T any](ctx context.Context, s *Store, op string, id runstore.RunID, invalid error, f func(*tx) (T, error)) (T, error) {
+	var zero, result T
+	if invalid != nil {
+		return zero, opError(op, id, invalid)
+	}
+	err := s.writer.do(ctx, func(tx *tx) (err error) {
+		result, err = f(tx)
+		return err
+	})
+	if err != nil {
+		return zero, opError(op, id, err)
+	}
+	return result, nil
+}
+
+const selectLastPosition = `SELECT coalesce(max(pos), 0) FROM events`
+
+// positions reserves the positions of n events and returns the first. They are
+// given out in commit order, because there is one writing transaction at a time.
+func (tx *tx) positions(n int) (runstore.Position, error) {
+	if tx.next == 0 {
+		row, err := tx.c.one(tx.ctx, selectLastPosition)
+		if err != nil {
+			return 0, err
+		}
+		tx.next = runstore.Position(row[0].(int64)) + 1
+	}
+	first := tx.next
+	tx.next += runstore.Position(n)
+	return first, nil
+}
+
+// row is a run as its row tells it.
+type row struct {
+	rules.Head
+	no     int64
+	purged bool
+	floor  runstore.Version
+}
+
+const (
+	headColumns = `runs.no, runs.id, runs.purged, runs.status, runs.created, runs.runnable, runs.last_seq, runs.version_floor,
+		runs.token, runs.grant_id, runs.grant_state, runs.owner, runs.reactor, runs.strict, runs.expires,
+		runs.preempted_from, runs.preempt_reason`
+	headWidth = 17
+	selectRun = `SELECT ` + headColumns + `, store.epoch FROM runs, store WHERE runs.id = ?`
+)
+
+func scanHead(v []driver.Value) row {
+	r := row{no: v[0].(int64), purged: v[2].(int64) != 0, floor: runstore.Version(v[7].(int64))}
+	r.ID = runstore.RunID(bytesOf(v[1]))
+	r.Status = runstore.Status(v[3].(int64))
+	r.CreatedAt = runstore.FromMicros(v[4].(int64))
+	if v[5] != nil {
+		r.RunnableAt = runstore.FromMicros(v[5].(int64))
+	}
+	r.LastSeq = runstore.Seq(v[6].(int64))
+	r.Token = runstore.Token(v[8].(int64))
+	r.Grant = text[runstore.GrantID](v[9])
+	r.State = rules.GrantState(v[10].(int64))
+	r.ExpiresAt = runstore.FromMicros(v[14].(int64))
+	if r.State == rules.Current {
+		r.Holder = runstore.Holder{
+			Owner: runstore.Owner(bytesOf(v[11])), Reactor: runstore.Reactor(bytesOf(v[12])),
+			Token: r.Token, ExpiresAt: r.ExpiresAt, Strict: v[13].(int64) != 0,
+			Preempted: runstore.Preempted{From: runstore.Owner(bytesOf(v[15])), Reason: string(bytesOf(v[16]))},
+		}
+	}
+	return r
+}
+
+// load reads a run's row; nil when there never was one of that id.
+func (tx *tx) load(id runstore.RunID) (*row, error) {
+	v, err := tx.c.one(tx.ctx, selectRun, blob(id))
+	if err != nil || v == nil {
+		return nil, err
+	}
+	r := scanHead(v)
+	r.Epoch = runstore.Epoch(v[headWidth].(int64))
+	return &r, nil
+}
+
+// find is load for runs that exist and were not purged.
+func (tx *tx) find(id runstore.RunID) (*row, error) {
+	r, err := tx.load(id)
+	if err == nil && (r == nil || r.purged) {
+		return nil, runstore.ErrNotFound
+	}
+	return r, err
+}
+
+const updateHead = `UPDATE runs SET purged = ?, status = ?, created = ?, runnable = ?, last_seq = ?, version_floor = ?,
+	token = ?, grant_id = ?, grant_state = ?, owner = ?, reactor = ?, strict = ?, expires = ?,
+	preempted_from = ?, preempt_reason = ? WHERE no = ?`
+
+// save writes a run's row back, but for what appending keeps there.
+func (tx *tx) save(r *row) error {
+	var runnable driver.Value
+	if !r.RunnableAt.IsZero() {
+		runnable = r.RunnableAt.UnixMicro()
+	}
+	h := r.Holder
+	_, err := tx.c.exec(tx.ctx, updateHead, flag(r.purged), int64(r.Status), r.CreatedAt.UnixMicro(), runnable, int64(r.LastSeq),
+		int64(r.floor), int64(r.Token), string(r.Grant), int64(r.State), blob(h.Owner), blob(h.Reactor), flag(h.Strict),
+		runstore.Micros(r.ExpiresAt), blob(h.Preempted.From), blob(h.Preempted.Reason), r.no)
+	return err
+}
