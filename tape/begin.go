@@ -1,0 +1,179 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// BeginRunRequest asks for the run of a key, new or not, and for its lease.
+type BeginRunRequest struct {
+	Key RunKey
+	// Owner names the driver; it may be empty.
+	Owner string
+	// TTL of 0 or less means two minutes.
+	TTL time.Duration
+	// Identity is stored with a new run and ignored for one that exists.
+	Identity Identity
+	// Fence, if presented, must be the run's current grant: the run goes on under
+	// it, and no lease is taken away.
+	Fence runstore.Fence
+}
+
+// BeginRunResult is what BeginRun did.
+type BeginRunResult struct {
+	ID runstore.RunID
+	// Resumed reports whether the run existed.
+	Resumed bool
+	// LastSeq is 0 for a new run, else the run's last seq as read before the
+	// grant.
+	LastSeq runstore.Seq
+	Status  RunStatus
+	// Lease is the grant; zero for a run that is TERMINAL or STUCK.
+	Lease runstore.Lease
+}
+
+// reactor is the role in which a driver holds a run's lease.
+const reactor runstore.Reactor = "agent"
+
+// BeginRun begins a run, or takes over one that has begun. A new run is created
+// with its lease and first journal entry in one round trip. Of several calls that
+// race to create it exactly one finds it new. A run that exists becomes RUNNING
+// and its lease goes to the caller, whoever holds it: the holder's grant is ended
+// and its writes are fenced from then on. One that is TERMINAL or STUCK is left
+// as it is. Two round trips for a run that exists.
+//
+// Errors: runstore.ErrFenced when a fence was presented that is not current.
+func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResult, error) {
+	spec, err := req.lease()
+	if err != nil {
+		return BeginRunResult{}, err
+	}
+	id := req.Key.ID()
+	if !req.Fence.IsZero() {
+		run, lease, err := t.renew(ctx, id, req.Fence, spec.TTL)
+		return BeginRunResult{ID: id, Resumed: true, LastSeq: run.LastSeq, Status: run.Status, Lease: lease}, err
+	}
+	fresh := Run{ID: id, RunKey: req.Key, Identity: req.Identity}
+	entry, value := fresh.entry("running"), fresh.encode(false)
+	if err := checkWrites(entry, value, req.fields()...); err != nil {
+		return BeginRunResult{}, err
+	}
+	begun := RunRunning.writes()
+	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &spec}
+	create.Writes.Append(kindRun, entry)
+	create.Writes.Put(runstore.SummaryKey, value)
+	created, err := retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
+	if err != nil {
+		return BeginRunResult{}, err
+	}
+	if created.New {
+		return BeginRunResult{ID: id, Status: RunRunning, Lease: created.Lease}, nil
+	}
+	return t.rebegin(ctx, req.Key, created.Run, spec)
+}
+
+// rebegin takes over a run that exists, found as head.
+func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec) (BeginRunResult, error) {
+	var lost error
+	for range maxAttempts {
+		found, err := runOf(head)
+		if err != nil {
+			return BeginRunResult{}, err
+		}
+		if found.RunKey != key {
+			return BeginRunResult{}, refuse(ErrRefused, "begin_run: run %s belongs to another key", head.ID)
+		}
+		result := BeginRunResult{ID: head.ID, Resumed: true, LastSeq: head.LastSeq, Status: found.Status}
+		if found.Status == RunTerminal || found.Status == RunStuck {
+			return result, nil
+		}
+		// The status that was looked at is a guard: a run that ends meanwhile must
+		// not be revived.
+		result.Lease, err = t.acquire(ctx, head.ID, spec, "begin run by ", runstore.InStatus(head.Status))
+		if err == nil {
+			result.Status = RunRunning
+			return result, nil
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return BeginRunResult{}, err
+		}
+		lost = err
+		if head, err = t.store.GetRun(ctx, head.ID); err != nil {
+			return BeginRunResult{}, noSuchRun(err)
+		}
+	}
+	return BeginRunResult{}, lost
+}
+
+// acquire takes the lease, live or not, and makes the run RUNNING.
+func (t *Tape) acquire(ctx context.Context, id runstore.RunID, spec runstore.LeaseSpec, why string, guards ...runstore.Guard) (runstore.Lease, error) {
+	spec.Grant = runstore.NewGrantID()
+	lease, err := retry(ctx, func() (runstore.Lease, error) {
+		return t.store.AcquireLease(ctx, runstore.AcquireRequest{
+			Run: id, LeaseSpec: spec, Preempt: clip(why+string(spec.Owner), runstore.MaxOwner),
+			Guards: guards, Writes: RunRunning.writes(),
+		})
+	})
+	return lease, noSuchRun(err)
+}
+
+func (req BeginRunRequest) lease() (runstore.LeaseSpec, error) {
+	if err := checkText(req.fields()...); err != nil {
+		return runstore.LeaseSpec{}, err
+	}
+	return leaseSpec(req.Owner, req.TTL)
+}
+
+// leaseSpec returns the lease that a driver asks for, under a fresh grant id, so
+// that a lost reply is recognised.
+func leaseSpec(owner string, ttl time.Duration) (runstore.LeaseSpec, error) {
+	if err := checkText(field{"lease_owner", owner}); err != nil {
+		return runstore.LeaseSpec{}, err
+	}
+	if err := checkLength("lease_owner", owner, runstore.MaxOwner); err != nil {
+		return runstore.LeaseSpec{}, err
+	}
+	ttl, err := leaseTTL(ttl)
+	if err != nil {
+		return runstore.LeaseSpec{}, err
+	}
+	if owner == "" {
+		owner = unnamed
+	}
+	return runstore.LeaseSpec{
+		Owner: runstore.Owner(owner), Reactor: reactor, TTL: ttl, Grant: runstore.NewGrantID(),
+	}, nil
+}
+
+func (req BeginRunRequest) fields() []field {
+	id := req.Identity
+	fields := []field{
+		{"app_name", req.Key.App}, {"user_id", req.Key.User}, {"session_id", req.Key.Session},
+		{"invocation_id", req.Key.Invocation}, {"lease_owner", req.Owner},
+		{"tenant_id", id.Tenant}, {"actor", id.Actor}, {"subject", id.Subject}, {"agent_id", id.AgentID},
+		{"aiplex_instance_id", id.InstanceID}, {"gateway_route", id.GatewayRoute},
+	}
+	for _, s := range id.Scopes {
+		fields = append(fields, field{"scopes", s})
+	}
+	for k, v := range id.Labels {
+		fields = append(fields, field{"labels", k}, field{"labels", v})
+	}
+	return fields
+}
+
+// clip shortens text to a limit in bytes, between characters.
+func clip(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return strings.Clone(text[:limit])
+}

@@ -1,0 +1,192 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// BeginEffectRequest puts the intent of an effect on file.
+type BeginEffectRequest struct {
+	Run runstore.RunID
+	// Decision, Tool and Call make the idempotency key, unless CustomKey is it.
+	Decision  int64
+	Tool      string
+	Call      int32
+	CustomKey string
+	Request   string
+	// Semantics is Idempotent, and Mode Inline, where they are unspecified.
+	Semantics EffectSemantics
+	Mode      DispatchMode
+	// BusinessKey together with Connector is not supported yet.
+	BusinessKey, Connector string
+	// Scope, if not empty, must be among the run's scopes.
+	Scope string
+	Fence runstore.Fence
+}
+
+// key returns the idempotency key, and the name of the field to blame when it is
+// too long.
+func (req BeginEffectRequest) key() (key, blame string) {
+	switch {
+	case req.CustomKey != "":
+		return req.CustomKey, "custom_key"
+	case req.Decision >= 0:
+		return fmt.Sprintf("%s/decision-%d/%s/%d", req.Run, req.Decision, req.Tool, req.Call), "tool_name"
+	default:
+		return fmt.Sprintf("%s/no-decision/%s/%d", req.Run, req.Tool, req.Call), "tool_name"
+	}
+}
+
+// BeginEffect puts an effect on file as PENDING before anybody acts, or returns
+// the one that its run has under that key, whatever became of it. It is durable
+// when BeginEffect returns. One round trip for a new effect; a scope costs one
+// more to read what the run was granted, and a replay one more to read the effect.
+//
+// Errors: ErrNoSuchRun; ErrScope, which is journaled when the scope was named;
+// ErrRefused; runstore.ErrFenced, for a replay too; runstore.ErrUnsupported for a
+// business key with a connector.
+func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect, error) {
+	if err := t.admit(req.Run, req.Fence); err != nil {
+		return Effect{}, err
+	}
+	if req.Semantics == SemanticsUnspecified {
+		req.Semantics = Idempotent
+	}
+	if req.Mode == DispatchUnspecified {
+		req.Mode = Inline
+	}
+	if err := req.check(); err != nil {
+		return Effect{}, err
+	}
+	key, _ := req.key()
+	fresh := storedEffect{Effect: Effect{
+		Run: req.Run, Key: key, Decision: req.Decision, Tool: req.Tool, Semantics: req.Semantics, Mode: req.Mode,
+		BusinessKey: req.BusinessKey, Connector: req.Connector, Scope: req.Scope,
+		Status: EffectPending, Request: req.Request,
+	}, dueAtOnce: req.Mode == Outbox}
+	entry, value := fresh.beginEntry(), fresh.encode()
+	if err := checkWrites(nil, value, req.fields()...); err != nil {
+		return Effect{}, err
+	}
+	if err := checkSize("a journal entry", len(entry), runstore.MaxEventData, req.fields()[:6]...); err != nil {
+		return Effect{}, err
+	}
+	var lost error
+	for range maxAttempts {
+		// Both guards: the scopes are those of the commit, not of the read.
+		b := guards(req.Run, req.Fence, runstore.AtVersion(effectKey(key), 0))
+		if req.Scope != "" {
+			granted, err := t.admitScope(ctx, req)
+			if err != nil {
+				return Effect{}, err
+			}
+			b.Require(granted)
+		}
+		b.Append(kindEffect, entry)
+		b.Put(effectKey(key), value, fresh.places()...)
+		done, err := t.commit(ctx, b)
+		if err == nil {
+			fresh.Seq, fresh.Time = done.FirstSeq, done.Time
+			if fresh.dueAtOnce {
+				fresh.NextDispatch = done.Time
+			}
+			return fresh.Effect, nil
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return Effect{}, err
+		}
+		lost = err
+		stored, found, err := t.GetEffect(ctx, req.Run, key)
+		if err != nil || found {
+			return stored, err
+		}
+	}
+	return Effect{}, lost
+}
+
+// check applies the rules that need no store, in the protocol's order.
+func (req BeginEffectRequest) check() error {
+	if err := checkText(req.fields()...); err != nil {
+		return err
+	}
+	switch {
+	case req.Semantics == NonIdempotent && req.Mode == Inline:
+		return refuse(ErrRefused, "begin_effect: NON_IDEMPOTENT semantics requires OUTBOX dispatch "+
+			"(a non-idempotent counterparty cannot be safely re-driven inline)")
+	case req.Semantics == NonIdempotent && req.Scope == "":
+		return &ScopeError{Scope: "<required>"}
+	case req.BusinessKey != "" && req.Connector == "":
+		return refuse(ErrRefused, "begin_effect: business_key requires connector "+
+			"(cross-run dedupe is per-(connector, business_key))")
+	case req.BusinessKey != "":
+		return refuse(runstore.ErrUnsupported, "begin_effect: business_key: deduplication over runs is not supported yet")
+	}
+	key, blame := req.key()
+	if len(key) > maxEffectKey {
+		return &runstore.LimitError{
+			Kind: runstore.ErrTooLarge, Field: blame,
+			Problem: fmt.Sprintf("makes an idempotency key of %d bytes, the limit is %d", len(key), maxEffectKey),
+		}
+	}
+	return nil
+}
+
+// admitScope reads what the run was granted. It returns the guard that what it
+// read still holds, or the refusal, which it has journaled.
+func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore.Guard, error) {
+	var lost error
+	for range maxAttempts {
+		run, version, err := t.readRun(ctx, req.Run)
+		if err != nil {
+			return nil, err
+		}
+		unchanged := runstore.AtVersion(runstore.SummaryKey, version)
+		if slices.Contains(run.Scopes, req.Scope) {
+			return unchanged, nil
+		}
+		granted := run.Scopes
+		if granted == nil {
+			granted = []string{} // null is no array
+		}
+		entry := compactJSON(map[string]any{
+			"tool": req.Tool, "decision_index": req.Decision, "required_scope": req.Scope,
+			"granted_scopes": granted, "violation": "scope_not_granted",
+		})
+		if err := checkSize("a journal entry", len(entry), runstore.MaxEventData,
+			field{"tool_name", req.Tool}, field{"scope", req.Scope}); err != nil {
+			return nil, err
+		}
+		b := guards(req.Run, req.Fence, unchanged)
+		b.Append(kindPolicy, entry)
+		if _, err = t.commit(ctx, b); err == nil {
+			return nil, &ScopeError{Scope: req.Scope}
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return nil, err
+		}
+		lost = err
+	}
+	return nil, lost
+}
+
+// fields returns the request's texts, those of the journal entry first.
+func (req BeginEffectRequest) fields() []field {
+	return []field{
+		{"tool_name", req.Tool}, {"custom_key", req.CustomKey}, {"business_key", req.BusinessKey},
+		{"connector", req.Connector}, {"scope", req.Scope}, {"run_id", string(req.Run)},
+		{"request_json", req.Request},
+	}
+}
+
+// beginEntry returns the payload of the entry that begins an effect.
+func (e storedEffect) beginEntry() []byte {
+	return compactJSON(map[string]any{
+		"tool": e.Tool, "decision_index": e.Decision, "idempotency_key": e.Key, "status": "pending",
+		"semantics": e.Semantics, "dispatch_mode": e.Mode,
+		"business_key": e.BusinessKey, "connector": e.Connector, "scope": e.Scope,
+	})
+}

@@ -1,0 +1,121 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Decision is one model call of a run, as recorded.
+type Decision struct {
+	// Index is the number of the call within its run.
+	Index         int64
+	Model         string
+	Request       string
+	Response      string
+	Rationale     string
+	PolicyVersion string
+	// Seq and Time are set when the decision is recorded.
+	Seq  runstore.Seq
+	Time time.Time
+}
+
+// decisionHead is the stored form of a decision's small fields. Its request,
+// response and rationale are bodies.
+type decisionHead struct {
+	Model  string `json:"model,omitempty"`
+	Policy string `json:"policy,omitempty"`
+}
+
+// decisionKey pads the index, so that the keys of a run's decisions sort as
+// their indexes do.
+func decisionKey(index int64) runstore.RecordKey {
+	return runstore.RecordKey(fmt.Sprintf("decision/%019d", index))
+}
+
+// RecordDecision records a decision, or returns the one that its run has under
+// that index: the first one wins, and a replay writes nothing. One round trip for
+// a new decision, and one more read for a replay.
+//
+// Errors: ErrNoSuchRun; runstore.ErrFenced, for a replay too.
+func (t *Tape) RecordDecision(ctx context.Context, run runstore.RunID, d Decision, f runstore.Fence) (Decision, error) {
+	if err := t.admit(run, f); err != nil {
+		return Decision{}, err
+	}
+	fields := []field{
+		{"model", d.Model}, {"request_json", d.Request}, {"response_json", d.Response},
+		{"rationale", d.Rationale}, {"policy_version", d.PolicyVersion},
+	}
+	if err := checkText(fields...); err != nil {
+		return Decision{}, err
+	}
+	entry := compactJSON(map[string]any{
+		"decision_index": d.Index, "model": d.Model, "policy_version": d.PolicyVersion, "rationale": d.Rationale,
+	})
+	value := encode(decisionHead{Model: d.Model, Policy: d.PolicyVersion}, d.Request, d.Response, d.Rationale)
+	if err := checkSize("a journal entry", len(entry), runstore.MaxEventData,
+		fields[0], fields[3], fields[4]); err != nil {
+		return Decision{}, err
+	}
+	if err := checkWrites(nil, value, fields...); err != nil {
+		return Decision{}, err
+	}
+	key := decisionKey(d.Index)
+	var lost error
+	for range maxAttempts {
+		// The fence is judged before the version, so a replay with a stale fence is
+		// refused by this commit and reads nothing.
+		b := guards(run, f, runstore.AtVersion(key, 0))
+		b.Append(kindDecision, entry)
+		b.Put(key, value)
+		done, err := t.commit(ctx, b)
+		if err == nil {
+			d.Seq, d.Time = done.FirstSeq, done.Time
+			return d, nil
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return Decision{}, err
+		}
+		lost = err
+		stored, found, err := t.GetDecision(ctx, run, d.Index)
+		if err != nil || found {
+			return stored, err
+		}
+	}
+	return Decision{}, lost
+}
+
+// GetDecision returns a recorded decision; found is false when there is none, or
+// no such run. One read.
+func (t *Tape) GetDecision(ctx context.Context, run runstore.RunID, index int64) (d Decision, found bool, err error) {
+	rec, found, err := t.readRecord(ctx, run, decisionKey(index))
+	if err != nil || !found {
+		return Decision{}, false, err
+	}
+	var head decisionHead
+	d = Decision{Index: index, Seq: rec.Created.Seq, Time: rec.Created.Time}
+	what := fmt.Sprintf("decision %d of run %q", index, run)
+	if err := decode(what, rec.Value, &head, &d.Request, &d.Response, &d.Rationale); err != nil {
+		return Decision{}, false, err
+	}
+	d.Model, d.PolicyVersion = head.Model, head.Policy
+	return d, true, nil
+}
+
+// readRecord reads one record; found is false when it is absent, or its run.
+func (t *Tape) readRecord(ctx context.Context, run runstore.RunID, key runstore.RecordKey) (rec runstore.Record, found bool, err error) {
+	if err := checkRun(run); err != nil {
+		return runstore.Record{}, false, err
+	}
+	records, err := t.store.ReadRecords(ctx, run, runstore.RecordQuery{Keys: []runstore.RecordKey{key}})
+	if errors.Is(err, runstore.ErrNotFound) {
+		return runstore.Record{}, false, nil
+	}
+	if err != nil || len(records) == 0 {
+		return runstore.Record{}, false, err
+	}
+	return records[0], true, nil
+}

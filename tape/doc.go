@@ -1,0 +1,28 @@
+// Package tape is Tape's semantics, written once over runstore.RunStore: runs,
+// decisions and effects as state machines over records. It knows no engine and
+// no wire.
+//
+// Every change is one commit: the record, the run's counter and the journal
+// entry become visible together or not at all. What a guard can check is not
+// read first, so most operations are one round trip to the store; each method
+// says how many it takes.
+//
+// # Fencing
+//
+// BeginRun and ResumeRun grant the run's lease. Every writing operation takes a
+// fence, which may be absent: a fence that is presented is always a guard of the
+// commit, so the store refuses a zombie in the same atomic step in which it would
+// have written. An operation that turns out to write nothing (a decision that is
+// recorded already, an effect that is complete) is refused to a zombie too: with a
+// fence it ends in a commit that has guards only. With [FenceRequired] a write
+// without a fence is refused.
+//
+// # Stored form
+//
+// The run's status is the store's Status; who it is, its scopes and its end are
+// the record under runstore.SummaryKey. A decision is the record decision/INDEX,
+// an effect the record effect/KEY. A row's seq and time are the stamps of its
+// record, and a journal entry's those of its event, so no value repeats them.
+// Values carry a format number, and a newer one than this package knows is
+// refused with [ErrFormat].
+package tape

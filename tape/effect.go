@@ -1,0 +1,201 @@
+package tape
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// EffectStatus says what is known about an effect. Numbers that are not named
+// here are kept as they come.
+type EffectStatus int32
+
+// The statuses of an effect.
+const (
+	EffectUnspecified EffectStatus = 0
+	// EffectPending: the intent is on file, the outcome is not.
+	EffectPending   EffectStatus = 1
+	EffectConfirmed EffectStatus = 2
+	EffectFailed    EffectStatus = 3
+	// EffectUnknown: it may have happened; a reconciler finds out.
+	EffectUnknown EffectStatus = 4
+)
+
+// EffectSemantics says what a second call to the counterparty would do.
+type EffectSemantics int32
+
+// The semantics of an effect.
+const (
+	SemanticsUnspecified EffectSemantics = 0
+	// Idempotent: the counterparty recognises the key.
+	Idempotent EffectSemantics = 1
+	// NonIdempotent: it would act twice. Such an effect needs an outbox and a
+	// scope.
+	NonIdempotent EffectSemantics = 2
+	// ObserveOnly: the call only reads.
+	ObserveOnly EffectSemantics = 3
+)
+
+// DispatchMode says who calls the counterparty.
+type DispatchMode int32
+
+// The dispatch modes of an effect.
+const (
+	DispatchUnspecified DispatchMode = 0
+	// Inline: the run's driver does.
+	Inline DispatchMode = 1
+	// Outbox: a dispatcher does, some time after the effect is on file.
+	Outbox DispatchMode = 2
+)
+
+// Effect is one call to a counterparty, from intent to outcome.
+type Effect struct {
+	Run runstore.RunID
+	// Key is the idempotency key, unique within the run.
+	Key string
+	// Decision is the index of the decision that authorised it; negative for none.
+	Decision    int64
+	Tool        string
+	Semantics   EffectSemantics
+	Mode        DispatchMode
+	BusinessKey string
+	Connector   string
+	// Scope is the scope under which it was admitted.
+	Scope  string
+	Status EffectStatus
+	// Request, Response and Error are JSON texts, kept as they came.
+	Request, Response, Error string
+	// Seq is that of the entry that began it.
+	Seq runstore.Seq
+	// Time is that of the last change.
+	Time time.Time
+
+	DispatchAttempts int32
+	// NextDispatch is when an outbox effect is due; zero for never.
+	NextDispatch         time.Time
+	ExternalRef          string
+	DispatchClaimedBy    string
+	DispatchClaimExpires time.Time
+	LastDispatchError    string
+}
+
+// The cross-run queues of effects. Those of open outcome stand in them by the
+// time of their last change, those to dispatch by the time at which they are due.
+const (
+	IndexPending  runstore.IndexName = "effect.pending"
+	IndexUnknown  runstore.IndexName = "effect.unknown"
+	IndexDispatch runstore.IndexName = "effect.dispatch"
+)
+
+const effectPrefix = "effect/"
+
+// maxEffectKey is the longest idempotency key.
+const maxEffectKey = runstore.MaxRecordKey - len(effectPrefix)
+
+func effectKey(key string) runstore.RecordKey { return runstore.RecordKey(effectPrefix + key) }
+
+// effectHead is the stored form of an effect's small fields. Its request,
+// response and error are bodies; its key, seq and time are those of the record.
+type effectHead struct {
+	Status      EffectStatus    `json:"status"`
+	Tool        string          `json:"tool,omitempty"`
+	Decision    int64           `json:"decision"`
+	Semantics   EffectSemantics `json:"semantics,omitempty"`
+	Mode        DispatchMode    `json:"mode,omitempty"`
+	BusinessKey string          `json:"business_key,omitempty"`
+	Connector   string          `json:"connector,omitempty"`
+	Scope       string          `json:"scope,omitempty"`
+	Attempts    int32           `json:"attempts,omitempty"`
+	// DueAtOnce says that the effect is due since its creation, whose time nobody
+	// knows before it is stored. NextDispatch is any other time.
+	DueAtOnce     bool   `json:"due_at_once,omitempty"`
+	NextDispatch  int64  `json:"next_dispatch_us,omitempty"`
+	ExternalRef   string `json:"external_ref,omitempty"`
+	ClaimedBy     string `json:"claimed_by,omitempty"`
+	ClaimExpires  int64  `json:"claim_expires_us,omitempty"`
+	DispatchError string `json:"dispatch_error,omitempty"`
+}
+
+// storedEffect is an effect with what is needed to write it again.
+type storedEffect struct {
+	Effect
+	version   runstore.Version
+	dueAtOnce bool
+}
+
+func (e storedEffect) encode() []byte {
+	head := effectHead{
+		Status: e.Status, Tool: e.Tool, Decision: e.Decision, Semantics: e.Semantics, Mode: e.Mode,
+		BusinessKey: e.BusinessKey, Connector: e.Connector, Scope: e.Scope, Attempts: e.DispatchAttempts,
+		DueAtOnce: e.dueAtOnce, ExternalRef: e.ExternalRef, ClaimedBy: e.DispatchClaimedBy,
+		ClaimExpires: runstore.Micros(e.DispatchClaimExpires), DispatchError: e.LastDispatchError,
+	}
+	if !e.dueAtOnce {
+		head.NextDispatch = runstore.Micros(e.NextDispatch)
+	}
+	return encode(head, e.Request, e.Response, e.Error)
+}
+
+// places returns the queues that the effect stands in.
+func (e storedEffect) places() []runstore.Place {
+	switch e.Status {
+	case EffectPending:
+		places := []runstore.Place{{Index: IndexPending, At: runstore.After(0)}}
+		switch {
+		case e.Mode != Outbox:
+		case !e.NextDispatch.IsZero():
+			places = append(places, runstore.Place{Index: IndexDispatch, At: runstore.At(e.NextDispatch)})
+		case e.dueAtOnce: // it is being created
+			places = append(places, runstore.Place{Index: IndexDispatch, At: runstore.After(0)})
+		}
+		return places
+	case EffectUnknown:
+		return []runstore.Place{{Index: IndexUnknown, At: runstore.After(0)}}
+	default:
+		return nil
+	}
+}
+
+// effectOf is the inverse of storedEffect.encode.
+func effectOf(run runstore.RunID, rec runstore.Record) (storedEffect, error) {
+	e := storedEffect{version: rec.Version}
+	e.Run, e.Key = run, strings.TrimPrefix(string(rec.Key), effectPrefix)
+	e.Seq, e.Time = rec.Created.Seq, rec.Updated.Time
+	var head effectHead
+	what := fmt.Sprintf("effect %q of run %q", clip(e.Key, 64), run)
+	if err := decode(what, rec.Value, &head, &e.Request, &e.Response, &e.Error); err != nil {
+		return storedEffect{}, err
+	}
+	e.Status, e.Tool, e.Decision, e.Semantics, e.Mode = head.Status, head.Tool, head.Decision, head.Semantics, head.Mode
+	e.BusinessKey, e.Connector, e.Scope = head.BusinessKey, head.Connector, head.Scope
+	e.DispatchAttempts, e.dueAtOnce = head.Attempts, head.DueAtOnce
+	e.NextDispatch = runstore.FromMicros(head.NextDispatch)
+	if head.DueAtOnce {
+		e.NextDispatch = rec.Created.Time
+	}
+	e.ExternalRef, e.DispatchClaimedBy, e.LastDispatchError = head.ExternalRef, head.ClaimedBy, head.DispatchError
+	e.DispatchClaimExpires = runstore.FromMicros(head.ClaimExpires)
+	return e, nil
+}
+
+// GetEffect returns the effect under a key; found is false when there is none, or
+// no such run. One read.
+func (t *Tape) GetEffect(ctx context.Context, run runstore.RunID, key string) (e Effect, found bool, err error) {
+	stored, found, err := t.readEffect(ctx, run, key)
+	return stored.Effect, found, err
+}
+
+func (t *Tape) readEffect(ctx context.Context, run runstore.RunID, key string) (storedEffect, bool, error) {
+	if err := checkLength("idempotency_key", key, maxEffectKey); err != nil {
+		return storedEffect{}, false, err
+	}
+	rec, found, err := t.readRecord(ctx, run, effectKey(key))
+	if err != nil || !found {
+		return storedEffect{}, false, err
+	}
+	e, err := effectOf(run, rec)
+	return e, err == nil, err
+}

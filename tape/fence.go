@@ -1,0 +1,87 @@
+package tape
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Grant is a lease as it travels to the driver of a run and back: what
+// BeginRun and ResumeRun answer and a write presents.
+type Grant struct {
+	Owner string
+	Token int64
+	ID    string
+}
+
+// GrantOf returns the part of a lease that travels.
+func GrantOf(l runstore.Lease) Grant {
+	return Grant{Owner: string(l.Owner), Token: int64(l.Token), ID: string(l.Grant)}
+}
+
+// Fence returns the fence that a write to run presents under g. A grant that no
+// store can have made is refused here, with an error that matches
+// runstore.ErrInvalid or runstore.ErrTooLarge; whether it is current, only the
+// store can tell.
+func (g Grant) Fence(run runstore.RunID) (runstore.Fence, error) {
+	if err := checkRun(run); err != nil {
+		return runstore.Fence{}, err
+	}
+	if g.Token <= 0 {
+		return runstore.Fence{}, &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: "fence.token", Problem: "is not positive; present all of the grant or nothing",
+		}
+	}
+	if err := checkName("fence.owner", g.Owner, runstore.MaxOwner); err != nil {
+		return runstore.Fence{}, err
+	}
+	if err := checkName("fence.grant_id", g.ID, runstore.MaxGrantID); err != nil {
+		return runstore.Fence{}, err
+	}
+	return runstore.Lease{
+		Run: run, Owner: runstore.Owner(g.Owner), Token: runstore.Token(g.Token), Grant: runstore.GrantID(g.ID),
+	}.Fence(), nil
+}
+
+// admit refuses a write without a fence where one is required, and a fence that
+// is for another run.
+func (t *Tape) admit(run runstore.RunID, f runstore.Fence) error {
+	if err := checkRun(run); err != nil {
+		return err
+	}
+	if f.IsZero() {
+		if t.mode == FenceRequired {
+			return refuse(ErrFenceRequired,
+				"this server takes fenced writes only: present the grant that BeginRun or ResumeRun answered")
+		}
+		return nil
+	}
+	if f.Run() != run {
+		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for another run than run_id"}
+	}
+	return nil
+}
+
+// guards returns first and, if there is one, the fence.
+func guards(run runstore.RunID, f runstore.Fence, first runstore.Guard) runstore.Batch {
+	b := runstore.NewBatch(run, first)
+	if !f.IsZero() {
+		b.Require(f)
+	}
+	return b
+}
+
+// confirm is the end of an operation that found nothing to write. Without a
+// fence it is free. With one, a commit that has a guard and no write asks the
+// store whether the fence is still current, so that a zombie learns that it is
+// one: comparing tokens here would leave a gap after the comparison. The second
+// round trip falls on replays only.
+func (t *Tape) confirm(ctx context.Context, f runstore.Fence) error {
+	if f.IsZero() {
+		return nil
+	}
+	_, err := retry(ctx, func() (runstore.Committed, error) {
+		return t.store.Commit(ctx, runstore.NewBatch(f.Run(), f))
+	})
+	return err
+}

@@ -1,0 +1,189 @@
+package tape_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// write is one writing operation on a run that has decision 0, a PENDING effect
+// "open" and a CONFIRMED effect "done".
+type write struct {
+	name string
+	do   func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error
+	// acquires is set for operations that may go without a fence in any mode.
+	acquires bool
+}
+
+func writes() []write {
+	outcome := func(op func(*tape.Tape) func(*testing.T, tape.OutcomeRequest) error, key string) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			return op(tp)(t, tape.OutcomeRequest{Run: run, Key: key, Status: tape.EffectFailed, Fence: f})
+		}
+	}
+	complete := func(tp *tape.Tape) func(*testing.T, tape.OutcomeRequest) error {
+		return func(t *testing.T, req tape.OutcomeRequest) error {
+			_, err := tp.CompleteEffect(t.Context(), req)
+			return err
+		}
+	}
+	reconcile := func(tp *tape.Tape) func(*testing.T, tape.OutcomeRequest) error {
+		return func(t *testing.T, req tape.OutcomeRequest) error {
+			_, err := tp.ReconcileEffect(t.Context(), req)
+			return err
+		}
+	}
+	effect := func(key, scope string) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: run, CustomKey: key, Scope: scope, Fence: f})
+			return err
+		}
+	}
+	decision := func(index int64) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.RecordDecision(t.Context(), run, tape.Decision{Index: index}, f)
+			return err
+		}
+	}
+	return []write{
+		{name: "RecordDecision", do: decision(1)},
+		{name: "RecordDecision replayed", do: decision(0)},
+		{name: "BeginEffect", do: effect("new", "")},
+		{name: "BeginEffect replayed", do: effect("done", "")},
+		{name: "BeginEffect with a scope", do: effect("new-scoped", "pay")},
+		{name: "CompleteEffect", do: outcome(complete, "open")},
+		{name: "CompleteEffect replayed", do: outcome(complete, "done")},
+		{name: "ReconcileEffect", do: outcome(reconcile, "open")},
+		{name: "ReconcileEffect replayed", do: outcome(reconcile, "done")},
+		{name: "ResumeRun", acquires: true, do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: run, Fence: f})
+			return err
+		}},
+		{name: "BeginRun", acquires: true, do: func(t *testing.T, tp *tape.Tape, _ runstore.RunID, f runstore.Fence) error {
+			req := beginRequest("i")
+			req.Fence = f
+			_, err := tp.BeginRun(t.Context(), req)
+			return err
+		}},
+		{name: "EndRun", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: run, Status: tape.RunTerminal, Fence: f})
+			return err
+		}},
+	}
+}
+
+// prepare begins the run that writes work on.
+func prepare(t *testing.T, tp *tape.Tape) tape.BeginRunResult {
+	t.Helper()
+	r := begin(t, tp, "i")
+	if _, err := tp.RecordDecision(t.Context(), r.ID, tape.Decision{}, runstore.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"open", "done"} {
+		if _, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "done", Status: tape.EffectConfirmed}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestAZombieIsRefusedAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	for _, w := range writes() {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			tp, s, _ := newTape(t)
+			zombie := prepare(t, tp)
+			// The same owner, so that nothing but the grant tells the two apart.
+			if _, err := tp.BeginRun(t.Context(), beginRequest("i")); err != nil {
+				t.Fatal(err)
+			}
+			before := historyOf(t, s, zombie.ID)
+			err := w.do(t, tp, zombie.ID, zombie.Lease.Fence())
+			var fenced *runstore.FencedError
+			if !errors.As(err, &fenced) || fenced.Current != 2 {
+				t.Errorf("%s = %v, want ErrFenced by token 2", w.name, err)
+			}
+			if after := historyOf(t, s, zombie.ID); !reflect.DeepEqual(before, after) {
+				t.Errorf("the zombie changed %+v to %+v", before, after)
+			}
+		})
+	}
+}
+
+func TestTheCurrentGrantWrites(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []tape.FenceMode{tape.FencePresented, tape.FenceRequired} {
+		for _, w := range writes() {
+			t.Run(fmt.Sprint(mode, "/", w.name), func(t *testing.T) {
+				t.Parallel()
+				tp, s, store := newTape(t)
+				r := prepare(t, tp)
+				store.Advance(time.Hour) // expired, but taken over by nobody
+				if err := w.do(t, tape.New(s, &tape.Options{Fence: mode}), r.ID, r.Lease.Fence()); err != nil {
+					t.Errorf("%s = %v, want no error", w.name, err)
+				}
+			})
+		}
+	}
+}
+
+func TestWritesWithoutAFence(t *testing.T) {
+	t.Parallel()
+	for _, w := range writes() {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			tp, s, _ := newTape(t)
+			r := prepare(t, tp)
+			before := historyOf(t, s, r.ID)
+			err := w.do(t, tape.New(s, &tape.Options{Fence: tape.FenceRequired}), r.ID, runstore.Fence{})
+			if w.acquires {
+				if err != nil {
+					t.Errorf("required: %v, want no error: it is where grants come from", err)
+				}
+				return
+			}
+			if !errors.Is(err, tape.ErrFenceRequired) {
+				t.Errorf("required: %v, want ErrFenceRequired", err)
+			}
+			if after := historyOf(t, s, r.ID); !reflect.DeepEqual(before, after) {
+				t.Errorf("the refused write changed %+v to %+v", before, after)
+			}
+			if err := w.do(t, tp, r.ID, runstore.Fence{}); err != nil {
+				t.Errorf("presented: %v, want no error", err)
+			}
+		})
+	}
+}
+
+func TestGrantFence(t *testing.T) {
+	t.Parallel()
+	lease := runstore.Lease{Run: "r", Owner: "ö", Token: 7, Grant: "g"}
+	f, err := tape.GrantOf(lease).Fence("r")
+	if err != nil || f != lease.Fence() {
+		t.Errorf("Fence = %+v, %v, want that of the lease", f, err)
+	}
+	for _, g := range []tape.Grant{{}, {Owner: "o", Token: 1}, {Owner: "o", ID: "g"}, {Token: 1, ID: "g"}, {Owner: "o", Token: -1, ID: "g"}} {
+		if f, err := g.Fence("r"); !errors.Is(err, runstore.ErrInvalid) || !f.IsZero() {
+			t.Errorf("Fence of %+v = %+v, %v, want ErrInvalid", g, f, err)
+		}
+	}
+	tp, _, _ := newTape(t)
+	r := prepare(t, tp)
+	for _, w := range writes() {
+		if w.name == "BeginRun" {
+			continue // its run is derived
+		}
+		if err := w.do(t, tp, "another", r.Lease.Fence()); !errors.Is(err, runstore.ErrInvalid) {
+			t.Errorf("%s of another run = %v, want ErrInvalid", w.name, err)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The kinds of journal entries that this package writes.
+const (
+	kindRun      = "run"
+	kindDecision = "decision"
+	kindEffect   = "effect"
+	kindPolicy   = "policy"
+)
+
+// Entry is one entry of a run's journal.
+type Entry struct {
+	Run  runstore.RunID
+	Seq  runstore.Seq
+	Kind string
+	// Payload is a JSON object, compact, with its keys in alphabetical order.
+	Payload string
+	Time    time.Time
+	// Position is the entry's place in the feed of all runs.
+	Position runstore.Position
+	// Subject is the entry's path, for filters.
+	Subject string
+	// Token and Owner name the grant under which it was written: 0 and empty for
+	// a write without a fence.
+	Token runstore.Token
+	Owner runstore.Owner
+}
+
+// ReadJournal returns a page of a run's journal, from seq on, ascending; fewer
+// than limit entries when they get large. An empty page means that there is
+// nothing yet: also when there is no such run, since it may begin later. One read.
+func (t *Tape) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]Entry, error) {
+	if err := checkRun(id); err != nil {
+		return nil, err
+	}
+	events, err := t.store.ReadJournal(ctx, id, max(from, 0), limit)
+	if errors.Is(err, runstore.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]Entry, 0, len(events))
+	for _, e := range events {
+		if e.Position == 0 {
+			// The feed has not reached it. Readers keep positions as cursors, so an
+			// entry is shown when it has one.
+			break
+		}
+		payload := string(e.Data)
+		entries = append(entries, Entry{
+			Run: id, Seq: e.Seq, Kind: e.Kind, Payload: payload, Time: e.Time, Position: e.Position,
+			Subject: Subject(e.Kind, payload, id), Token: e.Token, Owner: e.Owner,
+		})
+	}
+	return entries, nil
+}
+
+// entry returns the payload of a run's own journal entry.
+func (r Run) entry(status string) []byte {
+	payload := map[string]any{
+		"app": r.App, "user": r.User, "session": r.Session, "run_id": r.ID, "status": status,
+	}
+	if status == "running" {
+		payload["invocation_id"] = r.Invocation
+		payload["tenant_id"], payload["actor"], payload["subject"] = r.Tenant, r.Actor, r.Identity.Subject
+		payload["agent_id"], payload["aiplex_instance_id"] = r.AgentID, r.InstanceID
+	}
+	return compactJSON(payload)
+}

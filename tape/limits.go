@@ -1,0 +1,96 @@
+package tape
+
+import (
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// field is one text of a request, under the name that the wire gives it.
+type field struct {
+	name string
+	text string
+}
+
+// checkText refuses text that is not UTF-8: it could be stored, but not answered
+// again, on a wire and in a journal whose texts are UTF-8.
+func checkText(fields ...field) error {
+	for _, f := range fields {
+		if !utf8.ValidString(f.text) {
+			return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: f.name, Problem: "is not valid UTF-8"}
+		}
+	}
+	return nil
+}
+
+// checkName refuses an empty or overlong name.
+func checkName(name, text string, limit int) error {
+	if text == "" {
+		return &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: name,
+			Problem: fmt.Sprintf("is empty, the limits are 1 and %d bytes", limit),
+		}
+	}
+	return checkLength(name, text, limit)
+}
+
+func checkLength(name, text string, limit int) error {
+	if len(text) > limit {
+		return &runstore.LimitError{
+			Kind: runstore.ErrTooLarge, Field: name,
+			Problem: fmt.Sprintf("%d bytes, the limit is %d", len(text), limit),
+		}
+	}
+	return nil
+}
+
+func checkRun(id runstore.RunID) error {
+	return checkName("run_id", string(id), runstore.MaxRunID)
+}
+
+// checkSize refuses what is too large as a whole and names the field to blame:
+// the largest that it was made of.
+func checkSize(what string, size, limit int, fields ...field) error {
+	if size <= limit {
+		return nil
+	}
+	largest := field{name: what}
+	for _, f := range fields {
+		if len(f.text) > len(largest.text) {
+			largest = f
+		}
+	}
+	return &runstore.LimitError{
+		Kind: runstore.ErrTooLarge, Field: largest.name,
+		Problem: fmt.Sprintf("%d bytes make %s of %d bytes, the limit is %d", len(largest.text), what, size, limit),
+	}
+}
+
+// checkWrites checks the sizes of an operation's journal entry and record, which
+// are made of fields.
+func checkWrites(entry, value []byte, fields ...field) error {
+	if err := checkSize("a journal entry", len(entry), runstore.MaxEventData, fields...); err != nil {
+		return err
+	}
+	return checkSize("a record", len(value), runstore.MaxRecordValue, fields...)
+}
+
+// defaultTTL is the TTL of a lease whose caller names none.
+const defaultTTL = 120 * time.Second
+
+// leaseTTL returns the TTL of a lease that was asked for.
+func leaseTTL(ttl time.Duration) (time.Duration, error) {
+	if ttl <= 0 {
+		return defaultTTL, nil
+	}
+	if ttl < runstore.MinTTL || ttl > runstore.MaxTTL {
+		return 0, &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: "lease_ttl_ms",
+			Problem: fmt.Sprintf("%v is out of range, the limits are %d and %d ms (0 or less means %d)",
+				ttl, runstore.MinTTL.Milliseconds(), runstore.MaxTTL.Milliseconds(), defaultTTL.Milliseconds()),
+		}
+	}
+	return ttl, nil
+}

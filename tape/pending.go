@@ -1,0 +1,129 @@
+package tape
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// PendingQuery asks for the effects whose outcome is open.
+type PendingQuery struct {
+	// OlderThan keeps out PENDING effects that were changed at that time or
+	// later; zero keeps none out. It does not apply to UNKNOWN ones.
+	OlderThan time.Time
+	// Limit is 200 for 0 or less.
+	Limit int
+	// Pending and Unknown say which are wanted; neither means both.
+	Pending, Unknown bool
+}
+
+// ListPendingEffects returns effects of all runs whose outcome is open, those
+// first that have not changed for longest. It returns fewer than the limit when
+// they are large. One read per page and status.
+func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect, error) {
+	if q.Limit <= 0 {
+		q.Limit = 200
+	}
+	both := q.Pending == q.Unknown
+	var streams []iter.Seq2[runstore.IndexEntry, error]
+	page := min(q.Limit, runstore.MaxPage)
+	if until := olderThan(q.OlderThan); (both || q.Pending) && !until.IsZero() {
+		streams = append(streams, runstore.Entries(ctx, t.store,
+			runstore.IndexQuery{Index: IndexPending, Until: until, Limit: page}))
+	}
+	if both || q.Unknown {
+		streams = append(streams, runstore.Entries(ctx, t.store,
+			runstore.IndexQuery{Index: IndexUnknown, Until: runstore.EndOfTime, Limit: page}))
+	}
+	type identity struct {
+		run runstore.RunID
+		key runstore.RecordKey
+	}
+	seen := map[identity]bool{}
+	var effects []Effect
+	size := 0
+	for entry, err := range merge(streams) {
+		if err != nil {
+			return nil, err
+		}
+		// The two queues are read one after the other: an effect that moves from one
+		// to the other in between is in both.
+		id := identity{entry.Run, entry.Record.Key}
+		if seen[id] {
+			continue
+		}
+		seen[id] = true
+		if size += len(entry.Record.Value); len(effects) > 0 && size > maxListBytes {
+			break
+		}
+		e, err := effectOf(entry.Run, entry.Record)
+		if err != nil {
+			return nil, err
+		}
+		if effects = append(effects, e.Effect); len(effects) == q.Limit {
+			break
+		}
+	}
+	return effects, nil
+}
+
+// olderThan returns the last time that is older than bound, and the zero time
+// when a store has none. The zero bound is none.
+func olderThan(bound time.Time) time.Time {
+	if bound.IsZero() {
+		return runstore.EndOfTime
+	}
+	if bound = clampTime(bound).Add(-runstore.TimePrecision); bound.After(time.Unix(0, 0)) {
+		return bound
+	}
+	return time.Time{}
+}
+
+// merge interleaves streams, each in the order of its entries' times, in that
+// order. It stops at the first error.
+func merge(streams []iter.Seq2[runstore.IndexEntry, error]) iter.Seq2[runstore.IndexEntry, error] {
+	return func(yield func(runstore.IndexEntry, error) bool) {
+		type head struct {
+			entry runstore.IndexEntry
+			next  func() (runstore.IndexEntry, error, bool)
+		}
+		var heads []head
+		for _, s := range streams {
+			next, stop := iter.Pull2(s)
+			defer stop()
+			heads = append(heads, head{next: next})
+		}
+		// advance fills a head, and drops it at the end of its stream.
+		advance := func(i int) bool {
+			entry, err, ok := heads[i].next()
+			switch {
+			case err != nil:
+				yield(runstore.IndexEntry{}, err)
+				return false
+			case ok:
+				heads[i].entry = entry
+			default:
+				heads = append(heads[:i], heads[i+1:]...)
+			}
+			return true
+		}
+		for i := len(heads) - 1; i >= 0; i-- {
+			if !advance(i) {
+				return
+			}
+		}
+		for len(heads) > 0 {
+			first := 0
+			for i := range heads {
+				if heads[i].entry.At.Before(heads[first].entry.At) {
+					first = i
+				}
+			}
+			if !yield(heads[first].entry, nil) || !advance(first) {
+				return
+			}
+		}
+	}
+}

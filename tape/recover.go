@@ -1,0 +1,60 @@
+package tape
+
+import (
+	"context"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// ListRunsToRecover returns up to limit (100 for 0 or less) runs that want a
+// driver at now: RUNNABLE ones, and RUNNING ones whose lease ended before now. The
+// zero now is the store clock. It takes no lease, so several recoverers may see
+// the same run; BeginRun and ResumeRun decide between them. One read per page.
+func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) ([]Run, error) {
+	if limit <= 0 {
+		limit = 100
+	}
+	if !now.IsZero() && !now.After(time.Unix(0, 0)) {
+		return nil, nil // before all times of a store
+	}
+	now = clampTime(now)
+	q := runstore.IndexQuery{
+		Index: runstore.IndexRunnable, Until: now, Limit: min(limit, runstore.MaxPage),
+	}
+	var runs []Run
+	size := 0
+	for entry, err := range runstore.Entries(ctx, t.store, q) {
+		if err != nil {
+			return nil, err
+		}
+		if !recoverable(entry.Head, now) {
+			continue
+		}
+		if size += len(entry.Head.Summary.Value); len(runs) > 0 && size > maxListBytes {
+			break
+		}
+		run, err := runOf(entry.Head)
+		if err != nil {
+			return nil, err
+		}
+		if runs = append(runs, run); len(runs) == limit {
+			break
+		}
+	}
+	return runs, nil
+}
+
+// recoverable reports whether an entry of the runnable index is one for this
+// list: it is Tape's, and a lease that the caller's clock judges has ended before
+// that clock, in the milliseconds in which the wire tells both. The index itself
+// counts a lease as over at its expiry.
+func recoverable(head runstore.Run, now time.Time) bool {
+	if head.Summary.Version == 0 {
+		return false
+	}
+	if RunStatus(head.Status) != RunRunning || now.IsZero() {
+		return true
+	}
+	return head.ExpiresAt.UnixMilli() < now.UnixMilli()
+}

@@ -1,0 +1,141 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// ResumeRunRequest asks for the lease of a run, or for more time under it.
+type ResumeRunRequest struct {
+	Run runstore.RunID
+	// Owner names the driver; it may be empty. A renewal keeps the owner that the
+	// grant was made to.
+	Owner string
+	// TTL of 0 or less means two minutes.
+	TTL time.Duration
+	// Fence, if presented, must be the current grant, which is then renewed.
+	Fence runstore.Fence
+}
+
+// ResumeRun makes a run RUNNING, whatever its status, and gives the caller its
+// lease. Without a fence it takes the lease, live or not, under a new token. With
+// the fence of the current grant it is a heartbeat: the same grant, later expiry.
+// It returns the run as it stands afterwards. Two round trips.
+//
+// Errors: ErrNoSuchRun; runstore.ErrFenced when the fence is not current.
+func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runstore.Lease, error) {
+	if err := checkRun(req.Run); err != nil {
+		return Run{}, runstore.Lease{}, err
+	}
+	spec, err := leaseSpec(req.Owner, req.TTL)
+	if err != nil {
+		return Run{}, runstore.Lease{}, err
+	}
+	if !req.Fence.IsZero() {
+		return t.renew(ctx, req.Run, req.Fence, spec.TTL)
+	}
+	lease, err := t.acquire(ctx, req.Run, spec, "resume run by ")
+	if err != nil {
+		return Run{}, runstore.Lease{}, err
+	}
+	run, err := t.GetRun(ctx, req.Run)
+	return run, lease, err
+}
+
+// renew extends the grant of f and sees that the run is RUNNING under it.
+func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, ttl time.Duration) (Run, runstore.Lease, error) {
+	if err := t.admit(id, f); err != nil {
+		return Run{}, runstore.Lease{}, err
+	}
+	lease, err := retry(ctx, func() (runstore.Lease, error) {
+		return t.store.RenewLease(ctx, runstore.RenewRequest{Fence: f, TTL: ttl})
+	})
+	if err != nil {
+		return Run{}, runstore.Lease{}, noSuchRun(err)
+	}
+	run, err := t.GetRun(ctx, id)
+	if err == nil && run.Status != RunRunning {
+		// Only a write that presented no fence can have changed the status under a
+		// current grant. The heartbeat sets it back, under the fence.
+		b := runstore.NewBatch(id, f)
+		b.Writes = RunRunning.writes()
+		if _, err = t.commit(ctx, b); err == nil {
+			run.Status = RunRunning
+		}
+	}
+	return run, lease, err
+}
+
+// EndRunRequest gives a run an end.
+type EndRunRequest struct {
+	Run runstore.RunID
+	// Status is the run's status from now on; any number is kept.
+	Status RunStatus
+	// Detail is kept with the run.
+	Detail string
+	Fence  runstore.Fence
+}
+
+// EndRun gives a run its status, notes the end in its journal and releases its
+// lease, whoever holds it, in one commit. Every call does so again. It returns
+// the run as it stands afterwards. Two round trips: the summary is read to be
+// written again.
+//
+// Errors: ErrNoSuchRun; runstore.ErrFenced.
+func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
+	if err := t.admit(req.Run, req.Fence); err != nil {
+		return Run{}, err
+	}
+	detail := field{"detail_json", req.Detail}
+	if err := checkText(detail); err != nil {
+		return Run{}, err
+	}
+	var lost error
+	for range maxAttempts {
+		run, version, err := t.readRun(ctx, req.Run)
+		if err != nil {
+			return Run{}, err
+		}
+		run.Detail, run.Status = req.Detail, req.Status
+		entry, value := run.entry(endWord(req.Status)), run.encode(true)
+		if err := checkWrites(entry, value, detail); err != nil {
+			return Run{}, err
+		}
+		b := guards(req.Run, req.Fence, runstore.AtVersion(runstore.SummaryKey, version))
+		b.Writes = req.Status.writes()
+		b.Append(kindRun, entry)
+		b.Put(runstore.SummaryKey, value)
+		b.Release = true
+		done, err := t.commit(ctx, b)
+		if err == nil {
+			run.LastSeq, run.EndedAt, run.LeaseOwner = done.LastSeq, done.Time, ""
+			return run, nil
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return Run{}, err
+		}
+		lost = err
+	}
+	return Run{}, lost
+}
+
+// endWord is the journal's word for a status that ends a run.
+func endWord(s RunStatus) string {
+	switch s {
+	case RunTerminal:
+		return "terminal"
+	case RunFailed:
+		return "failed"
+	case RunStuck:
+		return "stuck"
+	case RunCancelled:
+		return "cancelled"
+	case RunCompensating:
+		return "compensating"
+	default:
+		return "ended"
+	}
+}

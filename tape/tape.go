@@ -1,0 +1,74 @@
+package tape
+
+import (
+	"context"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// FenceMode says what becomes of a write that presents no fence.
+type FenceMode int
+
+const (
+	// FencePresented checks every fence that is presented and accepts writes
+	// without one, for clients that know of no fences.
+	FencePresented FenceMode = iota
+	// FenceRequired refuses writes without a fence.
+	FenceRequired
+)
+
+// String returns the mode as it is written on a command line.
+func (m FenceMode) String() string {
+	if m == FenceRequired {
+		return "required"
+	}
+	return "presented"
+}
+
+// Options adjusts a Tape; nil means the defaults.
+type Options struct {
+	// Fence is FencePresented by default.
+	Fence FenceMode
+}
+
+// Tape runs Tape's state machines over a store. It holds no state of its own:
+// any number of them, in any number of processes, may work on one store.
+type Tape struct {
+	store runstore.RunStore
+	mode  FenceMode
+}
+
+// New returns a Tape over store. Whoever opened the store closes it.
+func New(store runstore.RunStore, opts *Options) *Tape {
+	t := &Tape{store: store}
+	if opts != nil {
+		t.mode = opts.Fence
+	}
+	return t
+}
+
+// Store returns the store that t works on.
+func (t *Tape) Store() runstore.RunStore { return t.store }
+
+// Ping asks the store for its clock, to see whether it answers.
+func (t *Tape) Ping(ctx context.Context) error {
+	_, err := t.store.Now(ctx)
+	return err
+}
+
+// maxAttempts bounds how often an operation starts over because another writer
+// changed what it had read. Every round lost is a round that somebody else won.
+const maxAttempts = 16
+
+// maxListBytes is where a list ends early: its answer has to fit into one message
+// of common size. The caller lists again after it has dealt with what it got.
+const maxListBytes = 3 << 20
+
+// clampTime keeps a caller's time within what a store accepts as a bound.
+func clampTime(at time.Time) time.Time {
+	if at.After(runstore.EndOfTime) {
+		return runstore.EndOfTime
+	}
+	return at
+}
