@@ -69,6 +69,11 @@ func Cases() []Case {
 	all := slices.Concat(
 		exclusiveCases(), // I1
 		tokenCases(),     // I2
+		atomicCases(),    // I4
+		versionCases(),   // I4
+		journalCases(),   // I5
+		readerCases(),    // I6
+		onceCases(),      // I8
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

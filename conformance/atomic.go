@@ -1,0 +1,321 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// atomicCases prove I4: a batch applies whole or not at all.
+func atomicCases() []Case {
+	return []Case{
+		{Guarantee: "I4", Name: "a-batch-applies-whole", Run: batchAppliesWhole},
+		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing", Run: failingGuard},
+		{Guarantee: "I4", Name: "readers-never-see-half-a-batch", Run: neverHalf},
+		{Guarantee: "I4", Name: "creation-with-writes-is-one-step", Run: createWhole},
+		{Guarantee: "I4", Name: "readers-never-see-half-a-creation", Run: createNeverHalf},
+		{Guarantee: "I4", Name: "acquire-with-writes-is-one-step", Run: acquireWhole},
+		{Guarantee: "I4", Name: "release-with-writes-is-one-step", Run: releaseWhole},
+		{Guarantee: "I4", Name: "purge-removes-a-run-whole", Run: purgeWhole},
+		{Guarantee: "I4", Name: "a-bad-batch-among-good-ones-fails-alone", Run: failsAlone},
+	}
+}
+
+// The indexes in which everything places records, and those kept by the store.
+var allIndexes = []runstore.IndexName{"queue-a", "queue-b", runstore.IndexRuns, runstore.IndexRunnable}
+
+// everything adds to w one write of each kind, marked by tag. It expects a record
+// "gone" to delete.
+func everything(w *runstore.Writes, tag string, status runstore.Status) {
+	w.Append("first", []byte(tag+"/first"))
+	w.Append("second", []byte(tag+"/second"))
+	w.Put("a", []byte(tag), runstore.Place{Index: "queue-a", At: runstore.After(0)},
+		runstore.Place{Index: "queue-b", At: runstore.After(time.Hour)})
+	w.Put("b", []byte(tag))
+	w.Put(runstore.SummaryKey, []byte(tag))
+	w.Delete("gone")
+	w.Status = &status
+	w.Runnable = runstore.After(0)
+}
+
+// furnish creates a run that has something to lose: a record in an index, one
+// under every key that everything writes, an event, a status, and a holder.
+func furnish(t T, e *Env, id runstore.RunID) runstore.Lease {
+	t.Helper()
+	spec := runstore.RunSpec{ID: id, Status: 1, Lease: &runstore.LeaseSpec{Owner: "owner", TTL: TTL, Grant: runstore.NewGrantID()}}
+	spec.Writes.Append("begin", []byte("begin"))
+	for _, key := range []runstore.RecordKey{"a", "b", "gone", runstore.SummaryKey} {
+		spec.Writes.Put(key, []byte("old"), runstore.Place{Index: "queue-a", At: runstore.After(0)})
+	}
+	created, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil || !created.New {
+		t.Fatalf("create %q: new %t, %v", id, created.New, err)
+	}
+	return created.Lease
+}
+
+func batchAppliesWhole(t T, e *Env) {
+	lease := furnish(t, e, "run")
+	before := e.Now(t)
+	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 1), runstore.AtVersion("gone", 1),
+		runstore.AtVersion("absent", 0), runstore.AtSeq(2), runstore.InStatus(7, 1))
+	everything(&b.Writes, "new", 5)
+	done := committed(t, e.Store, b)
+	after := e.Now(t)
+
+	equal(t, "first seq", done.FirstSeq, 2)
+	equal(t, "last seq", done.LastSeq, 3)
+	equal(t, "versions", done.Versions, []runstore.Version{2, 2, 2, 0})
+	equal(t, "replayed", done.Replayed, false)
+	if done.Time.Before(before) || done.Time.After(after) {
+		t.Errorf("commit time %v is not between %v and %v on the store clock", done.Time, before, after)
+	}
+
+	s := e.Reopen(t)
+	run, err := s.GetRun(t.Context(), "run")
+	if err != nil {
+		t.Fatalf("get run: %v", err)
+	}
+	equal(t, "status", run.Status, 5)
+	equal(t, "last seq of the run", run.LastSeq, 3)
+	equal(t, "runnable at", run.RunnableAt, done.Time)
+	equal(t, "summary", string(run.Summary.Value), "new")
+	events := every(t, "journal", runstore.Journal(t.Context(), s, "run", 2))
+	if len(events) != 2 {
+		t.Fatalf("%d events from seq 2, want 2", len(events))
+	}
+	for i, want := range []string{"first", "second"} {
+		equal(t, "event", [3]string{fmt.Sprint(events[i].Seq), events[i].Kind, string(events[i].Data)},
+			[3]string{fmt.Sprint(2 + i), want, "new/" + want})
+	}
+	var keys []string
+	for _, r := range every(t, "records", runstore.Records(t.Context(), s, "run", "")) {
+		keys = append(keys, fmt.Sprintf("%s=%s v%d", r.Key, r.Value, r.Version))
+	}
+	equal(t, "records", keys, []string{"a=new v2", "b=new v2", "run=new v2"})
+	for _, name := range []runstore.IndexName{"queue-a", "queue-b"} {
+		entries := queue(t, s, name)
+		if len(entries) != 1 || entries[0].Record.Key != "a" || entries[0].Record.Version != 2 {
+			t.Errorf("index %q holds %+v, want record a at version 2 alone", name, entries)
+		}
+	}
+	feed := feedOf(t, e, s, 3)
+	equal(t, "last event of the feed", string(feed[2].Data), "new/second")
+}
+
+func failingGuard(t T, e *Env) {
+	ended := furnish(t, e, "run")
+	if _, err := e.Store.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: ended.Fence()}); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	other := e.Reopen(t)
+	good := func(key runstore.RecordKey) runstore.Guard { return runstore.AtVersion(key, 1) }
+	type guards = []runstore.Guard
+	tests := []struct {
+		name   string
+		guards guards
+		want   error
+	}{
+		{"an ended fence", guards{ended.Fence()}, runstore.ErrFenced},
+		{"an ended fence, all else holds", guards{good("a"), runstore.AtSeq(2), runstore.InStatus(1), ended.Fence()}, runstore.ErrFenced},
+		{"an ended fence, nothing holds", guards{ended.Fence(), runstore.AtVersion("a", 9), runstore.AtSeq(9), runstore.InStatus(9)}, runstore.ErrFenced},
+		{"a version", guards{runstore.AtVersion("a", 2)}, runstore.ErrConflict},
+		{"a version of the past", guards{runstore.AtVersion("a", 0)}, runstore.ErrConflict},
+		{"a version of an absent record", guards{runstore.AtVersion("absent", 1)}, runstore.ErrConflict},
+		{"the first version of several", guards{runstore.AtVersion("a", 9), good("b"), good("gone")}, runstore.ErrConflict},
+		{"the last version of several", guards{good("a"), good("b"), runstore.AtVersion("absent", 0), runstore.AtVersion("gone", 9)}, runstore.ErrConflict},
+		{"a version under a good fence", guards{lease.Fence(), runstore.AtVersion("a", 9)}, runstore.ErrConflict},
+		{"a seq behind", guards{runstore.AtSeq(1)}, runstore.ErrConflict},
+		{"a seq ahead", guards{runstore.AtSeq(3)}, runstore.ErrConflict},
+		{"a seq under a good fence", guards{lease.Fence(), good("a"), runstore.AtSeq(1)}, runstore.ErrConflict},
+		{"a status", guards{runstore.InStatus(2)}, runstore.ErrConflict},
+		{"all of several statuses", guards{runstore.InStatus(2, 3, 4)}, runstore.ErrConflict},
+		{"a status under a good fence", guards{lease.Fence(), good("a"), runstore.AtSeq(2), runstore.InStatus(0)}, runstore.ErrConflict},
+	}
+	before := dump(t, other, "run", allIndexes...)
+	for i, test := range tests {
+		s := []runstore.RunStore{e.Store, other}[i%2]
+		b := runstore.NewBatch("run", test.guards[0], test.guards[1:]...)
+		everything(&b.Writes, "refused", 5)
+		_, err := s.Commit(t.Context(), b)
+		Refused(t, test.name, err, test.want)
+		same(t, "a batch refused for "+test.name, before, dump(t, other, "run", allIndexes...))
+
+		end := runstore.NewBatch("run", test.guards[0], test.guards[1:]...)
+		end.Release = true
+		_, err = s.Commit(t.Context(), end)
+		Refused(t, test.name+", releasing", err, test.want)
+		end.Release, end.Purge = false, true
+		_, err = s.Commit(t.Context(), end)
+		Refused(t, test.name+", purging", err, test.want)
+		same(t, "an end refused for "+test.name, before, dump(t, other, "run", allIndexes...))
+	}
+	// What was refused has not cost a seq, a version or a place in the feed either.
+	b := runstore.NewBatch("run", lease.Fence(), good("a"), runstore.AtSeq(2))
+	everything(&b.Writes, "applied", 5)
+	done := committed(t, other, b)
+	equal(t, "versions after the refusals", done.Versions, []runstore.Version{2, 2, 2, 0})
+	feedOf(t, e, e.Store, 3)
+}
+
+// neverHalf writes batches that keep an invariant over two records, the summary
+// and the journal, and reads it in single calls.
+func neverHalf(t T, e *Env) {
+	const batches = 150
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	ctx := t.Context()
+	write := func() error {
+		for n := 1; n <= batches; n++ {
+			mark := fmt.Appendf(nil, "%d", n)
+			b := runstore.NewBatch("run", lease.Fence())
+			b.Append("first", mark)
+			b.Append("second", mark)
+			b.Put("a", mark)
+			b.Put("z", mark)
+			b.Put(runstore.SummaryKey, mark)
+			if _, err := e.Store.Commit(ctx, b); err != nil {
+				return fmt.Errorf("batch %d: %w", n, err)
+			}
+		}
+		return nil
+	}
+	one, two, three := e.Reopen(t), e.Reopen(t), e.Reopen(t)
+	pair := func(q runstore.RecordQuery) error {
+		records, err := one.ReadRecords(ctx, "run", q)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		first, last := records[0], records[len(records)-1]
+		if first.Key != "a" || last.Key != "z" || !bytes.Equal(first.Value, last.Value) || first.Version != last.Version || first.Updated != last.Updated {
+			return fmt.Errorf("one read found %+v beside %+v", first, last)
+		}
+		return nil
+	}
+	during(t, write,
+		func() error { return pair(runstore.RecordQuery{Keys: []runstore.RecordKey{"z", "a"}}) },
+		func() error { return pair(runstore.RecordQuery{Limit: runstore.MaxPage}) },
+		func() error {
+			run, err := two.GetRun(ctx, "run")
+			if err == nil && (run.LastSeq != 2*runstore.Seq(run.Summary.Version) || run.Summary.Updated.Seq != max(0, run.LastSeq-1)) {
+				err = fmt.Errorf("last seq %d beside summary %+v", run.LastSeq, run.Summary)
+			}
+			return err
+		},
+		func() error {
+			events, err := three.ReadJournal(ctx, "run", 1, runstore.MaxPage)
+			if err == nil && len(events)%2 != 0 {
+				err = fmt.Errorf("the journal ends in the middle of a batch, at seq %d", len(events))
+			}
+			return err
+		},
+	)
+	equal(t, "last seq", e.Get(t, "run").LastSeq, 2*batches)
+}
+
+func createWhole(t T, e *Env) {
+	const contenders = 6
+	ctx := t.Context()
+	spec := func(name string) runstore.RunSpec {
+		s := runstore.RunSpec{ID: "run", Status: 3, Runnable: runstore.After(0),
+			Lease: &runstore.LeaseSpec{Owner: runstore.Owner(name), TTL: TTL, Grant: runstore.NewGrantID()}}
+		s.Writes.Append("begin", []byte(name))
+		s.Writes.Put("made", []byte(name), runstore.Place{Index: "queue-a", At: runstore.After(0)})
+		return s
+	}
+	bad := spec("bad")
+	bad.Writes.Append("large", make([]byte, runstore.MaxEventData+1))
+	_, err := e.Store.CreateRun(ctx, bad)
+	Refused(t, "an oversized creation", err, runstore.ErrTooLarge)
+	_, err = e.Store.GetRun(ctx, "run")
+	Refused(t, "reading what was refused", err, runstore.ErrNotFound)
+
+	stores := e.handles(t, contenders)
+	results := make([]runstore.Created, contenders)
+	together(t, contenders, func(i int) (err error) {
+		results[i], err = stores[i].CreateRun(ctx, spec(fmt.Sprint("contender-", i)))
+		return err
+	})
+	var winner runstore.Created
+	winners := 0
+	for i, r := range results {
+		if r.New {
+			winner = r
+			winners++
+		} else if r.Lease != (runstore.Lease{}) {
+			t.Errorf("contender %d did not create the run and got lease %+v", i, r.Lease)
+		}
+	}
+	if winners != 1 {
+		t.Fatalf("%d contenders created the run, want 1", winners)
+	}
+	run := e.Get(t, "run")
+	for i, r := range results {
+		equal(t, fmt.Sprintf("run as contender %d was told", i), r.Run, run)
+	}
+	name := string(winner.Lease.Owner)
+	equal(t, "holder", run.Holder.Owner, winner.Lease.Owner)
+	equal(t, "token", [2]runstore.Token{run.Token, winner.Lease.Token}, [2]runstore.Token{1, 1})
+	equal(t, "status", run.Status, 3)
+	events := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+	if len(events) != 1 || string(events[0].Data) != name || events[0].Token != 1 || events[0].Owner != winner.Lease.Owner {
+		t.Errorf("journal is %+v, want the event of %q under token 1 alone", events, name)
+	}
+	equal(t, "record", string(record(t, e.Store, "run", "made").Value), name)
+	equal(t, "entries", len(queue(t, e.Store, "queue-a")), 1)
+
+	before := dump(t, e.Store, "run", allIndexes...)
+	late, err := stores[0].CreateRun(ctx, spec("late"))
+	if err != nil || late.New {
+		t.Errorf("creating what exists: new %t, %v; want the run as it stands", late.New, err)
+	}
+	same(t, "creating what exists", before, dump(t, e.Store, "run", allIndexes...))
+	// The lease that came with the run is a lease like any other.
+	e.Append(t, e.Store, winner.Lease, "more")
+}
+
+func createNeverHalf(t T, e *Env) {
+	const runs = 40
+	ctx := t.Context()
+	id := func(i int) runstore.RunID { return runstore.RunID(fmt.Sprintf("run-%d", i)) }
+	create := func() error {
+		for i := range runs {
+			spec := runstore.RunSpec{ID: id(i), Lease: &runstore.LeaseSpec{Owner: "owner", TTL: TTL}}
+			spec.Writes.Append("begin", []byte("begin"))
+			spec.Writes.Put(runstore.SummaryKey, []byte("summary"))
+			if _, err := e.Store.CreateRun(ctx, spec); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	other := e.Reopen(t)
+	whole := func(run runstore.Run) error {
+		if run.LastSeq != 1 || run.Token != 1 || run.Holder.Owner != "owner" || run.Summary.Version != 1 {
+			return fmt.Errorf("half a creation: %+v", run)
+		}
+		return nil
+	}
+	next := 0
+	during(t, create,
+		func() error {
+			run, err := other.GetRun(ctx, id(next))
+			if errors.Is(err, runstore.ErrNotFound) {
+				return nil
+			}
+			next = min(next+1, runs-1)
+			return errors.Join(err, whole(run))
+		},
+		func() error {
+			entries, err := other.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: runstore.MaxPage})
+			for _, entry := range entries {
+				err = errors.Join(err, whole(entry.Head))
+			}
+			return err
+		},
+	)
+}

@@ -1,0 +1,211 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+func acquireWhole(t T, e *Env) {
+	ctx := t.Context()
+	first := furnish(t, e, "run")
+	other := e.Reopen(t)
+	request := func(guards ...runstore.Guard) runstore.AcquireRequest {
+		req := acquire("run", "second", TTL)
+		req.Guards = guards
+		everything(&req.Writes, "second", 5)
+		return req
+	}
+	refuse := func(what string, req runstore.AcquireRequest, want error) {
+		t.Helper()
+		before := dump(t, other, "run", allIndexes...)
+		_, err := e.Store.AcquireLease(ctx, req)
+		Refused(t, what, err, want)
+		same(t, what, before, dump(t, other, "run", allIndexes...))
+	}
+	refuse("acquiring a held lease", request(), runstore.ErrLeaseHeld)
+	preempt := request(runstore.AtVersion("a", 1), runstore.AtSeq(3))
+	preempt.Preempt = "test"
+	refuse("preempting with a failing guard", preempt, runstore.ErrConflict)
+	e.Append(t, e.Store, first, "the holder goes on")
+
+	if _, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: first.Fence()}); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	refuse("acquiring at a wrong version", request(runstore.AtVersion("a", 1), runstore.AtVersion("b", 2)), runstore.ErrConflict)
+	refuse("acquiring at a wrong seq", request(runstore.AtSeq(2)), runstore.ErrConflict)
+	refuse("acquiring in a wrong status", request(runstore.InStatus(2, 3)), runstore.ErrConflict)
+
+	req := request(runstore.AtVersion("a", 1), runstore.AtSeq(3), runstore.InStatus(1))
+	lease, err := e.Store.AcquireLease(ctx, req)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	equal(t, "token", lease.Token, first.Token+1)
+	run, err := other.GetRun(ctx, "run")
+	if err != nil {
+		t.Fatalf("get run: %v", err)
+	}
+	equal(t, "holder and status", fmt.Sprintf("%s %d %d %s", run.Holder.Owner, run.Status, run.LastSeq, run.Summary.Value), "second 5 4 second")
+	for _, event := range every(t, "journal", runstore.Journal(ctx, other, "run", 3)) {
+		if event.Token != lease.Token || event.Owner != "second" {
+			t.Errorf("event %d was written with the grant of %q under %v, but carries %q under %v", event.Seq, "second", lease.Token, event.Owner, event.Token)
+		}
+	}
+	equal(t, "record", string(record(t, other, "run", "a").Value), "second")
+	equal(t, "entries", len(queue(t, other, "queue-b")), 1)
+}
+
+func releaseWhole(t T, e *Env) {
+	ctx := t.Context()
+	old := furnish(t, e, "run")
+	req := acquire("run", "second", TTL)
+	req.Preempt = "test"
+	lease, err := e.Store.AcquireLease(ctx, req)
+	if err != nil {
+		t.Fatalf("preempt: %v", err)
+	}
+	other := e.Reopen(t)
+	before := dump(t, other, "run", allIndexes...)
+	release := runstore.ReleaseRequest{Fence: old.Fence()}
+	everything(&release.Writes, "end", 5)
+	_, err = e.Store.ReleaseLease(ctx, release)
+	Refused(t, "releasing under an ended grant", err, runstore.ErrFenced)
+	same(t, "releasing under an ended grant", before, dump(t, other, "run", allIndexes...))
+
+	release.Fence = lease.Fence()
+	done, err := e.Store.ReleaseLease(ctx, release)
+	if err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	equal(t, "seqs", [2]runstore.Seq{done.FirstSeq, done.LastSeq}, [2]runstore.Seq{2, 3})
+	equal(t, "versions", done.Versions, []runstore.Version{2, 2, 2, 0})
+	run, err := other.GetRun(ctx, "run")
+	if err != nil {
+		t.Fatalf("get run: %v", err)
+	}
+	equal(t, "holder after the release", run.Holder, runstore.Holder{})
+	equal(t, "token after the release", run.Token, lease.Token)
+	equal(t, "status", run.Status, 5)
+	for _, event := range every(t, "journal", runstore.Journal(ctx, other, "run", 2)) {
+		equal(t, "token of an event of the release", event.Token, lease.Token)
+	}
+	if entries := queue(t, other, runstore.IndexRunnable); len(entries) != 1 {
+		t.Errorf("%d runnable runs after a release that made the run runnable, want 1", len(entries))
+	}
+}
+
+func purgeWhole(t T, e *Env) {
+	ctx := t.Context()
+	lease := furnish(t, e, "run")
+	keep := furnish(t, e, "neighbour")
+	for _, l := range []runstore.Lease{lease, keep} {
+		b := runstore.NewBatch(l.Run, l.Fence())
+		everything(&b.Writes, string(l.Run), 5)
+		committed(t, e.Store, b)
+	}
+	other := e.Reopen(t)
+	before := dump(t, other, "neighbour", allIndexes...)
+	feed := feedOf(t, e, other, 6)
+
+	b := runstore.NewBatch("run", lease.Fence())
+	b.Purge = true
+	committed(t, e.Store, b)
+
+	q := runstore.RecordQuery{Limit: 1}
+	_, err := other.GetRun(ctx, "run")
+	Refused(t, "get run after the purge", err, runstore.ErrNotFound)
+	_, err = other.ReadJournal(ctx, "run", 1, 1)
+	Refused(t, "read journal after the purge", err, runstore.ErrNotFound)
+	_, err = other.ReadRecords(ctx, "run", q)
+	Refused(t, "read records after the purge", err, runstore.ErrNotFound)
+	for _, name := range allIndexes {
+		for _, entry := range queue(t, other, name) {
+			if entry.Run == "run" {
+				t.Errorf("index %q still holds %+v of the purged run", name, entry)
+			}
+		}
+	}
+	same(t, "purging its neighbour", before, dump(t, other, "neighbour", allIndexes...))
+	rest := slices.DeleteFunc(feed, func(e runstore.FeedEvent) bool { return e.Run == "run" })
+	equal(t, "feed after the purge", every(t, "feed", feedAfter(ctx, other, 0, 2)), rest)
+	e.Append(t, other, keep, "the neighbour goes on")
+
+	again := e.Create(t, "run")
+	equal(t, "last seq of the run made anew", again.LastSeq, 0)
+	equal(t, "token of the run made anew", again.Token, lease.Token)
+	equal(t, "holder of the run made anew", again.Holder, runstore.Holder{})
+	equal(t, "journal of the run made anew", len(every(t, "journal", runstore.Journal(ctx, other, "run", 1))), 0)
+	equal(t, "records of the run made anew", len(every(t, "records", runstore.Records(ctx, other, "run", ""))), 0)
+}
+
+// failsAlone commits good and bad batches at once, to one run and to several,
+// on few handles, so that an engine which shares work between commits does so.
+func failsAlone(t T, e *Env) {
+	const writers, rounds = 12, 8
+	ctx := t.Context()
+	shared := []runstore.RunStore{e.Store, e.Reopen(t)}
+	e.Create(t, "shared")
+	ended := e.Acquire(t, e.Store, "shared", "ended")
+	if _, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: ended.Fence()}); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	for i := range writers {
+		e.Create(t, runstore.RunID(fmt.Sprintf("own-%d", i)))
+	}
+	for round := range rounds {
+		together(t, writers, func(i int) error {
+			key := runstore.RecordKey(fmt.Sprintf("record-%d", i))
+			run := runstore.RunID("shared")
+			if (i+round)%2 == 0 {
+				run = runstore.RunID(fmt.Sprintf("own-%d", i))
+			}
+			good := runstore.NewBatch(run, runstore.Unguarded("test"))
+			bad, want := good, error(nil)
+			switch (i + round) % 6 {
+			case 1:
+				bad, want = runstore.NewBatch("shared", ended.Fence()), runstore.ErrFenced
+			case 3:
+				bad, want = runstore.NewBatch(run, runstore.AtVersion(key, 99)), runstore.ErrConflict
+			case 4:
+				bad, want = runstore.NewBatch("missing", runstore.Unguarded("test")), runstore.ErrNotFound
+			}
+			name := fmt.Sprintf("%d/%d", round, i)
+			bad.Append("event", []byte(name))
+			bad.Append("event", []byte(name))
+			bad.Put(key, []byte(name), runstore.Place{Index: "all", At: runstore.After(0)})
+			_, err := shared[i%2].Commit(ctx, bad)
+			if want == nil && err != nil || !errors.Is(err, want) {
+				return fmt.Errorf("batch %s: got error %v, want %v", name, err, want)
+			}
+			return nil
+		})
+	}
+	// The journals hold the good batches, each whole, and nothing else.
+	events, records := 0, 0
+	for i := -1; i < writers; i++ {
+		id := runstore.RunID("shared")
+		if i >= 0 {
+			id = runstore.RunID(fmt.Sprintf("own-%d", i))
+		}
+		journal := every(t, "journal", runstore.Journal(ctx, e.Store, id, 1))
+		events += len(journal)
+		for n, event := range journal {
+			if event.Seq != runstore.Seq(n+1) || string(event.Data) != string(journal[n/2*2].Data) {
+				t.Errorf("run %q: event %d is %q beside %q", id, event.Seq, event.Data, journal[n/2*2].Data)
+			}
+			var round, writer int
+			if _, err := fmt.Sscanf(string(event.Data), "%d/%d", &round, &writer); err != nil {
+				t.Fatalf("event %q: %v", event.Data, err)
+			}
+			if bad := (writer + round) % 6; bad == 1 || bad == 3 || bad == 4 {
+				t.Errorf("run %q holds an event of batch %s, which was refused", id, event.Data)
+			}
+		}
+		records += len(every(t, "records", runstore.Records(ctx, e.Store, id, "")))
+	}
+	equal(t, "events", events, writers*rounds/2*2)
+	equal(t, "index entries for as many records", len(queue(t, e.Store, "all")), records)
+}

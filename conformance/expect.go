@@ -1,0 +1,186 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// What several themes of the suite share: how a case expects, and how it lets
+// several processes act at once.
+
+// patience is how long an operation may take that has no reason to wait. It is
+// a bound that no sound store comes near, not a measurement.
+const patience = 30 * time.Second
+
+// committed commits b, and ends the case unless it is applied.
+func committed(t T, s runstore.RunStore, b runstore.Batch) runstore.Committed {
+	t.Helper()
+	done, err := s.Commit(t.Context(), b)
+	if err != nil {
+		t.Fatalf("commit to %q: %v", b.Run(), err)
+	}
+	return done
+}
+
+// equal fails the case unless got is want.
+func equal[V any](t T, what string, got, want V) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s: got %+v, want %+v", what, got, want)
+	}
+}
+
+// every returns all that a paged read yields, and ends the case on an error.
+func every[V any](t T, what string, seq iter.Seq2[V, error]) []V {
+	t.Helper()
+	all, err := collect(seq)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	return all
+}
+
+// collect returns all that a paged read yields.
+func collect[V any](seq iter.Seq2[V, error]) ([]V, error) {
+	var all []V
+	for v, err := range seq {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// feedAfter iterates over the feed behind a position, in pages of limit, to its
+// present end.
+func feedAfter(ctx context.Context, s runstore.RunStore, after runstore.Position, limit int) iter.Seq2[runstore.FeedEvent, error] {
+	return func(yield func(runstore.FeedEvent, error) bool) {
+		for {
+			page, err := s.ReadFeed(ctx, after, limit)
+			if err != nil {
+				yield(runstore.FeedEvent{}, err)
+				return
+			}
+			if len(page) == 0 {
+				return
+			}
+			for _, e := range page {
+				if e.Position <= after {
+					yield(e, fmt.Errorf("position %d follows %d", e.Position, after))
+					return
+				}
+				after = e.Position
+				if !yield(e, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// feedOf returns the feed once it holds n events, which it may be late to do.
+func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
+	t.Helper()
+	var all []runstore.FeedEvent
+	e.Await(t, patience, func() bool {
+		all = every(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
+		return len(all) >= n
+	})
+	if len(all) != n {
+		t.Fatalf("the feed holds %d events, want %d", len(all), n)
+	}
+	return all
+}
+
+// queue scans one index to its end, whatever is due.
+func queue(t T, s runstore.RunStore, name runstore.IndexName) []runstore.IndexEntry {
+	t.Helper()
+	return every(t, fmt.Sprintf("scan of %q", name),
+		runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: name, Until: runstore.EndOfTime}))
+}
+
+// record returns one record of a run, or the zero Record.
+func record(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey) runstore.Record {
+	t.Helper()
+	found, err := s.ReadRecords(t.Context(), id, runstore.RecordQuery{Keys: []runstore.RecordKey{key}})
+	if err != nil {
+		t.Fatalf("read record %q of %q: %v", key, id, err)
+	}
+	if len(found) == 0 {
+		return runstore.Record{}
+	}
+	return found[0]
+}
+
+// together lets n contenders work from a common start, and ends the case if one
+// of them returns an error.
+func together(t T, n int, work func(i int) error) {
+	t.Helper()
+	start := make(chan struct{})
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			errs[i] = work(i)
+		})
+	}
+	close(start)
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// during runs each watcher again and again while work goes on, and once more
+// after its end. It ends the case if one of them returns an error.
+func during(t T, work func() error, watchers ...func() error) {
+	t.Helper()
+	over := make(chan struct{})
+	together(t, len(watchers)+1, func(i int) error {
+		if i == len(watchers) {
+			defer close(over)
+			return work()
+		}
+		for {
+			select {
+			case <-over:
+				return watchers[i]()
+			default:
+			}
+			if err := watchers[i](); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// SeedVariable is the environment variable that repeats a case's random choices.
+const SeedVariable = "TAPESTORE_SEED"
+
+// seeded returns the case's source of random choices, one per lane, and logs how to have
+// the same again.
+func seeded(t T) func(lane int) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv(SeedVariable); text != "" {
+		given, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("%s=%q is no seed: %v", SeedVariable, text, err)
+		}
+		seed = given
+	}
+	t.Logf("the choices of this case come again with %s=%d", SeedVariable, seed)
+	return func(lane int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(lane))) }
+}

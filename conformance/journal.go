@@ -1,0 +1,421 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// journalCases prove I5: dense seq, immutable events, one total order per run.
+func journalCases() []Case {
+	return []Case{
+		{Guarantee: "I5", Name: "seq-is-dense-under-many-writers", Run: denseSeq},
+		{Guarantee: "I5", Name: "one-winner-per-next-seq", Run: oneNextSeq},
+		{Guarantee: "I5", Name: "events-never-change", Run: eventsNeverChange},
+		{Guarantee: "I5", Name: "events-carry-their-fence", Run: eventsCarryFence},
+		{Guarantee: "I5", Name: "stamps-name-the-event-that-explains-a-change", Run: stamps},
+		{Guarantee: "I5", Name: "positions-follow-seq", Run: positionsFollowSeq},
+		{Guarantee: "I5", Name: "pages-begin-where-asked", Run: journalPages},
+		{Guarantee: "I5", Name: "a-long-journal-reads-whole-in-pages", Run: longJournal},
+		{Guarantee: "I5", Name: "large-pages-end-early-and-lose-nothing", Run: largePages},
+	}
+}
+
+func denseSeq(t T, e *Env) {
+	const writers, each = 6, 20
+	ctx := t.Context()
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	stores := e.handles(t, 3)
+	type part struct {
+		name        string
+		first, last runstore.Seq
+	}
+	parts := make([][]part, writers)
+	together(t, writers, func(i int) error {
+		for n := range each {
+			b := runstore.NewBatch("run", runstore.Unguarded("a signal"))
+			if i%2 == 0 {
+				b = runstore.NewBatch("run", lease.Fence())
+			}
+			name := fmt.Sprintf("%d/%d", i, n)
+			for k := range 1 + n%3 {
+				b.Append("event", fmt.Appendf(nil, "%s/%d", name, k))
+			}
+			done, err := stores[i%len(stores)].Commit(ctx, b)
+			if err != nil {
+				return fmt.Errorf("batch %s: %w", name, err)
+			}
+			if done.LastSeq-done.FirstSeq != runstore.Seq(n%3) {
+				return fmt.Errorf("batch %s of %d events got seqs %d to %d", name, 1+n%3, done.FirstSeq, done.LastSeq)
+			}
+			parts[i] = append(parts[i], part{name, done.FirstSeq, done.LastSeq})
+		}
+		return nil
+	})
+	journal := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+	dense(t, journal)
+	total := 0
+	for i := range parts {
+		for n, p := range parts[i] {
+			if n > 0 && p.first <= parts[i][n-1].last {
+				t.Errorf("batch %s at seq %d follows its predecessor, which ended at %d", p.name, p.first, parts[i][n-1].last)
+			}
+			for k := range p.last - p.first + 1 {
+				total++
+				if at := int(p.first + k - 1); at >= len(journal) || string(journal[at].Data) != fmt.Sprintf("%s/%d", p.name, k) {
+					t.Errorf("seq %d does not hold event %d of batch %s, which was acknowledged there", at+1, k, p.name)
+				}
+			}
+		}
+	}
+	equal(t, "events", len(journal), total)
+	equal(t, "last seq", e.Get(t, "run").LastSeq, runstore.Seq(total))
+}
+
+// dense fails the case unless the journal counts from 1 without a gap.
+func dense(t T, journal []runstore.Event) {
+	t.Helper()
+	for i, event := range journal {
+		if event.Seq != runstore.Seq(i+1) {
+			t.Fatalf("the journal's event %d has seq %d", i+1, event.Seq)
+		}
+	}
+}
+
+func oneNextSeq(t T, e *Env) {
+	const contenders, rounds = 6, 8
+	e.Create(t, "run")
+	stores := e.handles(t, contenders)
+	for round := range rounds {
+		next := runstore.Seq(round + 1)
+		won := make(chan string, contenders)
+		together(t, contenders, func(i int) error {
+			name := fmt.Sprintf("%d/%d", round, i)
+			b := runstore.NewBatch("run", runstore.AtSeq(next))
+			b.Append("event", []byte(name))
+			done, err := stores[i].Commit(t.Context(), b)
+			if err == nil {
+				won <- name
+				if done.FirstSeq != next {
+					return fmt.Errorf("guarded by seq %d, appended at %d", next, done.FirstSeq)
+				}
+				return nil
+			}
+			var conflict *runstore.ConflictError
+			if !errors.As(err, &conflict) || conflict.Guard != "seq" || conflict.NextSeq != next+1 {
+				return fmt.Errorf("a loser got %w, want a conflict that tells next seq %d", err, next+1)
+			}
+			return nil
+		})
+		if len(won) != 1 {
+			t.Fatalf("round %d: %d winners, want 1", round, len(won))
+		}
+		journal := every(t, "journal", runstore.Journal(t.Context(), e.Store, "run", next))
+		if winner := <-won; len(journal) != 1 || string(journal[0].Data) != winner {
+			t.Errorf("round %d: the journal goes on with %d events, first %+v, want that of %s", round, len(journal), journal[0], winner)
+		}
+	}
+}
+
+func eventsNeverChange(t T, e *Env) {
+	ctx := t.Context()
+	lease := furnish(t, e, "run")
+	b := runstore.NewBatch("run", lease.Fence())
+	everything(&b.Writes, "first", 2)
+	committed(t, e.Store, b)
+	read := func() []runstore.Event {
+		events := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+		for i := range events {
+			events[i].Position = 0 // set when the feed reaches the event
+		}
+		return events
+	}
+	before := read()
+	steps := []func() error{
+		func() error { // a takeover, and what the one before tries then
+			req := acquire("run", "second", TTL)
+			req.Preempt = "test"
+			_, err := e.Store.AcquireLease(ctx, req)
+			_, refused := e.Store.Commit(ctx, b)
+			Refused(t, "commit of the one before", refused, runstore.ErrFenced)
+			return err
+		},
+		func() error { // an attempt to write at a seq that is taken
+			b := runstore.NewBatch("run", runstore.AtSeq(2))
+			b.Append("event", []byte("forged"))
+			_, err := e.Store.Commit(ctx, b)
+			Refused(t, "appending at a seq that is taken", err, runstore.ErrConflict)
+			return nil
+		},
+		func() error {
+			b := runstore.NewBatch("run", runstore.InStatus(2))
+			everything(&b.Writes, "later", 3)
+			b.Release = true
+			_, err := e.Store.Commit(ctx, b)
+			return err
+		},
+	}
+	for i, step := range steps {
+		if err := step(); err != nil {
+			t.Fatalf("step %d: %v", i, err)
+		}
+		equal(t, fmt.Sprintf("the first events after step %d", i), read()[:len(before)], before)
+	}
+	// What a caller does to the bytes that it gave or got does not reach the store.
+	copy(b.Events[0].Data, "XXXXX")
+	copy(every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))[0].Data, "XXXXX")
+	equal(t, "the first events at the end", read()[:len(before)], before)
+}
+
+func eventsCarryFence(t T, e *Env) {
+	ctx := t.Context()
+	e.Create(t, "run")
+	write := func(g runstore.Guard, more ...runstore.Guard) {
+		t.Helper()
+		b := runstore.NewBatch("run", g, more...)
+		b.Append("event", nil)
+		committed(t, e.Store, b)
+	}
+	first := e.Acquire(t, e.Store, "run", "first")
+	write(first.Fence())
+	write(runstore.Unguarded("a signal"))
+	write(runstore.AtSeq(3), first.Fence())
+	release := runstore.ReleaseRequest{Fence: first.Fence()}
+	release.Writes.Append("event", nil)
+	if _, err := e.Store.ReleaseLease(ctx, release); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	req := acquire("run", "second", TTL)
+	req.Writes.Append("event", nil)
+	second, err := e.Store.AcquireLease(ctx, req)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	write(runstore.InStatus(0))
+	write(second.Fence())
+	var got []string
+	for _, event := range every(t, "journal", runstore.Journal(ctx, e.Reopen(t), "run", 1)) {
+		got = append(got, fmt.Sprintf("%v %s", event.Token, event.Owner))
+	}
+	equal(t, "tokens and owners", got, []string{"1 first", "0 ", "1 first", "1 first", "2 second", "0 ", "2 second"})
+}
+
+func stamps(t T, e *Env) {
+	e.Create(t, "run")
+	b := runstore.NewBatch("run", runstore.AtSeq(1))
+	b.Append("event", nil)
+	second := b.Append("event", nil)
+	third := b.Append("event", nil)
+	b.Put("first", nil)
+	b.Put("second", nil)
+	b.Put("third", nil)
+	b.Records[1].Event, b.Records[2].Event = second, third
+	made := committed(t, e.Store, b)
+	e.Elapse(t, runstore.TimePrecision)
+
+	b = runstore.NewBatch("run", runstore.AtVersion("first", 1))
+	b.Append("event", nil)
+	b.Put("first", nil)
+	changed := committed(t, e.Store, b)
+	if !changed.Time.After(made.Time) {
+		t.Errorf("a batch committed later is stamped %v, the one before %v", changed.Time, made.Time)
+	}
+	b = runstore.NewBatch("run", runstore.AtVersion("second", 1))
+	b.Put("second", nil)
+	silent := committed(t, e.Store, b)
+	equal(t, "seqs of a batch without events", [2]runstore.Seq{silent.FirstSeq, silent.LastSeq}, [2]runstore.Seq{0, 4})
+
+	other := e.Reopen(t)
+	want := map[runstore.RecordKey][2]runstore.Stamp{
+		"first":  {{Seq: 1, Time: made.Time}, {Seq: 4, Time: changed.Time}},
+		"second": {{Seq: 2, Time: made.Time}, {Seq: 4, Time: silent.Time}},
+		"third":  {{Seq: 3, Time: made.Time}, {Seq: 3, Time: made.Time}},
+	}
+	for _, r := range every(t, "records", runstore.Records(t.Context(), other, "run", "")) {
+		equal(t, fmt.Sprintf("stamps of %q", r.Key), [2]runstore.Stamp{r.Created, r.Updated}, want[r.Key])
+	}
+	for _, event := range every(t, "journal", runstore.Journal(t.Context(), other, "run", 1)) {
+		at := made.Time
+		if event.Seq == 4 {
+			at = changed.Time
+		}
+		equal(t, fmt.Sprintf("time of event %d", event.Seq), event.Time, at)
+	}
+	// A record made anew is a new record.
+	remove(t, e.Store, "run", "third", 1)
+	b = runstore.NewBatch("run", runstore.AtVersion("third", 0))
+	b.Append("event", nil)
+	b.Put("third", nil)
+	done := committed(t, e.Store, b)
+	equal(t, "first stamp of a record made anew", record(t, other, "run", "third").Created, runstore.Stamp{Seq: 5, Time: done.Time})
+}
+
+func positionsFollowSeq(t T, e *Env) {
+	const writers, each = 4, 15
+	e.Create(t, "one")
+	e.Create(t, "two")
+	together(t, writers, func(i int) error {
+		for range each {
+			b := runstore.NewBatch([]runstore.RunID{"one", "two"}[i%2], runstore.Unguarded("test"))
+			b.Append("event", nil)
+			b.Append("event", nil)
+			if _, err := e.Store.Commit(t.Context(), b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	inFeed := map[runstore.RunID]map[runstore.Seq]runstore.Position{"one": {}, "two": {}}
+	for _, event := range feedOf(t, e, e.Store, writers*each*2) {
+		inFeed[event.Run][event.Seq] = event.Position
+	}
+	for run, positions := range inFeed {
+		last := runstore.Position(0)
+		for _, event := range every(t, "journal", runstore.Journal(t.Context(), e.Store, run, 1)) {
+			if event.Position <= last || event.Position != positions[event.Seq] {
+				t.Errorf("event %d of %q is at position %d, in the feed at %d; the one before is at %d",
+					event.Seq, run, event.Position, positions[event.Seq], last)
+			}
+			last = event.Position
+		}
+	}
+}
+
+func journalPages(t T, e *Env) {
+	const events = 25
+	ctx := t.Context()
+	e.Create(t, "run")
+	for n := 1; n <= events; n += 5 {
+		b := runstore.NewBatch("run", runstore.AtSeq(runstore.Seq(n)))
+		for k := range 5 {
+			b.Append("event", fmt.Append(nil, n+k))
+		}
+		committed(t, e.Store, b)
+	}
+	for _, limit := range []int{1, 4, events, runstore.MaxPage} {
+		for from := runstore.Seq(0); from <= events+2; from++ {
+			page, err := e.Store.ReadJournal(ctx, "run", from, limit)
+			if err != nil {
+				t.Fatalf("read from %d: %v", from, err)
+			}
+			begin := max(from, 1)
+			equal(t, fmt.Sprintf("events of a page of %d from %d", limit, from), len(page), max(0, min(limit, events+1-int(begin))))
+			for i, event := range page {
+				if want := begin + runstore.Seq(i); event.Seq != want || string(event.Data) != fmt.Sprint(want) {
+					t.Errorf("page of %d from %d: event %d is %q, want %d", limit, from, event.Seq, event.Data, want)
+				}
+			}
+		}
+	}
+}
+
+func longJournal(t T, e *Env) {
+	const total = 100_000
+	ctx := t.Context()
+	e.Create(t, "run")
+	for n := 0; n < total; n += runstore.MaxEvents {
+		b := runstore.NewBatch("run", runstore.AtSeq(runstore.Seq(n+1)))
+		for k := range runstore.MaxEvents {
+			b.Append("event", fmt.Appendf(nil, "event %d", n+k+1))
+		}
+		done := committed(t, e.Store, b)
+		equal(t, "seqs", [2]runstore.Seq{done.FirstSeq, done.LastSeq}, [2]runstore.Seq{runstore.Seq(n + 1), runstore.Seq(n + runstore.MaxEvents)})
+	}
+	other := e.Reopen(t)
+	for _, from := range []runstore.Seq{1, total / 2, total - 999, total} {
+		next := from
+		for event, err := range runstore.Journal(ctx, other, "run", from) {
+			if err != nil {
+				t.Fatalf("journal from %d: %v", from, err)
+			}
+			if event.Seq != next || string(event.Data) != fmt.Sprintf("event %d", next) {
+				t.Fatalf("journal from %d: seq %d holds %q, want seq %d", from, event.Seq, event.Data, next)
+			}
+			next++
+		}
+		equal(t, fmt.Sprintf("end of the journal from %d", from), next, total+1)
+	}
+	pick := seeded(t)(0)
+	for range 50 {
+		from, limit := runstore.Seq(1+pick.IntN(total)), 1+pick.IntN(5)
+		page, err := other.ReadJournal(ctx, "run", from, limit)
+		if err != nil || len(page) != min(limit, int(total-from+1)) || page[0].Seq != from {
+			t.Fatalf("page of %d from %d: %d events, %v", limit, from, len(page), err)
+		}
+	}
+	// The run is as usable as a short one.
+	lease := e.Acquire(t, other, "run", "owner")
+	equal(t, "next seq", e.Append(t, other, lease, "more"), total+1)
+}
+
+// largePages reads entries of which few fit into a page, by every paged read.
+func largePages(t T, e *Env) {
+	const entries, size = 12, runstore.MaxEventData
+	ctx := t.Context()
+	e.Create(t, "run")
+	value := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i)}, size) }
+	for i := range entries {
+		b := runstore.NewBatch("run", runstore.AtSeq(runstore.Seq(i+1)))
+		b.Append("event", value(i))
+		b.Put(runstore.RecordKey(fmt.Sprintf("%02d", i)), value(i), runstore.Place{Index: "all", At: runstore.At(e.Now(t))})
+		committed(t, e.Store, b)
+	}
+	feedOf(t, e, e.Store, entries)
+	reads := map[string]iter.Seq2[[]byte, error]{
+		"journal": values(runstore.Journal(ctx, e.Store, "run", 1), func(e runstore.Event) []byte { return e.Data }),
+		"records": values(runstore.Records(ctx, e.Store, "run", ""), func(r runstore.Record) []byte { return r.Value }),
+		"index": values(runstore.Entries(ctx, e.Store, runstore.IndexQuery{Index: "all", Until: runstore.EndOfTime}),
+			func(e runstore.IndexEntry) []byte { return e.Record.Value }),
+		"feed": values(feedAfter(ctx, e.Store, 0, runstore.MaxPage), func(e runstore.FeedEvent) []byte { return e.Data }),
+	}
+	for name, read := range reads {
+		all := every(t, name, read)
+		if len(all) != entries {
+			t.Errorf("%s: %d entries in all pages, want %d", name, len(all), entries)
+			continue
+		}
+		for i, got := range all {
+			if !bytes.Equal(got, value(i)) {
+				t.Errorf("%s: entry %d holds %d bytes of %.1q, want %d of %.1q", name, i, len(got), got, size, value(i))
+			}
+		}
+	}
+	pages := map[string]func() (int, error){
+		"journal": func() (int, error) {
+			page, err := e.Store.ReadJournal(ctx, "run", 1, runstore.MaxPage)
+			return len(page), err
+		},
+		"records": func() (int, error) {
+			page, err := e.Store.ReadRecords(ctx, "run", runstore.RecordQuery{Limit: runstore.MaxPage})
+			return len(page), err
+		},
+		"index": func() (int, error) {
+			page, err := e.Store.ScanIndex(ctx, runstore.IndexQuery{Index: "all", Until: runstore.EndOfTime, Limit: runstore.MaxPage})
+			return len(page), err
+		},
+		"feed": func() (int, error) {
+			page, err := e.Store.ReadFeed(ctx, 0, runstore.MaxPage)
+			return len(page), err
+		},
+	}
+	for name, read := range pages {
+		n, err := read()
+		if most := runstore.MaxPageBytes/size + 1; err != nil || n < 1 || n > most {
+			t.Errorf("%s: a page of %d entries of %d bytes, %v; want 1 to %d, with which it passes %d bytes", name, n, size, err, most, runstore.MaxPageBytes)
+		}
+	}
+}
+
+func values[V any](seq iter.Seq2[V, error], of func(V) []byte) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for v, err := range seq {
+			if !yield(of(v), err) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// onceCases prove I8: a caller that repeats a batch with the same id gets the
+// first result.
+func onceCases() []Case {
+	return []Case{
+		{Guarantee: "I8", Name: "a-repeat-gets-the-first-result", Run: repeatGetsFirst},
+		{Guarantee: "I8", Name: "a-repeat-holds-though-its-guards-no-longer-do", Run: repeatWithoutGuards},
+		{Guarantee: "I8", Name: "many-batches-are-remembered", Run: remembered},
+		{Guarantee: "I8", Name: "a-batch-id-belongs-to-its-run", Run: idBelongsToRun},
+		{Guarantee: "I8", Name: "a-refused-batch-is-not-remembered", Run: refusedNotRemembered},
+		{Guarantee: "I8", Name: "concurrent-repeats-apply-once", Run: concurrentRepeats},
+		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-repeating", Run: lostReplies},
+		{Guarantee: "I8", Name: "a-grant-is-recognised-by-its-id", Run: grantRecognised},
+	}
+}
+
+// repeats commits b again on each store and fails the case unless each answer is
+// the first one and the run stays as it is.
+func repeats(t T, what string, b runstore.Batch, first runstore.Committed, stores ...runstore.RunStore) {
+	t.Helper()
+	want := first
+	want.Replayed = true
+	before := dump(t, stores[0], b.Run(), allIndexes...)
+	for i, s := range stores {
+		got, err := s.Commit(t.Context(), b)
+		if err != nil {
+			t.Errorf("%s, on handle %d: %v", what, i, err)
+			continue
+		}
+		if len(got.Versions) == 0 && len(want.Versions) == 0 {
+			got.Versions = want.Versions
+		}
+		equal(t, fmt.Sprintf("%s, on handle %d", what, i), got, want)
+	}
+	same(t, what, before, dump(t, stores[0], b.Run(), allIndexes...))
+}
+
+func repeatGetsFirst(t T, e *Env) {
+	lease := furnish(t, e, "run")
+	other := e.Reopen(t)
+	full := runstore.NewBatch("run", lease.Fence())
+	full.ID = runstore.NewBatchID()
+	everything(&full.Writes, "new", 5)
+	first := committed(t, e.Store, full)
+	equal(t, "replayed, at first", first.Replayed, false)
+	repeats(t, "a repeat at once", full, first, e.Store, other, other)
+
+	silent := runstore.NewBatch("run", runstore.Unguarded("test"))
+	silent.ID = runstore.NewBatchID()
+	silent.Put("k", []byte("value"))
+	silentFirst := committed(t, other, silent)
+	signal := runstore.NewBatch("run", runstore.Unguarded("a signal"))
+	signal.ID = runstore.BatchID("any bytes: \x00\xff 'quote' % ü")
+	signal.Append("signal", []byte("once"))
+	signalFirst := committed(t, other, signal)
+	e.Elapse(t, runstore.TimePrecision)
+	e.Append(t, e.Store, lease, "later")
+	put(t, e.Store, "run", "k", silentFirst.Versions[0], "later")
+	repeats(t, "a repeat of a batch without events, after others", silent, silentFirst, e.Store, other)
+	repeats(t, "a repeat of a signal, after others", signal, signalFirst, e.Store, other)
+	repeats(t, "a repeat of the first batch, after others", full, first, e.Reopen(t), other)
+
+	// Without an id a batch is a new one each time.
+	plain := runstore.NewBatch("run", runstore.Unguarded("test"))
+	plain.Append("event", nil)
+	equal(t, "next seq", committed(t, e.Store, plain).FirstSeq+1, committed(t, e.Store, plain).FirstSeq)
+}
+
+func repeatWithoutGuards(t T, e *Env) {
+	ctx := t.Context()
+	lease := furnish(t, e, "run")
+	other := e.Reopen(t)
+	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
+	b.ID = runstore.NewBatchID()
+	everything(&b.Writes, "new", 5)
+	first := committed(t, e.Store, b)
+	repeats(t, "a repeat when version, seq and status have moved", b, first, e.Store, other)
+
+	end := runstore.NewBatch("run", lease.Fence())
+	end.ID = runstore.NewBatchID()
+	end.Append("end", nil)
+	end.Release = true
+	ended := committed(t, e.Store, end)
+	repeats(t, "a repeat of a release", end, ended, e.Store, other)
+	repeats(t, "a repeat when the lease was released", b, first, e.Store, other)
+
+	second := e.Acquire(t, other, "run", "second")
+	e.Append(t, other, second, "second")
+	repeats(t, "a repeat when somebody else has the lease", b, first, e.Store, other)
+	// The answer is a memory and no authority: a new batch is refused.
+	b.ID = runstore.NewBatchID()
+	_, err := e.Store.Commit(ctx, b)
+	Refused(t, "the same batch under a new id", err, runstore.ErrFenced)
+	b.ID = ""
+	_, err = e.Store.Commit(ctx, b)
+	Refused(t, "the same batch without an id", err, runstore.ErrFenced)
+}
+
+func remembered(t T, e *Env) {
+	lease := furnish(t, e, "run")
+	first := runstore.NewBatch("run", lease.Fence())
+	first.ID = runstore.NewBatchID()
+	everything(&first.Writes, "first", 5)
+	done := committed(t, e.Store, first)
+	for n := range runstore.RememberedBatches - 1 {
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.ID = runstore.BatchID(fmt.Sprintf("batch-%d", n))
+		b.Append("event", nil)
+		committed(t, e.Store, b)
+		// Batches without an id take no place in the memory, nor do other runs.
+		e.Append(t, e.Store, lease, "more")
+	}
+	repeats(t, fmt.Sprintf("a repeat after %d other batches", runstore.RememberedBatches-1), first, done, e.Store, e.Reopen(t))
+}
+
+func idBelongsToRun(t T, e *Env) {
+	for _, id := range []runstore.RunID{"one", "two"} {
+		e.Create(t, id)
+		b := runstore.NewBatch(id, runstore.AtSeq(1))
+		b.ID = "same"
+		b.Append("event", []byte(id))
+		if done := committed(t, e.Store, b); done.Replayed {
+			t.Errorf("the batch of run %q was taken for that of another run", id)
+		}
+		repeats(t, "a repeat on its run", b, runstore.Committed{FirstSeq: 1, LastSeq: 1, Time: committed(t, e.Store, b).Time}, e.Store)
+	}
+	equal(t, "journal of the second run", told(journal(t, e.Store, "two")), "two@0")
+}
+
+func refusedNotRemembered(t T, e *Env) {
+	lease := furnish(t, e, "run")
+	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 2))
+	b.ID = runstore.NewBatchID()
+	b.Append("event", []byte("event"))
+	for range 2 {
+		_, err := e.Store.Commit(t.Context(), b)
+		Refused(t, "a batch whose guard does not hold", err, runstore.ErrConflict)
+	}
+	put(t, e.Store, "run", "a", 1, "new")
+	first := committed(t, e.Reopen(t), b)
+	equal(t, "replayed", first.Replayed, false)
+	repeats(t, "a repeat", b, first, e.Store)
+}
+
+func concurrentRepeats(t T, e *Env) {
+	const contenders, rounds = 6, 6
+	furnish(t, e, "run")
+	stores := e.handles(t, 3)
+	for round := range rounds {
+		next := e.Get(t, "run").LastSeq + 1
+		b := runstore.NewBatch("run", runstore.AtSeq(next))
+		b.ID = runstore.NewBatchID()
+		everything(&b.Writes, fmt.Sprint("round-", round), 5)
+		results := make([]runstore.Committed, contenders)
+		together(t, contenders, func(i int) (err error) {
+			results[i], err = stores[i%len(stores)].Commit(t.Context(), b)
+			return err
+		})
+		originals := 0
+		for i := range results {
+			if !results[i].Replayed {
+				originals++
+			}
+			results[i].Replayed = false
+			equal(t, fmt.Sprintf("round %d: result %d beside result 0", round, i), results[i], results[0])
+		}
+		// The answer to the copy that was applied may itself have been lost inside
+		// the store and had by a repeat; it is never given twice.
+		if originals > 1 {
+			t.Errorf("round %d: %d copies of a batch say that they were the first", round, originals)
+		}
+		equal(t, "last seq", e.Get(t, "run").LastSeq, next+1)
+	}
+	feedOf(t, e, e.Store, 1+2*rounds)
+}
+
+// lostReplies tells one story three times: nothing is lost, each request is lost
+// once, each reply is lost once. The runs must end byte for byte alike.
+func lostReplies(t T, e *Env) {
+	ctx := t.Context()
+	story := func(id runstore.RunID, first loss) string {
+		var losses []loss
+		s := lossy{RunStore: e.Store, next: func() loss {
+			next := losses[0]
+			losses = losses[1:]
+			return next
+		}}
+		// insist repeats a write that was lost, in the same words.
+		insist := func(what string, write func() error) {
+			t.Helper()
+			losses = []loss{first, nothingLost}
+			err := write()
+			if first != nothingLost {
+				if !errors.Is(err, runstore.ErrUnknownOutcome) {
+					t.Fatalf("%s: %v, want an unknown outcome", what, err)
+				}
+				err = write()
+			}
+			if err != nil {
+				t.Fatalf("%s, with loss %d: %v", what, first, err)
+			}
+		}
+		spec := runstore.RunSpec{ID: id, Status: 1, Lease: &runstore.LeaseSpec{Owner: "first", TTL: TTL, Grant: runstore.NewGrantID()}}
+		spec.Writes.Append("begin", nil)
+		spec.Writes.Put("gone", nil, runstore.Place{Index: "queue-a", At: runstore.After(0)})
+		var lease runstore.Lease
+		insist("create", func() error {
+			created, err := s.CreateRun(ctx, spec)
+			if err == nil && (!created.New || created.Run.ID != id || created.Run.LastSeq != 1) {
+				err = fmt.Errorf("created %+v, want the run as new", created)
+			}
+			lease = created.Lease
+			return err
+		})
+		b := runstore.NewBatch(id, lease.Fence(), runstore.AtVersion("gone", 1), runstore.AtSeq(2))
+		b.ID = runstore.NewBatchID()
+		everything(&b.Writes, "batch", 2)
+		insist("commit", func() error {
+			done, err := s.Commit(ctx, b)
+			if err == nil && (done.FirstSeq != 2 || done.LastSeq != 3) {
+				err = fmt.Errorf("committed %+v, want seqs 2 and 3", done)
+			}
+			return err
+		})
+		insist("renew", func() error {
+			renewed, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
+			if err == nil && (renewed.Token != lease.Token || renewed.Grant != lease.Grant || renewed.ExpiresAt.Before(lease.ExpiresAt)) {
+				err = fmt.Errorf("renewed %+v to %+v", lease, renewed)
+			}
+			return err
+		})
+		end := runstore.ReleaseRequest{Fence: lease.Fence()}
+		end.Writes.Append("end", nil)
+		end.Writes.Put("last", []byte("word"), runstore.Place{Index: "queue-b", At: runstore.After(0)})
+		insist("release", func() error {
+			done, err := s.ReleaseLease(ctx, end)
+			if err == nil && done.LastSeq != 4 {
+				err = fmt.Errorf("released %+v, want last seq 4", done)
+			}
+			return err
+		})
+		req := acquire(id, "second", TTL)
+		req.Guards = []runstore.Guard{runstore.AtSeq(5), runstore.InStatus(2)}
+		status := runstore.Status(3)
+		req.Writes.Append("takeover", nil)
+		req.Writes.Status = &status
+		insist("acquire", func() error {
+			second, err := s.AcquireLease(ctx, req)
+			if err == nil && (second.Token != lease.Token+1 || second.Grant != req.Grant) {
+				err = fmt.Errorf("got lease %+v, want grant %q under token %v", second, req.Grant, lease.Token+1)
+			}
+			return err
+		})
+		return dump(t, e.Store, id, allIndexes...)
+	}
+	want := story("nothing", nothingLost)
+	equal(t, "the run whose requests were lost", story("requests", requestLost), want)
+	equal(t, "the run whose replies were lost", story("replies", replyLost), want)
+	feedOf(t, e, e.Store, 3*5)
+}
+
+// grantRecognised repeats requests for a lease whose reply was lost, when more has
+// happened since.
+func grantRecognised(t T, e *Env) {
+	ctx := t.Context()
+	e.Create(t, "run")
+	other := e.Reopen(t)
+	req := acquire("run", "owner", TTL)
+	req.Writes.Append("begin", nil)
+	lease, err := e.Store.AcquireLease(ctx, req)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	e.Append(t, e.Store, lease, "more")
+	before := dump(t, e.Store, "run", allIndexes...)
+	again, err := other.AcquireLease(ctx, req)
+	if err != nil || again.Fence() != lease.Fence() {
+		t.Errorf("repeat of the request: %+v, %v; want the grant %+v", again, err, lease)
+	}
+	same(t, "repeating a request for a lease", before, dump(t, e.Store, "run", allIndexes...))
+	e.Append(t, other, again, "still the holder")
+
+	letGo(t, e.Store, lease)
+	before = dump(t, e.Store, "run", allIndexes...)
+	if _, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Errorf("releasing again: %v", err)
+	}
+	// A late copy of the request must not take the lease for a holder that has left.
+	_, err = other.AcquireLease(ctx, req)
+	Refused(t, "a late copy of the request", err, runstore.ErrFenced)
+	same(t, "a late copy of the request", before, dump(t, e.Store, "run", allIndexes...))
+}

@@ -1,0 +1,210 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// versionCases prove I4 of a record's version: who writes a record on the
+// strength of what it read is refused once the record has changed.
+func versionCases() []Case {
+	return []Case{
+		{Guarantee: "I4", Name: "versions-count-changes", Run: versionsCount},
+		{Guarantee: "I4", Name: "a-conflict-tells-the-current-version", Run: conflictTells},
+		{Guarantee: "I4", Name: "one-winner-creates-a-record", Run: oneCreator},
+		{Guarantee: "I4", Name: "no-update-is-lost", Run: noLostUpdate},
+		{Guarantee: "I4", Name: "a-record-made-anew-repeats-no-version", Run: madeAnew},
+		{Guarantee: "I4", Name: "versions-go-on-over-a-purge", Run: versionsOverPurge},
+	}
+}
+
+// put commits one record at an expected version and returns its new one.
+func put(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, at runstore.Version, value string) runstore.Version {
+	t.Helper()
+	b := runstore.NewBatch(id, runstore.AtVersion(key, at))
+	b.Put(key, []byte(value))
+	return committed(t, s, b).Versions[0]
+}
+
+// remove commits the deletion of one record at an expected version.
+func remove(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, at runstore.Version) {
+	t.Helper()
+	b := runstore.NewBatch(id, runstore.AtVersion(key, at))
+	b.Delete(key)
+	equal(t, "versions of a deletion", committed(t, s, b).Versions, []runstore.Version{0})
+}
+
+func versionsCount(t T, e *Env) {
+	e.Create(t, "run")
+	other := e.Reopen(t)
+	for n := range runstore.Version(4) {
+		equal(t, "version before", record(t, other, "run", "k").Version, n)
+		equal(t, "version of the commit", put(t, e.Store, "run", "k", n, fmt.Sprint(n)), n+1)
+	}
+	// Neither other records of the run nor a batch without it move a version.
+	equal(t, "version of another record", put(t, e.Store, "run", "other", 0, ""), 1)
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	e.Append(t, e.Store, lease, "event")
+	equal(t, "version at the end", record(t, other, "run", "k").Version, 4)
+	// An equal value is a change too: somebody has claimed the record.
+	equal(t, "version of an equal value", put(t, e.Store, "run", "k", 4, "3"), 5)
+
+	equal(t, "version of a third record", put(t, e.Store, "run", "third", 0, ""), 1)
+	b := runstore.NewBatch("run", runstore.AtVersion("k", 5))
+	b.Put("third", nil)
+	b.Delete("other")
+	b.Put("k", []byte("again"))
+	b.Delete("never was")
+	equal(t, "versions in the order of the writes", committed(t, e.Store, b).Versions, []runstore.Version{2, 0, 6, 0})
+}
+
+func conflictTells(t T, e *Env) {
+	e.Create(t, "run")
+	for n := range runstore.Version(3) {
+		put(t, e.Store, "run", "k", n, "")
+	}
+	put(t, e.Store, "run", "other", 0, "")
+	for _, test := range []struct {
+		key     runstore.RecordKey
+		guards  []runstore.Guard
+		want    runstore.Version
+		current runstore.Version
+	}{
+		{"k", []runstore.Guard{runstore.AtVersion("k", 2)}, 2, 3},
+		{"k", []runstore.Guard{runstore.AtVersion("k", 4)}, 4, 3},
+		{"k", []runstore.Guard{runstore.AtVersion("k", 0)}, 0, 3},
+		{"absent", []runstore.Guard{runstore.AtVersion("absent", 1)}, 1, 0},
+		{"k", []runstore.Guard{runstore.AtVersion("other", 1), runstore.AtVersion("absent", 0), runstore.AtVersion("k", 1)}, 1, 3},
+	} {
+		b := runstore.NewBatch("run", test.guards[0], test.guards[1:]...)
+		b.Put("k", []byte("refused"))
+		_, err := e.Store.Commit(t.Context(), b)
+		var conflict *runstore.ConflictError
+		if !errors.As(err, &conflict) {
+			t.Errorf("guards %v: got error %v, want a ConflictError", test.guards, err)
+			continue
+		}
+		equal(t, fmt.Sprintf("conflict of guards %v", test.guards), *conflict, runstore.ConflictError{
+			Guard: "version", Key: test.key, Want: test.want, Current: test.current, NextSeq: conflict.NextSeq, Status: conflict.Status,
+		})
+	}
+	equal(t, "value after the refusals", string(record(t, e.Store, "run", "k").Value), "")
+}
+
+func oneCreator(t T, e *Env) {
+	const contenders, rounds = 6, 6
+	e.Create(t, "run")
+	stores := e.handles(t, contenders)
+	for round := range rounds {
+		key := runstore.RecordKey(fmt.Sprintf("key-%d", round))
+		won := make(chan int, contenders)
+		together(t, contenders, func(i int) error {
+			b := runstore.NewBatch("run", runstore.AtVersion(key, 0))
+			b.Put(key, fmt.Append(nil, i))
+			done, err := stores[i].Commit(t.Context(), b)
+			if err == nil {
+				won <- i
+				if done.Versions[0] != 1 {
+					return fmt.Errorf("the winner made version %d, want 1", done.Versions[0])
+				}
+				return nil
+			}
+			var conflict *runstore.ConflictError
+			if !errors.As(err, &conflict) || conflict.Key != key || conflict.Current != 1 {
+				return fmt.Errorf("a loser got %w, want a conflict at version 1", err)
+			}
+			return nil
+		})
+		if len(won) != 1 {
+			t.Fatalf("round %d: %d contenders created the record, want 1", round, len(won))
+		}
+		equal(t, "value", string(record(t, e.Store, "run", key).Value), fmt.Sprint(<-won))
+	}
+}
+
+// noLostUpdate lets contenders count in one record, each by reading it and
+// writing at the version that it read.
+func noLostUpdate(t T, e *Env) {
+	const contenders, each = 4, 15
+	e.Create(t, "run")
+	put(t, e.Store, "run", "count", 0, "0")
+	stores := e.handles(t, contenders)
+	together(t, contenders, func(i int) error {
+		s := stores[i]
+		for n := 0; n < each; {
+			found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"count"}})
+			if err != nil {
+				return err
+			}
+			var count int
+			if _, err := fmt.Sscan(string(found[0].Value), &count); err != nil {
+				return err
+			}
+			b := runstore.NewBatch("run", runstore.AtVersion("count", found[0].Version))
+			b.Put("count", fmt.Append(nil, count+1))
+			switch _, err := s.Commit(t.Context(), b); {
+			case err == nil:
+				n++
+			case !errors.Is(err, runstore.ErrConflict):
+				return err
+			}
+		}
+		return nil
+	})
+	end := record(t, e.Store, "run", "count")
+	equal(t, "count", string(end.Value), fmt.Sprint(contenders*each))
+	equal(t, "version", end.Version, contenders*each+1)
+}
+
+func madeAnew(t T, e *Env) {
+	e.Create(t, "run")
+	other := e.Reopen(t)
+	var last runstore.Version
+	for round := range 3 {
+		made := put(t, e.Store, "run", "k", 0, "made")
+		if made <= last {
+			t.Fatalf("round %d: the record made anew is at version %d, its predecessor reached %d", round, made, last)
+		}
+		last = put(t, other, "run", "k", made, "claimed")
+		equal(t, "the next version", last, made+1)
+		remove(t, e.Store, "run", "k", last)
+		equal(t, "version of a deleted record", record(t, other, "run", "k").Version, 0)
+	}
+	// One batch cannot shorten the way: another record's deletion counts for it alone.
+	made := put(t, other, "run", "k", 0, "made")
+	for stale := runstore.Version(1); stale <= last; stale++ {
+		b := runstore.NewBatch("run", runstore.AtVersion("k", stale))
+		b.Put("k", []byte("stale"))
+		_, err := e.Store.Commit(t.Context(), b)
+		Refused(t, fmt.Sprintf("a claim on version %d of a record that was deleted since", stale), err, runstore.ErrConflict)
+	}
+	equal(t, "the record", string(record(t, other, "run", "k").Value), "made")
+	equal(t, "its version", record(t, other, "run", "k").Version, made)
+}
+
+func versionsOverPurge(t T, e *Env) {
+	e.Create(t, "run")
+	var last runstore.Version
+	for range 3 {
+		last = put(t, e.Store, "run", "k", last, "old")
+	}
+	put(t, e.Store, "run", "deleted", 0, "old")
+	remove(t, e.Store, "run", "deleted", 1)
+	b := runstore.NewBatch("run", runstore.AtVersion("k", last))
+	b.Purge = true
+	committed(t, e.Store, b)
+	e.Create(t, "run")
+	other := e.Reopen(t)
+	for _, key := range []runstore.RecordKey{"k", "deleted"} {
+		if made := put(t, other, "run", key, 0, "new"); key == "k" && made <= last || made <= 1 {
+			t.Errorf("after the purge record %q begins at version %d, the purged one reached %d", key, made, last)
+		}
+		b := runstore.NewBatch("run", runstore.AtVersion(key, 1))
+		b.Put(key, []byte("stale"))
+		_, err := e.Store.Commit(t.Context(), b)
+		Refused(t, fmt.Sprintf("a claim on record %q of the purged run", key), err, runstore.ErrConflict)
+		equal(t, "the record", string(record(t, other, "run", key).Value), "new")
+	}
+}
