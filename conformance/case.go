@@ -74,6 +74,8 @@ func Cases() []Case {
 		journalCases(),   // I5
 		readerCases(),    // I6
 		onceCases(),      // I8
+		indexCases(),     // I9
+		runnableCases(),  // I9
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

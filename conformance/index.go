@@ -1,0 +1,286 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// indexCases prove I9 of the queues in which records are placed: what was
+// acknowledged is found, and what is no longer true is never returned.
+func indexCases() []Case {
+	return []Case{
+		{Guarantee: "I9", Name: "entries-come-in-order", Run: entriesInOrder},
+		{Guarantee: "I9", Name: "a-scan-ends-at-its-bound", Run: untilInclusive},
+		{Guarantee: "I9", Name: "what-is-due-is-judged-by-the-store-clock", Run: dueByStoreClock},
+		{Guarantee: "I9", Name: "an-entry-carries-its-record", Run: entryCarriesRecord},
+		{Guarantee: "I9", Name: "replaced-places-vanish", Run: replacedPlaces},
+		{Guarantee: "I9", Name: "pages-join-without-gap-or-repeat", Run: indexPages},
+		{Guarantee: "I9", Name: "a-scan-meets-what-stays-while-others-come-and-go", Run: scanUnderChange},
+		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found", Run: acknowledgedFound},
+		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedStall}, Run: heldOpenFound},
+		{Guarantee: "I9", Name: "stale-entries-are-never-returned", Run: noStaleEntries},
+	}
+}
+
+// place puts a record into one index at a time.
+func place(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, name runstore.IndexName, at runstore.When) {
+	t.Helper()
+	b := runstore.NewBatch(id, runstore.Unguarded("test"))
+	b.Put(key, []byte(key), runstore.Place{Index: name, At: at})
+	committed(t, s, b)
+}
+
+// scan returns the keys that one page of a query holds.
+func scan(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RecordKey {
+	t.Helper()
+	if q.Limit == 0 {
+		q.Limit = runstore.MaxPage
+	}
+	page, err := s.ScanIndex(t.Context(), q)
+	if err != nil {
+		t.Fatalf("scan %+v: %v", q, err)
+	}
+	var keys []runstore.RecordKey
+	for _, entry := range page {
+		keys = append(keys, entry.Record.Key)
+	}
+	return keys
+}
+
+func entriesInOrder(t T, e *Env) {
+	base := e.Now(t).Add(-time.Hour)
+	e.Create(t, "one")
+	e.Create(t, "two")
+	want := make([]runstore.RecordKey, 8)
+	for _, i := range []int{5, 2, 7, 0, 3, 6, 1, 4} {
+		want[i] = runstore.RecordKey(fmt.Sprintf("at-%d", i))
+		place(t, e.Store, []runstore.RunID{"one", "two"}[i%2], want[i], "queue", runstore.At(base.Add(time.Duration(i)*time.Microsecond)))
+	}
+	// Equal times are ordered by the time of the write, whatever the run or key.
+	for i, key := range []runstore.RecordKey{"z", "a", "m"} {
+		e.Elapse(t, time.Millisecond)
+		place(t, e.Store, []runstore.RunID{"two", "one"}[i%2], key, "queue", runstore.At(base.Add(time.Minute)))
+		want = append(want, key)
+	}
+	other := e.Reopen(t)
+	equal(t, "order", scan(t, other, runstore.IndexQuery{Index: "queue"}), want)
+	slices.Reverse(want)
+	equal(t, "order, newest first", scan(t, other, runstore.IndexQuery{Index: "queue", Newest: true}), want)
+	equal(t, "another index", scan(t, other, runstore.IndexQuery{Index: "queue2", Until: runstore.EndOfTime}), nil)
+	equal(t, "the beginning of its name", scan(t, other, runstore.IndexQuery{Index: "queu", Until: runstore.EndOfTime}), nil)
+	// Written again at the same time, a record stands behind those written before.
+	e.Elapse(t, time.Millisecond)
+	place(t, e.Store, "two", "z", "queue", runstore.At(base.Add(time.Minute)))
+	equal(t, "the last ones, after one was written again",
+		scan(t, other, runstore.IndexQuery{Index: "queue", Newest: true, Limit: 3}), []runstore.RecordKey{"z", "m", "a"})
+}
+
+func untilInclusive(t T, e *Env) {
+	base := e.Now(t).Add(time.Hour)
+	e.Create(t, "run")
+	for i := range 3 {
+		place(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i)*time.Second)))
+	}
+	type keys = []runstore.RecordKey
+	for _, test := range []struct {
+		until  time.Time
+		newest bool
+		want   keys
+	}{
+		{time.Time{}, false, nil},
+		{base.Add(-runstore.TimePrecision), false, nil},
+		{base, false, keys{"0"}},
+		{base.Add(2*time.Second - runstore.TimePrecision), false, keys{"0", "1"}},
+		{base.Add(2*time.Second - runstore.TimePrecision), true, keys{"1", "0"}},
+		{base.Add(2 * time.Second), false, keys{"0", "1", "2"}},
+		{base.Add(2 * time.Second).In(time.FixedZone("far", 14*3600)), false, keys{"0", "1", "2"}},
+		{runstore.EndOfTime, true, keys{"2", "1", "0"}},
+	} {
+		equal(t, fmt.Sprintf("until %v", test.until),
+			scan(t, e.Store, runstore.IndexQuery{Index: "queue", Until: test.until, Newest: test.newest}), test.want)
+	}
+	place(t, e.Store, "run", "never", "queue", runstore.At(runstore.EndOfTime))
+	equal(t, "the end of time", len(scan(t, e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime})), 4)
+}
+
+func dueByStoreClock(t T, e *Env) {
+	wait := e.ShortTTL()
+	e.Create(t, "run")
+	place(t, e.Store, "run", "now", "queue", runstore.After(0))
+	place(t, e.Store, "run", "soon", "queue", runstore.After(wait))
+	place(t, e.Store, "run", "later", "queue", runstore.After(24*time.Hour))
+	entries := queue(t, e.Store, "queue")
+	if len(entries) != 3 {
+		t.Fatalf("%d entries, want 3", len(entries))
+	}
+	for i, after := range []time.Duration{0, wait, 24 * time.Hour} {
+		equal(t, fmt.Sprintf("time of %q", entries[i].Record.Key), entries[i].At, entries[i].Record.Updated.Time.Add(after))
+	}
+	// What is due may come while the case looks; what is not due must not.
+	due := scan(t, e.Store, runstore.IndexQuery{Index: "queue"})
+	if len(due) != 1 && e.Now(t).Before(entries[1].At) {
+		t.Errorf("due are %q, want what was due at once alone", due)
+	}
+	e.Elapse(t, wait)
+	equal(t, "due after the wait", scan(t, e.Store, runstore.IndexQuery{Index: "queue"}), []runstore.RecordKey{"now", "soon"})
+}
+
+func entryCarriesRecord(t T, e *Env) {
+	e.Create(t, "run")
+	for n := range 3 {
+		b := runstore.NewBatch("run", runstore.AtVersion("k", runstore.Version(n)))
+		b.Append("event", nil)
+		b.Put("k", fmt.Append(nil, "value ", n), runstore.Place{Index: "one", At: runstore.After(0)},
+			runstore.Place{Index: "two", At: runstore.After(time.Second)},
+			runstore.Place{Index: "three \x00\xff", At: runstore.After(time.Minute)},
+			runstore.Place{Index: "four", At: runstore.After(time.Hour)})
+		done := committed(t, e.Store, b)
+		want := record(t, e.Store, "run", "k")
+		equal(t, "version", want.Version, runstore.Version(n+1))
+		for name, after := range map[runstore.IndexName]time.Duration{"one": 0, "two": time.Second, "three \x00\xff": time.Minute, "four": time.Hour} {
+			entries := queue(t, e.Store, name)
+			if len(entries) != 1 {
+				t.Fatalf("index %q holds %d entries, want 1", name, len(entries))
+			}
+			got := entries[0]
+			equal(t, "record in "+string(name), got.Record, want)
+			equal(t, "time in "+string(name), got.At, done.Time.Add(after))
+			equal(t, "run in "+string(name), got.Run, "run")
+			equal(t, "head in "+string(name), got.Head, runstore.Run{})
+			if got.Cursor == "" {
+				t.Errorf("an entry of %q has no cursor", name)
+			}
+		}
+	}
+}
+
+func replacedPlaces(t T, e *Env) {
+	e.Create(t, "run")
+	now := runstore.After(0)
+	steps := []struct {
+		name   string
+		places []runstore.Place
+		remove bool
+		want   string
+	}{
+		{name: "placed", places: []runstore.Place{{Index: "a", At: now}, {Index: "b", At: now}}, want: "ab"},
+		{name: "moved", places: []runstore.Place{{Index: "c", At: now}, {Index: "b", At: now}}, want: "bc"},
+		{name: "put without a place", want: ""},
+		{name: "placed again", places: []runstore.Place{{Index: "a", At: now}}, want: "a"},
+		{name: "deleted", remove: true, want: ""},
+		{name: "made anew", places: []runstore.Place{{Index: "b", At: now}}, want: "b"},
+		{name: "purged", want: ""},
+		{name: "made anew after the purge", want: ""},
+	}
+	other := e.Reopen(t)
+	for _, step := range steps {
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		switch {
+		case step.name == "made anew after the purge":
+			e.Create(t, "run")
+			b.Put("k", nil)
+		case step.name == "purged":
+			b.Purge = true
+		case step.remove:
+			b.Delete("k")
+		default:
+			b.Put("k", []byte(step.name), step.places...)
+		}
+		committed(t, e.Store, b)
+		got := ""
+		for _, name := range []runstore.IndexName{"a", "b", "c"} {
+			for _, entry := range queue(t, other, name) {
+				got += string(name)
+				equal(t, step.name+": value", string(entry.Record.Value), step.name)
+			}
+		}
+		equal(t, step.name+": the indexes that hold the record", got, step.want)
+	}
+}
+
+// acknowledgedFound looks for each entry as soon as its batch was acknowledged,
+// from another handle, while others write.
+func acknowledgedFound(t T, e *Env) {
+	const writers, each = 4, 15
+	ctx := t.Context()
+	random := seeded(t)
+	base := e.Now(t)
+	stores := e.handles(t, writers)
+	for i := range writers {
+		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
+	}
+	together(t, writers, func(i int) error {
+		pick := random(i)
+		for n := range each {
+			key := runstore.RecordKey(fmt.Sprintf("%d/%d", i, n))
+			b := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", pick.IntN(writers))), runstore.Unguarded("test"))
+			b.Put(key, nil, runstore.Place{Index: "all", At: runstore.At(base.Add(time.Duration(pick.IntN(1e6)) * time.Microsecond))})
+			if _, err := stores[i].Commit(ctx, b); err != nil {
+				return err
+			}
+			q := runstore.IndexQuery{Index: "all", Until: runstore.EndOfTime, Limit: 10 + n, Newest: n%2 == 0}
+			entries, err := collect(runstore.Entries(ctx, stores[(i+1)%writers], q))
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(entries, func(entry runstore.IndexEntry) bool { return entry.Record.Key == key }) {
+				return fmt.Errorf("the entry of %q was acknowledged and is not among the %d that a scan found", key, len(entries))
+			}
+		}
+		return nil
+	})
+	equal(t, "entries", len(queue(t, e.Store, "all")), writers*each)
+}
+
+func heldOpenFound(t T, e *Env) {
+	const writers, rounds = 6, 4
+	ctx := t.Context()
+	base := e.Now(t)
+	stores := e.handles(t, writers)
+	for i := range writers {
+		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
+	}
+	known := map[runstore.RecordKey]bool{}
+	check := func(when string) {
+		t.Helper()
+		found := map[runstore.RecordKey]int{}
+		for _, entry := range queue(t, e.Store, "all") {
+			found[entry.Record.Key]++
+		}
+		for key := range known {
+			if found[key] != 1 {
+				t.Errorf("%s: acknowledged %q is found %d times", when, key, found[key])
+			}
+		}
+	}
+	for round := range rounds {
+		resume := stalled(t, e)
+		var wg sync.WaitGroup
+		errs := make([]error, writers)
+		for i, s := range stores {
+			wg.Go(func() {
+				b := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", i)), runstore.Unguarded("test"))
+				// Earlier than what is there, so that a scan has passed the place.
+				b.Put(runstore.RecordKey(fmt.Sprintf("%d/%d", round, i)), nil,
+					runstore.Place{Index: "all", At: runstore.At(base.Add(-time.Duration(round*writers+i) * time.Second))})
+				_, errs[i] = s.Commit(ctx, b)
+			})
+		}
+		for range 5 {
+			check(fmt.Sprintf("round %d, with commits held open", round))
+		}
+		resume()
+		wg.Wait()
+		for i, err := range errs {
+			if err != nil {
+				t.Fatalf("round %d: writer %d: %v", round, i, err)
+			}
+			known[runstore.RecordKey(fmt.Sprintf("%d/%d", round, i))] = true
+		}
+		check(fmt.Sprintf("round %d, after the commits", round))
+	}
+}

@@ -1,0 +1,280 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// runnableCases prove I9 of the indexes that the store keeps by itself.
+func runnableCases() []Case {
+	return []Case{
+		{Guarantee: "I9", Name: "runs-are-listed-by-creation", Run: runsByCreation},
+		{Guarantee: "I9", Name: "purged-runs-are-not-listed", Run: runsPurged},
+		{Guarantee: "I9", Name: "a-run-is-runnable-when-it-says-so", Run: runnableWhen},
+		{Guarantee: "I9", Name: "a-live-lease-hides-a-runnable-run", Run: runnableLease},
+		{Guarantee: "I9", Name: "an-abandoned-run-becomes-runnable", Run: runnableAbandoned},
+		{Guarantee: "I9", Name: "runnable-runs-come-in-order-and-in-pages", Run: runnablePages},
+		{Guarantee: "I9", Name: "no-runnable-run-is-lost-among-concurrent-drivers", Run: runnableDrivers},
+	}
+}
+
+// heads returns the ids that a query over runs finds, and checks that each entry
+// carries its run.
+func heads(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
+	t.Helper()
+	var ids []runstore.RunID
+	for _, entry := range every(t, fmt.Sprintf("scan of %q", q.Index), runstore.Entries(t.Context(), s, q)) {
+		ids = append(ids, entry.Run)
+		at := entry.Head.CreatedAt
+		if q.Index == runstore.IndexRunnable {
+			at = entry.Head.RunnableAt
+		}
+		if entry.Head.ID != entry.Run || !entry.At.Equal(at) || entry.Record.Version != 0 {
+			t.Errorf("entry of run %q at %v carries head %+v and record %+v", entry.Run, entry.At, entry.Head, entry.Record)
+		}
+	}
+	return ids
+}
+
+func runsByCreation(t T, e *Env) {
+	const runs = 9
+	want := make([]runstore.RunID, runs)
+	for i := range want {
+		want[i] = runstore.RunID(fmt.Sprintf("run-%d", (i*5)%runs)) // not in the order of the ids
+		spec := runstore.RunSpec{ID: want[i], Status: runstore.Status(i)}
+		if i%2 == 0 {
+			spec.Writes.Put(runstore.SummaryKey, []byte("summary of "+want[i]))
+		}
+		if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		e.Elapse(t, time.Millisecond)
+	}
+	other := e.Reopen(t)
+	for _, limit := range []int{2, 100} {
+		equal(t, "by creation", heads(t, other, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: limit}), want)
+		newest := slices.Clone(want)
+		slices.Reverse(newest)
+		equal(t, "newest first", heads(t, other, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: limit, Newest: true}), newest)
+	}
+	// What happens to a run does not move it, and shows at once.
+	lease := e.Acquire(t, e.Store, want[3], "owner")
+	b := runstore.NewBatch(want[3], lease.Fence())
+	everything(&b.Writes, "changed", 77)
+	committed(t, e.Store, b)
+	entries := queue(t, other, runstore.IndexRuns)
+	equal(t, "the changed run as listed", entries[3].Head, e.Get(t, want[3]))
+	equal(t, "its summary", string(entries[3].Head.Summary.Value), "changed")
+	equal(t, "another's summary", string(entries[2].Head.Summary.Value), "summary of "+string(want[2]))
+	until := entries[4].Head.CreatedAt
+	equal(t, "created until then", heads(t, other, runstore.IndexQuery{Index: runstore.IndexRuns, Until: until}), want[:5])
+	equal(t, "created before", heads(t, other, runstore.IndexQuery{Index: runstore.IndexRuns, Until: until.Add(-runstore.TimePrecision)}), want[:4])
+}
+
+func runsPurged(t T, e *Env) {
+	for _, id := range []runstore.RunID{"a", "b", "c"} {
+		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.After(0)}); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		e.Elapse(t, time.Millisecond)
+	}
+	b := runstore.NewBatch("b", runstore.InStatus(0))
+	b.Purge = true
+	committed(t, e.Store, b)
+	for _, name := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable} {
+		equal(t, "index "+string(name), heads(t, e.Store, runstore.IndexQuery{Index: name}), []runstore.RunID{"a", "c"})
+	}
+	e.Create(t, "b") // made anew, and as new: the last, and not runnable
+	equal(t, "runs", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRuns}), []runstore.RunID{"a", "c", "b"})
+	equal(t, "runnable", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRunnable}), []runstore.RunID{"a", "c"})
+}
+
+// shows fails the case unless the run is in the runnable index, or is not.
+func shows(t T, s runstore.RunStore, what string, id runstore.RunID, until time.Time, want bool) {
+	t.Helper()
+	found := heads(t, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: until})
+	if got := slices.Contains(found, id); got != want {
+		t.Errorf("%s: the run is runnable: %t, want %t", what, got, want)
+	}
+}
+
+func runnableWhen(t T, e *Env) {
+	now := time.Time{} // as the bound of a scan
+	other := e.Reopen(t)
+	e.Create(t, "run")
+	shows(t, other, "a run made without a time", "run", runstore.EndOfTime, false)
+	set := func(when runstore.When, status runstore.Status) {
+		t.Helper()
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Runnable = when
+		b.Status = &status
+		committed(t, e.Store, b)
+		equal(t, "status", e.Get(t, "run").Status, status)
+	}
+	set(runstore.After(0), 1)
+	shows(t, other, "runnable at once", "run", now, true)
+	set(runstore.Never(), 2)
+	shows(t, other, "never", "run", runstore.EndOfTime, false)
+	equal(t, "runnable at, never", e.Get(t, "run").RunnableAt, now)
+	at := e.Now(t).Add(time.Hour)
+	set(runstore.At(at), 3)
+	shows(t, other, "in an hour, now", "run", now, false)
+	shows(t, other, "in an hour, just before", "run", at.Add(-runstore.TimePrecision), false)
+	shows(t, other, "in an hour, then", "run", at, true)
+	e.Append(t, e.Store, e.Acquire(t, e.Store, "run", "owner"), "event")
+	equal(t, "a batch that says nothing of it leaves the time", e.Get(t, "run").RunnableAt, at)
+	set(runstore.At(at.Add(-2*time.Hour)), 4)
+	shows(t, other, "since an hour, but held", "run", now, false)
+	set(runstore.After(e.ShortTTL()), 5)
+	e.Elapse(t, e.ShortTTL())
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Release = true
+	committed(t, e.Store, b)
+	shows(t, other, "due and free", "run", now, true)
+}
+
+func runnableLease(t T, e *Env) {
+	ctx := t.Context()
+	now := time.Time{}
+	other := e.Reopen(t)
+	if _, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: "run", Runnable: runstore.After(0)}); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	shows(t, other, "free", "run", now, true)
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	hidden := func(what string, expires time.Time) {
+		t.Helper()
+		shows(t, other, what+", now", "run", now, false)
+		shows(t, other, what+", just before it expires", "run", expires.Add(-runstore.TimePrecision), false)
+		shows(t, other, what+", when it expires", "run", expires, true)
+		shows(t, other, what+", at the end of time", "run", runstore.EndOfTime, true)
+	}
+	hidden("held", lease.ExpiresAt)
+	renewed, err := e.Store.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
+	if err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+	hidden("renewed", renewed.ExpiresAt)
+	letGo(t, e.Store, lease)
+	shows(t, other, "released", "run", now, true)
+	created, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: "held", Runnable: runstore.After(0), Lease: &runstore.LeaseSpec{Owner: "owner", TTL: TTL}})
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	shows(t, other, "created held", "held", now, false)
+	shows(t, other, "created held, when it expires", "held", created.Lease.ExpiresAt, true)
+	req := acquire("run", "second", TTL)
+	req.Writes.Runnable = runstore.Never()
+	second := hold(t, e.Store, req)
+	shows(t, other, "taken and said to want no driver", "run", runstore.EndOfTime, false)
+	end := runstore.ReleaseRequest{Fence: second.Fence()}
+	end.Writes.Runnable = runstore.After(0)
+	if _, err := e.Store.ReleaseLease(ctx, end); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	shows(t, other, "released and said to want a driver", "run", now, true)
+}
+
+func runnableAbandoned(t T, e *Env) {
+	ctx := t.Context()
+	now := time.Time{}
+	other := e.Reopen(t)
+	if _, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: "run", Runnable: runstore.After(0)}); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	lease := hold(t, e.Store, acquire("run", "owner", e.ShortTTL()))
+	e.Elapse(t, e.ShortTTL())
+	shows(t, other, "expired", "run", now, true)
+	entries := queue(t, other, runstore.IndexRunnable)
+	equal(t, "the holder that left it", entries[0].Head.Holder.Owner, "owner")
+	// Nobody took over, and the holder comes back.
+	if _, err := e.Store.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}); err != nil {
+		t.Fatalf("late renewal: %v", err)
+	}
+	shows(t, other, "renewed late", "run", now, false)
+	letGo(t, e.Store, lease)
+	hold(t, e.Store, acquire("run", "second", e.ShortTTL()))
+	e.Elapse(t, e.ShortTTL())
+	shows(t, other, "expired again", "run", now, true)
+	hold(t, other, acquire("run", "third", TTL))
+	shows(t, other, "taken over", "run", now, false)
+}
+
+func runnablePages(t T, e *Env) {
+	const runs = 17
+	base := e.Now(t).Add(-time.Hour)
+	want := make([]runstore.RunID, runs)
+	for i := range runs {
+		n := (i * 7) % runs
+		want[n] = runstore.RunID(fmt.Sprintf("run-%d", i))
+		spec := runstore.RunSpec{ID: want[n], Runnable: runstore.At(base.Add(time.Duration(n) * time.Second))}
+		if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+	}
+	// A run that is driven is passed over, not an end of the page.
+	e.Acquire(t, e.Store, want[4], "owner")
+	want = slices.Delete(want, 4, 5)
+	for _, limit := range []int{1, 3, 100} {
+		q := runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: limit}
+		equal(t, fmt.Sprintf("pages of %d", limit), heads(t, e.Store, q), want)
+		newest := slices.Clone(want)
+		slices.Reverse(newest)
+		q.Newest = true
+		equal(t, fmt.Sprintf("pages of %d, newest first", limit), heads(t, e.Store, q), newest)
+	}
+}
+
+// runnableDrivers lets drivers find runs by the index alone, drive each a few
+// steps, and leave it. Every run must come to its end.
+func runnableDrivers(t T, e *Env) {
+	const runs, drivers, steps = 6, 3, 3
+	ctx := t.Context()
+	for i := range runs {
+		if _, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("run-", i)), Runnable: runstore.After(0)}); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+	}
+	stores := e.handles(t, drivers)
+	together(t, drivers, func(i int) error {
+		s := stores[i]
+		for {
+			entries, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: runs})
+			if err != nil {
+				return err
+			}
+			for _, entry := range entries {
+				lease, err := s.AcquireLease(ctx, acquire(entry.Run, runstore.Owner(fmt.Sprint("driver-", i)), TTL))
+				if err != nil {
+					if runstore.KindOf(err) == runstore.ErrLeaseHeld {
+						continue
+					}
+					return err
+				}
+				end := runstore.ReleaseRequest{Fence: lease.Fence()}
+				end.Writes.Append("step", nil)
+				if entry.Head.LastSeq+1 >= steps {
+					end.Writes.Runnable = runstore.Never()
+				}
+				if _, err := s.ReleaseLease(ctx, end); err != nil {
+					return err
+				}
+			}
+			if len(entries) == 0 {
+				// Nothing is runnable: all are done, or the rest is held by the other drivers.
+				all, err := collect(runstore.Entries(ctx, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime}))
+				if err != nil || len(all) == 0 {
+					return err
+				}
+			}
+		}
+	})
+	for i := range runs {
+		if run := e.Get(t, runstore.RunID(fmt.Sprint("run-", i))); run.LastSeq < steps || !run.RunnableAt.IsZero() {
+			t.Errorf("%q was left at step %d of %d, runnable at %v", run.ID, run.LastSeq, steps, run.RunnableAt)
+		}
+	}
+}
