@@ -76,6 +76,7 @@ func Cases() []Case {
 		onceCases(),      // I8
 		indexCases(),     // I9
 		runnableCases(),  // I9
+		fenceCases(),     // I3
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

@@ -1,0 +1,200 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A zombie is a holder that was paused, lost its lease meanwhile and does not
+// know. Every way it has to write is tried, after every way to lose the lease.
+
+// zombieWrite is one way of writing under a lease.
+type zombieWrite struct {
+	name  string
+	needs []Need
+	do    func(t T, s runstore.RunStore, old runstore.Lease, req runstore.AcquireRequest) error
+}
+
+// fencedBatch makes a zombieWrite of one batch's writes.
+func fencedBatch(name string, fill func(b *runstore.Batch)) zombieWrite {
+	return zombieWrite{name: name, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+		b := runstore.NewBatch(old.Run, old.Fence())
+		fill(&b)
+		_, err := s.Commit(t.Context(), b)
+		return err
+	}}
+}
+
+func zombieWrites() []zombieWrite {
+	status := runstore.Status(66)
+	return []zombieWrite{
+		fencedBatch("append", func(b *runstore.Batch) { b.Append("zombie", []byte("zombie")) }),
+		fencedBatch("new-record", func(b *runstore.Batch) { b.Put("zombie", []byte("zombie")) }),
+		fencedBatch("record-put", func(b *runstore.Batch) { b.Put("claim", []byte("zombie")) }),
+		fencedBatch("record-delete", func(b *runstore.Batch) { b.Delete("plain") }),
+		fencedBatch("summary-put", func(b *runstore.Batch) { b.Put(runstore.SummaryKey, []byte("zombie")) }),
+		fencedBatch("index-place", func(b *runstore.Batch) {
+			b.Put("zombie", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+		}),
+		fencedBatch("index-removal", func(b *runstore.Batch) { b.Put("claim", []byte("one")) }),
+		fencedBatch("status", func(b *runstore.Batch) { b.Status = &status }),
+		fencedBatch("runnable-time", func(b *runstore.Batch) { b.Runnable = runstore.Never() }),
+		fencedBatch("releasing-batch", func(b *runstore.Batch) { b.Release = true }),
+		fencedBatch("purge", func(b *runstore.Batch) { b.Purge = true }),
+		fencedBatch("empty-batch", func(*runstore.Batch) {}),
+		fencedBatch("whole-batch", func(b *runstore.Batch) {
+			b.ID = "zombie"
+			b.Append("zombie", []byte("zombie"))
+			b.Put("claim", []byte("zombie"), runstore.Place{Index: "queue", At: runstore.After(0)})
+			b.Delete("plain")
+			b.Status = &status
+			b.Runnable = runstore.After(0)
+			b.Release = true
+		}),
+		{name: "renewal", do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+			return renew(t, s, old, 4*TTL)
+		}},
+		{name: "release", do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+			return release(t, s, old)
+		}},
+		{name: "release-with-writes", do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+			req := runstore.ReleaseRequest{Fence: old.Fence()}
+			req.Writes.Append("zombie", []byte("zombie"))
+			req.Writes.Status = &status
+			_, err := s.ReleaseLease(t.Context(), req)
+			return err
+		}},
+		{name: "repeated-acquire", do: func(t T, s runstore.RunStore, _ runstore.Lease, req runstore.AcquireRequest) error {
+			req.Writes.Append("zombie", []byte("zombie"))
+			_, err := s.AcquireLease(t.Context(), req)
+			return err
+		}},
+		{name: "multi-run-commit", needs: []Need{NeedMulti}, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+			// A sound batch for another run comes first: it must not be applied either.
+			neighbour := runstore.NewBatch("neighbour", runstore.Unguarded("test"))
+			neighbour.Append("zombie", []byte("zombie"))
+			_, err := s.(runstore.MultiCommitter).CommitMulti(t.Context(), []runstore.Batch{neighbour, appending(old, "zombie")})
+			return err
+		}},
+	}
+}
+
+// leaseLoss is a way to lose a lease: it returns the grant that came after.
+type leaseLoss struct {
+	name  string
+	short bool // the lost lease has the short TTL
+	lose  func(t T, e *Env, s runstore.RunStore, old runstore.Lease, next runstore.AcquireRequest) runstore.Lease
+}
+
+func leaseLosses() []leaseLoss {
+	return []leaseLoss{
+		{"taken-over-at-expiry", true,
+			func(t T, e *Env, s runstore.RunStore, _ runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
+				e.expire(t)
+				return hold(t, s, next)
+			}},
+		{"preempted", false,
+			func(t T, _ *Env, s runstore.RunStore, _ runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
+				next.Preempt = "test"
+				return hold(t, s, next)
+			}},
+		{"released-by-a-copy-of-itself", false,
+			func(t T, _ *Env, s runstore.RunStore, old runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
+				letGo(t, s, old)
+				return hold(t, s, next)
+			}},
+	}
+}
+
+// zombieCases are one case per way to write, and those of writes in flight.
+func zombieCases() []Case {
+	var all []Case
+	for _, w := range zombieWrites() {
+		all = append(all, Case{Guarantee: "I3", Name: "zombie-" + w.name + "-is-refused", Needs: w.needs,
+			Run: func(t T, e *Env) { zombie(t, e, w) }})
+	}
+	return append(all, flightCases()...)
+}
+
+// zombie plays one story on two runs: with a zombie that wakes up again and
+// again, and without. Afterwards the two runs are alike, byte for byte.
+func zombie(t T, e *Env, w zombieWrite) {
+	e.Create(t, "neighbour")
+	for _, l := range leaseLosses() {
+		haunted := zombieStory(t, e, runstore.RunID("haunted-"+l.name), l, &w)
+		twin := zombieStory(t, e, runstore.RunID("twin-"+l.name), l, nil)
+		same(t, fmt.Sprintf("a zombie's %s, %s,", w.name, l.name), twin, haunted)
+	}
+	if events := journal(t, e.Store, "neighbour"); len(events) != 0 {
+		t.Errorf("the zombie wrote to another run: %s", told(events))
+	}
+	for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime}) {
+		if err != nil {
+			t.Fatalf("scan: %v", err)
+		}
+		if entry.Record.Key != "claim" {
+			t.Errorf("the queue holds %q of %q, which no current holder placed there", entry.Record.Key, entry.Run)
+		}
+	}
+}
+
+// zombieStory lets a run be driven by one holder and then by another, with or
+// without a zombie, and returns what became of the run.
+func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) string {
+	t.Helper()
+	spec := runstore.RunSpec{ID: id, Status: 1, Runnable: runstore.After(TTL)}
+	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	former, successor := e.Reopen(t), e.Reopen(t)
+	first := acquire(id, "old", TTL)
+	if l.short {
+		first.TTL = e.ShortTTL()
+	}
+	old := hold(t, former, first)
+	b := appending(old, "begun")
+	b.Put("claim", []byte("one"), runstore.Place{Index: "queue", At: runstore.After(0)})
+	b.Put("plain", []byte("one"))
+	b.Put(runstore.SummaryKey, []byte("one"))
+	applied(t, former, "the first holder's batch", b)
+
+	next := acquire(id, "new", TTL)
+	next.Writes.Append("test", []byte("taken over"))
+	lease := l.lose(t, e, successor, old, next)
+
+	haunt := func(when string) {
+		t.Helper()
+		if w == nil {
+			return
+		}
+		before, run := dump(t, e.Store, id, "queue", runstore.IndexRuns), e.Get(t, id)
+		for _, s := range []runstore.RunStore{former, successor} {
+			err := w.do(t, s, old, first)
+			what := fmt.Sprintf("%s: a zombie's %s %s", l.name, w.name, when)
+			if w.name == "repeated-acquire" && errors.Is(err, runstore.ErrLeaseHeld) {
+				// The store remembers the last grant only: to it, an older one is a
+				// contender.
+				heldBy(t, what, err, lease, 2*TTL)
+			} else {
+				fencedOut(t, what, err, old, run)
+			}
+		}
+		same(t, "a zombie's "+w.name+" "+when, before, dump(t, e.Store, id, "queue", runstore.IndexRuns))
+		if after := e.Get(t, id); !after.ExpiresAt.Equal(run.ExpiresAt) {
+			t.Errorf("a zombie's %s %s moved the expiry from %v to %v", w.name, when, run.ExpiresAt, after.ExpiresAt)
+		}
+	}
+	haunt("right after the takeover")
+	b = appending(lease, "went on")
+	b.Put("claim", []byte("two"), runstore.Place{Index: "queue", At: runstore.After(0)})
+	applied(t, successor, "the second holder's batch", b)
+	if err := renew(t, successor, lease, 2*TTL); err != nil {
+		t.Errorf("renewal by the second holder: %v", err)
+	}
+	haunt("after the next commit")
+	text := dump(t, e.Store, id, "queue", runstore.IndexRuns, runstore.IndexRunnable)
+	return strings.ReplaceAll(text, string(id), "run")
+}

@@ -1,0 +1,273 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// flightCases let the zombie's write be on its way when the takeover happens: no
+// check that is a step of its own survives that.
+func flightCases() []Case {
+	stall := []Need{NeedStall}
+	return []Case{
+		{Guarantee: "I3", Name: "write-in-flight-at-a-preempt-loses-or-comes-first", Needs: stall,
+			Run: func(t T, e *Env) { inFlight(t, e, false) }},
+		{Guarantee: "I3", Name: "write-in-flight-at-a-takeover-loses-or-comes-first", Needs: stall,
+			Run: func(t T, e *Env) { inFlight(t, e, true) }},
+		{Guarantee: "I3", Name: "renewal-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall,
+			Run: func(t T, e *Env) { grantInFlight(t, e, "renewal") }},
+		{Guarantee: "I3", Name: "release-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall,
+			Run: func(t T, e *Env) { grantInFlight(t, e, "release") }},
+		{Guarantee: "I3", Name: "storm-of-writers-ends-at-a-preempt",
+			Run: func(t T, e *Env) { storm(t, e, false) }},
+		{Guarantee: "I3", Name: "storm-of-late-writers-ends-at-a-takeover",
+			Run: func(t T, e *Env) { storm(t, e, true) }},
+	}
+}
+
+// underway gives writers that were just started the time to reach the engine.
+// No assertion depends on it: a writer that is slower arrives later.
+const underway = 20 * time.Millisecond
+
+// waits returns when done is closed, or after d.
+func waits(t T, done <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-t.Context().Done():
+	}
+}
+
+// meanwhile runs change while the writers are held up at the engine, and lets all
+// go when both are on their way.
+func meanwhile(t T, e *Env, writers, change func()) {
+	t.Helper()
+	resume := sync.OnceFunc(e.Stall(t))
+	t.Cleanup(resume)
+	wrote, changed := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(wrote)
+		writers()
+	}()
+	waits(t, wrote, underway)
+	go func() {
+		defer close(changed)
+		change()
+	}()
+	waits(t, changed, underway)
+	resume()
+	<-wrote
+	<-changed
+}
+
+// inFlight holds up a holder's writes at the engine until a takeover is on its
+// way too. The engine may let either through first; what it may not do is apply
+// a write of the old grant behind the new one.
+func inFlight(t T, e *Env, expired bool) {
+	const writers = 6
+	handles := e.handles(t, writers+1)
+	successor := handles[writers]
+	for round := range 3 {
+		id := runstore.RunID(fmt.Sprintf("run-%d", round))
+		e.Create(t, id)
+		first := acquire(id, "old", TTL)
+		next := preempting(id, "new", "test")
+		if expired {
+			first.TTL, next.Preempt = e.ShortTTL(), ""
+		}
+		old := hold(t, e.Store, first)
+		e.Append(t, e.Store, old, "begun")
+		if expired {
+			e.expire(t)
+		}
+		next.Writes.Append("test", []byte("taken over"))
+
+		errs := make([]error, writers)
+		var lease runstore.Lease
+		var seen []runstore.Event
+		var failed error
+		meanwhile(t, e, func() {
+			contend(writers, func(i int) {
+				b := appending(old, fmt.Sprintf("zombie %d", i))
+				b.Put(runstore.RecordKey(fmt.Sprintf("zombie %d", i)), nil)
+				_, errs[i] = handles[i].Commit(t.Context(), b)
+			})
+		}, func() {
+			if lease, failed = successor.AcquireLease(t.Context(), next); failed == nil {
+				seen, failed = successor.ReadJournal(t.Context(), id, 1, runstore.MaxPage)
+			}
+		})
+		if failed != nil {
+			t.Fatalf("round %d: takeover: %v", round, failed)
+		}
+		e.Append(t, successor, lease, "went on")
+		run := e.Get(t, id)
+		_, err := handles[0].Commit(t.Context(), appending(old, "later"))
+		fencedOut(t, "a commit after all that", err, old, run)
+
+		final := journal(t, e.Store, id)
+		nothingAfter(t, fmt.Sprintf("round %d", round), final, seen, old, lease)
+		places := map[string]int{}
+		for _, event := range final {
+			places[string(event.Data)]++
+		}
+		records, err := e.Store.ReadRecords(t.Context(), id, runstore.RecordQuery{Prefix: "zombie", Limit: 100})
+		if err != nil {
+			t.Fatalf("records: %v", err)
+		}
+		acknowledged := 0
+		for i, err := range errs {
+			name := fmt.Sprintf("zombie %d", i)
+			if err == nil {
+				acknowledged++
+			} else {
+				fencedOut(t, fmt.Sprintf("round %d: %s", round, name), err, old, runstore.Run{Token: run.Token, Holder: run.Holder})
+			}
+			if want := map[bool]int{true: 1}[err == nil]; places[name] != want {
+				t.Errorf("round %d: the answer to %s was %v, and its event is there %d times", round, name, err, places[name])
+			}
+		}
+		if len(records) != acknowledged {
+			t.Errorf("round %d: %d records of the old holder, %d batches acknowledged", round, len(records), acknowledged)
+		}
+	}
+}
+
+// nothingAfter fails the case if the final journal has a write of the old grant
+// that was not there already when the new one was returned.
+func nothingAfter(t T, what string, final, seen []runstore.Event, old, lease runstore.Lease) {
+	t.Helper()
+	taken := false
+	for i, event := range final {
+		if string(event.Data) == "taken over" && event.Token == lease.Token {
+			taken = true
+			continue
+		}
+		mine := event.Token >= lease.Token || string(event.Data) == "went on"
+		if taken && !mine {
+			t.Errorf("%s: event %d, %q of token %v, comes after the takeover by token %v", what, event.Seq, event.Data, event.Token, lease.Token)
+		}
+		if !mine && i >= len(seen) {
+			t.Errorf("%s: event %d, %q of token %v, appeared after token %v was granted; the journal then had %d events",
+				what, event.Seq, event.Data, event.Token, lease.Token, len(seen))
+		}
+		if i > 0 && event.Token < final[i-1].Token {
+			t.Errorf("%s: event %d is under token %v, after one under %v", what, event.Seq, event.Token, final[i-1].Token)
+		}
+	}
+	if !taken {
+		t.Errorf("%s: the takeover's own event is missing", what)
+	}
+}
+
+// grantInFlight holds up a renewal or release while the lease is taken away.
+func grantInFlight(t T, e *Env, kind string) {
+	former, successor := e.Reopen(t), e.Reopen(t)
+	for round := range 3 {
+		id := runstore.RunID(fmt.Sprintf("run-%d", round))
+		e.Create(t, id)
+		old := e.Acquire(t, former, id, "old")
+		var zombie, failed error
+		var lease runstore.Lease
+		var shown runstore.Run
+		meanwhile(t, e, func() {
+			if kind == "renewal" {
+				zombie = renew(t, former, old, 4*TTL)
+			} else {
+				zombie = release(t, former, old)
+			}
+		}, func() {
+			if lease, failed = successor.AcquireLease(t.Context(), preempting(id, "new", "test")); failed == nil {
+				shown, failed = successor.GetRun(t.Context(), id)
+			}
+		})
+		if failed != nil {
+			t.Fatalf("round %d: takeover: %v", round, failed)
+		}
+		if zombie != nil {
+			Refused(t, fmt.Sprintf("round %d: %s in flight", round, kind), zombie, runstore.ErrFenced)
+		}
+		run := e.Get(t, id)
+		if named(run.Holder) != named(shown.Holder) || run.Holder.Owner != "new" || run.Token != old.Token+1 || !run.ExpiresAt.Equal(lease.ExpiresAt) {
+			t.Errorf("round %d: a %s in flight (answer: %v) left the holder %s until %v, want new until %v",
+				round, kind, zombie, named(run.Holder), run.ExpiresAt, lease.ExpiresAt)
+		}
+		_, err := former.AcquireLease(t.Context(), acquire(id, "old", TTL))
+		heldBy(t, "acquire by the former holder", err, lease, TTL)
+		e.Append(t, successor, lease, "the new grant works")
+	}
+}
+
+// storm lets several goroutines of a holder write as fast as they can while the
+// lease is taken away, round after round.
+func storm(t T, e *Env, expired bool) {
+	const writers = 4
+	rounds := 6
+	if expired {
+		rounds = 3
+	}
+	e.Create(t, "run")
+	handles := e.handles(t, writers)
+	successor := e.Reopen(t)
+	lease := hold(t, e.Store, acquire("run", "holder-0", TTL))
+	for round := range rounds {
+		if expired {
+			letGo(t, e.Store, lease)
+			lease = hold(t, e.Store, acquire("run", "late", e.ShortTTL()))
+			e.expire(t)
+		}
+		old := lease
+		var writing sync.WaitGroup
+		var stop atomic.Bool
+		var warm sync.WaitGroup // until every writer is at it
+		for i, s := range handles {
+			warm.Add(1)
+			writing.Go(func() {
+				started := sync.OnceFunc(warm.Done)
+				defer started()
+				for n := 0; !stop.Load(); n++ {
+					if n == 3 {
+						started()
+					}
+					_, err := s.Commit(t.Context(), appending(old, fmt.Sprintf("%d/%d", old.Token, i)))
+					if err != nil {
+						if !errors.Is(err, runstore.ErrFenced) {
+							t.Errorf("round %d: a writer of token %v got %v, want ErrFenced", round, old.Token, err)
+						}
+						return
+					}
+				}
+				t.Errorf("round %d: writers of token %v were never refused", round, old.Token)
+			})
+		}
+		warm.Wait()
+		next := preempting("run", runstore.Owner(fmt.Sprintf("holder-%d", round+1)), "test")
+		if expired {
+			next.Preempt = ""
+		}
+		next.Writes.Append("test", []byte("taken over"))
+		lease = hold(t, successor, next)
+		seen := journal(t, successor, "run")
+		e.Append(t, successor, lease, "went on")
+		// A store that lets the zombies write would do so for ever.
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			writing.Wait()
+		}()
+		waits(t, done, 2*time.Second)
+		stop.Store(true)
+		<-done
+		nothingAfter(t, fmt.Sprintf("round %d", round), journal(t, e.Store, "run"), seen, old, lease)
+		if t.Failed() {
+			return
+		}
+	}
+}
