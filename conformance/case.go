@@ -77,6 +77,7 @@ func Cases() []Case {
 		indexCases(),     // I9
 		runnableCases(),  // I9
 		fenceCases(),     // I3
+		clockCases(),     // I7
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

@@ -1,8 +1,29 @@
 package conformance
 
 import (
+	"fmt"
+	"sync"
 	"time"
+
+	"github.com/tapestore/tapestore/runstore"
 )
+
+// clockCases prove I7: expiry is judged by the store clock alone.
+func clockCases() []Case {
+	skew := []Need{NeedSkew}
+	return []Case{
+		{Guarantee: "I7", Name: "wrong-clock-steals-no-live-lease", Needs: skew, Run: skewedThief},
+		{Guarantee: "I7", Name: "wrong-clock-loses-no-lease-of-its-own", Needs: skew, Run: skewedHolder},
+		{Guarantee: "I7", Name: "wrong-clock-takes-over-what-has-expired", Needs: skew, Run: skewedTakeover},
+		{Guarantee: "I7", Name: "wrong-clock-stamps-nothing", Needs: skew, Run: skewedStamps},
+		{Guarantee: "I7", Name: "wrong-clock-sees-what-is-due", Needs: skew, Run: skewedQueue},
+		{Guarantee: "I7", Name: "expiry-is-the-store-clock-plus-ttl", Run: expiryIsNowPlusTTL},
+		{Guarantee: "I7", Name: "lease-expires-when-the-store-clock-says-so", Run: storeClockExpires},
+		{Guarantee: "I7", Name: "store-clock-never-goes-back", Run: clockNeverBack},
+		{Guarantee: "I7", Name: "times-are-those-of-the-commit", Run: timesOfCommit},
+		{Guarantee: "I7", Name: "relative-times-count-from-the-commit", Run: relativeTimes},
+	}
+}
 
 // clockSlack is how far a time that an engine stamps may lie beside the readings
 // of its own clock before and after: engines keep milliseconds, or take the time
@@ -14,5 +35,361 @@ func within(t T, what string, at, from, to time.Time) {
 	t.Helper()
 	if at.Before(from.Add(-clockSlack)) || at.After(to.Add(clockSlack)) {
 		t.Errorf("%s is %v, want a time between the store clock's readings %v and %v", what, at, from, to)
+	}
+	if at.Location() != time.UTC || !at.Equal(at.Truncate(runstore.TimePrecision)) {
+		t.Errorf("%s is %v, want UTC truncated to %v", what, at, runstore.TimePrecision)
+	}
+}
+
+// skews are how wrong a caller's clock may be.
+var skews = []time.Duration{time.Hour, -time.Hour}
+
+func skewedThief(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "holder")
+	for _, skew := range skews {
+		thief := e.Skewed(t, skew)
+		before := dump(t, e.Store, "run")
+		_, err := thief.AcquireLease(t.Context(), acquire("run", "thief", TTL))
+		heldBy(t, fmt.Sprintf("acquire by a process %v off", skew), err, lease, TTL)
+		same(t, "a refused acquire", before, dump(t, e.Store, "run"))
+	}
+	e.Append(t, e.Store, lease, "still held")
+	if err := renew(t, e.Store, lease, 2*TTL); err != nil {
+		t.Errorf("renew: %v", err)
+	}
+}
+
+// skewedHolder holds a lease with a wrong clock, strictly, so that the store
+// would refuse the holder as soon as it thought the lease was over.
+func skewedHolder(t T, e *Env) {
+	for _, skew := range skews {
+		s, right := e.Skewed(t, skew), e.Reopen(t)
+		id := runstore.RunID(fmt.Sprintf("run%v", skew))
+		e.Create(t, id)
+		for _, strict := range []bool{false, true} {
+			what := fmt.Sprintf("a process %v off, strict %t", skew, strict)
+			req := acquire(id, "holder", TTL)
+			req.Strict = strict
+			from := e.Now(t)
+			lease := hold(t, s, req)
+			within(t, "the expiry of "+what, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
+			e.Elapse(t, e.ShortTTL()/2)
+			if _, err := s.Commit(t.Context(), appending(lease, "work")); err != nil {
+				t.Errorf("commit by %s: %v", what, err)
+			}
+			_, err := right.AcquireLease(t.Context(), acquire(id, "other", TTL))
+			heldBy(t, "acquire against "+what, err, lease, TTL)
+			from = e.Now(t)
+			renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
+			if err != nil {
+				t.Fatalf("renewal by %s: %v", what, err)
+			}
+			within(t, "the renewed expiry of "+what, renewed.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
+			if _, err := right.Commit(t.Context(), appending(lease, "work")); err != nil {
+				t.Errorf("commit through a right clock under the lease of %s: %v", what, err)
+			}
+			letGo(t, s, lease)
+		}
+	}
+}
+
+// skewedTakeover lets leases made by wrong clocks, and judged by wrong clocks,
+// expire: neither side prolongs them.
+func skewedTakeover(t T, e *Env) {
+	handles := []runstore.RunStore{e.Reopen(t)}
+	for _, skew := range skews {
+		handles = append(handles, e.Skewed(t, skew))
+	}
+	for i, holder := range handles {
+		for j, contender := range handles {
+			if i == 0 && j == 0 {
+				continue
+			}
+			id := runstore.RunID(fmt.Sprintf("run-%d-%d", i, j))
+			e.Create(t, id)
+			lease := hold(t, holder, acquire(id, "holder", e.ShortTTL()))
+			e.expire(t)
+			taken := hold(t, contender, acquire(id, "contender", TTL))
+			if taken.Token != lease.Token+1 {
+				t.Errorf("%q: takeover got token %v, want %v", id, taken.Token, lease.Token+1)
+			}
+			fencedOut(t, "commit after the takeover", commitOnly(t, holder, lease), lease, e.Get(t, id))
+		}
+	}
+}
+
+func skewedStamps(t T, e *Env) {
+	for _, skew := range skews {
+		s := e.Skewed(t, skew)
+		id := runstore.RunID(fmt.Sprintf("run%v", skew))
+		what := fmt.Sprintf("by a process %v off", skew)
+		from := e.Now(t)
+		now, err := s.Now(t.Context())
+		if err != nil {
+			t.Fatalf("now: %v", err)
+		}
+		within(t, "the store clock as read "+what, now, from, e.Now(t))
+		spec := runstore.RunSpec{ID: id, Runnable: runstore.After(TTL)}
+		created, err := s.CreateRun(t.Context(), spec)
+		if err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		to := e.Now(t)
+		within(t, "the creation "+what, created.Run.CreatedAt, from, to)
+		within(t, "the runnable time set "+what, created.Run.RunnableAt, from.Add(TTL), to.Add(TTL))
+		lease := hold(t, s, acquire(id, "holder", TTL))
+		b := appending(lease, "work")
+		b.Put("record", nil, runstore.Place{Index: "queue", At: runstore.After(time.Minute)})
+		from = e.Now(t)
+		done := applied(t, s, "commit", b)
+		to = e.Now(t)
+		within(t, "a commit "+what, done.Time, from, to)
+		within(t, "an event "+what, journal(t, e.Store, id)[0].Time, from, to)
+		records, err := e.Store.ReadRecords(t.Context(), id, runstore.RecordQuery{Keys: []runstore.RecordKey{"record"}})
+		if err != nil || len(records) != 1 {
+			t.Fatalf("records: %d, error %v", len(records), err)
+		}
+		within(t, "a record "+what, records[0].Updated.Time, from, to)
+		for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime}) {
+			if err != nil {
+				t.Fatalf("scan: %v", err)
+			}
+			if entry.Run == id {
+				within(t, "an index place "+what, entry.At, from.Add(time.Minute), to.Add(time.Minute))
+			}
+		}
+	}
+}
+
+// skewedQueue scans for what is due with a wrong clock: as much as with a right
+// one.
+func skewedQueue(t T, e *Env) {
+	spec := runstore.RunSpec{ID: "leased", Runnable: runstore.After(0)}
+	spec.Writes.Put("due", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+	spec.Writes.Put("later", nil, runstore.Place{Index: "queue", At: runstore.After(30 * time.Minute)})
+	for _, id := range []runstore.RunID{"leased", "free"} {
+		spec.ID = id
+		if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+	}
+	spec = runstore.RunSpec{ID: "later", Runnable: runstore.After(30 * time.Minute)}
+	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	e.Acquire(t, e.Store, "leased", "holder")
+	e.Elapse(t, 2*clockSlack)
+	for _, skew := range append([]time.Duration{0}, skews...) {
+		s := e.Store
+		if skew != 0 {
+			s = e.Skewed(t, skew)
+		}
+		due := 0
+		for entry, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: "queue"}) {
+			if err != nil {
+				t.Fatalf("scan: %v", err)
+			}
+			if entry.Record.Key != "due" {
+				t.Errorf("a process %v off was told that %q is due", skew, entry.Record.Key)
+			}
+			due++
+		}
+		if due != 2 {
+			t.Errorf("a process %v off was told of %d due entries, want 2", skew, due)
+		}
+		var runnable []runstore.RunID
+		for entry, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: runstore.IndexRunnable}) {
+			if err != nil {
+				t.Fatalf("scan: %v", err)
+			}
+			runnable = append(runnable, entry.Run)
+		}
+		if len(runnable) != 1 || runnable[0] != "free" {
+			t.Errorf("a process %v off was told that %q are runnable, want free alone", skew, runnable)
+		}
+	}
+}
+
+func expiryIsNowPlusTTL(t T, e *Env) {
+	for i, ttl := range []time.Duration{runstore.MinTTL, time.Second, 1234567 * time.Microsecond, TTL, runstore.MaxTTL} {
+		id := runstore.RunID(fmt.Sprintf("run-%d", i))
+		e.Create(t, id)
+		from := e.Now(t)
+		lease := hold(t, e.Store, acquire(id, "holder", ttl))
+		within(t, fmt.Sprintf("the expiry of a grant for %v", ttl), lease.ExpiresAt, from.Add(ttl), e.Now(t).Add(ttl))
+		if lease.TTL != ttl {
+			t.Errorf("a grant for %v tells the TTL %v", ttl, lease.TTL)
+		}
+		longer := min(2*ttl, runstore.MaxTTL)
+		e.Elapse(t, 2*clockSlack)
+		from = e.Now(t)
+		renewed, err := e.Store.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: longer})
+		if err != nil {
+			t.Fatalf("renew for %v: %v", longer, err)
+		}
+		within(t, fmt.Sprintf("the expiry of a renewal for %v", longer), renewed.ExpiresAt, from.Add(longer), e.Now(t).Add(longer))
+
+		spec := withLease(id+"-created", "holder")
+		spec.Lease.TTL = ttl
+		from = e.Now(t)
+		created, err := e.Store.CreateRun(t.Context(), spec)
+		if err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		within(t, fmt.Sprintf("the expiry of a creation with a grant for %v", ttl), created.Lease.ExpiresAt, from.Add(ttl), e.Now(t).Add(ttl))
+	}
+}
+
+// storeClockExpires looks at one lease from both sides of its expiry.
+func storeClockExpires(t T, e *Env) {
+	e.Create(t, "run")
+	ttl := 4 * e.ShortTTL()
+	lease := hold(t, e.Store, acquire("run", "holder", ttl))
+	e.Elapse(t, ttl/2)
+	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "contender", TTL))
+	early := err == nil // which only a slow engine may, after the expiry
+	switch {
+	case !early:
+		heldBy(t, "acquire before the expiry", err, lease, ttl)
+	case e.Now(t).Before(lease.ExpiresAt):
+		t.Fatalf("the lease was taken over before it expired at %v", lease.ExpiresAt)
+	}
+	e.Await(t, ttl+time.Minute, func() bool {
+		if e.Now(t).Before(lease.ExpiresAt) && e.Advance != nil {
+			e.Advance(ttl)
+		}
+		return !e.Now(t).Before(lease.ExpiresAt)
+	})
+	if !early {
+		taken := hold(t, e.Store, acquire("run", "contender", TTL))
+		if taken.Token != lease.Token+1 {
+			t.Errorf("takeover got token %v, want %v", taken.Token, lease.Token+1)
+		}
+	}
+}
+
+// clockNeverBack reads the clock through several handles at once, each reading
+// after the one before.
+func clockNeverBack(t T, e *Env) {
+	const readers, readings = 4, 200
+	handles := e.handles(t, readers)
+	var mu sync.Mutex
+	var highest time.Time // of all readings that were over
+	contend(readers, func(i int) {
+		for range readings {
+			mu.Lock()
+			before := highest
+			mu.Unlock()
+			now, err := handles[i].Now(t.Context())
+			if err != nil {
+				t.Errorf("now: %v", err)
+				return
+			}
+			if now.Before(before) {
+				t.Errorf("the store clock showed %v after it had shown %v", now, before)
+				return
+			}
+			if now.Location() != time.UTC || !now.Equal(now.Truncate(runstore.TimePrecision)) {
+				t.Errorf("the store clock shows %v, want UTC truncated to %v", now, runstore.TimePrecision)
+				return
+			}
+			mu.Lock()
+			if now.After(highest) {
+				highest = now
+			}
+			mu.Unlock()
+		}
+	})
+	if e.Advance == nil {
+		return
+	}
+	e.Elapse(t, time.Hour)
+	if now := e.Now(t); now.Before(highest.Add(time.Hour)) {
+		t.Errorf("moved by an hour the store clock shows %v, it had shown %v before", now, highest)
+	}
+}
+
+func timesOfCommit(t T, e *Env) {
+	from := e.Now(t)
+	run := e.Create(t, "run")
+	within(t, "the creation", run.CreatedAt, from, e.Now(t))
+	lease := e.Acquire(t, e.Store, "run", "holder")
+	var last time.Time
+	var creation runstore.Stamp
+	for i := range 5 {
+		e.Elapse(t, 2*clockSlack)
+		b := appending(lease, "work")
+		b.Append("test", []byte("more"))
+		b.Put("record", nil)
+		from = e.Now(t)
+		done := applied(t, e.Store, "commit", b)
+		to := e.Now(t)
+		within(t, "the commit", done.Time, from, to)
+		events := journal(t, e.Store, "run")
+		for _, event := range events[2*i:] {
+			if !event.Time.Equal(done.Time) {
+				t.Errorf("event %d has time %v, its commit %v", event.Seq, event.Time, done.Time)
+			}
+			if event.Time.Before(last) {
+				t.Errorf("event %d has time %v, one before it %v", event.Seq, event.Time, last)
+			}
+		}
+		last = done.Time
+		records, err := e.Store.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 10})
+		if err != nil || len(records) != 1 {
+			t.Fatalf("records: %d, error %v", len(records), err)
+		}
+		if i == 0 {
+			creation = records[0].Created
+		}
+		if r := records[0]; !r.Updated.Time.Equal(done.Time) || !r.Created.Time.Equal(creation.Time) || !creation.Time.Equal(events[0].Time) {
+			t.Errorf("the record was created at %v and updated at %v, want %v and %v", r.Created.Time, r.Updated.Time, events[0].Time, done.Time)
+		}
+	}
+	if again := e.Get(t, "run"); !again.CreatedAt.Equal(run.CreatedAt) {
+		t.Errorf("the creation moved from %v to %v", run.CreatedAt, again.CreatedAt)
+	}
+}
+
+func relativeTimes(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "holder")
+	for i, d := range []time.Duration{0, time.Microsecond, time.Minute, 365 * 24 * time.Hour} {
+		b := appending(lease, "work")
+		b.Runnable = runstore.After(d)
+		index := runstore.IndexName(fmt.Sprintf("queue-%d", i))
+		b.Put("record", nil, runstore.Place{Index: index, At: runstore.After(d)})
+		done := applied(t, e.Store, "commit", b)
+		want := done.Time.Add(d)
+		if got := e.Get(t, "run").RunnableAt; !got.Equal(want) {
+			t.Errorf("runnable %v after the commit: got %v, want %v", d, got, want)
+		}
+		entries := 0
+		for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: index, Until: want}) {
+			if err != nil {
+				t.Fatalf("scan: %v", err)
+			}
+			entries++
+			if !entry.At.Equal(want) {
+				t.Errorf("placed %v after the commit: got %v, want %v", d, entry.At, want)
+			}
+		}
+		if entries != 1 {
+			t.Errorf("%d entries up to the very time, want 1", entries)
+		}
+	}
+	absolute := e.Now(t).Add(time.Hour).Add(123 * time.Nanosecond)
+	b := appending(lease, "work")
+	b.Runnable = runstore.At(absolute.In(time.FixedZone("elsewhere", 3600)))
+	applied(t, e.Store, "commit", b)
+	if got, want := e.Get(t, "run").RunnableAt, absolute.Truncate(runstore.TimePrecision); !got.Equal(want) {
+		t.Errorf("runnable at %v: got %v, want %v", absolute, got, want)
+	}
+	b = appending(lease, "work")
+	b.Runnable = runstore.Never()
+	applied(t, e.Store, "commit", b)
+	if got := e.Get(t, "run").RunnableAt; !got.IsZero() {
+		t.Errorf("runnable never: got %v, want the zero time", got)
 	}
 }
