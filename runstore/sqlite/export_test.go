@@ -24,3 +24,20 @@ func Hold(ctx context.Context, path string) (release func() error, err error) {
 
 // CheckVersion is checkVersion.
 func CheckVersion(v string) error { return checkVersion(v) }
+
+// Queued returns how many operations wait for a transaction.
+func Queued(s *Store) int {
+	s.writer.mu.Lock()
+	defer s.writer.mu.Unlock()
+	return len(s.writer.queue)
+}
+
+// Scans returns the queries of ScanIndex, with how many arguments each has.
+func Scans() map[string]int {
+	return map[string]int{
+		scanPlaces: 7, scanRuns: 4, scanRunnable: 6,
+		backwards(scanPlaces): 7, backwards(scanRuns): 4, backwards(scanRunnable): 6,
+		selectHead: 1, selectFeed: 2, selectEvents: 2, recordsFrom: 6, recordOfKey: 2,
+		extend + fenced + extended: 7, renew: 6,
+	}
+}

@@ -13,19 +13,23 @@ import (
 // writer runs all writes of a handle on one connection. What callers ask for
 // while a transaction is running shares the next one, and so one fsync (group
 // commit); each keeps its own guards, result and error.
+//
+// There is no goroutine behind it: whoever finds the connection free leads, runs
+// what is waiting as one transaction, and hands the lead on. A lone writer so
+// never waits for another goroutine to be woken.
 type writer struct {
 	store *Store
-	max   int // operations in one transaction
+	max   int           // operations in one transaction
+	lead  chan struct{} // holds a value while nobody leads
 
 	mu      sync.Mutex
 	queue   []*operation
 	closing bool
-	wake    chan struct{} // holds a value while the queue may not be empty
-	done    chan struct{} // closed when the writer has ended
 }
 
 // operation is one caller's write.
 type operation struct {
+	ctx context.Context
 	// apply checks and writes within the transaction. When it refuses, it has not
 	// written anything yet: then its neighbours go on without it. It may run again
 	// in another transaction.
@@ -44,44 +48,51 @@ const (
 )
 
 func newWriter(s *Store, maxGroup int) *writer {
-	w := &writer{store: s, max: maxGroup, wake: make(chan struct{}, 1), done: make(chan struct{})}
-	go w.loop()
+	w := &writer{store: s, max: maxGroup, lead: make(chan struct{}, 1)}
+	w.lead <- struct{}{}
 	return w
 }
 
 // do runs apply in a transaction and returns when it is durable. A context that
-// ends before the transaction began leaves nothing behind; one that ends while it
-// is running leaves its outcome unknown.
+// ends before the transaction began leaves nothing behind; one that ends while
+// another caller runs it leaves its outcome unknown.
 func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return unavailable(err)
 	}
-	op := &operation{apply: apply, done: make(chan struct{})}
+	op := &operation{ctx: ctx, apply: apply, done: make(chan struct{})}
+	if err := w.enqueue(op); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-op.done:
+			return op.err
+		case <-w.lead:
+			w.group(op)
+			continue
+		case <-ctx.Done():
+		}
+		if op.state.CompareAndSwap(waiting, withdrawn) {
+			return unavailable(ctx.Err())
+		}
+		select {
+		case <-op.done: // both happened at once: the result is known after all
+			return op.err
+		default:
+			return unknown(ctx.Err())
+		}
+	}
+}
+
+func (w *writer) enqueue(op *operation) error {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.closing {
-		w.mu.Unlock()
 		return runstore.ErrClosed
 	}
 	w.queue = append(w.queue, op)
-	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default: // it is awake already
-	}
-	select {
-	case <-op.done:
-		return op.err
-	case <-ctx.Done():
-	}
-	if op.state.CompareAndSwap(waiting, withdrawn) {
-		return unavailable(ctx.Err())
-	}
-	select {
-	case <-op.done: // both happened at once: the result is known after all
-		return op.err
-	default:
-		return unknown(ctx.Err())
-	}
+	return nil
 }
 
 // close lets the operations in the queue end and stops the writer.
@@ -89,27 +100,15 @@ func (w *writer) close() {
 	w.mu.Lock()
 	w.closing = true
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-	<-w.done
-}
-
-func (w *writer) loop() {
-	defer close(w.done)
 	for {
+		<-w.lead
 		w.mu.Lock()
-		empty, closing := len(w.queue) == 0, w.closing
+		empty := len(w.queue) == 0
 		w.mu.Unlock()
-		switch {
-		case !empty:
-			w.group()
-		case closing:
-			return
-		default:
-			<-w.wake
+		if empty {
+			return // with the lead: nobody has it any more
 		}
+		w.group(nil)
 	}
 }
 
@@ -128,27 +127,37 @@ func (w *writer) take() []*operation {
 	return group
 }
 
-// abandoned reports whether every caller in the queue has given up, so that there
-// is no reason to wait for the lock any more.
-func (w *writer) abandoned() bool {
+// abandoned reports whether whoever leads has no reason to wait for the lock any
+// more: its own caller has given up, or every caller has.
+func (w *writer) abandoned(leader *operation) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if leader != nil {
+		return leader.ctx.Err() != nil
+	}
 	for _, op := range w.queue {
-		if op.state.Load() == waiting {
+		if op.state.Load() == waiting && op.ctx.Err() == nil {
 			return false
 		}
 	}
-	w.queue = nil
 	return true
 }
 
-// group runs what is waiting as one transaction. The operations are claimed only
-// when the transaction has begun, so that a caller can give up while another
-// process holds the lock.
-func (w *writer) group() {
+// group leads once: it runs what is waiting as one transaction. The operations
+// are claimed only when the transaction has begun, so that a caller can give up
+// while another process holds the lock. leader is the operation whose caller
+// leads; nil when the store is being closed.
+func (w *writer) group(leader *operation) {
+	if leader != nil && leader.state.Load() != waiting {
+		w.lead <- struct{}{} // somebody else ran it
+		return
+	}
 	c := w.store.takeWriter()
-	defer w.store.giveWriter(c)
-	tx, err := w.begin(c)
+	tx, err := w.begin(c, leader)
+	if errors.Is(err, errAbandoned) {
+		w.handOn(c)
+		return
+	}
 	group := w.take()
 	if err == nil {
 		err = w.run(tx, group)
@@ -158,21 +167,28 @@ func (w *writer) group() {
 		// The transaction is gone, and all results with it. One operation may be to
 		// blame: alone, each gets an answer of its own.
 		for _, op := range group {
-			w.alone(c, op)
+			op.finish(w.alone(c, op))
 		}
+		w.handOn(c)
 		return
 	}
+	w.handOn(c) // first, so that the next group forms while these callers wake up
 	for _, op := range group {
 		op.finish(err)
 	}
 }
 
-func (w *writer) alone(c *conn, op *operation) {
-	tx, err := w.begin(c)
-	if err == nil {
-		err = w.run(tx, []*operation{op})
+func (w *writer) handOn(c *conn) {
+	w.store.giveWriter(c)
+	w.lead <- struct{}{}
+}
+
+func (w *writer) alone(c *conn, op *operation) error {
+	tx, err := w.begin(c, op)
+	if err != nil {
+		return unavailable(err)
 	}
-	op.finish(err)
+	return w.run(tx, []*operation{op})
 }
 
 // finish gives the caller its result: that of the operation, unless the
@@ -184,9 +200,12 @@ func (op *operation) finish(err error) {
 	close(op.done)
 }
 
+// errAbandoned: nobody waits for the transaction any more.
+var errAbandoned = errors.New("the caller gave up while another process held the write lock")
+
 // begin starts a writing transaction, however long other processes hold the lock,
-// as long as somebody waits for it.
-func (w *writer) begin(c *conn) (*tx, error) {
+// as long as the leader waits for it.
+func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 	ctx := context.Background() // one for many callers, none of whose contexts ends it
 	for wait := newPatience(); ; {
 		_, err := c.exec(ctx, "BEGIN IMMEDIATE")
@@ -196,8 +215,8 @@ func (w *writer) begin(c *conn) (*tx, error) {
 		if !isBusy(err) {
 			return nil, unavailable(err)
 		}
-		if w.abandoned() {
-			return nil, unavailable(err)
+		if w.abandoned(leader) {
+			return nil, errAbandoned
 		}
 		wait.pause()
 	}

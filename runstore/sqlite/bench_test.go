@@ -1,0 +1,205 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	driversqlite "modernc.org/sqlite"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// The benchmarks print both sides of each comparison from one run, in turn, so
+// that a machine whose speed drifts does not favour one of them:
+//
+//	go test -run '^$' -bench . ./runstore/sqlite
+
+// rounds is how often the two sides of a comparison take turns.
+const rounds = 8
+
+// side is one side of a comparison: do performs n operations.
+type side struct {
+	name string
+	do   func(n int)
+}
+
+// compare runs the sides in turn, b.N operations each in total, and reports every
+// side's operations per second and its ratio to the last one, the yardstick.
+func compare(b *testing.B, sides ...side) {
+	b.Helper()
+	spent := make([]time.Duration, len(sides))
+	n := max(1, b.N/rounds)
+	for range rounds {
+		for i, s := range sides {
+			began := time.Now()
+			s.do(n)
+			spent[i] += time.Since(began)
+		}
+	}
+	base := spent[len(spent)-1].Seconds()
+	for i, s := range sides {
+		b.ReportMetric(float64(n*rounds)/spent[i].Seconds(), s.name+"/s")
+		if i < len(sides)-1 {
+			b.ReportMetric(base/spent[i].Seconds(), s.name+"-ratio")
+		}
+	}
+	b.ReportMetric(0, "ns/op") // of no meaning: an operation of each side
+}
+
+var payload = make([]byte, 100)
+
+func openBench(b *testing.B, opts *sqlite.Options) *sqlite.Store {
+	b.Helper()
+	s, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "tape.db"), opts)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// leases creates n runs and takes their leases.
+func leases(b *testing.B, s runstore.RunStore, n int) []runstore.Lease {
+	b.Helper()
+	all := make([]runstore.Lease, n)
+	for i := range all {
+		spec := runstore.RunSpec{
+			ID:    runstore.RunID(fmt.Sprintf("f47ac10b-58cc-4372-a567-0e02b2c3%04d", i)),
+			Lease: &runstore.LeaseSpec{Owner: "bench", TTL: runstore.MaxTTL},
+		}
+		created, err := s.CreateRun(b.Context(), spec)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all[i] = created.Lease
+	}
+	return all
+}
+
+// appendUnder commits one event under a lease.
+func appendUnder(b *testing.B, s runstore.RunStore, lease runstore.Lease) {
+	batch := runstore.NewBatch(lease.Run, lease.Fence())
+	batch.Append("event", payload)
+	if _, err := s.Commit(context.Background(), batch); err != nil {
+		b.Error(err)
+	}
+}
+
+// BenchmarkGroupCommit compares 64 concurrent committers with group commit on and
+// off, synchronous=FULL: each on a run of its own, and all on one run.
+func BenchmarkGroupCommit(b *testing.B) {
+	for _, runs := range []int{64, 1} {
+		b.Run(fmt.Sprintf("committers=64/runs=%d", runs), func(b *testing.B) {
+			committers := func(group int) func(n int) {
+				s := openBench(b, &sqlite.Options{MaxGroup: group})
+				held := leases(b, s, runs)
+				return func(n int) {
+					var wg sync.WaitGroup
+					for i := range 64 {
+						wg.Go(func() {
+							for range n / 64 {
+								appendUnder(b, s, held[i%runs])
+							}
+						})
+					}
+					wg.Wait()
+				}
+			}
+			b.N = max(b.N, 64*rounds)
+			compare(b, side{"grouped", committers(0)}, side{"single", committers(1)})
+		})
+	}
+}
+
+// BenchmarkOneCommitter compares a fenced append with hand-written loops through
+// the same driver with the same pragmas: one that does the same work, and one
+// that only inserts.
+func BenchmarkOneCommitter(b *testing.B) {
+	s := openBench(b, nil)
+	lease := leases(b, s, 1)[0]
+	store := side{"commit", func(n int) {
+		for range n {
+			appendUnder(b, s, lease)
+		}
+	}}
+	b.Run("against=update+insert", func(b *testing.B) { compare(b, store, side{"handwritten", handWritten(b, true)}) })
+	b.Run("against=insert", func(b *testing.B) { compare(b, store, side{"bare-insert", handWritten(b, false)}) })
+}
+
+// handWritten returns the loop that somebody would write without this package:
+// UPDATE … RETURNING on the fence and INSERT, prepared, in one immediate
+// transaction; or the INSERT alone.
+func handWritten(b *testing.B, fenced bool) func(n int) {
+	b.Helper()
+	c := rawConn(b)
+	statement := func(query string) driver.Stmt {
+		s, err := c.(driver.ConnPrepareContext).PrepareContext(b.Context(), query)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	exec := func(s driver.Stmt, args ...driver.Value) {
+		if _, err := s.(driver.StmtExecContext).ExecContext(context.Background(), ordinal(args)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	begin, commit := statement("BEGIN IMMEDIATE"), statement("COMMIT")
+	update := statement("UPDATE runs SET seq = seq + 1 WHERE id = ? AND token = ? AND owner = ? RETURNING seq")
+	insert := statement("INSERT INTO events (run, seq, kind, data, time) VALUES (?, ?, ?, ?, ?)")
+	dest := make([]driver.Value, 1)
+	seq := int64(0)
+	return func(n int) {
+		for range n {
+			exec(begin)
+			seq++
+			if fenced {
+				rows, err := update.(driver.StmtQueryContext).QueryContext(context.Background(), ordinal([]driver.Value{"run", int64(1), "bench"}))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := rows.Next(dest); err != nil {
+					b.Fatal(err)
+				}
+				seq = dest[0].(int64)
+				if err := rows.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			exec(insert, "run", seq, "event", payload, time.Now().UnixMicro())
+			exec(commit)
+		}
+	}
+}
+
+func rawConn(b *testing.B) driver.Conn {
+	b.Helper()
+	name := "file:" + filepath.Join(b.TempDir(), "raw.db") + "?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)"
+	c, err := new(driversqlite.Driver).Open(name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = c.Close() })
+	_, err = c.(driver.ExecerContext).ExecContext(b.Context(), `
+		CREATE TABLE runs (id TEXT PRIMARY KEY, seq INTEGER, token INTEGER, owner TEXT);
+		CREATE TABLE events (pos INTEGER PRIMARY KEY, run TEXT, seq INTEGER, kind TEXT, data BLOB, time INTEGER);
+		INSERT INTO runs VALUES ('run', 0, 1, 'bench')`, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+func ordinal(args []driver.Value) []driver.NamedValue {
+	values := make([]driver.NamedValue, len(args))
+	for i, v := range args {
+		values[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+	}
+	return values
+}

@@ -1,0 +1,163 @@
+package sqlite_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+func openAt(t *testing.T, path string, h *host) *sqlite.Store {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: h})
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// held creates a run whose lease is held for ttl.
+func held(t *testing.T, s *sqlite.Store, ttl time.Duration) runstore.Lease {
+	t.Helper()
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: ttl}})
+	if err != nil {
+		t.Fatalf("create run: %v", err)
+	}
+	return created.Lease
+}
+
+func contend(t *testing.T, s *sqlite.Store) error {
+	t.Helper()
+	_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+		Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "contender", TTL: time.Minute},
+	})
+	return err
+}
+
+func now(t *testing.T, s *sqlite.Store) time.Time {
+	t.Helper()
+	now, err := s.Now(t.Context())
+	if err != nil {
+		t.Fatalf("now: %v", err)
+	}
+	return now
+}
+
+// The names of these tests say what the host's wall clock does; a lease must hold
+// for its TTL of passing time all the same, no longer and no shorter.
+func TestWallClockSteps(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		step time.Duration
+	}{
+		{"an hour back", -time.Hour},
+		{"an hour forward", time.Hour},
+		{"a year forward", 365 * 24 * time.Hour},
+		{"a second forward", time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost()
+			path := filepath.Join(t.TempDir(), "tape.db")
+			holder, contender := openAt(t, path, h), openAt(t, path, h)
+			held(t, holder, 5*time.Minute)
+			before := now(t, holder)
+
+			h.mu.Lock()
+			h.step = tc.step
+			h.mu.Unlock()
+			if err := contend(t, contender); !errors.Is(err, runstore.ErrLeaseHeld) {
+				t.Errorf("right after the step: got %v, want ErrLeaseHeld", err)
+			}
+			late := openAt(t, path, h) // a process that starts after the step
+			if err := contend(t, late); !errors.Is(err, runstore.ErrLeaseHeld) {
+				t.Errorf("in a process started after the step: got %v, want ErrLeaseHeld", err)
+			}
+			for name, s := range map[string]*sqlite.Store{"holder": holder, "contender": contender, "late": late} {
+				if n := now(t, s); n.Before(before) {
+					t.Errorf("the store clock of %s went back from %v to %v", name, before, n)
+				}
+			}
+			h.advance(5*time.Minute + time.Second)
+			if err := contend(t, contender); err != nil {
+				t.Errorf("after the TTL: got %v, want the lease", err)
+			}
+		})
+	}
+}
+
+// A wall clock that is ahead is followed, so that due times of the day come true.
+func TestStoreClockFollowsTheWallClock(t *testing.T) {
+	t.Parallel()
+	h := newHost()
+	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
+	h.mu.Lock()
+	h.step = time.Hour
+	h.mu.Unlock()
+	if diff := h.Wall().Sub(now(t, s)); diff > 3*time.Second {
+		t.Errorf("the store clock is %v behind the wall clock", diff)
+	}
+}
+
+// After a reboot only the wall clock tells how long the host was down; one that
+// was set back must not take the store back with it.
+func TestReboot(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		wall time.Duration
+		want error
+	}{
+		{"with the right time", time.Hour, nil},
+		{"with a clock set back", -time.Hour, runstore.ErrLeaseHeld},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "tape.db")
+			h := newHost()
+			s := openAt(t, path, h)
+			held(t, s, 5*time.Minute)
+			before := now(t, s)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			rebooted := newHost()
+			rebooted.boot, rebooted.step = "boot-2", tc.wall
+			s = openAt(t, path, rebooted)
+			if n := now(t, s); n.Before(before.Add(-time.Second)) {
+				t.Errorf("the store clock went back from %v to %v", before, n)
+			}
+			if err := contend(t, s); !errors.Is(err, tc.want) {
+				t.Errorf("contend: got %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+// A system without a boot clock has the wall clock alone, kept from going back.
+func TestNoBootClock(t *testing.T) {
+	t.Parallel()
+	h := newHost()
+	h.boot = ""
+	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
+	held(t, s, 5*time.Minute)
+	before := now(t, s)
+	h.mu.Lock()
+	h.step = -time.Hour
+	h.mu.Unlock()
+	if n := now(t, s); n.Before(before) {
+		t.Errorf("the store clock went back from %v to %v", before, n)
+	}
+	h.mu.Lock()
+	h.step = 0
+	h.mu.Unlock()
+	h.advance(6 * time.Minute)
+	if err := contend(t, s); err != nil {
+		t.Errorf("after the TTL: got %v, want the lease", err)
+	}
+}

@@ -1,0 +1,106 @@
+package sqlite_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// grouped lets n commits wait for the write lock together, so that they share the
+// transaction that follows, and returns each one's error.
+func grouped(t *testing.T, s *sqlite.Store, path string, n int, batch func(i int) runstore.Batch) []error {
+	t.Helper()
+	release, err := sqlite.Hold(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { _, errs[i] = s.Commit(t.Context(), batch(i)) })
+	}
+	for deadline := time.After(time.Minute); sqlite.Queued(s) < n; {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatalf("%d of %d commits are waiting", sqlite.Queued(s), n)
+		}
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	return errs
+}
+
+// A batch whose guards do not hold fails alone: its neighbours in the shared
+// transaction are committed.
+func TestRefusedBatchInAGroup(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, newHost())
+	held(t, s, runstore.MaxTTL)
+	errs := grouped(t, s, path, 20, func(i int) runstore.Batch {
+		b := runstore.NewBatch("run", runstore.AtVersion(runstore.RecordKey(fmt.Sprint("key-", i)), runstore.Version(i%2)))
+		b.Append("test", []byte{byte(i)})
+		return b
+	})
+	for i, err := range errs {
+		if want := [...]error{nil, runstore.ErrConflict}[i%2]; !errors.Is(err, want) {
+			t.Errorf("batch %d: got %v, want %v", i, err, want)
+		}
+	}
+	run, err := s.GetRun(t.Context(), "run")
+	if err != nil || run.LastSeq != 10 {
+		t.Errorf("got last seq %d, %v, want 10", run.LastSeq, err)
+	}
+}
+
+// A batch on which the engine itself fails, in the middle of its writes, takes
+// the shared transaction with it; its neighbours are then committed without it.
+func TestEngineFailureInAGroup(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, newHost())
+	held(t, s, runstore.MaxTTL)
+	exec(t, path, `CREATE TRIGGER fault BEFORE INSERT ON events WHEN NEW.kind = 'fault' BEGIN SELECT RAISE(ABORT, 'injected'); END`)
+	errs := grouped(t, s, path, 20, func(i int) runstore.Batch {
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Put("record", []byte{byte(i)})
+		b.Append("test", nil)
+		if i%5 == 0 {
+			b.Append("fault", nil)
+		}
+		return b
+	})
+	for i, err := range errs {
+		if i%5 != 0 {
+			if err != nil {
+				t.Errorf("batch %d: %v", i, err)
+			}
+			continue
+		}
+		if got := runstore.OutcomeOf(err); got != runstore.NotApplied {
+			t.Errorf("batch %d: got %v, which means %v, want an error that means not applied", i, err, got)
+		}
+	}
+	records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"record"}})
+	if err != nil || records[0].Version != 16 {
+		t.Errorf("got %+v, %v, want the record at version 16", records, err)
+	}
+	events, err := s.ReadJournal(t.Context(), "run", 1, runstore.MaxPage)
+	if err != nil || len(events) != 16 {
+		t.Errorf("got %d events, %v, want 16", len(events), err)
+	}
+	for i, e := range events {
+		if e.Kind != "test" || e.Seq != runstore.Seq(i+1) {
+			t.Errorf("event %d is %q with seq %d", i, e.Kind, e.Seq)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// No statement scans a table or sorts: each costs what it returns, however much is
+// stored.
+func TestQueryPlans(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	openAt(t, path, newHost())
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	for query, args := range sqlite.Scans() {
+		rows, err := db.Query("EXPLAIN QUERY PLAN "+query, make([]any, args)...)
+		if err != nil {
+			t.Errorf("%s: %v", query, err)
+			continue
+		}
+		var plan []string
+		for rows.Next() {
+			var id, parent, unused int
+			var detail string
+			if err := rows.Scan(&id, &parent, &unused, &detail); err != nil {
+				t.Fatal(err)
+			}
+			plan = append(plan, detail)
+		}
+		if err := rows.Close(); err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(plan, "\n")
+		if strings.Contains(text, "SCAN") || strings.Contains(text, "TEMP B-TREE") || text == "" {
+			t.Errorf("%s\nhas the plan\n%s", query, text)
+		}
+	}
+}
