@@ -1,0 +1,76 @@
+package tapeserver
+
+import (
+	"math"
+	"time"
+
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// millis returns a time as the wire tells it; the zero time is 0.
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// clockOf returns the time of a now_ms field: the store clock for 0 or less.
+func clockOf(ms int64) time.Time {
+	if ms <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+// durationOf returns a …_ttl_ms field. One too long for a duration becomes the
+// longest, which no limit lets through.
+func durationOf(ms int64) time.Duration {
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(max(ms, 0)) * time.Millisecond
+}
+
+// limitOf returns a limit field; 0 stands for the method's own default.
+func limitOf(limit int64) int { return int(min(max(limit, 0), math.MaxInt32)) }
+
+func runState(r tape.Run) *tapepb.RunState {
+	return &tapepb.RunState{
+		RunId: string(r.ID), AppName: r.App, UserId: r.User, SessionId: r.Session, InvocationId: r.Invocation,
+		Status: tapepb.RunStatus(r.Status), SeqCursor: int64(r.LastSeq),
+		LeaseOwner: r.LeaseOwner, LeaseExpiresAtMs: millis(r.LeaseExpiresAt),
+		StartedAtMs: millis(r.StartedAt), EndedAtMs: millis(r.EndedAt), WaitingOnGate: r.WaitingOn,
+		TenantId: r.Tenant, Actor: r.Actor, Subject: r.Subject, AgentId: r.AgentID,
+		AiplexInstanceId: r.InstanceID, GatewayRoute: r.GatewayRoute, Scopes: r.Scopes, Labels: r.Labels,
+	}
+}
+
+func journalEntry(e tape.Entry) *tapepb.JournalEntry {
+	return &tapepb.JournalEntry{
+		Seq: int64(e.Seq), Kind: e.Kind, PayloadJson: e.Payload, TsMs: millis(e.Time),
+		GlobalSeq: int64(e.Position), Subject: e.Subject, SchemaVersion: 1,
+	}
+}
+
+func decisionRecord(run string, d tape.Decision) *tapepb.DecisionRecord {
+	return &tapepb.DecisionRecord{
+		RunId: run, Seq: int64(d.Seq), DecisionIndex: d.Index, Model: d.Model,
+		RequestJson: d.Request, ResponseJson: d.Response, Rationale: d.Rationale,
+		PolicyVersion: d.PolicyVersion, TsMs: millis(d.Time),
+	}
+}
+
+func effectRecord(e tape.Effect) *tapepb.EffectRecord {
+	return &tapepb.EffectRecord{
+		RunId: string(e.Run), Seq: int64(e.Seq), DecisionIndex: e.Decision, ToolName: e.Tool,
+		IdempotencyKey: e.Key, Status: tapepb.EffectStatus(e.Status),
+		RequestJson: e.Request, ResponseJson: e.Response, ErrorJson: e.Error, TsMs: millis(e.Time),
+		Semantics: tapepb.EffectSemantics(e.Semantics), DispatchMode: tapepb.EffectDispatchMode(e.Mode),
+		BusinessKey: e.BusinessKey, Connector: e.Connector, Scope: e.Scope,
+		DispatchAttempts: e.DispatchAttempts, NextDispatchAtMs: millis(e.NextDispatch),
+		ExternalRef: e.ExternalRef, DispatchClaimedBy: e.DispatchClaimedBy,
+		DispatchClaimExpiresAtMs: millis(e.DispatchClaimExpires), LastDispatchError: e.LastDispatchError,
+	}
+}

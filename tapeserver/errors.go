@@ -1,0 +1,133 @@
+package tapeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// errorDomain is the domain of the ErrorInfo details.
+const errorDomain = "tapestore"
+
+// wire is what a kind of error becomes on the wire.
+type wire struct {
+	kind error
+	code codes.Code
+	// reason is that of the ErrorInfo detail.
+	reason string
+	// bare leaves out the prefix that the protocol puts before a store's words.
+	bare bool
+}
+
+// table is the only mapping from errors to statuses. The protocol's own words and
+// codes come first; a client that knows nothing of fences meets no others in
+// normal work.
+var table = []wire{
+	{kind: tape.ErrNoSuchRun, code: codes.NotFound, reason: "NO_SUCH_RUN", bare: true},
+	{kind: tape.ErrNoSuchEffect, code: codes.NotFound, reason: "NO_SUCH_EFFECT", bare: true},
+	{kind: tape.ErrNotBegun, code: codes.FailedPrecondition, reason: "EFFECT_NOT_BEGUN", bare: true},
+	{kind: tape.ErrScope, code: codes.PermissionDenied, reason: "SCOPE_NOT_GRANTED"},
+	{kind: tape.ErrRefused, code: codes.Internal, reason: "REFUSED"},
+	{kind: tape.ErrFenceRequired, code: codes.FailedPrecondition, reason: "FENCE_REQUIRED", bare: true},
+	{kind: tape.ErrFormat, code: codes.Internal, reason: "UNREADABLE_VALUE"},
+
+	{kind: runstore.ErrNotFound, code: codes.NotFound, reason: "NO_SUCH_RUN"},
+	// Another holder: come back after its lease, do not resend at once.
+	{kind: runstore.ErrLeaseHeld, code: codes.Aborted, reason: "LEASE_HELD"},
+	// Stop: the lease is gone, and resending cannot bring it back.
+	{kind: runstore.ErrLeaseExpired, code: codes.FailedPrecondition, reason: "LEASE_EXPIRED"},
+	{kind: runstore.ErrFenced, code: codes.FailedPrecondition, reason: "FENCED"},
+	{kind: runstore.ErrNoProgress, code: codes.FailedPrecondition, reason: "NO_PROGRESS"},
+	// Redo the read-modify-write.
+	{kind: runstore.ErrConflict, code: codes.Aborted, reason: "CONFLICT"},
+	{kind: runstore.ErrExists, code: codes.AlreadyExists, reason: "EXISTS"},
+	{kind: runstore.ErrInvalid, code: codes.InvalidArgument, reason: "INVALID", bare: true},
+	{kind: runstore.ErrTooLarge, code: codes.InvalidArgument, reason: "TOO_LARGE", bare: true},
+	{kind: runstore.ErrUnsupported, code: codes.Unimplemented, reason: "UNSUPPORTED"},
+	// Surely not applied: clients may resend, and many do so by themselves.
+	{kind: runstore.ErrUnavailable, code: codes.Unavailable, reason: "UNAVAILABLE"},
+	{kind: runstore.ErrClosed, code: codes.Unavailable, reason: "CLOSED"},
+	// Never Unavailable: nobody may resend this blindly.
+	{kind: runstore.ErrUnknownOutcome, code: codes.Unknown, reason: "UNKNOWN_OUTCOME"},
+	// DataLoss and not FailedPrecondition: the caller holds proof of a write that
+	// was acknowledged and is gone. Stopping one driver does not mend that, and
+	// among the fenced it would go unnoticed; an operator has to raise the epoch.
+	{kind: runstore.ErrStoreBehind, code: codes.DataLoss, reason: "STORE_BEHIND"},
+}
+
+// statusOf returns the status of an operation's error.
+func statusOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	w := lookup(err)
+	// A caller that went away before the store was asked is told so. Once a write
+	// was in flight its outcome is unknown, and that matters more.
+	if runstore.OutcomeOf(err) == runstore.NotApplied {
+		switch {
+		case errors.Is(err, context.Canceled):
+			w.code = codes.Canceled
+		case errors.Is(err, context.DeadlineExceeded):
+			w.code = codes.DeadlineExceeded
+		}
+	}
+	text := err.Error()
+	if !w.bare {
+		text = "tape store: " + text
+	}
+	// Owners and ids may be any bytes, a status is UTF-8.
+	s := status.New(w.code, strings.ToValidUTF8(text, "\uFFFD"))
+	detailed, detailErr := s.WithDetails(&errdetails.ErrorInfo{
+		Reason: w.reason, Domain: errorDomain, Metadata: facts(err),
+	})
+	if detailErr != nil {
+		return s.Err()
+	}
+	return detailed.Err()
+}
+
+// lookup returns the row of err's kind. What no row matches is an unknown
+// outcome, as everywhere.
+func lookup(err error) wire {
+	unknown := wire{}
+	for _, w := range table {
+		if errors.Is(err, w.kind) {
+			return w
+		}
+		if w.kind == runstore.ErrUnknownOutcome {
+			unknown = w
+		}
+	}
+	return unknown
+}
+
+// facts returns what an error knows, for programs.
+func facts(err error) map[string]string {
+	var fenced *runstore.FencedError
+	var behind *runstore.StoreBehindError
+	var limit *runstore.LimitError
+	switch {
+	case errors.As(err, &fenced):
+		return map[string]string{
+			"presented_token": fmt.Sprint(int64(fenced.Presented)),
+			"current_token":   fmt.Sprint(int64(fenced.Current)),
+			"current_owner":   strings.ToValidUTF8(string(fenced.Holder.Owner), "\uFFFD"),
+		}
+	case errors.As(err, &behind):
+		return map[string]string{
+			"field": behind.Field, "presented": fmt.Sprint(behind.Presented), "known": fmt.Sprint(behind.Known),
+		}
+	case errors.As(err, &limit):
+		return map[string]string{"field": limit.Field}
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,72 @@
+package tapeserver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+func TestTheTableNamesEveryKindOnce(t *testing.T) {
+	t.Parallel()
+	for _, kind := range slices.Concat(tape.Kinds(), runstore.Kinds()) {
+		rows := 0
+		for _, w := range table {
+			if w.kind == kind {
+				rows++
+			}
+		}
+		if rows != 1 {
+			t.Errorf("%q has %d rows in the table, want 1", kind, rows)
+		}
+	}
+	if want := len(tape.Kinds()) + len(runstore.Kinds()); len(table) != want {
+		t.Errorf("the table has %d rows, want %d", len(table), want)
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	t.Parallel()
+	op := func(err, cause error) error {
+		return &runstore.OpError{Op: "commit", Run: "r\xff", Err: err, Cause: cause}
+	}
+	for _, c := range []struct {
+		name string
+		err  error
+		code codes.Code
+		text string
+	}{
+		{"the protocol's words are bare", tape.ErrNoSuchRun, codes.NotFound, "no such run"},
+		{"scope", &tape.ScopeError{Scope: "a"}, codes.PermissionDenied, `tape store: policy violation — scope "a" not granted to run`},
+		{"invalid", op(&runstore.LimitError{Kind: runstore.ErrInvalid, Field: "ttl", Problem: "is odd"}, nil), codes.InvalidArgument, "ttl"},
+		{"too large", op(runstore.ErrTooLarge, nil), codes.InvalidArgument, ""},
+		{"conflict", op(&runstore.ConflictError{Guard: "seq"}, nil), codes.Aborted, "tape store: commit"},
+		{"fenced", op(&runstore.FencedError{Presented: 1, Current: 2}, nil), codes.FailedPrecondition, "token 1"},
+		{"unavailable", op(runstore.ErrUnavailable, nil), codes.Unavailable, ""},
+		{"unknown outcome", op(runstore.ErrUnknownOutcome, nil), codes.Unknown, ""},
+		{"unknown outcome at the deadline", op(runstore.ErrUnknownOutcome, context.DeadlineExceeded), codes.Unknown, ""},
+		{"not classified", errors.New("odd"), codes.Unknown, "odd"},
+		{"cancelled before the store was asked", op(runstore.ErrUnavailable, context.Canceled), codes.Canceled, ""},
+		{"late before the store was asked", op(runstore.ErrUnavailable, context.DeadlineExceeded), codes.DeadlineExceeded, ""},
+		{"unreadable", tape.ErrFormat, codes.Internal, "tape store: "},
+		{"any bytes", op(&runstore.FencedError{Holder: runstore.Holder{Owner: "\xff", Token: 1}}, nil), codes.FailedPrecondition, ""},
+	} {
+		s := status.Convert(statusOf(c.err))
+		if s.Code() != c.code || !strings.Contains(s.Message(), c.text) {
+			t.Errorf("%s: %v, want %v with %q", c.name, s, c.code, c.text)
+		}
+		if len(s.Details()) != 1 {
+			t.Errorf("%s: details %v, want one ErrorInfo", c.name, s.Details())
+		}
+	}
+	if err := statusOf(nil); err != nil {
+		t.Errorf("statusOf(nil) = %v", err)
+	}
+}

@@ -1,0 +1,93 @@
+package tapeserver
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// service translates between the wire and package tape. What it does not define
+// answers UNIMPLEMENTED.
+type service struct {
+	tapepb.UnimplementedTapeServer
+	tape     *tape.Tape
+	wake     *waker
+	draining <-chan struct{}
+}
+
+func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*tapepb.BeginRunResponse, error) {
+	key := tape.RunKey{
+		App: req.GetAppName(), User: req.GetUserId(), Session: req.GetSessionId(), Invocation: req.GetInvocationId(),
+	}
+	fence, err := fenceOf(ctx, key.ID(), req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	r, err := s.tape.BeginRun(ctx, tape.BeginRunRequest{
+		Key: key, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Fence: fence,
+		Identity: tape.Identity{
+			Tenant: req.GetTenantId(), Actor: req.GetActor(), Subject: req.GetSubject(), AgentID: req.GetAgentId(),
+			InstanceID: req.GetAiplexInstanceId(), GatewayRoute: req.GetGatewayRoute(),
+			Scopes: req.GetScopes(), Labels: req.GetLabels(),
+		},
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &tapepb.BeginRunResponse{
+		RunId: string(r.ID), Resumed: r.Resumed, NextSeq: int64(r.LastSeq), Status: tapepb.RunStatus(r.Status),
+		Grant: answerGrant(ctx, r.Lease),
+	}, nil
+}
+
+func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (*tapepb.ResumeRunResponse, error) {
+	id := runstore.RunID(req.GetRunId())
+	fence, err := fenceOf(ctx, id, req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	run, lease, err := s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
+		Run: id, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Fence: fence,
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &tapepb.ResumeRunResponse{Run: runState(run), Grant: answerGrant(ctx, lease)}, nil
+}
+
+func (s *service) EndRun(ctx context.Context, req *tapepb.EndRunRequest) (*tapepb.EndRunResponse, error) {
+	id := runstore.RunID(req.GetRunId())
+	fence, err := fenceOf(ctx, id, req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	run, err := s.tape.EndRun(ctx, tape.EndRunRequest{
+		Run: id, Status: tape.RunStatus(req.GetStatus()), Detail: req.GetDetailJson(), Fence: fence,
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &tapepb.EndRunResponse{Run: runState(run)}, nil
+}
+
+func (s *service) GetRun(ctx context.Context, req *tapepb.GetRunRequest) (*tapepb.RunState, error) {
+	run, err := s.tape.GetRun(ctx, runstore.RunID(req.GetRunId()))
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return runState(run), nil
+}
+
+func (s *service) ListRunsToRecover(ctx context.Context, req *tapepb.ListRunsToRecoverRequest) (*tapepb.ListRunsToRecoverResponse, error) {
+	runs, err := s.tape.ListRunsToRecover(ctx, clockOf(req.GetNowMs()), limitOf(req.GetLimit()))
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	response := &tapepb.ListRunsToRecoverResponse{}
+	for _, r := range runs {
+		response.Runs = append(response.Runs, runState(r))
+	}
+	return response, nil
+}
