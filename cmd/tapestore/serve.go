@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver"
+)
+
+// serveConfig is what serve was told by flags and environment.
+type serveConfig struct {
+	listen, probes, store string
+	fence                 tape.FenceMode
+	maxMessageBytes       int
+}
+
+// The defaults of serve, those of Tape's own server.
+const (
+	defaultListen = "0.0.0.0:7878"
+	defaultProbes = "0.0.0.0:7879"
+	defaultStore  = "sqlite:tape.db"
+)
+
+func newServeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve Tape's wire protocol on a store",
+		Long: `Serve the gRPC service tape.v1.Tape on a store, until SIGTERM or SIGINT; then
+finish the calls in flight. A second signal ends it at once.
+
+A flag wins over its environment variable. Store URLs: memory, sqlite:FILE (or a
+bare path), sqlite::memory:, and the schemes of the other engines.`,
+		Example: `  tapestore serve --store sqlite:./tape.db
+  tapestore serve --listen 127.0.0.1:7878 --store memory --fence required`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := serveSettings(cmd, os.LookupEnv)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			context.AfterFunc(ctx, stop) // so that the second signal kills
+			return serve(ctx, cfg, cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.String("listen", defaultListen, "gRPC address [TAPE_LISTEN]")
+	f.String("healthz-listen", defaultProbes, "HTTP address of the probes /healthz and /readyz; empty for none [TAPE_HEALTHZ_LISTEN]")
+	f.String("store", defaultStore, "store URL [TAPE_STORE]")
+	f.String("db", "", "SQLite file; the older form of --store, used when no store is given [TAPE_DB]")
+	f.String("fence", tape.FencePresented.String(), `"presented" checks the fences that clients present, "required" refuses writes without one [TAPE_FENCE]`)
+	f.Int("max-message-bytes", 4<<20, "largest request")
+	return cmd
+}
+
+// serveSettings resolves flags, environment and defaults, in this order.
+func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg serveConfig, err error) {
+	// setting returns a flag or its variable, and whether the user gave either. An
+	// empty variable counts as not given.
+	setting := func(flag, variable string) (string, bool) {
+		f := cmd.Flags().Lookup(flag)
+		if !f.Changed {
+			if v, _ := env(variable); v != "" {
+				return v, true
+			}
+		}
+		return f.Value.String(), f.Changed
+	}
+	cfg.listen, _ = setting("listen", "TAPE_LISTEN")
+	cfg.probes, _ = setting("healthz-listen", "TAPE_HEALTHZ_LISTEN")
+	if v, ok := env("TAPE_HEALTHZ_LISTEN"); ok && v == "" && !cmd.Flags().Changed("healthz-listen") {
+		cfg.probes = "" // the one setting whose empty value means something
+	}
+	store, given := setting("store", "TAPE_STORE")
+	cfg.store = storeURL(store)
+	if db, ok := setting("db", "TAPE_DB"); ok && !given {
+		cfg.store, store = dbURL(db), db
+	}
+	if store == "" {
+		return cfg, errors.New("--store is empty; name a store URL, for example sqlite:./tape.db")
+	}
+	switch mode, _ := setting("fence", "TAPE_FENCE"); mode {
+	case tape.FencePresented.String():
+		cfg.fence = tape.FencePresented
+	case tape.FenceRequired.String():
+		cfg.fence = tape.FenceRequired
+	default:
+		return cfg, fmt.Errorf("--fence is %q; it is presented or required", mode)
+	}
+	cfg.maxMessageBytes, err = cmd.Flags().GetInt("max-message-bytes")
+	if err == nil && cfg.maxMessageBytes < 1 {
+		err = fmt.Errorf("--max-message-bytes is %d; the least is 1", cfg.maxMessageBytes)
+	}
+	return cfg, err
+}
+
+// serve opens the store, serves it until ctx ends and closes it. It listens when
+// the store is ready: who can connect can work.
+func serve(ctx context.Context, cfg serveConfig, out io.Writer) (err error) {
+	log := slog.New(slog.NewTextHandler(out, nil))
+	store, err := runstore.Open(ctx, cfg.store)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	server := tapeserver.New(store, &tapeserver.Options{Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Logger: log})
+	lis, err := net.Listen("tcp", cfg.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	serveProbes(ctx, server, cfg.probes, log)
+	shown, _ := runstore.ParseURL(cfg.store) // without secrets
+	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String())
+	err = server.Serve(ctx, lis)
+	log.Info("stopped")
+	return err
+}
+
+// serveProbes answers probes in the background. Not being able to is no reason
+// not to serve: several servers on one host share the default address.
+func serveProbes(ctx context.Context, server *tapeserver.Server, address string, log *slog.Logger) {
+	if address == "" {
+		return
+	}
+	lis, err := net.Listen("tcp", address)
+	if err != nil {
+		log.Warn("no probes", "healthz-listen", address, "error", err)
+		return
+	}
+	log.Info("probes", "http", lis.Addr().String())
+	go func() {
+		if err := server.ServeProbes(ctx, lis); err != nil {
+			log.Warn("probes ended", "error", err)
+		}
+	}()
+}

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// TestMain runs the command itself where a test asks for it, so that the tests can
+// start it, and kill it, as a process of its own.
+func TestMain(m *testing.M) {
+	if os.Getenv("TAPESTORE_TEST_RUN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestStoreURL(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		"memory": "memory:", ":memory:": "memory:", "memory:": "memory:", "memory:shared": "memory:shared",
+		"sqlite::memory:": "sqlite::memory:", "sqlite://:memory:": "sqlite::memory:",
+		"sqlite:tape.db": "sqlite:tape.db", "sqlite://tape.db": "sqlite:tape.db", "sqlite:///var/tape.db": "sqlite:/var/tape.db",
+		"tape.db": "sqlite:tape.db", "/var/a:b.db": "sqlite:/var/a:b.db", "./x": "sqlite:./x", `C:\tape.db`: `sqlite:C:\tape.db`,
+		"postgres://u@h/db": "postgres://u@h/db", "spanner://p/i/d": "spanner://p/i/d",
+	} {
+		if got := storeURL(given); got != want {
+			t.Errorf("storeURL(%q) = %q, want %q", given, got, want)
+		}
+	}
+}
+
+func TestServeSettings(t *testing.T) {
+	t.Parallel()
+	type env map[string]string
+	base := serveConfig{listen: defaultListen, probes: defaultProbes, store: defaultStore, maxMessageBytes: 4 << 20}
+	with := func(change func(*serveConfig)) serveConfig { c := base; change(&c); return c }
+	for _, c := range []struct {
+		name string
+		args string
+		env  env
+		want serveConfig
+		err  string
+	}{
+		{name: "defaults", want: base},
+		{name: "environment", env: env{"TAPE_LISTEN": "a:1", "TAPE_HEALTHZ_LISTEN": "b:2", "TAPE_STORE": ":memory:", "TAPE_FENCE": "required"},
+			want: with(func(c *serveConfig) {
+				c.listen, c.probes, c.store, c.fence = "a:1", "b:2", "memory:", tape.FenceRequired
+			})},
+		{name: "flags win", args: "--listen=c:3 --store=x.db --fence=presented", env: env{"TAPE_LISTEN": "a:1", "TAPE_STORE": "memory", "TAPE_FENCE": "required"},
+			want: with(func(c *serveConfig) { c.listen, c.store = "c:3", "sqlite:x.db" })},
+		{name: "probes off by flag", args: "--healthz-listen=", want: with(func(c *serveConfig) { c.probes = "" })},
+		{name: "probes off by variable", env: env{"TAPE_HEALTHZ_LISTEN": ""}, want: with(func(c *serveConfig) { c.probes = "" })},
+		{name: "db", args: "--db=x.db", want: with(func(c *serveConfig) { c.store = "sqlite:x.db" })},
+		{name: "db in memory", env: env{"TAPE_DB": ":memory:"}, want: with(func(c *serveConfig) { c.store = "memory:" })},
+		{name: "store wins over db", args: "--db=x.db", env: env{"TAPE_STORE": "y.db"}, want: with(func(c *serveConfig) { c.store = "sqlite:y.db" })},
+		{name: "odd fence", args: "--fence=maybe", err: "presented or required"},
+		{name: "no store", args: "--store=", err: "--store is empty"},
+		{name: "no message", args: "--max-message-bytes=0", err: "the least is 1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cmd := newServeCommand()
+			if err := cmd.ParseFlags(strings.Fields(c.args)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := serveSettings(cmd, func(name string) (string, bool) { v, ok := c.env[name]; return v, ok })
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Errorf("error %v, want one with %q", err, c.err)
+				}
+				return
+			}
+			if err != nil || got != c.want {
+				t.Errorf("settings %+v, %v, want %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// process is a running tapestore serve.
+type process struct {
+	*exec.Cmd
+	grpc, probes string // addresses; probes is empty when there are none
+	output       chan string
+}
+
+var address = regexp.MustCompile(`msg="?(serving|probes|no probes)"? (?:grpc|http|healthz-listen)=(\S+)`)
+
+// start runs tapestore serve in a process of its own and waits until it serves.
+func start(t *testing.T, args ...string) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: exec.Command(exe, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...), output: make(chan string, 1)}
+	p.Env = append(os.Environ(), "TAPESTORE_TEST_RUN=1")
+	out, err := p.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() })
+	ready := make(chan struct{})
+	go func() {
+		var text strings.Builder
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			text.WriteString(lines.Text() + "\n")
+			switch m := address.FindStringSubmatch(lines.Text()); {
+			case m == nil:
+			case m[1] == "probes":
+				p.probes = m[2]
+			case m[1] == "serving":
+				p.grpc = m[2]
+				close(ready)
+			}
+		}
+		p.output <- text.String()
+	}()
+	select {
+	case <-ready:
+	case text := <-p.output:
+		t.Fatalf("serve ended: %s", text)
+	case <-time.After(30 * time.Second):
+		t.Fatal("serve did not come up")
+	}
+	return p
+}
+
+func (p *process) client(t *testing.T) tapepb.TapeClient {
+	t.Helper()
+	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return tapepb.NewTapeClient(conn)
+}
+
+func TestTwoServersOnOneProbeAddress(t *testing.T) { // 83, 84
+	t.Parallel()
+	first := start(t, "--store", "memory", "--healthz-listen", "127.0.0.1:0")
+	second := start(t, "--store", "memory", "--healthz-listen", first.probes)
+	if second.probes != "" {
+		t.Errorf("the second server has probes on %s too", second.probes)
+	}
+	for _, p := range []*process{first, second} {
+		if _, err := p.client(t).BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a"}); err != nil {
+			t.Errorf("BeginRun: %v", err)
+		}
+	}
+	res, err := http.Get("http://" + first.probes + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if body, _ := io.ReadAll(res.Body); res.StatusCode != 200 || string(body) != "ok\n" {
+		t.Errorf("/readyz = %d %q, want 200 ok", res.StatusCode, body)
+	}
+}
+
+func TestSignalsDrain(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			p := start(t, "--store", "memory", "--healthz-listen", "")
+			stream, err := p.client(t).SubscribeRun(t.Context(), &tapepb.SubscribeRunRequest{RunId: "r"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := stream.Header(); err != nil { // it is in flight
+				t.Fatal(err)
+			}
+			if err := p.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			text := <-p.output
+			if err := p.Wait(); err != nil || !strings.Contains(text, "stopped") {
+				t.Errorf("serve ended with %v: %s; want exit status 0", err, text)
+			}
+		})
+	}
+}
+
+func TestAFileStoreSurvivesAKill(t *testing.T) { // 85
+	t.Parallel()
+	store := "sqlite:" + filepath.Join(t.TempDir(), "tape.db")
+	p := start(t, "--store", store, "--healthz-listen", "")
+	c := p.client(t)
+	begun, err := c.BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a", LeaseOwner: "o", LeaseTtlMs: 60000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := begun.GetRunId()
+	d, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id, ResponseJson: "{}"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: id, CustomKey: "K"}); err != nil {
+		t.Fatal(err)
+	}
+	state := func(c tapepb.TapeClient) []proto.Message {
+		t.Helper()
+		run, err := c.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		effect, err := c.GetEffect(t.Context(), &tapepb.GetEffectRequest{RunId: id, IdempotencyKey: "K"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := []proto.Message{run, effect}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		stream, err := c.SubscribeRun(ctx, &tapepb.SubscribeRunRequest{RunId: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			e, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e)
+		}
+		return all
+	}
+	before := state(c)
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.output
+	c = start(t, "--store", store, "--healthz-listen", "").client(t)
+	after := state(c)
+	for i := range before {
+		if !proto.Equal(before[i], after[i]) {
+			t.Errorf("after the kill %v, want %v", after[i], before[i])
+		}
+	}
+	again, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id, ResponseJson: "other"})
+	if err != nil || !proto.Equal(again, d) {
+		t.Errorf("the decision replayed = %v, %v, want %v", again, err, d)
+	}
+	// The grant outlives the server that made it.
+	grant := begun.GetGrant()
+	done, err := c.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{
+		RunId: id, IdempotencyKey: "K", Status: tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED,
+		Fence: &tapepb.Fence{Owner: grant.GetOwner(), Token: grant.GetToken(), GrantId: grant.GetGrantId()},
+	})
+	if err != nil || done.GetStatus() != tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED {
+		t.Errorf("CompleteEffect under the old grant = %v, %v, want CONFIRMED", done, err)
+	}
+}
+
+func TestServeRefusesBadInputInOneLine(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"--store spanner-ish://p/i", `unknown scheme "spanner-ish"`},
+		{"--store memory:?colour=red", `unknown key "colour"`},
+		{"--store memory --listen " + taken.Addr().String(), "--listen"},
+		{"--fence sometimes", "--fence"},
+		{"--no-such-flag", "--no-such-flag"},
+		{"extra", "extra"},
+	} {
+		cmd := exec.Command(exe, append([]string{"serve", "--healthz-listen="}, strings.Fields(c.args)...)...)
+		cmd.Env, cmd.Dir = append(os.Environ(), "TAPESTORE_TEST_RUN=1"), t.TempDir()
+		out, err := cmd.CombinedOutput()
+		text := strings.TrimSpace(string(out))
+		if err == nil || !strings.HasPrefix(text, "tapestore: ") || !strings.Contains(text, c.want) || strings.Contains(text, "\n") {
+			t.Errorf("serve %s: %v, %s; want one line with %q", c.args, err, text, c.want)
+		}
+		if left, _ := os.ReadDir(cmd.Dir); len(left) > 0 {
+			t.Errorf("serve %s left %s", c.args, fmt.Sprint(left))
+		}
+	}
+}
