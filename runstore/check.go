@@ -213,8 +213,8 @@ func (w Writes) check() error {
 		return tooLarge("events", "%d events, the limit is %d", len(w.Events), MaxEvents)
 	}
 	for i, e := range w.Events {
-		if len(e.Kind) > MaxKind || e.Kind == "" {
-			return invalid(fmt.Sprintf("events[%d].kind", i), "%d bytes, the limits are 1 and %d", len(e.Kind), MaxKind)
+		if err := checkName(fmt.Sprintf("events[%d].kind", i), e.Kind, MaxKind); err != nil {
+			return err
 		}
 		if len(e.Data) > MaxEventData {
 			return tooLarge(fmt.Sprintf("events[%d].data", i), "%d bytes, the limit is %d", len(e.Data), MaxEventData)
