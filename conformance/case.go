@@ -78,6 +78,7 @@ func Cases() []Case {
 		runnableCases(),  // I9
 		fenceCases(),     // I3
 		clockCases(),     // I7
+		limitCases(),     // I12
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

@@ -1,0 +1,456 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// limitCases prove I12: each limit works, and one beyond it is refused before
+// anything is written.
+func limitCases() []Case {
+	return []Case{
+		{Guarantee: "I12", Name: "longest-names-work", Run: longestNames},
+		{Guarantee: "I12", Name: "names-beyond-the-limit-are-refused", Run: namesBeyond},
+		{Guarantee: "I12", Name: "largest-payloads-work", Run: largestPayloads},
+		{Guarantee: "I12", Name: "payloads-beyond-the-limit-are-refused", Run: payloadsBeyond},
+		{Guarantee: "I12", Name: "fullest-batch-works", Run: fullestBatch},
+		{Guarantee: "I12", Name: "counts-beyond-the-limit-are-refused", Run: countsBeyond},
+		{Guarantee: "I12", Name: "multi-run-commits-are-bounded", Needs: []Need{NeedMulti}, Run: multiBounds},
+		{Guarantee: "I12", Name: "ttl-is-bounded", Run: ttlBounds},
+		{Guarantee: "I12", Name: "times-are-bounded", Run: timeBounds},
+		{Guarantee: "I12", Name: "reads-are-bounded", Run: readBounds},
+		{Guarantee: "I12", Name: "malformed-batches-are-refused", Run: malformedBatches},
+		{Guarantee: "I12", Name: "malformed-requests-are-refused", Run: malformedRequests},
+		{Guarantee: "I12", Name: "empty-payloads-stay-empty", Run: emptyPayloads},
+		{Guarantee: "I12", Name: "payloads-of-any-byte-come-back", Run: anyByte},
+		{Guarantee: "I12", Name: "run-ids-of-any-byte-stay-apart", Run: oddRunIDs},
+		{Guarantee: "I12", Name: "record-keys-of-any-byte-stay-apart", Run: oddRecordKeys},
+		{Guarantee: "I12", Name: "index-names-of-any-byte-stay-apart", Run: oddIndexNames},
+		{Guarantee: "I12", Name: "owners-and-ids-of-any-byte-come-back", Run: oddOwners},
+	}
+}
+
+// long is a name of n bytes of every value, which an engine that cuts, escapes
+// or compares as text would not bring back. last tells two of them apart in
+// their last byte only.
+func long(n int, last byte) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(255 - i)
+	}
+	b[n-1] = last
+	return string(b)
+}
+
+// payload is n bytes that repeat with no short period.
+func payload(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7 + i>>8*13 + i>>16*31)
+	}
+	return b
+}
+
+// beyond is input that has to be refused.
+type beyond struct {
+	what  string
+	kind  error
+	field string
+	// limit has to be in the message.
+	limit string
+	try   func() error
+}
+
+// refuseAll tries what lies beyond the limits and fails the case unless each is
+// refused by field and limit, and the store stays as it was.
+func refuseAll(t T, e *Env, id runstore.RunID, tries []beyond) {
+	t.Helper()
+	state := func() string {
+		text := dump(t, e.Store, id, "queue", runstore.IndexRuns, runstore.IndexRunnable)
+		for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime}) {
+			if err != nil {
+				t.Fatalf("scan: %v", err)
+			}
+			text += fmt.Sprintf("run %q token=%v until %v\n", entry.Run, entry.Head.Token, entry.Head.ExpiresAt)
+		}
+		return text
+	}
+	before := state()
+	for _, b := range tries {
+		err := b.try()
+		var limit *runstore.LimitError
+		if !errors.As(err, &limit) || !errors.Is(err, b.kind) {
+			t.Errorf("%s: got error %v, want %v as *LimitError", b.what, short(err), b.kind)
+			continue
+		}
+		if limit.Field != b.field || !strings.Contains(limit.Problem, b.limit) {
+			t.Errorf("%s: the error names %q: %s; want the field %q and the limit %q", b.what, limit.Field, limit.Problem, b.field, b.limit)
+		}
+		if message := err.Error(); strings.Contains(message, "\n") || len(message) > 600 {
+			t.Errorf("%s: the message has %d bytes or more than one line: %s", b.what, len(message), short(err))
+		}
+		if runstore.OutcomeOf(err) != runstore.NotApplied {
+			t.Errorf("%s: the outcome is %v, want not applied", b.what, runstore.OutcomeOf(err))
+		}
+	}
+	same(t, "refused input", before, state())
+}
+
+// short keeps messages about large input readable.
+func short(err error) string {
+	if err == nil {
+		return "none"
+	}
+	if s := err.Error(); len(s) > 200 {
+		return s[:200] + "…"
+	}
+	return err.Error()
+}
+
+// try commits a batch under lease that fill fills, and returns only the error.
+func try(t T, s runstore.RunStore, lease runstore.Lease, fill func(b *runstore.Batch)) func() error {
+	return func() error {
+		b := runstore.NewBatch(lease.Run, lease.Fence())
+		fill(&b)
+		_, err := s.Commit(t.Context(), b)
+		return err
+	}
+}
+
+// driven is a run under a lease, with something of everything in it.
+func driven(t T, e *Env, id runstore.RunID) runstore.Lease {
+	t.Helper()
+	e.Create(t, id)
+	lease := e.Acquire(t, e.Store, id, "holder")
+	b := appending(lease, "begun")
+	b.Put("record", []byte("one"), runstore.Place{Index: "queue", At: runstore.After(0)})
+	applied(t, e.Store, "the first batch", b)
+	return lease
+}
+
+func longestNames(t T, e *Env) {
+	for _, last := range []byte{'a', 'b'} {
+		id := runstore.RunID(long(runstore.MaxRunID, last))
+		if run := e.Create(t, id); run.ID != id || run.LastSeq != 0 {
+			t.Errorf("created %q, seq %d; want %q, 0", run.ID, run.LastSeq, id)
+		}
+		req := acquire(id, runstore.Owner(long(runstore.MaxOwner, last)), TTL)
+		req.Reactor = runstore.Reactor(long(runstore.MaxOwner, last+1))
+		req.Grant = runstore.GrantID(long(runstore.MaxGrantID, last))
+		first := hold(t, e.Store, req)
+		if first.Owner != req.Owner || first.Reactor != req.Reactor || first.Grant != req.Grant {
+			t.Errorf("asked for %+v, got %+v", req.LeaseSpec, first)
+		}
+		req.Preempt = long(runstore.MaxOwner, last)
+		req.Grant = runstore.GrantID(long(runstore.MaxGrantID, last+1))
+		lease := hold(t, e.Store, req)
+		run := e.Get(t, id)
+		if want := (runstore.Preempted{From: first.Owner, Reason: req.Preempt}); run.Holder.Preempted != want || run.Holder.Owner != req.Owner || run.Holder.Reactor != req.Reactor {
+			t.Errorf("the run shows the holder %+v, want %+v and preempted %+v", run.Holder, req.LeaseSpec, want)
+		}
+		fencedOut(t, "commit under a grant whose id differs in the last byte", commitOnly(t, e.Store, first), first, run)
+
+		b := runstore.NewBatch(id, lease.Fence())
+		b.ID = runstore.BatchID(long(runstore.MaxGrantID, last))
+		kind := long(runstore.MaxKind, last)
+		b.Append(kind, nil)
+		index := runstore.IndexName(long(runstore.MaxIndexName, last))
+		keys := []runstore.RecordKey{runstore.RecordKey(long(runstore.MaxRecordKey, 'a')), runstore.RecordKey(long(runstore.MaxRecordKey, 'b'))}
+		for _, key := range keys {
+			b.Put(key, []byte(key[1023:]), runstore.Place{Index: index, At: runstore.After(0)})
+		}
+		applied(t, e.Store, "a batch of the longest names", b)
+		if done := applied(t, e.Store, "its repeat", b); !done.Replayed {
+			t.Errorf("a batch of a long id was not recognised")
+		}
+		other := appending(lease, "other")
+		other.ID = runstore.BatchID(long(runstore.MaxGrantID, last+1))
+		if done := applied(t, e.Store, "a batch whose id differs in the last byte", other); done.Replayed {
+			t.Errorf("a batch was taken for one whose id differs in the last byte")
+		}
+		events := journal(t, e.Store, id)
+		if len(events) != 2 || events[0].Kind != kind || events[0].Owner != lease.Owner {
+			t.Errorf("the journal is %+v, want 2 events, the first of kind %q by %q", events, kind, lease.Owner)
+		}
+		for _, key := range keys {
+			records, err := e.Store.ReadRecords(t.Context(), id, runstore.RecordQuery{Keys: []runstore.RecordKey{key}})
+			if err != nil || len(records) != 1 || records[0].Key != key || string(records[0].Value) != string(key[1023:]) {
+				t.Errorf("record %q…: got %d records, error %v", key[:8], len(records), err)
+			}
+		}
+		page, err := e.Store.ReadRecords(t.Context(), id, runstore.RecordQuery{Prefix: keys[0][:1023], After: keys[0], Limit: 10})
+		if err != nil || len(page) != 1 || page[0].Key != keys[1] {
+			t.Errorf("the records after the longest key: got %d, error %v; want the other one", len(page), err)
+		}
+		found := 0
+		for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: index, Until: runstore.EndOfTime}) {
+			if err != nil || entry.Run != id {
+				t.Fatalf("the longest index: run %q, error %v", entry.Run, err)
+			}
+			found++
+		}
+		if found != 2 {
+			t.Errorf("the longest index has %d entries, want 2", found)
+		}
+	}
+	revoke := runstore.NewBatch(runstore.RunID(long(runstore.MaxRunID, 'a')), runstore.Unguarded(long(runstore.MaxOwner, 'a')))
+	revoke.Release = true
+	applied(t, e.Store, "a batch with the longest reason", revoke)
+}
+
+func namesBeyond(t T, e *Env) {
+	lease := driven(t, e, "run")
+	ctx := t.Context()
+	tooLong := func(limit int) string { return strings.Repeat("x", limit+1) }
+	var tries []beyond
+	add := func(what, field string, limit int, optional bool, f func(name string) error) {
+		tries = append(tries, beyond{what + " one too long", runstore.ErrTooLarge, field, fmt.Sprint(limit),
+			func() error { return f(tooLong(limit)) }})
+		if !optional {
+			tries = append(tries, beyond{what + " empty", runstore.ErrInvalid, field, fmt.Sprint(limit), func() error { return f("") }})
+		}
+	}
+	runID := func(what string, f func(id runstore.RunID) error) {
+		add("the run id of "+what, "run id", runstore.MaxRunID, false, func(name string) error { return f(runstore.RunID(name)) })
+	}
+	runID("a create", func(id runstore.RunID) error {
+		_, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: id})
+		return err
+	})
+	runID("a get", func(id runstore.RunID) error { _, err := e.Store.GetRun(ctx, id); return err })
+	runID("an acquire", func(id runstore.RunID) error {
+		_, err := e.Store.AcquireLease(ctx, acquire(id, "a", TTL))
+		return err
+	})
+	runID("a commit", func(id runstore.RunID) error {
+		_, err := e.Store.Commit(ctx, runstore.NewBatch(id, runstore.AtSeq(1)))
+		return err
+	})
+	runID("a renewal", func(id runstore.RunID) error { l := lease; l.Run = id; return renew(t, e.Store, l, TTL) })
+	runID("a release", func(id runstore.RunID) error { l := lease; l.Run = id; return release(t, e.Store, l) })
+	runID("a journal", func(id runstore.RunID) error { _, err := e.Store.ReadJournal(ctx, id, 1, 1); return err })
+	runID("records", func(id runstore.RunID) error {
+		_, err := e.Store.ReadRecords(ctx, id, runstore.RecordQuery{Limit: 1})
+		return err
+	})
+	spec := func(field string, limit int, optional bool, set func(*runstore.LeaseSpec, string)) {
+		add(field+" of an acquire", field, limit, optional, func(name string) error {
+			req := preempting("run", "a", "test")
+			set(&req.LeaseSpec, name)
+			_, err := e.Store.AcquireLease(ctx, req)
+			return err
+		})
+		add(field+" of a create", field, limit, optional, func(name string) error {
+			create := withLease("other", "a")
+			set(create.Lease, name)
+			_, err := e.Store.CreateRun(ctx, create)
+			return err
+		})
+	}
+	spec("owner", runstore.MaxOwner, false, func(s *runstore.LeaseSpec, name string) { s.Owner = runstore.Owner(name) })
+	spec("reactor", runstore.MaxOwner, true, func(s *runstore.LeaseSpec, name string) { s.Reactor = runstore.Reactor(name) })
+	spec("grant", runstore.MaxGrantID, true, func(s *runstore.LeaseSpec, name string) { s.Grant = runstore.GrantID(name) })
+	add("the reason of a preempt", "preempt", runstore.MaxOwner, true, func(name string) error {
+		_, err := e.Store.AcquireLease(ctx, preempting("run", "a", name))
+		return err
+	})
+	add("the reason for no guard", "unguarded", runstore.MaxOwner, true, func(name string) error {
+		_, err := e.Store.Commit(ctx, runstore.NewBatch("run", runstore.Unguarded(name)))
+		return err
+	})
+	fence := func(what string, limit int, set func(l *runstore.Lease, name string)) {
+		add("the "+what, what, limit, false, func(name string) error {
+			l := lease
+			set(&l, name)
+			return commitOnly(t, e.Store, l)
+		})
+		add("the "+what+" of a renewal", what, limit, false, func(name string) error {
+			l := lease
+			set(&l, name)
+			return renew(t, e.Store, l, TTL)
+		})
+	}
+	fence("fence owner", runstore.MaxOwner, func(l *runstore.Lease, name string) { l.Owner = runstore.Owner(name) })
+	fence("fence grant", runstore.MaxGrantID, func(l *runstore.Lease, name string) { l.Grant = runstore.GrantID(name) })
+	batch := func(what, field string, limit int, optional bool, fill func(b *runstore.Batch, name string)) {
+		add(what, field, limit, optional, func(name string) error {
+			return try(t, e.Store, lease, func(b *runstore.Batch) { fill(b, name) })()
+		})
+	}
+	batch("a batch id", "batch id", runstore.MaxGrantID, true, func(b *runstore.Batch, name string) { b.ID = runstore.BatchID(name) })
+	batch("an event's kind", "events[1].kind", runstore.MaxKind, false, func(b *runstore.Batch, name string) {
+		b.Append("good", nil)
+		b.Append(name, nil)
+	})
+	batch("a record key", "records[1].key", runstore.MaxRecordKey, false, func(b *runstore.Batch, name string) {
+		b.Put("good", nil)
+		b.Put(runstore.RecordKey(name), nil)
+	})
+	batch("the key of a deletion", "records[0].key", runstore.MaxRecordKey, false, func(b *runstore.Batch, name string) {
+		b.Delete(runstore.RecordKey(name))
+	})
+	batch("an index name", "records[0].index[1]", runstore.MaxIndexName, false, func(b *runstore.Batch, name string) {
+		b.Put("good", nil, runstore.Place{Index: "queue", At: runstore.After(0)}, runstore.Place{Index: runstore.IndexName(name), At: runstore.After(0)})
+	})
+	batch("the key of a guard", "guards: versions[1]", runstore.MaxRecordKey, false, func(b *runstore.Batch, name string) {
+		b.Require(runstore.AtVersion("good", 0), runstore.AtVersion(runstore.RecordKey(name), 0))
+		b.Append("test", nil)
+	})
+	add("a key to read", "keys[1]", runstore.MaxRecordKey, false, func(name string) error {
+		_, err := e.Store.ReadRecords(ctx, "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"good", runstore.RecordKey(name)}})
+		return err
+	})
+	add("a prefix", "prefix", runstore.MaxRecordKey, true, func(name string) error {
+		_, err := e.Store.ReadRecords(ctx, "run", runstore.RecordQuery{Prefix: runstore.RecordKey(name), Limit: 1})
+		return err
+	})
+	add("a key to resume after", "after", runstore.MaxRecordKey, true, func(name string) error {
+		_, err := e.Store.ReadRecords(ctx, "run", runstore.RecordQuery{After: runstore.RecordKey(name), Limit: 1})
+		return err
+	})
+	add("an index to scan", "index", runstore.MaxIndexName, false, func(name string) error {
+		_, err := e.Store.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexName(name), Limit: 1})
+		return err
+	})
+	if epochs, ok := e.Store.(runstore.Epocher); ok {
+		add("the reason for an epoch", "reason", runstore.MaxOwner, false, func(name string) error {
+			_, err := epochs.RaiseEpoch(ctx, name)
+			return err
+		})
+	}
+	refuseAll(t, e, "run", tries)
+	e.Append(t, e.Store, lease, "the run is usable")
+}
+
+func largestPayloads(t T, e *Env) {
+	lease := driven(t, e, "run")
+	event, value := payload(runstore.MaxEventData), payload(runstore.MaxRecordValue)
+	// A batch of the largest sum: a full value, and events for what is left.
+	fill := func(b *runstore.Batch, more int) {
+		b.Put("k", value)
+		for range 3 {
+			b.Append("e", event)
+		}
+		b.Append("e", event[:runstore.MaxBatchBytes-runstore.MaxRecordValue-3*runstore.MaxEventData-5+more])
+	}
+	refuseAll(t, e, "run", []beyond{{"a batch one byte too large", runstore.ErrTooLarge, "batch", fmt.Sprint(runstore.MaxBatchBytes),
+		try(t, e.Store, lease, func(b *runstore.Batch) { fill(b, 1) })}})
+
+	b := runstore.NewBatch("run", lease.Fence())
+	b.Append("large", event)
+	applied(t, e.Store, "the largest event", b)
+	b = runstore.NewBatch("run", lease.Fence())
+	b.Put("large", value)
+	applied(t, e.Store, "the largest record", b)
+	b = runstore.NewBatch("run", lease.Fence())
+	fill(&b, 0)
+	done := applied(t, e.Store, "the largest batch", b)
+
+	events := journal(t, e.Store, "run")
+	if len(events) != 6 || events[5].Seq != done.LastSeq {
+		t.Fatalf("%d events, want 6", len(events))
+	}
+	for i, n := range []int{len(event), len(event), len(event), len(event), len(event) - 5} {
+		if !bytes.Equal(events[i+1].Data, event[:n]) {
+			t.Errorf("event %d: %d bytes came back changed, want the %d that were written", i+2, len(events[i+1].Data), n)
+		}
+	}
+	for _, key := range []runstore.RecordKey{"large", "k"} {
+		records, err := e.Store.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{key}})
+		if err != nil || len(records) != 1 {
+			t.Fatalf("record %q: %d found, error %v", key, len(records), err)
+		}
+		if !bytes.Equal(records[0].Value, value) {
+			t.Errorf("record %q: %d bytes came back changed, want the %d that were written", key, len(records[0].Value), len(value))
+		}
+	}
+}
+
+func payloadsBeyond(t T, e *Env) {
+	lease := driven(t, e, "run")
+	event, value := make([]byte, runstore.MaxEventData+1), make([]byte, runstore.MaxRecordValue+1)
+	writes := []struct {
+		what, field string
+		limit       int
+		fill        func(w *runstore.Writes)
+	}{
+		{"an event", "events[1].data", runstore.MaxEventData, func(w *runstore.Writes) {
+			w.Append("good", nil)
+			w.Append("large", event)
+		}},
+		{"a record", "records[1].value", runstore.MaxRecordValue, func(w *runstore.Writes) {
+			w.Put("good", nil)
+			w.Put("large", value)
+		}},
+		{"a batch", "batch", runstore.MaxBatchBytes, func(w *runstore.Writes) {
+			w.Put("a", value[1:])
+			w.Put("b", value[1:])
+		}},
+	}
+	var tries []beyond
+	for _, w := range writes {
+		add := func(of string, f func() error) {
+			tries = append(tries, beyond{w.what + " too large, " + of, runstore.ErrTooLarge, w.field, fmt.Sprint(w.limit), f})
+		}
+		add("in a commit", try(t, e.Store, lease, func(b *runstore.Batch) { w.fill(&b.Writes) }))
+		add("in a create", func() error {
+			spec := withLease("other", "a")
+			w.fill(&spec.Writes)
+			_, err := e.Store.CreateRun(t.Context(), spec)
+			return err
+		})
+		add("in an acquire", func() error {
+			req := preempting("run", "a", "test")
+			w.fill(&req.Writes)
+			_, err := e.Store.AcquireLease(t.Context(), req)
+			return err
+		})
+		add("in a release", func() error {
+			req := runstore.ReleaseRequest{Fence: lease.Fence()}
+			w.fill(&req.Writes)
+			_, err := e.Store.ReleaseLease(t.Context(), req)
+			return err
+		})
+	}
+	refuseAll(t, e, "run", tries)
+	e.Append(t, e.Store, lease, "the run is usable")
+}
+
+func ttlBounds(t T, e *Env) {
+	lease := driven(t, e, "run")
+	var tries []beyond
+	for _, ttl := range []time.Duration{0, -time.Second, runstore.MinTTL - 1, runstore.MaxTTL + 1, time.Hour, 1<<63 - 1, -1 << 63} {
+		add := func(what string, f func() error) {
+			for _, limit := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
+				tries = append(tries, beyond{fmt.Sprintf("%s for %v", what, ttl), runstore.ErrInvalid, "ttl", limit.String(), f})
+			}
+		}
+		add("acquire", func() error {
+			req := preempting("run", "a", "test")
+			req.TTL = ttl
+			_, err := e.Store.AcquireLease(t.Context(), req)
+			return err
+		})
+		add("create", func() error {
+			spec := withLease("other", "a")
+			spec.Lease.TTL = ttl
+			_, err := e.Store.CreateRun(t.Context(), spec)
+			return err
+		})
+		add("renewal", func() error { return renew(t, e.Store, lease, ttl) })
+	}
+	refuseAll(t, e, "run", tries)
+	for _, ttl := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
+		req := preempting("run", "a", "test")
+		req.TTL = ttl
+		got := hold(t, e.Store, req)
+		if err := renew(t, e.Store, got, runstore.MaxTTL); err != nil {
+			t.Errorf("renewal of a lease of %v for %v: %v", ttl, runstore.MaxTTL, err)
+		}
+	}
+}
