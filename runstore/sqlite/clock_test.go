@@ -8,9 +8,10 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
+	"github.com/tapestore/tapestore/runstore/sqlite/sqlitetest"
 )
 
-func openAt(t *testing.T, path string, h *host) *sqlite.Store {
+func openAt(t *testing.T, path string, h *sqlitetest.Host) *sqlite.Store {
 	t.Helper()
 	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: h})
 	if err != nil {
@@ -62,15 +63,13 @@ func TestWallClockSteps(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			h := newHost()
+			h := sqlitetest.NewHost()
 			path := filepath.Join(t.TempDir(), "tape.db")
 			holder, contender := openAt(t, path, h), openAt(t, path, h)
 			held(t, holder, 5*time.Minute)
 			before := now(t, holder)
 
-			h.mu.Lock()
-			h.step = tc.step
-			h.mu.Unlock()
+			h.SetWall(tc.step)
 			if err := contend(t, contender); !errors.Is(err, runstore.ErrLeaseHeld) {
 				t.Errorf("right after the step: got %v, want ErrLeaseHeld", err)
 			}
@@ -83,7 +82,7 @@ func TestWallClockSteps(t *testing.T) {
 					t.Errorf("the store clock of %s went back from %v to %v", name, before, n)
 				}
 			}
-			h.advance(5*time.Minute + time.Second)
+			h.Advance(5*time.Minute + time.Second)
 			if err := contend(t, contender); err != nil {
 				t.Errorf("after the TTL: got %v, want the lease", err)
 			}
@@ -94,11 +93,9 @@ func TestWallClockSteps(t *testing.T) {
 // A wall clock that is ahead is followed, so that due times of the day come true.
 func TestStoreClockFollowsTheWallClock(t *testing.T) {
 	t.Parallel()
-	h := newHost()
+	h := sqlitetest.NewHost()
 	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
-	h.mu.Lock()
-	h.step = time.Hour
-	h.mu.Unlock()
+	h.SetWall(time.Hour)
 	if diff := h.Wall().Sub(now(t, s)); diff > 3*time.Second {
 		t.Errorf("the store clock is %v behind the wall clock", diff)
 	}
@@ -119,15 +116,16 @@ func TestReboot(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "tape.db")
-			h := newHost()
+			h := sqlitetest.NewHost()
 			s := openAt(t, path, h)
 			held(t, s, 5*time.Minute)
 			before := now(t, s)
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			rebooted := newHost()
-			rebooted.boot, rebooted.step = "boot-2", tc.wall
+			rebooted := sqlitetest.NewHost()
+			rebooted.SetBoot("boot-2")
+			rebooted.SetWall(tc.wall)
 			s = openAt(t, path, rebooted)
 			if n := now(t, s); n.Before(before.Add(-time.Second)) {
 				t.Errorf("the store clock went back from %v to %v", before, n)
@@ -142,21 +140,17 @@ func TestReboot(t *testing.T) {
 // A system without a boot clock has the wall clock alone, kept from going back.
 func TestNoBootClock(t *testing.T) {
 	t.Parallel()
-	h := newHost()
-	h.boot = ""
+	h := sqlitetest.NewHost()
+	h.SetBoot("")
 	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
 	held(t, s, 5*time.Minute)
 	before := now(t, s)
-	h.mu.Lock()
-	h.step = -time.Hour
-	h.mu.Unlock()
+	h.SetWall(-time.Hour)
 	if n := now(t, s); n.Before(before) {
 		t.Errorf("the store clock went back from %v to %v", before, n)
 	}
-	h.mu.Lock()
-	h.step = 0
-	h.mu.Unlock()
-	h.advance(6 * time.Minute)
+	h.SetWall(0)
+	h.Advance(6 * time.Minute)
 	if err := contend(t, s); err != nil {
 		t.Errorf("after the TTL: got %v, want the lease", err)
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/tapestore/tapestore/runstore"
 )
 
 // wakers are the channels of those who wait for commits.
@@ -53,17 +51,12 @@ const dataVersion = `PRAGMA data_version`
 // Wakeups implements runstore.Notifier. Commits of this handle wake at once, those
 // of other handles and processes within a few tens of milliseconds.
 func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
-	select {
-	case <-s.closed:
-		return nil, opError("wakeups", "", runstore.ErrClosed)
-	default:
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, opError("wakeups", "", unavailable(err))
+	if err := s.begin(ctx); err != nil {
+		return nil, opError("wakeups", "", err)
 	}
 	ch := make(chan struct{}, 1)
 	s.wakers.add(ch)
-	if s.path == memory { // no other handle can reach it
+	if s.path == memory { // all its handles share one writer, which wakes
 		context.AfterFunc(ctx, func() { s.wakers.remove(ch) })
 		return ch, nil
 	}

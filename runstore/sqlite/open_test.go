@@ -12,6 +12,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
+	"github.com/tapestore/tapestore/runstore/sqlite/sqlitetest"
 )
 
 func exec(t *testing.T, path string, statements ...string) {
@@ -50,7 +51,7 @@ func TestOpenRefuses(t *testing.T) {
 			exec(t, path, "CREATE TABLE theirs (x)")
 		}, want: runstore.ErrInvalid, says: "another application"},
 		{name: "a schema from the future", make: func(t *testing.T, path string) {
-			s := openAt(t, path, newHost())
+			s := openAt(t, path, sqlitetest.NewHost())
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +155,7 @@ func TestOpenAtOnce(t *testing.T) {
 	}
 	close(start)
 	wg.Wait()
-	s := openAt(t, path, newHost())
+	s := openAt(t, path, sqlitetest.NewHost())
 	n := 0
 	for _, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime}) {
 		if err != nil {

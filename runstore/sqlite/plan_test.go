@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/runstore/sqlite"
+	"github.com/tapestore/tapestore/runstore/sqlite/sqlitetest"
 )
 
 // No statement scans a table or sorts: each costs what it returns, however much is
@@ -14,7 +15,7 @@ import (
 func TestQueryPlans(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	openAt(t, path, newHost())
+	openAt(t, path, sqlitetest.NewHost())
 	db, err := sql.Open("sqlite", path)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -79,27 +80,32 @@ func badOption(field, format string, args ...any) error {
 	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// Store is an open handle on a SQLite file. It implements runstore.RunStore and
-// the capabilities MultiCommitter, Notifier, Epocher and Describer.
+// Store is an open handle on a SQLite database. It implements runstore.RunStore
+// and the capabilities MultiCommitter, Notifier, Epocher and Describer.
 type Store struct {
+	*core
+	closeOnce sync.Once
+	closed    chan struct{}
+}
+
+// core is what handles of one opening share: the connections and what goes with
+// them.
+type core struct {
 	path    string
 	opts    Options
 	version string
 	clock   *clock
 	writer  *writer
 	witness *witness // nil for a database in memory
+	wakers  wakers
+	handles atomic.Int32
 
-	// incarnation and the rest of what the witness is told.
 	progressMu sync.Mutex
-	progress   progress
+	progress   progress // what the witness is told
 
 	// One connection writes, several read. A database in memory has one for both,
 	// and then the channels are the same.
 	writers, readers chan *conn
-	closeOnce        sync.Once
-	closed           chan struct{}
-
-	wakers wakers
 }
 
 var _ interface {
@@ -116,14 +122,24 @@ var _ interface {
 // A file that is no database, belongs to another application or has a newer
 // schema is refused and left as it is.
 func Open(ctx context.Context, path string, options *Options) (*Store, error) {
-	s, err := open(ctx, path, options)
+	c, err := open(ctx, path, options)
 	if err != nil {
 		return nil, opError("open sqlite store", "", err)
 	}
-	return s, nil
+	return c.handle(), nil
 }
 
-func open(ctx context.Context, path string, options *Options) (*Store, error) {
+// Another returns another handle on the same connections, closed on its own. A
+// database in memory has no other way to be opened twice; a file is better opened
+// again, which shares nothing.
+func (s *Store) Another() *Store { return s.handle() }
+
+func (s *core) handle() *Store {
+	s.handles.Add(1)
+	return &Store{core: s, closed: make(chan struct{})}
+}
+
+func open(ctx context.Context, path string, options *Options) (*core, error) {
 	opts, err := options.withDefaults()
 	if err != nil {
 		return nil, err
@@ -133,8 +149,8 @@ func open(ctx context.Context, path string, options *Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	s := &Store{
-		path: path, opts: opts, clock: &clock{host: opts.Clock}, closed: make(chan struct{}),
+	s := &core{
+		path: path, opts: opts, clock: &clock{host: opts.Clock},
 		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 	}
 	first, err := connect(path, "synchronous("+string(opts.Synchronous)+")")
@@ -186,7 +202,7 @@ func checkPath(path string) (string, error) {
 }
 
 // prepare makes the database ready for use: schema, clock, epoch.
-func (s *Store) prepare(ctx context.Context, c *conn) error {
+func (s *core) prepare(ctx context.Context, c *conn) error {
 	row, err := c.one(ctx, "SELECT sqlite_version()")
 	if err != nil {
 		return err
@@ -216,7 +232,7 @@ func (s *Store) prepare(ctx context.Context, c *conn) error {
 }
 
 // settle sets clock and epoch at opening, within one transaction.
-func (s *Store) settle(ctx context.Context, c *conn) error {
+func (s *core) settle(ctx context.Context, c *conn) error {
 	if err := s.clock.load(ctx, c); err != nil {
 		return err
 	}
@@ -236,8 +252,11 @@ func (s *Store) settle(ctx context.Context, c *conn) error {
 func (s *Store) Close() error {
 	var err error
 	s.closeOnce.Do(func() {
-		s.writer.close()
 		close(s.closed)
+		if s.handles.Add(-1) > 0 {
+			return
+		}
+		s.writer.close()
 		err = s.closeConnections()
 		s.witness.close()
 	})
@@ -245,7 +264,7 @@ func (s *Store) Close() error {
 }
 
 // closeConnections waits for each connection until nobody uses it.
-func (s *Store) closeConnections() error {
+func (s *core) closeConnections() error {
 	var errs []error
 	if s.readers != s.writers {
 		for range cap(s.readers) {
@@ -260,8 +279,22 @@ func (s *Store) closeConnections() error {
 }
 
 // takeWriter and giveWriter bracket the use of the writing connection.
-func (s *Store) takeWriter() *conn  { return <-s.writers }
-func (s *Store) giveWriter(c *conn) { s.writers <- c }
+func (s *core) takeWriter() *conn  { return <-s.writers }
+func (s *core) giveWriter(c *conn) { s.writers <- c }
+
+// begin is the start of every operation: nothing happens on a closed handle or
+// after the context's end.
+func (s *Store) begin(ctx context.Context) error {
+	select {
+	case <-s.closed:
+		return runstore.ErrClosed
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
 
 // read runs f in a read transaction: one consistent state, and no lock that a
 // writer waits for.
@@ -269,13 +302,8 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 	if invalid != nil {
 		return opError(op, id, invalid)
 	}
-	select {
-	case <-s.closed:
-		return opError(op, id, runstore.ErrClosed)
-	default:
-	}
-	if err := ctx.Err(); err != nil {
-		return opError(op, id, unavailable(err))
+	if err := s.begin(ctx); err != nil {
+		return opError(op, id, err)
 	}
 	select {
 	case <-s.closed:
@@ -294,7 +322,7 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 	}
 }
 
-func (s *Store) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (err error) {
+func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (err error) {
 	if _, err := c.exec(ctx, "BEGIN"); err != nil {
 		return err
 	}
@@ -309,14 +337,8 @@ func (s *Store) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (e
 
 // Now implements runstore.RunStore.
 func (s *Store) Now(ctx context.Context) (time.Time, error) {
-	var now time.Time
-	select {
-	case <-s.closed:
-		return now, opError("now", "", runstore.ErrClosed)
-	default:
-	}
-	if err := ctx.Err(); err != nil {
-		return now, opError("now", "", unavailable(err))
+	if err := s.begin(ctx); err != nil {
+		return time.Time{}, opError("now", "", err)
 	}
 	now, behind := s.clock.now()
 	if !behind {

@@ -14,7 +14,7 @@ import (
 type tx struct {
 	ctx   context.Context
 	c     *conn
-	store *Store
+	store *core
 	now   time.Time
 
 	next    runstore.Position // of the next event; 0 until it is known
@@ -22,7 +22,7 @@ type tx struct {
 	changes int64             // the store's counter after finish; 0 if it was not moved
 }
 
-func (s *Store) newTx(ctx context.Context, c *conn) (*tx, error) {
+func (s *core) newTx(ctx context.Context, c *conn) (*tx, error) {
 	now, behind := s.clock.now()
 	if behind {
 		if err := s.clock.load(ctx, c); err != nil {
@@ -50,7 +50,7 @@ func (tx *tx) finish() error {
 }
 
 // committed tells the witness and those who wait for commits.
-func (s *Store) committed(tx *tx) {
+func (s *core) committed(tx *tx) {
 	s.progressMu.Lock()
 	if tx.changes > 0 {
 		s.progress.Changes = tx.changes
@@ -71,6 +71,9 @@ func write[T any](ctx context.Context, s *Store, op string, id runstore.RunID, i
 	var zero, result T
 	if invalid != nil {
 		return zero, opError(op, id, invalid)
+	}
+	if err := s.begin(ctx); err != nil {
+		return zero, opError(op, id, err)
 	}
 	err := s.writer.do(ctx, func(tx *tx) (err error) {
 		result, err = f(tx)

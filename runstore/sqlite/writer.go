@@ -18,7 +18,7 @@ import (
 // what is waiting as one transaction, and hands the lead on. A lone writer so
 // never waits for another goroutine to be woken.
 type writer struct {
-	store *Store
+	store *core
 	max   int           // operations in one transaction
 	lead  chan struct{} // holds a value while nobody leads
 
@@ -47,7 +47,7 @@ const (
 	withdrawn
 )
 
-func newWriter(s *Store, maxGroup int) *writer {
+func newWriter(s *core, maxGroup int) *writer {
 	w := &writer{store: s, max: maxGroup, lead: make(chan struct{}, 1)}
 	w.lead <- struct{}{}
 	return w
@@ -57,9 +57,6 @@ func newWriter(s *Store, maxGroup int) *writer {
 // ends before the transaction began leaves nothing behind; one that ends while
 // another caller runs it leaves its outcome unknown.
 func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
-	if err := ctx.Err(); err != nil {
-		return unavailable(err)
-	}
 	op := &operation{ctx: ctx, apply: apply, done: make(chan struct{})}
 	if err := w.enqueue(op); err != nil {
 		return err

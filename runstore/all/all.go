@@ -1,0 +1,7 @@
+// Package all imports every engine, so that runstore.Open knows their schemes.
+package all
+
+import (
+	_ "github.com/tapestore/tapestore/runstore/memory" // memory:
+	_ "github.com/tapestore/tapestore/runstore/sqlite" // sqlite:
+)

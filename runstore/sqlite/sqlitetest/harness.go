@@ -1,0 +1,136 @@
+// Package sqlitetest tells the conformance suite how to make SQLite stores, and
+// has the means to move a host's clocks and to hold up its writers.
+package sqlitetest
+
+import (
+	"context"
+	"database/sql"
+	"net/url"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// Harness makes a database file for each case, in a directory that dir names.
+func Harness(dir func(t conformance.T) string, opts sqlite.Options) conformance.Harness {
+	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
+		path := filepath.Join(dir(t), "tape.db")
+		opts, host := opts, NewHost()
+		opts.Clock = host
+		open := func(ctx context.Context) (runstore.RunStore, error) {
+			s, err := sqlite.Open(ctx, path, &opts)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		}
+		return conformance.Instance{
+			Open: open,
+			// All processes of a host have one clock. One whose idea of the time of
+			// day is wrong has it from elsewhere, and the store never asks for it.
+			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
+			Advance:    host.Advance,
+			Stall:      func(t conformance.T) func() { return Stall(t, path) },
+			URL:        "sqlite:" + path,
+		}
+	}}
+}
+
+// MemoryHarness makes a database without a file for each case.
+func MemoryHarness(opts sqlite.Options) conformance.Harness {
+	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
+		opts, host := opts, NewHost()
+		opts.Clock = host
+		s, err := sqlite.Open(t.Context(), ":memory:", &opts)
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+		open := func(context.Context) (runstore.RunStore, error) { return s.Another(), nil }
+		return conformance.Instance{
+			Open:       open,
+			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
+			Advance:    host.Advance,
+		}
+	}}
+}
+
+// Stall takes the lock that every writer of a database file needs, as a process
+// that is stopped in the middle of a transaction would, until resume is called.
+func Stall(t conformance.T, path string) (resume func()) {
+	t.Helper()
+	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=busy_timeout(60000)"
+	db, err := sql.Open("sqlite", name)
+	if err != nil {
+		t.Fatalf("open %s: %v", path, err)
+	}
+	db.SetMaxOpenConns(1) // the lock belongs to a connection
+	if _, err := db.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatalf("take the write lock: %v", err)
+	}
+	resume = sync.OnceFunc(func() {
+		if _, err := db.ExecContext(context.Background(), "ROLLBACK"); err != nil {
+			t.Errorf("let the write lock go: %v", err)
+		}
+		if err := db.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	t.Cleanup(resume) // a case that fails early must not leave its writers waiting
+	return resume
+}
+
+// Host is a host's clocks, moved by a test. It implements sqlite.HostClock.
+type Host struct {
+	mu     sync.Mutex
+	began  time.Time
+	boot   string
+	passed time.Duration // on both clocks
+	step   time.Duration // of the wall clock alone
+}
+
+// NewHost returns a host with the right time.
+func NewHost() *Host { return &Host{began: time.Now(), boot: "boot-1"} }
+
+// Wall implements sqlite.HostClock.
+func (h *Host) Wall() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Add(h.passed + h.step)
+}
+
+// Up implements sqlite.HostClock.
+func (h *Host) Up() (string, time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.boot, time.Since(h.began) + h.passed
+}
+
+// Advance lets time pass.
+func (h *Host) Advance(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.passed += d
+}
+
+// SetWall sets the wall clock off by step.
+func (h *Host) SetWall(step time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.step = step
+}
+
+// SetBoot names the host's boot; an empty name means that it does not tell.
+func (h *Host) SetBoot(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.boot = name
+}
