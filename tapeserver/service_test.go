@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
@@ -132,4 +134,21 @@ func TestProbes(t *testing.T) { // 84
 	}
 	probe("/readyz", 503, "store ping failed: now: store is closed\n")
 	probe("/healthz", 200, "ok\n")
+}
+
+// faulty is a store with a fault in one method.
+type faulty struct{ runstore.RunStore }
+
+func (faulty) GetRun(context.Context, runstore.RunID) (runstore.Run, error) { panic("a fault") }
+
+func TestAFaultInOneCallEndsNoOther(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	c, stop := start(t, faulty{memory.New(nil).Open()}, &tapeserver.Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	_, err := c.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "r"})
+	wantStatus(t, "GetRun", err, codes.Internal, "see the server's log")
+	begin(t, c, "i")
+	if err := stop(); err != nil || !strings.Contains(out.String(), "a fault") {
+		t.Errorf("Serve = %v, log %q; want the fault in the log", err, out.String())
+	}
 }

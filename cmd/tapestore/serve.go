@@ -120,7 +120,11 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	serveProbes(ctx, server, cfg.probes, log)
+	// The probes answer until the drain is over: a process that finishes its calls
+	// is alive, and not ready.
+	probing, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	serveProbes(probing, server, cfg.probes, log)
 	shown, _ := runstore.ParseURL(cfg.store) // without secrets
 	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String())
 	err = server.Serve(ctx, lis)
