@@ -25,7 +25,7 @@ type conn struct {
 func connect(path string, pragmas ...string) (*conn, error) {
 	params := url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode()
-	if path == memory {
+	if path == Memory {
 		name = ":memory:?" + params.Encode()
 	}
 	raw, err := new(sqlite.Driver).Open(name)

@@ -56,7 +56,7 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	}
 	ch := make(chan struct{}, 1)
 	s.wakers.add(ch)
-	if s.path == memory { // all its handles share one writer, which wakes
+	if s.path == Memory { // all its handles share one writer, which wakes
 		context.AfterFunc(ctx, func() { s.wakers.remove(ch) })
 		return ch, nil
 	}

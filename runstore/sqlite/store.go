@@ -15,8 +15,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// memory as a path means a database that lives as long as its handle.
-const memory = ":memory:"
+// Memory as a path means a database that lives as long as its handle.
+const Memory = ":memory:"
 
 // Synchronous says when an acknowledged commit is on disk.
 type Synchronous string
@@ -42,6 +42,8 @@ type Options struct {
 	// Readers is how many reads run at a time: by default as many as there are
 	// processors, and at least 4.
 	Readers int
+	// MustExist refuses a file that is not there instead of creating it.
+	MustExist bool
 	// Clock is the host's, for tests that move it.
 	Clock HostClock
 }
@@ -144,8 +146,8 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 	if err != nil {
 		return nil, err
 	}
-	if path != memory {
-		if path, err = checkPath(path); err != nil {
+	if path != Memory {
+		if path, err = checkPath(path, opts.MustExist); err != nil {
 			return nil, err
 		}
 	}
@@ -161,7 +163,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		return nil, errors.Join(err, first.close())
 	}
 	s.writers <- first
-	if path == memory {
+	if path == Memory {
 		s.readers = s.writers
 	} else {
 		for range opts.Readers {
@@ -179,7 +181,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 // checkPath refuses what cannot be a database file, with a plainer message than
 // SQLite's, and makes the path absolute: the store must not move with the
 // process's working directory.
-func checkPath(path string) (string, error) {
+func checkPath(path string, mustExist bool) (string, error) {
 	field := "store URL"
 	if path == "" {
 		return "", badOption(field, "has no file; write sqlite:FILE or sqlite::memory:")
@@ -194,6 +196,9 @@ func checkPath(path string) (string, error) {
 	info, err := os.Stat(abs)
 	if err == nil && !info.Mode().IsRegular() {
 		return "", badOption(field, "%s is no regular file", path)
+	}
+	if err != nil && mustExist {
+		return "", badOption(field, "there is no file %s", path)
 	}
 	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
 		return "", badOption(field, "there is no directory %s", filepath.Dir(path))
@@ -217,7 +222,7 @@ func (s *core) prepare(ctx context.Context, c *conn) error {
 	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
-	if s.path != memory {
+	if s.path != Memory {
 		s.witness = &witness{path: s.path + "-witness"}
 	}
 	if err := s.settle(ctx, c); err != nil {

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// inspection is what the subcommands of inspect share.
+type inspection struct {
+	url, format string
+	limit       int
+
+	store runstore.RunStore
+	now   time.Time // the store clock, which judges what is shown of leases
+	out   io.Writer
+}
+
+func newInspectCommand() *cobra.Command {
+	var in inspection
+	cmd := &cobra.Command{
+		Use:   "inspect",
+		Short: "Look into a store without changing it",
+		Example: `  tapestore inspect runs --store sqlite:./tape.db
+  tapestore inspect run RUN_ID --store sqlite:./tape.db
+  tapestore inspect journal RUN_ID --store sqlite:./tape.db --format json
+  tapestore inspect leases --store sqlite:./tape.db`,
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&in.url, "store", "", "store URL")
+	f.StringVar(&in.format, "format", "table", "table or json")
+	f.IntVar(&in.limit, "limit", 100, "show at most so many")
+	cmd.AddCommand(
+		in.command("runs", "Runs, the newest first", cobra.NoArgs, in.runs),
+		in.command("run RUN_ID", "One run: identity, lease, records", cobra.ExactArgs(1), in.run),
+		in.command("journal RUN_ID", "The journal of one run: who wrote what under which token", cobra.ExactArgs(1), in.journal),
+		in.command("leases", "Runs that somebody holds, and for how long yet", cobra.NoArgs, in.leases),
+	)
+	return cmd
+}
+
+// command opens the store around one subcommand. Nothing is created: a name with
+// a typing error is an error, not a new store.
+func (in *inspection) command(use, short string, args cobra.PositionalArgs, show func(context.Context, []string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: args,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			switch {
+			case in.url == "":
+				return errors.New("name a store with --store URL")
+			case in.format != "table" && in.format != "json":
+				return fmt.Errorf("--format is %q; it is table or json", in.format)
+			case in.limit < 1:
+				return fmt.Errorf("--limit is %d; the least is 1", in.limit)
+			}
+			if in.store, err = runstore.Open(ctx, existing(storeURL(in.url))); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, in.store.Close()) }()
+			if in.now, err = in.store.Now(ctx); err != nil {
+				return err
+			}
+			in.out = cmd.OutOrStdout()
+			return show(ctx, args)
+		},
+	}
+}
+
+// existing asks the engine not to create what is not there.
+func existing(url string) string {
+	if strings.HasPrefix(url, "memory:") || url == "sqlite::memory:" || strings.Contains(url, "create=") {
+		return url
+	}
+	if strings.Contains(url, "?") {
+		return url + "&create=no"
+	}
+	return url + "?create=no"
+}
+
+// show prints rows as a table with a header, or as a JSON array of objects with
+// the header's names as keys.
+func (in *inspection) show(header []string, rows [][]any) error {
+	if in.format == "json" {
+		objects := make([]map[string]any, len(rows))
+		for i, row := range rows {
+			objects[i] = make(map[string]any, len(header))
+			for j, name := range header {
+				objects[i][strings.ReplaceAll(strings.ToLower(name), " ", "_")] = row[j]
+			}
+		}
+		return in.json(objects)
+	}
+	tw := tabwriter.NewWriter(in.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(header, "\t"))
+	for _, row := range rows {
+		for j, cell := range row {
+			if j > 0 {
+				fmt.Fprint(tw, "\t")
+			}
+			fmt.Fprint(tw, plain(cell))
+		}
+		fmt.Fprintln(tw)
+	}
+	return tw.Flush()
+}
+
+func (in *inspection) json(v any) error {
+	enc := json.NewEncoder(in.out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// plain writes a cell of a table. Text from a store may hold any bytes, and must
+// not get to a terminal as they are.
+func plain(cell any) string {
+	switch v := cell.(type) {
+	case time.Time:
+		if v.IsZero() {
+			return "-"
+		}
+		return v.Format("2006-01-02 15:04:05.000")
+	case string:
+		if v == "" {
+			return "-"
+		}
+		quoted := fmt.Sprintf("%q", v)
+		if strings.Contains(quoted, `\`) {
+			return quoted
+		}
+		return v
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// statusWord names a status of Tape's.
+func statusWord(s tape.RunStatus) string {
+	if word, ok := map[tape.RunStatus]string{
+		tape.RunRunnable: "runnable", tape.RunRunning: "running", tape.RunWaiting: "waiting", tape.RunTerminal: "terminal",
+		tape.RunFailed: "failed", tape.RunCompensating: "compensating", tape.RunStuck: "stuck", tape.RunCancelled: "cancelled",
+	}[s]; ok {
+		return word
+	}
+	return fmt.Sprintf("status-%d", s)
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// heads calls each with the head of every run, the newest first, until it says
+// stop.
+func (in *inspection) heads(ctx context.Context, each func(runstore.Run) (more bool)) error {
+	q := runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime, Newest: true}
+	for entry, err := range runstore.Entries(ctx, in.store, q) {
+		if err != nil {
+			return err
+		}
+		if !each(entry.Head) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// key returns a run's key in Tape's terms; empty for a run that is none of Tape's.
+func key(head runstore.Run) tape.RunKey {
+	run, err := tape.RunOf(head)
+	if err != nil {
+		return tape.RunKey{}
+	}
+	return run.RunKey
+}
+
+func (in *inspection) runs(ctx context.Context, _ []string) error {
+	var rows [][]any
+	err := in.heads(ctx, func(head runstore.Run) bool {
+		k := key(head)
+		rows = append(rows, []any{
+			string(head.ID), statusWord(tape.RunStatus(head.Status)), int64(head.LastSeq), int64(head.Token), in.lease(head),
+			head.CreatedAt, k.App, k.User, k.Session, k.Invocation,
+		})
+		return len(rows) < in.limit
+	})
+	if err != nil {
+		return err
+	}
+	return in.show([]string{"RUN", "STATUS", "SEQ", "TOKEN", "LEASE", "STARTED", "APP", "USER", "SESSION", "INVOCATION"}, rows)
+}
+
+// lease tells in a few words who holds a run, by the store clock.
+func (in *inspection) lease(head runstore.Run) string {
+	switch left := head.ExpiresAt.Sub(in.now).Round(time.Millisecond); {
+	case head.Holder.Token == 0:
+		return "free"
+	case left > 0:
+		return fmt.Sprintf("%s for %v", head.Holder.Owner, left)
+	default:
+		return fmt.Sprintf("%s, expired %v ago", head.Holder.Owner, -left)
+	}
+}
+
+func (in *inspection) leases(ctx context.Context, _ []string) error {
+	var rows [][]any
+	err := in.heads(ctx, func(head runstore.Run) bool {
+		h := head.Holder
+		if h.Token == 0 {
+			return true
+		}
+		state := "expired"
+		if head.Live(in.now) {
+			state = "live"
+		}
+		preempted := ""
+		if h.Preempted.Reason != "" {
+			preempted = fmt.Sprintf("from %s: %s", h.Preempted.From, h.Preempted.Reason)
+		}
+		rows = append(rows, []any{
+			string(head.ID), state, string(h.Owner), string(h.Reactor), int64(h.Token), h.ExpiresAt,
+			h.ExpiresAt.Sub(in.now).Round(time.Millisecond).String(), h.Strict, preempted,
+		})
+		return len(rows) < in.limit
+	})
+	if err != nil {
+		return err
+	}
+	return in.show([]string{"RUN", "LEASE", "OWNER", "REACTOR", "TOKEN", "EXPIRES", "LEFT", "STRICT", "PREEMPTED"}, rows)
+}
+
+func (in *inspection) journal(ctx context.Context, args []string) error {
+	var rows [][]any
+	for e, err := range runstore.Journal(ctx, in.store, runstore.RunID(args[0]), 1) {
+		if err != nil {
+			return err
+		}
+		rows = append(rows, []any{int64(e.Seq), e.Time, int64(e.Token), string(e.Owner), e.Kind, int64(e.Position), string(e.Data)})
+		if len(rows) == in.limit {
+			break
+		}
+	}
+	return in.show([]string{"SEQ", "TIME", "TOKEN", "OWNER", "KIND", "POSITION", "DATA"}, rows)
+}
+
+// runView is what inspect run shows of a run, in JSON as it stands here.
+type runView struct {
+	Run        string       `json:"run"`
+	Status     string       `json:"status"`
+	App        string       `json:"app"`
+	User       string       `json:"user"`
+	Session    string       `json:"session"`
+	Invocation string       `json:"invocation"`
+	Seq        int64        `json:"seq"`
+	Token      int64        `json:"token"`
+	Lease      string       `json:"lease"`
+	Reactor    string       `json:"reactor,omitempty"`
+	Preempted  string       `json:"preempted,omitempty"`
+	Started    time.Time    `json:"started"`
+	Ended      time.Time    `json:"ended,omitzero"`
+	WaitingOn  string       `json:"waiting_on,omitempty"`
+	Detail     string       `json:"detail,omitempty"`
+	Effects    []effectView `json:"effects"`
+	Records    []recordView `json:"records"`
+}
+
+type effectView struct {
+	Key     string    `json:"key"`
+	Status  string    `json:"status"`
+	Tool    string    `json:"tool"`
+	Seq     int64     `json:"seq"`
+	Changed time.Time `json:"changed"`
+}
+
+type recordView struct {
+	Key     string    `json:"key"`
+	Version int64     `json:"version"`
+	Bytes   int       `json:"bytes"`
+	Created int64     `json:"created_seq"`
+	Updated int64     `json:"updated_seq"`
+	Changed time.Time `json:"changed"`
+}
+
+func (in *inspection) run(ctx context.Context, args []string) error {
+	id := runstore.RunID(args[0])
+	head, err := in.store.GetRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	view := runView{
+		Run: string(head.ID), Status: statusWord(tape.RunStatus(head.Status)), Seq: int64(head.LastSeq), Token: int64(head.Token),
+		Lease: in.lease(head), Reactor: string(head.Holder.Reactor), Started: head.CreatedAt, Effects: []effectView{}, Records: []recordView{},
+	}
+	if p := head.Holder.Preempted; p.Reason != "" {
+		view.Preempted = fmt.Sprintf("from %s: %s", p.From, p.Reason)
+	}
+	if run, err := tape.RunOf(head); err == nil {
+		view.App, view.User, view.Session, view.Invocation = run.App, run.User, run.Session, run.Invocation
+		view.Ended, view.WaitingOn, view.Detail = run.EndedAt, run.WaitingOn, run.Detail
+	} else if !errors.Is(err, tape.ErrNoSuchRun) { // a run of the store need not be Tape's
+		return err
+	}
+	effects, err := tape.New(in.store, nil).Effects(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, e := range effects {
+		view.Effects = append(view.Effects, effectView{e.Key, effectWord(e.Status), e.Tool, int64(e.Seq), e.Time})
+	}
+	for r, err := range runstore.Records(ctx, in.store, id, "") {
+		if err != nil {
+			return err
+		}
+		view.Records = append(view.Records, recordView{
+			string(r.Key), int64(r.Version), len(r.Value), int64(r.Created.Seq), int64(r.Updated.Seq), r.Updated.Time,
+		})
+	}
+	if in.format == "json" {
+		return in.json(view)
+	}
+	return in.showRun(view)
+}
+
+func (in *inspection) showRun(v runView) error {
+	facts := [][]any{
+		{"run", v.Run}, {"status", v.Status}, {"app", v.App}, {"user", v.User}, {"session", v.Session}, {"invocation", v.Invocation},
+		{"last seq", v.Seq}, {"token", v.Token}, {"lease", v.Lease}, {"reactor", v.Reactor}, {"preempted", v.Preempted},
+		{"started", v.Started}, {"ended", v.Ended}, {"waiting on", v.WaitingOn}, {"detail", v.Detail},
+	}
+	if err := in.show([]string{"FACT", "VALUE"}, facts); err != nil {
+		return err
+	}
+	var effects, records [][]any
+	for _, e := range v.Effects {
+		effects = append(effects, []any{e.Key, e.Status, e.Tool, e.Seq, e.Changed})
+	}
+	for _, r := range v.Records {
+		records = append(records, []any{r.Key, r.Version, r.Bytes, r.Created, r.Updated, r.Changed})
+	}
+	fmt.Fprintln(in.out)
+	if err := in.show([]string{"EFFECT", "STATUS", "TOOL", "SEQ", "CHANGED"}, effects); err != nil {
+		return err
+	}
+	fmt.Fprintln(in.out)
+	return in.show([]string{"RECORD", "VERSION", "BYTES", "CREATED SEQ", "UPDATED SEQ", "CHANGED"}, records)
+}
+
+func effectWord(s tape.EffectStatus) string {
+	if word, ok := map[tape.EffectStatus]string{
+		tape.EffectPending: "pending", tape.EffectConfirmed: "confirmed", tape.EffectFailed: "failed", tape.EffectUnknown: "unknown",
+	}[s]; ok {
+		return word
+	}
+	return fmt.Sprintf("status-%d", s)
+}
