@@ -69,6 +69,8 @@ func Cases() []Case {
 	all := slices.Concat(
 		exclusiveCases(), // I1
 		tokenCases(),     // I2
+		fenceCases(),     // I3
+		clockCases(),     // I7
 		atomicCases(),    // I4
 		versionCases(),   // I4
 		journalCases(),   // I5
@@ -76,8 +78,8 @@ func Cases() []Case {
 		onceCases(),      // I8
 		indexCases(),     // I9
 		runnableCases(),  // I9
-		fenceCases(),     // I3
-		clockCases(),     // I7
+		feedCases(),      // I10
+		errorCases(),     // I11
 		limitCases(),     // I12
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })

@@ -1,0 +1,192 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// endedContext calls every method with a context that has ended already.
+func endedContext(t T, e *Env) {
+	lease := furnish(t, e, "run")
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancelLate := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancelLate()
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		before := dump(t, e.Store, "run", allIndexes...)
+		expires := e.Get(t, "run").ExpiresAt
+		for _, end := range []struct {
+			ctx   context.Context
+			cause error
+		}{{cancelled, context.Canceled}, {late, context.DeadlineExceeded}} {
+			for _, c := range calls(lease) {
+				err := c.do(end.ctx, s)
+				c.named(t, err, runstore.ErrUnavailable, "run")
+				if !errors.Is(err, end.cause) {
+					t.Errorf("%s: error %v does not match the context's, %v", c.op, err, end.cause)
+				}
+			}
+			_, err := s.CreateRun(end.ctx, runstore.RunSpec{ID: "new"})
+			Refused(t, "creating", err, runstore.ErrUnavailable)
+			_, err = e.Store.GetRun(t.Context(), "new")
+			Refused(t, "reading what was not created", err, runstore.ErrNotFound)
+			same(t, "a call with an ended context", before, dump(t, e.Store, "run", allIndexes...))
+			equal(t, "expiry", e.Get(t, "run").ExpiresAt, expires)
+		}
+		e.Append(t, s, lease, "the run is usable")
+	}
+}
+
+// contextAtAnyStage ends the contexts of concurrent commits after times from
+// nothing to more than a commit takes, and compares what the errors said with
+// what is stored.
+func contextAtAnyStage(t T, e *Env) {
+	const writers, each = 4, 40
+	random := seeded(t)
+	lease := furnish(t, e, "run")
+	stores := e.handles(t, 2)
+	began := time.Now()
+	for range 5 {
+		e.Append(t, e.Store, lease, "begin")
+	}
+	usual := time.Since(began) / 5
+	results := make([]*verdicts, writers)
+	together(t, writers, func(i int) error {
+		pick := random(i)
+		results[i] = newVerdicts()
+		for n := range each {
+			name := fmt.Sprintf("%d/%d", i, n)
+			b := runstore.NewBatch("run", lease.Fence())
+			if n%2 == 0 {
+				b.ID = runstore.BatchID(name)
+			}
+			b.Append("event", []byte(name))
+			b.Put(runstore.RecordKey(name), nil, runstore.Place{Index: "all", At: runstore.After(0)})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(pick.Int64N(int64(2*writers*usual)+1)))
+			if n%3 == 0 {
+				cancel()
+				ctx, cancel = context.WithCancel(t.Context())
+				time.AfterFunc(time.Duration(pick.Int64N(int64(2*writers*usual)+1)), cancel)
+			}
+			_, err := stores[n%2].Commit(ctx, b)
+			ended := ctx.Err()
+			cancel()
+			results[i].add(name, err)
+			if kind := runstore.KindOf(err); err != nil && (kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome || !errors.Is(err, ended)) {
+				return fmt.Errorf("batch %s, whose context ended with %v: got error %w, want ErrUnavailable or ErrUnknownOutcome that matches the context's", name, ended, err)
+			}
+			if err != nil && b.ID != "" && n%4 == 0 { // and again, with time
+				if _, err := stores[(n+1)%2].Commit(t.Context(), b); err != nil {
+					return fmt.Errorf("batch %s, repeated: %w", name, err)
+				}
+				delete(results[i].refused, name)
+				delete(results[i].unknown, name)
+				results[i].add(name, nil)
+			}
+		}
+		return nil
+	})
+	// What is still in flight is settled by a commit that comes after it.
+	e.Append(t, e.Store, lease, "end")
+	for i, v := range results {
+		t.Logf("writer %d: %d applied, %d not applied, %d unknown", i, len(v.applied), len(v.refused), len(v.unknown))
+		v.checkOwn(t, e.Store, fmt.Sprintf("%d/", i))
+	}
+	records := every(t, "records", runstore.Records(t.Context(), e.Store, "run", ""))
+	equal(t, "index entries, and records of batches", len(queue(t, e.Store, "all")), len(records)-4)
+}
+
+// checkOwn is check for the batches whose names begin with prefix, on the run
+// that cases write to.
+func (v *verdicts) checkOwn(t T, s runstore.RunStore, prefix string) {
+	t.Helper()
+	found := map[string]int{}
+	for _, event := range journal(t, s, "run") {
+		if name := string(event.Data); len(name) > len(prefix) && name[:len(prefix)] == prefix {
+			found[name]++
+		}
+	}
+	for name := range v.applied {
+		if found[name] != 1 {
+			t.Errorf("batch %s was acknowledged and is stored %d times", name, found[name])
+		}
+	}
+	for name := range v.refused {
+		if found[name] != 0 {
+			t.Errorf("batch %s is stored, though its error said that it was not applied", name)
+		}
+	}
+	for name := range v.unknown {
+		if found[name] > 1 {
+			t.Errorf("batch %s is stored %d times", name, found[name])
+		}
+	}
+}
+
+// contextInFlight ends contexts while the engine holds the writes up. The calls
+// must return, though the engine does not answer, and what they say must be so
+// when it goes on.
+func contextInFlight(t T, e *Env) {
+	lease := furnish(t, e, "run")
+	for round, cause := range []error{context.Canceled, context.DeadlineExceeded} {
+		s := e.Reopen(t)
+		resume := stalled(t, e)
+		names := []string{"short", "longer", "long"}
+		results := make(chan func(v *verdicts), len(names))
+		for i, name := range names {
+			name = fmt.Sprintf("%d/%s", round, name)
+			wait := []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond}[i]
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), wait)
+				if cause == context.Canceled {
+					cancel()
+					ctx, cancel = context.WithCancel(t.Context())
+					time.AfterFunc(wait, cancel)
+				}
+				defer cancel()
+				b := runstore.NewBatch("run", lease.Fence())
+				b.ID = runstore.BatchID(name)
+				b.Append("event", []byte(name))
+				_, err := s.Commit(ctx, b)
+				results <- func(v *verdicts) {
+					v.add(name, err)
+					switch kind := runstore.KindOf(err); {
+					case err == nil:
+						t.Errorf("%s: a commit was acknowledged while the harness held writers up", name)
+					case kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome || !errors.Is(err, cause):
+						t.Errorf("%s: got error %v, want ErrUnavailable or ErrUnknownOutcome that matches %v", name, err, cause)
+					}
+				}
+			}()
+		}
+		outcome := newVerdicts()
+		// The engine hangs until resume; whoever waits for it waits too long.
+		expired := time.NewTimer(patience)
+		for range names {
+			select {
+			case tell := <-results:
+				tell(outcome)
+			case <-expired.C:
+				t.Fatalf("a call still waits for the engine %v after its context ended", patience)
+			}
+		}
+		expired.Stop()
+		resume()
+		// The run is usable, and a repeat makes each of them definite.
+		e.Append(t, e.Store, lease, fmt.Sprint(round, " goes on"))
+		outcome.checkOwn(t, e.Store, fmt.Sprintf("%d/", round))
+		for name := range outcome.unknown {
+			b := runstore.NewBatch("run", lease.Fence())
+			b.ID = runstore.BatchID(name)
+			b.Append("event", []byte(name))
+			committed(t, e.Store, b)
+			delete(outcome.unknown, name)
+			outcome.add(name, nil)
+		}
+		outcome.checkOwn(t, e.Store, fmt.Sprintf("%d/", round))
+	}
+}

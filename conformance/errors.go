@@ -1,0 +1,356 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// errorCases prove I11: an error says what became of the write, and it is so.
+func errorCases() []Case {
+	return []Case{
+		{Guarantee: "I11", Name: "errors-name-operation-and-run", Run: errorsName},
+		{Guarantee: "I11", Name: "every-method-tells-of-a-missing-run", Run: missingRun},
+		{Guarantee: "I11", Name: "a-closed-store-answers-nothing-else", Run: closedStore},
+		{Guarantee: "I11", Name: "closing-amid-commits-leaves-definite-outcomes", Run: closeAmid},
+		{Guarantee: "I11", Name: "a-refused-batch-leaves-nothing-under-load", Run: refusedUnderLoad},
+		{Guarantee: "I11", Name: "an-ended-context-writes-nothing", Run: endedContext},
+		{Guarantee: "I11", Name: "a-context-may-end-at-any-stage", Run: contextAtAnyStage},
+		{Guarantee: "I11", Name: "a-context-that-ends-in-flight-is-obeyed", Needs: []Need{NeedStall}, Run: contextInFlight},
+	}
+}
+
+// A call is one method of the store, applied to one run.
+type call struct {
+	op    string
+	write bool
+	do    func(ctx context.Context, s runstore.RunStore) error
+}
+
+// calls are all methods but Close. Those of no single run have an empty run in
+// their errors.
+func calls(lease runstore.Lease) []call {
+	id := lease.Run
+	return []call{
+		{"create run", true, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.CreateRun(ctx, runstore.RunSpec{ID: id})
+			return err
+		}},
+		{"acquire lease", true, func(ctx context.Context, s runstore.RunStore) error {
+			req := acquire(id, "other", TTL)
+			req.Preempt = "test"
+			_, err := s.AcquireLease(ctx, req)
+			return err
+		}},
+		{"renew lease", true, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
+			return err
+		}},
+		{"release lease", true, func(ctx context.Context, s runstore.RunStore) error {
+			req := runstore.ReleaseRequest{Fence: lease.Fence()}
+			everything(&req.Writes, "release", 6)
+			_, err := s.ReleaseLease(ctx, req)
+			return err
+		}},
+		{"commit", true, func(ctx context.Context, s runstore.RunStore) error {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			everything(&b.Writes, "commit", 6)
+			_, err := s.Commit(ctx, b)
+			return err
+		}},
+		{"get run", false, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.GetRun(ctx, id)
+			return err
+		}},
+		{"read journal", false, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.ReadJournal(ctx, id, 1, 10)
+			return err
+		}},
+		{"read records", false, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.ReadRecords(ctx, id, runstore.RecordQuery{Limit: 10})
+			return err
+		}},
+		{"scan index", false, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: 10})
+			return err
+		}},
+		{"read feed", false, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.ReadFeed(ctx, 0, 10)
+			return err
+		}},
+		{"now", false, func(ctx context.Context, s runstore.RunStore) error {
+			_, err := s.Now(ctx)
+			return err
+		}},
+	}
+}
+
+// ofRun reports whether the errors of a method name a run.
+func (c call) ofRun() bool { return c.op != "scan index" && c.op != "read feed" && c.op != "now" }
+
+// named fails the case unless err is of that kind, tells its outcome, and names
+// operation and run.
+func (c call) named(t T, err, kind error, id runstore.RunID) {
+	t.Helper()
+	if !c.ofRun() {
+		id = ""
+	}
+	var op *runstore.OpError
+	if !errors.As(err, &op) || op.Op != c.op || op.Run != id {
+		t.Errorf("%s: error %v does not name operation %q and run %q", c.op, err, c.op, id)
+	}
+	if !errors.Is(err, kind) || runstore.KindOf(err) != kind {
+		t.Errorf("%s: got error %v of kind %v, want kind %v", c.op, err, runstore.KindOf(err), kind)
+	}
+	kinds := 0
+	for _, k := range runstore.Kinds() {
+		if errors.Is(err, k) {
+			kinds++
+		}
+	}
+	if kinds != 1 {
+		t.Errorf("%s: error %v matches %d kinds, want 1", c.op, err, kinds)
+	}
+	want := runstore.NotApplied
+	if kind == runstore.ErrUnknownOutcome {
+		want = runstore.Unknown
+	}
+	if got := runstore.OutcomeOf(err); got != want {
+		t.Errorf("%s: outcome of %v is %v, want %v", c.op, err, got, want)
+	}
+}
+
+func errorsName(t T, e *Env) {
+	ctx := t.Context()
+	ended := furnish(t, e, "run")
+	letGo(t, e.Store, ended)
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	commit := func(b runstore.Batch) error {
+		_, err := e.Store.Commit(ctx, b)
+		return err
+	}
+	lone := func(g runstore.Guard) runstore.Batch { return runstore.NewBatch("run", g) }
+	large := lone(lease.Fence())
+	large.Append("event", make([]byte, runstore.MaxEventData+1))
+	_, held := e.Store.AcquireLease(ctx, acquire("run", "other", TTL))
+	_, fencedRenew := e.Store.RenewLease(ctx, runstore.RenewRequest{Fence: ended.Fence(), TTL: TTL})
+	_, invalid := e.Store.ReadJournal(ctx, "run", 1, 0)
+	for _, test := range []struct {
+		op   string
+		err  error
+		kind error
+	}{
+		{"acquire lease", held, runstore.ErrLeaseHeld},
+		{"renew lease", fencedRenew, runstore.ErrFenced},
+		{"commit", commit(lone(ended.Fence())), runstore.ErrFenced},
+		{"commit", commit(lone(runstore.AtVersion("a", 9))), runstore.ErrConflict},
+		{"commit", commit(lone(runstore.AtSeq(9))), runstore.ErrConflict},
+		{"commit", commit(lone(runstore.InStatus(9))), runstore.ErrConflict},
+		{"commit", commit(large), runstore.ErrTooLarge},
+		{"read journal", invalid, runstore.ErrInvalid},
+	} {
+		call{op: test.op}.named(t, test.err, test.kind, "run")
+	}
+}
+
+func missingRun(t T, e *Env) {
+	// A purged run is as missing as one that never was.
+	lease := furnish(t, e, "purged")
+	b := runstore.NewBatch("purged", lease.Fence())
+	b.Purge = true
+	committed(t, e.Store, b)
+	for _, c := range calls(lease) {
+		if c.op == "create run" || !c.ofRun() {
+			continue
+		}
+		c.named(t, c.do(t.Context(), e.Store), runstore.ErrNotFound, "purged")
+	}
+	never := runstore.Lease{Run: "never"}
+	for _, c := range calls(never) {
+		if c.op == "create run" || c.op == "renew lease" || c.op == "release lease" || !c.ofRun() {
+			continue
+		}
+		c.named(t, c.do(t.Context(), e.Store), runstore.ErrNotFound, "never")
+	}
+	equal(t, "runs", len(queue(t, e.Store, runstore.IndexRuns)), 0)
+	equal(t, "entries", len(queue(t, e.Store, "queue-a")), 0)
+}
+
+func closedStore(t T, e *Env) {
+	lease := furnish(t, e, "run")
+	closed := e.Reopen(t)
+	if _, err := closed.GetRun(t.Context(), "run"); err != nil {
+		t.Fatalf("get run: %v", err)
+	}
+	before := dump(t, e.Store, "run", allIndexes...)
+	for range 2 {
+		if err := closed.Close(); err != nil && !errors.Is(err, runstore.ErrClosed) {
+			t.Fatalf("close: %v", err)
+		}
+		for _, c := range calls(lease) {
+			c.named(t, c.do(t.Context(), closed), runstore.ErrClosed, "run")
+		}
+	}
+	same(t, "a closed handle", before, dump(t, e.Store, "run", allIndexes...))
+	// The lease is not the handle's: who has the fence goes on elsewhere.
+	e.Append(t, e.Store, lease, "on another handle")
+	e.Append(t, e.Reopen(t), lease, "on a new one")
+}
+
+// verdicts holds what became of many batches, each of one event that is unlike all
+// others, as their errors told.
+type verdicts struct{ applied, refused, unknown map[string]bool }
+
+func newVerdicts() *verdicts {
+	return &verdicts{applied: map[string]bool{}, refused: map[string]bool{}, unknown: map[string]bool{}}
+}
+
+func (v *verdicts) add(name string, err error) {
+	switch runstore.OutcomeOf(err) {
+	case runstore.Applied:
+		v.applied[name] = true
+	case runstore.NotApplied:
+		v.refused[name] = true
+	default:
+		v.unknown[name] = true
+	}
+}
+
+// check fails the case unless the journal says the same as the errors.
+func (v *verdicts) check(t T, s runstore.RunStore, id runstore.RunID) {
+	t.Helper()
+	events := journal(t, s, id)
+	dense(t, events)
+	found := map[string]int{}
+	for _, event := range events {
+		found[string(event.Data)]++
+	}
+	for name, n := range found {
+		switch {
+		case n != 1:
+			t.Errorf("batch %s is stored %d times", name, n)
+		case v.refused[name]:
+			t.Errorf("batch %s is stored, though its error said that it was not applied", name)
+		case !v.applied[name] && !v.unknown[name]:
+			t.Errorf("batch %s is stored, and was never sent", name)
+		}
+	}
+	for name := range v.applied {
+		if found[name] == 0 {
+			t.Errorf("batch %s was acknowledged and is not stored", name)
+		}
+	}
+}
+
+// closeAmid closes a handle while it commits.
+func closeAmid(t T, e *Env) {
+	const writers = 4
+	ctx := t.Context()
+	for round := range 3 {
+		id := runstore.RunID(fmt.Sprint("run-", round))
+		e.Create(t, id)
+		s := e.Reopen(t)
+		all := make([]*verdicts, writers)
+		var acknowledged atomic.Int64
+		var closed atomic.Bool
+		busy := make(chan struct{})
+		together(t, writers+1, func(i int) error {
+			if i == writers {
+				<-busy
+				defer closed.Store(true)
+				return s.Close()
+			}
+			all[i] = newVerdicts()
+			for n := 0; ; n++ {
+				name := fmt.Sprintf("%d/%d", i, n)
+				b := runstore.NewBatch(id, runstore.Unguarded("test"))
+				b.Append("event", []byte(name))
+				late := closed.Load()
+				_, err := s.Commit(ctx, b)
+				all[i].add(name, err)
+				if acknowledged.Add(1) == 3*writers {
+					close(busy)
+				}
+				if errors.Is(err, runstore.ErrClosed) {
+					return nil
+				}
+				if late {
+					return fmt.Errorf("a commit after its handle was closed: got error %v, want ErrClosed", err)
+				}
+				if runstore.OutcomeOf(err) == runstore.Unknown {
+					return fmt.Errorf("a commit while its handle was closed: %w, want a definite outcome", err)
+				}
+			}
+		})
+		sum := newVerdicts()
+		for _, v := range all {
+			for name := range v.applied {
+				sum.applied[name] = true
+			}
+			for name := range v.refused {
+				sum.refused[name] = true
+			}
+		}
+		sum.check(t, e.Store, id)
+	}
+}
+
+// refusedUnderLoad commits good and bad batches at random from many sides, and
+// compares all that is stored with what the errors said.
+func refusedUnderLoad(t T, e *Env) {
+	const writers, each = 6, 25
+	ctx := t.Context()
+	random := seeded(t)
+	ended := furnish(t, e, "run")
+	letGo(t, e.Store, ended)
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	stores := e.handles(t, 3)
+	results := make([]*verdicts, writers)
+	together(t, writers, func(i int) error {
+		pick := random(i)
+		results[i] = newVerdicts()
+		for n := range each {
+			name := fmt.Sprintf("%d/%d", i, n)
+			guards := []runstore.Guard{
+				lease.Fence(), runstore.AtVersion("a", 1), ended.Fence(), runstore.AtVersion("a", 7),
+				runstore.AtSeq(runstore.Seq(1 + pick.IntN(20))), runstore.InStatus(runstore.Status(pick.IntN(3))),
+			}
+			b := runstore.NewBatch("run", guards[pick.IntN(len(guards))])
+			if pick.IntN(3) == 0 {
+				b.Require(runstore.AtVersion("b", runstore.Version(1+pick.IntN(2))))
+			}
+			b.Append("event", []byte(name))
+			b.Put(runstore.RecordKey("record/"+name), nil, runstore.Place{Index: "load", At: runstore.After(0)})
+			_, err := stores[pick.IntN(len(stores))].Commit(ctx, b)
+			results[i].add(name, err)
+			if kind := runstore.KindOf(err); err != nil && kind != runstore.ErrFenced && kind != runstore.ErrConflict {
+				return fmt.Errorf("batch %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+	sum := newVerdicts()
+	sum.applied["begin"] = true
+	for _, v := range results {
+		for name := range v.applied {
+			sum.applied[name] = true
+		}
+		for name := range v.refused {
+			sum.refused[name] = true
+		}
+	}
+	sum.check(t, e.Store, "run")
+	entries := queue(t, e.Store, "load")
+	records := every(t, "records", runstore.Records(ctx, e.Store, "run", "record/"))
+	equal(t, "records, and batches that were applied", len(records), len(sum.applied)-1)
+	equal(t, "index entries, and records", len(entries), len(records))
+	for _, r := range records {
+		if name := string(r.Key[len("record/"):]); !sum.applied[name] {
+			t.Errorf("record of batch %s is stored, though it was refused", name)
+		}
+	}
+	feedOf(t, e, e.Store, len(sum.applied))
+}

@@ -1,0 +1,261 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// feedCases prove I10: a reader that resumes from its last position misses no
+// event, and positions only grow.
+func feedCases() []Case {
+	return []Case{
+		{Guarantee: "I10", Name: "the-feed-holds-every-event-once", Run: feedHoldsAll},
+		{Guarantee: "I10", Name: "resuming-after-each-position-yields-the-rest", Run: feedResumes},
+		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing", Run: func(t T, e *Env) { tail(t, e, nil) }},
+		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedStall}, Run: tailStalled},
+		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge},
+		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd},
+	}
+}
+
+// scatter commits events to several runs, in batches of different sizes.
+func scatter(t T, e *Env, batches int) (total int) {
+	t.Helper()
+	runs := []runstore.RunID{"one", "two", "three"}
+	for _, id := range runs {
+		e.Create(t, id)
+	}
+	for n := range batches {
+		b := runstore.NewBatch(runs[n*n%3], runstore.Unguarded("test"))
+		for range 1 + n%3 {
+			b.Append("event", fmt.Append(nil, total))
+			total++
+		}
+		committed(t, e.Store, b)
+	}
+	return total
+}
+
+func feedHoldsAll(t T, e *Env) {
+	ctx := t.Context()
+	if page, err := e.Store.ReadFeed(ctx, 0, 1); err != nil || len(page) != 0 {
+		t.Errorf("the feed of an empty store: %+v, %v", page, err)
+	}
+	total := scatter(t, e, 12)
+	lease := e.Acquire(t, e.Store, "one", "owner")
+	e.Append(t, e.Store, lease, fmt.Sprint(total))
+	feed := feedOf(t, e, e.Reopen(t), total+1)
+	journals := map[runstore.RunID][]runstore.Event{}
+	for _, event := range feed {
+		if event.Position <= 0 {
+			t.Errorf("event %d of %q is at position %d", event.Seq, event.Run, event.Position)
+		}
+		journals[event.Run] = append(journals[event.Run], event.Event)
+	}
+	for id, events := range journals {
+		equal(t, fmt.Sprintf("events of %q in the feed beside its journal", id), events, journal(t, e.Store, id))
+	}
+}
+
+func feedResumes(t T, e *Env) {
+	feed := feedOf(t, e, e.Store, scatter(t, e, 15))
+	other := e.Reopen(t)
+	for i := -1; i < len(feed); i++ {
+		after := runstore.Position(0)
+		if i >= 0 {
+			after = feed[i].Position
+		}
+		for _, limit := range []int{1, 4, runstore.MaxPage} {
+			rest := every(t, "feed", feedAfter(t.Context(), other, after, limit))
+			if len(rest) != len(feed)-i-1 || len(rest) > 0 && !slices.EqualFunc(rest, feed[i+1:], sameEvent) {
+				t.Errorf("after position %d, pages of %d: %d events, want the last %d of %d", after, limit, len(rest), len(feed)-i-1, len(feed))
+			}
+		}
+	}
+	// A position between two events, or before the first, is a place too.
+	for i, event := range feed {
+		page, err := other.ReadFeed(t.Context(), event.Position-1, 1)
+		if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
+			t.Errorf("just before event %d at position %d: %+v, %v", i, event.Position, page, err)
+		}
+	}
+}
+
+func sameEvent(a, b runstore.FeedEvent) bool {
+	return a.Run == b.Run && a.Seq == b.Seq && a.Position == b.Position && string(a.Data) == string(b.Data)
+}
+
+// tail lets readers follow the feed while writers on several handles commit to
+// several runs; disturb, if any, goes on meanwhile.
+func tail(t T, e *Env, disturb func(ctx context.Context) error) {
+	const writers, each, runs = 4, 25, 5
+	ctx := t.Context()
+	for i := range runs {
+		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
+	}
+	stores := e.handles(t, writers)
+	random := seeded(t)
+	write := func() error {
+		errs := make([]error, writers)
+		disturbed, calm := context.WithCancel(ctx)
+		var writing, disturbing sync.WaitGroup
+		var disturbance error
+		if disturb != nil {
+			disturbing.Go(func() { disturbance = disturb(disturbed) })
+		}
+		for i, s := range stores {
+			writing.Go(func() {
+				pick := random(i)
+				for n := range each {
+					b := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", pick.IntN(runs))), runstore.Unguarded("test"))
+					for k := range 2 {
+						b.Append("event", fmt.Appendf(nil, "%d/%d/%d", i, n, k))
+					}
+					if _, err := s.Commit(ctx, b); err != nil {
+						errs[i] = err
+						return
+					}
+				}
+			})
+		}
+		writing.Wait()
+		calm()
+		disturbing.Wait()
+		return errors.Join(append(errs, disturbance)...)
+	}
+	const total = writers * each * 2
+	type reader struct {
+		store runstore.RunStore
+		limit int
+		after runstore.Position
+		seen  []runstore.FeedEvent
+	}
+	follow := func(r *reader) func() error {
+		return func() error {
+			events, err := collect(feedAfter(ctx, r.store, r.after, r.limit))
+			r.seen = append(r.seen, events...)
+			if len(events) > 0 {
+				r.after = events[len(events)-1].Position
+			}
+			return err
+		}
+	}
+	readers := []*reader{{store: e.Reopen(t), limit: 1}, {store: e.Reopen(t), limit: 7}, {store: stores[0], limit: runstore.MaxPage}}
+	var watchers []func() error
+	for _, r := range readers {
+		watchers = append(watchers, follow(r))
+	}
+	during(t, write, watchers...)
+	for i, r := range readers {
+		e.Await(t, patience, func() bool { // the feed may be late
+			if err := follow(r)(); err != nil {
+				t.Fatalf("feed: %v", err)
+			}
+			return len(r.seen) >= total
+		})
+		if len(r.seen) != total {
+			t.Errorf("reader %d saw %d events, want %d", i, len(r.seen), total)
+		}
+		next := map[runstore.RunID]runstore.Seq{}
+		for _, event := range r.seen {
+			next[event.Run]++
+			if event.Seq != next[event.Run] {
+				t.Errorf("reader %d: at position %d seq %d of %q, want %d", i, event.Position, event.Seq, event.Run, next[event.Run])
+			}
+		}
+		if !slices.EqualFunc(r.seen, readers[0].seen, sameEvent) {
+			t.Errorf("readers %d and 0 saw different feeds", i)
+		}
+	}
+}
+
+// tailStalled holds writers up and lets them go on, again and again, so that
+// commits end in another order than they began.
+func tailStalled(t T, e *Env) {
+	reader := e.Reopen(t)
+	tail(t, e, func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			resume := stalled(t, e)
+			for range 5 {
+				if _, err := reader.ReadFeed(t.Context(), 0, 10); err != nil {
+					resume()
+					return fmt.Errorf("feed while writers are held up: %w", err)
+				}
+			}
+			resume()
+			if _, err := reader.CreateRun(t.Context(), runstore.RunSpec{ID: "let the writers through"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func feedOverPurge(t T, e *Env) {
+	ctx := t.Context()
+	total := scatter(t, e, 9)
+	feed := feedOf(t, e, e.Store, total)
+	highest := feed[total-1].Position
+	purged := feed[total-1].Run // the one that holds the highest position
+	b := runstore.NewBatch(purged, runstore.Unguarded("test"))
+	b.Purge = true
+	committed(t, e.Store, b)
+	rest := slices.DeleteFunc(slices.Clone(feed), func(event runstore.FeedEvent) bool { return event.Run == purged })
+	if got := every(t, "feed", feedAfter(ctx, e.Store, 0, 2)); !slices.EqualFunc(got, rest, sameEvent) {
+		t.Errorf("after the purge the feed holds %d events, want the %d of the other runs, at their positions", len(got), len(rest))
+	}
+	// A reader that had come to the end is still there, and not ahead of the store.
+	for _, event := range feed {
+		if _, err := e.Reopen(t).ReadFeed(ctx, event.Position, 1); err != nil {
+			t.Errorf("resuming after position %d, which was purged: %v", event.Position, err)
+		}
+	}
+	e.Create(t, purged)
+	for _, id := range []runstore.RunID{rest[0].Run, purged} {
+		b := runstore.NewBatch(id, runstore.Unguarded("test"))
+		b.Append("later", []byte(id))
+		committed(t, e.Store, b)
+	}
+	var later []runstore.FeedEvent
+	e.Await(t, patience, func() bool {
+		later = every(t, "feed", feedAfter(ctx, e.Store, highest, 10))
+		return len(later) >= 2
+	})
+	if len(later) != 2 || string(later[0].Data) != string(rest[0].Run) || string(later[1].Data) != string(purged) {
+		t.Errorf("after position %d, the highest before the purge, the feed goes on with %+v; want the two later events", highest, later)
+	}
+}
+
+func feedEnd(t T, e *Env) {
+	ctx := t.Context()
+	total := scatter(t, e, 5)
+	feed := feedOf(t, e, e.Store, total)
+	last := feed[total-1].Position
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		page, err := s.ReadFeed(ctx, last, 10)
+		if err != nil || len(page) != 0 {
+			t.Errorf("after the last position: %+v, %v; want nothing", page, err)
+		}
+		_, err = s.ReadFeed(ctx, last+1_000_000_000_000, 10)
+		var behind *runstore.StoreBehindError
+		if !errors.As(err, &behind) || behind.Field != "position" || behind.Presented != int64(last)+1_000_000_000_000 || behind.Known < int64(last) {
+			t.Errorf("after a position that the store never gave: %v, want ErrStoreBehind with both positions", err)
+		}
+	}
+	// What is written then comes next.
+	b := runstore.NewBatch("one", runstore.Unguarded("test"))
+	b.Append("next", nil)
+	committed(t, e.Store, b)
+	e.Await(t, patience, func() bool {
+		page, err := e.Store.ReadFeed(ctx, last, 10)
+		if err != nil || len(page) > 1 || len(page) == 1 && page[0].Kind != "next" {
+			t.Fatalf("after the last position, once more was written: %+v, %v", page, err)
+		}
+		return len(page) == 1
+	})
+}
