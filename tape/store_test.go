@@ -1,9 +1,11 @@
 package tape_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -196,5 +198,107 @@ func TestLargeListsEndEarly(t *testing.T) {
 	effects, err := tp.ListPendingEffects(t.Context(), tape.PendingQuery{})
 	if err != nil || len(effects) != 1 || effects[0].Key != "0" {
 		t.Errorf("%d effects, %v; want the first alone, to fit into one message", len(effects), err)
+	}
+}
+
+// ending ends a run before the first commit that reaches the store.
+type ending struct {
+	runstore.RunStore
+	once sync.Once
+	end  func()
+}
+
+func (s *ending) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	s.once.Do(s.end)
+	return s.RunStore.Commit(ctx, b)
+}
+
+func TestScopesAreThoseOfTheCommit(t *testing.T) {
+	t.Parallel()
+	for scope, want := range map[string]string{
+		"pay":   "[get commit records get commit]", // granted, and looked at again
+		"admin": "[get commit get commit]",         // denied, and looked at again
+	} {
+		inner, s, _ := newTape(t)
+		r := begin(t, inner, "i")
+		c := &counter{RunStore: &ending{RunStore: s, end: func() {
+			if _, err := inner.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunFailed}); err != nil {
+				t.Error(err)
+			}
+		}}}
+		_, err := tape.New(c, nil).BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: "K", Scope: scope})
+		if denied := errors.Is(err, tape.ErrScope); denied != (scope == "admin") {
+			t.Errorf("%s: %v", scope, err)
+		}
+		if got := fmt.Sprint(c.take()); got != want {
+			t.Errorf("%s: calls %s, want %s", scope, got, want)
+		}
+	}
+}
+
+// moving completes an effect as UNKNOWN after the first scan.
+type moving struct {
+	runstore.RunStore
+	once sync.Once
+	move func()
+}
+
+func (s *moving) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	found, err := s.RunStore.ScanIndex(ctx, q)
+	if q.Index == tape.IndexPending {
+		s.once.Do(s.move)
+	}
+	return found, err
+}
+
+func TestAnEffectThatMovesBetweenTheQueuesIsListedOnce(t *testing.T) {
+	t.Parallel()
+	inner, s, store := newTape(t)
+	r := begin(t, inner, "i")
+	if _, err := inner.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: "K"}); err != nil {
+		t.Fatal(err)
+	}
+	tp := tape.New(&moving{RunStore: s, move: func() {
+		store.Advance(time.Second)
+		if _, err := inner.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "K", Status: tape.EffectUnknown}); err != nil {
+			t.Error(err)
+		}
+	}}, nil)
+	// The limit keeps both scans to one page, so that the first has been made when
+	// the effect moves.
+	effects, err := tp.ListPendingEffects(t.Context(), tape.PendingQuery{Limit: 10})
+	if err != nil || len(effects) != 1 {
+		t.Errorf("%d effects, %v, want 1", len(effects), err)
+	}
+}
+
+// lagging has a feed that has not reached the events from a seq on.
+type lagging struct {
+	runstore.RunStore
+	from runstore.Seq
+}
+
+func (s *lagging) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+	events, err := s.RunStore.ReadJournal(ctx, id, from, limit)
+	for i := range events {
+		if events[i].Seq >= s.from {
+			events[i].Position = 0
+		}
+	}
+	return events, err
+}
+
+func TestEntriesAreShownWhenTheyHaveAPosition(t *testing.T) {
+	t.Parallel()
+	inner, s, _ := newTape(t)
+	r := prepare(t, inner)
+	store := &lagging{RunStore: s, from: 3}
+	tp := tape.New(store, nil)
+	for _, want := range []int{2, 5} {
+		entries, err := tp.ReadJournal(t.Context(), r.ID, 0, 10)
+		if err != nil || len(entries) != want {
+			t.Errorf("%d entries, %v, want %d", len(entries), err, want)
+		}
+		store.from = 6 // the feed has caught up
 	}
 }

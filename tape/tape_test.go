@@ -140,48 +140,48 @@ func (c *counter) Now(ctx context.Context) (time.Time, error) {
 	return c.RunStore.Now(ctx)
 }
 
-// lossy applies writes and loses the reply to every first try.
+// lossy applies writes and loses every other reply of each method, the first
+// one first: so it loses the reply to each operation, and none to its repeat.
 type lossy struct {
 	runstore.RunStore
-	mu   sync.Mutex
-	seen map[string]bool
+	mu      sync.Mutex
+	replies map[string]int
 }
 
-func (l *lossy) lose(id string) error {
+func (l *lossy) lose(method string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.seen == nil {
-		l.seen = map[string]bool{}
+	if l.replies == nil {
+		l.replies = map[string]int{}
 	}
-	if l.seen[id] {
+	if l.replies[method]++; l.replies[method]%2 == 0 {
 		return nil
 	}
-	l.seen[id] = true
 	return &runstore.OpError{Op: "test", Err: runstore.ErrUnknownOutcome, Cause: errors.New("reply lost")}
 }
 
 func (l *lossy) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
 	c, err := l.RunStore.CreateRun(ctx, spec)
-	if lost := l.lose("create " + string(spec.ID)); err == nil && lost != nil {
-		return runstore.Created{}, lost
+	if err != nil {
+		return c, err
 	}
-	return c, err
+	return c, l.lose("create")
 }
 
 func (l *lossy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
 	lease, err := l.RunStore.AcquireLease(ctx, req)
-	if lost := l.lose("acquire " + string(req.Grant)); err == nil && lost != nil {
-		return runstore.Lease{}, lost
+	if err != nil {
+		return lease, err
 	}
-	return lease, err
+	return lease, l.lose("acquire")
 }
 
 func (l *lossy) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	done, err := l.RunStore.Commit(ctx, b)
-	if lost := l.lose("commit " + string(b.ID)); err == nil && lost != nil {
-		return runstore.Committed{}, lost
+	if err != nil {
+		return done, err
 	}
-	return done, err
+	return done, l.lose("commit")
 }
 
 // newTape returns a Tape on a store of its own, and the store.
