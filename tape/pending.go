@@ -48,8 +48,8 @@ func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect
 		if err != nil {
 			return nil, err
 		}
-		// The two queues are read one after the other: an effect that moves from one
-		// to the other in between is in both.
+		// The pending ones are read first: an effect that becomes UNKNOWN in between
+		// is in both queues, and not in neither.
 		id := identity{entry.Run, entry.Record.Key}
 		if seen[id] {
 			continue
@@ -95,6 +95,7 @@ func merge(streams []iter.Seq2[runstore.IndexEntry, error]) iter.Seq2[runstore.I
 			defer stop()
 			heads = append(heads, head{next: next})
 		}
+
 		// advance fills a head, and drops it at the end of its stream.
 		advance := func(i int) bool {
 			entry, err, ok := heads[i].next()
@@ -109,9 +110,14 @@ func merge(streams []iter.Seq2[runstore.IndexEntry, error]) iter.Seq2[runstore.I
 			}
 			return true
 		}
-		for i := len(heads) - 1; i >= 0; i-- {
+		// In the order given; an empty stream is dropped, and the next one moves up.
+		for i := 0; i < len(heads); {
+			n := len(heads)
 			if !advance(i) {
 				return
+			}
+			if len(heads) == n {
+				i++
 			}
 		}
 		for len(heads) > 0 {
