@@ -73,12 +73,14 @@ func Cases() []Case {
 		clockCases(),     // I7
 		atomicCases(),    // I4
 		versionCases(),   // I4
+		multiCases(),     // I4, I8
 		journalCases(),   // I5
 		readerCases(),    // I6
 		onceCases(),      // I8
 		indexCases(),     // I9
 		runnableCases(),  // I9
 		feedCases(),      // I10
+		notifyCases(),    // I10
 		errorCases(),     // I11
 		limitCases(),     // I12
 	)

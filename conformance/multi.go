@@ -1,0 +1,199 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// multiCases prove I4 of batches over several runs.
+func multiCases() []Case {
+	multi := []Need{NeedMulti}
+	return []Case{
+		{Guarantee: "I4", Name: "a-commit-over-several-runs-applies-whole", Needs: multi, Run: multiWhole},
+		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing-on-any-run", Needs: multi, Run: multiRefused},
+		{Guarantee: "I4", Name: "concurrent-commits-over-the-same-runs-keep-their-sum", Needs: multi, Run: multiTransfers},
+		{Guarantee: "I8", Name: "a-repeat-over-several-runs-gets-the-first-results", Needs: multi, Run: multiRepeat},
+	}
+}
+
+func commitMulti(t T, s runstore.RunStore, batches ...runstore.Batch) ([]runstore.Committed, error) {
+	return s.(runstore.MultiCommitter).CommitMulti(t.Context(), batches)
+}
+
+// trio furnishes three runs and makes a batch with everything for each.
+func trio(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.Batch) {
+	t.Helper()
+	for _, id := range []runstore.RunID{"one", "two", "three"} {
+		lease := furnish(t, e, id)
+		b := runstore.NewBatch(id, lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
+		everything(&b.Writes, tag, 5)
+		leases, batches = append(leases, lease), append(batches, b)
+	}
+	return leases, batches
+}
+
+func dumps(t T, s runstore.RunStore) (all string) {
+	t.Helper()
+	for _, id := range []runstore.RunID{"one", "two", "three"} {
+		all += dump(t, s, id, allIndexes...)
+	}
+	return all
+}
+
+func multiWhole(t T, e *Env) {
+	leases, batches := trio(t, e, "multi")
+	done, err := commitMulti(t, e.Store, batches...)
+	if err != nil || len(done) != len(batches) {
+		t.Fatalf("%d results, %v; want %d", len(done), err, len(batches))
+	}
+	other := e.Reopen(t)
+	for i, b := range batches {
+		equal(t, "seqs", [2]runstore.Seq{done[i].FirstSeq, done[i].LastSeq}, [2]runstore.Seq{2, 3})
+		equal(t, "versions", done[i].Versions, []runstore.Version{2, 2, 2, 0})
+		equal(t, "time", done[i].Time, done[0].Time)
+		equal(t, "journal", told(journal(t, other, b.Run())), "begin@1 multi/first@1 multi/second@1")
+		equal(t, "status", e.Get(t, b.Run()).Status, 5)
+		e.Append(t, other, leases[i], "alone again")
+	}
+	equal(t, "index entries", len(queue(t, other, "queue-b")), 3)
+	feedOf(t, e, other, 3+6+3)
+}
+
+func multiRefused(t T, e *Env) {
+	leases, batches := trio(t, e, "refused")
+	letGo(t, e.Store, leases[1])
+	e.Acquire(t, e.Store, "two", "second")
+	// Of the three batches the second one's fence has ended.
+	before := dumps(t, e.Store)
+	with := func(i int, b runstore.Batch) []runstore.Batch {
+		good := runstore.NewBatch("two", runstore.AtSeq(2))
+		everything(&good.Writes, "refused", 5)
+		changed := []runstore.Batch{batches[0], good, batches[2]}
+		changed[i] = b
+		return changed
+	}
+	conflicting := func(id runstore.RunID) runstore.Batch {
+		b := runstore.NewBatch(id, runstore.AtVersion("a", 1), runstore.AtVersion("gone", 7))
+		everything(&b.Writes, "refused", 5)
+		return b
+	}
+	missing := runstore.NewBatch("missing", runstore.Unguarded("test"))
+	missing.Append("event", nil)
+	for _, test := range []struct {
+		name    string
+		batches []runstore.Batch
+		want    error
+	}{
+		{"a fence in the middle", batches, runstore.ErrFenced},
+		{"a version in the first", with(0, conflicting("one")), runstore.ErrConflict},
+		{"a version in the last", with(2, conflicting("three")), runstore.ErrConflict},
+		{"a missing run", with(2, missing), runstore.ErrNotFound},
+		{"a run named twice", append(with(2, batches[2]), batches[0]), runstore.ErrInvalid},
+		{"the first that fails tells the error", []runstore.Batch{conflicting("one"), batches[1], missing}, runstore.ErrConflict},
+		{"no batches", nil, runstore.ErrInvalid},
+	} {
+		_, err := commitMulti(t, e.Store, test.batches...)
+		Refused(t, test.name, err, test.want)
+		same(t, "a commit refused for "+test.name, before, dumps(t, e.Store))
+	}
+	feedOf(t, e, e.Store, 3)
+	// The runs are as usable as before.
+	if _, err := commitMulti(t, e.Reopen(t), batches[2], batches[0]); err != nil {
+		t.Errorf("the good batches, in another order: %v", err)
+	}
+}
+
+// multiTransfers moves units between runs from many sides, each naming its runs
+// in an order of its own.
+func multiTransfers(t T, e *Env) {
+	const runs, writers, each, units = 4, 4, 12, 100
+	ctx := t.Context()
+	random := seeded(t)
+	id := func(i int) runstore.RunID { return runstore.RunID(fmt.Sprint("account-", i)) }
+	for i := range runs {
+		e.Create(t, id(i))
+		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
+	}
+	stores := e.handles(t, writers)
+	together(t, writers, func(i int) error {
+		pick := random(i)
+		for n := 0; n < each; {
+			var batches []runstore.Batch
+			for k, account := range pick.Perm(runs)[:2] {
+				found, err := stores[i].ReadRecords(ctx, id(account), runstore.RecordQuery{Keys: []runstore.RecordKey{"units"}})
+				if err != nil {
+					return err
+				}
+				var has int
+				if _, err := fmt.Sscan(string(found[0].Value), &has); err != nil {
+					return err
+				}
+				b := runstore.NewBatch(id(account), runstore.AtVersion("units", found[0].Version))
+				b.Append("transfer", fmt.Appendf(nil, "%d/%d", i, n))
+				b.Put("units", fmt.Append(nil, has+1-2*k))
+				batches = append(batches, b)
+			}
+			switch _, err := commitMulti(t, stores[i], batches...); {
+			case err == nil:
+				n++
+			case !errors.Is(err, runstore.ErrConflict):
+				return err
+			}
+		}
+		return nil
+	})
+	sum, transfers := 0, map[string]int{}
+	for i := range runs {
+		var has int
+		if _, err := fmt.Sscan(string(record(t, e.Store, id(i), "units").Value), &has); err != nil {
+			t.Fatalf("units: %v", err)
+		}
+		sum += has
+		for _, event := range journal(t, e.Store, id(i)) {
+			transfers[string(event.Data)]++
+		}
+	}
+	equal(t, "sum of the units", sum, runs*units)
+	equal(t, "transfers", len(transfers), writers*each)
+	for name, n := range transfers {
+		equal(t, "events of transfer "+name, n, 2)
+	}
+}
+
+func multiRepeat(t T, e *Env) {
+	leases, batches := trio(t, e, "multi")
+	for i := range batches {
+		batches[i].ID = "the same id on each run"
+	}
+	first, err := commitMulti(t, e.Store, batches...)
+	if err != nil {
+		t.Fatalf("commit: %v", err)
+	}
+	for _, lease := range leases {
+		letGo(t, e.Store, lease)
+	}
+	before := dumps(t, e.Store)
+	again, err := commitMulti(t, e.Reopen(t), batches...)
+	if err != nil {
+		t.Fatalf("repeat: %v", err)
+	}
+	for i := range first {
+		want := first[i]
+		want.Replayed = true
+		equal(t, fmt.Sprintf("result %d of the repeat", i), again[i], want)
+		// One run's part of it, repeated alone, is the same batch.
+		alone, err := e.Store.Commit(t.Context(), batches[i])
+		if err != nil {
+			t.Errorf("part %d repeated alone: %v", i, err)
+		}
+		equal(t, fmt.Sprintf("part %d repeated alone", i), alone, want)
+	}
+	slices.Reverse(batches)
+	if _, err := commitMulti(t, e.Store, batches...); err != nil {
+		t.Errorf("repeat in another order: %v", err)
+	}
+	same(t, "repeats", before, dumps(t, e.Store))
+}

@@ -1,0 +1,105 @@
+package conformance
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// notifyCases prove what a Notifier promises, which is little: a hint, so that a
+// reader of the feed need not poll at a fast pace. None of them says that no
+// wake-up is lost.
+func notifyCases() []Case {
+	needs := []Need{NeedNotify}
+	return []Case{
+		{Guarantee: "I10", Name: "a-commit-wakes-who-waits", Needs: needs, Run: wakes},
+		{Guarantee: "I10", Name: "wake-ups-are-coalesced", Needs: needs, Run: coalesced},
+		{Guarantee: "I10", Name: "wake-ups-end-with-their-context", Needs: needs, Run: wakeupsEnd},
+	}
+}
+
+func wakeups(t T, ctx context.Context, s runstore.RunStore) <-chan struct{} {
+	t.Helper()
+	ch, err := s.(runstore.Notifier).Wakeups(ctx)
+	if err != nil {
+		t.Fatalf("wake-ups: %v", err)
+	}
+	return ch
+}
+
+// woken takes a wake-up if there is one.
+func woken(ch <-chan struct{}) bool {
+	select {
+	case _, ok := <-ch:
+		return ok
+	default:
+		return false
+	}
+}
+
+func signal(t T, s runstore.RunStore) {
+	t.Helper()
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Append("signal", nil)
+	committed(t, s, b)
+}
+
+func wakes(t T, e *Env) {
+	e.Create(t, "run")
+	own, other := wakeups(t, t.Context(), e.Store), wakeups(t, t.Context(), e.Reopen(t))
+	var ownWoken, otherWoken bool
+	e.Await(t, patience, func() bool {
+		signal(t, e.Store) // again and again: one wake-up may be lost
+		ownWoken = ownWoken || woken(own)
+		otherWoken = otherWoken || woken(other)
+		return ownWoken && otherWoken
+	})
+}
+
+func coalesced(t T, e *Env) {
+	const signals = 50
+	e.Create(t, "run")
+	waiting := e.Reopen(t)
+	ch := wakeups(t, t.Context(), waiting)
+	for range signals { // nobody receives, and nobody is held up by that
+		signal(t, e.Store)
+	}
+	n := 0
+	e.Await(t, patience, func() bool {
+		if woken(ch) {
+			n++
+			return true
+		}
+		signal(t, e.Store)
+		return false
+	})
+	for woken(ch) {
+		n++
+	}
+	if n >= signals {
+		t.Errorf("%d wake-ups for %d commits that nobody waited for, want them coalesced", n, signals)
+	}
+	// What one wake-up stands for is all in the feed.
+	e.Await(t, patience, func() bool {
+		return len(every(t, "feed", feedAfter(t.Context(), waiting, 0, runstore.MaxPage))) >= signals
+	})
+}
+
+func wakeupsEnd(t T, e *Env) {
+	e.Create(t, "run")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, living := wakeups(t, ctx, e.Store), wakeups(t, t.Context(), e.Store)
+	cancel()
+	// Soon commits wake the one that lives and no more the one that ended.
+	quiet := 0
+	e.Await(t, patience, func() bool {
+		signal(t, e.Store)
+		switch awake := woken(living); {
+		case woken(ended):
+			quiet = 0
+		case awake:
+			quiet++
+		}
+		return quiet >= 5
+	})
+}
