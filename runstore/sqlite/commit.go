@@ -127,26 +127,53 @@ func deref(c *runstore.Committed) runstore.Committed {
 	return *c
 }
 
-// extend is the fenced write: it takes the run's row, checks the fence and
-// allots the seqs in one statement. No row comes back when the fence is not the
-// current grant.
+// extend is the fenced write: it checks the fence on the run's row, allots the
+// seqs and notes where the events will stand, in one statement. No row changes
+// when the fence is not the current grant.
+//
+// It finds the row by its number and its last seq, which the handle remembers
+// (see heads), and which are looked up where it does not: UPDATE … RETURNING by
+// id would tell them too, at three times the cost.
 const (
-	extend = `UPDATE runs SET last_seq = last_seq + ?, tail = CAST(tail || ? AS BLOB)
-		WHERE id = ? AND purged = 0`
+	lookUp = `SELECT no, last_seq, length(tail) FROM runs WHERE id = ? AND purged = 0`
+	extend = `UPDATE runs SET last_seq = ?, tail = CAST(tail || ? AS BLOB)
+		WHERE no = ? AND last_seq = ? AND purged = 0`
 	fenced = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
 			AND (strict = 0 OR expires > ?)`
-	extended    = ` RETURNING no, last_seq, length(tail)`
 	insertEvent = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 	seal        = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ?`
 	sealed      = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
 )
+
+// head is what a handle remembers of a run's row. It is never trusted: extend
+// finds no row when it is out of date.
+type head struct {
+	no   int64
+	last runstore.Seq
+	tail int // bytes
+}
+
+// heads are the runs that a handle extended last. They belong to whoever leads
+// the writer.
+type heads map[runstore.RunID]head
+
+// maxHeads bounds what is remembered; past it everything is forgotten, which
+// costs one look-up a run.
+const maxHeads = 8192
+
+func (h heads) set(id runstore.RunID, at head) {
+	if len(h) >= maxHeads {
+		clear(h)
+	}
+	h[id] = at
+}
 
 // apply makes the writes of a run whose other guards hold. It is the one place
 // where a run's journal and records change. r is the run where it is known
 // already; only appending events and changing records can do without it.
 func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence) (runstore.Committed, error) {
 	done := runstore.Committed{Time: tx.now}
-	no, last, err := tx.extend(r, id, w.Events, f)
+	no, last, err := tx.extend(id, w.Events, f)
 	if err != nil {
 		return done, err
 	}
@@ -187,8 +214,9 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 	return done, tx.save(r)
 }
 
-// extend appends events under a fence, or without one if f is zero.
-func (tx *tx) extend(r *row, id runstore.RunID, events []runstore.NewEvent, f runstore.Fence) (no int64, last runstore.Seq, err error) {
+// extend appends events under a fence, or without one if f is zero, and returns
+// the run's number and last seq.
+func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.Fence) (no int64, last runstore.Seq, err error) {
 	var where []byte
 	var first runstore.Position
 	if n := len(events); n > 0 {
@@ -197,36 +225,63 @@ func (tx *tx) extend(r *row, id runstore.RunID, events []runstore.NewEvent, f ru
 		}
 		where = extent{first, n}.append(nil)
 	}
-	var v []driver.Value
-	if f.IsZero() {
-		v, err = tx.c.one(tx.ctx, extend+extended, int64(len(events)), blob(where), blob(id))
-	} else {
-		v, err = tx.c.one(tx.ctx, extend+fenced+extended, int64(len(events)), blob(where), blob(id),
-			int64(f.Token()), string(f.Grant()), blob(f.Owner()), tx.now.UnixMicro())
-	}
+	at, err := tx.advance(id, len(events), where, f)
 	if err != nil {
+		tx.next -= runstore.Position(len(events)) // nobody has them
 		return 0, 0, err
 	}
-	if v == nil {
-		tx.next -= runstore.Position(len(events)) // nobody has them
-		return 0, 0, tx.refused(id, f)
-	}
-	no, last = v[0].(int64), runstore.Seq(v[1].(int64))
 	for i, e := range events {
-		seq := last - runstore.Seq(len(events)-1-i)
-		if _, err := tx.c.exec(tx.ctx, insertEvent, int64(first)+int64(i), no, int64(seq), e.Kind, blob(e.Data),
+		seq := at.last - runstore.Seq(len(events)-1-i)
+		if _, err := tx.c.exec(tx.ctx, insertEvent, int64(first)+int64(i), at.no, int64(seq), e.Kind, blob(e.Data),
 			tx.now.UnixMicro(), int64(f.Token()), blob(f.Owner())); err != nil {
 			return 0, 0, err
 		}
 	}
-	if v[2].(int64) >= sealBytes {
+	if at.tail >= sealBytes {
 		for _, step := range []string{seal, sealed} {
-			if _, err := tx.c.exec(tx.ctx, step, no); err != nil {
+			if _, err := tx.c.exec(tx.ctx, step, at.no); err != nil {
 				return 0, 0, err
 			}
 		}
+		at.tail = 0
 	}
-	return no, last, nil
+	tx.store.heads.set(id, at)
+	return at.no, at.last, nil
+}
+
+// advance moves a run's last seq on by n.
+func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence) (head, error) {
+	at, remembered := tx.store.heads[id]
+	for {
+		if !remembered {
+			v, err := tx.c.one(tx.ctx, lookUp, blob(id))
+			if err != nil {
+				return head{}, err
+			}
+			if v == nil {
+				return head{}, runstore.ErrNotFound
+			}
+			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64))}
+		}
+		query, args := extend, []driver.Value{int64(at.last) + int64(n), blob(where), at.no, int64(at.last)}
+		if !f.IsZero() {
+			query += fenced
+			args = append(args, int64(f.Token()), string(f.Grant()), blob(f.Owner()), tx.now.UnixMicro())
+		}
+		changed, err := tx.c.exec(tx.ctx, query, args...)
+		switch {
+		case err != nil:
+			return head{}, err
+		case changed > 0:
+			at.last += runstore.Seq(n)
+			at.tail += len(where)
+			return at, nil
+		case !remembered:
+			return head{}, tx.refused(id, f)
+		}
+		delete(tx.store.heads, id)
+		remembered = false
+	}
 }
 
 // refused explains why extend found no row.

@@ -16,6 +16,6 @@ func Scans() map[string]int {
 		scanPlaces: 7, scanRuns: 4, scanRunnable: 6,
 		backwards(scanPlaces): 7, backwards(scanRuns): 4, backwards(scanRunnable): 6,
 		selectHead: 1, selectFeed: 2, selectEvents: 2, recordsFrom: 6, recordOfKey: 2,
-		extend + fenced + extended: 7, renew: 6,
+		extend + fenced: 8, lookUp: 1, renew: 6,
 	}
 }

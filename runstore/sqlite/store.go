@@ -101,6 +101,7 @@ type core struct {
 	witness *witness // nil for a database in memory
 	wakers  wakers
 	handles atomic.Int32
+	heads   heads // of whoever leads the writer
 
 	progressMu sync.Mutex
 	progress   progress // what the witness is told
@@ -152,7 +153,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		}
 	}
 	s := &core{
-		path: path, opts: opts, clock: &clock{host: opts.Clock},
+		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
 		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 	}
 	first, err := connect(path, "synchronous("+string(opts.Synchronous)+")")

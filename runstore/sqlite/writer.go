@@ -269,6 +269,7 @@ func (w *writer) commit(c *conn) error {
 }
 
 func (w *writer) rollback(c *conn) error {
+	clear(w.store.heads) // what they remember was not committed
 	_, err := c.exec(context.Background(), "ROLLBACK")
 	return err
 }
