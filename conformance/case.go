@@ -82,6 +82,7 @@ func Cases() []Case {
 		feedCases(),      // I10
 		notifyCases(),    // I10
 		errorCases(),     // I11
+		crashCases(),     // I3, I4
 		limitCases(),     // I12
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })

@@ -1,5 +1,130 @@
 package conformance
 
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// childVariable marks a process as the child of a crash case and tells it what to
+// do.
+const childVariable = "TAPESTORE_CONFORMANCE_CHILD"
+
+// errand is what a child does: it opens the store and plays its role, until it
+// is killed or its parent goes away.
+type errand struct {
+	URL   string
+	Role  string
+	Round int
+}
+
+// The roles, by name. A child reads its parent's words from in and reports
+// line by line on out.
+var roles = map[string]func(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error{
+	"load":   childLoad,
+	"zombie": childZombie,
+}
+
+// report writes lines to the parent, each in one piece.
+type report struct{ w io.Writer }
+
+func (r *report) line(format string, args ...any) error {
+	_, err := fmt.Fprintf(r.w, format+"\n", args...)
+	return err
+}
+
 // runChild turns this process into the child of a crash case if its parent
 // started it as one. It then never returns.
-func runChild() {}
+func runChild() {
+	text := os.Getenv(childVariable)
+	if text == "" {
+		return
+	}
+	out := &report{os.Stdout}
+	if err := runErrand(text, out); err != nil {
+		_ = out.line("error %q", err.Error()) // the parent may be gone
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func runErrand(text string, out *report) error {
+	var e errand
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		return err
+	}
+	role := roles[e.Role]
+	if role == nil {
+		return fmt.Errorf("unknown role %q", e.Role)
+	}
+	ctx := context.Background()
+	s, err := runstore.Open(ctx, e.URL)
+	if err != nil {
+		return err
+	}
+	return role(ctx, s, e.Round, bufio.NewScanner(os.Stdin), out)
+}
+
+// child is a process of a crash case, seen by its parent.
+type child struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines *bufio.Scanner
+}
+
+// startChild starts this program again as a child with an errand. The child dies
+// with the case, and with the parent however that ends.
+func startChild(t T, e errand) *child {
+	t.Helper()
+	text, err := json.Marshal(e)
+	if err != nil {
+		t.Fatalf("errand: %v", err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatalf("the path of this program: %v", err)
+	}
+	args := os.Args[1:]
+	if testing.Testing() {
+		// Only the test that runs the suite; it becomes the child before any case.
+		top, _, _ := strings.Cut(t.Name(), "/")
+		args = []string{"-test.run=^" + top + "$", "-test.count=1"}
+	}
+	c := &child{cmd: exec.Command(program, args...)}
+	c.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
+	c.cmd.Stderr = os.Stderr
+	dieWithParent(c.cmd)
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatalf("child: %v", err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatalf("child: %v", err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatalf("child: %v", err)
+	}
+	c.lines = bufio.NewScanner(out)
+	t.Cleanup(c.kill)
+	return c
+}
+
+// kill ends the child at once, wherever it is, and waits for its end.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.cmd.Wait()
+}
+
+// next returns the child's next line.
+func (c *child) next() (line string, ok bool) {
+	ok = c.lines.Scan()
+	return c.lines.Text(), ok
+}

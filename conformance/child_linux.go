@@ -1,0 +1,12 @@
+package conformance
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// dieWithParent asks the kernel to kill the child when its parent ends, which
+// reaches a stopped child too.
+func dieWithParent(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

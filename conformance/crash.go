@@ -1,0 +1,181 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// crashCases prove that what was acknowledged is there after the process that
+// wrote it was killed, and that nothing is there in part.
+func crashCases() []Case {
+	return []Case{
+		{Guarantee: "I4", Name: "a-killed-process-leaves-whole-batches-only", Needs: []Need{NeedProcesses}, Run: killedProcess},
+		{Guarantee: "I3", Name: "a-stopped-process-is-fenced-when-it-goes-on", Needs: []Need{NeedProcesses, needPause}, Run: stoppedProcess},
+	}
+}
+
+// needPause: processes that can be stopped, and go on.
+var needPause = Need{"pause", func(*Env) string {
+	return absent(!canPause, "processes cannot be stopped on this system")
+}}
+
+// acknowledgement is what a child reported of a batch.
+type acknowledgement struct {
+	run         runstore.RunID
+	first, last runstore.Seq
+}
+
+func killedProcess(t T, e *Env) {
+	const rounds = 4
+	pick := seeded(t)(0)
+	for i := range crashRuns {
+		e.Create(t, crashRun(i))
+	}
+	acknowledged := map[string]acknowledgement{}
+	for round := range rounds {
+		c := startChild(t, errand{URL: e.URL, Role: "load", Round: round})
+		var lease runstore.Lease
+		kill := 1 + pick.IntN(60) // the line after which the child is killed
+		for n := 1; ; n++ {
+			line, ok := c.next()
+			if !ok {
+				break // killed: what it wrote before was read to the end
+			}
+			var name string
+			var a acknowledgement
+			if _, err := fmt.Sscanf(line, "ack %s %s %d %d", &a.run, &name, &a.first, &a.last); err == nil {
+				acknowledged[name] = a
+			} else if _, err := fmt.Sscanf(line, "lease %s %d %s %s", &lease.Run, &lease.Token, &lease.Grant, &lease.Owner); err != nil {
+				t.Fatalf("round %d: the child said %q", round, line)
+			}
+			if n == kill {
+				// It is somewhere between two reports, in the middle of other batches.
+				if err := c.cmd.Process.Kill(); err != nil {
+					t.Fatalf("kill: %v", err)
+				}
+			}
+		}
+		c.kill()
+		t.Logf("round %d: killed after line %d, %d batches acknowledged so far", round, kill, len(acknowledged))
+		for _, s := range []runstore.RunStore{e.Reopen(t), e.Store} {
+			wholeBatches(t, s, acknowledged)
+		}
+		if lease.Token != 0 {
+			survivor := takeover(t, e, lease)
+			_, err := e.Store.Commit(t.Context(), crashBatch("stale", lease.Run, lease.Fence()))
+			Refused(t, "a write under the killed child's lease", err, runstore.ErrFenced)
+			e.Append(t, e.Store, survivor, "survivor")
+		}
+	}
+}
+
+// takeover waits until a lease has expired in real time, and takes it.
+func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
+	t.Helper()
+	req := acquire(from.Run, "survivor", TTL)
+	e.Await(t, patience, func() bool {
+		var err error
+		lease, err = e.Store.AcquireLease(t.Context(), req)
+		if err != nil && runstore.KindOf(err) != runstore.ErrLeaseHeld {
+			t.Fatalf("takeover: %v", err)
+		}
+		return err == nil
+	})
+	if lease.Token <= from.Token {
+		t.Errorf("the takeover got token %v, the one before had %v", lease.Token, from.Token)
+	}
+	return lease
+}
+
+// wholeBatches fails the case unless all acknowledged batches are there, where their
+// child was told, and every batch that is there is there whole.
+func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgement) {
+	t.Helper()
+	found := map[string]acknowledgement{}
+	indexed := map[string]string{}
+	for _, entry := range queue(t, s, "crash") {
+		name := strings.TrimPrefix(string(entry.Record.Key), "batch/")
+		if _, twice := indexed[name]; twice {
+			t.Errorf("batch %s is in the index twice", name)
+		}
+		indexed[name] = string(entry.Record.Value)
+	}
+	records := 0
+	for i := range crashRuns {
+		run := crashRun(i)
+		events := journal(t, s, run)
+		dense(t, events)
+		last := ""
+		for n := 0; n < len(events); {
+			if events[n].Kind != "crash" { // a survivor's
+				n++
+				continue
+			}
+			name, _, _ := strings.Cut(string(events[n].Data), " ")
+			for k := range crashEvents {
+				if n+k >= len(events) || string(events[n+k].Data) != crashPart(name, k) {
+					t.Fatalf("run %q holds batch %s in part: event %d of it is missing or damaged at seq %d", run, name, k, n+k+1)
+				}
+			}
+			found[name] = acknowledgement{run, events[n].Seq, events[n].Seq + crashEvents - 1}
+			n += crashEvents
+			last = name
+		}
+		for _, r := range every(t, "records", runstore.Records(t.Context(), s, run, "batch/")) {
+			records++
+			name := strings.TrimPrefix(string(r.Key), "batch/")
+			if at, ok := found[name]; !ok || at.run != run || r.Version != 1 || r.Created.Seq != at.first || string(r.Value) != crashPart(name, crashEvents) {
+				t.Errorf("record of batch %s at version %d, created by seq %d, stands beside a journal that has the batch: %t, at %+v", name, r.Version, r.Created.Seq, ok, at)
+			}
+			if indexed[name] != string(r.Value) {
+				t.Errorf("record of batch %s is not in the index, or with another value", name)
+			}
+		}
+		if got := string(record(t, s, run, "last").Value); got != last {
+			t.Errorf("run %q: the last batch is %q by the journal and %q by the record", run, last, got)
+		}
+	}
+	equal(t, "records, and batches in the journals", records, len(found))
+	equal(t, "index entries, and batches in the journals", len(indexed), len(found))
+	for name, want := range acknowledged {
+		if got, ok := found[name]; !ok || got != want {
+			t.Errorf("batch %s was acknowledged at %+v and is found: %t, at %+v", name, want, ok, got)
+		}
+	}
+}
+
+// stoppedProcess stops a process that holds a lease, lets another take over, and
+// lets the first one go on.
+func stoppedProcess(t T, e *Env) {
+	e.Create(t, "run")
+	c := startChild(t, errand{URL: e.URL, Role: "zombie"})
+	line, _ := c.next()
+	held := runstore.Lease{Run: "run"}
+	if _, err := fmt.Sscanf(line, "held %d", &held.Token); err != nil {
+		t.Fatalf("the child said %q", line)
+	}
+	if err := pause(c.cmd.Process); err != nil {
+		t.Fatalf("stop the child: %v", err)
+	}
+	lease := takeover(t, e, held)
+	e.Append(t, e.Store, lease, "taken over")
+	before := dump(t, e.Store, "run", allIndexes...)
+	if err := carryOn(c.cmd.Process); err != nil {
+		t.Fatalf("let the child go on: %v", err)
+	}
+	if _, err := fmt.Fprintln(c.in, "go on"); err != nil {
+		t.Fatalf("tell the child to go on: %v", err)
+	}
+	refusals := 0
+	for line, ok := c.next(); ok && line != "end"; line, ok = c.next() {
+		refusals++
+		if !strings.HasSuffix(line, "refused as fenced") {
+			t.Errorf("the stopped process, when it went on: %s", line)
+		}
+	}
+	equal(t, "writes that the stopped process tried", refusals, 3)
+	same(t, "the stopped process", before, dump(t, e.Store, "run", allIndexes...))
+	e.Append(t, e.Store, lease, "the new holder goes on")
+}

@@ -1,0 +1,120 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// What the children of the crash cases do.
+
+const (
+	crashRuns    = 3
+	crashWriters = 4
+	crashEvents  = 3
+	// childTTL is short, since a case waits for it in real time.
+	childTTL = 300 * time.Millisecond
+)
+
+func crashRun(i int) runstore.RunID { return runstore.RunID(fmt.Sprint("run-", i%crashRuns)) }
+
+// crashBatch is a batch of which each part tells that of it there must be all or
+// nothing: its name, its place in it, and a sum over both.
+func crashBatch(name string, run runstore.RunID, guard runstore.Guard) runstore.Batch {
+	b := runstore.NewBatch(run, guard)
+	b.ID = runstore.BatchID(name)
+	for k := range crashEvents {
+		b.Append("crash", []byte(crashPart(name, k)))
+	}
+	b.Put(runstore.RecordKey("batch/"+name), []byte(crashPart(name, crashEvents)), runstore.Place{Index: "crash", At: runstore.After(0)})
+	b.Put("last", []byte(name))
+	return b
+}
+
+func crashPart(name string, k int) string {
+	text := fmt.Sprintf("%s %d ", name, k)
+	return text + fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
+}
+
+// childLoad commits batches from several sides and reports each that was
+// acknowledged. One side holds the lease of its run, the others have none.
+func childLoad(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error {
+	go func() { // the parent's end is the child's end
+		for in.Scan() {
+			continue
+		}
+		os.Exit(3)
+	}()
+	failed := make(chan error)
+	for i := range crashWriters {
+		go func() { failed <- childWrite(ctx, s, round, i, out) }()
+	}
+	return <-failed
+}
+
+func childWrite(ctx context.Context, s runstore.RunStore, round, i int, out *report) error {
+	run := crashRun(i)
+	var guard runstore.Guard = runstore.Unguarded("a crash case")
+	if i == 0 {
+		req := acquire(run, runstore.Owner(fmt.Sprint("child-", round)), childTTL)
+		req.Preempt = "the last child was killed"
+		lease, err := s.AcquireLease(ctx, req)
+		if err != nil {
+			return err
+		}
+		if err := out.line("lease %s %d %s %s", run, lease.Token, lease.Grant, lease.Owner); err != nil {
+			return err
+		}
+		guard = lease.Fence()
+	}
+	for n := 0; ; n++ {
+		name := fmt.Sprintf("%d/%d/%d", round, i, n)
+		done, err := s.Commit(ctx, crashBatch(name, run, guard))
+		if err != nil {
+			return err
+		}
+		if err := out.line("ack %s %s %d %d", run, name, done.FirstSeq, done.LastSeq); err != nil {
+			return err
+		}
+	}
+}
+
+// childZombie takes the lease, writes, and when its parent says so writes again,
+// by every kind of write, not knowing what has happened since.
+func childZombie(ctx context.Context, s runstore.RunStore, _ int, in *bufio.Scanner, out *report) error {
+	lease, err := s.AcquireLease(ctx, acquire("run", "zombie", childTTL))
+	if err != nil {
+		return err
+	}
+	if _, err := s.Commit(ctx, appending(lease, "alive")); err != nil {
+		return err
+	}
+	if err := out.line("held %d", lease.Token); err != nil {
+		return err
+	}
+	if !in.Scan() {
+		return errors.New("the parent has gone")
+	}
+	b := runstore.NewBatch("run", lease.Fence())
+	everything(&b.Writes, "zombie", 9)
+	_, commit := s.Commit(ctx, b)
+	_, renewal := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
+	_, end := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
+	for what, err := range map[string]error{"commit": commit, "renew": renewal, "release": end} {
+		verdict := "refused as fenced"
+		if !errors.Is(err, runstore.ErrFenced) {
+			verdict = strings.ReplaceAll(fmt.Sprintf("got error %v", err), "\n", " ")
+		}
+		if err := out.line("%s %s", what, verdict); err != nil {
+			return err
+		}
+	}
+	return out.line("end")
+}

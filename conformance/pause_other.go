@@ -1,0 +1,14 @@
+//go:build !unix
+
+package conformance
+
+import (
+	"errors"
+	"os"
+)
+
+// canPause tells whether a process can be stopped in the middle of what it does.
+const canPause = false
+
+func pause(*os.Process) error   { return errors.ErrUnsupported }
+func carryOn(*os.Process) error { return errors.ErrUnsupported }

@@ -1,0 +1,14 @@
+//go:build unix
+
+package conformance
+
+import (
+	"os"
+	"syscall"
+)
+
+// canPause tells whether a process can be stopped in the middle of what it does.
+const canPause = true
+
+func pause(p *os.Process) error   { return p.Signal(syscall.SIGSTOP) }
+func carryOn(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
