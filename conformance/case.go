@@ -83,6 +83,7 @@ func Cases() []Case {
 		notifyCases(),    // I10
 		errorCases(),     // I11
 		crashCases(),     // I3, I4
+		historyCases(),   // I1, I3, I5, I8
 		limitCases(),     // I12
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })

@@ -1,0 +1,245 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// historyCases check histories of concurrent random operations against a
+// sequential model: some order of the operations, in which each lies between its
+// call and its return, must explain every answer.
+func historyCases() []Case {
+	leases := mix{opAcquire: 4, opPreempt: 2, opRenew: 3, opRelease: 3, opHead: 3, opCommit: 1}
+	fenced := mix{opAcquire: 2, opPreempt: 2, opRenew: 1, opRelease: 1, opCommit: 8, opHead: 1, opJournal: 2, opRecords: 1}
+	versions := mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}
+	return []Case{
+		{Guarantee: "I1", Name: "lease-histories-are-linearizable", Run: histories(leases, 0)},
+		{Guarantee: "I3", Name: "histories-of-fenced-writes-are-linearizable", Run: histories(fenced, 0)},
+		{Guarantee: "I5", Name: "journal-and-record-histories-are-linearizable", Run: histories(versions, 0)},
+		{Guarantee: "I8", Name: "histories-with-lost-replies-are-linearizable", Run: histories(fenced, 8)},
+	}
+}
+
+// mix says how often each kind of operation is chosen.
+type mix map[opKind]int
+
+func (m mix) pick(r *rand.Rand) opKind {
+	var bag []opKind
+	for kind, n := range m {
+		bag = append(bag, slices.Repeat([]opKind{kind}, n)...)
+	}
+	slices.Sort(bag) // a map has no order, a seed needs one
+	return bag[r.IntN(len(bag))]
+}
+
+// openEnd is the return of an operation whose outcome nobody knows.
+const openEnd = math.MaxInt64
+
+// histories runs rounds of random operations by several clients, each with a
+// handle of its own. Of lossy writes one in so many loses its request or its
+// reply; 0 means none.
+func histories(m mix, oneIn int) func(t T, e *Env) {
+	return func(t T, e *Env) {
+		const rounds, clients, each, runs = 3, 4, 30, 2
+		random := seeded(t)
+		began := time.Now()
+		stores := e.handles(t, clients)
+		for round := range rounds {
+			ids := make([]runstore.RunID, runs)
+			for i := range ids {
+				ids[i] = runstore.RunID(fmt.Sprintf("run-%d-%d", round, i))
+				e.Create(t, ids[i])
+			}
+			all := make([]*client, clients)
+			together(t, clients, func(i int) error {
+				r := random(round*clients + i)
+				c := &client{number: i, store: stores[i], began: began, random: r, leases: map[runstore.RunID]opInput{}}
+				if oneIn > 0 {
+					c.store = lossy{RunStore: stores[i], next: func() loss {
+						return []loss{requestLost, replyLost, nothingLost}[min(2, r.IntN(2*oneIn))]
+					}}
+				}
+				all[i] = c
+				for n := range each {
+					if err := c.act(t.Context(), m.pick(r), ids[r.IntN(runs)], n); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			var history []porcupine.Operation
+			for _, c := range all {
+				history = append(history, c.history...)
+			}
+			if err := judge(history, patience); err != nil {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+	}
+}
+
+// client is one side of a history: it has a handle, and remembers the last lease that
+// it was granted on each run, current or not.
+type client struct {
+	number  int
+	store   runstore.RunStore
+	began   time.Time
+	random  *rand.Rand
+	leases  map[runstore.RunID]opInput
+	known   [len(modelKeys)]runstore.Version
+	history []porcupine.Operation
+}
+
+// act does one operation and records it, with its repeats if its reply is lost.
+func (c *client) act(ctx context.Context, kind opKind, run runstore.RunID, n int) error {
+	in := opInput{kind: kind, run: run, at: -1}
+	held, ok := c.leases[run]
+	switch kind {
+	case opAcquire, opPreempt:
+		in.grant = runstore.NewGrantID()
+	case opRenew, opRelease:
+		if !ok {
+			return nil
+		}
+		in.grant, in.token = held.grant, held.token
+	case opCommit:
+		in.batch = fmt.Sprintf("%d.%d", c.number, n)
+		in.key = c.random.IntN(len(modelKeys))
+		if ok && c.random.IntN(4) > 0 {
+			in.grant, in.token = held.grant, held.token
+		}
+		if in.token == 0 || c.random.IntN(3) == 0 {
+			in.at = c.known[in.key]
+		}
+	}
+	for {
+		call := time.Since(c.began)
+		out, err := c.ask(ctx, in)
+		if err != nil {
+			return fmt.Errorf("client %d: %s of %q: %w", c.number, kind, run, err)
+		}
+		op := porcupine.Operation{ClientId: c.number, Input: in, Output: out, Call: int64(call), Return: int64(time.Since(c.began))}
+		if out.kind == runstore.ErrUnknownOutcome {
+			op.Return = openEnd
+		}
+		c.history = append(c.history, op)
+		// Mostly a client repeats what was lost, sometimes it goes its way.
+		if out.kind != runstore.ErrUnknownOutcome || c.random.IntN(4) == 0 {
+			return nil
+		}
+	}
+}
+
+// owner is the name of all clients: only the token tells them apart.
+const owner = "client"
+
+// ask does one operation. It returns an error only for an answer that no operation
+// of a history has a reason to get.
+func (c *client) ask(ctx context.Context, in opInput) (out opOutput, err error) {
+	fence := runstore.Lease{Run: in.run, Owner: owner, Token: in.token, Grant: in.grant}.Fence()
+	switch in.kind {
+	case opAcquire, opPreempt:
+		req := acquire(in.run, owner, TTL)
+		req.Grant = in.grant
+		if in.kind == opPreempt {
+			req.Preempt = "history"
+		}
+		var lease runstore.Lease
+		if lease, err = c.store.AcquireLease(ctx, req); err == nil {
+			out.token, in.token = lease.Token, lease.Token
+			c.leases[in.run] = in
+		}
+	case opRenew:
+		var lease runstore.Lease
+		lease, err = c.store.RenewLease(ctx, runstore.RenewRequest{Fence: fence, TTL: TTL})
+		out.token = lease.Token
+	case opRelease:
+		_, err = c.store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: fence})
+	case opCommit:
+		out, err = c.commit(ctx, in, fence)
+	default:
+		out, err = c.read(ctx, in)
+	}
+	return classify(out, err)
+}
+
+func (c *client) commit(ctx context.Context, in opInput, fence runstore.Fence) (out opOutput, err error) {
+	var guards []runstore.Guard
+	if in.token != 0 {
+		guards = append(guards, fence)
+	}
+	key := modelKeys[in.key]
+	if in.at >= 0 {
+		guards = append(guards, runstore.AtVersion(key, in.at))
+	}
+	b := runstore.NewBatch(in.run, guards[0], guards[1:]...)
+	b.ID = runstore.BatchID(in.batch)
+	b.Append("event", []byte(in.batch))
+	b.Put(key, []byte(in.batch))
+	done, err := c.store.Commit(ctx, b)
+	if err == nil {
+		out.seq, out.version = done.FirstSeq, done.Versions[0]
+		c.known[in.key] = out.version
+	}
+	var conflict *runstore.ConflictError
+	if errors.As(err, &conflict) {
+		out.version = conflict.Current
+		c.known[in.key] = out.version
+	}
+	return out, err
+}
+
+func (c *client) read(ctx context.Context, in opInput) (out opOutput, err error) {
+	switch in.kind {
+	case opHead:
+		var run runstore.Run
+		run, err = c.store.GetRun(ctx, in.run)
+		out.token, out.holder, out.seq = run.Token, run.Holder.Token, run.LastSeq
+	case opJournal:
+		var events []runstore.Event
+		events, err = c.store.ReadJournal(ctx, in.run, 1, runstore.MaxPage)
+		for i, event := range events {
+			if event.Seq != runstore.Seq(i+1) {
+				return out, fmt.Errorf("event %d has seq %d", i+1, event.Seq)
+			}
+			out.found += string(event.Data) + ";"
+		}
+	default:
+		var records []runstore.Record
+		records, err = c.store.ReadRecords(ctx, in.run, runstore.RecordQuery{Keys: modelKeys[:]})
+		for _, r := range records {
+			out.found += recordWords(r.Key, r.Version, string(r.Value))
+			c.known[slices.Index(modelKeys[:], r.Key)] = r.Version
+		}
+	}
+	return out, err
+}
+
+// classify puts an error into the words of the model.
+func classify(out opOutput, err error) (opOutput, error) {
+	if err == nil {
+		return out, nil
+	}
+	out.kind = runstore.KindOf(err)
+	var held *runstore.LeaseHeldError
+	var fenced *runstore.FencedError
+	switch {
+	case errors.As(err, &held):
+		out.holder = held.Holder.Token
+	case errors.As(err, &fenced):
+		out.current = fenced.Current
+	}
+	switch out.kind {
+	case runstore.ErrLeaseHeld, runstore.ErrFenced, runstore.ErrConflict, runstore.ErrUnavailable, runstore.ErrUnknownOutcome:
+		return out, nil
+	}
+	return out, err
+}
