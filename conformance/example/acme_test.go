@@ -1,0 +1,20 @@
+package acme_test
+
+import (
+	"context"
+	"testing"
+
+	"example.com/acme"
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+func TestConformance(t *testing.T) {
+	conformance.Run(t, conformance.Harness{New: func(conformance.T) conformance.Instance {
+		server := acme.NewServer() // empty, this case's own
+		return conformance.Instance{
+			Open:    func(ctx context.Context) (runstore.RunStore, error) { return acme.Open(ctx, server) },
+			Advance: server.Advance,
+		}
+	}})
+}
