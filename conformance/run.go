@@ -127,6 +127,22 @@ func (r *Report) count(s Status) {
 	}
 }
 
+// Find returns the case of that name, written guarantee/name.
+func Find(name string) (Case, bool) {
+	for _, c := range Cases() {
+		if c.Guarantee+"/"+c.Name == name {
+			return c, true
+		}
+	}
+	return Case{}, false
+}
+
+// RunCase runs one case on a store of the harness, outside go test.
+func RunCase(ctx context.Context, h Harness, c Case) Result {
+	runChild()
+	return execute(ctx, h, c)
+}
+
 func execute(ctx context.Context, h Harness, c Case) Result {
 	began := time.Now()
 	result := Result{Name: c.Name, Status: Passed}

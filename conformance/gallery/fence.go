@@ -1,0 +1,205 @@
+package gallery
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// fenceExhibits check the fence wrongly.
+func fenceExhibits() []exhibit {
+	return []exhibit{
+		{"no-token-check", "Commit ignores the fence: the current grant's stands in for any.",
+			"I3/zombie-append-is-refused", noTokenCheck},
+		{"owner-only-check", "A fence counts if it names the current owner, whatever its token.",
+			"I3/old-fence-of-the-same-owner-is-refused", ownerOnly},
+		{"token-only-check", "A fence counts if its token is current, whoever made it.",
+			"I3/token-alone-is-no-fence", tokenOnly},
+		{"check-then-write", "Commit reads the current grant, and writes in a second step.",
+			"I3/write-in-flight-at-a-preempt-loses-or-comes-first", checkThenWrite},
+		{"fence-on-the-journal-only", "Commit checks the fence for batches with events, and not for records alone.",
+			"I3/zombie-record-put-is-refused", journalOnly},
+		{"status-unfenced", "Status and runnable time are written without a look at the fence.",
+			"I3/zombie-status-is-refused", statusUnfenced},
+		{"renewal-by-any-grant", "RenewLease extends the lease for whoever asks.",
+			"I3/zombie-renewal-is-refused", renewAny},
+		{"release-by-name", "ReleaseLease names the run and not the grant, and frees somebody else's lease.",
+			"I3/zombie-release-is-refused", releaseAny},
+		{"expiry-ends-a-grant", "A holder that is late is refused though nobody has taken over.",
+			"I3/expired-holder-goes-on-while-nobody-took-over", expiryEnds},
+		{"strict-ignored", "A strict lease goes on after its expiry.",
+			"I3/strict-lease-is-over-at-its-expiry", strictIgnored},
+		{"conflict-before-fenced", "A zombie whose versions are stale too is told to read again, not to stop.",
+			"I3/fenced-comes-before-conflict", conflictFirst},
+		{"fence-instead-of-guards", "Where there is a fence, the other guards are not looked at.",
+			"I3/fence-does-not-replace-other-guards", fenceInstead},
+		{"refused-batch-remembered", "The id of a zombie's refused batch is remembered, and answers the current holder's.",
+			"I3/refused-batch-is-not-remembered", refusedRemembered},
+	}
+}
+
+func noTokenCheck(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if !b.Guards().Fence.IsZero() && b.Guards().Fence.Run() == b.Run() {
+			b = refenced(b, s.current(b.Run()).Fence())
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func ownerOnly(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		run, err := h.Handle.GetRun(ctx, b.Run())
+		if err == nil && run.Holder.Owner == b.Guards().Fence.Owner() {
+			b = refenced(b, s.current(b.Run()).Fence())
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func tokenOnly(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if now := s.current(b.Run()); now.Token == b.Guards().Fence.Token() {
+			b = refenced(b, now.Fence())
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+// checkThenWrite is held up between its check and its write, as a connection
+// pool or a slow network would hold up an adapter's second statement.
+func checkThenWrite(s *store) {
+	var mu sync.Mutex
+	var window chan struct{}
+	s.stall = func() func() {
+		held := make(chan struct{})
+		mu.Lock()
+		defer mu.Unlock()
+		window = held
+		return sync.OnceFunc(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			window = nil
+			close(held)
+		})
+	}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		run, err := h.Handle.GetRun(ctx, b.Run())
+		f := b.Guards().Fence
+		if err != nil || f.IsZero() || run.Holder.Token != f.Token() || run.Holder.Owner != f.Owner() {
+			return h.Handle.Commit(ctx, b)
+		}
+		mu.Lock()
+		held := window
+		mu.Unlock()
+		if held != nil {
+			<-held
+		}
+		return h.Handle.Commit(ctx, refenced(b, runstore.Fence{}))
+	}
+}
+
+func journalOnly(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if len(b.Events) == 0 && len(b.Records) > 0 && b.Guards().Fence.Run() == b.Run() {
+			b = refenced(b, s.current(b.Run()).Fence())
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func statusUnfenced(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if len(b.Events) == 0 && len(b.Records) == 0 && (b.Status != nil || !b.Runnable.IsZero()) {
+			b = refenced(b, runstore.Fence{})
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func renewAny(s *store) {
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error) {
+		if now := s.current(req.Fence.Run()); now.Token > req.Fence.Token() {
+			req.Fence = now.Fence()
+		}
+		return h.Handle.RenewLease(ctx, req)
+	}
+}
+
+func releaseAny(s *store) {
+	s.release = func(ctx context.Context, h *handle, req runstore.ReleaseRequest) (runstore.Committed, error) {
+		if now := s.current(req.Fence.Run()); now.Token > req.Fence.Token() {
+			req.Fence = now.Fence()
+		}
+		return h.Handle.ReleaseLease(ctx, req)
+	}
+}
+
+func expiryEnds(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		run, err := h.Handle.GetRun(ctx, b.Run())
+		now, clockErr := h.Now(ctx)
+		if err == nil && clockErr == nil && !b.Guards().Fence.IsZero() && run.Holder.Token != 0 && !run.Live(now) {
+			return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrLeaseExpired}
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func strictIgnored(s *store) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+		strict := req.Strict
+		req.Strict = false
+		lease, err := ownAcquire(ctx, h, req)
+		lease.Strict = strict && err == nil
+		return lease, err
+	}
+}
+
+func conflictFirst(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		done, err := h.Handle.Commit(ctx, b)
+		if g := b.Guards(); errors.Is(err, runstore.ErrFenced) && (len(g.Versions) > 0 || g.NextSeq != 0 || len(g.Statuses) > 0) {
+			probe := refenced(b, runstore.Fence{})
+			probe.ID, probe.Writes = "", runstore.Writes{}
+			if _, other := h.Handle.Commit(ctx, probe); errors.Is(other, runstore.ErrConflict) {
+				return done, other
+			}
+		}
+		return done, err
+	}
+}
+
+func fenceInstead(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if f := b.Guards().Fence; !f.IsZero() {
+			b = reguarded(b, runstore.Guards{Fence: f})
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func refusedRemembered(s *store) {
+	var mu sync.Mutex
+	refused := map[runstore.BatchID]bool{}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		done, err := h.Handle.Commit(ctx, b)
+		if b.ID != "" && errors.Is(err, runstore.ErrFenced) {
+			refused[b.ID] = true
+		} else if err == nil && refused[b.ID] {
+			done.Replayed = true
+		}
+		return done, err
+	}
+}
+
+// clock returns the time as the handle's own process has it.
+func (h *handle) clock(ctx context.Context) (time.Time, error) {
+	now, err := h.Now(ctx)
+	return now.Add(h.skew), err
+}

@@ -1,0 +1,60 @@
+// Package gallery holds stores that are broken on purpose. Each is the reference
+// store behind a wrapper that breaks one rule of the contract, the way adapters
+// break it in practice, and names the case of the conformance suite that has to
+// catch it. A suite that lets one of them pass proves nothing about the others.
+package gallery
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/tapestore/tapestore/conformance"
+)
+
+// Broken is a store that breaks one rule.
+type Broken struct {
+	// Name says what is wrong with it, in small letters with hyphens.
+	Name string
+	// Breaks says in a sentence which rule it breaks, and how.
+	Breaks string
+	// Case is the case that must catch it, written guarantee/name.
+	Case string
+	// Open returns a harness that makes such stores.
+	Open func() conformance.Harness
+}
+
+// Stores returns all broken stores, those that break the lease first.
+func Stores() []Broken {
+	var all []Broken
+	for _, group := range [][]exhibit{fenceExhibits(), leaseExhibits(), batchExhibits(), readExhibits(), inputExhibits()} {
+		for _, x := range group {
+			all = append(all, Broken{Name: x.name, Breaks: x.breaks, Case: x.caught, Open: x.harness})
+		}
+	}
+	return all
+}
+
+// Check runs the case that must catch b against it. caughtBy is the case's name
+// if the store failed it, and the error tells of a case that it got through, or
+// that could not be run.
+func Check(ctx context.Context, b Broken) (caughtBy string, err error) {
+	c, ok := conformance.Find(b.Case)
+	if !ok {
+		return "", fmt.Errorf("broken store %s: there is no case %q", b.Name, b.Case)
+	}
+	result := conformance.RunCase(ctx, b.Open(), c)
+	switch {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("broken store %s: %w", b.Name, context.Cause(ctx))
+	case result.Status != conformance.Failed:
+		return "", fmt.Errorf("broken store %s: %s does not catch it: %s %s", b.Name, b.Case, result.Status, result.Reason)
+	case strings.Contains(result.Reason, "panic: "):
+		return "", fmt.Errorf("broken store %s: %s panicked instead of catching it: %s", b.Name, b.Case, result.Reason)
+	}
+	return b.Case, nil
+}
+
+// Unbroken returns a harness of the same wrapper with nothing broken. It passes
+// the whole suite.
+func Unbroken() conformance.Harness { return harness(nil) }

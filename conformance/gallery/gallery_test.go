@@ -1,0 +1,52 @@
+package gallery_test
+
+import (
+	"testing"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/gallery"
+)
+
+// TestEachIsCaught proves that the case named for each broken store turns red.
+func TestEachIsCaught(t *testing.T) {
+	stores := gallery.Stores()
+	if len(stores) < 18 {
+		t.Errorf("%d broken stores, want at least 18", len(stores))
+	}
+	seen := map[string]bool{}
+	for _, b := range stores {
+		if seen[b.Name] || b.Breaks == "" {
+			t.Errorf("%q is there twice, or does not say what it breaks", b.Name)
+		}
+		seen[b.Name] = true
+		t.Run(b.Name, func(t *testing.T) {
+			t.Parallel()
+			caughtBy, err := gallery.Check(t.Context(), b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if caughtBy != b.Case {
+				t.Errorf("caught by %q, want %q", caughtBy, b.Case)
+			}
+		})
+	}
+}
+
+// TestUnbrokenPasses proves that it is the broken rule that turns a case red,
+// and not the wrapper around the reference store.
+func TestUnbrokenPasses(t *testing.T) {
+	conformance.Run(t, gallery.Unbroken())
+}
+
+// TestCheckReportsAnEscape proves that a store which its case does not catch is
+// an error, and not a success.
+func TestCheckReportsAnEscape(t *testing.T) {
+	sound := gallery.Broken{Name: "sound", Case: "I1/released-lease-is-free-at-once", Open: gallery.Unbroken}
+	if caughtBy, err := gallery.Check(t.Context(), sound); err == nil {
+		t.Errorf("a sound store was caught by %q, want an error", caughtBy)
+	}
+	sound.Case = "I1/no-such-case"
+	if _, err := gallery.Check(t.Context(), sound); err == nil {
+		t.Error("a case that does not exist: no error")
+	}
+}

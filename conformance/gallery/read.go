@@ -1,0 +1,202 @@
+package gallery
+
+import (
+	"cmp"
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// readExhibits read wrongly, or index wrongly what is to be read.
+func readExhibits() []exhibit {
+	return []exhibit{
+		{"reads-from-a-stale-copy", "GetRun answers from a copy that is one read behind.",
+			"I6/reads-see-what-was-acknowledged-before", staleReads},
+		{"readers-meet-a-lock", "A reader that meets a writer's lock gives up.",
+			"I6/reads-never-wait-for-a-writer", readersLocked},
+		{"journal-from-is-exclusive", "A page of the journal begins behind the seq that was asked for.",
+			"I5/pages-begin-where-asked", fromExclusive},
+		{"index-entry-lost", "Now and then a batch is applied without its index entries.",
+			"I9/every-acknowledged-entry-is-found", entryLost},
+		{"stale-index-entry", "A put without a place leaves the record where it was in the index.",
+			"I9/replaced-places-vanish", entryStays},
+		{"due-by-the-callers-clock", "A scan for what is due takes the time from the process that asks.",
+			"I7/wrong-clock-sees-what-is-due", dueByCaller},
+		{"feed-in-allocation-order", "Positions are taken when a commit begins, and readers pass those that are still open.",
+			"I10/a-tailing-reader-misses-nothing-though-commits-are-held-open", feedByAllocation},
+		{"feed-page-skips", "A page of the feed that ends early is resumed one position too far.",
+			"I10/resuming-after-each-position-yields-the-rest", feedSkips},
+		{"prefix-as-a-pattern", "A prefix is matched without regard to case, as LIKE does.",
+			"I12/record-keys-of-any-byte-stay-apart", prefixFolded},
+	}
+}
+
+func staleReads(s *store) {
+	type key struct {
+		h  *handle
+		id runstore.RunID
+	}
+	var mu sync.Mutex
+	copies := map[key]runstore.Run{}
+	s.get = func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		run, err := h.Handle.GetRun(ctx, id)
+		if err != nil {
+			return run, err
+		}
+		copied, ok := copies[key{h, id}]
+		copies[key{h, id}] = run
+		if ok {
+			return copied, nil
+		}
+		return run, nil
+	}
+}
+
+func readersLocked(s *store) {
+	lock := make(chan struct{}, 1)
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		lock <- struct{}{}
+		defer func() { <-lock }()
+		return h.Handle.Commit(ctx, b)
+	}
+	s.get = func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error) {
+		timeout := time.NewTimer(10 * time.Millisecond)
+		defer timeout.Stop()
+		select {
+		case lock <- struct{}{}:
+			defer func() { <-lock }()
+			return h.Handle.GetRun(ctx, id)
+		case <-timeout.C:
+			return runstore.Run{}, &runstore.OpError{Op: "get run", Run: id, Err: runstore.ErrUnavailable}
+		}
+	}
+}
+
+func fromExclusive(s *store) {
+	s.journal = func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+		if from > 1 {
+			from++
+		}
+		return h.Handle.ReadJournal(ctx, id, from, limit)
+	}
+}
+
+// changed returns b with its record writes changed by f.
+func changed(b runstore.Batch, f func(r *runstore.RecordWrite)) runstore.Batch {
+	b.Records = slices.Clone(b.Records)
+	for i := range b.Records {
+		f(&b.Records[i])
+	}
+	return b
+}
+
+func entryLost(s *store) {
+	lost := everyNth(9)
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		return h.Handle.Commit(ctx, changed(b, func(r *runstore.RecordWrite) {
+			if lost() {
+				r.Index = nil
+			}
+		}))
+	}
+}
+
+func entryStays(s *store) {
+	type key struct {
+		run    runstore.RunID
+		record runstore.RecordKey
+	}
+	var mu sync.Mutex
+	places := map[key][]runstore.Place{}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return h.Handle.Commit(ctx, changed(b, func(r *runstore.RecordWrite) {
+			at := key{b.Run(), r.Key}
+			switch {
+			case r.Delete:
+				delete(places, at)
+			case len(r.Index) == 0:
+				r.Index = places[at]
+			default:
+				places[at] = r.Index
+			}
+		}))
+	}
+}
+
+func dueByCaller(s *store) {
+	s.scan = func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+		if now, err := h.clock(ctx); err == nil && q.Until.IsZero() {
+			q.Until = now
+		}
+		return h.Handle.ScanIndex(ctx, q)
+	}
+}
+
+// feedByAllocation gives each batch its positions when it begins, and shows it
+// when it is done. The positions of a commit that is held open are passed.
+func feedByAllocation(s *store) {
+	type place struct {
+		run runstore.RunID
+		seq runstore.Seq
+	}
+	var mu sync.Mutex
+	next := runstore.Position(1)
+	at := map[place]runstore.Position{}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		mu.Lock()
+		first := next
+		next += runstore.Position(len(b.Events))
+		mu.Unlock()
+		runtime.Gosched()
+		done, err := h.Handle.Commit(ctx, b)
+		if err == nil && !done.Replayed {
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range b.Events {
+				at[place{b.Run(), done.FirstSeq + runstore.Seq(i)}] = first + runstore.Position(i)
+			}
+		}
+		return done, err
+	}
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		var all, page []runstore.FeedEvent
+		for from := runstore.Position(0); ; from = page[len(page)-1].Position {
+			var err error
+			if page, err = h.Handle.ReadFeed(ctx, from, runstore.MaxPage); err != nil {
+				return nil, err
+			}
+			if len(page) == 0 {
+				break
+			}
+			all = append(all, page...)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		var found []runstore.FeedEvent
+		for _, event := range all {
+			if event.Position = at[place{event.Run, event.Seq}]; event.Position > after {
+				found = append(found, event)
+			}
+		}
+		slices.SortFunc(found, func(a, b runstore.FeedEvent) int { return cmp.Compare(a.Position, b.Position) })
+		return found[:min(limit, len(found))], nil
+	}
+}
+
+func feedSkips(s *store) {
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		events, err := h.Handle.ReadFeed(ctx, after, limit)
+		if after > 0 && len(events) > 1 {
+			events = events[1:]
+		}
+		return events, err
+	}
+}

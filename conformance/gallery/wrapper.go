@@ -1,0 +1,245 @@
+package gallery
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// exhibit is a broken store before it is opened: which methods it replaces.
+type exhibit struct {
+	name, breaks, caught string
+	// broken replaces methods of a fresh store.
+	broken func(s *store)
+}
+
+func (x exhibit) harness() conformance.Harness {
+	return harness(x.broken)
+}
+
+// harness makes stores that broken has had its way with. Without, they are the
+// reference store behind a wrapper that changes nothing.
+func harness(broken func(s *store)) conformance.Harness {
+	return conformance.Harness{New: func(conformance.T) conformance.Instance {
+		s := &store{Store: memory.New(nil), grants: map[runstore.RunID]runstore.Lease{}}
+		s.stall = s.Store.Stall
+		if broken != nil {
+			broken(s)
+		}
+		open := func(_ context.Context, skew time.Duration) (runstore.RunStore, error) {
+			return &handle{Handle: s.Store.Open(), store: s, skew: skew}, nil
+		}
+		return conformance.Instance{
+			Open:       func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, 0) },
+			OpenSkewed: open,
+			Advance:    s.Advance,
+			Stall:      func(conformance.T) func() { return s.stall() },
+		}
+	}}
+}
+
+// store is the reference store with some methods replaced. A nil method is the
+// reference store's own.
+type store struct {
+	*memory.Store
+	stall func() (resume func())
+
+	create  func(ctx context.Context, h *handle, spec runstore.RunSpec) (runstore.Created, error)
+	get     func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error)
+	acquire func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error)
+	renew   func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error)
+	release func(ctx context.Context, h *handle, req runstore.ReleaseRequest) (runstore.Committed, error)
+	commit  func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error)
+	journal func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error)
+	records func(ctx context.Context, h *handle, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error)
+	scan    func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error)
+	feed    func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error)
+	raise   func(ctx context.Context, h *handle, reason string) (runstore.Epoch, error)
+
+	reads atomic.Int64 // how many there have been
+
+	mu sync.Mutex
+	// grants holds the last lease granted on each run, by which a broken store
+	// knows the current fence.
+	grants map[runstore.RunID]runstore.Lease
+}
+
+// handle is one open handle on a store. skew is how wrong its process's clock is.
+type handle struct {
+	*memory.Handle
+	*store
+	skew time.Duration
+}
+
+// granted remembers a lease, and returns it.
+func (s *store) granted(l runstore.Lease, err error) (runstore.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && l.Token > s.grants[l.Run].Token {
+		s.grants[l.Run] = l
+	}
+	return l, err
+}
+
+// current returns the last lease granted on a run.
+func (s *store) current(id runstore.RunID) runstore.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.grants[id]
+}
+
+// between is what lies between two steps that should have been one: the time of
+// some reads, if anybody reads.
+func (s *store) between() {
+	enough := s.reads.Load() + 6
+	for began := time.Now(); s.reads.Load() < enough && time.Since(began) < time.Millisecond; {
+		runtime.Gosched()
+	}
+}
+
+// refenced returns b under another fence, with its other guards as they are.
+func refenced(b runstore.Batch, f runstore.Fence) runstore.Batch {
+	g := b.Guards()
+	g.Fence = f
+	return reguarded(b, g)
+}
+
+// reguarded returns b under other guards; without any it is unguarded.
+func reguarded(b runstore.Batch, g runstore.Guards) runstore.Batch {
+	var guards []runstore.Guard
+	if !g.Fence.IsZero() {
+		guards = append(guards, g.Fence)
+	}
+	for _, v := range g.Versions {
+		guards = append(guards, v)
+	}
+	if g.NextSeq != 0 {
+		guards = append(guards, runstore.AtSeq(g.NextSeq))
+	}
+	if len(g.Statuses) > 0 {
+		guards = append(guards, runstore.InStatus(g.Statuses[0], g.Statuses[1:]...))
+	}
+	if len(guards) == 0 {
+		guards = append(guards, runstore.Unguarded("the broken store forgot the guards"))
+	}
+	fresh := runstore.NewBatch(b.Run(), guards[0], guards[1:]...)
+	fresh.ID, fresh.Writes = b.ID, b.Writes
+	return fresh
+}
+
+// Close implements runstore.RunStore.
+func (h *handle) Close() error { return h.Handle.Close() }
+
+// Now implements runstore.RunStore.
+func (h *handle) Now(ctx context.Context) (time.Time, error) { return h.Handle.Now(ctx) }
+
+// CreateRun implements runstore.RunStore.
+func (h *handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	create := h.create
+	if create == nil {
+		create = ownCreate
+	}
+	created, err := create(ctx, h, spec)
+	if err == nil {
+		h.granted(created.Lease, nil)
+	}
+	return created, err
+}
+
+// GetRun implements runstore.RunStore.
+func (h *handle) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	defer h.reads.Add(1)
+	if h.get != nil {
+		return h.get(ctx, h, id)
+	}
+	return h.Handle.GetRun(ctx, id)
+}
+
+// AcquireLease implements runstore.RunStore.
+func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+	if h.acquire != nil {
+		return h.acquire(ctx, h, req)
+	}
+	return ownAcquire(ctx, h, req)
+}
+
+// RenewLease implements runstore.RunStore.
+func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+	if h.renew != nil {
+		return h.renew(ctx, h, req)
+	}
+	return h.Handle.RenewLease(ctx, req)
+}
+
+// ReleaseLease implements runstore.RunStore.
+func (h *handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+	if h.release != nil {
+		return h.release(ctx, h, req)
+	}
+	return h.Handle.ReleaseLease(ctx, req)
+}
+
+// Commit implements runstore.RunStore.
+func (h *handle) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if h.commit != nil {
+		return h.commit(ctx, h, b)
+	}
+	return h.Handle.Commit(ctx, b)
+}
+
+// ReadJournal implements runstore.RunStore.
+func (h *handle) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+	defer h.reads.Add(1)
+	if h.journal != nil {
+		return h.journal(ctx, h, id, from, limit)
+	}
+	return h.Handle.ReadJournal(ctx, id, from, limit)
+}
+
+// ReadRecords implements runstore.RunStore.
+func (h *handle) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	defer h.reads.Add(1)
+	if h.records != nil {
+		return h.records(ctx, h, id, q)
+	}
+	return h.Handle.ReadRecords(ctx, id, q)
+}
+
+// ScanIndex implements runstore.RunStore.
+func (h *handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	defer h.reads.Add(1)
+	if h.scan != nil {
+		return h.scan(ctx, h, q)
+	}
+	return h.Handle.ScanIndex(ctx, q)
+}
+
+// ReadFeed implements runstore.RunStore.
+func (h *handle) ReadFeed(ctx context.Context, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+	if h.feed != nil {
+		return h.feed(ctx, h, after, limit)
+	}
+	return h.Handle.ReadFeed(ctx, after, limit)
+}
+
+// RaiseEpoch implements runstore.Epocher.
+func (h *handle) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
+	if h.raise != nil {
+		return h.raise(ctx, h, reason)
+	}
+	return h.Handle.RaiseEpoch(ctx, reason)
+}
+
+func ownCreate(ctx context.Context, h *handle, spec runstore.RunSpec) (runstore.Created, error) {
+	return h.Handle.CreateRun(ctx, spec)
+}
+
+func ownAcquire(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	return h.granted(h.Handle.AcquireLease(ctx, req))
+}
