@@ -18,7 +18,8 @@ type Event struct {
 	Token Token
 	Owner Owner
 	// Position is the event's place in the feed of all runs; 0 while the feed
-	// has not reached it.
+	// has not reached it. The store sees to that by itself, soon after the commit:
+	// nobody has to read the feed for it.
 	Position Position
 }
 

@@ -120,6 +120,7 @@ func (h *Handle) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.
 		s := h.store
 		epoch = s.epoch() + 1
 		s.epochs = append(s.epochs, runstore.EpochChange{Epoch: epoch, At: now, Reason: reason})
+		s.last = max(s.last, runstore.Position(epoch.Floor()))
 		for r := range maps.Values(s.runs) {
 			r.Head = r.Ended(rules.Revoked)
 		}

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -130,6 +131,59 @@ func BenchmarkOneCommitter(b *testing.B) {
 	}}
 	b.Run("against=update+insert", func(b *testing.B) { compare(b, store, side{"handwritten", handWritten(b, true)}) })
 	b.Run("against=insert", func(b *testing.B) { compare(b, store, side{"bare-insert", handWritten(b, false)}) })
+}
+
+// BenchmarkLongJournal compares commits at event 1,000,000 of a run with commits
+// at event 1,000 of another, each in a database of its own, and reads the long one
+// page by page.
+func BenchmarkLongJournal(b *testing.B) {
+	journal := func(events int) (*sqlite.Store, runstore.Lease) {
+		s := openBench(b, nil)
+		lease := leases(b, s, 1)[0]
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				for range events / 50 {
+					appendUnder(b, s, lease)
+				}
+			})
+		}
+		wg.Wait()
+		return s, lease
+	}
+	short, shortLease := journal(1_000)
+	long, longLease := journal(1_000_000)
+	b.Run("commit", func(b *testing.B) {
+		at := func(s *sqlite.Store, lease runstore.Lease) func(int) {
+			return func(n int) {
+				for range n {
+					appendUnder(b, s, lease)
+				}
+			}
+		}
+		compare(b, side{"at-1000000", at(long, longLease)}, side{"at-1000", at(short, shortLease)})
+	})
+	b.Run("read", func(b *testing.B) { // once, whatever b.N: a pass is long enough
+		var peak, n uint64
+		began := time.Now()
+		for e, err := range runstore.Journal(b.Context(), long, longLease.Run, 1) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n++; uint64(e.Seq) != n {
+				b.Fatalf("seq %d follows %d", e.Seq, n-1)
+			}
+			if n%100_000 == 0 {
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				peak = max(peak, m.HeapAlloc)
+			}
+		}
+		b.ReportMetric(float64(peak)/(1<<20), "peak-heap-MB")
+		b.ReportMetric(float64(n)/time.Since(began).Seconds(), "events/s")
+		b.ReportMetric(0, "ns/op")
+	})
 }
 
 // handWritten returns the loop that somebody would write without this package:
