@@ -21,6 +21,7 @@ func tokenCases() []Case {
 		{Guarantee: "I2", Name: "epoch-raises-the-token-and-frees-the-lease", Needs: []Need{NeedEpoch}, Run: epochRaises},
 		{Guarantee: "I2", Name: "epoch-ends-every-grant-before-it", Needs: []Need{NeedEpoch}, Run: epochFences},
 		{Guarantee: "I2", Name: "epoch-reaches-purged-runs", Needs: []Need{NeedEpoch}, Run: epochAfterPurge},
+		{Guarantee: "I2", Name: "epoch-lifts-the-feed-above-lost-positions", Needs: []Need{NeedEpoch}, Run: epochLiftsFeed},
 		{Guarantee: "I2", Name: "epochs-are-listed-with-their-reasons", Needs: []Need{NeedEpoch}, Run: epochsListed},
 		{Guarantee: "I2", Name: "repeated-acquire-finds-its-own-grant", Run: acquireReplay},
 		{Guarantee: "I2", Name: "copies-of-one-acquire-make-one-grant", Run: acquireCopies},

@@ -110,6 +110,39 @@ func epochAfterPurge(t T, e *Env) {
 	}
 }
 
+// epochLiftsFeed is a reader that had come further than a restored store knows: it
+// is told so, until the epoch is raised, and then misses nothing that follows.
+func epochLiftsFeed(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "a")
+	e.Append(t, e.Store, lease, "before")
+	last := feedOf(t, e, e.Store, 1)[0].Position
+	seen := last + 1000
+	_, err := e.Store.ReadFeed(t.Context(), seen, 10)
+	Refused(t, "the feed after a position that was lost", err, runstore.ErrStoreBehind)
+	epoch := raise(t, e.Reopen(t), "restored")
+	if page, err := e.Store.ReadFeed(t.Context(), seen, 10); err != nil || len(page) != 0 {
+		t.Errorf("the feed after that position in the new epoch: %d events, error %v; want neither", len(page), err)
+	}
+	lease = e.Acquire(t, e.Store, "run", "b")
+	e.Append(t, e.Store, lease, "after")
+	var page []runstore.FeedEvent
+	e.Await(t, awaitFeed, func() bool {
+		var err error
+		if page, err = e.Store.ReadFeed(t.Context(), seen, 10); err != nil {
+			t.Fatalf("read feed: %v", err)
+		}
+		return len(page) > 0
+	})
+	if len(page) != 1 || string(page[0].Data) != "after" || page[0].Position <= runstore.Position(epoch.Floor()) {
+		t.Errorf("the feed goes on with %d events, the first %q at position %d; want one, at a position above %d",
+			len(page), page[0].Data, page[0].Position, epoch.Floor())
+	}
+	if all := feedOf(t, e, e.Store, 2); all[0].Position != last {
+		t.Errorf("raising the epoch moved an event from position %d to %d", last, all[0].Position)
+	}
+}
+
 func epochsListed(t T, e *Env) {
 	other := e.Reopen(t)
 	epochs := func() []runstore.EpochChange {

@@ -21,6 +21,8 @@ func batchExhibits() []exhibit {
 			"I4/readers-never-see-half-a-batch", twoSteps},
 		{"creation-in-two-steps", "A run is inserted, and its lease and writes follow.",
 			"I4/readers-never-see-half-a-creation", createInSteps},
+		{"several-runs-in-several-steps", "A commit over several runs is one commit after another.",
+			"I4/a-failing-guard-leaves-nothing-on-any-run", multiInSteps},
 		{"seq-with-gaps", "Seqs come from a sequence that skips numbers.",
 			"I5/seq-is-dense-under-many-writers", seqGaps},
 		{"acknowledged-and-lost", "Now and then a commit is acknowledged and not written.",
@@ -136,6 +138,23 @@ func createInSteps(s *store) {
 		}
 		created.Run, err = h.Handle.GetRun(ctx, spec.ID)
 		return created, err
+	}
+}
+
+func multiInSteps(s *store) {
+	s.multi = func(ctx context.Context, h *handle, batches []runstore.Batch) ([]runstore.Committed, error) {
+		if err := runstore.CheckMulti(batches); err != nil {
+			return nil, err
+		}
+		var all []runstore.Committed
+		for _, b := range batches {
+			done, err := h.Handle.Commit(ctx, b)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, done)
+		}
+		return all, nil
 	}
 }
 

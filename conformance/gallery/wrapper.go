@@ -56,6 +56,7 @@ type store struct {
 	renew   func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error)
 	release func(ctx context.Context, h *handle, req runstore.ReleaseRequest) (runstore.Committed, error)
 	commit  func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error)
+	multi   func(ctx context.Context, h *handle, batches []runstore.Batch) ([]runstore.Committed, error)
 	journal func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error)
 	records func(ctx context.Context, h *handle, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error)
 	scan    func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error)
@@ -191,6 +192,14 @@ func (h *handle) Commit(ctx context.Context, b runstore.Batch) (runstore.Committ
 		return h.commit(ctx, h, b)
 	}
 	return h.Handle.Commit(ctx, b)
+}
+
+// CommitMulti implements runstore.MultiCommitter.
+func (h *handle) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	if h.multi != nil {
+		return h.multi(ctx, h, batches)
+	}
+	return h.Handle.CommitMulti(ctx, batches)
 }
 
 // ReadJournal implements runstore.RunStore.
