@@ -18,7 +18,7 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newInspectCommand())
+	root.AddCommand(newServeCommand(), newConformanceCommand(), newInspectCommand())
 	if err := root.ExecuteContext(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "tapestore:", err)
 		os.Exit(1)
