@@ -165,7 +165,7 @@ func failingGuard(t T, e *Env) {
 // neverHalf writes batches that keep an invariant over two records, the summary
 // and the journal, and reads it in single calls.
 func neverHalf(t T, e *Env) {
-	const batches = 150
+	const batches = 80
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	ctx := t.Context()

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -96,6 +97,9 @@ func startChild(t T, e errand) *child {
 	if testing.Testing() {
 		// Only the test that runs the suite; it becomes the child before any case.
 		top, _, _ := strings.Cut(t.Name(), "/")
+		if !strings.HasPrefix(top, "Test") {
+			t.Fatalf("%q is not below a test: inside go test, a case that starts processes needs Run", t.Name())
+		}
 		args = []string{"-test.run=^" + top + "$", "-test.count=1"}
 	}
 	c := &child{cmd: exec.Command(program, args...)}
@@ -113,7 +117,12 @@ func startChild(t T, e errand) *child {
 		t.Fatalf("child: %v", err)
 	}
 	c.lines = bufio.NewScanner(out)
-	t.Cleanup(c.kill)
+	// A child that hangs must not hang the case: its end ends what it says.
+	bound := time.AfterFunc(2*patience, func() { _ = c.cmd.Process.Kill() })
+	t.Cleanup(func() {
+		bound.Stop()
+		c.kill()
+	})
 	return c
 }
 

@@ -38,11 +38,13 @@ func killedProcess(t T, e *Env) {
 		c := startChild(t, errand{URL: e.URL, Role: "load", Round: round})
 		var lease runstore.Lease
 		kill := 1 + pick.IntN(60) // the line after which the child is killed
-		for n := 1; ; n++ {
+		lines := 0
+		for {
 			line, ok := c.next()
 			if !ok {
-				break // killed: what it wrote before was read to the end
+				break // what it wrote before its end was read
 			}
+			lines++
 			var name string
 			var a acknowledgement
 			if _, err := fmt.Sscanf(line, "ack %s %s %d %d", &a.run, &name, &a.first, &a.last); err == nil {
@@ -50,7 +52,7 @@ func killedProcess(t T, e *Env) {
 			} else if _, err := fmt.Sscanf(line, "lease %s %d %s %s", &lease.Run, &lease.Token, &lease.Grant, &lease.Owner); err != nil {
 				t.Fatalf("round %d: the child said %q", round, line)
 			}
-			if n == kill {
+			if lines == kill {
 				// It is somewhere between two reports, in the middle of other batches.
 				if err := c.cmd.Process.Kill(); err != nil {
 					t.Fatalf("kill: %v", err)
@@ -58,6 +60,9 @@ func killedProcess(t T, e *Env) {
 			}
 		}
 		c.kill()
+		if lines < kill {
+			t.Fatalf("round %d: the child ended after line %d, before it was killed", round, lines)
+		}
 		t.Logf("round %d: killed after line %d, %d batches acknowledged so far", round, kill, len(acknowledged))
 		for _, s := range []runstore.RunStore{e.Reopen(t), e.Store} {
 			wholeBatches(t, s, acknowledged)

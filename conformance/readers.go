@@ -142,7 +142,7 @@ func readsSeeAcknowledged(t T, e *Env) {
 // readsNeverBehind compares what readers find with what had been acknowledged when
 // their read began.
 func readsNeverBehind(t T, e *Env) {
-	const batches = 120
+	const batches = 60
 	ctx := t.Context()
 	e.Create(t, "run")
 	var acknowledged atomic.Int64
