@@ -143,7 +143,7 @@ func multiBounds(t T, e *Env) {
 	bad[1].Append("", nil)
 	refuseAll(t, e, "run", []beyond{
 		{"no batch", runstore.ErrInvalid, "batches", limit, try(nil)},
-		{"one batch too many", runstore.ErrInvalid, "batches", limit, try(batches(runstore.MaxMultiBatches + 1))},
+		{"one batch too many", runstore.ErrTooLarge, "batches", limit, try(batches(runstore.MaxMultiBatches + 1))},
 		{"one run twice", runstore.ErrInvalid, "batches[2]", "twice", try(twice)},
 		{"a malformed batch behind a good one", runstore.ErrInvalid, "events[1].kind", fmt.Sprint(runstore.MaxKind), try(bad)},
 	})

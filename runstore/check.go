@@ -340,10 +340,21 @@ func firstOf(errs ...error) error {
 // CheckReason checks the reason for a new epoch.
 func CheckReason(reason string) error { return checkName("reason", reason, MaxOwner) }
 
+// CheckEpoch checks the epoch that is to begin.
+func CheckEpoch(e Epoch) error {
+	if e > MaxEpoch {
+		return tooLarge("epoch", "%d, the limit is %d", e, MaxEpoch)
+	}
+	return nil
+}
+
 // CheckMulti checks the batches of one CommitMulti.
 func CheckMulti(batches []Batch) error {
-	if len(batches) < 1 || len(batches) > MaxMultiBatches {
-		return invalid("batches", "%d batches, the limits are 1 and %d", len(batches), MaxMultiBatches)
+	if len(batches) == 0 {
+		return invalid("batches", "there is none, the limits are 1 and %d", MaxMultiBatches)
+	}
+	if len(batches) > MaxMultiBatches {
+		return tooLarge("batches", "%d batches, the limit is %d", len(batches), MaxMultiBatches)
 	}
 	seen := make(map[RunID]bool, len(batches))
 	for i, b := range batches {

@@ -96,71 +96,62 @@ type IndexEntry struct {
 // Journal iterates over a run's events from seq from on, page by page, to the
 // last that the journal holds. It stops at the first error.
 func Journal(ctx context.Context, s RunStore, id RunID, from Seq) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
-		for next := max(from, 1); ; {
-			page, err := s.ReadJournal(ctx, id, next, MaxPage)
-			if err != nil {
-				yield(Event{}, err)
-				return
-			}
-			if len(page) == 0 {
-				return
-			}
-			for _, e := range page {
-				if !yield(e, nil) {
-					return
-				}
-			}
-			next = page[len(page)-1].Seq + 1
+	return pages(func(last *Event) ([]Event, error) {
+		next := max(from, 1)
+		if last != nil {
+			next = last.Seq + 1
 		}
-	}
+		return s.ReadJournal(ctx, id, next, MaxPage)
+	})
 }
 
 // Entries iterates over an index page by page. q.Limit is the size of a page; 0
 // means [MaxPage]. It stops at the first error.
 func Entries(ctx context.Context, s RunStore, q IndexQuery) iter.Seq2[IndexEntry, error] {
-	if q.Limit == 0 {
-		q.Limit = MaxPage
-	}
-	return func(yield func(IndexEntry, error) bool) {
-		for {
-			page, err := s.ScanIndex(ctx, q)
-			if err != nil {
-				yield(IndexEntry{}, err)
-				return
-			}
-			if len(page) == 0 {
-				return
-			}
-			for _, e := range page {
-				if !yield(e, nil) {
-					return
-				}
-			}
-			q.After = page[len(page)-1].Cursor
+	return pages(func(last *IndexEntry) ([]IndexEntry, error) {
+		q := q
+		if q.Limit == 0 {
+			q.Limit = MaxPage
 		}
-	}
+		if last != nil {
+			q.After = last.Cursor
+		}
+		return s.ScanIndex(ctx, q)
+	})
 }
 
 // Records iterates over the records whose keys begin with prefix, in the order
 // of the keys, page by page. It stops at the first error.
 func Records(ctx context.Context, s RunStore, id RunID, prefix RecordKey) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
-		for q := (RecordQuery{Prefix: prefix, Limit: MaxPage}); ; {
-			page, err := s.ReadRecords(ctx, id, q)
+	return pages(func(last *Record) ([]Record, error) {
+		q := RecordQuery{Prefix: prefix, Limit: MaxPage}
+		if last != nil {
+			q.After = last.Key
+		}
+		return s.ReadRecords(ctx, id, q)
+	})
+}
+
+// pages iterates over what read returns behind the last one seen, nil at the
+// start, until a page is empty. An iteration can be repeated from the start.
+func pages[T any](read func(last *T) ([]T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for last := (*T)(nil); ; {
+			page, err := read(last)
 			if err != nil {
-				yield(Record{}, err)
+				var none T
+				yield(none, err)
 				return
 			}
 			if len(page) == 0 {
 				return
 			}
-			for _, r := range page {
-				if !yield(r, nil) {
+			for _, entry := range page {
+				if !yield(entry, nil) {
 					return
 				}
 			}
-			q.After = page[len(page)-1].Key
+			last = &page[len(page)-1]
 		}
 	}
 }

@@ -18,11 +18,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/conformance/gallery"
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/memory/memorytest"
 	"github.com/tapestore/tapestore/runstore/sqlite"
-	"github.com/tapestore/tapestore/runstore/sqlite/sqlitetest"
 )
 
 // errFound says that the command did its work and what it found is bad. The
@@ -108,17 +107,17 @@ func harnessFor(cmd *cobra.Command, url string) (h conformance.Harness, done fun
 	none := func() error { return nil }
 	switch u.Scheme {
 	case "memory":
-		return memorytest.Harness(), none, u.Known()
+		return engines.Memory(), none, u.Known()
 	case "sqlite":
 		path, opts, err := sqlite.ParseURL(u)
 		if err != nil {
 			return h, nil, err
 		}
 		if path == sqlite.Memory {
-			return sqlitetest.MemoryHarness(*opts), none, nil
+			return engines.SQLiteInMemory(*opts), none, nil
 		}
 		dirs := &caseDirs{beside: path}
-		return sqlitetest.Harness(dirs.next, *opts), dirs.remove, nil
+		return engines.SQLite(dirs.next, *opts), dirs.remove, nil
 	default:
 		return h, nil, fmt.Errorf("--store: there is no harness for %q; there is one for memory and sqlite", u.Scheme)
 	}

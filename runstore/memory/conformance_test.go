@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/runstore/memory/memorytest"
+	"github.com/tapestore/tapestore/conformance/engines"
 )
 
-func TestConformance(t *testing.T) { conformance.Run(t, memorytest.Harness()) }
+func TestConformance(t *testing.T) { conformance.Run(t, engines.Memory()) }

@@ -119,6 +119,9 @@ func (h *Handle) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.
 	err = h.write(ctx, "raise epoch", "", runstore.CheckReason(reason), func(now time.Time) error {
 		s := h.store
 		epoch = s.epoch() + 1
+		if err := runstore.CheckEpoch(epoch); err != nil {
+			return err
+		}
 		s.epochs = append(s.epochs, runstore.EpochChange{Epoch: epoch, At: now, Reason: reason})
 		s.last = max(s.last, runstore.Position(epoch.Floor()))
 		for r := range maps.Values(s.runs) {

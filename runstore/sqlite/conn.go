@@ -22,13 +22,19 @@ type conn struct {
 
 // connect opens a connection. The pragmas are per connection, and so they stand
 // in the name that every connection is opened with.
-func connect(path string, pragmas ...string) (*conn, error) {
+//
+// Opening reads the schema, and so it may meet a lock as every statement may.
+func connect(ctx context.Context, path string, pragmas ...string) (*conn, error) {
 	params := url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode()
 	if path == Memory {
 		name = ":memory:?" + params.Encode()
 	}
-	raw, err := new(sqlite.Driver).Open(name)
+	var raw driver.Conn
+	err := patiently(ctx, func() (err error) {
+		raw, err = new(sqlite.Driver).Open(name)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

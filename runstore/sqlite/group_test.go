@@ -8,16 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
-	"github.com/tapestore/tapestore/runstore/sqlite/sqlitetest"
 )
 
 // grouped lets n commits wait for the write lock together, so that they share the
 // transaction that follows, and returns each one's error.
 func grouped(t *testing.T, s *sqlite.Store, path string, n int, batch func(i int) runstore.Batch) []error {
 	t.Helper()
-	resume := sqlitetest.Stall(t, path)
+	resume := engines.StallSQLite(t, path)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -40,7 +40,7 @@ func grouped(t *testing.T, s *sqlite.Store, path string, n int, batch func(i int
 func TestRefusedBatchInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	s := openAt(t, path, sqlitetest.NewHost())
+	s := openAt(t, path, engines.NewHost())
 	held(t, s, runstore.MaxTTL)
 	errs := grouped(t, s, path, 20, func(i int) runstore.Batch {
 		b := runstore.NewBatch("run", runstore.AtVersion(runstore.RecordKey(fmt.Sprint("key-", i)), runstore.Version(i%2)))
@@ -63,7 +63,7 @@ func TestRefusedBatchInAGroup(t *testing.T) {
 func TestEngineFailureInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	s := openAt(t, path, sqlitetest.NewHost())
+	s := openAt(t, path, engines.NewHost())
 	held(t, s, runstore.MaxTTL)
 	exec(t, path, `CREATE TRIGGER fault BEFORE INSERT ON events WHEN NEW.kind = 'fault' BEGIN SELECT RAISE(ABORT, 'injected'); END`)
 	errs := grouped(t, s, path, 20, func(i int) runstore.Batch {

@@ -71,7 +71,13 @@ func identify(ctx context.Context, c *conn, known int) (version int, err error) 
 // start at once, each sees the steps that the one before it took.
 func migrate(ctx context.Context, c *conn) error {
 	steps := migrations()
-	if version, err := identify(ctx, c, len(steps)); err != nil || version == len(steps) {
+	version := 0
+	// Even reading meets a lock while another process changes the journal mode.
+	err := patiently(ctx, func() (err error) {
+		version, err = identify(ctx, c, len(steps))
+		return err
+	})
+	if err != nil || version == len(steps) {
 		return err
 	}
 	// The mode is a property of the file and cannot change in a transaction.

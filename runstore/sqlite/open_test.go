@@ -10,9 +10,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
-	"github.com/tapestore/tapestore/runstore/sqlite/sqlitetest"
 )
 
 func exec(t *testing.T, path string, statements ...string) {
@@ -51,7 +51,7 @@ func TestOpenRefuses(t *testing.T) {
 			exec(t, path, "CREATE TABLE theirs (x)")
 		}, want: runstore.ErrInvalid, says: "another application"},
 		{name: "a schema from the future", make: func(t *testing.T, path string) {
-			s := openAt(t, path, sqlitetest.NewHost())
+			s := openAt(t, path, engines.NewHost())
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +158,7 @@ func TestOpenAtOnce(t *testing.T) {
 	}
 	close(start)
 	wg.Wait()
-	s := openAt(t, path, sqlitetest.NewHost())
+	s := openAt(t, path, engines.NewHost())
 	n := 0
 	for _, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime}) {
 		if err != nil {

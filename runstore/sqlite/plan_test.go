@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/runstore/sqlite"
-	"github.com/tapestore/tapestore/runstore/sqlite/sqlitetest"
 )
 
 // No statement scans a table or sorts: each costs what it returns, however much is
@@ -15,7 +15,7 @@ import (
 func TestQueryPlans(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	openAt(t, path, sqlitetest.NewHost())
+	openAt(t, path, engines.NewHost())
 	db, err := sql.Open("sqlite", path)
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
 		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 	}
-	first, err := connect(path, "synchronous("+string(opts.Synchronous)+")")
+	first, err := connect(ctx, path, "synchronous("+string(opts.Synchronous)+")")
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		s.readers = s.writers
 	} else {
 		for range opts.Readers {
-			c, err := connect(path, "query_only(1)")
+			c, err := connect(ctx, path, "query_only(1)")
 			if err != nil {
 				return nil, errors.Join(err, s.closeConnections())
 			}
@@ -332,14 +332,25 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 	if _, err := c.exec(ctx, "BEGIN"); err != nil {
 		return err
 	}
+	// The snapshot is taken at the first read. That meets a lock when another
+	// process closes the file as the last one or recovers its log.
+	err = patiently(ctx, func() error {
+		_, err := c.one(ctx, takeSnapshot)
+		return err
+	})
 	defer func() {
 		// Of its own context: the transaction must end whatever happened.
 		if _, end := c.exec(context.Background(), "COMMIT"); err == nil {
 			err = end
 		}
 	}()
+	if err != nil {
+		return err
+	}
 	return f(c)
 }
+
+const takeSnapshot = `SELECT id FROM store`
 
 // Now implements runstore.RunStore.
 func (s *Store) Now(ctx context.Context) (time.Time, error) {

@@ -140,8 +140,8 @@ func raise(ctx context.Context, tx *conn, reason string, changes int64, now time
 		return 0, err
 	}
 	epoch := runstore.Epoch(row[0].(int64)) + 1
-	if epoch > runstore.MaxEpoch {
-		return 0, &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "epoch", Problem: fmt.Sprintf("the limit is %d", runstore.MaxEpoch)}
+	if err := runstore.CheckEpoch(epoch); err != nil {
+		return 0, err
 	}
 	for _, step := range []func() (int64, error){
 		func() (int64, error) { return tx.exec(ctx, updateEpoch, int64(epoch), changes) },

@@ -1,6 +1,4 @@
-// Package sqlitetest tells the conformance suite how to make SQLite stores, and
-// has the means to move a host's clocks and to hold up its writers.
-package sqlitetest
+package engines
 
 import (
 	"context"
@@ -15,8 +13,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// Harness makes a database file for each case, in a directory that dir names.
-func Harness(dir func(t conformance.T) string, opts sqlite.Options) conformance.Harness {
+// SQLite makes a database file for each case, in a directory that dir names.
+func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.Harness {
 	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
 		path := filepath.Join(dir(t), "tape.db")
 		opts, host := opts, NewHost()
@@ -34,14 +32,14 @@ func Harness(dir func(t conformance.T) string, opts sqlite.Options) conformance.
 			// day is wrong has it from elsewhere, and the store never asks for it.
 			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
 			Advance:    host.Advance,
-			Stall:      func(t conformance.T) func() { return Stall(t, path) },
+			Stall:      func(t conformance.T) func() { return StallSQLite(t, path) },
 			URL:        "sqlite:" + path,
 		}
 	}}
 }
 
-// MemoryHarness makes a database without a file for each case.
-func MemoryHarness(opts sqlite.Options) conformance.Harness {
+// SQLiteInMemory makes a database without a file for each case.
+func SQLiteInMemory(opts sqlite.Options) conformance.Harness {
 	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
 		opts, host := opts, NewHost()
 		opts.Clock = host
@@ -63,9 +61,9 @@ func MemoryHarness(opts sqlite.Options) conformance.Harness {
 	}}
 }
 
-// Stall takes the lock that every writer of a database file needs, as a process
+// StallSQLite takes the lock that every writer of a database file needs, as a process
 // that is stopped in the middle of a transaction would, until resume is called.
-func Stall(t conformance.T, path string) (resume func()) {
+func StallSQLite(t conformance.T, path string) (resume func()) {
 	t.Helper()
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=busy_timeout(60000)"
 	db, err := sql.Open("sqlite", name)

@@ -1,0 +1,56 @@
+package conformance
+
+import (
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// handlesComeAndGo opens and closes handles without a pause while others work. An
+// engine that takes a lock when its first or last handle comes or goes must not
+// let anybody feel it.
+func handlesComeAndGo(t T, e *Env) {
+	const comings, writers, each = 25, 2, 40
+	ctx := t.Context()
+	e.Create(t, "run")
+	churn := func() error {
+		for i := range comings {
+			s, err := e.Open(ctx)
+			if err != nil {
+				return fmt.Errorf("open handle %d: %w", i, err)
+			}
+			if _, err := s.GetRun(ctx, "run"); err != nil {
+				return fmt.Errorf("get run by handle %d: %w", i, err)
+			}
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			b.Append("coming", nil)
+			if _, err := s.Commit(ctx, b); err != nil {
+				return fmt.Errorf("commit by handle %d: %w", i, err)
+			}
+			if err := s.Close(); err != nil {
+				return fmt.Errorf("close handle %d: %w", i, err)
+			}
+		}
+		return nil
+	}
+	stores := e.handles(t, writers)
+	together(t, writers+2, func(i int) error {
+		if i >= writers {
+			return churn()
+		}
+		for n := range each {
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			b.Append("event", nil)
+			if _, err := stores[i].Commit(ctx, b); err != nil {
+				return fmt.Errorf("commit %d: %w", n, err)
+			}
+			if _, err := stores[i].ReadJournal(ctx, "run", 1, 10); err != nil {
+				return fmt.Errorf("read %d: %w", n, err)
+			}
+		}
+		return nil
+	})
+	if want := runstore.Seq(2*comings + writers*each); e.Get(t, "run").LastSeq != want {
+		t.Errorf("last seq: got %d, want %d", e.Get(t, "run").LastSeq, want)
+	}
+}
