@@ -184,6 +184,9 @@ func (g Guards) check() error {
 	if g.NextSeq < 0 {
 		return invalid("guards: seq", "%d is negative", g.NextSeq)
 	}
+	if len(g.Versions) == 0 {
+		return nil
+	}
 	seen := make(map[RecordKey]bool, len(g.Versions))
 	for i, v := range g.Versions {
 		field := fmt.Sprintf("guards: versions[%d]", i)
@@ -213,8 +216,8 @@ func (w Writes) check() error {
 		return tooLarge("events", "%d events, the limit is %d", len(w.Events), MaxEvents)
 	}
 	for i, e := range w.Events {
-		if err := checkName(fmt.Sprintf("events[%d].kind", i), e.Kind, MaxKind); err != nil {
-			return err
+		if e.Kind == "" || len(e.Kind) > MaxKind { // the field's name is made only if it is told
+			return checkName(fmt.Sprintf("events[%d].kind", i), e.Kind, MaxKind)
 		}
 		if len(e.Data) > MaxEventData {
 			return tooLarge(fmt.Sprintf("events[%d].data", i), "%d bytes, the limit is %d", len(e.Data), MaxEventData)
@@ -234,6 +237,9 @@ func (w Writes) check() error {
 func (w Writes) checkRecords() (size int, err error) {
 	if len(w.Records) > MaxRecordWrites {
 		return 0, tooLarge("records", "%d records, the limit is %d", len(w.Records), MaxRecordWrites)
+	}
+	if len(w.Records) == 0 {
+		return 0, nil
 	}
 	seen := make(map[RecordKey]bool, len(w.Records))
 	for i, r := range w.Records {

@@ -232,7 +232,7 @@ func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.F
 	}
 	for i, e := range events {
 		seq := at.last - runstore.Seq(len(events)-1-i)
-		if _, err := tx.c.exec(tx.ctx, insertEvent, int64(first)+int64(i), at.no, int64(seq), e.Kind, blob(e.Data),
+		if _, err := tx.c.exec(tx.ctx, insertEvent, int64(first)+int64(i), at.no, int64(seq), e.Kind, data(e.Data),
 			tx.now.UnixMicro(), int64(f.Token()), blob(f.Owner())); err != nil {
 			return 0, 0, err
 		}
@@ -263,7 +263,7 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence) 
 			}
 			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64))}
 		}
-		query, args := extend, []driver.Value{int64(at.last) + int64(n), blob(where), at.no, int64(at.last)}
+		query, args := extend, []driver.Value{int64(at.last) + int64(n), data(where), at.no, int64(at.last)}
 		if !f.IsZero() {
 			query += fenced
 			args = append(args, int64(f.Token()), string(f.Grant()), blob(f.Owner()), tx.now.UnixMicro())

@@ -18,6 +18,7 @@ import (
 type conn struct {
 	raw   driver.Conn
 	stmts map[string]driver.Stmt
+	args  []driver.NamedValue // of the statement that is running, kept for the next
 }
 
 // connect opens a connection. The pragmas are per connection, and so they stand
@@ -67,7 +68,7 @@ func (c *conn) exec(ctx context.Context, query string, args ...driver.Value) (in
 	if err != nil {
 		return 0, err
 	}
-	result, err := s.(driver.StmtExecContext).ExecContext(ctx, named(args))
+	result, err := s.(driver.StmtExecContext).ExecContext(ctx, c.named(args))
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +91,7 @@ func (c *conn) query(ctx context.Context, query string, each func(row []driver.V
 	if err != nil {
 		return err
 	}
-	rows, err := s.(driver.StmtQueryContext).QueryContext(ctx, named(args))
+	rows, err := s.(driver.StmtQueryContext).QueryContext(ctx, c.named(args))
 	if err != nil {
 		return err
 	}
@@ -125,20 +126,25 @@ func (c *conn) one(ctx context.Context, query string, args ...driver.Value) (row
 	return row, err
 }
 
-func named(args []driver.Value) []driver.NamedValue {
-	if len(args) == 0 {
-		return nil
-	}
-	values := make([]driver.NamedValue, len(args))
+func (c *conn) named(args []driver.Value) []driver.NamedValue {
+	c.args = c.args[:0]
 	for i, v := range args {
-		values[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
+		c.args = append(c.args, driver.NamedValue{Ordinal: i + 1, Value: v})
 	}
-	return values
+	return c.args
 }
 
-// blob makes a value of a string that may hold any bytes. An empty one is an
-// empty blob, not NULL.
-func blob[S ~string | ~[]byte](s S) driver.Value { return append([]byte{}, s...) }
+// blob makes a value of a string that may hold any bytes.
+func blob[S ~string](s S) driver.Value { return []byte(s) }
+
+// data makes a value of a slice; the driver copies it. An empty one is an empty
+// blob, not NULL.
+func data(b []byte) driver.Value {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
 
 func text[S ~string](v driver.Value) S { return S(v.(string)) }
 

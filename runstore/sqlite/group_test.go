@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -97,6 +98,67 @@ func TestEngineFailureInAGroup(t *testing.T) {
 	for i, e := range events {
 		if e.Kind != "test" || e.Seq != runstore.Seq(i+1) {
 			t.Errorf("event %d is %q with seq %d", i, e.Kind, e.Seq)
+		}
+	}
+}
+
+// Callers that give up while another process holds the write lock leave nothing
+// behind, and the others' commits go on, whoever of them had the lead.
+func TestGivingUpInAQueue(t *testing.T) {
+	t.Parallel()
+	for _, group := range []int{1, 512} {
+		path := filepath.Join(t.TempDir(), "tape.db")
+		s, err := sqlite.Open(t.Context(), path, &sqlite.Options{MaxGroup: group})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held(t, s, runstore.MaxTTL)
+		resume := engines.StallSQLite(t, path)
+		const n = 20
+		errs := make([]error, n)
+		var wg sync.WaitGroup
+		impatient, giveUp := context.WithCancel(t.Context())
+		var gaveUp sync.WaitGroup
+		for i := range n {
+			commit := func(ctx context.Context) {
+				b := runstore.NewBatch("run", runstore.Unguarded("test"))
+				b.Append("test", []byte{byte(i)})
+				_, errs[i] = s.Commit(ctx, b)
+			}
+			if i%3 == 0 {
+				gaveUp.Go(func() { commit(impatient) })
+			} else {
+				wg.Go(func() { commit(t.Context()) })
+			}
+		}
+		for deadline := time.After(time.Minute); sqlite.Queued(s) < n; {
+			select {
+			case <-time.After(time.Millisecond):
+			case <-deadline:
+				t.Fatalf("%d of %d commits are waiting", sqlite.Queued(s), n)
+			}
+		}
+		giveUp()
+		gaveUp.Wait() // they return though the lock is still held
+		resume()
+		wg.Wait()
+		applied := 0
+		for i, err := range errs {
+			if i%3 != 0 {
+				applied++
+				if err != nil {
+					t.Errorf("group %d, commit %d: %v", group, i, err)
+				}
+			} else if !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+				t.Errorf("group %d, commit %d: got %v, want ErrUnavailable and context.Canceled", group, i, err)
+			}
+		}
+		run, err := s.GetRun(t.Context(), "run")
+		if err != nil || run.LastSeq != runstore.Seq(applied) {
+			t.Errorf("group %d: got last seq %d, %v, want %d", group, run.LastSeq, err, applied)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

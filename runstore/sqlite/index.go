@@ -65,7 +65,7 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 			args = []driver.Value{bound, after.At, after.Written, after.Run, bound, limit}
 		default:
 			name, width = "", 0
-			args = []driver.Value{blob(q.Index), bound, after.At, after.Written, after.Run, blob(after.Key), limit}
+			args = []driver.Value{blob(q.Index), bound, after.At, after.Written, after.Run, data(after.Key), limit}
 		}
 		query := scans[name][0]
 		if q.Newest {

@@ -37,7 +37,7 @@ func (tx *tx) change(no int64, r *row, w runstore.RecordWrite, stamp runstore.St
 		return 0, tx.delete(no, r, w.Key)
 	}
 	at, seq := stamp.Time.UnixMicro(), int64(stamp.Seq)
-	v, err := tx.c.one(tx.ctx, putRecord, no, blob(w.Key), no, blob(w.Value), seq, at, seq, at)
+	v, err := tx.c.one(tx.ctx, putRecord, no, blob(w.Key), no, data(w.Value), seq, at, seq, at)
 	if err != nil {
 		return 0, err
 	}

@@ -14,16 +14,17 @@ import (
 // while a transaction is running shares the next one, and so one fsync (group
 // commit); each keeps its own guards, result and error.
 //
-// There is no goroutine behind it: whoever finds the connection free leads, runs
-// what is waiting as one transaction, and hands the lead on. A lone writer so
-// never waits for another goroutine to be woken.
+// There is no goroutine behind it: whoever finds nobody leading leads, runs what
+// is waiting as one transaction, and hands the lead to the first that came since.
+// A lone writer so never waits for another goroutine to be woken.
 type writer struct {
 	store *core
-	max   int           // operations in one transaction
-	lead  chan struct{} // holds a value while nobody leads
+	max   int // operations in one transaction
 
 	mu      sync.Mutex
 	queue   []*operation
+	leading bool // somebody does
+	idle    *sync.Cond
 	closing bool
 }
 
@@ -36,7 +37,9 @@ type operation struct {
 	apply func(*tx) error
 	state atomic.Int32
 	err   error
-	done  chan struct{}
+	leads bool // it was handed the lead; guarded by the writer's lock
+	// turn is told when the operation has finished, or has been handed the lead.
+	turn chan struct{}
 }
 
 // The states of an operation. Whoever takes it out of waiting decides: the
@@ -44,12 +47,13 @@ type operation struct {
 const (
 	waiting int32 = iota
 	running
+	finished
 	withdrawn
 )
 
 func newWriter(s *core, maxGroup int) *writer {
-	w := &writer{store: s, max: maxGroup, lead: make(chan struct{}, 1)}
-	w.lead <- struct{}{}
+	w := &writer{store: s, max: maxGroup}
+	w.idle = sync.NewCond(&w.mu)
 	return w
 }
 
@@ -57,102 +61,111 @@ func newWriter(s *core, maxGroup int) *writer {
 // ends before the transaction began leaves nothing behind; one that ends while
 // another caller runs it leaves its outcome unknown.
 func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
-	op := &operation{ctx: ctx, apply: apply, done: make(chan struct{})}
-	if err := w.enqueue(op); err != nil {
+	op := &operation{ctx: ctx, apply: apply, turn: make(chan struct{}, 1)}
+	leads, err := w.enqueue(op)
+	if err != nil {
 		return err
 	}
-	for {
+	for !leads {
 		select {
-		case <-op.done:
-			return op.err
-		case <-w.lead:
-			w.group(op)
+		case <-op.turn:
+			if op.state.Load() == finished {
+				return op.err
+			}
+			leads = true
 			continue
 		case <-ctx.Done():
 		}
 		if op.state.CompareAndSwap(waiting, withdrawn) {
+			w.withdraw(op)
 			return unavailable(ctx.Err())
 		}
 		select {
-		case <-op.done: // both happened at once: the result is known after all
+		case <-op.turn: // both happened at once: the result is known after all
 			return op.err
 		default:
 			return unknown(ctx.Err())
 		}
 	}
+	w.group(op)
+	return op.err
 }
 
-func (w *writer) enqueue(op *operation) error {
+// enqueue adds an operation. It leads if nobody does.
+func (w *writer) enqueue(op *operation) (leads bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closing {
-		return runstore.ErrClosed
+		return false, runstore.ErrClosed
 	}
 	w.queue = append(w.queue, op)
-	return nil
+	leads, w.leading = !w.leading, true
+	return leads, nil
+}
+
+// withdraw hands the lead on if it came in the moment in which op's caller gave
+// up.
+func (w *writer) withdraw(op *operation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if op.leads {
+		w.handOn()
+	}
+}
+
+// handOn gives the lead to the first operation that still has a caller. The
+// caller holds the lock.
+func (w *writer) handOn() {
+	for _, op := range w.queue {
+		if op.state.Load() == waiting {
+			op.leads = true
+			op.turn <- struct{}{}
+			return
+		}
+	}
+	w.queue, w.leading = nil, false
+	w.idle.Broadcast()
 }
 
 // close lets the operations in the queue end and stops the writer.
 func (w *writer) close() {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.closing = true
-	w.mu.Unlock()
-	for {
-		<-w.lead
-		w.mu.Lock()
-		empty := len(w.queue) == 0
-		w.mu.Unlock()
-		if empty {
-			return // with the lead: nobody has it any more
-		}
-		w.group(nil)
+	for w.leading {
+		w.idle.Wait()
 	}
 }
 
 // take claims the operations that still have a caller, up to the group's size.
+// The leader's is the first of them.
 func (w *writer) take() []*operation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := min(len(w.queue), w.max)
-	group := make([]*operation, 0, n)
-	for _, op := range w.queue[:n] {
+	group := make([]*operation, 0, min(len(w.queue), w.max))
+	for i, op := range w.queue {
+		if len(group) == w.max {
+			w.queue = append(w.queue[:0:0], w.queue[i:]...)
+			return group
+		}
 		if op.state.CompareAndSwap(waiting, running) {
 			group = append(group, op)
 		}
 	}
-	w.queue = append(w.queue[:0:0], w.queue[n:]...)
+	w.queue = nil
 	return group
 }
 
-// abandoned reports whether whoever leads has no reason to wait for the lock any
-// more: its own caller has given up, or every caller has.
-func (w *writer) abandoned(leader *operation) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if leader != nil {
-		return leader.ctx.Err() != nil
-	}
-	for _, op := range w.queue {
-		if op.state.Load() == waiting && op.ctx.Err() == nil {
-			return false
-		}
-	}
-	return true
-}
-
-// group leads once: it runs what is waiting as one transaction. The operations
-// are claimed only when the transaction has begun, so that a caller can give up
-// while another process holds the lock. leader is the operation whose caller
-// leads; nil when the store is being closed.
+// group leads once: it runs what is waiting as one transaction, the leader's own
+// operation first. The operations are claimed only when the transaction has
+// begun, so that a caller can give up while another process holds the lock.
 func (w *writer) group(leader *operation) {
-	if leader != nil && leader.state.Load() != waiting {
-		w.lead <- struct{}{} // somebody else ran it
-		return
-	}
 	c := w.store.takeWriter()
 	tx, err := w.begin(c, leader)
 	if errors.Is(err, errAbandoned) {
-		w.handOn(c)
+		leader.state.Store(withdrawn)
+		leader.err = unavailable(errors.Join(leader.ctx.Err(), err))
+		w.release(c)
 		return
 	}
 	group := w.take()
@@ -166,18 +179,21 @@ func (w *writer) group(leader *operation) {
 		for _, op := range group {
 			op.finish(w.alone(c, op))
 		}
-		w.handOn(c)
+		w.release(c)
 		return
 	}
-	w.handOn(c) // first, so that the next group forms while these callers wake up
+	w.release(c) // first, so that the next group forms while these callers wake up
 	for _, op := range group {
 		op.finish(err)
 	}
 }
 
-func (w *writer) handOn(c *conn) {
+// release ends a lead.
+func (w *writer) release(c *conn) {
 	w.store.giveWriter(c)
-	w.lead <- struct{}{}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handOn()
 }
 
 func (w *writer) alone(c *conn, op *operation) error {
@@ -194,7 +210,8 @@ func (op *operation) finish(err error) {
 	if err != nil {
 		op.err = err
 	}
-	close(op.done)
+	op.state.Store(finished)
+	op.turn <- struct{}{}
 }
 
 // errAbandoned: nobody waits for the transaction any more.
@@ -212,7 +229,7 @@ func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 		if !isBusy(err) {
 			return nil, unavailable(err)
 		}
-		if w.abandoned(leader) {
+		if leader.ctx.Err() != nil {
 			return nil, errAbandoned
 		}
 		wait.pause()
