@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// asDemo is the first argument of a test binary that is to be the demo itself.
+const asDemo = "demo"
+
+// TestMain lets the demo start this binary in its roles, and the tests start it as
+// the demo.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch {
+		case os.Args[1] == asDemo:
+			os.Exit(run(os.Args[2:]))
+		case roles[os.Args[1]] != nil:
+			os.Exit(run(os.Args[1:]))
+		}
+	}
+	status := m.Run()
+	if command.dir != "" {
+		_ = os.RemoveAll(command.dir)
+	}
+	os.Exit(status)
+}
+
+// command is the tapestore command, built once for all tests.
+var command struct {
+	sync.Once
+	dir, path string
+	err       error
+}
+
+func tapestore(t *testing.T) string {
+	t.Helper()
+	command.Do(func() {
+		if command.dir, command.err = os.MkdirTemp("", "tapestore-demo-test-"); command.err == nil {
+			command.path = filepath.Join(command.dir, "tapestore")
+			command.err = build(context.Background(), command.path)
+		}
+	})
+	if command.err != nil {
+		t.Fatal(command.err)
+	}
+	return command.path
+}
+
+func testOptions(t *testing.T) options {
+	return options{ttl: 1500 * time.Millisecond, limit: 2 * time.Minute, tapestore: tapestore(t)}
+}
+
+// The main job, from end to end: a client in another process drives a run on a SQLite
+// file and is killed, another is paused beyond its lease, and a third finishes the
+// run, with nothing done twice.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	opts := testOptions(t)
+	var out bytes.Buffer
+	if err := demo(t.Context(), &out, opts); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	for _, want := range []string{
+		"worker-1 is killed", "takes over the run under token 2", "knows the key", "heartbeat",
+		"worker-2 is stopped", "takes over the run under token 3", "worker-2 is woken", "7 of 7 writes refused",
+		"(in flight at the kill)", "checks passed",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the story does not say %q", want)
+		}
+	}
+	for _, not := range []string{"FAILED", "ACCEPTED", "\x1b"} {
+		if strings.Contains(out.String(), not) {
+			t.Errorf("the story says %q", not)
+		}
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+}
+
+// A server that does not serve ends the demo with what the server said.
+func TestDemoTellsWhyItFailed(t *testing.T) {
+	t.Parallel()
+	opts := testOptions(t)
+	opts.ttl = time.Hour // no server grants that
+	err := demo(t.Context(), &bytes.Buffer{}, opts)
+	if err == nil || !strings.Contains(err.Error(), "worker-1 ended") {
+		t.Errorf("error %v, want one that says that worker-1 ended", err)
+	}
+	opts = testOptions(t)
+	opts.tapestore = filepath.Join(t.TempDir(), "missing")
+	if err := demo(t.Context(), &bytes.Buffer{}, opts); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v, want %v", err, os.ErrNotExist)
+	}
+	opts = testOptions(t)
+	opts.limit = 300 * time.Millisecond
+	if err := demo(t.Context(), &bytes.Buffer{}, opts); err == nil || !strings.Contains(err.Error(), "not over after 300ms") {
+		t.Errorf("error %v, want one that says that time is up", err)
+	}
+}
+
+// Failed checks are printed with what was not so, and make an error.
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	e := told()
+	e.Bank[0].Applied = 2
+	var out bytes.Buffer
+	err := newNarrator(&out, false).evidence(e, check(e))
+	if err == nil || !strings.Contains(err.Error(), "1 of 12 checks failed") ||
+		!strings.Contains(out.String(), "FAILED  the bank applied each effect exactly once") ||
+		!strings.Contains(out.String(), "r/decision-0/wire/0 was applied 2 times") {
+		t.Errorf("error %v, printed:\n%s", err, &out)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"extra"}, {"-ttl", "0s"}, {"-ttl", "-2s"}, {"-no-such-flag"}} {
+		if status := run(args); status != 2 {
+			t.Errorf("exit status %d for %q, want 2", status, args)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// roles are what this program is when it is started by itself.
+var roles = map[string]func(args []string) int{"bank": runBank, "worker": runWorker}
+
+// minTTL is the shortest lease that leaves time for the heartbeats of a busy host.
+const minTTL = 500 * time.Millisecond
+
+// run returns the exit status.
+func run(args []string) int {
+	if len(args) > 0 && roles[args[0]] != nil {
+		return roles[args[0]](args[1:])
+	}
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	ttl := flags.Duration("ttl", 2*time.Second, "how long a lease lasts without a heartbeat")
+	limit := flags.Duration("timeout", time.Minute, "give up after this")
+	binary := flags.String("tapestore", "", "the tapestore command; built from this module when empty")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	if flags.NArg() > 0 || *ttl < minTTL {
+		fmt.Fprintf(os.Stderr, "demo: want no arguments and a -ttl of %v or more\n", minTTL)
+		return 2
+	}
+	// A reader that has seen enough is an end like the others: it must not keep the
+	// demo from cleaning up.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+	defer stop()
+	err := demo(ctx, os.Stdout, options{ttl: *ttl, limit: *limit, tapestore: *binary, colour: isTerminal(os.Stdout)})
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "demo:", err)
+	if ctx.Err() != nil {
+		return 130
+	}
+	return 1
+}
+
+// options adjusts the demo.
+type options struct {
+	ttl       time.Duration
+	limit     time.Duration
+	tapestore string
+	colour    bool
+}
+
+// demo plays the story, prints it to out and returns what was not as it should be.
+// When it returns, its processes are gone and so are its files.
+func demo(ctx context.Context, out io.Writer, opts options) (err error) {
+	dir, err := os.MkdirTemp("", "tapestore-demo-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if opts.tapestore == "" {
+		fmt.Fprintln(out, "building cmd/tapestore …")
+		opts.tapestore = filepath.Join(dir, "tapestore")
+		if err := build(ctx, opts.tapestore); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, opts.limit, fmt.Errorf("not over after %v", opts.limit))
+	defer cancel()
+	narrator := newNarrator(out, opts.colour)
+	s, err := newStage(dir, opts, narrator)
+	if err != nil {
+		return err
+	}
+	seen, err := s.play(ctx)
+	s.close()
+	if err != nil {
+		// What was going on counts more than the call that noticed the end.
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w (%w)", cause, err)
+		}
+		return err
+	}
+	return narrator.evidence(seen, check(seen))
+}
+
+// build builds the real command; the demo is no test of a library.
+func build(ctx context.Context, target string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", target, "github.com/tapestore/tapestore/cmd/tapestore")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd, err, text)
+	}
+	return nil
+}
