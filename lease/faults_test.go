@@ -154,3 +154,6 @@ func wait(d time.Duration) lease.Work {
 		}
 	}
 }
+
+// elapse lets virtual time pass: every test that calls it runs in a bubble.
+func elapse(d time.Duration) { <-time.After(d) }

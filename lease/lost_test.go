@@ -198,14 +198,14 @@ func TestSlowReplyStretchesNoTrust(t *testing.T) {
 				return runstore.Lease{}, hang(ctx)
 			}
 			l, err := next()
-			time.Sleep(4 * time.Second)
+			elapse(4 * time.Second)
 			return l, err
 		}
 		began := time.Now()
 		var at time.Time
 		var until time.Time
 		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
-			time.Sleep(15 * time.Second)
+			elapse(15 * time.Second)
 			until, _ = held.Trusted()
 			return untilCancelled(&at)(ctx, held)
 		})
@@ -229,7 +229,7 @@ func TestSlowGrantStretchesNoTrust(t *testing.T) {
 		f := newFixture(t)
 		f.acquire = func(_ context.Context, _ int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
 			l, err := next()
-			time.Sleep(4 * time.Second)
+			elapse(4 * time.Second)
 			return l, err
 		}
 		f.renew = func(ctx context.Context, _ int, _ func() (runstore.Lease, error)) (runstore.Lease, error) {

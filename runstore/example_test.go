@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	_ "github.com/tapestore/tapestore/runstore/memory" // the engine's URL scheme
+	"github.com/tapestore/tapestore/runstore/memory"
 )
 
 // A run changes hands while its first driver is paused. Whoever holds the
@@ -16,16 +16,14 @@ import (
 // The README shows this example: keep the two alike.
 func Example() {
 	ctx := context.Background()
-	store, err := runstore.Open(ctx, "memory:")
-	if err != nil {
-		log.Fatal(err)
-	}
+	engine := memory.New(nil) // the reference store; its clock can be moved
+	store := engine.Open()
 	defer store.Close()
 
 	// Create a run, its lease and its first event in one atomic step.
 	spec := runstore.RunSpec{
 		ID:    "payout-17",
-		Lease: &runstore.LeaseSpec{Owner: "agent-a", Reactor: "agent", TTL: 20 * time.Millisecond},
+		Lease: &runstore.LeaseSpec{Owner: "agent-a", Reactor: "agent", TTL: 30 * time.Second},
 	}
 	spec.Writes.Append("began", nil)
 	created, err := store.CreateRun(ctx, spec)
@@ -35,7 +33,7 @@ func Example() {
 	old := created.Lease
 
 	// agent-a is paused, its lease expires on the store clock, agent-b takes over.
-	time.Sleep(30 * time.Millisecond)
+	engine.Advance(31 * time.Second)
 	current, err := store.AcquireLease(ctx, runstore.AcquireRequest{
 		Run:       "payout-17",
 		LeaseSpec: runstore.LeaseSpec{Owner: "agent-b", Reactor: "recovery", TTL: 30 * time.Second},
