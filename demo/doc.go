@@ -13,9 +13,9 @@
 //   - worker-2 waits until the store's clock says that the lease is over, takes the
 //     run over under token 2, reads the decision that was made instead of making
 //     another, and asks the bank again with the same key. The bank answers as it
-//     did before. worker-2 goes on, and keeps its lease
-//     by heartbeats. Then, between having put an effect on file and acting on it, it
-//     is stopped, for longer than its lease lasts.
+//     did before. worker-2 goes on, and keeps its lease by heartbeats. Then, between
+//     having put an effect on file and acting on it, it is stopped, for longer than
+//     its lease lasts.
 //   - worker-3 takes over under token 3, acts on that effect, and ends the run.
 //   - worker-2 wakes up. It does not know that it slept, but it knows that its lease
 //     is too old to act on, asks for more time, and is told that it is fenced. A
