@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -284,11 +285,18 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence) 
 	}
 }
 
-// refused explains why extend found no row.
+// errDisagree cannot happen while the statement and package rules mean the same.
+// If an edit parts them, the transaction must go, not go on.
+var errDisagree = errors.New("sqlite: the fence check of the statement and that of the rules disagree")
+
+// refused explains why a fenced statement changed no row. It never returns nil.
 func (tx *tx) refused(id runstore.RunID, f runstore.Fence) error {
 	r, err := tx.find(id)
 	if err != nil {
 		return err
 	}
-	return r.Fence(f, tx.now)
+	if err := r.Fence(f, tx.now); err != nil {
+		return err
+	}
+	return errDisagree
 }
