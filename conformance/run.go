@@ -53,7 +53,7 @@ type Result struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
 	// Reason tells why the case failed or does not apply.
-	Reason string `json:"reason,omitempty"`
+	Reason string `json:"reason"`
 	MS     int64  `json:"ms"`
 }
 

@@ -116,6 +116,9 @@ func harnessFor(cmd *cobra.Command, url string) (h conformance.Harness, done fun
 		if path == sqlite.Memory {
 			return engines.SQLiteInMemory(*opts), none, nil
 		}
+		if _, err := os.Stat(filepath.Dir(path)); err != nil {
+			return h, nil, fmt.Errorf("--store: %w", err)
+		}
 		dirs := &caseDirs{beside: path}
 		return engines.SQLite(dirs.next, *opts), dirs.remove, nil
 	default:

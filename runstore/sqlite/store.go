@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -127,9 +129,22 @@ var _ interface {
 func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	c, err := open(ctx, path, options)
 	if err != nil {
-		return nil, opError("open sqlite store", "", err)
+		return nil, opError("open sqlite store", "", explain(path, err))
 	}
 	return c.handle(), nil
+}
+
+// explain adds to SQLite's words about a file which file it is and what to look at.
+func explain(path string, err error) error {
+	hint, ok := map[int]string{
+		sqlite3.SQLITE_CANTOPEN: "it cannot be opened or created; are it and its directory writable?",
+		sqlite3.SQLITE_READONLY: "it cannot be written; are it and its directory writable?",
+		sqlite3.SQLITE_NOTADB:   "it is not a database",
+	}[code(err)]
+	if !ok {
+		return err
+	}
+	return &fault{badOption("store URL", "file %s: %s", path, hint), err}
 }
 
 // Another returns another handle on the same connections, closed on its own. A

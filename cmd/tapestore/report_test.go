@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// run runs the command as a process of its own and returns what it printed and
+// its exit status.
+func run(t *testing.T, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runCommand(t, exe, args...)
+}
+
+func runCommand(t *testing.T, command string, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), command, args...)
+	cmd.Env = append(os.Environ(), "TAPESTORE_TEST_RUN=1")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// Every guarantee has cases, all of them are reported, and those that kill
+// processes run from the command too.
+func TestConformanceCommand(t *testing.T) {
+	t.Parallel()
+	// The command as users have it: inside a test binary the cases that start
+	// processes would start that test again.
+	command := filepath.Join(t.TempDir(), "tapestore")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", command, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	dir := t.TempDir()
+	out, errs, status := runCommand(t, command, "conformance", "--store", "sqlite:"+filepath.Join(dir, "tape.db"), "--format", "json")
+	var report conformance.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatalf("%v: %s", err, errs)
+	}
+	if report.Engine != "sqlite" || report.Version == "" || report.Tier != "embedded" {
+		t.Errorf("got engine %q, version %q, tier %q", report.Engine, report.Version, report.Tier)
+	}
+	for _, g := range report.Guarantees {
+		for _, c := range g.Cases {
+			if c.Status != conformance.Passed {
+				t.Errorf("%s/%s: %s: %s", g.ID, c.Name, c.Status, c.Reason)
+			}
+		}
+	}
+	if status != 0 {
+		t.Errorf("got status %d: %s", status, errs)
+	}
+	reported := 0
+	for i, g := range report.Guarantees {
+		if want := conformance.Guarantees()[i]; g.ID != want || len(g.Cases) == 0 || conformance.Title(g.ID) == "" {
+			t.Errorf("got guarantee %s with %d cases, want %s with some", g.ID, len(g.Cases), want)
+		}
+		reported += len(g.Cases)
+	}
+	sum := report.Summary
+	if all := len(conformance.Cases()); reported != all || sum.Passed+sum.Failed+sum.NotApplicable != all {
+		t.Errorf("got %d cases and the summary %+v, want %d", reported, sum, all)
+	}
+	if sum.Failed != 0 || sum.NotApplicable != 0 {
+		t.Errorf("got the summary %+v, want all passed", sum)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestConformanceCommandSelects(t *testing.T) {
+	t.Parallel()
+	out, errs, status := run(t, "conformance", "--store", "memory", "--run", "^(I12/ttl|I4/a-killed)")
+	for _, want := range []string{
+		"memory reference (embedded), capabilities: MultiCommitter, Notifier, Epocher, Describer",
+		"I12 Limits", "passed         ttl-is-bounded",
+		"not applicable a-killed-process-leaves-whole-batches-only", "the store lives in one process",
+		"1 passed, 0 failed, 1 not applicable",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s%s", want, out, errs)
+		}
+	}
+	if status != 0 {
+		t.Errorf("got status %d, want 0", status)
+	}
+}
+
+func TestGalleryCommand(t *testing.T) {
+	t.Parallel()
+	out, errs, status := run(t, "conformance", "--gallery")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if status != 0 || len(lines) < 15 {
+		t.Fatalf("got status %d and %d lines: %s", status, len(lines), errs)
+	}
+	line := regexp.MustCompile(`^[a-z-]+ +caught by +I\d+/[a-z-]+$`)
+	for _, l := range lines {
+		if !line.MatchString(l) {
+			t.Errorf("got line %q", l)
+		}
+	}
+}
+
+func TestReportsRefuseBadInputInOneLine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing.db")
+	for args, says := range map[string]string{
+		"conformance":                                        "--store URL",
+		"conformance --gallery --store memory":               "--store URL",
+		"conformance --store memory --format xml":            "text or json",
+		"conformance --store memory --run (":                 "no regular expression",
+		"conformance --store memory --run no-such-case":      "matches no case",
+		"conformance --store nosuch://host":                  "no harness",
+		"conformance --store memory:?a=b":                    `unknown key "a"`,
+		"conformance --store " + dir + "/nodir/tape.db":      "no such file or directory",
+		"inspect runs":                                       "--store URL",
+		"inspect runs --store " + missing:                    "there is no file",
+		"inspect runs --store memory --format xml":           "table or json",
+		"inspect runs --store memory --limit 0":              "the least is 1",
+		"inspect run --store memory":                         "accepts 1 arg",
+		"inspect run no-such-run --store memory":             "not found",
+		"inspect journal no-such-run --store memory":         "not found",
+		"inspect runs --store sqlite:" + missing + "?nope=1": `unknown key "nope"`,
+	} {
+		out, errs, status := run(t, strings.Fields(args)...)
+		if status == 0 || out != "" || strings.Count(errs, "\n") != 1 || !strings.HasPrefix(errs, "tapestore: ") || !strings.Contains(errs, says) {
+			t.Errorf("%s: got status %d, output %q and %q, want one line that says %q", args, status, out, errs, says)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("created: %v, %v", left, err)
+	}
+}
+
+// A run that changed hands shows who holds it, what was taken from whom, and
+// under which token each entry was written.
+func TestInspect(t *testing.T) {
+	t.Parallel()
+	url := "sqlite:" + filepath.Join(t.TempDir(), "tape.db")
+	store, err := runstore.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tp := tape.New(store, nil)
+	key := tape.RunKey{App: "treasury", User: "ada", Session: "s\x1b[31m", Invocation: "i-1"}
+	var begun tape.BeginRunResult
+	for _, owner := range []string{"host-a:1", "host-b:2"} {
+		if begun, err = tp.BeginRun(t.Context(), tape.BeginRunRequest{Key: key, Owner: owner, TTL: 10 * time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: begun.ID, Decision: -1, Tool: "post_gl"}); err != nil {
+		t.Fatal(err)
+	}
+	id := string(begun.ID)
+	for args, wants := range map[string][]string{
+		"runs":          {id, "running", "host-b:2 for ", "treasury", `"s\x1b[31m"`},
+		"run " + id:     {id, "running", "treasury", "post_gl", "pending", "effect/", "from host-a:1: "},
+		"journal " + id: {"running", "pending", "host-a:1"},
+		"leases":        {id, "live", "host-b:2", "from host-a:1: "},
+	} {
+		out, errs, status := run(t, append([]string{"inspect"}, append(strings.Fields(args), "--store", url)...)...)
+		if status != 0 {
+			t.Errorf("%s: status %d: %s", args, status, errs)
+		}
+		for _, want := range wants {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", args, want, out)
+			}
+		}
+		if strings.Contains(out, "\x1b") {
+			t.Errorf("%s: a control character got out:\n%q", args, out)
+		}
+		out, errs, status = run(t, append([]string{"inspect"}, append(strings.Fields(args), "--store", url, "--format", "json")...)...)
+		if status != 0 || !json.Valid([]byte(out)) {
+			t.Errorf("%s: status %d, %s, no JSON:\n%s", args, status, errs, out)
+		}
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
