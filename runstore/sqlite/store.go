@@ -3,86 +3,12 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	sqlite3 "modernc.org/sqlite/lib"
-
 	"github.com/tapestore/tapestore/runstore"
 )
-
-// Memory as a path means a database that lives as long as its handle.
-const Memory = ":memory:"
-
-// Synchronous says when an acknowledged commit is on disk.
-type Synchronous string
-
-const (
-	// Full syncs the write-ahead log at every commit: what was acknowledged
-	// survives a power cut. It is the default.
-	Full Synchronous = "FULL"
-	// Normal leaves the sync to the operating system. A power cut or a crash of
-	// the system may lose the last acknowledged commits, grants among them. The
-	// store notices at its next opening, by its witness file, and raises the
-	// epoch; the work is lost all the same. A crash of the process loses nothing.
-	Normal Synchronous = "NORMAL"
-)
-
-// Options adjusts a store; nil means the defaults.
-type Options struct {
-	// Synchronous is Full by default.
-	Synchronous Synchronous
-	// MaxGroup is how many concurrent writes share one transaction and one sync:
-	// 512 by default, 1 turns group commit off.
-	MaxGroup int
-	// Readers is how many reads run at a time: by default as many as there are
-	// processors, and at least 4.
-	Readers int
-	// MustExist refuses a file that is not there instead of creating it.
-	MustExist bool
-	// Clock is the host's, for tests that move it.
-	Clock HostClock
-}
-
-func (o *Options) withDefaults() (Options, error) {
-	var opts Options
-	if o != nil {
-		opts = *o
-	}
-	if opts.Synchronous == "" {
-		opts.Synchronous = Full
-	}
-	if opts.MaxGroup == 0 {
-		opts.MaxGroup = 512
-	}
-	if opts.Readers == 0 {
-		opts.Readers = max(4, runtime.GOMAXPROCS(0))
-	}
-	if opts.Clock == nil {
-		opts.Clock = newSystemClock()
-	}
-	var problems []error
-	if opts.Synchronous != Full && opts.Synchronous != Normal {
-		problems = append(problems, badOption("synchronous", "%q is neither FULL nor NORMAL", opts.Synchronous))
-	}
-	if opts.MaxGroup < 1 || opts.MaxGroup > 10_000 {
-		problems = append(problems, badOption("group", "%d is out of range, the limits are 1 and 10000", opts.MaxGroup))
-	}
-	if opts.Readers < 1 || opts.Readers > 1000 {
-		problems = append(problems, badOption("readers", "%d is out of range, the limits are 1 and 1000", opts.Readers))
-	}
-	return opts, errors.Join(problems...)
-}
-
-func badOption(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
-}
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore
 // and the capabilities MultiCommitter, Notifier, Epocher and Describer.
@@ -134,19 +60,6 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	return c.handle(), nil
 }
 
-// explain adds to SQLite's words about a file which file it is and what to look at.
-func explain(path string, err error) error {
-	hint, ok := map[int]string{
-		sqlite3.SQLITE_CANTOPEN: "it cannot be opened or created; are it and its directory writable?",
-		sqlite3.SQLITE_READONLY: "it cannot be written; are it and its directory writable?",
-		sqlite3.SQLITE_NOTADB:   "it is not a database",
-	}[code(err)]
-	if !ok {
-		return err
-	}
-	return &fault{badOption("store URL", "file %s: %s", path, hint), err}
-}
-
 // Another returns another handle on the same connections, closed on its own. A
 // database in memory has no other way to be opened twice; a file is better opened
 // again, which shares nothing.
@@ -192,34 +105,6 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 	}
 	s.writer = newWriter(s, opts.MaxGroup)
 	return s, nil
-}
-
-// checkPath refuses what cannot be a database file, with a plainer message than
-// SQLite's, and makes the path absolute: the store must not move with the
-// process's working directory.
-func checkPath(path string, mustExist bool) (string, error) {
-	field := "store URL"
-	if path == "" {
-		return "", badOption(field, "has no file; write sqlite:FILE or sqlite::memory:")
-	}
-	if strings.ContainsRune(path, 0) {
-		return "", badOption(field, "the file name holds a NUL byte")
-	}
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	info, err := os.Stat(abs)
-	if err == nil && !info.Mode().IsRegular() {
-		return "", badOption(field, "%s is no regular file", path)
-	}
-	if err != nil && mustExist {
-		return "", badOption(field, "there is no file %s", path)
-	}
-	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
-		return "", badOption(field, "there is no directory %s", filepath.Dir(path))
-	}
-	return abs, nil
 }
 
 // prepare makes the database ready for use: schema, clock, epoch.
