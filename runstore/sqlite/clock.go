@@ -71,6 +71,18 @@ func (c *clock) read(a anchor, wall time.Time) time.Time {
 	return a.at.Add(since - a.since).Truncate(runstore.TimePrecision)
 }
 
+// refresh takes over the anchor that the database has, when another handle has
+// set it since. It is of this boot, as long as this process lives.
+func (c *clock) refresh(since, at int64) {
+	c.mu.Lock()
+	same := int64(c.anchor.since) == since && runstore.Micros(c.anchor.at) == at
+	c.mu.Unlock()
+	if !same {
+		boot, _ := c.host.Up()
+		c.set(anchor{boot: boot, since: time.Duration(since), at: runstore.FromMicros(at)})
+	}
+}
+
 func (c *clock) set(a anchor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,12 +99,13 @@ const (
 	extendLeases = `UPDATE runs SET expires = expires + ? WHERE grant_state = 1 AND expires > ?`
 )
 
-// load takes over the clock of the database, and sets it anew when the host was
-// booted since or its wall clock is far ahead. The transaction is a writing one.
-func (c *clock) load(ctx context.Context, tx *conn) error {
+// load returns the clock of the database and what it shows, set anew when the host
+// was booted since or its wall clock is far ahead. The transaction is a writing
+// one; what load returns is true once that has committed.
+func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, err error) {
 	row, err := tx.one(ctx, selectClock)
 	if err != nil {
-		return err
+		return a, now, err
 	}
 	stored := anchor{
 		boot: text[string](row[0]), since: time.Duration(row[1].(int64)),
@@ -102,28 +115,23 @@ func (c *clock) load(ctx context.Context, tx *conn) error {
 	wall := c.host.Wall().UTC().Truncate(runstore.TimePrecision)
 	boot, since := c.host.Up()
 	fresh := anchor{boot: boot, since: since, at: wall}
-	switch {
-	case boot == "" || boot != stored.boot:
+	if boot == "" || boot != stored.boot {
 		// Another boot: only the wall clock can tell how long the host was down.
 		if seen.After(fresh.at) {
 			fresh.at = seen
 		}
-	default:
-		now := c.read(stored, wall)
+	} else {
+		now = c.read(stored, wall)
 		step := wall.Sub(now)
 		if step <= maxStep {
-			c.set(stored)
-			return nil
+			return stored, now, nil
 		}
 		if _, err := tx.exec(ctx, extendLeases, step.Microseconds(), now.UnixMicro()); err != nil {
-			return err
+			return a, now, err
 		}
 	}
-	if _, err := tx.exec(ctx, updateClock, fresh.boot, int64(fresh.since), fresh.at.UnixMicro(), fresh.at.UnixMicro()); err != nil {
-		return err
-	}
-	c.set(fresh)
-	return nil
+	_, err = tx.exec(ctx, updateClock, fresh.boot, int64(fresh.since), fresh.at.UnixMicro(), fresh.at.UnixMicro())
+	return fresh, fresh.at, err
 }
 
 // systemClock reads the clocks of this host.
@@ -137,4 +145,5 @@ func newSystemClock() systemClock {
 	return systemClock{boot: strings.TrimSpace(string(id))}
 }
 
+// Wall implements HostClock.
 func (systemClock) Wall() time.Time { return time.Now() }

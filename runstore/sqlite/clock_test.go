@@ -155,3 +155,54 @@ func TestNoBootClock(t *testing.T) {
 		t.Errorf("after the TTL: got %v, want the lease", err)
 	}
 }
+
+// The clock that one handle sets is everybody's at once, also of a handle that
+// slept through the step and wakes when the wall clock has been put right: else
+// its leases would be over before they began.
+func TestOneHandleSetsTheClockOfAll(t *testing.T) {
+	t.Parallel()
+	h := engines.NewHost()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	sleeper, other := openAt(t, path, h), openAt(t, path, h)
+	now(t, sleeper)
+	h.SetWall(time.Hour)
+	held(t, other, time.Minute) // a write: it sets the clock
+	ahead := now(t, other)
+	h.SetWall(0)
+	if n := now(t, sleeper); n.Before(ahead) {
+		t.Errorf("the sleeper's clock shows %v, the other's showed %v", n, ahead)
+	}
+	h.Advance(2 * time.Minute)
+	lease, err := sleeper.AcquireLease(t.Context(), runstore.AcquireRequest{
+		Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "sleeper", TTL: 5 * time.Minute},
+	})
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	if err := contend(t, other); !errors.Is(err, runstore.ErrLeaseHeld) {
+		t.Errorf("contend for the sleeper's lease until %v: got %v, want ErrLeaseHeld", lease.ExpiresAt, err)
+	}
+}
+
+// A transaction that sets the clock and fails leaves clock and leases as they
+// were; the next one sets it.
+func TestFailedTransactionSetsNoClock(t *testing.T) {
+	t.Parallel()
+	h := engines.NewHost()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, h)
+	held(t, s, 5*time.Minute)
+	exec(t, path, `CREATE TRIGGER fault BEFORE INSERT ON events WHEN NEW.kind = 'fault' BEGIN SELECT RAISE(ABORT, 'injected'); END`)
+	h.SetWall(time.Hour)
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Append("fault", nil)
+	if _, err := s.Commit(t.Context(), b); runstore.OutcomeOf(err) != runstore.NotApplied {
+		t.Fatalf("commit: got %v, want a failure that means not applied", err)
+	}
+	if err := contend(t, s); !errors.Is(err, runstore.ErrLeaseHeld) {
+		t.Errorf("contend: got %v, want ErrLeaseHeld", err)
+	}
+	if diff := h.Wall().Sub(now(t, s)); diff > 3*time.Second {
+		t.Errorf("the store clock is %v behind the wall clock", diff)
+	}
+}

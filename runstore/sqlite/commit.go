@@ -221,9 +221,7 @@ func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.F
 	var where []byte
 	var first runstore.Position
 	if n := len(events); n > 0 {
-		if first, err = tx.positions(n); err != nil {
-			return 0, 0, err
-		}
+		first = tx.positions(n)
 		where = extent{first, n}.append(nil)
 	}
 	at, err := tx.advance(id, len(events), where, f)

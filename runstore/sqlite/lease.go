@@ -153,8 +153,10 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
 	return write(ctx, s, "raise epoch", "", runstore.CheckReason(reason), func(tx *tx) (runstore.Epoch, error) {
 		epoch, err := raise(tx.ctx, tx.c, reason, 0, tx.now)
-		tx.changed = true
-		tx.next = 0 // positions go on above the new epoch's floor
+		if err == nil {
+			// The operations behind it in this transaction are of the new epoch.
+			tx.changed, tx.epoch, tx.next = true, epoch, runstore.Position(epoch.Floor())+1
+		}
 		return epoch, err
 	})
 }

@@ -121,6 +121,8 @@ func afterPrefix(prefix runstore.RecordKey) driver.Value {
 }
 
 const (
+	selectLastPosition = `SELECT coalesce(max(pos), 0) FROM events`
+
 	selectTail = `SELECT no, last_seq, tail_seq, tail FROM runs WHERE id = ? AND purged = 0`
 	// The sealed extents from the row that holds a seq on.
 	selectSealed = `SELECT first_seq, extents FROM journal WHERE run = ?1 AND first_seq >=

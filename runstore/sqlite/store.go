@@ -139,10 +139,11 @@ func (s *core) prepare(ctx context.Context, c *conn) error {
 
 // settle sets clock and epoch at opening, within one transaction.
 func (s *core) settle(ctx context.Context, c *conn) error {
-	if err := s.clock.load(ctx, c); err != nil {
+	a, now, err := s.clock.load(ctx, c)
+	if err != nil {
 		return err
 	}
-	now, _ := s.clock.now()
+	s.clock.set(a) // if the transaction fails, the store is not opened
 	if err := s.witness.compare(ctx, c, now); err != nil {
 		return err
 	}
@@ -235,7 +236,10 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 	// The snapshot is taken at the first read. That meets a lock when another
 	// process closes the file as the last one or recovers its log.
 	err = patiently(ctx, func() error {
-		_, err := c.one(ctx, takeSnapshot)
+		row, err := c.one(ctx, takeSnapshot)
+		if err == nil {
+			s.clock.refresh(row[0].(int64), row[1].(int64))
+		}
 		return err
 	})
 	defer func() {
@@ -250,18 +254,20 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 	return f(c)
 }
 
-const takeSnapshot = `SELECT id FROM store`
+// takeSnapshot reads what a read has to know: what another handle has set the
+// clock to since.
+const takeSnapshot = `SELECT clock_since, clock_at FROM store`
 
 // Now implements runstore.RunStore.
-func (s *Store) Now(ctx context.Context) (time.Time, error) {
-	if err := s.begin(ctx); err != nil {
-		return time.Time{}, opError("now", "", err)
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	behind := false
+	err = s.read(ctx, "now", "", nil, func(*conn) error {
+		now, behind = s.clock.now()
+		return nil
+	})
+	if err != nil || !behind {
+		return now, err
 	}
-	now, behind := s.clock.now()
-	if !behind {
-		return now, nil
-	}
-	// The clock of another handle may have been set; or this one sets it.
 	return write(ctx, s, "now", "", nil, func(tx *tx) (time.Time, error) { return tx.now, nil })
 }
 

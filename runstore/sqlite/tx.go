@@ -17,21 +17,46 @@ type tx struct {
 	store *core
 	now   time.Time
 
-	next    runstore.Position // of the next event; 0 until it is known
+	epoch   runstore.Epoch
+	next    runstore.Position // of the next event
 	changed bool              // something changed that no event's position witnesses
 	changes int64             // the store's counter after finish; 0 if it was not moved
+	anchor  *anchor           // of the store clock, if this transaction sets it
 }
 
-func (s *core) newTx(ctx context.Context, c *conn) (*tx, error) {
+// beginState is what every transaction has to know: where the feed ends, and what
+// another handle may have changed since the last one.
+const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at FROM store`
+
+func (s *core) newTx(ctx context.Context, c *conn) (t *tx, err error) {
+	defer func() {
+		if err != nil {
+			_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
+			err = unavailable(err)
+		}
+	}()
+	row, err := c.one(ctx, beginState)
+	if err != nil {
+		return nil, err
+	}
+	t = &tx{
+		ctx: ctx, c: c, store: s,
+		next: runstore.Position(row[0].(int64)) + 1, epoch: runstore.Epoch(row[1].(int64)),
+	}
+	s.clock.refresh(row[2].(int64), row[3].(int64))
 	now, behind := s.clock.now()
 	if behind {
-		if err := s.clock.load(ctx, c); err != nil {
-			_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
-			return nil, unavailable(err)
+		a, at, err := s.clock.load(ctx, c)
+		if err != nil {
+			return nil, err
 		}
-		now, _ = s.clock.now()
+		if at.After(now) {
+			now = at
+		}
+		t.anchor = &a
 	}
-	return &tx{ctx: ctx, c: c, store: s, now: now}, nil
+	t.now = now
+	return t, nil
 }
 
 const countChange = `UPDATE store SET changes = changes + 1, clock_seen = max(clock_seen, ?) RETURNING changes`
@@ -51,13 +76,14 @@ func (tx *tx) finish() error {
 
 // committed tells the witness and those who wait for commits.
 func (s *core) committed(tx *tx) {
+	if tx.anchor != nil {
+		s.clock.set(*tx.anchor)
+	}
 	s.progressMu.Lock()
 	if tx.changes > 0 {
 		s.progress.Changes = tx.changes
 	}
-	if tx.next > 0 {
-		s.progress.Position = tx.next - 1
-	}
+	s.progress.Position = tx.next - 1
 	p := s.progress
 	s.progressMu.Unlock()
 	s.witness.write(p)
@@ -85,21 +111,12 @@ func write[T any](ctx context.Context, s *Store, op string, id runstore.RunID, i
 	return result, nil
 }
 
-const selectLastPosition = `SELECT coalesce(max(pos), 0) FROM events`
-
 // positions reserves the positions of n events and returns the first. They are
 // given out in commit order, because there is one writing transaction at a time.
-func (tx *tx) positions(n int) (runstore.Position, error) {
-	if tx.next == 0 {
-		row, err := tx.c.one(tx.ctx, selectLastPosition)
-		if err != nil {
-			return 0, err
-		}
-		tx.next = runstore.Position(row[0].(int64)) + 1
-	}
+func (tx *tx) positions(n int) runstore.Position {
 	first := tx.next
 	tx.next += runstore.Position(n)
-	return first, nil
+	return first
 }
 
 // row is a run as its row tells it.
@@ -115,7 +132,7 @@ const (
 		runs.token, runs.grant_id, runs.grant_state, runs.owner, runs.reactor, runs.strict, runs.expires,
 		runs.preempted_from, runs.preempt_reason`
 	headWidth = 17
-	selectRun = `SELECT ` + headColumns + `, store.epoch FROM runs, store WHERE runs.id = ?`
+	selectRun = `SELECT ` + headColumns + ` FROM runs WHERE runs.id = ?`
 )
 
 func scanHead(v []driver.Value) row {
@@ -148,7 +165,7 @@ func (tx *tx) load(id runstore.RunID) (*row, error) {
 		return nil, err
 	}
 	r := scanHead(v)
-	r.Epoch = runstore.Epoch(v[headWidth].(int64))
+	r.Epoch = tx.epoch
 	return &r, nil
 }
 
