@@ -42,9 +42,10 @@ func (r *report) line(format string, args ...any) error {
 	return err
 }
 
-// runChild turns this process into the child of a crash case if its parent
-// started it as one. It then never returns.
-func runChild() {
+// RunChild turns this process into the child of a crash case if its parent
+// started it as one, and then never returns. Run and Execute call it; a program
+// that prepares anything before them calls it first.
+func RunChild() {
 	text := os.Getenv(childVariable)
 	if text == "" {
 		return

@@ -16,7 +16,7 @@ import (
 // to the store is skipped with its reason.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
-	runChild()
+	RunChild()
 	for _, c := range Cases() {
 		t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
 			t.Parallel()
@@ -81,7 +81,7 @@ type ByGuarantee struct {
 // Execute runs the cases whose guarantee/name matches pattern (nil: all),
 // outside go test, and reports every one of them.
 func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
-	runChild()
+	RunChild()
 	var report Report
 	describe(ctx, h, &report)
 	var selected []Case
@@ -139,7 +139,7 @@ func Find(name string) (Case, bool) {
 
 // RunCase runs one case on a store of the harness, outside go test.
 func RunCase(ctx context.Context, h Harness, c Case) Result {
-	runChild()
+	RunChild()
 	return execute(ctx, h, c)
 }
 

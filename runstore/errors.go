@@ -216,7 +216,7 @@ type StoreBehindError struct {
 
 // Error implements error.
 func (e *StoreBehindError) Error() string {
-	return fmt.Sprintf("%v: %s %d was presented, the highest known is %d; was an old backup restored? raise the epoch",
+	return fmt.Sprintf("%v: %s %d was presented, the highest known is %d; is it another run's, or was an old backup restored? Then raise the epoch",
 		ErrStoreBehind, e.Field, e.Presented, e.Known)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,7 +54,9 @@ case that catches each.`,
 			defer stop()
 			cmd.SetContext(ctx)
 			switch {
-			case broken == (store != ""):
+			case broken && (store != "" || run != "" || format != "text"):
+				return errors.New("--gallery goes with no other flag")
+			case !broken && store == "":
 				return errors.New("name a store with --store URL, or ask for the --gallery")
 			case broken:
 				return showGallery(cmd)
@@ -78,6 +81,7 @@ case that catches each.`,
 }
 
 func runSuite(cmd *cobra.Command, url string, pattern *regexp.Regexp, show func(io.Writer, conformance.Report) error) error {
+	conformance.RunChild() // before anything is made that a child would leave behind
 	harness, done, err := harnessFor(cmd, url)
 	if err != nil {
 		return err
@@ -116,45 +120,48 @@ func harnessFor(cmd *cobra.Command, url string) (h conformance.Harness, done fun
 		if path == sqlite.Memory {
 			return engines.SQLiteInMemory(*opts), none, nil
 		}
-		if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		if info, err := os.Stat(path); path == "" || err == nil && !info.Mode().IsRegular() {
+			return h, nil, fmt.Errorf("--store: %q is no file; write sqlite:FILE or sqlite::memory:", path)
+		}
+		base, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".conformance-")
+		if err != nil {
 			return h, nil, fmt.Errorf("--store: %w", err)
 		}
-		dirs := &caseDirs{beside: path}
+		dirs := caseDirs{base}
+		opts.MustExist = false // each case has a file of its own
+		if err := probe(cmd.Context(), base, opts); err != nil {
+			return h, nil, errors.Join(err, dirs.remove())
+		}
 		return engines.SQLite(dirs.next, *opts), dirs.remove, nil
 	default:
 		return h, nil, fmt.Errorf("--store: there is no harness for %q; there is one for memory and sqlite", u.Scheme)
 	}
 }
 
-// caseDirs gives every case a directory of its own, in one that is made beside a
-// file when the first case asks.
-type caseDirs struct {
-	beside string
-	once   sync.Once
-	base   string
-	err    error
+// probe opens a store as the cases will, so that what is wrong with the place or
+// the options is told once, and not as the verdict on a store.
+func probe(ctx context.Context, dir string, opts *sqlite.Options) error {
+	path := filepath.Join(dir, "probe.db")
+	s, err := sqlite.Open(ctx, path, opts)
+	if err != nil {
+		return err
+	}
+	return s.Close()
 }
 
-func (d *caseDirs) next(t conformance.T) string {
-	d.once.Do(func() {
-		d.base, d.err = os.MkdirTemp(filepath.Dir(d.beside), filepath.Base(d.beside)+".conformance-")
-	})
-	dir, err := d.base, d.err
-	if err == nil {
-		dir, err = os.MkdirTemp(d.base, "case-")
-	}
+// caseDirs gives every case a directory of its own, in one that is removed at the
+// end.
+type caseDirs struct{ base string }
+
+func (d caseDirs) next(t conformance.T) string {
+	dir, err := os.MkdirTemp(d.base, "case-")
 	if err != nil {
 		t.Fatalf("no directory for the case: %v", err)
 	}
 	return dir
 }
 
-func (d *caseDirs) remove() error {
-	if d.base == "" {
-		return nil
-	}
-	return os.RemoveAll(d.base)
-}
+func (d caseDirs) remove() error { return os.RemoveAll(d.base) }
 
 func reportJSON(w io.Writer, r conformance.Report) error {
 	enc := json.NewEncoder(w)

@@ -38,6 +38,10 @@ func newInspectCommand() *cobra.Command {
   tapestore inspect journal RUN_ID --store sqlite:./tape.db --format json
   tapestore inspect leases --store sqlite:./tape.db`,
 	}
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(*cobra.Command, []string) error {
+		return errors.New("name what to inspect: runs, run RUN_ID, journal RUN_ID or leases")
+	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&in.url, "store", "", "store URL")
 	f.StringVar(&in.format, "format", "table", "table or json")
@@ -67,7 +71,7 @@ func (in *inspection) command(use, short string, args cobra.PositionalArgs, show
 			case in.limit < 1:
 				return fmt.Errorf("--limit is %d; the least is 1", in.limit)
 			}
-			if in.store, err = runstore.Open(ctx, existing(storeURL(in.url))); err != nil {
+			if in.store, err = runstore.Open(ctx, readOnly(storeURL(in.url))); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, in.store.Close()) }()
@@ -80,15 +84,16 @@ func (in *inspection) command(use, short string, args cobra.PositionalArgs, show
 	}
 }
 
-// existing asks the engine not to create what is not there.
-func existing(url string) string {
-	if strings.HasPrefix(url, "memory:") || url == "sqlite::memory:" || strings.Contains(url, "create=") {
-		return url
+// readOnly asks the engine to create, migrate and set nothing.
+func readOnly(url string) string {
+	switch {
+	case strings.HasPrefix(url, "memory:") || url == "sqlite::memory:":
+		return url // of its own: there is nothing to protect
+	case strings.Contains(url, "?"):
+		return url + "&readonly=yes"
+	default:
+		return url + "?readonly=yes"
 	}
-	if strings.Contains(url, "?") {
-		return url + "&create=no"
-	}
-	return url + "?create=no"
 }
 
 // show prints rows as a table with a header, or as a JSON array of objects with

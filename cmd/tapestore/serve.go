@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -106,30 +107,54 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 	return cfg, err
 }
 
-// serve opens the store, serves it until ctx ends and closes it. It listens when
-// the store is ready: who can connect can work.
+// serve opens the store, serves it until ctx ends and closes it. The address comes
+// first: a server that cannot listen must not have touched the store.
 func serve(ctx context.Context, cfg serveConfig, out io.Writer) (err error) {
 	log := slog.New(slog.NewTextHandler(out, nil))
+	lis, err := net.Listen("tcp", cfg.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer func() { _ = lis.Close() }() // closed already, once it has been served
 	store, err := runstore.Open(ctx, cfg.store)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	server := tapeserver.New(store, &tapeserver.Options{Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Logger: log})
-	lis, err := net.Listen("tcp", cfg.listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+	if err := logEpoch(ctx, store, log); err != nil {
+		return err
 	}
-	// The probes answer until the drain is over: a process that finishes its calls
-	// is alive, and not ready.
-	probing, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	serveProbes(probing, server, cfg.probes, log)
+	server := tapeserver.New(store, &tapeserver.Options{Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Logger: log})
+	serveProbes(ctx, server, cfg.probes, log)
 	shown, _ := runstore.ParseURL(cfg.store) // without secrets
 	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String())
 	err = server.Serve(ctx, lis)
 	log.Info("stopped")
 	return err
+}
+
+// logEpoch tells of the store's epoch, and warns of one that has just begun: it
+// has ended every grant.
+func logEpoch(ctx context.Context, store runstore.RunStore, log *slog.Logger) error {
+	epocher, ok := store.(runstore.Epocher)
+	if !ok {
+		return nil
+	}
+	epochs, err := epocher.Epochs(ctx)
+	if err != nil || len(epochs) == 0 {
+		return err
+	}
+	now, err := store.Now(ctx)
+	if err != nil {
+		return err
+	}
+	last := epochs[len(epochs)-1]
+	level, text := slog.LevelInfo, "epoch"
+	if now.Sub(last.At) < time.Minute {
+		level, text = slog.LevelWarn, "a new epoch began: every grant before it was ended"
+	}
+	log.Log(ctx, level, text, "epoch", int64(last.Epoch), "at", last.At, "reason", last.Reason)
+	return nil
 }
 
 // serveProbes answers probes in the background. Not being able to is no reason

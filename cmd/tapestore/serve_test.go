@@ -289,7 +289,7 @@ func TestServeRefusesBadInputInOneLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"--store spanner-ish://p/i", `unknown scheme "spanner-ish"`},
 		{"--store memory:?colour=red", `unknown key "colour"`},
-		{"--store memory --listen " + taken.Addr().String(), "--listen"},
+		{"--store tape.db --listen " + taken.Addr().String(), "--listen"},
 		{"--fence sometimes", "--fence"},
 		{"--no-such-flag", "--no-such-flag"},
 		{"extra", "extra"},

@@ -103,15 +103,10 @@ const (
 // was booted since or its wall clock is far ahead. The transaction is a writing
 // one; what load returns is true once that has committed.
 func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, err error) {
-	row, err := tx.one(ctx, selectClock)
+	stored, seen, err := readClock(ctx, tx)
 	if err != nil {
 		return a, now, err
 	}
-	stored := anchor{
-		boot: text[string](row[0]), since: time.Duration(row[1].(int64)),
-		at: runstore.FromMicros(row[2].(int64)),
-	}
-	seen := runstore.FromMicros(row[3].(int64))
 	wall := c.host.Wall().UTC().Truncate(runstore.TimePrecision)
 	boot, since := c.host.Up()
 	fresh := anchor{boot: boot, since: since, at: wall}
@@ -132,6 +127,20 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 	}
 	_, err = tx.exec(ctx, updateClock, fresh.boot, int64(fresh.since), fresh.at.UnixMicro(), fresh.at.UnixMicro())
 	return fresh, fresh.at, err
+}
+
+// readClock returns the clock of the database as it is, and the latest time that
+// was written there.
+func readClock(ctx context.Context, c *conn) (a anchor, seen time.Time, err error) {
+	row, err := c.one(ctx, selectClock)
+	if err != nil {
+		return a, seen, err
+	}
+	a = anchor{
+		boot: text[string](row[0]), since: time.Duration(row[1].(int64)),
+		at: runstore.FromMicros(row[2].(int64)),
+	}
+	return a, runstore.FromMicros(row[3].(int64)), nil
 }
 
 // systemClock reads the clocks of this host.

@@ -39,7 +39,7 @@ func unknown(cause error) error     { return &fault{runstore.ErrUnknownOutcome, 
 // nothing was applied.
 func kindOf(err error) error {
 	switch code(err) {
-	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY:
+	case sqlite3.SQLITE_NOTADB:
 		return runstore.ErrInvalid
 	case sqlite3.SQLITE_TOOBIG:
 		return runstore.ErrTooLarge

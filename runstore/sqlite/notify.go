@@ -66,7 +66,7 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 		s.wakers.remove(ch)
 		return nil, opError("wakeups", "", unavailable(err))
 	}
-	go s.watch(ctx, c, ch)
+	s.watching.Go(func() { s.watch(ctx, c, ch) })
 	return ch, nil
 }
 

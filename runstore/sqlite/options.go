@@ -42,6 +42,9 @@ type Options struct {
 	Readers int
 	// MustExist refuses a file that is not there instead of creating it.
 	MustExist bool
+	// ReadOnly opens a store that is there to look into it: nothing is created,
+	// migrated or set, no epoch is raised, and every write is ErrUnsupported.
+	ReadOnly bool
 	// Clock is the host's, for tests that move it.
 	Clock HostClock
 }
@@ -63,6 +66,7 @@ func (o *Options) withDefaults() (Options, error) {
 	if opts.Clock == nil {
 		opts.Clock = newSystemClock()
 	}
+	opts.MustExist = opts.MustExist || opts.ReadOnly
 	var problems []error
 	if opts.Synchronous != Full && opts.Synchronous != Normal {
 		problems = append(problems, badOption("synchronous", "%q is neither FULL nor NORMAL", opts.Synchronous))

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ type Store struct {
 	*core
 	closeOnce sync.Once
 	closed    chan struct{}
+	watching  sync.WaitGroup // the goroutines of Wakeups
 }
 
 // core is what handles of one opening share: the connections and what goes with
@@ -117,6 +119,9 @@ func (s *core) prepare(ctx context.Context, c *conn) error {
 	if err := checkVersion(s.version); err != nil {
 		return err
 	}
+	if s.opts.ReadOnly {
+		return s.look(ctx, c)
+	}
 	if err := migrate(ctx, c); err != nil {
 		return err
 	}
@@ -137,6 +142,24 @@ func (s *core) prepare(ctx context.Context, c *conn) error {
 	return nil
 }
 
+// look makes a database ready to be read as it is.
+func (s *core) look(ctx context.Context, c *conn) error {
+	known := len(migrations())
+	return patiently(ctx, func() error {
+		version, err := identify(ctx, c, known)
+		if err != nil {
+			return err
+		}
+		if version != known {
+			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+				"version %d of the database is older than this program's %d; open it for writing once", version, known)}
+		}
+		a, _, err := readClock(ctx, c)
+		s.clock.set(a)
+		return err
+	})
+}
+
 // settle sets clock and epoch at opening, within one transaction.
 func (s *core) settle(ctx context.Context, c *conn) error {
 	a, now, err := s.clock.load(ctx, c)
@@ -147,6 +170,11 @@ func (s *core) settle(ctx context.Context, c *conn) error {
 	if err := s.witness.compare(ctx, c, now); err != nil {
 		return err
 	}
+	// A write, so that a database which cannot be written is refused now and not at
+	// the first commit.
+	if _, err := c.exec(ctx, noteOpening, now.UnixMicro()); err != nil {
+		return err
+	}
 	row, err := c.one(ctx, selectProgress)
 	if err != nil {
 		return err
@@ -155,11 +183,14 @@ func (s *core) settle(ctx context.Context, c *conn) error {
 	return nil
 }
 
+const noteOpening = `UPDATE store SET clock_seen = max(clock_seen, ?)`
+
 // Close implements runstore.RunStore.
 func (s *Store) Close() error {
 	var err error
 	s.closeOnce.Do(func() {
 		close(s.closed)
+		s.watching.Wait() // the last connection to close folds the log into the file
 		if s.handles.Add(-1) > 0 {
 			return
 		}
@@ -265,7 +296,7 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 		now, behind = s.clock.now()
 		return nil
 	})
-	if err != nil || !behind {
+	if err != nil || !behind || s.opts.ReadOnly {
 		return now, err
 	}
 	return write(ctx, s, "now", "", nil, func(tx *tx) (time.Time, error) { return tx.now, nil })

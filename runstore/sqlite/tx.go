@@ -90,6 +90,8 @@ func (s *core) committed(tx *tx) {
 	s.wakers.wake()
 }
 
+var errReadOnly = &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened to be read only"}
+
 // write runs f as one operation of the next group. f may run again in another
 // transaction; its result is read only once the transaction is durable, so a
 // caller that has given up never shares memory with it.
@@ -100,6 +102,9 @@ func write[T any](ctx context.Context, s *Store, op string, id runstore.RunID, i
 	}
 	if err := s.begin(ctx); err != nil {
 		return zero, opError(op, id, err)
+	}
+	if s.opts.ReadOnly {
+		return zero, opError(op, id, errReadOnly)
 	}
 	err := s.writer.do(ctx, func(tx *tx) (err error) {
 		result, err = f(tx)

@@ -22,20 +22,28 @@ func init() {
 	})
 }
 
-// ParseURL reads sqlite:FILE?synchronous=normal&group=1&readers=8&create=no. The keys
-// are those of [Options].
+// ParseURL reads sqlite:FILE?synchronous=normal&group=1&readers=8&create=no&readonly=yes. The
+// keys are those of [Options].
 func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
-	if err := u.Known("synchronous", "group", "readers", "create"); err != nil {
+	if err := u.Known("synchronous", "group", "readers", "create", "readonly"); err != nil {
 		return "", nil, err
 	}
 	path = strings.TrimPrefix(u.Address, "//")
 	opts = &Options{Synchronous: Synchronous(strings.ToUpper(u.Params.Get("synchronous")))}
-	switch create := u.Params.Get("create"); create {
-	case "", "yes":
-	case "no":
-		opts.MustExist = true
-	default:
-		return "", nil, badOption("create", "%q is neither yes nor no", create)
+	for key, yes := range map[string]func(bool){
+		"create":   func(yes bool) { opts.MustExist = !yes },
+		"readonly": func(yes bool) { opts.ReadOnly = yes },
+	} {
+		switch v := u.Params.Get(key); v {
+		case "":
+		case "yes", "no":
+			yes(v == "yes")
+		default:
+			return "", nil, badOption(key, "%q is neither yes nor no", v)
+		}
+	}
+	if opts.ReadOnly && u.Params.Get("create") == "yes" {
+		return "", nil, badOption("create", "yes does not go with readonly=yes")
 	}
 	for key, field := range map[string]*int{"group": &opts.MaxGroup, "readers": &opts.Readers} {
 		if !u.Params.Has(key) {

@@ -69,7 +69,7 @@ func (w *witness) write(p progress) {
 	}
 	w.last, w.known = time.Now(), p
 	if w.file == nil {
-		file, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE, 0o600)
+		file, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE, 0o644) // as the database is
 		if err != nil {
 			return
 		}
