@@ -16,6 +16,7 @@ func errorCases() []Case {
 		{Guarantee: "I11", Name: "every-method-tells-of-a-missing-run", Run: missingRun},
 		{Guarantee: "I11", Name: "a-closed-store-answers-nothing-else", Run: closedStore},
 		{Guarantee: "I11", Name: "closing-amid-commits-leaves-definite-outcomes", Run: closeAmid},
+		{Guarantee: "I11", Name: "reads-may-be-given-up-at-any-moment", Run: cancelledReads},
 		{Guarantee: "I11", Name: "handles-come-and-go-unnoticed", Run: handlesComeAndGo},
 		{Guarantee: "I11", Name: "a-refused-batch-leaves-nothing-under-load", Run: refusedUnderLoad},
 		{Guarantee: "I11", Name: "an-ended-context-writes-nothing", Run: endedContext},

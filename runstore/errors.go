@@ -58,6 +58,9 @@ func KindOf(err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, ErrUnknownOutcome) { // whatever else was met on the way
+		return ErrUnknownOutcome
+	}
 	for _, kind := range Kinds() {
 		if errors.Is(err, kind) {
 			return kind

@@ -3,6 +3,7 @@ package tape
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -19,10 +20,19 @@ const (
 // does. The step must be recognisable by the store (a batch id, a grant id) or
 // change nothing, so that a repeat of one that was applied gets the first result.
 // Every other error is definite and goes to the caller at once: whether to send
-// again what was surely not applied is for the caller to say.
+// again what was surely not applied is for the caller to say. But a repeat that the
+// store did not get to judge says nothing of the step before it: then the outcome
+// stays unknown.
 func retry[R any](ctx context.Context, step func() (R, error)) (R, error) {
+	var lost error
 	for n := 0; ; n++ {
 		result, err := step()
+		switch kind := runstore.KindOf(err); {
+		case kind == runstore.ErrUnknownOutcome:
+			lost = err
+		case lost != nil && (kind == runstore.ErrUnavailable || kind == runstore.ErrClosed):
+			return result, &runstore.OpError{Op: "repeat", Err: runstore.ErrUnknownOutcome, Cause: fmt.Errorf("%w; the repeat: %w", lost, err)}
+		}
 		if err == nil || runstore.OutcomeOf(err) != runstore.Unknown || n == maxRepeats || ctx.Err() != nil {
 			return result, err
 		}

@@ -72,14 +72,15 @@ func (c *clock) read(a anchor, wall time.Time) time.Time {
 }
 
 // refresh takes over the anchor that the database has, when another handle has
-// set it since. It is of this boot, as long as this process lives.
+// set it since. It is of this boot, as long as this process lives. An anchor only
+// moves forward: one that is behind comes from a snapshot that was taken earlier.
 func (c *clock) refresh(since, at int64) {
+	boot, _ := c.host.Up()
+	a := anchor{boot: boot, since: time.Duration(since), at: runstore.FromMicros(at)}
 	c.mu.Lock()
-	same := int64(c.anchor.since) == since && runstore.Micros(c.anchor.at) == at
-	c.mu.Unlock()
-	if !same {
-		boot, _ := c.host.Up()
-		c.set(anchor{boot: boot, since: time.Duration(since), at: runstore.FromMicros(at)})
+	defer c.mu.Unlock()
+	if boot != "" && a.at.Add(-a.since).After(c.anchor.at.Add(-c.anchor.since)) {
+		c.anchor = a
 	}
 }
 
@@ -95,6 +96,7 @@ func (c *clock) set(a anchor) {
 const (
 	selectClock = `SELECT clock_boot, clock_since, clock_at, clock_seen FROM store`
 	updateClock = `UPDATE store SET clock_boot = ?, clock_since = ?, clock_at = ?, clock_seen = max(clock_seen, ?)`
+	lastTime    = `SELECT time FROM events ORDER BY pos DESC LIMIT 1`
 	// extendLeases gives every live holder the time by which the clock steps.
 	extendLeases = `UPDATE runs SET expires = expires + ? WHERE grant_state = 1 AND expires > ?`
 )
@@ -112,6 +114,13 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 	fresh := anchor{boot: boot, since: since, at: wall}
 	if boot == "" || boot != stored.boot {
 		// Another boot: only the wall clock can tell how long the host was down.
+		last, err := tx.one(ctx, lastTime) // appends do not move what was seen
+		if err != nil {
+			return a, now, err
+		}
+		if last != nil && runstore.FromMicros(last[0].(int64)).After(seen) {
+			seen = runstore.FromMicros(last[0].(int64))
+		}
 		if seen.After(fresh.at) {
 			fresh.at = seen
 		}

@@ -1,5 +1,7 @@
 package sqlite
 
+import "context"
+
 // CheckVersion is checkVersion.
 func CheckVersion(v string) error { return checkVersion(v) }
 
@@ -18,4 +20,15 @@ func Scans() map[string]int {
 		selectHead: 1, selectFeed: 2, selectEvents: 2, recordsFrom: 6, recordOfKey: 2,
 		extend + fenced: 8, lookUp: 1, renew: 6,
 	}
+}
+
+// JournalMode returns the journal mode of the database.
+func JournalMode(ctx context.Context, s *Store) string {
+	c := s.takeWriter()
+	defer s.giveWriter(c)
+	row, err := c.one(ctx, "PRAGMA journal_mode")
+	if err != nil {
+		return err.Error()
+	}
+	return row[0].(string)
 }

@@ -77,12 +77,16 @@ func migrate(ctx context.Context, c *conn) error {
 		version, err = identify(ctx, c, len(steps))
 		return err
 	})
-	if err != nil || version == len(steps) {
+	if err != nil {
 		return err
 	}
-	// The mode is a property of the file and cannot change in a transaction.
+	// The mode is a property of the file and cannot change in a transaction. A copy
+	// made by VACUUM INTO has lost it.
 	if err := patiently(ctx, func() error { return c.script(ctx, "PRAGMA journal_mode = WAL") }); err != nil {
 		return err
+	}
+	if version == len(steps) {
+		return nil
 	}
 	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err

@@ -109,6 +109,10 @@ func checkPath(path string, mustExist bool) (string, error) {
 	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
 		return "", badOption(field, "there is no directory %s", filepath.Dir(path))
 	}
+	// The witness stands beside the file, whatever name the file was opened by.
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		abs = real
+	}
 	return abs, nil
 }
 

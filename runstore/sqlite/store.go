@@ -31,7 +31,8 @@ type core struct {
 	witness *witness // nil for a database in memory
 	wakers  wakers
 	handles atomic.Int32
-	heads   heads // of whoever leads the writer
+	heads   heads // of whoever leads the writer, as trims is
+	trims   int   // looks at the log's size that were due
 
 	progressMu sync.Mutex
 	progress   progress // what the witness is told
@@ -65,7 +66,19 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 // Another returns another handle on the same connections, closed on its own. A
 // database in memory has no other way to be opened twice; a file is better opened
 // again, which shares nothing.
-func (s *Store) Another() *Store { return s.handle() }
+//
+// Of a store whose handles were all closed it returns a closed handle.
+func (s *Store) Another() *Store {
+	for {
+		n := s.handles.Load()
+		if n == 0 {
+			return s // closed, as every handle is
+		}
+		if s.handles.CompareAndSwap(n, n+1) {
+			return &Store{core: s.core, closed: make(chan struct{})}
+		}
+	}
+}
 
 func (s *core) handle() *Store {
 	s.handles.Add(1)
@@ -196,7 +209,7 @@ func (s *Store) Close() error {
 		}
 		s.writer.close()
 		err = s.closeConnections()
-		s.witness.close()
+		s.witness.close(s.progress)
 	})
 	return err
 }
@@ -261,7 +274,9 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 }
 
 func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (err error) {
-	if _, err := c.exec(ctx, "BEGIN"); err != nil {
+	// Of its own context, as the COMMIT below: when one ends in the moment in which
+	// BEGIN succeeds, the driver reports an error, and the transaction would stay.
+	if _, err := c.exec(context.Background(), "BEGIN"); err != nil {
 		return err
 	}
 	// The snapshot is taken at the first read. That meets a lock when another

@@ -80,10 +80,15 @@ func (w *witness) write(p progress) {
 	_, _ = w.file.WriteAt([]byte(line), 0)
 }
 
-func (w *witness) close() {
+// close writes down the last appends, which the pace may have kept back.
+func (w *witness) close(p progress) {
 	if w == nil {
 		return
 	}
+	w.mu.Lock()
+	w.last = time.Time{}
+	w.mu.Unlock()
+	w.write(p)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file != nil {

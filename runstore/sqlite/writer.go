@@ -3,9 +3,12 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -58,8 +61,8 @@ func newWriter(s *core, maxGroup int) *writer {
 }
 
 // do runs apply in a transaction and returns when it is durable. A context that
-// ends before the transaction began leaves nothing behind; one that ends while
-// another caller runs it leaves its outcome unknown.
+// ends before the transaction began leaves nothing behind; once it has begun, its
+// result is waited for.
 func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
 	op := &operation{ctx: ctx, apply: apply, turn: make(chan struct{}, 1)}
 	leads, err := w.enqueue(op)
@@ -80,12 +83,11 @@ func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
 			w.withdraw(op)
 			return unavailable(ctx.Err())
 		}
-		select {
-		case <-op.turn: // both happened at once: the result is known after all
-			return op.err
-		default:
-			return unknown(ctx.Err())
-		}
+		// It is being applied from the caller's own slices, so the caller must not
+		// have them back yet. The lock is taken: only the disk is between the
+		// transaction and its end, and then the outcome is known.
+		<-op.turn
+		return op.err
 	}
 	w.group(op)
 	return op.err
@@ -103,11 +105,14 @@ func (w *writer) enqueue(op *operation) (leads bool, err error) {
 	return leads, nil
 }
 
-// withdraw hands the lead on if it came in the moment in which op's caller gave
-// up.
+// withdraw takes an operation out of the queue whose caller gave up, and hands the
+// lead on if it came in that moment.
 func (w *writer) withdraw(op *operation) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if i := slices.Index(w.queue, op); i >= 0 { // it may hold megabytes
+		w.queue = slices.Delete(w.queue, i, i+1)
+	}
 	if op.leads {
 		w.handOn()
 	}
@@ -265,6 +270,7 @@ func (w *writer) run(tx *tx, group []*operation) error {
 		return err
 	}
 	w.store.committed(tx)
+	w.store.trimLog(tx.c)
 	return nil
 }
 
@@ -288,6 +294,9 @@ func (w *writer) commit(c *conn) error {
 func (w *writer) rollback(c *conn) error {
 	clear(w.store.heads) // what they remember was not committed
 	_, err := c.exec(context.Background(), "ROLLBACK")
+	if code(err) == sqlite3.SQLITE_ERROR {
+		return nil // SQLite has rolled back by itself, as it does when the disk is full
+	}
 	return err
 }
 
