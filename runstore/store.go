@@ -30,7 +30,10 @@ type RunStore interface {
 	// AcquireLease grants the run's lease iff it is free, released or expired on
 	// the store clock, or the request preempts. Each grant's token is the run's
 	// last token plus 1 (I2). TTL counts from the commit, on the store clock.
-	// A repeat that finds its own grant still current returns it again.
+	// A repeat that finds its own grant still current returns it again, and one
+	// that finds it ended last is ErrFenced. Once the lease was granted to somebody
+	// else, a repeat is a request like any other, its writes included: where that
+	// matters, guard them (a version, the next seq).
 	//
 	// Errors: ErrNotFound; ErrLeaseHeld (as *LeaseHeldError, with the holder and
 	// the remaining time); ErrConflict when a guard of the request does not hold;

@@ -121,7 +121,7 @@ func harnessFor(cmd *cobra.Command, url string) (h conformance.Harness, done fun
 			return engines.SQLiteInMemory(*opts), none, nil
 		}
 		if info, err := os.Stat(path); path == "" || err == nil && !info.Mode().IsRegular() {
-			return h, nil, fmt.Errorf("--store: %q is no file; write sqlite:FILE or sqlite::memory:", path)
+			return h, nil, fmt.Errorf("--store: %q is no file; write sqlite::memory: or sqlite:FILE", path)
 		}
 		base, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".conformance-")
 		if err != nil {

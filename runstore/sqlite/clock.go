@@ -153,14 +153,17 @@ func readClock(ctx context.Context, c *conn) (a anchor, seen time.Time, err erro
 }
 
 // systemClock reads the clocks of this host.
-type systemClock struct{ boot string }
+type systemClock struct {
+	boot  string
+	shift time.Duration
+}
 
 func newSystemClock() systemClock {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return systemClock{}
 	}
-	return systemClock{boot: strings.TrimSpace(string(id))}
+	return systemClock{boot: strings.TrimSpace(string(id)), shift: bootShift()}
 }
 
 // Wall implements HostClock.
