@@ -1,0 +1,169 @@
+package emulators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const enginePostgres = "postgres"
+
+// minPostgres is the oldest major version that is used: it is the first that can
+// drop a database with its sessions, and older ones are out of support.
+const minPostgres = 13
+
+// PostgresOptions adjusts a server; nil means the defaults.
+type PostgresOptions struct {
+	// Durable makes a commit wait for the disk, as a server does by default. It is
+	// for benchmarks and for tests of what survives a power cut; without it a
+	// commit survives the end of the server, but not of the machine.
+	Durable bool
+	// Settings are further server settings, by name. A server that is not ours must
+	// have them already.
+	Settings map[string]string
+	// Dir keeps the data there, for the next start to find. Empty means a temporary
+	// directory, which Close removes.
+	Dir string
+}
+
+// PostgresServer is a running PostgreSQL server. Its methods may be called
+// concurrently.
+type PostgresServer struct {
+	engine Engine
+	url    *url.URL
+	// local is the private server; nil when the server is not ours.
+	local     *localPostgres
+	container ContainerServer
+
+	databases databases
+	templates templates
+	closing   sync.Once
+	closed    error
+}
+
+// Postgres starts a PostgreSQL server, or finds the one that the environment
+// names: EMULATORS_POSTGRES_URL, else the programs of this machine, else a
+// container; EMULATORS_POSTGRES or EMULATORS force one of these. A server that is
+// started is private: it listens on the loopback interface and on a socket in its
+// own directory, trusts whoever connects, and ends with this process.
+//
+// The programs are looked for in the directory EMULATORS_POSTGRES_BIN if it is
+// set, else where pg_config says, on the search path, and in the directories of
+// the distributions' packages.
+//
+// Errors: ErrMissing when there is none to be had. ctx bounds the start only.
+func Postgres(ctx context.Context, opts *PostgresOptions) (*PostgresServer, error) {
+	return postgresOn(ctx, thisMachine(), opts)
+}
+
+func postgresOn(ctx context.Context, m *machine, opts *PostgresOptions) (*PostgresServer, error) {
+	if opts == nil {
+		opts = &PostgresOptions{}
+	}
+	tier, how, err := m.postgresTier(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("emulators: postgres: %w", err)
+	}
+	var s *PostgresServer
+	switch tier {
+	case TierService:
+		s, err = postgresService(ctx, how.url, opts)
+	case TierContainer:
+		s, err = postgresContainer(ctx, how.container, opts)
+	default:
+		s, err = postgresLocal(ctx, how.bin, opts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("emulators: postgres (%s): %w", tier, err)
+	}
+	return s, nil
+}
+
+// postgresService uses a server that somebody else runs.
+func postgresService(ctx context.Context, address string, opts *PostgresOptions) (*PostgresServer, error) {
+	if opts.Dir != "" {
+		return nil, errors.New("a server that is not ours cannot keep its data in " + opts.Dir)
+	}
+	u, err := parsePostgresURL(address)
+	if err != nil {
+		return nil, err
+	}
+	s := &PostgresServer{engine: Engine{Name: enginePostgres, Tier: TierService}, url: u}
+	if err := s.admin(ctx, func(c *pgx.Conn) error {
+		if s.engine.Version, err = postgresVersion(ctx, c); err != nil {
+			return err
+		}
+		return checkSettings(ctx, c, opts)
+	}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// postgresContainer has a container started.
+func postgresContainer(ctx context.Context, start containerStart, opts *PostgresOptions) (*PostgresServer, error) {
+	container, err := start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := postgresService(ctx, container.URL(), opts)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", container.Image(), err), container.Close())
+	}
+	s.engine.Tier, s.container = TierContainer, container
+	return s, nil
+}
+
+// parsePostgresURL reads the address of a server. The other form of a connection
+// string, with spaces, is refused: another database cannot be put into it safely.
+func parsePostgresURL(address string) (*url.URL, error) {
+	u, err := url.Parse(address)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return nil, errors.New("the address of the server must have the form postgres://user@host:port/database")
+	}
+	if _, err := pgx.ParseConfig(address); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// Engine says what runs here.
+func (s *PostgresServer) Engine() Engine { return s.engine }
+
+// URL is the address of the maintenance database, over TCP.
+func (s *PostgresServer) URL() string { return s.url.String() }
+
+// Address is the server's host and port, for proxies.
+func (s *PostgresServer) Address() string {
+	config, err := pgx.ParseConfig(s.URL())
+	if err != nil { // it was checked at the start
+		return s.url.Host
+	}
+	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+}
+
+// databaseURL is the address of a database of the server.
+func (s *PostgresServer) databaseURL(name string) string {
+	u := *s.url
+	query := u.Query()
+	query.Del("dbname") // it would win
+	u.RawQuery = query.Encode()
+	u.Path, u.RawPath = "/"+name, ""
+	return u.String()
+}
+
+// admin runs f on a connection to the maintenance database.
+func (s *PostgresServer) admin(ctx context.Context, f func(c *pgx.Conn) error) error {
+	c, err := pgx.Connect(ctx, s.URL())
+	if err != nil {
+		return err
+	}
+	err = f(c)
+	return errors.Join(err, closeConn(ctx, c))
+}

@@ -1,0 +1,155 @@
+package emulators
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Database is a database that NewDatabase made.
+type Database struct {
+	Name string
+	URL  string
+
+	server *PostgresServer
+}
+
+// databases is what a server was asked to make.
+type databases struct {
+	mu   sync.Mutex
+	made map[string]bool
+	// copying admits one copy of a template at a time.
+	copying map[string]chan struct{}
+}
+
+// NewDatabase makes a database with a name of its own: a copy of the template, as
+// Template names it, or an empty one. The caller drops it, or leaves that to Close.
+func (s *PostgresServer) NewDatabase(ctx context.Context, template string) (Database, error) {
+	name, err := s.createDatabase(ctx, template)
+	if err != nil {
+		return Database{}, fmt.Errorf("emulators: postgres: new database: %w", err)
+	}
+	return Database{Name: name, URL: s.databaseURL(name), server: s}, nil
+}
+
+// Drop removes the database and ends the sessions in it. Dropping one that is gone
+// does nothing.
+func (d Database) Drop(ctx context.Context) error {
+	if err := d.server.dropDatabase(ctx, d.Name); err != nil {
+		return fmt.Errorf("emulators: postgres: drop database: %w", err)
+	}
+	return nil
+}
+
+// createDatabase makes a database under a new name.
+func (s *PostgresServer) createDatabase(ctx context.Context, template string) (string, error) {
+	if template == "" {
+		template = "template0" // the one that nobody can have changed or be connected to
+	}
+	leave, err := s.databases.enter(ctx, template)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	name := "tapestore_" + strings.ToLower(rand.Text()[:16])
+	statement := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template)
+	s.databases.note(name) // also when the reply gets lost
+	return name, s.admin(ctx, func(c *pgx.Conn) error {
+		for {
+			_, err := c.Exec(ctx, statement)
+			if code(err) != "55006" { // object_in_use: somebody is connected to the template
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return errors.Join(ctx.Err(), err)
+			case <-time.After(10 * time.Millisecond): // the server has waited for longer
+			}
+		}
+	})
+}
+
+func (s *PostgresServer) dropDatabase(ctx context.Context, name string) error {
+	err := s.admin(ctx, func(c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)")
+		return err
+	})
+	if err == nil {
+		s.databases.forget(name)
+	}
+	return err
+}
+
+// dropAll removes what is left of the databases that were made here.
+func (s *PostgresServer) dropAll() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var failed []error
+	for _, name := range s.databases.left() {
+		failed = append(failed, s.dropDatabase(ctx, name))
+	}
+	return errors.Join(failed...)
+}
+
+// enter waits until nobody else copies the template.
+func (d *databases) enter(ctx context.Context, template string) (leave func(), err error) {
+	d.mu.Lock()
+	if d.copying == nil {
+		d.copying = map[string]chan struct{}{}
+	}
+	turn := d.copying[template]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		d.copying[template] = turn
+	}
+	d.mu.Unlock()
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (d *databases) note(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.made == nil {
+		d.made = map[string]bool{}
+	}
+	d.made[name] = true
+}
+
+func (d *databases) forget(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.made, name)
+}
+
+func (d *databases) left() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var names []string
+	for name := range d.made {
+		names = append(names, name)
+	}
+	return names
+}
+
+// quote makes a name safe to stand in a statement.
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+
+// code is the SQLSTATE of an error of the server, or "".
+func code(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}

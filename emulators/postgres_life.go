@@ -1,0 +1,227 @@
+package emulators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// ours returns the private server, locked, or says why there is none.
+func (s *PostgresServer) ours(op string) (*localPostgres, error) {
+	if s.local == nil {
+		return nil, fmt.Errorf("emulators: postgres: %s: %w: it is a %s", op, ErrNotOurs, s.engine.Tier)
+	}
+	s.local.mu.Lock()
+	if s.local.closed {
+		s.local.mu.Unlock()
+		return nil, fmt.Errorf("emulators: postgres: %s: the server is closed", op)
+	}
+	return s.local, nil
+}
+
+// Kill ends the server as a crash does: the server and all its children get
+// SIGKILL in the middle of what they do. When it returns they are gone, and so are
+// their hold on the port and on the directory. Killing a server that is down does
+// nothing.
+func (s *PostgresServer) Kill() error {
+	l, err := s.ours("kill")
+	if err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	return l.kill()
+}
+
+// Restart starts the server again, on the same data and port, and returns when a
+// query answers, recovery included. If the server runs it is shut down first,
+// cleanly. After an error the server is down, and Restart may be called again.
+func (s *PostgresServer) Restart(ctx context.Context) error {
+	l, err := s.ours("restart")
+	if err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	if err := l.stop(signalFast); err != nil {
+		return fmt.Errorf("emulators: postgres: restart: %w", err)
+	}
+	if _, err := l.start(ctx); err != nil {
+		return fmt.Errorf("emulators: postgres: restart: %w", err)
+	}
+	return nil
+}
+
+// Freeze stops the server and all its children where they are, with their
+// connections open: to clients the server hangs, and new connections are taken by
+// the system but not answered. Thaw lets it go on.
+func (s *PostgresServer) Freeze() error {
+	l, err := s.ours("freeze")
+	if err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	if err := l.freeze(); err != nil {
+		return fmt.Errorf("emulators: postgres: freeze: %w", err)
+	}
+	return nil
+}
+
+// Thaw lets a frozen server go on.
+func (s *PostgresServer) Thaw() error {
+	l, err := s.ours("thaw")
+	if err != nil {
+		return err
+	}
+	defer l.mu.Unlock()
+	return l.thaw()
+}
+
+// Close ends the server and removes its directory, unless PostgresOptions named
+// one. A server that is not ours stays, without the databases that were made in
+// it. Closing again does nothing.
+func (s *PostgresServer) Close() error {
+	s.closing.Do(func() {
+		switch {
+		case s.local != nil:
+			s.closed = s.local.close()
+		case s.container != nil:
+			s.closed = s.container.Close()
+		default:
+			s.closed = s.dropAll()
+		}
+	})
+	return s.closed
+}
+
+// kill ends all processes of the server. The caller holds mu.
+func (l *localPostgres) kill() error {
+	l.frozen.stop()
+	l.frozen = nil
+	children := processesIn(l.data) // some systems don't find them without the server
+	if l.proc != nil {
+		if err := l.proc.kill(); err != nil {
+			return err
+		}
+		l.proc = nil
+	}
+	return errors.Join(signalAll(children, os.Kill), l.clearDead())
+}
+
+// clearDead removes what dead processes of the server left in its directory. The
+// directory is locked by us, so whoever still runs there has lost its owner.
+func (l *localPostgres) clearDead() error {
+	if err := endProcessesIn(l.data); err != nil {
+		return err
+	}
+	if !findsAllProcesses {
+		return nil
+	}
+	// The file names a process; the number may be another's by now, and the server
+	// would then refuse to start.
+	if err := os.Remove(filepath.Join(l.data, "postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// endProcessesIn kills the processes of a data directory until none is left.
+func endProcessesIn(data string) error {
+	return await(stopBound, func() (bool, error) {
+		pids := processesIn(data)
+		return len(pids) == 0, signalAll(pids, os.Kill)
+	})
+}
+
+// stop shuts the server down by a signal, or kills it if that takes too long. The
+// caller holds mu.
+func (l *localPostgres) stop(signal os.Signal) error {
+	if l.proc == nil {
+		return nil
+	}
+	if err := errors.Join(l.thaw(), l.proc.signal(signal)); err != nil {
+		return err
+	}
+	bound := time.NewTimer(stopBound)
+	defer bound.Stop()
+	select {
+	case <-l.proc.done:
+	case <-bound.C:
+	}
+	return l.kill()
+}
+
+// freeze stops all processes of the server. The caller holds mu.
+func (l *localPostgres) freeze() error {
+	if !canFreeze {
+		return fmt.Errorf("processes cannot be stopped here: %w", errors.ErrUnsupported)
+	}
+	if l.proc == nil || l.proc.ended() {
+		return errors.New("the server is down")
+	}
+	if l.frozen != nil {
+		return nil
+	}
+	// The server first: then it starts no more children.
+	if err := l.proc.signal(signalStop); err != nil {
+		return err
+	}
+	var pids []int
+	err := await(stopBound, func() (bool, error) {
+		pids = processesIn(l.data)
+		if err := signalAll(pids, signalStop); err != nil {
+			return false, err
+		}
+		for _, pid := range pids {
+			if !isStopped(pid) {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	// A stopped process gets no signal of our end: somebody must wake it for that.
+	if err == nil {
+		l.frozen, err = watchDeath("CONT", pids...)
+	}
+	if err != nil {
+		return errors.Join(err, signalAll(pids, signalContinue), l.proc.signal(signalContinue))
+	}
+	return nil
+}
+
+// thaw lets all processes of the server go on. The caller holds mu.
+func (l *localPostgres) thaw() error {
+	if l.frozen == nil {
+		return nil
+	}
+	l.frozen.stop()
+	l.frozen = nil
+	return errors.Join(signalAll(processesIn(l.data), signalContinue), l.proc.signal(signalContinue))
+}
+
+// close ends the server for good.
+func (l *localPostgres) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	signal := signalFast
+	if l.dir.temporary {
+		signal = signalImmediate // nobody needs the data
+	}
+	return errors.Join(l.stop(signal), l.dir.close())
+}
+
+// await polls until a condition holds, which on a healthy machine is soon.
+func await(bound time.Duration, holds func() (bool, error)) error {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for until := time.Now().Add(bound); ; <-ticker.C {
+		if yes, err := holds(); yes || err != nil {
+			return err
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("processes did not obey within %v", bound)
+		}
+	}
+}

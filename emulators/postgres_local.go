@@ -1,0 +1,241 @@
+package emulators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// postgresPrefix begins the name of each temporary directory of a server.
+const postgresPrefix = "tapestore-postgres-"
+
+// localPostgres is a private server. Its fields below mu may change.
+type localPostgres struct {
+	bin      string // directory of the programs
+	dir      *workDir
+	data     string // the server's own directory, inside dir
+	account  *account
+	port     int
+	settings map[string]string
+
+	mu     sync.Mutex
+	proc   *process
+	frozen *deathWatch
+	closed bool
+}
+
+// postgresLocal makes a server of this machine's programs and starts it.
+func postgresLocal(ctx context.Context, bin string, opts *PostgresOptions) (_ *PostgresServer, err error) {
+	l := &localPostgres{bin: bin}
+	if l.settings, err = localSettings(opts); err != nil {
+		return nil, err
+	}
+	if opts.Dir == "" {
+		sweepWorkDirs(postgresPrefix, func(dir string) error { return endProcessesIn(filepath.Join(dir, "data")) })
+		l.dir, err = newWorkDir(postgresPrefix)
+	} else {
+		l.dir, err = openWorkDir(opts.Dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	if err := l.prepare(ctx, opts); err != nil {
+		return nil, err
+	}
+	version, err := l.startAnywhere(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &PostgresServer{
+		engine: Engine{Name: enginePostgres, Version: version, Tier: TierLocal},
+		url:    l.url(),
+		local:  l,
+	}, nil
+}
+
+// localSettings are the settings of a private server.
+func localSettings(opts *PostgresOptions) (map[string]string, error) {
+	durable := "off"
+	if opts.Durable {
+		durable = "on"
+	}
+	settings := map[string]string{
+		"max_connections":   "500", // many tests at a time, each with pools
+		"shared_buffers":    "64MB",
+		"logging_collector": "off", // the log is what the server prints
+	}
+	for _, name := range durableSettings {
+		settings[name] = durable
+	}
+	for name, value := range opts.Settings {
+		name = strings.ToLower(name)
+		switch name {
+		case "port", "listen_addresses", "data_directory", "unix_socket_directories", "logging_collector":
+			return nil, fmt.Errorf("the setting %s cannot be chosen: this package sets it", name)
+		}
+		settings[name] = value
+	}
+	return settings, nil
+}
+
+// url is the address of the maintenance database.
+func (l *localPostgres) url() *url.URL {
+	return &url.URL{
+		Scheme:   "postgres",
+		User:     url.User("postgres"),
+		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(l.port)),
+		Path:     "/postgres",
+		RawQuery: "sslmode=disable",
+	}
+}
+
+// prepare fills the directory, unless an earlier start did.
+func (l *localPostgres) prepare(ctx context.Context, opts *PostgresOptions) error {
+	l.data = filepath.Join(l.dir.path, "data")
+	var err error
+	if info, statErr := os.Stat(l.data); statErr == nil {
+		if info.Mode().Perm()&0o077 != 0 && !isOurs(info) {
+			return fmt.Errorf("%s is no data directory of a server", l.data)
+		}
+		l.account = ownerOf(info)
+	} else if l.account, err = engineAccount("postgres", "nobody"); err != nil {
+		return err
+	}
+	if err := l.account.canReach(l.dir.path); err != nil {
+		return err
+	}
+	if err := l.account.canReach(l.bin); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(l.sockets(), 0o755); err != nil {
+		return err
+	}
+	if err := l.account.own(l.sockets()); err != nil {
+		return err
+	}
+	if _, err := os.Stat(l.data); err == nil {
+		return l.clearDead()
+	}
+	return l.initdb(ctx, opts.Durable)
+}
+
+// sockets is the directory of the server's Unix socket.
+func (l *localPostgres) sockets() string { return filepath.Join(l.dir.path, "run") }
+
+// initdb makes the data directory. It gets its name when it is complete, so that
+// a start that was cut short leaves no half of one behind.
+func (l *localPostgres) initdb(ctx context.Context, sync bool) error {
+	unfinished := l.data + ".new"
+	if err := os.RemoveAll(unfinished); err != nil {
+		return err
+	}
+	if err := os.Mkdir(unfinished, 0o700); err != nil {
+		return err
+	}
+	if err := l.account.own(unfinished); err != nil {
+		return err
+	}
+	args := []string{"-D", unfinished, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"}
+	if !sync {
+		args = append(args, "--no-sync")
+	}
+	log, err := os.Create(filepath.Join(l.dir.path, "initdb.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	proc, err := startProcess(l.command("initdb", unfinished, log, args...), whenOrphanedKill)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-proc.done:
+		proc.watch.stop()
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), proc.kill(), endProcessesIn(unfinished))
+	}
+	if proc.err != nil {
+		return fmt.Errorf("initdb: %w\n%s", proc.err, tail(log.Name(), 0))
+	}
+	return os.Rename(unfinished, l.data)
+}
+
+// command is a program of the server, in the directory dir and with its output in
+// log.
+func (l *localPostgres) command(program, dir string, log *os.File, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(l.bin, executableName(program)), args...)
+	cmd.Dir = dir
+	cmd.Stdout, cmd.Stderr = log, log
+	// A server must not depend on what its starter's environment holds.
+	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"}
+	for _, name := range []string{"PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SystemRoot", "TEMP", "TMPDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+	}
+	l.account.apply(cmd)
+	return cmd
+}
+
+// startAnywhere starts the server on a port that is free.
+func (l *localPostgres) startAnywhere(ctx context.Context) (version string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for range 20 {
+		if l.port, err = freePort(ctx); err != nil {
+			return "", err
+		}
+		version, err = l.start(ctx)
+		if !errors.Is(err, errPortTaken) { // between our look and the server's
+			break
+		}
+	}
+	return version, err
+}
+
+// freePort finds a port that nobody listens on. It is below those that systems
+// give to outgoing connections: one of these might take the port while the server
+// is down, and a client that dials it then might even reach itself.
+func freePort(ctx context.Context) (int, error) {
+	const lowest, highest = 15_000, 32_000
+	var listen net.ListenConfig
+	var err error
+	for range 100 {
+		port := lowest + rand.IntN(highest-lowest)
+		var l net.Listener
+		if l, err = listen.Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)
+}
+
+// arguments are the server's.
+func (l *localPostgres) arguments() []string {
+	args := []string{"-D", l.data, "-p", strconv.Itoa(l.port), "-c", "listen_addresses=127.0.0.1"}
+	sockets := l.sockets()
+	if len(sockets)+len("/.s.PGSQL.32000") > 103 { // a system's limit for such paths
+		sockets = ""
+	}
+	args = append(args, "-c", "unix_socket_directories="+sockets)
+	for _, name := range slices.Sorted(maps.Keys(l.settings)) {
+		args = append(args, "-c", name+"="+l.settings[name])
+	}
+	return args
+}

@@ -1,0 +1,53 @@
+package emulators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// durableSettings are those that Durable turns on, and that are off without it.
+var durableSettings = []string{"fsync", "synchronous_commit", "full_page_writes"}
+
+// checkSettings makes sure that a server which is not ours has the settings that
+// are asked for: we cannot give them to it, and must not go on without.
+func checkSettings(ctx context.Context, c *pgx.Conn, opts *PostgresOptions) error {
+	wanted := maps.Clone(opts.Settings)
+	if opts.Durable {
+		if wanted == nil {
+			wanted = map[string]string{}
+		}
+		for _, name := range durableSettings {
+			wanted[name] = "on"
+		}
+	}
+	var problems []error
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		var value *string
+		if err := c.QueryRow(ctx, "SELECT current_setting($1, true)", name).Scan(&value); err != nil {
+			return err
+		}
+		switch {
+		case value == nil:
+			problems = append(problems, fmt.Errorf("the server has no setting %s, and %q is needed", name, wanted[name]))
+		case !settingHolds(name, *value, wanted[name]):
+			problems = append(problems, fmt.Errorf("the server's %s is %q, and %q is needed", name, *value, wanted[name]))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// settingHolds compares a setting; one that lists libraries may list more.
+func settingHolds(name, value, wanted string) bool {
+	if !strings.HasSuffix(name, "_preload_libraries") {
+		return strings.EqualFold(value, wanted)
+	}
+	list := func(s string) []string { return strings.Fields(strings.ReplaceAll(s, ",", " ")) }
+	has := list(value)
+	return !slices.ContainsFunc(list(wanted), func(library string) bool { return !slices.Contains(has, library) })
+}

@@ -1,0 +1,45 @@
+package emulators
+
+import (
+	"context"
+)
+
+// shared is the server of this process; whoever holds turn may look and change it.
+var shared = struct {
+	turn     chan struct{}
+	postgres *PostgresServer
+}{turn: make(chan struct{}, 1)}
+
+// Shared returns the one server of this process, with default options, and starts
+// it at first use. It ends with the process, or by CloseShared. A failed start is
+// tried again by the next caller.
+func Shared(ctx context.Context) (*PostgresServer, error) {
+	select {
+	case shared.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-shared.turn }()
+	if shared.postgres != nil {
+		return shared.postgres, nil
+	}
+	s, err := Postgres(ctx, nil)
+	if err == nil {
+		shared.postgres = s
+	}
+	return s, err
+}
+
+// CloseShared ends the server of this process, if there is one: TestMain calls it
+// after the tests, a command at its end. A process that ends without it leaves a
+// temporary directory for the next start to sweep.
+func CloseShared() error {
+	shared.turn <- struct{}{}
+	defer func() { <-shared.turn }()
+	s := shared.postgres
+	shared.postgres = nil
+	if s == nil {
+		return nil
+	}
+	return s.Close()
+}

@@ -1,0 +1,119 @@
+package emulators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Bounds on what a healthy machine does in much less. They only keep a sick one
+// from hanging whoever gave no deadline.
+const (
+	startBound = 2 * time.Minute // recovery included
+	stopBound  = 20 * time.Second
+	tick       = 3 * time.Millisecond
+)
+
+var errPortTaken = errors.New("the port is taken")
+
+// start runs the server until a query answers. The caller holds mu.
+func (l *localPostgres) start(ctx context.Context) (version string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("no answer from the server within %v", startBound))
+	defer cancel()
+	log, err := os.OpenFile(l.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer log.Close() // the server has its own
+	said, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return "", err
+	}
+	proc, err := startProcess(l.command("postgres", l.data, log, l.arguments()...), whenOrphanedQuit)
+	if err != nil {
+		return "", err
+	}
+	l.proc = proc
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		if version, err = l.probe(ctx); err == nil {
+			return version, nil
+		}
+		select {
+		case <-proc.done:
+			text := tail(l.log(), said)
+			err := fmt.Errorf("the server ended while it started: %v\n%s", proc.err, text)
+			if strings.Contains(text, "could not bind IPv4 address") {
+				err = fmt.Errorf("%w: %w", errPortTaken, err)
+			}
+			return "", errors.Join(err, l.kill())
+		case <-ctx.Done():
+			return "", errors.Join(fmt.Errorf("%w (last: %w)\n%s", context.Cause(ctx), err, tail(l.log(), said)), l.kill())
+		case <-ticker.C:
+		}
+	}
+}
+
+// log is the file that the server prints to.
+func (l *localPostgres) log() string { return filepath.Join(l.dir.path, "postgres.log") }
+
+// probe tells whether a query answers, and that it is our server which does: on a
+// port that was taken, another one might.
+func (l *localPostgres) probe(ctx context.Context) (version string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, l.url().String())
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, closeConn(ctx, c)) }()
+	var data string
+	if err := c.QueryRow(ctx, "SELECT current_setting('data_directory')").Scan(&data); err != nil {
+		return "", err
+	}
+	if data != l.data {
+		return "", fmt.Errorf("the server on port %d works in %s, not in %s", l.port, data, l.data)
+	}
+	return postgresVersion(ctx, c)
+}
+
+// postgresVersion asks for the version, and refuses one that is too old.
+func postgresVersion(ctx context.Context, c *pgx.Conn) (string, error) {
+	var number int
+	var text string
+	err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')").Scan(&number, &text)
+	if err != nil {
+		return "", err
+	}
+	text, _, _ = strings.Cut(text, " ") // without the distribution's words
+	if number/10_000 < minPostgres {
+		return "", fmt.Errorf("postgres %s is too old: version %d or newer is needed", text, minPostgres)
+	}
+	return text, nil
+}
+
+// closeConn closes a connection also when ctx has ended.
+func closeConn(ctx context.Context, c *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return c.Close(ctx)
+}
+
+// tail is what a log says from an offset on, and not more than its last part.
+func tail(name string, from int64) string {
+	const most = 4096
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return err.Error()
+	}
+	text = text[min(from, int64(len(text))):]
+	return strings.TrimSpace(string(text[max(0, len(text)-most):]))
+}

@@ -1,0 +1,119 @@
+package emulators
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// templates are the template databases of a server, by the key of their makers.
+type templates struct {
+	mu   sync.Mutex
+	made map[string]*template
+}
+
+type template struct {
+	done chan struct{} // closed when it is made, or has failed
+	name string
+	err  error
+}
+
+// Template returns the name of a template database for NewDatabase, and makes it
+// if this server has none with the key: prepare fills an empty database, typically
+// with a schema, and closes its connections. Callers with the same key share one;
+// those that come while it is being made wait for it, and share a failure. After a
+// failure the next caller tries again.
+func (s *PostgresServer) Template(ctx context.Context, key string, prepare func(ctx context.Context, url string) error) (string, error) {
+	for {
+		s.templates.mu.Lock()
+		t := s.templates.made[key]
+		if t == nil {
+			t = &template{done: make(chan struct{})}
+			if s.templates.made == nil {
+				s.templates.made = map[string]*template{}
+			}
+			s.templates.made[key] = t
+			s.templates.mu.Unlock()
+			s.makeTemplate(ctx, key, t, prepare)
+		} else {
+			s.templates.mu.Unlock()
+		}
+		select {
+		case <-t.done:
+		case <-ctx.Done():
+			return "", fmt.Errorf("emulators: postgres: template %q: %w", key, ctx.Err())
+		}
+		// That its maker gave up is no reason for us to.
+		if gaveUp := errors.Is(t.err, context.Canceled) || errors.Is(t.err, context.DeadlineExceeded); gaveUp && ctx.Err() == nil {
+			continue
+		}
+		if t.err != nil {
+			return "", fmt.Errorf("emulators: postgres: template %q: %w", key, t.err)
+		}
+		return t.name, nil
+	}
+}
+
+// makeTemplate makes t and tells those who wait for it.
+func (s *PostgresServer) makeTemplate(ctx context.Context, key string, t *template, prepare func(ctx context.Context, url string) error) {
+	t.err = errors.New("prepare did not return: it ended its test, or panicked")
+	defer func() {
+		if t.err != nil {
+			s.templates.mu.Lock()
+			delete(s.templates.made, key)
+			s.templates.mu.Unlock()
+			if t.name != "" {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
+				defer cancel()
+				_ = s.dropDatabase(ctx, t.name) // Close tries again
+			}
+		}
+		close(t.done)
+	}()
+	t.name, t.err = s.prepareTemplate(ctx, prepare)
+}
+
+func (s *PostgresServer) prepareTemplate(ctx context.Context, prepare func(ctx context.Context, url string) error) (string, error) {
+	name, err := s.createDatabase(ctx, "")
+	if err != nil {
+		return name, err
+	}
+	if err := prepare(ctx, s.databaseURL(name)); err != nil {
+		return name, err
+	}
+	return name, s.admin(ctx, func(c *pgx.Conn) error {
+		// A template can be copied only while nobody is connected to it.
+		if _, err := c.Exec(ctx, "ALTER DATABASE "+quote(name)+" WITH ALLOW_CONNECTIONS false"); err != nil {
+			return err
+		}
+		return awaitNoSessions(ctx, c, name)
+	})
+}
+
+// awaitNoSessions waits until the last session in a database is gone: a closed
+// connection's outlives it by a moment.
+func awaitNoSessions(ctx context.Context, c *pgx.Conn, database string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("prepare left connections open"))
+	defer cancel()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		var sessions int
+		const query = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'"
+		if err := c.QueryRow(ctx, query, database).Scan(&sessions); err != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+		if sessions == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d sessions in the template: %w", sessions, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}

@@ -1,0 +1,67 @@
+//go:build unix && !linux
+
+package emulators
+
+import (
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// parentDeathSignal is what a process gets when its parent ends.
+type parentDeathSignal string
+
+const (
+	// whenOrphanedKill ends a process at once.
+	whenOrphanedKill parentDeathSignal = "KILL"
+	// whenOrphanedQuit ends a server with its children: for PostgreSQL it is the
+	// immediate shutdown.
+	whenOrphanedQuit parentDeathSignal = "QUIT"
+)
+
+// atStart has nothing to ask of these kernels.
+func (parentDeathSignal) atStart(*exec.Cmd) {}
+
+// afterStart sets a shell to watch.
+func (s parentDeathSignal) afterStart(pid int) (*deathWatch, error) {
+	return watchDeath(string(s), pid)
+}
+
+// findsAllProcesses: processesIn misses children without a server.
+const findsAllProcesses = false
+
+// processesIn lists the server whose command line names dir as its data directory,
+// and its children. Children that have outlived their server are not found.
+func processesIn(dir string) []int {
+	out, err := exec.Command("ps", "-axww", "-o", "pid=,ppid=,stat=,command=").Output()
+	if err != nil {
+		return nil
+	}
+	parents := map[int]int{}
+	var pids []int
+	server := 0
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || strings.HasPrefix(fields[2], "Z") {
+			continue
+		}
+		pid, _ := strconv.Atoi(fields[0])
+		parents[pid], _ = strconv.Atoi(fields[1])
+		if strings.Contains(line, "postgres") && strings.Contains(line, "-D "+dir+" ") {
+			server = pid
+			pids = append(pids, pid)
+		}
+	}
+	for pid, parent := range parents {
+		if server != 0 && parent == server {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// isStopped tells whether a process is stopped, or gone.
+func isStopped(pid int) bool {
+	out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+	return err != nil || strings.ContainsAny(string(out)[:min(1, len(out))], "TZ")
+}

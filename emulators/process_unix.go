@@ -1,0 +1,78 @@
+//go:build unix
+
+package emulators
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// The signals of a PostgreSQL server.
+var (
+	signalFast      os.Signal = syscall.SIGINT  // ends the sessions, then a clean shutdown
+	signalImmediate os.Signal = syscall.SIGQUIT // ends at once; recovers at the next start
+	signalStop      os.Signal = syscall.SIGSTOP
+	signalContinue  os.Signal = syscall.SIGCONT
+)
+
+// canFreeze: processes can be stopped here.
+const canFreeze = true
+
+func ownGroup(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+}
+
+// signalAll sends a signal to all these processes, as far as they are still there.
+func signalAll(pids []int, signal os.Signal) error {
+	var failed []error
+	for _, pid := range pids {
+		err := syscall.Kill(pid, signal.(syscall.Signal))
+		if err != nil && !errors.Is(err, syscall.ESRCH) {
+			failed = append(failed, os.NewSyscallError("kill "+strconv.Itoa(pid), err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// deathWatch is a shell that signals processes once this process has ended.
+type deathWatch struct {
+	cmd *exec.Cmd
+	end interface{ Close() error }
+}
+
+// watchDeath starts the shell. It reads from a pipe on which nothing ever comes,
+// and whose other end closes with us, however we end.
+func watchDeath(signal string, pids ...int) (*deathWatch, error) {
+	words := []string{"read nothing; kill -" + signal}
+	for _, pid := range pids {
+		words = append(words, strconv.Itoa(pid))
+	}
+	cmd := exec.Command("/bin/sh", "-c", strings.Join(words, " "))
+	ownGroup(cmd)
+	end, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &deathWatch{cmd: cmd, end: end}, nil
+}
+
+// stop ends the watch. It is called when the processes have ended, since their
+// numbers will belong to others.
+func (w *deathWatch) stop() {
+	if w == nil {
+		return
+	}
+	_ = w.cmd.Process.Kill()
+	_ = w.end.Close()
+	_ = w.cmd.Wait() // killed, as it says
+}

@@ -1,0 +1,106 @@
+//go:build unix
+
+package emulators
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// account is the user that an engine runs as; nil means our own.
+type account struct{ uid, gid uint32 }
+
+// engineAccount is who runs an engine that refuses root: the first of these users
+// that there is. It is nil when we are not root.
+func engineAccount(names ...string) (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range names {
+		found, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(found.Uid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		gid, err := strconv.ParseUint(found.Gid, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		return &account{uint32(uid), uint32(gid)}, nil
+	}
+	return nil, fmt.Errorf("running as root, and none of the users %v is there to run the server as", names)
+}
+
+// ownerOf is the account that a file belongs to; nil means our own.
+func ownerOf(info os.FileInfo) *account {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(stat.Uid) == os.Geteuid() {
+		return nil
+	}
+	return &account{stat.Uid, stat.Gid}
+}
+
+// isOurs tells whether a file belongs to our user.
+func isOurs(info os.FileInfo) bool { return ownerOf(info) == nil }
+
+// apply makes cmd run as the account.
+func (a *account) apply(cmd *exec.Cmd) {
+	if a == nil {
+		return
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
+}
+
+// own gives a file to the account.
+func (a *account) own(path string) error {
+	if a == nil {
+		return nil
+	}
+	return os.Chown(path, int(a.uid), int(a.gid))
+}
+
+// canReach tells why the account cannot get at a path: some directory on the way
+// is closed to it. It looks at the permissions for others only, which decide for
+// a user without groups.
+func (a *account) canReach(path string) error {
+	if a == nil {
+		return nil
+	}
+	for dir := path; ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return err
+		}
+		if owner := ownerOf(info); info.Mode()&0o001 == 0 && (owner == nil || owner.uid != a.uid) {
+			return fmt.Errorf("the user %d, whom the server runs as, cannot enter %s (mode %v)", a.uid, dir, info.Mode().Perm())
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
+}
+
+// temporaryRoot is where temporary directories are made: the system's place, or
+// /tmp where we are root and another user could not enter that.
+func temporaryRoot() string {
+	dir := os.TempDir()
+	nobody := &account{uid: ^uint32(0) - 1}
+	if os.Geteuid() == 0 && nobody.canReach(dir) != nil {
+		return "/tmp"
+	}
+	if real, err := filepath.EvalSymlinks(dir); err == nil { // as /proc and ps show it
+		return real
+	}
+	return dir
+}

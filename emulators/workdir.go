@@ -1,0 +1,125 @@
+package emulators
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// lockName is the file, in the directory of an engine, that its owner keeps
+// locked. The kernel unlocks it when the owner ends, in whatever way.
+const lockName = "owner.lock"
+
+// workDir is the directory of a private engine.
+type workDir struct {
+	path      string
+	lock      *os.File
+	temporary bool // removed at the end
+}
+
+// newWorkDir makes a temporary directory whose name begins with prefix. Users
+// other than its owner may pass through it, since the engine may run as one.
+func newWorkDir(prefix string) (*workDir, error) {
+	for range 10 {
+		path, err := os.MkdirTemp(temporaryRoot(), prefix)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Chmod(path, 0o711); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(path))
+		}
+		lock, err := lockDir(path)
+		if errors.Is(err, errLocked) || errors.Is(err, os.ErrNotExist) {
+			continue // a sweep took it for an abandoned one, and removes it
+		}
+		if err != nil {
+			return nil, errors.Join(err, os.RemoveAll(path))
+		}
+		return &workDir{path: path, lock: lock, temporary: true}, nil
+	}
+	return nil, fmt.Errorf("no directory %s* of ours in %s stays", prefix, temporaryRoot())
+}
+
+// openWorkDir takes a directory that is to stay, and makes it if need be.
+func openWorkDir(path string) (*workDir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(path, 0o711); err != nil {
+		return nil, err
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil { // as /proc and ps show it
+		return nil, err
+	}
+	lock, err := lockDir(path)
+	if errors.Is(err, errLocked) {
+		return nil, fmt.Errorf("%s is in use by another process", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &workDir{path: path, lock: lock}, nil
+}
+
+// close gives the directory up, and removes it if it is a temporary one.
+func (d *workDir) close() error {
+	var err error
+	if d.temporary {
+		err = os.RemoveAll(d.path)
+	}
+	return errors.Join(err, d.lock.Close())
+}
+
+// errLocked says that a directory has a living owner.
+var errLocked = errors.New("locked by its owner")
+
+// lockDir locks a directory by its lock file. It fails with errLocked when
+// somebody else has it, and with os.ErrNotExist when it was removed meanwhile.
+func lockDir(path string) (*os.File, error) {
+	name := filepath.Join(path, lockName)
+	lock, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := lockFile(lock); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	// Between opening and locking, a sweep may have removed the file: then what is
+	// locked is no longer what others see.
+	ours, err := lock.Stat()
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	theirs, err := os.Stat(name)
+	if err == nil && !os.SameFile(ours, theirs) {
+		err = os.ErrNotExist
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// sweepWorkDirs removes the temporary directories with a prefix whose owner is
+// gone; end ends what still runs in one. Only directories of our own user are
+// touched: the names are anybody's to use. What cannot be removed is left for the
+// next time, since nothing depends on it.
+func sweepWorkDirs(prefix string, end func(dir string) error) {
+	paths, _ := filepath.Glob(filepath.Join(temporaryRoot(), prefix+"*"))
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		if err != nil || !info.IsDir() || !isOurs(info) {
+			continue
+		}
+		lock, err := lockDir(path)
+		if err != nil {
+			continue
+		}
+		if end(path) == nil {
+			_ = os.RemoveAll(path)
+		}
+		_ = lock.Close()
+	}
+}
