@@ -40,6 +40,15 @@ var (
 	NeedProcesses = Need{"processes", func(e *Env) string {
 		return absent(e.URL == "", "the store lives in one process: the harness has no URL")
 	}}
+	// NeedLink: a network between handles and the store.
+	NeedLink = Need{"link", func(e *Env) string {
+		return absent(e.Link == nil, "no network to harm: the harness has no Link")
+	}}
+	// NeedServer: a server of the case's own. The case gets its store from the
+	// harness's NewServed.
+	NeedServer = Need{"server", func(e *Env) string {
+		return absent(e.Server == nil, "no server to kill: the harness has no NewServed")
+	}}
 	// NeedMulti: the store is a MultiCommitter.
 	NeedMulti = Need{"multi", func(e *Env) string {
 		_, ok := e.Store.(runstore.MultiCommitter)
@@ -56,6 +65,11 @@ var (
 		return absent(!ok, "the store is no Notifier")
 	}}
 )
+
+// needs reports whether the case needs that.
+func (c Case) needs(need Need) bool {
+	return slices.ContainsFunc(c.Needs, func(n Need) bool { return n.name == need.name })
+}
 
 func absent(missing bool, reason string) string {
 	if missing {

@@ -14,12 +14,19 @@ type Env struct {
 	Instance
 	// Store is a first handle on the store.
 	Store runstore.RunStore
+	// Server serves the store, for a case that needs one.
+	Server Server
 }
 
-// newEnv makes an empty store and opens a first handle.
-func newEnv(t T, h Harness) *Env {
+// newEnv makes an empty store for c and opens a first handle.
+func newEnv(t T, h Harness, c Case) *Env {
 	t.Helper()
-	e := &Env{Instance: h.New(t)}
+	e := &Env{}
+	if c.needs(NeedServer) && h.NewServed != nil {
+		e.Instance, e.Server = h.NewServed(t)
+	} else {
+		e.Instance = h.New(t)
+	}
 	e.Store = e.Reopen(t)
 	return e
 }

@@ -13,6 +13,23 @@ import (
 type Harness struct {
 	// New makes an empty store of the case's own. Cases run in parallel.
 	New func(t T) Instance
+
+	// NewServed makes an empty store on a server of the case's own, for cases that
+	// kill or stop the server. Nil where no server stands between a handle and its
+	// store, or where it is not ours to kill.
+	NewServed func(t T) (Instance, Server)
+}
+
+// Server is the process that serves a store. Handles stay open throughout.
+type Server interface {
+	// Kill ends the server at once, as kill -9 does.
+	Kill() error
+	// Restart starts it again on what it had stored, where the handles find it.
+	Restart(ctx context.Context) error
+	// Freeze stops the server without ending it; its connections stay open.
+	Freeze() error
+	// Thaw lets a frozen server go on.
+	Thaw() error
 }
 
 // Instance is one store under test.
@@ -37,4 +54,46 @@ type Instance struct {
 	// URL opens the same store by runstore.Open in another process. It makes the
 	// cases possible that kill a process.
 	URL string
+	// Link makes a network between handles and the store that the case can harm:
+	// handles opened by its Open go through it, those of the Instance's own Open do
+	// not. The suite closes the handles, the harness ends the link.
+	Link func(t T) Link
+}
+
+// Link is a network that a case can harm.
+type Link struct {
+	// Open returns another handle, whose connections all go through the network.
+	Open func(ctx context.Context) (runstore.RunStore, error)
+	Harm Harm
+}
+
+// Harm does harm to the connections of a network: to those there are and to those
+// to come, and until Heal, where nothing else is said. What a handle sends on a
+// connection in one go is a request, what it gets in one go is an answer. The Link
+// of package conformance/link implements it.
+type Harm interface {
+	// Delay holds up every request and every answer by d.
+	Delay(d time.Duration)
+	// Cut resets connections.
+	Cut()
+	// Blackhole keeps connections open and passes nothing. Heal resets them.
+	Blackhole()
+	// DropReplies lets, on each connection, so many answers pass, throws the next
+	// one away and resets the connection. Requests pass.
+	DropReplies(after int)
+	// Hold lets, on each connection, so many requests pass and keeps the following
+	// ones in flight. Heal delivers them, whether or not their sender still lives.
+	Hold(after int)
+	// Strand resets the handles' side of all connections, once. What Hold has kept
+	// stays in flight, new connections pass.
+	Strand()
+	// Heal ends all harm.
+	Heal()
+	// AwaitDropped waits until n answers were dropped since DropReplies was called.
+	AwaitDropped(ctx context.Context, n int) error
+	// AwaitHeld waits until requests of n connections are held.
+	AwaitHeld(ctx context.Context, n int) error
+	// AwaitAnswered waits, after Heal, until the server answered or closed the
+	// connections whose requests were held.
+	AwaitAnswered(ctx context.Context) error
 }

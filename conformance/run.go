@@ -20,7 +20,7 @@ func Run(t *testing.T, h Harness) {
 	for _, c := range Cases() {
 		t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
 			t.Parallel()
-			e := newEnv(t, h)
+			e := newEnv(t, h, c)
 			if reason := c.missing(e); reason != "" {
 				t.Skipf("not applicable: %s", reason)
 			}
@@ -147,7 +147,7 @@ func execute(ctx context.Context, h Harness, c Case) Result {
 	began := time.Now()
 	result := Result{Name: c.Name, Status: Passed}
 	failed, messages := runPlain(ctx, c.Guarantee+"/"+c.Name, func(t T) {
-		e := newEnv(t, h)
+		e := newEnv(t, h, c)
 		if result.Reason = c.missing(e); result.Reason != "" {
 			result.Status = NotApplicable
 			return
@@ -166,7 +166,7 @@ func describe(ctx context.Context, h Harness, report *Report) {
 	report.Engine, report.Version, report.Tier = "unknown", "unknown", "unknown"
 	report.Capabilities = []string{}
 	runPlain(ctx, "describe", func(t T) {
-		s := newEnv(t, h).Store
+		s := newEnv(t, h, Case{}).Store
 		report.Capabilities = capabilities(s)
 		if d, ok := s.(runstore.Describer); ok {
 			about, err := d.Describe(t.Context())
