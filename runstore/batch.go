@@ -215,6 +215,11 @@ func (w When) Resolve(now time.Time) time.Time {
 	}
 }
 
+// Offset returns the duration after the commit that w means, for an engine that
+// resolves it by itself; relative is false for every other w, which Resolve tells
+// without a clock.
+func (w When) Offset() (d time.Duration, relative bool) { return w.after, w.kind == whenAfter }
+
 // Committed is the result of a batch.
 type Committed struct {
 	// FirstSeq and LastSeq are the seqs of the batch's first and last event. With

@@ -1,0 +1,122 @@
+package engines
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// Postgres makes a database for each case on a server that is running. params are
+// keys and values as in a store's URL, which every handle is opened with.
+func Postgres(server *emulators.PostgresServer, params url.Values) conformance.Harness {
+	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
+		return postgresInstance(t, NewPostgresDatabase(t, server), params)
+	}}
+}
+
+// NewPostgresDatabase makes a database that holds an empty store, and returns its
+// URL. It costs a copy of one that was migrated once.
+func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) string {
+	t.Helper()
+	template, err := server.Template(t.Context(), "tapestore", func(ctx context.Context, address string) error {
+		s, err := OpenPostgres(ctx, address, nil)
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	})
+	if err != nil {
+		t.Fatalf("prepare a template database: %v", err)
+	}
+	db, err := server.NewDatabase(t.Context(), template)
+	if err != nil {
+		t.Fatalf("create a database: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := db.Drop(ctx); err != nil {
+			t.Errorf("drop %s: %v", db.Name, err)
+		}
+	})
+	return db.URL
+}
+
+func postgresInstance(t conformance.T, address string, params url.Values) conformance.Instance {
+	open := func(ctx context.Context) (runstore.RunStore, error) { return OpenPostgres(ctx, address, params) }
+	return conformance.Instance{
+		Open: open,
+		// The adapter never reads the clock of its process.
+		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
+		Stall:      func(t conformance.T) func() { return StallPostgres(t, address, params.Get("schema")) },
+		URL:        withParams(address, params),
+	}
+}
+
+// OpenPostgres opens the store at a database's URL. Its pool is small, because a
+// suite has many.
+func OpenPostgres(ctx context.Context, address string, params url.Values) (runstore.RunStore, error) {
+	u, err := runstore.ParseURL(withParams(address, params))
+	if err != nil {
+		return nil, err
+	}
+	config, opts, err := postgres.ParseURL(u)
+	if err != nil {
+		return nil, err
+	}
+	return openPostgres(ctx, config, opts)
+}
+
+func openPostgres(ctx context.Context, config *pgxpool.Config, opts *postgres.Options) (runstore.RunStore, error) {
+	s, err := postgres.Open(ctx, config, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func withParams(address string, params url.Values) string {
+	if len(params) == 0 {
+		return address
+	}
+	separator := "?"
+	if strings.Contains(address, "?") {
+		separator = "&"
+	}
+	return address + separator + params.Encode()
+}
+
+// StallPostgres takes a lock that every writer of a store needs and no reader, as a
+// transaction that is left open would, until resume is called.
+func StallPostgres(t conformance.T, address, schema string) (resume func()) {
+	t.Helper()
+	if schema == "" {
+		schema = "tapestore"
+	}
+	conn, err := pgx.Connect(t.Context(), address)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	for _, statement := range []string{"BEGIN", "LOCK TABLE " + schema + ".runs IN EXCLUSIVE MODE"} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	resume = sync.OnceFunc(func() {
+		if err := conn.Close(context.Background()); err != nil {
+			t.Errorf("let the lock go: %v", err)
+		}
+	})
+	t.Cleanup(resume) // a case that fails early must not leave its writers waiting
+	return resume
+}

@@ -1,0 +1,142 @@
+package postgres
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// verdict is what became of a write. The numbers are those of the functions in
+// schema.
+type verdict int16
+
+const (
+	refused verdict = iota
+	applied
+	appliedBefore
+	noSuchRun
+	givenUp
+)
+
+// answer is the one row with which every write answers.
+type answer struct {
+	verdict     verdict
+	now         time.Time
+	first, last runstore.Seq
+	versions    []runstore.Version
+	head        rules.Head
+	made        int64 // the nonce of the write that made the run
+	summary     runstore.Record
+}
+
+// headColumns are a run's, for reads. Those of tapestore.answer are the same.
+const headColumns = `runs.status, runs.created, runs.runnable, runs.last_seq, runs.token, runs.expires, runs.grant_state,
+	runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason`
+
+// nullHead scans them, NULLs included.
+type nullHead struct {
+	status                                           pgtype.Int4
+	created, runnable, expires                       pgtype.Timestamptz
+	seq, token                                       pgtype.Int8
+	state                                            pgtype.Int2
+	strict                                           pgtype.Bool
+	grant, owner, reactor, preemptedFrom, preemptWhy []byte
+}
+
+func (h *nullHead) targets() []any {
+	return []any{
+		&h.status, &h.created, &h.runnable, &h.seq, &h.token, &h.expires, &h.state,
+		&h.strict, &h.grant, &h.owner, &h.reactor, &h.preemptedFrom, &h.preemptWhy,
+	}
+}
+
+func (h *nullHead) head(id runstore.RunID) rules.Head {
+	head := rules.Head{
+		Run: runstore.Run{
+			ID: id, Status: runstore.Status(h.status.Int32), CreatedAt: timeOf(h.created), RunnableAt: timeOf(h.runnable),
+			LastSeq: runstore.Seq(h.seq.Int64), Token: runstore.Token(h.token.Int64), ExpiresAt: timeOf(h.expires),
+		},
+		Grant: runstore.GrantID(h.grant), State: rules.GrantState(h.state.Int16),
+	}
+	if head.State == rules.Current {
+		head.Holder = runstore.Holder{
+			Owner: runstore.Owner(h.owner), Reactor: runstore.Reactor(h.reactor), Token: head.Token,
+			ExpiresAt: head.ExpiresAt, Strict: h.strict.Bool,
+			Preempted: runstore.Preempted{From: runstore.Owner(h.preemptedFrom), Reason: string(h.preemptWhy)},
+		}
+	}
+	return head
+}
+
+// nullRecord scans a record that may be absent.
+type nullRecord struct {
+	key, value             []byte
+	version                pgtype.Int8
+	createdSeq, updatedSeq pgtype.Int8
+	created, updated       pgtype.Timestamptz
+}
+
+func (r *nullRecord) targets() []any {
+	return []any{&r.version, &r.value, &r.createdSeq, &r.created, &r.updatedSeq, &r.updated}
+}
+
+func (r *nullRecord) record(key runstore.RecordKey) runstore.Record {
+	if !r.version.Valid {
+		return runstore.Record{}
+	}
+	return runstore.Record{
+		Key: key, Version: runstore.Version(r.version.Int64), Value: r.value,
+		Created: runstore.Stamp{Seq: runstore.Seq(r.createdSeq.Int64), Time: timeOf(r.created)},
+		Updated: runstore.Stamp{Seq: runstore.Seq(r.updatedSeq.Int64), Time: timeOf(r.updated)},
+	}
+}
+
+func timeOf(t pgtype.Timestamptz) time.Time {
+	if !t.Valid {
+		return time.Time{}
+	}
+	return t.Time.UTC()
+}
+
+// scan reads the one row of a write's answer.
+func (a *answer) scan(rows pgx.Rows, id runstore.RunID) error {
+	var (
+		told        pgtype.Int2
+		now         pgtype.Timestamptz
+		first, last pgtype.Int8
+		versions    []int64
+		head        nullHead
+		epoch, made pgtype.Int8
+		summary     nullRecord
+	)
+	targets := append([]any{&told, &now, &first, &last, &versions}, head.targets()...)
+	targets = append(append(targets, &epoch, &made), summary.targets()...)
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		return errNoAnswer
+	}
+	if err := rows.Scan(targets...); err != nil {
+		return err
+	}
+	*a = answer{
+		verdict: verdict(told.Int16), now: timeOf(now), first: runstore.Seq(first.Int64), last: runstore.Seq(last.Int64),
+		head: head.head(id), made: made.Int64, summary: summary.record(runstore.SummaryKey),
+	}
+	a.head.Epoch = runstore.Epoch(epoch.Int64)
+	for _, v := range versions {
+		a.versions = append(a.versions, runstore.Version(v))
+	}
+	return nil
+}
+
+func (a *answer) committed() runstore.Committed {
+	return runstore.Committed{
+		FirstSeq: a.first, LastSeq: a.last, Time: a.now, Versions: a.versions, Replayed: a.verdict == appliedBefore,
+	}
+}

@@ -1,0 +1,163 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// cancelGrace is how long a caller whose context has ended waits for the server to
+// say whether it cancelled the statement: then the outcome is known.
+const cancelGrace = 100 * time.Millisecond
+
+// configure adds what the store needs to a pool.
+func configure(config *pgxpool.Config, s *Store) {
+	c := config.ConnConfig
+	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
+	if s.opts.Pooled {
+		if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+			c.DefaultQueryExecMode = pgx.QueryExecModeExec
+		}
+	} else {
+		for name, value := range s.settings() {
+			if _, set := c.RuntimeParams[name]; !set {
+				c.RuntimeParams[name] = value
+			}
+		}
+	}
+	// Whether a connection is alive shows when it is used: what is lost is settled.
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+	next := config.AfterConnect
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if next != nil {
+			if err := next(ctx, conn); err != nil {
+				return err
+			}
+		}
+		return s.welcome(ctx, conn)
+	}
+}
+
+// settings protect the store from statements and transactions that hang, and keep
+// the plans of prepared statements: they are the same for every value.
+func (s *Store) settings() map[string]string {
+	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+	return map[string]string{
+		"application_name":                    "tapestore",
+		"statement_timeout":                   ms(s.opts.StatementTimeout),
+		"lock_timeout":                        ms(s.opts.LockTimeout),
+		"idle_in_transaction_session_timeout": ms(s.opts.LockTimeout),
+		"default_transaction_isolation":       "read committed",
+		"plan_cache_mode":                     "force_generic_plan",
+		"jit":                                 "off",
+	}
+}
+
+// canceller asks the server to cancel the statement of a caller whose context has
+// ended, and gives up the connection when it does not answer soon. It implements
+// ctxwatch.Handler.
+type canceller struct {
+	conn *pgconn.PgConn
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// HandleCancel implements ctxwatch.Handler.
+func (c *canceller) HandleCancel(ended context.Context) {
+	deadline := time.Now().Add(cancelGrace)
+	_ = c.conn.Conn().SetDeadline(deadline) // a closed connection needs none
+	ctx, stop := context.WithDeadline(context.WithoutCancel(ended), deadline)
+	c.stop, c.done = stop, make(chan struct{})
+	go func() {
+		defer close(c.done)
+		_ = c.conn.CancelRequest(ctx) // if it fails, the deadline does it
+	}()
+}
+
+// HandleUnwatchAfterCancel implements ctxwatch.Handler.
+func (c *canceller) HandleUnwatchAfterCancel() {
+	c.stop()
+	<-c.done
+	_ = c.conn.Conn().SetDeadline(time.Time{})
+}
+
+// welcome makes sure of a new connection before it is used: that it leads to the
+// incarnation of the store that the epoch belongs to, and that what the server
+// acknowledges is on its disk. A failover breaks all connections, so no statement
+// runs on a promoted server before this.
+func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
+	at, err := incarnationOf(ctx, conn)
+	if err != nil {
+		return err
+	}
+	var known incarnation
+	var asynchronous bool
+	const look = `SELECT cluster, timeline, current_setting('synchronous_commit') = 'off' FROM tapestore.store`
+	if err := conn.QueryRow(ctx, s.sql(look)).Scan(&known.cluster, &known.timeline, &asynchronous); err != nil {
+		return err
+	}
+	if asynchronous {
+		if s.opts.Pooled {
+			return badOption("synchronous_commit", "is off for this role; a crash of the server could give a token out twice. "+
+				"Set it: ALTER ROLE … SET synchronous_commit = on")
+		}
+		if _, err := conn.Exec(ctx, "SET synchronous_commit = on"); err != nil {
+			return err
+		}
+	}
+	if at.cluster != "" && at != known {
+		if err := s.follow(ctx, conn, known, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow raises the epoch: this is another incarnation than the one that gave out
+// the last tokens.
+func (s *Store) follow(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
+	why := fmt.Sprintf("the store was in cluster %s on timeline %d, now it is in %s on %d", known.cluster, known.timeline, at.cluster, at.timeline)
+	var epoch runstore.Epoch
+	if err := conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
+		return err
+	}
+	s.opts.Logger.Warn("tapestore: the epoch was raised, all leases are ended", "epoch", int64(epoch), "reason", why)
+	return runstore.CheckEpoch(epoch)
+}
+
+// incarnation names what a token may not be given out twice by: a cluster, and how
+// often it was promoted or restored.
+type incarnation struct {
+	cluster  string
+	timeline int64
+}
+
+// selectIncarnation takes the timeline from the write-ahead log too, because the
+// control file tells of a promotion only after the next checkpoint.
+const selectIncarnation = `SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()),
+	greatest((SELECT timeline_id FROM pg_control_checkpoint()), CASE WHEN NOT pg_is_in_recovery()
+		THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END)::bigint`
+
+// incarnationOf returns the zero incarnation where the server does not let this
+// role see it; then the operator raises the epoch.
+func incarnationOf(ctx context.Context, conn *pgx.Conn) (at incarnation, err error) {
+	var standby bool
+	err = conn.QueryRow(ctx, selectIncarnation).Scan(&standby, &at.cluster, &at.timeline)
+	var server *pgconn.PgError
+	if errors.As(err, &server) && (server.Code == "42501" || server.Code == "42883" || server.Code == "0A000") {
+		return incarnation{}, nil
+	}
+	if err == nil && standby {
+		err = errStandby
+	}
+	return at, err
+}

@@ -1,0 +1,112 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+var (
+	// errNoAnswer and errDisagree cannot happen while statements, functions and
+	// package rules mean the same.
+	errNoAnswer = errors.New("postgres: a write answered without a row")
+	errDisagree = errors.New("postgres: the check of the statement and that of the rules disagree")
+)
+
+// opError names the operation and the run in an error of the contract.
+func opError(op string, id runstore.RunID, err error) error {
+	if err == nil {
+		return nil
+	}
+	e := &runstore.OpError{Op: op, Run: id, Err: err}
+	var f *fault
+	if errors.As(err, &f) {
+		e.Err, e.Cause = f.kind, f.cause
+	}
+	return e
+}
+
+// fault is an error of the engine or the context whose outcome is known.
+type fault struct{ kind, cause error }
+
+func (f *fault) Error() string   { return f.kind.Error() + ": " + f.cause.Error() }
+func (f *fault) Unwrap() []error { return []error{f.kind, f.cause} }
+
+func unavailable(cause error) error { return &fault{runstore.ErrUnavailable, cause} }
+func unknown(cause error) error     { return &fault{runstore.ErrUnknownOutcome, cause} }
+
+// fate is what an error of the engine says about the statement that met it.
+type fate int
+
+const (
+	// lost: it may have been applied.
+	lost fate = iota
+	// failed: it was rolled back, and a repeat would fail too.
+	failed
+	// again: it was not applied, and a repeat may succeed.
+	again
+	// closed: the handle was.
+	closed
+)
+
+// notSent marks an error that came before anything was sent.
+type notSent struct{ error }
+
+func (e notSent) Unwrap() error { return e.error }
+
+// fateOf classifies by the driver's types and the SQLSTATE, never by the text. A
+// statement outside a transaction block is a transaction of its own, so an ERROR
+// about it means that it was rolled back. FATAL ends the session and may come
+// after the commit.
+func fateOf(err error) fate {
+	var unsent notSent
+	var server *pgconn.PgError
+	switch {
+	case errors.Is(err, puddle.ErrClosedPool):
+		return closed
+	case errors.As(err, &server):
+		switch code := server.Code; {
+		case errors.As(err, &unsent) && permanent(code):
+			return failed
+		case errors.As(err, &unsent):
+			return again
+		case code == "40001", code == "40P01", // serialization failure, deadlock
+			code == "25006",                  // read-only: a standby that is about to be promoted, or a primary on its way out
+			code == "26000", code == "0A000": // a plan that went with its session, or with a migration
+			return again
+		case code[:2] == "08", code[:3] == "57P":
+			return lost
+		case server.SeverityUnlocalized == "FATAL" || server.SeverityUnlocalized == "PANIC":
+			return lost
+		default:
+			return failed
+		}
+	case errors.As(err, &unsent), pgconn.SafeToRetry(err):
+		return again
+	default:
+		return lost
+	}
+}
+
+// permanent errors of connecting: wrong credentials (28), no such database (3D),
+// a parameter that the server does not take (22, 42).
+func permanent(code string) bool {
+	switch code[:2] {
+	case "28", "3D", "22", "42":
+		return true
+	default:
+		return false
+	}
+}
+
+// cause prefers the context's error where a statement was cancelled because of it.
+func cause(ctx context.Context, err error) error {
+	if ended := ctx.Err(); ended != nil && !errors.Is(err, ended) {
+		return errors.Join(ended, err)
+	}
+	return err
+}

@@ -1,0 +1,168 @@
+package postgres
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A scan walks an index in its own order, so it costs what it returns however much
+// is stored. Each query has the columns of the order first, then those of the
+// entry. The bound is STABLE within the statement, or no index could use it.
+const (
+	scanPlaces = `SELECT * FROM (
+		SELECT p.at AS o1, p.written AS o2, p.run AS o3, p.key AS o4, runs.id, ` + recordColumns + `,
+			sum(octet_length(records.value)) OVER (ORDER BY p.at, p.written, p.run, p.key) - octet_length(records.value) AS before
+		FROM (SELECT * FROM tapestore.places p
+			WHERE p.name = $1::bytea AND p.at <= coalesce($2::timestamptz, statement_timestamp())
+				AND (p.at, p.written, p.run, p.key) > ($3::timestamptz, $4::timestamptz, $5::bigint, $6::bytea)
+			ORDER BY p.at, p.written, p.run, p.key LIMIT $7::bigint) p
+		JOIN tapestore.runs ON runs.no = p.run JOIN tapestore.records ON records.run = p.run AND records.key = p.key
+	) sized WHERE coalesce(before, 0) <= $8::bigint ORDER BY o1, o2, o3, o4`
+
+	scanRuns = `SELECT * FROM (
+		SELECT runs.created AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
+			sum(octet_length(records.value)) OVER (ORDER BY runs.created, runs.no) - octet_length(records.value) AS before
+		FROM (SELECT * FROM tapestore.runs
+			WHERE NOT purged AND created <= coalesce($1::timestamptz, statement_timestamp())
+				AND (created, no) > ($2::timestamptz, $3::bigint)
+			ORDER BY created, no LIMIT $4::bigint) runs` + withSummary + `
+	) sized WHERE coalesce(before, 0) <= $5::bigint ORDER BY o1, o3`
+
+	scanRunnable = `SELECT * FROM (
+		SELECT runs.runnable AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
+			sum(octet_length(records.value)) OVER (ORDER BY runs.runnable, runs.created, runs.no) - octet_length(records.value) AS before
+		FROM (SELECT * FROM tapestore.runs
+			WHERE runnable IS NOT NULL AND NOT purged AND runnable <= coalesce($1::timestamptz, statement_timestamp())
+				AND (runnable, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint)
+				AND NOT (grant_state = 1 AND expires > coalesce($1::timestamptz, statement_timestamp()))
+			ORDER BY runnable, created, no LIMIT $5::bigint) runs` + withSummary + `
+	) sized WHERE coalesce(before, 0) <= $6::bigint ORDER BY o1, o2, o3`
+)
+
+// backwards turns a scan around.
+func backwards(query string) string {
+	var b strings.Builder
+	for {
+		head, rest, found := strings.Cut(query, "ORDER BY ")
+		b.WriteString(strings.ReplaceAll(head, ") > (", ") < ("))
+		if !found {
+			return b.String()
+		}
+		end := strings.IndexAny(rest+")", ")\n")
+		if limit := strings.Index(rest[:end], " LIMIT"); limit >= 0 {
+			end = limit
+		}
+		b.WriteString("ORDER BY " + strings.ReplaceAll(rest[:end], ",", " DESC,") + " DESC")
+		query = rest[end:]
+	}
+}
+
+var scans = map[runstore.IndexName][2]string{
+	runstore.IndexRuns:     {scanRuns, backwards(scanRuns)},
+	runstore.IndexRunnable: {scanRunnable, backwards(scanRunnable)},
+	"":                     {scanPlaces, backwards(scanPlaces)},
+}
+
+// ScanIndex implements runstore.RunStore.
+func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
+	invalid := q.Check()
+	after, cursorErr := decodeCursor(q)
+	if invalid == nil {
+		invalid = cursorErr
+	}
+	err = s.read(ctx, "scan index", "", invalid, func(rq *query) error {
+		sql, args := scanOf(q, after)
+		var at, written nullTime
+		var no int64
+		var key, id []byte
+		var head nullHead
+		var record nullRecord
+		var before *int64
+		targets := []any{&at, &written, &no, &key, &id}
+		ofRuns := q.Index == runstore.IndexRuns || q.Index == runstore.IndexRunnable
+		if ofRuns {
+			targets = append(targets, head.targets()...)
+		}
+		found = nil
+		return rq.each(sql, args, append(append(targets, record.targets()...), &before), func() error {
+			here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
+			e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
+			if ofRuns {
+				e.Head = head.head(e.Run).Run
+				e.Head.Summary = record.record(runstore.SummaryKey)
+			} else {
+				e.Record = record.record(runstore.RecordKey(key))
+			}
+			found = append(found, e)
+			return nil
+		})
+	})
+	return found, err
+}
+
+// scanOf chooses the statement of a scan and its arguments.
+func scanOf(q runstore.IndexQuery, after cursor) (sql string, args []any) {
+	var until *time.Time
+	if !q.Until.IsZero() {
+		until = &q.Until
+	}
+	limit, size := int64(q.Limit), int64(runstore.MaxPageBytes)
+	at, written := time.UnixMicro(after.At).UTC(), time.UnixMicro(after.Written).UTC()
+	name := q.Index
+	switch q.Index {
+	case runstore.IndexRuns:
+		args = []any{until, at, after.Run, limit, size}
+	case runstore.IndexRunnable:
+		args = []any{until, at, written, after.Run, limit, size}
+	default:
+		name = ""
+		args = []any{[]byte(q.Index), until, at, written, after.Run, data(after.Key), limit, size}
+	}
+	if q.Newest {
+		return scans[name][1], args
+	}
+	return scans[name][0], args
+}
+
+// cursor is a place in an index: the columns of its order.
+type cursor struct {
+	At, Written, Run int64
+	Key              []byte
+}
+
+func (c cursor) encode() runstore.Cursor {
+	text, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // numbers and bytes always marshal
+	}
+	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
+}
+
+// decodeCursor returns where a scan starts: behind its cursor, or at the end that
+// it comes from.
+func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
+	if q.After == "" {
+		if q.Newest {
+			end := runstore.EndOfTime.UnixMicro()
+			return cursor{At: end, Written: end, Run: math.MaxInt64}, nil
+		}
+		return cursor{At: math.MinInt32}, nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(string(q.After))
+	if err == nil {
+		err = json.Unmarshal(text, &at)
+	}
+	if err == nil && (at.At > runstore.EndOfTime.UnixMicro() || at.Written > runstore.EndOfTime.UnixMicro() || at.At < math.MinInt32) {
+		err = errDisagree
+	}
+	if err != nil {
+		return at, badOption("after", "is not a cursor of this store")
+	}
+	return at, nil
+}

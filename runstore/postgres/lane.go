@@ -1,0 +1,205 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// request is one write on its way: a statement that answers with one row.
+type request struct {
+	run   runstore.RunID
+	nonce int64 // names this attempt in the database
+	sent  time.Time
+
+	// batch, if not nil, is the id under which the result is remembered.
+	batch []byte
+	// repeatable requests change nothing the second time; a lost reply is resolved
+	// by sending them again.
+	repeatable bool
+	// order is the place in a round trip that several requests share: who gives
+	// comes before who takes.
+	order order
+
+	// What is wanted is one of the three: an append under a fence (several of one
+	// fence become one statement), a heartbeat, or any other write.
+	fence  runstore.Fence
+	events []runstore.NewEvent
+	ttl    time.Duration
+	write  *write
+	size   int
+
+	// acquire, if not nil, is all that the write asks for. Of several on one run that
+	// share a round trip one goes to the server; what it finds answers the others
+	// too.
+	acquire *runstore.AcquireRequest
+
+	ctx    context.Context
+	done   chan struct{}
+	answer answer
+	err    error
+}
+
+type order int
+
+const (
+	extends order = iota
+	ends
+	takes
+)
+
+// appends returns how many events r appends at most.
+func (r *request) appends() int {
+	if r.write != nil {
+		return len(r.write.payloads)
+	}
+	return len(r.events)
+}
+
+func newNonce() int64 { return rand.Int64N(1<<63-1) + 1 }
+
+// Bounds of what shares a round trip. A position has 14 bits for the events of one
+// transaction.
+const (
+	maxGroup       = 128
+	maxGroupEvents = 1 << 14
+	maxGroupBytes  = 4 << 20
+)
+
+// lanes orders the writes of this handle by run: those that come while one of
+// their run is under way wait, and then share one round trip. They would wait for
+// the run's row anyway, each on a connection of its own.
+type lanes struct {
+	mu  sync.Mutex
+	all map[runstore.RunID]*lane
+	run func(ctx context.Context, group []*request) // sends a group and fills in its answers
+}
+
+type lane struct{ waiting []*request }
+
+// send sends r, alone or with its neighbours, and returns when its answer is
+// there or its context has ended.
+func (l *lanes) send(r *request) error {
+	l.mu.Lock()
+	if at := l.all[r.run]; at != nil {
+		r.done = make(chan struct{})
+		r.keep() // the caller may leave before it is sent
+		at.waiting = append(at.waiting, r)
+		l.mu.Unlock()
+		return l.await(at, r)
+	}
+	at := &lane{}
+	l.all[r.run] = at
+	l.mu.Unlock()
+	l.run(r.ctx, []*request{r})
+	if group := l.next(r.run, at); group != nil {
+		go l.work(r.run, at, group)
+	}
+	return r.err
+}
+
+// await waits for the answer to a request in a lane.
+func (l *lanes) await(at *lane, r *request) error {
+	select {
+	case <-r.done:
+		return r.err
+	case <-r.ctx.Done():
+	}
+	l.mu.Lock()
+	if i := slices.Index(at.waiting, r); i >= 0 {
+		at.waiting = slices.Delete(at.waiting, i, i+1)
+		l.mu.Unlock()
+		return notSent{r.ctx.Err()}
+	}
+	l.mu.Unlock()
+	select {
+	case <-r.done: // both had happened
+		return r.err
+	default:
+		return r.ctx.Err()
+	}
+}
+
+// next takes the group that goes next, or closes the lane.
+func (l *lanes) next(id runstore.RunID, at *lane) []*request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, events, size := 0, 0, 0
+	for _, r := range at.waiting {
+		events += r.appends()
+		size += r.size
+		if n > 0 && (n == maxGroup || events > maxGroupEvents || size > maxGroupBytes) {
+			break
+		}
+		n++
+	}
+	if n == 0 {
+		delete(l.all, id)
+		return nil
+	}
+	group := slices.Clone(at.waiting[:n])
+	at.waiting = slices.Delete(at.waiting, 0, n)
+	slices.SortStableFunc(group, func(a, b *request) int { return int(a.order - b.order) })
+	return group
+}
+
+func (l *lanes) work(id runstore.RunID, at *lane, group []*request) {
+	for ; group != nil; group = l.next(id, at) {
+		ctx, stop := whileAnyLives(group)
+		l.run(ctx, group)
+		stop()
+		for _, r := range group {
+			close(r.done)
+		}
+	}
+}
+
+// whileAnyLives returns a context that ends when those of all requests have: one
+// caller's end is not its neighbours'.
+func whileAnyLives(group []*request) (context.Context, func()) {
+	if len(group) == 1 {
+		return group[0].ctx, func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(group[0].ctx))
+	var left atomic.Int64
+	left.Store(int64(len(group)))
+	stops := make([]func() bool, len(group))
+	for i, r := range group {
+		stops[i] = context.AfterFunc(r.ctx, func() {
+			if left.Add(-1) == 0 {
+				cancel()
+			}
+		})
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
+}
+
+// keep makes r independent of the slices that its caller gave.
+func (r *request) keep() {
+	r.events = slices.Clone(r.events)
+	for i := range r.events {
+		r.events[i].Data = bytes.Clone(r.events[i].Data)
+	}
+	if r.write != nil {
+		r.write.payloads, r.write.values = cloneAll(r.write.payloads), cloneAll(r.write.values)
+	}
+}
+
+func cloneAll(all [][]byte) [][]byte {
+	clones := make([][]byte, len(all))
+	for i, b := range all {
+		clones[i] = bytes.Clone(b)
+	}
+	return clones
+}

@@ -1,0 +1,172 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+//go:embed schema/*.sql
+var schemaFiles embed.FS
+
+// migrations returns the schema's steps in order: migrations[0] leads from
+// nothing to version 1.
+func migrations() []string {
+	names, err := fs.Glob(schemaFiles, "schema/*.sql")
+	if err != nil {
+		panic(err) // the pattern is constant
+	}
+	steps := make([]string, len(names))
+	for i, name := range names { // Glob sorts
+		if want := fmt.Sprintf("schema/%04d_", i+1); !strings.HasPrefix(name, want) {
+			panic(fmt.Sprintf("postgres: migration %s is out of order, want %s…", name, want))
+		}
+		sql, err := schemaFiles.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		steps[i] = string(sql)
+	}
+	return steps
+}
+
+const (
+	// One replica migrates at a time. The lock ends with its transaction, so it works
+	// through a proxy that pools transactions too.
+	lockMigration = `SELECT pg_advisory_xact_lock(hashtextextended('tapestore.migrations', 0))`
+	findVersions  = `SELECT to_regclass('tapestore.migrations') IS NOT NULL`
+	selectVersion = `SELECT coalesce(max(version), 0) FROM tapestore.migrations`
+	findSchema    = `SELECT to_regnamespace('tapestore') IS NOT NULL`
+	startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
+	insertVersion = `INSERT INTO tapestore.migrations (version) VALUES ($1::integer)`
+	insertStore   = `INSERT INTO tapestore.store (epoch, cluster, timeline, position_base, xid_base)
+		VALUES (0, $1::text, $2::bigint, 0, pg_current_xact_id()::text::bigint - 1) ON CONFLICT DO NOTHING`
+)
+
+// migrate brings the schema to this program's version, step by step.
+func (s *Store) migrate(ctx context.Context, config *pgx.ConnConfig) error {
+	for t := s.tries(); ; {
+		err := s.migrateOnce(ctx, config)
+		if err == nil || isKind(err) {
+			return err
+		}
+		// A connection lost in the middle leaves a whole number of steps.
+		if f := fateOf(err); f != again && f != lost || ctx.Err() != nil || !t.more(ctx) {
+			return unavailable(cause(ctx, err))
+		}
+	}
+}
+
+func (s *Store) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return notSent{err}
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the error before it is the one to tell
+	steps := migrations()
+	for {
+		version, err := s.schemaVersion(ctx, conn, len(steps))
+		if err != nil || version == len(steps) {
+			return err
+		}
+		if s.opts.NoMigrate {
+			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+				"%q is at version %d, this program's is %d, and it was told not to migrate", s.opts.Schema, version, len(steps))}
+		}
+		if err := s.step(ctx, conn, steps, len(steps)); err != nil {
+			return s.explainMigration(err, version, len(steps))
+		}
+	}
+}
+
+// schemaVersion tells the version of the schema, 0 where there is none, and
+// refuses what is not ours or newer than this program.
+func (s *Store) schemaVersion(ctx context.Context, conn interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, known int) (version int, err error) {
+	var ours bool
+	if err := conn.QueryRow(ctx, s.inQuotes(findVersions)).Scan(&ours); err != nil || !ours {
+		return 0, err
+	}
+	if err := conn.QueryRow(ctx, s.sql(selectVersion)).Scan(&version); err != nil {
+		return 0, err
+	}
+	if version > known {
+		return 0, &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			"%q is at version %d, which is newer than this program's %d; use a newer program", s.opts.Schema, version, known)}
+	}
+	return version, nil
+}
+
+// step runs the migration that is next, under the lock: another replica may have
+// run it meanwhile.
+func (s *Store) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo int) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, s.inQuotes(lockMigration)); err != nil {
+			return err
+		}
+		version, err := s.schemaVersion(ctx, tx, len(steps))
+		if err != nil || version >= upTo {
+			return err
+		}
+		if version == 0 {
+			if err := s.start(ctx, tx); err != nil {
+				return err
+			}
+		}
+		// Without arguments a text of several statements may be sent.
+		if _, err := tx.Exec(ctx, s.sql(steps[version])); err != nil {
+			return err
+		}
+		if version == 0 {
+			at, err := incarnationOf(ctx, conn)
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, s.sql(insertStore), at.cluster, at.timeline); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, s.sql(insertVersion), version+1)
+		return err
+	})
+}
+
+// start makes the schema. One that is there already is used: another role may have
+// made it for this one.
+func (s *Store) start(ctx context.Context, tx pgx.Tx) error {
+	var there bool
+	if err := tx.QueryRow(ctx, s.inQuotes(findSchema)).Scan(&there); err != nil {
+		return err
+	}
+	if !there {
+		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+s.opts.Schema); err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec(ctx, s.sql(startVersions))
+	return err
+}
+
+// inQuotes puts the schema's name into a statement that names it as a text.
+func (s *Store) inQuotes(text string) string {
+	return strings.ReplaceAll(text, "'"+defaultSchema, "'"+s.opts.Schema)
+}
+
+// explainMigration adds to the server's words what to do about missing rights.
+func (s *Store) explainMigration(err error, version, known int) error {
+	var server *pgconn.PgError
+	if errors.As(err, &server) && server.Code == "42501" {
+		return &fault{&runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", s.opts.Schema, version, known)}, err}
+	}
+	return err
+}

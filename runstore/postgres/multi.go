@@ -1,0 +1,121 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+const lockRuns = `SELECT tapestore.lock_runs($1::bytea[])`
+
+// CommitMulti implements runstore.MultiCommitter: one transaction. It is two round
+// trips, because a batch that is refused must keep the others from being committed.
+func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
+	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func() error {
+		requests := make([]*request, len(batches))
+		for i, b := range batches {
+			r := commitRequest(b)
+			if r.write == nil { // every batch through the function, which says which events are its own
+				r.write = newWrite(opCommit, b.Run(), b.Writes)
+				r.write.guard(b.Guards())
+				r.events = nil
+			}
+			r.write.oneInstant = true
+			requests[i] = r
+		}
+		done, err = s.performMulti(ctx, batches, requests)
+		return err
+	})
+	return done, err
+}
+
+// performMulti is perform for several batches: all were applied if the first was.
+func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
+	for t := s.tries(); ; {
+		for _, r := range requests {
+			r.nonce = newNonce()
+		}
+		done, err := s.commitAll(ctx, batches, requests)
+		if err == nil {
+			s.notifier.committed()
+			return done, nil
+		}
+		if isKind(err) {
+			return nil, err
+		}
+		switch fateOf(err) {
+		case closed:
+			return nil, runstore.ErrClosed
+		case failed:
+			return nil, unavailable(cause(ctx, err))
+		case lost:
+			if ctx.Err() != nil {
+				return nil, unknown(cause(ctx, err))
+			}
+			done, unsettled := s.settleAll(ctx, requests, t)
+			if unsettled != nil {
+				return nil, unknown(errors.Join(err, unsettled))
+			}
+			if done != nil {
+				return done, nil
+			}
+		}
+		if !t.more(ctx) {
+			return nil, unavailable(cause(ctx, err))
+		}
+	}
+}
+
+// settleAll settles every batch. The first that was not applied shows that none was,
+// and its nonce keeps a late copy of the whole from being applied.
+func (s *Store) settleAll(ctx context.Context, requests []*request, t *tries) ([]runstore.Committed, error) {
+	done := make([]runstore.Committed, len(requests))
+	for i, r := range requests {
+		a, err := s.settle(ctx, r, t)
+		if err != nil || a == nil {
+			return nil, err
+		}
+		done[i] = a.committed()
+	}
+	return done, nil
+}
+
+// commitAll runs one transaction.
+func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, notSent{err}
+	}
+	defer s.giveBack(ctx, conn)
+	ids := make([][]byte, len(requests))
+	for i, r := range requests {
+		ids[i] = []byte(r.run)
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		all := []*unit{}
+		var ordinal int64
+		for _, r := range requests {
+			all = append(all, &unit{sql: callWrite, args: r.write.args(r.nonce, ordinal), requests: []*request{r}})
+			ordinal += int64(r.appends())
+		}
+		if _, err := tx.Exec(ctx, s.sql(lockRuns), ids); err != nil {
+			return err
+		}
+		answers, err := s.queue(ctx, tx, all)
+		if err != nil {
+			return err
+		}
+		done = nil
+		for i, a := range answers {
+			if a.verdict != applied && a.verdict != appliedBefore {
+				return a.explain(batches[i].Guards())
+			}
+			done = append(done, a.committed())
+		}
+		return nil
+	})
+	return done, err
+}

@@ -1,0 +1,193 @@
+package postgres
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A notification is a hint. It is sent from a transaction of its own after the
+// commit, because a transaction that notifies takes a lock of the whole instance
+// during its commit, and at most every notifyPace: one stands for all before it.
+const (
+	notifyPace = 10 * time.Millisecond
+	// pollPace is how often the others' commits are looked for where there is no
+	// LISTEN.
+	pollPace = 250 * time.Millisecond
+)
+
+// notifier tells other handles of this one's commits, and those who wait at this
+// handle of all.
+type notifier struct {
+	store  *Store
+	dirty  chan struct{} // holds a value when something was committed since
+	cancel context.CancelFunc
+	ctx    context.Context
+	work   sync.WaitGroup
+
+	mu        sync.Mutex
+	wakers    map[chan struct{}]bool
+	listening bool
+}
+
+func newNotifier(s *Store) *notifier {
+	n := &notifier{store: s, dirty: make(chan struct{}, 1), wakers: map[chan struct{}]bool{}}
+	n.ctx, n.cancel = context.WithCancel(context.Background()) // ends with the handle
+	if !s.opts.Pooled {
+		n.work.Go(n.send)
+	}
+	return n
+}
+
+// close must be called before the pool is closed.
+func (n *notifier) close() {
+	n.cancel()
+	n.work.Wait()
+}
+
+func hint(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // one is pending already
+	}
+}
+
+// committed is called after every write.
+func (n *notifier) committed() {
+	hint(n.dirty)
+	n.wake()
+}
+
+func (n *notifier) wake() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for ch := range n.wakers {
+		hint(ch)
+	}
+}
+
+func (n *notifier) channel() string { return n.store.opts.Schema + "_commits" }
+
+// send tells other handles.
+func (n *notifier) send() {
+	for {
+		select {
+		case <-n.ctx.Done():
+			return
+		case <-n.dirty:
+		}
+		// An error loses a hint, and whoever waits polls as well.
+		_, _ = n.store.pool.Exec(n.ctx, `SELECT pg_notify($1::text, '')`, n.channel())
+		if !rest(n.ctx, notifyPace) {
+			return
+		}
+	}
+}
+
+// rest waits for d and reports whether ctx goes on.
+func rest(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// Wakeups implements runstore.Notifier. Commits of this handle wake at once, those
+// of others by LISTEN and NOTIFY, or within a quarter of a second where a proxy
+// stands in the way (see [Options.Pooled]).
+func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
+	ch := make(chan struct{}, 1)
+	err := s.op(ctx, "wakeups", "", nil, func() error {
+		n := s.notifier
+		n.mu.Lock()
+		n.wakers[ch] = true
+		first := !n.listening
+		n.listening = true
+		n.mu.Unlock()
+		context.AfterFunc(ctx, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			delete(n.wakers, ch)
+		})
+		if !first {
+			return nil
+		}
+		if s.opts.Pooled {
+			n.work.Go(n.poll)
+			return nil
+		}
+		ready := make(chan struct{})
+		n.work.Go(func() { n.listen(sync.OnceFunc(func() { close(ready) })) })
+		select {
+		case <-ready:
+			return nil
+		case <-ctx.Done():
+			return unavailable(ctx.Err())
+		case <-s.closed:
+			return runstore.ErrClosed
+		}
+	})
+	return ch, err
+}
+
+// listen wakes whoever waits at this handle, over a connection of its own.
+func (n *notifier) listen(ready func()) {
+	pause := 10 * time.Millisecond
+	for n.ctx.Err() == nil {
+		if err := n.listenOnce(ready); err != nil && n.ctx.Err() == nil {
+			n.store.opts.Logger.Warn("tapestore: the connection for notifications was lost; polling goes on", "error", err)
+		}
+		ready()  // whoever waits for the first connection polls meanwhile
+		n.wake() // something may have been missed
+		if !rest(n.ctx, pause) {
+			return
+		}
+		pause = min(2*pause, 5*time.Second)
+	}
+}
+
+func (n *notifier) listenOnce(ready func()) error {
+	config := n.store.pool.Config().ConnConfig
+	conn, err := pgx.ConnectConfig(n.ctx, config)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		bound, cancel := context.WithTimeout(context.WithoutCancel(n.ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(bound) // it only listened
+	}()
+	if _, err := conn.Exec(n.ctx, "LISTEN "+n.channel()); err != nil {
+		return err
+	}
+	ready()
+	n.wake()
+	for {
+		if _, err := conn.WaitForNotification(n.ctx); err != nil {
+			return err
+		}
+		n.wake()
+	}
+}
+
+const selectLastPosition = `SELECT coalesce(max(position), 0) FROM tapestore.events`
+
+// poll wakes whoever waits at this handle when there are new events.
+func (n *notifier) poll() {
+	var last int64
+	for rest(n.ctx, pollPace) {
+		var now int64
+		if err := n.store.pool.QueryRow(n.ctx, n.store.sql(selectLastPosition)).Scan(&now); err == nil && now != last {
+			last = now
+			n.wake()
+		}
+	}
+}

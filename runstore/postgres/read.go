@@ -1,0 +1,256 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+type nullTime = pgtype.Timestamptz
+
+// query runs one read on a connection.
+type query struct {
+	ctx   context.Context
+	store *Store
+	conn  *pgx.Conn
+}
+
+// each scans every row into targets and calls f.
+func (q *query) each(sql string, args, targets []any, f func() error) error {
+	rows, err := q.conn.Query(q.ctx, q.store.sql(sql), args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(targets...); err != nil {
+			return err
+		}
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// read runs f, and again while the server cannot be reached: a read changes
+// nothing.
+func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(q *query) error) error {
+	return s.op(ctx, op, id, invalid, func() error {
+		for t := s.tries(); ; {
+			err := s.once(ctx, f)
+			if err == nil || isKind(err) {
+				return err
+			}
+			switch fateOf(err) {
+			case closed:
+				return runstore.ErrClosed
+			case failed:
+				return unavailable(cause(ctx, err))
+			}
+			if ctx.Err() != nil || !t.more(ctx) {
+				return unavailable(cause(ctx, err))
+			}
+		}
+	})
+}
+
+func (s *Store) once(ctx context.Context, f func(q *query) error) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return notSent{err}
+	}
+	defer s.giveBack(ctx, conn)
+	return f(&query{ctx, s, conn.Conn()})
+}
+
+// bound is the position below which every event is seen: all transactions below
+// the oldest that still runs have ended. Events of an earlier epoch have ended too.
+const bound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe,
+	greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
+
+const (
+	recordColumns = `records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated`
+	// A record that is absent comes as NULLs. The key of the summary is 'run'.
+	withSummary = ` LEFT JOIN tapestore.records ON records.run = runs.no AND records.key = 'run'::bytea`
+
+	selectRun = `SELECT ` + headColumns + `, ` + recordColumns + ` FROM tapestore.runs` + withSummary + `
+		WHERE runs.id = $1::bytea AND NOT runs.purged`
+)
+
+// GetRun implements runstore.RunStore.
+func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
+	err = s.read(ctx, "get run", id, runstore.CheckRunID(id), func(q *query) error {
+		var head nullHead
+		var summary nullRecord
+		found := false
+		err := q.each(selectRun, []any{[]byte(id)}, append(head.targets(), summary.targets()...), func() error {
+			run, found = head.head(id).Run, true
+			run.Summary = summary.record(runstore.SummaryKey)
+			return nil
+		})
+		if err == nil && !found {
+			return runstore.ErrNotFound
+		}
+		return err
+	})
+	return run, err
+}
+
+// A page ends where its size passes MaxPageBytes. The server finds the place: what
+// it has sent would have to be read to its end. The sum needs no data, only the
+// lengths.
+const (
+	selectJournal = `SELECT page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
+		FROM tapestore.runs LEFT JOIN LATERAL (
+			SELECT * FROM (
+				SELECT e.seq, CASE WHEN e.position < b.safe THEN e.position ELSE 0 END AS position, e.token, e.time, e.kind, e.owner, e.data,
+					sum(octet_length(e.data)) OVER (ORDER BY e.seq) - octet_length(e.data) AS before
+				FROM (SELECT * FROM tapestore.events WHERE run = runs.no AND seq >= $2::bigint ORDER BY seq LIMIT $3::bigint) e, ` + bound + ` b
+			) sized WHERE before <= $4::bigint
+		) page ON true
+		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.seq`
+
+	selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
+		FROM ` + bound + ` b LEFT JOIN LATERAL (
+			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
+			FROM (
+				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
+				WHERE position > $1::bigint AND position < b.safe ORDER BY position LIMIT $2::bigint
+			) e
+		) page ON before <= $3::bigint ORDER BY page.position`
+
+	selectRecords = `SELECT page.key, page.version, page.value, page.created_seq, page.created, page.updated_seq, page.updated
+		FROM tapestore.runs LEFT JOIN LATERAL (
+			SELECT * FROM (
+				SELECT r.*, sum(octet_length(r.value)) OVER (ORDER BY r.key) - octet_length(r.value) AS before
+				FROM (SELECT * FROM tapestore.records WHERE run = runs.no AND key >= $2::bytea AND key > $3::bytea
+					AND ($4::bytea IS NULL OR key < $4::bytea) ORDER BY key LIMIT $5::bigint) r
+			) sized WHERE before <= $6::bigint
+		) page ON true
+		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.key`
+
+	selectKeys = `SELECT records.key, ` + recordColumns + ` FROM tapestore.runs
+		LEFT JOIN tapestore.records ON records.run = runs.no AND records.key = ANY ($2::bytea[])
+		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY records.key`
+)
+
+// nullEvent scans an event, or the NULLs of an empty page.
+type nullEvent struct {
+	seq, position, token pgtype.Int8
+	time                 nullTime
+	kind, owner, data    []byte
+}
+
+func (e *nullEvent) targets() []any {
+	return []any{&e.seq, &e.position, &e.token, &e.time, &e.kind, &e.owner, &e.data}
+}
+
+func (e *nullEvent) event() runstore.Event {
+	return runstore.Event{
+		Seq: runstore.Seq(e.seq.Int64), Position: runstore.Position(e.position.Int64), Token: runstore.Token(e.token.Int64),
+		Time: timeOf(e.time), Kind: string(e.kind), Owner: runstore.Owner(e.owner), Data: e.data,
+	}
+}
+
+// ReadJournal implements runstore.RunStore.
+func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	err = s.read(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(q *query) error {
+		events, err = q.journal(id, from, limit)
+		return err
+	})
+	return events, err
+}
+
+func (q *query) journal(id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	var e nullEvent
+	found := false
+	args := []any{[]byte(id), int64(from), int64(limit), int64(runstore.MaxPageBytes)}
+	err = q.each(selectJournal, args, e.targets(), func() error {
+		found = true
+		if e.seq.Valid {
+			events = append(events, e.event())
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = runstore.ErrNotFound
+	}
+	return events, err
+}
+
+// ReadFeed implements runstore.RunStore. Events are there once every transaction
+// that was open when theirs began has ended; see [Store.FeedLag].
+func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
+	err = s.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(q *query) error {
+		var e nullEvent
+		var known int64
+		var id []byte
+		events = nil
+		args := []any{int64(after), int64(limit), int64(runstore.MaxPageBytes)}
+		return q.each(selectFeed, args, append([]any{&known, &id}, e.targets()...), func() error {
+			if int64(after) > known {
+				return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
+			}
+			if e.seq.Valid {
+				events = append(events, runstore.FeedEvent{Run: runstore.RunID(id), Event: e.event()})
+			}
+			return nil
+		})
+	})
+	return events, err
+}
+
+// ReadRecords implements runstore.RunStore.
+func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore.RecordQuery) (records []runstore.Record, err error) {
+	err = s.read(ctx, "read records", id, rq.Check(id), func(q *query) error {
+		var r nullRecord
+		found := false
+		records = nil
+		sql, args := selectKeys, []any{[]byte(id), keyArgs(rq.Keys)}
+		if len(rq.Keys) == 0 {
+			sql, args = selectRecords, []any{
+				[]byte(id), data([]byte(rq.Prefix)), data([]byte(rq.After)), afterPrefix(rq.Prefix), int64(rq.Limit), int64(runstore.MaxPageBytes),
+			}
+		}
+		err := q.each(sql, args, append([]any{&r.key}, r.targets()...), func() error {
+			found = true
+			if r.version.Valid {
+				records = append(records, r.record(runstore.RecordKey(r.key)))
+			}
+			return nil
+		})
+		if err == nil && !found {
+			return runstore.ErrNotFound
+		}
+		return err
+	})
+	return records, err
+}
+
+func keyArgs(keys []runstore.RecordKey) [][]byte {
+	args := make([][]byte, len(keys))
+	for i, key := range keys {
+		args[i] = []byte(key)
+	}
+	return args
+}
+
+// afterPrefix returns the first key behind all that begin with prefix; nil when
+// there is none.
+func afterPrefix(prefix runstore.RecordKey) []byte {
+	end := []byte(prefix)
+	for len(end) > 0 && end[len(end)-1] == 0xff {
+		end = end[:len(end)-1]
+	}
+	if len(end) == 0 {
+		return nil
+	}
+	end = slices.Clone(end)
+	end[len(end)-1]++
+	return end
+}

@@ -1,0 +1,108 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// perform sends a write until its outcome is known: what was surely not applied is
+// sent again where that may help, what may have been is settled first.
+func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
+	r.ctx = ctx
+	for t := s.tries(); ; {
+		r.nonce = newNonce()
+		err := s.lanes.send(r)
+		if err == nil {
+			s.notifier.committed()
+			return &r.answer, nil
+		}
+		switch fateOf(err) {
+		case closed:
+			return nil, runstore.ErrClosed
+		case failed:
+			return nil, unavailable(cause(ctx, err))
+		case again:
+		case lost:
+			if ctx.Err() != nil {
+				return nil, unknown(cause(ctx, err))
+			}
+			if r.repeatable {
+				break
+			}
+			if known, unsettled := s.settle(ctx, r, t); unsettled != nil {
+				return nil, unknown(errors.Join(err, unsettled))
+			} else if known != nil {
+				s.notifier.committed()
+				return known, nil
+			}
+		}
+		if !t.more(ctx) {
+			return nil, unavailable(cause(ctx, err))
+		}
+	}
+}
+
+// settleLost finds out what became of a write whose reply was lost, and sees to it
+// that one which was not applied never is.
+//
+// $1 run, $2 nonce, $3 batch, $4 microseconds since it was sent.
+const settleLost = `SELECT * FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint)`
+
+// settle returns the answer that was lost, or nil if the write was not applied and
+// never will be.
+func (s *Store) settle(ctx context.Context, r *request, t *tries) (*answer, error) {
+	for {
+		u := &unit{
+			sql:      settleLost,
+			args:     []any{[]byte(r.run), r.nonce, r.batch, time.Since(r.sent).Microseconds()},
+			requests: []*request{r},
+		}
+		answers, err := s.ask(ctx, []*unit{u})
+		switch {
+		case err == nil && answers[0].verdict == applied:
+			a := &answers[0]
+			if n := r.appends(); a.last == 0 && n > 0 {
+				a.last = a.first + runstore.Seq(n) - 1
+			}
+			return a, nil
+		case err == nil:
+			return nil, nil
+		case fateOf(err) == closed || fateOf(err) == failed:
+			return nil, err
+		}
+		if !t.more(ctx) {
+			return nil, cause(ctx, err)
+		}
+	}
+}
+
+// tries paces the repeats of one operation.
+type tries struct {
+	until time.Time
+	pause time.Duration
+}
+
+func (s *Store) tries() *tries {
+	return &tries{until: time.Now().Add(s.opts.Patience), pause: 4 * time.Millisecond}
+}
+
+// more waits before another try, and reports whether there is to be one.
+func (t *tries) more(ctx context.Context) bool {
+	pause := t.pause/2 + rand.N(t.pause)
+	t.pause = min(2*t.pause, time.Second)
+	if time.Now().Add(pause).After(t.until) {
+		return false
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,333 @@
+-- What a statement answers: what became of the write, and the run's head.
+CREATE TYPE tapestore.answer AS (
+	verdict        smallint,    -- 0 refused, 1 applied, 2 applied before, 3 no such run, 4 given up before
+	now            timestamptz, -- the store clock of the decision
+	first_seq      bigint,
+	last_seq       bigint,
+	versions       bigint[],    -- of the records that were written; if refused, of those that were guarded
+	status         integer,
+	created        timestamptz,
+	runnable       timestamptz,
+	seq            bigint,
+	token          bigint,
+	expires        timestamptz,
+	grant_state    smallint,
+	is_strict      boolean,
+	grant_id       bytea,
+	owner          bytea,
+	reactor        bytea,
+	preempted_from bytea,
+	preempt_reason bytea,
+	epoch          bigint,
+	made           bigint,
+	-- The summary of a run that was to be created.
+	summary_version     bigint,
+	summary_value       bytea,
+	summary_created_seq bigint,
+	summary_created     timestamptz,
+	summary_updated_seq bigint,
+	summary_updated     timestamptz
+);
+
+CREATE FUNCTION tapestore.tell(verdict integer, now timestamptz, first_seq bigint, last_seq bigint, versions bigint[],
+	r tapestore.runs, epoch bigint) RETURNS tapestore.answer LANGUAGE sql IMMUTABLE AS $$
+	SELECT verdict::smallint, now, first_seq, last_seq, versions, r.status, r.created, r.runnable, r.last_seq, r.token, r.expires,
+		r.grant_state, r.is_strict, r.grant_id, r.owner, r.reactor, r.preempted_from, r.preempt_reason, epoch, r.made,
+		NULL::bigint, NULL::bytea, NULL::bigint, NULL::timestamptz, NULL::bigint, NULL::timestamptz
+$$;
+
+-- Why a statement was refused that checks its fence in a WHERE clause. VOLATILE,
+-- so that it sees what was committed while that statement waited for the row.
+CREATE FUNCTION tapestore.refused(run_id bytea) RETURNS SETOF tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	r tapestore.runs;
+BEGIN
+	SELECT * INTO r FROM tapestore.runs WHERE id = run_id AND NOT purged;
+	RETURN NEXT tapestore.tell(CASE WHEN r.no IS NULL THEN 3 ELSE 0 END, clock_timestamp(), NULL, NULL, NULL,
+		r, (SELECT store.epoch FROM tapestore.store));
+END $$;
+
+-- Every write but the append of events under a fence and the heartbeat goes
+-- through here: it locks the run, checks every guard and makes every change, or
+-- makes none and says why. Each statement of a VOLATILE function in READ COMMITTED
+-- has a snapshot of its own, so what follows the lock sees what is current under it:
+-- https://www.postgresql.org/docs/current/xfunc-volatility.html
+CREATE FUNCTION tapestore.write(
+	op             smallint, -- 0 commit, 1 create, 2 acquire, 3 release
+	run_id         bytea,
+	this_nonce     bigint,
+	batch_id       bytea,    -- NULL: none
+	fence_token    bigint,   -- NULL: no fence
+	fence_grant    bytea,
+	fence_owner    bytea,
+	want_seq       bigint,   -- NULL: any
+	want_statuses  integer[],
+	want_keys      bytea[],
+	want_versions  bigint[],
+	lease_owner    bytea,    -- NULL: no grant
+	lease_reactor  bytea,
+	lease_ttl      bigint,   -- microseconds, as all durations here
+	lease_strict   boolean,
+	lease_grant    bytea,
+	lease_preempt  bytea,    -- NULL: take no live lease
+	ordinal        bigint,   -- of the first event's position within this transaction
+	kinds          bytea[],
+	payloads       bytea[],
+	record_keys    bytea[],
+	record_values  bytea[],  -- a NULL deletes
+	record_events  integer[],
+	place_records  integer[], -- which record, from 1
+	place_names    bytea[],
+	place_times    timestamptz[],
+	place_afters   bigint[],
+	new_status     integer,
+	set_runnable   boolean,
+	runnable_at    timestamptz,
+	runnable_after bigint,
+	ends_grant     boolean,
+	purges         boolean,
+	one_instant    boolean   -- the clock is the one that lock_runs read
+) RETURNS tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	r         tapestore.runs;
+	b         tapestore.batches;
+	s         tapestore.store;
+	was       tapestore.records;
+	clock     timestamptz;
+	writer    bigint := coalesce(fence_token, 0);
+	writer_of bytea := coalesce(fence_owner, '');
+	appended  integer := coalesce(cardinality(kinds), 0);
+	first_seq bigint := 0;
+	present   bigint[];
+	versions  bigint[] := '{}';
+	explains  bigint;
+	kept      bytea;
+	a         tapestore.answer;
+BEGIN
+	IF op = 1 THEN
+		INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, made, created, status, grant_state, purged,
+			is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+		VALUES (0, 0, 0, 0, 0, clock_timestamp(), 0, 0, true, false, run_id, '', '', '', '', '') ON CONFLICT (id) DO NOTHING;
+	ELSIF op = 2 AND lease_preempt IS NULL THEN
+		-- A contender that sees a live lease does not queue for the row.
+		SELECT * INTO r FROM tapestore.runs WHERE id = run_id AND NOT purged AND grant_state = 1;
+		clock := clock_timestamp();
+		IF r.expires > clock AND r.grant_id <> lease_grant THEN
+			RETURN tapestore.tell(0, clock, NULL, NULL, NULL, r, (SELECT store.epoch FROM tapestore.store));
+		END IF;
+	END IF;
+
+	SELECT * INTO r FROM tapestore.runs WHERE id = run_id FOR NO KEY UPDATE;
+	SELECT * INTO s FROM tapestore.store;
+	clock := CASE WHEN one_instant THEN current_setting('tapestore.clock')::timestamptz ELSE clock_timestamp() END;
+	IF r.no IS NULL OR (r.purged AND op <> 1) THEN
+		RETURN tapestore.tell(3, clock, NULL, NULL, NULL, NULL, s.epoch);
+	END IF;
+	IF this_nonce = ANY (r.voided) THEN
+		RETURN tapestore.tell(4, clock, NULL, NULL, NULL, r, s.epoch);
+	END IF;
+
+	IF op = 1 AND NOT r.purged THEN
+		a := tapestore.tell(CASE WHEN r.grant_state = 1 AND r.grant_id = lease_grant THEN 2 ELSE 0 END,
+			clock, NULL, NULL, NULL, r, s.epoch);
+		SELECT version, value, created_seq, records.created, updated_seq, updated
+		INTO a.summary_version, a.summary_value, a.summary_created_seq, a.summary_created, a.summary_updated_seq, a.summary_updated
+		FROM tapestore.records WHERE run = r.no AND key = 'run';
+		RETURN a;
+	END IF;
+	IF batch_id IS NOT NULL THEN
+		kept := 'b'::bytea || batch_id;
+		SELECT * INTO b FROM tapestore.batches WHERE run = r.no AND id = kept;
+		IF FOUND THEN
+			RETURN tapestore.tell(2, b.at, b.first_seq, b.last_seq, b.versions, r, s.epoch);
+		END IF;
+	END IF;
+	IF op = 2 AND r.grant_id = lease_grant THEN
+		RETURN tapestore.tell(CASE WHEN r.grant_state = 1 THEN 2 ELSE 0 END, clock, NULL, NULL, NULL, r, s.epoch);
+	END IF;
+	IF op = 3 AND r.grant_state = 2 AND r.token = fence_token AND r.grant_id = fence_grant THEN
+		RETURN tapestore.tell(2, clock, 0, r.last_seq, '{}', r, s.epoch);
+	END IF;
+
+	-- The guards, in the order of package rules, which explains a refusal.
+	IF (fence_token IS NOT NULL AND NOT (r.grant_state = 1 AND r.token = fence_token AND r.grant_id = fence_grant
+			AND r.owner = fence_owner AND (NOT r.is_strict OR r.expires > clock)))
+		OR (op = 2 AND lease_preempt IS NULL AND r.grant_state = 1 AND r.expires > clock)
+		OR NOT coalesce(r.status = ANY (want_statuses), true)
+		OR want_seq <> r.last_seq + 1
+	THEN
+		RETURN tapestore.tell(0, clock, NULL, NULL, NULL, r, s.epoch);
+	END IF;
+	IF want_keys IS NOT NULL THEN
+		SELECT array_agg(coalesce(records.version, 0) ORDER BY w.i) INTO present
+		FROM unnest(want_keys) WITH ORDINALITY AS w (key, i) LEFT JOIN tapestore.records ON records.run = r.no AND records.key = w.key;
+		IF present <> want_versions THEN
+			RETURN tapestore.tell(0, clock, NULL, NULL, present, r, s.epoch);
+		END IF;
+	END IF;
+
+	IF op = 1 THEN
+		r.purged := false; r.status := new_status; r.created := clock; r.last_seq := 0; r.made := this_nonce;
+	END IF;
+	IF lease_owner IS NOT NULL THEN
+		IF r.grant_state = 1 AND r.expires > clock AND op = 2 THEN
+			r.preempted_from := r.owner; r.preempt_reason := lease_preempt;
+		ELSE
+			r.preempted_from := ''; r.preempt_reason := '';
+		END IF;
+		r.token := greatest(r.token, s.epoch << 40) + 1;
+		r.grant_state := 1; r.grant_id := lease_grant; r.owner := lease_owner; r.reactor := lease_reactor;
+		r.is_strict := lease_strict; r.expires := clock + lease_ttl * interval '1 microsecond';
+		writer := r.token; writer_of := lease_owner;
+	END IF;
+
+	IF appended > 0 THEN
+		first_seq := r.last_seq + 1;
+	END IF;
+	FOR i IN 1 .. coalesce(cardinality(record_keys), 0) LOOP
+		explains := CASE WHEN appended = 0 THEN r.last_seq ELSE first_seq + record_events[i] END;
+		IF record_values[i] IS NULL THEN
+			DELETE FROM tapestore.records WHERE run = r.no AND key = record_keys[i] RETURNING * INTO was;
+			IF FOUND THEN
+				r.version_floor := greatest(r.version_floor, was.version);
+			END IF;
+			versions := versions || 0::bigint;
+		ELSE
+			SELECT * INTO was FROM tapestore.records WHERE run = r.no AND key = record_keys[i];
+			IF was.version IS NULL THEN
+				-- A new record starts above every version that a deleted one of the run had.
+				INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+				VALUES (r.no, r.version_floor + 1, explains, explains, clock, clock,
+					coalesce(cardinality(array_positions(place_records, i)), 0), record_keys[i], record_values[i]);
+				versions := versions || (r.version_floor + 1);
+			ELSE
+				UPDATE tapestore.records SET version = version + 1, updated_seq = explains, updated = clock, value = record_values[i],
+					places = coalesce(cardinality(array_positions(place_records, i)), 0)
+				WHERE run = r.no AND key = record_keys[i];
+				versions := versions || (was.version + 1);
+			END IF;
+		END IF;
+		IF was.places > 0 THEN
+			DELETE FROM tapestore.places WHERE run = r.no AND key = record_keys[i];
+		END IF;
+	END LOOP;
+	IF place_records IS NOT NULL THEN
+		INSERT INTO tapestore.places (at, written, run, name, key)
+		SELECT coalesce(p.at, clock + p.after * interval '1 microsecond'), clock, r.no, p.name, record_keys[p.record]
+		FROM unnest(place_records, place_names, place_times, place_afters) AS p (record, name, at, after);
+	END IF;
+	IF appended > 0 THEN
+		INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data, versions)
+		SELECT r.no, r.last_seq + e.i,
+			s.position_base + ((pg_current_xact_id()::text::bigint - s.xid_base) << 14) + ordinal + e.i - 1,
+			CASE WHEN e.i = 1 THEN this_nonce END, writer, clock, e.kind, writer_of, e.data,
+			CASE WHEN e.i = 1 AND versions <> '{}' THEN versions END
+		FROM unnest(kinds, payloads) WITH ORDINALITY AS e (kind, data, i);
+		r.last_seq := r.last_seq + appended;
+	END IF;
+
+	IF op <> 1 AND new_status IS NOT NULL THEN
+		r.status := new_status;
+	END IF;
+	IF set_runnable THEN
+		r.runnable := coalesce(runnable_at, clock + runnable_after * interval '1 microsecond');
+	END IF;
+	IF ends_grant AND r.grant_state = 1 THEN
+		r.grant_state := CASE WHEN fence_token IS NULL THEN 3 ELSE 2 END;
+	END IF;
+	IF purges THEN
+		SELECT greatest(r.version_floor, max(version)) INTO r.version_floor FROM tapestore.records WHERE run = r.no;
+		UPDATE tapestore.store SET last_purged = highest
+		FROM (SELECT max(position) AS highest FROM tapestore.events WHERE run = r.no) gone WHERE highest > last_purged;
+		DELETE FROM tapestore.events WHERE run = r.no;
+		DELETE FROM tapestore.places WHERE run = r.no;
+		DELETE FROM tapestore.records WHERE run = r.no;
+		DELETE FROM tapestore.batches WHERE run = r.no;
+		r.purged := true; r.made := this_nonce; r.runnable := NULL;
+		IF r.grant_state = 1 THEN
+			r.grant_state := 3;
+		END IF;
+	ELSIF op IN (0, 3) AND (kept IS NOT NULL OR appended = 0) THEN
+		INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, id, versions)
+		VALUES (r.no, r.batches, first_seq, r.last_seq, clock, coalesce(kept, 'n'::bytea || int8send(this_nonce)), versions);
+		r.batches := r.batches + 1;
+		IF r.batches % 128 = 0 THEN -- forget the oldest, keep at least 256
+			DELETE FROM tapestore.batches WHERE run = r.no AND n < r.batches - 256;
+		END IF;
+	END IF;
+	UPDATE tapestore.runs SET last_seq = r.last_seq, token = r.token, version_floor = r.version_floor, batches = r.batches,
+		made = r.made, created = r.created, runnable = r.runnable, expires = r.expires, status = r.status,
+		grant_state = r.grant_state, purged = r.purged, is_strict = r.is_strict, grant_id = r.grant_id, owner = r.owner,
+		reactor = r.reactor, preempted_from = r.preempted_from, preempt_reason = r.preempt_reason
+	WHERE no = r.no;
+	RETURN tapestore.tell(1, clock, first_seq, r.last_seq, versions, r, s.epoch);
+END $$;
+
+-- A commit over several runs takes the locks of all in one order, so that two such
+-- commits cannot wait for each other, and then has one clock.
+CREATE FUNCTION tapestore.lock_runs(run_ids bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+	PERFORM FROM tapestore.runs WHERE id = ANY (run_ids) ORDER BY id FOR NO KEY UPDATE;
+	PERFORM set_config('tapestore.clock', clock_timestamp()::text, true);
+END $$;
+
+-- What became of a write whose reply was lost: it was applied (and is never
+-- again), or it is given up: a late copy of it finds its nonce and is refused.
+-- sent is how long ago it was first sent.
+CREATE FUNCTION tapestore.settle(run_id bytea, lost_nonce bigint, batch_id bytea, sent bigint)
+RETURNS tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	r     tapestore.runs;
+	b     tapestore.batches;
+	e     record;
+	epoch bigint;
+BEGIN
+	INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, made, created, status, grant_state, purged,
+		is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+	VALUES (0, 0, 0, 0, 0, clock_timestamp(), 0, 0, true, false, run_id, '', '', '', '', '') ON CONFLICT (id) DO NOTHING;
+	SELECT * INTO r FROM tapestore.runs WHERE id = run_id FOR NO KEY UPDATE;
+	SELECT store.epoch INTO epoch FROM tapestore.store;
+	IF r.made = lost_nonce THEN
+		RETURN tapestore.tell(1, r.created, 0, r.last_seq, '{}', r, epoch);
+	END IF;
+	SELECT * INTO b FROM tapestore.batches
+	WHERE run = r.no AND id = coalesce('b'::bytea || batch_id, 'n'::bytea || int8send(lost_nonce));
+	IF FOUND THEN
+		RETURN tapestore.tell(1, b.at, b.first_seq, b.last_seq, b.versions, r, epoch);
+	END IF;
+	-- Its events, if any, are not older than it is; an hour is for a clock that steps.
+	FOR e IN SELECT * FROM tapestore.events WHERE run = r.no ORDER BY seq DESC LOOP
+		EXIT WHEN e.time < clock_timestamp() - sent * interval '1 microsecond' - interval '1 hour';
+		IF e.nonce = lost_nonce THEN
+			RETURN tapestore.tell(1, e.time, e.seq, NULL, coalesce(e.versions, '{}'), r, epoch);
+		END IF;
+	END LOOP;
+	UPDATE tapestore.runs SET voided = (ARRAY[lost_nonce] || voided)[1:128] WHERE no = r.no;
+	RETURN tapestore.tell(4, clock_timestamp(), NULL, NULL, NULL, r, epoch);
+END $$;
+
+-- A new epoch ends every grant, and moves the feed's positions on by more than an
+-- older incarnation of the store can have given out. The lock waits for the writes
+-- under way and keeps out those to come, so that none has read the old epoch; reads
+-- go on. by_itself: only if the store does not belong to that incarnation already,
+-- so that of several handles that see a new one at once, one raises the epoch.
+CREATE FUNCTION tapestore.raise_epoch(why bytea, new_cluster text, new_timeline bigint, by_itself boolean)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	s tapestore.store;
+BEGIN
+	LOCK TABLE tapestore.runs IN EXCLUSIVE MODE;
+	SELECT * INTO s FROM tapestore.store FOR UPDATE;
+	IF by_itself AND s.cluster = new_cluster AND s.timeline = new_timeline THEN
+		RETURN s.epoch;
+	END IF;
+	IF s.epoch >= 8191 THEN
+		RETURN s.epoch + 1; -- refused by the caller, which knows the limit
+	END IF;
+	INSERT INTO tapestore.epochs (epoch, at, reason) VALUES (s.epoch + 1, clock_timestamp(), why);
+	UPDATE tapestore.runs SET grant_state = 3 WHERE grant_state = 1;
+	UPDATE tapestore.store SET epoch = s.epoch + 1, cluster = new_cluster, timeline = new_timeline,
+		xid_base = pg_current_xact_id()::text::bigint,
+		position_base = greatest((s.epoch + 1) << 40, s.position_base, (SELECT max(position) FROM tapestore.events)) + (1::bigint << 49);
+	RETURN s.epoch + 1;
+END $$;

@@ -1,0 +1,161 @@
+package postgres
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+const defaultSchema = "tapestore"
+
+// Store is an open handle on a store in PostgreSQL. It implements
+// runstore.RunStore and the capabilities MultiCommitter, Notifier, Epocher and
+// Describer.
+type Store struct {
+	pool     *pgxpool.Pool
+	opts     Options
+	lanes    lanes
+	notifier *notifier
+	texts    sync.Map // statements with the schema's own name
+
+	closeOnce sync.Once
+	closed    chan struct{}
+}
+
+var _ interface {
+	runstore.RunStore
+	runstore.MultiCommitter
+	runstore.Notifier
+	runstore.Epocher
+	runstore.Describer
+} = (*Store)(nil)
+
+// Open opens the store in the database that config leads to and creates or
+// migrates its schema as needed. It takes config over: session settings and hooks
+// are added to it.
+func Open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
+	s, err := open(ctx, config, options)
+	if err != nil {
+		return nil, opError("open postgres store", "", err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
+	opts, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{opts: opts, closed: make(chan struct{})}
+	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.sendGroup}
+	configure(config, s)
+	if err := s.migrate(ctx, config.ConnConfig); err != nil {
+		return nil, err
+	}
+	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, unavailable(err)
+	}
+	s.notifier = newNotifier(s)
+	// The first connection is made now, so that what is wrong with it is told here.
+	if err := s.read(ctx, "open", "", nil, func(*query) error { return nil }); err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close implements runstore.RunStore.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		close(s.closed)
+		s.notifier.close()
+		s.pool.Close() // waits for the operations under way
+	})
+	return nil
+}
+
+// op is the frame of every operation: input is checked before anything else, and
+// nothing happens on a closed handle or after the context's end.
+func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func() error) error {
+	if invalid != nil {
+		return opError(op, id, invalid)
+	}
+	select {
+	case <-s.closed:
+		return opError(op, id, runstore.ErrClosed)
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return opError(op, id, unavailable(err))
+	}
+	return opError(op, id, f())
+}
+
+// isKind reports whether err is one of the contract's own.
+func isKind(err error) bool { return runstore.KindOf(err) != runstore.ErrUnknownOutcome }
+
+// sql puts the schema's name into a statement.
+func (s *Store) sql(text string) string {
+	if s.opts.Schema == defaultSchema {
+		return text
+	}
+	if own, ok := s.texts.Load(text); ok {
+		return own.(string)
+	}
+	own := inSchema(text, s.opts.Schema)
+	s.texts.Store(text, own)
+	return own
+}
+
+func inSchema(text, schema string) string {
+	return strings.ReplaceAll(text, defaultSchema+".", schema+".")
+}
+
+const selectNow = `SELECT clock_timestamp()`
+
+// Now implements runstore.RunStore.
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.read(ctx, "now", "", nil, func(q *query) error {
+		return q.each(selectNow, nil, []any{&now}, func() error { return nil })
+	})
+	return now.UTC(), err
+}
+
+// Describe implements runstore.Describer.
+func (s *Store) Describe(ctx context.Context) (d runstore.Description, err error) {
+	d = runstore.Description{Engine: s.opts.Engine, Tier: "service"}
+	err = s.read(ctx, "describe", "", nil, func(q *query) error {
+		return q.each(`SELECT current_setting('server_version')`, nil, []any{&d.Version}, func() error { return nil })
+	})
+	return d, err
+}
+
+// Lag tells how far the feed is behind the journals.
+type Lag struct {
+	// Events is how many committed events the feed does not show yet, up to 10,000.
+	Events int
+	// Age is how old the oldest of them is.
+	Age time.Duration
+}
+
+const selectLag = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(time)) * 1000000, 0)::bigint
+	FROM (SELECT time FROM tapestore.events, ` + bound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
+
+// FeedLag tells how far the feed is behind. Any transaction of the whole cluster
+// that wrote something and stays open holds it up, also one of another database: so
+// alert on it, and look for the culprit in pg_stat_activity (backend_xid).
+func (s *Store) FeedLag(ctx context.Context) (lag Lag, err error) {
+	err = s.read(ctx, "feed lag", "", nil, func(q *query) error {
+		var age int64
+		return q.each(selectLag, nil, []any{&lag.Events, &age}, func() error {
+			lag.Age = time.Duration(age) * time.Microsecond
+			return nil
+		})
+	})
+	return lag, err
+}

@@ -1,0 +1,113 @@
+package postgres
+
+import (
+	"context"
+	"maps"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+func init() {
+	for _, scheme := range []string{"postgres", "postgresql"} {
+		runstore.Register(scheme, func(ctx context.Context, u runstore.URL) (runstore.RunStore, error) {
+			config, opts, err := ParseURL(u)
+			if err != nil {
+				return nil, err
+			}
+			s, err := Open(ctx, config, opts)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		})
+	}
+}
+
+// ownKeys are the keys of the URL that are the store's; see [Options].
+var ownKeys = map[string]func(o *Options, v string) error{
+	"schema":            func(o *Options, v string) error { o.Schema = v; return nil },
+	"migrate":           func(o *Options, v string) error { return yesNo("migrate", v, &o.NoMigrate, "no") },
+	"pooled":            func(o *Options, v string) error { return yesNo("pooled", v, &o.Pooled, "yes") },
+	"patience":          func(o *Options, v string) error { return duration("patience", v, &o.Patience) },
+	"statement_timeout": func(o *Options, v string) error { return duration("statement_timeout", v, &o.StatementTimeout) },
+	"lock_timeout":      func(o *Options, v string) error { return duration("lock_timeout", v, &o.LockTimeout) },
+}
+
+// driverKeys are the keys that pgx knows. Others would be sent to the server as
+// settings, and a misspelt one be told late or never.
+var driverKeys = []string{
+	"host", "port", "user", "password", "passfile", "dbname", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslpassword", "sslsni",
+	"sslnegotiation", "channel_binding", "krbspn", "krbsrvname", "service", "servicefile", "connect_timeout",
+	"application_name", "target_session_attrs", "require_auth", "min_protocol_version", "max_protocol_version",
+	"default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity",
+	"pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime", "pool_max_conn_lifetime_jitter",
+	"pool_max_conn_idle_time", "pool_health_check_period",
+}
+
+// ParseURL reads postgres://user:password@host:port/database?key=value&… The keys
+// are pgx's and those of [Options]: schema, migrate=no, pooled=yes, patience,
+// statement_timeout, lock_timeout. Its errors never contain the URL.
+func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
+	if err := u.Known(append(slices.Sorted(maps.Keys(ownKeys)), driverKeys...)...); err != nil {
+		return nil, nil, err
+	}
+	opts := &Options{}
+	rest := url.Values{}
+	for key, values := range u.Params {
+		set, own := ownKeys[key]
+		if !own {
+			rest[key] = values
+			continue
+		}
+		if err := set(opts, values[0]); err != nil {
+			return nil, nil, err
+		}
+	}
+	config, err := pgxpool.ParseConfig("postgres:" + u.Address + "?" + rest.Encode())
+	if err != nil {
+		return nil, nil, badOption("store URL", "%s: %s", u, withoutURL(err))
+	}
+	return config, opts, nil
+}
+
+// withoutURL takes the words of pgx's error that do not repeat the URL.
+func withoutURL(err error) string {
+	for {
+		inner, ok := err.(interface{ Unwrap() error })
+		if !ok || inner.Unwrap() == nil {
+			break
+		}
+		err = inner.Unwrap()
+	}
+	var parse *url.Error
+	if e, ok := err.(*url.Error); ok {
+		parse = e
+		return parse.Err.Error()
+	}
+	if _, repeats := err.(interface{ SafeToRetry() bool }); repeats {
+		return "it is no URL of a PostgreSQL server"
+	}
+	return "write postgres://user@host:port/database?key=value"
+}
+
+func yesNo(key, v string, field *bool, sets string) error {
+	if v != "yes" && v != "no" {
+		return badOption(key, "%q is neither yes nor no", v)
+	}
+	*field = v == sets
+	return nil
+}
+
+func duration(key, v string, field *time.Duration) error {
+	d, err := time.ParseDuration(v)
+	if err != nil || d == 0 {
+		return badOption(key, "%q is no duration such as 10s", v)
+	}
+	*field = d
+	return nil
+}

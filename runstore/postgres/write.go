@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// callWrite calls the one function through which every write goes but the two
+// that have a statement of their own. Its casts make the types plain in every
+// mode of the protocol.
+const callWrite = `SELECT * FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
+	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::integer[], $10::bytea[], $11::bigint[],
+	$12::bytea, $13::bytea, $14::bigint, $15::boolean, $16::bytea, $17::bytea,
+	$18::bigint, $19::bytea[], $20::bytea[], $21::bytea[], $22::bytea[], $23::integer[],
+	$24::integer[], $25::bytea[], $26::timestamptz[], $27::bigint[],
+	$28::integer, $29::boolean, $30::timestamptz, $31::bigint, $32::boolean, $33::boolean, $34::boolean)`
+
+type operation int16
+
+const (
+	opCommit operation = iota
+	opCreate
+	opAcquire
+	opRelease
+)
+
+// write holds the arguments of tapestore.write as the database takes them. What is
+// nil there is NULL.
+type write struct {
+	op    operation
+	run   runstore.RunID
+	batch []byte
+
+	fence  runstore.Fence
+	seq    *int64
+	status []int32
+	guards []runstore.VersionGuard
+
+	lease   *runstore.LeaseSpec
+	preempt string
+
+	kinds, payloads, keys, values [][]byte
+	explained                     []int32 // which event explains each record's change
+
+	placed []int32 // which record each place is of, from 1
+	names  [][]byte
+	times  []*time.Time
+	afters []*int64
+
+	newStatus      *runstore.Status
+	runnable       runstore.When
+	release, purge bool
+	oneInstant     bool // as its neighbours in the transaction
+}
+
+// newWrite translates the writes of an operation.
+func newWrite(op operation, id runstore.RunID, w runstore.Writes) *write {
+	c := &write{op: op, run: id, newStatus: w.Status, runnable: w.Runnable, release: w.Release, purge: w.Purge}
+	for _, e := range w.Events {
+		c.kinds, c.payloads = append(c.kinds, []byte(e.Kind)), append(c.payloads, data(e.Data))
+	}
+	for i, r := range w.Records {
+		value := data(r.Value)
+		if r.Delete {
+			value = nil
+		}
+		c.keys, c.values, c.explained = append(c.keys, []byte(r.Key)), append(c.values, value), append(c.explained, int32(r.Event))
+		for _, p := range r.Index {
+			at, after := timeArgs(p.At)
+			c.placed, c.names = append(c.placed, int32(i+1)), append(c.names, []byte(p.Index))
+			c.times, c.afters = append(c.times, at), append(c.afters, after)
+		}
+	}
+	return c
+}
+
+// guard sets what must hold.
+func (c *write) guard(g runstore.Guards) {
+	c.fence, c.guards = g.Fence, g.Versions
+	if g.NextSeq != 0 {
+		seq := int64(g.NextSeq)
+		c.seq = &seq
+	}
+	for _, s := range g.Statuses {
+		c.status = append(c.status, int32(s))
+	}
+}
+
+// args returns the arguments of callWrite.
+func (c *write) args(nonce, ordinal int64) []any {
+	var (
+		token, ttl, runnableAfter          *int64
+		grant, owner                       []byte
+		leaseOwner, leaseReactor, newGrant []byte
+		preempt                            []byte
+		strict                             bool
+		wantKeys                           [][]byte
+		wantVersions                       []int64
+		runnableAt                         *time.Time
+		status                             *int32
+	)
+	if !c.fence.IsZero() {
+		t := int64(c.fence.Token())
+		token, grant, owner = &t, []byte(c.fence.Grant()), []byte(c.fence.Owner())
+	}
+	for _, g := range c.guards {
+		wantKeys, wantVersions = append(wantKeys, []byte(g.Key)), append(wantVersions, int64(g.Version))
+	}
+	if l := c.lease; l != nil {
+		us := l.TTL.Microseconds()
+		ttl, strict, newGrant = &us, l.Strict, []byte(l.Grant)
+		leaseOwner, leaseReactor = data([]byte(l.Owner)), data([]byte(l.Reactor))
+	}
+	if c.preempt != "" {
+		preempt = []byte(c.preempt)
+	}
+	if c.newStatus != nil {
+		s := int32(*c.newStatus)
+		status = &s
+	}
+	if !c.runnable.IsZero() {
+		runnableAt, runnableAfter = timeArgs(c.runnable)
+	}
+	return []any{
+		int16(c.op), []byte(c.run), nonce, c.batch,
+		token, grant, owner, c.seq, c.status, wantKeys, wantVersions,
+		leaseOwner, leaseReactor, ttl, strict, newGrant, preempt,
+		ordinal, c.kinds, c.payloads, c.keys, c.values, c.explained,
+		c.placed, c.names, c.times, c.afters,
+		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.oneInstant,
+	}
+}
+
+// timeArgs splits a time into the absolute one and the one after the commit. Both
+// are nil for Never.
+func timeArgs(w runstore.When) (at *time.Time, after *int64) {
+	if d, relative := w.Offset(); relative {
+		us := d.Microseconds()
+		return nil, &us
+	}
+	if t := w.Resolve(time.Time{}); !t.IsZero() {
+		return &t, nil
+	}
+	return nil, nil
+}
+
+// data is a value that is never NULL.
+func data(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// explain says why the guards of a write refused it, from what the refusal
+// returned.
+func (a *answer) explain(g runstore.Guards) error {
+	if a.verdict == noSuchRun {
+		return runstore.ErrNotFound
+	}
+	versions := a.versions
+	err := a.head.Guards(g, a.now, func(key runstore.RecordKey) (runstore.Version, error) {
+		if len(versions) == 0 {
+			return 0, errDisagree
+		}
+		v := versions[0]
+		versions = versions[1:]
+		return v, nil
+	})
+	if err == nil {
+		err = errDisagree
+	}
+	return err
+}
