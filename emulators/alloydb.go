@@ -1,0 +1,237 @@
+package emulators
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/alloydbconn"
+	"golang.org/x/oauth2"
+)
+
+const (
+	// alloydbCluster is the one cluster that a stand-in has.
+	alloydbCluster = "projects/tapestore/locations/local/clusters/emulator"
+	// alloydbConnector is the version of the connector that the stand-in was made
+	// for. A test fails when the module requires another.
+	alloydbConnector = "1.19.3"
+	// alloydbProxyPort is where the connector dials every instance.
+	alloydbProxyPort = "5433"
+)
+
+// AlloyDBOptions adjusts a stand-in; nil means the defaults.
+type AlloyDBOptions struct {
+	// Postgres is the server to stand in front of; Close leaves it running. Nil
+	// starts one, with its defaults, which Close ends.
+	Postgres *PostgresServer
+	// CertificateTTL is the life of the client certificates that are signed; zero
+	// means what the connector asks for, an hour. A connector that is not lazy
+	// refreshes four minutes before the end, so below that it does so at once and
+	// without end, held back only by its own limit: two, then one in 30 seconds.
+	CertificateTTL time.Duration
+
+	patience time.Duration // for tests; default 10 s
+}
+
+// AlloyDBServer is a running stand-in for AlloyDB. Its methods may be called
+// concurrently.
+type AlloyDBServer struct {
+	postgres *PostgresServer
+	owned    bool // the stand-in started postgres
+	token    string
+	ttl      time.Duration
+	ca       *alloydbCA
+	admin    net.Listener
+	http     *http.Server
+	doors    []*alloydbDoor
+	patience time.Duration // for the handshake, the exchange and each answer to them
+	serving  sync.WaitGroup
+
+	mu          sync.Mutex
+	conns       *alloydbConns // what CutConnections cuts; nil once closed
+	stats       AlloyDBStats
+	adminStatus int
+	reason      string // why connections are refused, or ""
+	userAgent   string // of the last connector that said hello
+
+	closing sync.Once
+	closed  error
+}
+
+// AlloyDB starts a stand-in for AlloyDB in front of a PostgreSQL server, so that
+// the real connector, cloud.google.com/go/alloydbconn, runs against it with
+// DialerOptions. ctx bounds the start only. Errors: those of Postgres, if it has
+// to start one.
+//
+// It is one cluster with a primary and a read pool, and consists of the two
+// methods of the Admin API that the connector calls, over plain HTTP, and of the
+// proxy that AlloyDB puts before the database. What is real: the connector itself,
+// its OAuth2 token on every call, the certificate that it has signed and
+// refreshes, TLS 1.3 with both sides checked, private, public and PSC addresses,
+// the metadata exchange that tells the kind of login, errors of each step, and
+// connections that are cut.
+//
+// What is not, and no test over it proves:
+//
+//   - The engine is plain PostgreSQL. AlloyDB's own memory, planner, columnar
+//     engine, vacuum, parameters and limits are absent.
+//   - Who may log in. A private server trusts every role and password that comes
+//     from the loopback interface. With IAM the token is checked, but any token
+//     admits to any role; on AlloyDB the role must be the token's principal, and
+//     exist.
+//   - The read pool is the primary under another name: no lag, no refused writes.
+//   - Failover, maintenance and switchover. CutConnections is their first moment;
+//     on AlloyDB the next connection then fails for up to a minute.
+//   - Network paths. All addresses lead to the loopback interface, through the
+//     dial function of DialerOptions; no DNS name is looked up.
+//   - Policies of the service: quotas, IAM conditions, how certificates are made,
+//     managed connection pooling on port 6432.
+func AlloyDB(ctx context.Context, opts *AlloyDBOptions) (_ *AlloyDBServer, err error) {
+	if opts == nil {
+		opts = &AlloyDBOptions{}
+	}
+	if opts.CertificateTTL < 0 {
+		return nil, fmt.Errorf("emulators: alloydb: CertificateTTL is %v, want zero or more", opts.CertificateTTL)
+	}
+	s := &AlloyDBServer{
+		postgres: opts.Postgres,
+		token:    newAlloyDBToken(),
+		ttl:      opts.CertificateTTL,
+		conns:    newAlloyDBConns(),
+		patience: cmp.Or(opts.patience, 10*time.Second),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("emulators: alloydb: %w", err), s.Close())
+		}
+	}()
+	if s.ca, err = newAlloyDBCA(); err != nil {
+		return nil, err
+	}
+	if s.postgres == nil {
+		if s.postgres, err = Postgres(ctx, nil); err != nil {
+			return nil, err
+		}
+		s.owned = true
+	}
+	if err := s.openDoors(); err != nil {
+		return nil, err
+	}
+	if err := s.serveAdmin(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Engine says what runs here.
+func (s *AlloyDBServer) Engine() Engine {
+	return Engine{
+		Name:    "alloydb",
+		Version: fmt.Sprintf("connector %s over postgres %s", alloydbConnector, s.postgres.Engine().Version),
+		Tier:    "emulator",
+	}
+}
+
+// Postgres is the server behind the proxy, to make databases on.
+func (s *AlloyDBServer) Postgres() *PostgresServer { return s.postgres }
+
+// Instance is the URI of the primary, for the connector's Dial.
+func (s *AlloyDBServer) Instance() string { return alloydbInstance("primary") }
+
+// ReadPool is the URI of the read pool, for the connector's Dial.
+func (s *AlloyDBServer) ReadPool() string { return alloydbInstance("pool") }
+
+func alloydbInstance(name string) string { return alloydbCluster + "/instances/" + name }
+
+// AdminEndpoint is the address of the Admin API.
+func (s *AlloyDBServer) AdminEndpoint() string { return "http://" + s.admin.Addr().String() }
+
+// DialerOptions points a Dialer at this stand-in. Further options may follow:
+// WithIAMAuthN, WithLazyRefresh, and by WithDefaultDialOptions WithPublicIP or
+// WithPSC. A pgx configuration needs sslmode=disable and a DialFunc that calls
+// Dial with Instance or ReadPool; the host, any IP address, and port are not used.
+//
+// All Dialers of the process share one RSA key: making one takes long, and
+// nothing here depends on it.
+func (s *AlloyDBServer) DialerOptions() []alloydbconn.Option {
+	return []alloydbconn.Option{
+		alloydbconn.WithAdminAPIEndpoint(s.AdminEndpoint()),
+		alloydbconn.WithTokenSource(s.TokenSource()),
+		alloydbconn.WithDialFunc(s.dial),
+		alloydbconn.WithOptOutOfBuiltInTelemetry(),
+		alloydbconn.WithRSAKey(alloydbClientKey()),
+	}
+}
+
+// TokenSource hands out the only token that the Admin API and the proxy accept.
+// It is among the DialerOptions.
+func (s *AlloyDBServer) TokenSource() oauth2.TokenSource { return alloydbTokens(s.token) }
+
+// SkewClock sets how far the stand-in's clock, by which it signs and checks
+// certificates, is ahead of the machine's, or behind it when negative: a
+// certificate expires without a wait. The connector goes by the machine's clock.
+func (s *AlloyDBServer) SkewClock(ahead time.Duration) { s.ca.skew.Store(int64(ahead)) }
+
+// RefuseAdmin makes the Admin API answer every call with an HTTP error status,
+// 400 to 599, until it is called with 0. The connector itself repeats a call that
+// got 503, for up to a minute; any other status fails the dial at once.
+func (s *AlloyDBServer) RefuseAdmin(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.adminStatus = status
+}
+
+// RefuseConnections makes the proxy refuse new connections for a reason, which is
+// the error that the client gets, until it is called with "".
+func (s *AlloyDBServer) RefuseConnections(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reason = reason
+}
+
+// CutConnections cuts every connection, those being opened included, and returns
+// when they are gone: a failover as clients see it. A statement under way may or
+// may not be carried out. New connections are let in.
+func (s *AlloyDBServer) CutConnections() {
+	s.mu.Lock()
+	cut := s.conns
+	if cut != nil {
+		s.conns = newAlloyDBConns()
+	}
+	s.mu.Unlock()
+	if cut != nil {
+		cut.end()
+	}
+}
+
+// Close cuts every connection, ends the stand-in and, if the stand-in started it,
+// the PostgreSQL server. Close Dialers first: they go on refreshing.
+func (s *AlloyDBServer) Close() error {
+	s.closing.Do(func() { s.closed = s.close() })
+	return s.closed
+}
+
+func (s *AlloyDBServer) close() error {
+	s.mu.Lock()
+	conns := s.conns
+	s.conns = nil
+	s.mu.Unlock()
+	var errs []error
+	for _, d := range s.doors {
+		errs = append(errs, d.listener.Close())
+	}
+	if s.http != nil {
+		errs = append(errs, s.http.Close())
+	}
+	conns.end()
+	s.serving.Wait()
+	if s.owned {
+		errs = append(errs, s.postgres.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,87 @@
+package emulators
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"strings"
+
+	"cloud.google.com/go/alloydb/connectors/apiv1alpha/connectorspb"
+	"google.golang.org/protobuf/proto"
+)
+
+// The metadata exchange comes between the TLS handshake and the database's own
+// protocol: one message of each side, behind its length in four bytes.
+const (
+	maxAlloyDBHello  = 16 << 10 // the connector's buffer
+	maxAlloyDBReason = 4 << 10  // well below it
+)
+
+// alloydbRefusal is why a client is not let in, as the client gets to know it.
+type alloydbRefusal struct{ reason string }
+
+func (e *alloydbRefusal) Error() string { return e.reason }
+
+func readHello(client io.Reader) (*connectorspb.MetadataExchangeRequest, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(client, size[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > maxAlloyDBHello {
+		return nil, &alloydbRefusal{fmt.Sprintf("a metadata exchange of %d bytes; is the client the AlloyDB connector?", n)}
+	}
+	message := make([]byte, n)
+	if _, err := io.ReadFull(client, message); err != nil {
+		return nil, err
+	}
+	hello := &connectorspb.MetadataExchangeRequest{}
+	if err := proto.Unmarshal(message, hello); err != nil {
+		return nil, &alloydbRefusal{fmt.Sprintf("not a metadata exchange: %v", err)}
+	}
+	return hello, nil
+}
+
+// judge decides whether a client may come in, and where its kind of login is
+// counted. The error is a refusal.
+func (s *AlloyDBServer) judge(hello *connectorspb.MetadataExchangeRequest) (login func(*AlloyDBStats) *int, err error) {
+	s.mu.Lock()
+	s.userAgent = hello.GetUserAgent()
+	reason := s.reason
+	s.mu.Unlock()
+	if reason != "" {
+		return nil, &alloydbRefusal{reason}
+	}
+	const wrong = "the OAuth2 token is not the one that this emulator's TokenSource hands out"
+	switch kind := hello.GetAuthType(); kind {
+	case connectorspb.MetadataExchangeRequest_AUTO_IAM:
+		if hello.GetOauth2Token() != s.token {
+			return nil, &alloydbRefusal{"IAM authentication failed: " + wrong}
+		}
+		return func(n *AlloyDBStats) *int { return &n.IAM }, nil
+	case connectorspb.MetadataExchangeRequest_DB_NATIVE, connectorspb.MetadataExchangeRequest_AUTH_TYPE_UNSPECIFIED:
+		// The connector sends its token here too: it must be allowed to connect.
+		if hello.GetOauth2Token() != s.token {
+			return nil, &alloydbRefusal{"permission alloydb.instances.connect denied: " + wrong}
+		}
+		return func(n *AlloyDBStats) *int { return &n.Password }, nil
+	default:
+		return nil, &alloydbRefusal{fmt.Sprintf("unknown kind of authentication: %v", kind)}
+	}
+}
+
+// answer ends the exchange: the client is let in, or refused for a reason.
+func answer(client io.Writer, reason string) error {
+	response := &connectorspb.MetadataExchangeResponse{ResponseCode: connectorspb.MetadataExchangeResponse_OK}
+	if reason != "" {
+		response.ResponseCode = connectorspb.MetadataExchangeResponse_ERROR
+		response.Error = strings.ToValidUTF8(reason[:min(len(reason), maxAlloyDBReason)], "")
+	}
+	message, err := proto.Marshal(response)
+	if err != nil {
+		return err
+	}
+	// One write: the connector reads the length and the message each at one go.
+	_, err = client.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...))
+	return err
+}

@@ -1,0 +1,215 @@
+package emulators
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// alloydbAddresses is an instance and where the Admin API says that it is. The
+// addresses are from the ranges for private use and for documentation, and the
+// name from the domain for tests: nothing real can be behind them.
+type alloydbAddresses struct {
+	name, uid, private, public, psc string
+	count                           func(*AlloyDBStats) *int
+}
+
+var alloydbInstances = []alloydbAddresses{
+	{
+		name: "primary", uid: "00000000-0000-0000-0000-000000000001",
+		private: "10.0.0.1", public: "192.0.2.1", psc: "primary.alloydb.test",
+		count: func(n *AlloyDBStats) *int { return &n.Primary },
+	},
+	{
+		name: "pool", uid: "00000000-0000-0000-0000-000000000002",
+		private: "10.0.0.2", public: "192.0.2.2", psc: "pool.alloydb.test",
+		count: func(n *AlloyDBStats) *int { return &n.ReadPool },
+	},
+}
+
+// alloydbDoor is where connections to one address of one instance come in.
+type alloydbDoor struct {
+	address        string // as the Admin API tells it
+	listener       net.Listener
+	tls            *tls.Config
+	instance, path func(*AlloyDBStats) *int // where to count
+}
+
+// alloydbConns are the connections that can be cut together.
+type alloydbConns struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	open   sync.WaitGroup
+}
+
+func newAlloyDBConns() *alloydbConns {
+	c := &alloydbConns{}
+	c.ctx, c.cancel = context.WithCancel(context.Background()) // they outlive the call that starts the server
+	return c
+}
+
+// end cuts the connections and waits until they are gone.
+func (c *alloydbConns) end() {
+	c.cancel()
+	c.open.Wait()
+}
+
+// openDoors starts the proxies of all instances.
+func (s *AlloyDBServer) openDoors() error {
+	for _, instance := range alloydbInstances {
+		config, err := s.ca.serverTLS(instance.name, []string{instance.private, instance.public, instance.psc})
+		if err != nil {
+			return err
+		}
+		for _, d := range []*alloydbDoor{
+			{address: instance.private, path: func(n *AlloyDBStats) *int { return &n.PrivateIP }},
+			{address: instance.public, path: func(n *AlloyDBStats) *int { return &n.PublicIP }},
+			{address: instance.psc, path: func(n *AlloyDBStats) *int { return &n.PSC }},
+		} {
+			if d.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+				return err
+			}
+			d.tls, d.instance = config, instance.count
+			s.doors = append(s.doors, d)
+			s.serving.Go(func() { s.accept(d) })
+		}
+	}
+	return nil
+}
+
+// dial is the network of a Dialer: it leads from an address that the Admin API
+// told to the door for it, and nowhere else.
+func (s *AlloyDBServer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range s.doors {
+		if d.address == host && port == alloydbProxyPort {
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, network, d.listener.Addr().String())
+		}
+	}
+	return nil, fmt.Errorf("emulators: there is no AlloyDB instance at %s", address)
+}
+
+// accept serves the connections that come in at a door until it is closed.
+func (s *AlloyDBServer) accept(d *alloydbDoor) {
+	for {
+		conn, err := d.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // such as too many open files
+			<-time.After(10 * time.Millisecond)
+			continue
+		}
+		s.mu.Lock()
+		conns := s.conns
+		if conns != nil {
+			conns.open.Go(func() { s.serveConn(conns.ctx, d, conn.(*net.TCPConn)) })
+		}
+		s.mu.Unlock()
+		if conns == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+// serveConn serves one connection until it ends or ctx cuts it.
+func (s *AlloyDBServer) serveConn(ctx context.Context, d *alloydbDoor, conn *net.TCPConn) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+
+	client := tls.Server(conn, d.tls)
+	server, err := s.letIn(ctx, d, client)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.turnAway(client, conn, err)
+		}
+		return
+	}
+	defer s.count(func(n *AlloyDBStats) { n.Open-- })
+	defer server.Close()
+	abort := func() {
+		_ = conn.Close()
+		_ = server.Close()
+	}
+	defer context.AfterFunc(ctx, abort)()
+
+	var there sync.WaitGroup
+	there.Go(func() { forward(server, client, abort) })
+	forward(client, server, abort)
+	there.Wait()
+}
+
+// halfCloser is a connection whose one direction can end before the other.
+type halfCloser interface {
+	io.ReadWriter
+	CloseWrite() error
+}
+
+// forward copies until its source ends, and passes the end on. When either side
+// fails, it aborts both.
+func forward(to, from halfCloser, abort func()) {
+	if _, err := io.Copy(to, from); err != nil {
+		abort()
+	} else if err := to.CloseWrite(); err != nil {
+		abort()
+	}
+}
+
+// letIn checks a client and connects it to the server behind, ready for the
+// database's own protocol.
+func (s *AlloyDBServer) letIn(ctx context.Context, d *alloydbDoor, client *tls.Conn) (_ *net.TCPConn, err error) {
+	if err := client.SetDeadline(time.Now().Add(s.patience)); err != nil {
+		return nil, err
+	}
+	if err := client.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	hello, err := readHello(client)
+	if err != nil {
+		return nil, err
+	}
+	login, err := s.judge(hello)
+	if err != nil {
+		return nil, err
+	}
+	dialer := net.Dialer{Timeout: s.patience}
+	server, err := dialer.DialContext(ctx, "tcp", s.postgres.Address())
+	if err != nil {
+		return nil, &alloydbRefusal{fmt.Sprintf("the PostgreSQL server behind the emulator does not answer: %v", err)}
+	}
+	// Counted first, so that a client that was let in finds itself counted.
+	s.count(func(n *AlloyDBStats) {
+		n.Open++
+		for _, counter := range []*int{login(n), d.instance(n), d.path(n)} {
+			*counter++
+		}
+	})
+	if err := errors.Join(answer(client, ""), client.SetDeadline(time.Time{})); err != nil {
+		s.count(func(n *AlloyDBStats) { n.Open-- })
+		return nil, errors.Join(err, server.Close())
+	}
+	return server.(*net.TCPConn), nil
+}
+
+// turnAway tells a client that could not be let in why, as far as it will hear.
+func (s *AlloyDBServer) turnAway(client *tls.Conn, conn *net.TCPConn, err error) {
+	s.count(func(n *AlloyDBStats) { n.Refused++ })
+	_ = conn.SetDeadline(time.Now().Add(s.patience))
+	if refusal := (*alloydbRefusal)(nil); errors.As(err, &refusal) {
+		_ = answer(client, refusal.reason)
+		_ = client.CloseWrite()
+	}
+	// A connection that is closed before all was read is reset, and the client may
+	// lose what was written last: the alert of a bad certificate, or the reason.
+	_ = conn.CloseWrite()
+	_, _ = io.Copy(io.Discard, io.LimitReader(conn, 64<<10))
+}
