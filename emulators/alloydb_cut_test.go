@@ -121,6 +121,35 @@ func TestAlloyDBHalfClose(t *testing.T) {
 	waitFor(t, "the connection is gone", func() bool { return s.Stats().Open == 0 })
 }
 
+// A client that has said all and waits for an answer that does not come is cut
+// like any other.
+func TestAlloyDBCutHalfClosed(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := startAlloyDB(t, AlloyDBOptions{Postgres: standInFor(l.Addr().String())})
+	client := newRawClient(t, s).enter(t)
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadAll(server); err != nil { // to the end of what the client says
+		t.Fatal(err)
+	}
+	s.CutConnections()
+	if n, err := client.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read %d bytes, %v, want the error of a connection that broke", n, err)
+	}
+}
+
 // This test is not parallel: it looks at the goroutines of the process.
 func TestAlloyDBCloseLeavesNothing(t *testing.T) {
 	s, err := AlloyDB(t.Context(), nil) // with a server of its own
