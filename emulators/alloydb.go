@@ -157,7 +157,9 @@ func (s *AlloyDBServer) AdminEndpoint() string { return "http://" + s.admin.Addr
 // Dial with Instance or ReadPool; the host, any IP address, and port are not used.
 //
 // All Dialers of the process share one RSA key: making one takes long, and
-// nothing here depends on it.
+// nothing here depends on it. The connector makes a client for Google's monitoring
+// even if telemetry is off, and never closes it: each Dialer looks up
+// monitoring.googleapis.com, to no effect, and leaves a few goroutines behind.
 func (s *AlloyDBServer) DialerOptions() []alloydbconn.Option {
 	return []alloydbconn.Option{
 		alloydbconn.WithAdminAPIEndpoint(s.AdminEndpoint()),
