@@ -20,9 +20,10 @@ const minPostgres = 13
 
 // PostgresOptions adjusts a server; nil means the defaults.
 type PostgresOptions struct {
-	// Durable makes a commit wait for the disk, as a server does by default. It is
-	// for benchmarks and for tests of what survives a power cut; without it a
-	// commit survives the end of the server, but not of the machine.
+	// Durable makes a commit wait for the disk, as a server does by default, and
+	// keeps the data on one: for benchmarks. Without it an acknowledged commit
+	// survives the end of the server, Kill included, but not that of the machine,
+	// and the data may be in memory.
 	Durable bool
 	// Settings are further server settings, by name. A server that is not ours must
 	// have them already.

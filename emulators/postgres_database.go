@@ -78,6 +78,11 @@ func (s *PostgresServer) createDatabase(ctx context.Context, template string) (s
 
 func (s *PostgresServer) dropDatabase(ctx context.Context, name string) error {
 	err := s.admin(ctx, func(c *pgx.Conn) error {
+		// The server would look again after 100 ms whether a session has gone; the
+		// last ones of a pool that was just closed go within one.
+		if err := endSessions(ctx, c, name); err != nil {
+			return err
+		}
 		_, err := c.Exec(ctx, "DROP DATABASE IF EXISTS "+quote(name)+" WITH (FORCE)")
 		return err
 	})

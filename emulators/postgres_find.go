@@ -60,7 +60,8 @@ func (m *machine) postgresTier(ctx context.Context) (tier string, how postgresSo
 		}
 	}
 	if forced == TierLocal {
-		return "", how, fmt.Errorf("%s=%s, but %v", variable, forced, missing) // not ErrMissing: it was asked for
+		// Not ErrMissing: what was asked for by name must not be skipped.
+		return "", how, fmt.Errorf("%s=%s, but %v. To install it: %s", variable, forced, missing, installPostgres)
 	}
 	if how.container = containerStarter(enginePostgres); how.container != nil {
 		return TierContainer, how, nil
@@ -69,7 +70,7 @@ func (m *machine) postgresTier(ctx context.Context) (tier string, how postgresSo
 		return "", how, fmt.Errorf("%s=%s, but this program cannot start containers: nothing has called RegisterContainer(%q, …)",
 			variable, forced, enginePostgres)
 	}
-	return "", how, fmt.Errorf("%w; or set %s to the address of a server", missing, urlVariable)
+	return "", how, fmt.Errorf("%w. To install it: %s; or set %s to the address of a server", missing, installPostgres, urlVariable)
 }
 
 // findPostgres finds the directory that holds initdb and postgres.
@@ -96,8 +97,8 @@ func (m *machine) findPostgres(ctx context.Context) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("%w: no directory with initdb and postgres. Looked at %s (not set), pg_config (%s), PATH (%s), %s. To install it: %s",
-		ErrMissing, variable, looked, m.getenv("PATH"), strings.Join(m.globs[enginePostgres], ", "), installPostgres)
+	return "", fmt.Errorf("%w: no directory with initdb and postgres. Looked at %s (not set), pg_config (%s), PATH (%s), %s",
+		ErrMissing, variable, looked, m.getenv("PATH"), strings.Join(m.globs[enginePostgres], ", "))
 }
 
 // pgConfigBin asks pg_config for the directory of the programs; looked tells what

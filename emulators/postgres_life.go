@@ -118,12 +118,15 @@ func (l *localPostgres) clearDead() error {
 	if !findsAllProcesses {
 		return nil
 	}
-	// The file names a process; the number may be another's by now, and the server
+	// The files name a process; the number may be another's by now, and the server
 	// would then refuse to start.
-	if err := os.Remove(filepath.Join(l.data, "postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
-		return err
+	files, err := filepath.Glob(filepath.Join(l.sockets(), ".s.PGSQL.*"))
+	for _, file := range append(files, filepath.Join(l.data, "postmaster.pid")) {
+		if failed := os.Remove(file); !errors.Is(failed, os.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
 	}
-	return nil
+	return err
 }
 
 // endProcessesIn kills the processes of a data directory until none is left.

@@ -1,6 +1,7 @@
 package emulators
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,12 +39,16 @@ type localPostgres struct {
 // postgresLocal makes a server of this machine's programs and starts it.
 func postgresLocal(ctx context.Context, bin string, opts *PostgresOptions) (_ *PostgresServer, err error) {
 	l := &localPostgres{bin: bin}
-	if l.settings, err = localSettings(opts); err != nil {
+	memory := ""
+	if opts.Dir == "" && !opts.Durable {
+		memory = memoryRoot()
+	}
+	if l.settings, err = localSettings(opts, memory != ""); err != nil {
 		return nil, err
 	}
 	if opts.Dir == "" {
-		sweepWorkDirs(postgresPrefix, func(dir string) error { return endProcessesIn(filepath.Join(dir, "data")) })
-		l.dir, err = newWorkDir(postgresPrefix)
+		sweepPostgres()
+		l.dir, err = newWorkDir(cmp.Or(memory, temporaryRoot()), postgresPrefix)
 	} else {
 		l.dir, err = openWorkDir(opts.Dir)
 	}
@@ -69,16 +74,32 @@ func postgresLocal(ctx context.Context, bin string, opts *PostgresOptions) (_ *P
 	}, nil
 }
 
-// localSettings are the settings of a private server.
-func localSettings(opts *PostgresOptions) (map[string]string, error) {
+// sweepPostgres removes what servers left whose owners are gone.
+func sweepPostgres() {
+	for _, root := range []string{temporaryRoot(), memoryRoot()} {
+		if root != "" {
+			sweepWorkDirs(root, postgresPrefix, func(dir string) error {
+				return endProcessesIn(filepath.Join(dir, "data"))
+			})
+		}
+	}
+}
+
+// localSettings are the settings of a private server; inMemory is whether its data
+// is.
+func localSettings(opts *PostgresOptions, inMemory bool) (map[string]string, error) {
 	durable := "off"
 	if opts.Durable {
 		durable = "on"
 	}
 	settings := map[string]string{
-		"max_connections":   "500", // many tests at a time, each with pools
-		"shared_buffers":    "64MB",
-		"logging_collector": "off", // the log is what the server prints
+		"max_connections":    "500", // many tests at a time, each with pools
+		"shared_buffers":     "64MB",
+		"logging_collector":  "off", // the log is what the server prints
+		"synchronous_commit": "on",
+	}
+	if inMemory {
+		settings["max_wal_size"] = "256MB" // a log of a gigabyte is for disks
 	}
 	for _, name := range durableSettings {
 		settings[name] = durable
@@ -109,11 +130,9 @@ func (l *localPostgres) url() *url.URL {
 func (l *localPostgres) prepare(ctx context.Context, opts *PostgresOptions) error {
 	l.data = filepath.Join(l.dir.path, "data")
 	var err error
-	if info, statErr := os.Stat(l.data); statErr == nil {
-		if info.Mode().Perm()&0o077 != 0 && !isOurs(info) {
-			return fmt.Errorf("%s is no data directory of a server", l.data)
-		}
-		l.account = ownerOf(info)
+	info, missing := os.Stat(l.data)
+	if missing == nil {
+		l.account = ownerOf(info) // whoever it was made as, and can read it
 	} else if l.account, err = engineAccount("postgres", "nobody"); err != nil {
 		return err
 	}
@@ -129,10 +148,14 @@ func (l *localPostgres) prepare(ctx context.Context, opts *PostgresOptions) erro
 	if err := l.account.own(l.sockets()); err != nil {
 		return err
 	}
-	if _, err := os.Stat(l.data); err == nil {
-		return l.clearDead()
+	if missing != nil {
+		return l.initdb(ctx, opts.Durable)
 	}
-	return l.initdb(ctx, opts.Durable)
+	// The last owner's server may still be ending.
+	if err := await(stopBound, func() (bool, error) { return len(processesIn(l.data)) == 0, ctx.Err() }); err != nil {
+		return fmt.Errorf("a server without an owner still runs in %s: %w", l.data, err)
+	}
+	return l.clearDead()
 }
 
 // sockets is the directory of the server's Unix socket.

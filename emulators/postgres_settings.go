@@ -12,7 +12,10 @@ import (
 )
 
 // durableSettings are those that Durable turns on, and that are off without it.
-var durableSettings = []string{"fsync", "synchronous_commit", "full_page_writes"}
+// synchronous_commit is not among them, and is on: without it a commit is
+// acknowledged while it is still in the server's own memory, and Kill would lose
+// it. That costs no more than handing it to the system.
+var durableSettings = []string{"fsync", "full_page_writes"}
 
 // checkSettings makes sure that a server which is not ours has the settings that
 // are asked for: we cannot give them to it, and must not go on without.
@@ -22,7 +25,7 @@ func checkSettings(ctx context.Context, c *pgx.Conn, opts *PostgresOptions) erro
 		if wanted == nil {
 			wanted = map[string]string{}
 		}
-		for _, name := range durableSettings {
+		for _, name := range append(durableSettings, "synchronous_commit") {
 			wanted[name] = "on"
 		}
 	}

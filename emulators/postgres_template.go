@@ -90,30 +90,10 @@ func (s *PostgresServer) prepareTemplate(ctx context.Context, prepare func(ctx c
 		if _, err := c.Exec(ctx, "ALTER DATABASE "+quote(name)+" WITH ALLOW_CONNECTIONS false"); err != nil {
 			return err
 		}
-		return awaitNoSessions(ctx, c, name)
+		open, err := awaitNoSessions(ctx, c, name, 5*time.Second)
+		if err == nil && open > 0 {
+			err = fmt.Errorf("prepare left %d connections open", open)
+		}
+		return err
 	})
-}
-
-// awaitNoSessions waits until the last session in a database is gone: a closed
-// connection's outlives it by a moment.
-func awaitNoSessions(ctx context.Context, c *pgx.Conn, database string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, errors.New("prepare left connections open"))
-	defer cancel()
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
-	for {
-		var sessions int
-		const query = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND backend_type = 'client backend'"
-		if err := c.QueryRow(ctx, query, database).Scan(&sessions); err != nil {
-			return errors.Join(context.Cause(ctx), err)
-		}
-		if sessions == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d sessions in the template: %w", sessions, context.Cause(ctx))
-		case <-ticker.C:
-		}
-	}
 }

@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -33,15 +35,20 @@ func (parentDeathSignal) afterStart(int) (*deathWatch, error) { return nil, nil 
 // findsAllProcesses: processesIn misses none of a server's.
 const findsAllProcesses = true
 
-// processesIn lists the processes, none of them a zombie, whose working directory
-// is dir. A PostgreSQL server and all its children work in their data directory,
-// and the children can be found there after the server itself has gone.
+// processesIn lists the processes of PostgreSQL, none of them a zombie, whose
+// working directory is dir. A server and all its children work in their data
+// directory, and the children can be found there after the server itself has gone.
 func processesIn(dir string) []int {
 	entries, _ := filepath.Glob("/proc/[0-9]*") // a constant pattern
 	var pids []int
 	for _, entry := range entries {
 		// It fails for processes of others, and for those that have ended.
 		if cwd, err := os.Readlink(entry + "/cwd"); err != nil || cwd != dir {
+			continue
+		}
+		// Somebody's shell may be there too.
+		name, err := os.ReadFile(entry + "/comm")
+		if err != nil || !slices.Contains([]string{"postgres", "postmaster", "initdb"}, strings.TrimSpace(string(name))) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(entry)); err == nil {

@@ -71,8 +71,7 @@ func (a *account) own(path string) error {
 }
 
 // canReach tells why the account cannot get at a path: some directory on the way
-// is closed to it. It looks at the permissions for others only, which decide for
-// a user without groups.
+// is closed to it.
 func (a *account) canReach(path string) error {
 	if a == nil {
 		return nil
@@ -82,7 +81,18 @@ func (a *account) canReach(path string) error {
 		if err != nil {
 			return err
 		}
-		if owner := ownerOf(info); info.Mode()&0o001 == 0 && (owner == nil || owner.uid != a.uid) {
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok {
+			return nil
+		}
+		enter := uint32(0o001)
+		switch { // the first that applies decides
+		case stat.Uid == a.uid:
+			enter = 0o100
+		case stat.Gid == a.gid:
+			enter = 0o010
+		}
+		if uint32(info.Mode().Perm())&enter == 0 {
 			return fmt.Errorf("the user %d, whom the server runs as, cannot enter %s (mode %v)", a.uid, dir, info.Mode().Perm())
 		}
 		if dir == filepath.Dir(dir) {
@@ -95,8 +105,8 @@ func (a *account) canReach(path string) error {
 // /tmp where we are root and another user could not enter that.
 func temporaryRoot() string {
 	dir := os.TempDir()
-	nobody := &account{uid: ^uint32(0) - 1}
-	if os.Geteuid() == 0 && nobody.canReach(dir) != nil {
+	anybody := &account{uid: ^uint32(0) - 1, gid: ^uint32(0) - 1}
+	if os.Geteuid() == 0 && anybody.canReach(dir) != nil {
 		return "/tmp"
 	}
 	if real, err := filepath.EvalSymlinks(dir); err == nil { // as /proc and ps show it

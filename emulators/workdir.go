@@ -18,11 +18,11 @@ type workDir struct {
 	temporary bool // removed at the end
 }
 
-// newWorkDir makes a temporary directory whose name begins with prefix. Users
-// other than its owner may pass through it, since the engine may run as one.
-func newWorkDir(prefix string) (*workDir, error) {
+// newWorkDir makes a temporary directory in root whose name begins with prefix.
+// Users other than its owner may pass through it, since the engine may run as one.
+func newWorkDir(root, prefix string) (*workDir, error) {
 	for range 10 {
-		path, err := os.MkdirTemp(temporaryRoot(), prefix)
+		path, err := os.MkdirTemp(root, prefix)
 		if err != nil {
 			return nil, err
 		}
@@ -38,7 +38,7 @@ func newWorkDir(prefix string) (*workDir, error) {
 		}
 		return &workDir{path: path, lock: lock, temporary: true}, nil
 	}
-	return nil, fmt.Errorf("no directory %s* of ours in %s stays", prefix, temporaryRoot())
+	return nil, fmt.Errorf("no directory %s* of ours in %s stays", prefix, root)
 }
 
 // openWorkDir takes a directory that is to stay, and makes it if need be.
@@ -102,12 +102,12 @@ func lockDir(path string) (*os.File, error) {
 	return lock, nil
 }
 
-// sweepWorkDirs removes the temporary directories with a prefix whose owner is
-// gone; end ends what still runs in one. Only directories of our own user are
+// sweepWorkDirs removes the temporary directories in root with a prefix whose owner
+// is gone; end ends what still runs in one. Only directories of our own user are
 // touched: the names are anybody's to use. What cannot be removed is left for the
 // next time, since nothing depends on it.
-func sweepWorkDirs(prefix string, end func(dir string) error) {
-	paths, _ := filepath.Glob(filepath.Join(temporaryRoot(), prefix+"*"))
+func sweepWorkDirs(root, prefix string, end func(dir string) error) {
+	paths, _ := filepath.Glob(filepath.Join(root, prefix+"*"))
 	for _, path := range paths {
 		info, err := os.Lstat(path)
 		if err != nil || !info.IsDir() || !isOurs(info) {
