@@ -63,6 +63,7 @@ func killedProcess(t T, e *Env) {
 		if lines < kill {
 			t.Fatalf("round %d: the child ended after line %d, before it was killed", round, lines)
 		}
+		awaitStill(t, e)
 		t.Logf("round %d: killed after line %d, %d batches acknowledged so far", round, kill, len(acknowledged))
 		for _, s := range []runstore.RunStore{e.Reopen(t), e.Store} {
 			wholeBatches(t, s, acknowledged)
@@ -74,6 +75,25 @@ func killedProcess(t T, e *Env) {
 			e.Append(t, e.Store, survivor, "survivor")
 		}
 	}
+}
+
+// awaitStill waits until the runs no longer change: what a killed process had asked
+// of a server may still be applied after its end.
+func awaitStill(t T, e *Env) {
+	t.Helper()
+	var before [crashRuns]runstore.Seq
+	still := 0
+	e.Await(t, patience, func() bool {
+		var now [crashRuns]runstore.Seq
+		for i := range now {
+			now[i] = e.Get(t, crashRun(i)).LastSeq
+		}
+		if now != before {
+			before, still = now, 0
+		}
+		still++
+		return still > 25
+	})
 }
 
 // takeover waits until a lease has expired in real time, and takes it.

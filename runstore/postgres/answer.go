@@ -1,6 +1,10 @@
 package postgres
 
 import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -102,8 +106,8 @@ func timeOf(t pgtype.Timestamptz) time.Time {
 	return t.Time.UTC()
 }
 
-// scan reads the one row of a write's answer.
-func (a *answer) scan(rows pgx.Rows, id runstore.RunID) error {
+// readAnswer reads a row of type tapestore.answer.
+func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 	var (
 		told        pgtype.Int2
 		now         pgtype.Timestamptz
@@ -115,24 +119,106 @@ func (a *answer) scan(rows pgx.Rows, id runstore.RunID) error {
 	)
 	targets := append([]any{&told, &now, &first, &last, &versions}, head.targets()...)
 	targets = append(append(targets, &epoch, &made), summary.targets()...)
-	if !rows.Next() {
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		return errNoAnswer
-	}
 	if err := rows.Scan(targets...); err != nil {
 		return err
 	}
 	*a = answer{
 		verdict: verdict(told.Int16), now: timeOf(now), first: runstore.Seq(first.Int64), last: runstore.Seq(last.Int64),
-		head: head.head(id), made: made.Int64, summary: summary.record(runstore.SummaryKey),
+		head: head.head(u.requests[0].run), made: made.Int64, summary: summary.record(runstore.SummaryKey),
 	}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
 	for _, v := range versions {
 		a.versions = append(a.versions, runstore.Version(v))
 	}
 	return nil
+}
+
+// readAppended reads the answer of an append.
+func (u *unit) readAppended(rows pgx.Rows, a *answer) error {
+	var now pgtype.Timestamptz
+	var last pgtype.Int8
+	var why []byte
+	if err := rows.Scan(&now, &last, &why); err != nil || why != nil {
+		return errors.Join(err, a.refused(why, u.requests[0].run))
+	}
+	n := 0
+	for _, r := range u.requests {
+		n += len(r.events)
+	}
+	*a = answer{verdict: applied, now: timeOf(now), first: runstore.Seq(last.Int64) - runstore.Seq(n) + 1, last: runstore.Seq(last.Int64)}
+	return nil
+}
+
+// readRenewed reads the answer of a heartbeat.
+func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
+	var expires pgtype.Timestamptz
+	var strict pgtype.Bool
+	var reactor, why []byte
+	f := u.requests[0].fence
+	if err := rows.Scan(&expires, &strict, &reactor, &why); err != nil || why != nil {
+		return errors.Join(err, a.refused(why, f.Run()))
+	}
+	*a = answer{verdict: applied, head: rules.Head{
+		Run: runstore.Run{ID: f.Run(), ExpiresAt: timeOf(expires), Holder: runstore.Holder{
+			Owner: f.Owner(), Reactor: runstore.Reactor(reactor), Token: f.Token(), ExpiresAt: timeOf(expires), Strict: strict.Bool,
+		}},
+		Grant: f.Grant(), State: rules.Current,
+	}}
+	return nil
+}
+
+// refused reads why a statement was refused, which comes as JSON: it costs those
+// nothing that are not.
+func (a *answer) refused(why []byte, id runstore.RunID) error {
+	if why == nil {
+		return nil
+	}
+	var row struct {
+		Verdict  verdict
+		Now      time.Time
+		Status   int32
+		Created  *time.Time
+		Runnable *time.Time
+		Seq      int64
+		Token    int64
+		Expires  *time.Time
+		State    int16     `json:"grant_state"`
+		Strict   bool      `json:"is_strict"`
+		Grant    jsonBytes `json:"grant_id"`
+		Owner    jsonBytes
+		Reactor  jsonBytes
+		From     jsonBytes `json:"preempted_from"`
+		Reason   jsonBytes `json:"preempt_reason"`
+		Epoch    int64
+	}
+	if err := json.Unmarshal(why, &row); err != nil {
+		return err
+	}
+	h := nullHead{
+		status: pgtype.Int4{Int32: row.Status}, created: nullable(row.Created), runnable: nullable(row.Runnable),
+		expires: nullable(row.Expires), seq: pgtype.Int8{Int64: row.Seq}, token: pgtype.Int8{Int64: row.Token},
+		state: pgtype.Int2{Int16: row.State}, strict: pgtype.Bool{Bool: row.Strict},
+		grant: row.Grant, owner: row.Owner, reactor: row.Reactor, preemptedFrom: row.From, preemptWhy: row.Reason,
+	}
+	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), head: h.head(id)}
+	a.head.Epoch = runstore.Epoch(row.Epoch)
+	return nil
+}
+
+func nullable(t *time.Time) pgtype.Timestamptz {
+	if t == nil {
+		return pgtype.Timestamptz{}
+	}
+	return pgtype.Timestamptz{Time: *t, Valid: true}
+}
+
+// jsonBytes is a bytea as PostgreSQL writes it into JSON: \x and hexadecimal digits.
+type jsonBytes []byte
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *jsonBytes) UnmarshalText(text []byte) (err error) {
+	*b, err = hex.DecodeString(strings.TrimPrefix(string(text), `\x`))
+	return err
 }
 
 func (a *answer) committed() runstore.Committed {

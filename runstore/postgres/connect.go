@@ -90,6 +90,8 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 	_ = c.conn.Conn().SetDeadline(time.Time{})
 }
 
+const selectStore = `SELECT cluster, timeline, current_setting('synchronous_commit') = 'off', epoch, ` + positionBase + ` FROM tapestore.store`
+
 // welcome makes sure of a new connection before it is used: that it leads to the
 // incarnation of the store that the epoch belongs to, and that what the server
 // acknowledges is on its disk. A failover breaks all connections, so no statement
@@ -101,8 +103,12 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var known incarnation
 	var asynchronous bool
-	const look = `SELECT cluster, timeline, current_setting('synchronous_commit') = 'off' FROM tapestore.store`
-	if err := conn.QueryRow(ctx, s.sql(look)).Scan(&known.cluster, &known.timeline, &asynchronous); err != nil {
+	var epoch runstore.Epoch
+	var base int64
+	look := func() error {
+		return conn.QueryRow(ctx, s.sql(selectStore)).Scan(&known.cluster, &known.timeline, &asynchronous, &epoch, &base)
+	}
+	if err := look(); err != nil {
 		return err
 	}
 	if asynchronous {
@@ -118,7 +124,11 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 		if err := s.follow(ctx, conn, known, at); err != nil {
 			return err
 		}
+		if err := look(); err != nil {
+			return err
+		}
 	}
+	s.positions.set(epoch, base)
 	return nil
 }
 

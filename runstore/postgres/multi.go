@@ -95,10 +95,12 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 		ids[i] = []byte(r.run)
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		all := []*unit{}
+		var all []*unit
 		var ordinal int64
 		for _, r := range requests {
-			all = append(all, &unit{sql: callWrite, args: r.write.args(r.nonce, ordinal), requests: []*request{r}})
+			u := &unit{sql: callWrite, args: r.write.args(r.nonce, ordinal), requests: []*request{r}}
+			u.read = u.readAnswer
+			all = append(all, u)
 			ordinal += int64(r.appends())
 		}
 		if _, err := tx.Exec(ctx, s.sql(lockRuns), ids); err != nil {

@@ -14,7 +14,7 @@ import (
 // commit, because a transaction that notifies takes a lock of the whole instance
 // during its commit, and at most every notifyPace: one stands for all before it.
 const (
-	notifyPace = 10 * time.Millisecond
+	notifyPace = 20 * time.Millisecond
 	// pollPace is how often the others' commits are looked for where there is no
 	// LISTEN.
 	pollPace = 250 * time.Millisecond

@@ -68,11 +68,6 @@ func (s *Store) once(ctx context.Context, f func(q *query) error) error {
 	return f(&query{ctx, s, conn.Conn()})
 }
 
-// bound is the position below which every event is seen: all transactions below
-// the oldest that still runs have ended. Events of an earlier epoch have ended too.
-const bound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe,
-	greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
-
 const (
 	recordColumns = `records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated`
 	// A record that is absent comes as NULLs. The key of the summary is 'run'.
@@ -114,15 +109,6 @@ const (
 			) sized WHERE before <= $4::bigint
 		) page ON true
 		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.seq`
-
-	selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
-		FROM ` + bound + ` b LEFT JOIN LATERAL (
-			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
-			FROM (
-				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
-				WHERE position > $1::bigint AND position < b.safe ORDER BY position LIMIT $2::bigint
-			) e
-		) page ON before <= $3::bigint ORDER BY page.position`
 
 	selectRecords = `SELECT page.key, page.version, page.value, page.created_seq, page.created, page.updated_seq, page.updated
 		FROM tapestore.runs LEFT JOIN LATERAL (
@@ -180,28 +166,6 @@ func (q *query) journal(id runstore.RunID, from runstore.Seq, limit int) (events
 	if err == nil && !found {
 		err = runstore.ErrNotFound
 	}
-	return events, err
-}
-
-// ReadFeed implements runstore.RunStore. Events are there once every transaction
-// that was open when theirs began has ended; see [Store.FeedLag].
-func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
-	err = s.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(q *query) error {
-		var e nullEvent
-		var known int64
-		var id []byte
-		events = nil
-		args := []any{int64(after), int64(limit), int64(runstore.MaxPageBytes)}
-		return q.each(selectFeed, args, append([]any{&known, &id}, e.targets()...), func() error {
-			if int64(after) > known {
-				return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
-			}
-			if e.seq.Valid {
-				events = append(events, runstore.FeedEvent{Run: runstore.RunID(id), Event: e.event()})
-			}
-			return nil
-		})
-	})
 	return events, err
 }
 

@@ -15,7 +15,12 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 	r.ctx = ctx
 	for t := s.tries(); ; {
 		r.nonce = newNonce()
-		err := s.lanes.send(r)
+		err := s.reach(ctx, r.fence.Token().Epoch())
+		if err == nil {
+			err = s.lanes.send(r)
+		} else if fateOf(err) == lost { // only a read was
+			err = notSent{err}
+		}
 		if err == nil {
 			s.notifier.committed()
 			return &r.answer, nil
@@ -61,6 +66,7 @@ func (s *Store) settle(ctx context.Context, r *request, t *tries) (*answer, erro
 			args:     []any{[]byte(r.run), r.nonce, r.batch, time.Since(r.sent).Microseconds()},
 			requests: []*request{r},
 		}
+		u.read = u.readAnswer
 		answers, err := s.ask(ctx, []*unit{u})
 		switch {
 		case err == nil && answers[0].verdict == applied:

@@ -17,11 +17,12 @@ const defaultSchema = "tapestore"
 // runstore.RunStore and the capabilities MultiCommitter, Notifier, Epocher and
 // Describer.
 type Store struct {
-	pool     *pgxpool.Pool
-	opts     Options
-	lanes    lanes
-	notifier *notifier
-	texts    sync.Map // statements with the schema's own name
+	pool      *pgxpool.Pool
+	opts      Options
+	lanes     lanes
+	positions positions
+	notifier  *notifier
+	texts     sync.Map // statements with the schema's own name
 
 	closeOnce sync.Once
 	closed    chan struct{}
@@ -133,29 +134,4 @@ func (s *Store) Describe(ctx context.Context) (d runstore.Description, err error
 		return q.each(`SELECT current_setting('server_version')`, nil, []any{&d.Version}, func() error { return nil })
 	})
 	return d, err
-}
-
-// Lag tells how far the feed is behind the journals.
-type Lag struct {
-	// Events is how many committed events the feed does not show yet, up to 10,000.
-	Events int
-	// Age is how old the oldest of them is.
-	Age time.Duration
-}
-
-const selectLag = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(time)) * 1000000, 0)::bigint
-	FROM (SELECT time FROM tapestore.events, ` + bound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
-
-// FeedLag tells how far the feed is behind. Any transaction of the whole cluster
-// that wrote something and stays open holds it up, also one of another database: so
-// alert on it, and look for the culprit in pg_stat_activity (backend_xid).
-func (s *Store) FeedLag(ctx context.Context) (lag Lag, err error) {
-	err = s.read(ctx, "feed lag", "", nil, func(q *query) error {
-		var age int64
-		return q.each(selectLag, nil, []any{&lag.Events, &age}, func() error {
-			lag.Age = time.Duration(age) * time.Microsecond
-			return nil
-		})
-	})
-	return lag, err
 }

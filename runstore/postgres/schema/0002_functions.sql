@@ -38,12 +38,12 @@ $$;
 
 -- Why a statement was refused that checks its fence in a WHERE clause. VOLATILE,
 -- so that it sees what was committed while that statement waited for the row.
-CREATE FUNCTION tapestore.refused(run_id bytea) RETURNS SETOF tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION tapestore.refusal(run_id bytea) RETURNS tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	r tapestore.runs;
 BEGIN
 	SELECT * INTO r FROM tapestore.runs WHERE id = run_id AND NOT purged;
-	RETURN NEXT tapestore.tell(CASE WHEN r.no IS NULL THEN 3 ELSE 0 END, clock_timestamp(), NULL, NULL, NULL,
+	RETURN tapestore.tell(CASE WHEN r.no IS NULL THEN 3 ELSE 0 END, clock_timestamp(), NULL, NULL, NULL,
 		r, (SELECT store.epoch FROM tapestore.store));
 END $$;
 

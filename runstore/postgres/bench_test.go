@@ -1,0 +1,311 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// The benchmarks print both sides of each comparison from one run, in turn, on a
+// private server that syncs every commit (synchronous_commit and fsync on). Both
+// sides have a pgx pool of the same size on it:
+//
+//	go test -run '^$' -bench . ./runstore/postgres
+
+// rounds is how often the sides of a comparison take turns.
+const rounds = 7
+
+// side is one side of a comparison: do performs one operation of client i.
+type side struct {
+	name string
+	do   func(i int) error
+}
+
+// compare runs the sides in turn and reports the median of every side's operations
+// per second, and the median of the rounds' ratios to the first.
+func compare(b *testing.B, clients int, sides ...side) {
+	b.Helper()
+	rates := make([][]float64, len(sides))
+	n := max(clients, b.N/rounds)
+	for range rounds {
+		for i, s := range sides {
+			rates[i] = append(rates[i], rate(b, clients, n, s.do))
+		}
+	}
+	for i, s := range sides {
+		b.ReportMetric(median(rates[i]), s.name+"/s")
+		if i > 0 {
+			ratios := make([]float64, rounds)
+			for r := range ratios {
+				ratios[r] = rates[0][r] / rates[i][r]
+			}
+			b.ReportMetric(median(ratios), "of-"+s.name)
+		}
+	}
+	b.ReportMetric(0, "ns/op") // of no meaning: an operation of each side
+}
+
+// rate performs n operations with so many clients.
+func rate(b *testing.B, clients, n int, do func(i int) error) float64 {
+	b.Helper()
+	var left atomic.Int64
+	left.Store(int64(n))
+	var wg sync.WaitGroup
+	began := time.Now()
+	for i := range clients {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := do(i); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return float64(n) / time.Since(began).Seconds()
+}
+
+func median(all []float64) float64 {
+	all = slices.Sorted(slices.Values(all))
+	return all[len(all)/2]
+}
+
+const poolSize = 16
+
+// rig is a store and a raw pool on one database of a durable server.
+type rig struct {
+	store *postgres.Store
+	raw   *pgxpool.Pool
+}
+
+func newRig(b *testing.B) *rig {
+	b.Helper()
+	server, err := emulators.Postgres(b.Context(), &emulators.PostgresOptions{Durable: true})
+	emulators.Require(b, err)
+	b.Cleanup(func() { _ = server.Close() })
+	db, err := server.NewDatabase(b.Context(), "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	pool := func() *pgxpool.Config {
+		config, err := pgxpool.ParseConfig(db.URL)
+		if err != nil {
+			b.Fatal(err)
+		}
+		config.MaxConns = poolSize
+		return config
+	}
+	r := &rig{}
+	if r.store, err = postgres.Open(b.Context(), pool(), nil); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = r.store.Close() })
+	if r.raw, err = pgxpool.NewWithConfig(b.Context(), pool()); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(r.raw.Close)
+	r.exec(b, `CREATE TABLE hand_runs (id bytea PRIMARY KEY, token bigint NOT NULL, seq bigint NOT NULL, owner text, expires timestamptz NOT NULL) WITH (fillfactor = 70)`)
+	r.exec(b, `CREATE TABLE hand_events (run bytea NOT NULL, seq bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq))`)
+	r.exec(b, `CREATE TABLE bare_events (run bytea NOT NULL, seq bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq))`)
+	return r
+}
+
+func (r *rig) exec(b *testing.B, sql string, args ...any) {
+	b.Helper()
+	if _, err := r.raw.Exec(b.Context(), sql, args...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// runs creates n runs on both sides and takes their leases.
+func (r *rig) runs(b *testing.B, n int) []runstore.Lease {
+	b.Helper()
+	all := make([]runstore.Lease, n)
+	for i := range all {
+		id := runstore.RunID(fmt.Sprintf("f47ac10b-58cc-4372-a567-0e02b2c3%04d", i))
+		created, err := r.store.CreateRun(b.Context(), runstore.RunSpec{
+			ID: id, Lease: &runstore.LeaseSpec{Owner: "bench", TTL: runstore.MaxTTL},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		all[i] = created.Lease
+		r.exec(b, `INSERT INTO hand_runs (id, token, seq, expires) VALUES ($1, 1, 0, clock_timestamp() + interval '1 hour')`, []byte(id))
+	}
+	return all
+}
+
+var payload = make([]byte, 100)
+
+func (r *rig) fenced(b *testing.B, leases []runstore.Lease) func(i int) error {
+	return func(i int) error {
+		batch := runstore.NewBatch(leases[i].Run, leases[i].Fence())
+		batch.Append("bench", payload)
+		_, err := r.store.Commit(b.Context(), batch)
+		return err
+	}
+}
+
+// handWritten is the best single statement we know that locks, checks and appends.
+const handWritten = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq)
+	INSERT INTO hand_events (run, seq, data) SELECT $1, seq, $3 FROM r RETURNING seq`
+
+// BenchmarkAppend is a fenced append to runs of their own, against a hand-written
+// statement and a bare INSERT.
+func BenchmarkAppend(b *testing.B) {
+	for _, clients := range []int{1, 16} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			r := newRig(b)
+			leases := r.runs(b, clients)
+			bare := make([]int64, clients)
+			compare(b, clients,
+				side{"tapestore", r.fenced(b, leases)},
+				side{"hand", func(i int) error {
+					var seq int64
+					return r.raw.QueryRow(b.Context(), handWritten, []byte(leases[i].Run), int64(1), payload).Scan(&seq)
+				}},
+				side{"insert", func(i int) error {
+					bare[i]++
+					_, err := r.raw.Exec(b.Context(), `INSERT INTO bare_events (run, seq, data) VALUES ($1, $2, $3)`,
+						[]byte(leases[i].Run), bare[i], payload)
+					return err
+				}},
+			)
+		})
+	}
+}
+
+// BenchmarkAppendOneRun is a fenced append of 16 writers to one run, against the
+// loop that locks the row first.
+func BenchmarkAppendOneRun(b *testing.B) {
+	r := newRig(b)
+	lease := r.runs(b, 1)[0]
+	appendOne := r.fenced(b, []runstore.Lease{lease})
+	compare(b, 16,
+		side{"tapestore", func(int) error { return appendOne(0) }},
+		side{"for-update", func(int) error {
+			return pgx.BeginFunc(b.Context(), r.raw, func(tx pgx.Tx) error {
+				var token, seq int64
+				err := tx.QueryRow(b.Context(), `SELECT token, seq FROM hand_runs WHERE id = $1 FOR UPDATE`, []byte(lease.Run)).Scan(&token, &seq)
+				if err != nil || token != 1 {
+					return errors.Join(err, errors.New("fenced"))
+				}
+				if _, err := tx.Exec(b.Context(), `INSERT INTO hand_events (run, seq, data) VALUES ($1, $2, $3)`, []byte(lease.Run), seq+1, payload); err != nil {
+					return err
+				}
+				_, err = tx.Exec(b.Context(), `UPDATE hand_runs SET seq = $2 WHERE id = $1`, []byte(lease.Run), seq+1)
+				return err
+			})
+		}},
+	)
+}
+
+// BenchmarkAcquire is 32 contenders for one lease, each of whom lets it go as soon
+// as he has it. The other side reads the row and then compares and swaps.
+func BenchmarkAcquire(b *testing.B) {
+	r := newRig(b)
+	id := r.runs(b, 1)[0].Run
+	r.exec(b, `UPDATE hand_runs SET owner = NULL WHERE id = $1`, []byte(id))
+	var attempts [2]atomic.Int64
+	var losers [2]waits
+	n, clients := max(64, b.N/rounds), 32
+	var wins [2][]float64
+	lease, err := r.store.AcquireLease(b.Context(), runstore.AcquireRequest{
+		Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "first", TTL: time.Minute}, Preempt: "benchmark",
+	})
+	if err == nil {
+		_, err = r.store.ReleaseLease(b.Context(), runstore.ReleaseRequest{Fence: lease.Fence()})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	contenders := []func(ctx context.Context, i int) (won bool, err error){
+		func(ctx context.Context, i int) (bool, error) {
+			lease, err := r.store.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: id, LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(fmt.Sprint(i)), TTL: time.Minute},
+			})
+			if errors.Is(err, runstore.ErrLeaseHeld) {
+				return false, nil
+			}
+			if err == nil {
+				_, err = r.store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
+			}
+			return true, err
+		},
+		func(ctx context.Context, i int) (bool, error) {
+			var owner *string
+			var token int64
+			var expired bool
+			err := r.raw.QueryRow(ctx, `SELECT owner, token, expires <= clock_timestamp() FROM hand_runs WHERE id = $1`, []byte(id)).Scan(&owner, &token, &expired)
+			if err != nil || (owner != nil && !expired) {
+				return false, err
+			}
+			swapped, err := r.raw.Exec(ctx, `UPDATE hand_runs SET owner = $3, token = token + 1, expires = clock_timestamp() + interval '1 minute'
+				WHERE id = $1 AND token = $2`, []byte(id), token, fmt.Sprint(i))
+			if err != nil || swapped.RowsAffected() == 0 {
+				return false, err
+			}
+			_, err = r.raw.Exec(ctx, `UPDATE hand_runs SET owner = NULL, token = token + 1 WHERE id = $1 AND token = $2`, []byte(id), token+1)
+			return true, err
+		},
+	}
+	for range rounds {
+		for k, contend := range contenders {
+			wins[k] = append(wins[k], rate(b, clients, n, func(i int) error {
+				for {
+					began := time.Now()
+					won, err := contend(b.Context(), i)
+					attempts[k].Add(1)
+					if err != nil || won {
+						return err
+					}
+					losers[k].add(time.Since(began))
+				}
+			}))
+		}
+	}
+	total := float64(n * rounds)
+	for k, name := range []string{"tapestore", "read-cas"} {
+		b.ReportMetric(median(wins[k]), name+"-wins/s")
+		b.ReportMetric(float64(attempts[k].Load())/total, name+"-attempts/win")
+		b.ReportMetric(losers[k].median(), name+"-loser-ms")
+	}
+	ratios := make([]float64, rounds)
+	for i := range ratios {
+		ratios[i] = wins[0][i] / wins[1][i]
+	}
+	b.ReportMetric(median(ratios), "of-read-cas")
+	b.ReportMetric(0, "ns/op")
+}
+
+// waits collects how long losers waited to hear it.
+type waits struct {
+	mu  sync.Mutex
+	all []float64
+}
+
+func (w *waits) add(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, float64(d.Microseconds())/1000)
+}
+
+func (w *waits) median() float64 {
+	if len(w.all) == 0 {
+		return 0
+	}
+	return median(w.all)
+}
