@@ -14,7 +14,7 @@ import (
 
 func TestDatabasesFromOneTemplate(t *testing.T) {
 	t.Parallel()
-	s := sharedPostgres(t)
+	s := startPostgres(t, nil)
 	var made atomic.Int32
 	prepare := func(ctx context.Context, url string) error {
 		made.Add(1)
@@ -80,9 +80,14 @@ func TestDropEndsSessions(t *testing.T) {
 
 func TestTemplateThatFails(t *testing.T) {
 	t.Parallel()
-	s := sharedPostgres(t)
+	s := startPostgres(t, nil)
 	broken := errors.New("broken on purpose")
-	var leaked *pgx.Conn
+	var leaked *pgx.Conn // or the collector would close it
+	t.Cleanup(func() {
+		if leaked != nil {
+			_ = leaked.Close(context.Background()) // the server may be gone
+		}
+	})
 	for _, c := range []struct {
 		name    string
 		prepare func(ctx context.Context, url string) error
@@ -90,7 +95,8 @@ func TestTemplateThatFails(t *testing.T) {
 	}{
 		{"error", func(context.Context, string) error { return broken }, broken.Error()},
 		{"cancelled", func(context.Context, string) error { return context.Canceled }, ""},
-		{"connection left open", func(ctx context.Context, url string) (err error) {
+		{"connection left open", func(ctx context.Context, url string) error {
+			var err error
 			leaked, err = pgx.Connect(ctx, url)
 			return err
 		}, "1 connections open"},
@@ -113,13 +119,12 @@ func TestTemplateThatFails(t *testing.T) {
 			}
 		})
 	}
-	_ = closeConn(t.Context(), leaked)
 }
 
 // A test that gives up inside prepare must not leave others waiting for ever.
 func TestTemplateWhoseMakerVanishes(t *testing.T) {
 	t.Parallel()
-	s := sharedPostgres(t)
+	s := startPostgres(t, nil)
 	began, vanish := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
