@@ -24,5 +24,9 @@
 // On Windows nothing does, and the server stays until the next start. Directories
 // whose owner died are swept at the next start, with whatever still runs in them.
 //
+// Data that need not survive the machine is kept in memory where the system has a
+// directory for that (/dev/shm) with room to spare, else in the temporary directory;
+// TMPDIR chooses another place.
+//
 // A process started as root runs its servers as the user postgres, or as nobody.
 package emulators
