@@ -76,7 +76,8 @@ func fateOf(err error) fate {
 			return again
 		case code == "40001", code == "40P01", // serialization failure, deadlock
 			code == "25006",                  // read-only: a standby that is about to be promoted, or a primary on its way out
-			code == "26000", code == "0A000": // a plan that went with its session, or with a migration
+			code == "26000", code == "0A000", // a plan that went with its session, or with a migration
+			code == "23505" && server.ConstraintName == "events_position": // see feed.go
 			return again
 		case code[:2] == "08", code[:3] == "57P":
 			return lost

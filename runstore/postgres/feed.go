@@ -8,12 +8,17 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The feed's order is that of transactions, and a position is made of the number
-// of its transaction: 14 bits below it number the events of one. A sequence would
-// not do, because its numbers are not committed in order. A transaction that is
-// still open may commit below one that has ended, so the feed shows events below the
-// oldest that is open only:
+// A position is made of the number of a transaction, with 14 bits below it for the
+// events: a slot. A sequence would not do, because its numbers are not committed in
+// order. A transaction that is still open may commit below one that has ended, so the
+// feed shows the slots below the oldest that is open:
 // https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
+//
+// A transaction gets its number before it waits for the run's row, and may find that
+// one with a higher number was first. Its events then go on in that one's slot, so a
+// run's events are in order in the feed too. They miss no reader: while it is open no
+// slot above its own number is shown. Should the slot overflow, the unique index
+// refuses the write, and it is repeated under a new number.
 //
 // Each epoch has a base that is added, so that positions go on when the numbers of
 // transactions begin anew in another cluster.

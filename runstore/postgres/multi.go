@@ -96,12 +96,10 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var all []*unit
-		var ordinal int64
-		for _, r := range requests {
-			u := &unit{sql: callWrite, args: r.write.args(r.nonce, ordinal), requests: []*request{r}}
+		for i, r := range requests {
+			u := &unit{sql: callWrite, args: r.write.args(r.nonce, int64(i)<<10), requests: []*request{r}}
 			u.read = u.readAnswer
 			all = append(all, u)
-			ordinal += int64(r.appends())
 		}
 		if _, err := tx.Exec(ctx, s.sql(lockRuns), ids); err != nil {
 			return err

@@ -23,22 +23,23 @@ import (
 // $7 kind, $8 data; $9 how many.
 const (
 	appendOne = `WITH r AS (
-	UPDATE tapestore.runs SET last_seq = last_seq + 1
+	UPDATE tapestore.runs SET last_seq = last_seq + 1, last_position = greatest(last_position + 1, ` + slot + `)
 	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR $6::bigint <> ALL (voided))
-	RETURNING no, last_seq, clock_timestamp() AS now
+	RETURNING no, last_seq, last_position, clock_timestamp() AS now
 ), e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
-	SELECT no, last_seq, $5::bigint + (pg_current_xact_id()::text::bigint << 14), $6::bigint, $2::bigint, now, $7::bytea, $4::bytea, $8::bytea FROM r
+	SELECT no, last_seq, last_position, $6::bigint, $2::bigint, now, $7::bytea, $4::bytea, $8::bytea FROM r
 )
 SELECT r.now, r.last_seq` + whyNot
 
 	appendMany = `WITH r AS (
-	UPDATE tapestore.runs SET last_seq = last_seq + $9::bigint
+	UPDATE tapestore.runs SET last_seq = last_seq + $9::bigint,
+		last_position = greatest(last_position + 1, ` + slot + `) + $9::bigint - 1
 	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR NOT voided && $6::bigint[])
-	RETURNING no, last_seq, clock_timestamp() AS now
+	RETURNING no, last_seq, last_position, clock_timestamp() AS now
 ), e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
-	SELECT r.no, r.last_seq - $9::bigint + e.i, $5::bigint + (pg_current_xact_id()::text::bigint << 14) + e.i - 1,
+	SELECT r.no, r.last_seq - $9::bigint + e.i, r.last_position - $9::bigint + e.i,
 		e.nonce, $2::bigint, r.now, e.kind, $4::bytea, e.data
 	FROM r, unnest($6::bigint[], $7::bytea[], $8::bytea[]) WITH ORDINALITY AS e (nonce, kind, data, i)
 )
@@ -52,6 +53,9 @@ SELECT r.now, r.last_seq` + whyNot
 	WHERE id = $1::bytea` + fenced + ` RETURNING expires AS now, is_strict, reactor
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
+
+	// slot is the first position of this transaction (see feed.go).
+	slot = `$5::bigint + (pg_current_xact_id()::text::bigint << 14)`
 
 	// fenced is the fence as a condition on a row of runs.
 	fenced = ` AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged
@@ -71,7 +75,6 @@ type unit struct {
 // units makes the statements of a group, and returns the contenders for the lease
 // that need none of their own unless it turns out so.
 func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
-	var ordinal int64
 	var asked bool
 	for i := 0; i < len(group); i++ {
 		r := group[i]
@@ -85,7 +88,7 @@ func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
 				}
 				asked = true
 			}
-			u.sql, u.args, u.read = callWrite, r.write.args(r.nonce, ordinal), u.readAnswer
+			u.sql, u.args, u.read = callWrite, r.write.args(r.nonce, 0), u.readAnswer
 		case r.ttl > 0:
 			u.sql, u.args, u.read = renew, append(fenceArgs(r.fence), r.ttl.Microseconds()), u.readRenewed
 		default:
@@ -94,10 +97,7 @@ func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
 				u.requests = append(u.requests, group[i])
 			}
 			_, base := s.positions.current()
-			u.append(base + ordinal)
-		}
-		for _, r := range u.requests {
-			ordinal += int64(r.appends())
+			u.append(base)
 		}
 		all = append(all, u)
 	}
@@ -109,13 +109,13 @@ func fenceArgs(f runstore.Fence) []any {
 }
 
 // append chooses the statement for the events of the unit's requests.
-func (u *unit) append(position int64) {
+func (u *unit) append(base int64) {
 	n := 0
 	for _, r := range u.requests {
 		n += len(r.events)
 	}
 	u.read = u.readAppended
-	args := append(fenceArgs(u.requests[0].fence), position)
+	args := append(fenceArgs(u.requests[0].fence), base)
 	if n == 1 {
 		e := u.requests[0].events[0]
 		u.sql, u.args = appendOne, append(args, u.requests[0].nonce, []byte(e.Kind), data(e.Data))

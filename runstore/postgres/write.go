@@ -87,8 +87,9 @@ func (c *write) guard(g runstore.Guards) {
 	}
 }
 
-// args returns the arguments of callWrite.
-func (c *write) args(nonce, ordinal int64) []any {
+// args returns the arguments of callWrite. lowest is the first position, among
+// those of its transaction, that is this run's.
+func (c *write) args(nonce, lowest int64) []any {
 	var (
 		token, ttl, runnableAfter          *int64
 		grant, owner                       []byte
@@ -126,7 +127,7 @@ func (c *write) args(nonce, ordinal int64) []any {
 		int16(c.op), []byte(c.run), nonce, c.batch,
 		token, grant, owner, c.seq, c.status, wantKeys, wantVersions,
 		leaseOwner, leaseReactor, ttl, strict, newGrant, preempt,
-		ordinal, c.kinds, c.payloads, c.keys, c.values, c.explained,
+		lowest, c.kinds, c.payloads, c.keys, c.values, c.explained,
 		c.placed, c.names, c.times, c.afters,
 		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.oneInstant,
 	}

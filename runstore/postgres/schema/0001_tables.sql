@@ -24,6 +24,7 @@ CREATE TABLE tapestore.epochs (
 CREATE TABLE tapestore.runs (
 	no             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	last_seq       bigint      NOT NULL,
+	last_position  bigint      NOT NULL DEFAULT 0, -- of its last event, purged ones included
 	token          bigint      NOT NULL,
 	version_floor  bigint      NOT NULL, -- the highest version of a deleted record
 	batches        bigint      NOT NULL, -- how many rows it ever had in batches
@@ -49,8 +50,8 @@ CREATE INDEX runs_created ON tapestore.runs (created, no) WHERE NOT purged;
 -- No column of this index changes at a heartbeat.
 CREATE INDEX runs_runnable ON tapestore.runs (runnable, created, no) WHERE runnable IS NOT NULL AND NOT purged;
 
--- All events. position is made of the number of the transaction, so it has the
--- order in which a reader can be sure of having seen all before (see feed.go).
+-- All events. position is made of the number of a transaction, so it has the order in
+-- which a reader can be sure of having seen all before (see feed.go).
 CREATE TABLE tapestore.events (
 	run      bigint      NOT NULL,
 	seq      bigint      NOT NULL,

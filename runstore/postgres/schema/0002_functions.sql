@@ -70,7 +70,7 @@ CREATE FUNCTION tapestore.write(
 	lease_strict   boolean,
 	lease_grant    bytea,
 	lease_preempt  bytea,    -- NULL: take no live lease
-	ordinal        bigint,   -- of the first event's position within this transaction
+	lowest         bigint,   -- the first of this transaction's positions that is this run's
 	kinds          bytea[],
 	payloads       bytea[],
 	record_keys    bytea[],
@@ -217,13 +217,15 @@ BEGIN
 		FROM unnest(place_records, place_names, place_times, place_afters) AS p (record, name, at, after);
 	END IF;
 	IF appended > 0 THEN
+		r.last_position := greatest(r.last_position,
+			s.position_base + ((pg_current_xact_id()::text::bigint - s.xid_base) << 14) + lowest - 1);
 		INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data, versions)
-		SELECT r.no, r.last_seq + e.i,
-			s.position_base + ((pg_current_xact_id()::text::bigint - s.xid_base) << 14) + ordinal + e.i - 1,
+		SELECT r.no, r.last_seq + e.i, r.last_position + e.i,
 			CASE WHEN e.i = 1 THEN this_nonce END, writer, clock, e.kind, writer_of, e.data,
 			CASE WHEN e.i = 1 AND versions <> '{}' THEN versions END
 		FROM unnest(kinds, payloads) WITH ORDINALITY AS e (kind, data, i);
 		r.last_seq := r.last_seq + appended;
+		r.last_position := r.last_position + appended;
 	END IF;
 
 	IF op <> 1 AND new_status IS NOT NULL THEN
@@ -255,7 +257,7 @@ BEGIN
 			DELETE FROM tapestore.batches WHERE run = r.no AND n < r.batches - 256;
 		END IF;
 	END IF;
-	UPDATE tapestore.runs SET last_seq = r.last_seq, token = r.token, version_floor = r.version_floor, batches = r.batches,
+	UPDATE tapestore.runs SET last_seq = r.last_seq, last_position = r.last_position, token = r.token, version_floor = r.version_floor, batches = r.batches,
 		made = r.made, created = r.created, runnable = r.runnable, expires = r.expires, status = r.status,
 		grant_state = r.grant_state, purged = r.purged, is_strict = r.is_strict, grant_id = r.grant_id, owner = r.owner,
 		reactor = r.reactor, preempted_from = r.preempted_from, preempt_reason = r.preempt_reason
