@@ -99,6 +99,8 @@ func Cases() []Case {
 		crashCases(),     // I3, I4
 		historyCases(),   // I1, I3, I5, I8
 		limitCases(),     // I12
+		linkCases(),      // I3, I5, I8, I10, I11
+		serverCases(),    // I8, I11
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

@@ -124,9 +124,9 @@ func zombieCases() []Case {
 func zombie(t T, e *Env, w zombieWrite) {
 	e.Create(t, "neighbour")
 	for _, l := range leaseLosses() {
-		haunted := zombieStory(t, e, runstore.RunID("haunted-"+l.name), l, &w)
+		visited := zombieStory(t, e, runstore.RunID("haunted-"+l.name), l, &w)
 		twin := zombieStory(t, e, runstore.RunID("twin-"+l.name), l, nil)
-		same(t, fmt.Sprintf("a zombie's %s, %s,", w.name, l.name), twin, haunted)
+		same(t, fmt.Sprintf("a zombie's %s, %s,", w.name, l.name), twin, visited)
 	}
 	if events := journal(t, e.Store, "neighbour"); len(events) != 0 {
 		t.Errorf("the zombie wrote to another run: %s", told(events))
@@ -141,25 +141,32 @@ func zombie(t T, e *Env, w zombieWrite) {
 	}
 }
 
-// zombieStory lets a run be driven by one holder and then by another, with or
-// without a zombie, and returns what became of the run.
-func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) string {
+// haunted creates a run that a zombie can harm, and lets it be driven for a while.
+func haunted(t T, e *Env, former runstore.RunStore, first runstore.AcquireRequest) (old runstore.Lease) {
 	t.Helper()
-	spec := runstore.RunSpec{ID: id, Status: 1, Runnable: runstore.After(TTL)}
+	spec := runstore.RunSpec{ID: first.Run, Status: 1, Runnable: runstore.After(TTL)}
 	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
 		t.Fatalf("create: %v", err)
 	}
-	former, successor := e.Reopen(t), e.Reopen(t)
-	first := acquire(id, "old", TTL)
-	if l.short {
-		first.TTL = e.ShortTTL()
-	}
-	old := hold(t, former, first)
+	old = hold(t, former, first)
 	b := appending(old, "begun")
 	b.Put("claim", []byte("one"), runstore.Place{Index: "queue", At: runstore.After(0)})
 	b.Put("plain", []byte("one"))
 	b.Put(runstore.SummaryKey, []byte("one"))
 	applied(t, former, "the first holder's batch", b)
+	return old
+}
+
+// zombieStory lets a run be driven by one holder and then by another, with or
+// without a zombie, and returns what became of the run.
+func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) string {
+	t.Helper()
+	former, successor := e.Reopen(t), e.Reopen(t)
+	first := acquire(id, "old", TTL)
+	if l.short {
+		first.TTL = e.ShortTTL()
+	}
+	old := haunted(t, e, former, first)
 
 	next := acquire(id, "new", TTL)
 	next.Writes.Append("test", []byte("taken over"))
@@ -188,7 +195,7 @@ func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) st
 		}
 	}
 	haunt("right after the takeover")
-	b = appending(lease, "went on")
+	b := appending(lease, "went on")
 	b.Put("claim", []byte("two"), runstore.Place{Index: "queue", At: runstore.After(0)})
 	applied(t, successor, "the second holder's batch", b)
 	if err := renew(t, successor, lease, 2*TTL); err != nil {

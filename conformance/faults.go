@@ -1,0 +1,199 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// What the cases share that harm the network or the server. They know no
+// protocol: an adapter may need one round trip for a write or several, so each
+// write is harmed at its first, then at its second, until one is left unharmed.
+
+const (
+	// roundTrips is more than any write has a reason to need.
+	roundTrips = 8
+	// shortly is how soon a call returns after its context's end: a bound, not a
+	// measurement.
+	shortly = 5 * time.Second
+)
+
+// network is a case's network, and a handle behind it.
+type network struct {
+	Link
+	s runstore.RunStore
+}
+
+func (e *Env) network(t T) network {
+	t.Helper()
+	n := network{Link: e.Link(t)}
+	n.s = closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) })
+	t.Cleanup(n.Harm.Heal) // before the handle is closed
+	return n
+}
+
+// linked is e behind the network: all handles that it opens go through it.
+func (n network) linked(e *Env) *Env {
+	far := *e
+	far.Open = n.Open
+	return &far
+}
+
+// works waits until a handle works again after a fault, as it has to by itself. So
+// the next fault meets an open connection.
+func works(t T, e *Env, s runstore.RunStore) {
+	t.Helper()
+	var last error
+	defer func() {
+		if last != nil {
+			t.Errorf("the handle does not recover: %v", last)
+		}
+	}()
+	e.Await(t, patience, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), shortly)
+		defer cancel()
+		_, last = s.Now(ctx)
+		return last == nil
+	})
+}
+
+// answered waits for the answers to requests that were held and come late. A
+// protocol may have sent what needs none.
+func (n network) answered(t T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), shortly)
+	defer cancel()
+	if err := n.Harm.AwaitAnswered(ctx); err != nil {
+		t.Logf("what was held is unanswered: %v", err)
+	}
+}
+
+// receipt is what a write answered: all that must be alike in two runs of a story,
+// and the lease that it granted.
+type receipt struct {
+	text  string
+	lease runstore.Lease
+}
+
+func committedReceipt(done runstore.Committed) receipt {
+	return receipt{text: fmt.Sprintf("seqs %d to %d, versions %v", done.FirstSeq, done.LastSeq, append([]runstore.Version{}, done.Versions...))}
+}
+
+func leaseReceipt(lease runstore.Lease, wanted runstore.GrantID) receipt {
+	return receipt{fmt.Sprintf("token %v of %q, its own grant %t", lease.Token, lease.Owner, lease.Grant != "" && (wanted == "" || lease.Grant == wanted)), lease}
+}
+
+// attempt is a write under way.
+type attempt struct {
+	receipt
+	err  error
+	done chan struct{}
+}
+
+func start(do func() (receipt, error)) *attempt {
+	a := &attempt{done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		a.receipt, a.err = do()
+	}()
+	return a
+}
+
+// meets waits until harm was done n times, or the attempt has ended before.
+func (a *attempt) meets(t T, n int, harm func(ctx context.Context, n int) error) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	met := make(chan error, 1)
+	go func() { met <- harm(ctx, n) }()
+	select {
+	case err := <-met:
+		if err != nil {
+			t.Fatalf("the write was not harmed %d times and has no end: %v", n, err)
+		}
+		return true
+	case <-a.done:
+		return false
+	}
+}
+
+// ends waits for the attempt's end.
+func (a *attempt) ends(t T, what string) {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-a.done:
+	case <-timer.C:
+		t.Fatalf("%s: no answer after %v", what, patience)
+	}
+}
+
+// eachRoundTrip tells a story with the harm at the first round trip of a write, at
+// the second, and on, until the write was left unharmed.
+func eachRoundTrip(t T, name string, story func(id runstore.RunID, after int) (harmed bool)) {
+	t.Helper()
+	for after := range roundTrips {
+		if t.Failed() {
+			return
+		}
+		if harmed := story(runstore.RunID(fmt.Sprintf("%s-%d", name, after)), after); !harmed {
+			if after == 0 {
+				t.Errorf("%s: nothing of it went through the network", name)
+			}
+			return
+		}
+	}
+}
+
+// found writes down what became of a run, if there is one.
+func found(t T, e *Env, id runstore.RunID) string {
+	t.Helper()
+	if _, err := e.Store.GetRun(t.Context(), id); errors.Is(err, runstore.ErrNotFound) {
+		return "no run"
+	}
+	return dump(t, e.Store, id, allIndexes...)
+}
+
+// story is a write by the book: how its run stands before and after it, and what it
+// answers.
+type story struct{ before, after, answer string }
+
+// byTheBook does a write that nothing harms.
+func (w sending) byTheBook(t T, e *Env) story {
+	t.Helper()
+	id := runstore.RunID(w.name)
+	held := w.stage(t, e, id)
+	b := story{before: found(t, e, id)}
+	r, err := w.do(t.Context(), e.Store, id, held)
+	if err != nil {
+		t.Fatalf("%s: %v", w.name, err)
+	}
+	b.after, b.answer = found(t, e, id), r.text
+	return b
+}
+
+// check fails the case unless the attempt was truthful: what it says became of the
+// write did.
+func (b story) check(t T, e *Env, id runstore.RunID, a *attempt) {
+	t.Helper()
+	now := found(t, e, id)
+	switch outcome := runstore.OutcomeOf(a.err); {
+	case outcome == runstore.Applied:
+		equal(t, fmt.Sprintf("answer of %q", id), a.text, b.answer)
+		same(t, fmt.Sprintf("a success of %q, beside one that nothing harmed,", id), b.after, now)
+		if a.lease.Token != 0 && !t.Failed() {
+			equal(t, "expiry", e.Get(t, id).ExpiresAt, a.lease.ExpiresAt)
+			e.Append(t, e.Store, a.lease, "the lease is good")
+		}
+	case now == b.before:
+	case now == b.after && outcome == runstore.Unknown:
+	case now == b.after:
+		t.Errorf("%q was applied, though its error says that it was not: %v", id, a.err)
+	default:
+		t.Errorf("%q, which failed with %v, is neither as it was nor as the write leaves it:\n%s--- before\n%s--- after\n%s", id, a.err, now, b.before, b.after)
+	}
+}

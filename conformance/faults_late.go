@@ -1,0 +1,76 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// contextT is a T whose context is another.
+type contextT struct {
+	T
+	ctx context.Context
+}
+
+func (t contextT) Context() context.Context { return t.ctx }
+
+// lateZombie keeps a holder's write in flight while its lease is taken away. Then
+// its caller gives up, or the adapter has to repeat it; the first copy arrives last.
+func lateZombie(repeated bool) func(t T, e *Env) {
+	return func(t T, e *Env) {
+		e.Create(t, "neighbour")
+		n := e.network(t)
+		for _, w := range zombieWrites() {
+			if (Case{Needs: w.needs}).missing(e) != "" {
+				continue
+			}
+			eachRoundTrip(t, w.name, func(id runstore.RunID, after int) bool { return arriveLate(t, e, n, w, id, after, repeated) })
+		}
+	}
+}
+
+func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after int, repeated bool) (kept bool) {
+	t.Helper()
+	first := acquire(id, "old", TTL)
+	old := haunted(t, e, e.Store, first)
+	works(t, e, n.s)
+	n.Harm.Hold(after)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a := start(func() (receipt, error) { return receipt{}, w.do(contextT{t, ctx}, n.s, old, first) })
+	kept = a.meets(t, 1, n.Harm.AwaitHeld)
+
+	next := preempting(id, "new", "test")
+	next.Writes.Append("test", []byte("taken over"))
+	lease, err := e.Store.AcquireLease(t.Context(), next)
+	if after > 0 && errors.Is(err, runstore.ErrNotFound) {
+		return false // it was a purge, and is done
+	}
+	if err != nil {
+		t.Fatalf("takeover: %v", err)
+	}
+	state := func() string {
+		return dump(t, e.Store, id, "queue", runstore.IndexRuns) + dump(t, e.Store, "neighbour")
+	}
+	before, expires := state(), e.Get(t, id).ExpiresAt
+	if repeated {
+		n.Harm.Strand()
+	} else {
+		cancel()
+	}
+	a.ends(t, w.name)
+	if kept && after == 0 && runstore.OutcomeOf(a.err) == runstore.Applied {
+		t.Errorf("%s: a success, though it was in flight at the takeover", id)
+	}
+	if definite := errors.Is(a.err, runstore.ErrFenced) || errors.Is(a.err, runstore.ErrLeaseHeld); kept && after == 0 && repeated && !definite {
+		t.Errorf("%s, repeated after the takeover: got error %v, want ErrFenced", id, a.err)
+	}
+	n.Harm.Heal()
+	n.answered(t)
+	same(t, fmt.Sprintf("the late %s of a former holder (its answer: %v)", w.name, a.err), before, state())
+	equal(t, "expiry", e.Get(t, id).ExpiresAt, expires)
+	e.Append(t, e.Store, lease, "the new grant works")
+	return kept
+}

@@ -1,0 +1,87 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// outlast calls every method where nobody answers. Each returns when its context
+// has ended, and what it said is so when the store answers again.
+func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (runstore.RunStore, error), harm, heal func() error) {
+	const wait = 300 * time.Millisecond
+	type writing struct {
+		*attempt
+		story
+		id runstore.RunID
+	}
+	lease := furnish(t, e, "run")
+	works(t, e, s)
+	var calling []func(ctx context.Context) // all that is to be called
+	var writes []*writing
+	for _, w := range sendings() {
+		written := &writing{story: w.byTheBook(t, e), id: runstore.RunID(w.name + "-late")}
+		held := w.stage(t, e, written.id)
+		writes = append(writes, written)
+		calling = append(calling, func(ctx context.Context) {
+			written.attempt = w.send(ctx, s, written.id, held)
+			<-written.done
+			if err := written.err; err == nil || !errors.Is(err, ctx.Err()) || runstore.KindOf(err) != runstore.ErrUnavailable && runstore.KindOf(err) != runstore.ErrUnknownOutcome {
+				t.Errorf("%s: got error %v, want ErrUnavailable or ErrUnknownOutcome that matches the context's", w.name, err)
+			}
+		})
+	}
+	for _, c := range calls(lease) {
+		if !c.write {
+			calling = append(calling, func(ctx context.Context) {
+				if err := c.do(ctx, s); !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, ctx.Err()) {
+					t.Errorf("%s: got error %v, want ErrUnavailable that matches the context's", c.op, err)
+				}
+			})
+		}
+	}
+	calling = append(calling, func(ctx context.Context) {
+		another, err := open(ctx)
+		if err == nil {
+			_ = another.Close() // an adapter may open without asking
+		} else if !errors.Is(err, ctx.Err()) {
+			t.Errorf("open: got error %v, want one that matches the context's", err)
+		}
+	})
+
+	if err := harm(); err != nil {
+		t.Fatalf("stop whoever answers: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	returned := make(chan struct{})
+	var waiting sync.WaitGroup
+	for _, call := range calling {
+		waiting.Go(func() { call(ctx) })
+	}
+	go func() {
+		defer close(returned)
+		waiting.Wait()
+	}()
+	waits(t, returned, wait+shortly)
+	select {
+	case <-returned:
+	default:
+		t.Errorf("a call has not returned %v after its context ended", shortly)
+	}
+	if err := heal(); err != nil {
+		t.Fatalf("let it answer again: %v", err)
+	}
+	<-returned
+	works(t, e, s)
+	for i := range 5 { // what was in flight arrives
+		e.Append(t, s, lease, fmt.Sprint("it works again ", i))
+	}
+	for _, w := range writes {
+		w.check(t, e, w.id, w.attempt)
+	}
+}

@@ -1,0 +1,145 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// sending is one kind of write, to be sent where things go wrong.
+type sending struct {
+	name  string
+	stand standing
+	do    func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) (receipt, error)
+}
+
+// standing is how a run stands before the write.
+type standing int
+
+const (
+	leased standing = iota // its lease is held
+	free                   // nobody holds its lease
+	unborn                 // there is no run
+)
+
+// stage makes the run that w is to be sent to, and returns the lease that holds it.
+func (w sending) stage(t T, e *Env, id runstore.RunID) (held runstore.Lease) {
+	t.Helper()
+	if w.stand == unborn {
+		return held
+	}
+	held = furnish(t, e, id)
+	if w.stand == free {
+		letGo(t, e.Store, held)
+	}
+	return held
+}
+
+// send starts the write.
+func (w sending) send(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) *attempt {
+	return start(func() (receipt, error) { return w.do(ctx, s, id, held) })
+}
+
+// sendings are all kinds of writes, as adapters may tell them apart.
+func sendings() []sending {
+	batch := func(name string, make func(held runstore.Lease) runstore.Batch) sending {
+		return sending{name, leased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
+			done, err := s.Commit(ctx, make(held))
+			return committedReceipt(done), err
+		}}
+	}
+	create := func(name string, fill func(spec *runstore.RunSpec)) sending {
+		return sending{name, unborn, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) (receipt, error) {
+			spec := runstore.RunSpec{ID: id, Status: 1}
+			fill(&spec)
+			created, err := s.CreateRun(ctx, spec)
+			r := receipt{}
+			if spec.Lease != nil {
+				r = leaseReceipt(created.Lease, spec.Lease.Grant)
+			}
+			r.text += fmt.Sprintf(", new %t, seq %d, status %d", created.New, created.Run.LastSeq, created.Run.Status)
+			return r, err
+		}}
+	}
+	take := func(name string, stand standing, fill func(req *runstore.AcquireRequest)) sending {
+		return sending{name, stand, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) (receipt, error) {
+			req := acquire(id, "taker", TTL)
+			fill(&req)
+			lease, err := s.AcquireLease(ctx, req)
+			return leaseReceipt(lease, req.Grant), err
+		}}
+	}
+	end := func(name string, fill func(w *runstore.Writes)) sending {
+		return sending{name, leased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
+			req := runstore.ReleaseRequest{Fence: held.Fence()}
+			fill(&req.Writes)
+			done, err := s.ReleaseLease(ctx, req)
+			// A release that finds itself done tells of no writes.
+			return receipt{text: fmt.Sprint("last seq ", done.LastSeq)}, err
+		}}
+	}
+	unguarded := func(held runstore.Lease) runstore.Batch {
+		return runstore.NewBatch(held.Run, runstore.Unguarded("test"))
+	}
+	return []sending{
+		batch("append", func(held runstore.Lease) runstore.Batch { return appending(held, "once") }),
+		batch("unguarded-append", func(held runstore.Lease) runstore.Batch {
+			b := unguarded(held)
+			b.Append("signal", []byte("once"))
+			return b
+		}),
+		batch("put", func(held runstore.Lease) runstore.Batch {
+			b := unguarded(held)
+			b.Put("a", []byte("once"), runstore.Place{Index: "queue-b", At: runstore.After(0)})
+			return b
+		}),
+		batch("put-at-versions", func(held runstore.Lease) runstore.Batch {
+			b := runstore.NewBatch(held.Run, runstore.AtVersion("a", 1), runstore.AtVersion("new", 0))
+			b.Put("a", []byte("once"))
+			b.Put("new", nil)
+			b.Delete("gone")
+			return b
+		}),
+		batch("whole-batch", func(held runstore.Lease) runstore.Batch {
+			b := runstore.NewBatch(held.Run, held.Fence(), runstore.AtSeq(2), runstore.InStatus(1))
+			everything(&b.Writes, "once", 2)
+			return b
+		}),
+		batch("batch-with-an-id", func(held runstore.Lease) runstore.Batch {
+			b := runstore.NewBatch(held.Run, held.Fence())
+			b.ID = runstore.NewBatchID()
+			everything(&b.Writes, "once", 2)
+			return b
+		}),
+		batch("releasing-batch", func(held runstore.Lease) runstore.Batch {
+			b := appending(held, "end")
+			b.Release = true
+			return b
+		}),
+		batch("purge", func(held runstore.Lease) runstore.Batch {
+			b := runstore.NewBatch(held.Run, held.Fence())
+			b.Purge = true
+			return b
+		}),
+		create("create", func(*runstore.RunSpec) {}),
+		create("create-with-writes", func(spec *runstore.RunSpec) {
+			spec.Writes.Append("begin", nil)
+			spec.Writes.Put("a", []byte("once"), runstore.Place{Index: "queue-a", At: runstore.After(0)})
+		}),
+		create("create-with-a-lease", func(spec *runstore.RunSpec) {
+			spec.Lease = withLease("", "taker").Lease
+			spec.Writes.Append("begin", nil)
+		}),
+		take("acquire", free, func(*runstore.AcquireRequest) {}),
+		take("acquire-without-an-id", free, func(req *runstore.AcquireRequest) { req.Grant = "" }),
+		take("acquire-with-writes", free, func(req *runstore.AcquireRequest) { everything(&req.Writes, "once", 2) }),
+		take("preempt", leased, func(req *runstore.AcquireRequest) { req.Preempt = "test" }),
+		{"renew", leased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
+			lease, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: held.Fence(), TTL: 2 * TTL})
+			return leaseReceipt(lease, held.Grant), err
+		}},
+		end("release", func(*runstore.Writes) {}),
+		end("release-with-writes", func(w *runstore.Writes) { everything(w, "end", 2) }),
+	}
+}

@@ -1,0 +1,184 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// serverCases kill and stop the server.
+func serverCases() []Case {
+	server := []Need{NeedServer}
+	return []Case{
+		{Guarantee: "I8", Name: "a-killed-server-keeps-what-it-acknowledged-once", Needs: server, Run: killedServer},
+		{Guarantee: "I11", Name: "a-frozen-server-does-not-outlive-the-context", Needs: server, Run: frozenServer},
+	}
+}
+
+func frozenServer(t T, e *Env) {
+	t.Cleanup(func() { _ = e.Server.Thaw() }) // for a case that ends early
+	outlast(t, e, e.Reopen(t), e.Open, e.Server.Freeze, e.Server.Thaw)
+}
+
+// killedServer kills the server under load, again and again. Handles recover by
+// themselves; nobody opens another.
+func killedServer(t T, e *Env) {
+	const kills, progress = 3, 30
+	ctx := t.Context()
+	l := &serverLoad{verdicts: newVerdicts(), handles: e.handles(t, 3)}
+	for _, id := range l.runs() {
+		e.Create(t, id)
+	}
+	var working sync.WaitGroup
+	for i, s := range l.handles {
+		working.Go(func() { l.write(t, s, i) })
+	}
+	taker := e.Reopen(t)
+	working.Go(func() { l.takeOver(t, taker) })
+	// advanced waits until every side was acknowledged so many writes more.
+	advanced := func(n int64) {
+		var reached [len(l.acknowledged)]int64
+		for i := range reached {
+			reached[i] = l.acknowledged[i].Load() + n
+		}
+		e.Await(t, 2*patience, func() bool {
+			for i := range reached {
+				if l.acknowledged[i].Load() < reached[i] && !t.Failed() {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	stop := sync.OnceFunc(func() {
+		l.stop.Store(true)
+		working.Wait()
+	})
+	t.Cleanup(stop)
+	for range kills {
+		if advanced(progress); t.Failed() {
+			break
+		}
+		if err := e.Server.Kill(); err != nil {
+			t.Fatalf("kill the server: %v", err)
+		}
+		bound, cancel := context.WithTimeout(ctx, time.Minute)
+		err := e.Server.Restart(bound)
+		cancel()
+		if err != nil {
+			t.Fatalf("start the server again: %v", err)
+		}
+		advanced(1)
+	}
+	stop()
+	works(t, e, e.Store)
+	l.check(t, e)
+}
+
+// serverLoad is what several sides write to a server, and what they were told.
+type serverLoad struct {
+	handles      []runstore.RunStore
+	acknowledged [4]atomic.Int64 // by side: the writers, then the takeovers
+	stop         atomic.Bool
+
+	mu     sync.Mutex
+	leases []runstore.Lease // of the run that is taken over, in order
+	*verdicts
+}
+
+func (l *serverLoad) runs() []runstore.RunID {
+	return []runstore.RunID{"run-0", "run-1", "run-2", "taken"}
+}
+
+// told notes what became of a batch. Only an error that a server's end can explain
+// is one.
+func (l *serverLoad) told(t T, side int, name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(name, err)
+	switch kind := runstore.KindOf(err); kind {
+	case nil:
+		l.acknowledged[side].Add(1)
+	case runstore.ErrUnavailable, runstore.ErrUnknownOutcome:
+	default:
+		t.Errorf("%s: got error %v, want none but ErrUnavailable and ErrUnknownOutcome", name, err)
+	}
+}
+
+// write appends to one run. A batch with an id whose outcome is unknown is repeated.
+func (l *serverLoad) write(t T, s runstore.RunStore, side int) {
+	for n := 0; !l.stop.Load() && !t.Failed(); n++ {
+		name := fmt.Sprintf("%d/%d", side, n)
+		b := runstore.NewBatch(l.runs()[side], runstore.Unguarded("test"))
+		if n%2 == 0 {
+			b.ID = runstore.BatchID(name)
+		}
+		b.Append("event", []byte(name))
+		_, err := s.Commit(t.Context(), b)
+		for b.ID != "" && runstore.OutcomeOf(err) == runstore.Unknown && t.Context().Err() == nil {
+			_, err = s.Commit(t.Context(), b)
+		}
+		l.told(t, side, name, err)
+	}
+}
+
+// takeOver takes one run's lease again and again, and writes under each grant. It
+// tries the grant before too, whose time is over.
+func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
+	const side = 3
+	for n := 0; !l.stop.Load() && !t.Failed(); n++ {
+		lease, err := s.AcquireLease(t.Context(), preempting("taken", "taker", "test"))
+		if err != nil {
+			l.told(t, side, fmt.Sprintf("lease %d", n), err)
+			continue
+		}
+		name := fmt.Sprintf("under %d", lease.Token)
+		_, err = s.Commit(t.Context(), appending(lease, name))
+		l.told(t, side, name, err)
+		if last := len(l.leases) - 1; last >= 0 {
+			old := l.leases[last]
+			if lease.Token <= old.Token {
+				t.Errorf("token %v was granted after %v", lease.Token, old.Token)
+			}
+			_, err := s.Commit(t.Context(), appending(old, "stale"))
+			switch runstore.KindOf(err) {
+			case runstore.ErrFenced, runstore.ErrUnavailable, runstore.ErrUnknownOutcome:
+			default:
+				t.Errorf("a write under token %v, after %v was granted: got error %v, want ErrFenced", old.Token, lease.Token, err)
+			}
+		}
+		l.leases = append(l.leases, lease)
+	}
+}
+
+// check compares what is stored with what was told, run by run and in the feed.
+func (l *serverLoad) check(t T, e *Env) {
+	t.Helper()
+	stored := map[string]int{}
+	total := 0
+	for _, id := range l.runs() {
+		events := journal(t, e.Store, id)
+		dense(t, events)
+		total += len(events)
+		for i, event := range events {
+			name := string(event.Data)
+			if stored[name]++; name == "stale" {
+				t.Errorf("run %q: seq %d is a write of a grant that was over", id, event.Seq)
+			}
+			if i > 0 && event.Token < events[i-1].Token {
+				t.Errorf("run %q: seq %d is under token %v, after one under %v", id, event.Seq, event.Token, events[i-1].Token)
+			}
+		}
+	}
+	l.compare(t, stored)
+	fed := map[string]int{}
+	for _, event := range feedOf(t, e, e.Store, total) {
+		fed[string(event.Data)]++
+	}
+	equal(t, "events by the feed, and by the journals", fed, stored)
+	t.Logf("%d applied, %d not applied, %d unknown, %d grants", len(l.applied), len(l.refused), len(l.unknown), len(l.leases))
+}
