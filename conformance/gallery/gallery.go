@@ -1,6 +1,6 @@
 // Package gallery holds stores that are broken on purpose. Each is the reference
-// store behind a wrapper that breaks one rule of the contract, the way adapters
-// break it in practice, and names the case of the conformance suite that has to
+// store behind a wrapper, or behind a network, that breaks one rule of the contract,
+// the way adapters break it in practice, and names the case of the conformance suite that has to
 // catch it. A suite that lets one of them pass proves nothing about the others.
 package gallery
 
@@ -32,7 +32,7 @@ func Stores() []Broken {
 			all = append(all, Broken{Name: x.name, Breaks: x.breaks, Case: x.caught, Open: x.harness})
 		}
 	}
-	return all
+	return append(all, networkStores()...)
 }
 
 // Check runs the case that must catch b against it. caughtBy is the case's name

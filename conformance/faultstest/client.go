@@ -1,0 +1,179 @@
+package faultstest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// pause is what lies between two tries of a request.
+const pause = 2 * time.Millisecond
+
+// Flaws break the adapter or the server.
+type Flaws struct {
+	NewID       bool // a request whose reply was lost is sent again as another one
+	Unavailable bool // a write whose reply was lost is called not applied
+	Cancelled   bool // a write whose caller gave up is called not applied
+	Deaf        bool // who waits for a reply heeds no context
+	Unfenced    bool // the fence is checked before a commit is sent, and not when it is applied
+	Forgets     bool // the server loses its memory of requests when it is killed
+}
+
+// client is the adapter: each operation is a request on a connection of its own,
+// sent again under the same id until it is answered or its caller gives up.
+type client struct {
+	flaws   Flaws
+	server  *server
+	address string
+	near    *memory.Handle // what the server does for this client
+
+	mu     sync.RWMutex // held by operations; Close waits for them
+	closed bool
+}
+
+func (c *client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return c.near.Close()
+}
+
+// kind is what is asked for.
+type kind int
+
+const (
+	read kind = iota
+	write
+	bareWrite // the store itself would not recognise a repeat
+)
+
+// ask sends a request until it is answered. What the reference store refuses
+// without looking at its content needs no server.
+func ask[V any](ctx context.Context, c *client, op string, id runstore.RunID, what kind, do func(ctx context.Context) (V, error)) (V, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed || ctx.Err() != nil {
+		return do(ctx)
+	}
+	var mu sync.Mutex
+	var answer V
+	var refusal error
+	register := func() *request {
+		return c.server.register(func() (bare bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			answer, refusal = do(context.WithoutCancel(ctx))
+			return what == bareWrite && refusal == nil
+		})
+	}
+	sent := false
+	for r := register(); ; {
+		asked, err := c.try(ctx, r)
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			return answer, refusal
+		}
+		sent = sent || asked
+		failure := &runstore.OpError{Op: op, Run: id, Err: runstore.ErrUnavailable, Cause: err}
+		if ended := ctx.Err(); ended != nil {
+			if failure.Cause = ended; sent && what != read && !c.flaws.Cancelled {
+				failure.Err = runstore.ErrUnknownOutcome
+			}
+			var none V
+			return none, failure
+		}
+		if asked && what != read && c.flaws.Unavailable {
+			var none V
+			return none, failure
+		}
+		if asked && c.flaws.NewID {
+			r = register()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// try sends a request once and waits for its reply.
+func (c *client) try(ctx context.Context, r *request) (sent bool, err error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", c.address)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = conn.Close() }()
+	if !c.flaws.Deaf {
+		defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	}
+	if _, err := fmt.Fprintln(conn, r.id); err != nil {
+		return true, err
+	}
+	_, err = bufio.NewReader(conn).ReadString('\n')
+	return true, err
+}
+
+func (c *client) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	return ask(ctx, c, "create run", spec.ID, write, func(ctx context.Context) (runstore.Created, error) { return c.near.CreateRun(ctx, spec) })
+}
+
+func (c *client) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	return ask(ctx, c, "get run", id, read, func(ctx context.Context) (runstore.Run, error) { return c.near.GetRun(ctx, id) })
+}
+
+func (c *client) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+	return ask(ctx, c, "acquire lease", req.Run, write, func(ctx context.Context) (runstore.Lease, error) { return c.near.AcquireLease(ctx, req) })
+}
+
+func (c *client) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+	return ask(ctx, c, "renew lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Lease, error) { return c.near.RenewLease(ctx, req) })
+}
+
+func (c *client) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+	return ask(ctx, c, "release lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Committed, error) { return c.near.ReleaseLease(ctx, req) })
+}
+
+func (c *client) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if f := b.Guards().Fence; c.flaws.Unfenced && !f.IsZero() {
+		if run, err := c.near.GetRun(ctx, b.Run()); err == nil && run.Holder.Token == f.Token() {
+			unfenced := runstore.NewBatch(b.Run(), runstore.Unguarded("the fence was checked before"))
+			unfenced.ID, unfenced.Writes = b.ID, b.Writes
+			b = unfenced
+		}
+	}
+	what := write
+	if b.ID == "" {
+		what = bareWrite
+	}
+	return ask(ctx, c, "commit", b.Run(), what, func(ctx context.Context) (runstore.Committed, error) { return c.near.Commit(ctx, b) })
+}
+
+func (c *client) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+	return ask(ctx, c, "read journal", id, read, func(ctx context.Context) ([]runstore.Event, error) {
+		return c.near.ReadJournal(ctx, id, from, limit)
+	})
+}
+
+func (c *client) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	return ask(ctx, c, "read records", id, read, func(ctx context.Context) ([]runstore.Record, error) { return c.near.ReadRecords(ctx, id, q) })
+}
+
+func (c *client) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	return ask(ctx, c, "scan index", "", read, func(ctx context.Context) ([]runstore.IndexEntry, error) { return c.near.ScanIndex(ctx, q) })
+}
+
+func (c *client) ReadFeed(ctx context.Context, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+	return ask(ctx, c, "read feed", "", read, func(ctx context.Context) ([]runstore.FeedEvent, error) { return c.near.ReadFeed(ctx, after, limit) })
+}
+
+func (c *client) Now(ctx context.Context) (time.Time, error) {
+	return ask(ctx, c, "now", "", read, func(ctx context.Context) (time.Time, error) { return c.near.Now(ctx) })
+}

@@ -1,0 +1,63 @@
+package faultstest
+
+import (
+	"context"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+var (
+	_ conformance.Harm   = (*link.Link)(nil)
+	_ conformance.Server = (*server)(nil)
+)
+
+// Harness makes stores behind a network and on servers of their own. Without flaws
+// they pass the whole suite.
+func Harness(f Flaws) conformance.Harness {
+	start := func(t conformance.T) *server {
+		s, err := newServer(t.Context())
+		if err != nil {
+			t.Fatalf("server: %v", err)
+		}
+		s.forgets = f.Forgets
+		t.Cleanup(func() {
+			if err := s.close(); err != nil {
+				t.Errorf("server: %v", err)
+			}
+		})
+		return s
+	}
+	instance := func(s *server) conformance.Instance {
+		open := func(address string) (runstore.RunStore, error) {
+			return &client{flaws: f, server: s, address: address, near: s.store.Open()}, nil
+		}
+		near := func(context.Context) (runstore.RunStore, error) { return open(s.address) }
+		return conformance.Instance{
+			Open:       near,
+			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return near(ctx) },
+			Advance:    s.store.Advance,
+			Stall:      func(conformance.T) func() { return s.store.Stall() },
+			Link: func(t conformance.T) conformance.Link {
+				l, err := link.New(t.Context(), s.address)
+				if err != nil {
+					t.Fatalf("link: %v", err)
+				}
+				t.Cleanup(func() { _ = l.Close() })
+				return conformance.Link{
+					Open: func(context.Context) (runstore.RunStore, error) { return open(l.Address()) },
+					Harm: l,
+				}
+			},
+		}
+	}
+	return conformance.Harness{
+		New: func(t conformance.T) conformance.Instance { return instance(start(t)) },
+		NewServed: func(t conformance.T) (conformance.Instance, conformance.Server) {
+			s := start(t)
+			return instance(s), s
+		},
+	}
+}

@@ -1,0 +1,37 @@
+package gallery
+
+import (
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/faultstest"
+)
+
+// networkStores break rules that only a bad network or a killed server shows.
+func networkStores() []Broken {
+	broken := func(name, breaks, caught string, flaws faultstest.Flaws) Broken {
+		return Broken{name, breaks, caught, func() conformance.Harness { return faultstest.Harness(flaws) }}
+	}
+	return []Broken{
+		broken("sent-again-as-another", "A write whose reply was lost is sent again under a new id.",
+			"I8/a-lost-reply-is-resolved-by-the-store", faultstest.Flaws{NewID: true}),
+		broken("first-copy-not-recalled", "A write that was sent again is applied once more when its first copy arrives.",
+			"I8/a-late-copy-of-a-request-is-not-applied-twice", faultstest.Flaws{NewID: true}),
+		broken("lost-is-unavailable-in-a-history", "A write whose reply was lost is called not applied, among others that go on.",
+			"I8/histories-over-a-bad-network-are-linearizable", faultstest.Flaws{Unavailable: true}),
+		broken("cut-is-told", "A write whose connection was cut fails, though the network is sound again.",
+			"I8/a-cut-connection-is-no-error-the-caller-must-know", faultstest.Flaws{Unavailable: true}),
+		broken("memory-dies-with-the-server", "A server that was killed does not recognise what it did before.",
+			"I8/a-killed-server-keeps-what-it-acknowledged-once", faultstest.Flaws{Forgets: true}),
+		broken("lost-is-unavailable", "A write whose reply was lost is called not applied.",
+			"I11/an-error-after-a-lost-reply-is-true", faultstest.Flaws{Unavailable: true}),
+		broken("given-up-is-not-applied", "A write that its caller gave up in flight is called not applied, and arrives later.",
+			"I11/an-error-stays-true-when-the-request-arrives-late", faultstest.Flaws{Cancelled: true}),
+		broken("deaf-in-a-black-hole", "Who waits for a reply over a dead network does not notice that its context has ended.",
+			"I11/a-black-hole-does-not-outlive-the-context", faultstest.Flaws{Deaf: true}),
+		broken("deaf-to-a-frozen-server", "Who waits for a frozen server does not notice that its context has ended.",
+			"I11/a-frozen-server-does-not-outlive-the-context", faultstest.Flaws{Deaf: true}),
+		broken("fence-checked-when-sent", "The fence is checked before a commit is sent, and not where it is applied.",
+			"I3/a-request-that-arrives-after-the-takeover-is-refused", faultstest.Flaws{Unfenced: true}),
+		broken("repeat-not-fenced", "A commit that was sent again is applied although its fence no longer holds.",
+			"I3/a-request-repeated-after-the-takeover-is-refused-in-every-copy", faultstest.Flaws{Unfenced: true}),
+	}
+}
