@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -19,9 +20,28 @@ import (
 // Postgres makes a database for each case on a server that is running. params are
 // keys and values as in a store's URL, which every handle is opened with.
 func Postgres(server *emulators.PostgresServer, params url.Values) conformance.Harness {
-	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
-		return postgresInstance(t, NewPostgresDatabase(t, server), params)
+	h := conformance.Harness{New: func(t conformance.T) conformance.Instance {
+		return postgresInstance(NewPostgresDatabase(t, server), params)
 	}}
+	if server.Engine().Tier == emulators.TierLocal { // others are not ours to kill
+		h.NewServed = func(t conformance.T) (conformance.Instance, conformance.Server) {
+			own, err := emulators.Postgres(t.Context(), nil)
+			if err != nil {
+				t.Fatalf("start a server: %v", err)
+			}
+			t.Cleanup(func() {
+				if err := own.Close(); err != nil {
+					t.Errorf("stop the server: %v", err)
+				}
+			})
+			db, err := own.NewDatabase(t.Context(), "")
+			if err != nil {
+				t.Fatalf("create a database: %v", err)
+			}
+			return postgresInstance(db.URL, params), own
+		}
+	}
+	return h
 }
 
 // NewPostgresDatabase makes a database that holds an empty store, and returns its
@@ -52,7 +72,7 @@ func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) stri
 	return db.URL
 }
 
-func postgresInstance(t conformance.T, address string, params url.Values) conformance.Instance {
+func postgresInstance(address string, params url.Values) conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return OpenPostgres(ctx, address, params) }
 	return conformance.Instance{
 		Open: open,
@@ -60,6 +80,30 @@ func postgresInstance(t conformance.T, address string, params url.Values) confor
 		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
 		Stall:      func(t conformance.T) func() { return StallPostgres(t, address, params.Get("schema")) },
 		URL:        withParams(address, params),
+		Link:       func(t conformance.T) conformance.Link { return linkTo(t, address, params) },
+	}
+}
+
+// linkTo puts a network that can be harmed in front of a server.
+func linkTo(t conformance.T, address string, params url.Values) conformance.Link {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatalf("the database's URL: %v", err)
+	}
+	network, err := link.New(t.Context(), u.Host)
+	if err != nil {
+		t.Fatalf("a network to harm: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := network.Close(); err != nil {
+			t.Errorf("end the network: %v", err)
+		}
+	})
+	u.Host = network.Address()
+	return conformance.Link{
+		Open: func(ctx context.Context) (runstore.RunStore, error) { return OpenPostgres(ctx, u.String(), params) },
+		Harm: network,
 	}
 }
 

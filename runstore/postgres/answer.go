@@ -33,7 +33,6 @@ type answer struct {
 	first, last runstore.Seq
 	versions    []runstore.Version
 	head        rules.Head
-	made        int64 // the nonce of the write that made the run
 	summary     runstore.Record
 }
 
@@ -114,17 +113,17 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 		first, last pgtype.Int8
 		versions    []int64
 		head        nullHead
-		epoch, made pgtype.Int8
+		epoch       pgtype.Int8
 		summary     nullRecord
 	)
 	targets := append([]any{&told, &now, &first, &last, &versions}, head.targets()...)
-	targets = append(append(targets, &epoch, &made), summary.targets()...)
+	targets = append(append(targets, &epoch), summary.targets()...)
 	if err := rows.Scan(targets...); err != nil {
 		return err
 	}
 	*a = answer{
 		verdict: verdict(told.Int16), now: timeOf(now), first: runstore.Seq(first.Int64), last: runstore.Seq(last.Int64),
-		head: head.head(u.requests[0].run), made: made.Int64, summary: summary.record(runstore.SummaryKey),
+		head: head.head(u.requests[0].run), summary: summary.record(runstore.SummaryKey),
 	}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
 	for _, v := range versions {

@@ -19,6 +19,10 @@ import (
 // say whether it cancelled the statement: then the outcome is known.
 const cancelGrace = 100 * time.Millisecond
 
+// connectTimeout is how long making a connection may take, unless the URL says
+// otherwise (connect_timeout).
+const connectTimeout = 5 * time.Second
+
 // configure adds what the store needs to a pool.
 func configure(config *pgxpool.Config, s *Store) {
 	c := config.ConnConfig
@@ -34,10 +38,16 @@ func configure(config *pgxpool.Config, s *Store) {
 			}
 		}
 	}
+	// Connecting goes on when its caller is gone, and must not hang.
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
 	// Whether a connection is alive shows when it is used: what is lost is settled.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	next := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
+		defer cancel()
 		if next != nil {
 			if err := next(ctx, conn); err != nil {
 				return err
@@ -90,23 +100,31 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 	_ = c.conn.Conn().SetDeadline(time.Time{})
 }
 
-const selectStore = `SELECT cluster, timeline, current_setting('synchronous_commit') = 'off', epoch, ` + positionBase + ` FROM tapestore.store`
+// selectStore is what the store knows of itself. It is asked together with the
+// incarnation, in one round trip, for after a failure every connection is new.
+const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', epoch, ` + positionBase + ` FROM tapestore.store`
 
 // welcome makes sure of a new connection before it is used: that it leads to the
 // incarnation of the store that the epoch belongs to, and that what the server
 // acknowledges is on its disk. A failover breaks all connections, so no statement
 // runs on a promoted server before this.
 func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
-	at, err := incarnationOf(ctx, conn)
-	if err != nil {
-		return err
-	}
-	var known incarnation
-	var asynchronous bool
+	var at, known incarnation
+	var standby, asynchronous bool
 	var epoch runstore.Epoch
 	var base int64
 	look := func() error {
-		return conn.QueryRow(ctx, s.sql(selectStore)).Scan(&known.cluster, &known.timeline, &asynchronous, &epoch, &base)
+		at = incarnation{}
+		err := conn.QueryRow(ctx, s.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
+			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &epoch, &base)
+		if hidden(err) {
+			err = conn.QueryRow(ctx, s.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
+				&standby, &known.cluster, &known.timeline, &asynchronous, &epoch, &base)
+		}
+		if err == nil && standby {
+			err = errStandby
+		}
+		return err
 	}
 	if err := look(); err != nil {
 		return err
@@ -132,6 +150,15 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// onceOnly keeps a statement that is asked once per connection from being prepared,
+// which would be a round trip of its own.
+func onceOnly(conn *pgx.Conn) pgx.QueryExecMode {
+	if mode := conn.Config().DefaultQueryExecMode; mode != pgx.QueryExecModeCacheStatement {
+		return mode
+	}
+	return pgx.QueryExecModeExec
+}
+
 // follow raises the epoch: this is another incarnation than the one that gave out
 // the last tokens.
 func (s *Store) follow(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
@@ -153,7 +180,7 @@ type incarnation struct {
 
 // selectIncarnation takes the timeline from the write-ahead log too, because the
 // control file tells of a promotion only after the next checkpoint.
-const selectIncarnation = `SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()),
+const selectIncarnation = `pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()),
 	greatest((SELECT timeline_id FROM pg_control_checkpoint()), CASE WHEN NOT pg_is_in_recovery()
 		THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END)::bigint`
 
@@ -161,13 +188,18 @@ const selectIncarnation = `SELECT pg_is_in_recovery(), (SELECT system_identifier
 // role see it; then the operator raises the epoch.
 func incarnationOf(ctx context.Context, conn *pgx.Conn) (at incarnation, err error) {
 	var standby bool
-	err = conn.QueryRow(ctx, selectIncarnation).Scan(&standby, &at.cluster, &at.timeline)
-	var server *pgconn.PgError
-	if errors.As(err, &server) && (server.Code == "42501" || server.Code == "42883" || server.Code == "0A000") {
+	err = conn.QueryRow(ctx, `SELECT `+selectIncarnation, onceOnly(conn)).Scan(&standby, &at.cluster, &at.timeline)
+	if hidden(err) {
 		return incarnation{}, nil
 	}
 	if err == nil && standby {
 		err = errStandby
 	}
 	return at, err
+}
+
+// hidden reports whether the server keeps its incarnation from this role.
+func hidden(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && (server.Code == "42501" || server.Code == "42883" || server.Code == "0A000")
 }

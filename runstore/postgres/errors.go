@@ -86,7 +86,14 @@ func fateOf(err error) fate {
 		default:
 			return failed
 		}
-	case errors.As(err, &unsent), pgconn.SafeToRetry(err):
+	case errors.As(err, &unsent):
+		return again
+	case errors.Is(err, pgconn.ErrConnClosed):
+		// pgx says so, and that it is safe to repeat, also of a connection that broke
+		// after a batch or a simple query was sent: its reader of several results looks
+		// ahead, closes at the error and then meets its own closing.
+		return lost
+	case pgconn.SafeToRetry(err):
 		return again
 	default:
 		return lost

@@ -25,9 +25,9 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 		created.Run = a.head.Run
 		created.Run.Summary = a.summary
 		if created.New && w.lease != nil {
-			created.Lease = a.head.Lease(w.lease.TTL)
+			created.Lease = granted(a, *w.lease)
 		}
-		if a.made == r.nonce { // by this very call
+		if a.verdict == applied {
 			created.Run.Summary = summaryOf(spec.Writes, a)
 		}
 		return nil
@@ -71,10 +71,19 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		if a.verdict != applied && a.verdict != appliedBefore {
 			return a.explain(guards)
 		}
-		lease = a.head.Lease(req.TTL)
+		lease = granted(a, req.LeaseSpec)
 		return nil
 	})
 	return lease, err
+}
+
+// granted returns the lease that a write granted. It may have been lost to another
+// since, if it took time to find out that it was granted.
+func granted(a *answer, spec runstore.LeaseSpec) runstore.Lease {
+	return runstore.Lease{
+		Run: a.head.ID, Owner: spec.Owner, Reactor: spec.Reactor, Token: a.head.Token, Grant: spec.Grant,
+		TTL: spec.TTL, ExpiresAt: a.head.ExpiresAt, Strict: spec.Strict,
+	}
 }
 
 // RenewLease implements runstore.RunStore.

@@ -86,6 +86,9 @@ func (s *Store) settle(ctx context.Context, r *request, t *tries) (*answer, erro
 	}
 }
 
+// maxPause bounds the pause between two tries.
+const maxPause = 200 * time.Millisecond
+
 // tries paces the repeats of one operation.
 type tries struct {
 	until time.Time
@@ -99,7 +102,7 @@ func (s *Store) tries() *tries {
 // more waits before another try, and reports whether there is to be one.
 func (t *tries) more(ctx context.Context) bool {
 	pause := t.pause/2 + rand.N(t.pause)
-	t.pause = min(2*t.pause, time.Second)
+	t.pause = min(2*t.pause, maxPause)
 	if time.Now().Add(pause).After(t.until) {
 		return false
 	}

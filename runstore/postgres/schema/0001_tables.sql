@@ -28,7 +28,6 @@ CREATE TABLE tapestore.runs (
 	token          bigint      NOT NULL,
 	version_floor  bigint      NOT NULL, -- the highest version of a deleted record
 	batches        bigint      NOT NULL, -- how many rows it ever had in batches
-	made           bigint      NOT NULL, -- the nonce of the write that created or purged it
 	created        timestamptz NOT NULL,
 	runnable       timestamptz,          -- NULL: never
 	expires        timestamptz,          -- NULL: never leased
@@ -42,7 +41,8 @@ CREATE TABLE tapestore.runs (
 	reactor        bytea       NOT NULL,
 	preempted_from bytea       NOT NULL,
 	preempt_reason bytea       NOT NULL,
-	voided         bigint[]              -- nonces of writes that were given up: a late copy is refused
+	voided         bigint[],             -- nonces of writes that were given up: a late copy is refused
+	recent         bigint[]              -- nonces of the last grants, creations and purges, each with the token then
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 CREATE INDEX runs_created ON tapestore.runs (created, no) WHERE NOT purged;

@@ -19,7 +19,6 @@ CREATE TYPE tapestore.answer AS (
 	preempted_from bytea,
 	preempt_reason bytea,
 	epoch          bigint,
-	made           bigint,
 	-- The summary of a run that was to be created.
 	summary_version     bigint,
 	summary_value       bytea,
@@ -32,7 +31,7 @@ CREATE TYPE tapestore.answer AS (
 CREATE FUNCTION tapestore.tell(verdict integer, now timestamptz, first_seq bigint, last_seq bigint, versions bigint[],
 	r tapestore.runs, epoch bigint) RETURNS tapestore.answer LANGUAGE sql IMMUTABLE AS $$
 	SELECT verdict::smallint, now, first_seq, last_seq, versions, r.status, r.created, r.runnable, r.last_seq, r.token, r.expires,
-		r.grant_state, r.is_strict, r.grant_id, r.owner, r.reactor, r.preempted_from, r.preempt_reason, epoch, r.made,
+		r.grant_state, r.is_strict, r.grant_id, r.owner, r.reactor, r.preempted_from, r.preempt_reason, epoch,
 		NULL::bigint, NULL::bytea, NULL::bigint, NULL::timestamptz, NULL::bigint, NULL::timestamptz
 $$;
 
@@ -105,9 +104,9 @@ DECLARE
 	a         tapestore.answer;
 BEGIN
 	IF op = 1 THEN
-		INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, made, created, status, grant_state, purged,
+		INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, created, status, grant_state, purged,
 			is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
-		VALUES (0, 0, 0, 0, 0, clock_timestamp(), 0, 0, true, false, run_id, '', '', '', '', '') ON CONFLICT (id) DO NOTHING;
+		VALUES (0, 0, 0, 0, clock_timestamp(), 0, 0, true, false, run_id, '', '', '', '', '') ON CONFLICT (id) DO NOTHING;
 	ELSIF op = 2 AND lease_preempt IS NULL THEN
 		-- A contender that sees a live lease does not queue for the row.
 		SELECT * INTO r FROM tapestore.runs WHERE id = run_id AND NOT purged AND grant_state = 1;
@@ -167,7 +166,7 @@ BEGIN
 	END IF;
 
 	IF op = 1 THEN
-		r.purged := false; r.status := new_status; r.created := clock; r.last_seq := 0; r.made := this_nonce;
+		r.purged := false; r.status := new_status; r.created := clock; r.last_seq := 0;
 	END IF;
 	IF lease_owner IS NOT NULL THEN
 		IF r.grant_state = 1 AND r.expires > clock AND op = 2 THEN
@@ -245,7 +244,7 @@ BEGIN
 		DELETE FROM tapestore.places WHERE run = r.no;
 		DELETE FROM tapestore.records WHERE run = r.no;
 		DELETE FROM tapestore.batches WHERE run = r.no;
-		r.purged := true; r.made := this_nonce; r.runnable := NULL;
+		r.purged := true; r.runnable := NULL;
 		IF r.grant_state = 1 THEN
 			r.grant_state := 3;
 		END IF;
@@ -258,7 +257,8 @@ BEGIN
 		END IF;
 	END IF;
 	UPDATE tapestore.runs SET last_seq = r.last_seq, last_position = r.last_position, token = r.token, version_floor = r.version_floor, batches = r.batches,
-		made = r.made, created = r.created, runnable = r.runnable, expires = r.expires, status = r.status,
+		created = r.created, runnable = r.runnable, expires = r.expires, status = r.status,
+		recent = CASE WHEN op IN (1, 2) OR purges THEN (ARRAY[this_nonce, r.token] || recent)[1:32] ELSE recent END,
 		grant_state = r.grant_state, purged = r.purged, is_strict = r.is_strict, grant_id = r.grant_id, owner = r.owner,
 		reactor = r.reactor, preempted_from = r.preempted_from, preempt_reason = r.preempt_reason
 	WHERE no = r.no;
@@ -284,14 +284,21 @@ DECLARE
 	e     record;
 	epoch bigint;
 BEGIN
-	INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, made, created, status, grant_state, purged,
+	INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, created, status, grant_state, purged,
 		is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
-	VALUES (0, 0, 0, 0, 0, clock_timestamp(), 0, 0, true, false, run_id, '', '', '', '', '') ON CONFLICT (id) DO NOTHING;
+	VALUES (0, 0, 0, 0, clock_timestamp(), 0, 0, true, false, run_id, '', '', '', '', '') ON CONFLICT (id) DO NOTHING;
 	SELECT * INTO r FROM tapestore.runs WHERE id = run_id FOR NO KEY UPDATE;
 	SELECT store.epoch INTO epoch FROM tapestore.store;
-	IF r.made = lost_nonce THEN
-		RETURN tapestore.tell(1, r.created, 0, r.last_seq, '{}', r, epoch);
-	END IF;
+	FOR i IN REVERSE coalesce(cardinality(r.recent), 0) - 1 .. 1 BY 2 LOOP
+		IF r.recent[i] = lost_nonce THEN
+			IF r.token <> r.recent[i + 1] THEN -- it was granted, and the lease then lost to another
+				r.token := r.recent[i + 1];
+				r.grant_state := 0;
+				r.expires := clock_timestamp();
+			END IF;
+			RETURN tapestore.tell(1, r.created, 0, r.last_seq, '{}', r, epoch);
+		END IF;
+	END LOOP;
 	SELECT * INTO b FROM tapestore.batches
 	WHERE run = r.no AND id = coalesce('b'::bytea || batch_id, 'n'::bytea || int8send(lost_nonce));
 	IF FOUND THEN

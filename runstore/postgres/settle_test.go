@@ -1,0 +1,229 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// shape returns what is stored without times and numbers that differ between two
+// databases with the same story.
+func shape(t testing.TB, conn execer) string {
+	t.Helper()
+	var all []string
+	for _, table := range []string{"runs", "events", "records", "places", "batches", "epochs"} {
+		without := `'{voided,recent,no,run,created,runnable,expires,last_position,position,nonce,time,updated,at,written}'::text[]`
+		row := `to_jsonb(t) - ` + without
+		if table == "batches" { // the id may be made of a nonce
+			row += ` - 'id'`
+		}
+		all = append(all, table, get[string](t, conn,
+			`SELECT coalesce(string_agg(row, E'\n' ORDER BY row), '') FROM (SELECT (`+row+`)::text AS row FROM tapestore.`+table+` t) rows`))
+	}
+	return strings.Join(all, "\n")
+}
+
+// timeless takes the times out of a result, when they are there.
+func timeless(t testing.TB, result any) string {
+	t.Helper()
+	clear := func(at *time.Time) {
+		if at.IsZero() {
+			t.Errorf("a time is missing in %+v", result)
+		}
+		*at = time.Time{}
+	}
+	run := func(r *runstore.Run) {
+		clear(&r.CreatedAt)
+		if r.Token > 0 {
+			clear(&r.ExpiresAt)
+		}
+		if r.Holder != (runstore.Holder{}) {
+			clear(&r.Holder.ExpiresAt)
+		}
+		if r.Summary.Version > 0 {
+			clear(&r.Summary.Created.Time)
+			clear(&r.Summary.Updated.Time)
+		}
+	}
+	switch r := result.(type) {
+	case runstore.Committed:
+		clear(&r.Time)
+		return fmt.Sprintf("%+v", r)
+	case runstore.Lease:
+		clear(&r.ExpiresAt)
+		return fmt.Sprintf("%+v", r)
+	case runstore.Created:
+		run(&r.Run)
+		if r.Lease != (runstore.Lease{}) {
+			clear(&r.Lease.ExpiresAt)
+		}
+		return fmt.Sprintf("%+v", r)
+	default:
+		t.Fatalf("a result of type %T", result)
+		return ""
+	}
+}
+
+// Whether the request or the reply of a write is lost, its caller gets the result
+// that it would have got, and the write is applied once.
+func TestLostMessages(t *testing.T) {
+	t.Parallel()
+	for _, c := range changes {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			twin := database(t)
+			s := open(t, twin)
+			result, err := c.do(t, s, c.before(t, s))
+			if err != nil {
+				t.Fatalf("unharmed: %v", err)
+			}
+			want, wantShape := timeless(t, result), shape(t, connect(t, twin))
+			for harm, name := range map[harm]string{loseRequest: "request", loseReply: "reply"} {
+				address := database(t)
+				w := &wire{}
+				s := open(t, with(address, "default_query_exec_mode=exec"), w.through)
+				lease := c.before(t, s)
+				w.lose(harm, "")
+				result, err := c.do(t, s, lease)
+				if err != nil {
+					t.Errorf("the %s lost: %v", name, err)
+					continue
+				}
+				if got := timeless(t, result); got != want {
+					t.Errorf("the %s lost: got\n%s, want\n%s", name, got, want)
+				}
+				if got := shape(t, connect(t, address)); got != wantShape {
+					t.Errorf("the %s lost: stored is\n%s, want\n%s", name, got, wantShape)
+				}
+				sends := 1
+				if harm == loseRequest || c.repeatable {
+					sends = 2
+				}
+				if n := len(w.sent()); n != sends {
+					t.Errorf("the %s lost: the write was sent %d times, want %d", name, n, sends)
+				}
+			}
+		})
+	}
+}
+
+func impatient(_ *pgxpool.Config, o *postgres.Options) { o.Patience = time.Millisecond }
+
+// A write whose caller was told that it was not applied never is: a copy that
+// reaches the server later is refused by its nonce, and by nothing else.
+func TestGivenUpWriteComesLate(t *testing.T) {
+	t.Parallel()
+	for _, c := range changes {
+		if c.repeatable {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			w := &wire{}
+			s := open(t, with(address, "default_query_exec_mode=exec"), w.through, impatient)
+			lease := c.before(t, s)
+			w.lose(loseRequest, "")
+			_, err := c.do(t, s, lease)
+			if !errors.Is(err, runstore.ErrUnavailable) || runstore.OutcomeOf(err) != runstore.NotApplied {
+				t.Fatalf("got %v, want ErrUnavailable", err)
+			}
+			conn := connect(t, address)
+			before := stored(t, conn)
+			late := w.sent()[0]
+			exec(t, conn, late.sql, late.args...)
+			if after := stored(t, conn); after != before {
+				t.Errorf("the late copy changed\n%s\nto\n%s", before, after)
+			}
+			exec(t, conn, late.sql, renamed(late)...)
+			if stored(t, conn) == before {
+				t.Error("the same write under another nonce changed nothing: something else than the nonce had refused it")
+			}
+		})
+	}
+}
+
+// renamed returns a statement's arguments with another nonce.
+func renamed(s statement) []any {
+	args := append([]any(nil), s.args...)
+	at := 5
+	if strings.Contains(s.sql, ".write(") {
+		at = 2
+	}
+	var nonce int64 = 77
+	switch args[at].(type) {
+	case int64:
+		args[at] = nonce
+	case []*int64:
+		args[at] = append([]*int64{&nonce}, args[at].([]*int64)[1:]...)
+	}
+	return args
+}
+
+// A grant whose reply was lost, and which another has ended when that shows, is
+// returned as what it was: the caller learns its token, and is fenced.
+func TestLostGrantTakenByAnother(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	w := &wire{}
+	s, other := open(t, with(address, "default_query_exec_mode=exec"), w.through), open(t, address)
+	letGo(t, s)
+	conn := connect(t, address)
+	w.lose(loseReply, "")
+	// Between the loss and its settlement the lease goes to another.
+	exec(t, conn, `CREATE FUNCTION public.taken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		NEW.token := NEW.token + 1; NEW.grant_id := 'theirs'; NEW.owner := 'thief'; RETURN NEW; END $$`)
+	exec(t, conn, `CREATE TRIGGER taken BEFORE UPDATE ON tapestore.runs FOR EACH ROW WHEN (NEW.grant_id = 'next grant') EXECUTE FUNCTION public.taken()`)
+	result, err := acquiring("", someWrites())(t, s, runstore.Lease{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := result.(runstore.Lease)
+	if lease.Token != 2 || lease.Owner != "next" || lease.Grant != "next grant" {
+		t.Errorf("got %+v, want token 2 of its own grant", lease)
+	}
+	var fenced *runstore.FencedError
+	if _, err := other.Commit(t.Context(), appending(lease, "late")); !errors.As(err, &fenced) || fenced.Current != 3 || fenced.Holder.Owner != "thief" {
+		t.Errorf("a write under it: got %v, want ErrFenced by token 3 of the thief", err)
+	}
+}
+
+// A commit of several runs whose messages are lost is applied once, to all.
+func TestLostMessagesOfAMultiCommit(t *testing.T) {
+	t.Parallel()
+	for _, harm := range []harm{loseRequest, loseReply} {
+		for _, on := range []string{"begin", "lock_runs", "tapestore.write(", "commit"} {
+			t.Run(fmt.Sprintf("%s/%d", on, harm), func(t *testing.T) {
+				t.Parallel()
+				address := database(t)
+				w := &wire{}
+				s := open(t, with(address, "default_query_exec_mode=exec"), w.through)
+				a, b := hold(t, s, "a"), hold(t, s, "b")
+				withRecord := appending(b, "b1", "b2")
+				withRecord.Put("key", []byte("value"))
+				w.lose(harm, on)
+				done, err := s.CommitMulti(t.Context(), []runstore.Batch{appending(a, "a1"), withRecord})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := fmt.Sprint(done[0].FirstSeq, done[0].LastSeq, done[1].FirstSeq, done[1].LastSeq, done[1].Versions, done[0].Time.Equal(done[1].Time))
+				if want := "1 1 1 2 [1] true"; got != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+				if n := get[int](t, connect(t, address), `SELECT count(*) FROM tapestore.events`); n != 3 {
+					t.Errorf("%d events, want 3", n)
+				}
+				if w.harm != none {
+					t.Error("nothing was lost")
+				}
+			})
+		}
+	}
+}
