@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -44,9 +45,24 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 
 	next := preempting(id, "new", "test")
 	next.Writes.Append("test", []byte("taken over"))
-	lease, err := e.Store.AcquireLease(t.Context(), next)
-	if after > 0 && errors.Is(err, runstore.ErrNotFound) {
-		return false // it was a purge, and is done
+	bound := patience
+	if after > 0 { // the write may be under way in the engine, and have the run locked
+		bound = 2 * time.Second
+	}
+	patient, done := context.WithTimeout(t.Context(), bound)
+	lease, err := e.Store.AcquireLease(patient, next)
+	done()
+	if after > 0 && errors.Is(err, runstore.ErrNotFound) { // it was a purge, and is done
+		n.Harm.Heal()
+		return false
+	}
+	if kind := runstore.KindOf(err); after > 0 && (kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome) {
+		t.Logf("%s: the takeover has to wait: %v", id, err)
+		cancel()
+		a.ends(t, w.name)
+		n.Harm.Heal()
+		n.answered(t)
+		return kept
 	}
 	if err != nil {
 		t.Fatalf("takeover: %v", err)

@@ -196,9 +196,16 @@ func badNetwork(t T, e *Env) {
 				n.Harm.Delay(time.Duration(rand.IntN(5)) * time.Millisecond)
 				waits(t, ctx.Done(), moment)
 			}
-			n.Harm.Heal()
-			waits(t, ctx.Done(), moment)
 			done()
+			n.Harm.Heal()
+			// Clients get somewhere between two faults, however long they take to recover.
+			healed := time.Now()
+			for ctx.Err() == nil {
+				if _, err := n.s.Now(ctx); err == nil {
+					break
+				}
+			}
+			waits(t, ctx.Done(), moment+2*time.Since(healed))
 		}
 	}()
 	t.Cleanup(func() {
