@@ -1,0 +1,81 @@
+package engines
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/alloydb"
+)
+
+// AlloyDB makes a database for each case on the server behind a stand-in for AlloyDB.
+// Every handle is opened through the connector; opts, if not nil, changes what it is
+// opened with. Other processes cannot have the stand-in's options of the connector,
+// which hold a token and a way of dialling, so they open the same store as behind the
+// Auth Proxy: by the server's host.
+func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) conformance.Harness {
+	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
+		address := NewPostgresDatabase(t, server.Postgres())
+		o, err := AlloyDBOptions(server, address)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		if opts != nil {
+			opts(o)
+		}
+		schema := ""
+		if o.Postgres != nil {
+			schema = o.Postgres.Schema
+		}
+		open := func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, o) }
+		return conformance.Instance{
+			Open: open,
+			// The adapter never reads the clock of its process.
+			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
+			Stall:      func(t conformance.T) func() { return StallPostgres(t, address, schema) },
+			URL:        alloydbHostURL(address, schema),
+		}
+	}}
+}
+
+// AlloyDBOptions leads to a database, by its URL on the server behind a stand-in.
+func AlloyDBOptions(server *emulators.AlloyDBServer, address string) (*alloydb.Options, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	o := &alloydb.Options{
+		Instance: server.Instance(), Database: strings.TrimPrefix(u.Path, "/"), User: u.User.Username(),
+		Dialer: server.DialerOptions(),
+	}
+	o.Password, _ = u.User.Password()
+	return o, nil
+}
+
+// OpenAlloyDB opens the store with the capabilities that the options give it.
+func OpenAlloyDB(ctx context.Context, o *alloydb.Options) (runstore.RunStore, error) {
+	if o.ReadPool != "" {
+		s, err := alloydb.OpenWithReadPool(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	s, err := alloydb.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func alloydbHostURL(address, schema string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	if schema == "" {
+		return "alloydb://" + rest
+	}
+	return withParams("alloydb://"+rest, url.Values{"schema": {schema}})
+}

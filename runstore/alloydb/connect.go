@@ -1,0 +1,101 @@
+package alloydb
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/url"
+
+	"cloud.google.com/go/alloydbconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// route is how one of the instances is reached: through a connector, or by a host.
+type route struct {
+	*connector // nil for a host
+	config     *pgxpool.Config
+}
+
+// route prepares the way to the primary or to the read pool. Nothing is dialled yet.
+func (o *Options) route(ctx context.Context, target string) (route, error) {
+	config, err := o.config(target)
+	if err != nil || o.Instance == "" {
+		return route{config: config}, err
+	}
+	c, err := newConnector(ctx, target, o.dialerOptions(), o.logger())
+	if err != nil {
+		return route{}, err
+	}
+	config.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"alloydb"}, nil }
+	config.ConnConfig.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }
+	return route{c, config}, nil
+}
+
+// close is called when no connection is being made any more.
+func (r route) close() {
+	if r.connector != nil {
+		r.connector.close()
+	}
+}
+
+// opened says that errors are waited out from now on.
+func (r route) opened() {
+	if r.connector != nil {
+		r.opening.Store(false)
+	}
+}
+
+// config makes the driver's configuration. The password is put in last, so that no
+// error of the driver's can hold it.
+func (o *Options) config(target string) (*pgxpool.Config, error) {
+	params := url.Values{}
+	maps.Copy(params, o.Params)
+	u := url.URL{Scheme: "postgres", Path: "/" + o.Database}
+	if o.User != "" {
+		u.User = url.User(o.User)
+	}
+	if o.Instance == "" {
+		u.Host = target
+	} else {
+		// The connector encrypts. The name is only for messages.
+		params.Set("host", target)
+		params.Set("sslmode", "disable")
+	}
+	u.RawQuery = params.Encode()
+	config, err := pgxpool.ParseConfig(u.String())
+	if err != nil {
+		if params.Has("sslpassword") {
+			return nil, badOption("store URL", "the driver does not take one of its settings")
+		}
+		return nil, badOption("store URL", "%v", err)
+	}
+	switch {
+	case o.IAM:
+		config.ConnConfig.Password = "" // nor what the driver found elsewhere
+	case o.Password != "":
+		config.ConnConfig.Password = o.Password
+	}
+	if o.MaxConns > 0 {
+		config.MaxConns = o.MaxConns
+	}
+	return config, nil
+}
+
+// dialerOptions are those that follow from the fields, and then those given.
+func (o *Options) dialerOptions() []alloydbconn.Option {
+	path := alloydbconn.WithPrivateIP()
+	switch o.IP {
+	case PublicIP:
+		path = alloydbconn.WithPublicIP()
+	case PSC:
+		path = alloydbconn.WithPSC()
+	}
+	opts := []alloydbconn.Option{alloydbconn.WithUserAgent("tapestore"), alloydbconn.WithDefaultDialOptions(path)}
+	if o.IAM {
+		opts = append(opts, alloydbconn.WithIAMAuthN())
+	}
+	if o.Lazy {
+		opts = append(opts, alloydbconn.WithLazyRefresh())
+	}
+	return append(opts, o.Dialer...)
+}

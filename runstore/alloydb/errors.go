@@ -1,0 +1,122 @@
+package alloydb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	"cloud.google.com/go/alloydbconn/errtype"
+	"google.golang.org/api/googleapi"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// stage is how far a dial came.
+type stage int
+
+const (
+	// beforeExchange: the connector knows of the failure and refreshes by itself.
+	beforeExchange stage = iota
+	// exchangeFailed: the server refused, or the connection was lost.
+	exchangeFailed
+	// certificateRefused: the server ended TLS with an alert, which it does after the
+	// handshake only when it does not like the certificate.
+	certificateRefused
+)
+
+// stageOf classifies by the connector's types: errors of the exchange are those that
+// it gives none.
+func stageOf(err error) stage {
+	var config *errtype.ConfigError
+	var refresh *errtype.RefreshError
+	var dial *errtype.DialError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &config), errors.As(err, &refresh), errors.As(err, &dial),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return beforeExchange
+	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls, for an alert
+		return certificateRefused
+	default:
+		return exchangeFailed
+	}
+}
+
+// setupError is one of making a Dialer.
+type setupError struct{ error }
+
+func (e *setupError) Unwrap() error { return e.error }
+
+// dialError says what to do about an error of the connector.
+type dialError struct {
+	advice string
+	cause  error
+	// final errors are told at once: they match ErrUnavailable, and the store does not
+	// repeat what has a kind.
+	final bool
+}
+
+// Error implements error.
+func (e *dialError) Error() string { return fmt.Sprintf("%s: %v", e.advice, e.cause) }
+
+// Unwrap returns the connector's error, and the kind if it is final.
+func (e *dialError) Unwrap() []error {
+	if e.final {
+		return []error{runstore.ErrUnavailable, e.cause}
+	}
+	return []error{e.cause}
+}
+
+// explain adds to an error of the connector what to do about it. While the store is
+// being opened, an error that waiting does not mend is final. Later it is not: rights
+// that were taken away by mistake come back, and connections that are open go on.
+func (c *connector) explain(err error) error {
+	advice, lasting := c.advice(err)
+	if advice == "" {
+		return err
+	}
+	return &dialError{advice: advice, cause: err, final: lasting && c.opening.Load()}
+}
+
+const login = "the credentials are the Application Default Credentials: an attached service account, or gcloud auth application-default login"
+
+func (c *connector) advice(err error) (advice string, lasting bool) {
+	var config *errtype.ConfigError
+	var setup *setupError
+	var api *googleapi.Error
+	switch {
+	case errors.As(err, &setup):
+		return "the AlloyDB connector cannot be set up; " + login, true
+	case errors.As(err, &config):
+		return "the AlloyDB connector cannot reach " + c.instance + " in this way; choose among ip=private, ip=public and ip=psc one that the instance has", true
+	case errors.As(err, &api):
+		switch api.Code {
+		case http.StatusBadRequest, http.StatusNotFound:
+			return "AlloyDB knows no instance " + c.instance + "; look for a misspelt part of its name (gcloud alloydb instances list)", true
+		case http.StatusUnauthorized:
+			return "AlloyDB's Admin API takes no credentials like these; " + login, true
+		case http.StatusForbidden:
+			return "AlloyDB's Admin API refuses this principal; grant it roles/alloydb.client and roles/serviceusage.serviceUsageConsumer " +
+				"(for auth=iam also roles/alloydb.databaseUser) in the project of " + c.instance + ", and see that the AlloyDB API is enabled there", true
+		case http.StatusTooManyRequests:
+			return "the quota of AlloyDB's Admin API is used up", false
+		}
+	case stageOf(err) == certificateRefused:
+		return "AlloyDB refuses the connector's certificate; is the clock of this machine right?", false
+	case isRefusal(err):
+		return "AlloyDB lets the connector not in; with auth=iam the principal needs roles/alloydb.databaseUser and a database user of its name, " +
+			"and with a password too roles/alloydb.client", false
+	}
+	return "", false
+}
+
+// isRefusal reports whether the exchange ended with words of the server and not with
+// the connection.
+func isRefusal(err error) bool {
+	var network net.Error
+	return stageOf(err) == exchangeFailed && errors.Unwrap(err) == nil && !errors.As(err, &network) &&
+		!errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
+}

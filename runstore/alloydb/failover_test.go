@@ -1,0 +1,138 @@
+package alloydb_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Connections are cut over and over while several writers append. Every write is
+// acknowledged, and each is in the journal once, in its order.
+func TestFailoverInMidLoad(t *testing.T) {
+	t.Parallel()
+	s := standIn(t)
+	o := options(t, s)
+	o.IAM, o.ReadPool = true, s.ReadPool()
+	store := open(t, o)
+	const writers, each = 4, 60
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var load sync.WaitGroup
+	leases := make([]runstore.Lease, writers)
+	for w := range writers {
+		leases[w] = begin(t, store, runstore.RunID(fmt.Sprint("run-", w)))
+		load.Go(func() {
+			for i := range each {
+				if err := appendOne(ctx, store, leases[w], fmt.Sprint(i)); err != nil {
+					t.Errorf("writer %d, event %d: %v", w, i, err)
+					return
+				}
+			}
+		})
+	}
+	over := make(chan struct{})
+	var cuts int
+	var cutter sync.WaitGroup
+	cutter.Go(func() {
+		tick := time.NewTicker(40 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-tick.C:
+				s.CutConnections()
+				cuts++
+			}
+		}
+	})
+	load.Wait()
+	close(over)
+	cutter.Wait()
+	if cuts == 0 {
+		t.Fatal("the load was over before anything was cut")
+	}
+	t.Logf("%d cuts, %d connections", cuts, s.Stats().Primary)
+	for w, l := range leases {
+		var got []string
+		for e, err := range runstore.Journal(ctx, store, l.Run, 2) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, string(e.Data))
+		}
+		want := make([]string, each)
+		for i := range want {
+			want[i] = fmt.Sprint(i)
+		}
+		if strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("writer %d: journal has %v, want 0 to %d once each", w, got, each-1)
+		}
+	}
+}
+
+// ours are the goroutines that this module and the drivers under it may not leave
+// behind. The connector's own client for monitoring leaves some; those are not.
+var ours = []string{"/runstore/", "jackc/pgx", "jackc/puddle", "alloydbconn.newInstrumentedConn", "alloydb.(*RefreshAheadCache)"}
+
+func goroutines() (n int, stacks string) {
+	buffer := make([]byte, 4<<20)
+	for _, g := range strings.Split(string(buffer[:runtime.Stack(buffer, true)]), "\n\n") {
+		if strings.Contains(g, "testing.tRunner") || strings.Contains(g, "testing.runTests") {
+			continue
+		}
+		for _, of := range ours {
+			if strings.Contains(g, of) {
+				n++
+				stacks += g + "\n\n"
+				break
+			}
+		}
+	}
+	return n, stacks
+}
+
+// This test is not parallel: it looks at the goroutines of the process.
+func TestCloseLeavesNothing(t *testing.T) {
+	s := standIn(t)
+	for _, lazy := range []bool{false, true} {
+		o := options(t, s)
+		o.ReadPool, o.Lazy = s.ReadPool(), lazy
+		store := open(t, o)
+		l := begin(t, store, "run")
+		if _, err := store.(runstore.Notifier).Wakeups(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.SkewClock(2 * time.Hour) // so that there is a second connector too
+		s.CutConnections()
+		if err := appendOne(t.Context(), store, l, "after the cut"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.(runstore.StaleReader).ReadJournalStale(t.Context(), "run", 1, 10, time.Second); err != nil {
+			t.Fatal(err)
+		}
+		s.SkewClock(0)
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		for n, stacks := goroutines(); n > 0; n, stacks = goroutines() {
+			if time.Now().After(deadline) {
+				t.Fatalf("lazy %v: %d goroutines left after Close:\n%s", lazy, n, stacks)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		for s.Stats().Open > 0 {
+			if time.Now().After(deadline) {
+				t.Fatalf("lazy %v: %d connections left after Close", lazy, s.Stats().Open)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}

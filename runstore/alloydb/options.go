@@ -1,0 +1,221 @@
+package alloydb
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cloud.google.com/go/alloydbconn"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// IPPath is the network path that the connector takes to an instance.
+type IPPath string
+
+// The network paths. An instance need not have all of them.
+const (
+	PrivateIP IPPath = "private" // the default: from within the VPC
+	PublicIP  IPPath = "public"
+	PSC       IPPath = "psc" // Private Service Connect
+)
+
+// Options says which store to open and how. Either Instance or Host is needed.
+type Options struct {
+	// Instance is the full name of the primary,
+	// projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE, for the
+	// connector.
+	Instance string
+	// Host is "host" or "host:port" of the AlloyDB Auth Proxy or of an instance's own
+	// address, reached as any PostgreSQL server is; the port is 5432 by default.
+	Host string
+	// Database is the name of the database; it must exist.
+	Database string
+	// User is the database user. With IAM it is the principal: a person's address, or
+	// a service account's without ".gserviceaccount.com". With Host it may be left to
+	// the driver's defaults.
+	User string
+	// Password is the user's. Empty means what the driver finds in PGPASSWORD or in a
+	// password file.
+	Password string
+	// IAM logs in by the connector's credentials instead of a password. Behind the
+	// Auth Proxy that is the proxy's own option.
+	IAM bool
+	// IP is the network path of the connector: PrivateIP by default.
+	IP IPPath
+	// Lazy renews the connector's certificate when a connection needs it instead of
+	// ahead of time: for platforms that stop the CPU between requests.
+	Lazy bool
+	// ReadPool names a read pool of the same cluster, as Instance or Host does the
+	// primary. It needs OpenWithReadPool.
+	ReadPool string
+	// MaxConns bounds the connections to the primary, and those to the read pool: 0
+	// means the driver's default, 4 or one for each CPU.
+	MaxConns int32
+	// Params are further settings of the driver and its pool, by their keys in a
+	// postgres URL: pool_min_conns, connect_timeout and so on, and with Host sslmode
+	// and those that belong to it.
+	Params url.Values
+	// Dialer are options of the connector for special set-ups and tests: credentials,
+	// an endpoint. They come after, and so before, those that follow from the fields
+	// above.
+	Dialer []alloydbconn.Option
+	// Postgres adjusts the store; nil means the defaults. Its Engine is not used.
+	Postgres *postgres.Options
+}
+
+// instanceForm are the words of a full name; "" is for a name.
+var instanceForm = []string{"projects", "", "locations", "", "clusters", "", "instances", ""}
+
+const writeInstance = "write projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE"
+
+// check returns all that is wrong, by the keys of a URL.
+func (o *Options) check() error {
+	var problems []error
+	bad := func(key, format string, args ...any) { problems = append(problems, badOption(key, format, args...)) }
+	checkTarget := checkInstance
+	switch {
+	case o.Instance != "" && o.Host != "":
+		bad("instance", "goes without a host; the connector finds the instance by its name")
+	case o.Instance == "" && o.Host == "":
+		bad("instance", "is missing; %s, or the host of the Auth Proxy", writeInstance)
+	case o.Instance != "":
+		problems = append(problems, checkInstance("instance", o.Instance))
+		if o.User == "" {
+			bad("user", "is missing; write the name of the database user, or with auth=iam the IAM principal")
+		}
+	default:
+		problems = append(problems, checkHost("host", o.Host))
+		checkTarget = checkHost
+		if o.IAM {
+			bad("auth", "iam is the connector's, which goes with an instance name; start the Auth Proxy with --auto-iam-authn instead")
+		}
+		if o.IP != "" {
+			bad("ip", "goes with an instance name; a host says itself how it is reached")
+		}
+		if o.Lazy {
+			bad("refresh", "goes with an instance name; start the Auth Proxy with --lazy-refresh instead")
+		}
+		if len(o.Dialer) > 0 {
+			bad("dialer", "options of the connector go with an instance name")
+		}
+	}
+	if o.ReadPool != "" && (o.Instance == "") != (o.Host == "") {
+		problems = append(problems, checkTarget("read_pool", o.ReadPool))
+	}
+	if o.Database == "" {
+		bad("database", "is missing; write its name behind the last slash")
+	}
+	switch o.IP {
+	case "", PrivateIP, PublicIP, PSC:
+	default:
+		bad("ip", "%q is none; write private, public or psc", o.IP)
+	}
+	if o.IAM && o.Password != "" {
+		bad("password", "goes without auth=iam; leave one of them out")
+	}
+	if name, is := strings.CutSuffix(o.User, ".gserviceaccount.com"); o.IAM && is {
+		bad("user", "the database user of a service account is named without its ending; write %s", name)
+	}
+	if o.MaxConns < 0 {
+		bad("pool_max_conns", "%d is negative", o.MaxConns)
+	}
+	return errors.Join(append(problems, o.checkParams())...)
+}
+
+// checkParams refuses keys that mean something else here, and values that the driver
+// does not take.
+func (o *Options) checkParams() error {
+	var problems []error
+	for _, key := range slices.Sorted(maps.Keys(o.Params)) {
+		switch {
+		case slices.Contains(poolKeys, key):
+		case !slices.Contains(hostKeys, key):
+			problems = append(problems, badOption(key, "is not among the driver's settings: %s", strings.Join(slices.Concat(poolKeys, hostKeys), ", ")))
+		case o.Instance != "":
+			problems = append(problems, badOption(key, "goes with a host; the connector encrypts and checks by itself"))
+		}
+	}
+	if len(problems) == 0 {
+		if _, err := o.config("localhost"); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func checkInstance(key, name string) error {
+	parts := strings.Split(name, "/")
+	if len(parts) != len(instanceForm) {
+		return badOption(key, "%q is no full name; %s", name, writeInstance)
+	}
+	for i, part := range parts {
+		switch {
+		case instanceForm[i] != "" && part != instanceForm[i]:
+			return badOption(key, "%q has %q where %q belongs; %s", name, part, instanceForm[i], writeInstance)
+		case instanceForm[i] == "" && !isName(part, i == 1):
+			return badOption(key, "%q has no name behind %q; %s", name, parts[i-1], writeInstance)
+		}
+	}
+	return nil
+}
+
+// isName keeps out what would change the meaning of a resource's name. A project may
+// be one of a domain, example.com:project.
+func isName(s string, project bool) bool {
+	if project {
+		domain, name, of := strings.Cut(s, ":")
+		if of {
+			return isName(domain, false) && isName(name, false)
+		}
+	}
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.", r)
+	})
+}
+
+func checkHost(key, host string) error {
+	const write = "write host or host:port"
+	name, port := host, ""
+	if strings.Contains(host, ":") {
+		var err error
+		if name, port, err = net.SplitHostPort(host); err != nil {
+			return badOption(key, "%q is no address; %s, and an IPv6 address in brackets", host, write)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return badOption(key, "the port of %q is no number from 1 to 65535; %s", host, write)
+		}
+	}
+	if name == "" || strings.ContainsAny(name, "/@?#, ") {
+		return badOption(key, "%q is no address; %s", host, write)
+	}
+	return nil
+}
+
+func badOption(field, format string, args ...any) error {
+	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// postgres returns the options of the store underneath.
+func (o *Options) postgres() *postgres.Options {
+	var opts postgres.Options
+	if o.Postgres != nil {
+		opts = *o.Postgres
+	}
+	opts.Engine = "alloydb"
+	return &opts
+}
+
+func (o *Options) logger() *slog.Logger {
+	if o.Postgres != nil && o.Postgres.Logger != nil {
+		return o.Postgres.Logger
+	}
+	return slog.Default()
+}

@@ -1,0 +1,189 @@
+package alloydb
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+const (
+	// poolPatience is how long the read pool may take to answer; then the primary is
+	// asked.
+	poolPatience = 2 * time.Second
+	// minPoolPause and maxPoolPause bound how long a read pool that failed is left
+	// alone.
+	minPoolPause = 250 * time.Millisecond
+	maxPoolPause = 30 * time.Second
+)
+
+var (
+	errBehind  = errors.New("alloydb: the read pool is further behind than the bound")
+	errResting = errors.New("alloydb: the read pool failed a moment ago")
+)
+
+// readPool reads from a read pool. It has nothing to do with leases, tokens, versions
+// or positions.
+type readPool struct {
+	route
+	pool   *pgxpool.Pool
+	store  *postgres.Store // for its statements
+	logger *slog.Logger
+
+	mu     sync.Mutex
+	pause  time.Duration // after the next failure; 0 when the last read was none
+	rested time.Time     // when it is tried again
+}
+
+// openReadPool makes the connections' pool. Only what waiting does not mend is an
+// error: a wrong name, missing rights.
+func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*readPool, error) {
+	r, err := opts.route(ctx, opts.ReadPool)
+	if err != nil {
+		return nil, err
+	}
+	pg := opts.postgres()
+	c := r.config.ConnConfig
+	if !pg.Pooled {
+		for name, value := range map[string]string{
+			"application_name": "tapestore", "default_transaction_read_only": "on", "jit": "off",
+		} {
+			if _, set := c.RuntimeParams[name]; !set {
+				c.RuntimeParams[name] = value
+			}
+		}
+	} else if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
+		c.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	p := &readPool{route: r, store: store, logger: opts.logger()}
+	if p.pool, err = pgxpool.NewWithConfig(ctx, r.config); err != nil {
+		r.close()
+		return nil, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, poolPatience)
+	defer cancel()
+	if err := p.pool.Ping(bounded); err != nil {
+		var final *dialError
+		var server *pgconn.PgError
+		if errors.As(err, &final) && final.final || errors.As(err, &server) && (server.Code[:2] == "28" || server.Code == "3D000") {
+			p.close()
+			return nil, err
+		}
+		p.failed(err)
+	}
+	r.opened()
+	return p, nil
+}
+
+func (p *readPool) close() {
+	p.pool.Close() // waits for the reads under way
+	p.route.close()
+}
+
+// ReadJournalStale implements runstore.StaleReader. It reads from the read pool where
+// that is sure to be at most bound behind, and else from the primary, which is always
+// right: when the pool cannot be reached or does not answer within two seconds, when it
+// is too far behind or cannot tell, and when it does not know the run. Event.Position
+// is 0, wherever the events come from.
+//
+// Both clocks are AlloyDB's own: how far the pool is behind is the difference between
+// the time there and the primary's time at the last commit, or at the last word from
+// it, that was replayed there.
+func (s *ReadPoolStore) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) ([]runstore.Event, error) {
+	if bound < 0 {
+		return nil, &runstore.OpError{Op: "read journal", Run: id, Err: badOption("bound", "%v is negative", bound)}
+	}
+	if runstore.CheckRead(id, from, limit) == nil {
+		if events, err := s.pool.readJournal(ctx, id, from, limit, bound); err == nil {
+			return events, nil
+		}
+	}
+	events, err := s.ReadJournal(ctx, id, from, limit)
+	for i := range events {
+		events[i].Position = 0
+	}
+	return events, err
+}
+
+func (p *readPool) readJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
+	if p.resting() {
+		return nil, errResting
+	}
+	bounded, cancel := context.WithTimeout(ctx, poolPatience)
+	defer cancel()
+	err = p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
+		// The connection is to one node of the pool: the one asked is the one read.
+		lag, known, err := lagOf(bounded, conn.Conn())
+		if err == nil && (!known || lag > bound) {
+			err = errBehind
+		}
+		if err == nil {
+			events, err = p.store.ReadJournalOn(bounded, conn.Conn(), id, from, limit)
+		}
+		return err
+	})
+	switch {
+	case err == nil, errors.Is(err, errBehind), errors.Is(err, runstore.ErrNotFound):
+		p.recovered()
+	case ctx.Err() != nil, errors.Is(err, puddle.ErrClosedPool): // that is not the read pool's
+	default:
+		p.failed(err)
+	}
+	return events, err
+}
+
+// selectLag tells how old the state of a node may be, in microseconds: NULL when there
+// is no telling, 0 on a primary.
+//
+// The time of the last commit that was replayed is not enough, because it stands still
+// while nothing is committed. What the primary said last counts as well, if all that it
+// had written by then was replayed. That the node has replayed all that it received
+// says nothing by itself: it is also true of one that receives nothing any more. Roles
+// without pg_read_all_stats do not see what the primary said.
+const selectLag = `SELECT CASE WHEN pg_is_in_recovery() THEN (extract(epoch FROM clock_timestamp() - greatest(
+	pg_last_xact_replay_timestamp(),
+	(SELECT last_msg_send_time FROM pg_stat_wal_receiver WHERE latest_end_lsn <= pg_last_wal_replay_lsn())
+)) * 1000000)::bigint ELSE 0 END`
+
+func lagOf(ctx context.Context, conn *pgx.Conn) (lag time.Duration, known bool, err error) {
+	var micros *int64
+	if err := conn.QueryRow(ctx, selectLag).Scan(&micros); err != nil || micros == nil {
+		return 0, false, err
+	}
+	return time.Duration(*micros) * time.Microsecond, true, nil
+}
+
+func (p *readPool) resting() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Now().Before(p.rested)
+}
+
+func (p *readPool) failed(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pause == 0 {
+		p.logger.Warn("tapestore: the read pool cannot be read; the primary is, until it can", "error", err)
+		p.pause = minPoolPause
+	}
+	p.rested = time.Now().Add(p.pause)
+	p.pause = min(2*p.pause, maxPoolPause)
+}
+
+func (p *readPool) recovered() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pause > 0 {
+		p.logger.Info("tapestore: the read pool is read again")
+		p.pause = 0
+	}
+}

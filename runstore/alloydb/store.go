@@ -1,0 +1,118 @@
+package alloydb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// Store is an open handle on a store in AlloyDB: that of package postgres with its
+// capabilities, over connections of the connector.
+type Store struct {
+	*postgres.Store
+	primary route
+}
+
+// ReadPoolStore is a Store that reads journals from a read pool where the caller takes
+// a state that is somewhat old. It implements runstore.StaleReader besides.
+type ReadPoolStore struct {
+	*Store
+	pool *readPool
+}
+
+type capabilities interface {
+	runstore.RunStore
+	runstore.MultiCommitter
+	runstore.Notifier
+	runstore.Epocher
+	runstore.Describer
+}
+
+var (
+	_ capabilities         = (*Store)(nil)
+	_ capabilities         = (*ReadPoolStore)(nil)
+	_ runstore.StaleReader = (*ReadPoolStore)(nil)
+)
+
+// Open opens the store and creates or migrates its schema as needed. Errors of the
+// options are told together; what is wrong with the instance's name, the rights or the
+// network path is told at once, and whatever may pass is waited out for as long as
+// postgres.Options.Patience says. Options with a read pool are refused: see
+// [OpenWithReadPool].
+func Open(ctx context.Context, opts *Options) (*Store, error) {
+	if opts != nil && opts.ReadPool != "" {
+		return nil, openError(errors.Join(badOption("read_pool", "goes with OpenWithReadPool only"), opts.check()))
+	}
+	s, err := open(ctx, opts)
+	if err != nil {
+		return nil, openError(err)
+	}
+	s.primary.opened()
+	return s, nil
+}
+
+// OpenWithReadPool opens the store as [Open] does, and its read pool besides. A read
+// pool that cannot be reached is no error, since the primary can do without.
+func OpenWithReadPool(ctx context.Context, opts *Options) (*ReadPoolStore, error) {
+	if opts == nil || opts.ReadPool == "" {
+		return nil, openError(badOption("read_pool", "is missing"))
+	}
+	s, err := open(ctx, opts)
+	if err != nil {
+		return nil, openError(err)
+	}
+	pool, err := openReadPool(ctx, opts, s.Store)
+	if err != nil {
+		return nil, openError(fmt.Errorf("read pool: %w", errors.Join(err, s.Close())))
+	}
+	s.primary.opened()
+	return &ReadPoolStore{s, pool}, nil
+}
+
+func open(ctx context.Context, opts *Options) (*Store, error) {
+	if opts == nil {
+		opts = &Options{}
+	}
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	primary, err := opts.route(ctx, opts.Instance+opts.Host) // one of them is empty
+	if err != nil {
+		return nil, err
+	}
+	pg, err := postgres.Open(ctx, primary.config, opts.postgres())
+	if err != nil {
+		primary.close()
+		return nil, err
+	}
+	return &Store{pg, primary}, nil
+}
+
+// openError names the operation in an error of the contract.
+func openError(err error) error {
+	const op = "open alloydb store"
+	var inner *runstore.OpError
+	if errors.As(err, &inner) {
+		return &runstore.OpError{Op: op, Err: inner.Err, Cause: inner.Cause}
+	}
+	if runstore.KindOf(err) == runstore.ErrUnknownOutcome {
+		return &runstore.OpError{Op: op, Err: runstore.ErrUnavailable, Cause: err}
+	}
+	return &runstore.OpError{Op: op, Err: err}
+}
+
+// Close implements runstore.RunStore.
+func (s *Store) Close() error {
+	err := s.Store.Close() // waits for the operations under way
+	s.primary.close()
+	return err
+}
+
+// Close implements runstore.RunStore.
+func (s *ReadPoolStore) Close() error {
+	s.pool.close()
+	return s.Store.Close()
+}

@@ -1,0 +1,159 @@
+package alloydb
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+func init() {
+	runstore.Register("alloydb", func(ctx context.Context, u runstore.URL) (runstore.RunStore, error) {
+		opts, err := ParseURL(u)
+		if err != nil {
+			return nil, err
+		}
+		return openAny(ctx, opts)
+	})
+}
+
+// openAny opens the store with the capabilities that the options give it.
+func openAny(ctx context.Context, opts *Options) (runstore.RunStore, error) {
+	if opts.ReadPool != "" {
+		s, err := OpenWithReadPool(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	s, err := Open(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+var (
+	// ownKeys are what is AlloyDB's.
+	ownKeys = []string{"auth", "instance", "ip", "read_pool", "refresh"}
+	// storeKeys are those of postgres.Options.
+	storeKeys = []string{"schema", "migrate", "pooled", "patience", "statement_timeout", "lock_timeout"}
+	// poolKeys are the driver's that do not say where the server is.
+	poolKeys = []string{
+		"application_name", "connect_timeout",
+		"default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity",
+		"pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime", "pool_max_conn_lifetime_jitter",
+		"pool_max_conn_idle_time", "pool_health_check_period",
+	}
+	// hostKeys are the driver's that the connector leaves nothing for.
+	hostKeys = []string{
+		"channel_binding", "max_protocol_version", "min_protocol_version", "passfile", "require_auth",
+		"sslcert", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert", "sslsni",
+	}
+)
+
+// errForm is told where the parts of a URL cannot be made out. It repeats none of
+// them: any may be a piece of the password.
+var errForm = badOption("store URL", "of scheme alloydb is not of a known form; write "+
+	"alloydb://user@projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE/database?auth=iam or "+
+	"alloydb://user:password@host:port/database; in a password write / as %%2F, ? as %%3F, # as %%23, %% as %%25")
+
+// ParseURL reads a store's URL. Its forms are
+//
+//	alloydb://user@projects/P/locations/R/clusters/C/instances/I/database?auth=iam
+//	alloydb://user@/database?instance=projects/P/locations/R/clusters/C/instances/I
+//	alloydb://user:password@host:port/database
+//
+// The first two go through the connector, the third is for the Auth Proxy and for an
+// address of one's own. A host that is called projects needs its port. The keys are
+// those of [Options] (auth=iam, ip=public, refresh=lazy, read_pool), of
+// postgres.Options and of the driver. All problems are reported together; what is
+// reported never contains the password.
+func ParseURL(u runstore.URL) (*Options, error) {
+	authority, path, _ := strings.Cut(strings.TrimPrefix(u.Address, "//"), "/")
+	parsed, err := url.Parse("alloydb:" + u.Address)
+	if err != nil || !strings.HasPrefix(u.Address, "//") || strings.ContainsAny(path, "@#") || strings.Contains(authority, "#") {
+		return nil, errForm
+	}
+	for key := range u.Params {
+		if strings.ContainsAny(key, "@/:") { // the rest of a password with a question mark
+			return nil, errForm
+		}
+	}
+	opts := &Options{Params: url.Values{}}
+	problems := []error{
+		u.Known(slices.Concat(ownKeys, storeKeys, poolKeys, hostKeys)...),
+		opts.setTarget(parsed, u.Params.Get("instance")),
+	}
+	if parsed.User != nil {
+		opts.User = parsed.User.Username()
+		opts.Password, _ = parsed.User.Password()
+	}
+	problems = append(problems, opts.setKeys(u.Params), opts.check())
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return opts, nil
+}
+
+// setTarget reads where the store is.
+func (o *Options) setTarget(u *url.URL, instance string) error {
+	parts := strings.Split(strings.TrimPrefix(u.Path, "/"), "/")
+	switch {
+	case u.Host == "projects":
+		if instance != "" {
+			return badOption("instance", "is there already, before the question mark")
+		}
+		if len(parts) != len(instanceForm) { // its first word is the host, and the database follows
+			return errForm
+		}
+		last := len(parts) - 1
+		o.Instance, o.Database = "projects/"+strings.Join(parts[:last], "/"), parts[last]
+	case len(parts) != 1:
+		return errForm
+	default:
+		o.Host, o.Instance, o.Database = u.Host, instance, parts[0]
+	}
+	return nil
+}
+
+// setKeys reads what stands behind the question mark.
+func (o *Options) setKeys(params url.Values) error {
+	var problems []error
+	choose := func(key string, values map[string]func()) {
+		v := params.Get(key)
+		if set, ok := values[v]; ok {
+			set()
+		} else if params.Has(key) {
+			problems = append(problems, badOption(key, "%q is none; write %s", v, strings.Join(sortedKeys(values), " or ")))
+		}
+	}
+	choose("auth", map[string]func(){"iam": func() { o.IAM = true }, "password": func() {}})
+	choose("refresh", map[string]func(){"lazy": func() { o.Lazy = true }, "ahead": func() {}})
+	o.IP, o.ReadPool = IPPath(params.Get("ip")), params.Get("read_pool")
+	store := url.Values{}
+	for key, values := range params {
+		switch {
+		case slices.Contains(storeKeys, key):
+			store[key] = values
+		case slices.Contains(poolKeys, key), slices.Contains(hostKeys, key):
+			o.Params[key] = values
+		}
+	}
+	_, pg, err := postgres.ParseURL(runstore.URL{Scheme: "alloydb", Address: "//localhost/", Params: store})
+	o.Postgres = pg
+	return errors.Join(append(problems, err)...)
+}
+
+func sortedKeys(values map[string]func()) []string {
+	keys := make([]string, 0, len(values))
+	for key := range values {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
