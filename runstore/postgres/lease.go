@@ -27,7 +27,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 		if created.New && w.lease != nil {
 			created.Lease = granted(a, *w.lease)
 		}
-		if a.verdict == applied {
+		if a.verdict == applied && a.summary.Version == 0 { // not looked up, as after a lost reply
 			created.Run.Summary = summaryOf(spec.Writes, a)
 		}
 		return nil

@@ -85,10 +85,14 @@ func TestLostMessages(t *testing.T) {
 				t.Fatalf("unharmed: %v", err)
 			}
 			want, wantShape := timeless(t, result), shape(t, connect(t, twin))
-			for harm, name := range map[harm]string{loseRequest: "request", loseReply: "reply"} {
+			for _, tc := range []struct {
+				harm harm
+				mode string
+			}{{loseRequest, "exec"}, {loseReply, "exec"}, {loseReply, "simple_protocol"}} {
+				harm, name := tc.harm, [...]string{loseRequest: "request", loseReply: "reply"}[tc.harm]+" in mode "+tc.mode
 				address := database(t)
 				w := &wire{}
-				s := open(t, with(address, "default_query_exec_mode=exec"), w.through)
+				s := open(t, with(address, "default_query_exec_mode="+tc.mode), w.through)
 				lease := c.before(t, s)
 				w.lose(harm, "")
 				result, err := c.do(t, s, lease)

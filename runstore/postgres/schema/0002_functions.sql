@@ -282,6 +282,7 @@ DECLARE
 	r     tapestore.runs;
 	b     tapestore.batches;
 	e     record;
+	a     tapestore.answer;
 	epoch bigint;
 BEGIN
 	INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, created, status, grant_state, purged,
@@ -296,7 +297,11 @@ BEGIN
 				r.grant_state := 0;
 				r.expires := clock_timestamp();
 			END IF;
-			RETURN tapestore.tell(1, r.created, 0, r.last_seq, '{}', r, epoch);
+			a := tapestore.tell(1, r.created, 0, r.last_seq, '{}', r, epoch);
+			SELECT version, value, created_seq, records.created, updated_seq, updated
+			INTO a.summary_version, a.summary_value, a.summary_created_seq, a.summary_created, a.summary_updated_seq, a.summary_updated
+			FROM tapestore.records WHERE run = r.no AND key = 'run';
+			RETURN a;
 		END IF;
 	END LOOP;
 	SELECT * INTO b FROM tapestore.batches
