@@ -2,6 +2,8 @@
 package all
 
 import (
-	_ "github.com/tapestore/tapestore/runstore/memory" // memory:
-	_ "github.com/tapestore/tapestore/runstore/sqlite" // sqlite:
+	_ "github.com/tapestore/tapestore/runstore/alloydb"  // alloydb:
+	_ "github.com/tapestore/tapestore/runstore/memory"   // memory:
+	_ "github.com/tapestore/tapestore/runstore/postgres" // postgres: and postgresql:
+	_ "github.com/tapestore/tapestore/runstore/sqlite"   // sqlite:
 )
