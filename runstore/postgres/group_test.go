@@ -1,0 +1,175 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// grouped lets one commit wait for the run's row and n more wait for it, so that
+// these go together when it is answered, and returns each one's error, the first
+// one's first. Before they go on, meanwhile is called.
+func grouped(t *testing.T, s *postgres.Store, address string, n int, do func(i int) error, meanwhile func()) []error {
+	t.Helper()
+	other := connect(t, address)
+	exec(t, other, "BEGIN")
+	exec(t, other, "SELECT FROM tapestore.runs FOR NO KEY UPDATE")
+	errs := make([]error, n+1)
+	var wg sync.WaitGroup
+	wg.Go(func() { errs[0] = do(0) })
+	awaitLocked(t, address, 1)
+	for i := range n {
+		wg.Go(func() { errs[i+1] = do(i + 1) })
+		await(t, "the others wait for the first", func() bool { return postgres.Waiting(s, "run") == i+1 })
+	}
+	meanwhile()
+	exec(t, other, "ROLLBACK")
+	wg.Wait()
+	return errs
+}
+
+// Writes of one run that come while another is under way share a round trip, and
+// each has its own answer.
+func TestGroup(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"cache_statement", "simple_protocol"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			w := &wire{}
+			s := open(t, with(address, "default_query_exec_mode="+mode), w.through)
+			lease := hold(t, s, "run")
+			stale := lease
+			stale.Grant = "another"
+			done := make([]runstore.Committed, 20)
+			errs := grouped(t, s, address, 19, func(i int) (err error) {
+				b := appending(lease, "event", "event")
+				switch i % 4 {
+				case 1:
+					b = appending(stale, "zombie")
+				case 2:
+					b.Require(runstore.AtVersion("key", 99))
+				case 3:
+					b.Put(runstore.RecordKey(fmt.Sprint("key ", i)), nil)
+				}
+				done[i], err = s.Commit(t.Context(), b)
+				return err
+			}, func() {})
+			next := runstore.Seq(1)
+			for i, err := range errs {
+				want := [...]error{nil, runstore.ErrFenced, runstore.ErrConflict, nil}[i%4]
+				if !errors.Is(err, want) || (want == nil) != (err == nil) {
+					t.Errorf("commit %d: got %v, want %v", i, err, want)
+				}
+				if want != nil {
+					continue
+				}
+				if done[i].FirstSeq != next || done[i].LastSeq != next+1 {
+					t.Errorf("commit %d: got seqs %d to %d, want %d and %d", i, done[i].FirstSeq, done[i].LastSeq, next, next+1)
+				}
+				next += 2
+			}
+		})
+	}
+}
+
+// When the messages of a shared round trip are lost, each write that was in it is
+// settled on its own, and applied once.
+func TestLostMessagesOfAGroup(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"exec", "simple_protocol"} {
+		for _, harm := range []harm{loseRequest, loseReply} {
+			for _, kind := range []string{"appends", "mixed"} {
+				t.Run(fmt.Sprint(mode, "/", harm, "/", kind), func(t *testing.T) {
+					t.Parallel()
+					address := database(t)
+					w := &wire{}
+					s := open(t, with(address, "default_query_exec_mode="+mode), w.through)
+					lease := hold(t, s, "run")
+					const n = 8
+					seqs := make([]runstore.Seq, n+1)
+					errs := grouped(t, s, address, n, func(i int) error {
+						b := appending(lease, fmt.Sprint(i))
+						if kind == "mixed" && i%2 == 1 {
+							b.Put("key", []byte(fmt.Sprint(i)))
+						}
+						done, err := s.Commit(t.Context(), b)
+						seqs[i] = done.FirstSeq
+						return err
+					}, func() { w.lose(harm, "") })
+					events, err := s.ReadJournal(t.Context(), "run", 1, runstore.MaxPage)
+					if err != nil || len(events) != n+1 {
+						t.Fatalf("got %d events, %v, want %d", len(events), err, n+1)
+					}
+					for i, err := range errs {
+						if err != nil {
+							t.Errorf("commit %d: %v", i, err)
+						} else if got := string(events[seqs[i]-1].Data); got != fmt.Sprint(i) {
+							t.Errorf("commit %d was told seq %d, where %q is", i, seqs[i], got)
+						}
+					}
+					if len(w.sent()) == 0 {
+						t.Error("nothing was lost")
+					}
+				})
+			}
+		}
+	}
+}
+
+// Contenders for a lease at one handle share a statement, and each has a verdict
+// of its own.
+func TestContendersShareAStatement(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	w := &wire{}
+	s := open(t, address, w.through)
+	lease := hold(t, s, "run")
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	leases := make([]runstore.Lease, 17)
+	errs := grouped(t, s, address, 16, func(i int) (err error) {
+		if i == 0 { // no contender
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			b.Append("test", nil)
+			_, err := s.Commit(t.Context(), b)
+			return err
+		}
+		grant := runstore.GrantID(fmt.Sprint("grant ", i))
+		switch i {
+		case 5:
+			grant = "grant 1" // the same request again
+		case 9:
+			grant = lease.Grant // that was ended
+		}
+		leases[i], err = s.AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(fmt.Sprint(i)), TTL: time.Minute, Grant: grant},
+		})
+		return err
+	}, func() { w.lose(none, "") })
+	for i, err := range errs {
+		var held *runstore.LeaseHeldError
+		switch i {
+		case 0, 1, 5:
+			if err != nil {
+				t.Errorf("%d: got %v", i, err)
+			}
+		default:
+			if !errors.As(err, &held) || held.Holder.Token != 2 || held.Holder.Owner != "1" || held.Remaining <= 0 {
+				t.Errorf("contender %d: got %v, want ErrLeaseHeld by 1 under token 2", i, err)
+			}
+		}
+	}
+	if leases[1].Token != 2 || leases[5].Token != 2 || leases[5].Grant != "grant 1" {
+		t.Errorf("got %+v and, for the same request again, %+v, want token 2 for both", leases[1], leases[5])
+	}
+	if n := len(w.sent()); n != 1 {
+		t.Errorf("%d statements were sent for 16 contenders, want 1", n)
+	}
+}
