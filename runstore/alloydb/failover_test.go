@@ -101,6 +101,12 @@ func goroutines() (n int, stacks string) {
 // This test is not parallel: it looks at the goroutines of the process.
 func TestCloseLeavesNothing(t *testing.T) {
 	s := standIn(t)
+	var left string
+	defer func() {
+		if t.Failed() {
+			t.Log(left)
+		}
+	}()
 	for _, lazy := range []bool{false, true} {
 		o := options(t, s)
 		o.ReadPool, o.Lazy = s.ReadPool(), lazy
@@ -121,18 +127,12 @@ func TestCloseLeavesNothing(t *testing.T) {
 		if err := store.Close(); err != nil {
 			t.Fatal(err)
 		}
-		deadline := time.Now().Add(10 * time.Second)
-		for n, stacks := goroutines(); n > 0; n, stacks = goroutines() {
-			if time.Now().After(deadline) {
-				t.Fatalf("lazy %v: %d goroutines left after Close:\n%s", lazy, n, stacks)
+		waitFor(t, "no goroutine and no connection is left", func() bool {
+			n, stacks := goroutines()
+			if n > 0 {
+				left = stacks
 			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		for s.Stats().Open > 0 {
-			if time.Now().After(deadline) {
-				t.Fatalf("lazy %v: %d connections left after Close", lazy, s.Stats().Open)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+			return n == 0 && s.Stats().Open == 0
+		})
 	}
 }

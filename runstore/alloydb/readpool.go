@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
 
@@ -45,7 +44,8 @@ type readPool struct {
 }
 
 // openReadPool makes the connections' pool. Only what waiting does not mend is an
-// error: a wrong name, missing rights.
+// error: a wrong name, missing rights. What the server there says is not: a node that
+// is behind may not know the database or the role yet.
 func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*readPool, error) {
 	r, err := opts.route(ctx, opts.ReadPool)
 	if err != nil {
@@ -73,8 +73,7 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	defer cancel()
 	if err := p.pool.Ping(bounded); err != nil {
 		var final *dialError
-		var server *pgconn.PgError
-		if errors.As(err, &final) && final.final || errors.As(err, &server) && (server.Code[:2] == "28" || server.Code == "3D000") {
+		if errors.As(err, &final) && final.final {
 			p.close()
 			return nil, err
 		}

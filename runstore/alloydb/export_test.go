@@ -1,0 +1,4 @@
+package alloydb
+
+// LagOf tells how far a node is behind.
+var LagOf = lagOf
