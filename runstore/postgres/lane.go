@@ -20,9 +20,6 @@ type request struct {
 
 	// batch, if not nil, is the id under which the result is remembered.
 	batch []byte
-	// repeatable requests change nothing the second time; a lost reply is resolved
-	// by sending them again.
-	repeatable bool
 	// order is the place in a round trip that several requests share: who gives
 	// comes before who takes.
 	order order

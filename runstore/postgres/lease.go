@@ -90,7 +90,7 @@ func granted(a *answer, spec runstore.LeaseSpec) runstore.Lease {
 func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (lease runstore.Lease, err error) {
 	f := req.Fence
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func() error {
-		a, err := s.perform(ctx, &request{run: f.Run(), fence: f, ttl: req.TTL, repeatable: true})
+		a, err := s.perform(ctx, &request{run: f.Run(), fence: f, ttl: req.TTL})
 		if err != nil {
 			return err
 		}

@@ -35,9 +35,6 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 			if ctx.Err() != nil {
 				return nil, unknown(cause(ctx, err))
 			}
-			if r.repeatable {
-				break
-			}
 			if known, unsettled := s.settle(ctx, r, t); unsettled != nil {
 				return nil, unknown(errors.Join(err, unsettled))
 			} else if known != nil {

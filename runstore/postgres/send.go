@@ -47,10 +47,10 @@ SELECT r.now, r.last_seq` + whyNot
 
 	// renew is a heartbeat: it changes one column of one row, which is in no index.
 	//
-	// $5 microseconds.
+	// $5 microseconds, $6 nonce.
 	renew = `WITH r AS (
 	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond')
-	WHERE id = $1::bytea` + fenced + ` RETURNING expires AS now, is_strict, reactor
+	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR $6::bigint <> ALL (voided)) RETURNING expires AS now, is_strict, reactor
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
 
@@ -90,7 +90,7 @@ func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
 			}
 			u.sql, u.args, u.read = callWrite, r.write.args(r.nonce, 0), u.readAnswer
 		case r.ttl > 0:
-			u.sql, u.args, u.read = renew, append(fenceArgs(r.fence), r.ttl.Microseconds()), u.readRenewed
+			u.sql, u.args, u.read = renew, append(fenceArgs(r.fence), r.ttl.Microseconds(), r.nonce), u.readRenewed
 		default:
 			for i+1 < len(group) && group[i+1].fence == r.fence && group[i+1].write == nil && group[i+1].ttl == 0 {
 				i++
