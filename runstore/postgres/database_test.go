@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,9 @@ func open(t testing.TB, address string, change ...func(*pgxpool.Config, *postgre
 	}
 	return s
 }
+
+// quiet keeps a handle from logging that it raised the epoch.
+func quiet(_ *pgxpool.Config, o *postgres.Options) { o.Logger = slog.New(slog.DiscardHandler) }
 
 // connect makes a connection that is not the adapter's.
 func connect(t testing.TB, address string) *pgx.Conn {
