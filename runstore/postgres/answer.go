@@ -189,6 +189,7 @@ func (a *answer) refused(why []byte, id runstore.RunID) error {
 		From     jsonBytes `json:"preempted_from"`
 		Reason   jsonBytes `json:"preempt_reason"`
 		Epoch    int64
+		Versions []runstore.Version
 	}
 	if err := json.Unmarshal(why, &row); err != nil {
 		return err
@@ -199,7 +200,7 @@ func (a *answer) refused(why []byte, id runstore.RunID) error {
 		state: pgtype.Int2{Int16: row.State}, strict: pgtype.Bool{Bool: row.Strict},
 		grant: row.Grant, owner: row.Owner, reactor: row.Reactor, preemptedFrom: row.From, preemptWhy: row.Reason,
 	}
-	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), head: h.head(id)}
+	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), head: h.head(id), versions: row.Versions}
 	a.head.Epoch = runstore.Epoch(row.Epoch)
 	return nil
 }

@@ -3,16 +3,18 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
 )
 
 const lockRuns = `SELECT tapestore.lock_runs($1::bytea[])`
 
-// CommitMulti implements runstore.MultiCommitter: one transaction. It is two round
-// trips, because a batch that is refused must keep the others from being committed.
+// CommitMulti implements runstore.MultiCommitter: one transaction, and one round
+// trip.
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func() error {
 		requests := make([]*request, len(batches))
@@ -83,39 +85,50 @@ func (s *Store) settleAll(ctx context.Context, requests []*request, t *tries) ([
 	return done, nil
 }
 
-// commitAll runs one transaction.
-func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
+// codeRefused is raised by tapestore.demand.
+const codeRefused = "TS001"
+
+// commitAll sends all batches in one round trip, which is one transaction.
+func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, notSent{err}
 	}
 	defer s.giveBack(ctx, conn)
+	var batch pgx.Batch
 	ids := make([][]byte, len(requests))
 	for i, r := range requests {
 		ids[i] = []byte(r.run)
+		r.sent = time.Now()
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		var all []*unit
-		for i, r := range requests {
-			u := &unit{sql: callWrite, args: r.write.args(r.nonce, int64(i)<<10), requests: []*request{r}}
-			u.read = u.readAnswer
-			all = append(all, u)
-		}
-		if _, err := tx.Exec(ctx, s.sql(lockRuns), ids); err != nil {
-			return err
-		}
-		answers, err := s.queue(ctx, tx, all)
+	batch.Queue(s.sql(lockRuns), ids)
+	for i, r := range requests {
+		batch.Queue(s.sql(demandWrite), r.write.args(r.nonce, int64(i)<<10)...)
+	}
+	results := conn.SendBatch(ctx, &batch)
+	_, err = results.Exec()
+	done := make([]runstore.Committed, len(requests))
+	for i, r := range requests {
 		if err != nil {
-			return err
+			break
 		}
-		done = nil
-		for i, a := range answers {
-			if a.verdict != applied && a.verdict != appliedBefore {
-				return a.explain(batches[i].Guards())
+		u := &unit{requests: []*request{r}}
+		u.read = u.readAnswer
+		var a answer
+		var rows pgx.Rows
+		if rows, err = results.Query(); err == nil {
+			err = one(rows, u, &a)
+			rows.Close()
+		}
+		var server *pgconn.PgError
+		if errors.As(err, &server) && server.Code == codeRefused {
+			_ = results.Close() // it has the same error
+			if err := a.refused([]byte(server.Detail), r.run); err != nil {
+				return nil, err
 			}
-			done = append(done, a.committed())
+			return nil, a.explain(batches[i].Guards())
 		}
-		return nil
-	})
-	return done, err
+		done[i] = a.committed()
+	}
+	return done, errors.Join(err, results.Close())
 }

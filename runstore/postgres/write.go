@@ -9,12 +9,15 @@ import (
 // callWrite calls the one function through which every write goes but the two
 // that have a statement of their own. Its casts make the types plain in every
 // mode of the protocol.
-const callWrite = `SELECT * FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
+const callWrite = `SELECT a.* FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
 	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::integer[], $10::bytea[], $11::bigint[],
 	$12::bytea, $13::bytea, $14::bigint, $15::boolean, $16::bytea, $17::bytea,
 	$18::bigint, $19::bytea[], $20::bytea[], $21::bytea[], $22::bytea[], $23::integer[],
 	$24::integer[], $25::bytea[], $26::timestamptz[], $27::bigint[],
-	$28::integer, $29::boolean, $30::timestamptz, $31::bigint, $32::boolean, $33::boolean, $34::boolean)`
+	$28::integer, $29::boolean, $30::timestamptz, $31::bigint, $32::boolean, $33::boolean, $34::boolean) a`
+
+// demandWrite is callWrite as part of a transaction that is all or nothing.
+const demandWrite = callWrite + ` WHERE tapestore.demand(a)`
 
 type operation int16
 

@@ -273,6 +273,16 @@ BEGIN
 	PERFORM set_config('tapestore.clock', clock_timestamp()::text, true);
 END $$;
 
+-- Of a commit over several runs every batch must be applied, or the transaction is
+-- rolled back: the error carries the answer of the one that was refused.
+CREATE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+	IF a.verdict NOT IN (1, 2) THEN
+		RAISE EXCEPTION 'refused' USING ERRCODE = 'TS001', DETAIL = to_jsonb(a)::text;
+	END IF;
+	RETURN true;
+END $$;
+
 -- What became of a write whose reply was lost: it was applied (and is never
 -- again), or it is given up: a late copy of it finds its nonce and is refused.
 -- sent is how long ago it was first sent.
