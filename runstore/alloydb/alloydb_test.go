@@ -237,18 +237,3 @@ func TestHost(t *testing.T) {
 		t.Errorf("stats %+v, want nothing: no connector is in the way", got)
 	}
 }
-
-// waitFor waits until something holds, for as long as a slow machine may need.
-func waitFor(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("after 20 s still not: %s", what)
-		}
-	}
-}

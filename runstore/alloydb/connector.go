@@ -47,6 +47,7 @@ type connector struct {
 	mu           sync.Mutex
 	closed       bool
 	dialer       *dialer
+	replacing    bool
 	wait         time.Duration // before the next Dialer
 	notBefore    time.Time
 	failingSince time.Time // of exchanges in a row; zero when the last one succeeded
@@ -181,6 +182,9 @@ func (c *connector) useless(d *dialer, err error) bool {
 	if c.failingSince.IsZero() {
 		c.failingSince = now
 	}
+	if c.replacing {
+		return true // there is another soon
+	}
 	if now.Before(c.notBefore) {
 		return false
 	}
@@ -196,19 +200,21 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 		return ctx.Err()
 	}
 	c.mu.Lock()
-	if c.dialer != old || c.closed {
+	if c.dialer != old || c.closed || time.Now().Before(c.notBefore) {
 		c.mu.Unlock()
 		return nil
 	}
+	c.replacing = true
 	c.notBefore = time.Now().Add(c.wait)
 	c.wait = min(2*c.wait, maxDialerPace)
 	c.mu.Unlock()
 	d, err := c.newDialer(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.replacing = false
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
 		d.retired = true
 		c.end(d)

@@ -25,6 +25,7 @@ func TestFailoverInMidLoad(t *testing.T) {
 	defer cancel()
 	var load sync.WaitGroup
 	leases := make([]runstore.Lease, writers)
+	progress := make(chan struct{}, 1)
 	for w := range writers {
 		leases[w] = begin(t, store, runstore.RunID(fmt.Sprint("run-", w)))
 		load.Go(func() {
@@ -33,6 +34,12 @@ func TestFailoverInMidLoad(t *testing.T) {
 					t.Errorf("writer %d, event %d: %v", w, i, err)
 					return
 				}
+				if i%5 == 0 { // so that a slow machine gets on between two cuts
+					select {
+					case progress <- struct{}{}:
+					default:
+					}
+				}
 			}
 		})
 	}
@@ -40,13 +47,11 @@ func TestFailoverInMidLoad(t *testing.T) {
 	var cuts int
 	var cutter sync.WaitGroup
 	cutter.Go(func() {
-		tick := time.NewTicker(40 * time.Millisecond)
-		defer tick.Stop()
 		for {
 			select {
 			case <-over:
 				return
-			case <-tick.C:
+			case <-progress:
 				s.CutConnections()
 				cuts++
 			}
@@ -134,5 +139,20 @@ func TestCloseLeavesNothing(t *testing.T) {
 			}
 			return n == 0 && s.Stats().Open == 0
 		})
+	}
+}
+
+// waitFor waits until something holds, for as long as a slow machine may need.
+func waitFor(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(20 * time.Second)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("after 20 s still not: %s", what)
+		}
 	}
 }
