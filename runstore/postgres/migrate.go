@@ -42,9 +42,11 @@ const (
 	// One replica migrates at a time. The lock ends with its transaction, so it works
 	// through a proxy that pools transactions too.
 	lockMigration = `SELECT pg_advisory_xact_lock(hashtextextended('tapestore.migrations', 0))`
-	findVersions  = `SELECT to_regclass('tapestore.migrations') IS NOT NULL`
+	// These read the catalog's tables: to_regclass and its like may answer from a
+	// cache, which waiting for the lock does not refresh.
+	findVersions  = `SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = 'tapestore' AND tablename = 'migrations')`
 	selectVersion = `SELECT coalesce(max(version), 0) FROM tapestore.migrations`
-	findSchema    = `SELECT to_regnamespace('tapestore') IS NOT NULL`
+	findSchema    = `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'tapestore')`
 	startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
 	insertVersion = `INSERT INTO tapestore.migrations (version) VALUES ($1::integer)`
 	insertStore   = `INSERT INTO tapestore.store (epoch, cluster, timeline, position_base, xid_base)
