@@ -1,0 +1,198 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+const schemaVersion = `SELECT max(version) FROM tapestore.migrations`
+
+// What was stored under the first version of the schema is there under the last,
+// and at each step between.
+func TestMigrateStepByStep(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	conn := connect(t, address)
+	for version := 1; version <= postgres.Migrations(); version++ {
+		if err := postgres.MigrateTo(t.Context(), conn, version); err != nil {
+			t.Fatalf("to version %d: %v", version, err)
+		}
+		if got := get[int](t, conn, schemaVersion); got != version {
+			t.Fatalf("got version %d, want %d", got, version)
+		}
+		if version == 1 {
+			exec(t, conn, `INSERT INTO tapestore.runs (last_seq, last_position, token, version_floor, batches, created, runnable, expires, status,
+					grant_state, purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+				VALUES (1, 16384, 7, 0, 0, '2026-01-01Z', '2026-01-02Z', '2026-01-03Z', 4, 2, false, false, 'run', 'grant', 'owner', 'agent', '', '')`)
+			exec(t, conn, `INSERT INTO tapestore.events (run, seq, position, token, time, kind, owner, data)
+				SELECT no, 1, 16384, 7, '2026-01-01Z', 'test', 'owner', 'event' FROM tapestore.runs`)
+			exec(t, conn, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+				SELECT no, 3, 1, 1, '2026-01-01Z', '2026-01-01Z', 1, 'run', 'summary' FROM tapestore.runs`)
+			exec(t, conn, `INSERT INTO tapestore.places (at, written, run, name, key)
+				SELECT '2026-01-04Z', '2026-01-01Z', no, 'queue', 'run' FROM tapestore.runs`)
+		}
+	}
+	s := open(t, with(address, "migrate=no"))
+	run, err := s.GetRun(t.Context(), "run")
+	if err != nil || run.Token != 7 || run.Status != 4 || run.LastSeq != 1 || string(run.Summary.Value) != "summary" || run.Summary.Version != 3 ||
+		!run.RunnableAt.Equal(time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("got run %+v, %v", run, err)
+	}
+	events, err := s.ReadJournal(t.Context(), "run", 1, 10)
+	if err != nil || len(events) != 1 || string(events[0].Data) != "event" {
+		t.Errorf("got events %+v, %v", events, err)
+	}
+	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(entries) != 1 || entries[0].Run != "run" {
+		t.Errorf("got entries %+v, %v", entries, err)
+	}
+	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+	if err != nil || lease.Token != 8 {
+		t.Fatalf("got lease %+v, %v, want token 8", lease, err)
+	}
+	if done := commit(t, s, appending(lease, "next")); done.FirstSeq != 2 {
+		t.Errorf("got %+v, want seq 2", done)
+	}
+}
+
+// Ten replicas that start at once on an empty database share one schema.
+func TestOpenAtOnce(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			<-start
+			s, err := tryOpen(t, with(address, "pool_max_conns=2"))
+			if err != nil {
+				t.Errorf("open: %v", err)
+				return
+			}
+			if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: runstore.RunID(fmt.Sprint(i))}); err != nil {
+				t.Errorf("create: %v", err)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	conn := connect(t, address)
+	if runs, version := get[int](t, conn, `SELECT count(*) FROM tapestore.runs`), get[int](t, conn, schemaVersion); runs != 10 || version != postgres.Migrations() {
+		t.Errorf("got %d runs and version %d, want 10 and %d", runs, version, postgres.Migrations())
+	}
+	if rows := get[int](t, conn, `SELECT count(*) FROM tapestore.store`); rows != 1 {
+		t.Errorf("got %d rows in store, want 1", rows)
+	}
+}
+
+// everything tells what there is in the schema.
+func everything(t *testing.T, conn *pgx.Conn) string {
+	t.Helper()
+	return get[string](t, conn, `SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), 'nothing')
+		FROM pg_class WHERE relnamespace = to_regnamespace('tapestore')`)
+}
+
+// A schema that this program may not or cannot use is refused with a message that
+// says why, and is left as it was.
+func TestSchemaRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		prepare []string
+		params  []string
+		kind    error
+		says    string
+	}{
+		{"newer than this program", []string{`INSERT INTO tapestore.migrations (version) VALUES (99)`}, nil,
+			runstore.ErrUnsupported, `"tapestore" is at version 99, which is newer than this program's`},
+		{"none, and told not to migrate", []string{`DROP SCHEMA tapestore CASCADE`}, []string{"migrate=no"},
+			runstore.ErrUnsupported, `"tapestore" is at version 0, this program's is`},
+		{"another's table", []string{`DROP SCHEMA tapestore CASCADE`, `CREATE SCHEMA tapestore`, `CREATE TABLE tapestore.runs (theirs integer)`}, nil,
+			runstore.ErrUnavailable, `relation "runs" already exists`},
+		{"another's migrations", []string{`DROP SCHEMA tapestore CASCADE`, `CREATE SCHEMA tapestore`, `CREATE TABLE tapestore.migrations (theirs integer)`}, nil,
+			runstore.ErrUnavailable, `column "version" does not exist`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			conn := connect(t, address)
+			for _, statement := range tc.prepare {
+				exec(t, conn, statement)
+			}
+			before := everything(t, conn)
+			_, err := tryOpen(t, with(address, tc.params...))
+			if !errors.Is(err, tc.kind) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got %v, want %v that says %q", err, tc.kind, tc.says)
+			}
+			if after := everything(t, conn); after != before {
+				t.Errorf("the schema was %s and is %s", before, after)
+			}
+		})
+	}
+}
+
+// An empty schema is used: another role may have made it for this one.
+func TestEmptySchemaIsUsed(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	exec(t, connect(t, address), `CREATE SCHEMA tapestore`)
+	hold(t, open(t, address), "run")
+}
+
+// role makes a role of the test's own, which may log in and no more.
+func role(t *testing.T, address string) string {
+	t.Helper()
+	conn := connect(t, address)
+	name := "role_" + get[string](t, conn, `SELECT replace(gen_random_uuid()::text, '-', '')`)
+	exec(t, conn, "CREATE ROLE "+name+" LOGIN")
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.WithoutCancel(t.Context()), address)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+		for _, statement := range []string{"DROP OWNED BY " + name + " CASCADE", "DROP ROLE " + name} {
+			if _, err := conn.Exec(context.WithoutCancel(t.Context()), statement); err != nil {
+				t.Errorf("%s: %v", statement, err)
+			}
+		}
+	})
+	return name
+}
+
+// A role that may not create what is missing is told what to do.
+func TestMigrationWithoutRights(t *testing.T) {
+	t.Parallel()
+	for _, version := range []int{0, 1} {
+		address := emptyDatabase(t)
+		conn := connect(t, address)
+		if err := postgres.MigrateTo(t.Context(), conn, version); err != nil {
+			t.Fatal(err)
+		}
+		name := role(t, address)
+		if version > 0 {
+			exec(t, conn, "GRANT USAGE ON SCHEMA tapestore TO "+name)
+			exec(t, conn, "GRANT SELECT ON ALL TABLES IN SCHEMA tapestore TO "+name)
+		}
+		before := everything(t, conn)
+		_, err := tryOpen(t, with(address, "user="+name))
+		want := fmt.Sprintf(`"tapestore" is at version %d of %d, and this role may not migrate it; open it once as a role that may`, version, postgres.Migrations())
+		if !errors.Is(err, runstore.ErrUnsupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want ErrUnsupported that says %q", err, want)
+		}
+		if after := everything(t, conn); after != before {
+			t.Errorf("the schema was %s and is %s", before, after)
+		}
+	}
+}
