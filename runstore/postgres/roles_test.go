@@ -1,0 +1,141 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// privileges returns the statements of the page for another role.
+func privileges(t *testing.T, app string) string {
+	t.Helper()
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(page), "```sql\n-- as the migrating role\n")
+	block, _, closed := strings.Cut(block, "```")
+	if !found || !closed {
+		t.Fatal("README.md has no block that begins with -- as the migrating role")
+	}
+	return strings.ReplaceAll(block, "tapestore_app", app)
+}
+
+// With the privileges that the page grants, the store does all that the contract
+// has, and its role cannot change the schema.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	host := server(t)
+	base, err := host.NewDatabase(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	migrator, app := role(t, host.URL()), role(t, host.URL())
+	drop := func() {
+		if err := base.Drop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(drop) // before the roles, which it needs
+	admin := connect(t, base.URL)
+	exec(t, admin, "GRANT CREATE ON DATABASE "+base.Name+" TO "+migrator)
+	if err := admin.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(t, with(base.URL, "user="+migrator)).Close(); err != nil {
+		t.Fatal(err)
+	}
+	owner := connect(t, with(base.URL, "user="+migrator))
+	if _, err := owner.PgConn().Exec(t.Context(), privileges(t, app)).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, owner, "CREATE TABLE tapestore.of_a_later_migration ()")
+	if err := owner.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	newDatabase := func(t conformance.T) emulators.Database {
+		db, err := host.NewDatabase(t.Context(), base.Name)
+		if err != nil {
+			t.Fatalf("create a database: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := db.Drop(context.Background()); err != nil {
+				t.Errorf("drop %s: %v", db.Name, err)
+			}
+		})
+		return db
+	}
+	asApp := func(db emulators.Database) string { return with(db.URL, "user="+app, "migrate=no") }
+
+	t.Run("schema", func(t *testing.T) {
+		conn := connect(t, with(newDatabase(t).URL, "user="+app))
+		exec(t, conn, "SELECT FROM tapestore.of_a_later_migration")
+		for _, statement := range []string{
+			"DROP TABLE tapestore.runs", "ALTER TABLE tapestore.runs ADD COLUMN x integer", "CREATE TABLE tapestore.mine ()",
+			"TRUNCATE tapestore.runs", "CREATE SCHEMA mine", "DROP FUNCTION tapestore.raise_epoch",
+		} {
+			var denied *pgconn.PgError
+			if _, err := conn.Exec(t.Context(), statement); !errors.As(err, &denied) || denied.Code != "42501" {
+				t.Errorf("%s: got %v, want insufficient_privilege", statement, err)
+			}
+		}
+	})
+	t.Run("epoch", func(t *testing.T) {
+		s := open(t, asApp(newDatabase(t)))
+		lease := hold(t, s, "run")
+		if epoch, err := s.RaiseEpoch(t.Context(), "test"); err != nil || epoch != 1 {
+			t.Fatalf("got epoch %d, %v", epoch, err)
+		}
+		if _, err := s.Commit(t.Context(), appending(lease, "zombie")); !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("got %v, want ErrFenced", err)
+		}
+	})
+	t.Run("another incarnation", func(t *testing.T) {
+		db := newDatabase(t)
+		exec(t, connect(t, db.URL), "UPDATE tapestore.store SET timeline = timeline + 1")
+		epochs, err := open(t, asApp(db), quiet).Epochs(t.Context())
+		if err != nil || len(epochs) != 1 {
+			t.Errorf("got epochs %+v, %v, want one", epochs, err)
+		}
+	})
+	h := conformance.Harness{New: func(t conformance.T) conformance.Instance {
+		db := newDatabase(t)
+		return conformance.Instance{
+			Open:  func(ctx context.Context) (runstore.RunStore, error) { return engines.OpenPostgres(ctx, asApp(db), nil) },
+			Stall: func(t conformance.T) func() { return engines.StallPostgres(t, db.URL, "") },
+		}
+	}}
+	var passed atomic.Int64
+	t.Run("conformance", func(t *testing.T) {
+		for _, c := range conformance.Cases() {
+			if !slices.Contains([]string{"I1", "I3", "I4", "I10"}, c.Guarantee) {
+				continue
+			}
+			t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
+				t.Parallel()
+				switch r := conformance.RunCase(t.Context(), h, c); r.Status {
+				case conformance.Failed:
+					t.Error(r.Reason)
+				case conformance.NotApplicable:
+					t.Skipf("not applicable: %s", r.Reason)
+				case conformance.Passed:
+					passed.Add(1)
+				}
+			})
+		}
+	})
+	if n := passed.Load(); n < 20 {
+		t.Errorf("only %d cases were run", n)
+	}
+}
