@@ -41,8 +41,22 @@ func migrations() []string {
 }
 
 // identify tells the schema version of a file without changing it: 0 for an empty
-// one.
+// one. It reads in a transaction of its own: another process that migrates may
+// commit at any moment, and one half of what was read would be from before that.
 func identify(ctx context.Context, c *conn, known int) (version int, err error) {
+	if err := c.script(ctx, "BEGIN"); err != nil {
+		return 0, err
+	}
+	defer func() {
+		if ended := c.script(context.WithoutCancel(ctx), "ROLLBACK"); err == nil {
+			err = ended
+		}
+	}()
+	return schemaVersion(ctx, c, known)
+}
+
+// schemaVersion is identify inside a transaction that the caller has begun.
+func schemaVersion(ctx context.Context, c *conn, known int) (version int, err error) {
 	read := func(query string) (n int64) {
 		row, queryErr := c.one(ctx, query)
 		if queryErr != nil {
@@ -99,7 +113,7 @@ func migrate(ctx context.Context, c *conn) error {
 }
 
 func takeSteps(ctx context.Context, c *conn, steps []string) error {
-	version, err := identify(ctx, c, len(steps))
+	version, err := schemaVersion(ctx, c, len(steps))
 	if err != nil {
 		return err
 	}
