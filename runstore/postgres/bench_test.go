@@ -309,3 +309,51 @@ func (w *waits) median() float64 {
 	}
 	return median(w.all)
 }
+
+// BenchmarkScan is a page of 100 entries of each index, with 1,000 and with a
+// million runs stored. One run of five is there to be driven, and half of
+// those are under a live lease.
+func BenchmarkScan(b *testing.B) {
+	r := newRig(b)
+	stored := 0
+	fill := func(upTo int) {
+		r.exec(b, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, status, grant_state,
+				purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+			SELECT 0, 1, 0, 0, clock_timestamp(), CASE WHEN i % 5 = 0 THEN clock_timestamp() END, clock_timestamp() + interval '1 hour', 0,
+				CASE WHEN i % 10 = 0 THEN 1 ELSE 2 END, false, false, int8send(i), 'g', 'bench', '', '', ''
+			FROM generate_series($1::bigint, $2::bigint - 1) i`, stored, upTo)
+		r.exec(b, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+			SELECT no, 1, 0, 0, created, created, 1, 'timer', 'x' FROM tapestore.runs WHERE token = 1 AND no > $1`, stored)
+		r.exec(b, `INSERT INTO tapestore.places (at, written, run, name, key)
+			SELECT created, created, no, 'timers', 'timer' FROM tapestore.runs WHERE no > $1`, stored)
+		r.exec(b, `VACUUM ANALYZE`)
+		stored = upTo
+	}
+	scan := func(index runstore.IndexName) func(int) error {
+		return func(int) error {
+			found, err := r.store.ScanIndex(b.Context(), runstore.IndexQuery{Index: index, Limit: 100})
+			if err == nil && len(found) < 100 {
+				err = fmt.Errorf("%d entries of %s", len(found), index)
+			}
+			return err
+		}
+	}
+	indexes := []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable, "timers"}
+	times := map[int]map[runstore.IndexName]float64{}
+	for _, n := range []int{1_000, 1_000_000} {
+		fill(n)
+		times[n] = map[runstore.IndexName]float64{}
+		for _, index := range indexes {
+			var all []float64
+			for range rounds {
+				all = append(all, 1e6/rate(b, 1, max(20, b.N/rounds), scan(index)))
+			}
+			times[n][index] = median(all)
+			b.ReportMetric(times[n][index], fmt.Sprintf("%s-at-%d-us", index, n))
+		}
+	}
+	for _, index := range indexes {
+		b.ReportMetric(times[1_000_000][index]/times[1_000][index], string(index)+"-ratio")
+	}
+	b.ReportMetric(0, "ns/op")
+}

@@ -77,9 +77,9 @@ const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token
 			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
 			FROM (
 				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
-				WHERE position > $1::bigint AND position < b.safe ORDER BY position LIMIT $2::bigint
+				WHERE position > $1::bigint AND position < b.safe ORDER BY position LIMIT {limit}
 			) e
-		) page ON before <= $3::bigint ORDER BY page.position`
+		) page ON before <= $2::bigint ORDER BY page.position`
 
 // ReadFeed implements runstore.RunStore. Events are there once every transaction
 // that was open when theirs began has ended; see [Store.FeedLag].
@@ -89,8 +89,8 @@ func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int
 		var known int64
 		var id []byte
 		events = nil
-		args := []any{int64(after), int64(limit), int64(runstore.MaxPageBytes)}
-		return q.each(selectFeed, args, append([]any{&known, &id}, e.targets()...), func() error {
+		args := []any{int64(after), int64(runstore.MaxPageBytes)}
+		return q.each(limited(selectFeed, limit), args, append([]any{&known, &id}, e.targets()...), func() error {
 			if int64(after) > known {
 				return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
 			}

@@ -21,9 +21,9 @@ const (
 		FROM (SELECT * FROM tapestore.places p
 			WHERE p.name = $1::bytea AND p.at <= coalesce($2::timestamptz, statement_timestamp())
 				AND (p.at, p.written, p.run, p.key) > ($3::timestamptz, $4::timestamptz, $5::bigint, $6::bytea)
-			ORDER BY p.at, p.written, p.run, p.key LIMIT $7::bigint) p
+			ORDER BY p.at, p.written, p.run, p.key LIMIT {limit}) p
 		JOIN tapestore.runs ON runs.no = p.run JOIN tapestore.records ON records.run = p.run AND records.key = p.key
-	) sized WHERE coalesce(before, 0) <= $8::bigint ORDER BY o1, o2, o3, o4`
+	) sized WHERE coalesce(before, 0) <= $7::bigint ORDER BY o1, o2, o3, o4`
 
 	scanRuns = `SELECT * FROM (
 		SELECT runs.created AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
@@ -31,8 +31,8 @@ const (
 		FROM (SELECT * FROM tapestore.runs
 			WHERE NOT purged AND created <= coalesce($1::timestamptz, statement_timestamp())
 				AND (created, no) > ($2::timestamptz, $3::bigint)
-			ORDER BY created, no LIMIT $4::bigint) runs` + withSummary + `
-	) sized WHERE coalesce(before, 0) <= $5::bigint ORDER BY o1, o3`
+			ORDER BY created, no LIMIT {limit}) runs` + withSummary + `
+	) sized WHERE coalesce(before, 0) <= $4::bigint ORDER BY o1, o3`
 
 	scanRunnable = `SELECT * FROM (
 		SELECT runs.runnable AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
@@ -41,8 +41,8 @@ const (
 			WHERE runnable IS NOT NULL AND NOT purged AND runnable <= coalesce($1::timestamptz, statement_timestamp())
 				AND (runnable, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint)
 				AND NOT (grant_state = 1 AND expires > coalesce($1::timestamptz, statement_timestamp()))
-			ORDER BY runnable, created, no LIMIT $5::bigint) runs` + withSummary + `
-	) sized WHERE coalesce(before, 0) <= $6::bigint ORDER BY o1, o2, o3`
+			ORDER BY runnable, created, no LIMIT {limit}) runs` + withSummary + `
+	) sized WHERE coalesce(before, 0) <= $5::bigint ORDER BY o1, o2, o3`
 )
 
 // backwards turns a scan around.
@@ -112,22 +112,22 @@ func scanOf(q runstore.IndexQuery, after cursor) (sql string, args []any) {
 	if !q.Until.IsZero() {
 		until = &q.Until
 	}
-	limit, size := int64(q.Limit), int64(runstore.MaxPageBytes)
+	size := int64(runstore.MaxPageBytes)
 	at, written := time.UnixMicro(after.At).UTC(), time.UnixMicro(after.Written).UTC()
 	name := q.Index
 	switch q.Index {
 	case runstore.IndexRuns:
-		args = []any{until, at, after.Run, limit, size}
+		args = []any{until, at, after.Run, size}
 	case runstore.IndexRunnable:
-		args = []any{until, at, written, after.Run, limit, size}
+		args = []any{until, at, written, after.Run, size}
 	default:
 		name = ""
-		args = []any{[]byte(q.Index), until, at, written, after.Run, data(after.Key), limit, size}
+		args = []any{[]byte(q.Index), until, at, written, after.Run, data(after.Key), size}
 	}
 	if q.Newest {
-		return scans[name][1], args
+		return limited(scans[name][1], q.Limit), args
 	}
-	return scans[name][0], args
+	return limited(scans[name][0], q.Limit), args
 }
 
 // cursor is a place in an index: the columns of its order.

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -96,6 +98,12 @@ func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run
 	return run, err
 }
 
+// limited writes the limit into a statement. As a parameter it would be unknown to
+// a plan that is made for all values, which then prepares for a tenth of the table.
+func limited(sql string, limit int) string {
+	return strings.Replace(sql, "{limit}", strconv.Itoa(limit), 1)
+}
+
 // A page ends where its size passes MaxPageBytes. The server finds the place: what
 // it has sent would have to be read to its end. The sum needs no data, only the
 // lengths.
@@ -105,8 +113,8 @@ const (
 			SELECT * FROM (
 				SELECT e.seq, CASE WHEN e.position < b.safe THEN e.position ELSE 0 END AS position, e.token, e.time, e.kind, e.owner, e.data,
 					sum(octet_length(e.data)) OVER (ORDER BY e.seq) - octet_length(e.data) AS before
-				FROM (SELECT * FROM tapestore.events WHERE run = runs.no AND seq >= $2::bigint ORDER BY seq LIMIT $3::bigint) e, ` + bound + ` b
-			) sized WHERE before <= $4::bigint
+				FROM (SELECT * FROM tapestore.events WHERE run = runs.no AND seq >= $2::bigint ORDER BY seq LIMIT {limit}) e, ` + bound + ` b
+			) sized WHERE before <= $3::bigint
 		) page ON true
 		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.seq`
 
@@ -115,8 +123,8 @@ const (
 			SELECT * FROM (
 				SELECT r.*, sum(octet_length(r.value)) OVER (ORDER BY r.key) - octet_length(r.value) AS before
 				FROM (SELECT * FROM tapestore.records WHERE run = runs.no AND key >= $2::bytea AND key > $3::bytea
-					AND ($4::bytea IS NULL OR key < $4::bytea) ORDER BY key LIMIT $5::bigint) r
-			) sized WHERE before <= $6::bigint
+					AND ($4::bytea IS NULL OR key < $4::bytea) ORDER BY key LIMIT {limit}) r
+			) sized WHERE before <= $5::bigint
 		) page ON true
 		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.key`
 
@@ -155,8 +163,8 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 func (q *query) journal(id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
 	var e nullEvent
 	found := false
-	args := []any{[]byte(id), int64(from), int64(limit), int64(runstore.MaxPageBytes)}
-	err = q.each(selectJournal, args, e.targets(), func() error {
+	args := []any{[]byte(id), int64(from), int64(runstore.MaxPageBytes)}
+	err = q.each(limited(selectJournal, limit), args, e.targets(), func() error {
 		found = true
 		if e.seq.Valid {
 			events = append(events, e.event())
@@ -177,8 +185,8 @@ func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore.
 		records = nil
 		sql, args := selectKeys, []any{[]byte(id), keyArgs(rq.Keys)}
 		if len(rq.Keys) == 0 {
-			sql, args = selectRecords, []any{
-				[]byte(id), data([]byte(rq.Prefix)), data([]byte(rq.After)), afterPrefix(rq.Prefix), int64(rq.Limit), int64(runstore.MaxPageBytes),
+			sql, args = limited(selectRecords, rq.Limit), []any{
+				[]byte(id), data([]byte(rq.Prefix)), data([]byte(rq.After)), afterPrefix(rq.Prefix), int64(runstore.MaxPageBytes),
 			}
 		}
 		err := q.each(sql, args, append([]any{&r.key}, r.targets()...), func() error {
