@@ -58,7 +58,9 @@ func configure(config *pgxpool.Config, s *Store) {
 }
 
 // settings protect the store from statements and transactions that hang, and keep
-// the plans of prepared statements: they are the same for every value.
+// the plans of prepared statements: they are the same for every value. A plan that
+// was made while the store was small or not analyzed would scan and sort what has
+// grown since, so none may.
 func (s *Store) settings() map[string]string {
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	return map[string]string{
@@ -68,6 +70,8 @@ func (s *Store) settings() map[string]string {
 		"idle_in_transaction_session_timeout": ms(s.opts.LockTimeout),
 		"default_transaction_isolation":       "read committed",
 		"plan_cache_mode":                     "force_generic_plan",
+		"enable_seqscan":                      "off",
+		"enable_bitmapscan":                   "off",
 		"jit":                                 "off",
 	}
 }
