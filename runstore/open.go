@@ -40,21 +40,21 @@ func ParseURL(s string) (URL, error) {
 // String returns the URL without its password and without the values of its
 // parameters.
 func (u URL) String() string {
-	s := u.Scheme + ":" + u.Address
-	if rest, ok := strings.CutPrefix(u.Address, "//"); ok {
-		authority, path, _ := strings.Cut(rest, "/")
-		if at := strings.LastIndex(authority, "@"); at >= 0 {
-			user, _, _ := strings.Cut(authority[:at], ":")
-			s = u.Scheme + "://" + user + ":***@" + authority[at+1:] + "/" + path
-		}
+	rest, ok := strings.CutPrefix(u.Address, "//")
+	if at := strings.LastIndex(rest, "@"); ok && at >= 0 { // the last: a password may hold any character, a slash too
+		user, _, _ := strings.Cut(rest[:at], ":")
+		return u.Scheme + "://" + user + ":***@" + rest[at+1:]
 	}
-	return s
+	return u.Scheme + ":" + u.Address
 }
 
 // Known refuses every parameter that is not among keys, and every one that is
 // given twice.
 func (u URL) Known(keys ...string) error {
 	for key, values := range u.Params {
+		if strings.Contains(key, "@") {
+			return invalid("store URL", "a question mark in a user or password is written %%3F")
+		}
 		if !slices.Contains(keys, key) {
 			if len(keys) == 0 {
 				return invalid("store URL", "unknown key %q; %s takes none", clip(key), u.Scheme)

@@ -55,6 +55,7 @@ func TestURLHidesSecrets(t *testing.T) {
 		"sqlite:./tape.db?synchronous=normal":    "sqlite:./tape.db",
 		"pg://user:s3cret@host:5432/db?x=s3cret": "pg://user:***@host:5432/db",
 		"pg://user:s3:c@ret@host/db":             "pg://user:***@host/db",
+		"pg://user:s3c/ret@host/db":              "pg://user:***@host/db",
 		"pg://host/db":                           "pg://host/db",
 		"pg://user@host/":                        "pg://user:***@host/",
 	} {

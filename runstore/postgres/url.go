@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -68,7 +69,12 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 			return nil, nil, err
 		}
 	}
-	config, err := pgxpool.ParseConfig("postgres:" + u.Address + "?" + rest.Encode())
+	address := "postgres:" + u.Address + "?" + rest.Encode()
+	if _, err := url.Parse(address); err != nil { // its words would repeat a piece of a password
+		return nil, nil, badOption("store URL", "write postgres://user:password@host:port/database?key=value, "+
+			"with special characters in the password percent-encoded")
+	}
+	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		return nil, nil, badOption("store URL", "%s: %s", u, withoutURL(err))
 	}
@@ -77,22 +83,11 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 
 // withoutURL takes the words of pgx's error that do not repeat the URL.
 func withoutURL(err error) string {
-	for {
-		inner, ok := err.(interface{ Unwrap() error })
-		if !ok || inner.Unwrap() == nil {
-			break
-		}
-		err = inner.Unwrap()
+	_, words, found := strings.Cut(err.Error(), "`: ")
+	if !found {
+		return "the driver cannot read it"
 	}
-	var parse *url.Error
-	if e, ok := err.(*url.Error); ok {
-		parse = e
-		return parse.Err.Error()
-	}
-	if _, repeats := err.(interface{ SafeToRetry() bool }); repeats {
-		return "it is no URL of a PostgreSQL server"
-	}
-	return "write postgres://user@host:port/database?key=value"
+	return words
 }
 
 func yesNo(key, v string, field *bool, sets string) error {
