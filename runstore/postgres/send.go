@@ -143,6 +143,13 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 			r.sent = time.Now()
 		}
 		answers, err := s.ask(ctx, all)
+		if err != nil && len(group) > 1 && fateOf(err) == failed && ctx.Err() == nil {
+			// One has spoilt it for all: its neighbours are not to suffer.
+			for _, r := range group {
+				s.sendGroup(ctx, []*request{r})
+			}
+			return
+		}
 		for i, u := range all {
 			u.share(answers, i, err)
 		}
