@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,3 +37,40 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	}
 	return nil
 }
+
+// Reads returns the statements that read what grows, by name, for pages of a limit.
+func Reads(limit int) map[string]string {
+	all := map[string]string{
+		"run": selectRun, "journal": selectJournal, "records": selectRecords, "keys": selectKeys, "feed": selectFeed, "lag": selectLag,
+		"last position": selectLastPosition,
+	}
+	for index, both := range scans {
+		if index == "" {
+			index = "queue"
+		}
+		all["index "+string(index)] = both[0]
+		all["index "+string(index)+", newest first"] = both[1]
+	}
+	for name, sql := range all {
+		all[name] = strings.ReplaceAll(sql, "{limit}", strconv.Itoa(limit))
+	}
+	return all
+}
+
+// Writes returns the statements of an append and of a heartbeat.
+func Writes() map[string]string {
+	return map[string]string{"append one": appendOne, "append many": appendMany, "renew": renew}
+}
+
+// ScanOf returns the statement of a scan and its arguments.
+func ScanOf(q runstore.IndexQuery) (sql string, args []any, err error) {
+	after, err := decodeCursor(q)
+	if err != nil {
+		return "", nil, err
+	}
+	sql, args = scanOf(q, after)
+	return sql, args, nil
+}
+
+// Settings returns the session settings of a handle's connections.
+func Settings(s *Store) map[string]string { return s.settings() }

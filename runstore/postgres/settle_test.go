@@ -198,36 +198,3 @@ func TestLostGrantTakenByAnother(t *testing.T) {
 		t.Errorf("a write under it: got %v, want ErrFenced by token 3 of the thief", err)
 	}
 }
-
-// A commit of several runs whose messages are lost is applied once, to all.
-func TestLostMessagesOfAMultiCommit(t *testing.T) {
-	t.Parallel()
-	for _, harm := range []harm{loseRequest, loseReply} {
-		for _, on := range []string{"begin", "lock_runs", "tapestore.write(", "commit"} {
-			t.Run(fmt.Sprintf("%s/%d", on, harm), func(t *testing.T) {
-				t.Parallel()
-				address := database(t)
-				w := &wire{}
-				s := open(t, with(address, "default_query_exec_mode=exec"), w.through)
-				a, b := hold(t, s, "a"), hold(t, s, "b")
-				withRecord := appending(b, "b1", "b2")
-				withRecord.Put("key", []byte("value"))
-				w.lose(harm, on)
-				done, err := s.CommitMulti(t.Context(), []runstore.Batch{appending(a, "a1"), withRecord})
-				if err != nil {
-					t.Fatal(err)
-				}
-				got := fmt.Sprint(done[0].FirstSeq, done[0].LastSeq, done[1].FirstSeq, done[1].LastSeq, done[1].Versions, done[0].Time.Equal(done[1].Time))
-				if want := "1 1 1 2 [1] true"; got != want {
-					t.Errorf("got %s, want %s", got, want)
-				}
-				if n := get[int](t, connect(t, address), `SELECT count(*) FROM tapestore.events`); n != 3 {
-					t.Errorf("%d events, want 3", n)
-				}
-				if w.harm != none {
-					t.Error("nothing was lost")
-				}
-			})
-		}
-	}
-}

@@ -1,0 +1,199 @@
+package postgres_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// plan is a node of a plan as EXPLAIN tells it.
+type plan struct {
+	Node     string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Hit      int     `json:"Shared Hit Blocks"`
+	Read     int     `json:"Shared Read Blocks"`
+	Rows     float64 `json:"Actual Rows"`
+	Plans    []plan
+}
+
+// each calls f for the plan and all below it.
+func (p plan) each(f func(p plan)) {
+	f(p)
+	for _, below := range p.Plans {
+		below.each(f)
+	}
+}
+
+func (p plan) has(node string) (yes bool) {
+	p.each(func(p plan) { yes = yes || p.Node == node })
+	return yes
+}
+
+// indexes returns the names of the indexes that are used, sorted.
+func (p plan) indexes() []string {
+	used := map[string]bool{}
+	p.each(func(p plan) {
+		if p.Index != "" {
+			used[p.Index] = true
+		}
+	})
+	return slices.Sorted(maps.Keys(used))
+}
+
+// explain returns the plan that a handle's session has for a statement once it is
+// prepared: the same for every value.
+func explain(t *testing.T, conn *pgx.Conn, options, sql string, args ...any) plan {
+	t.Helper()
+	if _, err := conn.PgConn().Exec(t.Context(), "PREPARE it AS "+sql).ReadAll(); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	defer exec(t, conn, "DEALLOCATE it")
+	if args == nil {
+		for n := 1; strings.Contains(sql, fmt.Sprintf("$%d", n)); n++ {
+			args = append(args, nil)
+		}
+	}
+	execute := "EXPLAIN (FORMAT JSON" + options + ") EXECUTE it"
+	if len(args) > 0 {
+		execute += "("
+		for i := range args {
+			execute += fmt.Sprintf("$%d,", i+1)
+		}
+		execute = strings.TrimSuffix(execute, ",") + ")"
+	}
+	var told []struct{ Plan plan }
+	text := get[string](t, conn, execute, args...)
+	if err := json.Unmarshal([]byte(text), &told); err != nil {
+		t.Fatal(err)
+	}
+	return told[0].Plan
+}
+
+// session connects as a handle does.
+func session(t *testing.T, address string, s *postgres.Store) *pgx.Conn {
+	t.Helper()
+	for name, value := range postgres.Settings(s) {
+		address = with(address, name+"="+url.PathEscape(value))
+	}
+	return connect(t, with(address, "default_query_exec_mode=simple_protocol"))
+}
+
+// fill stores n runs, each with two events, two records and two places of a queue,
+// after those that are there. One of ten is runnable.
+func fill(t *testing.T, conn *pgx.Conn, n int) {
+	t.Helper()
+	exec(t, conn, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, status, grant_state,
+			purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+		SELECT 2, 1, 0, 0, clock_timestamp(), CASE WHEN i % 10 = 0 THEN clock_timestamp() END, clock_timestamp() + interval '1 hour', 0,
+			CASE WHEN i % 20 = 0 THEN 1 ELSE 2 END, false, false, convert_to('run ' || i, 'UTF8'), 'g', 'test', '', '', ''
+		FROM generate_series(1 + (SELECT count(*) FROM tapestore.runs), $1::bigint + (SELECT count(*) FROM tapestore.runs)) i`, n)
+	exec(t, conn, `INSERT INTO tapestore.events (run, seq, position, token, time, kind, owner, data)
+		SELECT no, seq, (no * 2 + seq) << 14, 1, created, 'test', 'test', '0123456789' FROM tapestore.runs, generate_series(1, 2) seq ON CONFLICT DO NOTHING`)
+	exec(t, conn, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+		SELECT no, 1, 0, 0, created, created, 1, key, 'value' FROM tapestore.runs, unnest('{run,timer}'::bytea[]) key ON CONFLICT DO NOTHING`)
+	exec(t, conn, `INSERT INTO tapestore.places (at, written, run, name, key)
+		SELECT created, created, no, name, 'timer' FROM tapestore.runs, unnest('{queue,other}'::bytea[]) name ON CONFLICT DO NOTHING`)
+}
+
+// wantIndexes are the indexes that each read walks.
+var wantIndexes = map[string][]string{
+	"run":                          {"records_pkey", "runs_id_key"},
+	"journal":                      {"events_pkey", "runs_id_key"},
+	"records":                      {"records_pkey", "runs_id_key"},
+	"keys":                         {"records_pkey", "runs_id_key"},
+	"feed":                         {"events_position", "runs_pkey"},
+	"lag":                          {"events_position"},
+	"last position":                {"events_position"},
+	"index queue":                  {"places_pkey", "records_pkey", "runs_pkey"},
+	"index queue, newest first":    {"places_pkey", "records_pkey", "runs_pkey"},
+	"index runs":                   {"records_pkey", "runs_created"},
+	"index runs, newest first":     {"records_pkey", "runs_created"},
+	"index runnable":               {"records_pkey", "runs_runnable"},
+	"index runnable, newest first": {"records_pkey", "runs_runnable"},
+}
+
+// No read scans a table that grows, and none sorts more than its page: each costs
+// what it returns, however much is stored, and whether or not the server knows yet
+// how much that is.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := session(t, address, open(t, address))
+	check := func(when string, limit int) {
+		statements := postgres.Reads(limit)
+		maps.Copy(statements, postgres.Writes())
+		for name, sql := range statements {
+			p := explain(t, conn, "", sql)
+			p.each(func(p plan) {
+				if p.Node == "Seq Scan" && slices.Contains([]string{"runs", "events", "records", "places"}, p.Relation) {
+					t.Errorf("%s, %s: scans all %s", name, when, p.Relation)
+				}
+				// The keys of one read are few. Others sort behind their LIMIT.
+				if strings.Contains(p.Node, "Sort") && !p.has("Limit") && name != "keys" {
+					t.Errorf("%s, %s: sorts more than its page", name, when)
+				}
+				if strings.HasPrefix(p.Node, "Hash") {
+					t.Errorf("%s, %s: hashes a table", name, when)
+				}
+			})
+			if want, read := wantIndexes[name]; read && !slices.Equal(p.indexes(), want) {
+				t.Errorf("%s, %s: uses the indexes %v, want %v", name, when, p.indexes(), want)
+			}
+		}
+	}
+	for _, limit := range []int{20, runstore.MaxPage} {
+		check("right after creation", limit)
+	}
+	fill(t, conn, 20_000)
+	check("with 20,000 runs, not analyzed", 20)
+	exec(t, conn, "VACUUM ANALYZE")
+	for _, limit := range []int{1, 20, 100} {
+		check("with 20,000 runs", limit)
+	}
+}
+
+// A page of an index touches as many blocks of a store with 20,000 runs as of one
+// with 1,000.
+func TestScanCostsWhatItReturns(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := session(t, address, open(t, address))
+	cost := func() map[string]int {
+		exec(t, conn, "VACUUM ANALYZE")
+		blocks := map[string]int{}
+		for _, index := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable, "queue"} {
+			for _, newest := range []bool{false, true} {
+				sql, args, err := postgres.ScanOf(runstore.IndexQuery{Index: index, Newest: newest, Until: time.Now().Add(time.Hour), Limit: 20})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := explain(t, conn, ", ANALYZE, BUFFERS", sql, args...)
+				if index != runstore.IndexRunnable && p.Rows != 20 || p.Rows == 0 {
+					t.Errorf("%s: a page of %v entries", index, p.Rows)
+				}
+				blocks[fmt.Sprintf("%s, newest first: %v", index, newest)] = p.Hit + p.Read
+			}
+		}
+		return blocks
+	}
+	fill(t, conn, 1_000)
+	few := cost()
+	fill(t, conn, 19_000)
+	for what, blocks := range cost() {
+		t.Logf("%s: %d blocks, were %d", what, blocks, few[what])
+		if more := 20; blocks > 2*few[what]+more { // an index may have got a level higher
+			t.Errorf("%s: a page of 20 touches %d blocks with 20,000 runs, %d with 1,000", what, blocks, few[what])
+		}
+	}
+}
