@@ -1,0 +1,83 @@
+package postgres_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// Heartbeats, appends, and leases that come and go change no index: their updates
+// of a run's row are HOT, so neither the table nor its indexes grow with them.
+func TestUpdatesOfRunsAreHot(t *testing.T) {
+	t.Parallel()
+	const runs, rounds = 4, 500
+	for _, tc := range []struct {
+		name    string
+		updates int // that a round makes
+		do      func(s *postgres.Store, l runstore.Lease, round int) (runstore.Lease, error)
+	}{
+		{"heartbeats", 1, func(s *postgres.Store, l runstore.Lease, _ int) (runstore.Lease, error) {
+			return s.RenewLease(t.Context(), runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
+		}},
+		{"appends", 1, func(s *postgres.Store, l runstore.Lease, round int) (runstore.Lease, error) {
+			_, err := s.Commit(t.Context(), appending(l, fmt.Sprint(round)))
+			return l, err
+		}},
+		{"commits", 1, func(s *postgres.Store, l runstore.Lease, round int) (runstore.Lease, error) {
+			b := appending(l, fmt.Sprint(round))
+			b.Put("state", []byte(fmt.Sprint(round)))
+			status := runstore.Status(round)
+			b.Status = &status
+			_, err := s.Commit(t.Context(), b)
+			return l, err
+		}},
+		{"release and acquire", 2, func(s *postgres.Store, l runstore.Lease, _ int) (runstore.Lease, error) {
+			if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: l.Fence()}); err != nil {
+				return l, err
+			}
+			return s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			s := open(t, address)
+			var wg sync.WaitGroup
+			for i := range runs {
+				lease := hold(t, s, runstore.RunID(fmt.Sprint(i)))
+				wg.Go(func() {
+					for round := range rounds {
+						var err error
+						if lease, err = tc.do(s, lease, round); err != nil {
+							t.Errorf("round %d: %v", round, err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if err := s.Close(); err != nil { // its sessions hand in their figures when they end
+				t.Fatal(err)
+			}
+			conn := connect(t, address)
+			all := func() int {
+				return get[int](t, conn, `SELECT n_tup_upd::int FROM pg_stat_user_tables WHERE schemaname = 'tapestore' AND relname = 'runs'`)
+			}
+			want := runs * rounds * tc.updates
+			await(t, "the statistics", func() bool { return all() >= want })
+			hot := get[int](t, conn, `SELECT n_tup_hot_upd::int FROM pg_stat_user_tables WHERE schemaname = 'tapestore' AND relname = 'runs'`)
+			if updates := all(); float64(hot) < 0.99*float64(updates) {
+				t.Errorf("%d of %d updates were HOT, want 99%%", hot, updates)
+			} else {
+				t.Logf("%d of %d", hot, updates)
+			}
+			if blocks := get[int](t, conn, `SELECT (pg_relation_size('tapestore.runs') / 8192)::int`); blocks > 32 {
+				t.Errorf("%d runs take %d blocks after all that", runs, blocks)
+			}
+		})
+	}
+}
