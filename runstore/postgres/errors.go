@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
@@ -79,7 +81,7 @@ func fateOf(err error) fate {
 			code == "26000", code == "0A000", // a plan that went with its session, or with a migration
 			code == "23505" && server.ConstraintName == "events_position": // see feed.go
 			return again
-		case code[:2] == "08", code[:3] == "57P":
+		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"):
 			return lost
 		case server.SeverityUnlocalized == "FATAL" || server.SeverityUnlocalized == "PANIC":
 			return lost
@@ -103,12 +105,7 @@ func fateOf(err error) fate {
 // permanent errors of connecting: wrong credentials (28), no such database (3D),
 // a parameter that the server does not take (22, 42).
 func permanent(code string) bool {
-	switch code[:2] {
-	case "28", "3D", "22", "42":
-		return true
-	default:
-		return false
-	}
+	return slices.ContainsFunc([]string{"28", "3D", "22", "42"}, func(class string) bool { return strings.HasPrefix(code, class) })
 }
 
 // cause prefers the context's error where a statement was cancelled because of it.
