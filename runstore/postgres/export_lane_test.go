@@ -1,0 +1,62 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Fate returns what an error says about the statement that met it.
+func Fate(err error) string {
+	return map[fate]string{lost: "lost", failed: "failed", again: "again", closed: "closed"}[fateOf(err)]
+}
+
+// NotSent marks an error as one that came before anything was sent.
+func NotSent(err error) error { return notSent{err} }
+
+// Request is one write on its way.
+type Request = request
+
+// The orders of requests that share a round trip.
+const (
+	Extends = extends
+	Ends    = ends
+	Takes   = takes
+)
+
+// NewRequest makes a request that appends events.
+func NewRequest(ctx context.Context, id runstore.RunID, place order, events ...runstore.NewEvent) *Request {
+	r := &request{ctx: ctx, run: id, order: place, events: events}
+	for _, e := range events {
+		r.size += len(e.Data)
+	}
+	return r
+}
+
+// Events returns what a request appends.
+func (r *request) Events() []runstore.NewEvent { return r.events }
+
+// Place returns a request's place among those it shares a round trip with.
+func (r *request) Place() order { return r.order }
+
+// Lanes orders requests by run.
+type Lanes struct{ lanes }
+
+// NewLanes makes lanes that send groups by run.
+func NewLanes(run func(ctx context.Context, group []*Request)) *Lanes {
+	return &Lanes{lanes{all: map[runstore.RunID]*lane{}, run: run}}
+}
+
+// Send sends a request, alone or with its neighbours.
+func (l *Lanes) Send(r *Request) error { return l.send(r) }
+
+// Waiting returns how many requests of a run wait, and whether one is under way.
+func (l *Lanes) Waiting(id runstore.RunID) (n int, busy bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.all[id]
+	if at == nil {
+		return 0, false
+	}
+	return len(at.waiting), true
+}

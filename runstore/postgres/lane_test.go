@@ -1,0 +1,196 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// sender stands in for the server: each group that the lanes send waits for one
+// value in proceed.
+type sender struct {
+	lanes   *postgres.Lanes
+	sent    chan []*postgres.Request
+	ctx     chan context.Context
+	proceed chan struct{}
+	calls   sync.WaitGroup
+}
+
+func newSender() *sender {
+	s := &sender{sent: make(chan []*postgres.Request, 100), ctx: make(chan context.Context, 100), proceed: make(chan struct{}, 100)}
+	s.lanes = postgres.NewLanes(func(ctx context.Context, group []*postgres.Request) {
+		s.sent <- group
+		s.ctx <- ctx
+		<-s.proceed
+	})
+	return s
+}
+
+// send starts a request and waits until it is sent, or waits in its lane.
+func (s *sender) send(t *testing.T, r *postgres.Request) (answer chan error) {
+	t.Helper()
+	answer = make(chan error, 1)
+	before, busy := s.lanes.Waiting("run")
+	s.calls.Go(func() { answer <- s.lanes.Send(r) })
+	await(t, "the request is in its lane", func() bool {
+		n, now := s.lanes.Waiting("run")
+		return !busy && now || n > before
+	})
+	return answer
+}
+
+// end lets all go on.
+func (s *sender) end() {
+	close(s.proceed)
+	s.calls.Wait()
+}
+
+func event(data string) runstore.NewEvent { return runstore.NewEvent{Kind: "test", Data: []byte(data)} }
+
+// A request that waits is withdrawn when its context ends: it surely was not sent.
+func TestWaitingRequestIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	s := newSender()
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, event("first")))
+	ctx, cancel := context.WithCancel(t.Context())
+	withdrawn := s.send(t, postgres.NewRequest(ctx, "run", postgres.Extends, event("withdrawn")))
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, event("second")))
+	cancel()
+	if err := <-withdrawn; !errors.Is(err, context.Canceled) || postgres.Fate(err) != "again" {
+		t.Errorf("got %v with the fate %s, want a cancellation before it was sent", err, postgres.Fate(err))
+	}
+	s.end()
+	for want := range slices.Values([]string{"first", "second"}) {
+		group := <-s.sent
+		if len(group) != 1 || string(group[0].Events()[0].Data) != want {
+			t.Errorf("sent %v, want only %s", group, want)
+		}
+	}
+	if _, busy := s.lanes.Waiting("run"); busy {
+		t.Error("the lane is left behind")
+	}
+}
+
+// The end of one caller's context does not end the statement that it shares with
+// others. He is not kept, and does not know what becomes of it.
+func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
+	t.Parallel()
+	s := newSender()
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
+	ctxs, cancels, answers := make([]context.Context, 3), make([]context.CancelFunc, 3), make([]chan error, 3)
+	for i := range 3 {
+		ctxs[i], cancels[i] = context.WithCancel(t.Context())
+		answers[i] = s.send(t, postgres.NewRequest(ctxs[i], "run", postgres.Extends))
+	}
+	<-s.sent
+	<-s.ctx
+	s.proceed <- struct{}{}
+	if group := <-s.sent; len(group) != 3 {
+		t.Fatalf("a group of %d, want 3", len(group))
+	}
+	shared := <-s.ctx
+	for i := range 2 {
+		cancels[i]()
+		if err := <-answers[i]; !errors.Is(err, context.Canceled) || postgres.Fate(err) != "lost" {
+			t.Errorf("caller %d: got %v with the fate %s, want a cancellation of unknown outcome", i, err, postgres.Fate(err))
+		}
+		if shared.Err() != nil {
+			t.Fatal("the statement ended with a caller")
+		}
+	}
+	cancels[2]()
+	<-shared.Done() // nobody waits for it any more
+	s.end()
+}
+
+// Who gives comes before who takes, and otherwise the order is that of arrival.
+func TestOrderWithinAGroup(t *testing.T) {
+	t.Parallel()
+	s := newSender()
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
+	for i, place := range []int{2, 1, 0, 2, 0, 1} {
+		order := []func() *postgres.Request{
+			func() *postgres.Request {
+				return postgres.NewRequest(t.Context(), "run", postgres.Extends, event(fmt.Sprint("extends ", i)))
+			},
+			func() *postgres.Request {
+				return postgres.NewRequest(t.Context(), "run", postgres.Ends, event(fmt.Sprint("ends ", i)))
+			},
+			func() *postgres.Request {
+				return postgres.NewRequest(t.Context(), "run", postgres.Takes, event(fmt.Sprint("takes ", i)))
+			},
+		}
+		s.send(t, order[place]())
+	}
+	s.end()
+	<-s.sent
+	var got []string
+	for _, r := range <-s.sent {
+		got = append(got, string(r.Events()[0].Data))
+	}
+	if want := []string{"extends 2", "extends 4", "ends 1", "ends 5", "takes 0", "takes 3"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A group has bounds: of requests, of events, which share one transaction's
+// positions, and of bytes.
+func TestBoundsOfAGroup(t *testing.T) {
+	t.Parallel()
+	many := make([]runstore.NewEvent, runstore.MaxEvents)
+	big := event(string(make([]byte, 3<<20)))
+	for name, tc := range map[string]struct {
+		requests int
+		events   []runstore.NewEvent
+		want     []int
+	}{
+		"requests":        {300, nil, []int{128, 128, 44}},
+		"events":          {20, many, []int{16, 4}},
+		"bytes":           {3, []runstore.NewEvent{big}, []int{1, 1, 1}},
+		"one that is big": {1, []runstore.NewEvent{big, big}, []int{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSender()
+			s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
+			for range tc.requests {
+				s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, tc.events...))
+			}
+			s.end()
+			<-s.sent
+			close(s.sent)
+			var got []int
+			for group := range s.sent {
+				got = append(got, len(group))
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("got groups of %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
+// Requests of other runs do not wait, and what a caller does with its bytes after
+// it has left changes nothing that is sent.
+func TestLanesAreApart(t *testing.T) {
+	t.Parallel()
+	s := newSender()
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
+	s.calls.Go(func() { _ = s.lanes.Send(postgres.NewRequest(t.Context(), "other", postgres.Extends)) })
+	for range 2 {
+		<-s.sent // while none is answered
+	}
+	data := []byte("as given")
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, runstore.NewEvent{Data: data}))
+	copy(data, "reused!!")
+	s.end()
+	if got := string((<-s.sent)[0].Events()[0].Data); got != "as given" {
+		t.Errorf("sent %q, want what was given", got)
+	}
+}
