@@ -69,7 +69,8 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 			return nil, nil, err
 		}
 	}
-	address := "postgres:" + u.Address + "?" + rest.Encode()
+	// To pgx, as to libpq, a plus sign is itself and no space.
+	address := "postgres:" + u.Address + "?" + strings.ReplaceAll(rest.Encode(), "+", "%20")
 	if _, err := url.Parse(address); err != nil { // its words would repeat a piece of a password
 		return nil, nil, badOption("store URL", "write postgres://user:password@host:port/database?key=value, "+
 			"with special characters in the password percent-encoded")
