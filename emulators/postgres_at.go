@@ -1,0 +1,37 @@
+package emulators
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresAt uses a server that somebody else runs, as EMULATORS_POSTGRES_URL does:
+// address is postgres://user@host:port/database, with the keys of the driver only.
+// Its tier is TierService. Close drops the databases that NewDatabase and Template
+// made, for which the user needs CREATEDB, and leaves all else as it is.
+func PostgresAt(ctx context.Context, address string) (*PostgresServer, error) {
+	s, err := postgresService(ctx, address, &PostgresOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("emulators: postgres (%s): %w", TierService, err)
+	}
+	return s, nil
+}
+
+// KeepDatabase makes an empty database of that name, unless there is one, and
+// returns its URL. Close does not drop it: it is for data that people come back to,
+// see PostgresOptions.Dir.
+func (s *PostgresServer) KeepDatabase(ctx context.Context, name string) (url string, err error) {
+	err = s.admin(ctx, func(c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "CREATE DATABASE "+quote(name))
+		if code(err) == "42P04" { // duplicate_database
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("emulators: postgres: database %s: %w", name, err)
+	}
+	return s.databaseURL(name), nil
+}
