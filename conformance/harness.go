@@ -18,6 +18,12 @@ type Harness struct {
 	// kill or stop the server. Nil where no server stands between a handle and its
 	// store, or where it is not ours to kill.
 	NewServed func(t T) (Instance, Server)
+
+	// Tier tells where the engine comes from, in the words of
+	// runstore.Description, where the harness knows better than the store: a store
+	// cannot tell a private server that was started for the suite from one that
+	// others depend on. Empty leaves it to the store.
+	Tier string
 }
 
 // Server is the process that serves a store. Handles stay open throughout.

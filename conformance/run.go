@@ -176,6 +176,9 @@ func describe(ctx context.Context, h Harness, report *Report) {
 			report.Engine, report.Version, report.Tier = about.Engine, about.Version, about.Tier
 		}
 	})
+	if h.Tier != "" {
+		report.Tier = h.Tier
+	}
 }
 
 func capabilities(s runstore.RunStore) []string {

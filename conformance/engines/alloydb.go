@@ -18,7 +18,7 @@ import (
 // which hold a token and a way of dialling, so they open the same store as behind the
 // Auth Proxy: by the server's host.
 func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) conformance.Harness {
-	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
+	return conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
 		address := NewPostgresDatabase(t, server.Postgres())
 		o, err := AlloyDBOptions(server, address)
 		if err != nil {

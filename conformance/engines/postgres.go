@@ -2,7 +2,9 @@ package engines
 
 import (
 	"context"
+	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,8 +22,8 @@ import (
 // Postgres makes a database for each case on a server that is running. params are
 // keys and values as in a store's URL, which every handle is opened with.
 func Postgres(server *emulators.PostgresServer, params url.Values) conformance.Harness {
-	h := conformance.Harness{New: func(t conformance.T) conformance.Instance {
-		return postgresInstance(NewPostgresDatabase(t, server), params)
+	h := conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
+		return place{"postgres", NewPostgresDatabase(t, server), params}.instance()
 	}}
 	if server.Engine().Tier == emulators.TierLocal { // others are not ours to kill
 		h.NewServed = func(t conformance.T) (conformance.Instance, conformance.Server) {
@@ -38,7 +40,7 @@ func Postgres(server *emulators.PostgresServer, params url.Values) conformance.H
 			if err != nil {
 				t.Fatalf("create a database: %v", err)
 			}
-			return postgresInstance(db.URL, params), own
+			return place{"postgres", db.URL, params}.instance(), own
 		}
 	}
 	return h
@@ -72,26 +74,43 @@ func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) stri
 	return db.URL
 }
 
-func postgresInstance(address string, params url.Values) conformance.Instance {
-	open := func(ctx context.Context) (runstore.RunStore, error) { return OpenPostgres(ctx, address, params) }
+// place is where a store is: a database, what its handles are opened with, and the
+// scheme of the adapter that opens them.
+type place struct {
+	scheme, address string
+	params          url.Values
+}
+
+// url is the store's URL, in the database at an address.
+func (p place) url(address string) string {
+	_, rest, _ := strings.Cut(address, ":")
+	return withParams(p.scheme+":"+rest, p.params)
+}
+
+func (p place) instance() conformance.Instance {
+	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(p.address)) }
 	return conformance.Instance{
 		Open: open,
 		// The adapter never reads the clock of its process.
 		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-		Stall:      func(t conformance.T) func() { return StallPostgres(t, address, params.Get("schema")) },
-		URL:        withParams(address, params),
-		Link:       func(t conformance.T) conformance.Link { return linkTo(t, address, params) },
+		Stall:      func(t conformance.T) func() { return StallPostgres(t, p.address, p.params.Get("schema")) },
+		URL:        p.url(p.address),
+		Link:       p.link,
 	}
 }
 
-// linkTo puts a network that can be harmed in front of a server.
-func linkTo(t conformance.T, address string, params url.Values) conformance.Link {
+// link puts a network that can be harmed in front of a server.
+func (p place) link(t conformance.T) conformance.Link {
 	t.Helper()
-	u, err := url.Parse(address)
+	u, err := url.Parse(p.address)
 	if err != nil {
 		t.Fatalf("the database's URL: %v", err)
 	}
-	network, err := link.New(t.Context(), u.Host)
+	config, err := pgx.ParseConfig(p.address)
+	if err != nil {
+		t.Fatalf("the database's URL: %v", err)
+	}
+	network, err := link.New(t.Context(), net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))))
 	if err != nil {
 		t.Fatalf("a network to harm: %v", err)
 	}
@@ -100,9 +119,13 @@ func linkTo(t conformance.T, address string, params url.Values) conformance.Link
 			t.Errorf("end the network: %v", err)
 		}
 	})
-	u.Host = network.Address()
+	query := u.Query()
+	query.Del("host")
+	query.Del("port")
+	query.Set("sslmode", "disable") // asking for TLS would be a request of its own
+	u.Host, u.RawQuery = network.Address(), query.Encode()
 	return conformance.Link{
-		Open: func(ctx context.Context) (runstore.RunStore, error) { return OpenPostgres(ctx, u.String(), params) },
+		Open: func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(u.String())) },
 		Harm: network,
 	}
 }

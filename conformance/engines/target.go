@@ -1,0 +1,161 @@
+package engines
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/alloydb"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// Target is a server that somebody else runs, and how the cases have stores on it.
+type Target struct {
+	Harness conformance.Harness
+
+	server *emulators.PostgresServer
+	scheme string
+	each   string // what a case gets
+}
+
+// String is "postgres 15.18 (service), a database for each case".
+func (t *Target) String() string {
+	e := t.server.Engine()
+	e.Name = t.scheme
+	return fmt.Sprintf("%s, a %s for each case", e, t.each)
+}
+
+// Close removes what the cases left.
+func (t *Target) Close() error { return t.server.Close() }
+
+// reachBound is for the first answer of the server, where the URL says nothing.
+const reachBound = 10 * time.Second
+
+// At finds out how the cases can have stores on the server of a store's URL, of
+// scheme postgres, or alloydb with a host. A user who may create databases has one
+// for each case, another has a schema in the URL's own database, and one who may do
+// neither is refused. The store at the URL itself is not touched.
+func At(ctx context.Context, u runstore.URL) (*Target, error) {
+	if err := checkTarget(u); err != nil {
+		return nil, err
+	}
+	address, params := divide(u)
+	ctx, cancel := context.WithTimeout(ctx, reachBound)
+	defer cancel()
+	server, err := emulators.PostgresAt(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	about, err := lookAround(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	t := &Target{server: server, scheme: cmp.Or(map[string]string{"postgresql": "postgres"}[u.Scheme], u.Scheme)}
+	var where func(t conformance.T) place
+	switch {
+	case about.databases:
+		t.each, where = "database", func(tt conformance.T) place { return place{t.scheme, NewPostgresDatabase(tt, server), params} }
+	case about.schemas:
+		t.each, where = "schema", func(tt conformance.T) place { return place{t.scheme, address, newSchema(tt, address, params)} }
+	default:
+		return nil, fmt.Errorf("%s may create neither databases nor schemas in %s, and each case needs one of its own", about.user, about.database)
+	}
+	t.Harness = conformance.Harness{Tier: server.Engine().Tier, New: func(tt conformance.T) conformance.Instance {
+		i := where(tt).instance()
+		if !about.plainTCP {
+			i.Link = nil // the network that is harmed tells answers apart, and cannot in TLS
+		}
+		return i
+	}}
+	return t, nil
+}
+
+func checkTarget(u runstore.URL) error {
+	if u.Scheme != "alloydb" {
+		_, _, err := postgres.ParseURL(u)
+		return err
+	}
+	o, err := alloydb.ParseURL(u)
+	if err == nil && o.Instance != "" {
+		err = errors.New("an instance is reached through its connector, which cannot say on which server the cases could have databases; " +
+			"give a host instead, alloydb://user@host:port/database: the instance's address or that of the Auth Proxy")
+	}
+	return err
+}
+
+// storeKeys are the keys of a URL that are the adapters', not the driver's; those of
+// its pool besides.
+var storeKeys = []string{
+	"auth", "instance", "ip", "lock_timeout", "migrate", "patience", "pooled", "read_pool", "refresh", "schema", "statement_timeout",
+}
+
+// divide takes a URL apart into the address of the database and what handles are
+// opened with. Stores of the cases are new, so they are always migrated.
+func divide(u runstore.URL) (address string, params url.Values) {
+	driver, params := url.Values{}, url.Values{"pool_max_conns": {"4"}}
+	for key, values := range u.Params {
+		if slices.Contains(storeKeys, key) || strings.HasPrefix(key, "pool_") {
+			params[key] = values
+		} else {
+			driver[key] = values
+		}
+	}
+	delete(params, "migrate")
+	return withParams("postgres:"+u.Address, driver), params
+}
+
+// surroundings are what a user finds on a server.
+type surroundings struct {
+	user, database     string
+	databases, schemas bool // which of them the user may create
+	plainTCP           bool
+}
+
+func lookAround(ctx context.Context, address string) (s surroundings, err error) {
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, conn.Close(ctx)) }()
+	var tls bool
+	err = conn.QueryRow(ctx, `SELECT current_user::text, current_database()::text, rolcreatedb OR rolsuper,
+		has_database_privilege(current_database(), 'CREATE'), inet_server_addr() IS NOT NULL,
+		coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)
+		FROM pg_roles WHERE rolname = current_user`).Scan(&s.user, &s.database, &s.databases, &s.schemas, &s.plainTCP, &tls)
+	s.plainTCP = s.plainTCP && !tls
+	return s, err
+}
+
+// newSchema names a schema of the case's own, and returns what to open it with. The
+// first handle makes it.
+func newSchema(t conformance.T, address string, params url.Values) url.Values {
+	t.Helper()
+	name := "tapestore_case_" + strings.ToLower(rand.Text()[:16])
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, address)
+		if err == nil {
+			_, err = conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+name+" CASCADE")
+			err = errors.Join(err, conn.Close(ctx))
+		}
+		if err != nil {
+			t.Errorf("drop schema %s: %v", name, err)
+		}
+	})
+	own := maps.Clone(params)
+	own.Set("schema", name)
+	return own
+}

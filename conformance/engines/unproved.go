@@ -1,0 +1,27 @@
+package engines
+
+import "github.com/tapestore/tapestore/emulators"
+
+// unproved is what the suite cannot show on an engine that was started for it.
+var unproved = map[string]string{
+	"sqlite": "Processes are killed, machines are not. That a commit survives the loss of power is the disk's and the file system's " +
+		"word, and file systems over a network (NFS, SMB) are not supported by SQLite's write-ahead log.",
+	"postgres": "The private server keeps its data without waiting for the disk, so a killed server is proved and the loss of power is not. " +
+		"There is one server: what a failover to a standby loses, when replication is asynchronous, and how long it takes show only on " +
+		"your own. Nor is there a login, TLS, a pooler such as PgBouncer, or your settings, roles and extensions: run " +
+		"`tapestore conformance --store postgres://…` against a server like your own for these. Its speed says nothing about yours.",
+	"alloydb": "The connector is the real one; what it connects to is a stand-in before plain PostgreSQL. AlloyDB's own storage, planner, " +
+		"columnar engine, parameters and limits were not there. Any token logs in as any role: IAM policies, principals and " +
+		"certificate rules are the service's. The read pool is the primary under another name, so nothing was stale. Failover, " +
+		"maintenance, the network paths (private, public, PSC), managed connection pooling and quotas need a cluster, and so does speed.",
+}
+
+// Unproved tells what a run of the suite cannot prove on an engine of that tier, or
+// "". Where the server is a user's own there is no such list: it depends on the
+// server.
+func Unproved(engine, tier string) string {
+	if tier == emulators.TierService {
+		return ""
+	}
+	return unproved[engine]
+}
