@@ -33,6 +33,12 @@ func newInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
 		Short: "Look into a store without changing it",
+		Long: `Look into a store. Nothing is created or migrated, and no lease is touched.
+
+On PostgreSQL and AlloyDB one thing can happen all the same, as with every program
+that connects: if the server was promoted or restored since the store was last
+open, the first connection raises the epoch, which ends all leases. A server that
+cannot be reached is given up after 5 seconds, or what patience=… in the URL says.`,
 		Example: `  tapestore inspect runs --store sqlite:./tape.db
   tapestore inspect run RUN_ID --store sqlite:./tape.db
   tapestore inspect journal RUN_ID --store sqlite:./tape.db --format json
@@ -84,16 +90,28 @@ func (in *inspection) command(use, short string, args cobra.PositionalArgs, show
 	}
 }
 
-// readOnly asks the engine to create, migrate and set nothing.
-func readOnly(url string) string {
-	switch {
-	case strings.HasPrefix(url, "memory:") || url == "sqlite::memory:":
-		return url // of its own: there is nothing to protect
-	case strings.Contains(url, "?"):
-		return url + "&readonly=yes"
-	default:
-		return url + "?readonly=yes"
+// readOnly asks the engine to create, migrate and set nothing. What is no URL is left
+// for runstore.Open to refuse.
+func readOnly(address string) string {
+	u, err := runstore.ParseURL(address)
+	if err != nil {
+		return address
 	}
+	switch u.Scheme {
+	case "sqlite":
+		if u.Address == ":memory:" {
+			return address // of its own: there is nothing to protect
+		}
+		u.Params.Set("readonly", "yes")
+	case "postgres", "postgresql", "alloydb":
+		u.Params.Set("migrate", "no")
+		if !u.Params.Has("patience") {
+			u.Params.Set("patience", "5s") // somebody sits and waits
+		}
+	default:
+		return address
+	}
+	return u.Scheme + ":" + u.Address + "?" + u.Params.Encode()
 }
 
 // show prints rows as a table with a header, or as a JSON array of objects with

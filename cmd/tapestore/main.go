@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,9 +20,21 @@ func main() {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newConformanceCommand(), newInspectCommand())
+	root.AddCommand(newServeCommand(), newConformanceCommand(), newInspectCommand(), newEmulatorsCommand())
 	if err := root.ExecuteContext(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "tapestore:", err)
+		fmt.Fprintln(os.Stderr, "tapestore:", oneLine(err))
 		os.Exit(1)
 	}
+}
+
+// oneLine is an error's text without the line breaks of those that tell of several,
+// and without what they tell twice.
+func oneLine(err error) string {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
 }

@@ -41,8 +41,10 @@ func newServeCommand() *cobra.Command {
 finish the calls in flight. A second signal ends it at once.
 
 A flag wins over its environment variable. Store URLs: memory, sqlite:FILE (or a
-bare path), sqlite::memory:, and the schemes of the other engines.`,
+bare path), sqlite::memory:, postgres://… and alloydb://…. A server that cannot be
+reached is waited for: 30 seconds, or what patience=… in the URL says.`,
 		Example: `  tapestore serve --store sqlite:./tape.db
+  tapestore serve --store 'postgres://tape@db.internal/tape?patience=5s'
   tapestore serve --listen 127.0.0.1:7878 --store memory --fence required`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -115,8 +117,12 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) (err error) {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	defer func() { _ = lis.Close() }() // closed already, once it has been served
+	defer func() { _ = lis.Close() }()       // closed already, once it has been served
+	shown, _ := runstore.ParseURL(cfg.store) // without secrets
+	// An engine behind a network may be on its way up too, and is waited for.
+	waiting := time.AfterFunc(3*time.Second, func() { log.Warn("the store does not answer yet", "store", shown.String()) })
 	store, err := runstore.Open(ctx, cfg.store)
+	waiting.Stop()
 	if err != nil {
 		return err
 	}
@@ -126,7 +132,6 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) (err error) {
 	}
 	server := tapeserver.New(store, &tapeserver.Options{Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Logger: log})
 	serveProbes(ctx, server, cfg.probes, log)
-	shown, _ := runstore.ParseURL(cfg.store) // without secrets
 	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String())
 	err = server.Serve(ctx, lis)
 	log.Info("stopped")

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -31,7 +33,12 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := errors.Join(emulators.CloseShared(), removeBuilt()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 func TestStoreURL(t *testing.T) {
@@ -207,7 +214,13 @@ func TestSignalsDrain(t *testing.T) {
 
 func TestAFileStoreSurvivesAKill(t *testing.T) { // 85
 	t.Parallel()
-	store := "sqlite:" + filepath.Join(t.TempDir(), "tape.db")
+	survivesAKill(t, "sqlite:"+filepath.Join(t.TempDir(), "tape.db"))
+}
+
+// survivesAKill checks that a second server goes on where a killed one stopped, and
+// returns the run that it did that with.
+func survivesAKill(t *testing.T, store string) (run string) {
+	t.Helper()
 	p := start(t, "--store", store, "--healthz-listen", "")
 	c := p.client(t)
 	begun, err := c.BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a", LeaseOwner: "o", LeaseTtlMs: 60000})
@@ -273,6 +286,7 @@ func TestAFileStoreSurvivesAKill(t *testing.T) { // 85
 	if err != nil || done.GetStatus() != tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED {
 		t.Errorf("CompleteEffect under the old grant = %v, %v, want CONFIRMED", done, err)
 	}
+	return id
 }
 
 func TestServeRefusesBadInputInOneLine(t *testing.T) {
@@ -290,6 +304,8 @@ func TestServeRefusesBadInputInOneLine(t *testing.T) {
 		{"--store spanner-ish://p/i", `unknown scheme "spanner-ish"`},
 		{"--store memory:?colour=red", `unknown key "colour"`},
 		{"--store tape.db --listen " + taken.Addr().String(), "--listen"},
+		{"--store postgres://127.0.0.1:1/x?patience=10ms", "connection refused"},
+		{"--store postgres://h/x?colour=red", `unknown key "colour"`},
 		{"--fence sometimes", "--fence"},
 		{"--no-such-flag", "--no-such-flag"},
 		{"extra", "extra"},

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore/alloydb"
+	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// starters start an engine for the suite, by its name.
+var starters = map[string]func(ctx context.Context) (subject, error){
+	"memory": func(ctx context.Context) (subject, error) {
+		d, err := memory.New(nil).Open().Describe(ctx)
+		return subject{engines.Memory(), describe(d), nothing}, err
+	},
+	"sqlite": func(ctx context.Context) (subject, error) {
+		return sqliteIn(ctx, "", "tapestore-conformance-", &sqlite.Options{})
+	},
+	"postgres": func(ctx context.Context) (subject, error) {
+		server, err := emulators.Postgres(ctx, nil)
+		if err != nil {
+			return subject{}, err
+		}
+		return subject{engines.Postgres(server, nil), server.Engine().String(), server.Close}, nil
+	},
+	"alloydb": func(ctx context.Context) (subject, error) {
+		server, err := emulators.AlloyDB(ctx, nil)
+		if err != nil {
+			return subject{}, err
+		}
+		// With all that AlloyDB adds: logins by IAM, a read pool beside the primary.
+		harness := engines.AlloyDB(server, func(o *alloydb.Options) {
+			o.IAM, o.Password, o.ReadPool, o.MaxConns = true, "", server.ReadPool(), 4
+		})
+		return subject{harness, server.Engine().String(), server.Close}, nil
+	},
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+func TestDoctorCommand(t *testing.T) {
+	t.Parallel()
+	out, errs, status := run(t, "emulators", "doctor")
+	if status != 0 || errs != "" {
+		t.Errorf("got status %d: %s", status, errs)
+	}
+	lines := strings.Split(out, "\n")
+	if !strings.HasPrefix(lines[0], "ENGINE ") {
+		t.Errorf("got the header %q", lines[0])
+	}
+	findings := emulators.Doctor(t.Context())
+	for i, f := range findings {
+		found := f.Version
+		if !f.Found {
+			found = "no"
+		}
+		line := regexp.MustCompile("^" + f.Engine + " +" + f.Tier + " +" + regexp.QuoteMeta(found) + " +")
+		if len(lines) < i+2 || !line.MatchString(lines[i+1]) || !f.Found && !strings.Contains(lines[i+1], f.Install) {
+			t.Errorf("line %d is not that of %s:\n%s", i+1, f, out)
+		}
+	}
+}
+
+// startUp runs emulators up until it is ready, and returns the URLs that it told,
+// and how to stop it.
+func startUp(t *testing.T, env []string, args ...string) (urls []string, stop func(os.Signal)) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, append([]string{"emulators", "up"}, args...)...)
+	cmd.Env, cmd.Stderr = append(append(os.Environ(), "TAPESTORE_TEST_RUN=1"), env...), os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	bound := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	stopped := false
+	t.Cleanup(func() {
+		bound.Stop()
+		if !stopped {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	address := regexp.MustCompile(`^  ((?:postgres|alloydb)://postgres@127\.0\.0\.1:\d+/\w+)$`)
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if m := address.FindStringSubmatch(lines.Text()); m != nil {
+			urls = append(urls, m[1])
+		}
+		if strings.HasPrefix(lines.Text(), "Ctrl-C") {
+			return urls, func(sig os.Signal) {
+				t.Helper()
+				stopped = true
+				if err := cmd.Process.Signal(sig); err != nil {
+					t.Fatal(err)
+				}
+				if err := cmd.Wait(); err != nil {
+					t.Errorf("stopped by %v: %v, want exit status 0", sig, err)
+				}
+			}
+		}
+	}
+	t.Fatal("it ended before it was ready")
+	return nil, nil
+}
+
+// requireLocal ends a test that could not start a server, or must not.
+func requireLocal(t *testing.T) {
+	t.Helper()
+	if e := sharedServer(t).Engine(); e.Tier == emulators.TierService {
+		t.Skipf("not applicable: up starts no server while the environment names one, %s", e)
+	}
+}
+
+func TestUpStartsEngines(t *testing.T) {
+	t.Parallel()
+	requireLocal(t)
+	urls, stop := startUp(t, ownTemp(t), "all")
+	if len(urls) != 2 || !strings.HasPrefix(urls[0], "postgres://") || !strings.HasPrefix(urls[1], "alloydb://") {
+		t.Fatalf("got the URLs %v, want one of postgres and one of alloydb", urls)
+	}
+	for _, url := range urls {
+		store, err := runstore.Open(t.Context(), url)
+		if err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"}); err != nil { // in each it is the first
+			t.Errorf("%s: %v", url, err)
+		}
+		if err := store.Close(); err != nil {
+			t.Errorf("%s: close: %v", url, err)
+		}
+	}
+	stop(syscall.SIGINT)
+	if _, errs, status := run(t, "inspect", "runs", "--store", urls[0]+"?patience=10ms"); status == 0 || !strings.Contains(errs, "refused") {
+		t.Errorf("after the end: status %d, %s; want a connection refused", status, errs)
+	}
+}
+
+func TestUpKeepsItsDirectory(t *testing.T) {
+	t.Parallel()
+	requireLocal(t)
+	dir, err := os.MkdirTemp("", "tapestore-up-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // for the server's user
+		t.Fatal(err)
+	}
+	for round := range 2 {
+		urls, stop := startUp(t, nil, "postgres", "--dir", dir)
+		if len(urls) != 1 {
+			t.Fatalf("got the URLs %v, want one", urls)
+		}
+		store, err := runstore.Open(t.Context(), urls[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round == 0 {
+			_, err = store.CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"})
+		} else {
+			_, err = store.GetRun(t.Context(), "run-1")
+		}
+		if err != nil {
+			t.Errorf("start %d: %v", round+1, err)
+		}
+		if err := store.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		stop(syscall.SIGTERM)
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/emulators"
+)
+
+// fewCases are some that are quick, and one that kills processes.
+const fewCases = "^(I12/ttl-is-bounded|I3/stale-token|I4/a-killed-process-leaves-whole-batches-only)"
+
+// ownTemp makes an empty temporary directory that also a server's user can reach,
+// and returns the variable that names it. At the end nothing may be left in it.
+func ownTemp(t *testing.T) (env []string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tapestore-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return []string{"TMPDIR=" + dir}
+}
+
+// sharedServer returns the server that the tests of this package share.
+func sharedServer(t *testing.T) *emulators.PostgresServer {
+	t.Helper()
+	s, err := emulators.Shared(context.Background())
+	emulators.Require(t, err)
+	return s
+}
+
+// The command starts each engine, says what it is, runs the suite on it and ends it.
+func TestConformanceStartsEngines(t *testing.T) {
+	t.Parallel()
+	for engine, c := range map[string]struct {
+		stderr, tier string
+		needsServer  bool
+	}{
+		"memory":   {stderr: `^memory reference \(embedded\)\n$`, tier: "embedded"},
+		"sqlite":   {stderr: `^sqlite 3\.\S+ \(embedded\)\n$`, tier: "embedded"},
+		"postgres": {stderr: `^postgres \d\S* \((local|service|container)\)\n$`, needsServer: true},
+		"alloydb":  {stderr: `^alloydb connector \S+ over postgres \d\S* \(emulator\)\n$`, tier: "emulator", needsServer: true},
+	} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			if c.needsServer {
+				shared := sharedServer(t) // only to skip where there is none
+				if c.tier == "" {
+					c.tier = shared.Engine().Tier
+				}
+			}
+			out, errs, status := runCommandWith(t, ownTemp(t), builtCommand(t), "conformance", "--engine", engine, "--run", fewCases)
+			if status != 0 || !regexp.MustCompile(c.stderr).MatchString(errs) {
+				t.Errorf("got status %d and %q, want 0 and %s", status, errs, c.stderr)
+			}
+			wants := []string{engine + " ", "(" + c.tier + "), capabilities: MultiCommitter, ", "ttl-is-bounded", ", 0 failed, "}
+			if engine != "memory" {
+				wants = append(wants, "passed         a-killed-process-leaves-whole-batches-only", ", 0 not applicable")
+				if c.tier != emulators.TierService {
+					wants = append(wants, "What a local run cannot prove\n  ")
+				}
+			}
+			for _, want := range wants {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+// A user's server is used as the user's role allows, and has afterwards what it had
+// before.
+func TestConformanceOnAServer(t *testing.T) {
+	t.Parallel()
+	server := sharedServer(t)
+	if server.Engine().Tier != emulators.TierLocal {
+		t.Skipf("not applicable: roles are made only on a private server, and this is a %s", server.Engine().Tier)
+	}
+	for role, c := range map[string]struct{ may, url, says string }{
+		"maker":    {may: "CREATEDB", says: ` \(service\), a database for each case`},
+		"tenant":   {says: ` \(service\), a schema for each case`},
+		"proxied":  {url: "alloydb", may: "CREATEDB", says: `^alloydb .* \(service\), a database for each case`},
+		"occupant": {url: "alloydb", says: `^alloydb .* \(service\), a schema for each case`},
+	} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			db, err := server.NewDatabase(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			role := db.Name + "_" + role
+			query(t, db.URL, fmt.Sprintf("CREATE ROLE %s LOGIN %s; ALTER DATABASE %s OWNER TO %[1]s", role, c.may, db.Name))
+			t.Cleanup(func() {
+				if err := db.Drop(context.Background()); err != nil {
+					t.Error(err)
+				}
+				query(t, server.URL(), "DROP ROLE "+role)
+			})
+			u, err := url.Parse(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User, u.RawQuery = url.User(role), "patience=20s&migrate=no" // no word on TLS, as people write it
+			if c.url != "" {
+				u.Scheme = c.url
+			}
+			out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", u.String(), "--run", fewCases+"|^I8/a-(lost-reply|killed-server)")
+			if status != 0 || strings.Count(errs, "\n") != 1 || !regexp.MustCompile(c.says).MatchString(errs) {
+				t.Errorf("got status %d and %q, want 0 and one line like %s", status, errs, c.says)
+			}
+			for _, want := range []string{
+				"(service), capabilities", "passed         a-killed-process-leaves", "passed         a-lost-reply-is-resolved",
+				"not applicable a-killed-server-keeps", ", 0 failed, 1 not applicable",
+			} {
+				if !strings.Contains(out, want) {
+					t.Errorf("no %q in\n%s", want, out)
+				}
+			}
+			if strings.Contains(out, "cannot prove") {
+				t.Errorf("a list of what a private server lacks, on a user's own:\n%s", out)
+			}
+			if left := query(t, db.URL, "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tapestore%'"); len(left) > 0 {
+				t.Errorf("schemas left: %v", left)
+			}
+			if left := query(t, db.URL, "SELECT datname FROM pg_database WHERE pg_get_userbyid(datdba) = '"+role+"'"); !slices.Equal(left, []string{db.Name}) {
+				t.Errorf("the role has the databases %v, want only its own", left)
+			}
+		})
+	}
+}
+
+// A role that may make nothing is told so before any case.
+func TestConformanceWithoutRights(t *testing.T) {
+	t.Parallel()
+	server := sharedServer(t)
+	if server.Engine().Tier != emulators.TierLocal {
+		t.Skipf("not applicable: roles are made only on a private server, and this is a %s", server.Engine().Tier)
+	}
+	query(t, server.URL(), "CREATE ROLE tapestore_guest LOGIN")
+	t.Cleanup(func() { query(t, server.URL(), "DROP ROLE tapestore_guest") })
+	out, errs, status := run(t, "conformance", "--store", strings.Replace(server.URL(), "postgres@", "tapestore_guest@", 1))
+	const says = "tapestore_guest may create neither databases nor schemas"
+	if status != 1 || out != "" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, says) {
+		t.Errorf("got status %d, %q and %q, want one line that says %q", status, out, errs, says)
+	}
+}
+
+// query runs statements and returns the texts of the last one's rows.
+func query(t *testing.T, address, statements string) (rows []string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context()) // at the end of a test too
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	results, err := conn.PgConn().Exec(ctx, statements).ReadAll()
+	if err != nil {
+		t.Fatalf("%s: %v", statements, err)
+	}
+	for _, row := range results[len(results)-1].Rows {
+		rows = append(rows, string(row[0]))
+	}
+	return rows
+}
