@@ -1,0 +1,136 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/netip"
+	"sync"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+)
+
+// loopback is the only address at which ports are published: the servers trust
+// whoever connects.
+const loopback = "127.0.0.1"
+
+// dockerEngine finds the Docker engine and makes sure that it answers.
+func dockerEngine(ctx context.Context) (*testcontainers.DockerProvider, error) {
+	provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(log.New(io.Discard, "", 0)))
+	if err == nil {
+		err = provider.Health(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the Docker engine does not answer: %w", err)
+	}
+	return provider, nil
+}
+
+// running is a container of ours.
+type running struct {
+	image  string
+	port   string // at loopback
+	output *output
+
+	docker    client.APIClient
+	container testcontainers.Container
+	unsure    bool // whether there is a container: nobody waited for the answer
+	closing   sync.Once
+	closed    error
+}
+
+// run starts a container that offers one port. What the caller gets has certainly
+// somebody who removes it.
+func run(ctx context.Context, req testcontainers.ContainerRequest, port network.Port, shared int64) (_ *running, err error) {
+	ryukDecided.Do(func() { decideRyuk(ctx, req.Image) })
+	provider, err := dockerEngine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &running{image: req.Image, docker: provider.Client(), output: newOutput()}
+	if err := sweep(ctx, r.docker); err != nil {
+		return nil, fmt.Errorf("sweep containers of processes that are gone: %w", err)
+	}
+	owner, err := thisProcess()
+	if err != nil {
+		return nil, err
+	}
+	if err := theKeeper.expect(r.docker.DaemonHost(), owner); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	req.Labels = map[string]string{ownerLabel: owner}
+	req.ExposedPorts = []string{port.String()}
+	req.HostConfigModifier = func(c *container.HostConfig) {
+		c.AutoRemove = true
+		c.ShmSize = shared
+		c.PortBindings = network.PortMap{port: {{HostIP: netip.MustParseAddr(loopback)}}}
+	}
+	req.LifecycleHooks = []testcontainers.ContainerLifecycleHooks{{
+		PostCreates: []testcontainers.ContainerHook{r.attach}, // before it can say anything
+	}}
+	if r.container, err = provider.CreateContainer(ctx, req); err != nil {
+		r.unsure = r.container == nil && ctx.Err() != nil
+		return nil, err
+	}
+	if err := r.container.Start(ctx); err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	mapped, err := r.container.MappedPort(ctx, port.String())
+	if err != nil {
+		return nil, errors.Join(err, r.ended())
+	}
+	r.port = mapped.Port()
+	return r, nil
+}
+
+// attach reads what the container says, because its logs go with it.
+func (r *running) attach(ctx context.Context, c testcontainers.Container) error {
+	stream, err := r.docker.ContainerAttach(ctx, c.GetContainerID(), client.ContainerAttachOptions{Stream: true, Stdout: true, Stderr: true})
+	if err != nil {
+		return fmt.Errorf("attach: %w", err)
+	}
+	go func() {
+		defer stream.Close()
+		r.output.read(stream.Reader)
+	}()
+	return nil
+}
+
+// ended is an error with the container's last words if it has ended, else nil.
+func (r *running) ended() error {
+	select {
+	case <-r.output.done:
+		return fmt.Errorf("the container ended; it said:\n%s", r.output)
+	default:
+		return nil
+	}
+}
+
+// Image is what the container was made from.
+func (r *running) Image() string { return r.image }
+
+// Close ends the container and removes it. Closing again does nothing.
+func (r *running) Close() error {
+	r.closing.Do(func() {
+		if r.container != nil {
+			// Not Terminate, which waits: nobody needs the data.
+			if r.closed = remove(context.Background(), r.docker, r.container.GetContainerID()); r.closed != nil {
+				return // the keeper still expects it
+			}
+		}
+		if !r.unsure {
+			r.closed = theKeeper.forget()
+		}
+	})
+	return r.closed
+}

@@ -1,0 +1,55 @@
+// Package containers starts engines in containers for package emulators. It is a
+// module of its own, so that only who wants containers carries the library that
+// starts them. Importing it is enough:
+//
+//	import _ "github.com/tapestore/tapestore/emulators/containers"
+//
+// From then on emulators.Postgres takes a container where this machine has no
+// server of its own, or where EMULATORS=container or EMULATORS_POSTGRES=container
+// asks for one.
+//
+// # Images
+//
+// Postgres is the official image, or the one that EMULATORS_POSTGRES_IMAGE names.
+// An image that the engine has is used as it is; only one that is missing is
+// pulled. An image of one's own must do what the official one does with PGDATA,
+// POSTGRES_HOST_AUTH_METHOD, POSTGRES_INITDB_ARGS and a command that begins with
+// postgres.
+//
+// The data is in memory and the server listens on a port of 127.0.0.1, so Docker
+// must run on this machine. Commits do not wait for a disk, as with a private
+// server.
+//
+// # Removal
+//
+// A container is removed, together with its volumes, by the first of these that
+// comes to it:
+//
+//   - Close;
+//   - the keeper, when the process that started the container ends in whatever way,
+//     SIGKILL included: it is that program once more, in a session of its own, which
+//     waits for its parent's end before main or any test begins;
+//   - the next start: every container bears a label that names its process, and one
+//     whose process is gone is swept;
+//   - the Docker engine, when the container ends by itself, as with the machine.
+//
+// The reaper of testcontainers (Ryuk) is used besides when its image is there, or
+// comes along when the engine's image has to be pulled anyway; otherwise it is
+// turned off. TESTCONTAINERS_RYUK_DISABLED, if set, decides instead.
+package containers
+
+import (
+	"context"
+	"os"
+
+	"github.com/tapestore/tapestore/emulators"
+)
+
+func init() {
+	if owner := os.Getenv(keeperVariable); owner != "" {
+		os.Exit(keep(owner))
+	}
+	emulators.RegisterContainer("postgres", func(ctx context.Context) (emulators.ContainerServer, error) {
+		return startPostgres(ctx) // not nil, as an interface, with an error
+	})
+}

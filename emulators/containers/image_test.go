@@ -1,0 +1,274 @@
+package containers
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/tapestore/tapestore/emulators"
+)
+
+// built is the image that the tests made.
+var built struct {
+	sync.Mutex
+	name   string
+	err    error
+	docker client.APIClient
+}
+
+// named is the image that the environment wants tested instead of one of ours.
+var named = os.Getenv(postgresImageVariable)
+
+// needImage makes an image out of this machine's own server, once, and has the
+// starter use it. EMULATORS_POSTGRES_IMAGE names another to test.
+func needImage(t *testing.T) *testcontainers.DockerProvider {
+	t.Helper()
+	provider := docker(t)
+	if named != "" {
+		return provider
+	}
+	built.Lock()
+	defer built.Unlock()
+	if built.name == "" && built.err == nil {
+		built.err = build(t, provider)
+	}
+	emulators.Require(t, built.err)
+	t.Setenv(postgresImageVariable, built.name)
+	return provider
+}
+
+func build(t *testing.T, provider *testcontainers.DockerProvider) error {
+	if err := sweepImages(t.Context(), provider.Client()); err != nil {
+		return fmt.Errorf("sweep images of tests that are gone: %w", err)
+	}
+	files, err := serverFiles(t.Context())
+	if err != nil {
+		return err
+	}
+	owner, err := thisProcess()
+	if err != nil {
+		return err
+	}
+	var archive bytes.Buffer
+	if err := files.write(&archive); err != nil {
+		return err
+	}
+	built.docker = provider.Client()
+	name := fmt.Sprintf("tapestore-test-postgres:%d", os.Getpid())
+	response, err := built.docker.ImageImport(t.Context(), client.ImageImportSource{Source: &archive, SourceName: "-"}, name,
+		client.ImageImportOptions{Changes: []string{
+			`ENTRYPOINT ["/entrypoint"]`,
+			`USER postgres`,
+			`ENV PATH=` + files.bin,
+			`VOLUME /var/lib/postgresql/data`, // as the official one: it must be removed too
+			fmt.Sprintf("LABEL %s=%q", ownerLabel, owner),
+		}})
+	if err != nil {
+		return err
+	}
+	built.name = name // from here on it may be there
+	_, err = io.Copy(io.Discard, response)
+	return errors.Join(err, response.Close())
+}
+
+// removeImage removes what build made.
+func removeImage() error {
+	built.Lock()
+	defer built.Unlock()
+	if built.name == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), removeBound)
+	defer cancel()
+	image, err := built.docker.ImageInspect(ctx, built.name)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = built.docker.ImageRemove(ctx, image.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+	if err != nil {
+		return err
+	}
+	// By force, an image that is in use loses its name only.
+	if _, err := built.docker.ImageInspect(ctx, image.ID); !errdefs.IsNotFound(err) {
+		return fmt.Errorf("image %s is still there (%v): a container uses it", image.ID, err)
+	}
+	return nil
+}
+
+// sweepImages removes the images of tests that were killed.
+func sweepImages(ctx context.Context, docker client.APIClient) error {
+	images, err := docker.ImageList(ctx, client.ImageListOptions{Filters: client.Filters{}.Add("label", ownerLabel)})
+	if err != nil {
+		return err
+	}
+	for _, image := range images.Items {
+		if !isGone(image.Labels[ownerLabel]) {
+			continue
+		}
+		_, err := docker.ImageRemove(ctx, image.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		if err != nil && !errdefs.IsNotFound(err) && !errdefs.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// entrypoint does what the official image's does with the variables that the
+// starter sets. initdb itself needs a shell.
+const entrypoint = `#!/bin/sh
+set -e
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+	initdb -D "$PGDATA" -U postgres $POSTGRES_INITDB_ARGS
+	echo "host all all all $POSTGRES_HOST_AUTH_METHOD" >> "$PGDATA/pg_hba.conf"
+fi
+exec "$@" -c listen_addresses='*'
+`
+
+// imageFiles are the files of an image: contents by path.
+type imageFiles struct {
+	bin   string
+	texts map[string]string // of our own
+	from  []string          // of this machine, at the same paths
+}
+
+// serverFiles finds what this machine's PostgreSQL server needs to run.
+func serverFiles(ctx context.Context) (*imageFiles, error) {
+	f := &imageFiles{texts: map[string]string{
+		"/entrypoint": entrypoint,
+		"/etc/passwd": "root:x:0:0::/:/bin/sh\npostgres:x:999:999::/:/bin/sh\n",
+		"/etc/group":  "root:x:0:\npostgres:x:999:\n",
+	}}
+	for _, finding := range emulators.Doctor(ctx) {
+		if finding.Engine == "postgres" && finding.Tier == emulators.TierLocal {
+			if !finding.Found {
+				return nil, fmt.Errorf("%w: no server to make an image of: %s", emulators.ErrMissing, finding)
+			}
+			f.bin = finding.Where
+		}
+	}
+	dirs, err := postgresDirs(ctx, f.bin)
+	if err != nil {
+		return nil, err
+	}
+	programs := []string{filepath.Join(f.bin, "postgres"), filepath.Join(f.bin, "initdb"), "/bin/sh"}
+	// Not llvmjit.so: it is big, and the server does without.
+	for _, library := range []string{"plpgsql.so", "dict_snowball.so"} {
+		programs = append(programs, filepath.Join(dirs.libraries, library))
+	}
+	for _, program := range programs {
+		libraries, err := dynamicLibraries(ctx, program)
+		if err != nil {
+			return nil, err
+		}
+		f.from = append(append(f.from, program), libraries...)
+	}
+	for _, zone := range []string{"/usr/share/zoneinfo/UTC", "/usr/share/zoneinfo/Etc/UTC"} {
+		if _, err := os.Stat(zone); err == nil { // else they are in the share directory
+			f.from = append(f.from, zone)
+		}
+	}
+	err = filepath.WalkDir(dirs.share, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "man":
+			return fs.SkipDir
+		case d.Type().IsRegular() && (!strings.Contains(path, "/extension/") || strings.HasPrefix(d.Name(), "plpgsql")):
+			f.from = append(f.from, path)
+		}
+		return nil
+	})
+	slices.Sort(f.from)
+	f.from = slices.Compact(f.from)
+	return f, err
+}
+
+// serverDirs is where a server keeps what is not a program.
+type serverDirs struct{ share, libraries string }
+
+func postgresDirs(ctx context.Context, bin string) (dirs serverDirs, err error) {
+	for _, config := range []string{filepath.Join(bin, "pg_config"), "pg_config"} {
+		out, err := exec.CommandContext(ctx, config, "--bindir", "--sharedir", "--pkglibdir").Output()
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		if err == nil && len(lines) == 3 && lines[0] == bin { // not that of another version
+			return serverDirs{share: lines[1], libraries: lines[2]}, nil
+		}
+	}
+	// Debian's, whose server comes without pg_config.
+	version := filepath.Base(filepath.Dir(bin))
+	dirs = serverDirs{share: filepath.Join("/usr/share/postgresql", version), libraries: filepath.Join(filepath.Dir(bin), "lib")}
+	for _, file := range []string{filepath.Join(dirs.share, "postgres.bki"), filepath.Join(dirs.libraries, "plpgsql.so")} {
+		if _, err := os.Stat(file); err != nil {
+			return dirs, fmt.Errorf("cannot tell which files belong to the server in %s: %w", bin, err)
+		}
+	}
+	return dirs, nil
+}
+
+var libraryPath = regexp.MustCompile(`(?m)(/\S+) \(0x[0-9a-f]+\)$`)
+
+// dynamicLibraries lists the files that the loader maps for a program, itself
+// included.
+func dynamicLibraries(ctx context.Context, program string) ([]string, error) {
+	out, err := exec.CommandContext(ctx, "ldd", program).Output()
+	if err != nil {
+		return nil, fmt.Errorf("ldd %s: %w", program, err)
+	}
+	var libraries []string
+	for _, match := range libraryPath.FindAllStringSubmatch(string(out), -1) {
+		libraries = append(libraries, match[1])
+	}
+	return libraries, nil
+}
+
+// write makes the archive of the image.
+func (f *imageFiles) write(w io.Writer) error {
+	archive := tar.NewWriter(w)
+	for _, dir := range []string{"tmp/", "var/run/postgresql/"} { // the latter is for the server's socket
+		if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o1777}); err != nil {
+			return err
+		}
+	}
+	add := func(path string, content []byte) error {
+		header := &tar.Header{Name: strings.TrimPrefix(path, "/"), Mode: 0o755, Size: int64(len(content))}
+		if err := archive.WriteHeader(header); err != nil {
+			return err
+		}
+		_, err := archive.Write(content)
+		return err
+	}
+	for path, text := range f.texts {
+		if err := add(path, []byte(text)); err != nil {
+			return err
+		}
+	}
+	for _, path := range f.from {
+		content, err := os.ReadFile(path) // through links, which the image has no use for
+		if err != nil {
+			return err
+		}
+		if err := add(path, content); err != nil {
+			return err
+		}
+	}
+	return archive.Close()
+}

@@ -1,0 +1,73 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+)
+
+func TestMain(m *testing.M) {
+	conformance.RunChild() // before anything is started that the child does not need
+	runDoomed()
+	code := m.Run()
+	for _, end := range []func() error{emulators.CloseShared, removeImage} {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// docker returns the Docker engine, or skips the test: nobody must have one.
+func docker(t *testing.T) *testcontainers.DockerProvider {
+	t.Helper()
+	// As a start would do it first.
+	if os.Getenv(postgresImageVariable) == "" {
+		t.Setenv(postgresImageVariable, postgresImage)
+	}
+	ryukDecided.Do(func() { decideRyuk(t.Context(), os.Getenv(postgresImageVariable)) })
+	provider, err := dockerEngine(t.Context())
+	if err != nil {
+		t.Skipf("not applicable: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := provider.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return provider
+}
+
+// start starts a server in a container from the image under test.
+func start(t *testing.T) *postgres {
+	t.Helper()
+	needImage(t)
+	p, err := startPostgres(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// exists tells whether a container is there.
+func exists(t *testing.T, provider *testcontainers.DockerProvider, id string) bool {
+	t.Helper()
+	containers, err := owned(context.WithoutCancel(t.Context()), provider.Client(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, there := containers[id]
+	return there
+}

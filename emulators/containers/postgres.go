@@ -1,0 +1,114 @@
+package containers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/moby/moby/api/types/network"
+	"github.com/testcontainers/testcontainers-go"
+)
+
+const (
+	// postgresImage is the official one, in its smallest form.
+	postgresImage         = "postgres:17-alpine"
+	postgresImageVariable = "EMULATORS_POSTGRES_IMAGE"
+
+	// postgresBound is for the start without the pull, and only keeps a sick machine
+	// from hanging whoever gave no deadline.
+	postgresBound = 2 * time.Minute
+)
+
+var postgresPort = network.MustParsePort("5432/tcp")
+
+// postgresSettings are those of a private server of package emulators.
+var postgresSettings = []string{
+	"fsync=off",
+	"full_page_writes=off",
+	"synchronous_commit=on",
+	"max_connections=500",
+	"shared_buffers=64MB",
+	"max_wal_size=256MB",
+}
+
+// postgres is a server in a container.
+type postgres struct{ *running }
+
+// startPostgres starts a server and waits until a query answers.
+func startPostgres(ctx context.Context) (*postgres, error) {
+	image := cmp.Or(os.Getenv(postgresImageVariable), postgresImage)
+	command := []string{"postgres"}
+	for _, setting := range postgresSettings {
+		command = append(command, "-c", setting)
+	}
+	r, err := run(ctx, testcontainers.ContainerRequest{
+		Image: image,
+		Cmd:   command,
+		Env: map[string]string{
+			"PGDATA":                    "/pgdata/data", // not the image's: that is a volume, on a disk
+			"POSTGRES_HOST_AUTH_METHOD": "trust",
+			"POSTGRES_INITDB_ARGS":      "--no-sync -E UTF8 --locale=C",
+			"TZ":                        "UTC",
+		},
+		Tmpfs: map[string]string{"/pgdata": "rw"},
+	}, postgresPort, 256<<20)
+	if err != nil {
+		return nil, fmt.Errorf("image %s (%s chooses another): %w", image, postgresImageVariable, err)
+	}
+	p := &postgres{r}
+	if err := p.await(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("image %s: %w", image, err), p.Close())
+	}
+	return p, nil
+}
+
+// URL is the address of the maintenance database.
+func (p *postgres) URL() string {
+	return (&url.URL{
+		Scheme:   "postgres",
+		User:     url.User("postgres"),
+		Host:     net.JoinHostPort(loopback, p.port),
+		Path:     "/postgres",
+		RawQuery: "sslmode=disable",
+	}).String()
+}
+
+// await returns when a query answers. While the official image prepares its data,
+// a server runs that does not listen where we ask.
+func (p *postgres) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, postgresBound,
+		fmt.Errorf("no answer at %s:%s within %v (Docker must run on this machine)", loopback, p.port, postgresBound))
+	defer cancel()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := p.probe(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.output.done:
+			return p.ended()
+		case <-ctx.Done():
+			return fmt.Errorf("%w (last: %w); the container said:\n%s", context.Cause(ctx), err, p.output)
+		case <-ticker.C:
+		}
+	}
+}
+
+func (p *postgres) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, p.URL())
+	if err != nil {
+		return err
+	}
+	_, err = c.Exec(ctx, "SELECT 1")
+	return errors.Join(err, c.Close(ctx))
+}
