@@ -39,6 +39,13 @@ func RegisterContainer(engine string, start func(ctx context.Context) (Container
 	containers.start[engine] = start
 }
 
+// useContainers is what to do with a program that cannot start an engine's
+// containers.
+func useContainers(engine string) string {
+	return fmt.Sprintf("use a program that imports github.com/tapestore/tapestore/emulators/containers, which calls RegisterContainer(%q, …); "+
+		"in a checkout: go -C emulators/containers test ./..., or run ./cmd/conformance", engine)
+}
+
 // containerStarter returns what RegisterContainer was given for an engine, or nil.
 func containerStarter(engine string) func(ctx context.Context) (ContainerServer, error) {
 	containers.Lock()

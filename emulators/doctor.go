@@ -59,7 +59,7 @@ func containerFinding(engine string) Finding {
 	f := Finding{Engine: engine, Tier: TierContainer, Found: containerStarter(engine) != nil}
 	if !f.Found {
 		f.Problem = "this program cannot start containers"
-		f.Install = fmt.Sprintf("a program that calls RegisterContainer(%q, …)", engine)
+		f.Install = useContainers(engine)
 	}
 	return f
 }

@@ -67,8 +67,8 @@ func (m *machine) postgresTier(ctx context.Context) (tier string, how postgresSo
 		return TierContainer, how, nil
 	}
 	if forced == TierContainer {
-		return "", how, fmt.Errorf("%s=%s, but this program cannot start containers: nothing has called RegisterContainer(%q, …)",
-			variable, forced, enginePostgres)
+		return "", how, fmt.Errorf("%s=%s, but this program cannot start containers: nothing has called RegisterContainer. To have them, %s",
+			variable, forced, useContainers(enginePostgres))
 	}
 	return "", how, fmt.Errorf("%w. To install it: %s; or set %s to the address of a server", missing, installPostgres, urlVariable)
 }
