@@ -6,8 +6,11 @@ GO ?= go
 # checkout that belongs to another user.
 export GOFLAGS += -buildvcs=false
 
-# The example module stands for an adapter outside this repository.
+# Modules of their own: the example stands for an adapter outside this repository,
+# and what starts containers stays out of what users of this one carry.
 EXAMPLE := conformance/example
+CONTAINERS := emulators/containers
+MODULES := $(EXAMPLE) $(CONTAINERS)
 
 .DEFAULT_GOAL := help
 
@@ -31,10 +34,14 @@ test: lint ## what CI runs: lint, then all tests, with the race detector where i
 	fi; \
 	echo "go test $$race ./..."; \
 	$(GO) test $$race -count=1 -timeout 20m ./...; \
-	if [ -f $(EXAMPLE)/go.mod ]; then \
-		echo "go test $$race ./... ($(EXAMPLE))"; \
-		$(GO) -C $(EXAMPLE) test $$race -count=1 -timeout 20m ./...; \
-	fi
+	for module in $(MODULES); do \
+		echo "go test $$race ./... ($$module)"; \
+		$(GO) -C $$module test $$race -count=1 -parallel 6 -timeout 20m ./...; \
+	done
+
+.PHONY: containers
+containers: ## the suite on Postgres in a container; needs Docker
+	$(GO) -C $(CONTAINERS) test -race -count=1 -parallel 6 -timeout 20m ./...
 
 # An empty test of a small package of the standard library: it links only if the
 # compiler, its headers and the race detector's runtime are all there.
@@ -51,9 +58,10 @@ lint: ## gofmt, go vet, staticcheck
 	if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w them):"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) -C tools vet ./...
-	@if [ -f $(EXAMPLE)/go.mod ]; then echo "$(GO) -C $(EXAMPLE) vet ./..."; $(GO) -C $(EXAMPLE) vet ./...; fi
+	@set -e; for module in $(MODULES); do echo "$(GO) -C $$module vet ./..."; $(GO) -C $$module vet ./...; done
 	$(GO) -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
 	$(STATICCHECK) ./...
+	cd $(CONTAINERS) && $(CURDIR)/$(STATICCHECK) ./...
 
 BENCH ?= .
 .PHONY: bench
