@@ -103,8 +103,11 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 		fmt.Fprintln(cmd.ErrOrStderr(), on.about)
 	}
 	report := conformance.Execute(cmd.Context(), on.harness, pattern)
-	if err := errors.Join(on.close(), cmd.Context().Err()); err != nil {
+	if err := on.close(); err != nil {
 		return err
+	}
+	if cmd.Context().Err() != nil {
+		return errors.New("interrupted; what was started is stopped, and nothing is reported")
 	}
 	if err := show(cmd.OutOrStdout(), report); err != nil {
 		return err

@@ -1,14 +1,17 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -162,6 +165,35 @@ func TestConformanceWithoutRights(t *testing.T) {
 	const says = "tapestore_guest may create neither databases nor schemas"
 	if status != 1 || out != "" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, says) {
 		t.Errorf("got status %d, %q and %q, want one line that says %q", status, out, errs, says)
+	}
+}
+
+// Ctrl-C in the middle of the suite ends what was started.
+func TestConformanceInterrupted(t *testing.T) {
+	t.Parallel()
+	requireLocal(t)
+	cmd := exec.Command(builtCommand(t), "conformance", "--engine", "postgres")
+	cmd.Env = append(os.Environ(), ownTemp(t)...)
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	bound := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer bound.Stop()
+	lines := bufio.NewScanner(errs)
+	lines.Scan() // what was started: it runs
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for lines.Scan() {
+		last = lines.Text()
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(last, "interrupted") {
+		t.Errorf("got %v and %q, want exit status 1 and a word on the interruption", err, last)
 	}
 }
 
