@@ -10,27 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/tapestore/tapestore/emulators"
 )
-
-// ownServer starts a server of the test's own.
-func ownServer(t *testing.T, opts *emulators.PostgresOptions) *emulators.PostgresServer {
-	t.Helper()
-	if e := server(t).Engine(); e.Tier != emulators.TierLocal {
-		t.Skipf("not applicable: only a private server can be stopped and copied, and this is a %s", e.Tier)
-	}
-	s, err := emulators.Postgres(t.Context(), opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
 
 // directory makes one that a server which runs as another user can enter.
 func directory(t *testing.T) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -20,6 +21,24 @@ import (
 func database(t testing.TB) string {
 	t.Helper()
 	return engines.NewPostgresDatabase(t, server(t))
+}
+
+// ownServer starts a server of the test's own.
+func ownServer(t *testing.T, opts *emulators.PostgresOptions) *emulators.PostgresServer {
+	t.Helper()
+	if e := server(t).Engine(); e.Tier != emulators.TierLocal {
+		t.Skipf("not applicable: only a private server can be stopped and copied, and this is a %s", e.Tier)
+	}
+	s, err := emulators.Postgres(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
 }
 
 // emptyDatabase makes a database without a store.
