@@ -171,7 +171,9 @@ func (s *Store) follow(ctx context.Context, conn *pgx.Conn, known, at incarnatio
 	if err := conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
 		return err
 	}
-	s.opts.Logger.Warn("tapestore: the epoch was raised, all leases are ended", "epoch", int64(epoch), "reason", why)
+	if epoch > 0 { // else another handle was first
+		s.opts.Logger.Warn("tapestore: the epoch was raised, all leases are ended", "epoch", int64(epoch), "reason", why)
+	}
 	return runstore.CheckEpoch(epoch)
 }
 

@@ -343,7 +343,7 @@ BEGIN
 	LOCK TABLE tapestore.runs IN EXCLUSIVE MODE;
 	SELECT * INTO s FROM tapestore.store FOR UPDATE;
 	IF by_itself AND s.cluster = new_cluster AND s.timeline = new_timeline THEN
-		RETURN s.epoch;
+		RETURN 0; -- another handle was first
 	END IF;
 	IF s.epoch >= 8191 THEN
 		RETURN s.epoch + 1; -- refused by the caller, which knows the limit
