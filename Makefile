@@ -9,7 +9,7 @@ export GOFLAGS += -buildvcs=false
 # Modules of their own: the example stands for an adapter outside this repository,
 # and what starts containers stays out of what users of this one carry.
 EXAMPLE := conformance/example
-CONTAINERS := emulators/containers
+CONTAINERS := containers
 MODULES := $(EXAMPLE) $(CONTAINERS)
 
 .DEFAULT_GOAL := help

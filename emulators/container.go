@@ -42,8 +42,8 @@ func RegisterContainer(engine string, start func(ctx context.Context) (Container
 // useContainers is what to do with a program that cannot start an engine's
 // containers.
 func useContainers(engine string) string {
-	return fmt.Sprintf("use a program that imports github.com/tapestore/tapestore/emulators/containers, which calls RegisterContainer(%q, …); "+
-		"in a checkout: go -C emulators/containers test ./..., or run ./cmd/conformance", engine)
+	return fmt.Sprintf("use a program that imports github.com/tapestore/tapestore/containers, which calls RegisterContainer(%q, …); "+
+		"in a checkout: EMULATORS=container go -C containers run ./cmd/tapestore …", engine)
 }
 
 // containerStarter returns what RegisterContainer was given for an engine, or nil.

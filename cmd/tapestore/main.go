@@ -1,40 +1,6 @@
 // Command tapestore serves, checks and shows the stores of Tape.
 package main
 
-import (
-	"context"
-	"fmt"
-	"os"
-	"slices"
-	"strings"
+import "github.com/tapestore/tapestore/internal/command"
 
-	"github.com/spf13/cobra"
-
-	_ "github.com/tapestore/tapestore/runstore/all" // every engine's URL scheme
-)
-
-func main() {
-	root := &cobra.Command{
-		Use:           "tapestore",
-		Short:         "The storage of Tape: serve it, check it, look into it",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	root.AddCommand(newServeCommand(), newConformanceCommand(), newInspectCommand(), newEmulatorsCommand())
-	if err := root.ExecuteContext(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "tapestore:", oneLine(err))
-		os.Exit(1)
-	}
-}
-
-// oneLine is an error's text without the line breaks of those that tell of several,
-// and without what they tell twice.
-func oneLine(err error) string {
-	var lines []string
-	for line := range strings.Lines(err.Error()) {
-		if line = strings.TrimSpace(line); line != "" && !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	return strings.ReplaceAll(strings.Join(lines, "; "), ":; ", ": ")
-}
+func main() { command.Main() }

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bufio"
@@ -30,7 +30,7 @@ import (
 // start it, and kill it, as a process of its own.
 func TestMain(m *testing.M) {
 	if os.Getenv("TAPESTORE_TEST_RUN") != "" {
-		main()
+		Main()
 		return
 	}
 	code := m.Run()

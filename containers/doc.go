@@ -2,7 +2,7 @@
 // module of its own, so that only who wants containers carries the library that
 // starts them. Importing it is enough:
 //
-//	import _ "github.com/tapestore/tapestore/emulators/containers"
+//	import _ "github.com/tapestore/tapestore/containers"
 //
 // From then on emulators.Postgres takes a container where this machine has no
 // server of its own, or where EMULATORS=container or EMULATORS_POSTGRES=container

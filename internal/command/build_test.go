@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"fmt"
@@ -26,7 +26,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	command := filepath.Join(built, "tapestore")
-	if out, err := exec.Command("go", "build", "-o", command, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", command, "../../cmd/tapestore").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return command, nil
