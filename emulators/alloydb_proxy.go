@@ -85,17 +85,28 @@ func (s *AlloyDBServer) openDoors() error {
 // dial is the network of a Dialer: it leads from an address that the Admin API
 // told to the door for it, and nowhere else.
 func (s *AlloyDBServer) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	host, port, err := net.SplitHostPort(address)
+	door, err := s.Door(address)
 	if err != nil {
 		return nil, err
 	}
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, network, door)
+}
+
+// Door returns the host and port on the loopback interface where an address is
+// served that the Admin API tells, for a dial function (WithDialFunc) that puts a
+// network of its own in between.
+func (s *AlloyDBServer) Door(address string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
 	for _, d := range s.doors {
 		if d.address == host && port == alloydbProxyPort {
-			var dialer net.Dialer
-			return dialer.DialContext(ctx, network, d.listener.Addr().String())
+			return d.listener.Addr().String(), nil
 		}
 	}
-	return nil, fmt.Errorf("emulators: there is no AlloyDB instance at %s", address)
+	return "", fmt.Errorf("emulators: there is no AlloyDB instance at %s", address)
 }
 
 // accept serves the connections that come in at a door until it is closed.

@@ -2,9 +2,13 @@ package engines
 
 import (
 	"context"
+	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
+
+	"cloud.google.com/go/alloydbconn"
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
@@ -38,8 +42,31 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
 			Stall:      func(t conformance.T) func() { return StallPostgres(t, address, schema) },
 			URL:        alloydbHostURL(address, schema),
+			Link:       func(t conformance.T) conformance.Link { return linkToAlloyDB(t, server, o) },
 		}
 	}}
+}
+
+// linkToAlloyDB puts a network that can be harmed between the connector and the
+// primary's proxy: what passes is TLS.
+func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, o *alloydb.Options) conformance.Link {
+	t.Helper()
+	network := newLink(t, "127.0.0.1:1") // a dial tells where to
+	far := *o
+	far.ReadPool = ""
+	far.Dialer = append(slices.Clone(o.Dialer), alloydbconn.WithDialFunc(func(ctx context.Context, kind, address string) (net.Conn, error) {
+		door, err := server.Door(address)
+		if err != nil {
+			return nil, err
+		}
+		network.Retarget(door)
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, kind, network.Address())
+	}))
+	return conformance.Link{
+		Open: func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, &far) },
+		Harm: network,
+	}
 }
 
 // AlloyDBOptions leads to a database, by its URL on the server behind a stand-in.

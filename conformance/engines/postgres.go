@@ -110,15 +110,7 @@ func (p place) link(t conformance.T) conformance.Link {
 	if err != nil {
 		t.Fatalf("the database's URL: %v", err)
 	}
-	network, err := link.New(t.Context(), net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))))
-	if err != nil {
-		t.Fatalf("a network to harm: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := network.Close(); err != nil {
-			t.Errorf("end the network: %v", err)
-		}
-	})
+	network := newLink(t, net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))))
 	query := u.Query()
 	query.Del("host")
 	query.Del("port")
@@ -128,6 +120,21 @@ func (p place) link(t conformance.T) conformance.Link {
 		Open: func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(u.String())) },
 		Harm: network,
 	}
+}
+
+// newLink is a network to harm, in front of a host and port.
+func newLink(t conformance.T, target string) *link.Link {
+	t.Helper()
+	network, err := link.New(t.Context(), target)
+	if err != nil {
+		t.Fatalf("a network to harm: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := network.Close(); err != nil {
+			t.Errorf("end the network: %v", err)
+		}
+	})
+	return network
 }
 
 // OpenPostgres opens the store at a database's URL. Its pool is small, because a

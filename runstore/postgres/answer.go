@@ -24,6 +24,7 @@ const (
 	appliedBefore
 	noSuchRun
 	givenUp
+	forgotten // given up, but it may have been applied before
 )
 
 // answer is the one row with which every write answers.

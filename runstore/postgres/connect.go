@@ -65,6 +65,7 @@ func (s *Store) settings() map[string]string {
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	return map[string]string{
 		"application_name":                    "tapestore",
+		"search_path":                         "pg_catalog",
 		"statement_timeout":                   ms(s.opts.StatementTimeout),
 		"lock_timeout":                        ms(s.opts.LockTimeout),
 		"idle_in_transaction_session_timeout": ms(s.opts.LockTimeout),
@@ -106,7 +107,7 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 
 // selectStore is what the store knows of itself. It is asked together with the
 // incarnation, in one round trip, for after a failure every connection is new.
-const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', epoch, ` + positionBase + ` FROM tapestore.store`
+const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', current_setting('transaction_isolation'), epoch, ` + positionBase + ` FROM tapestore.store`
 
 // welcome makes sure of a new connection before it is used: that it leads to the
 // incarnation of the store that the epoch belongs to, and that what the server
@@ -117,13 +118,14 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 	var standby, asynchronous bool
 	var epoch runstore.Epoch
 	var base int64
+	var isolation string
 	look := func() error {
 		at = incarnation{}
 		err := conn.QueryRow(ctx, s.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
-			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &epoch, &base)
+			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base)
 		if hidden(err) {
 			err = conn.QueryRow(ctx, s.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
-				&standby, &known.cluster, &known.timeline, &asynchronous, &epoch, &base)
+				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base)
 		}
 		if err == nil && standby {
 			err = errStandby
@@ -132,6 +134,9 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if err := look(); err != nil {
 		return err
+	}
+	if isolation != "read committed" {
+		return badOption("default_transaction_isolation", "is %s for this role. Set it: ALTER ROLE … SET default_transaction_isolation = 'read committed'", isolation)
 	}
 	if asynchronous {
 		if s.opts.Pooled {
@@ -146,6 +151,9 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 		if err := s.follow(ctx, conn, known, at); err != nil {
 			return err
 		}
+		ctx2, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		defer cancel()
+		ctx = ctx2
 		if err := look(); err != nil {
 			return err
 		}
@@ -167,6 +175,9 @@ func onceOnly(conn *pgx.Conn) pgx.QueryExecMode {
 // the last tokens.
 func (s *Store) follow(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
 	why := fmt.Sprintf("the store was in cluster %s on timeline %d, now it is in %s on %d", known.cluster, known.timeline, at.cluster, at.timeline)
+	// It changes every leased run, which may take longer than making a connection.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
+	defer cancel()
 	var epoch runstore.Epoch
 	if err := conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
 		return err

@@ -81,7 +81,7 @@ func fateOf(err error) fate {
 			code == "26000", code == "0A000", // a plan that went with its session, or with a migration
 			code == "23505" && server.ConstraintName == "events_position": // see feed.go
 			return again
-		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"):
+		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), code == "40003": // the last: completion unknown
 			return lost
 		case server.SeverityUnlocalized == "FATAL" || server.SeverityUnlocalized == "PANIC":
 			return lost
@@ -100,6 +100,13 @@ func fateOf(err error) fate {
 	default:
 		return lost
 	}
+}
+
+// timedOut reports whether the server gave a statement up for its time, or for a
+// lock that another session holds: its neighbours would fare no better alone.
+func timedOut(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && (server.Code == "55P03" || server.Code == "57014")
 }
 
 // permanent errors of connecting: wrong credentials (28), no such database (3D),

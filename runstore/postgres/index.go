@@ -23,26 +23,26 @@ const (
 				AND (p.at, p.written, p.run, p.key) > ($3::timestamptz, $4::timestamptz, $5::bigint, $6::bytea)
 			ORDER BY p.at, p.written, p.run, p.key LIMIT {limit}) p
 		JOIN tapestore.runs ON runs.no = p.run JOIN tapestore.records ON records.run = p.run AND records.key = p.key
-	) sized WHERE coalesce(before, 0) <= $7::bigint ORDER BY o1, o2, o3, o4`
+	) sized WHERE before <= $7::bigint ORDER BY o1, o2, o3, o4`
 
 	scanRuns = `SELECT * FROM (
 		SELECT runs.created AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
-			sum(octet_length(records.value)) OVER (ORDER BY runs.created, runs.no) - octet_length(records.value) AS before
+			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
 		FROM (SELECT * FROM tapestore.runs
 			WHERE NOT purged AND created <= coalesce($1::timestamptz, statement_timestamp())
 				AND (created, no) > ($2::timestamptz, $3::bigint)
 			ORDER BY created, no LIMIT {limit}) runs` + withSummary + `
-	) sized WHERE coalesce(before, 0) <= $4::bigint ORDER BY o1, o3`
+	) sized WHERE before <= $4::bigint ORDER BY o1, o3`
 
 	scanRunnable = `SELECT * FROM (
 		SELECT runs.runnable AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
-			sum(octet_length(records.value)) OVER (ORDER BY runs.runnable, runs.created, runs.no) - octet_length(records.value) AS before
+			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.runnable, runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
 		FROM (SELECT * FROM tapestore.runs
 			WHERE runnable IS NOT NULL AND NOT purged AND runnable <= coalesce($1::timestamptz, statement_timestamp())
 				AND (runnable, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint)
 				AND NOT (grant_state = 1 AND expires > coalesce($1::timestamptz, statement_timestamp()))
 			ORDER BY runnable, created, no LIMIT {limit}) runs` + withSummary + `
-	) sized WHERE coalesce(before, 0) <= $5::bigint ORDER BY o1, o2, o3`
+	) sized WHERE before <= $5::bigint ORDER BY o1, o2, o3`
 )
 
 // backwards turns a scan around.

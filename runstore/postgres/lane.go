@@ -94,10 +94,12 @@ func (l *lanes) send(r *request) error {
 	at := &lane{}
 	l.all[r.run] = at
 	l.mu.Unlock()
+	defer func() { // also when run panics: the lane must go on
+		if group := l.next(r.run, at); group != nil {
+			go l.work(r.run, at, group)
+		}
+	}()
 	l.run(r.ctx, []*request{r})
-	if group := l.next(r.run, at); group != nil {
-		go l.work(r.run, at, group)
-	}
 	return r.err
 }
 
@@ -189,6 +191,10 @@ func (r *request) keep() {
 		r.events[i].Data = bytes.Clone(r.events[i].Data)
 	}
 	if r.write != nil {
+		if status := r.write.newStatus; status != nil {
+			own := *status
+			r.write.newStatus = &own
+		}
 		r.write.payloads, r.write.values = cloneAll(r.write.payloads), cloneAll(r.write.values)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
@@ -152,15 +154,24 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 // RaiseEpoch implements runstore.Epocher.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func() error {
-		conn, err := s.pool.Acquire(ctx)
-		if err != nil {
-			return unavailable(err)
+		var conn *pgxpool.Conn
+		var at incarnation
+		for t := s.tries(); ; { // a connection may have died while it was idle
+			if conn, err = s.pool.Acquire(ctx); err == nil {
+				if at, err = incarnationOf(ctx, conn.Conn()); err == nil {
+					break
+				}
+				s.giveBack(ctx, conn)
+			} else {
+				err = notSent{err}
+			}
+			if f := fateOf(err); f == closed {
+				return runstore.ErrClosed
+			} else if f == failed || ctx.Err() != nil || !t.more(ctx) {
+				return unavailable(cause(ctx, err))
+			}
 		}
 		defer s.giveBack(ctx, conn)
-		at, err := incarnationOf(ctx, conn.Conn())
-		if err != nil {
-			return unavailable(err)
-		}
 		err = conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
 		if err != nil {
 			if fateOf(err) == lost {

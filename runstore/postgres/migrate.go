@@ -111,6 +111,10 @@ func (s *Store) schemaVersion(ctx context.Context, conn interface {
 // step runs the migration that is next, under the lock: another replica may have
 // run it meanwhile.
 func (s *Store) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo int) error {
+	at, err := incarnationOf(ctx, conn) // which may fail, and must not in the transaction
+	if err != nil {
+		return err
+	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, s.inQuotes(lockMigration)); err != nil {
 			return err
@@ -129,10 +133,6 @@ func (s *Store) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo i
 			return err
 		}
 		if version == 0 {
-			at, err := incarnationOf(ctx, conn)
-			if err != nil {
-				return err
-			}
 			if _, err := tx.Exec(ctx, s.sql(insertStore), at.cluster, at.timeline); err != nil {
 				return err
 			}
@@ -150,7 +150,7 @@ func (s *Store) start(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if !there {
-		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+s.opts.Schema); err != nil {
+		if _, err := tx.Exec(ctx, `CREATE SCHEMA "`+s.opts.Schema+`"`); err != nil {
 			return err
 		}
 	}

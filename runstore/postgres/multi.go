@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/md5"
 	"errors"
 	"time"
 
@@ -62,6 +63,7 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 				return nil, unknown(errors.Join(err, unsettled))
 			}
 			if done != nil {
+				s.notifier.committed()
 				return done, nil
 			}
 		}
@@ -95,6 +97,8 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 		return nil, notSent{err}
 	}
 	defer s.giveBack(ctx, conn)
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
 	var batch pgx.Batch
 	ids := make([][]byte, len(requests))
 	for i, r := range requests {
@@ -125,6 +129,11 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 			_ = results.Close() // it has the same error
 			if err := a.refused([]byte(server.Detail), r.run); err != nil {
 				return nil, err
+			}
+			// The detail, which a server logs, has a hash of the grant's id.
+			f := batches[i].Guards().Fence
+			if hash := md5.Sum([]byte(f.Grant())); string(hash[:]) == string(a.head.Grant) {
+				a.head.Grant = f.Grant()
 			}
 			return nil, a.explain(batches[i].Guards())
 		}

@@ -29,9 +29,9 @@ type notifier struct {
 	ctx    context.Context
 	work   sync.WaitGroup
 
-	mu        sync.Mutex
-	wakers    map[chan struct{}]bool
-	listening bool
+	mu     sync.Mutex
+	wakers map[chan struct{}]bool
+	ready  chan struct{} // nil until somebody waits
 }
 
 func newNotifier(s *Store) *notifier {
@@ -45,7 +45,9 @@ func newNotifier(s *Store) *notifier {
 
 // close must be called before the pool is closed.
 func (n *notifier) close() {
-	n.cancel()
+	n.mu.Lock()
+	n.cancel() // no goroutine is started from here on
+	n.mu.Unlock()
 	n.work.Wait()
 }
 
@@ -108,24 +110,18 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	err := s.op(ctx, "wakeups", "", nil, func() error {
 		n := s.notifier
 		n.mu.Lock()
+		if n.ctx.Err() != nil {
+			n.mu.Unlock()
+			return runstore.ErrClosed
+		}
 		n.wakers[ch] = true
-		first := !n.listening
-		n.listening = true
+		ready := n.watch()
 		n.mu.Unlock()
 		context.AfterFunc(ctx, func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			delete(n.wakers, ch)
 		})
-		if !first {
-			return nil
-		}
-		if s.opts.Pooled {
-			n.work.Go(n.poll)
-			return nil
-		}
-		ready := make(chan struct{})
-		n.work.Go(func() { n.listen(sync.OnceFunc(func() { close(ready) })) })
 		select {
 		case <-ready:
 			return nil
@@ -136,6 +132,22 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 		}
 	})
 	return ch, err
+}
+
+// watch starts, once, what looks for the commits of others, and returns what is
+// closed when it does. The caller holds the lock.
+func (n *notifier) watch() (ready chan struct{}) {
+	if n.ready == nil {
+		n.ready = make(chan struct{})
+		begun := sync.OnceFunc(func() { close(n.ready) })
+		if n.store.opts.Pooled {
+			begun()
+			n.work.Go(n.poll)
+		} else {
+			n.work.Go(func() { n.listen(begun) })
+		}
+	}
+	return n.ready
 }
 
 // listen wakes whoever waits at this handle, over a connection of its own.

@@ -22,7 +22,9 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 			err = notSent{err}
 		}
 		if err == nil {
-			s.notifier.committed()
+			if r.answer.verdict == applied {
+				s.notifier.committed()
+			}
 			return &r.answer, nil
 		}
 		switch fateOf(err) {
@@ -60,27 +62,38 @@ func (s *Store) settle(ctx context.Context, r *request, t *tries) (*answer, erro
 	for {
 		u := &unit{
 			sql:      settleLost,
-			args:     []any{[]byte(r.run), r.nonce, r.batch, time.Since(r.sent).Microseconds()},
+			args:     []any{[]byte(r.run), r.nonce, r.batch, int64(0)},
 			requests: []*request{r},
 		}
 		u.read = u.readAnswer
+		u.ready = func() { u.args[3] = time.Since(r.sent).Microseconds() }
 		answers, err := s.ask(ctx, []*unit{u})
 		switch {
-		case err == nil && answers[0].verdict == applied:
+		case err == nil && (answers[0].verdict == applied || answers[0].verdict == appliedBefore):
 			a := &answers[0]
 			if n := r.appends(); a.last == 0 && n > 0 {
 				a.last = a.first + runstore.Seq(n) - 1
 			}
 			return a, nil
+		case err == nil && answers[0].verdict == forgotten && r.remembered():
+			return nil, errForgotten
 		case err == nil:
 			return nil, nil
-		case fateOf(err) == closed || fateOf(err) == failed:
+		case fateOf(err) == closed || fateOf(err) == failed && (!timedOut(err) || ctx.Err() != nil):
 			return nil, err
 		}
 		if !t.more(ctx) {
 			return nil, cause(ctx, err)
 		}
 	}
+}
+
+var errForgotten = errors.New("postgres: the run had more writes since than it remembers")
+
+// remembered reports whether the trace of r is a row in batches.
+func (r *request) remembered() bool {
+	w := r.write
+	return w != nil && (w.op == opCommit || w.op == opRelease) && !w.purge && (r.batch != nil || len(w.payloads) == 0)
 }
 
 // maxPause bounds the pause between two tries.

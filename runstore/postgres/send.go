@@ -61,7 +61,7 @@ SELECT r.now, r.is_strict, r.reactor` + whyNot
 	fenced = ` AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged
 		AND (NOT is_strict OR expires > clock_timestamp())`
 
-	whyNot = `, CASE WHEN r.now IS NULL THEN to_jsonb(tapestore.refusal($1::bytea)) END FROM (SELECT) AS one LEFT JOIN r ON true`
+	whyNot = `, CASE WHEN r.now IS NULL THEN tapestore.refusal($1::bytea) END FROM (SELECT) AS one LEFT JOIN r ON true`
 )
 
 // unit is a statement with the requests that it serves.
@@ -70,6 +70,7 @@ type unit struct {
 	args     []any
 	read     func(rows pgx.Rows, a *answer) error
 	requests []*request
+	ready    func() // if not nil, is called when there is a connection
 }
 
 // units makes the statements of a group, and returns the contenders for the lease
@@ -143,7 +144,7 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 			r.sent = time.Now()
 		}
 		answers, err := s.ask(ctx, all)
-		if err != nil && len(group) > 1 && fateOf(err) == failed && ctx.Err() == nil {
+		if err != nil && len(group) > 1 && fateOf(err) == failed && !timedOut(err) && ctx.Err() == nil {
 			// One has spoilt it for all: its neighbours are not to suffer.
 			for _, r := range group {
 				s.sendGroup(ctx, []*request{r})
@@ -213,9 +214,14 @@ func (s *Store) ask(ctx context.Context, all []*unit) ([]answer, error) {
 	if err != nil {
 		return nil, notSent{err}
 	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
 	defer s.giveBack(ctx, conn)
 	if len(all) == 1 {
 		u, answers := all[0], make([]answer, 1)
+		if u.ready != nil {
+			u.ready()
+		}
 		rows, err := conn.Query(ctx, s.sql(u.sql), u.args...)
 		if err != nil {
 			return nil, err
@@ -259,6 +265,12 @@ func one(rows pgx.Rows, u *unit, a *answer) error {
 		return errNoAnswer
 	}
 	return u.read(rows, a)
+}
+
+// bounded is for a server that falls silent: no statement takes longer than the
+// server lets it, so what does is lost.
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.opts.StatementTimeout+time.Second)
 }
 
 // giveBack returns a connection to the pool. One whose statement was cut short is

@@ -113,8 +113,12 @@ func (s *Store) sql(text string) string {
 	return own
 }
 
+// inSchema quotes the name, which may be a keyword.
 func inSchema(text, schema string) string {
-	return strings.ReplaceAll(text, defaultSchema+".", schema+".")
+	if schema == defaultSchema {
+		return text
+	}
+	return strings.ReplaceAll(text, defaultSchema+".", `"`+schema+`".`)
 }
 
 const selectNow = `SELECT clock_timestamp()`

@@ -172,8 +172,8 @@ func (a *answer) explain(g runstore.Guards) error {
 		versions = versions[1:]
 		return v, nil
 	})
-	if err == nil {
-		err = errDisagree
+	if err == nil { // it was refused for what has changed since: a strict lease that was being renewed
+		err = unavailable(errDisagree)
 	}
 	return err
 }

@@ -101,6 +101,7 @@ CREATE TABLE tapestore.batches (
 	first_seq bigint      NOT NULL,
 	last_seq  bigint      NOT NULL,
 	at        timestamptz NOT NULL,
+	nonce     bigint      NOT NULL, -- of the write
 	id        bytea       NOT NULL, -- 'b' and the batch's id, or 'n' and the nonce
 	versions  bigint[]    NOT NULL,
 	PRIMARY KEY (run, id)

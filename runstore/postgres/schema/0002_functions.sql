@@ -37,13 +37,14 @@ $$;
 
 -- Why a statement was refused that checks its fence in a WHERE clause. VOLATILE,
 -- so that it sees what was committed while that statement waited for the row.
-CREATE FUNCTION tapestore.refusal(run_id bytea) RETURNS tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION tapestore.refusal(run_id bytea) RETURNS jsonb LANGUAGE plpgsql VOLATILE
+SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
 DECLARE
 	r tapestore.runs;
 BEGIN
 	SELECT * INTO r FROM tapestore.runs WHERE id = run_id AND NOT purged;
-	RETURN tapestore.tell(CASE WHEN r.no IS NULL THEN 3 ELSE 0 END, clock_timestamp(), NULL, NULL, NULL,
-		r, (SELECT store.epoch FROM tapestore.store));
+	RETURN to_jsonb(tapestore.tell(CASE WHEN r.no IS NULL THEN 3 ELSE 0 END, clock_timestamp(), NULL, NULL, NULL,
+		r, (SELECT store.epoch FROM tapestore.store)));
 END $$;
 
 -- Every write but the append of events under a fence and the heartbeat goes
@@ -101,6 +102,7 @@ DECLARE
 	versions  bigint[] := '{}';
 	explains  bigint;
 	kept      bytea;
+	highest   bigint;
 	a         tapestore.answer;
 BEGIN
 	IF op = 1 THEN
@@ -118,7 +120,7 @@ BEGIN
 
 	SELECT * INTO r FROM tapestore.runs WHERE id = run_id FOR NO KEY UPDATE;
 	SELECT * INTO s FROM tapestore.store;
-	clock := CASE WHEN one_instant THEN current_setting('tapestore.clock')::timestamptz ELSE clock_timestamp() END;
+	clock := CASE WHEN one_instant THEN current_setting('tape.clock')::timestamptz ELSE clock_timestamp() END;
 	IF r.no IS NULL OR (r.purged AND op <> 1) THEN
 		RETURN tapestore.tell(3, clock, NULL, NULL, NULL, NULL, s.epoch);
 	END IF;
@@ -238,19 +240,20 @@ BEGIN
 	END IF;
 	IF purges THEN
 		SELECT greatest(r.version_floor, max(version)) INTO r.version_floor FROM tapestore.records WHERE run = r.no;
-		UPDATE tapestore.store SET last_purged = highest
-		FROM (SELECT max(position) AS highest FROM tapestore.events WHERE run = r.no) gone WHERE highest > last_purged;
+		SELECT max(position) INTO highest FROM tapestore.events WHERE run = r.no;
 		DELETE FROM tapestore.events WHERE run = r.no;
 		DELETE FROM tapestore.places WHERE run = r.no;
 		DELETE FROM tapestore.records WHERE run = r.no;
 		DELETE FROM tapestore.batches WHERE run = r.no;
+		-- Last, for every purge waits for this row.
+		UPDATE tapestore.store SET last_purged = highest WHERE highest > last_purged;
 		r.purged := true; r.runnable := NULL;
 		IF r.grant_state = 1 THEN
 			r.grant_state := 3;
 		END IF;
 	ELSIF op IN (0, 3) AND (kept IS NOT NULL OR appended = 0) THEN
-		INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, id, versions)
-		VALUES (r.no, r.batches, first_seq, r.last_seq, clock, coalesce(kept, 'n'::bytea || int8send(this_nonce)), versions);
+		INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
+		VALUES (r.no, r.batches, first_seq, r.last_seq, clock, this_nonce, coalesce(kept, 'n'::bytea || int8send(this_nonce)), versions);
 		r.batches := r.batches + 1;
 		IF r.batches % 128 = 0 THEN -- forget the oldest, keep at least 256
 			DELETE FROM tapestore.batches WHERE run = r.no AND n < r.batches - 256;
@@ -270,15 +273,17 @@ END $$;
 CREATE FUNCTION tapestore.lock_runs(run_ids bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
 	PERFORM FROM tapestore.runs WHERE id = ANY (run_ids) ORDER BY id FOR NO KEY UPDATE;
-	PERFORM set_config('tapestore.clock', clock_timestamp()::text, true);
+	PERFORM set_config('tape.clock', to_jsonb(clock_timestamp()) #>> '{}', true);
 END $$;
 
 -- Of a commit over several runs every batch must be applied, or the transaction is
 -- rolled back: the error carries the answer of the one that was refused.
-CREATE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
 BEGIN
 	IF a.verdict NOT IN (1, 2) THEN
-		RAISE EXCEPTION 'refused' USING ERRCODE = 'TS001', DETAIL = to_jsonb(a)::text;
+		RAISE EXCEPTION 'refused' USING ERRCODE = 'TS001', 
+			DETAIL = (to_jsonb(a) || jsonb_build_object('grant_id', md5(a.grant_id)))::text; -- the log has it, and a grant's id is secret
 	END IF;
 	RETURN true;
 END $$;
@@ -294,6 +299,7 @@ DECLARE
 	e     record;
 	a     tapestore.answer;
 	epoch bigint;
+	looked integer := 0;
 BEGIN
 	INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, created, status, grant_state, purged,
 		is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
@@ -307,7 +313,7 @@ BEGIN
 				r.grant_state := 0;
 				r.expires := clock_timestamp();
 			END IF;
-			a := tapestore.tell(1, r.created, 0, r.last_seq, '{}', r, epoch);
+			a := tapestore.tell(1, CASE WHEN r.purged THEN clock_timestamp() ELSE r.created END, 0, r.last_seq, '{}', r, epoch);
 			SELECT version, value, created_seq, records.created, updated_seq, updated
 			INTO a.summary_version, a.summary_value, a.summary_created_seq, a.summary_created, a.summary_updated_seq, a.summary_updated
 			FROM tapestore.records WHERE run = r.no AND key = 'run';
@@ -317,17 +323,25 @@ BEGIN
 	SELECT * INTO b FROM tapestore.batches
 	WHERE run = r.no AND id = coalesce('b'::bytea || batch_id, 'n'::bytea || int8send(lost_nonce));
 	IF FOUND THEN
-		RETURN tapestore.tell(1, b.at, b.first_seq, b.last_seq, b.versions, r, epoch);
+		RETURN tapestore.tell(CASE WHEN b.nonce = lost_nonce THEN 1 ELSE 2 END, b.at, b.first_seq, b.last_seq, b.versions, r, epoch);
 	END IF;
 	-- Its events, if any, are not older than it is; an hour is for a clock that steps.
 	FOR e IN SELECT * FROM tapestore.events WHERE run = r.no ORDER BY seq DESC LOOP
-		EXIT WHEN e.time < clock_timestamp() - sent * interval '1 microsecond' - interval '1 hour';
+		looked := looked + 1;
+		EXIT WHEN looked > 10000 AND e.time < clock_timestamp() - sent * interval '1 microsecond' - interval '1 hour';
 		IF e.nonce = lost_nonce THEN
+			IF e.token > 0 AND e.token <> r.token THEN -- it may have been a grant, and the lease was lost since
+				r.token := e.token;
+				r.grant_state := 0;
+				r.expires := clock_timestamp();
+			END IF;
 			RETURN tapestore.tell(1, e.time, e.seq, NULL, coalesce(e.versions, '{}'), r, epoch);
 		END IF;
 	END LOOP;
 	UPDATE tapestore.runs SET voided = (ARRAY[lost_nonce] || voided)[1:128] WHERE no = r.no;
-	RETURN tapestore.tell(4, clock_timestamp(), NULL, NULL, NULL, r, epoch);
+	-- Rows of the time since it was sent were forgotten: its own may be among them.
+	RETURN tapestore.tell(CASE WHEN r.batches > 256 AND (SELECT min(at) FROM tapestore.batches WHERE run = r.no)
+		> clock_timestamp() - sent * interval '1 microsecond' THEN 5 ELSE 4 END, clock_timestamp(), NULL, NULL, NULL, r, epoch);
 END $$;
 
 -- A new epoch ends every grant, and moves the feed's positions on by more than an
@@ -339,19 +353,24 @@ CREATE FUNCTION tapestore.raise_epoch(why bytea, new_cluster text, new_timeline 
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	s tapestore.store;
+	steps bigint;
 BEGIN
 	LOCK TABLE tapestore.runs IN EXCLUSIVE MODE;
 	SELECT * INTO s FROM tapestore.store FOR UPDATE;
 	IF by_itself AND s.cluster = new_cluster AND s.timeline = new_timeline THEN
 		RETURN 0; -- another handle was first
 	END IF;
-	IF s.epoch >= 8191 THEN
-		RETURN s.epoch + 1; -- refused by the caller, which knows the limit
+	-- A timeline between may have had an epoch that was lost with it.
+	steps := CASE WHEN s.cluster = new_cluster THEN greatest(new_timeline - s.timeline, 1) ELSE 1 END;
+	IF s.epoch + steps > 8191 THEN
+		RETURN s.epoch + steps; -- refused by the caller, which knows the limit
 	END IF;
-	INSERT INTO tapestore.epochs (epoch, at, reason) VALUES (s.epoch + 1, clock_timestamp(), why);
+	INSERT INTO tapestore.epochs (epoch, at, reason) VALUES (s.epoch + steps, clock_timestamp(), why);
 	UPDATE tapestore.runs SET grant_state = 3 WHERE grant_state = 1;
-	UPDATE tapestore.store SET epoch = s.epoch + 1, cluster = new_cluster, timeline = new_timeline,
+	UPDATE tapestore.store SET epoch = s.epoch + steps,
+		cluster = CASE WHEN new_cluster = '' THEN s.cluster ELSE new_cluster END, -- '': this role may not see it
+		timeline = CASE WHEN new_cluster = '' THEN s.timeline ELSE new_timeline END,
 		xid_base = pg_current_xact_id()::text::bigint,
-		position_base = greatest((s.epoch + 1) << 40, s.position_base, (SELECT max(position) FROM tapestore.events)) + (1::bigint << 49);
-	RETURN s.epoch + 1;
+		position_base = greatest((s.epoch + steps) << 40, s.position_base, (SELECT max(position) FROM tapestore.events)) + (steps << 49);
+	RETURN s.epoch + steps;
 END $$;

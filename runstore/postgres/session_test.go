@@ -1,0 +1,133 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// onDB sets what every new session of the database begins with.
+func onDB(t *testing.T, conn execer, setting string) {
+	t.Helper()
+	name := get[string](t, conn, `SELECT current_database()::text`)
+	exec(t, conn, `ALTER DATABASE "`+name+`" SET `+setting)
+}
+
+// A commit over several runs has the right clock whatever way the role writes dates.
+func TestOneClockWhateverTheDateStyle(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := connect(t, address)
+	onDB(t, conn, `"DateStyle" = 'SQL, DMY'`)
+	onDB(t, conn, `"TimeZone" = 'Asia/Shanghai'`)
+	s := open(t, address)
+	lease := hold(t, s, "run")
+	done, err := s.CommitMulti(t.Context(), []runstore.Batch{appending(lease, "x")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(done[0].Time); d.Abs() > time.Minute {
+		t.Errorf("the commit's clock is off by %v", d)
+	}
+}
+
+// A refusal is explained whatever way the role writes bytes and times.
+func TestRefusalsWhateverTheOutputStyle(t *testing.T) {
+	t.Parallel()
+	for _, setting := range []string{`bytea_output = 'escape'`, `"TimeZone" = 'Asia/Shanghai'`} {
+		address := database(t)
+		onDB(t, connect(t, address), setting)
+		s := open(t, with(address, "patience=2s"))
+		lease := hold(t, s, "run")
+		b := runstore.NewBatch("run", lease.Fence())
+		b.Runnable = runstore.At(runstore.EndOfTime)
+		commit(t, s, b)
+		stale := lease
+		stale.Grant = "another"
+		began := time.Now()
+		_, err := s.Commit(t.Context(), appending(stale, "zombie"))
+		if !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("%s: after %v got %v, want ErrFenced", setting, time.Since(began), err)
+		}
+	}
+}
+
+// A role that may not see which cluster this is can migrate all the same.
+func TestMigratesWithoutSeeingTheCluster(t *testing.T) {
+	t.Parallel()
+	host := server(t)
+	db := emptyDatabase(t)
+	r := role(t, host.URL())
+	admin := connect(t, db)
+	name := get[string](t, admin, `SELECT current_database()::text`)
+	exec(t, admin, `GRANT CREATE ON DATABASE "`+name+`" TO `+r)
+	exec(t, admin, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)
+	t.Cleanup(func() {
+		c, _ := pgx.Connect(context.Background(), db)
+		if c != nil {
+			_, _ = c.Exec(context.Background(), `DROP OWNED BY `+r)
+			_ = c.Close(context.Background())
+		}
+	})
+	s, err := tryOpen(t, with(db, "user="+r, "patience=2s"))
+	if err != nil {
+		t.Errorf("open by a role that may not see the incarnation: %v", err)
+		return
+	}
+	_ = s.Close()
+}
+
+// A function of the same name in a schema that everybody may write to is not called.
+func TestNoForeignFunctionIsCalled(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := connect(t, address)
+	exec(t, conn, `CREATE FUNCTION public.cardinality(bytea[]) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 0'`)
+	s := open(t, address)
+	lease := hold(t, s, "run")
+	b := appending(lease, "x")
+	b.Put("k", nil)
+	done, err := s.Commit(t.Context(), b)
+	if n := get[int](t, conn, `SELECT count(*)::int FROM tapestore.events`); n != 1 {
+		t.Errorf("acknowledged %+v, %v, but %d events are stored", done, err, n)
+	}
+}
+
+// Behind a proxy, where no session can be set up, another isolation is refused.
+func TestOtherIsolationIsRefused(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := connect(t, address)
+	setup := open(t, address)
+	if _, err := setup.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	onDB(t, conn, `default_transaction_isolation = 'repeatable read'`)
+	s, err := tryOpen(t, with(address, "pooled=yes", "patience=2s"))
+	if err != nil {
+		t.Logf("refused: %v", err)
+		return
+	}
+	exec(t, conn, "BEGIN")
+	exec(t, conn, "SELECT tapestore.raise_epoch('x', cluster, timeline, false) FROM tapestore.store")
+	got := make(chan error, 1)
+	var lease runstore.Lease
+	go func() {
+		var err error
+		lease, err = s.AcquireLease(context.Background(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "o", TTL: time.Minute}})
+		got <- err
+	}()
+	time.Sleep(500 * time.Millisecond)
+	exec(t, conn, "COMMIT")
+	err = <-got
+	if err == nil && lease.Token.Epoch() != 1 {
+		t.Errorf("granted token %v after the epoch was raised to 1", lease.Token)
+	} else {
+		t.Log(lease.Token, err)
+	}
+}
