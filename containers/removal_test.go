@@ -66,7 +66,7 @@ func doomed(t *testing.T, provider *testcontainers.DockerProvider) (process *exe
 // gone waits until a container is gone, and returns how long that took.
 func gone(t *testing.T, provider *testcontainers.DockerProvider, id string) time.Duration {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); ; <-time.After(20 * time.Millisecond) {
 		if !exists(t, provider, id) {
 			return time.Since(began)
 		}
@@ -152,7 +152,7 @@ func TestStartThatIsCancelled(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for began := time.Now(); ours(t, provider) != before; time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); ours(t, provider) != before; <-time.After(20 * time.Millisecond) {
 		if time.Since(began) > removeBound {
 			t.Fatal("a start that was given up left a container")
 		}

@@ -124,8 +124,11 @@ func TestRaiseEpochOverADeadConnection(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	s := open(t, address)
-	exec(t, connect(t, address), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
-	time.Sleep(100 * time.Millisecond)
+	other := connect(t, address)
+	exec(t, other, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	await(t, "the connections have ended", func() bool {
+		return get[int](t, other, `SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database()`) == 1
+	})
 	if _, err := s.RaiseEpoch(t.Context(), "x"); err != nil {
 		t.Errorf("raise epoch: %v", err)
 	}
@@ -138,12 +141,16 @@ func TestSettlingOutlastsALockTimeout(t *testing.T) {
 	w := &wire{}
 	conn := connect(t, address)
 	var armed atomic.Bool
+	released := make(chan struct{})
 	s := open(t, with(address, "default_query_exec_mode=exec", "lock_timeout=300ms", "patience=20s"), w.through, func(c *pgxpool.Config, _ *postgres.Options) {
 		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
 			if armed.CompareAndSwap(true, false) {
 				exec(t, conn, "BEGIN")
 				exec(t, conn, "SELECT FROM tapestore.runs FOR NO KEY UPDATE")
-				time.AfterFunc(time.Second, func() { _, _ = conn.Exec(context.Background(), "ROLLBACK") })
+				time.AfterFunc(time.Second, func() {
+					defer close(released)
+					_, _ = conn.Exec(context.Background(), "ROLLBACK")
+				})
 			}
 			return nil
 		}
@@ -155,4 +162,5 @@ func TestSettlingOutlastsALockTimeout(t *testing.T) {
 	if _, err := s.Commit(t.Context(), appending(lease, "x")); err != nil {
 		t.Errorf("after %v, with 20 s of patience and a lock held for 1 s: %v", time.Since(began), err)
 	}
+	<-released
 }
