@@ -97,8 +97,7 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 		return nil, notSent{err}
 	}
 	defer s.giveBack(ctx, conn)
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
+	defer s.bounded(conn)()
 	var batch pgx.Batch
 	ids := make([][]byte, len(requests))
 	for i, r := range requests {

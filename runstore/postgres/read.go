@@ -66,8 +66,7 @@ func (s *Store) once(ctx context.Context, f func(q *query) error) error {
 	if err != nil {
 		return notSent{err}
 	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
+	defer s.bounded(conn)()
 	defer s.giveBack(ctx, conn)
 	return f(&query{ctx, s, conn.Conn()})
 }

@@ -214,8 +214,7 @@ func (s *Store) ask(ctx context.Context, all []*unit) ([]answer, error) {
 	if err != nil {
 		return nil, notSent{err}
 	}
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
+	defer s.bounded(conn)()
 	defer s.giveBack(ctx, conn)
 	if len(all) == 1 {
 		u, answers := all[0], make([]answer, 1)
@@ -268,9 +267,13 @@ func one(rows pgx.Rows, u *unit, a *answer) error {
 }
 
 // bounded is for a server that falls silent: no statement takes longer than the
-// server lets it, so what does is lost.
-func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.opts.StatementTimeout+time.Second)
+// server lets it, so what does is lost. It costs less than a context of its own; the
+// caller's ends the statement as well.
+func (s *Store) bounded(conn *pgxpool.Conn) (stop func() bool) {
+	raw := conn.Conn().PgConn().Conn()
+	return time.AfterFunc(s.opts.StatementTimeout+time.Second, func() {
+		_ = raw.SetDeadline(time.Now()) // a closed connection needs none
+	}).Stop
 }
 
 // giveBack returns a connection to the pool. One whose statement was cut short is

@@ -43,7 +43,7 @@ CREATE TABLE tapestore.runs (
 	preempt_reason bytea       NOT NULL,
 	voided         bigint[],             -- nonces of writes that were given up: a late copy is refused
 	recent         bigint[]              -- nonces of the last grants, creations and purges, each with the token then
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+) WITH (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 CREATE INDEX runs_created ON tapestore.runs (created, no) WHERE NOT purged;
 
