@@ -59,7 +59,7 @@ func Reads(limit int) map[string]string {
 
 // Writes returns the statements of an append and of a heartbeat.
 func Writes() map[string]string {
-	return map[string]string{"append one": appendOne, "append many": appendMany, "renew": renew}
+	return map[string]string{"append one": appendOne, "append many": appendMany, "append together": appendTogether, "renew": renew}
 }
 
 // ScanOf returns the statement of a scan and its arguments.
@@ -74,3 +74,22 @@ func ScanOf(q runstore.IndexQuery) (sql string, args []any, err error) {
 
 // Settings returns the session settings of a handle's connections.
 func Settings(s *Store) map[string]string { return s.settings() }
+
+// FillPlaces takes the crowd's places of a handle, so that appends wait, and returns a
+// function that gives one back: those who wait go together.
+func FillPlaces(s *Store) (leave func()) {
+	s.crowd.mu.Lock()
+	defer s.crowd.mu.Unlock()
+	s.crowd.free -= places
+	return s.crowd.leave
+}
+
+// Crowd returns how many runs' appends wait for a place, and how many places are free.
+func Crowd(s *Store) (waiting, free int) {
+	s.crowd.mu.Lock()
+	defer s.crowd.mu.Unlock()
+	return len(s.crowd.waiting), s.crowd.free
+}
+
+// Places is how many round trips of appends go before others share one.
+const Places = places

@@ -143,7 +143,8 @@ func TestPlans(t *testing.T) {
 				if strings.Contains(p.Node, "Sort") && !p.has("Limit") && name != "keys" {
 					t.Errorf("%s, %s: sorts more than its page", name, when)
 				}
-				if strings.HasPrefix(p.Node, "Hash") {
+				// What one statement has in its hands is no table.
+				if p.Node == "HashAggregate" || p.Node == "Hash" && p.Plans[0].Node != "CTE Scan" {
 					t.Errorf("%s, %s: hashes a table", name, when)
 				}
 			})

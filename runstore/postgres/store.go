@@ -20,6 +20,7 @@ type Store struct {
 	pool      *pgxpool.Pool
 	opts      Options
 	lanes     lanes
+	crowd     crowd
 	positions positions
 	notifier  *notifier
 	texts     sync.Map // statements with the schema's own name
@@ -53,7 +54,8 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 		return nil, err
 	}
 	s := &Store{opts: opts, closed: make(chan struct{})}
-	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.sendGroup}
+	s.crowd = crowd{free: places, alone: s.sendGroup, together: s.sendTogether}
+	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.crowd.run}
 	configure(config, s)
 	if err := s.migrate(ctx, config.ConnConfig); err != nil {
 		return nil, err
