@@ -25,8 +25,7 @@ type Link struct {
 	end      context.CancelFunc
 	running  sync.WaitGroup
 
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced at every change of what follows
+	state   // of what follows
 	target  string
 	closed  bool
 	pairs   map[*pair]struct{}
@@ -67,7 +66,7 @@ func New(ctx context.Context, target string) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link to %s: %w", target, err)
 	}
-	l := &Link{listener: listener, target: target, changed: make(chan struct{}), pairs: map[*pair]struct{}{}}
+	l := &Link{listener: listener, target: target, state: newState(), pairs: map[*pair]struct{}{}}
 	l.life, l.end = context.WithCancel(context.WithoutCancel(ctx))
 	l.running.Go(l.accept)
 	return l, nil
@@ -196,32 +195,6 @@ func (l *Link) harms(do func(h *harm)) {
 			do(&p.harm)
 		}
 	})
-}
-
-// change changes the link's state and wakes whoever waits for that.
-func (l *Link) change(do func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	do()
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-// await waits until the link's state is so.
-func (l *Link) await(ctx context.Context, so func() bool) error {
-	for {
-		l.mu.Lock()
-		now, changed := so(), l.changed
-		l.mu.Unlock()
-		if now {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // kill resets connections. Its caller has the lock.
