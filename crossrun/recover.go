@@ -1,0 +1,98 @@
+package crossrun
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Completed tells of a step that was under way and is over.
+type Completed struct {
+	// ID is the step's id; empty when there was none under way.
+	ID runstore.BatchID
+	// Other is the other run.
+	Other runstore.RunID
+	// Applied tells whether both runs' batches were applied, or none.
+	Applied bool
+	// Result is set if they were.
+	Result Result
+	// Refusal tells why they were not.
+	Refusal error
+}
+
+// Recover completes the step of the run that is under way, if there is one: it is
+// applied on both runs or on none. The holder of the run's lease calls it before
+// anything else; [Acquire] does. One read where there is nothing to do.
+//
+// Errors: runstore.ErrFenced, ErrLeaseExpired or ErrStoreBehind when there is a step
+// to complete and the fence is not the current grant's: it is the current holder's
+// to complete. ErrNotFound: there is no such run. ErrUnavailable, ErrClosed and
+// ErrUnknownOutcome: the step may still be under way; call again. ErrUnsupported:
+// a newer version of this package has written the intent.
+func Recover(ctx context.Context, s runstore.RunStore, f runstore.Fence) (Completed, error) {
+	for range maxAttempts {
+		in, version, err := pending(ctx, s, f.Run())
+		if err != nil || version == 0 {
+			return Completed{}, err
+		}
+		end, err := complete(ctx, s, f, in, version)
+		err = errors.Join(err, end.left)
+		switch {
+		case err == nil:
+			return Completed{ID: in.id, Other: in.other, Applied: end.verdict == applied, Result: end.result, Refusal: end.reason}, nil
+		case errors.Is(err, runstore.ErrConflict): // another caller under this fence ended it
+			continue
+		case disowned(err):
+			return Completed{}, notApplied(f.Run(), err)
+		default:
+			return Completed{}, err
+		}
+	}
+	return Completed{}, opError(f.Run(), runstore.ErrUnavailable, errors.New("other steps of the run came in between every time"))
+}
+
+// Acquire acquires a run's lease and completes the step that it finds under way.
+// Once it has returned without an error, no step of an earlier holder changes
+// either of its runs any more. The request's guards are judged, and its writes
+// made, with the grant, so before the completion.
+//
+// Errors: those of runstore.RunStore.AcquireLease, with no lease; those of
+// [Recover] with the lease that was granted, to be tried again or released.
+func Acquire(ctx context.Context, s runstore.RunStore, req runstore.AcquireRequest) (runstore.Lease, Completed, error) {
+	lease, err := s.AcquireLease(ctx, req)
+	if err != nil {
+		return runstore.Lease{}, Completed{}, err
+	}
+	completed, err := Recover(ctx, s, lease.Fence())
+	return lease, completed, err
+}
+
+// Sweep removes the marks that crashed steps have left on a run, and returns how
+// many. It may be called at any time by anybody: a mark that a step under way
+// depends on stays, and a step that begins meanwhile marks the run again. A run
+// has one mark for each lead at most.
+func Sweep(ctx context.Context, s runstore.RunStore, run runstore.RunID) (removed int, err error) {
+	for rec, err := range runstore.Records(ctx, s, run, marks) {
+		if err != nil {
+			return removed, err
+		}
+		// The mark was read first: a step that it decided is under way now, or over.
+		lead := runstore.RunID(rec.Key[len(marks):])
+		in, version, err := pending(ctx, s, lead)
+		if err != nil && !errors.Is(err, runstore.ErrNotFound) {
+			return removed, err
+		}
+		if version != 0 && in.other == run {
+			continue
+		}
+		_, err = s.Commit(ctx, unmark(run, rec.Key, rec.Version))
+		switch {
+		case err == nil:
+			removed++
+		case !errors.Is(err, runstore.ErrConflict):
+			return removed, err
+		}
+	}
+	return removed, nil
+}
