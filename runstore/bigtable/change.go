@@ -1,0 +1,283 @@
+package bigtable
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// needs says what an operation has to know of its run.
+type needs struct {
+	fresh   bool                 // read now, not what the handle remembers
+	keys    []runstore.RecordKey // of records
+	all     bool                 // of all records
+	batches bool                 // the results of the last batches with an id
+	epoch   bool                 // the store's, for a run that is to be created
+
+	// clock reports whether what was read calls for the server's clock.
+	clock func(r *run) bool
+}
+
+// decide makes the change that an operation wants, from what is known of the run. now
+// is the store clock as package clock has it. No change and no error is for an operation
+// that finds itself done.
+type decide func(r *run, now time.Time) (*edit, error)
+
+// write performs one operation on one run: it decides from what the handle knows, writes
+// what has to be there first, and then swaps the head. When the head is no longer the
+// one that was decided on, it reads the run and decides anew. What a handle remembers
+// can be out of date, so nothing but a change that was made is told without a read.
+func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide) (*edit, error) {
+	r, err := s.runs.enter(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer s.runs.leave(r)
+	fresh := false
+	for t := s.tries(); ; {
+		if !r.has(n) || n.fresh && !fresh {
+			if err := s.load(ctx, r, n); err != nil {
+				r.forget()
+				return nil, err
+			}
+			fresh = true
+		}
+		now, _ := s.clock.estimate()
+		if r.exists() && n.clock != nil && n.clock(r) {
+			if now, err = s.ask(ctx, runKey(id)); err != nil {
+				return nil, err
+			}
+		}
+		if r.crowded() {
+			if err := s.makeRoom(ctx, r, t); err != nil {
+				r.forget()
+				return nil, err
+			}
+			continue
+		}
+		e, err := f(r, now)
+		if (err != nil || e == nil) && !fresh {
+			r.forget()
+			continue
+		}
+		if err != nil || e == nil {
+			return nil, err
+		}
+		if err := s.writeAll(ctx, e.rows); err != nil {
+			return nil, err
+		}
+		made, err := s.swap(ctx, r, e, t)
+		if err != nil {
+			r.forget()
+			return nil, err
+		}
+		if made {
+			s.made(r, e)
+			return e, nil
+		}
+		s.waste.add(e.orphans()...)
+		r.forget()
+		fresh = false
+		if time.Now().After(t.until) {
+			return nil, unavailable(errBusy)
+		}
+	}
+}
+
+// has reports whether a handle knows what an operation needs.
+func (r *run) has(n needs) bool {
+	if !r.known || n.batches && r.batches == nil || n.all || n.epoch {
+		return false
+	}
+	for _, k := range n.keys {
+		if _, known := r.records[k]; !known {
+			return false
+		}
+	}
+	return true
+}
+
+// load reads what an operation needs. What the handle knows beside it stays, if the
+// head is still the same.
+func (s *Store) load(ctx context.Context, r *run, n needs) error {
+	var filters []bigtable.Filter
+	if n.all {
+		filters = append(filters, wholeFamily(familyRecords))
+	} else {
+		filters = append(filters, recordFilters(n.keys)...)
+	}
+	if n.batches {
+		filters = append(filters, wholeFamily(familyBatches))
+	}
+	var found *row
+	var err error
+	var epoch runstore.Epoch
+	if n.epoch {
+		found, epoch, err = s.readRunAndEpoch(ctx, r.id, filters...)
+	} else {
+		found, err = s.readRun(ctx, r.id, filters...)
+	}
+	if err != nil {
+		return err
+	}
+	if !r.known || string(found.stored) != string(r.stored) {
+		r.forget()
+		r.records = map[runstore.RecordKey]*meta{}
+	}
+	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
+	if !r.exists() {
+		r.head.Epoch = max(r.head.Epoch, int64(epoch))
+	}
+	if len(r.records) > maxRecords {
+		clear(r.records)
+	}
+	for _, k := range n.keys {
+		r.records[k] = nil
+	}
+	for _, item := range found.cells[familyRecords] {
+		m := &meta{size: int64(len(item.Value))}
+		if _, err := split(item.Value, m); err != nil {
+			return err
+		}
+		r.records[runstore.RecordKey(qualifier(familyRecords, item))] = m
+	}
+	if n.batches {
+		r.batches = map[runstore.BatchID]result{}
+		for _, item := range found.cells[familyBatches] {
+			var one result
+			if err := json.Unmarshal(item.Value, &one); err != nil {
+				return err
+			}
+			r.batches[runstore.BatchID(one.ID)] = one
+		}
+	}
+	return nil
+}
+
+// edit is a change on its way to become one conditional mutation.
+type edit struct {
+	run   *run
+	head  head
+	nonce uint64
+	now   int64
+	m     *bigtable.Mutation // what the row gets beside its head
+
+	records map[runstore.RecordKey]*meta // as they are after it
+	moved   bool                         // others have written since it was made
+	batch   *result
+	rows    []mutation // to be written before it
+	dead    []string   // rows that nothing names after it
+	done    runstore.Committed
+}
+
+// orphans returns the rows that were written for a change which was not made, and
+// never will be. A mark is not this change's alone.
+func (e *edit) orphans() (keys []string) {
+	for _, m := range e.rows {
+		if m.key[:1] != kindMark {
+			keys = append(keys, m.key)
+		}
+	}
+	return keys
+}
+
+// newEdit begins a change.
+func newEdit(r *run, now time.Time) *edit {
+	e := &edit{run: r, head: r.head, nonce: rand.Uint64(), m: bigtable.NewMutation()}
+	e.head.madeBy(e.nonce)
+	e.now = max(r.head.Time, runstore.Micros(now.Truncate(runstore.TimePrecision)))
+	e.head.Time = e.now
+	return e
+}
+
+// time returns the time of the change.
+func (e *edit) time() time.Time { return runstore.FromMicros(e.now) }
+
+// beat makes the change a grant or a renewal: Bigtable stamps it.
+func (e *edit) beat() {
+	e.m.DeleteCellsInColumn(familyHead, columnBeat)
+	e.m.Set(familyHead, columnBeat, bigtable.ServerTime, []byte(be64(e.head.Rev)))
+}
+
+// grant gives the lease.
+func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) rules.Head {
+	granted := before.Granted(spec, reason, e.time())
+	e.head.grant(granted, spec.TTL)
+	e.beat()
+	return granted
+}
+
+// swap replaces the head that the change was decided on by its own, with all that
+// belongs to it, or finds that another was first. Bigtable's client never repeats a
+// conditional mutation. This does: a repeat finds either the head that it expects, and
+// then no copy that was sent before can be applied any more, or another head, which
+// tells who made it.
+func (s *Store) swap(ctx context.Context, r *run, e *edit, t *tries) (made bool, err error) {
+	e.m.Set(familyHead, columnHead, 0, e.head.encode())
+	m := bigtable.NewCondMutation(latest(column(familyHead, columnHead)), nil, e.m)
+	wants := false
+	if r.stored != nil {
+		// One exact match of one cell: the service documents it as atomic with the mutation.
+		same := bigtable.ChainFilters(column(familyHead, columnHead), bigtable.LatestNFilter(1),
+			bigtable.ValueRangeFilter(r.stored, append(slices.Clone(r.stored), 0)))
+		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
+	}
+	for doubt := false; ; doubt = true {
+		var matched bool
+		bound, cancel := t.attempt(ctx)
+		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))
+		cancel()
+		switch {
+		case err == nil && matched == wants:
+			return true, nil
+		case err == nil && !doubt:
+			return false, nil
+		case err == nil:
+			return s.whoseRevision(ctx, r, e)
+		case refusedByServer(err) && !doubt:
+			return false, unavailable(s.plainly(err))
+		case ctx.Err() != nil || refusedByServer(err) || !t.more(ctx):
+			return false, unknown(s.plainly(cause(ctx, err)))
+		}
+	}
+}
+
+// whoseRevision finds out whether a change was made whose reply was lost.
+func (s *Store) whoseRevision(ctx context.Context, r *run, e *edit) (made bool, err error) {
+	found, err := s.readRun(ctx, r.id)
+	if err != nil {
+		return false, unknown(err)
+	}
+	made, known := found.head.made(e.head.Rev, e.nonce)
+	if !known {
+		return false, unknown(errLongAgo)
+	}
+	if made && found.head.Rev > e.head.Rev { // what is known beside the head is out of date
+		e.moved = true
+	}
+	return made, nil
+}
+
+// made takes over a change that was made.
+func (s *Store) made(r *run, e *edit) {
+	r.stored, r.head, r.beat = e.head.encode(), e.head, 0
+	switch {
+	case e.head.Purged || e.moved:
+		r.forget()
+	default:
+		maps.Copy(r.records, e.records)
+		if e.batch != nil && r.batches != nil {
+			r.batches[runstore.BatchID(e.batch.ID)] = *e.batch
+		}
+	}
+	s.waste.add(e.dead...)
+	s.feed.committed(r.id, e)
+}

@@ -1,0 +1,109 @@
+package bigtable
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The store clock is Bigtable's: the timestamps that its servers give to cells. A
+// read-modify-write returns one, and in its row it never goes back:
+// https://cloud.google.com/bigtable/docs/reference/data/rpc/google.bigtable.v2#readmodifywriterowrequest
+//
+// Whether a lease has expired is asked of the server that holds the run's row. For
+// the times that a write tells (its events', its records', its lease's) no request is
+// spent: a handle knows what Bigtable's clock showed at its last reading, and how long
+// ago that was on its own monotonic clock. The time can have been no earlier, so a
+// time that is told is at most that of the commit. The process's wall clock is never
+// read.
+
+// reading is what Bigtable's clock showed, and when that was known here.
+type reading struct {
+	server time.Time
+	here   time.Time
+}
+
+type clock struct {
+	mu   sync.Mutex
+	last reading
+}
+
+// drift bounds how fast this process's clock may run ahead of the server's: a part in…
+const drift = 4096
+
+// resolution is that of Bigtable's timestamps.
+const resolution = time.Millisecond
+
+// learn takes over a reading that has just arrived.
+func (c *clock) learn(server time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if known := c.floor(now); !server.Before(known) {
+		c.last = reading{server, now}
+	} else if known.Sub(server) > slack { // the clock was put back, or another server's is behind
+		c.last = reading{server, now}
+	}
+}
+
+// floor is the earliest that Bigtable's clock can show now. The caller holds c.mu.
+func (c *clock) floor(now time.Time) time.Time {
+	if c.last.here.IsZero() {
+		return time.Time{}
+	}
+	elapsed := now.Sub(c.last.here)
+	return c.last.server.Add(elapsed - elapsed/drift).Truncate(resolution)
+}
+
+// estimate returns the earliest that Bigtable's clock can show now, and how long ago
+// it was read.
+func (c *clock) estimate() (floor time.Time, age time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	return c.floor(now), now.Sub(c.last.here)
+}
+
+// ask reads Bigtable's clock in a row.
+func (s *Store) ask(ctx context.Context, row string) (time.Time, error) {
+	rmw := bigtable.NewReadModifyWrite()
+	rmw.AppendValue(familyClock, "clock", nil)
+	var now time.Time
+	err := s.again(ctx, func(ctx context.Context) error {
+		r, err := s.table.ApplyReadModifyWrite(ctx, row, rmw)
+		if err != nil {
+			return err
+		}
+		for _, item := range r[familyClock] {
+			if at := item.Timestamp.Time().UTC(); at.After(now) {
+				now = at
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	s.clock.learn(now)
+	return now, nil
+}
+
+// Now implements runstore.RunStore.
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.op(ctx, "now", "", nil, func(ctx context.Context) error {
+		now, err = s.ask(ctx, clockKey())
+		return err
+	})
+	if floor, _ := s.clock.estimate(); err == nil && floor.After(now) {
+		now = floor // another row's server was ahead
+	}
+	return now.Truncate(runstore.TimePrecision), err
+}
+
+// refreshAfter is how old a reading may grow before the clock is read again, beside
+// the operations.
+const refreshAfter = 5 * time.Second

@@ -1,0 +1,283 @@
+package bigtable
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+var (
+	errBusy    = errors.New("bigtable: others wrote to the run all the time")
+	errLongAgo = errors.New("bigtable: the run had more writes since than its head remembers")
+)
+
+// result is what a row remembers of a batch that carried an id.
+type result struct {
+	ID       []byte             `json:"id"`
+	First    int64              `json:"first"`
+	Last     int64              `json:"last"`
+	Time     int64              `json:"time"`
+	Versions []runstore.Version `json:"versions,omitempty"`
+}
+
+// ring is how many results a row has: more than the contract promises.
+const ring = runstore.RememberedBatches + 32
+
+func (r result) committed() runstore.Committed {
+	return runstore.Committed{
+		FirstSeq: runstore.Seq(r.First), LastSeq: runstore.Seq(r.Last), Time: runstore.FromMicros(r.Time),
+		Versions: r.Versions, Replayed: true,
+	}
+}
+
+// Commit implements runstore.RunStore: one conditional mutation of the run's row. What
+// needs rows of its own (places in queues, large values) costs one request before it.
+func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
+		n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, batches: batch.ID != "", clock: strict(batch.Guards().Fence)}
+		e, err := s.write(ctx, batch.Run(), n, func(r *run, now time.Time) (*edit, error) {
+			if !r.exists() {
+				return nil, runstore.ErrNotFound
+			}
+			if first, repeated := r.batches[batch.ID]; repeated && batch.ID != "" {
+				done = first.committed()
+				return nil, nil
+			}
+			if err := r.guards(batch.Guards(), now); err != nil {
+				return nil, err
+			}
+			e := newEdit(r, now)
+			f := batch.Guards().Fence
+			e.apply(batch.Writes, f.Token(), f.Owner(), f.IsZero())
+			if batch.ID != "" && !batch.Purge {
+				e.remember(batch.ID)
+			}
+			return e, nil
+		})
+		if e != nil {
+			done = e.done
+		}
+		return err
+	})
+	return done, err
+}
+
+// strict asks for the server's clock where a strict lease is to be judged.
+func strict(f runstore.Fence) func(r *run) bool {
+	return func(r *run) bool {
+		return !f.IsZero() && r.head.Strict && rules.GrantState(r.head.State) == rules.Current
+	}
+}
+
+func keysOf(g runstore.Guards, w runstore.Writes) (keys []runstore.RecordKey) {
+	for _, v := range g.Versions {
+		keys = append(keys, v.Key)
+	}
+	for _, r := range w.Records {
+		keys = append(keys, r.Key)
+	}
+	return keys
+}
+
+func (r *run) guards(g runstore.Guards, now time.Time) error {
+	return r.head.rules(r.id, r.beat).Guards(g, now, func(key runstore.RecordKey) (runstore.Version, error) {
+		if m := r.records[key]; m != nil {
+			return runstore.Version(m.Version), nil
+		}
+		return 0, nil
+	})
+}
+
+// apply adds writes to a change. It is the one place where a run's journal and
+// records change.
+func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner, unfenced bool) {
+	h := &e.head
+	e.done = runstore.Committed{Time: e.time()}
+	if len(w.Events) > 0 {
+		e.done.FirstSeq = runstore.Seq(h.Seq + 1)
+	}
+	small := inlineBound(w)
+	e.appendEvents(w.Events, small, token, owner)
+	e.done.LastSeq = runstore.Seq(h.Seq)
+	e.records = map[runstore.RecordKey]*meta{}
+	for i, change := range w.Records {
+		seq := int64(rules.Seq(w, change, e.done.FirstSeq, e.done.LastSeq))
+		e.done.Versions = append(e.done.Versions, runstore.Version(e.change(i, change, small, seq)))
+	}
+	if w.Status != nil {
+		h.Status = int32(*w.Status)
+	}
+	if !w.Runnable.IsZero() {
+		e.runnable(w.Runnable)
+	}
+	if w.Release {
+		e.end(unfenced)
+	}
+	if w.Purge {
+		e.purge()
+	}
+	if (len(w.Events) > 0 || len(e.rows) > 0) && !h.Marked {
+		e.mark()
+	}
+}
+
+// inlineBound returns how large a value of the batch may be to stay in the run's row.
+func inlineBound(w runstore.Writes) int {
+	total := 0
+	for _, ev := range w.Events {
+		total += min(len(ev.Data), maxInline)
+	}
+	for _, r := range w.Records {
+		total += min(len(r.Value), maxInline)
+	}
+	if total > maxInlineBatch {
+		return tiny
+	}
+	return maxInline
+}
+
+func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstore.Token, owner runstore.Owner) {
+	pack := packer{packed: packed{Rev: e.head.Rev, Nonce: e.nonce, What: "e", Of: e.head.Seq + 1}}
+	for i, ev := range events {
+		a := about{Kind: []byte(ev.Kind), Time: e.now, Token: int64(token), Owner: []byte(owner)}
+		if i == 0 {
+			a.Nonce = e.nonce
+		}
+		data := ev.Data
+		if len(data) > small {
+			a.Pack, data = pack.add(data), nil
+		}
+		e.head.Seq++
+		cell := join(&a, data)
+		e.head.EventBytes += int64(len(cell))
+		e.m.Set(familyEvents, be64(e.head.Seq), 0, cell)
+	}
+	e.rows = append(e.rows, pack.rows(e.run.id)...)
+}
+
+// change puts or deletes one record, and returns its version.
+func (e *edit) change(i int, w runstore.RecordWrite, small int, seq int64) int64 {
+	old := e.run.records[w.Key]
+	h := &e.head
+	if old != nil {
+		h.RecordBytes -= old.size
+		for _, p := range old.places(e.run.id, w.Key) {
+			e.dead = append(e.dead, p.rowKey())
+		}
+		if old.Pack != nil {
+			e.dead = append(e.dead, old.Pack.chunks(e.run.id)...)
+		}
+	}
+	if w.Delete {
+		if old != nil {
+			h.Floor = max(h.Floor, old.Version)
+			e.m.DeleteCellsInColumn(familyRecords, string(w.Key))
+		}
+		e.records[w.Key] = nil
+		return 0
+	}
+	m := &meta{Version: h.Floor + 1, CreatedSeq: seq, Created: e.now, UpdatedSeq: seq, Updated: e.now, Rev: h.Rev, By: e.nonce}
+	if old != nil {
+		m.Version, m.CreatedSeq, m.Created = old.Version+1, old.CreatedSeq, old.Created
+	}
+	for _, p := range w.Index {
+		m.Places = append(m.Places, spot{[]byte(p.Index), runstore.Micros(p.At.Resolve(e.time()))})
+	}
+	for _, p := range m.places(e.run.id, w.Key) {
+		e.rows = append(e.rows, put(p.rowKey(), "", nil))
+	}
+	value := w.Value
+	if len(value) > small || h.RecordBytes > maxRecordBytes && len(value) > tiny {
+		pack := packer{packed: packed{Rev: h.Rev, Nonce: e.nonce, What: "r", Of: int64(i)}}
+		m.Pack, value = pack.add(value), nil
+		e.rows = append(e.rows, pack.rows(e.run.id)...)
+	}
+	cell := join(m, value)
+	m.size = int64(len(cell))
+	h.RecordBytes += m.size
+	e.m.Set(familyRecords, string(w.Key), 0, cell)
+	e.records[w.Key] = m
+	return m.Version
+}
+
+// runnable sets when the run wants a driver, and its place in the index.
+func (e *edit) runnable(w runstore.When) {
+	h := &e.head
+	at := runstore.Micros(w.Resolve(e.time()))
+	if at == h.Runnable {
+		return
+	}
+	if h.Runnable != 0 {
+		e.dead = append(e.dead, h.runnablePlace(e.run.id).rowKey())
+	}
+	h.Runnable, h.RunnableRev, h.RunnableBy = at, h.Rev, e.nonce
+	if at != 0 {
+		e.rows = append(e.rows, put(h.runnablePlace(e.run.id).rowKey(), "", nil))
+	}
+}
+
+func (h *head) runnablePlace(id runstore.RunID) place {
+	return place{index: string(runstore.IndexRunnable), at: h.Runnable, written: h.Created, run: id, rev: h.RunnableRev, nonce: h.RunnableBy}
+}
+
+func (h *head) runsPlace(id runstore.RunID) place {
+	return place{index: string(runstore.IndexRuns), at: h.Created, run: id, rev: h.Life, nonce: h.LifeBy}
+}
+
+// end ends the current grant.
+func (e *edit) end(unfenced bool) {
+	if rules.GrantState(e.head.State) != rules.Current {
+		return
+	}
+	e.head.State = int(rules.Released)
+	if unfenced {
+		e.head.State = int(rules.Revoked)
+	}
+}
+
+// purge removes all but the head. The rows that belong to the run are collected for
+// its mark.
+func (e *edit) purge() {
+	h := &e.head
+	for key, m := range e.run.records {
+		if m == nil {
+			continue
+		}
+		h.Floor = max(h.Floor, m.Version)
+		for _, p := range m.places(e.run.id, key) {
+			e.dead = append(e.dead, p.rowKey())
+		}
+	}
+	if h.Runnable != 0 {
+		e.dead = append(e.dead, h.runnablePlace(e.run.id).rowKey())
+	}
+	e.dead = append(e.dead, h.runsPlace(e.run.id).rowKey())
+	e.end(true)
+	h.Purged, h.Runnable, h.Sealed, h.EventBytes, h.RecordBytes, h.Batches = true, 0, 0, 0, 0, 0
+	for _, f := range []string{familyEvents, familyRecords, familyBatches, familyFeed} {
+		e.m.DeleteCellsInFamily(f)
+	}
+	if !h.Marked {
+		e.mark()
+	}
+}
+
+// mark makes the run known to the passes that look for what a crash has left.
+func (e *edit) mark() {
+	e.head.Marked = true
+	e.rows = append(e.rows, put(markKey(e.run.id), "", nil))
+}
+
+// remember keeps the result for a repeat of the batch.
+func (e *edit) remember(id runstore.BatchID) {
+	e.batch = &result{
+		ID: []byte(id), First: int64(e.done.FirstSeq), Last: int64(e.done.LastSeq), Time: e.now, Versions: e.done.Versions,
+	}
+	value, _ := json.Marshal(e.batch) // numbers and bytes only: it cannot fail
+	e.m.Set(familyBatches, be16(int(e.head.Batches%ring)), 0, value)
+	e.head.Batches++
+}

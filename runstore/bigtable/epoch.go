@@ -1,0 +1,282 @@
+package bigtable
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// epochs is what the store knows of itself. It is one cell, changed by conditional
+// mutation; copies of it are spread over the table, so that creations, which need the
+// epoch, do not all read one row.
+type epochs struct {
+	Epochs []epoch `json:"epochs,omitempty"`
+	// Incarnation is where the table was when the last epoch began.
+	Incarnation string `json:"incarnation"`
+	// Ended tells that all grants of former epochs are ended.
+	Ended  bool `json:"ended"`
+	stored []byte
+}
+
+type epoch struct {
+	Epoch  int64  `json:"epoch"`
+	At     int64  `json:"at"`
+	Reason []byte `json:"reason"`
+	Base   int64  `json:"base"` // the number of its first segment of the feed
+}
+
+func (x *epochs) current() int64 {
+	if len(x.Epochs) == 0 {
+		return 0
+	}
+	return x.Epochs[len(x.Epochs)-1].Epoch
+}
+
+// epochGap is by how many segments an epoch's feed begins above what the store knows:
+// more than can have been written since the backup that was restored.
+const epochGap = 1 << 38
+
+const epochCopies = 16
+
+func (s *Store) epochs(ctx context.Context) (x *epochs, err error) {
+	x = &epochs{}
+	err = s.readList(ctx, []string{epochKey(0)}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
+		x.stored = cell(r, familyOther, "")
+		return json.Unmarshal(x.stored, x)
+	})
+	return x, err
+}
+
+// readRunAndEpoch reads a run, and the current epoch, in one request.
+func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (found *row, current runstore.Epoch, err error) {
+	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead), wholeFamily(familyOther)}, more...)...)
+	found = &row{}
+	copyKey := epochKey(rand.N(epochCopies))
+	err = s.readList(ctx, []string{runKey(id), copyKey}, filter, func(r bigtable.Row) error {
+		if r.Key() == copyKey {
+			var x epochs
+			err := json.Unmarshal(cell(r, familyOther, ""), &x)
+			current = runstore.Epoch(x.current())
+			return err
+		}
+		found, err = parseRow(r)
+		return err
+	})
+	return found, current, err
+}
+
+// replaceEpochs swaps what the store knows of itself, if nobody else did.
+func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool, err error) {
+	next.stored, _ = json.Marshal(next) // numbers and bytes only: it cannot fail
+	set := bigtable.NewMutation()
+	set.Set(familyOther, "", 0, next.stored)
+	m, wants := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set), false
+	if old.stored != nil {
+		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1),
+			bigtable.ValueRangeFilter(old.stored, append(append([]byte{}, old.stored...), 0)))
+		m, wants = bigtable.NewCondMutation(same, set, nil), true
+	}
+	for t, doubt := s.tries(), false; ; doubt = true {
+		var matched bool
+		bound, cancel := t.attempt(ctx)
+		err := s.table.Apply(bound, epochKey(0), m, bigtable.GetCondMutationResult(&matched))
+		cancel()
+		if err == nil && matched != wants && doubt {
+			now, err := s.epochs(ctx)
+			if err != nil {
+				return false, unknown(err)
+			}
+			return string(now.stored) == string(next.stored), nil
+		}
+		if err == nil {
+			return matched == wants, nil
+		}
+		if ctx.Err() != nil || refusedByServer(err) || !t.more(ctx) {
+			if doubt || !refusedByServer(err) {
+				return false, unknown(cause(ctx, err))
+			}
+			return false, unavailable(s.plainly(err))
+		}
+	}
+}
+
+// incarnation names what changes when a table is restored or a profile moved.
+func (s *Store) incarnation() string {
+	return fmt.Sprintf("projects/%s/instances/%s/clusters/%s/tables/%s", s.opts.Project, s.opts.Instance, s.cluster, s.opts.Table)
+}
+
+// incarnate makes sure that the epoch belongs to this table in this place. A restored
+// backup is another table, and a failover moves the profile to another cluster: either
+// may lack writes that were acknowledged.
+func (s *Store) incarnate(ctx context.Context) error {
+	for {
+		x, err := s.epochs(ctx)
+		if err != nil {
+			return err
+		}
+		switch {
+		case x.stored == nil:
+			first := &epochs{Incarnation: s.incarnation(), Ended: true}
+			if _, err := s.replaceEpochs(ctx, x, first); err != nil {
+				return err
+			}
+			if err := s.copyEpochs(ctx, first); err != nil {
+				return err
+			}
+		case x.Incarnation != s.incarnation():
+			reason := fmt.Sprintf("the table was %s and is %s: restored, copied or failed over", x.Incarnation, s.incarnation())
+			if len(reason) > runstore.MaxOwner {
+				reason = "the table was restored, copied or failed over"
+			}
+			s.opts.Logger.Warn("bigtable: raising the epoch", "reason", reason)
+			if _, err := s.raise(ctx, reason); err != nil {
+				return err
+			}
+		case !x.Ended: // who raised it has crashed, or is at it
+			return s.finishRaise(ctx, x)
+		default:
+			return nil
+		}
+	}
+}
+
+// Epochs implements runstore.Epocher.
+func (s *Store) Epochs(ctx context.Context) (all []runstore.EpochChange, err error) {
+	err = s.op(ctx, "epochs", "", nil, func(ctx context.Context) error {
+		x, err := s.epochs(ctx)
+		if err != nil {
+			return err
+		}
+		for _, e := range x.Epochs {
+			all = append(all, runstore.EpochChange{Epoch: runstore.Epoch(e.Epoch), At: runstore.FromMicros(e.At), Reason: string(e.Reason)})
+		}
+		return nil
+	})
+	return all, err
+}
+
+// RaiseEpoch implements runstore.Epocher. It visits every run, since only a run's own
+// row can refuse a fence: it takes time in proportion to the runs.
+func (s *Store) RaiseEpoch(ctx context.Context, reason string) (raised runstore.Epoch, err error) {
+	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
+		raised, err = s.raise(ctx, reason)
+		return err
+	})
+	return raised, err
+}
+
+func (s *Store) raise(ctx context.Context, reason string) (runstore.Epoch, error) {
+	now, err := s.ask(ctx, clockKey())
+	if err != nil {
+		return 0, err
+	}
+	for {
+		x, err := s.epochs(ctx)
+		if err != nil {
+			return 0, err
+		}
+		next := epoch{Epoch: x.current() + 1, At: runstore.Micros(now), Reason: []byte(reason)}
+		if err := runstore.CheckEpoch(runstore.Epoch(next.Epoch)); err != nil {
+			return 0, err
+		}
+		from := int64(firstSegment)
+		if n := len(x.Epochs); n > 0 {
+			from = x.Epochs[n-1].Base
+		}
+		if told, err := s.hint(ctx); err != nil {
+			return 0, err
+		} else if told > from {
+			from = told
+		}
+		end, err := s.follow(ctx, from, func(*segment) bool { return true })
+		if err != nil {
+			return 0, err
+		}
+		next.Base = max(int64(runstore.Epoch(next.Epoch).Floor())>>positionBits+1, end+epochGap)
+		after := &epochs{Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
+		made, err := s.replaceEpochs(ctx, x, after)
+		if err != nil {
+			return 0, err
+		}
+		if !made {
+			continue
+		}
+		if err := s.finishRaise(ctx, after); err != nil {
+			return 0, unknown(err) // it was raised, but not every grant of before is ended yet
+		}
+		return runstore.Epoch(next.Epoch), nil
+	}
+}
+
+// finishRaise ends the feed of the former epoch and every grant of former epochs.
+// Whoever opens the store goes on with it if it was interrupted.
+func (s *Store) finishRaise(ctx context.Context, x *epochs) error {
+	if err := s.copyEpochs(ctx, x); err != nil {
+		return err
+	}
+	current := x.Epochs[len(x.Epochs)-1]
+	told, err := s.hint(ctx)
+	if err != nil {
+		return err
+	}
+	for from := max(told, firstSegment); ; {
+		end, err := s.follow(ctx, from, func(*segment) bool { return true })
+		if err != nil {
+			return err
+		}
+		if end >= current.Base {
+			break
+		}
+		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: current.Base, number: end}); err != nil {
+			return err
+		}
+	}
+	var ids []runstore.RunID
+	if err := s.scanPrefix(ctx, kindRun, func(key string) { ids = append(ids, runOf(key)) }); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := s.endGrant(ctx, id, current.Epoch); err != nil {
+			return err
+		}
+	}
+	done := *x
+	done.Ended = true
+	_, err = s.replaceEpochs(ctx, x, &done) // another raise may have come after it
+	if err != nil {
+		return err
+	}
+	return s.copyEpochs(ctx, &done)
+}
+
+// endGrant ends a run's grant of an epoch before the current one.
+func (s *Store) endGrant(ctx context.Context, id runstore.RunID, current int64) error {
+	_, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
+		if r.stored == nil || r.head.Epoch >= current {
+			return nil, nil
+		}
+		e := newEdit(r, now)
+		e.head.Epoch = current
+		e.end(true)
+		return e, nil
+	})
+	return err
+}
+
+// copyEpochs spreads what the store knows of itself. The timestamp is the epoch, so an
+// older copy never hides a newer one.
+func (s *Store) copyEpochs(ctx context.Context, x *epochs) error {
+	all := make([]mutation, 0, epochCopies)
+	for i := 1; i < epochCopies; i++ {
+		m := bigtable.NewMutation()
+		m.Set(familyOther, "", numbered(x.current()), x.stored)
+		all = append(all, mutation{epochKey(i), m, len(x.stored)})
+	}
+	return s.writeAll(ctx, all)
+}

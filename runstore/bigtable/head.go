@@ -1,0 +1,222 @@
+package bigtable
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// remembered is how many revisions a head tells the nonces of.
+const remembered = 24
+
+// head is the one cell that every write of a run replaces, and that every write's
+// predicate compares. Ids and names are bytes, because they may hold any.
+type head struct {
+	// Rev counts the writes of the row, purges and creations included; it never goes
+	// back. Nonces tells who made the last ones, the newest first, eight bytes each:
+	// two writes from one revision make different heads, and a writer whose reply was
+	// lost finds its own.
+	Rev    int64  `json:"rev"`
+	Nonces []byte `json:"by"`
+	// Life is the revision that created the run.
+	Life   int64  `json:"life"`
+	LifeBy uint64 `json:"lifeBy,omitempty"`
+	Purged bool   `json:"purged,omitempty"`
+
+	Status   int32 `json:"status"`
+	Created  int64 `json:"created"`
+	Runnable int64 `json:"runnable,omitempty"`
+	// RunnableRev and RunnableBy are those of the entry in the index.
+	RunnableRev int64  `json:"runnableRev,omitempty"`
+	RunnableBy  uint64 `json:"runnableBy,omitempty"`
+	Seq         int64  `json:"seq"`
+	// Sealed is how many segments of the journal are rows of their own.
+	Sealed int64 `json:"sealed,omitempty"`
+	// Time is that of the last write: a run's times never go back.
+	Time int64 `json:"time"`
+
+	Epoch  int64  `json:"epoch"`
+	Token  int64  `json:"token"`
+	State  int    `json:"state"`
+	Grant  []byte `json:"grant,omitempty"`
+	Owner  []byte `json:"owner,omitempty"`
+	Role   []byte `json:"role,omitempty"`
+	Strict bool   `json:"strict,omitempty"`
+	From   []byte `json:"from,omitempty"`
+	Why    []byte `json:"why,omitempty"`
+	// Expires and TTL are those of the last grant or renewal; see expiry.
+	Expires int64 `json:"expires,omitempty"`
+	TTL     int64 `json:"ttl,omitempty"`
+
+	// Floor is the highest version of a deleted record.
+	Floor int64 `json:"floor,omitempty"`
+	// Batches counts the batches with an id; the last ones are cells of the row.
+	Batches int64 `json:"batches,omitempty"`
+	// Marked tells that the run has a mark; see feed.go.
+	Marked bool `json:"marked,omitempty"`
+	// EventBytes and RecordBytes are what the row holds of them.
+	EventBytes  int64 `json:"eventBytes,omitempty"`
+	RecordBytes int64 `json:"recordBytes,omitempty"`
+}
+
+// slack is how far an expiry that a holder computed may lie beside the one that
+// Bigtable's own timestamp of the grant yields.
+const slack = time.Second
+
+// expiry returns when the last grant expires. The holder computed it from Bigtable's
+// clock as it knew it, and was told; beat is the timestamp that Bigtable itself gave
+// the grant or renewal. Where both differ by more than the time of a request (a
+// process that was suspended, a server's clock that stepped) Bigtable's is right.
+func (h *head) expiry(beat int64) int64 {
+	if h.Expires == 0 || beat == 0 {
+		return h.Expires
+	}
+	own := beat + h.TTL
+	if d := own - h.Expires; d > slack.Microseconds() || d < -slack.Microseconds() {
+		return own
+	}
+	return h.Expires
+}
+
+// rules returns the head as package rules judges it.
+func (h *head) rules(id runstore.RunID, beat int64) rules.Head {
+	expires := runstore.FromMicros(h.expiry(beat))
+	r := rules.Head{
+		Run: runstore.Run{
+			ID: id, Status: runstore.Status(h.Status), CreatedAt: runstore.FromMicros(h.Created),
+			RunnableAt: runstore.FromMicros(h.Runnable), LastSeq: runstore.Seq(h.Seq), Token: runstore.Token(h.Token),
+			ExpiresAt: expires,
+		},
+		Grant: runstore.GrantID(h.Grant), State: rules.GrantState(h.State), Epoch: runstore.Epoch(h.Epoch),
+	}
+	if r.State == rules.Current {
+		r.Holder = runstore.Holder{
+			Owner: runstore.Owner(h.Owner), Reactor: runstore.Reactor(h.Role), Token: r.Token, ExpiresAt: expires, Strict: h.Strict,
+			Preempted: runstore.Preempted{From: runstore.Owner(h.From), Reason: string(h.Why)},
+		}
+	}
+	return r
+}
+
+// grant takes over what package rules granted.
+func (h *head) grant(r rules.Head, ttl time.Duration) {
+	h.Token, h.State, h.Grant = int64(r.Token), int(r.State), []byte(r.Grant)
+	h.Owner, h.Role, h.Strict = []byte(r.Holder.Owner), []byte(r.Holder.Reactor), r.Holder.Strict
+	h.From, h.Why = []byte(r.Holder.Preempted.From), []byte(r.Holder.Preempted.Reason)
+	h.Expires, h.TTL = runstore.Micros(r.ExpiresAt), ttl.Microseconds()
+}
+
+// madeBy adds a revision that nonce made.
+func (h *head) madeBy(nonce uint64) {
+	h.Rev++
+	h.Nonces = append(binary.BigEndian.AppendUint64(nil, nonce), h.Nonces[:min(len(h.Nonces), 8*(remembered-1))]...)
+}
+
+// made reports whether nonce made revision rev; known is false when that is longer
+// ago than the head remembers.
+func (h *head) made(rev int64, nonce uint64) (made, known bool) {
+	i := 8 * (h.Rev - rev)
+	if i < 0 {
+		return false, true
+	}
+	if i+8 > int64(len(h.Nonces)) {
+		return false, false
+	}
+	return binary.BigEndian.Uint64(h.Nonces[i:]) == nonce, true
+}
+
+func (h *head) encode() []byte {
+	b, _ := json.Marshal(h) // numbers and bytes only: it cannot fail
+	return b
+}
+
+func decodeHead(b []byte) (h head, err error) {
+	err = json.Unmarshal(b, &h)
+	return h, err
+}
+
+// meta is what a record's cell says beside its value.
+type meta struct {
+	Version    int64   `json:"v"`
+	CreatedSeq int64   `json:"cs"`
+	Created    int64   `json:"c"`
+	UpdatedSeq int64   `json:"us"`
+	Updated    int64   `json:"u"`
+	Rev        int64   `json:"r"`           // that wrote it…
+	By         uint64  `json:"x"`           // …and its nonce
+	Places     []spot  `json:"p,omitempty"` // where it stands
+	Pack       *packed `json:"d,omitempty"` // where its value is, if not here
+	size       int64   // of the cell
+}
+
+// spot is a place of a record.
+type spot struct {
+	Index []byte `json:"i"`
+	At    int64  `json:"t"`
+}
+
+func (m *meta) places(id runstore.RunID, key runstore.RecordKey) []place {
+	all := make([]place, len(m.Places))
+	for i, s := range m.Places {
+		all[i] = place{string(s.Index), s.At, m.Updated, id, key, m.Rev, m.By}
+	}
+	return all
+}
+
+func (m *meta) record(key runstore.RecordKey, value []byte) runstore.Record {
+	if value == nil {
+		value = []byte{}
+	}
+	return runstore.Record{
+		Key: key, Version: runstore.Version(m.Version), Value: value,
+		Created: runstore.Stamp{Seq: runstore.Seq(m.CreatedSeq), Time: runstore.FromMicros(m.Created)},
+		Updated: runstore.Stamp{Seq: runstore.Seq(m.UpdatedSeq), Time: runstore.FromMicros(m.Updated)},
+	}
+}
+
+// about is what an event's cell says beside its data.
+type about struct {
+	Kind     []byte  `json:"k,omitempty"`
+	Time     int64   `json:"t"`
+	Token    int64   `json:"n,omitempty"`
+	Owner    []byte  `json:"o,omitempty"`
+	Nonce    uint64  `json:"x,omitempty"` // of the write, on its first event
+	Pack     *packed `json:"d,omitempty"`
+	Position int64   `json:"p,omitempty"` // in sealed segments
+}
+
+func (a *about) event(seq int64, data []byte) runstore.Event {
+	if data == nil {
+		data = []byte{}
+	}
+	return runstore.Event{
+		Seq: runstore.Seq(seq), Kind: string(a.Kind), Data: data, Time: runstore.FromMicros(a.Time),
+		Token: runstore.Token(a.Token), Owner: runstore.Owner(a.Owner), Position: runstore.Position(a.Position),
+	}
+}
+
+// join makes a cell's value of what is said about it and its bytes.
+func join(about any, value []byte) []byte {
+	header, _ := json.Marshal(about) // numbers and bytes only: it cannot fail
+	cell := make([]byte, 0, len(header)+len(value)+4)
+	cell = binary.AppendUvarint(cell, uint64(len(header)))
+	return append(append(cell, header...), value...)
+}
+
+// split is the inverse of join. The value is a part of cell.
+func split(cell []byte, about any) (value []byte, err error) {
+	n, used := binary.Uvarint(cell)
+	if used <= 0 || uint64(len(cell)-used) < n {
+		return nil, fmt.Errorf("bigtable: a cell of %d bytes that this program did not write", len(cell))
+	}
+	header := cell[used : used+int(n)]
+	if err := json.Unmarshal(header, about); err != nil {
+		return nil, fmt.Errorf("bigtable: a cell that this program did not write: %w", err)
+	}
+	return bytes.Clone(cell[used+int(n):]), nil
+}

@@ -1,0 +1,390 @@
+package bigtable
+
+import (
+	"context"
+	"encoding/base64"
+	"slices"
+	"strings"
+	"sync"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A place in a queue is a row of its own, written before the commit that needs it. So
+// it says only that a record may stand there: a scan looks at the record, or at the run's
+// head, and takes the entry as true if that names the very write which made the entry.
+// An entry that its run does not name, of a revision that the run has left behind, can
+// never become true, and is deleted.
+
+// perShard is how many entries a scan reads more of each shard than a page has, for
+// those that are not true.
+const perShard = 16
+
+// ScanIndex implements runstore.RunStore: the clock, if what is due now is asked for, one
+// read of the entries, and one of the runs that verifies them. Where a shard holds more
+// entries than a page, each is read by a request of its own.
+func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
+	invalid := q.Check()
+	from, cursorErr := decodeCursor(q)
+	if invalid == nil {
+		invalid = cursorErr
+	}
+	err = s.op(ctx, "scan index", "", invalid, func(ctx context.Context) error {
+		until := runstore.Micros(q.Until)
+		if q.Until.IsZero() {
+			now, err := s.ask(ctx, clockKey())
+			if err != nil {
+				return err
+			}
+			until = runstore.Micros(now)
+		}
+		return steady(func() error {
+			found, err = s.scan(ctx, q, from, until)
+			return err
+		})
+	})
+	return found, err
+}
+
+func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, until int64) ([]runstore.IndexEntry, error) {
+	prefix := escape(string(q.Index))
+	low, high := prefix, prefix+be64(until+1)
+	if from != "" && q.Newest {
+		high = min(high, from)
+	} else if from != "" {
+		low = max(low, from)
+	}
+	q.Until = runstore.FromMicros(until)
+	v := &verifier{store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}}
+	for low < high {
+		page, more, err := s.candidates(ctx, q, low, high)
+		if err != nil {
+			return nil, err
+		}
+		if err := v.verify(ctx, page, more); err != nil {
+			return nil, err
+		}
+		if v.full() || !more || len(page) == 0 {
+			break
+		}
+		if q.Newest {
+			high = page[len(page)-1].order()
+		} else {
+			low = page[len(page)-1].order()
+		}
+	}
+	s.waste.add(v.dead...)
+	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // those that moved came in late
+		x, y := v.orders[a.Cursor], v.orders[b.Cursor]
+		switch {
+		case x == y:
+			return 0
+		case v.before(x, y):
+			return -1
+		default:
+			return 1
+		}
+	})
+	return v.entries, nil
+}
+
+// candidates reads a page of entries, true or not, in order: of those above low and
+// below high the first, or the last.
+func (s *Store) candidates(ctx context.Context, q runstore.IndexQuery, low, high string) (page []place, more bool, err error) {
+	limit := q.Limit + perShard
+	// All shards in one request, unless they hold too much: then what came first is not
+	// what is first in order.
+	var ranges bigtable.RowRangeList
+	for i := range shards {
+		shard := kindIndex + string([]byte{byte(i)})
+		ranges = append(ranges, bigtable.NewOpenRange(shard+low, shard+high))
+	}
+	page, err = s.entries(ctx, ranges, limit, q.Newest)
+	if err == nil && len(page) == limit {
+		page, err = s.eachShard(ctx, ranges, limit, q.Newest)
+		more = true
+	}
+	slices.SortFunc(page, func(a, b place) int {
+		if q.Newest {
+			a, b = b, a
+		}
+		return strings.Compare(a.order(), b.order())
+	})
+	if len(page) > limit {
+		page = page[:limit]
+	}
+	return page, more, err
+}
+
+// eachShard reads the first entries of every shard.
+func (s *Store) eachShard(ctx context.Context, ranges bigtable.RowRangeList, limit int, newest bool) ([]place, error) {
+	pages, errs := make([][]place, len(ranges)), make([]error, len(ranges))
+	var wg sync.WaitGroup
+	for i, r := range ranges {
+		wg.Go(func() { pages[i], errs[i] = s.entries(ctx, r, limit, newest) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return slices.Concat(pages...), nil
+}
+
+func (s *Store) entries(ctx context.Context, rows bigtable.RowSet, limit int, newest bool) (page []place, err error) {
+	options := []bigtable.ReadOption{
+		bigtable.RowFilter(bigtable.ChainFilters(wholeFamily(familyOther), bigtable.LatestNFilter(1), bigtable.StripValueFilter())),
+		bigtable.LimitRows(int64(limit)),
+	}
+	if newest {
+		options = append(options, bigtable.ReverseScan())
+	}
+	err = s.again(ctx, func(ctx context.Context) error {
+		page = page[:0]
+		return s.table.ReadRows(ctx, rows, func(r bigtable.Row) bool {
+			if p, ok := placeOf(r.Key()[2:]); ok {
+				page = append(page, p)
+			}
+			return true
+		}, options...)
+	})
+	return page, err
+}
+
+// verifier collects the entries of a page that are true.
+type verifier struct {
+	store    *Store
+	query    runstore.IndexQuery
+	low      string // the range of the scan: above low and below high
+	high     string
+	seen     map[string]bool // entries that were looked at
+	entries  []runstore.IndexEntry
+	orders   map[runstore.Cursor]string // of the entries
+	size     int
+	dead     []string
+	horizon  string // of the page that is verified: nothing behind it is known
+	hasLimit bool
+}
+
+func (v *verifier) full() bool {
+	return len(v.entries) >= v.query.Limit || v.size > runstore.MaxPageBytes
+}
+
+// before reports whether order a comes before order b in the direction of the scan.
+func (v *verifier) before(a, b string) bool {
+	if v.query.Newest {
+		return a > b
+	}
+	return a < b
+}
+
+func (v *verifier) compare(a, b place) int {
+	switch x, y := a.order(), b.order(); {
+	case x == y:
+		return 0
+	case v.before(x, y):
+		return -1
+	default:
+		return 1
+	}
+}
+
+// maxVerified bounds how many runs one request verifies.
+const maxVerified = 128
+
+// verify takes the true entries of a page, and those that have come to stand in its
+// range since it was read in the place of another: a record that moves about within a
+// queue is found, whenever it moves.
+func (v *verifier) verify(ctx context.Context, page []place, more bool) error {
+	v.horizon, v.hasLimit = "", more
+	if len(page) > 0 {
+		v.horizon = page[len(page)-1].order()
+	}
+	for len(page) > 0 && !v.full() {
+		n := 0
+		filter := map[runstore.RecordKey]bool{}
+		for size := 0; n < len(page) && n < maxVerified; n++ {
+			if k := page[n].record(); !filter[k] {
+				if size += 2*len(k) + 24; size > maxFilter && n > 0 {
+					break
+				}
+				filter[k] = true
+			}
+		}
+		moved, err := v.verifySome(ctx, page[:n], filter)
+		if err != nil {
+			return err
+		}
+		page = page[n:]
+		for _, p := range moved {
+			if i, there := slices.BinarySearchFunc(page, p, v.compare); !there {
+				page = slices.Insert(slices.Clone(page), i, p)
+			}
+		}
+	}
+	return nil
+}
+
+// record is the key of the record that a reader of the entry gets.
+func (p place) record() runstore.RecordKey {
+	if p.ofRun() {
+		return runstore.SummaryKey
+	}
+	return p.key
+}
+
+// ofRun reports whether it is a run that stands there, not a record.
+func (p place) ofRun() bool {
+	return p.index == string(runstore.IndexRuns) || p.index == string(runstore.IndexRunnable)
+}
+
+// standing is what an entry leads to: where the record or the run stands now.
+type standing struct {
+	places []place
+	record runstore.Record
+	head   runstore.Run
+	wanted []want
+}
+
+// verifySome verifies entries with one request. It returns those that it came upon and
+// that belong behind the last of these.
+func (v *verifier) verifySome(ctx context.Context, page []place, records map[runstore.RecordKey]bool) (moved []place, err error) {
+	filters := []bigtable.Filter{wholeFamily(familyHead)}
+	for k := range records {
+		filters = append(filters, column(familyRecords, string(k)))
+	}
+	var keys []string
+	runs := map[runstore.RunID]*row{}
+	for _, p := range page {
+		if _, asked := runs[p.run]; !asked {
+			runs[p.run] = nil
+			keys = append(keys, runKey(p.run))
+		}
+	}
+	err = v.store.readList(ctx, keys, latest(filters...), func(r bigtable.Row) (err error) {
+		runs[runOf(r.Key())], err = parseRow(r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	last := page[len(page)-1].order()
+	type truth struct {
+		place
+		standing
+	}
+	var taken []truth
+	for _, p := range page {
+		r := runs[p.run]
+		if r == nil || r.stored == nil {
+			continue // its creation may be under way
+		}
+		now, err := p.standing(r)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(now.places, p) && r.head.Rev >= p.rev {
+			v.dead = append(v.dead, p.rowKey())
+		}
+		for _, c := range now.places {
+			order := c.order()
+			switch {
+			case v.seen[order] || order <= v.low || order >= v.high || v.hasLimit && v.before(v.horizon, order):
+			case v.before(last, order):
+				moved = append(moved, c)
+			default:
+				v.seen[order] = true
+				if !p.ofRun() || p.index == string(runstore.IndexRuns) || r.head.rules(p.run, r.beat).Runnable(v.query.Until) {
+					taken = append(taken, truth{c, now})
+				}
+			}
+		}
+	}
+	slices.SortFunc(taken, func(a, b truth) int { return v.compare(a.place, b.place) })
+	var wanted []want
+	for _, one := range taken {
+		if v.full() {
+			break
+		}
+		wanted = append(wanted, v.take(one.place, one.standing)...)
+	}
+	return moved, v.store.fetch(ctx, wanted)
+}
+
+// standing returns where what the entry leads to stands now in its index.
+func (p place) standing(r *row) (now standing, err error) {
+	if !r.exists() {
+		return now, nil
+	}
+	if p.ofRun() {
+		if now.head, now.wanted, err = r.public(p.run); err != nil {
+			return now, err
+		}
+		if p.index == string(runstore.IndexRuns) {
+			now.places = []place{r.head.runsPlace(p.run)}
+		} else if r.head.Runnable != 0 {
+			now.places = []place{r.head.runnablePlace(p.run)}
+		}
+		return now, nil
+	}
+	value := cell(r.cells, familyRecords, string(p.key))
+	if value == nil {
+		return now, nil
+	}
+	var m meta
+	if value, err = split(value, &m); err != nil {
+		return now, err
+	}
+	now.record = m.record(p.key, value)
+	if m.Pack != nil {
+		now.wanted = []want{{run: p.run, pack: m.Pack}}
+	}
+	for _, c := range m.places(p.run, p.key) {
+		if c.index == p.index {
+			now.places = append(now.places, c)
+		}
+	}
+	return now, nil
+}
+
+// take adds an entry to the page, and returns the values that it needs.
+func (v *verifier) take(p place, now standing) (wanted []want) {
+	i := len(v.entries)
+	cursor := encodeCursor(p)
+	v.orders[cursor] = p.order()
+	v.entries = append(v.entries, runstore.IndexEntry{
+		Run: p.run, At: runstore.FromMicros(p.at), Record: now.record, Head: now.head, Cursor: cursor,
+	})
+	record := func() *runstore.Record {
+		if p.ofRun() {
+			return &v.entries[i].Head.Summary
+		}
+		return &v.entries[i].Record
+	}
+	v.size += len(record().Value)
+	for _, w := range now.wanted {
+		v.size += int(w.pack.Length)
+		w.got = func(value []byte) { record().Value = value }
+		wanted = append(wanted, w)
+	}
+	return wanted
+}
+
+// A cursor is the entry's key without its shard.
+func encodeCursor(p place) runstore.Cursor {
+	return runstore.Cursor(base64.RawURLEncoding.EncodeToString([]byte(p.order())))
+}
+
+func decodeCursor(q runstore.IndexQuery) (string, error) {
+	if q.After == "" {
+		return "", nil
+	}
+	order, err := base64.RawURLEncoding.DecodeString(string(q.After))
+	if p, ok := placeOf(string(order)); err == nil && ok && p.index == string(q.Index) {
+		return string(order), nil
+	}
+	return "", &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
+}

@@ -1,0 +1,188 @@
+package bigtable
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// CreateRun implements runstore.RunStore: one read, the entries of the run, and one
+// conditional mutation.
+func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	err = s.op(ctx, "create run", spec.ID, spec.Check(), func(ctx context.Context) error {
+		var lease *runstore.LeaseSpec
+		if spec.Lease != nil {
+			lease = withGrant(*spec.Lease)
+		}
+		n := needs{fresh: true, epoch: true, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey)}
+		existed := false
+		e, err := s.write(ctx, spec.ID, n, func(r *run, now time.Time) (*edit, error) {
+			created = runstore.Created{} // whatever was decided before
+			if existed = r.exists(); existed {
+				h := r.head.rules(r.id, r.beat)
+				created.Run = h.Run
+				if lease != nil && h.Grant == lease.Grant && h.State == rules.Current {
+					created.New, created.Lease = true, h.Lease(lease.TTL)
+				}
+				return nil, nil
+			}
+			r.records = map[runstore.RecordKey]*meta{}
+			e := newEdit(r, now)
+			h := &e.head
+			h.Life, h.LifeBy, h.Purged, h.Seq = h.Rev, e.nonce, false, 0
+			h.Status, h.Created = int32(spec.Status), e.now
+			e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
+			e.mark()
+			var token runstore.Token
+			var owner runstore.Owner
+			if lease != nil {
+				granted := e.grant(h.rules(r.id, 0), *lease, "")
+				created.Lease = granted.Lease(lease.TTL)
+				token, owner = created.Lease.Token, created.Lease.Owner
+			}
+			e.apply(spec.Writes, token, owner, false)
+			if !spec.Runnable.IsZero() {
+				e.runnable(spec.Runnable)
+			}
+			return e, nil
+		})
+		switch {
+		case err != nil:
+			created = runstore.Created{}
+			return err
+		case existed:
+			if created.Run, err = s.getRun(ctx, spec.ID); errors.Is(err, runstore.ErrNotFound) {
+				err = unavailable(errPurged)
+			}
+			return err
+		}
+		created.New, created.Run = true, e.head.rules(spec.ID, 0).Run
+		for _, w := range spec.Writes.Records {
+			if m := e.summary(w); m != nil {
+				created.Run.Summary = m.record(runstore.SummaryKey, append([]byte{}, w.Value...))
+			}
+		}
+		return nil
+	})
+	return created, err
+}
+
+func (e *edit) summary(w runstore.RecordWrite) *meta {
+	if w.Key != runstore.SummaryKey || w.Delete {
+		return nil
+	}
+	return e.records[w.Key]
+}
+
+// AcquireLease implements runstore.RunStore: one read and one conditional mutation.
+// Where somebody's grant is in the way the server's clock is asked between them.
+func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (lease runstore.Lease, err error) {
+	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
+		req := req
+		req.LeaseSpec = *withGrant(req.LeaseSpec)
+		guards := runstore.GuardsOf(req.Guards...)
+		n := needs{fresh: true, keys: keysOf(guards, req.Writes), clock: func(r *run) bool {
+			return rules.GrantState(r.head.State) == rules.Current && string(r.head.Grant) != string(req.Grant)
+		}}
+		_, err := s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
+			lease = runstore.Lease{}
+			if !r.exists() {
+				return nil, runstore.ErrNotFound
+			}
+			h := r.head.rules(r.id, r.beat)
+			replay, err := h.Acquire(req, now)
+			if err != nil {
+				return nil, err
+			}
+			if replay {
+				lease = h.Lease(req.TTL)
+				return nil, nil
+			}
+			if err := r.guards(guards, now); err != nil {
+				return nil, err
+			}
+			e := newEdit(r, now)
+			granted := e.grant(h, req.LeaseSpec, req.Preempt)
+			lease = granted.Lease(req.TTL)
+			e.apply(req.Writes, lease.Token, lease.Owner, false)
+			return e, nil
+		})
+		if err != nil {
+			lease = runstore.Lease{}
+		}
+		return err
+	})
+	return lease, err
+}
+
+// RenewLease implements runstore.RunStore: one conditional mutation.
+func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (lease runstore.Lease, err error) {
+	f := req.Fence
+	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func(ctx context.Context) error {
+		_, err := s.write(ctx, f.Run(), needs{clock: strict(f)}, func(r *run, now time.Time) (*edit, error) {
+			if !r.exists() {
+				return nil, runstore.ErrNotFound
+			}
+			h := r.head.rules(r.id, r.beat)
+			if err := h.Fence(f, now); err != nil {
+				return nil, err
+			}
+			e := newEdit(r, now)
+			renewed := h.Renewed(req.TTL, e.time())
+			if renewed.ExpiresAt.After(h.ExpiresAt) {
+				e.head.Expires, e.head.TTL = runstore.Micros(renewed.ExpiresAt), req.TTL.Microseconds()
+				e.beat()
+			}
+			lease = renewed.Lease(req.TTL)
+			return e, nil
+		})
+		if err != nil {
+			lease = runstore.Lease{}
+		}
+		return err
+	})
+	return lease, err
+}
+
+// ReleaseLease implements runstore.RunStore: one conditional mutation.
+func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
+	f := req.Fence
+	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
+		n := needs{keys: keysOf(runstore.Guards{}, req.Writes), clock: strict(f)}
+		e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
+			if !r.exists() {
+				return nil, runstore.ErrNotFound
+			}
+			h := r.head.rules(r.id, r.beat)
+			replay, err := h.Release(f, now)
+			if err != nil {
+				return nil, err
+			}
+			if replay {
+				done = runstore.Committed{LastSeq: h.LastSeq, Time: now, Replayed: true}
+				return nil, nil
+			}
+			e := newEdit(r, now)
+			e.apply(req.Writes, f.Token(), f.Owner(), false)
+			e.end(false)
+			return e, nil
+		})
+		if e != nil {
+			done = e.done
+		}
+		return err
+	})
+	return done, err
+}
+
+var errPurged = errors.New("bigtable: the run existed, and was purged while it was read")
+
+func withGrant(spec runstore.LeaseSpec) *runstore.LeaseSpec {
+	if spec.Grant == "" {
+		spec.Grant = runstore.NewGrantID()
+	}
+	return &spec
+}

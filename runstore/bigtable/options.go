@@ -1,0 +1,78 @@
+package bigtable
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Options says which table holds the store, and how to reach it.
+type Options struct {
+	// Project, Instance and Table name the table.
+	Project, Instance, Table string
+	// AppProfile is the app profile of the requests: "default" if empty. It must
+	// route to a single cluster and allow single-row transactions.
+	AppProfile string
+	// Emulator is the host and port of an emulator: no encryption, no credentials.
+	// Empty means the service, or what BIGTABLE_EMULATOR_HOST says.
+	Emulator string
+	// NoCreate leaves the table as it is; opening is refused when it, or one of its
+	// families, is missing. For an account that may not change tables.
+	NoCreate bool
+	// Patience is how long an operation tries again while Bigtable cannot be
+	// reached, or does not answer: 30 seconds by default. The caller's context may
+	// end it earlier.
+	Patience time.Duration
+	// DialOptions are further options of the connections.
+	DialOptions []grpc.DialOption
+	// Logger hears of what a caller is not told: an epoch that was raised, work in
+	// the background that failed. Nil means slog.Default.
+	Logger *slog.Logger
+}
+
+// names are what Bigtable's Admin API accepts:
+// https://cloud.google.com/bigtable/docs/reference/admin/rpc
+var (
+	projectName  = regexp.MustCompile(`^[a-z0-9.:-]{1,100}$`)
+	instanceName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,32}$`)
+	tableName    = regexp.MustCompile(`^[_a-zA-Z0-9][-_.a-zA-Z0-9]{0,49}$`)
+	profileName  = regexp.MustCompile(`^[_a-zA-Z0-9][-_.a-zA-Z0-9]{0,49}$`)
+)
+
+func (o *Options) withDefaults() (Options, error) {
+	opts := *o
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	if opts.Patience == 0 {
+		opts.Patience = 30 * time.Second
+	}
+	var problems []error
+	for _, n := range []struct {
+		field, value string
+		pattern      *regexp.Regexp
+	}{
+		{"project", opts.Project, projectName}, {"instance", opts.Instance, instanceName}, {"table", opts.Table, tableName},
+	} {
+		if !n.pattern.MatchString(n.value) {
+			problems = append(problems, badOption(n.field, "%q is none that Bigtable takes; write bigtable://project/instance/table", n.value))
+		}
+	}
+	if opts.AppProfile != "" && !profileName.MatchString(opts.AppProfile) {
+		problems = append(problems, badOption("app_profile", "%q is none that Bigtable takes", opts.AppProfile))
+	}
+	if opts.Patience < time.Millisecond || opts.Patience > time.Hour {
+		problems = append(problems, badOption("patience", "%v is out of range, the limits are 1ms and 1h", opts.Patience))
+	}
+	return opts, errors.Join(problems...)
+}
+
+func badOption(field, format string, args ...any) error {
+	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+}

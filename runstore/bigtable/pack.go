@@ -1,0 +1,123 @@
+package bigtable
+
+import (
+	"context"
+	"fmt"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A pack holds the values of one write that are too large for the run's row: in rows of
+// their own, written before the write and named by what it stores. Its key tells which
+// write it is of, so a pass that finds it can tell whether that write was made.
+
+// Bounds of what stays in the run's row. A segment of 64 events that are just small
+// enough is 1 MiB, and the row holds two and a bit.
+const (
+	maxInline      = 16 << 10  // a value
+	maxInlineBatch = 256 << 10 // the values of one batch; above it only tiny ones stay
+	tiny           = 256
+	maxRecordBytes = 1 << 20 // the records of one run; above it only tiny values stay
+	chunkSize      = 1 << 20 // of a row of a pack
+)
+
+// packed says where a value is.
+type packed struct {
+	Rev    int64  `json:"r"`
+	Nonce  uint64 `json:"x"`
+	What   string `json:"w"` // e for events, r for a record
+	Of     int64  `json:"i"` // the first event's seq, or the record's place in the batch
+	Offset int64  `json:"o,omitempty"`
+	Length int64  `json:"l"`
+}
+
+// key is that of the pack's n-th row.
+func (p *packed) key(id runstore.RunID, n int64) string {
+	return ownedKey(kindPack, id) + be64(p.Rev) + be64(int64(p.Nonce)) + p.What + be64(p.Of) + be16(int(n))
+}
+
+// chunks returns the keys of the rows that the value is in.
+func (p *packed) chunks(id runstore.RunID) (keys []string) {
+	for n := p.Offset / chunkSize; n*chunkSize < p.Offset+p.Length; n++ {
+		keys = append(keys, p.key(id, n))
+	}
+	return keys
+}
+
+// packer collects the values of one pack.
+type packer struct {
+	packed
+	bytes []byte
+}
+
+func (p *packer) add(value []byte) *packed {
+	at := p.packed
+	at.Offset, at.Length = int64(len(p.bytes)), int64(len(value))
+	p.bytes = append(p.bytes, value...)
+	return &at
+}
+
+// rows returns the rows to write.
+func (p *packer) rows(id runstore.RunID) (all []mutation) {
+	for n := int64(0); n*chunkSize < int64(len(p.bytes)); n++ {
+		chunk := p.bytes[n*chunkSize : min((n+1)*chunkSize, int64(len(p.bytes)))]
+		all = append(all, put(p.key(id, n), "", chunk))
+	}
+	return all
+}
+
+// want is a value that is to be fetched.
+type want struct {
+	run  runstore.RunID
+	pack *packed
+	got  func(value []byte)
+}
+
+// errMissing is met by a reader whose value was replaced after it had read where it
+// is. It reads again.
+type errMissing struct{ run runstore.RunID }
+
+func (e errMissing) Error() string {
+	return fmt.Sprintf("bigtable: a value of run %q is not where it should be", e.run)
+}
+
+// fetch reads packed values.
+func (s *Store) fetch(ctx context.Context, wanted []want) error {
+	if len(wanted) == 0 {
+		return nil
+	}
+	chunks := map[string][]byte{}
+	var keys []string
+	for _, w := range wanted {
+		for _, k := range w.pack.chunks(w.run) {
+			if _, there := chunks[k]; !there {
+				chunks[k] = nil
+				keys = append(keys, k)
+			}
+		}
+	}
+	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
+		chunks[r.Key()] = cell(r, familyOther, "")
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, w := range wanted {
+		value := make([]byte, 0, w.pack.Length)
+		at, end := w.pack.Offset, w.pack.Offset+w.pack.Length
+		for n := w.pack.Offset / chunkSize; at < end; n++ {
+			chunk := chunks[w.pack.key(w.run, n)]
+			upTo := min(end, (n+1)*chunkSize)
+			if int64(len(chunk)) < upTo-n*chunkSize {
+				return errMissing{w.run}
+			}
+			value = append(value, chunk[at-n*chunkSize:upTo-n*chunkSize]...)
+			at = upTo
+		}
+		w.got(value)
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package bigtable
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The filters are ranges, never patterns: they are exact for any bytes, and cost the
+// server no compiling.
+
+// column selects one column.
+func column(family, qualifier string) bigtable.Filter {
+	return bigtable.ColumnRangeFilter(family, qualifier, qualifier+"\x00")
+}
+
+// columns selects a range of columns; an empty end is no bound.
+func columns(family, from, to string) bigtable.Filter {
+	return bigtable.ColumnRangeFilter(family, from, to)
+}
+
+// wholeFamily selects all columns of a family.
+func wholeFamily(family string) bigtable.Filter { return bigtable.ColumnRangeFilter(family, "", "") }
+
+// latest selects the latest version of what any of the filters selects.
+func latest(filters ...bigtable.Filter) bigtable.Filter {
+	if len(filters) == 1 { // the service refuses an interleave of one
+		return bigtable.ChainFilters(filters[0], bigtable.LatestNFilter(1))
+	}
+	return bigtable.ChainFilters(bigtable.InterleaveFilters(filters...), bigtable.LatestNFilter(1))
+}
+
+// cell returns a cell's value, nil if the row does not have it.
+func cell(r bigtable.Row, family, qualifier string) []byte {
+	for _, item := range r[family] {
+		if item.Column[len(family)+1:] == qualifier {
+			return item.Value
+		}
+	}
+	return nil
+}
+
+// qualifier returns the column of an item without its family.
+func qualifier(family string, item bigtable.ReadItem) string { return item.Column[len(family)+1:] }
+
+// The columns of the head's family.
+const (
+	columnHead = "head"
+	columnBeat = "beat"
+)
+
+// row is what was read of a run's row at one moment.
+type row struct {
+	stored []byte
+	head   head
+	beat   int64 // the timestamp of the last grant or renewal, microseconds
+	cells  bigtable.Row
+}
+
+func parseRow(r bigtable.Row) (*row, error) {
+	p := &row{cells: r}
+	for _, item := range r[familyHead] {
+		switch qualifier(familyHead, item) {
+		case columnHead:
+			h, err := decodeHead(item.Value)
+			if err != nil {
+				return nil, err
+			}
+			p.stored, p.head = item.Value, h
+		case columnBeat:
+			p.beat = int64(item.Timestamp)
+		}
+	}
+	return p, nil
+}
+
+// exists reports whether there is such a run.
+func (r *row) exists() bool { return r.stored != nil && !r.head.Purged }
+
+// readRun reads a run's head and what further filters select.
+func (s *Store) readRun(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (r *row, err error) {
+	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead)}, more...)...)
+	err = s.again(ctx, func(ctx context.Context) error {
+		found, err := s.table.ReadRow(ctx, runKey(id), bigtable.RowFilter(filter))
+		if err == nil {
+			r, err = parseRow(found)
+		}
+		return err
+	})
+	return r, err
+}
+
+// maxRowSet bounds the keys of one request, which may have 512 KB:
+// https://cloud.google.com/bigtable/docs/reads#large-rows
+const maxRowSet = 200 << 10
+
+// readList reads rows by their keys, in as few requests as they fit in, and calls f
+// for each that there is.
+func (s *Store) readList(ctx context.Context, keys []string, filter bigtable.Filter, f func(bigtable.Row) error) error {
+	for len(keys) > 0 {
+		n, size := 0, 0
+		for n < len(keys) && (n == 0 || size+len(keys[n]) < maxRowSet) {
+			size += len(keys[n]) + 8
+			n++
+		}
+		var rows []bigtable.Row
+		err := s.again(ctx, func(ctx context.Context) error {
+			rows = rows[:0]
+			return s.table.ReadRows(ctx, bigtable.RowList(keys[:n]), func(r bigtable.Row) bool {
+				rows = append(rows, r)
+				return true
+			}, bigtable.RowFilter(filter))
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			if err := f(r); err != nil {
+				return err
+			}
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+// maxFilter bounds a filter, which may have 20 KB:
+// https://cloud.google.com/bigtable/quotas
+const maxFilter = 15 << 10
+
+// recordFilters selects records: by their keys where these fit into a filter, else all.
+func recordFilters(keys []runstore.RecordKey) []bigtable.Filter {
+	if len(keys) == 0 {
+		return nil
+	}
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	size := 0
+	filters := make([]bigtable.Filter, len(keys))
+	for i, k := range keys {
+		size += 2*len(k) + 24
+		filters[i] = column(familyRecords, string(k))
+	}
+	if size > maxFilter {
+		return []bigtable.Filter{wholeFamily(familyRecords)}
+	}
+	return filters
+}
+
+// mutation is a change of one row.
+type mutation struct {
+	key string
+	m   *bigtable.Mutation
+	n   int // its size
+}
+
+// maxMessage bounds what one request writes to rows other than a run's.
+const maxMessage = 2 << 20
+
+// writeAll makes changes that may be repeated, in as few requests as they fit in.
+func (s *Store) writeAll(ctx context.Context, all []mutation) error {
+	for len(all) > 0 {
+		n, size := 0, 0
+		for n < len(all) && n < 10_000 && (n == 0 || size+all[n].n < maxMessage) {
+			size += all[n].n
+			n++
+		}
+		keys, muts := make([]string, n), make([]*bigtable.Mutation, n)
+		for i, m := range all[:n] {
+			keys[i], muts[i] = m.key, m.m
+		}
+		err := s.again(ctx, func(ctx context.Context) error {
+			errs, err := s.table.ApplyBulk(ctx, keys, muts)
+			return errors.Join(append(errs, err)...)
+		})
+		if err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+func put(key, column string, value []byte) mutation {
+	m := bigtable.NewMutation()
+	m.Set(familyOther, column, 0, value)
+	return mutation{key, m, len(key) + len(value) + 64}
+}
+
+func remove(key string) mutation {
+	m := bigtable.NewMutation()
+	m.DeleteRow()
+	return mutation{key, m, len(key) + 16}
+}
+
+// scanPrefix calls f for the keys of the rows that begin with prefix.
+func (s *Store) scanPrefix(ctx context.Context, prefix string, f func(key string)) error {
+	var keys []string
+	err := s.again(ctx, func(ctx context.Context) error {
+		keys = keys[:0]
+		return s.table.ReadRows(ctx, bigtable.NewRange(prefix, after(prefix)), func(r bigtable.Row) bool {
+			keys = append(keys, strings.Clone(r.Key()))
+			return true
+		}, bigtable.RowFilter(bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())))
+	})
+	for _, k := range keys {
+		f(k)
+	}
+	return err
+}

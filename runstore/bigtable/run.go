@@ -1,0 +1,89 @@
+package bigtable
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// run is what a handle knows of a run: the head as it was when the handle last read
+// or wrote it, and what came with it. It may be out of date; a write that relies on it
+// finds out, since its predicate is that very head. What is cached beside the head is
+// current as long as the head is: nothing in a run changes without it.
+type run struct {
+	id   runstore.RunID
+	lane chan struct{} // holds a value while an operation is under way
+	uses int           // operations that have or want the lane; see runs
+
+	known   bool
+	stored  []byte // the head's cell; nil when there is none
+	head    head
+	beat    int64
+	records map[runstore.RecordKey]*meta // nil: absent
+	batches map[runstore.BatchID]result  // nil: not read
+}
+
+// runs holds what a handle knows of the runs that it writes to.
+type runs struct {
+	mu  sync.Mutex
+	all map[runstore.RunID]*run
+}
+
+// Bounds of what a handle keeps in mind.
+const (
+	maxRuns    = 4096
+	maxRecords = 4096 // of one run
+)
+
+// enter waits for a run's lane: a handle's writes to one run go one after another,
+// because of two at once one would only find that the other was first.
+func (rs *runs) enter(ctx context.Context, id runstore.RunID) (*run, error) {
+	rs.mu.Lock()
+	r := rs.all[id]
+	if r == nil {
+		rs.evict()
+		r = &run{id: id, lane: make(chan struct{}, 1)}
+		rs.all[id] = r
+	}
+	r.uses++
+	rs.mu.Unlock()
+	select {
+	case r.lane <- struct{}{}:
+		return r, nil
+	case <-ctx.Done():
+		rs.done(r)
+		return nil, unavailable(ctx.Err())
+	}
+}
+
+func (rs *runs) leave(r *run) {
+	<-r.lane
+	rs.done(r)
+}
+
+func (rs *runs) done(r *run) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r.uses--
+}
+
+// evict makes room for another run. The caller holds rs.mu.
+func (rs *runs) evict() {
+	for id, r := range rs.all {
+		if len(rs.all) < maxRuns {
+			return
+		}
+		if r.uses == 0 {
+			delete(rs.all, id)
+		}
+	}
+}
+
+// forget makes the next operation read the run.
+func (r *run) forget() {
+	r.known, r.stored, r.records, r.batches = false, nil, nil, nil
+}
+
+// exists reports whether there is such a run.
+func (r *run) exists() bool { return r.stored != nil && !r.head.Purged }

@@ -1,0 +1,145 @@
+package bigtable
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A long journal does not make a long row: events that the feed has are copied, 64 at a
+// time, into a segment, a row that never changes; then one conditional mutation of the
+// run's row records that and removes their cells. Which events are in which segment
+// follows from their seqs, so two who seal at once write the same.
+
+const (
+	segmentSize = 64
+	// sealAt is how many events a row has before some are sealed, crowdedAt before a
+	// write waits for that.
+	sealAt    = 2 * segmentSize
+	crowdedAt = 8 * segmentSize
+	// crowdedBytes is what a row may hold of events.
+	crowdedBytes = 3 << 19
+)
+
+// unsealed returns how many events the run's row holds.
+func (h *head) unsealed() int64 { return h.Seq - h.Sealed*segmentSize }
+
+// crowded reports whether the row has to be relieved before it takes another event.
+func (r *run) crowded() bool {
+	return r.exists() && r.head.unsealed() >= segmentSize && (r.head.unsealed() >= crowdedAt || r.head.EventBytes > crowdedBytes)
+}
+
+// sealedEvent is one event of a segment.
+type sealedEvent struct {
+	seq   int64
+	about about
+	data  []byte
+}
+
+// segments reads segments by their keys.
+func (s *Store) segments(ctx context.Context, keys []string) (map[string][]sealedEvent, error) {
+	found := map[string][]sealedEvent{}
+	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
+		number := fromBE64(r.Key()[len(r.Key())-8:])
+		bytes := cell(r, familyOther, "")
+		var events []sealedEvent
+		for seq := number*segmentSize + 1; len(bytes) > 0; seq++ {
+			n, used := binary.Uvarint(bytes)
+			if used <= 0 || uint64(len(bytes)-used) < n {
+				return errSegment
+			}
+			one := sealedEvent{seq: seq}
+			var err error
+			if one.data, err = split(bytes[used:used+int(n)], &one.about); err != nil {
+				return err
+			}
+			events = append(events, one)
+			bytes = bytes[used+int(n):]
+		}
+		found[r.Key()] = events
+		return nil
+	})
+	return found, err
+}
+
+var errSegment = errors.New("bigtable: a segment that this program did not write")
+
+// seal moves as many whole segments out of the row as the feed has the events of, but
+// leaves the last events where a tailing reader finds them in one read. The caller has
+// the run's lane. It reports whether there was something to seal.
+func (s *Store) seal(ctx context.Context, r *run, t *tries) (sealed bool, err error) {
+	from := r.head.Sealed * segmentSize
+	upTo := from + max(r.head.unsealed()/segmentSize-1, 1)*segmentSize
+	found, err := s.readRun(ctx, r.id, columns(familyEvents, be64(from+1), be64(upTo+1)), wholeFamily(familyFeed))
+	if err != nil {
+		return false, err
+	}
+	if !found.exists() || string(found.stored) != string(r.stored) {
+		r.forget()
+		return false, nil // somebody else writes to the run
+	}
+	positions, err := found.positions()
+	if err != nil {
+		return false, err
+	}
+	e := newEdit(r, runstore.FromMicros(r.head.Time))
+	var segment []byte
+	freed := int64(0)
+	for _, item := range found.cells[familyEvents] {
+		seq := fromBE64(qualifier(familyEvents, item))
+		if seq > positions.through/segmentSize*segmentSize {
+			break
+		}
+		var a about
+		data, err := split(item.Value, &a)
+		if err != nil {
+			return false, err
+		}
+		a.Position = positions.of(seq)
+		one := join(&a, data)
+		segment = append(binary.AppendUvarint(segment, uint64(len(one))), one...)
+		freed += int64(len(item.Value))
+		e.m.DeleteCellsInColumn(familyEvents, be64(seq))
+		if seq%segmentSize == 0 {
+			e.rows = append(e.rows, put(segmentKey(r.id, r.head.Life, e.head.Sealed), "", segment))
+			e.head.Sealed++
+			segment = nil
+		}
+	}
+	if len(e.rows) == 0 {
+		return false, nil
+	}
+	e.head.EventBytes -= freed
+	for _, told := range positions.extents {
+		if told.from+told.n-1 <= e.head.Sealed*segmentSize {
+			e.m.DeleteCellsInColumn(familyFeed, told.column)
+		}
+	}
+	if err := s.writeAll(ctx, e.rows); err != nil {
+		return false, err
+	}
+	made, err := s.swap(ctx, r, e, t)
+	if err != nil || !made {
+		r.forget()
+		return made, err
+	}
+	s.made(r, e)
+	return true, nil
+}
+
+// makeRoom relieves a row that is too full for another event: it sees to it that the
+// feed has the events, and seals them.
+func (s *Store) makeRoom(ctx context.Context, r *run, t *tries) error {
+	if err := s.feed.sequence(ctx, r.id); err != nil {
+		return err
+	}
+	sealed, err := s.seal(ctx, r, t)
+	if err == nil && !sealed && !t.more(ctx) {
+		return unavailable(errBusy)
+	}
+	return err
+}

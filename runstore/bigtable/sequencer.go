@@ -1,0 +1,338 @@
+package bigtable
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// sequencer brings the events that this handle commits into the feed, in the
+// background, soon after their commit: a commit spends nothing on it. What a crash left
+// is found by way of the runs' marks; see sweep.go.
+//
+// A round reads how far the rows of the log are told to the rows of the runs (the
+// hint), all segments after that, and then the runs' rows. So it knows for each run
+// which events the log has: those that its row says, and those that these segments
+// name. It names those that follow in the next segment. If another handle created that
+// one first, the round begins again.
+type sequencer struct {
+	store *Store
+	mu    sync.Mutex
+	dirty map[runstore.RunID]bool // runs with events that the feed may not have
+	long  map[runstore.RunID]bool // runs with events to seal
+	kick  chan struct{}
+	done  chan struct{}
+
+	turn chan struct{} // holds a value while a round is under way
+	// The following belong to the round.
+	end    int64              // no segment of this number was there
+	recent map[int64]*segment // those before end that may not be told yet
+}
+
+func newSequencer(s *Store) *sequencer {
+	return &sequencer{
+		store: s, dirty: map[runstore.RunID]bool{}, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
+		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{},
+	}
+}
+
+// committed hears of every change that was made.
+func (q *sequencer) committed(id runstore.RunID, e *edit) {
+	if e.head.Purged {
+		q.store.later(func(ctx context.Context) error { return q.store.visit(ctx, id) })
+		return
+	}
+	long := e.head.unsealed() >= sealAt
+	if e.done.FirstSeq == 0 && !long {
+		return
+	}
+	q.mu.Lock()
+	q.dirty[id] = true
+	if long {
+		q.long[id] = true
+	}
+	q.mu.Unlock()
+	q.wake()
+}
+
+func (q *sequencer) wake() {
+	select {
+	case q.kick <- struct{}{}:
+	default: // one is pending already
+	}
+}
+
+func (q *sequencer) close() { close(q.done) }
+
+// pace is the least time between two rounds: events of many commits share one.
+const pace = 5 * time.Millisecond
+
+func (q *sequencer) work() {
+	sweep := time.NewTimer(rand.N(sweepEvery))
+	defer sweep.Stop()
+	for {
+		select {
+		case <-q.kick:
+			q.rounds(q.store.stopped)
+			pause(q.done, pace)
+		case <-sweep.C:
+			q.store.sweep(q.store.stopped)
+			sweep.Reset(sweepEvery/2 + rand.N(sweepEvery))
+		case <-q.done:
+			ctx, cancel := context.WithTimeout(q.store.stopped, closeGrace)
+			defer cancel()
+			q.rounds(ctx)
+			return
+		}
+	}
+}
+
+// pause waits for d, or until done is closed.
+func pause(done chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-done:
+	}
+}
+
+// rounds works off what is dirty now, and seals what has become long.
+func (q *sequencer) rounds(ctx context.Context) {
+	q.mu.Lock()
+	dirty, long := q.dirty, q.long
+	q.dirty, q.long = map[runstore.RunID]bool{}, map[runstore.RunID]bool{}
+	q.mu.Unlock()
+	err := q.sequence(ctx, slices.Collect(maps.Keys(dirty))...)
+	if err == nil {
+		for id := range long {
+			if err = q.store.sealRun(ctx, id); err != nil {
+				break
+			}
+		}
+	}
+	if err == nil {
+		return
+	}
+	if ctx.Err() == nil {
+		q.store.opts.Logger.Warn("bigtable: events wait for the feed", "runs", len(dirty), "error", err)
+	}
+	q.mu.Lock() // and again, later
+	maps.Copy(q.dirty, dirty)
+	maps.Copy(q.long, long)
+	q.mu.Unlock()
+	if ctx.Err() == nil {
+		pause(q.done, maxPause)
+		q.wake()
+	}
+}
+
+// sequence brings all events of runs into the feed.
+func (q *sequencer) sequence(ctx context.Context, ids ...runstore.RunID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	select {
+	case q.turn <- struct{}{}:
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+	defer func() { <-q.turn }()
+	for {
+		if err := q.catchUp(ctx); err != nil {
+			return err
+		}
+		g, more, err := q.compose(ctx, ids)
+		if err != nil {
+			return err
+		}
+		if g != nil {
+			made, err := q.store.append(ctx, g)
+			if err != nil {
+				return err
+			}
+			if !made {
+				continue
+			}
+			q.recent[g.number], q.end = g, g.next()
+		}
+		if err := q.tellAll(ctx); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// catchUp reads the hint and the segments that the handle does not know yet.
+func (q *sequencer) catchUp(ctx context.Context) error {
+	told, err := q.store.hint(ctx)
+	if err != nil {
+		return err
+	}
+	if q.end <= told { // others were busy, or this is the first round
+		last, err := q.store.log(ctx, max(told, 0))
+		if err != nil {
+			return err
+		}
+		q.end = max(told+1, firstSegment)
+		if g := last[told]; g != nil {
+			q.end = g.next()
+		}
+	}
+	maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
+	end, err := q.store.follow(ctx, q.end, func(g *segment) bool {
+		q.recent[g.number] = g
+		return true
+	})
+	if err == nil {
+		q.end = end
+	}
+	return err
+}
+
+// compose makes the next segment, of events that the log does not have; more reports
+// whether there are others.
+func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segment, more bool, err error) {
+	keys := make([]string, len(ids))
+	for i, id := range ids {
+		keys[i] = runKey(id)
+	}
+	g = &segment{By: rand.Uint64(), number: q.end}
+	left := int64(maxSegment)
+	err = q.store.readList(ctx, keys, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
+		parsed, err := parseRow(r)
+		if err != nil || !parsed.exists() {
+			return err
+		}
+		id := runOf(r.Key())
+		x, err := parsed.positions()
+		if err != nil {
+			return err
+		}
+		through := max(x.through, q.named(id, parsed.head.Life))
+		n := min(parsed.head.Seq-through, left)
+		if n < parsed.head.Seq-through {
+			more = true
+		}
+		if n > 0 {
+			left -= n
+			g.Ranges = append(g.Ranges, span{[]byte(id), parsed.head.Life, through + 1, n})
+		}
+		return nil
+	})
+	if err != nil || len(g.Ranges) == 0 {
+		return nil, false, err
+	}
+	return g, more, nil
+}
+
+// named returns the last event of a run that a recent segment names.
+func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
+	for _, g := range q.recent {
+		for _, r := range g.Ranges {
+			if r.Life == life && string(r.Run) == string(id) {
+				through = max(through, r.From+r.N-1)
+			}
+		}
+	}
+	return through
+}
+
+// tellAll says what the recent segments hold to the rows of their runs, and then that
+// it was said.
+func (q *sequencer) tellAll(ctx context.Context) error {
+	if len(q.recent) == 0 {
+		return nil
+	}
+	var all []mutation
+	for _, g := range q.recent {
+		all = append(all, g.tell()...)
+	}
+	if err := q.store.writeAll(ctx, all); err != nil {
+		return err
+	}
+	told := slices.Max(slices.Collect(maps.Keys(q.recent)))
+	m := bigtable.NewMutation()
+	m.Set(familyOther, "", numbered(told), []byte(be64(told)))
+	if err := q.store.writeAll(ctx, []mutation{{kindHint, m, 64}}); err != nil {
+		return err
+	}
+	clear(q.recent)
+	return nil
+}
+
+// hint returns the number up to which all segments are told to their runs.
+func (s *Store) hint(ctx context.Context) (told int64, err error) {
+	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
+		told = fromBE64(string(cell(r, familyOther, "")))
+		return nil
+	})
+	return told, err
+}
+
+// append creates a segment, if there is none of its number.
+func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
+	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
+	set := bigtable.NewMutation()
+	set.Set(familyOther, "", 0, value)
+	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
+	for t, doubt := s.tries(), false; ; doubt = true {
+		var there bool
+		bound, cancel := t.attempt(ctx)
+		err := s.table.Apply(bound, logKey(g.number), m, bigtable.GetCondMutationResult(&there))
+		cancel()
+		if err == nil && !there {
+			return true, nil
+		}
+		if err == nil && doubt {
+			found, err := s.log(ctx, g.number)
+			if err != nil {
+				return false, err
+			}
+			return found[g.number] != nil && found[g.number].By == g.By, nil
+		}
+		if err == nil {
+			return false, nil
+		}
+		if ctx.Err() != nil || refusedByServer(err) || !t.more(ctx) {
+			return false, unavailable(cause(ctx, err))
+		}
+	}
+}
+
+// sealRun seals what is long of a run.
+func (s *Store) sealRun(ctx context.Context, id runstore.RunID) error {
+	r, err := s.runs.enter(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer s.runs.leave(r)
+	for t := s.tries(); ; {
+		if !r.known {
+			if err := s.load(ctx, r, needs{}); err != nil {
+				return err
+			}
+		}
+		if !r.exists() || r.head.unsealed() < sealAt {
+			return nil
+		}
+		if sealed, err := s.seal(ctx, r, t); err != nil || !sealed {
+			return err
+		}
+	}
+}
+
+// refreshClock reads the clock again, beside the operations.
+func (q *sequencer) refreshClock() {
+	q.store.later(func(ctx context.Context) error {
+		_, err := q.store.ask(ctx, clockKey())
+		return err
+	})
+}

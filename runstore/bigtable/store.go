@@ -1,0 +1,168 @@
+package bigtable
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"cloud.google.com/go/bigtable"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Store is an open handle on a store in Bigtable. It implements runstore.RunStore and
+// the capabilities Epocher and Describer.
+type Store struct {
+	opts     Options
+	emulated bool
+	cluster  string // of the app profile, if it could be read
+	client   *bigtable.Client
+	table    *bigtable.Table
+	clock    clock
+	runs     runs
+	feed     *sequencer
+	waste    *waste
+
+	background sync.WaitGroup
+	closeOnce  sync.Once
+	closed     chan struct{}
+	stopped    context.Context // ends when the handle is closed
+	stop       context.CancelFunc
+}
+
+var _ interface {
+	runstore.RunStore
+	runstore.Epocher
+	runstore.Describer
+} = (*Store)(nil)
+
+// Open opens the store and creates its table as needed.
+func Open(ctx context.Context, o *Options) (*Store, error) {
+	s, err := open(ctx, o)
+	if err != nil {
+		return nil, opError("open bigtable store", "", err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, o *Options) (*Store, error) {
+	opts, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{opts: opts, closed: make(chan struct{})}
+	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.runs.all = map[runstore.RunID]*run{}
+	if err := s.connect(ctx); err != nil {
+		return nil, unclassified(ctx, err)
+	}
+	s.table = s.client.Open(opts.Table)
+	s.feed = newSequencer(s)
+	s.waste = newWaste(s)
+	if err := s.begin(ctx); err != nil {
+		_ = s.Close()
+		return nil, unclassified(ctx, err)
+	}
+	s.background.Go(s.feed.work)
+	s.background.Go(s.waste.work)
+	return s, nil
+}
+
+func unclassified(ctx context.Context, err error) error {
+	if isKind(err) {
+		return err
+	}
+	return unavailable(cause(ctx, err))
+}
+
+// connect makes the clients and prepares the table.
+func (s *Store) connect(ctx context.Context) error {
+	var clientOpts []option.ClientOption
+	config := bigtable.ClientConfig{AppProfile: s.opts.AppProfile}
+	address := s.opts.Emulator
+	if address == "" {
+		address = os.Getenv("BIGTABLE_EMULATOR_HOST")
+	}
+	if s.emulated = address != ""; s.emulated {
+		// The same options for both clients; the address is passed to the dialler as it is.
+		clientOpts = append(clientOpts, option.WithEndpoint("passthrough:///"+address), option.WithoutAuthentication(),
+			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+			option.WithGRPCConnectionPool(1))
+		config.MetricsProvider = bigtable.NoopMetricsProvider{}
+		config.DisableDynamicChannelPool, config.DisableConnectionRecycler = true, true
+		config.DisableDirectAccess, config.DisableSession = true, true
+	}
+	for _, d := range s.opts.DialOptions {
+		clientOpts = append(clientOpts, option.WithGRPCDialOption(d))
+	}
+	admin, err := bigtable.NewAdminClient(ctx, s.opts.Project, s.opts.Instance, clientOpts...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = admin.Close() }() // nothing was left undone
+	if err := s.again(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
+		return err
+	}
+	if !s.emulated {
+		instances, err := bigtable.NewInstanceAdminClient(ctx, s.opts.Project, clientOpts...)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = instances.Close() }() // as above
+		if err := s.checkProfile(ctx, instances); err != nil {
+			return err
+		}
+	}
+	s.client, err = bigtable.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.Project, s.opts.Instance, config, clientOpts...)
+	return err
+}
+
+// begin makes sure of the epoch and reads the clock.
+func (s *Store) begin(ctx context.Context) error {
+	if err := s.incarnate(ctx); err != nil {
+		return err
+	}
+	_, err := s.ask(ctx, clockKey())
+	return err
+}
+
+// Close implements runstore.RunStore.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		close(s.closed)
+		s.feed.close()
+		s.waste.close()
+		s.background.Wait()
+		s.stop()
+		_ = s.client.Close() // there is nothing that it could lose
+	})
+	return nil
+}
+
+// operation is the key under which a request says which operation of a caller it
+// serves. Requests in the background carry none.
+const operation = "tapestore-op"
+
+// op is the frame of every operation: input is checked before anything else, and
+// nothing happens on a closed handle or after the context's end.
+func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
+	if invalid != nil {
+		return opError(op, id, invalid)
+	}
+	select {
+	case <-s.closed:
+		return opError(op, id, runstore.ErrClosed)
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return opError(op, id, unavailable(err))
+	}
+	if _, age := s.clock.estimate(); age > refreshAfter {
+		s.feed.refreshClock()
+	}
+	return opError(op, id, f(metadata.AppendToOutgoingContext(ctx, operation, op)))
+}

@@ -1,0 +1,122 @@
+package bigtable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/bigtable"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The families. Those of a run's row are apart so that each read takes only the cells
+// that it needs. In all of them only the latest version of a cell counts, and every
+// read says so: correctness does not depend on when the older ones are collected.
+const (
+	familyHead    = "h" // the head, and when its lease was last granted or renewed
+	familyEvents  = "e" // the recent events, by seq
+	familyRecords = "r" // the records, by key
+	familyBatches = "b" // the results of the last batches that carried an id
+	familyFeed    = "f" // which events the feed has, and where
+	familyClock   = "c" // written by read-modify-write only
+	familyOther   = "x" // of all other rows
+)
+
+var families = map[string]bigtable.GCPolicy{
+	familyHead: keepOne, familyEvents: keepOne, familyRecords: keepOne, familyBatches: keepOne,
+	familyFeed: keepOne, familyClock: keepOne, familyOther: keepOne,
+}
+
+var keepOne = bigtable.MaxVersionsPolicy(1)
+
+// prepare creates the table and its families, or makes sure that they are there.
+func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error {
+	for {
+		info, err := admin.TableInfo(ctx, s.opts.Table)
+		switch {
+		case status.Code(err) == codes.NotFound && s.opts.NoCreate:
+			return unavailable(fmt.Errorf("bigtable: there is no table %s; create it: cbt -project %s -instance %s createtable %s families=%s",
+				s.opts.Table, s.opts.Project, s.opts.Instance, s.opts.Table, familiesFor(slices.Sorted(maps.Keys(families)), ":maxversions=1", ",")))
+		case status.Code(err) == codes.NotFound:
+			conf := &bigtable.TableConf{TableID: s.opts.Table, Families: families}
+			if err := admin.CreateTableFromConf(ctx, conf); err != nil && status.Code(err) != codes.AlreadyExists {
+				return err
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+		var missing []string
+		for family := range families {
+			if !slices.Contains(info.Families, family) {
+				missing = append(missing, family)
+			}
+		}
+		slices.Sort(missing)
+		if len(missing) == 0 {
+			return nil
+		}
+		if s.opts.NoCreate {
+			return unavailable(fmt.Errorf("bigtable: the table %s lacks families; create them: %s", s.opts.Table,
+				familiesFor(missing, "", "; ", "cbt -project "+s.opts.Project+" -instance "+s.opts.Instance+" createfamily "+s.opts.Table+" ")))
+		}
+		for _, family := range missing {
+			if err := admin.CreateColumnFamily(ctx, s.opts.Table, family); err != nil && status.Code(err) != codes.AlreadyExists {
+				return err
+			}
+			if err := admin.SetGCPolicy(ctx, s.opts.Table, family, families[family]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func familiesFor(names []string, suffix, separator string, prefix ...string) string {
+	all := make([]string, len(names))
+	for i, n := range names {
+		all[i] = strings.Join(prefix, "") + n + suffix
+	}
+	return strings.Join(all, separator)
+}
+
+// checkProfile makes sure that the app profile takes conditional mutations. An
+// account that may not read app profiles hears of it at the first write.
+func (s *Store) checkProfile(ctx context.Context, admin *bigtable.InstanceAdminClient) error {
+	name := s.opts.AppProfile
+	if name == "" {
+		name = "default"
+	}
+	profile, err := admin.GetAppProfile(ctx, s.opts.Instance, name)
+	if err != nil {
+		if c := status.Code(err); c == codes.PermissionDenied || c == codes.Unimplemented {
+			s.opts.Logger.Warn("bigtable: the app profile cannot be read; it must route to a single cluster and allow single-row transactions",
+				"profile", name, "error", err)
+			return nil
+		}
+		return err
+	}
+	single := profile.GetSingleClusterRouting()
+	if single == nil || !single.GetAllowTransactionalWrites() {
+		return errors.Join(unavailable(errProfile), fmt.Errorf("change it: cbt -project %s -instance %s updateappprofile %s %q",
+			s.opts.Project, s.opts.Instance, name, "route-to=CLUSTER,transactional-writes"))
+	}
+	s.cluster = single.GetClusterId()
+	return nil
+}
+
+var errProfile = errors.New("bigtable: the app profile must route to a single cluster and allow single-row transactions: elsewhere conditional mutations are not atomic")
+
+// Describe implements runstore.Describer.
+func (s *Store) Describe(context.Context) (runstore.Description, error) {
+	d := runstore.Description{Engine: "bigtable", Version: "v2 API", Tier: "service"}
+	if s.emulated {
+		d.Tier = "emulator"
+	}
+	return d, nil
+}

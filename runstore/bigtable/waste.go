@@ -1,0 +1,83 @@
+package bigtable
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// waste collects the keys of rows that nothing names any more, and deletes them in the
+// background, many in one request. What a crash leaves is found again: places by the
+// scans that meet them, the rest by way of the run's mark.
+type waste struct {
+	store *Store
+	mu    sync.Mutex
+	keys  []string
+	more  chan struct{}
+	done  chan struct{}
+}
+
+// maxWaste bounds what is kept in mind.
+const maxWaste = 100_000
+
+// wasteEvery is how long deletions wait for company.
+const wasteEvery = 200 * time.Millisecond
+
+func newWaste(s *Store) *waste {
+	return &waste{store: s, more: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+func (w *waste) add(keys ...string) {
+	if len(keys) == 0 {
+		return
+	}
+	w.mu.Lock()
+	if len(w.keys) < maxWaste {
+		w.keys = append(w.keys, keys...)
+	}
+	w.mu.Unlock()
+	select {
+	case w.more <- struct{}{}:
+	default: // one is pending already
+	}
+}
+
+func (w *waste) close() { close(w.done) }
+
+func (w *waste) work() {
+	for {
+		select {
+		case <-w.more:
+		case <-w.done:
+			ctx, cancel := context.WithTimeout(w.store.stopped, closeGrace)
+			defer cancel()
+			w.empty(ctx)
+			return
+		}
+		timer := time.NewTimer(wasteEvery)
+		select {
+		case <-timer.C:
+		case <-w.done:
+			timer.Stop()
+		}
+		w.empty(w.store.stopped)
+	}
+}
+
+// empty deletes what has come together. What cannot be deleted is left to the passes.
+func (w *waste) empty(ctx context.Context) {
+	w.mu.Lock()
+	keys := w.keys
+	w.keys = nil
+	w.mu.Unlock()
+	all := make([]mutation, len(keys))
+	for i, k := range keys {
+		all[i] = remove(k)
+	}
+	if err := w.store.writeAll(ctx, all); err != nil && ctx.Err() == nil {
+		w.store.opts.Logger.Warn("bigtable: rows that nothing names could not be deleted", "rows", len(keys), "error", err)
+	}
+}
+
+// closeGrace bounds what is finished when a handle is closed.
+const closeGrace = 3 * time.Second
