@@ -133,7 +133,7 @@ func (s *AlloyDBServer) Engine() Engine {
 	return Engine{
 		Name:    "alloydb",
 		Version: fmt.Sprintf("connector %s over postgres %s", alloydbConnector, s.postgres.Engine().Version),
-		Tier:    "emulator",
+		Tier:    TierEmulator,
 	}
 }
 

@@ -7,14 +7,17 @@
 // Each engine can come from several places, its tiers, and the first that can be
 // had is taken:
 //
-//   - service: the environment names a server (EMULATORS_POSTGRES_URL);
+//   - service: the environment names a server (EMULATORS_POSTGRES_URL,
+//     BIGTABLE_EMULATOR_HOST);
+//   - emulator: a stand-in that is part of this package (AlloyDB, Bigtable);
 //   - local: programs of this machine, run as private processes;
 //   - container: where a module of its own has registered how to start one, see
 //     RegisterContainer.
 //
-// EMULATORS, or EMULATORS_POSTGRES for one engine, forces a tier by its name. A
-// forced tier that cannot be had is an error; an engine that is found nowhere is
-// ErrMissing, for Require to skip or fail on. Doctor tells what this machine has.
+// EMULATORS, or EMULATORS_POSTGRES or EMULATORS_BIGTABLE for one engine, forces a
+// tier by its name. A forced tier that cannot be had is an error; an engine that is
+// found nowhere is ErrMissing, for Require to skip or fail on. Doctor tells what this
+// machine has.
 //
 // # Life of what is started
 //
@@ -28,5 +31,5 @@
 // directory for that (/dev/shm) with room to spare, else in the temporary directory;
 // TMPDIR chooses another place.
 //
-// A process started as root runs its servers as the user postgres, or as nobody.
+// A process started as root runs PostgreSQL as the user postgres, or as nobody.
 package emulators

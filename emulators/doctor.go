@@ -10,7 +10,7 @@ import (
 // Finding is what Doctor found out about one way to have one engine.
 type Finding struct {
 	Engine  string // "postgres"; "docker" for what containers need
-	Tier    string // TierLocal, TierService or TierContainer
+	Tier    string // TierLocal, TierEmulator, TierService or TierContainer
 	Found   bool
 	Version string // of what was found, if it tells
 	Where   string // a directory, an address without its password, an image
@@ -36,6 +36,7 @@ func (f Finding) String() string {
 // tiers are tried.
 var doctors = []func(ctx context.Context, m *machine) []Finding{
 	doctorPostgres,
+	doctorBigtable,
 	doctorDocker,
 }
 

@@ -34,6 +34,22 @@ func TestDoctorFindsWhatPostgresStarts(t *testing.T) {
 	}
 }
 
+func TestDoctorFindsWhatBigtableStarts(t *testing.T) {
+	t.Parallel()
+	s := startBigtable(t, TierEmulator)
+	if got, want := finding(t, Doctor(t.Context()), engineBigtable, TierEmulator).String(), "bigtable (emulator): found "+s.Engine().Version+" part of this program"; got != want {
+		t.Errorf("says %q, want %q", got, want)
+	}
+	m := aMachine(map[string]string{"BIGTABLE_EMULATOR_HOST": s.Address()})
+	if f := finding(t, m.doctor(t.Context()), engineBigtable, TierService); !f.Found || f.Where != s.Address() {
+		t.Errorf("found %v, want one at %s", f, s.Address())
+	}
+	local := startBigtable(t, TierLocal)
+	if f := finding(t, Doctor(t.Context()), engineBigtable, TierLocal); !f.Found || f.Version != local.Engine().Version {
+		t.Errorf("found %v, want version %s", f, local.Engine().Version)
+	}
+}
+
 func TestDoctorOnABareMachine(t *testing.T) {
 	t.Parallel()
 	findings := aMachine(nil).doctor(t.Context())
@@ -41,6 +57,9 @@ func TestDoctorOnABareMachine(t *testing.T) {
 		{enginePostgres, TierService, "EMULATORS_POSTGRES_URL is not set", "set EMULATORS_POSTGRES_URL"},
 		{enginePostgres, TierLocal, "no directory with initdb and postgres", "apt-get install postgresql"},
 		{enginePostgres, TierContainer, "cannot start containers", "RegisterContainer"},
+		{engineBigtable, TierService, "BIGTABLE_EMULATOR_HOST is not set", "set BIGTABLE_EMULATOR_HOST"},
+		{engineBigtable, TierLocal, "no cbtemulator", "gcloud components install bigtable"},
+		{engineBigtable, TierContainer, "cannot start containers", "RegisterContainer"},
 		{"docker", TierContainer, "no docker on PATH", "Docker"},
 	} {
 		f := finding(t, findings, c.engine, c.tier)

@@ -9,6 +9,8 @@ import (
 const (
 	// TierLocal is an engine of this machine: its programs, our processes.
 	TierLocal = "local"
+	// TierEmulator is what stands in for an engine that only its vendor runs.
+	TierEmulator = "emulator"
 	// TierService is a server that the environment names.
 	TierService = "service"
 	// TierContainer is a container, started by what RegisterContainer was given.
@@ -28,7 +30,7 @@ var ErrNotOurs = errors.New("the server is not ours")
 type Engine struct {
 	Name    string // "postgres"
 	Version string // "15.18"
-	Tier    string // TierLocal, TierService or TierContainer
+	Tier    string // TierLocal, TierEmulator, TierService or TierContainer
 }
 
 // String is "postgres 15.18 (local)".

@@ -22,7 +22,7 @@ type machine struct {
 func thisMachine() *machine {
 	return &machine{
 		getenv: os.Getenv,
-		globs:  map[string][]string{enginePostgres: postgresDirectories},
+		globs:  map[string][]string{enginePostgres: postgresDirectories, engineBigtable: bigtableDirectories},
 	}
 }
 

@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 // ownServer starts a server, tells its process and directory, and waits to be
 // killed; at the latest it goes when its parent does.
 func ownServer(role string) error {
+	if role == engineBigtable {
+		return ownBigtable()
+	}
 	s, err := Postgres(context.Background(), nil)
 	if err != nil {
 		return err

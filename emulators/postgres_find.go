@@ -38,7 +38,7 @@ type postgresSource struct {
 
 // postgresTier chooses where the server comes from.
 func (m *machine) postgresTier(ctx context.Context) (tier string, how postgresSource, err error) {
-	forced, variable, err := m.forcedTier(enginePostgres)
+	forced, variable, err := m.forcedTier(enginePostgres, TierLocal, TierContainer, TierService)
 	if err != nil {
 		return "", how, err
 	}

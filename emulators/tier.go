@@ -2,6 +2,7 @@ package emulators
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -9,17 +10,19 @@ import (
 // engine's name behind it, of one.
 const tierVariable = "EMULATORS"
 
-// forcedTier tells which tier the environment forces for an engine and by which
-// variable, or "" when the choice is free. The engine's own variable wins.
-func (m *machine) forcedTier(engine string) (tier, variable string, err error) {
+// forcedTier tells which tier the environment forces for an engine, which has these,
+// and by which variable, or "" when the choice is free. The engine's own variable
+// wins.
+func (m *machine) forcedTier(engine string, tiers ...string) (tier, variable string, err error) {
 	for _, variable := range []string{variableOf(engine, ""), tierVariable} {
-		switch tier := m.getenv(variable); tier {
-		case "":
-		case TierLocal, TierContainer, TierService:
+		tier := m.getenv(variable)
+		if tier != "" && !slices.Contains(tiers, tier) {
+			last := len(tiers) - 1
+			return "", "", fmt.Errorf("%s=%q is not a tier of %s; it can be %s or %s, or unset",
+				variable, tier, engine, strings.Join(tiers[:last], ", "), tiers[last])
+		}
+		if tier != "" {
 			return tier, variable, nil
-		default:
-			return "", "", fmt.Errorf("%s=%q is not a tier; it can be %s, %s or %s, or unset",
-				variable, tier, TierLocal, TierContainer, TierService)
 		}
 	}
 	return "", "", nil

@@ -71,10 +71,10 @@ func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) 
 		listener: listener, up: up, only: opts.Only,
 		state: newState(), conns: map[*rpcConn]struct{}{}, late: map[*call]struct{}{},
 	}
-	l.server = grpc.NewServer(append(ForwardServer(),
+	l.server = grpc.NewServer(append(Unlimited(),
+		grpc.ForceServerCodec(Frames()),
 		grpc.Creds(connCredentials{insecure.NewCredentials()}),
 		grpc.UnknownServiceHandler(Forward(up)),
-		grpc.WaitForHandlers(true),
 		grpc.ChainStreamInterceptor(l.intercept),
 	)...)
 	l.running.Go(func() { _ = l.server.Serve(rpcListener{listener, l}) }) // until it is stopped
@@ -94,14 +94,13 @@ func ForwardDial() []grpc.DialOption {
 	}
 }
 
-// ForwardServer are the options of a server that has Forward as its handler: it
-// sets no limits of its own, neither to messages nor to how often a client asks
-// whether it is there.
-func ForwardServer() []grpc.ServerOption {
+// Unlimited are the options of a server that leaves all limits to the one behind it:
+// those of messages, and of how often a client asks whether it is there.
+func Unlimited() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ForceServerCodec(Frames()),
 		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Millisecond, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true), // Stop returns when nothing of the server runs
 	}
 }
 

@@ -1,0 +1,231 @@
+package emulators
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/bigtable/bttest"
+	"google.golang.org/grpc"
+
+	"github.com/tapestore/tapestore/conformance/link"
+)
+
+const (
+	engineBigtable = "bigtable"
+	// bigtableModule is the version of the module whose package bttest is the
+	// emulator in this process. A test fails when another is built in.
+	bigtableModule = "1.58.0"
+	// bigtableServiceVariable is the one that Google's own programs read.
+	bigtableServiceVariable = "BIGTABLE_EMULATOR_HOST"
+	// bigtableProject is that of every table of a test.
+	bigtableProject = "tapestore"
+)
+
+// BigtableOptions adjusts an emulator; nil means the defaults.
+type BigtableOptions struct {
+	// Tier chooses where it comes from, as EMULATORS_BIGTABLE does; empty leaves that
+	// to the environment.
+	Tier string
+}
+
+// BigtableServer is a running emulator of Bigtable. Its methods may be called
+// concurrently.
+type BigtableServer struct {
+	engine  Engine
+	address string
+	gate    *bigtableGate
+
+	// One of these is the emulator; none is, where somebody else runs it.
+	memory    *bttest.Server
+	process   *process
+	container ContainerServer
+
+	proxy    *grpc.Server // in front of all but memory
+	conn     *grpc.ClientConn
+	running  sync.WaitGroup
+	instance string
+	tables   atomic.Int64
+
+	closing sync.Once
+	closed  error
+}
+
+// Bigtable starts an emulator of Bigtable, or finds the one that the environment
+// names. All are the same program, the one that Google gives away with its Go client
+// and in its Cloud SDK, and what it holds is in memory:
+//
+//   - service: the one at BIGTABLE_EMULATOR_HOST, if that is set;
+//   - emulator: the Go client's package bttest, in this process. It costs nothing and
+//     is always there, so the tiers below are used only if they are asked for;
+//   - local: cbtemulator of the Cloud SDK, found by EMULATORS_BIGTABLE_BIN, on the
+//     search path, beside gcloud and where the packages put the SDK;
+//   - container: what RegisterContainer was given.
+//
+// EMULATORS_BIGTABLE or EMULATORS force one of these. What is started listens on the
+// loopback interface only, lets everybody in, and ends with this process.
+//
+// In front of the emulator stands a gate, in a proxy where it runs in another
+// process: it refuses what the service would refuse, before the emulator has done
+// half of it, and delays, refuses and loses calls for tests. What still differs from
+// the service is told by BigtableDifferences.
+//
+// Errors: ErrMissing cannot be among them. ctx bounds the start only.
+func Bigtable(ctx context.Context, opts *BigtableOptions) (*BigtableServer, error) {
+	return bigtableOn(ctx, thisMachine(), opts)
+}
+
+// BigtableAt uses an emulator that somebody else runs, as BIGTABLE_EMULATOR_HOST does:
+// address is host:port. Its tier is TierService. Close deletes the tables that were
+// made by the names of NewTable, and leaves all else as it is.
+func BigtableAt(ctx context.Context, address string) (*BigtableServer, error) {
+	s := newBigtableServer()
+	if err := s.behindProxy(ctx, address); err != nil {
+		return nil, errors.Join(fmt.Errorf("emulators: bigtable (%s): %w", TierService, err), s.Close())
+	}
+	s.engine = Engine{Name: engineBigtable, Version: "emulator of unknown version", Tier: TierService}
+	return s, nil
+}
+
+func bigtableOn(ctx context.Context, m *machine, opts *BigtableOptions) (_ *BigtableServer, err error) {
+	if opts == nil {
+		opts = &BigtableOptions{}
+	}
+	tier, how, err := m.bigtableTier(ctx, opts.Tier)
+	if err != nil {
+		return nil, fmt.Errorf("emulators: bigtable: %w", err)
+	}
+	if tier == TierService {
+		return BigtableAt(ctx, how.address)
+	}
+	s := newBigtableServer()
+	s.engine = Engine{Name: engineBigtable, Tier: tier}
+	switch tier {
+	case TierContainer:
+		if s.container, err = how.container(ctx); err == nil {
+			s.engine.Version = s.container.Image()
+			err = s.behindProxy(ctx, s.container.URL())
+		}
+	case TierLocal:
+		err = s.startLocal(ctx, how.program)
+	default:
+		s.engine.Version = "bttest " + bigtableModule
+		err = s.startInProcess()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("emulators: bigtable (%s): %w", tier, err), s.Close())
+	}
+	return s, nil
+}
+
+func newBigtableServer() *BigtableServer {
+	return &BigtableServer{gate: newBigtableGate(), instance: "test-" + strings.ToLower(rand.Text()[:10])}
+}
+
+// startInProcess starts the emulator as a part of this program.
+func (s *BigtableServer) startInProcess() (err error) {
+	options := append(link.Unlimited(),
+		grpc.ChainUnaryInterceptor(s.gate.unary),
+		grpc.ChainStreamInterceptor(s.gate.stream(nil)))
+	if s.memory, err = bttest.NewServer("127.0.0.1:0", options...); err != nil {
+		return err
+	}
+	s.address = s.memory.Addr
+	s.conn, err = grpc.NewClient("passthrough:///"+s.address, link.ForwardDial()...)
+	return err
+}
+
+// behindProxy puts the gate in front of an emulator in another process, and waits
+// until that one answers.
+func (s *BigtableServer) behindProxy(ctx context.Context, target string) (err error) {
+	if _, _, err := net.SplitHostPort(target); err != nil {
+		return fmt.Errorf("the address of an emulator must have the form host:port: %w", err)
+	}
+	if s.conn, err = grpc.NewClient("passthrough:///"+target, link.ForwardDial()...); err != nil {
+		return err
+	}
+	if err := s.answers(ctx, target); err != nil {
+		return err
+	}
+	var listen net.ListenConfig
+	listener, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	s.address = listener.Addr().String()
+	s.proxy = grpc.NewServer(append(link.Unlimited(),
+		grpc.ForceServerCodec(link.Frames()),
+		grpc.UnknownServiceHandler(link.Forward(s.conn)),
+		grpc.ChainStreamInterceptor(s.gate.stream(emulatorBehind{adminpb.NewBigtableTableAdminClient(s.conn)})))...)
+	s.running.Go(func() { _ = s.proxy.Serve(listener) }) // until it is stopped
+	return nil
+}
+
+// answers waits until the emulator answers an RPC.
+func (s *BigtableServer) answers(ctx context.Context, target string) error {
+	const bound = 10 * time.Second // for a machine that is busy
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no answer from %s within %v", target, bound))
+	defer cancel()
+	if _, err := s.list(ctx, grpc.WaitForReady(true)); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w (last: %w)", context.Cause(ctx), err)
+		}
+		return fmt.Errorf("no emulator of Bigtable answers at %s: %w", target, err)
+	}
+	return nil
+}
+
+// emulatorBehind asks the emulator behind a proxy.
+type emulatorBehind struct {
+	adminpb.BigtableTableAdminClient
+}
+
+func (e emulatorBehind) GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error) {
+	return e.BigtableTableAdminClient.GetTable(ctx, req)
+}
+
+// Engine says what runs here.
+func (s *BigtableServer) Engine() Engine { return s.engine }
+
+// Address is the host and port to give to clients. They connect without TLS and
+// without credentials.
+func (s *BigtableServer) Address() string { return s.address }
+
+// Close ends all faults and the emulator, with all that it held. One that is not ours
+// stays, without the tables of NewTable. Closing again does nothing.
+func (s *BigtableServer) Close() error {
+	s.closing.Do(func() { s.closed = s.close() })
+	return s.closed
+}
+
+func (s *BigtableServer) close() error {
+	var errs []error
+	s.gate.close()
+	if s.proxy != nil {
+		s.proxy.Stop()
+		s.running.Wait()
+		if s.engine.Tier == TierService {
+			errs = append(errs, s.dropAll())
+		}
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.memory != nil {
+		s.memory.Close()
+	}
+	if s.process != nil {
+		errs = append(errs, s.process.kill())
+	}
+	if s.container != nil {
+		errs = append(errs, s.container.Close())
+	}
+	return errors.Join(errs...)
+}

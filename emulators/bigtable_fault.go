@@ -1,0 +1,186 @@
+package emulators
+
+import (
+	"context"
+	"maps"
+	"path"
+	"sync"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc/metadata"
+)
+
+// BigtableCall is an RPC that an emulator got.
+type BigtableCall struct {
+	Method   string // "CheckAndMutateRow"
+	Table    string // its full name, "projects/…/instances/…/tables/…"; "" if the RPC is about none
+	Row      []byte // the key of the row that it writes, the first one of several
+	Metadata metadata.MD
+}
+
+func bigtableCallOf(ctx context.Context, method string, req any) BigtableCall {
+	call := BigtableCall{Method: path.Base(method)}
+	call.Metadata, _ = metadata.FromIncomingContext(ctx)
+	switch req := req.(type) {
+	case *bigtablepb.PingAndWarmRequest: // its name is an instance's
+	case interface{ GetTableName() string }: // of the data
+		call.Table = req.GetTableName()
+	case *adminpb.UpdateTableRequest:
+		call.Table = req.GetTable().GetName()
+	case *adminpb.CreateTableRequest:
+		call.Table = req.Parent + "/tables/" + req.TableId
+	case interface{ GetName() string }:
+		call.Table = req.GetName()
+	}
+	switch req := req.(type) {
+	case interface{ GetRowKey() []byte }:
+		call.Row = req.GetRowKey()
+	case *bigtablepb.MutateRowsRequest:
+		if entries := req.GetEntries(); len(entries) > 0 {
+			call.Row = entries[0].GetRowKey()
+		}
+	}
+	return call
+}
+
+// What a fault does to an RPC.
+type bigtableFaultKind int
+
+const (
+	watches bigtableFaultKind = iota
+	holds
+	refuses
+	drops
+)
+
+// BigtableFault is what a test does to some of the RPCs of an emulator, from when it
+// is made until its End.
+type BigtableFault struct {
+	gate  *bigtableGate
+	match func(BigtableCall) bool
+	does  bigtableFaultKind
+	left  int // how many more RPCs it is for; below 0 it has no limit
+	met   int
+	ended chan struct{}
+	end   sync.Once
+}
+
+// Watch only counts: Met tells how many RPCs matched.
+func (s *BigtableServer) Watch(match func(BigtableCall) bool) *BigtableFault {
+	return s.gate.fault(watches, 0, match)
+}
+
+// Hold keeps RPCs that match before the emulator, until End delivers them, whether or
+// not their senders still live or wait: the first so many, or all if times is 0.
+func (s *BigtableServer) Hold(times int, match func(BigtableCall) bool) *BigtableFault {
+	return s.gate.fault(holds, times, match)
+}
+
+// Refuse answers RPCs that match with UNAVAILABLE before the emulator hears of them:
+// the first so many, or all if times is 0.
+func (s *BigtableServer) Refuse(times int, match func(BigtableCall) bool) *BigtableFault {
+	return s.gate.fault(refuses, times, match)
+}
+
+// DropReplies has RPCs that match carried out, and answers them with UNAVAILABLE: the
+// first so many, or all if times is 0.
+func (s *BigtableServer) DropReplies(times int, match func(BigtableCall) bool) *BigtableFault {
+	return s.gate.fault(drops, times, match)
+}
+
+// Calls counts the RPCs since the start by method, refused ones included.
+func (s *BigtableServer) Calls() map[string]int {
+	s.gate.mu.Lock()
+	defer s.gate.mu.Unlock()
+	return maps.Clone(s.gate.counts)
+}
+
+func (g *bigtableGate) fault(does bigtableFaultKind, times int, match func(BigtableCall) bool) *BigtableFault {
+	f := &BigtableFault{gate: g, match: match, does: does, left: times, ended: make(chan struct{})}
+	if times == 0 {
+		f.left = -1
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		close(f.ended)
+		f.end.Do(func() {})
+		return f
+	}
+	g.faults = append(g.faults, f)
+	return f
+}
+
+// meet counts an RPC, and returns the faults that it meets.
+func (g *bigtableGate) meet(call BigtableCall) (met []*BigtableFault) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.counts[call.Method]++
+	for _, f := range g.faults {
+		if f.left == 0 || !f.match(call) {
+			continue
+		}
+		f.left--
+		f.met++
+		met = append(met, f)
+	}
+	g.tell()
+	return met
+}
+
+// tell wakes whoever waits for a change. Its caller has the lock.
+func (g *bigtableGate) tell() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// close ends all faults.
+func (g *bigtableGate) close() {
+	g.mu.Lock()
+	g.closed = true
+	faults := g.faults
+	g.mu.Unlock()
+	for _, f := range faults {
+		f.End()
+	}
+}
+
+// Met is how many RPCs the fault was done to so far.
+func (f *BigtableFault) Met() int {
+	f.gate.mu.Lock()
+	defer f.gate.mu.Unlock()
+	return f.met
+}
+
+// Await waits until the fault was done to n RPCs.
+func (f *BigtableFault) Await(ctx context.Context, n int) error {
+	for {
+		f.gate.mu.Lock()
+		met, changed := f.met, f.gate.changed
+		f.gate.mu.Unlock()
+		if met >= n {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// End ends the fault, and delivers what it held. Ending again does nothing.
+func (f *BigtableFault) End() {
+	f.end.Do(func() {
+		f.gate.mu.Lock()
+		for i, other := range f.gate.faults {
+			if other == f {
+				f.gate.faults = append(f.gate.faults[:i:i], f.gate.faults[i+1:]...)
+				break
+			}
+		}
+		f.gate.mu.Unlock()
+		close(f.ended)
+	})
+}

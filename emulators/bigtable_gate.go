@@ -1,0 +1,144 @@
+package emulators
+
+import (
+	"context"
+	"path"
+	"sync"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// bigtableGate stands before an emulator: in its own server where that runs in this
+// process, else in a proxy. It refuses what the service would, does what faults say,
+// and counts.
+type bigtableGate struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced when the counts or faults change
+	closed  bool
+	counts  map[string]int
+	faults  []*BigtableFault
+	schemas map[string]*bigtableSchema // by the table's full name
+
+	// sweeping is held by DropRowRange, and shared by whoever writes: the emulator
+	// loses a write that meets it.
+	sweeping sync.RWMutex
+}
+
+func newBigtableGate() *bigtableGate {
+	return &bigtableGate{changed: make(chan struct{}), counts: map[string]int{}, schemas: map[string]*bigtableSchema{}}
+}
+
+// bigtableRequests are the methods that the emulator has, and their requests. Any
+// other either answers UNIMPLEMENTED or ends the emulator's process.
+var bigtableRequests = map[string]func() proto.Message{
+	"ReadRows":                 func() proto.Message { return &bigtablepb.ReadRowsRequest{} },
+	"SampleRowKeys":            func() proto.Message { return &bigtablepb.SampleRowKeysRequest{} },
+	"MutateRow":                func() proto.Message { return &bigtablepb.MutateRowRequest{} },
+	"MutateRows":               func() proto.Message { return &bigtablepb.MutateRowsRequest{} },
+	"CheckAndMutateRow":        func() proto.Message { return &bigtablepb.CheckAndMutateRowRequest{} },
+	"ReadModifyWriteRow":       func() proto.Message { return &bigtablepb.ReadModifyWriteRowRequest{} },
+	"PingAndWarm":              func() proto.Message { return &bigtablepb.PingAndWarmRequest{} },
+	"CreateTable":              func() proto.Message { return &adminpb.CreateTableRequest{} },
+	"ListTables":               func() proto.Message { return &adminpb.ListTablesRequest{} },
+	"GetTable":                 func() proto.Message { return &adminpb.GetTableRequest{} },
+	"UpdateTable":              func() proto.Message { return &adminpb.UpdateTableRequest{} },
+	"DeleteTable":              func() proto.Message { return &adminpb.DeleteTableRequest{} },
+	"ModifyColumnFamilies":     func() proto.Message { return &adminpb.ModifyColumnFamiliesRequest{} },
+	"DropRowRange":             func() proto.Message { return &adminpb.DropRowRangeRequest{} },
+	"GenerateConsistencyToken": func() proto.Message { return &adminpb.GenerateConsistencyTokenRequest{} },
+	"CheckConsistency":         func() proto.Message { return &adminpb.CheckConsistencyRequest{} },
+}
+
+// tableAsker tells about tables: the emulator itself, not through the gate.
+type tableAsker interface {
+	GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error)
+}
+
+// passage is an RPC that has passed the gate on its way in.
+type passage struct {
+	detached bool // the end of its sender is not its own
+	drop     bool // its answer goes nowhere
+	leave    func()
+}
+
+// enter lets an RPC in, once faults have done their work, or refuses it.
+func (g *bigtableGate) enter(ctx context.Context, from tableAsker, method string, req any) (p passage, err error) {
+	p.leave = func() {}
+	call := bigtableCallOf(ctx, method, req)
+	faults := g.meet(call)
+	if bigtableRequests[call.Method] == nil {
+		return p, status.Errorf(codes.Unimplemented, "the emulator has no %s", method)
+	}
+	for _, f := range faults {
+		switch f.does {
+		case holds:
+			<-f.ended
+			p.detached = true
+		case refuses:
+			return p, status.Errorf(codes.Unavailable, "the emulator was told to refuse %s", call.Method)
+		case drops:
+			p.detached, p.drop = true, true
+		}
+	}
+	if err := g.check(ctx, from, call.Table, req); err != nil {
+		return p, err
+	}
+	switch call.Method {
+	case "MutateRow", "MutateRows", "CheckAndMutateRow", "ReadModifyWriteRow":
+		g.sweeping.RLock()
+		p.leave = g.sweeping.RUnlock
+	case "DropRowRange":
+		g.sweeping.Lock()
+		p.leave = g.sweeping.Unlock
+	case "DeleteTable", "ModifyColumnFamilies", "UpdateTable":
+		g.forget(call.Table)
+		p.leave = func() { g.forget(call.Table) }
+	}
+	return p, nil
+}
+
+// answer is what the client gets in the place of err.
+func (p passage) answer(method string, err error) error {
+	if p.drop {
+		return status.Errorf(codes.Unavailable, "the emulator was told to drop its answer to %s", path.Base(method))
+	}
+	return err
+}
+
+// check refuses what the service would. A family that is not known may be new, so
+// the emulator is asked again.
+func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string, req any) error {
+	g.mu.Lock()
+	schema, known := g.schemas[table]
+	g.mu.Unlock()
+	if known {
+		if err := schema.check(req); status.Code(err) != codes.NotFound {
+			return err
+		}
+	}
+	about := (*adminpb.Table)(nil)
+	if from != nil && table != "" {
+		about, _ = from.GetTable(ctx, &adminpb.GetTableRequest{Name: table, View: adminpb.Table_SCHEMA_VIEW})
+	}
+	if about == nil {
+		if err := (&bigtableSchema{}).check(req); status.Code(err) != codes.NotFound {
+			return err
+		}
+		return nil // the emulator tells of a missing table, if the request needs one
+	}
+	schema = &bigtableSchema{families: about.ColumnFamilies, micros: about.Granularity == adminpb.Table_MICROS}
+	g.mu.Lock()
+	g.schemas[table] = schema
+	g.mu.Unlock()
+	return schema.check(req)
+}
+
+func (g *bigtableGate) forget(table string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.schemas, table)
+}

@@ -1,0 +1,234 @@
+package emulators
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A request with one bad mutation changes nothing, whatever comes before it.
+func TestBigtableAppliesWholeRequests(t *testing.T) {
+	t.Parallel()
+	onBigtables(t, func(t *testing.T, s *BigtableServer) {
+		c := newRawBigtable(t, s)
+		good := setCell("f", "good", "")
+		unknown := setCell("g", "q", "")
+		odd := setCell("f", "q", "")
+		odd.GetSetCell().TimestampMicros = 1001
+		for name, bad := range map[string]*bigtablepb.Mutation{
+			"unknown family":  unknown,
+			"odd timestamp":   odd,
+			"no mutation":     {},
+			"no aggregate":    {Mutation: &bigtablepb.Mutation_AddToCell_{AddToCell: &bigtablepb.Mutation_AddToCell{FamilyName: "f"}}},
+			"delete nowhere":  {Mutation: &bigtablepb.Mutation_DeleteFromFamily_{DeleteFromFamily: &bigtablepb.Mutation_DeleteFromFamily{FamilyName: "g"}}},
+			"an empty period": {Mutation: &bigtablepb.Mutation_DeleteFromColumn_{DeleteFromColumn: &bigtablepb.Mutation_DeleteFromColumn{FamilyName: "f", TimeRange: &bigtablepb.TimestampRange{StartTimestampMicros: 2000, EndTimestampMicros: 1000}}}},
+		} {
+			want := codes.InvalidArgument
+			if strings.Contains(name, "unknown") || strings.Contains(name, "nowhere") {
+				want = codes.NotFound
+			}
+			both := []*bigtablepb.Mutation{good, bad}
+			c.refused(name, c.mutate(t.Context(), "row", both...), want)
+			c.refused(name+", if", c.check(t.Context(), "row", nil, both, []*bigtablepb.Mutation{good}), want)
+			c.refused(name+", else", c.check(t.Context(), "row", nil, []*bigtablepb.Mutation{good}, both), want)
+			stream, err := c.data.MutateRows(t.Context(), &bigtablepb.MutateRowsRequest{TableName: c.table.String(), Entries: []*bigtablepb.MutateRowsRequest_Entry{
+				{RowKey: []byte("row"), Mutations: []*bigtablepb.Mutation{good}}, {RowKey: []byte("row"), Mutations: both},
+			}})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			c.refused(name+", among rows", err, want)
+			c.has("row")
+		}
+		_, err := c.data.ReadModifyWriteRow(t.Context(), &bigtablepb.ReadModifyWriteRowRequest{TableName: c.table.String(), RowKey: []byte("row"),
+			Rules: []*bigtablepb.ReadModifyWriteRule{{FamilyName: "f", Rule: &bigtablepb.ReadModifyWriteRule_IncrementAmount{IncrementAmount: 1}}, {FamilyName: "g"}}})
+		c.refused("a second rule", err, codes.NotFound)
+		c.has("row")
+	})
+}
+
+// The gate knows families that came later, and those that went.
+func TestBigtableFollowsFamilies(t *testing.T) {
+	t.Parallel()
+	onBigtables(t, func(t *testing.T, s *BigtableServer) {
+		c := newRawBigtable(t, s)
+		change := func(m *adminpb.ModifyColumnFamiliesRequest_Modification) {
+			t.Helper()
+			_, err := c.admin.ModifyColumnFamilies(t.Context(), &adminpb.ModifyColumnFamiliesRequest{Name: c.table.String(), Modifications: []*adminpb.ModifyColumnFamiliesRequest_Modification{m}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.refused("before", c.mutate(t.Context(), "row", setCell("g", "q", "")), codes.NotFound)
+		change(&adminpb.ModifyColumnFamiliesRequest_Modification{Id: "g", Mod: &adminpb.ModifyColumnFamiliesRequest_Modification_Create{Create: &adminpb.ColumnFamily{}}})
+		c.refused("with it", c.mutate(t.Context(), "row", setCell("g", "q", "")), codes.OK)
+		change(&adminpb.ModifyColumnFamiliesRequest_Modification{Id: "g", Mod: &adminpb.ModifyColumnFamiliesRequest_Modification_Drop{Drop: true}})
+		c.refused("after", c.mutate(t.Context(), "row", setCell("f", "q", ""), setCell("g", "q", "")), codes.NotFound)
+		c.has("row")
+		c.table.Table = "another"
+		c.refused("no table", c.mutate(t.Context(), "row", setCell("f", "q", "")), codes.NotFound)
+	})
+}
+
+func TestBigtableLimits(t *testing.T) {
+	t.Parallel()
+	c := newRawBigtable(t, startBigtable(t, TierEmulator))
+	ctx := t.Context()
+	for name, try := range map[string]struct{ fits, beyond func() error }{
+		"row key": {func() error { return c.mutate(ctx, strings.Repeat("k", 4<<10), setCell("f", "q", "")) },
+			func() error { return c.mutate(ctx, strings.Repeat("k", 4<<10+1), setCell("f", "q", "")) }},
+		"qualifier": {func() error { return c.mutate(ctx, "row", setCell("f", strings.Repeat("q", 16<<10), "")) },
+			func() error { return c.mutate(ctx, "row", setCell("f", strings.Repeat("q", 16<<10+1), "")) }},
+		"table": {func() error { return c.create(strings.Repeat("t", 50), "f") }, func() error { return c.create(strings.Repeat("t", 51), "f") }},
+		"family": {func() error { return c.create("family", strings.Repeat("f", 64)) },
+			func() error { return c.create("families", strings.Repeat("f", 65)) }},
+	} {
+		c.refused(name+" at the limit", try.fits(), codes.OK)
+		c.refused(name+" beyond the limit", try.beyond(), codes.InvalidArgument)
+	}
+	c.refused("an empty row key", c.mutate(ctx, "", setCell("f", "q", "")), codes.InvalidArgument)
+	c.refused("no mutations", c.check(ctx, "row", nil, nil, nil), codes.InvalidArgument)
+	c.refused("a message beyond gRPC's own limit", c.mutate(ctx, "row", setCell("f", "large", strings.Repeat("v", 5<<20))), codes.OK)
+	if columns, err := c.columns("row", nil); err != nil || len(columns) != 2 {
+		t.Errorf("an answer beyond gRPC's own limit: %d cells, %v", len(columns), err)
+	}
+}
+
+// What is too large to be sent for every test is shown to the gate only.
+func TestBigtableLargeLimits(t *testing.T) {
+	t.Parallel()
+	schema := &bigtableSchema{families: map[string]*adminpb.ColumnFamily{"f": {}}}
+	row := []byte("row")
+	var many []*bigtablepb.Mutation
+	for range 100_001 {
+		many = append(many, &bigtablepb.Mutation{Mutation: &bigtablepb.Mutation_DeleteFromRow_{}})
+	}
+	rows := func(each ...int) *bigtablepb.MutateRowsRequest {
+		req := &bigtablepb.MutateRowsRequest{}
+		for _, n := range each {
+			req.Entries = append(req.Entries, &bigtablepb.MutateRowsRequest_Entry{RowKey: row, Mutations: many[:n]})
+		}
+		return req
+	}
+	value := func(size int) *bigtablepb.MutateRowRequest {
+		m := setCell("f", "q", "")
+		m.GetSetCell().Value = make([]byte, size)
+		return &bigtablepb.MutateRowRequest{RowKey: row, Mutations: []*bigtablepb.Mutation{m}}
+	}
+	for name, c := range map[string]struct{ fits, beyond any }{
+		"cell":      {value(100 << 20), value(100<<20 + 1)},
+		"mutations": {&bigtablepb.MutateRowRequest{RowKey: row, Mutations: many[1:]}, &bigtablepb.MutateRowRequest{RowKey: row, Mutations: many}},
+		"each list": {&bigtablepb.CheckAndMutateRowRequest{RowKey: row, TrueMutations: many[1:], FalseMutations: many[1:]},
+			&bigtablepb.CheckAndMutateRowRequest{RowKey: row, TrueMutations: many[1:], FalseMutations: many}},
+		"rows": {rows(60_000, 40_000), rows(60_000, 40_001)},
+	} {
+		if err := schema.check(c.fits); err != nil {
+			t.Errorf("%s at the limit: %v", name, err)
+		}
+		if err := schema.check(c.beyond); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s beyond the limit: %v", name, err)
+		}
+	}
+}
+
+func (c *rawBigtable) create(table, family string) error {
+	_, err := c.admin.CreateTable(c.t.Context(), &adminpb.CreateTableRequest{Parent: c.table.parent(), TableId: table,
+		Table: &adminpb.Table{ColumnFamilies: map[string]*adminpb.ColumnFamily{family: {}}}})
+	return err
+}
+
+// Filters are judged though no row is there to be filtered.
+func TestBigtableFilters(t *testing.T) {
+	t.Parallel()
+	c := newRawBigtable(t, startBigtable(t, TierEmulator))
+	pass := &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_PassAllFilter{PassAllFilter: true}}
+	chain := func(parts ...*bigtablepb.RowFilter) *bigtablepb.RowFilter {
+		return &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_Chain_{Chain: &bigtablepb.RowFilter_Chain{Filters: parts}}}
+	}
+	interleave := func(parts ...*bigtablepb.RowFilter) *bigtablepb.RowFilter {
+		return &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_Interleave_{Interleave: &bigtablepb.RowFilter_Interleave{Filters: parts}}}
+	}
+	value := func(size int) *bigtablepb.RowFilter {
+		return &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_ValueRegexFilter{ValueRegexFilter: []byte(strings.Repeat("v", size))}}
+	}
+	nested := func(depth int) *bigtablepb.RowFilter {
+		f := pass
+		for range depth {
+			f = chain(pass, f)
+		}
+		return f
+	}
+	within := &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_Condition_{Condition: &bigtablepb.RowFilter_Condition{PredicateFilter: pass, TrueFilter: chain(pass)}}}
+	for name, f := range map[string]struct {
+		filter *bigtablepb.RowFilter
+		want   codes.Code
+	}{
+		"chain of two":        {chain(pass, pass), codes.OK},
+		"chain of one":        {chain(pass), codes.InvalidArgument},
+		"chain of none":       {chain(), codes.InvalidArgument},
+		"interleave of two":   {interleave(pass, pass), codes.OK},
+		"interleave of one":   {chain(pass, interleave(pass)), codes.InvalidArgument},
+		"chain in condition":  {within, codes.InvalidArgument},
+		"as large as may be":  {value(20_480 - 4), codes.OK},
+		"too large":           {value(20_481), codes.InvalidArgument},
+		"as deep as may be":   {nested(20), codes.OK},
+		"too deep":            {nested(21), codes.InvalidArgument},
+		"none, which is fine": {nil, codes.OK},
+	} {
+		_, err := c.columns("absent", f.filter)
+		c.refused(name, err, f.want)
+		c.refused(name+", as a predicate", c.check(t.Context(), "absent", f.filter, []*bigtablepb.Mutation{setCell("f", "q", "")}, nil), f.want)
+		if err := c.mutate(t.Context(), "absent", &bigtablepb.Mutation{Mutation: &bigtablepb.Mutation_DeleteFromRow_{}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What the emulator does not have must not end its process.
+func TestBigtableMethodsThatAreMissing(t *testing.T) {
+	t.Parallel()
+	onBigtables(t, func(t *testing.T, s *BigtableServer) {
+		c := newRawBigtable(t, s)
+		stream, err := c.data.ReadChangeStream(t.Context(), &bigtablepb.ReadChangeStreamRequest{TableName: c.table.String()})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		c.refused("ReadChangeStream", err, codes.Unimplemented)
+		_, err = c.admin.CreateBackup(t.Context(), &adminpb.CreateBackupRequest{Parent: c.table.parent()})
+		c.refused("CreateBackup", err, codes.Unimplemented)
+		_, err = adminpb.NewBigtableInstanceAdminClient(c.conn).GetAppProfile(t.Context(), &adminpb.GetAppProfileRequest{Name: c.table.parent() + "/appProfiles/default"})
+		c.refused("GetAppProfile", err, codes.Unimplemented)
+		c.refused("a write after that", c.mutate(t.Context(), "row", setCell("f", "q", "v")), codes.OK)
+		_, err = c.admin.DropRowRange(t.Context(), &adminpb.DropRowRangeRequest{Name: c.table.String(), Target: &adminpb.DropRowRangeRequest_RowKeyPrefix{RowKeyPrefix: []byte("r")}})
+		c.refused("DropRowRange", err, codes.OK)
+		c.has("row")
+	})
+}
+
+// A panic of the emulator is an answer, and leaves the gate open.
+func TestBigtablePanics(t *testing.T) {
+	t.Parallel()
+	g := newBigtableGate()
+	info := &grpc.UnaryServerInfo{FullMethod: "/google.bigtable.v2.Bigtable/MutateRow"}
+	for want, panics := range map[codes.Code]func(){
+		codes.Unimplemented: func() { _, _ = bigtablepb.BigtableServer(nil).MutateRow(context.Background(), nil) },
+		codes.Internal:      func() { panic("something else") },
+	} {
+		_, err := g.unary(t.Context(), &bigtablepb.PingAndWarmRequest{}, info, func(context.Context, any) (any, error) {
+			panics()
+			return nil, nil
+		})
+		if status.Code(err) != want {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	if !g.sweeping.TryLock() {
+		t.Error("a call that panicked keeps others out")
+	}
+}

@@ -1,0 +1,144 @@
+package emulators
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path"
+	"runtime"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/conformance/link"
+)
+
+// unary passes an RPC to the emulator in this process.
+func (g *bigtableGate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (res any, err error) {
+	defer catch(info.FullMethod, &err)
+	from, _ := info.Server.(tableAsker)
+	p, err := g.enter(ctx, from, info.FullMethod, req)
+	if err == nil {
+		res, err = p.handle(func() (any, error) { return handler(ctx, req) })
+	}
+	if err = p.answer(info.FullMethod, err); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// handle runs the handler and leaves, also when it panics.
+func (p passage) handle(handler func() (any, error)) (any, error) {
+	defer p.leave()
+	return handler()
+}
+
+// catch turns the panic of a handler into an error: the emulator panics where it
+// has no method.
+func catch(method string, err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case runtime.Error:
+		*err = status.Errorf(codes.Unimplemented, "the emulator cannot do %s: %v", method, r)
+	default:
+		*err = status.Errorf(codes.Internal, "the emulator's %s panicked: %v", method, r)
+	}
+}
+
+// stream passes a streaming RPC to the emulator in this process, and any to one
+// behind a proxy; from is that one, or nil.
+func (g *bigtableGate) stream(behind tableAsker) grpc.StreamServerInterceptor {
+	return func(srv any, down grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+		defer catch(info.FullMethod, &err)
+		s := &gateStream{ServerStream: down, gate: g, from: behind, method: info.FullMethod}
+		if s.from == nil {
+			s.from, _ = srv.(tableAsker)
+		}
+		_, err = s.handle(func() (any, error) { return nil, handler(srv, s) })
+		return s.answer(info.FullMethod, err)
+	}
+}
+
+// gateStream is an RPC that passes the gate with its first message.
+type gateStream struct {
+	grpc.ServerStream
+	gate   *bigtableGate
+	from   tableAsker
+	method string
+	begun  bool
+	passage
+}
+
+// handle leaves when the handler has ended, if it has come so far as to enter.
+func (s *gateStream) handle(handler func() (any, error)) (any, error) {
+	defer func() {
+		if s.leave != nil {
+			s.leave()
+		}
+	}()
+	return handler()
+}
+
+// Context outlives the client where a fault wants it to.
+func (s *gateStream) Context() context.Context {
+	if s.detached {
+		return context.WithoutCancel(s.ServerStream.Context())
+	}
+	return s.ServerStream.Context()
+}
+
+// RecvMsg lets the request in.
+func (s *gateStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err != nil {
+		if s.begun && s.detached && !errors.Is(err, io.EOF) {
+			return io.EOF // the client's end is not that of its request
+		}
+		return err
+	}
+	if s.begun {
+		return nil
+	}
+	s.begun = true
+	req := m
+	if frame, ok := m.(*link.Frame); ok {
+		if req, err = decodeBigtable(s.method, *frame); err != nil {
+			return err
+		}
+	}
+	s.passage, err = s.gate.enter(s.ServerStream.Context(), s.from, s.method, req)
+	return err
+}
+
+// SendMsg passes a part of the answer on, or drops it.
+func (s *gateStream) SendMsg(m any) error {
+	if s.drop {
+		return nil
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+// SendHeader passes the head of the answer on, or drops it.
+func (s *gateStream) SendHeader(md metadata.MD) error {
+	if s.drop {
+		return nil
+	}
+	return s.ServerStream.SendHeader(md)
+}
+
+// decodeBigtable reads a request that passes a proxy; nil is one of a method that
+// the emulator does not have.
+func decodeBigtable(method string, frame link.Frame) (any, error) {
+	make := bigtableRequests[path.Base(method)]
+	if make == nil {
+		return nil, nil
+	}
+	req := make()
+	if err := proto.Unmarshal(frame, req); err != nil {
+		return nil, invalid("the request of %s: %v", method, err)
+	}
+	return req, nil
+}
