@@ -88,6 +88,7 @@ func Cases() []Case {
 		atomicCases(),    // I4
 		versionCases(),   // I4
 		multiCases(),     // I4, I8
+		crossrunCases(),  // I3, I4, I8, I11, I12
 		journalCases(),   // I5
 		readerCases(),    // I6
 		onceCases(),      // I8

@@ -1,0 +1,317 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// crossrunCases prove the guarantees of steps over two runs (package crossrun):
+// natively, where the store is a MultiCommitter, and by intent on every store.
+func crossrunCases() []Case {
+	type theme struct {
+		guarantee, name string
+		run             func(t T, e *Env, m stepMode)
+	}
+	themes := []theme{
+		{"I3", "a-fenced-driver-begins-no-step", stepFenced},
+		{"I3", "a-zombie-in-any-gap-of-a-step-changes-nothing", stepZombie},
+		{"I3", "a-refused-step-stays-refused-for-a-zombie", stepZombieRefused},
+		{"I4", "a-step-over-two-runs-applies-whole", stepWhole},
+		{"I4", "a-refused-step-leaves-nothing-on-either-run", stepRefused},
+		{"I4", "a-step-cut-anywhere-is-whole-for-the-next-holder", stepCut},
+		{"I4", "a-step-under-way-keeps-others-from-its-records", stepKeepsOthersOff},
+		{"I4", "steps-over-two-runs-keep-their-sum", stepTransfers},
+		{"I8", "a-repeated-step-gets-the-first-result", stepRepeated},
+		{"I8", "a-step-is-completed-once-though-its-ids-are-forgotten", stepForgotten},
+		{"I11", "an-error-of-a-step-is-true", stepErrors},
+		{"I11", "a-step-whose-other-run-is-gone-ends", stepGone},
+		{"I12", "steps-have-the-same-limits", stepLimits},
+	}
+	var all []Case
+	for _, m := range []stepMode{{"natively", true}, {"by-intent", false}} {
+		for _, th := range themes {
+			c := Case{Guarantee: th.guarantee, Name: th.name + "-" + m.name, Run: func(t T, e *Env) { th.run(t, e, m) }}
+			if m.native {
+				c.Needs = []Need{NeedMulti}
+			}
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// stepMode is how a store makes a step.
+type stepMode struct {
+	name   string
+	native bool
+}
+
+// on returns s as a driver has it whose writes meet what next says. By intent it
+// is no MultiCommitter, whatever s is.
+func (m stepMode) on(s runstore.RunStore, next func() loss) runstore.RunStore {
+	l := lossy{RunStore: s, next: next}
+	if m.native {
+		return lossyMulti{l, s.(runstore.MultiCommitter)}
+	}
+	return l
+}
+
+// sound returns s as a driver has it who loses nothing.
+func (m stepMode) sound(s runstore.RunStore) runstore.RunStore {
+	return m.on(s, func() loss { return nothingLost })
+}
+
+// lossyMulti is a lossy store that is a MultiCommitter.
+type lossyMulti struct {
+	lossy
+	multi runstore.MultiCommitter
+}
+
+func (l lossyMulti) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	return through(l.lossy, "commit", "", func() ([]runstore.Committed, error) { return l.multi.CommitMulti(ctx, batches) })
+}
+
+// cutAt lets a driver's writes pass until its nth, which is lost as by says, and so
+// is all that follows: its process has died. hit tells whether it came so far.
+func cutAt(n int, by loss, hit *bool) func() loss {
+	*hit = false
+	return func() loss {
+		n--
+		switch {
+		case n > 0:
+			return nothingLost
+		case n == 0:
+			*hit = true
+			return by
+		default:
+			return requestLost
+		}
+	}
+}
+
+// pair is a leading run and another run that it makes a step with.
+type pair struct {
+	lead, other runstore.RunID
+	lease       runstore.Lease
+}
+
+// pairUp furnishes two runs. The lead is held by "old"; the other run's name is
+// taken by somebody, if taken.
+func pairUp(t T, e *Env, tag string, taken bool) pair {
+	t.Helper()
+	p := pair{lead: runstore.RunID("lead-" + tag), other: runstore.RunID("other-" + tag)}
+	letGo(t, e.Store, furnish(t, e, p.lead))
+	furnish(t, e, p.other)
+	p.lease = e.Acquire(t, e.Store, p.lead, "old")
+	if taken {
+		put(t, e.Store, p.other, "name", 0, "somebody")
+	}
+	return p
+}
+
+// step is one that takes the other run's name, if it is free.
+func (p pair) step(tag string) (lead, other runstore.Batch) {
+	lead = runstore.NewBatch(p.lead, p.lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
+	everything(&lead.Writes, tag, 5)
+	other = runstore.NewBatch(p.other, runstore.AtVersion("name", 0))
+	other.Append("named", []byte(tag+"/first"))
+	other.Put("name", []byte(tag), runstore.Place{Index: "queue-b", At: runstore.After(0)})
+	return lead, other
+}
+
+// free lets somebody free the other run's name, so that the guard of a step that
+// was refused, or made, holds again.
+func (p pair) free(t T, e *Env) {
+	t.Helper()
+	if rec := record(t, e.Store, p.other, "name"); rec.Version != 0 {
+		remove(t, e.Store, p.other, "name", rec.Version)
+	}
+}
+
+// forget lets so many batches pass over the other run that it remembers none from
+// before.
+func (p pair) forget(t T, e *Env) {
+	t.Helper()
+	for range 2 * runstore.RememberedBatches {
+		b := runstore.NewBatch(p.other, runstore.Unguarded("test"))
+		b.ID = runstore.NewBatchID()
+		b.Put("traffic", nil)
+		committed(t, e.Store, b)
+	}
+}
+
+// takeOver acquires the lead, whoever holds it, and completes what is under way.
+func (p pair) takeOver(t T, s runstore.RunStore, owner runstore.Owner) (runstore.Lease, crossrun.Completed) {
+	t.Helper()
+	lease, completed, err := crossrun.Acquire(t.Context(), s, preempting(p.lead, owner, "test"))
+	if err != nil {
+		t.Fatalf("take over %q: %v", p.lead, err)
+	}
+	return lease, completed
+}
+
+// made tells how often a step is on the lead and on the other run.
+func (p pair) made(t T, s runstore.RunStore, tag string) (times [2]int) {
+	t.Helper()
+	for i, id := range []runstore.RunID{p.lead, p.other} {
+		for _, event := range journal(t, s, id) {
+			if string(event.Data) == tag+"/first" {
+				times[i]++
+			}
+		}
+	}
+	return times
+}
+
+// whole fails the case unless the step is there once on both runs or on none, as
+// far as its driver was told which, and nothing is left of its making.
+func (p pair) whole(t T, e *Env, what, tag string, told error) (applied bool) {
+	t.Helper()
+	times := p.made(t, e.Store, tag)
+	if times != [2]int{0, 0} && times != [2]int{1, 1} {
+		t.Errorf("%s: the step was made %d times on the lead and %d times on the other run", what, times[0], times[1])
+	}
+	outcome := runstore.OutcomeOf(told)
+	if outcome == runstore.Applied && times[0] != 1 || outcome == runstore.NotApplied && times != [2]int{} {
+		t.Errorf("%s: the driver was told %v (%v), and the step was made %d times", what, outcome, told, times)
+	}
+	p.tidy(t, e, what)
+	return times[0] > 0
+}
+
+// tidy fails the case if package crossrun leaves anything that a sweep does not
+// remove.
+func (p pair) tidy(t T, e *Env, what string) {
+	t.Helper()
+	if _, err := crossrun.Sweep(t.Context(), e.Store, p.other); err != nil {
+		t.Errorf("%s: sweep: %v", what, err)
+	}
+	for _, id := range []runstore.RunID{p.lead, p.other} {
+		for _, rec := range every(t, "records", runstore.Records(t.Context(), e.Store, id, crossrun.Reserved)) {
+			t.Errorf("%s: record %q of %q was left behind", what, rec.Key, id)
+		}
+	}
+}
+
+// dump writes down both runs.
+func (p pair) dump(t T, s runstore.RunStore) string {
+	t.Helper()
+	return dump(t, s, p.lead, allIndexes...) + dump(t, s, p.other, allIndexes...)
+}
+
+func stepWhole(t T, e *Env, m stepMode) {
+	p := pairUp(t, e, "1", false)
+	lead, other := p.step("step")
+	result, err := crossrun.Commit(t.Context(), m.sound(e.Reopen(t)), lead, other)
+	if err != nil {
+		t.Fatalf("commit: %v", err)
+	}
+	equal(t, "seqs on the lead", [2]runstore.Seq{result.Lead.FirstSeq, result.Lead.LastSeq}, [2]runstore.Seq{2, 3})
+	equal(t, "versions on the lead", result.Lead.Versions, []runstore.Version{2, 2, 2, 0})
+	equal(t, "seqs on the other run", [2]runstore.Seq{result.Other.FirstSeq, result.Other.LastSeq}, [2]runstore.Seq{2, 2})
+	name := record(t, e.Store, p.other, "name")
+	equal(t, "versions on the other run", result.Other.Versions, []runstore.Version{name.Version})
+	equal(t, "the other run's record", string(name.Value), "step")
+	// The lead is as one commit would have left it.
+	twin := pairUp(t, e, "2", false)
+	alone, _ := twin.step("step")
+	equal(t, "the lead's result", slices.Clone(result.Lead.Versions), committed(t, e.Store, alone).Versions)
+	same(t, "a step beside a commit of the lead alone", strings.ReplaceAll(dump(t, e.Store, twin.lead, allIndexes...), string(twin.lead), "lead"),
+		strings.ReplaceAll(dump(t, e.Store, p.lead, allIndexes...), string(p.lead), "lead"))
+	before := p.dump(t, e.Store)
+	p.whole(t, e, "a step", "step", nil)
+	same(t, "a sweep after a step", before, p.dump(t, e.Store))
+}
+
+func stepRefused(t T, e *Env, m stepMode) {
+	ctx := t.Context()
+	p := pairUp(t, e, "1", false)
+	s := m.sound(e.Store)
+	for _, test := range []struct {
+		name   string
+		change func(lead, other *runstore.Batch)
+		want   error
+	}{
+		{"a version of the lead", func(lead, _ *runstore.Batch) { lead.Require(runstore.AtVersion("b", 9)) }, runstore.ErrConflict},
+		{"the lead's seq", func(lead, _ *runstore.Batch) { lead.Require(runstore.AtSeq(9)) }, runstore.ErrConflict},
+		{"the lead's status", func(lead, _ *runstore.Batch) {
+			*lead = runstore.NewBatch(p.lead, p.lease.Fence(), runstore.InStatus(9))
+		}, runstore.ErrConflict},
+		{"a version of the other run", func(_, other *runstore.Batch) { other.Require(runstore.AtVersion("b", 9)) }, runstore.ErrConflict},
+		{"the first of several versions", func(_, other *runstore.Batch) {
+			*other = runstore.NewBatch(p.other, runstore.AtVersion("absent", 3), runstore.AtVersion("b", 1))
+			other.Put("b", []byte("refused"))
+		}, runstore.ErrConflict},
+		{"the other run's seq", func(_, other *runstore.Batch) { other.Require(runstore.AtSeq(9)) }, runstore.ErrConflict},
+		{"the other run's status", func(_, other *runstore.Batch) { other.Require(runstore.InStatus(9)) }, runstore.ErrConflict},
+		{"a missing run", func(_, other *runstore.Batch) {
+			*other = runstore.NewBatch("missing", runstore.AtVersion("name", 0))
+		}, runstore.ErrNotFound},
+	} {
+		before := p.dump(t, e.Store)
+		for _, id := range []runstore.BatchID{"", "an id"} {
+			lead, other := p.step("refused")
+			lead.ID = id
+			test.change(&lead, &other)
+			_, err := crossrun.Commit(ctx, s, lead, other)
+			Refused(t, test.name, err, test.want)
+			var conflict *runstore.ConflictError
+			if test.want == runstore.ErrConflict && (!errors.As(err, &conflict) || strings.HasPrefix(string(conflict.Key), string(crossrun.Reserved))) {
+				t.Errorf("%s: the error %v does not tell which of the caller's guards did not hold", test.name, err)
+			}
+			same(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
+		}
+	}
+	// The runs are as usable as before, and the id of a refused step is free.
+	lead, other := p.step("step")
+	lead.ID = "an id"
+	_, err := crossrun.Commit(ctx, s, lead, other)
+	if !p.whole(t, e, "a good step after the refused ones", "step", err) {
+		t.Errorf("a good step after the refused ones: %v", err)
+	}
+}
+
+// stepCut lets the driver die at each write of a step, before it and after it.
+func stepCut(t T, e *Env, m stepMode) {
+	for _, taken := range []bool{false, true} {
+		eachCut(func(n int, by loss, hit *bool) {
+			what := fmt.Sprintf("cut at write %d, loss %d, taken %t", n, by, taken)
+			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
+			lead, other := p.step("step")
+			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+			successor := m.sound(e.Reopen(t))
+			lease, completed := p.takeOver(t, successor, "new")
+			applied := p.whole(t, e, what, "step", told)
+			if taken && applied {
+				t.Errorf("%s: a step was made whose guard did not hold", what)
+			}
+			if completed.ID != "" && completed.Applied != applied {
+				t.Errorf("%s: the successor was told that the step was applied: %t", what, completed.Applied)
+			}
+			// There is nothing left to do, and the lead can be driven on.
+			before := p.dump(t, e.Store)
+			if again, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil || again.ID != "" {
+				t.Errorf("%s: recover again: %+v, %v; want nothing", what, again, err)
+			}
+			same(t, what+": recovering again", before, p.dump(t, e.Store))
+			e.Append(t, successor, lease, "went on")
+		})
+	}
+}
+
+// eachCut calls story for every write that a step makes, lost before it is made and
+// after, until the story goes on longer than the step.
+func eachCut(story func(n int, by loss, hit *bool)) {
+	for _, by := range []loss{requestLost, replyLost} {
+		hit := true
+		for n := 1; hit && n < 20; n++ {
+			story(n, by, &hit)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// stepRepeated repeats a step under its id: after its success, after each write of
+// it was lost, and when more has happened since.
+func stepRepeated(t T, e *Env, m stepMode) {
+	ctx := t.Context()
+	for _, by := range []loss{requestLost, replyLost} {
+		hit := true
+		for n := 1; hit && n < 20; n++ {
+			what := fmt.Sprintf("write %d lost, loss %d", n, by)
+			p := pairUp(t, e, fmt.Sprintf("%d-%d", n, by), false)
+			lead, other := p.step("step")
+			lead.ID = runstore.NewBatchID()
+			left := n
+			hit = false
+			s := m.on(e.Store, func() loss { // one write is lost; the process lives on
+				if left--; left == 0 {
+					hit = true
+					return by
+				}
+				return nothingLost
+			})
+			first, err := crossrun.Commit(ctx, s, lead, other)
+			lost := err != nil
+			if lost {
+				if first, err = crossrun.Commit(ctx, s, lead, other); err != nil {
+					t.Fatalf("%s: the repeat: %v", what, err)
+				}
+			}
+			equal(t, what+": seqs on the lead", [2]runstore.Seq{first.Lead.FirstSeq, first.Lead.LastSeq}, [2]runstore.Seq{2, 3})
+			equal(t, what+": versions on the lead", first.Lead.Versions, []runstore.Version{2, 2, 2, 0})
+			p.whole(t, e, what, "step", nil)
+			// What was done is remembered, whoever holds the lease and whatever the name
+			// has become; a memory is no authority.
+			lease, _ := p.takeOver(t, m.sound(e.Store), "new")
+			e.Append(t, e.Store, lease, "went on")
+			p.free(t, e)
+			if n == 1 {
+				p.forget(t, e) // the lead's memory counts
+			}
+			before := p.dump(t, e.Store)
+			again, err := crossrun.Commit(ctx, m.sound(e.Reopen(t)), lead, other)
+			if err != nil || !again.Lead.Replayed {
+				t.Errorf("%s: a later repeat: %+v, %v; want the first result", what, again, err)
+			}
+			again.Lead.Replayed = first.Lead.Replayed
+			equal(t, what+": the later repeat's result", again.Lead, first.Lead)
+			same(t, what+": a later repeat", before, p.dump(t, e.Store))
+			lead.ID = runstore.NewBatchID()
+			_, err = crossrun.Commit(ctx, m.sound(e.Store), lead, other)
+			Refused(t, what+": the same step under another id", err, runstore.ErrFenced)
+		}
+	}
+}
+
+// stepForgotten lets a step be completed when the other run remembers no batch from
+// before its driver died.
+func stepForgotten(t T, e *Env, m stepMode) {
+	for _, taken := range []bool{false, true} {
+		hit := true
+		for n := 1; hit && n < 20; n++ {
+			what := fmt.Sprintf("cut after write %d, taken %t", n, taken)
+			p := pairUp(t, e, fmt.Sprintf("%d-%t", n, taken), taken)
+			lead, other := p.step("step")
+			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, replyLost, &hit)), lead, other)
+			named := p.made(t, e.Store, "step")[1]
+			p.forget(t, e)
+			p.free(t, e) // the guard holds again, or at last
+			p.takeOver(t, m.sound(e.Reopen(t)), "new")
+			applied := p.whole(t, e, what, "step", told)
+			if named == 1 && !applied {
+				t.Errorf("%s: the step was on the other run, and is on neither", what)
+			}
+		}
+	}
+}
+
+// stepErrors loses one write of a step after the other, and compares what the
+// driver was told with what it finds when it has recovered.
+func stepErrors(t T, e *Env, m stepMode) {
+	ctx := t.Context()
+	for _, taken := range []bool{false, true} {
+		eachCut(func(n int, by loss, hit *bool) {
+			what := fmt.Sprintf("write %d lost, loss %d, taken %t", n, by, taken)
+			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
+			lead, other := p.step("step")
+			left := n
+			*hit = false
+			s := m.on(e.Store, func() loss {
+				if left--; left == 0 {
+					*hit = true
+					return by
+				}
+				return nothingLost
+			})
+			_, told := crossrun.Commit(ctx, s, lead, other)
+			if told != nil && runstore.OutcomeOf(told) == runstore.Unknown && !errors.Is(told, errCut) {
+				t.Errorf("%s: the error %v does not tell what stood in the way", what, told)
+			}
+			if taken && told == nil {
+				t.Errorf("%s: a step was acknowledged whose guard does not hold", what)
+			}
+			before := p.made(t, e.Store, "step")
+			if _, err := crossrun.Recover(ctx, m.sound(e.Store), p.lease.Fence()); err != nil {
+				t.Errorf("%s: recover: %v", what, err)
+			}
+			applied := p.whole(t, e, what, "step", told)
+			if told == nil && before != [2]int{1, 1} || applied && taken {
+				t.Errorf("%s: told %v, the step was there %d times, and is now: %t", what, told, before, applied)
+			}
+			e.Append(t, e.Store, p.lease, "the lead is as usable as before")
+		})
+	}
+}
+
+// stepGone purges the other run while a step is under way.
+func stepGone(t T, e *Env, m stepMode) {
+	for _, anew := range []bool{false, true} {
+		eachCut(func(n int, by loss, hit *bool) {
+			what := fmt.Sprintf("cut at write %d, loss %d, made anew %t", n, by, anew)
+			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, anew), false)
+			lead, other := p.step("step")
+			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+			on := p.made(t, e.Store, "step")
+			b := runstore.NewBatch(p.other, runstore.Unguarded("test"))
+			b.Purge = true
+			committed(t, e.Store, b)
+			if anew {
+				e.Create(t, p.other)
+			}
+			lease, completed := p.takeOver(t, m.sound(e.Reopen(t)), "new")
+			lead, other = p.step("again")
+			lead = runstore.NewBatch(p.lead, lease.Fence())
+			lead.Append("test", []byte("again"))
+			_, err := crossrun.Commit(t.Context(), m.sound(e.Store), lead, other)
+			if anew && err != nil || !anew && !errors.Is(err, runstore.ErrNotFound) {
+				t.Errorf("%s: a step after that: %v", what, err)
+			}
+			if !anew {
+				e.Create(t, p.other)
+			}
+			times := p.made(t, e.Store, "step")
+			if times[1] != 0 || times[0] != on[0] {
+				t.Errorf("%s: the step is on the runs %d times, and was %d times before the purge", what, times, on)
+			}
+			if completed.Applied || told == nil && times[0] != 1 {
+				t.Errorf("%s: the driver was told %v, its successor %+v; the step is on the lead %d times", what, told, completed, times[0])
+			}
+			p.tidy(t, e, what)
+		})
+	}
+}
+
+// stepTransfers moves units between runs by drivers that take the leases from each
+// other, lose writes and die.
+func stepTransfers(t T, e *Env, m stepMode) {
+	const accounts, drivers, rounds, units = 3, 3, 8, 100
+	ctx := t.Context()
+	random := seeded(t)
+	id := func(i int) runstore.RunID { return runstore.RunID(fmt.Sprint("account-", i)) }
+	for i := range accounts {
+		e.Create(t, id(i))
+		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
+	}
+	stores := e.handles(t, drivers)
+	told := make([]map[string]runstore.Outcome, drivers)
+	together(t, drivers, func(i int) error {
+		pick := random(i)
+		told[i] = map[string]runstore.Outcome{}
+		for n := range rounds {
+			s := m.on(stores[i], mishaps(pick))
+			from, to := id(pick.IntN(accounts)), id(pick.IntN(accounts))
+			if from == to {
+				continue
+			}
+			lease, _, err := crossrun.Acquire(ctx, s, preempting(from, runstore.Owner(fmt.Sprint("driver-", i)), "test"))
+			if err != nil {
+				continue
+			}
+			name := fmt.Sprintf("%d/%d", i, n)
+			lead, err := unitsMoved(ctx, s, from, name, -1, lease.Fence())
+			if err != nil {
+				return err
+			}
+			other, err := unitsMoved(ctx, s, to, name, +1)
+			if err != nil {
+				return err
+			}
+			_, err = crossrun.Commit(ctx, s, lead, other)
+			told[i][name] = runstore.OutcomeOf(err)
+		}
+		return nil
+	})
+	sum, times := 0, map[string]int{}
+	for i := range accounts {
+		pair{lead: id(i)}.takeOver(t, m.sound(e.Store), "last")
+	}
+	for i := range accounts {
+		var has int
+		if _, err := fmt.Sscan(string(record(t, e.Store, id(i), "units").Value), &has); err != nil {
+			t.Fatalf("units: %v", err)
+		}
+		sum += has
+		for _, event := range journal(t, e.Store, id(i)) {
+			times[string(event.Data)]++
+		}
+		pair{lead: id(i), other: id(i)}.tidy(t, e, "transfers")
+	}
+	equal(t, "sum of the units", sum, accounts*units)
+	for i := range told {
+		for name, outcome := range told[i] {
+			n := times[name]
+			if n != 0 && n != 2 || outcome == runstore.Applied && n != 2 || outcome == runstore.NotApplied && n != 0 {
+				t.Errorf("transfer %s was %v to its driver, and is %d times in the journals", name, outcome, n)
+			}
+		}
+	}
+}
+
+// mishaps lets a driver die at some write, now and then.
+func mishaps(random *rand.Rand) func() loss {
+	if random.IntN(2) == 0 {
+		return func() loss { return nothingLost }
+	}
+	var hit bool
+	return cutAt(1+random.IntN(7), []loss{requestLost, replyLost}[random.IntN(2)], &hit)
+}

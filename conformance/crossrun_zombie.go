@@ -1,0 +1,151 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// stepFenced proves that a driver whose grant has ended begins no step, whatever
+// the other run would have said.
+func stepFenced(t T, e *Env, m stepMode) {
+	p := pairUp(t, e, "1", false)
+	p.takeOver(t, m.sound(e.Store), "new")
+	run := e.Get(t, p.lead)
+	s := m.sound(e.Reopen(t))
+	for _, other := range []struct {
+		name  string
+		batch func() runstore.Batch
+	}{
+		{"a free name", func() runstore.Batch { _, b := p.step("zombie"); return b }},
+		{"a guard that does not hold", func() runstore.Batch {
+			b := runstore.NewBatch(p.other, runstore.AtVersion("a", 9))
+			b.Put("a", []byte("zombie"))
+			return b
+		}},
+		{"a missing run", func() runstore.Batch {
+			b := runstore.NewBatch("missing", runstore.AtVersion("a", 0))
+			b.Put("a", []byte("zombie"))
+			return b
+		}},
+	} {
+		before := p.dump(t, e.Store)
+		for _, id := range []runstore.BatchID{"", "an id"} {
+			lead, _ := p.step("zombie")
+			lead.ID = id
+			_, err := crossrun.Commit(t.Context(), s, lead, other.batch())
+			what := fmt.Sprintf("a zombie's step with id %q and %s", id, other.name)
+			fencedOut(t, what, err, p.lease, run)
+			if runstore.OutcomeOf(err) != runstore.NotApplied {
+				t.Errorf("%s: the error %v leaves the outcome open", what, err)
+			}
+			same(t, what, before, p.dump(t, e.Store))
+		}
+	}
+}
+
+// stepZombie lets a driver pause before each write of a step. It wakes up when its
+// successor has completed the step and gone on, the name was freed, and the other
+// run has forgotten all that it did before.
+func stepZombie(t T, e *Env, m stepMode) { zombieSteps(t, e, m, false) }
+
+// stepZombieRefused is the same story with a step whose guard does not hold until
+// the successor has learned that.
+func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
+
+func zombieSteps(t T, e *Env, m stepMode, taken bool) {
+	for _, forgets := range []bool{false, true} {
+		paused := true
+		for n := 1; paused && n < 20; n++ {
+			what := fmt.Sprintf("paused before write %d, forgotten %t", n, forgets)
+			p := pairUp(t, e, fmt.Sprintf("%d-%t", n, forgets), taken)
+			reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+			writes := 0
+			zombie := m.on(e.Reopen(t), func() loss {
+				if writes++; writes == n {
+					close(reached)
+					<-resume
+				}
+				return nothingLost
+			})
+			go func() {
+				lead, other := p.step("step")
+				_, err := crossrun.Commit(t.Context(), zombie, lead, other)
+				told <- err
+			}()
+			var err error
+			select {
+			case <-reached:
+			case err = <-told: // the step has fewer writes: it is over
+				paused = false
+			}
+			successor := m.sound(e.Reopen(t))
+			lease, _ := p.takeOver(t, successor, "new")
+			applied := p.made(t, e.Store, "step")
+			b := runstore.NewBatch(p.lead, lease.Fence())
+			b.Append("test", []byte("went on"))
+			b.Put("a", []byte("went on"))
+			committed(t, successor, b)
+			p.free(t, e)
+			if forgets {
+				p.forget(t, e)
+			}
+			p.tidy(t, e, what)
+			before := p.dump(t, e.Store)
+			close(resume)
+			if paused {
+				err = <-told
+			}
+			p.tidy(t, e, what+", afterwards")
+			same(t, what+": a zombie that woke up", before, p.dump(t, e.Store))
+			p.whole(t, e, what, "step", err)
+			if taken && applied != [2]int{} {
+				t.Errorf("%s: a step was made whose guard did not hold", what)
+			}
+			if err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
+				t.Errorf("%s: the zombie was told %v, want that it was fenced or its step refused", what, err)
+			}
+		}
+	}
+}
+
+// stepKeepsOthersOff proves that the records of a step under way are nobody
+// else's: not for a write that asks, nor for a step of another lead.
+func stepKeepsOthersOff(t T, e *Env, m stepMode) {
+	ctx := t.Context()
+	hit := false
+	for n := 1; n < 20; n++ {
+		p := pairUp(t, e, fmt.Sprint(n), false)
+		lead, other := p.step("step")
+		_, told := crossrun.Commit(ctx, m.on(e.Store, cutAt(n, requestLost, &hit)), lead, other)
+		if !hit {
+			break
+		}
+		underWay := record(t, e.Store, p.lead, crossrun.IntentKey).Version != 0
+		unasked := runstore.NewBatch(p.lead, crossrun.Idle(), runstore.AtVersion("a", record(t, e.Store, p.lead, "a").Version))
+		unasked.Put("a", []byte("meanwhile"))
+		_, err := e.Store.Commit(ctx, unasked)
+		if underWay {
+			Refused(t, fmt.Sprintf("cut at write %d: a write beside a step under way", n), err, runstore.ErrConflict)
+		} else if err != nil {
+			t.Errorf("cut at write %d: a write beside no step: %v", n, err)
+		}
+		third := runstore.RunID(fmt.Sprint("third-", n))
+		lease := furnish(t, e, third)
+		theirs := runstore.NewBatch(third, lease.Fence())
+		theirs.Append("test", []byte("theirs"))
+		ours := runstore.NewBatch(p.lead, runstore.AtVersion("b", record(t, e.Store, p.lead, "b").Version))
+		ours.Put("b", []byte("theirs"))
+		_, err = crossrun.Commit(ctx, m.sound(e.Store), theirs, ours)
+		var conflict *runstore.ConflictError
+		if underWay && (!errors.As(err, &conflict) || conflict.Key != crossrun.IntentKey) {
+			t.Errorf("cut at write %d: another lead's step got %v, want a conflict of %q", n, err, crossrun.IntentKey)
+		} else if !underWay && err != nil {
+			t.Errorf("cut at write %d: another lead's step beside no step: %v", n, err)
+		}
+		p.takeOver(t, m.sound(e.Store), "new")
+		p.whole(t, e, fmt.Sprintf("cut at write %d", n), "step", told)
+	}
+}
