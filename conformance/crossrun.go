@@ -205,6 +205,16 @@ func (p pair) dump(t T, s runstore.RunStore) string {
 	return dump(t, s, p.lead, allIndexes...) + dump(t, s, p.other, allIndexes...)
 }
 
+// unmarked writes down both runs but for the other's marks, which come and go with
+// the attempts at steps.
+func (p pair) unmarked(t T, s runstore.RunStore) string {
+	t.Helper()
+	lines := strings.SplitAfter(p.dump(t, s), "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
+		return strings.HasPrefix(line, fmt.Sprintf("record %q", crossrun.Reserved+"mark/"+runstore.RecordKey(p.lead)))
+	}), "")
+}
+
 func stepWhole(t T, e *Env, m stepMode) {
 	p := pairUp(t, e, "1", false)
 	lead, other := p.step("step")

@@ -1,0 +1,185 @@
+package gallery
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// stepExhibits make steps over two runs by a wrong protocol: each is that of
+// package crossrun with one of its writes spoiled on its way to the store.
+func stepExhibits() []exhibit {
+	return []exhibit{
+		{"step-begun-without-the-fence", "The intent is written without a look at the lead's fence.",
+			"I3/a-fenced-driver-begins-no-step-by-intent", spoil(proposing, dropFence)},
+		{"step-guarded-by-version-alone", "The other run's batch is guarded by its versions and its id: absence comes again, and ids are forgotten.",
+			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", spoil(applying, dropMark, dropID)},
+		{"refusal-not-recorded", "A step whose guard did not hold is cleared, and nothing tells the other run.",
+			"I3/a-refused-step-stays-refused-for-a-zombie-by-intent", refusalUnrecorded},
+		{"step-finished-without-the-fence", "The lead's writes are made by whoever comes last, however often.",
+			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", spoil(finishing, dropGuards, dropID)},
+		{"step-forgets-the-other-runs-versions", "The other run's batch is applied whatever its versions are.",
+			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", spoil(applying, keepMark)},
+		{"step-forgets-the-leads-guards", "The intent is written under the fence, and the lead's other guards are not looked at.",
+			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", spoil(proposing, keepFence)},
+		{"completion-skipped", "Who acquires the lead goes on without a look for a step under way.",
+			"I4/a-step-cut-anywhere-is-whole-for-the-next-holder-by-intent", completionSkipped},
+		{"cleared-first-applied-after", "The lead's writes are made and the intent is cleared before the other run's batch is sent.",
+			"I4/a-step-cut-anywhere-is-whole-for-the-next-holder-by-intent", appliedAfter},
+		{"records-not-spoken-for", "A step changes a run that leads a step itself, whose records are about to be written.",
+			"I4/a-step-under-way-keeps-others-from-its-records-by-intent", spoil(applying, dropIdle)},
+		{"step-in-two-commits", "A step over two runs is one commit after the other.",
+			"I4/a-refused-step-leaves-nothing-on-either-run-natively", multiInSteps},
+		{"step-id-not-remembered", "The step's id is no id of the lead's last write, and a repeat is a step of its own.",
+			"I8/a-repeated-step-gets-the-first-result-by-intent", spoil(finishing, dropID)},
+		{"verdict-removed-too-early", "The mark is gone before the intent is: a successor cannot tell whether the step was applied.",
+			"I8/a-step-is-completed-once-though-its-ids-are-forgotten-by-intent", verdictRemoved},
+		{"step-under-way-called-unavailable", "An intent whose reply was lost is called not applied.",
+			"I11/an-error-of-a-step-is-true-by-intent", underWayUnavailable},
+		{"purged-run-waited-for", "A step whose other run is gone stays under way for ever.",
+			"I11/a-step-whose-other-run-is-gone-ends-by-intent", purgedWaitedFor},
+	}
+}
+
+// role is one of the writes that package crossrun makes a step of.
+type role func(b runstore.Batch) bool
+
+func proposing(b runstore.Batch) bool { return touches(b, crossrun.IntentKey, false) }
+func finishing(b runstore.Batch) bool {
+	return touches(b, crossrun.IntentKey, true) && !strings.HasSuffix(string(b.ID), "/clear")
+}
+func applying(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "/apply") }
+func refusing(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "/refuse") }
+func unmarking(b runstore.Batch) bool { return touches(b, crossrun.Reserved+"mark/", true) }
+
+// touches tells whether b puts, or deletes, a record whose key begins so.
+func touches(b runstore.Batch, prefix runstore.RecordKey, deletes bool) bool {
+	return slices.ContainsFunc(b.Records, func(r runstore.RecordWrite) bool {
+		return strings.HasPrefix(string(r.Key), string(prefix)) && r.Delete == deletes
+	})
+}
+
+// spoil changes every batch of a role.
+func spoil(r role, changes ...func(runstore.Batch) runstore.Batch) func(s *store) {
+	return func(s *store) {
+		s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+			if r(b) {
+				for _, change := range changes {
+					b = change(b)
+				}
+			}
+			return h.Handle.Commit(ctx, b)
+		}
+	}
+}
+
+func dropID(b runstore.Batch) runstore.Batch {
+	b.ID = ""
+	return b
+}
+
+func dropFence(b runstore.Batch) runstore.Batch  { return refenced(b, runstore.Fence{}) }
+func dropGuards(b runstore.Batch) runstore.Batch { return reguarded(b, runstore.Guards{}) }
+
+func keepFence(b runstore.Batch) runstore.Batch {
+	return reguarded(b, runstore.Guards{Fence: b.Guards().Fence})
+}
+
+func dropMark(b runstore.Batch) runstore.Batch {
+	return versioned(b, func(key runstore.RecordKey) bool { return !isMark(key) })
+}
+
+func keepMark(b runstore.Batch) runstore.Batch { return versioned(b, isMark) }
+
+func dropIdle(b runstore.Batch) runstore.Batch {
+	return versioned(b, func(key runstore.RecordKey) bool { return key != crossrun.IntentKey })
+}
+
+func isMark(key runstore.RecordKey) bool {
+	return strings.HasPrefix(string(key), string(crossrun.Reserved+"mark/"))
+}
+
+// versioned returns b with those of its version guards whose key is kept.
+func versioned(b runstore.Batch, keep func(runstore.RecordKey) bool) runstore.Batch {
+	g := b.Guards()
+	g.Versions = slices.DeleteFunc(slices.Clone(g.Versions), func(v runstore.VersionGuard) bool { return !keep(v.Key) })
+	return reguarded(b, g)
+}
+
+func refusalUnrecorded(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if refusing(b) {
+			return runstore.Committed{Versions: []runstore.Version{b.Guards().Versions[0].Version + 1}}, nil
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func completionSkipped(s *store) {
+	s.records = func(ctx context.Context, h *handle, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+		if slices.Equal(q.Keys, []runstore.RecordKey{crossrun.IntentKey}) {
+			return nil, nil
+		}
+		return h.Handle.ReadRecords(ctx, id, q)
+	}
+}
+
+// appliedAfter puts a step's batch for the other run aside, and sends it when the
+// step's last write comes.
+func appliedAfter(s *store) {
+	var mu sync.Mutex
+	aside := map[runstore.RunID]runstore.Batch{}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if applying(b) {
+			aside[b.Run()] = b
+			return runstore.Committed{Versions: make([]runstore.Version, len(b.Records))}, nil
+		}
+		if late, ok := aside[b.Run()]; ok && unmarking(b) {
+			delete(aside, b.Run())
+			return h.Handle.Commit(ctx, late)
+		}
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func verdictRemoved(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if !applying(b) {
+			return h.Handle.Commit(ctx, b)
+		}
+		done, err := h.Handle.Commit(ctx, dropID(b))
+		if err == nil {
+			gone := runstore.NewBatch(b.Run(), runstore.Unguarded("the broken step does not need it"))
+			gone.Delete(b.Records[len(b.Records)-1].Key)
+			_, err = h.Handle.Commit(ctx, gone)
+		}
+		return done, err
+	}
+}
+
+func underWayUnavailable(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		done, err := h.Handle.Commit(ctx, b)
+		if err == nil && proposing(b) {
+			return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnavailable}
+		}
+		return done, err
+	}
+}
+
+func purgedWaitedFor(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		done, err := h.Handle.Commit(ctx, b)
+		if applying(b) && errors.Is(err, runstore.ErrNotFound) {
+			return done, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnavailable}
+		}
+		return done, err
+	}
+}
