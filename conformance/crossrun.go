@@ -211,7 +211,7 @@ func (p pair) unmarked(t T, s runstore.RunStore) string {
 	t.Helper()
 	lines := strings.SplitAfter(p.dump(t, s), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
-		return strings.HasPrefix(line, fmt.Sprintf("record %q", crossrun.Reserved+"mark/"+runstore.RecordKey(p.lead)))
+		return strings.HasPrefix(line, fmt.Sprintf("record \"%smark/", crossrun.Reserved))
 	}), "")
 }
 

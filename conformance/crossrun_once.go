@@ -138,7 +138,7 @@ func stepGone(t T, e *Env, m stepMode) {
 				e.Create(t, p.other)
 			}
 			lease, completed := p.takeOver(t, m.sound(e.Reopen(t)), "new")
-			lead, other = p.step("again")
+			_, other = p.step("again")
 			lead = runstore.NewBatch(p.lead, lease.Fence())
 			lead.Append("test", []byte("again"))
 			_, err := crossrun.Commit(t.Context(), m.sound(e.Store), lead, other)

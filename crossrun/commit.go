@@ -151,6 +151,7 @@ func (c call) writtenAhead(ctx context.Context) (Result, bool, error) {
 func intentOf(lead, other runstore.Batch, id runstore.BatchID) intent {
 	return intent{
 		lead: lead.Run(), name: string(runstore.NewBatchID()), id: id,
+		epoch: lead.Guards().Fence.Token().Epoch(),
 		other: other.Run(), guards: other.Guards(), writes: other.Writes, own: lead.Writes,
 	}
 }

@@ -64,6 +64,10 @@
 // the step was still under way. If it does not succeed, the outcome is unknown to
 // it.
 //
+// Where a store was set back to an older state and its epoch raised, versions may
+// come again. Marks of the new epoch are other records, so the steps of the time
+// that was lost find none at their version m.
+//
 // A purge of the other run takes the verdict with it: a step that was under way
 // then counts as not applied, on both runs.
 //
@@ -73,11 +77,11 @@
 // in steps.
 //
 //   - crossrun/intent, on the lead, from step 1 to step 3: at most one.
-//   - crossrun/mark/LEAD, on the other run, from step 0 to step 4: at most one for
-//     each lead. A crash may leave it behind, and so may a fenced driver that wakes
-//     up late. It is of about a hundred bytes and in nobody's way; the next step of
-//     the same two runs uses and removes it, and [Sweep] removes those that no step
-//     depends on.
+//   - crossrun/mark/EPOCH/LEAD, on the other run, from step 0 to step 4: at most one
+//     for each lead and epoch of its fence. A crash may leave it behind, and so may
+//     a fenced driver that wakes up late. It is of some hundred bytes and in nobody's
+//     way; the next step of the same two runs uses and removes it, and [Sweep]
+//     removes those that no step depends on.
 //
 // Values begin with a format byte; one of a newer format is refused with
 // runstore.ErrUnsupported.

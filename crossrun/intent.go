@@ -2,6 +2,7 @@ package crossrun
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -17,8 +18,7 @@ const (
 	// under way. It is there from the step's first write to its last, and there is
 	// at most one.
 	IntentKey = Reserved + "intent"
-	// marks is how the keys of the marks on other runs begin; the id of the leading
-	// run follows.
+	// marks is how the keys of the marks on other runs begin; see markKey.
 	marks = Reserved + "mark/"
 )
 
@@ -35,6 +35,9 @@ type intent struct {
 	// id is the step's: the lead's last write is made under it.
 	id    runstore.BatchID
 	other runstore.RunID
+	// epoch is that of the fence under which the step was begun. Marks of another
+	// epoch are other marks: a store that was set back may count versions again.
+	epoch runstore.Epoch
 	// mark is the version of the mark on the other run from which the step is
 	// decided. It is never 0: absence can come again, a version cannot.
 	mark   runstore.Version
@@ -49,6 +52,7 @@ func (in intent) encode() []byte {
 	w.string(in.name)
 	w.string(string(in.id))
 	w.string(string(in.other))
+	w.fixed(int64(in.epoch))
 	w.fixed(int64(in.mark))
 	w.guards(in.guards)
 	w.writes(in.writes)
@@ -62,7 +66,7 @@ func decodeIntent(lead runstore.RunID, value []byte) (intent, error) {
 		return intent{}, err
 	}
 	in := intent{lead: lead, name: r.string(), id: runstore.BatchID(r.string()), other: runstore.RunID(r.string())}
-	in.mark = runstore.Version(r.fixed())
+	in.epoch, in.mark = runstore.Epoch(r.fixed()), runstore.Version(r.fixed())
 	in.guards = r.guards()
 	in.writes, in.own = r.writes(), r.writes()
 	return in, r.end()
@@ -73,7 +77,16 @@ func (in intent) batchID(role string) runstore.BatchID {
 	return runstore.BatchID(in.name + "/" + role)
 }
 
-func (in intent) markKey() runstore.RecordKey { return marks + runstore.RecordKey(in.lead) }
+// markKey is crossrun/mark/EPOCH/LEAD.
+func (in intent) markKey() runstore.RecordKey {
+	return marks + runstore.RecordKey(fmt.Sprintf("%d/%s", in.epoch, in.lead))
+}
+
+// leadOf is the run whose step a mark is of.
+func leadOf(mark runstore.RecordKey) runstore.RunID {
+	_, lead, _ := strings.Cut(string(mark[len(marks):]), "/")
+	return runstore.RunID(lead)
+}
 
 // open is the write that makes a mark where there is none.
 func (in intent) open() runstore.Batch {

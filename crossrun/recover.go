@@ -71,19 +71,18 @@ func Acquire(ctx context.Context, s runstore.RunStore, req runstore.AcquireReque
 // Sweep removes the marks that crashed steps have left on a run, and returns how
 // many. It may be called at any time by anybody: a mark that a step under way
 // depends on stays, and a step that begins meanwhile marks the run again. A run
-// has one mark for each lead at most.
+// has one mark for each lead and epoch at most.
 func Sweep(ctx context.Context, s runstore.RunStore, run runstore.RunID) (removed int, err error) {
 	for rec, err := range runstore.Records(ctx, s, run, marks) {
 		if err != nil {
 			return removed, err
 		}
 		// The mark was read first: a step that it decided is under way now, or over.
-		lead := runstore.RunID(rec.Key[len(marks):])
-		in, version, err := pending(ctx, s, lead)
+		in, version, err := pending(ctx, s, leadOf(rec.Key))
 		if err != nil && !errors.Is(err, runstore.ErrNotFound) {
 			return removed, err
 		}
-		if version != 0 && in.other == run {
+		if version != 0 && in.other == run && in.markKey() == rec.Key {
 			continue
 		}
 		_, err = s.Commit(ctx, unmark(run, rec.Key, rec.Version))
