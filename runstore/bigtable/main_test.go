@@ -1,0 +1,41 @@
+package bigtable_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+)
+
+// shared is the emulator of the tests of this package, started at first use.
+var shared struct {
+	once   sync.Once
+	server *emulators.BigtableServer
+	err    error
+}
+
+func TestMain(m *testing.M) {
+	conformance.RunChild() // before an emulator is started that the child does not need
+	code := m.Run()
+	if shared.server != nil {
+		if err := shared.server.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// server returns the emulator that the tests of this package share.
+func server(t testing.TB) *emulators.BigtableServer {
+	t.Helper()
+	shared.once.Do(func() { shared.server, shared.err = emulators.Bigtable(context.Background(), nil) })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.server
+}

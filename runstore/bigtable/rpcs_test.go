@@ -1,0 +1,358 @@
+package bigtable_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// The RPCs as the tables here write them.
+const (
+	swaps  = "CheckAndMutateRow"
+	reads  = "ReadRows"
+	writes = "MutateRows"
+	clock  = "ReadModifyWriteRow"
+)
+
+// ledger lists the RPCs to a table that serve operations.
+type ledger struct {
+	mu   sync.Mutex
+	all  []string
+	rest int // those that serve none
+}
+
+func keepLedger(t *testing.T, table emulators.BigtableTable) *ledger {
+	l := &ledger{}
+	watch := server(t).Watch(func(c emulators.BigtableCall) bool {
+		if c.Table != table.String() {
+			return false
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if isServed(c) {
+			l.all = append(l.all, c.Method)
+		} else {
+			l.rest++
+		}
+		return true
+	})
+	t.Cleanup(watch.End)
+	return l
+}
+
+// during returns the RPCs that f makes.
+func (l *ledger) during(f func()) string {
+	l.mu.Lock()
+	l.all = nil
+	l.mu.Unlock()
+	f()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.all, ", ")
+}
+
+// cost is what an operation costs: the RPCs that it makes one after another.
+type cost struct {
+	name string
+	rpcs string
+	want error
+	do   func() error
+}
+
+func rpcs(all ...string) string { return strings.Join(all, ", ") }
+
+// expired returns a run's lease when it is over.
+func expired(t *testing.T, s *bigtable.Store, id runstore.RunID) runstore.Lease {
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MinTTL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the end of a lease", func() bool {
+		now, err := s.Now(t.Context())
+		return err == nil && now.After(created.Lease.ExpiresAt.Add(time.Millisecond))
+	})
+	return created.Lease
+}
+
+// costs are those of the engine's page.
+func costs(t *testing.T, s, other *bigtable.Store) []cost {
+	ctx := t.Context()
+	lease, taken, free, bulk := hold(t, s, "run"), hold(t, s, "taken"), hold(t, s, "free"), hold(t, s, "bulk")
+	fenced, dead := hold(t, s, "fenced"), hold(t, s, "dead")
+	over := expired(t, s, "over")
+	takeOver(t, other, "fenced")
+	takeOver(t, other, "dead")
+	large := bytes.Repeat([]byte("x"), 64<<10)
+	seed := appending(lease, "event")
+	seed.Put("key", []byte("value"))
+	seed.Put("large", large)
+	seed.Put(runstore.SummaryKey, []byte("summary"))
+	commit(t, s, seed)
+	for i := range 3 {
+		b := appending(taken, "event")
+		b.Put(runstore.RecordKey(fmt.Sprint("due ", i)), []byte("value"), runstore.Place{Index: "due", At: runstore.After(0)})
+		commit(t, s, b)
+	}
+	committing := func(fill func(b *runstore.Batch)) func() error {
+		return func() error {
+			b := appending(lease, "event")
+			fill(&b)
+			_, err := s.Commit(ctx, b)
+			return err
+		}
+	}
+	acquire := func(id runstore.RunID) func() error {
+		return func() error {
+			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+			return err
+		}
+	}
+	scan := func(index runstore.IndexName, until time.Time, n int) func() error {
+		return func() error {
+			found, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: index, Until: until, Limit: 100})
+			if err == nil && len(found) != n {
+				t.Errorf("a scan of %s found %d entries, want %d", index, len(found), n)
+			}
+			return err
+		}
+	}
+	read := func(key runstore.RecordKey) func() error {
+		return func() error {
+			_, err := s.ReadRecords(ctx, "run", runstore.RecordQuery{Keys: []runstore.RecordKey{key}})
+			return err
+		}
+	}
+	return []cost{
+		{"commit one event", rpcs(swaps), nil, committing(func(*runstore.Batch) {})},
+		{"commit 1000 events", rpcs(swaps), nil, func() error {
+			b := appending(bulk)
+			for range runstore.MaxEvents {
+				b.Append("test", []byte("event"))
+			}
+			_, err := s.Commit(ctx, b)
+			return err
+		}},
+		{"commit a record that the handle wrote before", rpcs(swaps), nil, committing(func(b *runstore.Batch) { b.Put("key", []byte("new")) })},
+		{"commit a record that is new to the handle", rpcs(reads, swaps), nil, committing(func(b *runstore.Batch) { b.Put("new", []byte("new")) })},
+		{"commit a status", rpcs(swaps), nil, committing(func(b *runstore.Batch) {
+			status := runstore.Status(1)
+			b.Status = &status
+		})},
+		{"commit with places in queues", rpcs(writes, swaps), nil, committing(func(b *runstore.Batch) {
+			b.Put("key", []byte("new"), runstore.Place{Index: "a", At: runstore.After(0)}, runstore.Place{Index: "b", At: runstore.After(0)})
+			b.Runnable = runstore.After(time.Hour)
+		})},
+		{"commit with a large value", rpcs(writes, swaps), nil, committing(func(b *runstore.Batch) { b.Put("large", large) })},
+		{"commit with an id, the first", rpcs(reads, swaps), nil, committing(func(b *runstore.Batch) { b.ID = "first" })},
+		{"commit with an id", rpcs(swaps), nil, committing(func(b *runstore.Batch) { b.ID = "second" })},
+		{"commit that another handle's write came before", rpcs(swaps, reads, swaps), nil, func() error {
+			commit(t, other, signal("run", "between"))
+			_, err := s.Commit(ctx, appending(lease, "event"))
+			return err
+		}},
+		{"commit that lost its lease", rpcs(swaps, reads), runstore.ErrFenced, func() error {
+			_, err := s.Commit(ctx, appending(fenced, "zombie"))
+			return err
+		}},
+		{"commit that lost its lease, again", rpcs(reads), runstore.ErrFenced, func() error {
+			b := appending(fenced, "zombie")
+			_, err := s.Commit(ctx, b)
+			return err
+		}},
+		{"renew", rpcs(swaps), nil, func() error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: runstore.MaxTTL})
+			return err
+		}},
+		{"renew a lost lease", rpcs(swaps, reads), runstore.ErrFenced, func() error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: dead.Fence(), TTL: runstore.MaxTTL})
+			return err
+		}},
+		{"release", rpcs(swaps), nil, func() error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: free.Fence()})
+			return err
+		}},
+		{"acquire a free lease", rpcs(reads, swaps), nil, acquire("free")},
+		{"acquire an expired lease", rpcs(reads, clock, swaps), nil, acquire(over.Run)},
+		{"acquire a held lease", rpcs(reads, clock), runstore.ErrLeaseHeld, acquire("taken")},
+		{"create", rpcs(reads, writes, swaps), nil, func() error {
+			_, err := s.CreateRun(ctx, runstore.RunSpec{
+				ID: "new", Writes: someWrites(), Lease: &runstore.LeaseSpec{Owner: "first", TTL: time.Minute},
+			})
+			return err
+		}},
+		{"create what exists", rpcs(reads, reads), nil, func() error {
+			_, err := s.CreateRun(ctx, runstore.RunSpec{ID: "taken"})
+			return err
+		}},
+		{"get a run", rpcs(reads), nil, func() error { _, err := s.GetRun(ctx, "taken"); return err }},
+		{"get what is absent", rpcs(reads), runstore.ErrNotFound, func() error { _, err := s.GetRun(ctx, "absent"); return err }},
+		{"read records", rpcs(reads), nil, read("key")},
+		{"read a large record", rpcs(reads, reads), nil, read("large")},
+		{"read the journal's end", rpcs(reads), nil, func() error {
+			run, err := s.GetRun(ctx, "taken")
+			if err == nil {
+				_, err = s.ReadJournal(ctx, "taken", run.LastSeq, 10)
+			}
+			return err
+		}},
+		{"scan a queue up to a time", rpcs(reads, reads), nil, scan("due", runstore.EndOfTime, 3)},
+		{"scan what is due in a queue", rpcs(clock, reads, reads), nil, scan("due", time.Time{}, 3)},
+		{"scan an empty queue", rpcs(clock, reads), nil, scan("empty", time.Time{}, 0)},
+		{"scan the runs", rpcs(reads, reads), nil, scan(runstore.IndexRuns, runstore.EndOfTime, 8)},
+		{"read the feed", rpcs(reads, reads), nil, func() error {
+			found, err := s.ReadFeed(ctx, 0, 1)
+			if err == nil && len(found) != 1 {
+				t.Errorf("a page of the feed has %d events, want 1", len(found))
+			}
+			return err
+		}},
+		{"now", rpcs(clock), nil, func() error { _, err := s.Now(ctx); return err }},
+	}
+}
+
+// Every operation makes exactly these RPCs. The log of the test is the table of the
+// engine's page.
+func TestRPCs(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, other := open(t, table), open(t, table)
+	all := costs(t, s, other)
+	feed(t, s, 0, 1)
+	l := keepLedger(t, table)
+	page := []string{"| operation | RPCs | which |", "|---|---|---|"}
+	for _, c := range all {
+		// The other handle's RPCs, and those that ask where the journal ends, are not the operation's.
+		n := l.during(func() {
+			if err := c.do(); !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {
+				t.Errorf("%s: got %v, want %v", c.name, err, c.want)
+			}
+		})
+		switch c.name {
+		case "commit that another handle's write came before":
+			n = strings.TrimPrefix(n, rpcs(reads, swaps)+", ")
+		case "read the journal's end":
+			n = strings.TrimPrefix(n, reads+", ")
+		}
+		if n != c.rpcs {
+			t.Errorf("%s: got the RPCs %s, want %s", c.name, n, c.rpcs)
+		}
+		page = append(page, fmt.Sprintf("| %s | %d | %s |", c.name, strings.Count(n, ",")+1, n))
+	}
+	t.Logf("\n%s", strings.Join(page, "\n"))
+}
+
+// Sealed events cost a page of the journal one more read, of however many segments.
+func TestRPCsOfASealedJournal(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	lease := hold(t, s, "run")
+	for range 3 {
+		b := appending(lease)
+		for range 200 {
+			b.Append("test", []byte("event"))
+		}
+		commit(t, s, b)
+	}
+	seal(t, s, "run")
+	l := keepLedger(t, table)
+	for _, tc := range []struct {
+		from, limit int
+		want        string
+	}{{1, 10, rpcs(reads, reads)}, {1, 1000, rpcs(reads, reads)}, {600, 10, rpcs(reads)}} {
+		n := l.during(func() {
+			found, err := s.ReadJournal(t.Context(), "run", runstore.Seq(tc.from), tc.limit)
+			if want := min(tc.limit, 600-tc.from+1); err != nil || len(found) != want {
+				t.Errorf("from %d: got %d events, %v, want %d", tc.from, len(found), err, want)
+			}
+		})
+		if n != tc.want {
+			t.Errorf("a page of %d events from %d on: got the RPCs %s, want %s", tc.limit, tc.from, n, tc.want)
+		}
+	}
+}
+
+// A commit spends nothing on the feed: what brings its events there carries no
+// operation, however many commits there are.
+func TestFeedCostsCommitsNothing(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := open(t, table)
+	leases := make([]runstore.Lease, 10)
+	for i := range leases {
+		leases[i] = hold(t, s, runstore.RunID(fmt.Sprint("run ", i)))
+	}
+	l := keepLedger(t, table)
+	const commits = 100
+	n := l.during(func() {
+		for i := range commits {
+			commit(t, s, appending(leases[i%len(leases)], "event"))
+		}
+		found, err := s.ReadFeed(t.Context(), 0, 1) // whatever is there
+		if err != nil {
+			t.Errorf("the feed: %d events, %v", len(found), err)
+		}
+	})
+	if got := strings.Count(n, swaps); got != commits || strings.Contains(n, writes) {
+		t.Errorf("%d commits: got %d conditional mutations among %s", commits, got, n)
+	}
+	feed(t, s, 0, commits)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rest == 0 {
+		t.Error("nothing was seen of what brings the events into the feed")
+	}
+	t.Logf("%d commits to %d runs: %d RPCs in the background brought their events into the feed", commits, len(leases), l.rest)
+}
+
+// A batch is one conditional mutation, and before it a request for each MiB of large
+// values.
+func TestRPCsOfALargeBatch(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	lease := hold(t, s, "run")
+	l := keepLedger(t, table)
+	b := appending(lease)
+	for range 7 {
+		b.Append("test", bytes.Repeat([]byte("x"), runstore.MaxEventData))
+	}
+	if n, want := l.during(func() { commit(t, s, b) }), strings.Repeat(writes+", ", 7)+swaps; n != want {
+		t.Errorf("a batch of 7 MiB: got the RPCs %s, want %s", n, want)
+	}
+}
+
+// A write to a row that is full of events waits until these are in the feed and in
+// segments, which it sees to itself. Where a handle's background keeps up with its
+// commits none has to.
+func TestRPCsOfACrowdedRow(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	lease := hold(t, s, "run")
+	b := appending(lease)
+	for range runstore.MaxEvents {
+		b.Append("test", []byte("event"))
+	}
+	commit(t, s, b)
+	l := keepLedger(t, table)
+	want := rpcs(
+		reads, reads, reads, reads, // the hint, its segment of the log, those that follow, the run
+		swaps, writes, writes, // a segment of the log, told to the run, and the hint
+		reads, writes, swaps, // the events, their segments, the seal
+		swaps) // the commit
+	if n := l.during(func() { commit(t, s, appending(lease, "event")) }); n != want {
+		t.Errorf("got the RPCs %s, want %s", n, want)
+	}
+	if n := l.during(func() { commit(t, s, appending(lease, "event")) }); n != swaps {
+		t.Errorf("the next: got the RPCs %s, want %s", n, swaps)
+	}
+}
