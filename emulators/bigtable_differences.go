@@ -52,13 +52,20 @@ func BigtableDifferences() []BigtableDifference {
 			Handled:  "The gate refuses such a request as a whole, before any of it is applied.",
 		},
 		{
+			Emulator: "A read that meets a write of the same row may see some columns twice and others not at all.",
+			Service:  "A read sees each row as it was at one moment.",
+			Cases:    []string{"I4/readers-never-see-half-a-batch", "I6/reads-never-fall-behind-concurrent-writers"},
+			Handled:  "The gate keeps reads and writes of a row apart.",
+		},
+		{
 			Emulator: "A write that meets DropRowRange is lost, though acknowledged.",
 			Service:  "It is before it or after it.",
 			Handled:  "The gate lets DropRowRange run alone.",
 		},
 		{
 			Emulator: "Garbage is collected every second or so, but only once ModifyColumnFamilies was called on any table; " +
-				"a write to a row without cells is then lost if it meets the collector, though acknowledged.",
+				"a write to a row without cells is then lost if it meets the collector, though acknowledged, and a column that " +
+				"was collected is read twice once it is written again.",
 			Service: "Collects in its own time, up to a week later, and loses nothing that is acknowledged.",
 			Cases:   []string{"I3/refused-batch-is-not-remembered", "I4/purge-removes-a-run-whole", "I8/many-batches-are-remembered"},
 			Handled: "Tables are to be created with their families and policies in one call; the collector then does not run. " +

@@ -21,15 +21,16 @@ type bigtableGate struct {
 	closed  bool
 	counts  map[string]int
 	faults  []*BigtableFault
-	schemas map[string]*bigtableSchema // by the table's full name
-
-	// sweeping is held by DropRowRange, and shared by whoever writes: the emulator
-	// loses a write that meets it.
-	sweeping sync.RWMutex
+	// By the table's full name; locks stay when it is deleted.
+	schemas map[string]*bigtableSchema
+	locks   map[string]*bigtableLocks
 }
 
 func newBigtableGate() *bigtableGate {
-	return &bigtableGate{changed: make(chan struct{}), counts: map[string]int{}, schemas: map[string]*bigtableSchema{}}
+	return &bigtableGate{
+		changed: make(chan struct{}), counts: map[string]int{},
+		schemas: map[string]*bigtableSchema{}, locks: map[string]*bigtableLocks{},
+	}
 }
 
 // bigtableRequests are the methods that the emulator has, and their requests. Any
@@ -87,13 +88,8 @@ func (g *bigtableGate) enter(ctx context.Context, from tableAsker, method string
 	if err := g.check(ctx, from, call.Table, req); err != nil {
 		return p, err
 	}
+	p.leave = g.locksOf(call.Table).lock(req)
 	switch call.Method {
-	case "MutateRow", "MutateRows", "CheckAndMutateRow", "ReadModifyWriteRow":
-		g.sweeping.RLock()
-		p.leave = g.sweeping.RUnlock
-	case "DropRowRange":
-		g.sweeping.Lock()
-		p.leave = g.sweeping.Unlock
 	case "DeleteTable", "ModifyColumnFamilies", "UpdateTable":
 		g.forget(call.Table)
 		p.leave = func() { g.forget(call.Table) }
@@ -135,6 +131,17 @@ func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string,
 	g.schemas[table] = schema
 	g.mu.Unlock()
 	return schema.check(req)
+}
+
+func (g *bigtableGate) locksOf(table string) *bigtableLocks {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.locks[table]
+	if l == nil {
+		l = &bigtableLocks{}
+		g.locks[table] = l
+	}
+	return l
 }
 
 func (g *bigtableGate) forget(table string) {

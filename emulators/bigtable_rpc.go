@@ -57,23 +57,33 @@ func (g *bigtableGate) stream(behind tableAsker) grpc.StreamServerInterceptor {
 		if s.from == nil {
 			s.from, _ = srv.(tableAsker)
 		}
-		_, err = s.handle(func() (any, error) { return nil, handler(srv, s) })
-		return s.answer(info.FullMethod, err)
+		if err = s.answer(info.FullMethod, s.run(func() error { return handler(srv, s) })); s.drop {
+			return err
+		}
+		for _, part := range s.parts {
+			if err := down.SendMsg(part); err != nil {
+				return err
+			}
+		}
+		return err
 	}
 }
 
-// gateStream is an RPC that passes the gate with its first message.
+// gateStream is an RPC that passes the gate with its first message. Its answer is kept
+// until the emulator has given all of it: a client that takes its time must not keep
+// the row.
 type gateStream struct {
 	grpc.ServerStream
 	gate   *bigtableGate
 	from   tableAsker
 	method string
 	begun  bool
+	parts  []any
 	passage
 }
 
-// handle leaves when the handler has ended, if it has come so far as to enter.
-func (s *gateStream) handle(handler func() (any, error)) (any, error) {
+// run runs the handler, and leaves if that has come so far as to enter.
+func (s *gateStream) run(handler func() error) error {
 	defer func() {
 		if s.leave != nil {
 			s.leave()
@@ -113,12 +123,12 @@ func (s *gateStream) RecvMsg(m any) error {
 	return err
 }
 
-// SendMsg passes a part of the answer on, or drops it.
+// SendMsg keeps a part of the answer.
 func (s *gateStream) SendMsg(m any) error {
-	if s.drop {
-		return nil
+	if !s.drop {
+		s.parts = append(s.parts, m)
 	}
-	return s.ServerStream.SendMsg(m)
+	return nil
 }
 
 // SendHeader passes the head of the answer on, or drops it.
