@@ -22,9 +22,11 @@ func crossrunCases() []Case {
 		{"I3", "a-fenced-driver-begins-no-step", stepFenced},
 		{"I3", "a-zombie-in-any-gap-of-a-step-changes-nothing", stepZombie},
 		{"I3", "a-refused-step-stays-refused-for-a-zombie", stepZombieRefused},
+		{"I3", "a-zombie-does-not-write-the-lead-of-its-step", stepZombieLead},
 		{"I4", "a-step-over-two-runs-applies-whole", stepWhole},
 		{"I4", "a-refused-step-leaves-nothing-on-either-run", stepRefused},
 		{"I4", "a-step-cut-anywhere-is-whole-for-the-next-holder", stepCut},
+		{"I4", "a-step-after-one-of-unknown-outcome-completes-it", stepAfterStep},
 		{"I4", "a-step-under-way-keeps-others-from-its-records", stepKeepsOthersOff},
 		{"I4", "steps-over-two-runs-keep-their-sum", stepTransfers},
 		{"I8", "a-repeated-step-gets-the-first-result", stepRepeated},
@@ -313,6 +315,28 @@ func stepCut(t T, e *Env, m stepMode) {
 			e.Append(t, successor, lease, "went on")
 		})
 	}
+}
+
+// stepAfterStep lets the holder make another step where one of its own was cut
+// short: nothing of the first may be lost by that.
+func stepAfterStep(t T, e *Env, m stepMode) {
+	eachCut(func(n int, by loss, hit *bool) {
+		what := fmt.Sprintf("cut at write %d, loss %d", n, by)
+		p := pairUp(t, e, fmt.Sprintf("%d-%d", n, by), false)
+		lead, other := p.step("first")
+		_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+		lead = runstore.NewBatch(p.lead, p.lease.Fence())
+		lead.Append("test", []byte("second/first"))
+		other = runstore.NewBatch(p.other, runstore.AtVersion("b", 1))
+		other.Append("test", []byte("second/first"))
+		other.Put("b", []byte("second"))
+		_, err := crossrun.Commit(t.Context(), m.sound(e.Reopen(t)), lead, other)
+		if err != nil {
+			t.Errorf("%s: the second step: %v", what, err)
+		}
+		p.whole(t, e, what, "first", told)
+		p.whole(t, e, what, "second", err)
+	})
 }
 
 // eachCut calls story for every write that a step makes, lost before it is made and

@@ -57,30 +57,8 @@ func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 	for _, forgets := range []bool{false, true} {
-		paused := true
-		for n := 1; paused && n < 20; n++ {
-			what := fmt.Sprintf("paused before write %d, forgotten %t", n, forgets)
-			p := pairUp(t, e, fmt.Sprintf("%d-%t", n, forgets), taken)
-			reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-			writes := 0
-			zombie := m.on(e.Reopen(t), func() loss {
-				if writes++; writes == n {
-					close(reached)
-					<-resume
-				}
-				return nothingLost
-			})
-			go func() {
-				lead, other := p.step("step")
-				_, err := crossrun.Commit(t.Context(), zombie, lead, other)
-				told <- err
-			}()
-			var err error
-			select {
-			case <-reached:
-			case err = <-told: // the step has fewer writes: it is over
-				paused = false
-			}
+		eachPause(t, e, m, fmt.Sprint(forgets), taken, func(what string, p pair, wake func() error) {
+			what = fmt.Sprintf("%s, forgotten %t", what, forgets)
 			successor := m.sound(e.Reopen(t))
 			lease, _ := p.takeOver(t, successor, "new")
 			applied := p.made(t, e.Store, "step")
@@ -94,10 +72,7 @@ func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 				p.tidy(t, e, what)
 			}
 			before := p.unmarked(t, e.Store)
-			close(resume)
-			if paused {
-				err = <-told
-			}
+			err := wake()
 			same(t, what+": a zombie that woke up", before, p.unmarked(t, e.Store))
 			p.whole(t, e, what, "step", err)
 			if taken && applied != [2]int{} {
@@ -106,8 +81,69 @@ func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 			if err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
 				t.Errorf("%s: the zombie was told %v, want that it was fenced or its step refused", what, err)
 			}
+		})
+	}
+}
+
+// eachPause lets the driver of a step pause before each of its writes, and after
+// the last. wake lets it go on, and returns what it was told.
+func eachPause(t T, e *Env, m stepMode, tag string, taken bool, story func(what string, p pair, wake func() error)) {
+	t.Helper()
+	paused := true
+	for n := 1; paused && n < 20; n++ {
+		p := pairUp(t, e, fmt.Sprintf("%d-%s", n, tag), taken)
+		reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		writes := 0
+		zombie := m.on(e.Reopen(t), func() loss {
+			if writes++; writes == n {
+				close(reached)
+				select {
+				case <-resume:
+				case <-t.Context().Done():
+				}
+			}
+			return nothingLost
+		})
+		go func() {
+			lead, other := p.step("step")
+			_, err := crossrun.Commit(t.Context(), zombie, lead, other)
+			told <- err
+		}()
+		select {
+		case <-reached:
+			story(fmt.Sprintf("paused before write %d", n), p, func() error {
+				close(resume)
+				return <-told
+			})
+		case err := <-told:
+			paused = false
+			story("paused after the last write", p, func() error { return err })
 		}
 	}
+}
+
+// stepZombieLead wakes the driver between the takeover of its lead and the step's
+// completion. It may still bring its step about on the other run, as it was meant
+// to when the driver held the lead; the lead is its successor's.
+func stepZombieLead(t T, e *Env, m stepMode) {
+	eachPause(t, e, m, "", false, func(what string, p pair, wake func() error) {
+		successor := m.sound(e.Reopen(t))
+		lease := hold(t, successor, preempting(p.lead, "new", "test"))
+		before := dump(t, e.Store, p.lead, allIndexes...)
+		told := wake()
+		same(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, p.lead, allIndexes...))
+		if told != nil && !errors.Is(told, runstore.ErrFenced) {
+			t.Errorf("%s: the zombie was told %v, want that it was fenced", what, told)
+		}
+		if _, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil {
+			t.Errorf("%s: recover: %v", what, err)
+		}
+		p.whole(t, e, what, "step", told)
+		_, err := crossrun.Recover(t.Context(), successor, p.lease.Fence())
+		if err != nil {
+			t.Errorf("%s: a zombie recovers where there is nothing to do: %v", what, err)
+		}
+	})
 }
 
 // stepKeepsOthersOff proves that the records of a step under way are nobody

@@ -171,8 +171,15 @@ func interleaving(t *testing.T, choose func(n int) int, other third, forgets boo
 		lead, other := claim(lease)
 		_, result = crossrun.Commit(ctx, g, lead, other)
 	})
+	var next runstore.Lease
+	var taken int // how many events the lead had when it was taken over
 	s.add("successor", base, func(g gated) {
-		if _, _, err := crossrun.Acquire(ctx, g, preempt("run", "successor")); err != nil {
+		var err error
+		if next, err = g.AcquireLease(ctx, preempt("run", "successor")); err != nil {
+			t.Errorf("successor: %v", err)
+		}
+		taken = claims(t, base, "run")
+		if _, err := crossrun.Recover(ctx, g, next.Fence()); err != nil {
 			t.Errorf("successor: %v", err)
 		}
 		whole = [2]int{claims(t, base, "run"), claims(t, base, "registry")}
@@ -186,6 +193,11 @@ func interleaving(t *testing.T, choose func(n int) int, other third, forgets boo
 	}
 	if made[0] > 1 || made[1] > made[0] || made[1] < made[0] && !other.purges {
 		t.Errorf("the step was made %d times on the lead and %d times on the other run", made[0], made[1])
+	}
+	for event := range runstore.Journal(ctx, base, "run", runstore.Seq(taken+1)) {
+		if event.Token != next.Token {
+			t.Errorf("event %d of token %v came after token %v was granted", event.Seq, event.Token, next.Token)
+		}
 	}
 	outcome := runstore.OutcomeOf(result)
 	if outcome == runstore.Applied && made[0] != 1 || outcome == runstore.NotApplied && made[0] != 0 {

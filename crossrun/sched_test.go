@@ -25,6 +25,8 @@ const (
 	lives     fate = iota
 	diesFirst      // and never makes it
 	diesAfter      // and never hears of it
+	loses          // the operation, and goes on
+	misses         // the reply, and goes on
 )
 
 type actor struct {
@@ -40,7 +42,7 @@ func (s *schedule) add(name string, store runstore.RunStore, act func(gated)) {
 	s.actors = append(s.actors, a)
 	go func() {
 		a.waiting <- true // every actor begins by waiting for its turn
-		if <-a.pass == lives {
+		if f := <-a.pass; f != diesFirst && f != diesAfter {
 			act(gated{store, a})
 		}
 		a.waiting <- false
@@ -65,7 +67,7 @@ func (s *schedule) run() {
 	}
 }
 
-var errDead = errors.New("the process is dead")
+var errDead = errors.New("the process is dead, or was not heard")
 
 // gated is an actor's store. It is no MultiCommitter, whatever the store is.
 type gated struct {
@@ -86,6 +88,11 @@ func turn[V any](g gated, do func() (V, error)) (V, error) {
 		return none, lost
 	case diesAfter:
 		g.a.dead = true
+		_, _ = do()
+		return none, lost
+	case loses:
+		return none, lost
+	case misses:
 		_, _ = do()
 		return none, lost
 	default:

@@ -62,6 +62,10 @@ func transfers(t *testing.T, seed uint64, seen map[runstore.Outcome]int) {
 			return diesFirst
 		case 1:
 			return diesAfter
+		case 2:
+			return loses
+		case 3:
+			return misses
 		default:
 			return lives
 		}
