@@ -242,17 +242,23 @@ func TestBigtableReadsWholeRows(t *testing.T) {
 	t.Parallel()
 	onBigtables(t, func(t *testing.T, s *BigtableServer) {
 		c := newRawBigtable(t, s)
-		const columns, rounds = 64, 100
+		const columns, rounds = 100, 200
 		var all []*bigtablepb.Mutation
-		for i := range columns { // not in their order
-			all = append(all, setCell("f", fmt.Sprintf("%02d", i*37%columns), "v"))
+		for i := range columns {
+			all = append(all, setCell("f", fmt.Sprintf("column %02d", i), "v"))
 		}
-		clear := &bigtablepb.Mutation{Mutation: &bigtablepb.Mutation_DeleteFromRow_{}}
+		if err := c.mutate(t.Context(), "row", all...); err != nil {
+			t.Fatal(err)
+		}
+		first := setCell("f", "a first column", "v")
+		gone := &bigtablepb.Mutation{Mutation: &bigtablepb.Mutation_DeleteFromColumn_{DeleteFromColumn: &bigtablepb.Mutation_DeleteFromColumn{
+			FamilyName: "f", ColumnQualifier: first.GetSetCell().ColumnQualifier,
+		}}}
 		written := make(chan error, 1)
 		go func() {
 			var err error
-			for range rounds {
-				if err = c.mutate(t.Context(), "row", append([]*bigtablepb.Mutation{clear}, all...)...); err != nil {
+			for i := range rounds {
+				if err = c.mutate(t.Context(), "row", []*bigtablepb.Mutation{first, gone}[i%2]); err != nil {
 					break
 				}
 			}
@@ -268,7 +274,7 @@ func TestBigtableReadsWholeRows(t *testing.T) {
 			default:
 			}
 			got, err := c.columns("row", nil)
-			if err != nil || len(got) != 0 && len(got) != columns || !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
+			if err != nil || len(got) < columns || !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
 				t.Fatalf("read %d columns, %v, %v", len(got), got, err)
 			}
 		}
