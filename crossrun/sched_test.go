@@ -112,12 +112,12 @@ func (g gated) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.Re
 	return turn(g, func() ([]runstore.Record, error) { return g.RunStore.ReadRecords(ctx, id, q) })
 }
 
-// forgetful is a store whose memory of batch ids has always moved on when the
-// other run of a step is written again.
+// forgetful is a store that forgets the ids of all batches but those that the
+// caller of a step chose.
 type forgetful struct{ runstore.RunStore }
 
 func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	for _, role := range []string{"/open", "/apply", "/refuse"} {
+	for _, role := range []string{"/open", "/propose", "/apply", "/refuse", "/clear"} {
 		if strings.HasSuffix(string(b.ID), role) {
 			b.ID = ""
 		}

@@ -56,6 +56,7 @@ func transfers(t *testing.T, seed uint64, seen map[runstore.Outcome]int) {
 		}
 	}
 	told := map[string]runstore.Outcome{} // only one actor runs at a time
+	leases := map[runstore.RunID]runstore.Lease{}
 	s := schedule{choose: random.IntN, fate: func(*actor) fate {
 		switch random.IntN(60) {
 		case 0:
@@ -73,7 +74,7 @@ func transfers(t *testing.T, seed uint64, seen map[runstore.Outcome]int) {
 	for n := range 3 {
 		name := fmt.Sprint("driver-", n)
 		own := rand.New(rand.NewPCG(seed, 2+uint64(n)))
-		s.add(name, base, func(g gated) { drive(t, g, name, own, accounts, told) })
+		s.add(name, base, func(g gated) { drive(t, g, name, own, accounts, leases, told) })
 	}
 	s.add("sweeper", base, func(g gated) {
 		for range 2 {
@@ -111,15 +112,21 @@ func transfers(t *testing.T, seed uint64, seen map[runstore.Outcome]int) {
 	}
 }
 
-// drive takes runs over and transfers units from them, a few times.
-func drive(t *testing.T, g gated, name string, random *rand.Rand, accounts []runstore.RunID, told map[string]runstore.Outcome) {
+// drive takes runs over, or shares the lease of whoever took them last, and
+// transfers units from them, a few times.
+func drive(t *testing.T, g gated, name string, random *rand.Rand, accounts []runstore.RunID,
+	leases map[runstore.RunID]runstore.Lease, told map[string]runstore.Outcome) {
 	ctx := t.Context()
 	for round := range 2 {
 		pick := random.Perm(len(accounts))
 		from, to := accounts[pick[0]], accounts[pick[1]]
-		lease, _, err := crossrun.Acquire(ctx, g, preempt(from, runstore.Owner(name)))
-		if err != nil {
-			continue
+		lease, ok := leases[from]
+		if !ok || random.IntN(2) == 0 {
+			var err error
+			if lease, _, err = crossrun.Acquire(ctx, g, preempt(from, runstore.Owner(name))); err != nil {
+				continue
+			}
+			leases[from] = lease
 		}
 		for n := range 2 {
 			transfer := fmt.Sprintf("%s/%d/%d", name, round, n)

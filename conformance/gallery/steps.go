@@ -23,6 +23,8 @@ func stepExhibits() []exhibit {
 			"I3/a-refused-step-stays-refused-for-a-zombie-by-intent", refusalUnrecorded},
 		{"step-finished-without-the-fence", "The lead's writes are made by whoever finds the intent, whether or not it holds the lead.",
 			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", spoil(finishing, dropFence)},
+		{"step-cleared-without-the-fence", "The intent of a step that was refused is cleared by whoever finds it.",
+			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", spoil(clearing, dropFence)},
 		{"step-finished-without-the-intent", "The lead's writes are made by whoever comes last, however often.",
 			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", spoil(finishing, dropGuards, dropID)},
 		{"step-overwrites-the-one-before", "An intent is written over that of a step that is still under way.",
@@ -55,8 +57,9 @@ type role func(b runstore.Batch) bool
 
 func proposing(b runstore.Batch) bool { return touches(b, crossrun.IntentKey, false) }
 func finishing(b runstore.Batch) bool {
-	return touches(b, crossrun.IntentKey, true) && !strings.HasSuffix(string(b.ID), "/clear")
+	return touches(b, crossrun.IntentKey, true) && !clearing(b)
 }
+func clearing(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "/clear") }
 func applying(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "/apply") }
 func refusing(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "/refuse") }
 func unmarking(b runstore.Batch) bool { return touches(b, crossrun.Reserved+"mark/", true) }
