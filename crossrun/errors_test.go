@@ -146,3 +146,41 @@ func TestNewerFormat(t *testing.T) {
 		}
 	}
 }
+
+// late is a store before whose commit number at something else happens, and which
+// remembers no batch from before. It is no MultiCommitter.
+type late struct {
+	runstore.RunStore
+	at        int
+	meanwhile func()
+}
+
+func (s *late) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.at--; s.at == 0 {
+		s.meanwhile()
+		b.ID = ""
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+// TestLateFinish proves that a step is not finished twice by two processes under
+// one lease, even when the lead has forgotten the step's id.
+func TestLateFinish(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	base := memory.New(nil).Open()
+	create(t, base, "run", "registry")
+	lease := hold(t, base, "run")
+	lead, other := claim(lease)
+	_, err := crossrun.Commit(ctx, &late{base, 4, func() {
+		if completed, err := crossrun.Recover(ctx, base, lease.Fence()); err != nil || !completed.Applied {
+			t.Errorf("recover: %+v, %v", completed, err)
+		}
+	}}, lead, other)
+	if runstore.KindOf(err) != runstore.ErrUnknownOutcome {
+		t.Errorf("got error %v, want an unknown outcome: the result is forgotten", err)
+	}
+	if n := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; n != [2]int{1, 1} {
+		t.Errorf("the step was made %d times, want once on both runs", n)
+	}
+}
