@@ -25,29 +25,28 @@ import (
 type Target struct {
 	Harness conformance.Harness
 
-	server *emulators.PostgresServer
-	scheme string
-	each   string // what a case gets
+	about string
+	close func() error
 }
 
 // String is "postgres 15.18 (service), a database for each case".
-func (t *Target) String() string {
-	e := t.server.Engine()
-	e.Name = t.scheme
-	return fmt.Sprintf("%s, a %s for each case", e, t.each)
-}
+func (t *Target) String() string { return t.about }
 
 // Close removes what the cases left.
-func (t *Target) Close() error { return t.server.Close() }
+func (t *Target) Close() error { return t.close() }
 
 // reachBound is for the first answer of the server, where the URL says nothing.
 const reachBound = 10 * time.Second
 
 // At finds out how the cases can have stores on the server of a store's URL, of
-// scheme postgres, or alloydb with a host. A user who may create databases has one
-// for each case, another has a schema in the URL's own database, and one who may do
-// neither is refused. The store at the URL itself is not touched.
+// scheme postgres, alloydb with a host, or bigtable. On PostgreSQL a user who may create
+// databases has one for each case, another has a schema in the URL's own database, and
+// one who may do neither is refused. On Bigtable each case has a table. The store at the
+// URL itself is not touched.
 func At(ctx context.Context, u runstore.URL) (*Target, error) {
+	if u.Scheme == "bigtable" {
+		return bigtableAt(ctx, u)
+	}
 	if err := checkTarget(u); err != nil {
 		return nil, err
 	}
@@ -62,24 +61,29 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Target{server: server, scheme: cmp.Or(map[string]string{"postgresql": "postgres"}[u.Scheme], u.Scheme)}
+	scheme, each := cmp.Or(map[string]string{"postgresql": "postgres"}[u.Scheme], u.Scheme), ""
 	var where func(t conformance.T) place
 	switch {
 	case about.databases:
-		t.each, where = "database", func(tt conformance.T) place { return place{t.scheme, NewPostgresDatabase(tt, server), params} }
+		each, where = "database", func(t conformance.T) place { return place{scheme, NewPostgresDatabase(t, server), params} }
 	case about.schemas:
-		t.each, where = "schema", func(tt conformance.T) place { return place{t.scheme, address, newSchema(tt, address, params)} }
+		each, where = "schema", func(t conformance.T) place { return place{scheme, address, newSchema(t, address, params)} }
 	default:
 		return nil, fmt.Errorf("%s may create neither databases nor schemas in %s, and each case needs one of its own", about.user, about.database)
 	}
-	t.Harness = conformance.Harness{Tier: server.Engine().Tier, New: func(tt conformance.T) conformance.Instance {
-		i := where(tt).instance()
-		if !about.plainTCP {
-			i.Link = nil // the network that is harmed tells answers apart, and cannot in TLS
-		}
-		return i
-	}}
-	return t, nil
+	engine := server.Engine()
+	engine.Name = scheme
+	return &Target{
+		Harness: conformance.Harness{Tier: engine.Tier, New: func(t conformance.T) conformance.Instance {
+			i := where(t).instance()
+			if !about.plainTCP {
+				i.Link = nil // the network that is harmed tells answers apart, and cannot in TLS
+			}
+			return i
+		}},
+		about: fmt.Sprintf("%s, a %s for each case", engine, each),
+		close: server.Close,
+	}, nil
 }
 
 func checkTarget(u runstore.URL) error {

@@ -14,6 +14,13 @@ var unproved = map[string]string{
 		"columnar engine, parameters and limits were not there. Any token logs in as any role: IAM policies, principals and " +
 		"certificate rules are the service's. The read pool is the primary under another name, so nothing was stale. Failover, " +
 		"maintenance, the network paths (private, public, PSC), managed connection pooling and quotas need a cluster, and so does speed.",
+	"bigtable": "The client is the real one; what it connects to is Google's emulator, one process that holds everything in memory, and a " +
+		"gate that refuses what the service is documented to refuse (tapestore emulators doctor lists what differs). Replication was not " +
+		"there, nor app profiles and their routing: what a failover to another cluster loses, and that conditional mutations are refused " +
+		"under a wrong profile. Nor were tablets: how requests queue on one row, what a hot tablet costs, and what clocks do when a tablet " +
+		"moves to another server. Limits of size and number are those of the documentation, not enforced by the service itself; garbage is " +
+		"collected at other times; nobody was refused by IAM, and there was no TLS. Its speed says nothing about the service's. Run " +
+		"`tapestore conformance --store bigtable://project/instance/table` on an instance like your own for these.",
 }
 
 // Unproved tells what a run of the suite cannot prove on an engine of that tier, or

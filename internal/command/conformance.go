@@ -33,10 +33,12 @@ func newConformanceCommand() *cobra.Command {
 that it proves: passed, failed, or not applicable with the reason. The exit
 status is 1 when a case failed.
 
---engine memory, sqlite, postgres or alloydb starts what the engine needs, says
-what that is, and ends it afterwards: PostgreSQL as a private server of the
-programs on this machine (see tapestore emulators doctor), AlloyDB as a stand-in
-for its service before such a server, reached through the real connector.
+--engine memory, sqlite, postgres, alloydb or bigtable starts what the engine
+needs, says what that is, and ends it afterwards: PostgreSQL as a private server
+of the programs on this machine (see tapestore emulators doctor), AlloyDB as a
+stand-in for its service before such a server, reached through the real connector,
+Bigtable as Google's emulator in this process, or with EMULATORS_BIGTABLE=local
+as the program of the Cloud SDK.
 
 --store URL runs the suite on an engine of yours. Each case has an empty store of
 its own, and what is at the URL itself is not touched:
@@ -47,6 +49,8 @@ its own, and what is at the URL itself is not touched:
                           URL's database; dropped at the end. Cases that kill the
                           server do not apply. An instance's name instead of a host
                           cannot be given. Allow for 100 connections.
+  bigtable://P/I/TABLE    in tables TABLE-case-… of instance I in project P, deleted at
+                          the end; with ?emulator=HOST:PORT in tables of an emulator
 
 --gallery runs the suite's own proof: stores that each break one rule, and the
 case that catches each.`,

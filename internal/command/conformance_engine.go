@@ -37,4 +37,11 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		})
 		return subject{harness, server.Engine().String(), server.Close}, nil
 	},
+	"bigtable": func(ctx context.Context) (subject, error) {
+		server, err := emulators.Bigtable(ctx, nil)
+		if err != nil {
+			return subject{}, err
+		}
+		return subject{engines.Bigtable(server, nil), server.Engine().String(), server.Close}, nil
+	},
 }

@@ -25,7 +25,7 @@ func subjectOf(ctx context.Context, given suiteFlags) (subject, error) {
 	case given.engine != "":
 		start, ok := starters[given.engine]
 		if !ok {
-			return subject{}, fmt.Errorf("--engine is %q; it is memory, sqlite, postgres or alloydb", given.engine)
+			return subject{}, fmt.Errorf("--engine is %q; it is memory, sqlite, postgres, alloydb or bigtable", given.engine)
 		}
 		return start(ctx)
 	case given.store != "":
@@ -50,14 +50,14 @@ func subjectAt(ctx context.Context, url string) (subject, error) {
 		return subject{engines.Memory(), "", nothing}, u.Known()
 	case "sqlite":
 		return sqliteAt(ctx, u)
-	case "postgres", "postgresql", "alloydb":
+	case "postgres", "postgresql", "alloydb", "bigtable":
 		target, err := engines.At(ctx, u)
 		if err != nil {
 			return subject{}, err
 		}
 		return subject{target.Harness, target.String(), target.Close}, nil
 	default:
-		return subject{}, fmt.Errorf("there is no harness for %q; there is one for memory, sqlite, postgres and alloydb", u.Scheme)
+		return subject{}, fmt.Errorf("there is no harness for %q; there is one for memory, sqlite, postgres, alloydb and bigtable", u.Scheme)
 	}
 }
 

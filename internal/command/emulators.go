@@ -3,6 +3,8 @@ package command
 import (
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -16,11 +18,11 @@ func newEmulatorsCommand() *cobra.Command {
 		Short: "Start engines on this machine, and tell what it takes",
 		Long: `Start the engines that need a server, without Docker and without configuration:
 PostgreSQL as a private server of the programs on this machine, AlloyDB as a
-stand-in for its service before such a server. For work and tests: a private
-server trusts whoever connects from this machine.`,
+stand-in for its service before such a server, Bigtable as Google's emulator. For
+work and tests: a private server trusts whoever connects from this machine.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to do: up postgres, up alloydb, up all, or doctor")
+			return errors.New("say what to do: up postgres, up alloydb, up bigtable, up all, or doctor")
 		},
 	}
 	cmd.AddCommand(newUpCommand(), newDoctorCommand())
@@ -50,8 +52,25 @@ func newDoctorCommand() *cobra.Command {
 			if err := tw.Flush(); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "\nmemory and sqlite are part of this program. alloydb needs what postgres needs. One tier of an engine is enough.")
-			return err
+			out := cmd.OutOrStdout()
+			fmt.Fprintln(out, "\nmemory and sqlite are part of this program. alloydb needs what postgres needs. One tier of an engine is enough.")
+			return tellDifferences(out)
 		},
 	}
+}
+
+// tellDifferences prints how the emulator of Bigtable differs from the service.
+func tellDifferences(out io.Writer) error {
+	_, err := fmt.Fprintln(out, "\nThe emulator of Bigtable is not the service; a gate in front of it makes up for some of that")
+	for _, d := range emulators.BigtableDifferences() {
+		text := "emulator: " + d.Emulator + "\nservice: " + d.Service + "\nhere: " + d.Handled
+		if len(d.Cases) > 0 {
+			text += "\ncases: " + strings.Join(d.Cases, ", ")
+		}
+		for i, line := range strings.Split(text, "\n") {
+			indent := map[bool]string{true: "  ", false: "    "}[i == 0]
+			_, err = fmt.Fprintln(out, wrap(line, 96, indent))
+		}
+	}
+	return err
 }

@@ -24,6 +24,11 @@ func TestDoctorCommand(t *testing.T) {
 	if !strings.HasPrefix(lines[0], "ENGINE ") {
 		t.Errorf("got the header %q", lines[0])
 	}
+	for _, d := range emulators.BigtableDifferences() {
+		if want := strings.Join(strings.Fields(d.Emulator), " "); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+			t.Errorf("the doctor does not tell: %s", want)
+		}
+	}
 	findings := emulators.Doctor(t.Context())
 	for i, f := range findings {
 		found := f.Version
@@ -63,7 +68,7 @@ func startUp(t *testing.T, env []string, args ...string) (urls []string, stop fu
 			_ = cmd.Wait()
 		}
 	})
-	address := regexp.MustCompile(`^  ((?:postgres|alloydb)://postgres@127\.0\.0\.1:\d+/\w+)$`)
+	address := regexp.MustCompile(`^  ((?:(?:postgres|alloydb)://postgres@127\.0\.0\.1:\d+/\w+)|bigtable://tapestore/local/tapestore\?emulator=127\.0\.0\.1:\d+)$`)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if m := address.FindStringSubmatch(lines.Text()); m != nil {
 			urls = append(urls, m[1])
@@ -97,8 +102,8 @@ func TestUpStartsEngines(t *testing.T) {
 	t.Parallel()
 	requireLocal(t)
 	urls, stop := startUp(t, ownTemp(t), "all")
-	if len(urls) != 2 || !strings.HasPrefix(urls[0], "postgres://") || !strings.HasPrefix(urls[1], "alloydb://") {
-		t.Fatalf("got the URLs %v, want one of postgres and one of alloydb", urls)
+	if len(urls) != 3 || !strings.HasPrefix(urls[0], "postgres://") || !strings.HasPrefix(urls[1], "alloydb://") || !strings.HasPrefix(urls[2], "bigtable://") {
+		t.Fatalf("got the URLs %v, want one each of postgres, alloydb and bigtable", urls)
 	}
 	for _, url := range urls {
 		store, err := runstore.Open(t.Context(), url)
@@ -115,6 +120,32 @@ func TestUpStartsEngines(t *testing.T) {
 	stop(syscall.SIGINT)
 	if _, errs, status := run(t, "inspect", "runs", "--store", urls[0]+"?patience=10ms"); status == 0 || !strings.Contains(errs, "refused") {
 		t.Errorf("after the end: status %d, %s; want a connection refused", status, errs)
+	}
+}
+
+// Bigtable needs nothing that others need, and other processes can use it.
+func TestUpStartsBigtableAlone(t *testing.T) {
+	t.Parallel()
+	urls, stop := startUp(t, append(ownTemp(t), "PATH="), "bigtable")
+	if len(urls) != 1 {
+		t.Fatalf("got the URLs %v, want one", urls)
+	}
+	store, err := runstore.Open(t.Context(), urls[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"}); err != nil {
+		t.Error(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if out, errs, status := run(t, "inspect", "runs", "--store", urls[0]); status != 0 || !strings.Contains(out, "run-1") {
+		t.Errorf("inspect: status %d, %s%s", status, out, errs)
+	}
+	stop(syscall.SIGTERM)
+	if _, errs, status := run(t, "emulators", "up", "bigtable", "--dir", "somewhere"); status != 1 || !strings.Contains(errs, "keeps none") {
+		t.Errorf("with a directory: status %d, %q", status, errs)
 	}
 }
 

@@ -2,6 +2,7 @@ package command
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -56,12 +57,14 @@ func TestConformanceStartsEngines(t *testing.T) {
 	t.Parallel()
 	for engine, c := range map[string]struct {
 		stderr, tier string
+		capabilities string // the first ones
 		needsServer  bool
 	}{
 		"memory":   {stderr: `^memory reference \(embedded\)\n$`, tier: "embedded"},
 		"sqlite":   {stderr: `^sqlite 3\.\S+ \(embedded\)\n$`, tier: "embedded"},
 		"postgres": {stderr: `^postgres \d\S* \((local|service|container)\)\n$`, needsServer: true},
 		"alloydb":  {stderr: `^alloydb connector \S+ over postgres \d\S* \(emulator\)\n$`, tier: "emulator", needsServer: true},
+		"bigtable": {stderr: `^bigtable bttest \d\S+ \(emulator\)\n$`, tier: "emulator", capabilities: "Epocher, "},
 	} {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +78,7 @@ func TestConformanceStartsEngines(t *testing.T) {
 			if status != 0 || !regexp.MustCompile(c.stderr).MatchString(errs) {
 				t.Errorf("got status %d and %q, want 0 and %s", status, errs, c.stderr)
 			}
-			wants := []string{engine + " ", "(" + c.tier + "), capabilities: MultiCommitter, ", "ttl-is-bounded", ", 0 failed, "}
+			wants := []string{engine + " ", "(" + c.tier + "), capabilities: " + cmp.Or(c.capabilities, "MultiCommitter, "), "ttl-is-bounded", ", 0 failed, "}
 			if engine != "memory" {
 				wants = append(wants, "passed         a-killed-process-leaves-whole-batches-only", ", 0 not applicable")
 				if c.tier != emulators.TierService {

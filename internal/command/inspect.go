@@ -37,8 +37,9 @@ func newInspectCommand() *cobra.Command {
 
 On PostgreSQL and AlloyDB one thing can happen all the same, as with every program
 that connects: if the server was promoted or restored since the store was last
-open, the first connection raises the epoch, which ends all leases. A server that
-cannot be reached is given up after 5 seconds, or what patience=… in the URL says.`,
+open, the first connection raises the epoch, which ends all leases. On Bigtable the
+clock is asked by a write to a row of its own. A server that cannot be reached is
+given up after 5 seconds, or what patience=… in the URL says.`,
 		Example: `  tapestore inspect runs --store sqlite:./tape.db
   tapestore inspect run RUN_ID --store sqlite:./tape.db
   tapestore inspect journal RUN_ID --store sqlite:./tape.db --format json
@@ -107,6 +108,11 @@ func readOnly(address string) string {
 		u.Params.Set("migrate", "no")
 		if !u.Params.Has("patience") {
 			u.Params.Set("patience", "5s") // somebody sits and waits
+		}
+	case "bigtable":
+		u.Params.Set("create", "no")
+		if !u.Params.Has("patience") {
+			u.Params.Set("patience", "5s")
 		}
 	default:
 		return address

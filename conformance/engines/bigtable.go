@@ -1,0 +1,113 @@
+package engines
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	_ "github.com/tapestore/tapestore/runstore/bigtable" // bigtable:
+)
+
+// Bigtable makes a table for each case on an emulator that is running. params are keys
+// and values as in a store's URL, which every handle is opened with.
+//
+// The emulator's clock is the machine's and cannot be moved, so cases wait for time to
+// pass. What it holds is in memory, so no case can kill it and go on.
+func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.Harness {
+	return conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
+		table := server.NewTable()
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if err := server.Drop(ctx, table); err != nil {
+				t.Errorf("%v", err)
+			}
+		})
+		return bigtableTable{table, params}.on(server)
+	}}
+}
+
+// bigtableTable is where a store is, and what its handles are opened with.
+type bigtableTable struct {
+	emulators.BigtableTable
+	params url.Values
+}
+
+// url is the store's URL, through an emulator's address or, if that is empty, on the
+// service.
+func (p bigtableTable) url(emulator string) string {
+	params := url.Values{}
+	for key, values := range p.params {
+		params[key] = values
+	}
+	if emulator != "" {
+		params.Set("emulator", emulator)
+	}
+	return withParams("bigtable://"+p.Project+"/"+p.Instance+"/"+p.Table, params)
+}
+
+// instance is what every harness has of a table.
+func (p bigtableTable) instance(emulator string) conformance.Instance {
+	address := p.url(emulator)
+	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, address) }
+	return conformance.Instance{
+		Open: open,
+		// The adapter never reads the clock of its process.
+		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
+		URL:        address,
+	}
+}
+
+// on is an instance with what an emulator makes possible besides.
+func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance {
+	i := p.instance(server.Address())
+	i.Stall = func(t conformance.T) func() { return stallBigtable(t, server, p.String()) }
+	i.Link = func(t conformance.T) conformance.Link {
+		network := newRPCLink(t, server.Address())
+		return conformance.Link{
+			Open: func(ctx context.Context) (runstore.RunStore, error) {
+				return runstore.Open(ctx, p.url(network.Address()))
+			},
+			Harm: network,
+		}
+	}
+	return i
+}
+
+// operationKey is in the metadata of every RPC that serves a caller of the adapter. Its
+// work in the background goes over the same connections without it.
+const operationKey = "tapestore-op"
+
+// newRPCLink is a network to harm, in front of a host and port where gRPC is spoken.
+func newRPCLink(t conformance.T, target string) *link.RPC {
+	t.Helper()
+	network, err := link.NewRPC(t.Context(), target, &link.RPCOptions{Only: operationKey})
+	if err != nil {
+		t.Fatalf("a network to harm: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := network.Close(); err != nil {
+			t.Errorf("end the network: %v", err)
+		}
+	})
+	return network
+}
+
+// stallBigtable holds the conditional mutations of a table's runs back at the emulator,
+// as a busy tablet would, until resume is called. Reads and the rows that are not runs'
+// go on, and so does what a handle does by itself.
+func stallBigtable(t conformance.T, server *emulators.BigtableServer, table string) (resume func()) {
+	t.Helper()
+	held := server.Hold(0, func(c emulators.BigtableCall) bool {
+		return c.Method == "CheckAndMutateRow" && c.Table == table && isRunRow(c.Row) && len(c.Metadata.Get(operationKey)) > 0
+	})
+	t.Cleanup(held.End) // a case that fails early must not leave its writers waiting
+	return held.End
+}
+
+// isRunRow tells the rows of runs from others, as the adapter lays them out.
+func isRunRow(key []byte) bool { return len(key) > 0 && key[0] == 'r' }
