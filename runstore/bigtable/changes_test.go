@@ -2,6 +2,11 @@ package bigtable_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +19,7 @@ type change struct {
 	name string
 	// before prepares a store and returns the lease on "run".
 	before func(t testing.TB, s *bigtable.Store) runstore.Lease
-	do     func(t testing.TB, s *bigtable.Store, l runstore.Lease) (any, error)
+	do     func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error)
 	// fenced writes are made under the lease.
 	fenced bool
 }
@@ -51,23 +56,23 @@ func purge(t testing.TB, s *bigtable.Store, l runstore.Lease) {
 }
 
 // committing makes a batch under the lease and lets fill say what is in it.
-func committing(fill func(b *runstore.Batch)) func(t testing.TB, s *bigtable.Store, l runstore.Lease) (any, error) {
-	return func(t testing.TB, s *bigtable.Store, l runstore.Lease) (any, error) {
+func committing(fill func(b *runstore.Batch)) func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error) {
+	return func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error) {
 		b := runstore.NewBatch("run", l.Fence())
 		fill(&b)
-		return s.Commit(t.Context(), b)
+		return s.Commit(ctx, b)
 	}
 }
 
-func creating(spec runstore.RunSpec) func(t testing.TB, s *bigtable.Store, _ runstore.Lease) (any, error) {
-	return func(t testing.TB, s *bigtable.Store, _ runstore.Lease) (any, error) {
-		return s.CreateRun(t.Context(), spec)
+func creating(spec runstore.RunSpec) func(ctx context.Context, s *bigtable.Store, _ runstore.Lease) (any, error) {
+	return func(ctx context.Context, s *bigtable.Store, _ runstore.Lease) (any, error) {
+		return s.CreateRun(ctx, spec)
 	}
 }
 
-func acquiring(preempt string, w runstore.Writes) func(t testing.TB, s *bigtable.Store, _ runstore.Lease) (any, error) {
-	return func(t testing.TB, s *bigtable.Store, _ runstore.Lease) (any, error) {
-		return s.AcquireLease(t.Context(), runstore.AcquireRequest{
+func acquiring(preempt string, w runstore.Writes) func(ctx context.Context, s *bigtable.Store, _ runstore.Lease) (any, error) {
+	return func(ctx context.Context, s *bigtable.Store, _ runstore.Lease) (any, error) {
+		return s.AcquireLease(ctx, runstore.AcquireRequest{
 			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute, Grant: "next grant"}, Preempt: preempt, Writes: w,
 		})
 	}
@@ -99,7 +104,7 @@ var changes = []change{
 	{"commit a record", holding, committing(func(b *runstore.Batch) { b.Put("old", []byte("new")) }), true},
 	{"commit a large record", holding, committing(func(b *runstore.Batch) { b.Put("old", bytes.Repeat([]byte("large"), 20_000)) }), true},
 	{"commit a place", holding, committing(func(b *runstore.Batch) {
-		b.Put("old", []byte("new"), runstore.Place{Index: "queue", At: runstore.After(0)}, runstore.Place{Index: "other", At: runstore.Never()})
+		b.Put("old", []byte("new"), runstore.Place{Index: "queue", At: runstore.After(0)}, runstore.Place{Index: "other", At: runstore.After(time.Hour)})
 	}), true},
 	{"commit a status", holding, committing(func(b *runstore.Batch) {
 		status := runstore.Status(3)
@@ -107,8 +112,8 @@ var changes = []change{
 	}), true},
 	{"commit with an id", holding, committing(func(b *runstore.Batch) { b.ID, b.Writes = "batch", someWrites() }), true},
 	{"commit and release", holding, committing(func(b *runstore.Batch) { b.Writes, b.Release = someWrites(), true }), true},
-	{"commit unguarded", holding, func(t testing.TB, s *bigtable.Store, _ runstore.Lease) (any, error) {
-		return s.Commit(t.Context(), signal("run", "signal"))
+	{"commit unguarded", holding, func(ctx context.Context, s *bigtable.Store, _ runstore.Lease) (any, error) {
+		return s.Commit(ctx, signal("run", "signal"))
 	}, false},
 	{"create", nothing, creating(runstore.RunSpec{ID: "run", Status: 2}), false},
 	{"create with lease and writes", nothing, creating(runstore.RunSpec{
@@ -118,14 +123,98 @@ var changes = []change{
 	{"acquire", letGo, acquiring("", runstore.Writes{}), false},
 	{"acquire with writes", letGo, acquiring("", someWrites()), false},
 	{"preempt", holding, acquiring("test", someWrites()), false},
-	{"release", holding, func(t testing.TB, s *bigtable.Store, l runstore.Lease) (any, error) {
-		return s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: l.Fence()})
+	{"release", holding, func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error) {
+		return s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: l.Fence()})
 	}, true},
-	{"release with writes", holding, func(t testing.TB, s *bigtable.Store, l runstore.Lease) (any, error) {
-		return s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: l.Fence(), Writes: someWrites()})
+	{"release with writes", holding, func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error) {
+		return s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: l.Fence(), Writes: someWrites()})
 	}, true},
 	{"purge", holding, committing(func(b *runstore.Batch) { b.Purge = true }), true},
-	{"renew", holding, func(t testing.TB, s *bigtable.Store, l runstore.Lease) (any, error) {
-		return s.RenewLease(t.Context(), runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
+	{"renew", holding, func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error) {
+		return s.RenewLease(ctx, runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
 	}, true},
+}
+
+// shape returns what a reader sees of the run "run" and of the queues, without times
+// and positions.
+func shape(t testing.TB, s *bigtable.Store) string {
+	t.Helper()
+	ctx := t.Context()
+	var all []string
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	record := func(r runstore.Record) string {
+		return fmt.Sprintf("%s at %d, from %d to %d: %s", r.Key, r.Version, r.Created.Seq, r.Updated.Seq, short(r.Value))
+	}
+	run, err := s.GetRun(ctx, "run")
+	switch {
+	case errors.Is(err, runstore.ErrNotFound):
+		say("no run")
+	case err != nil:
+		t.Fatal(err)
+	default:
+		h := run.Holder
+		say("status %d, runnable %v, seq %d, token %d, held by %s %s %d %+v, summary %s", run.Status, !run.RunnableAt.IsZero(), run.LastSeq,
+			run.Token, h.Owner, h.Reactor, h.Token, h.Preempted, record(run.Summary))
+		for e, err := range runstore.Journal(ctx, s, "run", 1) {
+			say("event %d %s by %s %d: %s, %v", e.Seq, e.Kind, e.Owner, e.Token, short(e.Data), err)
+		}
+		for r, err := range runstore.Records(ctx, s, "run", "") {
+			say("record %s, %v", record(r), err)
+		}
+	}
+	for _, index := range []runstore.IndexName{"queue", "other", runstore.IndexRuns, runstore.IndexRunnable} {
+		for e, err := range runstore.Entries(ctx, s, runstore.IndexQuery{Index: index, Until: runstore.EndOfTime}) {
+			say("in %s: %s %s, %v", index, e.Run, record(e.Record), err)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+// short tells bytes apart in a few.
+func short(b []byte) string {
+	if len(b) < 64 {
+		return string(b)
+	}
+	return fmt.Sprintf("%d bytes %x", len(b), sha256.Sum256(b))
+}
+
+// timeless takes the times out of a result, when they are there.
+func timeless(t testing.TB, result any) string {
+	t.Helper()
+	clear := func(at *time.Time) {
+		if at.IsZero() {
+			t.Errorf("a time is missing in %+v", result)
+		}
+		*at = time.Time{}
+	}
+	run := func(r *runstore.Run) {
+		clear(&r.CreatedAt)
+		if r.Token > 0 {
+			clear(&r.ExpiresAt)
+		}
+		if r.Holder != (runstore.Holder{}) {
+			clear(&r.Holder.ExpiresAt)
+		}
+		if r.Summary.Version > 0 {
+			clear(&r.Summary.Created.Time)
+			clear(&r.Summary.Updated.Time)
+		}
+	}
+	switch r := result.(type) {
+	case runstore.Committed:
+		clear(&r.Time)
+		return fmt.Sprintf("%+v", r)
+	case runstore.Lease:
+		clear(&r.ExpiresAt)
+		return fmt.Sprintf("%+v", r)
+	case runstore.Created:
+		run(&r.Run)
+		if r.Lease != (runstore.Lease{}) {
+			clear(&r.Lease.ExpiresAt)
+		}
+		return fmt.Sprintf("%+v", r)
+	default:
+		t.Fatalf("a result of type %T", result)
+		return ""
+	}
 }
