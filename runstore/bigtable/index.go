@@ -304,6 +304,10 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 		}
 	}
 	slices.SortFunc(taken, func(a, b truth) int { return v.compare(a.place, b.place) })
+	v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { // those that have moved on meanwhile
+		was, _ := placeOf(v.orders[e.Cursor])
+		return slices.ContainsFunc(taken, func(now truth) bool { return now.run == e.Run && now.key == was.key && now.rev != was.rev })
+	})
 	var wanted []want
 	for _, one := range taken {
 		if v.full() {
