@@ -26,6 +26,17 @@ type needs struct {
 	clock func(r *run) bool
 }
 
+// certain is how far before its expiry a lease is live beyond doubt, by a reading of
+// Bigtable's clock that is not old. A handle that was suspended may think so for a
+// little longer than it is true, and takes no lease meanwhile.
+const certain = 2 * time.Second
+
+// surelyLive reports whether the lease is live, by what a handle knows of the clock.
+func (s *Store) surelyLive(r *run) bool {
+	now, age := s.clock.estimate()
+	return age < 2*refreshAfter && now.Add(certain).Before(runstore.FromMicros(r.head.expiry(r.beat)))
+}
+
 // decide makes the change that an operation wants, from what is known of the run. now
 // is the store clock as package clock has it. No change and no error is for an operation
 // that finds itself done.
@@ -51,7 +62,8 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			fresh = true
 		}
 		now, _ := s.clock.estimate()
-		if r.exists() && n.clock != nil && n.clock(r) {
+		asked := r.exists() && n.clock != nil && n.clock(r)
+		if asked {
 			if now, err = s.ask(ctx, runKey(id)); err != nil {
 				return nil, err
 			}
@@ -70,6 +82,9 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		}
 		if err != nil || e == nil {
 			return nil, err
+		}
+		if asked { // the readings before this one are of no use any more
+			e.m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(now))
 		}
 		if err := s.writeAll(ctx, e.rows); err != nil {
 			return nil, err
@@ -164,15 +179,17 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 
 // edit is a change on its way to become one conditional mutation.
 type edit struct {
-	run   *run
-	head  head
-	nonce uint64
-	now   int64
-	m     *bigtable.Mutation // what the row gets beside its head
+	run    *run
+	head   head
+	stored []byte // the revision's cell
+	nonce  uint64
+	now    int64
+	m      *bigtable.Mutation // what the row gets beside its head
 
 	records map[runstore.RecordKey]*meta // as they are after it
 	moved   bool                         // others have written since it was made
 	batch   *result
+	tail    tail
 	rows    []mutation // to be written before it
 	dead    []string   // rows that nothing names after it
 	done    runstore.Committed
@@ -191,7 +208,7 @@ func (e *edit) orphans() (keys []string) {
 
 // newEdit begins a change.
 func newEdit(r *run, now time.Time) *edit {
-	e := &edit{run: r, head: r.head, nonce: rand.Uint64(), m: bigtable.NewMutation()}
+	e := &edit{run: r, head: r.head, nonce: rand.Uint64(), m: bigtable.NewMutation(), tail: r.tail}
 	e.head.madeBy(e.nonce)
 	e.now = max(r.head.Time, runstore.Micros(now.Truncate(runstore.TimePrecision)))
 	e.head.Time = e.now
@@ -215,18 +232,20 @@ func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) 
 	return granted
 }
 
-// swap replaces the head that the change was decided on by its own, with all that
+// swap replaces the revision that the change was decided on by its own, with all that
 // belongs to it, or finds that another was first. Bigtable's client never repeats a
 // conditional mutation. This does: a repeat finds either the head that it expects, and
 // then no copy that was sent before can be applied any more, or another head, which
 // tells who made it.
 func (s *Store) swap(ctx context.Context, r *run, e *edit, t *tries) (made bool, err error) {
+	e.stored = e.head.revision()
+	e.m.Set(familyHead, columnRev, 0, e.stored)
 	e.m.Set(familyHead, columnHead, 0, e.head.encode())
-	m := bigtable.NewCondMutation(latest(column(familyHead, columnHead)), nil, e.m)
+	m := bigtable.NewCondMutation(latest(column(familyHead, columnRev)), nil, e.m)
 	wants := false
 	if r.stored != nil {
 		// One exact match of one cell: the service documents it as atomic with the mutation.
-		same := bigtable.ChainFilters(column(familyHead, columnHead), bigtable.LatestNFilter(1),
+		same := bigtable.ChainFilters(column(familyHead, columnRev), bigtable.LatestNFilter(1),
 			bigtable.ValueRangeFilter(r.stored, append(slices.Clone(r.stored), 0)))
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
@@ -268,11 +287,12 @@ func (s *Store) whoseRevision(ctx context.Context, r *run, e *edit) (made bool, 
 
 // made takes over a change that was made.
 func (s *Store) made(r *run, e *edit) {
-	r.stored, r.head, r.beat = e.head.encode(), e.head, 0
+	r.stored, r.head, r.beat = e.stored, e.head, 0
 	switch {
 	case e.head.Purged || e.moved:
 		r.forget()
 	default:
+		r.tail = e.tail
 		maps.Copy(r.records, e.records)
 		if e.batch != nil && r.batches != nil {
 			r.batches[runstore.BatchID(e.batch.ID)] = *e.batch

@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -28,8 +29,9 @@ type reading struct {
 }
 
 type clock struct {
-	mu   sync.Mutex
-	last reading
+	mu    sync.Mutex
+	last  reading
+	asked atomic.Int64
 }
 
 // drift bounds how fast this process's clock may run ahead of the server's: a part in…
@@ -71,7 +73,7 @@ func (c *clock) estimate() (floor time.Time, age time.Duration) {
 // ask reads Bigtable's clock in a row.
 func (s *Store) ask(ctx context.Context, row string) (time.Time, error) {
 	rmw := bigtable.NewReadModifyWrite()
-	rmw.AppendValue(familyClock, "clock", nil)
+	rmw.AppendValue(familyClock, columnClock, nil)
 	var now time.Time
 	err := s.again(ctx, func(ctx context.Context) error {
 		r, err := s.table.ApplyReadModifyWrite(ctx, row, rmw)
@@ -89,8 +91,24 @@ func (s *Store) ask(ctx context.Context, row string) (time.Time, error) {
 		return time.Time{}, err
 	}
 	s.clock.learn(now)
+	if row[:1] == kindClock && s.clock.asked.Add(1)%pruneEvery == 0 {
+		s.later(func(ctx context.Context) error { return s.writeAll(ctx, []mutation{{row, forgetReadings(now), 32}}) })
+	}
 	return now, nil
 }
+
+// pruneEvery is after how many readings the older ones are deleted from a clock's row.
+// The policy would do it too, in its own time.
+const pruneEvery = 64
+
+// forgetReadings deletes the readings before one, which stays: the clock goes on from it.
+func forgetReadings(before time.Time) *bigtable.Mutation {
+	m := bigtable.NewMutation()
+	m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(before))
+	return m
+}
+
+const columnClock = "clock"
 
 // Now implements runstore.RunStore.
 func (s *Store) Now(ctx context.Context) (now time.Time, err error) {

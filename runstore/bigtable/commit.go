@@ -152,9 +152,10 @@ func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstor
 			a.Pack, data = pack.add(data), nil
 		}
 		e.head.Seq++
-		cell := join(&a, data)
-		e.head.EventBytes += int64(len(cell))
-		e.m.Set(familyEvents, be64(e.head.Seq), 0, cell)
+		e.addEvent(join(&a, data))
+	}
+	if len(events) > 0 {
+		e.setTail()
 	}
 	e.rows = append(e.rows, pack.rows(e.run.id)...)
 }

@@ -71,7 +71,7 @@ func (s *Store) lookUp(ctx context.Context, page []placed, runs map[runstore.Run
 		keys = append(keys, runKey(id))
 	}
 	heads, found := map[runstore.RunID]*row{}, map[eventKey]sealedEvent{}
-	filter := latest(wholeFamily(familyHead), columns(familyEvents, be64(from), be64(to+1)))
+	filter := latest(wholeFamily(familyHead), eventColumns(from, to))
 	err := s.readList(ctx, keys, filter, func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
@@ -79,14 +79,10 @@ func (s *Store) lookUp(ctx context.Context, page []placed, runs map[runstore.Run
 			return err
 		}
 		heads[id] = parsed
-		for _, item := range r[familyEvents] {
-			one := sealedEvent{seq: fromBE64(qualifier(familyEvents, item))}
-			if one.data, err = split(item.Value, &one.about); err != nil {
-				return err
-			}
+		return parsed.events(func(one sealedEvent, _ []byte) error {
 			found[eventKey{id, parsed.head.Life, one.seq}] = one
-		}
-		return nil
+			return nil
+		})
 	})
 	if err != nil {
 		return nil, err

@@ -14,13 +14,13 @@ import (
 // remembered is how many revisions a head tells the nonces of.
 const remembered = 24
 
-// head is the one cell that every write of a run replaces, and that every write's
-// predicate compares. Ids and names are bytes, because they may hold any.
+// head is the cell that every write of a run replaces, together with a small one that has
+// its revision and the nonce of the write, which is the one that every write's predicate
+// compares. Ids and names are bytes, because they may hold any.
 type head struct {
 	// Rev counts the writes of the row, purges and creations included; it never goes
-	// back. Nonces tells who made the last ones, the newest first, eight bytes each:
-	// two writes from one revision make different heads, and a writer whose reply was
-	// lost finds its own.
+	// back. Nonces tells who made the last ones, the newest first, eight bytes each: a
+	// writer whose reply was lost finds its own.
 	Rev    int64  `json:"rev"`
 	Nonces []byte `json:"by"`
 	// Life is the revision that created the run.
@@ -128,6 +128,11 @@ func (h *head) made(rev int64, nonce uint64) (made, known bool) {
 		return false, false
 	}
 	return binary.BigEndian.Uint64(h.Nonces[i:]) == nonce, true
+}
+
+// revision is the value of the small cell: no two writes make the same.
+func (h *head) revision() []byte {
+	return append([]byte(be64(h.Rev)), h.Nonces[:8]...)
 }
 
 func (h *head) encode() []byte {

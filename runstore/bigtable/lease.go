@@ -29,7 +29,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 				}
 				return nil, nil
 			}
-			r.records = map[runstore.RecordKey]*meta{}
+			r.records, r.tail = map[runstore.RecordKey]*meta{}, tail{}
 			e := newEdit(r, now)
 			h := &e.head
 			h.Life, h.LifeBy, h.Purged, h.Seq = h.Rev, e.nonce, false, 0
@@ -78,14 +78,15 @@ func (e *edit) summary(w runstore.RecordWrite) *meta {
 }
 
 // AcquireLease implements runstore.RunStore: one read and one conditional mutation.
-// Where somebody's grant is in the way the server's clock is asked between them.
+// Where somebody's grant is in the way that is about to expire, or has, the server's
+// clock is asked between them.
 func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (lease runstore.Lease, err error) {
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
 		req := req
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
 		guards := runstore.GuardsOf(req.Guards...)
 		n := needs{fresh: true, keys: keysOf(guards, req.Writes), clock: func(r *run) bool {
-			return rules.GrantState(r.head.State) == rules.Current && string(r.head.Grant) != string(req.Grant)
+			return rules.GrantState(r.head.State) == rules.Current && string(r.head.Grant) != string(req.Grant) && !s.surelyLive(r)
 		}}
 		_, err := s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
 			lease = runstore.Lease{}

@@ -147,7 +147,7 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 }
 
 func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, limit int) ([]runstore.Event, error) {
-	r, err := s.readRun(ctx, id, columns(familyEvents, be64(from), be64(from+int64(limit))), wholeFamily(familyFeed))
+	r, err := s.readRun(ctx, id, eventColumns(from, from+int64(limit)-1), wholeFamily(familyFeed))
 	if err != nil {
 		return nil, err
 	}
@@ -182,18 +182,15 @@ func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, 
 	if err != nil {
 		return nil, err
 	}
-	for _, item := range r.cells[familyEvents] {
-		seq := fromBE64(qualifier(familyEvents, item))
-		if seq <= r.head.Sealed*segmentSize || p.full() {
-			continue
+	err = r.events(func(one sealedEvent, _ []byte) error {
+		if one.seq >= from && !p.full() {
+			one.about.Position = positions.of(one.seq)
+			p.add(one.seq, &one.about, one.data)
 		}
-		var a about
-		data, err := split(item.Value, &a)
-		if err != nil {
-			return nil, err
-		}
-		a.Position = positions.of(seq)
-		p.add(seq, &a, data)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return p.events, s.fetch(ctx, p.wanted)
 }

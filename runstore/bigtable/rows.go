@@ -50,13 +50,14 @@ func qualifier(family string, item bigtable.ReadItem) string { return item.Colum
 
 // The columns of the head's family.
 const (
-	columnHead = "head"
-	columnBeat = "beat"
+	columnRev  = "rev"  // revision and nonce: what every write's predicate compares
+	columnHead = "head" // the head
+	columnBeat = "beat" // stamped at each grant and renewal
 )
 
 // row is what was read of a run's row at one moment.
 type row struct {
-	stored []byte
+	stored []byte // the revision's cell; nil when there is none
 	head   head
 	beat   int64 // the timestamp of the last grant or renewal, microseconds
 	cells  bigtable.Row
@@ -71,7 +72,9 @@ func parseRow(r bigtable.Row) (*row, error) {
 			if err != nil {
 				return nil, err
 			}
-			p.stored, p.head = item.Value, h
+			p.head = h
+		case columnRev:
+			p.stored = item.Value
 		case columnBeat:
 			p.beat = int64(item.Timestamp)
 		}

@@ -181,7 +181,7 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 		}},
 		{"acquire a free lease", rpcs(reads, swaps), nil, acquire("free")},
 		{"acquire an expired lease", rpcs(reads, clock, swaps), nil, acquire(over.Run)},
-		{"acquire a held lease", rpcs(reads, clock), runstore.ErrLeaseHeld, acquire("taken")},
+		{"acquire a held lease", rpcs(reads), runstore.ErrLeaseHeld, acquire("taken")},
 		{"create", rpcs(reads, writes, swaps), nil, func() error {
 			_, err := s.CreateRun(ctx, runstore.RunSpec{
 				ID: "new", Writes: someWrites(), Lease: &runstore.LeaseSpec{Owner: "first", TTL: time.Minute},

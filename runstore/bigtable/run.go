@@ -17,11 +17,12 @@ type run struct {
 	uses int           // operations that have or want the lane; see runs
 
 	known   bool
-	stored  []byte // the head's cell; nil when there is none
+	stored  []byte // the revision's cell; nil when there is none
 	head    head
 	beat    int64
 	records map[runstore.RecordKey]*meta // nil: absent
 	batches map[runstore.BatchID]result  // nil: not read
+	tail    tail
 }
 
 // runs holds what a handle knows of the runs that it writes to.
@@ -82,7 +83,7 @@ func (rs *runs) evict() {
 
 // forget makes the next operation read the run.
 func (r *run) forget() {
-	r.known, r.stored, r.records, r.batches = false, nil, nil, nil
+	r.known, r.stored, r.records, r.batches, r.tail = false, nil, nil, nil, tail{}
 }
 
 // exists reports whether there is such a run.

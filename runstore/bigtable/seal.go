@@ -2,8 +2,6 @@ package bigtable
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 
 	"cloud.google.com/go/bigtable"
 
@@ -45,28 +43,16 @@ func (s *Store) segments(ctx context.Context, keys []string) (map[string][]seale
 	found := map[string][]sealedEvent{}
 	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		number := fromBE64(r.Key()[len(r.Key())-8:])
-		bytes := cell(r, familyOther, "")
 		var events []sealedEvent
-		for seq := number*segmentSize + 1; len(bytes) > 0; seq++ {
-			n, used := binary.Uvarint(bytes)
-			if used <= 0 || uint64(len(bytes)-used) < n {
-				return errSegment
-			}
-			one := sealedEvent{seq: seq}
-			var err error
-			if one.data, err = split(bytes[used:used+int(n)], &one.about); err != nil {
-				return err
-			}
+		err := frames(cell(r, familyOther, ""), number*segmentSize+1, func(one sealedEvent, _ []byte) error {
 			events = append(events, one)
-			bytes = bytes[used+int(n):]
-		}
+			return nil
+		})
 		found[r.Key()] = events
-		return nil
+		return err
 	})
 	return found, err
 }
-
-var errSegment = errors.New("bigtable: a segment that this program did not write")
 
 // seal moves as many whole segments out of the row as the feed has the events of, but
 // leaves the last events where a tailing reader finds them in one read. The caller has
@@ -74,7 +60,7 @@ var errSegment = errors.New("bigtable: a segment that this program did not write
 func (s *Store) seal(ctx context.Context, r *run, t *tries) (sealed bool, err error) {
 	from := r.head.Sealed * segmentSize
 	upTo := from + max(r.head.unsealed()/segmentSize-1, 1)*segmentSize
-	found, err := s.readRun(ctx, r.id, columns(familyEvents, be64(from+1), be64(upTo+1)), wholeFamily(familyFeed))
+	found, err := s.readRun(ctx, r.id, eventColumns(from+1, upTo), wholeFamily(familyFeed))
 	if err != nil {
 		return false, err
 	}
@@ -88,26 +74,27 @@ func (s *Store) seal(ctx context.Context, r *run, t *tries) (sealed bool, err er
 	}
 	e := newEdit(r, runstore.FromMicros(r.head.Time))
 	var segment []byte
-	freed := int64(0)
-	for _, item := range found.cells[familyEvents] {
-		seq := fromBE64(qualifier(familyEvents, item))
-		if seq > positions.through/segmentSize*segmentSize {
-			break
+	freed, last := int64(0), min(upTo, positions.through/segmentSize*segmentSize)
+	err = found.events(func(one sealedEvent, bytes []byte) error {
+		if one.seq > last {
+			return nil
 		}
-		var a about
-		data, err := split(item.Value, &a)
-		if err != nil {
-			return false, err
-		}
-		a.Position = positions.of(seq)
-		one := join(&a, data)
-		segment = append(binary.AppendUvarint(segment, uint64(len(one))), one...)
-		freed += int64(len(item.Value))
-		e.m.DeleteCellsInColumn(familyEvents, be64(seq))
-		if seq%segmentSize == 0 {
+		one.about.Position = positions.of(one.seq)
+		segment = appendFramed(segment, join(&one.about, one.data))
+		freed += int64(len(appendFramed(nil, bytes)))
+		if one.seq%segmentSize == 0 {
 			e.rows = append(e.rows, put(segmentKey(r.id, r.head.Life, e.head.Sealed), "", segment))
 			e.head.Sealed++
 			segment = nil
+		}
+		return nil
+	})
+	if err != nil {
+		return false, err
+	}
+	for _, item := range found.cells[familyEvents] {
+		if q := qualifier(familyEvents, item); fromBE64(q) <= e.head.Sealed*segmentSize {
+			e.m.DeleteCellsInColumn(familyEvents, q)
 		}
 	}
 	if len(e.rows) == 0 {

@@ -72,17 +72,28 @@ func (q *sequencer) wake() {
 
 func (q *sequencer) close() { close(q.done) }
 
-// pace is the least time between two rounds: events of many commits share one.
-const pace = 5 * time.Millisecond
+// The time between two rounds grows while there is work for each: the events of many
+// commits share one, and a single commit need not wait for others.
+const (
+	pace    = 5 * time.Millisecond
+	maxPace = 80 * time.Millisecond
+)
 
 func (q *sequencer) work() {
 	sweep := time.NewTimer(rand.N(sweepEvery))
 	defer sweep.Stop()
+	wait, ended := pace, time.Time{}
 	for {
 		select {
 		case <-q.kick:
+			if time.Since(ended) < wait {
+				wait = min(2*wait, maxPace)
+			} else {
+				wait = pace
+			}
 			q.rounds(q.store.stopped)
-			pause(q.done, pace)
+			pause(q.done, wait)
+			ended = time.Now()
 		case <-sweep.C:
 			q.store.sweep(q.store.stopped)
 			sweep.Reset(sweepEvery/2 + rand.N(sweepEvery))

@@ -197,18 +197,14 @@ func (s *Store) madeEvent(ctx context.Context, id runstore.RunID, found *row, se
 		i := int((seq - 1) % segmentSize)
 		return i < len(segments[key]) && segments[key][i].about.Nonce == nonce, nil
 	}
-	r, err := s.readRun(ctx, id, column(familyEvents, be64(seq)))
+	r, err := s.readRun(ctx, id, eventColumns(seq, seq))
 	if err != nil {
 		return false, err
 	}
-	if (seq-1)/segmentSize < r.head.Sealed { // meanwhile
-		return true, nil
-	}
-	value := cell(r.cells, familyEvents, be64(seq))
-	if value == nil {
-		return false, nil
-	}
-	var a about
-	_, err = split(value, &a)
-	return a.Nonce == nonce, err
+	made := (seq-1)/segmentSize < r.head.Sealed // sealed meanwhile: the next pass looks there
+	err = r.events(func(one sealedEvent, _ []byte) error {
+		made = made || one.seq == seq && one.about.Nonce == nonce
+		return nil
+	})
+	return made, err
 }
