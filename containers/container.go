@@ -8,6 +8,7 @@ import (
 	"log"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
@@ -104,6 +105,31 @@ func (r *running) attach(ctx context.Context, c testcontainers.Container) error 
 		r.output.read(stream.Reader)
 	}()
 	return nil
+}
+
+// await returns when the engine answers a probe. The bound only keeps a sick machine
+// from hanging whoever gave no deadline.
+func (r *running) await(ctx context.Context, bound time.Duration, probe func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, bound,
+		fmt.Errorf("no answer at %s:%s within %v (Docker must run on this machine)", loopback, r.port, bound))
+	defer cancel()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		once, done := context.WithTimeout(ctx, 5*time.Second)
+		err := probe(once)
+		done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-r.output.done:
+			return r.ended()
+		case <-ctx.Done():
+			return fmt.Errorf("%w (last: %w); the container said:\n%s", context.Cause(ctx), err, r.output)
+		case <-ticker.C:
+		}
+	}
 }
 
 // ended is an error with the container's last words if it has ended, else nil.

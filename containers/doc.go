@@ -6,7 +6,8 @@
 //
 // From then on emulators.Postgres takes a container where this machine has no
 // server of its own, or where EMULATORS=container or EMULATORS_POSTGRES=container
-// asks for one.
+// asks for one, and emulators.Bigtable where EMULATORS=container or
+// EMULATORS_BIGTABLE=container does.
 //
 // # Images
 //
@@ -15,6 +16,10 @@
 // pulled. An image of one's own must do what the official one does with PGDATA,
 // POSTGRES_HOST_AUTH_METHOD, POSTGRES_INITDB_ARGS and a command that begins with
 // postgres.
+//
+// Bigtable is the emulator in Google's image of its SDK, or in the one that
+// EMULATORS_BIGTABLE_IMAGE names, which must do what that one does with the command
+// gcloud beta emulators bigtable start --host-port=ADDRESS.
 //
 // The data is in memory and the server listens on a port of 127.0.0.1, so Docker
 // must run on this machine. Commits do not wait for a disk, as with a private
@@ -50,6 +55,17 @@ func init() {
 		os.Exit(keep(owner))
 	}
 	emulators.RegisterContainer("postgres", func(ctx context.Context) (emulators.ContainerServer, error) {
-		return startPostgres(ctx) // not nil, as an interface, with an error
+		p, err := startPostgres(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	})
+	emulators.RegisterContainer("bigtable", func(ctx context.Context) (emulators.ContainerServer, error) {
+		b, err := startBigtable(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return b, nil
 	})
 }

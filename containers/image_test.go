@@ -24,40 +24,57 @@ import (
 	"github.com/tapestore/tapestore/emulators"
 )
 
-// built is the image that the tests made.
-var built struct {
+// testImage is an image that the tests make of what this machine has.
+type testImage struct {
+	engine, variable string
+	// files tells what is in it, and what its configuration says.
+	files func(ctx context.Context) (files *imageFiles, changes []string, err error)
+
 	sync.Mutex
 	name   string
 	err    error
 	docker client.APIClient
 }
 
-// named is the image that the environment wants tested instead of one of ours.
-var named = os.Getenv(postgresImageVariable)
+var (
+	postgresBuilt = &testImage{engine: "postgres", variable: postgresImageVariable, files: serverFiles}
+	bigtableBuilt = &testImage{engine: "bigtable", variable: bigtableImageVariable, files: emulatorFiles}
+)
+
+// named are the images that the environment wants tested instead of ours.
+var named = map[*testImage]string{
+	postgresBuilt: os.Getenv(postgresImageVariable),
+	bigtableBuilt: os.Getenv(bigtableImageVariable),
+}
 
 // needImage makes an image out of this machine's own server, once, and has the
 // starter use it. EMULATORS_POSTGRES_IMAGE names another to test.
 func needImage(t *testing.T) *testcontainers.DockerProvider {
 	t.Helper()
+	return postgresBuilt.need(t)
+}
+
+func (i *testImage) need(t *testing.T) *testcontainers.DockerProvider {
+	t.Helper()
 	provider := docker(t)
-	if named != "" {
+	if named[i] != "" {
 		return provider
 	}
-	built.Lock()
-	defer built.Unlock()
-	if built.name == "" && built.err == nil {
-		built.err = build(t, provider)
+	i.Lock()
+	defer i.Unlock()
+	if i.name == "" && i.err == nil {
+		i.err = i.build(t.Context(), provider)
 	}
-	emulators.Require(t, built.err)
-	t.Setenv(postgresImageVariable, built.name)
+	emulators.Require(t, i.err)
+	t.Setenv(i.variable, i.name)
 	return provider
 }
 
-func build(t *testing.T, provider *testcontainers.DockerProvider) error {
-	if err := sweepImages(t.Context(), provider.Client()); err != nil {
+func (i *testImage) build(ctx context.Context, provider *testcontainers.DockerProvider) error {
+	if err := sweepImages(ctx, provider.Client()); err != nil {
 		return fmt.Errorf("sweep images of tests that are gone: %w", err)
 	}
-	files, err := serverFiles(t.Context())
+	files, changes, err := i.files(ctx)
 	if err != nil {
 		return err
 	}
@@ -69,46 +86,40 @@ func build(t *testing.T, provider *testcontainers.DockerProvider) error {
 	if err := files.write(&archive); err != nil {
 		return err
 	}
-	built.docker = provider.Client()
-	name := fmt.Sprintf("tapestore-test-postgres:%d", os.Getpid())
-	response, err := built.docker.ImageImport(t.Context(), client.ImageImportSource{Source: &archive, SourceName: "-"}, name,
-		client.ImageImportOptions{Changes: []string{
-			`ENTRYPOINT ["/entrypoint"]`,
-			`USER postgres`,
-			`ENV PATH=` + files.bin,
-			`VOLUME /var/lib/postgresql/data`, // as the official one: it must be removed too
-			fmt.Sprintf("LABEL %s=%q", ownerLabel, owner),
-		}})
+	i.docker = provider.Client()
+	name := fmt.Sprintf("tapestore-test-%s:%d", i.engine, os.Getpid())
+	response, err := i.docker.ImageImport(ctx, client.ImageImportSource{Source: &archive, SourceName: "-"}, name,
+		client.ImageImportOptions{Changes: append(changes, fmt.Sprintf("LABEL %s=%q", ownerLabel, owner))})
 	if err != nil {
 		return err
 	}
-	built.name = name // from here on it may be there
+	i.name = name // from here on it may be there
 	_, err = io.Copy(io.Discard, response)
 	return errors.Join(err, response.Close())
 }
 
-// removeImage removes what build made.
-func removeImage() error {
-	built.Lock()
-	defer built.Unlock()
-	if built.name == "" {
+// remove removes what build made.
+func (i *testImage) remove() error {
+	i.Lock()
+	defer i.Unlock()
+	if i.name == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeBound)
 	defer cancel()
-	image, err := built.docker.ImageInspect(ctx, built.name)
+	image, err := i.docker.ImageInspect(ctx, i.name)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	_, err = built.docker.ImageRemove(ctx, image.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+	_, err = i.docker.ImageRemove(ctx, image.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
 	if err != nil {
 		return err
 	}
 	// By force, an image that is in use loses its name only.
-	if _, err := built.docker.ImageInspect(ctx, image.ID); !errdefs.IsNotFound(err) {
+	if _, err := i.docker.ImageInspect(ctx, image.ID); !errdefs.IsNotFound(err) {
 		return fmt.Errorf("image %s is still there (%v): a container uses it", image.ID, err)
 	}
 	return nil
@@ -151,7 +162,20 @@ type imageFiles struct {
 }
 
 // serverFiles finds what this machine's PostgreSQL server needs to run.
-func serverFiles(ctx context.Context) (*imageFiles, error) {
+func serverFiles(ctx context.Context) (*imageFiles, []string, error) {
+	f, err := postgresFiles(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, []string{
+		`ENTRYPOINT ["/entrypoint"]`,
+		`USER postgres`,
+		`ENV PATH=` + f.bin,
+		`VOLUME /var/lib/postgresql/data`, // as the official one: it must be removed too
+	}, nil
+}
+
+func postgresFiles(ctx context.Context) (*imageFiles, error) {
 	f := &imageFiles{texts: map[string]string{
 		"/entrypoint": entrypoint,
 		"/etc/passwd": "root:x:0:0::/:/bin/sh\npostgres:x:999:999::/:/bin/sh\n",

@@ -62,7 +62,7 @@ func startPostgres(ctx context.Context) (*postgres, error) {
 		return nil, fmt.Errorf("image %s (%s chooses another): %w", image, postgresImageVariable, err)
 	}
 	p := &postgres{r}
-	if err := p.await(ctx); err != nil {
+	if err := p.await(ctx, postgresBound, p.probe); err != nil {
 		return nil, errors.Join(fmt.Errorf("image %s: %w", image, err), p.Close())
 	}
 	return p, nil
@@ -79,32 +79,9 @@ func (p *postgres) URL() string {
 	}).String()
 }
 
-// await returns when a query answers. While the official image prepares its data,
-// a server runs that does not listen where we ask.
-func (p *postgres) await(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, postgresBound,
-		fmt.Errorf("no answer at %s:%s within %v (Docker must run on this machine)", loopback, p.port, postgresBound))
-	defer cancel()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := p.probe(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.output.done:
-			return p.ended()
-		case <-ctx.Done():
-			return fmt.Errorf("%w (last: %w); the container said:\n%s", context.Cause(ctx), err, p.output)
-		case <-ticker.C:
-		}
-	}
-}
-
+// probe asks whether a query answers. While the official image prepares its data, a
+// server runs that does not listen where we ask.
 func (p *postgres) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
 	c, err := pgx.Connect(ctx, p.URL())
 	if err != nil {
 		return err

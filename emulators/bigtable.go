@@ -109,9 +109,10 @@ func bigtableOn(ctx context.Context, m *machine, opts *BigtableOptions) (_ *Bigt
 	s.engine = Engine{Name: engineBigtable, Tier: tier}
 	switch tier {
 	case TierContainer:
-		if s.container, err = how.container(ctx); err == nil {
-			s.engine.Version = s.container.Image()
-			err = s.behindProxy(ctx, s.container.URL())
+		var container ContainerServer
+		if container, err = how.container(ctx); err == nil {
+			s.container, s.engine.Version = container, container.Image()
+			err = s.behindProxy(ctx, container.URL())
 		}
 	case TierLocal:
 		err = s.startLocal(ctx, how.program)
