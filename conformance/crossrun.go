@@ -101,18 +101,27 @@ func cutAt(n int, by loss, hit *bool) func() loss {
 type pair struct {
 	lead, other runstore.RunID
 	lease       runstore.Lease
+	// name is the other run's record that the step takes.
+	name runstore.RecordKey
 }
 
 // pairUp furnishes two runs. The lead is held by "old"; the other run's name is
 // taken by somebody, if taken.
 func pairUp(t T, e *Env, tag string, taken bool) pair {
 	t.Helper()
-	p := pair{lead: runstore.RunID("lead-" + tag), other: runstore.RunID("other-" + tag)}
+	other := runstore.RunID("other-" + tag)
+	furnish(t, e, other)
+	return pairWith(t, e, tag, other, taken)
+}
+
+// pairWith furnishes a lead for another run that there is already.
+func pairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair {
+	t.Helper()
+	p := pair{lead: runstore.RunID("lead-" + tag), other: other, name: runstore.RecordKey("name-" + tag)}
 	letGo(t, e.Store, furnish(t, e, p.lead))
-	furnish(t, e, p.other)
 	p.lease = e.Acquire(t, e.Store, p.lead, "old")
 	if taken {
-		put(t, e.Store, p.other, "name", 0, "somebody")
+		put(t, e.Store, p.other, p.name, 0, "somebody")
 	}
 	return p
 }
@@ -121,9 +130,9 @@ func pairUp(t T, e *Env, tag string, taken bool) pair {
 func (p pair) step(tag string) (lead, other runstore.Batch) {
 	lead = runstore.NewBatch(p.lead, p.lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
 	everything(&lead.Writes, tag, 5)
-	other = runstore.NewBatch(p.other, runstore.AtVersion("name", 0))
+	other = runstore.NewBatch(p.other, runstore.AtVersion(p.name, 0))
 	other.Append("named", []byte(tag+"/first"))
-	other.Put("name", []byte(tag), runstore.Place{Index: "queue-b", At: runstore.After(0)})
+	other.Put(p.name, []byte(tag), runstore.Place{Index: "queue-b", At: runstore.After(0)})
 	return lead, other
 }
 
@@ -131,17 +140,17 @@ func (p pair) step(tag string) (lead, other runstore.Batch) {
 // was refused, or made, holds again.
 func (p pair) free(t T, e *Env) {
 	t.Helper()
-	if rec := record(t, e.Store, p.other, "name"); rec.Version != 0 {
-		remove(t, e.Store, p.other, "name", rec.Version)
+	if rec := record(t, e.Store, p.other, p.name); rec.Version != 0 {
+		remove(t, e.Store, p.other, p.name, rec.Version)
 	}
 }
 
-// forget lets so many batches pass over the other run that it remembers none from
+// forget lets so many batches pass over a run that it need not remember any from
 // before.
-func (p pair) forget(t T, e *Env) {
+func forget(t T, e *Env, run runstore.RunID) {
 	t.Helper()
 	for range 2 * runstore.RememberedBatches {
-		b := runstore.NewBatch(p.other, runstore.Unguarded("test"))
+		b := runstore.NewBatch(run, runstore.Unguarded("test"))
 		b.ID = runstore.NewBatchID()
 		b.Put("traffic", nil)
 		committed(t, e.Store, b)
@@ -227,7 +236,7 @@ func stepWhole(t T, e *Env, m stepMode) {
 	equal(t, "seqs on the lead", [2]runstore.Seq{result.Lead.FirstSeq, result.Lead.LastSeq}, [2]runstore.Seq{2, 3})
 	equal(t, "versions on the lead", result.Lead.Versions, []runstore.Version{2, 2, 2, 0})
 	equal(t, "seqs on the other run", [2]runstore.Seq{result.Other.FirstSeq, result.Other.LastSeq}, [2]runstore.Seq{2, 2})
-	name := record(t, e.Store, p.other, "name")
+	name := record(t, e.Store, p.other, p.name)
 	equal(t, "versions on the other run", result.Other.Versions, []runstore.Version{name.Version})
 	equal(t, "the other run's record", string(name.Value), "step")
 	// The lead is as one commit would have left it.

@@ -45,7 +45,7 @@ func stepRepeated(t T, e *Env, m stepMode) {
 			e.Append(t, e.Store, lease, "went on")
 			p.free(t, e)
 			if n == 1 {
-				p.forget(t, e) // the lead's memory counts
+				forget(t, e, p.other) // the lead's memory counts
 			}
 			before := p.dump(t, e.Store)
 			again, err := crossrun.Commit(ctx, m.sound(e.Reopen(t)), lead, other)
@@ -62,24 +62,38 @@ func stepRepeated(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepForgotten lets a step be completed when the other run remembers no batch from
-// before its driver died.
+// stepForgotten lets steps be completed when the other run remembers no batch from
+// before their drivers died.
 func stepForgotten(t T, e *Env, m stepMode) {
 	for _, taken := range []bool{false, true} {
+		type cutStep struct {
+			pair
+			told  error
+			named bool // on the other run, when the driver died
+		}
+		var steps []cutStep
+		other := runstore.RunID(fmt.Sprintf("other-%t", taken))
+		furnish(t, e, other)
 		hit := true
 		for n := 1; hit && n < 20; n++ {
-			what := fmt.Sprintf("cut after write %d, taken %t", n, taken)
-			p := pairUp(t, e, fmt.Sprintf("%d-%t", n, taken), taken)
-			lead, other := p.step("step")
-			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, replyLost, &hit)), lead, other)
-			named := p.made(t, e.Store, "step")[1]
-			p.forget(t, e)
-			p.free(t, e) // the guard holds again, or at last
-			p.takeOver(t, m.sound(e.Reopen(t)), "new")
-			applied := p.whole(t, e, what, "step", told)
-			if named == 1 && !applied {
+			p := pairWith(t, e, fmt.Sprintf("%d-%t", n, taken), other, taken)
+			lead, batch := p.step(p.tag())
+			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, replyLost, &hit)), lead, batch)
+			steps = append(steps, cutStep{p, told, p.made(t, e.Store, p.tag())[1] == 1})
+		}
+		for _, c := range steps {
+			c.free(t, e) // the guard holds again, or at last
+		}
+		forget(t, e, other)
+		for i, c := range steps {
+			what := fmt.Sprintf("cut after write %d, taken %t", i+1, taken)
+			c.takeOver(t, m.sound(e.Reopen(t)), "new")
+			if applied := c.made(t, e.Store, c.tag())[0] == 1; c.named && !applied {
 				t.Errorf("%s: the step was on the other run, and is on neither", what)
 			}
+		}
+		for i, c := range steps {
+			c.whole(t, e, fmt.Sprintf("cut after write %d, taken %t", i+1, taken), c.tag(), c.told)
 		}
 	}
 }

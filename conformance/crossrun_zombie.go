@@ -57,68 +57,88 @@ func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 	for _, forgets := range []bool{false, true} {
-		eachPause(t, e, m, fmt.Sprint(forgets), taken, func(what string, p pair, wake func() error) {
-			what = fmt.Sprintf("%s, forgotten %t", what, forgets)
+		other := runstore.RunID(fmt.Sprintf("other-%t", forgets))
+		furnish(t, e, other)
+		var zombies []sleeper
+		for n := 1; n < 20; n++ {
+			p := pairWith(t, e, fmt.Sprintf("%d-%t", n, forgets), other, taken)
+			zombies = append(zombies, sleep(t, e, m, p, n))
+			if zombies[n-1].over {
+				break
+			}
+		}
+		for _, z := range zombies {
 			successor := m.sound(e.Reopen(t))
-			lease, _ := p.takeOver(t, successor, "new")
-			applied := p.made(t, e.Store, "step")
-			b := runstore.NewBatch(p.lead, lease.Fence())
+			lease, _ := z.takeOver(t, successor, "new")
+			if applied := z.made(t, e.Store, z.tag()); taken && applied != [2]int{} {
+				t.Errorf("%s: a step was made whose guard did not hold", z.what)
+			}
+			b := runstore.NewBatch(z.lead, lease.Fence())
 			b.Append("test", []byte("went on"))
 			b.Put("a", []byte("went on"))
 			committed(t, successor, b)
-			p.free(t, e)
-			if forgets {
-				p.forget(t, e)
-				p.tidy(t, e, what)
-			}
-			before := p.unmarked(t, e.Store)
-			err := wake()
-			same(t, what+": a zombie that woke up", before, p.unmarked(t, e.Store))
-			p.whole(t, e, what, "step", err)
-			if taken && applied != [2]int{} {
-				t.Errorf("%s: a step was made whose guard did not hold", what)
-			}
-			if err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
+			z.free(t, e)
+		}
+		if forgets {
+			forget(t, e, other)
+			zombies[0].tidy(t, e, "all that slept")
+		}
+		told := make([]error, len(zombies))
+		for i, z := range zombies {
+			what := fmt.Sprintf("%s, forgotten %t", z.what, forgets)
+			before := z.unmarked(t, e.Store)
+			told[i] = z.wake()
+			same(t, what+": a zombie that woke up", before, z.unmarked(t, e.Store))
+			if err := told[i]; err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
 				t.Errorf("%s: the zombie was told %v, want that it was fenced or its step refused", what, err)
 			}
-		})
+		}
+		for i, z := range zombies { // last, since it sweeps
+			z.whole(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), told[i])
+		}
 	}
 }
 
-// eachPause lets the driver of a step pause before each of its writes, and after
-// the last. wake lets it go on, and returns what it was told.
-func eachPause(t T, e *Env, m stepMode, tag string, taken bool, story func(what string, p pair, wake func() error)) {
+// sleeper is the driver of a step that pauses within it.
+type sleeper struct {
+	pair
+	what string
+	// over says that the step has fewer writes: it was made, and nobody sleeps.
+	over bool
+	// wake lets the driver go on, and returns what it was told.
+	wake func() error
+}
+
+func (p pair) tag() string { return "step of " + string(p.lead) }
+
+// sleep lets a driver make a step and pause before its nth write.
+func sleep(t T, e *Env, m stepMode, p pair, n int) sleeper {
 	t.Helper()
-	paused := true
-	for n := 1; paused && n < 20; n++ {
-		p := pairUp(t, e, fmt.Sprintf("%d-%s", n, tag), taken)
-		reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		writes := 0
-		zombie := m.on(e.Reopen(t), func() loss {
-			if writes++; writes == n {
-				close(reached)
-				select {
-				case <-resume:
-				case <-t.Context().Done():
-				}
+	reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	writes := 0
+	driver := m.on(e.Reopen(t), func() loss {
+		if writes++; writes == n {
+			close(reached)
+			select {
+			case <-resume:
+			case <-t.Context().Done():
 			}
-			return nothingLost
-		})
-		go func() {
-			lead, other := p.step("step")
-			_, err := crossrun.Commit(t.Context(), zombie, lead, other)
-			told <- err
-		}()
-		select {
-		case <-reached:
-			story(fmt.Sprintf("paused before write %d", n), p, func() error {
-				close(resume)
-				return <-told
-			})
-		case err := <-told:
-			paused = false
-			story("paused after the last write", p, func() error { return err })
 		}
+		return nothingLost
+	})
+	go func() {
+		lead, other := p.step(p.tag())
+		_, err := crossrun.Commit(t.Context(), driver, lead, other)
+		told <- err
+	}()
+	select {
+	case <-reached:
+		return sleeper{pair: p, what: fmt.Sprintf("paused before write %d", n), wake: func() error {
+			close(resume)
+			return <-told
+		}}
+	case err := <-told:
+		return sleeper{pair: p, what: "paused after the last write", over: true, wake: func() error { return err }}
 	}
 }
 
@@ -127,24 +147,27 @@ func eachPause(t T, e *Env, m stepMode, tag string, taken bool, story func(what 
 // to when the driver held the lead; the lead is its successor's.
 func stepZombieLead(t T, e *Env, m stepMode) {
 	for _, taken := range []bool{false, true} {
-		eachPause(t, e, m, fmt.Sprint(taken), taken, func(what string, p pair, wake func() error) {
-			what = fmt.Sprintf("%s, taken %t", what, taken)
+		over := false
+		for n := 1; !over && n < 20; n++ {
+			z := sleep(t, e, m, pairUp(t, e, fmt.Sprintf("%d-%t", n, taken), taken), n)
+			over = z.over
+			what := fmt.Sprintf("%s, taken %t", z.what, taken)
 			successor := m.sound(e.Reopen(t))
-			lease := hold(t, successor, preempting(p.lead, "new", "test"))
-			before := dump(t, e.Store, p.lead, allIndexes...)
-			told := wake()
-			same(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, p.lead, allIndexes...))
+			lease := hold(t, successor, preempting(z.lead, "new", "test"))
+			before := dump(t, e.Store, z.lead, allIndexes...)
+			told := z.wake()
+			same(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, z.lead, allIndexes...))
 			if told != nil && !errors.Is(told, runstore.ErrFenced) && !(taken && errors.Is(told, runstore.ErrConflict)) {
 				t.Errorf("%s: the zombie was told %v, want that it was fenced, or its step refused", what, told)
 			}
 			if _, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil {
 				t.Errorf("%s: recover: %v", what, err)
 			}
-			p.whole(t, e, what, "step", told)
-			if _, err := crossrun.Recover(t.Context(), successor, p.lease.Fence()); err != nil {
+			z.whole(t, e, what, z.tag(), told)
+			if _, err := crossrun.Recover(t.Context(), successor, z.lease.Fence()); err != nil {
 				t.Errorf("%s: a zombie recovers where there is nothing to do: %v", what, err)
 			}
-		})
+		}
 	}
 }
 
