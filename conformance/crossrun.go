@@ -300,13 +300,13 @@ func stepRefused(t T, e *Env, m stepMode) {
 
 // stepCut lets the driver die at each write of a step, before it and after it.
 func stepCut(t T, e *Env, m stepMode) {
+	successor := m.sound(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
 		eachCut(func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("cut at write %d, loss %d, taken %t", n, by, taken)
 			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
 			lead, other := p.step("step")
 			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
-			successor := m.sound(e.Reopen(t))
 			lease, completed := p.takeOver(t, successor, "new")
 			applied := p.whole(t, e, what, "step", told)
 			if taken && applied {
@@ -329,6 +329,7 @@ func stepCut(t T, e *Env, m stepMode) {
 // stepAfterStep lets the holder make another step where one of its own was cut
 // short: nothing of the first may be lost by that.
 func stepAfterStep(t T, e *Env, m stepMode) {
+	s := m.sound(e.Reopen(t))
 	eachCut(func(n int, by loss, hit *bool) {
 		what := fmt.Sprintf("cut at write %d, loss %d", n, by)
 		p := pairUp(t, e, fmt.Sprintf("%d-%d", n, by), false)
@@ -339,7 +340,7 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 		other = runstore.NewBatch(p.other, runstore.AtVersion("b", 1))
 		other.Append("test", []byte("second/first"))
 		other.Put("b", []byte("second"))
-		_, err := crossrun.Commit(t.Context(), m.sound(e.Reopen(t)), lead, other)
+		_, err := crossrun.Commit(t.Context(), s, lead, other)
 		if err != nil {
 			t.Errorf("%s: the second step: %v", what, err)
 		}

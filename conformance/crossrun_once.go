@@ -12,7 +12,7 @@ import (
 // stepRepeated repeats a step under its id: after its success, after each write of
 // it was lost, and when more has happened since.
 func stepRepeated(t T, e *Env, m stepMode) {
-	ctx := t.Context()
+	ctx, another := t.Context(), m.sound(e.Reopen(t))
 	for _, by := range []loss{requestLost, replyLost} {
 		hit := true
 		for n := 1; hit && n < 20; n++ {
@@ -30,8 +30,7 @@ func stepRepeated(t T, e *Env, m stepMode) {
 				return nothingLost
 			})
 			first, err := crossrun.Commit(ctx, s, lead, other)
-			lost := err != nil
-			if lost {
+			if err != nil {
 				if first, err = crossrun.Commit(ctx, s, lead, other); err != nil {
 					t.Fatalf("%s: the repeat: %v", what, err)
 				}
@@ -48,7 +47,7 @@ func stepRepeated(t T, e *Env, m stepMode) {
 				forget(t, e, p.other) // the lead's memory counts
 			}
 			before := p.dump(t, e.Store)
-			again, err := crossrun.Commit(ctx, m.sound(e.Reopen(t)), lead, other)
+			again, err := crossrun.Commit(ctx, another, lead, other)
 			if err != nil || !again.Lead.Replayed {
 				t.Errorf("%s: a later repeat: %+v, %v; want the first result", what, again, err)
 			}
@@ -65,6 +64,7 @@ func stepRepeated(t T, e *Env, m stepMode) {
 // stepForgotten lets steps be completed when the other run remembers no batch from
 // before their drivers died.
 func stepForgotten(t T, e *Env, m stepMode) {
+	successor := m.sound(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
 		type cutStep struct {
 			pair
@@ -87,7 +87,7 @@ func stepForgotten(t T, e *Env, m stepMode) {
 		forget(t, e, other)
 		for i, c := range steps {
 			what := fmt.Sprintf("cut after write %d, taken %t", i+1, taken)
-			c.takeOver(t, m.sound(e.Reopen(t)), "new")
+			c.takeOver(t, successor, "new")
 			if applied := c.made(t, e.Store, c.tag())[0] == 1; c.named && !applied {
 				t.Errorf("%s: the step was on the other run, and is on neither", what)
 			}
@@ -138,6 +138,7 @@ func stepErrors(t T, e *Env, m stepMode) {
 
 // stepGone purges the other run while a step is under way.
 func stepGone(t T, e *Env, m stepMode) {
+	successor := m.sound(e.Reopen(t))
 	for _, anew := range []bool{false, true} {
 		eachCut(func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("cut at write %d, loss %d, made anew %t", n, by, anew)
@@ -151,7 +152,7 @@ func stepGone(t T, e *Env, m stepMode) {
 			if anew {
 				e.Create(t, p.other)
 			}
-			lease, completed := p.takeOver(t, m.sound(e.Reopen(t)), "new")
+			lease, completed := p.takeOver(t, successor, "new")
 			_, other = p.step("again")
 			lead = runstore.NewBatch(p.lead, lease.Fence())
 			lead.Append("test", []byte("again"))

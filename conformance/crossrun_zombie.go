@@ -56,19 +56,19 @@ func stepZombie(t T, e *Env, m stepMode) { zombieSteps(t, e, m, false) }
 func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
+	former, successor := e.Reopen(t), m.sound(e.Reopen(t))
 	for _, forgets := range []bool{false, true} {
 		other := runstore.RunID(fmt.Sprintf("other-%t", forgets))
 		furnish(t, e, other)
 		var zombies []sleeper
 		for n := 1; n < 20; n++ {
 			p := pairWith(t, e, fmt.Sprintf("%d-%t", n, forgets), other, taken)
-			zombies = append(zombies, sleep(t, e, m, p, n))
+			zombies = append(zombies, sleep(t, former, m, p, n))
 			if zombies[n-1].over {
 				break
 			}
 		}
 		for _, z := range zombies {
-			successor := m.sound(e.Reopen(t))
 			lease, _ := z.takeOver(t, successor, "new")
 			if applied := z.made(t, e.Store, z.tag()); taken && applied != [2]int{} {
 				t.Errorf("%s: a step was made whose guard did not hold", z.what)
@@ -112,11 +112,11 @@ type sleeper struct {
 func (p pair) tag() string { return "step of " + string(p.lead) }
 
 // sleep lets a driver make a step and pause before its nth write.
-func sleep(t T, e *Env, m stepMode, p pair, n int) sleeper {
+func sleep(t T, s runstore.RunStore, m stepMode, p pair, n int) sleeper {
 	t.Helper()
 	reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	writes := 0
-	driver := m.on(e.Reopen(t), func() loss {
+	driver := m.on(s, func() loss {
 		if writes++; writes == n {
 			close(reached)
 			select {
@@ -146,13 +146,13 @@ func sleep(t T, e *Env, m stepMode, p pair, n int) sleeper {
 // completion. It may still bring its step about on the other run, as it was meant
 // to when the driver held the lead; the lead is its successor's.
 func stepZombieLead(t T, e *Env, m stepMode) {
+	former, successor := e.Reopen(t), m.sound(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
 		over := false
 		for n := 1; !over && n < 20; n++ {
-			z := sleep(t, e, m, pairUp(t, e, fmt.Sprintf("%d-%t", n, taken), taken), n)
+			z := sleep(t, former, m, pairUp(t, e, fmt.Sprintf("%d-%t", n, taken), taken), n)
 			over = z.over
 			what := fmt.Sprintf("%s, taken %t", z.what, taken)
-			successor := m.sound(e.Reopen(t))
 			lease := hold(t, successor, preempting(z.lead, "new", "test"))
 			before := dump(t, e.Store, z.lead, allIndexes...)
 			told := z.wake()
