@@ -4,23 +4,39 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// StopBackground ends what a handle does beside the operations, now and in future.
-// The operations go on.
-func StopBackground(s *Store) { s.stop() }
+// ByTest is the metadata of requests that a test makes through one of the functions
+// here.
+const ByTest = "tapestore-test"
 
-// Sequence brings the events of a run into the feed.
+func byTest(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, ByTest, "yes")
+}
+
+// StopWorkers ends what brings a handle's events into the feed and what clears up.
+func StopWorkers(s *Store) {
+	close(s.feed.done)
+	close(s.waste.done)
+	s.background.Wait()
+	s.feed.done, s.waste.done = make(chan struct{}), make(chan struct{}) // for Close
+}
+
+// Sequence brings the events of runs into the feed.
 func Sequence(ctx context.Context, s *Store, ids ...runstore.RunID) error {
-	return s.feed.sequence(ctx, ids...)
+	return s.feed.sequence(byTest(ctx), ids...)
 }
 
 // Seal moves the events of a run that has many into segments.
-func Seal(ctx context.Context, s *Store, id runstore.RunID) error { return s.sealRun(ctx, id) }
+func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
+	return s.sealRun(byTest(ctx), id)
+}
 
-// Sweep passes over the marks. With idle set every run counts as idle.
-func Sweep(ctx context.Context, s *Store, idle bool) error {
+// Sweep passes over the marks. With idle set the runs without a lease count as idle.
+func Sweep(ctx context.Context, s *Store, idle bool) {
 	if idle {
 		s.clock.mu.Lock()
 		known := s.clock.last
@@ -32,8 +48,8 @@ func Sweep(ctx context.Context, s *Store, idle bool) error {
 			s.clock.mu.Unlock()
 		}()
 	}
-	return s.sweepMarks(ctx)
+	s.sweep(byTest(ctx))
 }
 
 // EmptyWaste deletes now what would be deleted in the background.
-func EmptyWaste(ctx context.Context, s *Store) { s.waste.empty(ctx) }
+func EmptyWaste(ctx context.Context, s *Store) { s.waste.empty(byTest(ctx)) }

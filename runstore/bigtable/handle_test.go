@@ -3,13 +3,17 @@ package bigtable_test
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	client "cloud.google.com/go/bigtable"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
@@ -59,8 +63,31 @@ func open(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.
 // is what a process leaves that dies.
 func openBare(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.Options)) *bigtable.Store {
 	t.Helper()
-	s := open(t, table, change...)
-	bigtable.StopBackground(s)
+	var stopped atomic.Bool
+	refused := func(ctx context.Context) error {
+		md, _ := metadata.FromOutgoingContext(ctx)
+		if stopped.Load() && len(md.Get(operation)) == 0 && len(md.Get(bigtable.ByTest)) == 0 {
+			return status.Error(codes.PermissionDenied, "nothing is done in the background")
+		}
+		return nil
+	}
+	s := open(t, table, append(change, func(o *bigtable.Options) {
+		o.DialOptions = append(o.DialOptions,
+			grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if err := refused(ctx); err != nil {
+					return err
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}),
+			grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				if err := refused(ctx); err != nil {
+					return nil, err
+				}
+				return begin(ctx, desc, cc, method, opts...)
+			}))
+	})...)
+	stopped.Store(true)
+	bigtable.StopWorkers(s)
 	return s
 }
 
@@ -122,8 +149,11 @@ func met(t testing.TB, f *emulators.BigtableFault, n int) {
 	}
 }
 
+// operation is the metadata of the RPCs that serve an operation of a caller.
+const operation = "tapestore-op"
+
 // isServed reports whether an RPC serves an operation of a caller.
-func isServed(c emulators.BigtableCall) bool { return len(c.Metadata.Get("tapestore-op")) > 0 }
+func isServed(c emulators.BigtableCall) bool { return len(c.Metadata.Get(operation)) > 0 }
 
 // served matches the RPCs of a method that serve operations on a table.
 func served(table emulators.BigtableTable, method string) func(emulators.BigtableCall) bool {
