@@ -3,6 +3,7 @@ package all
 
 import (
 	_ "github.com/tapestore/tapestore/runstore/alloydb"  // alloydb:
+	_ "github.com/tapestore/tapestore/runstore/bigtable" // bigtable:
 	_ "github.com/tapestore/tapestore/runstore/memory"   // memory:
 	_ "github.com/tapestore/tapestore/runstore/postgres" // postgres: and postgresql:
 	_ "github.com/tapestore/tapestore/runstore/sqlite"   // sqlite:

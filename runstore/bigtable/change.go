@@ -20,7 +20,9 @@ type needs struct {
 	keys    []runstore.RecordKey // of records
 	all     bool                 // of all records
 	batches bool                 // the results of the last batches with an id
-	epoch   bool                 // the store's, for a run that is to be created
+	events  bool                 // there will be events: the row must have room
+	strict  bool                 // the write is made under a fence: where that is strict it is over with the lease
+	epoch   bool                 // the store's, for a grant
 
 	// clock reports whether what was read calls for the server's clock.
 	clock func(r *run) bool
@@ -68,13 +70,14 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 				return nil, err
 			}
 		}
-		if r.crowded() {
+		if n.events && r.crowded() {
 			if err := s.makeRoom(ctx, r, t); err != nil {
 				r.forget()
 				return nil, err
 			}
 			continue
 		}
+		began := time.Now()
 		e, err := f(r, now)
 		if (err != nil || e == nil) && !fresh {
 			r.forget()
@@ -85,6 +88,9 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		}
 		if asked { // the readings before this one are of no use any more
 			e.m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(now))
+			if n.strict {
+				e.until = began.Add(runstore.FromMicros(r.head.expiry(r.beat)).Sub(now))
+			}
 		}
 		if err := s.writeAll(ctx, e.rows); err != nil {
 			return nil, err
@@ -148,9 +154,7 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 		r.records = map[runstore.RecordKey]*meta{}
 	}
 	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
-	if !r.exists() {
-		r.head.Epoch = max(r.head.Epoch, int64(epoch))
-	}
+	r.epoch = max(r.head.Epoch, int64(epoch))
 	if len(r.records) > maxRecords {
 		clear(r.records)
 	}
@@ -158,11 +162,12 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 		r.records[k] = nil
 	}
 	for _, item := range found.cells[familyRecords] {
-		m := &meta{size: int64(len(item.Value))}
+		key := runstore.RecordKey(qualifier(familyRecords, item))
+		m := &meta{size: int64(len(key) + len(item.Value))}
 		if _, err := split(item.Value, m); err != nil {
 			return err
 		}
-		r.records[runstore.RecordKey(qualifier(familyRecords, item))] = m
+		r.records[key] = m
 	}
 	if n.batches {
 		r.batches = map[runstore.BatchID]result{}
@@ -188,6 +193,8 @@ type edit struct {
 
 	records map[runstore.RecordKey]*meta // as they are after it
 	moved   bool                         // others have written since it was made
+	purged  bool
+	until   time.Time // it is over then: the strict lease under which it is made ends; zero: never
 	batch   *result
 	tail    tail
 	rows    []mutation // to be written before it
@@ -196,10 +203,10 @@ type edit struct {
 }
 
 // orphans returns the rows that were written for a change which was not made, and
-// never will be. A mark is not this change's alone.
+// never will be: their keys are this change's alone.
 func (e *edit) orphans() (keys []string) {
 	for _, m := range e.rows {
-		if m.key[:1] != kindMark {
+		if m.key[:1] != kindSegment { // which others may have written alike
 			keys = append(keys, m.key)
 		}
 	}
@@ -250,8 +257,21 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *tries) (made bool,
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
 	for doubt := false; ; doubt = true {
+		if late := !e.until.IsZero() && time.Now().After(e.until); late && !doubt {
+			return false, runstore.ErrLeaseExpired
+		} else if late {
+			if made, err := s.whoseRevision(ctx, r, e); err != nil || made {
+				return made, err
+			}
+			return false, unknown(errLate) // a copy may still be under way
+		}
 		var matched bool
 		bound, cancel := t.attempt(ctx)
+		if !e.until.IsZero() {
+			var early context.CancelFunc
+			bound, early = context.WithDeadline(bound, e.until)
+			defer early()
+		}
 		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
 		switch {
@@ -295,9 +315,13 @@ func (s *Store) made(r *run, e *edit) {
 		r.tail = e.tail
 		maps.Copy(r.records, e.records)
 		if e.batch != nil && r.batches != nil {
-			r.batches[runstore.BatchID(e.batch.ID)] = *e.batch
+			if len(r.batches) > 2*ring {
+				r.batches = nil // to be read again
+			} else {
+				r.batches[runstore.BatchID(e.batch.ID)] = *e.batch
+			}
 		}
 	}
-	s.waste.add(e.dead...)
+	s.waste.made(e.dead)
 	s.feed.committed(r.id, e)
 }

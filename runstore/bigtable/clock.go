@@ -32,6 +32,8 @@ type clock struct {
 	mu    sync.Mutex
 	last  reading
 	asked atomic.Int64
+
+	refreshing atomic.Bool
 }
 
 // drift bounds how fast this process's clock may run ahead of the server's: a part in…
@@ -40,17 +42,33 @@ const drift = 4096
 // resolution is that of Bigtable's timestamps.
 const resolution = time.Millisecond
 
-// learn takes over a reading that has just arrived.
-func (c *clock) learn(server time.Time) {
+// learn takes over a reading that has just arrived, and was asked for at a time. One
+// that took long says less than is known.
+func (c *clock) learn(server, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if known := c.floor(now); !server.Before(known) {
-		c.last = reading{server, now}
-	} else if known.Sub(server) > slack { // the clock was put back, or another server's is behind
+	known := c.floor(now)
+	putBack := known.Sub(server) > slack+now.Sub(asked) // or another server's is behind
+	if !server.Before(known) || putBack {
 		c.last = reading{server, now}
 	}
 }
+
+// old reports whether the reading says too little: it is from long ago, or this process
+// was suspended since, while its clock stood still. The wall clock is good enough to
+// suspect that.
+func (c *clock) old() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	elapsed := now.Sub(c.last.here)
+	wall := now.Round(0).Sub(c.last.here.Round(0))
+	return elapsed > 4*refreshAfter || (wall-elapsed).Abs() > suspected
+}
+
+// suspected is by how much the wall clock has to leave the other behind.
+const suspected = 20 * time.Millisecond
 
 // floor is the earliest that Bigtable's clock can show now. The caller holds c.mu.
 func (c *clock) floor(now time.Time) time.Time {
@@ -73,9 +91,10 @@ func (c *clock) estimate() (floor time.Time, age time.Duration) {
 // ask reads Bigtable's clock in a row.
 func (s *Store) ask(ctx context.Context, row string) (time.Time, error) {
 	rmw := bigtable.NewReadModifyWrite()
-	rmw.AppendValue(familyClock, columnClock, nil)
-	var now time.Time
+	rmw.Increment(familyClock, columnClock, 1)
+	var now, asked time.Time
 	err := s.again(ctx, func(ctx context.Context) error {
+		asked = time.Now()
 		r, err := s.table.ApplyReadModifyWrite(ctx, row, rmw)
 		if err != nil {
 			return err
@@ -90,7 +109,7 @@ func (s *Store) ask(ctx context.Context, row string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.clock.learn(now)
+	s.clock.learn(now, asked)
 	if row[:1] == kindClock && s.clock.asked.Add(1)%pruneEvery == 0 {
 		s.later(func(ctx context.Context) error { return s.writeAll(ctx, []mutation{{row, forgetReadings(now), 32}}) })
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -12,6 +13,7 @@ import (
 
 var (
 	errBusy    = errors.New("bigtable: others wrote to the run all the time")
+	errLate    = errors.New("bigtable: the strict lease ended while the write was under way")
 	errLongAgo = errors.New("bigtable: the run had more writes since than its head remembers")
 )
 
@@ -39,6 +41,7 @@ func (r result) committed() runstore.Committed {
 func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
 		n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, batches: batch.ID != "", clock: strict(batch.Guards().Fence)}
+		n.events, n.strict = len(batch.Events) > 0, true
 		e, err := s.write(ctx, batch.Run(), n, func(r *run, now time.Time) (*edit, error) {
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
@@ -53,6 +56,9 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 			e := newEdit(r, now)
 			f := batch.Guards().Fence
 			e.apply(batch.Writes, f.Token(), f.Owner(), f.IsZero())
+			if err := e.fits(); err != nil {
+				return nil, err
+			}
 			if batch.ID != "" && !batch.Purge {
 				e.remember(batch.ID)
 			}
@@ -120,9 +126,19 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	if w.Purge {
 		e.purge()
 	}
-	if (len(w.Events) > 0 || len(e.rows) > 0) && !h.Marked {
+	if (len(w.Events) > 0 || len(e.rows) > 0) && h.MarkRev == 0 {
 		e.mark()
 	}
+}
+
+// fits refuses a change after which the run's row would have too many records. Values
+// are elsewhere then, so it is their number that counts, and the length of their keys.
+func (e *edit) fits() error {
+	if h := &e.head; h.RecordBytes > mostRecords && h.RecordBytes > e.run.head.RecordBytes {
+		return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "records", Problem: fmt.Sprintf(
+			"the run's records, without large values, would take %d bytes of its row; the limit in Bigtable is %d: delete some", h.RecordBytes, mostRecords)}
+	}
+	return nil
 }
 
 // inlineBound returns how large a value of the batch may be to stay in the run's row.
@@ -198,7 +214,7 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq int64) int64
 		e.rows = append(e.rows, pack.rows(e.run.id)...)
 	}
 	cell := join(m, value)
-	m.size = int64(len(cell))
+	m.size = int64(len(w.Key) + len(cell))
 	h.RecordBytes += m.size
 	e.m.Set(familyRecords, string(w.Key), 0, cell)
 	e.records[w.Key] = m
@@ -262,16 +278,20 @@ func (e *edit) purge() {
 	for _, f := range []string{familyEvents, familyRecords, familyBatches, familyFeed} {
 		e.m.DeleteCellsInFamily(f)
 	}
-	if !h.Marked {
+	if h.MarkRev == 0 {
 		e.mark()
 	}
+	e.purged = true
 }
 
 // mark makes the run known to the passes that look for what a crash has left.
 func (e *edit) mark() {
-	e.head.Marked = true
-	e.rows = append(e.rows, put(markKey(e.run.id), "", nil))
+	h := &e.head
+	h.MarkRev, h.MarkBy = h.Rev, e.nonce
+	e.rows = append(e.rows, put(h.mark(e.run.id).key(), "", nil))
 }
+
+func (h *head) mark(id runstore.RunID) mark { return mark{id, h.MarkRev, h.MarkBy} }
 
 // remember keeps the result for a repeat of the batch.
 func (e *edit) remember(id runstore.BatchID) {

@@ -3,8 +3,11 @@ package bigtable
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -111,6 +114,20 @@ func (s *Store) incarnation() string {
 	return fmt.Sprintf("projects/%s/instances/%s/clusters/%s/tables/%s", s.opts.Project, s.opts.Instance, s.cluster, s.opts.Table)
 }
 
+// sameIncarnation compares the incarnation that is stored with this one. Where the
+// cluster is not known, here or there, any will do: not every account may read it.
+func (s *Store) sameIncarnation(stored string) bool {
+	const unknown = "/clusters//"
+	if s.cluster == "" || strings.Contains(stored, unknown) {
+		tail := func(name string) string { return name[strings.LastIndex(name, "/tables/"):] }
+		head := func(name string) string { return name[:strings.Index(name, "/clusters/")] }
+		own := s.incarnation()
+		return strings.Contains(stored, "/clusters/") && strings.Contains(stored, "/tables/") &&
+			tail(stored) == tail(own) && head(stored) == head(own)
+	}
+	return stored == s.incarnation()
+}
+
 // incarnate makes sure that the epoch belongs to this table in this place. A restored
 // backup is another table, and a failover moves the profile to another cluster: either
 // may lack writes that were acknowledged.
@@ -129,7 +146,7 @@ func (s *Store) incarnate(ctx context.Context) error {
 			if err := s.copyEpochs(ctx, first); err != nil {
 				return err
 			}
-		case x.Incarnation != s.incarnation():
+		case !s.sameIncarnation(x.Incarnation):
 			reason := fmt.Sprintf("the table was %s and is %s: restored, copied or failed over", x.Incarnation, s.incarnation())
 			if len(reason) > runstore.MaxOwner {
 				reason = "the table was restored, copied or failed over"
@@ -237,14 +254,8 @@ func (s *Store) finishRaise(ctx context.Context, x *epochs) error {
 			return err
 		}
 	}
-	var ids []runstore.RunID
-	if err := s.scanPrefix(ctx, kindRun, func(key string) { ids = append(ids, runOf(key)) }); err != nil {
+	if err := s.scanPrefix(ctx, kindRun, func(keys []string) error { return s.endGrants(ctx, keys, current.Epoch) }); err != nil {
 		return err
-	}
-	for _, id := range ids {
-		if err := s.endGrant(ctx, id, current.Epoch); err != nil {
-			return err
-		}
 	}
 	done := *x
 	done.Ended = true
@@ -253,6 +264,24 @@ func (s *Store) finishRaise(ctx context.Context, x *epochs) error {
 		return err
 	}
 	return s.copyEpochs(ctx, &done)
+}
+
+// sweepers is how many runs a raise visits at once.
+const sweepers = 16
+
+// endGrants ends the grants of runs, by the keys of their rows.
+func (s *Store) endGrants(ctx context.Context, keys []string, current int64) error {
+	errs := make([]error, sweepers)
+	var wg sync.WaitGroup
+	for i := range sweepers {
+		wg.Go(func() {
+			for k := i; k < len(keys) && errs[i] == nil; k += sweepers {
+				errs[i] = s.endGrant(ctx, runOf(keys[k]), current)
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // endGrant ends a run's grant of an epoch before the current one.

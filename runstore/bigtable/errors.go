@@ -32,7 +32,15 @@ func (f *fault) Error() string   { return f.kind.Error() + ": " + f.cause.Error(
 func (f *fault) Unwrap() []error { return []error{f.kind, f.cause} }
 
 func unavailable(cause error) error { return &fault{runstore.ErrUnavailable, cause} }
-func unknown(cause error) error     { return &fault{runstore.ErrUnknownOutcome, cause} }
+
+// unknown says that a write may have been made, whatever a later request met.
+func unknown(cause error) error {
+	var f *fault
+	if errors.As(cause, &f) {
+		cause = f.cause
+	}
+	return &fault{runstore.ErrUnknownOutcome, cause}
+}
 
 // isKind reports whether err is one of the contract's own.
 func isKind(err error) bool { return runstore.KindOf(err) != runstore.ErrUnknownOutcome }

@@ -35,21 +35,28 @@ func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 	return s.sealRun(byTest(ctx), id)
 }
 
-// Sweep passes over the marks. With idle set the runs without a lease count as idle.
-func Sweep(ctx context.Context, s *Store, idle bool) {
-	if idle {
-		s.clock.mu.Lock()
-		known := s.clock.last
-		s.clock.last.server = known.server.Add(time.Hour)
-		s.clock.mu.Unlock()
-		defer func() {
-			s.clock.mu.Lock()
-			s.clock.last = known
-			s.clock.mu.Unlock()
-		}()
-	}
-	s.sweep(byTest(ctx))
+// Ahead has f run while a handle takes its clock to be an hour ahead.
+func Ahead(s *Store, f func()) {
+	s.clock.mu.Lock()
+	known := s.clock.last
+	s.clock.last.server = known.server.Add(time.Hour)
+	s.clock.mu.Unlock()
+	f()
+	s.clock.mu.Lock()
+	s.clock.last = known
+	s.clock.mu.Unlock()
 }
 
-// EmptyWaste deletes now what would be deleted in the background.
-func EmptyWaste(ctx context.Context, s *Store) { s.waste.empty(byTest(ctx)) }
+// Sweep passes over the marks. The handle must be one without workers.
+func Sweep(ctx context.Context, s *Store) { s.sweep(byTest(ctx)) }
+
+// EmptyWaste deletes now what would be deleted in the background, sooner or later.
+func EmptyWaste(ctx context.Context, s *Store) {
+	s.waste.mu.Lock()
+	for i := range s.waste.aging {
+		s.waste.aging[i].at = time.Time{}
+	}
+	s.waste.mu.Unlock()
+	s.waste.ripen()
+	s.waste.empty(byTest(ctx))
+}

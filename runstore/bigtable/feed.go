@@ -203,7 +203,10 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int) (events []
 			if err != nil || from == 0 {
 				return nil, err
 			}
-			number, seen = from, 0
+			if from != number {
+				seen = 0
+			}
+			number = from
 			continue
 		}
 		if len(page) > limit {
@@ -228,9 +231,19 @@ func (s *Store) whereNext(ctx context.Context, after, number, seen int64, last *
 		return 0, err
 	}
 	for _, e := range epochs.Epochs {
-		if e.Base > number {
-			return e.Base, nil
+		if e.Base <= number {
+			continue
 		}
+		if !epochs.Ended { // the log of the former epoch may still grow
+			return 0, nil
+		}
+		// Now it cannot, so what is not there never will be.
+		if found, err := s.log(ctx, number); err != nil {
+			return 0, err
+		} else if last == nil && found[number] != nil {
+			return number, nil
+		}
+		return e.Base, nil
 	}
 	base := int64(firstSegment)
 	if n := len(epochs.Epochs); n > 0 {

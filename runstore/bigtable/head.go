@@ -57,15 +57,17 @@ type head struct {
 	Floor int64 `json:"floor,omitempty"`
 	// Batches counts the batches with an id; the last ones are cells of the row.
 	Batches int64 `json:"batches,omitempty"`
-	// Marked tells that the run has a mark; see feed.go.
-	Marked bool `json:"marked,omitempty"`
+	// MarkRev and MarkBy are the revision and the nonce of the run's mark, 0 when it has
+	// none; see sweep.go.
+	MarkRev int64  `json:"markRev,omitempty"`
+	MarkBy  uint64 `json:"markBy,omitempty"`
 	// EventBytes and RecordBytes are what the row holds of them.
 	EventBytes  int64 `json:"eventBytes,omitempty"`
 	RecordBytes int64 `json:"recordBytes,omitempty"`
 }
 
 // slack is how far an expiry that a holder computed may lie beside the one that
-// Bigtable's own timestamp of the grant yields.
+// Bigtable's own timestamp of the grant yields: a quarter of the TTL, if that is less.
 const slack = time.Second
 
 // expiry returns when the last grant expires. The holder computed it from Bigtable's
@@ -77,7 +79,7 @@ func (h *head) expiry(beat int64) int64 {
 		return h.Expires
 	}
 	own := beat + h.TTL
-	if d := own - h.Expires; d > slack.Microseconds() || d < -slack.Microseconds() {
+	if d, most := own-h.Expires, min(slack.Microseconds(), h.TTL/4); d > most || d < -most {
 		return own
 	}
 	return h.Expires

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/bigtable"
 
@@ -57,8 +58,12 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 		low = max(low, from)
 	}
 	q.Until = runstore.FromMicros(until)
-	v := &verifier{store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}}
+	v := &verifier{store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{}}
+	began := time.Now()
 	for low < high {
+		if time.Since(began) > scanMost { // entries that it relies on may have been deleted
+			return nil, errMissing{}
+		}
 		page, more, err := s.candidates(ctx, q, low, high)
 		if err != nil {
 			return nil, err
@@ -75,7 +80,13 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 			low = page[len(page)-1].order()
 		}
 	}
+	if time.Since(began) > scanMost {
+		return nil, errMissing{}
+	}
 	s.waste.add(v.dead...)
+	if v.left { // between what was verified and what moved behind it something may stand
+		v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { return v.before(v.covered, v.orders[e.Cursor]) })
+	}
 	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // those that moved came in late
 		x, y := v.orders[a.Cursor], v.orders[b.Cursor]
 		switch {
@@ -165,6 +176,9 @@ type verifier struct {
 	orders   map[runstore.Cursor]string // of the entries
 	size     int
 	dead     []string
+	covered  string // all before it was verified…
+	left     bool   // …and something behind it was not
+	chased   map[subject]int
 	horizon  string // of the page that is verified: nothing behind it is known
 	hasLimit bool
 }
@@ -191,6 +205,10 @@ func (v *verifier) compare(a, b place) int {
 		return 1
 	}
 }
+
+// chases is how often a record that moves on while it is verified is verified again.
+// After that what was read is taken: it was true then.
+const chases = 2
 
 // maxVerified bounds how many runs one request verifies.
 const maxVerified = 128
@@ -225,6 +243,7 @@ func (v *verifier) verify(ctx context.Context, page []place, more bool) error {
 			}
 		}
 	}
+	v.left = slices.ContainsFunc(page, func(p place) bool { return !v.seen[p.order()] })
 	return nil
 }
 
@@ -240,6 +259,14 @@ func (p place) record() runstore.RecordKey {
 func (p place) ofRun() bool {
 	return p.index == string(runstore.IndexRuns) || p.index == string(runstore.IndexRunnable)
 }
+
+// subject is what stands at a place: a record of a run, or a run.
+type subject struct {
+	run runstore.RunID
+	key runstore.RecordKey
+}
+
+func (p place) of() subject { return subject{p.run, p.key} }
 
 // standing is what an entry leads to: where the record or the run stands now.
 type standing struct {
@@ -272,11 +299,13 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 		return nil, err
 	}
 	last := page[len(page)-1].order()
+	v.covered = last
 	type truth struct {
 		place
 		standing
 	}
 	var taken []truth
+	known, _ := v.store.clock.estimate()
 	for _, p := range page {
 		r := runs[p.run]
 		if r == nil || r.stored == nil {
@@ -286,14 +315,14 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(now.places, p) && r.head.Rev >= p.rev {
+		if !slices.Contains(now.places, p) && r.head.Rev >= p.rev && known.Sub(runstore.FromMicros(r.head.Time)) > placeGrace {
 			v.dead = append(v.dead, p.rowKey())
 		}
 		for _, c := range now.places {
 			order := c.order()
 			switch {
 			case v.seen[order] || order <= v.low || order >= v.high || v.hasLimit && v.before(v.horizon, order):
-			case v.before(last, order):
+			case v.before(last, order) && v.chased[c.of()] < chases:
 				moved = append(moved, c)
 			default:
 				v.seen[order] = true
@@ -302,6 +331,13 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 				}
 			}
 		}
+	}
+	chased := map[subject]bool{}
+	for _, c := range moved {
+		chased[c.of()] = true
+	}
+	for c := range chased {
+		v.chased[c]++
 	}
 	slices.SortFunc(taken, func(a, b truth) int { return v.compare(a.place, b.place) })
 	v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { // those that have moved on meanwhile

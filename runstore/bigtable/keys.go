@@ -16,7 +16,7 @@ const (
 	kindSegment = "s" // hash, length, run id, life, number: sealed events
 	kindPack    = "d" // hash, length, run id, revision, nonce, what: values too large for the run's row
 	kindIndex   = "i" // shard, index, time, written, run, record, revision: a place in a queue
-	kindMark    = "m" // shard, run id: the run may have events that the feed has not, or garbage
+	kindMark    = "m" // shard, length, run id, revision, nonce: the run may have events that the feed has not, or garbage
 	kindLog     = "l" // hash, number: a segment of the feed
 	kindHint    = "L" // how far the feed's segments are told to their runs
 	kindClock   = "c" // shard: the store clock
@@ -63,9 +63,25 @@ func segmentKey(id runstore.RunID, life, number int64) string {
 	return ownedKey(kindSegment, id) + be64(life) + be64(number)
 }
 
-func markKey(id runstore.RunID) string { return kindMark + shardOf(string(id)) + string(id) }
+// mark leads to a run. Each has a key of its own, so that one which is deleted late is
+// not another's.
+type mark struct {
+	run   runstore.RunID
+	rev   int64
+	nonce uint64
+}
 
-func markOf(key string) runstore.RunID { return runstore.RunID(key[2:]) }
+func (m mark) key() string {
+	return kindMark + shardOf(string(m.run)) + be16(len(m.run)) + string(m.run) + be64(m.rev) + be64(int64(m.nonce))
+}
+
+func markOf(key string) (m mark, ok bool) {
+	if len(key) < 20 {
+		return m, false
+	}
+	at := len(key) - 16
+	return mark{runstore.RunID(key[4:at]), fromBE64(key[at : at+8]), uint64(fromBE64(key[at+8:]))}, true
+}
 
 func logKey(number int64) string { return kindLog + hashed(be64(number)) + be64(number) }
 

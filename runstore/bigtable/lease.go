@@ -32,10 +32,13 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			r.records, r.tail = map[runstore.RecordKey]*meta{}, tail{}
 			e := newEdit(r, now)
 			h := &e.head
+			h.Epoch = max(h.Epoch, r.epoch)
 			h.Life, h.LifeBy, h.Purged, h.Seq = h.Rev, e.nonce, false, 0
 			h.Status, h.Created = int32(spec.Status), e.now
 			e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
-			e.mark()
+			if h.MarkRev == 0 { // a purged run has one until it was cleared away
+				e.mark()
+			}
 			var token runstore.Token
 			var owner runstore.Owner
 			if lease != nil {
@@ -44,6 +47,9 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 				token, owner = created.Lease.Token, created.Lease.Owner
 			}
 			e.apply(spec.Writes, token, owner, false)
+			if err := e.fits(); err != nil {
+				return nil, err
+			}
 			if !spec.Runnable.IsZero() {
 				e.runnable(spec.Runnable)
 			}
@@ -85,7 +91,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		req := req
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
 		guards := runstore.GuardsOf(req.Guards...)
-		n := needs{fresh: true, keys: keysOf(guards, req.Writes), clock: func(r *run) bool {
+		n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes), clock: func(r *run) bool {
 			return rules.GrantState(r.head.State) == rules.Current && string(r.head.Grant) != string(req.Grant) && !s.surelyLive(r)
 		}}
 		_, err := s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
@@ -93,7 +99,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
 			}
-			h := r.head.rules(r.id, r.beat)
+			h := r.judged()
 			replay, err := h.Acquire(req, now)
 			if err != nil {
 				return nil, err
@@ -106,9 +112,13 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 				return nil, err
 			}
 			e := newEdit(r, now)
+			e.head.Epoch = int64(h.Epoch)
 			granted := e.grant(h, req.LeaseSpec, req.Preempt)
 			lease = granted.Lease(req.TTL)
 			e.apply(req.Writes, lease.Token, lease.Owner, false)
+			if err := e.fits(); err != nil {
+				return nil, err
+			}
 			return e, nil
 		})
 		if err != nil {
@@ -123,7 +133,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (lease runstore.Lease, err error) {
 	f := req.Fence
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func(ctx context.Context) error {
-		_, err := s.write(ctx, f.Run(), needs{clock: strict(f)}, func(r *run, now time.Time) (*edit, error) {
+		_, err := s.write(ctx, f.Run(), needs{clock: strict(f), strict: true}, func(r *run, now time.Time) (*edit, error) {
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
 			}
@@ -133,7 +143,7 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (leas
 			}
 			e := newEdit(r, now)
 			renewed := h.Renewed(req.TTL, e.time())
-			if renewed.ExpiresAt.After(h.ExpiresAt) {
+			if !e.time().Add(req.TTL).Truncate(runstore.TimePrecision).Before(h.ExpiresAt) { // even if it is no later: Bigtable's stamp is
 				e.head.Expires, e.head.TTL = runstore.Micros(renewed.ExpiresAt), req.TTL.Microseconds()
 				e.beat()
 			}
@@ -152,7 +162,7 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (leas
 func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
 	f := req.Fence
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
-		n := needs{keys: keysOf(runstore.Guards{}, req.Writes), clock: strict(f)}
+		n := needs{keys: keysOf(runstore.Guards{}, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
 		e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
@@ -168,6 +178,9 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 			}
 			e := newEdit(r, now)
 			e.apply(req.Writes, f.Token(), f.Owner(), false)
+			if err := e.fits(); err != nil {
+				return nil, err
+			}
 			e.end(false)
 			return e, nil
 		})

@@ -19,7 +19,8 @@ const (
 	maxInline      = 16 << 10  // a value
 	maxInlineBatch = 256 << 10 // the values of one batch; above it only tiny ones stay
 	tiny           = 256
-	maxRecordBytes = 1 << 20 // the records of one run; above it only tiny values stay
+	maxRecordBytes = 1 << 20 // the records of one run; above it only tiny values stay…
+	mostRecords    = 3 << 19 // …and above this none is added
 	chunkSize      = 1 << 20 // of a row of a pack
 )
 

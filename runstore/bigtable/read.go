@@ -94,8 +94,12 @@ func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.R
 			from = string(q.Prefix)
 		}
 		left = q.Limit
-		filters = []bigtable.Filter{bigtable.ChainFilters(
-			columns(familyRecords, from, after(string(q.Prefix))), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(q.Limit))}
+		if end := after(string(q.Prefix)); end != "" && from >= end {
+			filters = nil // behind them all: the service refuses a range that ends before it begins
+		} else {
+			filters = []bigtable.Filter{bigtable.ChainFilters(
+				columns(familyRecords, from, end), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(q.Limit))}
+		}
 	}
 	r, err := s.readRun(ctx, id, filters...)
 	if err != nil {

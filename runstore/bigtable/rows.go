@@ -200,18 +200,27 @@ func remove(key string) mutation {
 	return mutation{key, m, len(key) + 16}
 }
 
-// scanPrefix calls f for the keys of the rows that begin with prefix.
-func (s *Store) scanPrefix(ctx context.Context, prefix string, f func(key string)) error {
-	var keys []string
-	err := s.again(ctx, func(ctx context.Context) error {
-		keys = keys[:0]
-		return s.table.ReadRows(ctx, bigtable.NewRange(prefix, after(prefix)), func(r bigtable.Row) bool {
-			keys = append(keys, strings.Clone(r.Key()))
-			return true
-		}, bigtable.RowFilter(bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())))
-	})
-	for _, k := range keys {
-		f(k)
+// scanPage is how many keys a scan reads in one request.
+const scanPage = 2000
+
+// scanPrefix calls f for the keys of the rows that begin with prefix, page by page.
+func (s *Store) scanPrefix(ctx context.Context, prefix string, f func(keys []string) error) error {
+	filter := bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())
+	for from := prefix; ; {
+		var keys []string
+		err := s.again(ctx, func(ctx context.Context) error {
+			keys = keys[:0]
+			return s.table.ReadRows(ctx, bigtable.NewRange(from, after(prefix)), func(r bigtable.Row) bool {
+				keys = append(keys, strings.Clone(r.Key()))
+				return true
+			}, bigtable.RowFilter(filter), bigtable.LimitRows(scanPage))
+		})
+		if err == nil && len(keys) > 0 {
+			err = f(keys)
+		}
+		if err != nil || len(keys) < scanPage {
+			return err
+		}
+		from = keys[len(keys)-1] + "\x00"
 	}
-	return err
 }

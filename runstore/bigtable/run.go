@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
 )
 
 // run is what a handle knows of a run: the head as it was when the handle last read
@@ -20,6 +21,7 @@ type run struct {
 	stored  []byte // the revision's cell; nil when there is none
 	head    head
 	beat    int64
+	epoch   int64                        // the store's, as far as it is known
 	records map[runstore.RecordKey]*meta // nil: absent
 	batches map[runstore.BatchID]result  // nil: not read
 	tail    tail
@@ -84,6 +86,17 @@ func (rs *runs) evict() {
 // forget makes the next operation read the run.
 func (r *run) forget() {
 	r.known, r.stored, r.records, r.batches, r.tail = false, nil, nil, nil, tail{}
+}
+
+// judged returns the head as package rules judges a request for the lease. A grant of
+// an epoch before the store's is over, even if the raise has not come to this run.
+func (r *run) judged() rules.Head {
+	h := r.head.rules(r.id, r.beat)
+	if int64(h.Epoch) < r.epoch {
+		h.Epoch = runstore.Epoch(r.epoch)
+		h = h.Ended(rules.Revoked)
+	}
+	return h
 }
 
 // exists reports whether there is such a run.

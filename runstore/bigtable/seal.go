@@ -20,7 +20,7 @@ const (
 	sealAt    = 2 * segmentSize
 	crowdedAt = 8 * segmentSize
 	// crowdedBytes is what a row may hold of events.
-	crowdedBytes = 3 << 19
+	crowdedBytes = 1 << 20
 )
 
 // unsealed returns how many events the run's row holds.
@@ -112,6 +112,11 @@ func (s *Store) seal(ctx context.Context, r *run, t *tries) (sealed bool, err er
 	made, err := s.swap(ctx, r, e, t)
 	if err != nil || !made {
 		r.forget()
+		if now, err := s.readRun(ctx, r.id); err == nil && (!now.exists() || now.head.Life != e.head.Life) {
+			for _, m := range e.rows { // those of a life that has ended are nobody's
+				s.waste.add(m.key)
+			}
+		}
 		return made, err
 	}
 	s.made(r, e)

@@ -31,6 +31,8 @@ type sequencer struct {
 	kick  chan struct{}
 	done  chan struct{}
 
+	lonely map[mark]time.Time // marks without a run, and when they were first seen; see sweep.go
+
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
 	end    int64              // no segment of this number was there
@@ -40,13 +42,13 @@ type sequencer struct {
 func newSequencer(s *Store) *sequencer {
 	return &sequencer{
 		store: s, dirty: map[runstore.RunID]bool{}, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
-		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{},
+		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, lonely: map[mark]time.Time{},
 	}
 }
 
 // committed hears of every change that was made.
 func (q *sequencer) committed(id runstore.RunID, e *edit) {
-	if e.head.Purged {
+	if e.purged {
 		q.store.later(func(ctx context.Context) error { return q.store.visit(ctx, id) })
 		return
 	}
@@ -320,6 +322,8 @@ func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
 
 // sealRun seals what is long of a run.
 func (s *Store) sealRun(ctx context.Context, id runstore.RunID) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout) // the lane may be taken by an operation that waits
+	defer cancel()
 	r, err := s.runs.enter(ctx, id)
 	if err != nil {
 		return err
@@ -338,12 +342,4 @@ func (s *Store) sealRun(ctx context.Context, id runstore.RunID) error {
 			return err
 		}
 	}
-}
-
-// refreshClock reads the clock again, beside the operations.
-func (q *sequencer) refreshClock() {
-	q.store.later(func(ctx context.Context) error {
-		_, err := q.store.ask(ctx, clockKey())
-		return err
-	})
 }

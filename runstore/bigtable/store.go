@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/bigtable"
 	"google.golang.org/api/option"
@@ -28,10 +29,16 @@ type Store struct {
 	waste    *waste
 
 	background sync.WaitGroup
+	life       sync.Mutex // guards the following, and what is begun against Close
+	ended      bool
+	under      int           // operations under way
+	idle       chan struct{} // closed when the last of them has ended, after Close
 	closeOnce  sync.Once
 	closed     chan struct{}
-	stopped    context.Context // ends when the handle is closed
+	stopped    context.Context // ends the work in the background
 	stop       context.CancelFunc
+	givenUp    context.Context // ends the operations that Close does not wait for any longer
+	giveUp     context.CancelFunc
 }
 
 var _ interface {
@@ -54,8 +61,9 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, closed: make(chan struct{})}
+	s := &Store{opts: opts, closed: make(chan struct{}), idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.givenUp, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*run{}
 	if err := s.connect(ctx); err != nil {
 		return nil, unclassified(ctx, err)
@@ -130,14 +138,28 @@ func (s *Store) begin(ctx context.Context) error {
 	return err
 }
 
-// Close implements runstore.RunStore.
+// Close implements runstore.RunStore. Operations under way end first; those that
+// Bigtable leaves without an answer are given up after a while.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
+		s.life.Lock()
+		s.ended = true
+		if s.under == 0 {
+			close(s.idle)
+		}
+		s.life.Unlock()
 		close(s.closed)
+		select {
+		case <-s.idle:
+		case <-time.After(s.opts.Patience):
+		}
 		s.feed.close()
 		s.waste.close()
+		defer time.AfterFunc(2*closeGrace, s.stop).Stop()
 		s.background.Wait()
 		s.stop()
+		s.giveUp()
+		<-s.idle
 		_ = s.client.Close() // there is nothing that it could lose
 	})
 	return nil
@@ -153,16 +175,53 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 	if invalid != nil {
 		return opError(op, id, invalid)
 	}
-	select {
-	case <-s.closed:
+	if !s.enter() {
 		return opError(op, id, runstore.ErrClosed)
-	default:
 	}
+	defer s.leave()
 	if err := ctx.Err(); err != nil {
 		return opError(op, id, unavailable(err))
 	}
-	if _, age := s.clock.estimate(); age > refreshAfter {
-		s.feed.refreshClock()
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, operation, op))
+	defer cancel()
+	defer context.AfterFunc(s.givenUp, cancel)()
+	if s.clock.old() {
+		if _, err := s.ask(ctx, clockKey()); err != nil {
+			return opError(op, id, err)
+		}
+	} else if _, age := s.clock.estimate(); age > refreshAfter {
+		s.refreshClock()
 	}
-	return opError(op, id, f(metadata.AppendToOutgoingContext(ctx, operation, op)))
+	return opError(op, id, f(ctx))
+}
+
+// enter begins an operation, unless the handle was closed.
+func (s *Store) enter() bool {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.ended {
+		return false
+	}
+	s.under++
+	return true
+}
+
+func (s *Store) leave() {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.under--; s.under == 0 && s.ended {
+		close(s.idle)
+	}
+}
+
+// refreshClock reads the clock again, beside the operations.
+func (s *Store) refreshClock() {
+	if !s.clock.refreshing.CompareAndSwap(false, true) {
+		return
+	}
+	s.later(func(ctx context.Context) error {
+		defer s.clock.refreshing.Store(false)
+		_, err := s.ask(ctx, clockKey())
+		return err
+	})
 }

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -25,10 +26,10 @@ const (
 
 // later does something in the background.
 func (s *Store) later(f func(ctx context.Context) error) {
-	select {
-	case <-s.closed:
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.ended {
 		return
-	default:
 	}
 	s.background.Go(func() {
 		ctx, cancel := context.WithTimeout(s.stopped, s.opts.Patience)
@@ -41,67 +42,153 @@ func (s *Store) later(f func(ctx context.Context) error) {
 
 // sweep passes over the marks.
 func (s *Store) sweep(ctx context.Context) {
-	if err := s.sweepMarks(ctx); err != nil && ctx.Err() == nil {
+	err := s.scanPrefix(ctx, kindMark, func(keys []string) error {
+		select {
+		case <-s.closed:
+			return errStopped
+		default:
+		}
+		if err := s.sweepMarks(ctx, keys); err != nil && ctx.Err() == nil {
+			s.opts.Logger.Warn("bigtable: a pass over the marks met an error", "error", err)
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
 		s.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
 	}
 }
 
-func (s *Store) sweepMarks(ctx context.Context) error {
-	var marked []runstore.RunID
-	if err := s.scanPrefix(ctx, kindMark, func(key string) { marked = append(marked, markOf(key)) }); err != nil {
+var errStopped = errors.New("bigtable: the handle was closed")
+
+// sweepMarks looks at the runs that marks lead to. An error about one does not keep it
+// from the others.
+func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
+	marks := map[runstore.RunID][]mark{}
+	var rows []string
+	for _, k := range keys {
+		m, ok := markOf(k)
+		if !ok {
+			continue
+		}
+		if marks[m.run] == nil {
+			rows = append(rows, runKey(m.run))
+		}
+		marks[m.run] = append(marks[m.run], m)
+	}
+	current, err := s.epochs(ctx)
+	if err != nil {
 		return err
 	}
-	now, _ := s.clock.estimate()
-	for len(marked) > 0 {
-		n := min(len(marked), 500)
-		var behind, idle []runstore.RunID
-		keys := make([]string, n)
-		for i, id := range marked[:n] {
-			keys[i] = runKey(id)
-		}
-		err := s.readList(ctx, keys, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
-			parsed, err := parseRow(r)
-			if err != nil || parsed.stored == nil {
-				return err
-			}
-			id := runOf(r.Key())
-			if parsed.head.Purged || now.Sub(runstore.FromMicros(parsed.head.Time)) > idleAfter && !parsed.head.rules(id, parsed.beat).Live(now) {
-				idle = append(idle, id)
-			}
-			x, err := parsed.positions()
-			if err == nil && !parsed.head.Purged && x.through < parsed.head.Seq {
-				behind = append(behind, id)
-			}
+	var dead []mutation
+	var behind, idle, old []runstore.RunID
+	there := map[runstore.RunID]bool{}
+	err = s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
+		parsed, err := parseRow(r)
+		if err != nil || parsed.stored == nil {
 			return err
-		})
-		if err == nil {
-			err = s.feed.sequence(ctx, behind...)
 		}
-		for _, id := range idle {
-			if err == nil {
-				err = s.visit(ctx, id)
+		id := runOf(r.Key())
+		there[id] = true
+		for _, m := range marks[id] {
+			if m != parsed.head.mark(id) && m.rev <= parsed.head.Rev {
+				dead = append(dead, remove(m.key()))
 			}
 		}
+		x, err := parsed.positions()
 		if err != nil {
 			return err
 		}
-		marked = marked[n:]
+		switch {
+		case s.isIdle(id, parsed, x):
+			idle = append(idle, id)
+		case !parsed.head.Purged && x.through < parsed.head.Seq:
+			behind = append(behind, id)
+		}
+		if parsed.head.Epoch < current.current() { // its creation was under way when the epoch was raised
+			old = append(old, id)
+		}
+		return nil
+	})
+	for id, all := range marks {
+		if !there[id] {
+			dead = append(dead, s.lonely(ctx, id, all)...)
+		}
 	}
-	return nil
+	errs := []error{err, s.writeAll(ctx, dead), s.feed.sequence(ctx, behind...)}
+	for _, id := range idle {
+		errs = append(errs, s.visit(ctx, id))
+	}
+	for _, id := range old {
+		errs = append(errs, s.endGrant(ctx, id, current.current()))
+	}
+	return errors.Join(errs...)
+}
+
+// lonelyAfter is how long a mark without a run waits for the creation that set it.
+const lonelyAfter = time.Hour
+
+// lonely deals with marks that lead to no run: their creation is under way, or was never
+// made. When it has had its time, a purged run takes its place: then it cannot be made any
+// more, and its entries are dead.
+func (s *Store) lonely(ctx context.Context, id runstore.RunID, marks []mark) (dead []mutation) {
+	for _, m := range marks {
+		first, seen := s.feed.lonely[m]
+		switch {
+		case !seen && len(s.feed.lonely) < maxRuns:
+			s.feed.lonely[m] = time.Now()
+		case seen && time.Since(first) > lonelyAfter:
+			delete(s.feed.lonely, m)
+			_, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
+				if r.stored != nil {
+					return nil, nil
+				}
+				e := newEdit(r, now)
+				e.head.Purged = true
+				return e, nil
+			})
+			if err == nil {
+				dead = append(dead, remove(m.key()))
+			}
+		}
+	}
+	return dead
+}
+
+// isIdle reports whether a run needs no mark: it was purged, or nobody drives it and
+// the feed has all of its events.
+func (s *Store) isIdle(id runstore.RunID, r *row, x *extents) bool {
+	now, _ := s.clock.estimate()
+	return r.head.Purged || x.through >= r.head.Seq && now.Sub(runstore.FromMicros(r.head.Time)) > idleAfter &&
+		!r.head.rules(id, r.beat).Live(now)
 }
 
 // visit collects what is left of a run that is idle or was purged, and takes its mark.
+// First it makes a revision of its own: of every write before that it is certain
+// whether it was made.
 func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
-	found, err := s.readRun(ctx, id, wholeFamily(familyRecords))
-	if err != nil || found.stored == nil {
+	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
+	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
 		return err
 	}
-	var dead []string
-	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(key string) {
-		life := fromBE64(key[len(key)-16 : len(key)-8])
-		if life < found.head.Life || life == found.head.Life && found.head.Purged {
-			dead = append(dead, key)
+	if x, err := found.positions(); err != nil || !s.isIdle(id, found, x) {
+		return err
+	}
+	e, err := s.revise(ctx, id, found.head.Rev, func(*head) {})
+	if err != nil || e == nil {
+		return err
+	}
+	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords)); err != nil || found.head.Rev != e.head.Rev {
+		return err
+	}
+	var dead []mutation
+	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
+		for _, key := range keys {
+			life := fromBE64(key[len(key)-16 : len(key)-8])
+			if life < found.head.Life || life == found.head.Life && found.head.Purged {
+				dead = append(dead, remove(key))
+			}
 		}
+		return nil
 	}); err != nil {
 		return err
 	}
@@ -109,38 +196,32 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	if err != nil {
 		return err
 	}
-	all := []mutation{}
-	for _, k := range append(dead, packs...) {
-		all = append(all, remove(k))
+	for _, k := range packs {
+		dead = append(dead, remove(k))
 	}
-	if err := s.writeAll(ctx, all); err != nil {
+	if err := s.writeAll(ctx, dead); err != nil {
 		return err
 	}
-	e, err := s.write(ctx, id, needs{}, func(r *run, now time.Time) (*edit, error) {
-		if r.stored == nil || r.head.Rev != found.head.Rev {
-			return nil, nil
-		}
-		e := newEdit(r, now)
-		e.head.Marked, e.head.Time = false, r.head.Time
-		return e, nil
-	})
+	m := found.head.mark(id)
+	e, err = s.revise(ctx, id, found.head.Rev, func(h *head) { h.MarkRev, h.MarkBy = 0, 0 })
 	if err != nil || e == nil {
 		return err
 	}
-	return s.unmark(ctx, id)
+	return s.writeAll(ctx, []mutation{remove(m.key())})
 }
 
-// unmark deletes the mark of a run whose head says that it has none, unless a write
-// has set it again meanwhile: then it sets it once more, since that may have been before.
-func (s *Store) unmark(ctx context.Context, id runstore.RunID) error {
-	if err := s.writeAll(ctx, []mutation{remove(markKey(id))}); err != nil {
-		return err
-	}
-	found, err := s.readRun(ctx, id)
-	if err != nil || !found.head.Marked {
-		return err
-	}
-	return s.writeAll(ctx, []mutation{put(markKey(id), "", nil)})
+// revise makes a revision that changes nothing that a reader sees, if the run is still at
+// rev.
+func (s *Store) revise(ctx context.Context, id runstore.RunID, rev int64, change func(h *head)) (*edit, error) {
+	return s.write(ctx, id, needs{}, func(r *run, now time.Time) (*edit, error) {
+		if r.stored == nil || r.head.Rev != rev {
+			return nil, nil
+		}
+		e := newEdit(r, now)
+		e.head.Time = r.head.Time
+		change(&e.head)
+		return e, nil
+	})
 }
 
 // deadPacks returns the rows of packs that nothing names and nothing can name any
@@ -148,7 +229,10 @@ func (s *Store) unmark(ctx context.Context, id runstore.RunID) error {
 func (s *Store) deadPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
 	var keys []string
 	prefix := ownedKey(kindPack, id)
-	if err := s.scanPrefix(ctx, prefix, func(key string) { keys = append(keys, key) }); err != nil || len(keys) == 0 {
+	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
+		keys = append(keys, page...)
+		return nil
+	}); err != nil || len(keys) == 0 {
 		return nil, err
 	}
 	named := map[string]bool{}

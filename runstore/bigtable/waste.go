@@ -7,12 +7,13 @@ import (
 )
 
 // waste collects the keys of rows that nothing names any more, and deletes them in the
-// background, many in one request. What a crash leaves is found again: places by the
-// scans that meet them, the rest by way of the run's mark.
+// background, many in one request. What a crash or Close leaves is found again: entries
+// of indexes by the scans that meet them, the rest by way of the run's mark.
 type waste struct {
 	store *Store
 	mu    sync.Mutex
 	keys  []string
+	aging []aged // entries of indexes, the oldest first
 	more  chan struct{}
 	done  chan struct{}
 }
@@ -22,6 +23,52 @@ const maxWaste = 100_000
 
 // wasteEvery is how long deletions wait for company.
 const wasteEvery = 200 * time.Millisecond
+
+// aged are entries that a scan which is under way may still need: one that has seen a
+// record's new place may rely on finding it by its old one.
+type aged struct {
+	at   time.Time
+	keys []string
+}
+
+// A scan takes less time than entries that became untrue stay.
+const (
+	scanMost   = 10 * time.Second
+	placeGrace = 2 * scanMost
+)
+
+// made takes over the rows that nothing names after a change that was made.
+func (w *waste) made(keys []string) {
+	var places, others []string
+	for _, k := range keys {
+		if k[:1] == kindIndex {
+			places = append(places, k)
+		} else {
+			others = append(others, k)
+		}
+	}
+	w.add(others...)
+	if len(places) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.aging) < maxWaste {
+		w.aging = append(w.aging, aged{time.Now(), places})
+	}
+}
+
+// ripen moves the entries that are old enough to those that are deleted.
+func (w *waste) ripen() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for n < len(w.aging) && time.Since(w.aging[n].at) > placeGrace {
+		w.keys = append(w.keys, w.aging[n].keys...)
+		n++
+	}
+	w.aging = append([]aged(nil), w.aging[n:]...)
+}
 
 func newWaste(s *Store) *waste {
 	return &waste{store: s, more: make(chan struct{}, 1), done: make(chan struct{})}
@@ -45,8 +92,12 @@ func (w *waste) add(keys ...string) {
 func (w *waste) close() { close(w.done) }
 
 func (w *waste) work() {
+	ripe := time.NewTicker(placeGrace / 8)
+	defer ripe.Stop()
 	for {
 		select {
+		case <-ripe.C:
+			w.ripen()
 		case <-w.more:
 		case <-w.done:
 			ctx, cancel := context.WithTimeout(w.store.stopped, closeGrace)
