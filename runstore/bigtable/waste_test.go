@@ -1,0 +1,241 @@
+package bigtable_test
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+
+	client "cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// dyingWrite has a process write what a commit needs before it, and die before that.
+func dyingWrite(t testing.TB, table emulators.BigtableTable, b runstore.Batch) {
+	t.Helper()
+	s := openBare(t, table, impatient)
+	died := server(t).Refuse(0, served(table, swaps))
+	defer died.End()
+	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Fatalf("got %v, want ErrUnknownOutcome", err)
+	}
+}
+
+// heavy is a batch with rows of every kind that is written before a commit.
+func heavy(id runstore.RunID) runstore.Batch {
+	b := runstore.NewBatch(id, runstore.Unguarded("test"))
+	b.Append("test", bytes.Repeat([]byte("x"), 100<<10))
+	b.Put("large", bytes.Repeat([]byte("x"), 100<<10), runstore.Place{Index: "queue", At: runstore.After(0)})
+	b.Runnable = runstore.After(0)
+	return b
+}
+
+// scanAll reads the queues to their ends, and clears away what these scans found dead,
+// and returns how many entries are true.
+func scanAll(t testing.TB, s *bigtable.Store) (entries int) {
+	t.Helper()
+	bigtable.Ahead(s, func() {
+		for _, index := range []runstore.IndexName{"queue", runstore.IndexRuns, runstore.IndexRunnable} {
+			for _, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: index, Until: runstore.EndOfTime}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				entries++
+			}
+		}
+	})
+	bigtable.EmptyWaste(t.Context(), s)
+	return entries
+}
+
+// sweepIdle passes over the marks as if all runs without a lease had been idle for long.
+func sweepIdle(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	bigtable.Ahead(s, func() { bigtable.Sweep(t.Context(), s) })
+}
+
+// counts checks how many entries, packs and marks there are.
+func counts(t testing.TB, tbl *client.Table, when string, entries, packs, marks int) {
+	t.Helper()
+	got := [3]int{len(keys(t, tbl, "i")), len(keys(t, tbl, "d")), len(keys(t, tbl, "m"))}
+	if want := [3]int{entries, packs, marks}; got != want {
+		t.Errorf("%s there are %d entries, %d packs and %d marks, want %d, %d and %d", when, got[0], got[1], got[2], want[0], want[1], want[2])
+	}
+}
+
+// What was written for a commit that never came is not returned by any scan. It is
+// kept while the commit can still come, and collected once the run has moved on.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	dyingWrite(t, table, heavy("run"))
+	const waiting = "while the commit can still come"
+	if n := scanAll(t, s); n != 1 {
+		t.Errorf("%s the scans found %d entries, want the run's in runs", waiting, n)
+	}
+	bigtable.Sweep(t.Context(), s)
+	counts(t, tbl, waiting, 3, 2, 1)
+
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil { // the run moves on
+		t.Fatal(err)
+	}
+	if n := scanAll(t, s); n != 1 {
+		t.Errorf("the scans found %d entries, want the run's in runs", n)
+	}
+	counts(t, tbl, "after a scan", 1, 2, 1)
+	bigtable.Sweep(t.Context(), s)
+	counts(t, tbl, "before the run is idle", 1, 2, 1)
+	sweepIdle(t, s)
+	counts(t, tbl, "when the run is idle", 1, 0, 0)
+}
+
+// A pass over an idle run settles the writes that can still come: what they have
+// written is collected, and they are refused.
+func TestOrphansOfAnIdleRun(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	late := openBare(t, table)
+	held := server(t).Hold(1, served(table, swaps))
+	done := make(chan error, 1)
+	go func() {
+		b := heavy("run")
+		_, err := late.Commit(t.Context(), b)
+		done <- err
+	}()
+	met(t, held, 1)
+	sweepIdle(t, s)
+	sweepIdle(t, s)
+	if n := len(keys(t, tbl, "d")); n != 0 {
+		t.Errorf("%d packs remain that no mark leads to", n)
+	}
+	held.End()
+	if err := <-done; err != nil { // it has decided anew, and written anew
+		t.Fatal(err)
+	}
+	if n := scanAll(t, s); n != 3 {
+		t.Errorf("the scans found %d entries, want 3", n)
+	}
+	bigtable.EmptyWaste(t.Context(), late)
+	counts(t, tbl, "after all", 3, 2, 1)
+	if found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"large"}}); err != nil || len(found) != 1 || len(found[0].Value) != 100<<10 {
+		t.Errorf("the record: got %d, %v", len(found), err)
+	}
+}
+
+// Values that a record had before are collected; those that it has, and those of
+// events, are not, by whatever pass.
+func TestPassesKeepWhatIsNamed(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	for range 3 { // each leaves the pack of the one before to the pass: this process dies
+		commit(t, openBare(t, table), heavy("run"))
+	}
+	fill(t, s, lease, 4, 200) // some of 17 KiB
+	seal(t, s, "run")
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	journal := func() (all []string) {
+		for e, err := range runstore.Journal(t.Context(), s, "run", 1) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, short(e.Data))
+		}
+		return all
+	}
+	bigtable.EmptyWaste(t.Context(), s) // what its first commit after the others' wrote in vain
+	before, packs := journal(), len(keys(t, tbl, "d"))
+	sweepIdle(t, s)
+	sweepIdle(t, s)
+	if after := journal(); len(after) != 203 || !slices.Equal(before, after) {
+		t.Errorf("the journal has %d events, and had %d, or others", len(after), len(before))
+	}
+	if left := len(keys(t, tbl, "d")); left != packs-2 {
+		t.Errorf("%d packs are left of %d, want two less", left, packs)
+	}
+	if found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"large"}}); err != nil || len(found) != 1 || len(found[0].Value) != 100<<10 {
+		t.Errorf("the record: got %d, %v", len(found), err)
+	}
+	if n := scanAll(t, s); n != 3 {
+		t.Errorf("the scans found %d entries, want 3", n)
+	}
+	counts(t, tbl, "after all", 3, packs-2, 0)
+}
+
+// A run has a mark from its creation on. An idle one loses it, and the next write sets
+// it again.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	marks := func(when string, want int) {
+		t.Helper()
+		if n := len(keys(t, tbl, "m")); n != want {
+			t.Errorf("%s there are %d marks, want %d", when, n, want)
+		}
+	}
+	marks("after the creation", 1)
+	bigtable.Sweep(t.Context(), s)
+	marks("after a pass", 1)
+	commit(t, s, appending(lease, "first"))
+	sweepIdle(t, s)
+	marks("under a live lease", 1)
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, openBare(t, table), signal("run", "second")) // and its process dies
+	for range 2 {
+		sweepIdle(t, s) // the first brings it into the feed
+	}
+	marks("when it is idle", 0)
+	if found, err := s.ReadFeed(t.Context(), 0, 10); err != nil || len(found) != 2 {
+		t.Errorf("the feed has %d events, %v, want both", len(found), err)
+	}
+	commit(t, openBare(t, table), signal("run", "third")) // a handle that knows of no mark
+	marks("after another write", 1)
+	commit(t, s, signal("run", "fourth"))
+	bigtable.EmptyWaste(t.Context(), s) // the mark that it set before it knew of the other
+	marks("after one more", 1)
+	bigtable.Sweep(t.Context(), s)
+	if found, err := s.ReadFeed(t.Context(), 0, 10); err != nil || len(found) != 4 {
+		t.Errorf("the feed has %d events, %v, want all", len(found), err)
+	}
+}
+
+// What a creation has written that never came is not returned, and kept for it.
+func TestOrphansOfACreation(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, dying, tbl := openBare(t, table), openBare(t, table, impatient), raw(t, table)
+	creation := heavy("run").Writes
+	creation.Runnable = runstore.When{}
+	died := server(t).Refuse(0, served(table, swaps))
+	if _, err := dying.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Writes: creation}); err == nil {
+		t.Fatal("it was created")
+	}
+	died.End()
+	if n := scanAll(t, s); n != 0 {
+		t.Errorf("the scans found %d entries, want none", n)
+	}
+	hold(t, s, "run")
+	if n := scanAll(t, s); n != 1 {
+		t.Errorf("the scans found %d entries, want the run's in runs", n)
+	}
+	if n := len(keys(t, tbl, "i")); n != 1 {
+		t.Errorf("there are %d entries, want those of the creation that never came to be collected", n)
+	}
+}
