@@ -59,6 +59,9 @@ func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error 
 			}
 		}
 		slices.Sort(missing)
+		if err := checkCollection(info); err != nil {
+			return err
+		}
 		if len(missing) == 0 {
 			return nil
 		}
@@ -75,6 +78,17 @@ func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error 
 			}
 		}
 	}
+}
+
+// checkCollection refuses a family whose cells may be collected for their age: most
+// have the timestamp 0, and would all go.
+func checkCollection(info *bigtable.TableInfo) error {
+	for _, f := range info.FamilyInfos {
+		if _, ours := families[f.Name]; ours && strings.Contains(f.GCPolicy, "age") {
+			return unavailable(fmt.Errorf("bigtable: the garbage collection of family %s (%s) goes by age and would delete the store; set maxversions=1", f.Name, f.GCPolicy))
+		}
+	}
+	return nil
 }
 
 func familiesFor(names []string, suffix, separator string, prefix ...string) string {
