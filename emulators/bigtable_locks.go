@@ -9,16 +9,24 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 )
 
-// bigtableLocks keep apart what the emulator gets wrong when it does both at a time: a
-// read and a write of the same row, and DropRowRange and any write. Rows share a number
-// of locks, which are taken in order.
-type bigtableLocks struct{ rows [64]sync.RWMutex }
+// bigtableLocks keep apart what the emulator gets wrong when it does both at a time:
+// reads and writes of the same row, and DropRowRange and anything. Rows share a number of
+// locks, which are taken in order.
+type bigtableLocks struct{ rows [64]roomLock }
 
 var bigtableSeed = maphash.MakeSeed()
 
+// The rooms of a lock.
+const (
+	reading = iota
+	writing
+	sweeping
+	rooms
+)
+
 // lock waits until a request may run, and returns how to tell its end.
 func (l *bigtableLocks) lock(req any) (unlock func()) {
-	writes := true
+	room := writing
 	var keys [][]byte
 	switch req := req.(type) {
 	case *bigtablepb.MutateRowRequest:
@@ -32,29 +40,68 @@ func (l *bigtableLocks) lock(req any) (unlock func()) {
 			keys = append(keys, entry.RowKey)
 		}
 	case *bigtablepb.ReadRowsRequest:
-		writes = false
+		room = reading
 		if len(req.GetRows().GetRowRanges()) == 0 {
 			keys = req.GetRows().GetRowKeys()
 		}
 	case *adminpb.DropRowRangeRequest:
+		room = sweeping
 	default:
 		return func() {}
 	}
 	which := l.of(keys)
 	for _, i := range which {
-		if writes {
-			l.rows[i].Lock()
-		} else {
-			l.rows[i].RLock()
-		}
+		l.rows[i].enter(room)
 	}
 	return func() {
 		for _, i := range which {
-			if writes {
-				l.rows[i].Unlock()
-			} else {
-				l.rows[i].RUnlock()
-			}
+			l.rows[i].leave(room)
+		}
+	}
+}
+
+// roomLock lets any number into one room at a time, and nobody wait for ever: who comes
+// while others wait for another room waits behind them. A lock that let one write in
+// after the other would change how writers of a row contend, which the emulator does by
+// itself.
+type roomLock struct {
+	mu      sync.Mutex
+	inside  [rooms]int
+	waiting [rooms]int
+	opens   [rooms]chan struct{} // for those who wait
+}
+
+func (l *roomLock) enter(room int) {
+	l.mu.Lock()
+	free := true
+	for other := range rooms {
+		free = free && (other == room || l.inside[other] == 0 && l.waiting[other] == 0)
+	}
+	if free {
+		l.inside[room]++
+		l.mu.Unlock()
+		return
+	}
+	if l.waiting[room]++; l.opens[room] == nil {
+		l.opens[room] = make(chan struct{})
+	}
+	opens := l.opens[room]
+	l.mu.Unlock()
+	<-opens
+}
+
+func (l *roomLock) leave(room int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.inside[room]--; l.inside[room] > 0 {
+		return
+	}
+	for n := range rooms {
+		if next := (room + 1 + n) % rooms; l.waiting[next] > 0 {
+			l.inside[next], l.waiting[next] = l.waiting[next], 0
+			close(l.opens[next])
+			l.opens[next] = nil
+			return
 		}
 	}
 }

@@ -47,8 +47,6 @@ type RPCOptions struct {
 	// that carry it, and let all others pass: what a program does in the
 	// background goes over the connections of its callers. Empty means all RPCs.
 	Only string
-	// Dial are further options for the connection to the server.
-	Dial []grpc.DialOption
 }
 
 // NewRPC listens on a free port of 127.0.0.1 and passes RPCs on to target, a
@@ -58,7 +56,7 @@ func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) 
 	if opts == nil {
 		opts = &RPCOptions{}
 	}
-	up, err := grpc.NewClient("passthrough:///"+target, append(ForwardDial(), opts.Dial...)...)
+	up, err := grpc.NewClient("passthrough:///"+target, ForwardDial()...)
 	if err != nil {
 		return nil, fmt.Errorf("link to %s: %w", target, err)
 	}
