@@ -1,0 +1,96 @@
+package bigtable
+
+import (
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The parts of keys.
+var (
+	Escape     = escape
+	Unescape   = unescape
+	RunOf      = runOf
+	SegmentKey = segmentKey
+)
+
+// PlaceParts are what the key of an index entry is made of.
+type PlaceParts struct {
+	Index       string
+	At, Written int64
+	Run         runstore.RunID
+	Key         runstore.RecordKey
+	Rev         int64
+	Nonce       uint64
+}
+
+func (p PlaceParts) place() place {
+	return place{p.Index, p.At, p.Written, p.Run, p.Key, p.Rev, p.Nonce}
+}
+
+// Order is the entry's key without its shard, RowKey the whole key.
+func (p PlaceParts) Order() string  { return p.place().order() }
+func (p PlaceParts) RowKey() string { return p.place().rowKey() }
+
+// PartsOf takes an entry's key without its shard apart.
+func PartsOf(order string) (PlaceParts, bool) {
+	p, ok := placeOf(order)
+	return PlaceParts{p.index, p.at, p.written, p.run, p.key, p.rev, p.nonce}, ok
+}
+
+// MarkKey is the key of a mark of a run, MarkedBy its inverse.
+func MarkKey(id runstore.RunID, rev int64, nonce uint64) string { return mark{id, rev, nonce}.key() }
+
+func MarkedBy(key string) (id runstore.RunID, rev int64, nonce uint64, ok bool) {
+	m, ok := markOf(key)
+	return m.run, m.rev, m.nonce, ok
+}
+
+// PackKey is the key of a row of a pack.
+func PackKey(id runstore.RunID, rev int64, nonce uint64, of, n int64) string {
+	p := packed{Rev: rev, Nonce: nonce, What: "r", Of: of}
+	return p.key(id, n)
+}
+
+// Owned is what the keys of the segments and of the packs of a run begin with.
+func Owned(id runstore.RunID) (segments, packs string) {
+	return ownedKey(kindSegment, id), ownedKey(kindPack, id)
+}
+
+// Expiry is that of a lease which its holder took to end at expires, and whose grant
+// Bigtable stamped with beat.
+func Expiry(expires, beat time.Time, ttl time.Duration) time.Time {
+	h := head{Expires: runstore.Micros(expires), TTL: ttl.Microseconds()}
+	return runstore.FromMicros(h.expiry(runstore.Micros(beat)))
+}
+
+// Revisions is a head that some nonces have made, and nobody else.
+func Revisions(nonces ...uint64) func(rev int64, nonce uint64) (made, known bool) {
+	h := &head{}
+	for _, n := range nonces {
+		h.madeBy(n)
+	}
+	again, err := decodeHead(h.encode())
+	if err != nil {
+		panic(err)
+	}
+	return again.made
+}
+
+// Remembered is how many revisions a head remembers.
+const Remembered = remembered
+
+// Clock is what a handle knows of Bigtable's.
+type Clock struct{ clock clock }
+
+// Learn takes over a reading that was asked for at a time.
+func (c *Clock) Learn(server, asked time.Time) { c.clock.learn(server, asked) }
+
+// Estimate is the earliest that Bigtable's clock can show now.
+func (c *Clock) Estimate() time.Time {
+	floor, _ := c.clock.estimate()
+	return floor
+}
+
+// Old reports whether the reading is of no use any more.
+func (c *Clock) Old() bool { return c.clock.old() }

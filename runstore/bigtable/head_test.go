@@ -1,0 +1,68 @@
+package bigtable_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// A lease ends when its holder was told, unless Bigtable's own stamp of the grant says
+// that this was wrong by more than a request takes.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	granted := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, tc := range []struct {
+		name    string
+		ttl     time.Duration
+		told    time.Duration // when the holder was told that it ends, after the grant
+		stamped time.Duration // when Bigtable stamped the grant
+		unknown bool          // the stamp was not read
+		ends    time.Duration
+	}{
+		{"as told", time.Minute, time.Minute, 0, false, time.Minute},
+		{"a request later", time.Minute, time.Minute, 300 * time.Millisecond, false, time.Minute},
+		{"at the slack", time.Minute, time.Minute, time.Second, false, time.Minute},
+		{"a holder that was suspended", time.Minute, time.Minute, 10 * time.Second, false, 70 * time.Second},
+		{"a holder that took the clock to be ahead", time.Minute, time.Minute, -10 * time.Second, false, 50 * time.Second},
+		{"without a stamp", time.Minute, time.Minute, 0, true, time.Minute},
+		{"a short one, a request later", 100 * time.Millisecond, 100 * time.Millisecond, 20 * time.Millisecond, false, 100 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			beat := granted.Add(tc.stamped)
+			if tc.unknown {
+				beat = time.Time{}
+			}
+			if got := bigtable.Expiry(granted.Add(tc.told), beat, tc.ttl); !got.Equal(granted.Add(tc.ends)) {
+				t.Errorf("it ends %v after the grant, want %v", got.Sub(granted), tc.ends)
+			}
+		})
+	}
+	if got := bigtable.Expiry(time.Time{}, granted, 0); !got.IsZero() {
+		t.Errorf("a lease that nobody has ends at %v", got)
+	}
+}
+
+// A head tells who made its last revisions, who did not, and that it does not know.
+func TestHeadKnowsWhoMadeIt(t *testing.T) {
+	t.Parallel()
+	var nonces []uint64
+	for n := range 3 * bigtable.Remembered {
+		nonces = append(nonces, uint64(1000+n))
+		made := bigtable.Revisions(nonces...)
+		for i, nonce := range nonces {
+			rev := int64(i + 1)
+			recent := len(nonces)-i <= bigtable.Remembered
+			if by, known := made(rev, nonce); known != recent || by != recent {
+				t.Fatalf("of %d revisions, revision %d: by its maker %v, known %v", len(nonces), rev, by, known)
+			}
+			if by, known := made(rev, nonce+500); known != recent || by {
+				t.Fatalf("of %d revisions, revision %d: by another %v, known %v", len(nonces), rev, by, known)
+			}
+		}
+		if by, known := made(int64(len(nonces)+1), 1); by || !known {
+			t.Fatalf("a revision to come: made %v, known %v", by, known)
+		}
+	}
+}
