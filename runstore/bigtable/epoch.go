@@ -152,7 +152,7 @@ func (s *Store) incarnate(ctx context.Context) error {
 				reason = "the table was restored, copied or failed over"
 			}
 			s.opts.Logger.Warn("bigtable: raising the epoch", "reason", reason)
-			if _, err := s.raise(ctx, reason); err != nil {
+			if _, err := s.raise(ctx, reason, func(x *epochs) bool { return s.sameIncarnation(x.Incarnation) }); err != nil {
 				return err
 			}
 		case !x.Ended: // who raised it has crashed, or is at it
@@ -182,13 +182,14 @@ func (s *Store) Epochs(ctx context.Context) (all []runstore.EpochChange, err err
 // row can refuse a fence: it takes time in proportion to the runs.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (raised runstore.Epoch, err error) {
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
-		raised, err = s.raise(ctx, reason)
+		raised, err = s.raise(ctx, reason, func(*epochs) bool { return false })
 		return err
 	})
 	return raised, err
 }
 
-func (s *Store) raise(ctx context.Context, reason string) (runstore.Epoch, error) {
+// raise begins a new epoch, unless another did what this is for.
+func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) bool) (runstore.Epoch, error) {
 	now, err := s.ask(ctx, clockKey())
 	if err != nil {
 		return 0, err
@@ -197,6 +198,9 @@ func (s *Store) raise(ctx context.Context, reason string) (runstore.Epoch, error
 		x, err := s.epochs(ctx)
 		if err != nil {
 			return 0, err
+		}
+		if done(x) {
+			return runstore.Epoch(x.current()), nil
 		}
 		next := epoch{Epoch: x.current() + 1, At: runstore.Micros(now), Reason: []byte(reason)}
 		if err := runstore.CheckEpoch(runstore.Epoch(next.Epoch)); err != nil {

@@ -1,0 +1,176 @@
+package bigtable_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	client "cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// epochRow is what the store knows of itself.
+func epochRow(t testing.TB, tbl *client.Table) []byte {
+	t.Helper()
+	row, err := tbl.ReadRow(t.Context(), "g\x00", client.RowFilter(client.LatestNFilter(1)))
+	if err != nil || len(row["x"]) != 1 {
+		t.Fatalf("got %v, %v, want one cell", row, err)
+	}
+	return row["x"][0].Value
+}
+
+// isOver checks that a grant of an epoch before is over, and that the next one and the
+// feed are of the new epoch.
+func isOver(t testing.TB, s *bigtable.Store, old runstore.Lease, epoch runstore.Epoch) {
+	t.Helper()
+	var fenced *runstore.FencedError
+	if _, err := s.Commit(t.Context(), appending(old, "zombie")); !errors.As(err, &fenced) || fenced.Holder != (runstore.Holder{}) {
+		t.Errorf("a commit under the old grant: got %v, want ErrFenced without a holder", err)
+	}
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: old.Fence(), TTL: runstore.MaxTTL}); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("a renewal of the old grant: got %v, want ErrFenced", err)
+	}
+	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: old.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: runstore.MaxTTL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := epoch.Floor() + 1; lease.Token != want {
+		t.Errorf("the next grant has token %v, want %v", lease.Token, want)
+	}
+	commit(t, s, appending(lease, "after"))
+	await(t, "an event above the floor", func() bool {
+		all := whole(t, s, 0, 100, nil)
+		return len(all) > 0 && all[len(all)-1].Position > runstore.Position(epoch.Floor())
+	})
+}
+
+// A raise that was cut after its first write is finished by whoever opens the store
+// next: every grant of before is over, and it is one raise.
+func TestRaiseIsCut(t *testing.T) {
+	t.Parallel()
+	for _, at := range []struct {
+		name, method string
+		row          byte
+		first        bool // the first such write passes
+	}{
+		{"before the copies", writes, 'g', false},
+		{"before the log is closed", swaps, 'l', false},
+		{"before the first run", swaps, 'r', false},
+		{"before the second run", swaps, 'r', true},
+		{"before the end", swaps, 'g', true},
+	} {
+		t.Run(at.name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s, cut, tbl := openBare(t, table), openBare(t, table, impatient), raw(t, table)
+			leases := []runstore.Lease{hold(t, s, "run"), hold(t, s, "other"), hold(t, s, "third")}
+			commit(t, s, appending(leases[0], "before"))
+			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+				t.Fatal(err)
+			}
+			passed := !at.first
+			fault := server(t).Refuse(0, func(c emulators.BigtableCall) bool {
+				if c.Table != table.String() || c.Method != at.method || len(c.Row) == 0 || c.Row[0] != at.row {
+					return false
+				}
+				was := passed
+				passed = true
+				return was
+			})
+			if _, err := cut.RaiseEpoch(t.Context(), "test"); !errors.Is(err, runstore.ErrUnknownOutcome) || fault.Met() == 0 {
+				t.Fatalf("got %v, and %d RPCs refused, want ErrUnknownOutcome", err, fault.Met())
+			}
+			fault.End()
+			if !bytes.Contains(epochRow(t, tbl), []byte(`"ended":false`)) {
+				t.Errorf("the raise is not under way: %s", epochRow(t, tbl))
+			}
+			heir := open(t, table)
+			if row := epochRow(t, tbl); !bytes.Contains(row, []byte(`"ended":true`)) {
+				t.Errorf("the raise is not at its end: %s", row)
+			}
+			for _, l := range leases {
+				isOver(t, heir, l, 1)
+			}
+			if all, err := heir.Epochs(t.Context()); err != nil || len(all) != 1 || all[0].Reason != "test" {
+				t.Errorf("got the epochs %+v, %v, want one", all, err)
+			}
+			created := hold(t, s, "new") // by a handle of before
+			if created.Token != runstore.Epoch(1).Floor()+1 {
+				t.Errorf("a new run's first token is %v", created.Token)
+			}
+		})
+	}
+}
+
+// move makes a table one that was restored from another's backup, or whose profile was
+// moved: what it says of where it is does not fit.
+func move(t testing.TB, table emulators.BigtableTable, tbl *client.Table) {
+	t.Helper()
+	row := epochRow(t, tbl)
+	moved := bytes.Replace(row, []byte("/tables/"+table.Table), []byte("/tables/original"), 1)
+	if bytes.Equal(row, moved) {
+		t.Fatalf("the store does not say where it is: %s", row)
+	}
+	m := client.NewMutation()
+	m.Set("x", "", 0, moved)
+	if err := tbl.Apply(t.Context(), "g\x00", m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A table that is another than it was raises the epoch when it is opened, and says why.
+func TestRestoredTable(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := open(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	commit(t, s, appending(lease, "before"))
+	feed(t, s, 0, 1)
+	move(t, table, tbl)
+	next := open(t, table)
+	isOver(t, next, lease, 1)
+	all, err := next.Epochs(t.Context())
+	if err != nil || len(all) != 1 || !strings.Contains(all[0].Reason, "/tables/original") || !strings.Contains(all[0].Reason, "restored, copied or failed over") {
+		t.Errorf("got the epochs %+v, %v, want one that names the table of before", all, err)
+	}
+	_ = open(t, table)
+	if all, err := next.Epochs(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("after another start: got the epochs %+v, %v, want one", all, err)
+	}
+}
+
+// Many processes that start at once on a restored table raise the epoch, and every
+// grant of before is over for all of them.
+func TestManyOpenARestoredTable(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := open(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	move(t, table, tbl)
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			<-start
+			next, err := tryOpen(t, table)
+			if err != nil {
+				t.Errorf("handle %d: %v", i, err)
+				return
+			}
+			if _, err := next.Commit(t.Context(), appending(lease, "zombie")); !errors.Is(err, runstore.ErrFenced) {
+				t.Errorf("handle %d: a commit under the old grant: got %v, want ErrFenced", i, err)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	all, err := s.Epochs(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Errorf("got %d epochs, %v, want one", len(all), err)
+	}
+}
