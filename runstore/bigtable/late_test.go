@@ -178,7 +178,7 @@ func TestContextEndsBefore(t *testing.T) {
 type mail struct {
 	mu    sync.Mutex
 	armed bool
-	kept  func(ctx context.Context) (matched bool, err error)
+	kept  func() (matched bool, err error)
 }
 
 func (m *mail) arm() {
@@ -199,9 +199,9 @@ func (m *mail) intercept(ctx context.Context, method string, req, reply any, cc 
 	}
 	m.armed = false
 	copied := proto.Clone(req.(proto.Message))
-	m.kept = func(ctx context.Context) (bool, error) {
+	m.kept = func() (bool, error) {
 		var res bigtablepb.CheckAndMutateRowResponse
-		err := invoke(ctx, method, copied, &res, cc)
+		err := invoke(context.WithoutCancel(ctx), method, copied, &res, cc)
 		return res.PredicateMatched, err
 	}
 	return status.Error(codes.Unavailable, "lost, as the handle sees it")
@@ -213,7 +213,7 @@ func (m *mail) deliver(t testing.TB, creates bool) (applied bool) {
 	if m.kept == nil {
 		t.Fatal("nothing was kept")
 	}
-	matched, err := m.kept(t.Context())
+	matched, err := m.kept()
 	if err != nil {
 		t.Fatalf("the late copy: %v", err)
 	}
