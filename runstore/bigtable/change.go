@@ -54,7 +54,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		return nil, err
 	}
 	defer s.runs.leave(r)
-	fresh := false
+	fresh, misses := false, 0
 	for t := s.tries(); ; {
 		if !r.has(n) || n.fresh && !fresh {
 			if err := s.load(ctx, r, n); err != nil {
@@ -110,6 +110,9 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		if time.Now().After(t.until) {
 			return nil, unavailable(errBusy)
 		}
+		if misses++; !n.epoch && misses > 1 { // who wants the lease has two requests to make, and goes before
+			pause(s.closed, rand.N(min(time.Millisecond<<min(misses, 10), maxPause/4)))
+		}
 	}
 }
 
@@ -119,7 +122,7 @@ func (r *run) has(n needs) bool {
 		return false
 	}
 	for _, k := range n.keys {
-		if _, known := r.records[k]; !known {
+		if _, known := r.records[k]; !known && !r.all {
 			return false
 		}
 	}
@@ -130,7 +133,9 @@ func (r *run) has(n needs) bool {
 // head is still the same.
 func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	var filters []bigtable.Filter
-	if n.all {
+	// Who puts one record the handle does not know will put others.
+	all := n.all || len(n.keys) > 0 && r.known && r.head.RecordBytes < maxLoaded
+	if all {
 		filters = append(filters, wholeFamily(familyRecords))
 	} else {
 		filters = append(filters, recordFilters(n.keys)...)
@@ -157,7 +162,9 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	r.epoch = max(r.head.Epoch, int64(epoch))
 	if len(r.records) > maxRecords {
 		clear(r.records)
+		r.all = false
 	}
+	r.all = r.all || all
 	for _, k := range n.keys {
 		r.records[k] = nil
 	}
@@ -194,6 +201,7 @@ type edit struct {
 	records map[runstore.RecordKey]*meta // as they are after it
 	moved   bool                         // others have written since it was made
 	purged  bool
+	creates bool
 	until   time.Time // it is over then: the strict lease under which it is made ends; zero: never
 	batch   *result
 	tail    tail
@@ -308,12 +316,19 @@ func (s *Store) whoseRevision(ctx context.Context, r *run, e *edit) (made bool, 
 // made takes over a change that was made.
 func (s *Store) made(r *run, e *edit) {
 	r.stored, r.head, r.beat = e.stored, e.head, 0
+	if p := r.sealing.Load(); p != nil && (e.head.Sealed != p.from || e.head.Life != p.life) {
+		r.sealing.CompareAndSwap(p, nil) // it was used, or cannot be any more
+	}
 	switch {
 	case e.head.Purged || e.moved:
 		r.forget()
 	default:
 		r.tail = e.tail
-		maps.Copy(r.records, e.records)
+		if maps.Copy(r.records, e.records); len(r.records) > maxRecords {
+			clear(r.records)
+			r.all = false
+		}
+		r.all = r.all || e.creates
 		if e.batch != nil && r.batches != nil {
 			if len(r.batches) > 2*ring {
 				r.batches = nil // to be read again

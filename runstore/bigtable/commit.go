@@ -102,6 +102,9 @@ func (r *run) guards(g runstore.Guards, now time.Time) error {
 // records change.
 func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner, unfenced bool) {
 	h := &e.head
+	if len(w.Events) > 0 {
+		e.seal(e.run.sealing.Load())
+	}
 	e.done = runstore.Committed{Time: e.time()}
 	if len(w.Events) > 0 {
 		e.done.FirstSeq = runstore.Seq(h.Seq + 1)
@@ -288,7 +291,8 @@ func (e *edit) purge() {
 func (e *edit) mark() {
 	h := &e.head
 	h.MarkRev, h.MarkBy = h.Rev, e.nonce
-	e.rows = append(e.rows, put(h.mark(e.run.id).key(), "", nil))
+	// The first, in case not all of them fit into one request.
+	e.rows = append([]mutation{put(h.mark(e.run.id).key(), "", nil)}, e.rows...)
 }
 
 func (h *head) mark(id runstore.RunID) mark { return mark{id, h.MarkRev, h.MarkBy} }

@@ -32,7 +32,30 @@ func Sequence(ctx context.Context, s *Store, ids ...runstore.RunID) error {
 
 // Seal moves the events of a run that has many into segments.
 func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
-	return s.sealRun(byTest(ctx), id)
+	ctx = byTest(ctx)
+	for {
+		r, err := s.runs.enter(ctx, id) // the handle has to know the run
+		if err != nil {
+			return err
+		}
+		s.runs.leave(r)
+		if err := s.prepareSeal(ctx, id); err != nil {
+			return err
+		}
+		e, err := s.write(ctx, id, needs{fresh: true}, func(r *run, _ time.Time) (*edit, error) {
+			p := r.sealing.Load()
+			if p == nil || !r.exists() || r.head.Sealed != p.from || r.head.Life != p.life {
+				r.sealing.Store(nil)
+				return nil, nil
+			}
+			e := newEdit(r, runstore.FromMicros(r.head.Time))
+			e.seal(p)
+			return e, nil
+		})
+		if err != nil || e == nil {
+			return err
+		}
+	}
 }
 
 // Ahead has f run while a handle takes its clock to be an hour ahead.

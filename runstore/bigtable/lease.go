@@ -33,6 +33,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			e := newEdit(r, now)
 			h := &e.head
 			h.Epoch = max(h.Epoch, r.epoch)
+			e.creates = true
 			h.Life, h.LifeBy, h.Purged, h.Seq = h.Rev, e.nonce, false, 0
 			h.Status, h.Created = int32(spec.Status), e.now
 			e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))

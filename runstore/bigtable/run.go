@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/rules"
@@ -23,8 +24,11 @@ type run struct {
 	beat    int64
 	epoch   int64                        // the store's, as far as it is known
 	records map[runstore.RecordKey]*meta // nil: absent
+	all     bool                         // a record that is not among them is absent
 	batches map[runstore.BatchID]result  // nil: not read
 	tail    tail
+
+	sealing atomic.Pointer[sealing] // segments that the next write takes out of the row
 }
 
 // runs holds what a handle knows of the runs that it writes to.
@@ -36,7 +40,8 @@ type runs struct {
 // Bounds of what a handle keeps in mind.
 const (
 	maxRuns    = 4096
-	maxRecords = 4096 // of one run
+	maxRecords = 4096      // of one run
+	maxLoaded  = 256 << 10 // of records, in bytes, that are read at once so that no later put has to read
 )
 
 // enter waits for a run's lane: a handle's writes to one run go one after another,
@@ -71,6 +76,23 @@ func (rs *runs) done(r *run) {
 	r.uses--
 }
 
+// prepare hands segments that are written to the run's next write.
+func (rs *runs) prepare(id runstore.RunID, p *sealing) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if r := rs.all[id]; r != nil {
+		r.sealing.Store(p)
+	}
+}
+
+// prepared reports whether segments wait for the run's next write.
+func (rs *runs) prepared(id runstore.RunID) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r := rs.all[id]
+	return r != nil && r.sealing.Load() != nil
+}
+
 // evict makes room for another run. The caller holds rs.mu.
 func (rs *runs) evict() {
 	for id, r := range rs.all {
@@ -85,7 +107,7 @@ func (rs *runs) evict() {
 
 // forget makes the next operation read the run.
 func (r *run) forget() {
-	r.known, r.stored, r.records, r.batches, r.tail = false, nil, nil, nil, tail{}
+	r.known, r.stored, r.records, r.all, r.batches, r.tail = false, nil, nil, false, nil, tail{}
 }
 
 // judged returns the head as package rules judges a request for the lease. A grant of

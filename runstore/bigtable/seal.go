@@ -54,84 +54,129 @@ func (s *Store) segments(ctx context.Context, keys []string) (map[string][]seale
 	return found, err
 }
 
-// seal moves as many whole segments out of the row as the feed has the events of, but
-// leaves the last events where a tailing reader finds them in one read. The caller has
-// the run's lane. It reports whether there was something to seal.
-func (s *Store) seal(ctx context.Context, r *run, t *tries) (sealed bool, err error) {
-	from := r.head.Sealed * segmentSize
-	upTo := from + max(r.head.unsealed()/segmentSize-1, 1)*segmentSize
-	found, err := s.readRun(ctx, r.id, eventColumns(from+1, upTo), wholeFamily(familyFeed))
-	if err != nil {
-		return false, err
-	}
-	if !found.exists() || string(found.stored) != string(r.stored) {
-		r.forget()
-		return false, nil // somebody else writes to the run
+// sealing is what it takes to take segments out of a run's row, once they are written.
+type sealing struct {
+	life, from, n int64 // the segments from number from on
+	events, told  []string
+	freed         int64
+}
+
+// copySegments writes as many whole segments as the feed has the events of, but leaves
+// the last events where a tailing reader finds them in one read. Nil means that there are
+// none, or that the row has fewer events than least. No lane is needed: who else copies
+// them writes the same.
+func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64) (*sealing, error) {
+	found, err := s.readRun(ctx, id, wholeFamily(familyEvents), wholeFamily(familyFeed))
+	if err != nil || !found.exists() || found.head.unsealed() < least {
+		return nil, err
 	}
 	positions, err := found.positions()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	e := newEdit(r, runstore.FromMicros(r.head.Time))
+	h := &found.head
+	p := &sealing{life: h.Life, from: h.Sealed}
+	upTo := (h.Sealed + max(h.unsealed()/segmentSize-1, 1)) * segmentSize
+	last := min(upTo, positions.through/segmentSize*segmentSize)
+	var rows []mutation
 	var segment []byte
-	freed, last := int64(0), min(upTo, positions.through/segmentSize*segmentSize)
 	err = found.events(func(one sealedEvent, bytes []byte) error {
 		if one.seq > last {
 			return nil
 		}
 		one.about.Position = positions.of(one.seq)
 		segment = appendFramed(segment, join(&one.about, one.data))
-		freed += int64(len(appendFramed(nil, bytes)))
+		p.freed += int64(len(appendFramed(nil, bytes)))
 		if one.seq%segmentSize == 0 {
-			e.rows = append(e.rows, put(segmentKey(r.id, r.head.Life, e.head.Sealed), "", segment))
-			e.head.Sealed++
+			rows = append(rows, put(segmentKey(id, h.Life, p.from+p.n), "", segment))
+			p.n++
 			segment = nil
 		}
 		return nil
 	})
-	if err != nil {
-		return false, err
+	if err != nil || p.n == 0 {
+		return nil, err
 	}
+	end := (p.from + p.n) * segmentSize
 	for _, item := range found.cells[familyEvents] {
-		if q := qualifier(familyEvents, item); fromBE64(q) <= e.head.Sealed*segmentSize {
-			e.m.DeleteCellsInColumn(familyEvents, q)
+		if q := qualifier(familyEvents, item); fromBE64(q) <= end {
+			p.events = append(p.events, q)
 		}
 	}
-	if len(e.rows) == 0 {
-		return false, nil
-	}
-	e.head.EventBytes -= freed
 	for _, told := range positions.extents {
-		if told.from+told.n-1 <= e.head.Sealed*segmentSize {
-			e.m.DeleteCellsInColumn(familyFeed, told.column)
+		if told.from+told.n-1 <= end {
+			p.told = append(p.told, told.column)
 		}
 	}
-	if err := s.writeAll(ctx, e.rows); err != nil {
-		return false, err
+	return p, s.writeAll(ctx, rows)
+}
+
+// seal takes segments that are written out of the row, if they are the next.
+func (e *edit) seal(p *sealing) {
+	h := &e.head
+	if p == nil || p.life != h.Life || p.from != h.Sealed || h.Purged {
+		return
 	}
-	made, err := s.swap(ctx, r, e, t)
-	if err != nil || !made {
-		r.forget()
-		if now, err := s.readRun(ctx, r.id); err == nil && (!now.exists() || now.head.Life != e.head.Life) {
-			for _, m := range e.rows { // those of a life that has ended are nobody's
-				s.waste.add(m.key)
-			}
-		}
-		return made, err
+	h.Sealed += p.n
+	h.EventBytes -= p.freed
+	for _, q := range p.events {
+		e.m.DeleteCellsInColumn(familyEvents, q)
 	}
-	s.made(r, e)
-	return true, nil
+	for _, q := range p.told {
+		e.m.DeleteCellsInColumn(familyFeed, q)
+	}
+}
+
+// prepareSeal writes the segments of a run that has become long. The run's next write
+// takes them out of the row, so that sealing costs no conditional mutation of its own.
+func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
+	if s.runs.prepared(id) {
+		return nil
+	}
+	p, err := s.copySegments(ctx, id, sealAt)
+	if err != nil || p == nil {
+		return err
+	}
+	// A purge that came meanwhile may have cleared the run away before these were there.
+	now, err := s.readRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	if now.exists() && now.head.Life == p.life {
+		s.runs.prepare(id, p)
+		return nil
+	}
+	var dead []mutation
+	for i := range p.n {
+		dead = append(dead, remove(segmentKey(id, p.life, p.from+i)))
+	}
+	return s.writeAll(ctx, dead)
 }
 
 // makeRoom relieves a row that is too full for another event: it sees to it that the
-// feed has the events, and seals them.
+// feed has the events, and seals them. The caller has the run's lane.
 func (s *Store) makeRoom(ctx context.Context, r *run, t *tries) error {
 	if err := s.feed.sequence(ctx, r.id); err != nil {
 		return err
 	}
-	sealed, err := s.seal(ctx, r, t)
-	if err == nil && !sealed && !t.more(ctx) {
-		return unavailable(errBusy)
+	p, err := s.copySegments(ctx, r.id, segmentSize)
+	if err != nil {
+		return err
 	}
-	return err
+	if p == nil || p.life != r.head.Life || p.from != r.head.Sealed { // somebody else writes to the run
+		r.forget()
+		if !t.more(ctx) {
+			return unavailable(errBusy)
+		}
+		return nil
+	}
+	e := newEdit(r, runstore.FromMicros(r.head.Time))
+	e.seal(p)
+	made, err := s.swap(ctx, r, e, t)
+	if err != nil || !made {
+		r.forget()
+		return err
+	}
+	s.made(r, e)
+	return nil
 }

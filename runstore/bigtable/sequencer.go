@@ -127,7 +127,7 @@ func (q *sequencer) rounds(ctx context.Context) {
 	err := q.sequence(ctx, slices.Collect(maps.Keys(dirty))...)
 	if err == nil {
 		for id := range long {
-			if err = q.store.sealRun(ctx, id); err != nil {
+			if err = q.store.prepareSeal(ctx, id); err != nil {
 				break
 			}
 		}
@@ -316,30 +316,6 @@ func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.more(ctx) {
 			return false, unavailable(cause(ctx, err))
-		}
-	}
-}
-
-// sealRun seals what is long of a run.
-func (s *Store) sealRun(ctx context.Context, id runstore.RunID) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout) // the lane may be taken by an operation that waits
-	defer cancel()
-	r, err := s.runs.enter(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer s.runs.leave(r)
-	for t := s.tries(); ; {
-		if !r.known {
-			if err := s.load(ctx, r, needs{}); err != nil {
-				return err
-			}
-		}
-		if !r.exists() || r.head.unsealed() < sealAt {
-			return nil
-		}
-		if sealed, err := s.seal(ctx, r, t); err != nil || !sealed {
-			return err
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/bigtable"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
@@ -22,6 +23,7 @@ type Store struct {
 	emulated bool
 	cluster  string // of the app profile, if it could be read
 	client   *bigtable.Client
+	conn     *grpc.ClientConn // to an emulator
 	table    *bigtable.Table
 	clock    clock
 	runs     runs
@@ -37,8 +39,6 @@ type Store struct {
 	closed     chan struct{}
 	stopped    context.Context // ends the work in the background
 	stop       context.CancelFunc
-	givenUp    context.Context // ends the operations that Close does not wait for any longer
-	giveUp     context.CancelFunc
 }
 
 var _ interface {
@@ -63,7 +63,6 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	}
 	s := &Store{opts: opts, closed: make(chan struct{}), idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	s.givenUp, s.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*run{}
 	if err := s.connect(ctx); err != nil {
 		return nil, unclassified(ctx, err)
@@ -89,25 +88,38 @@ func unclassified(ctx context.Context, err error) error {
 
 // connect makes the clients and prepares the table.
 func (s *Store) connect(ctx context.Context) error {
-	var clientOpts []option.ClientOption
+	var clientOpts, adminOpts []option.ClientOption
 	config := bigtable.ClientConfig{AppProfile: s.opts.AppProfile}
 	address := s.opts.Emulator
 	if address == "" {
 		address = os.Getenv("BIGTABLE_EMULATOR_HOST")
 	}
 	if s.emulated = address != ""; s.emulated {
-		// The same options for both clients; the address is passed to the dialler as it is.
-		clientOpts = append(clientOpts, option.WithEndpoint("passthrough:///"+address), option.WithoutAuthentication(),
-			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
-			option.WithGRPCConnectionPool(1))
+		// A connection of our own: the client's would lead to BIGTABLE_EMULATOR_HOST, whatever
+		// the options say.
+		conn, err := s.dial(address)
+		if err != nil {
+			return err
+		}
+		s.conn = conn
+		clientOpts = append(clientOpts, option.WithGRPCConn(conn))
 		config.MetricsProvider = bigtable.NoopMetricsProvider{}
 		config.DisableDynamicChannelPool, config.DisableConnectionRecycler = true, true
 		config.DisableDirectAccess, config.DisableSession = true, true
 	}
-	for _, d := range s.opts.DialOptions {
-		clientOpts = append(clientOpts, option.WithGRPCDialOption(d))
+	if !s.emulated {
+		for _, d := range s.opts.DialOptions {
+			clientOpts = append(clientOpts, option.WithGRPCDialOption(d))
+		}
+		adminOpts = clientOpts
+	} else {
+		conn, err := s.dial(address) // the client closes it
+		if err != nil {
+			return err
+		}
+		adminOpts = append(adminOpts, option.WithGRPCConn(conn))
 	}
-	admin, err := bigtable.NewAdminClient(ctx, s.opts.Project, s.opts.Instance, clientOpts...)
+	admin, err := bigtable.NewAdminClient(ctx, s.opts.Project, s.opts.Instance, adminOpts...)
 	if err != nil {
 		return err
 	}
@@ -129,17 +141,43 @@ func (s *Store) connect(ctx context.Context) error {
 	return err
 }
 
+// dial makes a connection to an emulator.
+func (s *Store) dial(address string) (*grpc.ClientConn, error) {
+	quick := backoff.DefaultConfig
+	quick.BaseDelay, quick.MaxDelay = 5*time.Millisecond, maxPause
+	return grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(64<<20)),
+	}, s.opts.DialOptions...)...)
+}
+
+// The clock is read a few times at opening, until a reading was quick: the times that
+// are told rest on the best.
+const (
+	readings = 5
+	quickly  = 2 * time.Millisecond
+)
+
 // begin makes sure of the epoch and reads the clock.
 func (s *Store) begin(ctx context.Context) error {
 	if err := s.incarnate(ctx); err != nil {
 		return err
 	}
-	_, err := s.ask(ctx, clockKey())
-	return err
+	for range readings {
+		began := time.Now()
+		if _, err := s.ask(ctx, clockKey()); err != nil {
+			return err
+		}
+		if time.Since(began) < quickly {
+			break
+		}
+	}
+	return nil
 }
 
-// Close implements runstore.RunStore. Operations under way end first; those that
-// Bigtable leaves without an answer are given up after a while.
+// Close implements runstore.RunStore. Operations under way end first: those that
+// Bigtable leaves without an answer by their patience.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.life.Lock()
@@ -149,18 +187,16 @@ func (s *Store) Close() error {
 		}
 		s.life.Unlock()
 		close(s.closed)
-		select {
-		case <-s.idle:
-		case <-time.After(s.opts.Patience):
-		}
+		<-s.idle
 		s.feed.close()
 		s.waste.close()
 		defer time.AfterFunc(2*closeGrace, s.stop).Stop()
 		s.background.Wait()
 		s.stop()
-		s.giveUp()
-		<-s.idle
 		_ = s.client.Close() // there is nothing that it could lose
+		if s.conn != nil {
+			_ = s.conn.Close() // if the client did not
+		}
 	})
 	return nil
 }
@@ -182,9 +218,7 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 	if err := ctx.Err(); err != nil {
 		return opError(op, id, unavailable(err))
 	}
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, operation, op))
-	defer cancel()
-	defer context.AfterFunc(s.givenUp, cancel)()
+	ctx = metadata.AppendToOutgoingContext(ctx, operation, op)
 	if s.clock.old() {
 		if _, err := s.ask(ctx, clockKey()); err != nil {
 			return opError(op, id, err)
