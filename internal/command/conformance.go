@@ -75,7 +75,7 @@ case that catches each.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&given.engine, "engine", "", "start this engine: memory, sqlite, postgres or alloydb")
+	f.StringVar(&given.engine, "engine", "", "start this engine: memory, sqlite, postgres, alloydb or bigtable")
 	f.StringVar(&given.store, "store", "", "store URL")
 	f.StringVar(&given.format, "format", "text", "text or json")
 	f.StringVar(&given.run, "run", "", "run only the cases whose guarantee/name matches this regular expression")

@@ -143,7 +143,7 @@ func TestReportsRefuseBadInputInOneLine(t *testing.T) {
 		"conformance --store sqlite:":                                                      "is no file",
 		"conformance --store sqlite:" + dir:                                                "is no file",
 		"conformance --store " + dir + "/x.db?readers=99999":                               "the limits are 1 and 1000",
-		"conformance --engine oracle":                                                      "memory, sqlite, postgres or alloydb",
+		"conformance --engine oracle":                                                      "memory, sqlite, postgres, alloydb or bigtable",
 		"conformance --engine memory --store memory:":                                      "give one of the two",
 		"conformance --gallery --engine memory":                                            "no other flag",
 		"conformance --store postgres://127.0.0.1:1/x":                                     "connection refused",
