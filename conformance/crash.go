@@ -92,7 +92,7 @@ func awaitStill(t T, e *Env) {
 			before, still = now, 0
 		}
 		still++
-		return still > 25
+		return still > 100
 	})
 }
 
