@@ -19,8 +19,8 @@ import (
 // the times that a write tells (its events', its records', its lease's) no request is
 // spent: a handle knows what Bigtable's clock showed at its last reading, and how long
 // ago that was on its own monotonic clock. The time can have been no earlier, so a
-// time that is told is at most that of the commit. The process's wall clock is never
-// read.
+// time that is told is at most that of the commit. The process's wall clock tells no
+// time: where it and the monotonic one disagree, Bigtable's is read again.
 
 // reading is what Bigtable's clock showed, and when that was known here.
 type reading struct {

@@ -83,3 +83,10 @@ func EmptyWaste(ctx context.Context, s *Store) {
 	s.waste.ripen()
 	s.waste.empty(byTest(ctx))
 }
+
+// AgeMarks makes the marks without a run that a handle has seen old.
+func AgeMarks(s *Store) {
+	for m := range s.feed.lonely {
+		s.feed.lonely[m] = time.Time{}
+	}
+}

@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 	began := time.Now()
 	for low < high {
 		if time.Since(began) > scanMost { // entries that it relies on may have been deleted
-			return nil, errMissing{}
+			return nil, unavailable(errSlowScan)
 		}
 		page, more, err := s.candidates(ctx, q, low, high)
 		if err != nil {
@@ -81,7 +82,7 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 		}
 	}
 	if time.Since(began) > scanMost {
-		return nil, errMissing{}
+		return nil, unavailable(errSlowScan)
 	}
 	s.waste.add(v.dead...)
 	if v.left { // between what was verified and what moved behind it something may stand
@@ -100,6 +101,8 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 	})
 	return v.entries, nil
 }
+
+var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; ask for fewer entries", scanMost)
 
 // candidates reads a page of entries, true or not, in order: of those above low and
 // below high the first, or the last.

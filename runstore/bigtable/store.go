@@ -65,6 +65,10 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*run{}
 	if err := s.connect(ctx); err != nil {
+		s.stop()
+		if s.conn != nil {
+			_ = s.conn.Close() // nothing was sent on it
+		}
 		return nil, unclassified(ctx, err)
 	}
 	s.table = s.client.Open(opts.Table)

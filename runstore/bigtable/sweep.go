@@ -110,7 +110,13 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		return nil
 	})
 	for id, all := range marks {
-		if !there[id] {
+		switch {
+		case err != nil: // it is not known which runs there are
+		case there[id]:
+			for _, m := range all {
+				delete(s.feed.lonely, m)
+			}
+		default:
 			dead = append(dead, s.lonely(ctx, id, all)...)
 		}
 	}
@@ -138,15 +144,15 @@ func (s *Store) lonely(ctx context.Context, id runstore.RunID, marks []mark) (de
 			s.feed.lonely[m] = time.Now()
 		case seen && time.Since(first) > lonelyAfter:
 			delete(s.feed.lonely, m)
-			_, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
-				if r.stored != nil {
+			e, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
+				if r.stored != nil { // it was created after all, and the mark may be its own
 					return nil, nil
 				}
 				e := newEdit(r, now)
 				e.head.Purged = true
 				return e, nil
 			})
-			if err == nil {
+			if err == nil && e != nil {
 				dead = append(dead, remove(m.key()))
 			}
 		}

@@ -1,0 +1,217 @@
+package bigtable_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// A row that has as many records as it may takes no more: not applied, and told with
+// the field and the limit. Deleting makes room.
+func TestTooManyRecords(t *testing.T) {
+	t.Parallel()
+	s := openBare(t, newTable(t))
+	hold(t, s, "run")
+	key := func(n int) runstore.RecordKey {
+		return runstore.RecordKey(fmt.Sprintf("%0*d", runstore.MaxRecordKey-8, n))
+	}
+	var err error
+	stored := 0
+	for err == nil {
+		b := signal("run", "many")
+		for i := range 200 {
+			b.Put(key(stored+i), make([]byte, 256))
+		}
+		if _, err = s.Commit(t.Context(), b); err == nil {
+			stored += 200
+		}
+		if stored > 20_000 {
+			t.Fatal("it never has too many")
+		}
+	}
+	var limit *runstore.LimitError
+	if !errors.Is(err, runstore.ErrTooLarge) || !errors.As(err, &limit) || limit.Field != "records" || !strings.Contains(limit.Problem, "1572864") {
+		t.Errorf("got error %v, want ErrTooLarge that names the records and the limit", err)
+	}
+	run, err := s.GetRun(t.Context(), "run")
+	if err != nil || int(run.LastSeq) != stored/200 {
+		t.Errorf("the run has %d events, %v, want those of the %d writes that were applied", run.LastSeq, err, stored/200)
+	}
+	b := signal("run", "fewer")
+	for i := range 200 {
+		b.Delete(key(i))
+	}
+	commit(t, s, b)
+	b = signal("run", "another")
+	b.Put("another", nil)
+	commit(t, s, b)
+}
+
+// Under a strict lease a write is not repeated past its end. Whether a copy may still be
+// under way is not known then; one that was never sent is surely not applied.
+func TestStrictWriteEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+		Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "strict", TTL: 500 * time.Millisecond, Strict: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := server(t).Refuse(0, served(table, swaps))
+	_, err = s.Commit(t.Context(), appending(lease, "late"))
+	if !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Errorf("got error %v, want ErrUnknownOutcome", err)
+	}
+	if now, nowErr := s.Now(t.Context()); nowErr != nil || now.After(lease.ExpiresAt.Add(5*time.Second)) {
+		t.Errorf("it was given up at %v, %v; the lease ended at %v", now, nowErr, lease.ExpiresAt)
+	}
+	lost.End()
+	if _, err := s.Commit(t.Context(), appending(lease, "later")); !errors.Is(err, runstore.ErrLeaseExpired) {
+		t.Errorf("got error %v, want ErrLeaseExpired", err)
+	}
+	if events, err := s.ReadJournal(t.Context(), "run", 1, 10); err != nil || len(events) != 0 {
+		t.Errorf("the journal has %d events, %v, want none", len(events), err)
+	}
+}
+
+// An outcome that is unknown matches no other kind, whatever was met on the way.
+func TestUnknownIsNothingElse(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, impatient)
+	lease := hold(t, s, "run")
+	swapped := server(t).DropReplies(1, served(table, swaps))
+	unread := server(t).Refuse(0, served(table, reads))
+	_, err := s.Commit(t.Context(), appending(lease, "event"))
+	unread.End()
+	swapped.End()
+	if !errors.Is(err, runstore.ErrUnknownOutcome) || errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("got error %v, want ErrUnknownOutcome alone", err)
+	}
+	if events, err := s.ReadJournal(t.Context(), "run", 1, 10); err != nil || len(events) != 1 {
+		t.Errorf("the journal has %d events, %v, want the one that was applied", len(events), err)
+	}
+}
+
+// A purge comes to rest: once the run was cleared away nobody writes to its row.
+func TestPurgeComesToRest(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := open(t, table), raw(t, table)
+	purge(t, s, hold(t, s, "run"))
+	await(t, "the mark is gone", func() bool { return len(keys(t, tbl, "m")) == 0 })
+	rev := func() string {
+		row, err := tbl.ReadRow(t.Context(), bigtable.RunKey("run"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(row)
+	}
+	before := rev()
+	other := openBare(t, table)
+	for range 20 { // who has come to rest does not begin again when others pass
+		bigtable.Sweep(t.Context(), other)
+	}
+	if after := rev(); after != before {
+		t.Errorf("the row of a purged run went on from\n%s\nto\n%s", before, after)
+	}
+}
+
+// A creation that read the epoch before a raise, and arrives after it, makes no grant
+// that the new epoch knows: the next token is of that.
+func TestCreationOfAnEpochBefore(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, slow := openBare(t, table), openBare(t, table)
+	held := server(t).Hold(1, served(table, swaps))
+	done := make(chan error, 1)
+	go func() {
+		_, err := slow.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Lease: &runstore.LeaseSpec{Owner: "old", TTL: runstore.MaxTTL}})
+		done <- err
+	}()
+	met(t, held, 1)
+	epoch, err := s.RaiseEpoch(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.End()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "new", TTL: time.Minute}})
+	if err != nil || lease.Token <= epoch.Floor() {
+		t.Errorf("got token %v, %v, want one of epoch %d, for the grant of the one before is over", lease.Token, err, epoch)
+	}
+}
+
+// Operations under way end before Close returns, and those after it have not begun.
+func TestCloseWaitsForOperations(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := open(t, table)
+	lease := hold(t, s, "run")
+	held := server(t).Hold(1, served(table, swaps))
+	committed, closed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := s.Commit(t.Context(), appending(lease, "event"))
+		committed <- err
+	}()
+	met(t, held, 1)
+	go func() { closed <- s.Close() }()
+	await(t, "the handle takes no more", func() bool {
+		_, err := s.GetRun(t.Context(), "run")
+		return errors.Is(err, runstore.ErrClosed)
+	})
+	if len(closed) > 0 {
+		t.Error("Close did not wait")
+	}
+	held.End()
+	if err := <-committed; err != nil {
+		t.Errorf("the commit under way: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+// A mark whose creation never came goes when it has had its time, and then the creation
+// cannot be made any more. One whose run is there stays, whatever was seen before.
+func TestLonelyMarks(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, dying, tbl := openBare(t, table), openBare(t, table, impatient), raw(t, table)
+	for _, id := range []runstore.RunID{"never", "after all"} {
+		lost := server(t).Refuse(0, served(table, swaps))
+		if _, err := dying.CreateRun(t.Context(), runstore.RunSpec{ID: id}); err == nil {
+			t.Fatal("it was created")
+		}
+		lost.End()
+	}
+	bigtable.Sweep(t.Context(), s)
+	if n := len(keys(t, tbl, "m")); n != 2 {
+		t.Fatalf("after a pass there are %d marks, want both", n)
+	}
+	hold(t, dying, "after all")
+	bigtable.AgeMarks(s)
+	for range 3 {
+		bigtable.Sweep(t.Context(), s)
+	}
+	left := keys(t, tbl, "m")
+	if len(left) != 1 || !strings.Contains(left[0], "after all") {
+		t.Errorf("got the marks %q, want that of the run that is there", left)
+	}
+	if _, err := s.GetRun(t.Context(), "never"); !errors.Is(err, runstore.ErrNotFound) {
+		t.Errorf("got error %v, want ErrNotFound", err)
+	}
+	hold(t, s, "never") // it can still be created anew
+}
