@@ -176,7 +176,7 @@ func TestAlloyDBCloseLeavesNothing(t *testing.T) {
 	waitFor(t, "no goroutine of the stand-in", func() bool {
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
-		for _, of := range []string{"emulators.(*AlloyDBServer)", "emulators.forward(", "net/http.(*conn).serve("} {
+		for _, of := range []string{"emulators.(*AlloyDBServer)", "emulators.passOn(", "net/http.(*conn).serve("} {
 			if strings.Contains(string(stacks), of) {
 				return false
 			}

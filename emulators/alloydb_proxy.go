@@ -154,8 +154,8 @@ func (s *AlloyDBServer) serveConn(ctx context.Context, d *alloydbDoor, conn *net
 	defer context.AfterFunc(ctx, abort)()
 
 	var there sync.WaitGroup
-	there.Go(func() { forward(server, client, abort) })
-	forward(client, server, abort)
+	there.Go(func() { passOn(server, client, abort) })
+	passOn(client, server, abort)
 	there.Wait()
 }
 
@@ -165,9 +165,9 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-// forward copies until its source ends, and passes the end on. When either side
+// passOn copies until its source ends, and passes the end on. When either side
 // fails, it aborts both.
-func forward(to, from halfCloser, abort func()) {
+func passOn(to, from halfCloser, abort func()) {
 	if _, err := io.Copy(to, from); err != nil {
 		abort()
 	} else if err := to.CloseWrite(); err != nil {

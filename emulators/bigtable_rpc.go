@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/emulators/forward"
 )
 
 // unary passes an RPC to the emulator in this process.
@@ -114,7 +114,7 @@ func (s *gateStream) RecvMsg(m any) error {
 	}
 	s.begun = true
 	req := m
-	if frame, ok := m.(*link.Frame); ok {
+	if frame, ok := m.(*forward.Frame); ok {
 		if req, err = decodeBigtable(s.method, *frame); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (s *gateStream) SendHeader(md metadata.MD) error {
 
 // decodeBigtable reads a request that passes a proxy; nil is one of a method that
 // the emulator does not have.
-func decodeBigtable(method string, frame link.Frame) (any, error) {
+func decodeBigtable(method string, frame forward.Frame) (any, error) {
 	make := bigtableRequests[path.Base(method)]
 	if make == nil {
 		return nil, nil

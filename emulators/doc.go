@@ -8,16 +8,16 @@
 // had is taken:
 //
 //   - service: the environment names a server (EMULATORS_POSTGRES_URL,
-//     BIGTABLE_EMULATOR_HOST);
+//     BIGTABLE_EMULATOR_HOST, SPANNER_EMULATOR_HOST);
 //   - emulator: a stand-in that is part of this package (AlloyDB, Bigtable);
 //   - local: programs of this machine, run as private processes;
 //   - container: where a module of its own has registered how to start one, see
 //     RegisterContainer.
 //
-// EMULATORS, or EMULATORS_POSTGRES or EMULATORS_BIGTABLE for one engine, forces a
-// tier by its name. A forced tier that cannot be had is an error; an engine that is
-// found nowhere is ErrMissing, for Require to skip or fail on. Doctor tells what this
-// machine has.
+// EMULATORS, or EMULATORS_POSTGRES, EMULATORS_BIGTABLE or EMULATORS_SPANNER for one
+// engine, forces a tier by its name. A forced tier that cannot be had is an error; an
+// engine that is found nowhere is ErrMissing, for Require to skip or fail on. Doctor
+// tells what this machine has.
 //
 // # Life of what is started
 //

@@ -37,6 +37,7 @@ func (f Finding) String() string {
 var doctors = []func(ctx context.Context, m *machine) []Finding{
 	doctorPostgres,
 	doctorBigtable,
+	doctorSpanner,
 	doctorDocker,
 }
 
@@ -44,7 +45,8 @@ var doctors = []func(ctx context.Context, m *machine) []Finding{
 const doctorBound = 5 * time.Second
 
 // Doctor looks at what can be started on this machine and what is missing. It
-// starts no engine.
+// starts no engine, but for Spanner's emulator: that takes a moment, and is the only
+// way to learn what it needs.
 func Doctor(ctx context.Context) []Finding { return thisMachine().doctor(ctx) }
 
 func (m *machine) doctor(ctx context.Context) []Finding {

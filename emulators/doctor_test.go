@@ -50,6 +50,20 @@ func TestDoctorFindsWhatBigtableStarts(t *testing.T) {
 	}
 }
 
+func TestDoctorFindsWhatSpannerStarts(t *testing.T) {
+	t.Parallel()
+	_, err := thisMachine().findSpanner(t.Context())
+	Require(t, err)
+	s := startSpanner(t, &SpannerOptions{Tier: TierLocal})
+	f := finding(t, Doctor(t.Context()), engineSpanner, TierLocal)
+	if !f.Found || !strings.HasPrefix(f.Version, s.Engine().Version) || f.Where != s.program {
+		t.Errorf("found %v, want version %s at %s", f, s.Engine().Version, s.program)
+	}
+	if shim := strings.Contains(f.Version, "behind a session shim"); shim != s.Shimmed() {
+		t.Errorf("says %q, but that there is a shim is %v", f, s.Shimmed())
+	}
+}
+
 func TestDoctorOnABareMachine(t *testing.T) {
 	t.Parallel()
 	findings := aMachine(nil).doctor(t.Context())
@@ -60,6 +74,9 @@ func TestDoctorOnABareMachine(t *testing.T) {
 		{engineBigtable, TierService, "BIGTABLE_EMULATOR_HOST is not set", "set BIGTABLE_EMULATOR_HOST"},
 		{engineBigtable, TierLocal, "no cbtemulator", "gcloud components install bigtable"},
 		{engineBigtable, TierContainer, "cannot start containers", "RegisterContainer"},
+		{engineSpanner, TierService, "SPANNER_EMULATOR_HOST is not set", "set SPANNER_EMULATOR_HOST"},
+		{engineSpanner, TierLocal, "no emulator_main", "gcloud components install cloud-spanner-emulator"},
+		{engineSpanner, TierContainer, "cannot start containers", "RegisterContainer"},
 		{"docker", TierContainer, "no docker on PATH", "Docker"},
 	} {
 		f := finding(t, findings, c.engine, c.tier)

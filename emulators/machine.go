@@ -22,7 +22,9 @@ type machine struct {
 func thisMachine() *machine {
 	return &machine{
 		getenv: os.Getenv,
-		globs:  map[string][]string{enginePostgres: postgresDirectories, engineBigtable: bigtableDirectories},
+		globs: map[string][]string{
+			enginePostgres: postgresDirectories, engineBigtable: bigtableDirectories, engineSpanner: spannerDirectories,
+		},
 	}
 }
 

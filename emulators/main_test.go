@@ -38,6 +38,13 @@ func ownServer(role string) error {
 	if role == engineBigtable {
 		return ownBigtable()
 	}
+	if role == engineSpanner {
+		return ownSpanner()
+	}
+	if arguments, ok := strings.CutPrefix(role, spannerClientRole); ok {
+		address, database, _ := strings.Cut(arguments, " ")
+		return leaveSpannerOpen(address, database)
+	}
 	s, err := Postgres(context.Background(), nil)
 	if err != nil {
 		return err

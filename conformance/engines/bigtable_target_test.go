@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/emulators/forward"
 )
 
 // What is done on the service, done on an emulator: each case gets a table beside the
@@ -24,7 +24,7 @@ func TestBigtableService(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	conn, err := grpc.NewClient("passthrough:///"+server.Address(), link.ForwardDial()...)
+	conn, err := grpc.NewClient("passthrough:///"+server.Address(), forward.DialOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}

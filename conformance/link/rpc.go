@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
+
+	"github.com/tapestore/tapestore/emulators/forward"
 )
 
 // RPC is what Link is, for a program that speaks gRPC: a proxy on the loopback
@@ -56,7 +55,7 @@ func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) 
 	if opts == nil {
 		opts = &RPCOptions{}
 	}
-	up, err := grpc.NewClient("passthrough:///"+target, ForwardDial()...)
+	up, err := grpc.NewClient("passthrough:///"+target, forward.DialOptions()...)
 	if err != nil {
 		return nil, fmt.Errorf("link to %s: %w", target, err)
 	}
@@ -69,37 +68,14 @@ func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) 
 		listener: listener, up: up, only: opts.Only,
 		state: newState(), conns: map[*rpcConn]struct{}{}, late: map[*call]struct{}{},
 	}
-	l.server = grpc.NewServer(append(Unlimited(),
-		grpc.ForceServerCodec(Frames()),
+	l.server = grpc.NewServer(append(forward.ServerOptions(),
+		grpc.ForceServerCodec(forward.Frames()),
 		grpc.Creds(connCredentials{insecure.NewCredentials()}),
-		grpc.UnknownServiceHandler(Forward(up)),
+		grpc.UnknownServiceHandler(forward.Handler(up)),
 		grpc.ChainStreamInterceptor(l.intercept),
 	)...)
 	l.running.Go(func() { _ = l.server.Serve(rpcListener{listener, l}) }) // until it is stopped
 	return l, nil
-}
-
-// ForwardDial are the options of a connection that Forward passes RPCs on by.
-func ForwardDial() []grpc.DialOption {
-	return []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithNoProxy(), // the environment's proxies are not for the loopback
-		grpc.WithConnectParams(grpc.ConnectParams{ // whoever waits out a server's end is the program, not the link
-			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, MaxDelay: 100 * time.Millisecond}, MinConnectTimeout: time.Second,
-		}),
-		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
-	}
-}
-
-// Unlimited are the options of a server that leaves all limits to the one behind it:
-// those of messages, and of how often a client asks whether it is there.
-func Unlimited() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Millisecond, PermitWithoutStream: true}),
-		grpc.WaitForHandlers(true), // Stop returns when nothing of the server runs
-	}
 }
 
 // Address is where the link listens: the host:port to give to the program.

@@ -11,9 +11,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// call is an RPC under way, as Forward sees it: its first message comes when it may
+// call is an RPC under way, as forward.Handler sees it: its first message comes when it may
 // pass, and what is said to it is harmed on its way.
 type call struct {
 	grpc.ServerStream
@@ -32,7 +34,7 @@ type call struct {
 	answered bool // the answer has begun to pass
 	keeping  bool // the answer is kept until its end
 	header   metadata.MD
-	kept     []Frame
+	kept     []forward.Frame
 
 	// The link's lock guards what follows.
 	held bool // not at the server yet
@@ -208,7 +210,7 @@ func (c *call) SendHeader(md metadata.MD) error {
 
 // SendMsg passes a message of the answer.
 func (c *call) SendMsg(m any) error {
-	if f, ok := m.(*Frame); ok && c.keeps() {
+	if f, ok := m.(*forward.Frame); ok && c.keeps() {
 		c.kept = append(c.kept, *f)
 		return nil
 	}

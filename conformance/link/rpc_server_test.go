@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/emulators/forward"
 )
 
 // teller is a gRPC server of a few methods. Each remembers what it was told, once
@@ -133,7 +134,7 @@ type client struct {
 
 func newClient(t *testing.T, l *link.RPC) client {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+l.Address(), append(link.ForwardDial(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("passthrough:///"+l.Address(), append(forward.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

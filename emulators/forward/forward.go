@@ -1,17 +1,24 @@
-package link
+// Package forward passes RPCs on as they are, whatever they say, from a server on the
+// loopback to another one. Emulators and networks that tests harm stand in between by it.
+package forward
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/gzip" // a client may compress its messages
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
@@ -43,10 +50,33 @@ func (frames) Unmarshal(data []byte, v any) error {
 }
 
 // Frames is the codec with which a server takes messages as Frames, whatever they
-// are: by grpc.ForceServerCodec, beside Forward.
+// are: by grpc.ForceServerCodec, beside Handler.
 func Frames() encoding.Codec { return frames{} }
 
-// Forward is a handler for grpc.UnknownServiceHandler that passes every RPC on to
+// DialOptions are the options of a connection that Handler passes RPCs on by.
+func DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(), // the environment's proxies are not for the loopback
+		grpc.WithConnectParams(grpc.ConnectParams{ // whoever waits out a server's end is the client, not what stands between
+			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, MaxDelay: 100 * time.Millisecond}, MinConnectTimeout: time.Second,
+		}),
+		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),
+	}
+}
+
+// ServerOptions are the options of a server that leaves all limits to the one behind it:
+// those of messages, and of how often a client asks whether it is there.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Millisecond, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true), // Stop returns when nothing of the server runs
+	}
+}
+
+// Handler is one for grpc.UnknownServiceHandler that passes every RPC on to
 // another server, and what that one answers back: messages, metadata, deadlines,
 // statuses with their details. The first message of an RPC is taken in before the
 // other server hears of it; the stream's context is asked for after that, so that
@@ -54,7 +84,7 @@ func Frames() encoding.Codec { return frames{} }
 //
 // There are such proxies to import. None of them is needed for this little, and
 // their directors choose the server before the message is seen.
-func Forward(to *grpc.ClientConn) grpc.StreamHandler {
+func Handler(to *grpc.ClientConn) grpc.StreamHandler {
 	return func(_ any, down grpc.ServerStream) error {
 		var first Frame
 		failed := down.RecvMsg(&first)

@@ -1,0 +1,189 @@
+package emulators
+
+import (
+	"context"
+	"path"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/emulators/forward"
+)
+
+// spannerBackend is an emulator, from its start to its end, and what the proxy knows of
+// its transactions.
+type spannerBackend struct {
+	conn    *grpc.ClientConn
+	forward grpc.StreamHandler
+	shim    *spannerShim // nil where transactions pass as they are
+	notes   spannerNotes // of those
+}
+
+func newSpannerBackend(conn *grpc.ClientConn, shimmed bool, idle time.Duration) *spannerBackend {
+	b := &spannerBackend{conn: conn, forward: forward.Handler(conn), notes: spannerNotes{committed: map[string]bool{}}}
+	if shimmed {
+		b.shim = newSpannerShim(conn, idle)
+	}
+	return b
+}
+
+// close ends what is under way.
+func (b *spannerBackend) close() error {
+	if b.shim != nil {
+		b.shim.close()
+	}
+	return b.conn.Close()
+}
+
+// deleteSessions deletes those that the proxy made, from an emulator that stays.
+func (b *spannerBackend) deleteSessions(ctx context.Context) error {
+	if b.shim == nil {
+		return nil
+	}
+	return b.shim.deleteSessions(ctx)
+}
+
+// forget is called when a database was dropped.
+func (b *spannerBackend) forget(database string) {
+	if b.shim != nil {
+		b.shim.forget(database)
+	}
+}
+
+// isReadWrite tells whether a request begins, belongs to, commits or rolls back a
+// read-write transaction.
+func (b *spannerBackend) isReadWrite(req proto.Message) bool {
+	switch req := req.(type) {
+	case *spannerpb.CommitRequest, *spannerpb.RollbackRequest, *spannerpb.ExecuteBatchDmlRequest, *spannerpb.BatchWriteRequest:
+		return true
+	case *spannerpb.BeginTransactionRequest:
+		return req.GetOptions().GetReadWrite() != nil
+	case spannerStatement:
+		selector := req.GetTransaction()
+		return selector.GetBegin().GetReadWrite() != nil || selector.GetSingleUse().GetReadWrite() != nil ||
+			b.knows(req.GetSession(), selector.GetId())
+	}
+	return false
+}
+
+// knows tells whether an id is that of a read-write transaction.
+func (b *spannerBackend) knows(session string, id []byte) bool {
+	if id == nil {
+		return false
+	}
+	if b.shim != nil {
+		tx := b.shim.find(id)
+		return tx != nil && !tx.partitioned
+	}
+	known, _ := b.notes.of(spannerID(session, id))
+	return known
+}
+
+// carryOut passes an RPC to the emulator, and its answer back.
+func (b *spannerBackend) carryOut(a *spannerAnswer, method string, req proto.Message) error {
+	if b.shim != nil {
+		if handled, err := b.shim.serve(a, method, req); handled {
+			return err
+		}
+		return b.forward(nil, a)
+	}
+	id := spannerTransactionOf(req)
+	if commit, ok := req.(*spannerpb.CommitRequest); ok && id != nil {
+		a.look = func([]byte) { b.notes.add(spannerID(commit.Session, id), true) }
+	} else if b.isReadWrite(req) && id == nil {
+		a.look = func(first []byte) {
+			if session, id := spannerBegunBy(path.Base(method), req, first); id != nil {
+				b.notes.add(spannerID(session, id), false)
+			}
+		}
+	}
+	return b.forward(nil, a)
+}
+
+// abort rolls back the transaction that a request is for, if any, so that it may be
+// answered with ABORTED. It reports false where that cannot be: what is committed, or
+// not known, was not aborted.
+func (b *spannerBackend) abort(req proto.Message) bool {
+	id := spannerTransactionOf(req)
+	if id == nil {
+		return true
+	}
+	if b.shim != nil {
+		tx := b.shim.find(id)
+		return tx != nil && tx.abort()
+	}
+	named, ok := req.(interface{ GetSession() string })
+	if !ok {
+		return false
+	}
+	if _, committed := b.notes.of(spannerID(named.GetSession(), id)); committed {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), spannerBound)
+	defer cancel()
+	_, err := spannerpb.NewSpannerClient(b.conn).Rollback(ctx, &spannerpb.RollbackRequest{Session: named.GetSession(), TransactionId: id})
+	return err == nil
+}
+
+// spannerBegunBy reads the id of the transaction that a request began in a session out
+// of the first message of the answer; nil is none.
+func spannerBegunBy(method string, req proto.Message, first []byte) (session string, id []byte) {
+	if named, ok := req.(interface{ GetSession() string }); ok {
+		session = named.GetSession()
+	}
+	switch method {
+	case "BeginTransaction":
+		var t spannerpb.Transaction
+		if proto.Unmarshal(first, &t) == nil {
+			return session, t.Id
+		}
+	case "ExecuteBatchDml":
+		var r spannerpb.ExecuteBatchDmlResponse
+		if proto.Unmarshal(first, &r) == nil && len(r.ResultSets) > 0 {
+			return session, r.ResultSets[0].GetMetadata().GetTransaction().GetId()
+		}
+	case "ExecuteSql", "Read":
+		var r spannerpb.ResultSet
+		if proto.Unmarshal(first, &r) == nil {
+			return session, r.GetMetadata().GetTransaction().GetId()
+		}
+	case "ExecuteStreamingSql", "StreamingRead":
+		var r spannerpb.PartialResultSet
+		if proto.Unmarshal(first, &r) == nil {
+			return session, r.GetMetadata().GetTransaction().GetId()
+		}
+	}
+	return session, nil
+}
+
+// spannerNotes are the ids of read-write transactions that pass as they are, and whether
+// they are known to be committed.
+type spannerNotes struct {
+	mu        sync.Mutex
+	committed map[string]bool
+	order     []string
+}
+
+func (n *spannerNotes) of(id string) (known, committed bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	committed, known = n.committed[id]
+	return known, committed
+}
+
+// add keeps the last of them: nobody tells of the end of all.
+func (n *spannerNotes) add(id string, committed bool) {
+	const most = 10_000
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, ok := n.committed[id]; !ok {
+		n.order = append(n.order, id)
+	}
+	if n.committed[id] = committed; len(n.order) > most {
+		delete(n.committed, n.order[0])
+		n.order = n.order[1:]
+	}
+}

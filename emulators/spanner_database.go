@@ -1,0 +1,220 @@
+package emulators
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	"cloud.google.com/go/spanner/admin/instance/apiv1/instancepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// spannerProject is that of every database of a test.
+const spannerProject = "tapestore"
+
+// SpannerDatabase names a database.
+type SpannerDatabase struct{ Project, Instance, Database string }
+
+// String is the database's full name, as clients take it.
+func (d SpannerDatabase) String() string { return d.parent() + "/databases/" + d.Database }
+
+func (d SpannerDatabase) parent() string {
+	return "projects/" + d.Project + "/instances/" + d.Instance
+}
+
+// spannerDatabases are those of the tests, and their instances.
+type spannerDatabases struct {
+	prefix string // of the instances
+
+	mu        sync.Mutex
+	instances []string // made by us; databases are added to the last
+	made      int
+	open      map[SpannerDatabase]struct{}
+	restarts  int
+}
+
+func newSpannerDatabases() spannerDatabases {
+	return spannerDatabases{prefix: "test-" + strings.ToLower(rand.Text()[:10]), open: map[SpannerDatabase]struct{}{}}
+}
+
+// NewDatabase makes an empty database that nobody else is given, in an instance that
+// the server makes.
+//
+// An emulator that was started here and no longer answers is started again, if no
+// database of NewDatabase is in use that would be lost: each is, until Drop. Otherwise
+// that it hangs is an error, and Restart is for the caller to decide on.
+func (s *SpannerServer) NewDatabase(ctx context.Context) (SpannerDatabase, error) {
+	d, restarts, err := s.newDatabase(ctx)
+	if err != nil && s.program != "" && ctx.Err() == nil && (status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Unavailable) {
+		if failed := s.restartUnused(ctx, restarts); failed != nil {
+			err = fmt.Errorf("%w; %w", err, failed)
+		} else {
+			d, _, err = s.newDatabase(ctx)
+		}
+	}
+	if err != nil {
+		return SpannerDatabase{}, fmt.Errorf("emulators: spanner: a new database: %w", err)
+	}
+	return d, nil
+}
+
+func (s *SpannerServer) newDatabase(ctx context.Context) (_ SpannerDatabase, restarts int, err error) {
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.ended {
+		return SpannerDatabase{}, 0, errors.New("the server is closed")
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.patience)
+	defer cancel()
+	d, err := s.databases.create(ctx, s.proxy.backend.Load().conn)
+	return d, s.databases.restarts, err
+}
+
+// restartUnused restarts an emulator that was seen not to answer after so many
+// restarts, unless somebody has done it since or has something to lose.
+func (s *SpannerServer) restartUnused(ctx context.Context, restarts int) error {
+	s.life.Lock()
+	defer s.life.Unlock()
+	if s.databases.restarts != restarts {
+		return nil
+	}
+	if n := s.databases.inUse(); n > 0 {
+		return fmt.Errorf("the emulator does not answer, and is not restarted: %d databases of it are in use and would be lost", n)
+	}
+	return s.restart(ctx)
+}
+
+// Drop deletes a database, if it is there.
+func (s *SpannerServer) Drop(ctx context.Context, d SpannerDatabase) error {
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.ended {
+		return nil // it went with the server
+	}
+	b := s.proxy.backend.Load()
+	if err := s.databases.drop(ctx, b.conn, d); err != nil {
+		return fmt.Errorf("emulators: spanner: drop %s: %w", d, err)
+	}
+	b.forget(d.String())
+	return nil
+}
+
+// create makes a database. An instance has room for a hundred.
+func (ds *spannerDatabases) create(ctx context.Context, conn *grpc.ClientConn, statements ...string) (SpannerDatabase, error) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock() // a database takes milliseconds
+	if len(ds.instances) == 0 {
+		if err := ds.addInstance(ctx, conn); err != nil {
+			return SpannerDatabase{}, err
+		}
+	}
+	for full := false; ; full = true {
+		ds.made++
+		d := SpannerDatabase{spannerProject, ds.instances[len(ds.instances)-1], fmt.Sprintf("db-%d", ds.made)}
+		err := createSpannerDatabase(ctx, conn, d, statements...)
+		if err == nil {
+			ds.open[d] = struct{}{}
+			return d, nil
+		}
+		if full || status.Code(err) != codes.ResourceExhausted {
+			return SpannerDatabase{}, err
+		}
+		if err := ds.addInstance(ctx, conn); err != nil {
+			return SpannerDatabase{}, err
+		}
+	}
+}
+
+// addInstance makes an instance. The caller holds mu.
+func (ds *spannerDatabases) addInstance(ctx context.Context, conn *grpc.ClientConn) error {
+	name := fmt.Sprintf("%s-%d", ds.prefix, len(ds.instances)+1)
+	parent := "projects/" + spannerProject
+	op, err := instancepb.NewInstanceAdminClient(conn).CreateInstance(ctx, &instancepb.CreateInstanceRequest{
+		Parent: parent, InstanceId: name,
+		Instance: &instancepb.Instance{Name: parent + "/instances/" + name, Config: parent + "/instanceConfigs/emulator-config", DisplayName: name, NodeCount: 1},
+	}, grpc.WaitForReady(true))
+	if err := awaitOperation(ctx, conn, op, err); err != nil {
+		return err
+	}
+	ds.instances = append(ds.instances, name)
+	return nil
+}
+
+func createSpannerDatabase(ctx context.Context, conn *grpc.ClientConn, d SpannerDatabase, statements ...string) error {
+	op, err := databasepb.NewDatabaseAdminClient(conn).CreateDatabase(ctx, &databasepb.CreateDatabaseRequest{
+		Parent: d.parent(), CreateStatement: "CREATE DATABASE `" + d.Database + "`", ExtraStatements: statements,
+	})
+	return awaitOperation(ctx, conn, op, err)
+}
+
+// awaitOperation waits for the end of what an emulator usually has done by the time it
+// answers.
+func awaitOperation(ctx context.Context, conn *grpc.ClientConn, op *longrunningpb.Operation, err error) error {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for err == nil && !op.GetDone() {
+		select {
+		case <-ticker.C:
+			op, err = longrunningpb.NewOperationsClient(conn).GetOperation(ctx, &longrunningpb.GetOperationRequest{Name: op.GetName()})
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	if err == nil && op.GetError() != nil {
+		err = status.ErrorProto(op.GetError())
+	}
+	return err
+}
+
+func (ds *spannerDatabases) drop(ctx context.Context, conn *grpc.ClientConn, d SpannerDatabase) error {
+	_, err := databasepb.NewDatabaseAdminClient(conn).DropDatabase(ctx, &databasepb.DropDatabaseRequest{Database: d.String()})
+	if status.Code(err) == codes.NotFound {
+		err = nil
+	}
+	if err == nil {
+		ds.mu.Lock()
+		defer ds.mu.Unlock()
+		delete(ds.open, d)
+	}
+	return err
+}
+
+// dropAll deletes what was made in an emulator that stays.
+func (ds *spannerDatabases) dropAll(ctx context.Context, conn *grpc.ClientConn) error {
+	ds.mu.Lock()
+	open, instances := ds.open, ds.instances
+	ds.open, ds.instances = map[SpannerDatabase]struct{}{}, nil
+	ds.mu.Unlock()
+	var errs []error
+	for d := range open {
+		errs = append(errs, ds.drop(ctx, conn, d))
+	}
+	for _, name := range instances {
+		_, err := instancepb.NewInstanceAdminClient(conn).DeleteInstance(ctx, &instancepb.DeleteInstanceRequest{Name: SpannerDatabase{Project: spannerProject, Instance: name}.parent()})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// forgetAll is called when all was lost.
+func (ds *spannerDatabases) forgetAll() {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	ds.restarts++
+	clear(ds.open)
+	ds.instances = nil
+}
+
+func (ds *spannerDatabases) inUse() int {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	return len(ds.open)
+}

@@ -1,0 +1,197 @@
+package emulators
+
+import (
+	"context"
+	"time"
+
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// commit answers a Commit: of a transaction as often as it is asked for, always the
+// same. Answers are kept for the last 10,000 transactions.
+func (s *spannerShim) commit(a *spannerAnswer, req *spannerpb.CommitRequest) error {
+	var c *spannerCommit
+	if req.GetSingleUseTransaction() != nil {
+		c = s.commitOnce(a.ServerStream.Context(), req)
+	} else {
+		tx := s.find(req.GetTransactionId())
+		if tx == nil {
+			// Not ABORTED: that would say that nothing was changed.
+			return status.Error(codes.NotFound, "Transaction not found.")
+		}
+		c = tx.startCommit(a.ServerStream.Context(), req)
+	}
+	select {
+	case <-c.done:
+	case <-a.Context().Done():
+		return status.FromContextError(a.Context().Err()).Err()
+	}
+	if c.err != nil {
+		return c.err
+	}
+	return sendSpanner(a, c.res)
+}
+
+func failedCommit(err error) *spannerCommit {
+	c := &spannerCommit{done: make(chan struct{}), err: err}
+	close(c.done)
+	return c
+}
+
+// startCommit has the transaction committed, if it is not being or has been.
+func (tx *spannerTx) startCommit(client context.Context, req *spannerpb.CommitRequest) *spannerCommit {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	switch tx.state {
+	case spannerOpen:
+	case spannerWasAborted:
+		return failedCommit(errSpannerWasAborted())
+	case spannerRolledBack:
+		return failedCommit(status.Error(codes.FailedPrecondition, "Cannot commit a transaction after it has been rolled back."))
+	default:
+		return tx.commit
+	}
+	req = shallow(req)
+	req.Session, req.Transaction = tx.session, &spannerpb.CommitRequest_TransactionId{TransactionId: tx.real}
+	req.PrecommitToken = nil
+	tx.commit = &spannerCommit{done: make(chan struct{})}
+	if !tx.shim.background(func() { tx.carryOutCommit(client, req) }) {
+		return failedCommit(errSpannerEnded)
+	}
+	tx.state = spannerCommitting
+	tx.idle.Stop()
+	return tx.commit
+}
+
+// carryOutCommit commits, also when the client does not wait: it may ask again. What
+// could not be committed is rolled back, so that others have their turn by the time that
+// the client hears of it.
+func (tx *spannerTx) carryOutCommit(client context.Context, req *spannerpb.CommitRequest) {
+	c := tx.commit
+	defer close(c.done)
+	c.res, c.err = tx.shim.client.Commit(spannerOutgoing(tx.shim.life, client), req)
+	state := spannerCommitted
+	switch {
+	case c.err == nil:
+	case status.Code(c.err) == codes.Aborted, isForgotten(c.err):
+		state = spannerWasAborted
+		c.err = spannerAborted("%s", status.Convert(c.err).Message())
+	default:
+		state = spannerFailed
+	}
+	tx.mu.Lock()
+	tx.state = state
+	tx.mu.Unlock()
+	if state == spannerCommitted {
+		tx.forgetReplies()
+		tx.shim.ended(tx)
+	} else {
+		tx.release()
+	}
+}
+
+// commitOnce commits what has no transaction: on the service, too, it may be done again
+// if it is repeated.
+func (s *spannerShim) commitOnce(client context.Context, req *spannerpb.CommitRequest) *spannerCommit {
+	database := spannerDatabaseOf(req)
+	req = shallow(req)
+	req.PrecommitToken = nil
+	req.Transaction = &spannerpb.CommitRequest_SingleUseTransaction{SingleUseTransaction: withoutPrevious(req.GetSingleUseTransaction())}
+	c := &spannerCommit{done: make(chan struct{})}
+	if !s.background(func() {
+		defer close(c.done)
+		var session string
+		session, c.err = s.onSession(s.life, database, func(session string) (err error) {
+			req.Session = session
+			c.res, err = s.client.Commit(spannerOutgoing(s.life, client), req)
+			return err
+		})
+		if c.err == nil {
+			s.give(database, session)
+		}
+		c.err = retriable(c.err)
+	}) {
+		return failedCommit(errSpannerEnded)
+	}
+	return c
+}
+
+// rollback ends a transaction without a trace.
+func (s *spannerShim) rollback(a *spannerAnswer, req *spannerpb.RollbackRequest) error {
+	if tx := s.find(req.TransactionId); tx != nil {
+		if err := tx.rollback(a.Context()); err != nil {
+			return err
+		}
+	}
+	// One that is not known is rolled back as it is, which is the service's answer too.
+	return a.sendFrame(nil)
+}
+
+func (tx *spannerTx) rollback(ctx context.Context) error {
+	tx.mu.Lock()
+	if tx.state == spannerCommitting {
+		done := tx.commit.done
+		tx.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		tx.mu.Lock()
+	}
+	switch tx.state {
+	case spannerOpen:
+		tx.state = spannerRolledBack
+		tx.idle.Stop()
+		tx.mu.Unlock()
+		tx.release()
+		return nil
+	case spannerCommitted:
+		tx.mu.Unlock()
+		return status.Error(codes.FailedPrecondition, "Cannot rollback a transaction after it has been committed.")
+	}
+	tx.mu.Unlock()
+	return nil
+}
+
+// batchWrite commits each group by itself, which is all that the service promises; the
+// emulator cannot do it. A group that another transaction is in the way of waits.
+func (s *spannerShim) batchWrite(a *spannerAnswer, req *spannerpb.BatchWriteRequest) error {
+	for i, group := range req.MutationGroups {
+		c := s.commitGroup(a, req, group)
+		if err := a.Context().Err(); err != nil {
+			return status.FromContextError(err).Err()
+		}
+		res := &spannerpb.BatchWriteResponse{Indexes: []int32{int32(i)}}
+		if res.Status = status.Convert(c.err).Proto(); c.err == nil {
+			res.Status, res.CommitTimestamp = status.New(codes.OK, "").Proto(), c.res.CommitTimestamp
+		}
+		if err := sendSpanner(a, res); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *spannerShim) commitGroup(a *spannerAnswer, req *spannerpb.BatchWriteRequest, group *spannerpb.BatchWriteRequest_MutationGroup) *spannerCommit {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for until := time.Now().Add(spannerBound); ; {
+		c := s.commitOnce(a.ServerStream.Context(), &spannerpb.CommitRequest{
+			Session: req.Session, RequestOptions: proto.CloneOf(req.RequestOptions), Mutations: group.Mutations,
+			Transaction: &spannerpb.CommitRequest_SingleUseTransaction{SingleUseTransaction: spannerReadWrite()},
+		})
+		<-c.done // by the end of the shim at the latest
+		if status.Code(c.err) != codes.Aborted || time.Now().After(until) {
+			return c
+		}
+		select {
+		case <-ticker.C:
+		case <-a.Context().Done():
+			return c
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package emulators
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tapestore/tapestore/emulators/forward"
+)
+
+// spannerSnapshot is a read-only transaction. It is nothing but its read timestamp: what
+// is read in it is read at that, without a transaction. The emulator remembers the last
+// 32 transactions of a session only, and each read is one.
+type spannerSnapshot struct {
+	session string // the client's
+	real    string // id, as the emulator knew it
+	at      time.Time
+}
+
+func (t spannerSnapshot) id() []byte {
+	return []byte(spannerID(t.session, []byte(t.real)) + "\x00" + strconv.FormatInt(t.at.UnixNano(), 10))
+}
+
+func parseSpannerSnapshot(id []byte) (t spannerSnapshot, ok bool) {
+	parts := strings.Split(string(id), "\x00")
+	if len(parts) != 3 {
+		return t, false
+	}
+	nanos, err := strconv.ParseInt(parts[2], 10, 64)
+	return spannerSnapshot{session: parts[0], real: parts[1], at: time.Unix(0, nanos)}, err == nil
+}
+
+func (t spannerSnapshot) options() *spannerpb.TransactionOptions {
+	return &spannerpb.TransactionOptions{Mode: &spannerpb.TransactionOptions_ReadOnly_{ReadOnly: &spannerpb.TransactionOptions_ReadOnly{
+		TimestampBound: &spannerpb.TransactionOptions_ReadOnly_ReadTimestamp{ReadTimestamp: timestamppb.New(t.at)},
+	}}}
+}
+
+// addressSnapshot makes a request in a read-only transaction one that the emulator
+// understands.
+func (s *spannerShim) addressSnapshot(t spannerSnapshot, req spannerStatement) (proto.Message, error) {
+	parts := false
+	switch req := req.(type) {
+	case *spannerpb.PartitionQueryRequest, *spannerpb.PartitionReadRequest:
+		parts = true
+	case interface{ GetPartitionToken() []byte }:
+		parts = len(req.GetPartitionToken()) > 0
+	}
+	if !parts {
+		return addressSpanner(req, req.GetSession(), &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_SingleUse{SingleUse: t.options()}}), nil
+	}
+	session, real, err := s.transactionAt(t, spannerDatabaseOf(req))
+	return addressSpanner(req, session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: real}}), err
+}
+
+// transactionAt is a transaction at a snapshot's timestamp, on a session that no other
+// uses, for reads in parts: these need one. Nobody tells of its end, so it stays.
+func (s *spannerShim) transactionAt(t spannerSnapshot, database string) (session string, real []byte, err error) {
+	s.parting.Lock()
+	defer s.parting.Unlock()
+	id := string(t.id())
+	if id, ok := s.parted[id]; ok {
+		session, real, _ := strings.Cut(id, "\x00")
+		return session, []byte(real), nil
+	}
+	session, err = s.onSession(s.life, database, func(session string) error {
+		began, err := s.client.BeginTransaction(s.life, &spannerpb.BeginTransactionRequest{Session: session, Options: t.options()})
+		real = began.GetId()
+		return err
+	})
+	if err == nil {
+		s.parted[id] = spannerID(session, real)
+	}
+	return session, real, err
+}
+
+// beginTransaction answers an explicit begin of a transaction of any kind.
+func (s *spannerShim) beginTransaction(a *spannerAnswer, req *spannerpb.BeginTransactionRequest) error {
+	if req.GetOptions().GetReadOnly() != nil {
+		_, began, err := s.beginSnapshot(a, req)
+		if err != nil {
+			return err
+		}
+		return sendSpanner(a, began)
+	}
+	tx, began, err := s.begin(a.ServerStream.Context(), req)
+	if err != nil {
+		return err
+	}
+	if err = sendSpanner(a, began); err != nil || a.sent == 0 {
+		tx.abort() // nobody knows its id
+	}
+	return err
+}
+
+// beginSnapshot begins a read-only transaction, on the client's own session.
+func (s *spannerShim) beginSnapshot(a *spannerAnswer, req *spannerpb.BeginTransactionRequest) (t spannerSnapshot, began *spannerpb.Transaction, err error) {
+	asked := req.Options.GetReadOnly().GetReturnReadTimestamp()
+	req = shallow(req)
+	req.MutationKey = nil
+	req.Options = proto.CloneOf(req.Options)
+	req.Options.GetReadOnly().ReturnReadTimestamp = true
+	began, err = s.client.BeginTransaction(spannerOutgoing(a.Context(), a.ServerStream.Context()), req)
+	if err != nil {
+		return t, nil, err
+	}
+	if began.ReadTimestamp == nil {
+		return t, nil, status.Error(codes.Internal, "the emulator does not tell the timestamp of a read-only transaction")
+	}
+	t = spannerSnapshot{session: req.Session, real: string(began.Id), at: began.ReadTimestamp.AsTime()}
+	began.Id = t.id()
+	if !asked {
+		began.ReadTimestamp = nil
+	}
+	return t, began, nil
+}
+
+// beginSnapshotWith begins a read-only transaction with its first statement.
+func (s *spannerShim) beginSnapshotWith(a *spannerAnswer, method, name string, req spannerStatement) error {
+	t, began, err := s.beginSnapshot(a, &spannerpb.BeginTransactionRequest{Session: req.GetSession(), Options: req.GetTransaction().GetBegin()})
+	if err != nil {
+		return err
+	}
+	addressed, err := s.addressSnapshot(t, req)
+	if err != nil {
+		return err
+	}
+	return s.relay(spannerOutgoing(a.Context(), a.ServerStream.Context()), method, addressed, func(frame forward.Frame) error {
+		frame, _, err := tellSpannerTransaction(name, frame, began)
+		if err != nil {
+			return err
+		}
+		return a.sendFrame(frame)
+	})
+}

@@ -1,0 +1,302 @@
+package emulators
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"path"
+
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/emulators/forward"
+)
+
+// statement carries out a read, a query or DML. handled is false where the emulator can
+// be left alone with it, as with whatever needs no transaction.
+func (s *spannerShim) statement(a *spannerAnswer, method, name string, req spannerStatement) (handled bool, err error) {
+	selector := req.GetTransaction()
+	if options := selector.GetBegin(); options != nil {
+		if options.GetReadOnly() != nil {
+			return true, s.beginSnapshotWith(a, method, name, req)
+		}
+		return true, s.beginWith(a, method, name, req)
+	}
+	id := selector.GetId()
+	if id == nil {
+		return false, nil
+	}
+	if tx := s.find(id); tx != nil {
+		return true, tx.statement(a, method, req, a.sendFrame)
+	}
+	if snapshot, ok := parseSpannerSnapshot(id); ok {
+		addressed, err := s.addressSnapshot(snapshot, req)
+		if err == nil {
+			a.first, err = proto.Marshal(addressed)
+		}
+		return err != nil, err
+	}
+	return true, status.Error(codes.NotFound, "Transaction not found.")
+}
+
+// beginWith begins a transaction with its first statement: in two steps, so that its id
+// is known whatever comes of the statement. If the client does not get to know it too,
+// as with a statement that fails, nobody can use the transaction, and it is rolled back
+// at once; the client begins another one.
+func (s *spannerShim) beginWith(a *spannerAnswer, method, name string, req spannerStatement) error {
+	tx, began, err := s.begin(a.ServerStream.Context(), &spannerpb.BeginTransactionRequest{
+		Session: req.GetSession(), Options: req.GetTransaction().GetBegin(), RequestOptions: spannerRequestOptions(req),
+	})
+	if err != nil {
+		return err
+	}
+	told := false
+	err = tx.statement(a, method, req, func(frame forward.Frame) error {
+		frame, ok, err := tellSpannerTransaction(name, frame, began)
+		if err != nil {
+			return err
+		}
+		sent := a.sent
+		err = a.sendFrame(frame)
+		told = told || ok && a.sent > sent
+		return err
+	})
+	if !told {
+		tx.abort()
+	}
+	return err
+}
+
+// tellSpannerTransaction puts a transaction in the answer to the statement that began it,
+// if it is there that it has to be: in the first message with metadata.
+func tellSpannerTransaction(name string, frame forward.Frame, began *spannerpb.Transaction) (_ forward.Frame, told bool, err error) {
+	var message proto.Message
+	var metadata *spannerpb.ResultSetMetadata
+	switch name {
+	case "ExecuteBatchDml":
+		res := &spannerpb.ExecuteBatchDmlResponse{}
+		if err = proto.Unmarshal(frame, res); err == nil && len(res.ResultSets) > 0 {
+			metadata = res.ResultSets[0].GetMetadata()
+		}
+		message = res
+	case "ExecuteStreamingSql", "StreamingRead":
+		res := &spannerpb.PartialResultSet{}
+		err = proto.Unmarshal(frame, res)
+		message, metadata = res, res.GetMetadata()
+	default:
+		res := &spannerpb.ResultSet{}
+		err = proto.Unmarshal(frame, res)
+		message, metadata = res, res.GetMetadata()
+	}
+	if err != nil || metadata == nil {
+		return frame, false, err
+	}
+	metadata.Transaction = began
+	frame, err = proto.Marshal(message)
+	return frame, true, err
+}
+
+// statement carries out a statement of the transaction, and sends its answer.
+func (tx *spannerTx) statement(a *spannerAnswer, method string, req spannerStatement, send func(forward.Frame) error) error {
+	if err := tx.enter(); err != nil {
+		return err
+	}
+	defer tx.leave()
+	client := a.ServerStream.Context()
+	numbered, ok := req.(interface{ GetSeqno() int64 })
+	if !ok || numbered.GetSeqno() == 0 || tx.partitioned {
+		err := tx.shim.relay(spannerOutgoing(a.Context(), client), method, tx.address(req), send)
+		if a.Context().Err() != nil {
+			return err // nothing is wrong with the transaction
+		}
+		return tx.failed(err)
+	}
+	r, err := tx.reply(client, method, req, numbered.GetSeqno())
+	if err != nil {
+		return err
+	}
+	select {
+	case <-r.done:
+	case <-a.Context().Done():
+		return status.FromContextError(a.Context().Err()).Err()
+	}
+	for _, frame := range r.frames {
+		if err := send(frame); err != nil {
+			return err
+		}
+	}
+	return r.err
+}
+
+// address makes a request one that the emulator understands.
+func (tx *spannerTx) address(req spannerStatement) proto.Message {
+	return addressSpanner(req, tx.session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: tx.real}})
+}
+
+func addressSpanner(req spannerStatement, session string, selector *spannerpb.TransactionSelector) proto.Message {
+	switch req := req.(type) {
+	case *spannerpb.ExecuteSqlRequest:
+		req = shallow(req)
+		req.Session, req.Transaction = session, selector
+		return req
+	case *spannerpb.ExecuteBatchDmlRequest:
+		req = shallow(req)
+		req.Session, req.Transaction = session, selector
+		return req
+	case *spannerpb.ReadRequest:
+		req = shallow(req)
+		req.Session, req.Transaction = session, selector
+		return req
+	case *spannerpb.PartitionQueryRequest:
+		req = shallow(req)
+		req.Session, req.Transaction = session, selector
+		return req
+	case *spannerpb.PartitionReadRequest:
+		req = shallow(req)
+		req.Session, req.Transaction = session, selector
+		return req
+	}
+	return req
+}
+
+func spannerRequestOptions(req spannerStatement) *spannerpb.RequestOptions {
+	if with, ok := req.(interface {
+		GetRequestOptions() *spannerpb.RequestOptions
+	}); ok {
+		return with.GetRequestOptions()
+	}
+	return nil
+}
+
+// relay passes a request to the emulator, and the messages of its answer on.
+func (s *spannerShim) relay(ctx context.Context, method string, req proto.Message, send func(forward.Frame) error) error {
+	frame, err := proto.Marshal(req)
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	up, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, grpc.ForceCodec(forward.Frames()))
+	if err != nil {
+		return err
+	}
+	if err := up.SendMsg((*forward.Frame)(&frame)); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg tells why
+		return err
+	}
+	if err := up.CloseSend(); err != nil {
+		return err
+	}
+	for {
+		var frame forward.Frame
+		if err := up.RecvMsg(&frame); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		if err := send(frame); err != nil {
+			return err
+		}
+	}
+}
+
+// spannerReply is the answer to a numbered statement.
+type spannerReply struct {
+	asked  [sha256.Size]byte
+	done   chan struct{}
+	frames []forward.Frame
+	err    error
+}
+
+// reply carries out a numbered statement, also when the client does not wait: DML that
+// is repeated with its number has the answer of the first time. The emulator does that
+// too, but gives the rows of THEN RETURN only once. Queries, which have numbers as well,
+// are asked again.
+func (tx *spannerTx) reply(client context.Context, method string, req spannerStatement, seqno int64) (*spannerReply, error) {
+	text, err := (proto.MarshalOptions{Deterministic: true}).Marshal(req)
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	asked := sha256.Sum256(text)
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if known := tx.dml[seqno]; known != nil && known.asked == asked {
+		return known, nil
+	}
+	r := &spannerReply{asked: asked, done: make(chan struct{})}
+	ctx := spannerOutgoing(tx.shim.life, client)
+	if !tx.shim.background(func() {
+		defer tx.leave()
+		defer close(r.done)
+		err := tx.shim.relay(ctx, method, tx.address(req), func(frame forward.Frame) error {
+			r.frames = append(r.frames, frame)
+			return nil
+		})
+		if err == nil {
+			err = batchAborted(path.Base(method), r.frames)
+		}
+		if r.err = tx.failed(err); r.err != nil {
+			r.frames = nil
+		}
+		if r.err != nil || !changedSpanner(path.Base(method), r.frames) {
+			tx.forgetReply(seqno, r)
+		}
+	}) {
+		return nil, errSpannerEnded
+	}
+	tx.busy++ // until that has ended
+	if tx.dml != nil && tx.dml[seqno] == nil {
+		tx.dml[seqno] = r
+	}
+	return r, nil
+}
+
+// batchAborted is the error of a batch of DML that met another transaction. It comes in
+// the answer, as that of a bad statement does, where there is no telling when to try
+// again.
+func batchAborted(name string, frames []forward.Frame) error {
+	if name != "ExecuteBatchDml" || len(frames) == 0 {
+		return nil
+	}
+	res := &spannerpb.ExecuteBatchDmlResponse{}
+	if proto.Unmarshal(frames[0], res) != nil {
+		return nil // the client finds out
+	}
+	err := status.ErrorProto(res.GetStatus())
+	if status.Code(err) == codes.Aborted || isForgotten(err) {
+		return err
+	}
+	return nil
+}
+
+// changedSpanner tells whether an answer is that to DML, which counts the rows.
+func changedSpanner(name string, frames []forward.Frame) bool {
+	if name == "ExecuteBatchDml" || len(frames) == 0 {
+		return len(frames) > 0
+	}
+	last := frames[len(frames)-1]
+	if name == "ExecuteSql" {
+		res := &spannerpb.ResultSet{}
+		return proto.Unmarshal(last, res) == nil && res.GetStats().GetRowCount() != nil
+	}
+	res := &spannerpb.PartialResultSet{}
+	return proto.Unmarshal(last, res) == nil && res.GetStats().GetRowCount() != nil
+}
+
+func (tx *spannerTx) forgetReply(seqno int64, r *spannerReply) {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.dml[seqno] == r {
+		delete(tx.dml, seqno)
+	}
+}
+
+func (tx *spannerTx) forgetReplies() {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.dml = nil
+}
