@@ -44,6 +44,10 @@ var (
 	NeedLink = Need{"link", func(e *Env) string {
 		return absent(e.Link == nil, "no network to harm: the harness has no Link")
 	}}
+	// NeedAborts: an engine that aborts transactions.
+	NeedAborts = Need{"aborts", func(e *Env) string {
+		return absent(e.Aborts == nil, "nothing aborts transactions: the harness has no Aborts")
+	}}
 	// NeedServer: a server of the case's own. The case gets its store from the
 	// harness's NewServed.
 	NeedServer = Need{"server", func(e *Env) string {
@@ -63,6 +67,11 @@ var (
 	NeedNotify = Need{"notify", func(e *Env) string {
 		_, ok := e.Store.(runstore.Notifier)
 		return absent(!ok, "the store is no Notifier")
+	}}
+	// NeedStale: the store is a StaleReader.
+	NeedStale = Need{"stale", func(e *Env) string {
+		_, ok := e.Store.(runstore.StaleReader)
+		return absent(!ok, "the store is no StaleReader")
 	}}
 )
 
@@ -96,11 +105,13 @@ func Cases() []Case {
 		runnableCases(),  // I9
 		feedCases(),      // I10
 		notifyCases(),    // I10
+		staleCases(),     // I5, I9, I12
 		errorCases(),     // I11
 		crashCases(),     // I3, I4
 		historyCases(),   // I1, I3, I5, I8
 		limitCases(),     // I12
 		linkCases(),      // I3, I5, I8, I10, I11
+		abortedCases(),   // I3, I8
 		serverCases(),    // I8, I11
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })

@@ -63,10 +63,9 @@ func killedProcess(t T, e *Env) {
 		if lines < kill {
 			t.Fatalf("round %d: the child ended after line %d, before it was killed", round, lines)
 		}
-		awaitStill(t, e)
 		t.Logf("round %d: killed after line %d, %d batches acknowledged so far", round, kill, len(acknowledged))
 		for _, s := range []runstore.RunStore{e.Reopen(t), e.Store} {
-			wholeBatches(t, s, acknowledged)
+			undisturbed(t, e, func(t T) { wholeBatches(t, s, acknowledged) })
 		}
 		if lease.Token != 0 {
 			survivor := takeover(t, e, lease)
@@ -77,23 +76,30 @@ func killedProcess(t T, e *Env) {
 	}
 }
 
-// awaitStill waits until the runs no longer change: what a killed process had asked
-// of a server may still be applied after its end.
-func awaitStill(t T, e *Env) {
+// undisturbed checks the runs while nothing is written to them: what a killed process had
+// asked of a server may still be applied after its end, also in the middle of a check,
+// which is then made again. Every batch of a child appends events.
+func undisturbed(t T, e *Env, check func(t T)) {
 	t.Helper()
-	var before [crashRuns]runstore.Seq
-	still := 0
+	seqs := func() (all [crashRuns]runstore.Seq) {
+		for i := range all {
+			all[i] = e.Get(t, crashRun(i)).LastSeq
+		}
+		return all
+	}
+	var failed bool
+	var said []string
 	e.Await(t, patience, func() bool {
-		var now [crashRuns]runstore.Seq
-		for i := range now {
-			now[i] = e.Get(t, crashRun(i)).LastSeq
-		}
-		if now != before {
-			before, still = now, 0
-		}
-		still++
-		return still > 100
+		before := seqs()
+		failed, said = runPlain(t.Context(), t.Name(), check)
+		return !failed || seqs() == before
 	})
+	for _, line := range said {
+		t.Logf("%s", line)
+	}
+	if failed {
+		t.FailNow()
+	}
 }
 
 // takeover waits until a lease has expired in real time, and takes it.

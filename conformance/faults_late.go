@@ -27,7 +27,7 @@ func lateZombie(repeated bool) func(t T, e *Env) {
 			if (Case{Needs: w.needs}).missing(e) != "" {
 				continue
 			}
-			eachRoundTrip(t, w.name, func(id runstore.RunID, after int) bool { return arriveLate(t, e, n, w, id, after, repeated) })
+			eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool { return arriveLate(t, e, n, w, id, after, repeated) })
 		}
 	}
 }

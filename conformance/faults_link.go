@@ -34,7 +34,7 @@ func lostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sendings() {
 		book := w.byTheBook(t, e)
-		eachRoundTrip(t, w.name, func(id runstore.RunID, after int) bool {
+		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
 			n.Harm.DropReplies(after)
@@ -57,7 +57,7 @@ func lateCopy(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sendings() {
 		book := w.byTheBook(t, e)
-		eachRoundTrip(t, w.name, func(id runstore.RunID, after int) bool {
+		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
 			n.Harm.Hold(after)
@@ -71,8 +71,9 @@ func lateCopy(t T, e *Env) {
 			before := found(t, e, id)
 			n.Harm.Heal()
 			n.answered(t)
-			same(t, fmt.Sprintf("a late copy of %s", id), before, found(t, e, id))
-			book.check(t, e, id, a)
+			now := found(t, e, id)
+			same(t, fmt.Sprintf("a late copy of %s", id), before, now)
+			book.checkFound(t, e, id, a, now)
 			return kept
 		})
 	}
@@ -84,7 +85,7 @@ func errorAfterLostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sendings() {
 		book := w.byTheBook(t, e)
-		eachRoundTrip(t, w.name, func(id runstore.RunID, after int) bool {
+		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
 			n.Harm.DropReplies(after)
@@ -110,7 +111,7 @@ func errorBeforeArrival(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sendings() {
 		book := w.byTheBook(t, e)
-		eachRoundTrip(t, w.name, func(id runstore.RunID, after int) bool {
+		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
 			n.Harm.Hold(after)

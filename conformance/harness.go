@@ -64,6 +64,19 @@ type Instance struct {
 	// handles opened by its Open go through it, those of the Instance's own Open do
 	// not. The suite closes the handles, the harness ends the link.
 	Link func(t T) Link
+	// Aborts makes the engine abort transactions of the handles that Open returns. Nil
+	// where no client makes transactions again. The case ends what it began.
+	Aborts func(t T) Aborts
+}
+
+// Aborts makes an engine abort transactions. Each of its methods returns how to end it,
+// and how many transactions were aborted by then.
+type Aborts interface {
+	// Next lets, from now on, so many requests of transactions pass, and aborts the
+	// transaction of the following one, once.
+	Next(after int) (end func() (aborted int))
+	// AtRandom aborts the transaction of that fraction of requests, as chosen by the seed.
+	AtRandom(fraction float64, seed uint64) (end func() (aborted int))
 }
 
 // Link is a network that a case can harm.

@@ -18,6 +18,7 @@ func limitCases() []Case {
 		{Guarantee: "I12", Name: "names-beyond-the-limit-are-refused", Run: namesBeyond},
 		{Guarantee: "I12", Name: "largest-payloads-work", Run: largestPayloads},
 		{Guarantee: "I12", Name: "payloads-beyond-the-limit-are-refused", Run: payloadsBeyond},
+		{Guarantee: "I12", Name: "largest-payloads-come-back-from-every-read", Run: largestEverywhere},
 		{Guarantee: "I12", Name: "fullest-batch-works", Run: fullestBatch},
 		{Guarantee: "I12", Name: "counts-beyond-the-limit-are-refused", Run: countsBeyond},
 		{Guarantee: "I12", Name: "multi-run-commits-are-bounded", Needs: []Need{NeedMulti}, Run: multiBounds},

@@ -319,3 +319,38 @@ func oddOwners(t T, e *Env) {
 		}
 	}
 }
+
+// largestEverywhere reads the largest values and events by every read that returns them:
+// engines bound what a statement may put together.
+func largestEverywhere(t T, e *Env) {
+	value, event := payload(runstore.MaxRecordValue), payload(runstore.MaxEventData)
+	var w runstore.Writes
+	w.Put(runstore.SummaryKey, value, runstore.Place{Index: "large", At: runstore.After(0)})
+	w.Append("large", event)
+	if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Runnable: runstore.After(0), Writes: w}); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	same := func(what string, got, want []byte) {
+		t.Helper()
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: %d bytes came back changed, want the %d that were written", what, len(got), len(want))
+		}
+	}
+	for name, s := range map[string]runstore.RunStore{"its writer": e.Store, "another handle": e.Reopen(t)} {
+		run, err := s.GetRun(t.Context(), "run")
+		if err != nil {
+			t.Fatalf("%s: get the run: %v", name, err)
+		}
+		same(name+", the run's summary", run.Summary.Value, value)
+		for _, index := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable} {
+			entries := queue(t, s, index)
+			equal(t, fmt.Sprintf("%s: runs in %q", name, index), len(entries), 1)
+			same(fmt.Sprintf("%s, the summary in %q", name, index), entries[0].Head.Summary.Value, value)
+		}
+		entries := queue(t, s, "large")
+		equal(t, name+": entries", len(entries), 1)
+		same(name+", a record in a queue", entries[0].Record.Value, value)
+		same(name+", an event in the journal", journal(t, s, "run")[0].Data, event)
+		same(name+", an event in the feed", feedOf(t, e, s, 1)[0].Data, event)
+	}
+}

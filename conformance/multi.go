@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// multiCases prove I4 of batches over several runs.
+// multiCases prove I4 and I8 of batches over several runs.
 func multiCases() []Case {
 	multi := []Need{NeedMulti}
 	return []Case{
@@ -16,6 +16,7 @@ func multiCases() []Case {
 		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing-on-any-run", Needs: multi, Run: multiRefused},
 		{Guarantee: "I4", Name: "concurrent-commits-over-the-same-runs-keep-their-sum", Needs: multi, Run: multiTransfers},
 		{Guarantee: "I8", Name: "a-repeat-over-several-runs-gets-the-first-results", Needs: multi, Run: multiRepeat},
+		{Guarantee: "I8", Name: "a-repeat-over-several-runs-applies-all-or-nothing", Needs: multi, Run: multiRepeatWhole},
 	}
 }
 
@@ -35,12 +36,9 @@ func trio(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.
 	return leases, batches
 }
 
-func dumps(t T, s runstore.RunStore) (all string) {
+func dumps(t T, s runstore.RunStore) string {
 	t.Helper()
-	for _, id := range []runstore.RunID{"one", "two", "three"} {
-		all += dump(t, s, id, allIndexes...)
-	}
-	return all
+	return dumpsOf(t, s, []runstore.RunID{"one", "two", "three"})
 }
 
 func multiWhole(t T, e *Env) {

@@ -14,8 +14,8 @@ type Result struct {
 	// Lead is the result of the lead's batch. Replayed says that the step was
 	// made by an earlier call with the same id.
 	Lead runstore.Committed
-	// Other is the result of the other run's batch. It is zero for a repeat, and
-	// has no versions where another caller applied it: read the run.
+	// Other is the result of the other run's batch. Of a repeat it may tell nothing,
+	// and it has no versions where another caller applied it: read the run.
 	Other runstore.Committed
 }
 
@@ -27,11 +27,14 @@ const maxAttempts = 16
 // the caller holds, and other, guarded by at least one version. Both are applied
 // or none is; see the package's documentation for when, and for what readers see.
 //
-// lead.ID is the step's id; other has none. A repeat with the same id gets the
-// lead's first result, as long as the lead remembers the id
-// (runstore.RememberedBatches). Commit makes an id where there is none; give one
-// if you mean to repeat the step after an unknown outcome. A step that was refused
-// is not remembered.
+// lead.ID is the step's id, and no other write's; other has none. A repeat, of the
+// same two runs with the same id, gets the lead's first result and applies nothing,
+// as long as the lead remembers the id (runstore.RememberedBatches), whatever the
+// other run remembers, even if it is gone. With runstore.MultiCommitter the other
+// run's memory does as well: when the lead has forgotten the step, its result is
+// zero but for Replayed. Commit makes an id where there is none; give one if you
+// mean to repeat the step after an unknown outcome. A step that was refused is not
+// remembered.
 //
 // A step of the lead that is under way, an earlier holder's or one whose outcome
 // was unknown, is completed first.

@@ -13,6 +13,18 @@ import (
 type MultiCommitter interface {
 	// CommitMulti applies all batches or none: up to [MaxMultiBatches], each of
 	// another run. The error is that of the first batch whose guards do not hold.
+	//
+	// Batches with ids of one CommitMulti are one write. As long as the store
+	// remembers the id of any of them as part of it, a repeat (the same runs with
+	// the same ids, in whatever order) applies nothing, whatever became of the
+	// other runs since, even if they are gone. A run that remembers its part is
+	// answered with its first result; the result of a run that has forgotten it is
+	// zero but for Replayed. Where some batches have ids, those without belong to
+	// the write too: their runs count with an empty id, and remember nothing.
+	//
+	// An id that its run remembers from another commit, alone or with other runs,
+	// is answered with that first result, and the other batches are judged and
+	// applied on their own. A commit whose batches all lack ids is never a repeat.
 	CommitMulti(ctx context.Context, batches []Batch) ([]Committed, error)
 }
 
@@ -47,8 +59,33 @@ type EpochChange struct {
 // StaleReader reads from a replica. Leases, tokens, versions and positions are
 // never read that way.
 type StaleReader interface {
-	// ReadJournalStale is ReadJournal of a state that is at most bound old.
+	// ReadJournalStale is ReadJournal of a state that is at most bound old. Event.Position
+	// is 0.
 	ReadJournalStale(ctx context.Context, id RunID, from Seq, limit int, bound time.Duration) ([]Event, error)
+	// ScanIndexStale tells what ScanIndex would have returned from a state that is at most
+	// bound old: candidates for a claim, which decides, or for a read.
+	ScanIndexStale(ctx context.Context, q IndexQuery, bound time.Duration) ([]Candidate, error)
+}
+
+// Candidate is an entry of an index that was true when a replica heard of it.
+type Candidate struct {
+	Run RunID
+	// Key is the record's that is placed there; "" for the indexes of runs.
+	Key RecordKey
+	// At is the entry's time in the index.
+	At time.Time
+	// Cursor resumes behind this entry, in stale scans and others.
+	Cursor Cursor
+}
+
+// CandidatesOf is for an adapter whose stale scans read as its others do: what a
+// candidate does not tell stays away from callers.
+func CandidatesOf(entries []IndexEntry) []Candidate {
+	var all []Candidate
+	for _, e := range entries {
+		all = append(all, Candidate{Run: e.Run, Key: e.Record.Key, At: e.At, Cursor: e.Cursor})
+	}
+	return all
 }
 
 // Describer tells what a store runs on, for reports.

@@ -17,9 +17,9 @@ type Event struct {
 	// 0 and empty for a write without one.
 	Token Token
 	Owner Owner
-	// Position is the event's place in the feed of all runs; 0 while the feed
-	// has not reached it. The store sees to that by itself, soon after the commit:
-	// nobody has to read the feed for it.
+	// Position is the event's place in the feed of all runs; 0 in a journal while the
+	// feed has not reached it, or has only just. The store sees to that by itself, soon
+	// after the commit: nobody has to read the feed for it.
 	Position Position
 }
 

@@ -18,7 +18,7 @@ import (
 // The emulator's clock is the machine's and cannot be moved, so cases wait for time to
 // pass. What it holds is in memory, so no case can kill it and go on.
 func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.Harness {
-	return conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
+	return conformance.Harness{Tier: emulated(server.Engine().Tier), New: func(t conformance.T) conformance.Instance {
 		table := server.NewTable()
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -21,6 +21,12 @@ var unproved = map[string]string{
 		"moves to another server. Limits of size and number are those of the documentation, not enforced by the service itself; garbage is " +
 		"collected at other times; nobody was refused by IAM, and there was no TLS. Its speed says nothing about the service's. Run " +
 		"`tapestore conformance --store bigtable://project/instance/table` on an instance like your own for these.",
+	"spanner": "The client is the real one; what it connects to is Google's emulator, one process that holds everything in memory and lets one " +
+		"read-write transaction at a time into a database, behind a proxy that gives each transaction a session (tapestore emulators doctor " +
+		"lists what differs). So no contention was there: how transactions wait for each other's locks, which of them is wounded, and that " +
+		"transactions of different runs do not meet. Nor were splits and what a hot one costs, TrueTime and its commit wait, replicas and " +
+		"what a region that fails takes with it, query plans, the limits of a commit, IAM, and TLS. Its speed says nothing about the " +
+		"service's. Run `tapestore conformance --store spanner://project/instance/database` on an instance like your own for these.",
 }
 
 // Unproved tells what a run of the suite cannot prove on an engine of that tier, or
@@ -31,4 +37,13 @@ func Unproved(engine, tier string) string {
 		return ""
 	}
 	return unproved[engine]
+}
+
+// emulated is the tier of a run of the suite on an emulator, wherever that came from: in
+// this process, a program of this machine, or one at an address, it is not the service.
+func emulated(tier string) string {
+	if tier == emulators.TierContainer {
+		return tier
+	}
+	return emulators.TierEmulator
 }

@@ -2,6 +2,7 @@ package gallery
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -31,6 +32,8 @@ func batchExhibits() []exhibit {
 			"I8/a-repeat-gets-the-first-result", idForgotten},
 		{"batch-id-of-any-run", "A batch is taken for one of the same id on another run.",
 			"I8/a-batch-id-belongs-to-its-run", idOfAnyRun},
+		{"several-runs-repeated-run-by-run", "A repeat of a commit over several runs is applied again to the runs that have forgotten it.",
+			"I8/a-repeat-over-several-runs-applies-all-or-nothing", multiRunByRun},
 		{"blind-retry", "After a lost reply the adapter sends the write again without its id.",
 			"I8/a-repeat-gets-the-first-result", blindRetry},
 		{"definite-error-although-applied", "A commit whose reply was lost is called not applied.",
@@ -155,6 +158,23 @@ func multiInSteps(s *store) {
 			all = append(all, done)
 		}
 		return all, nil
+	}
+}
+
+// multiRunByRun makes each commit over several runs another one than all before, so that
+// only the ids of its batches are known.
+func multiRunByRun(s *store) {
+	s.multi = func(ctx context.Context, h *handle, batches []runstore.Batch) ([]runstore.Committed, error) {
+		if _, err := h.Handle.CreateRun(ctx, runstore.RunSpec{ID: "beside"}); err != nil {
+			return nil, err
+		}
+		beside := runstore.NewBatch("beside", runstore.Unguarded("test"))
+		beside.ID = runstore.NewBatchID()
+		done, err := h.Handle.CommitMulti(ctx, append(slices.Clone(batches), beside))
+		if err != nil {
+			return nil, err
+		}
+		return done[:len(batches)], nil
 	}
 }
 

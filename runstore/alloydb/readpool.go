@@ -97,36 +97,61 @@ func (p *readPool) close() {
 // Both clocks are AlloyDB's own: how far the pool is behind is the difference between
 // the time there and the primary's time at the last commit, or at the last word from
 // it, that was replayed there.
-func (s *ReadPoolStore) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) ([]runstore.Event, error) {
+func (s *ReadPoolStore) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
 	if bound < 0 {
-		return nil, &runstore.OpError{Op: "read journal", Run: id, Err: badOption("bound", "%v is negative", bound)}
+		return nil, &runstore.OpError{Op: "read journal", Run: id, Err: negative(bound)}
 	}
 	if runstore.CheckRead(id, from, limit) == nil {
-		if events, err := s.pool.readJournal(ctx, id, from, limit, bound); err == nil {
+		err := s.pool.read(ctx, bound, func(ctx context.Context, conn *pgx.Conn) (err error) {
+			events, err = s.pool.store.ReadJournalOn(ctx, conn, id, from, limit)
+			return err
+		})
+		if err == nil {
 			return events, nil
 		}
 	}
-	events, err := s.ReadJournal(ctx, id, from, limit)
+	events, err = s.ReadJournal(ctx, id, from, limit)
 	for i := range events {
 		events[i].Position = 0
 	}
 	return events, err
 }
 
-func (p *readPool) readJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
+// ScanIndexStale implements runstore.StaleReader, as ReadJournalStale does.
+func (s *ReadPoolStore) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound time.Duration) (found []runstore.Candidate, err error) {
+	if bound < 0 {
+		return nil, &runstore.OpError{Op: "scan index", Err: negative(bound)}
+	}
+	if q.Check() == nil {
+		err := s.pool.read(ctx, bound, func(ctx context.Context, conn *pgx.Conn) (err error) {
+			found, err = s.pool.store.ScanIndexOn(ctx, conn, q)
+			return err
+		})
+		if err == nil {
+			return found, nil
+		}
+	}
+	entries, err := s.ScanIndex(ctx, q)
+	return runstore.CandidatesOf(entries), err
+}
+
+func negative(bound time.Duration) error { return badOption("bound", "%v is negative", bound) }
+
+// read reads from the read pool, if that is sure to be at most bound behind.
+func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx context.Context, conn *pgx.Conn) error) error {
 	if p.resting() {
-		return nil, errResting
+		return errResting
 	}
 	bounded, cancel := context.WithTimeout(ctx, poolPatience)
 	defer cancel()
-	err = p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
+	err := p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
 		// The connection is to one node of the pool: the one asked is the one read.
 		lag, known, err := lagOf(bounded, conn.Conn())
 		if err == nil && (!known || lag > bound) {
 			err = errBehind
 		}
 		if err == nil {
-			events, err = p.store.ReadJournalOn(bounded, conn.Conn(), id, from, limit)
+			err = read(bounded, conn.Conn())
 		}
 		return err
 	})
@@ -137,7 +162,7 @@ func (p *readPool) readJournal(ctx context.Context, id runstore.RunID, from runs
 	default:
 		p.failed(err)
 	}
-	return events, err
+	return err
 }
 
 // selectLag tells how old the state of a node may be, in microseconds: NULL when there

@@ -145,6 +145,20 @@ func TestStaleReadsOnStandby(t *testing.T) {
 		t.Errorf("within an hour: %d events, want those of the standby, fewer than %d", got, all)
 	}
 
+	begin(t, store, "unheard of")
+	candidates := func(bound time.Duration) int {
+		t.Helper()
+		found, err := store.ScanIndexStale(t.Context(), runstore.IndexQuery{Index: runstore.IndexRuns, Limit: 10}, bound)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found)
+	}
+	if got := candidates(time.Hour); got != 1 {
+		t.Errorf("within an hour: %d candidates, want the one that the standby knows", got)
+	}
+	waitFor(t, "the standby is too far behind for a scan", func() bool { return candidates(100*time.Millisecond) == 2 })
+
 	// An idle primary: the last commit is long ago, and the standby knows all of it.
 	control(standby, "SELECT pg_wal_replay_resume()")
 	waitFor(t, "the standby has caught up", func() bool { return read(time.Hour) == all })

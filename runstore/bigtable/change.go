@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
@@ -54,7 +54,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		return nil, err
 	}
 	defer s.runs.leave(r)
-	fresh, misses := false, 0
+	fresh, turn := false, newTurn()
 	for t := s.tries(); ; {
 		if !r.has(n) || n.fresh && !fresh {
 			if err := s.load(ctx, r, n); err != nil {
@@ -86,6 +86,13 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		if err != nil || e == nil {
 			return nil, err
 		}
+		if turn.yields(r.stored) {
+			r.forget()
+			if fresh = false; !t.More(ctx) {
+				return nil, outcome.Unavailable(outcome.Cause(ctx, errBusy))
+			}
+			continue
+		}
 		if asked { // the readings before this one are of no use any more
 			e.m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(now))
 			if n.strict {
@@ -95,7 +102,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		if err := s.writeAll(ctx, e.rows); err != nil {
 			return nil, err
 		}
-		made, err := s.swap(ctx, r, e, t)
+		made, err := s.swap(ctx, r, e, t, turn)
 		if err != nil {
 			r.forget()
 			return nil, err
@@ -105,14 +112,13 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			return e, nil
 		}
 		s.waste.add(e.orphans()...)
+		if t.Left() < 0 {
+			r.forget()
+			return nil, outcome.Unavailable(errBusy)
+		}
+		turn.lost(ctx, s, r, n.epoch)
 		r.forget()
 		fresh = false
-		if time.Now().After(t.until) {
-			return nil, unavailable(errBusy)
-		}
-		if misses++; !n.epoch && misses > 1 { // who wants the lease has two requests to make, and goes before
-			pause(s.closed, rand.N(min(time.Millisecond<<min(misses, 10), maxPause/4)))
-		}
 	}
 }
 
@@ -252,16 +258,19 @@ func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) 
 // conditional mutation. This does: a repeat finds either the head that it expects, and
 // then no copy that was sent before can be applied any more, or another head, which
 // tells who made it.
-func (s *Store) swap(ctx context.Context, r *run, e *edit, t *tries) (made bool, err error) {
+func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, turn *turn) (made bool, err error) {
 	e.stored = e.head.revision()
+	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
+		e.m.DeleteCellsInColumn(familyHead, columnRev)
+	}
 	e.m.Set(familyHead, columnRev, 0, e.stored)
 	e.m.Set(familyHead, columnHead, 0, e.head.encode())
 	m := bigtable.NewCondMutation(latest(column(familyHead, columnRev)), nil, e.m)
 	wants := false
 	if r.stored != nil {
 		// One exact match of one cell: the service documents it as atomic with the mutation.
-		same := bigtable.ChainFilters(column(familyHead, columnRev), bigtable.LatestNFilter(1),
-			bigtable.ValueRangeFilter(r.stored, append(slices.Clone(r.stored), 0)))
+		from, to := turn.expected(r.stored)
+		same := bigtable.ChainFilters(column(familyHead, columnRev), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(from, to))
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
 	for doubt := false; ; doubt = true {
@@ -271,10 +280,10 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *tries) (made bool,
 			if made, err := s.whoseRevision(ctx, r, e); err != nil || made {
 				return made, err
 			}
-			return false, unknown(errLate) // a copy may still be under way
+			return false, outcome.Unknown(errLate) // a copy may still be under way
 		}
 		var matched bool
-		bound, cancel := t.attempt(ctx)
+		bound, cancel := t.Attempt(ctx, attemptTimeout)
 		if !e.until.IsZero() {
 			var early context.CancelFunc
 			bound, early = context.WithDeadline(bound, e.until)
@@ -290,9 +299,9 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *tries) (made bool,
 		case err == nil:
 			return s.whoseRevision(ctx, r, e)
 		case refusedByServer(err) && !doubt:
-			return false, unavailable(s.plainly(err))
-		case ctx.Err() != nil || refusedByServer(err) || !t.more(ctx):
-			return false, unknown(s.plainly(cause(ctx, err)))
+			return false, outcome.Unavailable(s.plainly(err))
+		case ctx.Err() != nil || refusedByServer(err) || !t.More(ctx):
+			return false, outcome.Unknown(s.plainly(outcome.Cause(ctx, err)))
 		}
 	}
 }
@@ -301,11 +310,11 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *tries) (made bool,
 func (s *Store) whoseRevision(ctx context.Context, r *run, e *edit) (made bool, err error) {
 	found, err := s.readRun(ctx, r.id)
 	if err != nil {
-		return false, unknown(err)
+		return false, outcome.Unknown(err)
 	}
 	made, known := found.head.made(e.head.Rev, e.nonce)
 	if !known {
-		return false, unknown(errLongAgo)
+		return false, outcome.Unknown(errLongAgo)
 	}
 	if made && found.head.Rev > e.head.Rev { // what is known beside the head is out of date
 		e.moved = true

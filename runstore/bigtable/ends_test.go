@@ -88,8 +88,9 @@ func TestStrictWriteEndsWithItsLease(t *testing.T) {
 func TestUnknownIsNothingElse(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
-	s := openBare(t, table, impatient)
+	s := openBare(t, table)
 	lease := hold(t, s, "run")
+	bigtable.SetPatience(s, impatience)
 	swapped := server(t).DropReplies(1, served(table, swaps))
 	unread := server(t).Refuse(0, served(table, reads))
 	_, err := s.Commit(t.Context(), appending(lease, "event"))
@@ -189,7 +190,7 @@ func TestCloseWaitsForOperations(t *testing.T) {
 func TestLonelyMarks(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
-	s, dying, tbl := openBare(t, table), openBare(t, table, impatient), raw(t, table)
+	s, dying, tbl := openBare(t, table), openImpatient(t, table), raw(t, table)
 	for _, id := range []runstore.RunID{"never", "after all"} {
 		lost := server(t).Refuse(0, served(table, swaps))
 		if _, err := dying.CreateRun(t.Context(), runstore.RunSpec{ID: id}); err == nil {
@@ -201,7 +202,7 @@ func TestLonelyMarks(t *testing.T) {
 	if n := len(keys(t, tbl, "m")); n != 2 {
 		t.Fatalf("after a pass there are %d marks, want both", n)
 	}
-	hold(t, dying, "after all")
+	hold(t, s, "after all")
 	bigtable.AgeMarks(s)
 	for range 3 {
 		bigtable.Sweep(t.Context(), s)

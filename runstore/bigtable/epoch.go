@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // epochs is what the store knows of itself. It is one cell, changed by conditional
@@ -87,24 +88,24 @@ func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool
 	}
 	for t, doubt := s.tries(), false; ; doubt = true {
 		var matched bool
-		bound, cancel := t.attempt(ctx)
+		bound, cancel := t.Attempt(ctx, attemptTimeout)
 		err := s.table.Apply(bound, epochKey(0), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
 		if err == nil && matched != wants && doubt {
 			now, err := s.epochs(ctx)
 			if err != nil {
-				return false, unknown(err)
+				return false, outcome.Unknown(err)
 			}
 			return string(now.stored) == string(next.stored), nil
 		}
 		if err == nil {
 			return matched == wants, nil
 		}
-		if ctx.Err() != nil || refusedByServer(err) || !t.more(ctx) {
+		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
 			if doubt || !refusedByServer(err) {
-				return false, unknown(cause(ctx, err))
+				return false, outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			return false, unavailable(s.plainly(err))
+			return false, outcome.Unavailable(s.plainly(err))
 		}
 	}
 }
@@ -229,7 +230,7 @@ func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) b
 			continue
 		}
 		if err := s.finishRaise(ctx, after); err != nil {
-			return 0, unknown(err) // it was raised, but not every grant of before is ended yet
+			return 0, outcome.Unknown(err) // it was raised, but not every grant of before is ended yet
 		}
 		return runstore.Epoch(next.Epoch), nil
 	}

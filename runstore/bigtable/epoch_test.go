@@ -67,7 +67,7 @@ func TestRaiseIsCut(t *testing.T) {
 		t.Run(at.name, func(t *testing.T) {
 			t.Parallel()
 			table := newTable(t)
-			s, cut, tbl := openBare(t, table), openBare(t, table, impatient), raw(t, table)
+			s, cut, tbl := openBare(t, table), openImpatient(t, table), raw(t, table)
 			leases := []runstore.Lease{hold(t, s, "run"), hold(t, s, "other"), hold(t, s, "third")}
 			commit(t, s, appending(leases[0], "before"))
 			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {

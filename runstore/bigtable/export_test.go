@@ -59,10 +59,13 @@ func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 }
 
 // Ahead has f run while a handle takes its clock to be an hour ahead.
-func Ahead(s *Store, f func()) {
+func Ahead(s *Store, f func()) { Shift(s, time.Hour, f) }
+
+// Shift has f run while a handle takes its clock to be off by d.
+func Shift(s *Store, d time.Duration, f func()) {
 	s.clock.mu.Lock()
 	known := s.clock.last
-	s.clock.last.server = known.server.Add(time.Hour)
+	s.clock.last.server = known.server.Add(d)
 	s.clock.mu.Unlock()
 	f()
 	s.clock.mu.Lock()
@@ -90,3 +93,9 @@ func AgeMarks(s *Store) {
 		s.feed.lonely[m] = time.Time{}
 	}
 }
+
+// SetPatience changes how long the operations of a handle without workers try again.
+func SetPatience(s *Store, d time.Duration) { s.opts.Patience = d }
+
+// Patrol looks at rows of segments and packs that follow a hash.
+func Patrol(ctx context.Context, s *Store, hash string) error { return s.patrol(byTest(ctx), hash) }

@@ -238,10 +238,14 @@ func (s *Store) whereNext(ctx context.Context, after, number, seen int64, last *
 			return 0, nil
 		}
 		// Now it cannot, so what is not there never will be.
-		if found, err := s.log(ctx, number); err != nil {
+		found, err := s.log(ctx, number, number+1)
+		switch {
+		case err != nil:
 			return 0, err
-		} else if last == nil && found[number] != nil {
+		case last == nil && found[number] != nil:
 			return number, nil
+		case last != nil && found[number+1] != nil: // it came after the log was read, and before its end
+			return number + 1, nil
 		}
 		return e.Base, nil
 	}

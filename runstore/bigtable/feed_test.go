@@ -159,7 +159,7 @@ func TestLogLosesMessages(t *testing.T) {
 			table := newTable(t)
 			s, other := openBare(t, table), openBare(t, table)
 			if harm == "all that is told" {
-				s = openBare(t, table, impatient)
+				s = openImpatient(t, table)
 			}
 			hold(t, other, "run")
 			told := func(c emulators.BigtableCall) bool { return c.Table == table.String() && c.Method == writes }

@@ -91,6 +91,17 @@ func openBare(t testing.TB, table emulators.BigtableTable, change ...func(*bigta
 	return s
 }
 
+// impatience is long enough for a busy machine to get to the request that a test lets fail.
+const impatience = 1500 * time.Millisecond
+
+// openImpatient opens a handle as openBare does, one whose operations give up soon.
+func openImpatient(t testing.TB, table emulators.BigtableTable) *bigtable.Store {
+	t.Helper()
+	s := openBare(t, table)
+	bigtable.SetPatience(s, impatience)
+	return s
+}
+
 // rawOptions are those of clients that are not the adapter's.
 func rawOptions(t testing.TB) []option.ClientOption {
 	return []option.ClientOption{

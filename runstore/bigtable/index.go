@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // A place in a queue is a row of its own, written before the commit that needs it. So
@@ -62,8 +63,8 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 	v := &verifier{store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{}}
 	began := time.Now()
 	for low < high {
-		if time.Since(began) > scanMost { // entries that it relies on may have been deleted
-			return nil, unavailable(errSlowScan)
+		if time.Since(began) > s.scanMost { // entries that it relies on may have been deleted
+			return nil, outcome.Unavailable(errSlowScan)
 		}
 		page, more, err := s.candidates(ctx, q, low, high)
 		if err != nil {
@@ -81,8 +82,8 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 			low = page[len(page)-1].order()
 		}
 	}
-	if time.Since(began) > scanMost {
-		return nil, unavailable(errSlowScan)
+	if time.Since(began) > s.scanMost {
+		return nil, outcome.Unavailable(errSlowScan)
 	}
 	s.waste.add(v.dead...)
 	if v.left { // between what was verified and what moved behind it something may stand

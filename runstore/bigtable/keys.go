@@ -59,6 +59,19 @@ func ownedKey(kind string, id runstore.RunID) string {
 	return kind + hashed(string(id)) + be16(len(id)) + string(id)
 }
 
+// ownerOf takes the key of such a row apart: the run, and the life or the revision that
+// follows.
+func ownerOf(key string) (id runstore.RunID, since int64, ok bool) {
+	if len(key) < 5 {
+		return "", 0, false
+	}
+	end := 5 + int(binary.BigEndian.Uint16([]byte(key[3:5])))
+	if len(key) < end+8 {
+		return "", 0, false
+	}
+	return runstore.RunID(key[5:end]), fromBE64(key[end : end+8]), true
+}
+
 func segmentKey(id runstore.RunID, life, number int64) string {
 	return ownedKey(kindSegment, id) + be64(life) + be64(number)
 }

@@ -108,6 +108,9 @@ func TestLostMessages(t *testing.T) {
 					if got := shape(t, s); got != wantShape {
 						t.Errorf("%s: the %s lost: stored is\n%s, want\n%s", method, harm, got, wantShape)
 					}
+					if met == 0 { // it makes no such RPC
+						break
+					}
 				}
 			}
 		})

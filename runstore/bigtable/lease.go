@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
@@ -62,7 +63,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			return err
 		case existed:
 			if created.Run, err = s.getRun(ctx, spec.ID); errors.Is(err, runstore.ErrNotFound) {
-				err = unavailable(errPurged)
+				err = outcome.Unavailable(errPurged)
 			}
 			return err
 		}

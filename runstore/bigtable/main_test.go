@@ -2,6 +2,7 @@ package bigtable_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -20,6 +21,11 @@ var shared struct {
 
 func TestMain(m *testing.M) {
 	conformance.RunChild() // before an emulator is started that the child does not need
+	flag.Parse()
+	// The cases wait more than they compute: for leases to end, for lost replies.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	if shared.server != nil {
 		if err := shared.server.Close(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // rereads is how often a reader tries again whose values were replaced while it read
@@ -22,7 +23,7 @@ func steady(f func() error) error {
 			return err
 		}
 	}
-	return unavailable(err)
+	return outcome.Unavailable(err)
 }
 
 // GetRun implements runstore.RunStore: one read.

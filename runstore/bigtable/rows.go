@@ -205,16 +205,8 @@ const scanPage = 2000
 
 // scanPrefix calls f for the keys of the rows that begin with prefix, page by page.
 func (s *Store) scanPrefix(ctx context.Context, prefix string, f func(keys []string) error) error {
-	filter := bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())
 	for from := prefix; ; {
-		var keys []string
-		err := s.again(ctx, func(ctx context.Context) error {
-			keys = keys[:0]
-			return s.table.ReadRows(ctx, bigtable.NewRange(from, after(prefix)), func(r bigtable.Row) bool {
-				keys = append(keys, strings.Clone(r.Key()))
-				return true
-			}, bigtable.RowFilter(filter), bigtable.LimitRows(scanPage))
-		})
+		keys, err := s.keys(ctx, from, after(prefix), scanPage)
 		if err == nil && len(keys) > 0 {
 			err = f(keys)
 		}
@@ -223,4 +215,17 @@ func (s *Store) scanPrefix(ctx context.Context, prefix string, f func(keys []str
 		}
 		from = keys[len(keys)-1] + "\x00"
 	}
+}
+
+// keys returns the first keys in a range, up to a limit.
+func (s *Store) keys(ctx context.Context, from, to string, limit int) (keys []string, err error) {
+	filter := bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())
+	err = s.again(ctx, func(ctx context.Context) error {
+		keys = keys[:0]
+		return s.table.ReadRows(ctx, bigtable.NewRange(from, to), func(r bigtable.Row) bool {
+			keys = append(keys, strings.Clone(r.Key()))
+			return true
+		}, bigtable.RowFilter(filter), bigtable.LimitRows(int64(limit)))
+	})
+	return keys, err
 }

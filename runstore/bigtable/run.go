@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
@@ -61,7 +62,7 @@ func (rs *runs) enter(ctx context.Context, id runstore.RunID) (*run, error) {
 		return r, nil
 	case <-ctx.Done():
 		rs.done(r)
-		return nil, unavailable(ctx.Err())
+		return nil, outcome.Unavailable(ctx.Err())
 	}
 }
 

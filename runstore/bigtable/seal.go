@@ -6,6 +6,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // A long journal does not make a long row: events that the feed has are copied, 64 at a
@@ -155,7 +156,7 @@ func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
 
 // makeRoom relieves a row that is too full for another event: it sees to it that the
 // feed has the events, and seals them. The caller has the run's lane.
-func (s *Store) makeRoom(ctx context.Context, r *run, t *tries) error {
+func (s *Store) makeRoom(ctx context.Context, r *run, t *outcome.Tries) error {
 	if err := s.feed.sequence(ctx, r.id); err != nil {
 		return err
 	}
@@ -165,14 +166,14 @@ func (s *Store) makeRoom(ctx context.Context, r *run, t *tries) error {
 	}
 	if p == nil || p.life != r.head.Life || p.from != r.head.Sealed { // somebody else writes to the run
 		r.forget()
-		if !t.more(ctx) {
-			return unavailable(errBusy)
+		if !t.More(ctx) {
+			return outcome.Unavailable(errBusy)
 		}
 		return nil
 	}
 	e := newEdit(r, runstore.FromMicros(r.head.Time))
 	e.seal(p)
-	made, err := s.swap(ctx, r, e, t)
+	made, err := s.swap(ctx, r, e, t, nil)
 	if err != nil || !made {
 		r.forget()
 		return err

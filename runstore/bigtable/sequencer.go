@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // sequencer brings the events that this handle commits into the feed, in the
@@ -143,7 +144,7 @@ func (q *sequencer) rounds(ctx context.Context) {
 	maps.Copy(q.long, long)
 	q.mu.Unlock()
 	if ctx.Err() == nil {
-		pause(q.done, maxPause)
+		pause(q.done, outcome.MaxPause)
 		q.wake()
 	}
 }
@@ -156,7 +157,7 @@ func (q *sequencer) sequence(ctx context.Context, ids ...runstore.RunID) error {
 	select {
 	case q.turn <- struct{}{}:
 	case <-ctx.Done():
-		return unavailable(ctx.Err())
+		return outcome.Unavailable(ctx.Err())
 	}
 	defer func() { <-q.turn }()
 	for {
@@ -298,7 +299,7 @@ func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
 	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
 	for t, doubt := s.tries(), false; ; doubt = true {
 		var there bool
-		bound, cancel := t.attempt(ctx)
+		bound, cancel := t.Attempt(ctx, attemptTimeout)
 		err := s.table.Apply(bound, logKey(g.number), m, bigtable.GetCondMutationResult(&there))
 		cancel()
 		if err == nil && !there {
@@ -314,8 +315,8 @@ func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
 		if err == nil {
 			return false, nil
 		}
-		if ctx.Err() != nil || refusedByServer(err) || !t.more(ctx) {
-			return false, unavailable(cause(ctx, err))
+		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
+			return false, outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
 }

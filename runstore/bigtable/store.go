@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // Store is an open handle on a store in Bigtable. It implements runstore.RunStore and
@@ -29,6 +30,7 @@ type Store struct {
 	runs     runs
 	feed     *sequencer
 	waste    *waste
+	scanMost time.Duration // how long a scan may take
 
 	background sync.WaitGroup
 	life       sync.Mutex // guards the following, and what is begun against Close
@@ -51,7 +53,7 @@ var _ interface {
 func Open(ctx context.Context, o *Options) (*Store, error) {
 	s, err := open(ctx, o)
 	if err != nil {
-		return nil, opError("open bigtable store", "", err)
+		return nil, outcome.Of("open bigtable store", "", err)
 	}
 	return s, nil
 }
@@ -61,7 +63,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, scanMost: scanMost, closed: make(chan struct{}), idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*run{}
 	if err := s.connect(ctx); err != nil {
@@ -84,10 +86,10 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 }
 
 func unclassified(ctx context.Context, err error) error {
-	if isKind(err) {
+	if outcome.Definite(err) {
 		return err
 	}
-	return unavailable(cause(ctx, err))
+	return outcome.Unavailable(outcome.Cause(ctx, err))
 }
 
 // connect makes the clients and prepares the table.
@@ -148,7 +150,7 @@ func (s *Store) connect(ctx context.Context) error {
 // dial makes a connection to an emulator.
 func (s *Store) dial(address string) (*grpc.ClientConn, error) {
 	quick := backoff.DefaultConfig
-	quick.BaseDelay, quick.MaxDelay = 5*time.Millisecond, maxPause
+	quick.BaseDelay, quick.MaxDelay = 5*time.Millisecond, outcome.MaxPause
 	return grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: time.Second}),
@@ -213,24 +215,24 @@ const operation = "tapestore-op"
 // nothing happens on a closed handle or after the context's end.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
 	if invalid != nil {
-		return opError(op, id, invalid)
+		return outcome.Of(op, id, invalid)
 	}
 	if !s.enter() {
-		return opError(op, id, runstore.ErrClosed)
+		return outcome.Of(op, id, runstore.ErrClosed)
 	}
 	defer s.leave()
 	if err := ctx.Err(); err != nil {
-		return opError(op, id, unavailable(err))
+		return outcome.Of(op, id, outcome.Unavailable(err))
 	}
 	ctx = metadata.AppendToOutgoingContext(ctx, operation, op)
 	if s.clock.old() {
 		if _, err := s.ask(ctx, clockKey()); err != nil {
-			return opError(op, id, err)
+			return outcome.Of(op, id, err)
 		}
 	} else if _, age := s.clock.estimate(); age > refreshAfter {
 		s.refreshClock()
 	}
-	return opError(op, id, f(ctx))
+	return outcome.Of(op, id, f(ctx))
 }
 
 // enter begins an operation, unless the handle was closed.

@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -53,6 +54,9 @@ func (s *Store) sweep(ctx context.Context) {
 		}
 		return nil
 	})
+	if err == nil {
+		err = s.patrol(ctx, hashed(be64(rand.Int64())))
+	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
 		s.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
 	}
@@ -189,8 +193,7 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	var dead []mutation
 	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
 		for _, key := range keys {
-			life := fromBE64(key[len(key)-16 : len(key)-8])
-			if life < found.head.Life || life == found.head.Life && found.head.Purged {
+			if found.head.isOver(key) {
 				dead = append(dead, remove(key))
 			}
 		}

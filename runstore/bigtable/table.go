@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // The families. Those of a run's row are apart so that each read takes only the cells
@@ -41,7 +42,7 @@ func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error 
 		info, err := admin.TableInfo(ctx, s.opts.Table)
 		switch {
 		case status.Code(err) == codes.NotFound && s.opts.NoCreate:
-			return unavailable(fmt.Errorf("bigtable: there is no table %s; create it: cbt -project %s -instance %s createtable %s families=%s",
+			return outcome.Unavailable(fmt.Errorf("bigtable: there is no table %s; create it: cbt -project %s -instance %s createtable %s families=%s",
 				s.opts.Table, s.opts.Project, s.opts.Instance, s.opts.Table, familiesFor(slices.Sorted(maps.Keys(families)), ":maxversions=1", ",")))
 		case status.Code(err) == codes.NotFound:
 			conf := &bigtable.TableConf{TableID: s.opts.Table, Families: families}
@@ -66,7 +67,7 @@ func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error 
 			return nil
 		}
 		if s.opts.NoCreate {
-			return unavailable(fmt.Errorf("bigtable: the table %s lacks families; create them: %s", s.opts.Table,
+			return outcome.Unavailable(fmt.Errorf("bigtable: the table %s lacks families; create them: %s", s.opts.Table,
 				familiesFor(missing, "", "; ", "cbt -project "+s.opts.Project+" -instance "+s.opts.Instance+" createfamily "+s.opts.Table+" ")))
 		}
 		for _, family := range missing {
@@ -85,7 +86,7 @@ func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error 
 func checkCollection(info *bigtable.TableInfo) error {
 	for _, f := range info.FamilyInfos {
 		if _, ours := families[f.Name]; ours && strings.Contains(f.GCPolicy, "age") {
-			return unavailable(fmt.Errorf("bigtable: the garbage collection of family %s (%s) goes by age and would delete the store; set maxversions=1", f.Name, f.GCPolicy))
+			return outcome.Unavailable(fmt.Errorf("bigtable: the garbage collection of family %s (%s) goes by age and would delete the store; set maxversions=1", f.Name, f.GCPolicy))
 		}
 	}
 	return nil
@@ -117,8 +118,8 @@ func (s *Store) checkProfile(ctx context.Context, admin *bigtable.InstanceAdminC
 	}
 	single := profile.GetSingleClusterRouting()
 	if single == nil || !single.GetAllowTransactionalWrites() {
-		return errors.Join(unavailable(errProfile), fmt.Errorf("change it: cbt -project %s -instance %s updateappprofile %s %q",
-			s.opts.Project, s.opts.Instance, name, "route-to=CLUSTER,transactional-writes"))
+		return outcome.Unavailable(fmt.Errorf("%w; change it: gcloud bigtable app-profiles update %s --project=%s --instance=%s --route-to=CLUSTER --transactional-writes",
+			errProfile, name, s.opts.Project, s.opts.Instance))
 	}
 	s.cluster = single.GetClusterId()
 	return nil

@@ -16,7 +16,7 @@ import (
 // dyingWrite has a process write what a commit needs before it, and die before that.
 func dyingWrite(t testing.TB, table emulators.BigtableTable, b runstore.Batch) {
 	t.Helper()
-	s := openBare(t, table, impatient)
+	s := openImpatient(t, table)
 	died := server(t).Refuse(0, served(table, swaps))
 	defer died.End()
 	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrUnknownOutcome) {
@@ -220,7 +220,7 @@ func TestMarks(t *testing.T) {
 func TestOrphansOfACreation(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
-	s, dying, tbl := openBare(t, table), openBare(t, table, impatient), raw(t, table)
+	s, dying, tbl := openBare(t, table), openImpatient(t, table), raw(t, table)
 	creation := heavy("run").Writes
 	creation.Runnable = runstore.When{}
 	died := server(t).Refuse(0, served(table, swaps))

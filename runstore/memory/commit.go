@@ -13,7 +13,7 @@ import (
 // Commit implements runstore.RunStore.
 func (h *Handle) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	err = h.write(ctx, "commit", batch.Run(), batch.Check(), func(now time.Time) error {
-		all, err := h.store.commit([]runstore.Batch{batch}, now)
+		all, err := h.store.commit([]runstore.Batch{batch}, nil, now)
 		if err != nil {
 			return err
 		}
@@ -26,15 +26,18 @@ func (h *Handle) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 // CommitMulti implements runstore.MultiCommitter.
 func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	err = h.write(ctx, "commit", "", runstore.CheckMulti(batches), func(now time.Time) error {
-		done, err = h.store.commit(batches, now)
+		done, err = h.store.commit(batches, rules.Whole(batches), now)
 		return err
 	})
 	return done, err
 }
 
 // commit checks the guards of all batches before it applies any, so that it has
-// nothing to undo.
-func (s *Store) commit(batches []runstore.Batch, now time.Time) ([]runstore.Committed, error) {
+// nothing to undo. whole is that of a commit of several runs.
+func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([]runstore.Committed, error) {
+	if done := s.repeated(batches, whole); done != nil {
+		return done, nil
+	}
 	runs := make([]*run, len(batches))
 	for i, b := range batches {
 		r, err := s.find(b.Run())
@@ -52,19 +55,47 @@ func (s *Store) commit(batches []runstore.Batch, now time.Time) ([]runstore.Comm
 	done := make([]runstore.Committed, len(batches))
 	for i, b := range batches {
 		if first, replay := runs[i].batches[b.ID]; replay {
-			first.Versions = slices.Clone(first.Versions)
-			first.Replayed = true
-			done[i] = first
+			done[i] = first.replayed()
 			continue
 		}
 		done[i] = s.apply(runs[i], b.Writes, b.Guards().Fence, now)
 		if b.ID != "" && !b.Purge {
 			first := done[i]
 			first.Versions = slices.Clone(first.Versions)
-			runs[i].batches[b.ID] = first
+			runs[i].batches[b.ID] = result{first, whole}
 		}
 	}
 	return done, nil
+}
+
+// repeated answers a commit that was made before, as far as one of its runs remembers.
+// The others may be gone.
+func (s *Store) repeated(batches []runstore.Batch, whole []byte) []runstore.Committed {
+	if whole == nil {
+		return nil
+	}
+	made := false
+	done := make([]runstore.Committed, len(batches))
+	for i, b := range batches {
+		done[i].Replayed = true
+		if r, err := s.find(b.Run()); err == nil {
+			if first, ok := r.batches[b.ID]; ok {
+				done[i] = first.replayed()
+				made = made || bytes.Equal(first.whole, whole)
+			}
+		}
+	}
+	if !made {
+		return nil
+	}
+	return done
+}
+
+// replayed is the result as a repeat gets it.
+func (r result) replayed() runstore.Committed {
+	again := r.Committed
+	again.Versions, again.Replayed = slices.Clone(again.Versions), true
+	return again
 }
 
 // apply makes the writes; whoever calls it has checked the guards. It is the one

@@ -22,7 +22,7 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			return nil
 		}
 		old := s.runs[spec.ID]
-		r := &run{records: map[runstore.RecordKey]*record{}, batches: map[runstore.BatchID]runstore.Committed{}}
+		r := &run{records: map[runstore.RecordKey]*record{}, batches: map[runstore.BatchID]result{}}
 		if old != nil { // purged: its token and its versions go on
 			r.Head, r.floor = old.Head, old.floor
 		}

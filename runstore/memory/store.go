@@ -49,7 +49,14 @@ type run struct {
 	floor   runstore.Version // the highest version of a deleted record
 	events  []runstore.Event
 	records map[runstore.RecordKey]*record
-	batches map[runstore.BatchID]runstore.Committed
+	batches map[runstore.BatchID]result
+}
+
+// result is what a batch with an id answered, and the commit of several runs that it
+// was part of, if it was.
+type result struct {
+	runstore.Committed
+	whole []byte
 }
 
 type record struct {

@@ -299,6 +299,49 @@ func TestCallerLeavesTheCrowd(t *testing.T) {
 	wantJournal(t, s, leases[2].Run, "as given")
 }
 
+// A caller who leaves while the shared statement is under way does not know what became
+// of its append; the others get their answers.
+func TestCallerLeavesTheCrowdInFlight(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := connect(t, address)
+	exec(t, conn, `CREATE FUNCTION tapestore.hold() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$`)
+	exec(t, conn, `CREATE TRIGGER hold BEFORE INSERT ON tapestore.events FOR EACH ROW EXECUTE FUNCTION tapestore.hold()`)
+	s := open(t, address)
+	leases := holdMany(t, s, 3)
+	exec(t, conn, "SELECT pg_advisory_lock(1)")
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	freed := make(chan struct{})
+	errs := crowded(t, s, 3, func(i int) error {
+		if i != 1 {
+			_, err := s.Commit(t.Context(), appending(leases[i], "event"))
+			return err
+		}
+		_, err := s.Commit(ctx, appending(leases[i], "event"))
+		left <- err
+		return nil
+	}, func() {
+		go func() {
+			defer close(freed)
+			awaitLocked(t, address, 1)
+			cancel()
+			if err := <-left; !errors.Is(err, runstore.ErrUnknownOutcome) || !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v, want ErrUnknownOutcome for its cancellation", err)
+			}
+			_, _ = conn.Exec(context.WithoutCancel(t.Context()), "SELECT pg_advisory_unlock(1)") // if it fails, the appends fail
+		}()
+	})
+	<-freed
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	for _, l := range leases { // it was applied, with the others
+		wantJournal(t, s, l.Run, "event")
+	}
+}
+
 // Appends to many runs at once, by many writers for each, lose none and keep order.
 func TestCrowdOfMany(t *testing.T) {
 	t.Parallel()

@@ -1,15 +1,12 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
-
-	"github.com/tapestore/tapestore/runstore"
 )
 
 var (
@@ -18,28 +15,6 @@ var (
 	errNoAnswer = errors.New("postgres: a write answered without a row")
 	errDisagree = errors.New("postgres: the check of the statement and that of the rules disagree")
 )
-
-// opError names the operation and the run in an error of the contract.
-func opError(op string, id runstore.RunID, err error) error {
-	if err == nil {
-		return nil
-	}
-	e := &runstore.OpError{Op: op, Run: id, Err: err}
-	var f *fault
-	if errors.As(err, &f) {
-		e.Err, e.Cause = f.kind, f.cause
-	}
-	return e
-}
-
-// fault is an error of the engine or the context whose outcome is known.
-type fault struct{ kind, cause error }
-
-func (f *fault) Error() string   { return f.kind.Error() + ": " + f.cause.Error() }
-func (f *fault) Unwrap() []error { return []error{f.kind, f.cause} }
-
-func unavailable(cause error) error { return &fault{runstore.ErrUnavailable, cause} }
-func unknown(cause error) error     { return &fault{runstore.ErrUnknownOutcome, cause} }
 
 // fate is what an error of the engine says about the statement that met it.
 type fate int
@@ -113,12 +88,4 @@ func timedOut(err error) bool {
 // a parameter that the server does not take (22, 42).
 func permanent(code string) bool {
 	return slices.ContainsFunc([]string{"28", "3D", "22", "42"}, func(class string) bool { return strings.HasPrefix(code, class) })
-}
-
-// cause prefers the context's error where a statement was cancelled because of it.
-func cause(ctx context.Context, err error) error {
-	if ended := ctx.Err(); ended != nil && !errors.Is(err, ended) {
-		return errors.Join(ended, err)
-	}
-	return err
 }

@@ -71,37 +71,47 @@ var scans = map[runstore.IndexName][2]string{
 
 // ScanIndex implements runstore.RunStore.
 func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
-	invalid := q.Check()
-	after, cursorErr := decodeCursor(q)
-	if invalid == nil {
-		invalid = cursorErr
-	}
+	after, invalid := checkScan(q)
 	err = s.read(ctx, "scan index", "", invalid, func(rq *query) error {
-		sql, args := scanOf(q, after)
-		var at, written nullTime
-		var no int64
-		var key, id []byte
-		var head nullHead
-		var record nullRecord
-		var before *int64
-		targets := []any{&at, &written, &no, &key, &id}
-		ofRuns := q.Index == runstore.IndexRuns || q.Index == runstore.IndexRunnable
+		found, err = rq.scan(q, after)
+		return err
+	})
+	return found, err
+}
+
+func checkScan(q runstore.IndexQuery) (after cursor, invalid error) {
+	after, invalid = decodeCursor(q)
+	if err := q.Check(); err != nil {
+		invalid = err
+	}
+	return after, invalid
+}
+
+// scan reads a page of an index behind a place.
+func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.IndexEntry, err error) {
+	sql, args := scanOf(what, after)
+	var at, written nullTime
+	var no int64
+	var key, id []byte
+	var head nullHead
+	var record nullRecord
+	var before *int64
+	targets := []any{&at, &written, &no, &key, &id}
+	ofRuns := what.Index == runstore.IndexRuns || what.Index == runstore.IndexRunnable
+	if ofRuns {
+		targets = append(targets, head.targets()...)
+	}
+	err = q.each(sql, args, append(append(targets, record.targets()...), &before), func() error {
+		here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
+		e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
 		if ofRuns {
-			targets = append(targets, head.targets()...)
+			e.Head = head.head(e.Run).Run
+			e.Head.Summary = record.record(runstore.SummaryKey)
+		} else {
+			e.Record = record.record(runstore.RecordKey(key))
 		}
-		found = nil
-		return rq.each(sql, args, append(append(targets, record.targets()...), &before), func() error {
-			here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
-			e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
-			if ofRuns {
-				e.Head = head.head(e.Run).Run
-				e.Head.Summary = record.record(runstore.SummaryKey)
-			} else {
-				e.Record = record.record(runstore.RecordKey(key))
-			}
-			found = append(found, e)
-			return nil
-		})
+		found = append(found, e)
+		return nil
 	})
 	return found, err
 }

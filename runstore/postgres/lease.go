@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
@@ -167,17 +168,17 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 			}
 			if f := fateOf(err); f == closed {
 				return runstore.ErrClosed
-			} else if f == failed || ctx.Err() != nil || !t.more(ctx) {
-				return unavailable(cause(ctx, err))
+			} else if f == failed || ctx.Err() != nil || !t.More(ctx) {
+				return outcome.Unavailable(outcome.Cause(ctx, err))
 			}
 		}
 		defer s.giveBack(ctx, conn)
 		err = conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
 		if err != nil {
 			if fateOf(err) == lost {
-				return unknown(cause(ctx, err))
+				return outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			return unavailable(cause(ctx, err))
+			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 		return runstore.CheckEpoch(epoch)
 	})

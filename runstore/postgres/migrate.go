@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 //go:embed schema/*.sql
@@ -57,12 +58,12 @@ const (
 func (s *Store) migrate(ctx context.Context, config *pgx.ConnConfig) error {
 	for t := s.tries(); ; {
 		err := s.migrateOnce(ctx, config)
-		if err == nil || isKind(err) {
+		if err == nil || outcome.Definite(err) {
 			return err
 		}
 		// A connection lost in the middle leaves a whole number of steps.
-		if f := fateOf(err); f != again && f != lost || ctx.Err() != nil || !t.more(ctx) {
-			return unavailable(cause(ctx, err))
+		if f := fateOf(err); f != again && f != lost || ctx.Err() != nil || !t.More(ctx) {
+			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
 }
@@ -167,8 +168,8 @@ func (s *Store) inQuotes(text string) string {
 func (s *Store) explainMigration(err error, version, known int) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "42501" {
-		return &fault{&runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", s.opts.Schema, version, known)}, err}
+		return outcome.As(&runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", s.opts.Schema, version, known)}, err)
 	}
 	return err
 }

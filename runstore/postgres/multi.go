@@ -10,9 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-const lockRuns = `SELECT tapestore.lock_runs($1::bytea[])`
+// lockRuns locks the runs of a commit, and looks whether it was made before.
+//
+// $1 runs, $2 their batches, $3 what names the whole.
+const lockRuns = `SELECT tapestore.lock_runs($1::bytea[], $2::bytea[], $3::bytea)`
 
 // CommitMulti implements runstore.MultiCommitter: one transaction, and one round
 // trip.
@@ -46,45 +51,57 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 			s.notifier.committed()
 			return done, nil
 		}
-		if isKind(err) {
+		if outcome.Definite(err) {
 			return nil, err
 		}
 		switch fateOf(err) {
 		case closed:
 			return nil, runstore.ErrClosed
 		case failed:
-			return nil, unavailable(cause(ctx, err))
+			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
 		case lost:
 			if ctx.Err() != nil {
-				return nil, unknown(cause(ctx, err))
+				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
 			done, unsettled := s.settleAll(ctx, requests, t)
 			if unsettled != nil {
-				return nil, unknown(errors.Join(err, unsettled))
+				return nil, outcome.Unknown(errors.Join(err, unsettled))
 			}
 			if done != nil {
 				s.notifier.committed()
 				return done, nil
 			}
 		}
-		if !t.more(ctx) {
-			return nil, unavailable(cause(ctx, err))
+		if !t.More(ctx) {
+			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
 }
 
-// settleAll settles every batch. The first that was not applied shows that none was,
-// and its nonce keeps a late copy of the whole from being applied.
-func (s *Store) settleAll(ctx context.Context, requests []*request, t *tries) ([]runstore.Committed, error) {
+// settleAll settles every batch. If one was applied, all were, also those of runs that
+// were purged since, or had so many writes that they have forgotten: these have no
+// result left. If none was, the nonces keep a late copy of the whole from being applied.
+func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Tries) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
+	made, missing := false, false
+	var unclear error
 	for i, r := range requests {
-		a, err := s.settle(ctx, r, t)
-		if err != nil || a == nil {
+		switch a, err := s.settle(ctx, r, t); {
+		case err == nil && a != nil:
+			done[i] = a.committed()
+			made = made || a.verdict == applied
+		case err == nil:
+			done[i].Replayed, missing = true, true
+		case errors.Is(err, errForgotten):
+			done[i].Replayed, missing, unclear = true, true, err
+		default:
 			return nil, err
 		}
-		done[i] = a.committed()
 	}
-	return done, nil
+	if made || !missing {
+		return done, nil
+	}
+	return nil, unclear
 }
 
 // codeRefused is raised by tapestore.demand.
@@ -99,12 +116,12 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	defer s.giveBack(ctx, conn)
 	defer s.bounded(conn)()
 	var batch pgx.Batch
-	ids := make([][]byte, len(requests))
+	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
 	for i, r := range requests {
-		ids[i] = []byte(r.run)
+		runs[i], ids[i] = []byte(r.run), r.batch
 		r.sent = time.Now()
 	}
-	batch.Queue(s.sql(lockRuns), ids)
+	batch.Queue(s.sql(lockRuns), runs, ids, rules.Whole(batches))
 	for i, r := range requests {
 		batch.Queue(s.sql(demandWrite), r.write.args(r.nonce, int64(i)<<10)...)
 	}

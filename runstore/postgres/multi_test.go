@@ -1,12 +1,16 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -66,7 +70,7 @@ func TestGivenUpMultiCommitComesLate(t *testing.T) {
 	before := stored(t, conn)
 	late := func(args func(s statement) []any) error {
 		var batch pgx.Batch
-		batch.Queue(`SELECT tapestore.lock_runs('{a,b}')`)
+		batch.Queue(`SELECT tapestore.lock_runs('{a,b}', '{NULL,NULL}', NULL)`)
 		for _, s := range w.sent() {
 			batch.Queue(s.sql, args(s)...)
 		}
@@ -81,5 +85,108 @@ func TestGivenUpMultiCommitComesLate(t *testing.T) {
 	}
 	if err := late(renamed); err != nil {
 		t.Errorf("the same commit under other nonces: %v", err)
+	}
+}
+
+// interloper does something, once, right before a statement is sent.
+type interloper struct {
+	*wire
+	before string // the statement has this in it
+	once   sync.Once
+	do     func()
+}
+
+func (i *interloper) through(config *pgxpool.Config, o *postgres.Options) {
+	i.wire.through(config, o)
+	config.ConnConfig.Tracer = i
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (i *interloper) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, i.before) {
+		i.once.Do(i.do)
+	}
+	return i.wire.TraceQueryStart(ctx, conn, data)
+}
+
+// A commit of several runs that was made, and whose reply was lost, is told as made,
+// although one of its runs was purged, or has forgotten it, when that is looked into. A
+// repeat of it is answered alike, whatever is lost.
+func TestMultiCommitSettledByTheRunsThatRemember(t *testing.T) {
+	t.Parallel()
+	purge := func(t *testing.T, s *postgres.Store) {
+		b := runstore.NewBatch("a", runstore.Unguarded("test"))
+		b.Purge = true
+		commit(t, s, b)
+	}
+	for name, tc := range map[string]struct {
+		between func(t *testing.T, s *postgres.Store)
+		ids     bool
+	}{
+		"purged":             {purge, true},
+		"purged, without id": {purge, false},
+		"purged and made anew": {func(t *testing.T, s *postgres.Store) {
+			purge(t, s)
+			hold(t, s, "a")
+		}, true},
+		"forgotten": {func(t *testing.T, s *postgres.Store) {
+			for range 3 * runstore.RememberedBatches {
+				b := runstore.NewBatch("a", runstore.Unguarded("test"))
+				b.ID = runstore.NewBatchID()
+				commit(t, s, b)
+			}
+		}, true},
+	} {
+		for _, mode := range []string{"exec", "simple_protocol"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				address := database(t)
+				other := open(t, address)
+				i := &interloper{wire: &wire{}, before: ".settle("}
+				i.do = func() {
+					tc.between(t, other)
+					i.lose(loseRequest, i.before) // it was on its way before that
+				}
+				s := open(t, with(address, "default_query_exec_mode="+mode), i.through)
+				batches := twoBatches(t, s)
+				batches[0].Events = nil // they would tell
+				batches[0].Put("key", []byte("value"))
+				for n := range batches {
+					if tc.ids {
+						batches[n].ID = runstore.NewBatchID()
+					}
+				}
+				i.lose(loseReply, "lock_runs")
+				done, err := s.CommitMulti(t.Context(), batches)
+				if err != nil {
+					t.Fatal(err)
+				}
+				check := func(what string, done []runstore.Committed, replayed bool) {
+					t.Helper()
+					if got, want := fmt.Sprintf("%+v", done[0]), fmt.Sprintf("%+v", runstore.Committed{Replayed: true}); got != want {
+						t.Errorf("%s: got %s of the run that has forgotten, want %s", what, got, want)
+					}
+					got := fmt.Sprint(done[1].FirstSeq, done[1].LastSeq, done[1].Versions, done[1].Replayed, done[1].Time.IsZero())
+					if want := fmt.Sprint(1, 2, []int{1}, replayed, false); got != want {
+						t.Errorf("%s: got %s of the run that remembers, want %s", what, got, want)
+					}
+				}
+				check("settled", done, false)
+				for _, harm := range []harm{none, loseRequest, loseReply} {
+					if !tc.ids {
+						break // it is no repeat
+					}
+					i.lose(harm, "lock_runs")
+					again, err := s.CommitMulti(t.Context(), batches)
+					if err != nil {
+						t.Fatal(err)
+					}
+					check(fmt.Sprint("repeated with harm ", harm), again, true)
+				}
+				if n := get[int](t, connect(t, address), `SELECT count(*) FROM tapestore.events`); n != 2 {
+					t.Errorf("%d events, want 2", n)
+				}
+			})
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // A notification is a hint. It is sent from a transaction of its own after the
@@ -126,7 +127,7 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 		case <-ready:
 			return nil
 		case <-ctx.Done():
-			return unavailable(ctx.Err())
+			return outcome.Unavailable(ctx.Err())
 		case <-s.closed:
 			return runstore.ErrClosed
 		}

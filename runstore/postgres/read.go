@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 type nullTime = pgtype.Timestamptz
@@ -45,17 +46,17 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 	return s.op(ctx, op, id, invalid, func() error {
 		for t := s.tries(); ; {
 			err := s.once(ctx, f)
-			if err == nil || isKind(err) {
+			if err == nil || outcome.Definite(err) {
 				return err
 			}
 			switch fateOf(err) {
 			case closed:
 				return runstore.ErrClosed
 			case failed:
-				return unavailable(cause(ctx, err))
+				return outcome.Unavailable(outcome.Cause(ctx, err))
 			}
-			if ctx.Err() != nil || !t.more(ctx) {
-				return unavailable(cause(ctx, err))
+			if ctx.Err() != nil || !t.More(ctx) {
+				return outcome.Unavailable(outcome.Cause(ctx, err))
 			}
 		}
 	})

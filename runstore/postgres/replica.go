@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // ReadJournalOn is ReadJournal over a connection of the caller's own, which may lead
@@ -23,11 +24,32 @@ func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.R
 		}
 		if err != nil {
 			events = nil
-			if !isKind(err) {
-				err = unavailable(cause(ctx, err))
-			}
 		}
-		return err
+		return unread(ctx, err)
 	})
 	return events, err
+}
+
+// ScanIndexOn tells what a standby knows of an index, over a connection of the caller's
+// own. See ReadJournalOn.
+//
+// Errors: those of ScanIndex. It tries once.
+func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.IndexQuery) (found []runstore.Candidate, err error) {
+	after, invalid := checkScan(q)
+	err = s.op(ctx, "scan index", "", invalid, func() error {
+		entries, err := (&query{ctx, s, conn}).scan(q, after)
+		if err == nil {
+			found = runstore.CandidatesOf(entries)
+		}
+		return unread(ctx, err)
+	})
+	return found, err
+}
+
+// unread classifies the error of a read that is not tried again.
+func unread(ctx context.Context, err error) error {
+	if err == nil || outcome.Definite(err) {
+		return err
+	}
+	return outcome.Unavailable(outcome.Cause(ctx, err))
 }

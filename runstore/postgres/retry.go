@@ -3,10 +3,10 @@ package postgres
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // perform sends a write until its outcome is known: what was surely not applied is
@@ -31,21 +31,21 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 		case closed:
 			return nil, runstore.ErrClosed
 		case failed:
-			return nil, unavailable(cause(ctx, err))
+			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
 		case again:
 		case lost:
 			if ctx.Err() != nil {
-				return nil, unknown(cause(ctx, err))
+				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
 			if known, unsettled := s.settle(ctx, r, t); unsettled != nil {
-				return nil, unknown(errors.Join(err, unsettled))
+				return nil, outcome.Unknown(errors.Join(err, unsettled))
 			} else if known != nil {
 				s.notifier.committed()
 				return known, nil
 			}
 		}
-		if !t.more(ctx) {
-			return nil, unavailable(cause(ctx, err))
+		if !t.More(ctx) {
+			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
 }
@@ -58,7 +58,7 @@ const settleLost = `SELECT * FROM tapestore.settle($1::bytea, $2::bigint, $3::by
 
 // settle returns the answer that was lost, or nil if the write was not applied and
 // never will be.
-func (s *Store) settle(ctx context.Context, r *request, t *tries) (*answer, error) {
+func (s *Store) settle(ctx context.Context, r *request, t *outcome.Tries) (*answer, error) {
 	for {
 		u := &unit{
 			sql:      settleLost,
@@ -82,8 +82,8 @@ func (s *Store) settle(ctx context.Context, r *request, t *tries) (*answer, erro
 		case fateOf(err) == closed || fateOf(err) == failed && (!timedOut(err) || ctx.Err() != nil):
 			return nil, err
 		}
-		if !t.more(ctx) {
-			return nil, cause(ctx, err)
+		if !t.More(ctx) {
+			return nil, outcome.Cause(ctx, err)
 		}
 	}
 }
@@ -96,32 +96,7 @@ func (r *request) remembered() bool {
 	return w != nil && (w.op == opCommit || w.op == opRelease) && !w.purge && (r.batch != nil || len(w.payloads) == 0)
 }
 
-// maxPause bounds the pause between two tries.
-const maxPause = 200 * time.Millisecond
-
 // tries paces the repeats of one operation.
-type tries struct {
-	until time.Time
-	pause time.Duration
-}
-
-func (s *Store) tries() *tries {
-	return &tries{until: time.Now().Add(s.opts.Patience), pause: 4 * time.Millisecond}
-}
-
-// more waits before another try, and reports whether there is to be one.
-func (t *tries) more(ctx context.Context) bool {
-	pause := t.pause/2 + rand.N(t.pause)
-	t.pause = min(2*t.pause, maxPause)
-	if time.Now().Add(pause).After(t.until) {
-		return false
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+func (s *Store) tries() *outcome.Tries {
+	return outcome.NewTries(s.opts.Patience, 4*time.Millisecond)
 }

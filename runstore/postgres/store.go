@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 const defaultSchema = "tapestore"
@@ -43,7 +44,7 @@ var _ interface {
 func Open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
 	s, err := open(ctx, config, options)
 	if err != nil {
-		return nil, opError("open postgres store", "", err)
+		return nil, outcome.Of("open postgres store", "", err)
 	}
 	return s, nil
 }
@@ -61,7 +62,7 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 		return nil, err
 	}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, unavailable(err)
+		return nil, outcome.Unavailable(err)
 	}
 	s.notifier = newNotifier(s)
 	// The first connection is made now, so that what is wrong with it is told here.
@@ -86,21 +87,18 @@ func (s *Store) Close() error {
 // nothing happens on a closed handle or after the context's end.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func() error) error {
 	if invalid != nil {
-		return opError(op, id, invalid)
+		return outcome.Of(op, id, invalid)
 	}
 	select {
 	case <-s.closed:
-		return opError(op, id, runstore.ErrClosed)
+		return outcome.Of(op, id, runstore.ErrClosed)
 	default:
 	}
 	if err := ctx.Err(); err != nil {
-		return opError(op, id, unavailable(err))
+		return outcome.Of(op, id, outcome.Unavailable(err))
 	}
-	return opError(op, id, f())
+	return outcome.Of(op, id, f())
 }
-
-// isKind reports whether err is one of the contract's own.
-func isKind(err error) bool { return runstore.KindOf(err) != runstore.ErrUnknownOutcome }
 
 // sql puts the schema's name into a statement.
 func (s *Store) sql(text string) string {

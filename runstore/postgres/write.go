@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // callWrite calls the one function through which every write goes but the two
@@ -173,7 +174,7 @@ func (a *answer) explain(g runstore.Guards) error {
 		return v, nil
 	})
 	if err == nil { // it was refused for what has changed since: a strict lease that was being renewed
-		err = unavailable(errDisagree)
+		err = outcome.Unavailable(errDisagree)
 	}
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql/driver"
 	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/rules"
@@ -18,28 +17,6 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (runstore.Comm
 	})
 }
 
-// CommitMulti implements runstore.MultiCommitter.
-func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
-	return write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
-		// An operation that refuses must not have written yet: all guards come first.
-		for _, b := range batches {
-			if err := tx.judge(b); err != nil {
-				return nil, err
-			}
-		}
-		done := make([]runstore.Committed, len(batches))
-		for i, b := range batches {
-			var err error
-			if done[i], err = tx.commit(b); err != nil {
-				// The guards held a moment ago, so this is no refusal, and the batches
-				// before it are written: the transaction must go.
-				return nil, fmt.Errorf("batches[%d]: %v", i, err)
-			}
-		}
-		return done, nil
-	})
-}
-
 const (
 	selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 	selectBatch   = `SELECT batches.result FROM batches JOIN runs ON runs.no = batches.run
@@ -47,14 +24,24 @@ const (
 	insertBatch = `INSERT INTO batches (run, id, result) VALUES (?, ?, ?)`
 )
 
-// commit checks the guards of a batch and applies it. A fence, and nothing but
-// events to append, needs no look at the run before: extend checks the fence.
+// kept is a result as it is stored: of a batch, and of the commit of several runs that
+// it was part of, if it was.
+type kept struct {
+	runstore.Committed
+	Whole []byte `json:",omitempty"`
+}
+
+// commit answers a batch that was applied before, or makes it.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
-	if b.ID != "" {
-		if first, err := tx.replay(b); err != nil || first != nil {
-			return deref(first), err
-		}
+	if first, err := tx.replay(b); err != nil || first != nil {
+		return first.committed(), err
 	}
+	return tx.decide(b, nil)
+}
+
+// decide checks the guards of a batch and applies it. A fence, and nothing but events to
+// append, needs no look at the run before: extend checks the fence.
+func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error) {
 	g := b.Guards()
 	var r *row
 	if b.ID != "" || len(g.Versions) > 0 || len(g.Statuses) > 0 || g.NextSeq != 0 ||
@@ -68,23 +55,12 @@ func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 	if err != nil || b.ID == "" || b.Purge {
 		return done, err
 	}
-	result, err := json.Marshal(done)
+	result, err := json.Marshal(kept{done, whole})
 	if err != nil {
 		return done, err
 	}
 	_, err = tx.c.exec(tx.ctx, insertBatch, r.no, string(b.ID), result)
 	return done, err
-}
-
-// judge checks all guards of a batch and writes nothing.
-func (tx *tx) judge(b runstore.Batch) error {
-	if b.ID != "" {
-		if first, err := tx.replay(b); err != nil || first != nil {
-			return err
-		}
-	}
-	_, err := tx.guarded(b)
-	return err
 }
 
 // guarded returns the run of a batch whose guards all hold.
@@ -108,12 +84,15 @@ func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, er
 }
 
 // replay returns the first result of a batch that was applied before.
-func (tx *tx) replay(b runstore.Batch) (*runstore.Committed, error) {
+func (tx *tx) replay(b runstore.Batch) (*kept, error) {
+	if b.ID == "" {
+		return nil, nil
+	}
 	v, err := tx.c.one(tx.ctx, selectBatch, blob(b.Run()), string(b.ID))
 	if err != nil || v == nil {
 		return nil, err
 	}
-	var first runstore.Committed
+	var first kept
 	if err := json.Unmarshal(bytesOf(v[0]), &first); err != nil {
 		return nil, err
 	}
@@ -121,11 +100,11 @@ func (tx *tx) replay(b runstore.Batch) (*runstore.Committed, error) {
 	return &first, nil
 }
 
-func deref(c *runstore.Committed) runstore.Committed {
-	if c == nil {
+func (k *kept) committed() runstore.Committed {
+	if k == nil {
 		return runstore.Committed{}
 	}
-	return *c
+	return k.Committed
 }
 
 // extend is the fenced write: it checks the fence on the run's row, allots the

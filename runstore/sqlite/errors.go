@@ -7,33 +7,20 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// opError names the operation and the run in an error of the contract; an error
-// of the engine that nothing classified becomes ErrUnavailable, because only a
-// COMMIT leaves an outcome unknown, and the writer says so where it does.
+// opError is [outcome.Of], but an error of the engine that nothing classified becomes
+// ErrUnavailable, because only a COMMIT leaves an outcome unknown, and the writer says
+// so where it does.
 func opError(op string, id runstore.RunID, err error) error {
-	if err == nil {
-		return nil
+	if err != nil && !outcome.Definite(err) && !errors.Is(err, runstore.ErrUnknownOutcome) {
+		err = unavailable(err)
 	}
-	var faulted *fault
-	if errors.As(err, &faulted) {
-		return &runstore.OpError{Op: op, Run: id, Err: faulted.kind, Cause: faulted.cause}
-	}
-	if runstore.KindOf(err) == runstore.ErrUnknownOutcome && !errors.Is(err, runstore.ErrUnknownOutcome) {
-		return &runstore.OpError{Op: op, Run: id, Err: kindOf(err), Cause: err}
-	}
-	return &runstore.OpError{Op: op, Run: id, Err: err}
+	return outcome.Of(op, id, err)
 }
 
-// fault is an error of the engine or the context whose outcome is known.
-type fault struct{ kind, cause error }
-
-func (f *fault) Error() string   { return f.kind.Error() + ": " + f.cause.Error() }
-func (f *fault) Unwrap() []error { return []error{f.kind, f.cause} }
-
-func unavailable(cause error) error { return &fault{kindOf(cause), cause} }
-func unknown(cause error) error     { return &fault{runstore.ErrUnknownOutcome, cause} }
+func unavailable(cause error) error { return outcome.As(kindOf(cause), cause) }
 
 // kindOf classifies an error of a statement that was not a COMMIT, so that
 // nothing was applied.

@@ -11,6 +11,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // Memory as a path means a database that lives as long as its handle.
@@ -126,5 +127,5 @@ func explain(path string, err error) error {
 	if !ok {
 		return err
 	}
-	return &fault{badOption("store URL", "file %s: %s", path, hint), err}
+	return outcome.As(badOption("store URL", "file %s: %s", path, hint), err)
 }

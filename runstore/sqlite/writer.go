@@ -11,6 +11,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // writer runs all writes of a handle on one connection. What callers ask for
@@ -255,14 +256,14 @@ func (w *writer) run(tx *tx, group []*operation) error {
 			cause := op.err
 			op.err = nil
 			if err := w.rollback(tx.c); err != nil {
-				return unknown(errors.Join(cause, err))
+				return outcome.Unknown(errors.Join(cause, err))
 			}
 			return &brokenError{unavailable(cause)}
 		}
 	}
 	if err := tx.finish(); err != nil {
 		if rollbackErr := w.rollback(tx.c); rollbackErr != nil {
-			return unknown(errors.Join(err, rollbackErr))
+			return outcome.Unknown(errors.Join(err, rollbackErr))
 		}
 		return &brokenError{unavailable(err)}
 	}
@@ -287,7 +288,7 @@ func (w *writer) commit(c *conn) error {
 			continue
 		}
 		_ = w.rollback(c) // it may have ended by itself
-		return unknown(err)
+		return outcome.Unknown(err)
 	}
 }
 

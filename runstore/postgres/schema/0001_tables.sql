@@ -104,5 +104,6 @@ CREATE TABLE tapestore.batches (
 	nonce     bigint      NOT NULL, -- of the write
 	id        bytea       NOT NULL, -- 'b' and the batch's id, or 'n' and the nonce
 	versions  bigint[]    NOT NULL,
+	whole     bytea,                -- names the commit over several runs that it was part of, if one of them had an id
 	PRIMARY KEY (run, id)
 );

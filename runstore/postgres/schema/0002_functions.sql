@@ -86,7 +86,7 @@ CREATE FUNCTION tapestore.write(
 	runnable_after bigint,
 	ends_grant     boolean,
 	purges         boolean,
-	one_instant    boolean   -- the clock is the one that lock_runs read
+	one_instant    boolean   -- as part of the commit that lock_runs began: on its clock, and only if it was not made before
 ) RETURNS tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	r         tapestore.runs;
@@ -121,6 +121,12 @@ BEGIN
 	SELECT * INTO r FROM tapestore.runs WHERE id = run_id FOR NO KEY UPDATE;
 	SELECT * INTO s FROM tapestore.store;
 	clock := CASE WHEN one_instant THEN current_setting('tape.clock')::timestamptz ELSE clock_timestamp() END;
+	kept := 'b'::bytea || batch_id;
+	IF (CASE WHEN one_instant THEN current_setting('tape.made')::boolean END) THEN
+		-- Also where the run is gone, or has forgotten: then there is no result.
+		SELECT * INTO b FROM tapestore.batches WHERE run = r.no AND id = kept;
+		RETURN tapestore.tell(2, b.at, b.first_seq, b.last_seq, b.versions, r, s.epoch);
+	END IF;
 	IF r.no IS NULL OR (r.purged AND op <> 1) THEN
 		RETURN tapestore.tell(3, clock, NULL, NULL, NULL, NULL, s.epoch);
 	END IF;
@@ -136,8 +142,7 @@ BEGIN
 		FROM tapestore.records WHERE run = r.no AND key = 'run';
 		RETURN a;
 	END IF;
-	IF batch_id IS NOT NULL THEN
-		kept := 'b'::bytea || batch_id;
+	IF kept IS NOT NULL THEN
 		SELECT * INTO b FROM tapestore.batches WHERE run = r.no AND id = kept;
 		IF FOUND THEN
 			RETURN tapestore.tell(2, b.at, b.first_seq, b.last_seq, b.versions, r, s.epoch);
@@ -252,8 +257,9 @@ BEGIN
 			r.grant_state := 3;
 		END IF;
 	ELSIF op IN (0, 3) AND (kept IS NOT NULL OR appended = 0) THEN
-		INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
-		VALUES (r.no, r.batches, first_seq, r.last_seq, clock, this_nonce, coalesce(kept, 'n'::bytea || int8send(this_nonce)), versions);
+		INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, whole)
+		VALUES (r.no, r.batches, first_seq, r.last_seq, clock, this_nonce, coalesce(kept, 'n'::bytea || int8send(this_nonce)), versions,
+			CASE WHEN one_instant THEN decode(nullif(current_setting('tape.whole'), ''), 'hex') END);
 		r.batches := r.batches + 1;
 		IF r.batches % 128 = 0 THEN -- forget the oldest, keep at least 256
 			DELETE FROM tapestore.batches WHERE run = r.no AND n < r.batches - 256;
@@ -269,11 +275,23 @@ BEGIN
 END $$;
 
 -- A commit over several runs takes the locks of all in one order, so that two such
--- commits cannot wait for each other, and then has one clock.
-CREATE FUNCTION tapestore.lock_runs(run_ids bytea[]) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+-- commits cannot wait for each other, and then has one clock. If any of the runs
+-- remembers its batch as part of this whole, the commit was made before, and the writes
+-- that follow change nothing. What they have to know lasts as long as the transaction.
+CREATE FUNCTION tapestore.lock_runs(run_ids bytea[], batch_ids bytea[], this_whole bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	made boolean := false;
 BEGIN
 	PERFORM FROM tapestore.runs WHERE id = ANY (run_ids) ORDER BY id FOR NO KEY UPDATE;
-	PERFORM set_config('tape.clock', to_jsonb(clock_timestamp()) #>> '{}', true);
+	IF this_whole IS NOT NULL THEN
+		FOR i IN 1 .. cardinality(run_ids) LOOP
+			EXIT WHEN made;
+			made := EXISTS (SELECT FROM tapestore.runs JOIN tapestore.batches ON batches.run = runs.no
+				WHERE runs.id = run_ids[i] AND batches.id = 'b'::bytea || batch_ids[i] AND batches.whole = this_whole);
+		END LOOP;
+	END IF;
+	PERFORM set_config('tape.clock', to_jsonb(clock_timestamp()) #>> '{}', true),
+		set_config('tape.made', made::text, true), set_config('tape.whole', coalesce(encode(this_whole, 'hex'), ''), true);
 END $$;
 
 -- Of a commit over several runs every batch must be applied, or the transaction is

@@ -1,0 +1,140 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// abortedCases are for engines whose transactions may be aborted, and are then made
+// again by their client: what a write decided before counts for nothing.
+func abortedCases() []Case {
+	aborts := []Need{NeedAborts}
+	return []Case{
+		{Guarantee: "I8", Name: "a-transaction-aborted-at-any-request-is-applied-once", Needs: aborts, Run: abortedAnywhere},
+		{Guarantee: "I8", Name: "aborts-at-random-lose-nothing-and-double-nothing", Needs: aborts, Run: abortedAtRandom},
+		{Guarantee: "I3", Name: "a-transaction-left-open-by-a-dead-client-keeps-nobody-out", Needs: []Need{NeedLink}, Run: leftOpen},
+	}
+}
+
+// abortedAnywhere aborts each kind of write at its first request, then at its second,
+// and on.
+func abortedAnywhere(t T, e *Env) {
+	aborts := e.Aborts(t)
+	for _, w := range sendings() {
+		book := w.byTheBook(t, e)
+		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
+			held := w.stage(t, e, id)
+			end := aborts.Next(after)
+			a := w.send(t.Context(), e.Store, id, held)
+			a.ends(t, w.name)
+			aborted := end() > 0
+			if a.err != nil {
+				t.Errorf("%s, which was aborted once at request %d: %v", w.name, after, a.err)
+			}
+			book.check(t, e, id, a)
+			return aborted
+		})
+	}
+}
+
+// abortedAtRandom aborts three of ten requests of writers that share one handle.
+func abortedAtRandom(t T, e *Env) {
+	const writers, each, runs = 16, 10, 4
+	ctx := t.Context()
+	ids := make([]runstore.RunID, runs)
+	for i := range ids {
+		ids[i] = runstore.RunID(fmt.Sprint("run-", i))
+		e.Create(t, ids[i])
+	}
+	random := seeded(t)
+	end := e.Aborts(t).AtRandom(0.3, random(writers).Uint64())
+	errs := make([]error, writers)
+	var writing sync.WaitGroup
+	for i := range writers {
+		writing.Go(func() {
+			pick := random(i)
+			for n := range each {
+				b := runstore.NewBatch(ids[pick.IntN(runs)], runstore.Unguarded("test"))
+				b.Append("event", fmt.Appendf(nil, "%d/%d", i, n))
+				if _, errs[i] = e.Store.Commit(ctx, b); errs[i] != nil {
+					return
+				}
+			}
+		})
+	}
+	writing.Wait()
+	t.Logf("%d requests of %d writes were aborted", end(), writers*each)
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("writer %d: %v", i, err)
+		}
+	}
+	var got, want []string
+	for i := range writers {
+		for n := range each {
+			want = append(want, fmt.Sprintf("%d/%d", i, n))
+		}
+	}
+	for _, id := range ids {
+		for _, event := range journal(t, e.Reopen(t), id) {
+			got = append(got, string(event.Data))
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	equal(t, "what the journals hold", got, want)
+}
+
+// leftOpen lets a writer die at each of its requests, with that request in flight and
+// whatever the engine had begun for it still open. Others must not have to wait for it
+// for longer than they wait for anything else.
+func leftOpen(t T, e *Env) {
+	n := e.network(t)
+	write := func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) *attempt {
+		b := runstore.NewBatch(lease.Run, lease.Fence())
+		b.Append("event", []byte("of the dead"))
+		return start(func() (receipt, error) {
+			done, err := s.Commit(ctx, b)
+			return committedReceipt(done), err
+		})
+	}
+	eachRoundTrip(t, e, "left-open", func(id runstore.RunID, after int) bool {
+		e.Create(t, id)
+		lease := e.Acquire(t, e.Store, id, "owner")
+		s := closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) })
+		works(t, e, s)
+		n.Harm.Hold(after)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		a := write(ctx, s, lease)
+		dead := a.meets(t, 1, n.Harm.AwaitHeld)
+		cancel()
+		a.ends(t, "the write of the dead")
+		next := preempt(t, e, id)
+		e.Append(t, e.Store, next, "of the living")
+		n.Harm.Heal()
+		n.answered(t)
+		events := journal(t, e.Store, id)
+		if last := string(events[len(events)-1].Data); last != "of the living" {
+			t.Errorf("after %d requests of the dead: the last event is %q", after, last)
+		}
+		if outcome := runstore.OutcomeOf(a.err); len(events) > 1 && outcome == runstore.NotApplied || len(events) == 1 && outcome == runstore.Applied {
+			t.Errorf("after %d requests: the write is said to be %v, and the run holds %d events", after, outcome, len(events))
+		}
+		return dead
+	})
+}
+
+// preempt takes the run's lease away from whoever holds it.
+func preempt(t T, e *Env, id runstore.RunID) runstore.Lease {
+	t.Helper()
+	lease, err := e.Store.AcquireLease(t.Context(), preempting(id, "next", "the holder is dead"))
+	if err != nil {
+		t.Fatalf("take the lease of the dead: %v", err)
+	}
+	return lease
+}

@@ -1,0 +1,152 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// forgotten is the result of a repeat on a run that remembers nothing of its part.
+var forgotten = runstore.Committed{Replayed: true}
+
+// replay is what a run that remembers its part answers to a repeat.
+func replay(first runstore.Committed) runstore.Committed {
+	first.Replayed = true
+	return first
+}
+
+// multiRepeatWhole repeats a commit when one of its runs lives another life, one has had
+// much to remember since, and one is gone. Its batches are unguarded: only what the last
+// run remembers keeps them from being applied again.
+func multiRepeatWhole(t T, e *Env) {
+	runs := []runstore.RunID{"one", "two", "three"}
+	batches := make([]runstore.Batch, len(runs))
+	for i, id := range runs {
+		furnish(t, e, id)
+		batches[i] = unguarded(id, runstore.NewBatchID())
+		everything(&batches[i].Writes, "multi", 5)
+	}
+	first, err := commitMulti(t, e.Store, batches...)
+	if err != nil || len(first) != len(runs) {
+		t.Fatalf("commit: %d results, %v", len(first), err)
+	}
+	other := e.Reopen(t)
+	repeated := func(what string, left []runstore.RunID, wants map[runstore.RunID][]runstore.Committed) {
+		t.Helper()
+		before := dumpsOf(t, e.Store, left)
+		for _, order := range [][]int{{2, 0, 1}, {1, 2, 0}} {
+			var asked []runstore.Batch
+			for _, i := range order {
+				asked = append(asked, batches[i])
+			}
+			got, err := commitMulti(t, other, asked...)
+			if err != nil || len(got) != len(asked) {
+				t.Fatalf("%s: %d results, %v", what, len(got), err)
+			}
+			for i, b := range asked {
+				oneOf(t, fmt.Sprintf("%s: result on run %q", what, b.Run()), got[i], wants[b.Run()]...)
+			}
+			same(t, what, before, dumpsOf(t, e.Store, left))
+		}
+	}
+	purgeRun(t, e, "one")
+	e.Create(t, "one")
+	forget(t, e, "two")
+	wants := map[runstore.RunID][]runstore.Committed{
+		"one": {forgotten}, "two": {forgotten, replay(first[1])}, "three": {replay(first[2])},
+	}
+	repeated("a repeat on a run made anew, one that may have forgotten, and one that remembers", runs, wants)
+	equal(t, "journal of the run made anew", told(journal(t, e.Store, "one")), "")
+	equal(t, "journal of the run that may have forgotten", told(journal(t, e.Store, "two")), "begin@1 multi/first@0 multi/second@0")
+
+	purgeRun(t, e, "two")
+	wants["two"] = []runstore.Committed{forgotten}
+	repeated("a repeat on a run made anew, one that is gone, and one that remembers", []runstore.RunID{"one", "three"}, wants)
+	_, err = e.Store.GetRun(t.Context(), "two")
+	Refused(t, "the run that is gone", err, runstore.ErrNotFound)
+	repeats(t, "one run's part alone", batches[2], first[2], e.Store, other)
+	multiAnother(t, e, other, batches[2], first[2])
+}
+
+// multiAnother makes commits that have a batch in common with one before and are no
+// repeats of it, and commits of which some batches have no id, or none has.
+func multiAnother(t T, e *Env, other runstore.RunStore, known runstore.Batch, first runstore.Committed) {
+	commit := func(what string, batches ...runstore.Batch) []runstore.Committed {
+		t.Helper()
+		done, err := commitMulti(t, other, batches...)
+		if err != nil || len(done) != len(batches) {
+			t.Fatalf("%s: %d results, %v", what, len(done), err)
+		}
+		return done
+	}
+	appending := func(run runstore.RunID, id runstore.BatchID, data string) runstore.Batch {
+		b := unguarded(run, id)
+		b.Append("test", []byte(data))
+		return b
+	}
+	e.Create(t, "four")
+	mixed := appending("four", runstore.NewBatchID(), "mixed")
+	before := dump(t, e.Store, "three", allIndexes...)
+	done := commit("a new batch beside one that is remembered", mixed, known)
+	equal(t, "the new batch beside one that is remembered", [2]any{done[0].FirstSeq, done[0].Replayed}, [2]any{runstore.Seq(1), false})
+	oneOf(t, "the one that is remembered, beside a new batch", done[1], replay(first))
+	again := commit("a repeat of the mixed commit", known, mixed)
+	oneOf(t, "the new batch of the mixed commit, repeated", again[1], replay(done[0]))
+	oneOf(t, "the old batch of the mixed commit, repeated", again[0], replay(first))
+	same(t, "a batch that is remembered, beside a new one", before, dump(t, e.Store, "three", allIndexes...))
+
+	e.Create(t, "five")
+	half, end, beside := appending("four", "", "half"), unguarded("five", runstore.NewBatchID()), appending("three", runstore.NewBatchID(), "beside")
+	end.Purge = true
+	done = commit("one batch without an id, one that purges, one with an id", half, end, beside)
+	for i, one := range done {
+		equal(t, fmt.Sprintf("replayed, at first, result %d", i), one.Replayed, false)
+	}
+	again = commit("a repeat of that", end, half, beside)
+	oneOf(t, "the purge, repeated", again[0], forgotten)
+	oneOf(t, "the batch without an id, repeated", again[1], forgotten)
+	oneOf(t, "the batch with an id, repeated", again[2], replay(done[2]))
+
+	for range 2 {
+		commit("batches without ids", appending("four", "", "plain"), appending("three", "", "plain"))
+	}
+	equal(t, "journal of the new run", told(journal(t, e.Store, "four")), "mixed@0 half@0 plain@0 plain@0")
+	equal(t, "journal of the old run", told(journal(t, e.Store, "three")), "begin@1 multi/first@0 multi/second@0 beside@0 plain@0 plain@0")
+}
+
+// unguarded is a batch that nothing but its id keeps from being applied.
+func unguarded(run runstore.RunID, id runstore.BatchID) runstore.Batch {
+	b := runstore.NewBatch(run, runstore.Unguarded("test"))
+	b.ID = id
+	return b
+}
+
+// purgeRun purges a run, whoever holds it.
+func purgeRun(t T, e *Env, run runstore.RunID) {
+	t.Helper()
+	b := unguarded(run, "")
+	b.Purge = true
+	committed(t, e.Store, b)
+}
+
+// oneOf fails the case unless a result is one of those that it may be.
+func oneOf(t T, what string, got runstore.Committed, want ...runstore.Committed) {
+	t.Helper()
+	matches := func(w runstore.Committed) bool {
+		return got.FirstSeq == w.FirstSeq && got.LastSeq == w.LastSeq && got.Time.Equal(w.Time) && got.Replayed == w.Replayed &&
+			slices.Equal(got.Versions, w.Versions)
+	}
+	if !slices.ContainsFunc(want, matches) {
+		t.Errorf("%s: got %+v, want one of %+v", what, got, want)
+	}
+}
+
+// dumpsOf writes down runs that there are.
+func dumpsOf(t T, s runstore.RunStore, runs []runstore.RunID) (all string) {
+	t.Helper()
+	for _, id := range runs {
+		all += dump(t, s, id, allIndexes...)
+	}
+	return all
+}

@@ -1,0 +1,137 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// staleCases prove what a StaleReader promises: nothing that never was, nothing that
+// decides, and all that was acknowledged where no staleness is allowed.
+func staleCases() []Case {
+	needs := []Need{NeedStale}
+	return []Case{
+		{Guarantee: "I5", Name: "a-stale-journal-is-the-beginning-of-the-journal", Needs: needs, Run: replicaJournal},
+		{Guarantee: "I9", Name: "stale-candidates-were-true", Needs: needs, Run: replicaCandidates},
+		{Guarantee: "I12", Name: "staleness-is-bounded", Needs: needs, Run: replicaBounds},
+	}
+}
+
+// staleness are the bounds that the cases read with.
+var staleness = []time.Duration{0, 10 * time.Millisecond, 10 * time.Second}
+
+func replicaJournal(t T, e *Env) {
+	lease := driven(t, e, "run")
+	s := e.Store.(runstore.StaleReader)
+	for n := range 10 {
+		e.Append(t, e.Store, lease, fmt.Sprint("event ", n))
+		all := journal(t, e.Store, "run")
+		for _, bound := range staleness {
+			for _, from := range []runstore.Seq{1, runstore.Seq(len(all))} {
+				what := fmt.Sprintf("%d events, from %d, at most %v old", len(all), from, bound)
+				events, err := s.ReadJournalStale(t.Context(), "run", from, runstore.MaxPage, bound)
+				if bound > 0 && errors.Is(err, runstore.ErrNotFound) { // not yet
+					continue
+				}
+				if err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if bound == 0 {
+					equal(t, what+": events", len(events), len(all)-int(from)+1)
+				}
+				for i, got := range events {
+					want := all[int(from)-1+i]
+					want.Position = 0
+					equal(t, what+": position", got.Position, 0)
+					equal(t, what+": event", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want))
+				}
+			}
+		}
+	}
+}
+
+func replicaCandidates(t T, e *Env) {
+	s := e.Store.(runstore.StaleReader)
+	base := e.Now(t).Add(-time.Hour)
+	was := map[string]bool{} // every candidate that there ever was
+	scanned := func(q runstore.IndexQuery) (all []runstore.Candidate) {
+		for entry, err := range runstore.Entries(t.Context(), e.Store, q) {
+			if err != nil {
+				t.Fatalf("scan: %v", err)
+			}
+			all = append(all, runstore.CandidatesOf([]runstore.IndexEntry{entry})...)
+		}
+		return all
+	}
+	name := func(q runstore.IndexQuery, c runstore.Candidate) string {
+		return fmt.Sprintf("%s %q %q %v", q.Index, c.Run, c.Key, c.At.UnixMicro())
+	}
+	for n := range 4 {
+		id := runstore.RunID(fmt.Sprint("run-", n))
+		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(base)}); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		place(t, e.Store, id, "a", "queue", runstore.At(base.Add(-time.Duration(n)*time.Minute)))
+		place(t, e.Store, id, "b", "queue", runstore.At(base.Add(time.Duration(n)*time.Minute)))
+		if n == 2 {
+			remove(t, e.Store, "run-0", "a", 1)
+		}
+		for _, index := range []runstore.IndexName{"queue", runstore.IndexRuns, runstore.IndexRunnable} {
+			for _, newest := range []bool{false, true} {
+				q := runstore.IndexQuery{Index: index, Newest: newest, Until: runstore.EndOfTime, Limit: 2}
+				now := scanned(q)
+				for _, c := range now {
+					was[name(q, c)] = true
+				}
+				for _, bound := range staleness {
+					var all []runstore.Candidate
+					for page := q; ; page.After = all[len(all)-1].Cursor {
+						found, err := s.ScanIndexStale(t.Context(), page, bound)
+						if err != nil {
+							t.Fatalf("stale scan of %q: %v", index, err)
+						}
+						if all = append(all, found...); len(found) == 0 {
+							break
+						}
+					}
+					what := fmt.Sprintf("%q, newest first %t, at most %v old, after run %d", index, newest, bound, n)
+					for _, c := range all {
+						if !was[name(q, c)] {
+							t.Errorf("%s: candidate %s, which there never was", what, name(q, c))
+						}
+					}
+					if bound == 0 {
+						equal(t, what, fmt.Sprint(all), fmt.Sprint(now))
+					}
+				}
+			}
+		}
+	}
+}
+
+func replicaBounds(t T, e *Env) {
+	e.Create(t, "run")
+	s := e.Store.(runstore.StaleReader)
+	refuseAll(t, e, "run", []beyond{
+		{"a journal of the future", runstore.ErrInvalid, "bound", "-1ns", func() error {
+			_, err := s.ReadJournalStale(t.Context(), "run", 1, 1, -1)
+			return err
+		}},
+		{"a scan of the future", runstore.ErrInvalid, "bound", "-1ns", func() error {
+			_, err := s.ScanIndexStale(t.Context(), runstore.IndexQuery{Index: "queue", Limit: 1}, -1)
+			return err
+		}},
+		{"a page without a limit", runstore.ErrInvalid, "limit", "", func() error {
+			_, err := s.ReadJournalStale(t.Context(), "run", 1, 0, 0)
+			return err
+		}},
+		{"a scan without an index", runstore.ErrInvalid, "index", "", func() error {
+			_, err := s.ScanIndexStale(t.Context(), runstore.IndexQuery{Limit: 1}, time.Second)
+			return err
+		}},
+	})
+	_, err := s.ReadJournalStale(t.Context(), "missing", 1, 1, 0)
+	Refused(t, "a journal of no run", err, runstore.ErrNotFound)
+}

@@ -1,0 +1,30 @@
+package report
+
+import (
+	"strings"
+
+	"github.com/tapestore/tapestore/conformance"
+)
+
+// sentences are what the guarantees say, in the short words of the README.
+var sentences = map[string]string{
+	"I1":  "at most one live grant of a run's lease, on the store clock",
+	"I2":  "across release, takeover, purge and re-creation, restarts and, with a raised epoch, restores",
+	"I3":  "a write is applied only under the current grant, checked in the same atomic step",
+	"I4":  "events, records, index entries and status of a batch apply together or not at all",
+	"I5":  "dense seq, immutable events, one order per run",
+	"I6":  "reads need no lease, wait for no writer, and see what was acknowledged before them",
+	"I7":  "a caller whose clock is wrong neither steals a live lease nor loses its own",
+	"I8":  "a batch repeated with its id gets the first result",
+	"I9":  "index entries of acknowledged batches are found; stale ones are never returned",
+	"I10": "a reader of all runs that resumes from its last position misses nothing",
+	"I11": "after any error but `ErrUnknownOutcome` nothing is stored",
+	"I12": "oversized or malformed input is refused before it reaches the engine, with the field and the limit",
+}
+
+// name is a guarantee's title without its explanation; a group that is none of the
+// guarantees has none.
+func name(guarantee string) string {
+	name, _, _ := strings.Cut(conformance.Title(guarantee), ":")
+	return name
+}

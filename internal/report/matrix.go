@@ -1,0 +1,190 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tapestore/tapestore/conformance"
+)
+
+// matrix is a run as people look at it: guarantees by engines.
+type matrix struct {
+	Run
+	Columns  []column
+	Rows     []row
+	Total    []cell
+	Failures []failure
+	Exempt   []exemption
+}
+
+// column is an engine.
+type column struct {
+	Engine
+	ID string // of its heading's place on a page
+}
+
+// Absent stands where an engine that was not there has no results.
+func (c column) Absent() string {
+	switch {
+	case c.Report != nil:
+		return ""
+	case c.Missing != "":
+		return "missing"
+	default:
+		return "not run"
+	}
+}
+
+// Where tells where the engine was.
+func (c column) Where() string {
+	switch {
+	case c.Report == nil && c.Missing != "":
+		return "missing"
+	case c.Report == nil:
+		return "did not start"
+	case c.Report.Tier == "emulator":
+		return "emulated"
+	case c.Report.Engine == "memory":
+		return "in memory"
+	default:
+		return c.Report.Tier
+	}
+}
+
+// row is a guarantee, or whatever else the cases are grouped by.
+type row struct {
+	ID, Name, Sentence string
+	Cells              []cell
+	Cases              []caseRow
+	Failed             []string // the engines that do not keep it
+}
+
+// cell counts a guarantee's cases on an engine. All are zero where none was run.
+type cell struct {
+	Passed, Failed, NotApplicable int
+
+	Absent string // why there are none, if the engine was not there
+	Target string // the place of the cases on a page
+}
+
+func (c *cell) count(s conformance.Status) {
+	switch s {
+	case conformance.Passed:
+		c.Passed++
+	case conformance.NotApplicable:
+		c.NotApplicable++
+	default: // what is unknown has not passed
+		c.Failed++
+	}
+}
+
+// None tells that no case was run.
+func (c cell) None() bool { return c.Passed+c.Failed+c.NotApplicable == 0 }
+
+// caseRow is one case on every engine.
+type caseRow struct {
+	Name  string
+	Cells []outcome
+}
+
+// outcome is what became of a case on an engine.
+type outcome struct {
+	conformance.Result
+	Ran    bool
+	Target string // the place of the reason on a page, where there is one
+}
+
+// Passed and NotApplicable are for the page; anything else has failed.
+func (o outcome) Passed() bool { return o.Status == conformance.Passed }
+
+// NotApplicable tells that the case does not apply.
+func (o outcome) NotApplicable() bool { return o.Status == conformance.NotApplicable }
+
+// failure is a case that failed on an engine.
+type failure struct {
+	ID, Engine, Case, Reason string
+	MS                       int64
+}
+
+func newMatrix(r Run) *matrix {
+	m := &matrix{Run: r, Total: make([]cell, len(r.Engines))}
+	for i, e := range r.Engines {
+		m.Columns = append(m.Columns, column{Engine: e, ID: fmt.Sprintf("engine-%d", i+1)})
+		m.Total[i].Absent = m.Columns[i].Absent()
+	}
+	for _, id := range groups(r.Engines) {
+		m.Rows = append(m.Rows, m.newRow(id))
+	}
+	m.group()
+	return m
+}
+
+// groups are the guarantees that have cases, in their order, and then what else there
+// is, in the order of the reports.
+func groups(engines []Engine) []string {
+	var found, ordered []string
+	for _, e := range engines {
+		if e.Report == nil {
+			continue
+		}
+		for _, g := range e.Report.Guarantees {
+			if !slices.Contains(found, g.ID) {
+				found = append(found, g.ID)
+			}
+		}
+	}
+	for _, id := range conformance.Guarantees() {
+		if slices.Contains(found, id) {
+			ordered = append(ordered, id)
+		}
+	}
+	for _, id := range found {
+		if !slices.Contains(ordered, id) {
+			ordered = append(ordered, id)
+		}
+	}
+	return ordered
+}
+
+// newRow collects what became of a guarantee on every engine.
+func (m *matrix) newRow(id string) row {
+	r := row{ID: id, Name: name(id), Sentence: sentences[id], Cells: make([]cell, len(m.Columns))}
+	for i, c := range m.Columns {
+		r.Cells[i] = cell{Absent: c.Absent(), Target: fmt.Sprintf("%s-%s", id, c.ID)}
+		if c.Report == nil {
+			continue
+		}
+		for _, g := range c.Report.Guarantees {
+			if g.ID == id {
+				for _, result := range g.Cases {
+					m.add(&r, i, result)
+				}
+			}
+		}
+		if r.Cells[i].Failed > 0 {
+			r.Failed = append(r.Failed, c.Name)
+		}
+	}
+	return r
+}
+
+// add puts a result into a row, and its reason where the reasons are.
+func (m *matrix) add(r *row, engine int, result conformance.Result) {
+	r.Cells[engine].count(result.Status)
+	m.Total[engine].count(result.Status)
+	at := slices.IndexFunc(r.Cases, func(c caseRow) bool { return c.Name == result.Name })
+	if at < 0 {
+		at = len(r.Cases)
+		r.Cases = append(r.Cases, caseRow{Name: result.Name, Cells: make([]outcome, len(m.Columns))})
+	}
+	o := outcome{Result: result, Ran: true}
+	full := r.ID + "/" + result.Name
+	switch {
+	case o.NotApplicable():
+		o.Target = m.exempt(result.Reason, full, engine)
+	case !o.Passed():
+		o.Target = fmt.Sprintf("failed-%d", len(m.Failures)+1)
+		m.Failures = append(m.Failures, failure{o.Target, m.Columns[engine].Name, full, result.Reason, result.MS})
+	}
+	r.Cases[at].Cells[engine] = o
+}

@@ -1,0 +1,134 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+)
+
+// verdict is the run in one word, for a mark beside its sentence.
+type verdict string
+
+const (
+	kept       verdict = "passed"     // every engine was there and no case failed
+	broken     verdict = "failed"     // a case failed, or an engine did
+	incomplete verdict = "incomplete" // something was not there, or proved nothing
+)
+
+// sorted are the names of a run's engines by what became of them.
+type sorted struct {
+	kept, failed  []string
+	broke         []string // what broke, without a failed case
+	missing, idle []string // idle: no case applies
+}
+
+func (m *matrix) sort() (s sorted) {
+	for i, c := range m.Columns {
+		switch t := m.Total[i]; {
+		case t.Failed > 0:
+			s.failed = append(s.failed, c.Name+m.violated(i))
+		case c.Broken != "":
+			s.broke = append(s.broke, c.Name)
+		case c.Report == nil:
+			s.missing = append(s.missing, c.Name)
+		case t.Passed == 0:
+			s.idle = append(s.idle, c.Name)
+		default:
+			s.kept = append(s.kept, c.Name)
+		}
+	}
+	return s
+}
+
+// violated lists the guarantees that an engine does not keep: " (I3, I9)".
+func (m *matrix) violated(engine int) string {
+	var ids []string
+	for _, r := range m.Rows {
+		if r.Cells[engine].Failed > 0 {
+			ids = append(ids, r.ID)
+		}
+	}
+	return " (" + strings.Join(ids, ", ") + ")"
+}
+
+// Verdict is the run in one word.
+func (m *matrix) Verdict() verdict {
+	s := m.sort()
+	switch {
+	case len(s.failed)+len(s.broke) > 0:
+		return broken
+	case len(s.missing)+len(s.idle) > 0 || len(s.kept) == 0:
+		return incomplete
+	default:
+		return kept
+	}
+}
+
+// Result is the run in one sentence, and Counts in numbers.
+func (m *matrix) Result() string {
+	s := m.sort()
+	ran := fmt.Sprintf("%d engines", len(m.Columns))
+	if n := len(s.kept) + len(s.failed) + len(s.idle); n < len(m.Columns) {
+		ran = fmt.Sprintf("the %d engines that ran", n)
+	}
+	what := "the contract"
+	if m.Pattern != "" {
+		what = "what the selected cases check"
+	}
+	var parts []string
+	add := func(format string, args ...any) {
+		if first := format[:1]; len(parts) == 0 { // a capital, but never in the name of an engine
+			format = strings.ToUpper(first) + format[1:]
+		}
+		parts = append(parts, fmt.Sprintf(format, args...))
+	}
+	switch n := len(s.failed); {
+	case n == 1 && len(s.kept)+len(s.idle) == 0:
+		add("%s does not keep %s", s.failed[0], what)
+	case n == 1:
+		add("one of %s does not keep %s: %s", ran, what, s.failed[0])
+	case n > 1:
+		add("%d of %s do not keep %s: %s", n, ran, what, list(s.failed))
+	case len(s.kept) == 1:
+		add("%s keeps %s", s.kept[0], what)
+	case len(s.kept) > 0 && len(s.kept) == len(m.Columns):
+		add("all %d engines keep %s", len(s.kept), what)
+	case len(s.kept) > 1:
+		add("%s keep %s", list(s.kept), what)
+	}
+	if len(s.broke) > 0 {
+		add("%s did not start or end as it should", list(s.broke))
+	}
+	if len(s.missing) > 0 {
+		add("nothing is known of %s: not found on this machine", list(s.missing))
+	}
+	if len(s.idle) > 0 {
+		add("no case applies to %s", list(s.idle))
+	}
+	if len(parts) == 0 {
+		add("nothing was run")
+	}
+	return strings.Join(parts, "; ") + "."
+}
+
+// Counts adds the cases of all engines up.
+func (m *matrix) Counts() string {
+	sum := m.Sum()
+	return fmt.Sprintf("%s passed, %d failed, %d not applicable", Cases(sum.Passed), sum.Failed, sum.NotApplicable)
+}
+
+// Cases is a number of cases in words: "1 case".
+func Cases(n int) string {
+	if n == 1 {
+		return "1 case"
+	}
+	return fmt.Sprintf("%d cases", n)
+}
+
+// list is "a, b and c".
+func list(names []string) string {
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}

@@ -1,0 +1,108 @@
+// Package report shows what the conformance suite found: its guarantees by engines, as
+// a text, as JSON and as a page of HTML that needs nothing else.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/engines"
+)
+
+// Run is one run of the suite on one or several engines. Its JSON form is stable:
+// fields are added, and never change their meaning.
+type Run struct {
+	// Command is what was typed, without secrets, and Platform where: linux/amd64.
+	Command  string `json:"command"`
+	Platform string `json:"platform"`
+	// Pattern chose the cases; empty means all.
+	Pattern string    `json:"run"`
+	Began   time.Time `json:"began"`
+	MS      int64     `json:"ms"`
+	Summary Summary   `json:"summary"` // filled in by JSON
+	Engines []Engine  `json:"engines"`
+}
+
+// Engine is what became of one engine. Either it was there, and Report is set, or one
+// of Missing and Broken tells why nothing is known of it. Broken beside a Report tells
+// that the engine did not end well.
+type Engine struct {
+	Name string `json:"name"`
+	// Started is what was started or found, as it was told.
+	Started string `json:"started,omitempty"`
+	// Missing tells why the engine could not be had on this machine.
+	Missing string `json:"missing,omitempty"`
+	// Broken tells what failed other than a case: a start, an end.
+	Broken string `json:"broken,omitempty"`
+	// Unproved is what such a run cannot prove; filled in by JSON.
+	Unproved string              `json:"unproved,omitempty"`
+	MS       int64               `json:"ms"`
+	Report   *conformance.Report `json:"report,omitempty"`
+}
+
+// Summary adds the engines up.
+type Summary struct {
+	Engines       int `json:"engines"`
+	Missing       int `json:"missing"`
+	Broken        int `json:"broken"`
+	Passed        int `json:"passed"`
+	Failed        int `json:"failed"`
+	NotApplicable int `json:"not_applicable"`
+}
+
+func (e Engine) unproved() string {
+	if e.Report == nil {
+		return ""
+	}
+	return engines.Unproved(e.Report.Engine, e.Report.Tier)
+}
+
+// Sum adds up what became of the engines.
+func (r Run) Sum() Summary {
+	sum := Summary{Engines: len(r.Engines)}
+	for _, e := range r.Engines {
+		if e.Missing != "" {
+			sum.Missing++
+		}
+		if e.Broken != "" {
+			sum.Broken++
+		}
+		if e.Report != nil {
+			sum.Passed += e.Report.Summary.Passed
+			sum.Failed += e.Report.Summary.Failed
+			sum.NotApplicable += e.Report.Summary.NotApplicable
+		}
+	}
+	return sum
+}
+
+// JSON writes the run with the whole report of every engine.
+func JSON(w io.Writer, r Run) error {
+	r.Summary = r.Sum()
+	r.Engines = append([]Engine{}, r.Engines...)
+	for i := range r.Engines {
+		r.Engines[i].Unproved = r.Engines[i].unproved()
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}
+
+// Duration is how people read a time that was measured in milliseconds.
+func Duration(ms int64) string {
+	switch d := time.Duration(ms) * time.Millisecond; {
+	case ms == 0:
+		return "<1 ms"
+	case d < 100*time.Millisecond:
+		return fmt.Sprintf("%d ms", ms)
+	case d < time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	default:
+		d = d.Round(time.Second)
+		return fmt.Sprintf("%d min %02d s", d/time.Minute, d%time.Minute/time.Second)
+	}
+}

@@ -1,0 +1,17 @@
+package bigtable
+
+import "time"
+
+// Why an operation failed, where its kind does not say.
+var (
+	ErrBusy     = errBusy
+	ErrLongAgo  = errLongAgo
+	ErrPurged   = errPurged
+	ErrSlowScan = errSlowScan
+)
+
+// BoundScans changes how long a scan of a handle may take, and returns what it was.
+func BoundScans(s *Store, d time.Duration) (before time.Duration) {
+	before, s.scanMost = s.scanMost, d
+	return before
+}

@@ -1,0 +1,29 @@
+package bigtable
+
+import (
+	"context"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+// CheckProfile has a handle that does not exist yet look at its app profile. It returns
+// where the store would say that it is, and the error that opening would.
+func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdminClient) (incarnation string, err error) {
+	opts, err := o.withDefaults()
+	if err != nil {
+		return "", err
+	}
+	s := &Store{opts: opts}
+	if err := s.checkProfile(ctx, admin); err != nil {
+		return "", outcome.Of("open bigtable store", "", unclassified(ctx, err))
+	}
+	return s.incarnation(), nil
+}
+
+// SameIncarnation reports whether a store that says where it is would be taken for the
+// same by a handle on a table and, if that is known, a cluster.
+func SameIncarnation(stored string, o Options, cluster string) bool {
+	return (&Store{opts: o, cluster: cluster}).sameIncarnation(stored)
+}

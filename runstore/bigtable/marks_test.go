@@ -1,0 +1,120 @@
+package bigtable_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// onMarks matches what deletes marks: writes that set one serve an operation.
+func onMarks(table emulators.BigtableTable) func(emulators.BigtableCall) bool {
+	return func(c emulators.BigtableCall) bool {
+		return c.Table == table.String() && c.Method == writes && !isServed(c) && len(c.Row) > 0 && c.Row[0] == 'm'
+	}
+}
+
+// nthRevision matches the n-th conditional mutation of a run's row that serves no
+// operation, counted from 1.
+func nthRevision(table emulators.BigtableTable, n int) func(emulators.BigtableCall) bool {
+	seen := 0
+	return func(c emulators.BigtableCall) bool {
+		if c.Table != table.String() || c.Method != swaps || isServed(c) || len(c.Row) == 0 || c.Row[0] != 'r' {
+			return false
+		}
+		seen++
+		return seen == n
+	}
+}
+
+// idle makes a run that nobody drives, and whose events the feed has.
+func idle(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	lease := hold(t, s, "run")
+	commit(t, s, appending(lease, "early"))
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lateDeletions are the passes that take a mark, and the request of theirs that is held.
+var lateDeletions = []struct {
+	name string
+	// before makes what the pass is for, and returns how many events the run has.
+	before func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) (events int)
+	held   func(table emulators.BigtableTable) func(emulators.BigtableCall) bool
+	pass   func(t testing.TB, s *bigtable.Store)
+}{
+	{"of an idle run", func(t testing.TB, _ emulators.BigtableTable, s *bigtable.Store) int { idle(t, s); return 1 }, onMarks, sweepIdle},
+	{"of an idle run, before it is settled", func(t testing.TB, _ emulators.BigtableTable, s *bigtable.Store) int { idle(t, s); return 1 },
+		func(table emulators.BigtableTable) func(emulators.BigtableCall) bool { return nthRevision(table, 1) }, sweepIdle},
+	{"of an idle run, before its head says so", func(t testing.TB, _ emulators.BigtableTable, s *bigtable.Store) int { idle(t, s); return 1 },
+		func(table emulators.BigtableTable) func(emulators.BigtableCall) bool { return nthRevision(table, 2) }, sweepIdle},
+	{"of a write that was never made", func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) int {
+		idle(t, s)
+		sweepIdle(t, s) // the next writes set marks
+		dyingWrite(t, table, heavy("run"))
+		commit(t, s, signal("run", "another"))
+		return 2
+	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) }},
+	{"of a creation that was never made", func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) int {
+		dying := openImpatient(t, table)
+		lost := server(t).Refuse(0, served(table, swaps))
+		defer lost.End()
+		if _, err := dying.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err == nil {
+			t.Fatal("it was created")
+		}
+		bigtable.Sweep(t.Context(), s)
+		bigtable.AgeMarks(s)
+		return 0
+	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) }},
+}
+
+// A deletion of a mark that is on its way for so long that the run is active again by
+// then takes nothing of that: the process that wrote dies, and the mark which its write
+// has set leads others to the events. Its entries are found throughout.
+func TestMarkIsDeletedLate(t *testing.T) {
+	t.Parallel()
+	for _, d := range lateDeletions {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s, active, heir, tbl := openBare(t, table), openBare(t, table), openBare(t, table), raw(t, table)
+			events := d.before(t, table, s)
+			held := server(t).Hold(1, d.held(table))
+			passed := make(chan struct{})
+			go func() {
+				defer close(passed)
+				d.pass(t, s)
+			}()
+			met(t, held, 1)
+			if _, err := active.GetRun(t.Context(), "run"); errors.Is(err, runstore.ErrNotFound) {
+				hold(t, active, "run")
+			}
+			commit(t, active, heavy("run"))
+			commit(t, active, signal("run", "and one more"))
+			held.End()
+			<-passed
+			found := func(when string) {
+				t.Helper()
+				if n := scanAll(t, heir); n != 3 {
+					t.Errorf("%s the scans found %d entries, want 3", when, n)
+				}
+			}
+			found("before a pass")
+			if n := len(keys(t, tbl, "m")); n == 0 {
+				t.Error("no mark leads to the run")
+			}
+			bigtable.Sweep(t.Context(), heir)
+			if all := whole(t, heir, 0, 10, nil); len(all) != events+2 {
+				t.Errorf("the feed has %d events, want %d", len(all), events+2)
+			}
+			found("after a pass")
+		})
+	}
+}

@@ -1,0 +1,162 @@
+package bigtable_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// crowd is a queue of many runs, spread over its shards, and one record that moves
+// between its ends.
+type crowd struct {
+	table         emulators.BigtableTable
+	s, scanner    *bigtable.Store
+	stayers       []runstore.RunID
+	first, last   time.Time
+	newest        bool
+	before, after time.Time // where the mover is before and after it moved
+}
+
+func newCrowd(t *testing.T, newest bool) *crowd {
+	t.Helper()
+	table := newTable(t)
+	c := &crowd{table: table, s: openBare(t, table), scanner: openBare(t, table), newest: newest}
+	now, err := c.s.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.first, c.last = now.Add(-time.Hour), now
+	for i := range 60 { // so many that the second page, too, is read shard by shard
+		id := runstore.RunID(fmt.Sprint("stays ", i))
+		c.create(t, id, c.first.Add(time.Duration(i+1)*time.Second))
+		c.stayers = append(c.stayers, id)
+	}
+	if newest {
+		slices.Reverse(c.stayers)
+		c.first, c.last = c.last, c.first
+	}
+	c.create(t, "mover", c.last)
+	return c
+}
+
+// create makes a run that stands at a time.
+func (c *crowd) create(t *testing.T, id runstore.RunID, at time.Time) {
+	t.Helper()
+	spec := runstore.RunSpec{ID: id}
+	spec.Writes.Put("key", []byte(at.String()), runstore.Place{Index: "queue", At: runstore.At(at)})
+	if _, err := c.s.CreateRun(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// move has the mover stand at a time.
+func (c *crowd) move(t *testing.T, at time.Time) {
+	t.Helper()
+	b := runstore.NewBatch("mover", runstore.Unguarded("test"))
+	b.Put("key", []byte(at.String()), runstore.Place{Index: "queue", At: runstore.At(at)})
+	commit(t, c.s, b)
+}
+
+func (c *crowd) query(after runstore.Cursor, limit int) runstore.IndexQuery {
+	return runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, After: after, Limit: limit, Newest: c.newest}
+}
+
+// check checks a page that begins with the n-th stayer: in order, without a gap and
+// without a repeat, and nothing in it but what was true while it was read. It returns
+// how often it has the mover.
+func (c *crowd) check(t *testing.T, what string, page []runstore.IndexEntry, n int) (movers int) {
+	t.Helper()
+	for i, e := range page {
+		if i > 0 && (e.At.Before(page[i-1].At) != c.newest || e.At.Equal(page[i-1].At)) {
+			t.Errorf("%s: the entry at %v comes after the one at %v", what, e.At, page[i-1].At)
+		}
+		if string(e.Record.Value) != e.At.String() {
+			t.Errorf("%s: the entry at %v carries the record of %s", what, e.At, e.Record.Value)
+		}
+		switch {
+		case e.Run == "mover":
+			movers++
+			if !e.At.Equal(c.before) && !e.At.Equal(c.after) {
+				t.Errorf("%s: the mover is at %v, and was at %v and %v", what, e.At, c.before, c.after)
+			}
+		case n >= len(c.stayers) || e.Run != c.stayers[n]:
+			t.Errorf("%s: %q comes as number %d", what, e.Run, n)
+			return movers
+		default:
+			n++
+		}
+	}
+	return movers
+}
+
+// A record that moves while a scan reads, from a place that the scan has not reached to
+// one that it has passed or the other way, is found: by that scan, if its page has both
+// places, and by the next one in any case. What stays is met once and in order, and nothing
+// is returned that was never true.
+func TestRecordMovesDuringAScan(t *testing.T) {
+	t.Parallel()
+	for _, newest := range []bool{false, true} {
+		for _, way := range []string{"back to what was read", "on to what was not"} {
+			t.Run(fmt.Sprintf("%s, newest first %v", way, newest), func(t *testing.T) {
+				t.Parallel()
+				c := newCrowd(t, newest)
+				c.before, c.after = c.last, c.first
+				if way == "on to what was not" {
+					c.before, c.after = c.first, c.last
+				}
+				// Before the entries are read, before each shard is, while some are, before
+				// the runs are, and in pages: before each of these again.
+				for _, n := range []int{0, 1, 9, 17} {
+					for _, limit := range []int{100, 20} {
+						c.scan(t, n, limit)
+					}
+				}
+			})
+		}
+	}
+}
+
+// scan has the record move before the n-th read of a scan, of the second page if the
+// first does not have all.
+func (c *crowd) scan(t *testing.T, n, limit int) {
+	t.Helper()
+	what := fmt.Sprintf("pages of %d, held from request %d on", limit, n)
+	c.move(t, c.before)
+	read := func(s *bigtable.Store, after runstore.Cursor, limit int) []runstore.IndexEntry {
+		page, err := s.ScanIndex(t.Context(), c.query(after, limit))
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		return page
+	}
+	var cursor runstore.Cursor
+	stayers := 0
+	if limit < len(c.stayers) {
+		page := read(c.scanner, "", limit)
+		stayers = len(page) - c.check(t, what+", the first page", page, 0)
+		cursor = page[len(page)-1].Cursor
+	}
+	var page []runstore.IndexEntry
+	moved := whilePaused(t, c.table, "scan index", n, func() { page = read(c.scanner, cursor, limit) }, func() { c.move(t, c.after) })
+	if !moved && (n < 2 || limit < len(c.stayers)) {
+		t.Fatalf("%s: there are not so many", what)
+	}
+	if !moved {
+		return
+	}
+	movers := c.check(t, what, page, stayers)
+	if limit > len(c.stayers) && (movers != 1 || len(page) != len(c.stayers)+1) {
+		t.Errorf("%s: got %d entries, the mover %d times, want %d and once", what, len(page), movers, len(c.stayers)+1)
+	}
+	c.before, c.after = c.after, c.before
+	defer func() { c.before, c.after = c.after, c.before }()
+	page = read(c.scanner, "", 100)
+	if movers := c.check(t, what+", the next scan", page, 0); movers != 1 || len(page) != len(c.stayers)+1 {
+		t.Errorf("%s: the next scan has %d entries, the mover %d times", what, len(page), movers)
+	}
+}

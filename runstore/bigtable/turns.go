@@ -1,0 +1,109 @@
+package bigtable
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+// Whoever made a run's last write knows its revision, and needs one request for the next;
+// everybody else needs two, a read before it. A holder that writes without a pause would so
+// win every race, and nobody could ever take the lease from it. So who has lost several
+// races asks for the next turn: it appends an id of its own to the revision's cell, by
+// read-modify-write. Nobody's predicate matches any more, so all have to read, and find the
+// id. The first id in the cell has the turn; the others wait for it, for a while.
+//
+// An id decides nothing: it changes no revision, and a change is still made only if the
+// revision is the one that it was decided on. A copy of the request that comes late, or
+// twice, makes the cell longer than it was ever before, and costs everybody one more read.
+
+const (
+	revisionSize = 16
+	turnSize     = 8
+	maxTurns     = 64 // that wait in a cell
+)
+
+// How many races are lost before an operation asks for the next turn.
+const (
+	missesOfLease = 2 // taking a lease from a holder must not depend on luck
+	missesOfOther = 6
+)
+
+// yieldFor bounds how long an operation waits for one whose turn it is, on the clock of its
+// process: a few requests, also from another continent. It may have died.
+const yieldFor = time.Second
+
+// turn is an operation's place among those that want to write a run.
+type turn struct {
+	id     []byte
+	misses int
+
+	first []byte    // whose turn it was when this operation last looked,
+	since time.Time // and since when
+}
+
+func newTurn() *turn {
+	return &turn{id: binary.BigEndian.AppendUint64(nil, rand.Uint64())}
+}
+
+// lost is called after each race that the operation lost: it waits a moment, or asks for
+// the next turn.
+func (t *turn) lost(ctx context.Context, s *Store, r *run, ofLease bool) {
+	t.misses++
+	most := missesOfOther
+	if ofLease {
+		most = missesOfLease
+	}
+	switch {
+	case t.misses >= most && r.exists() && len(r.stored) <= revisionSize+maxTurns*turnSize:
+		t.ask(ctx, s, r)
+	case t.misses > 1:
+		pause(s.closed, rand.N(min(time.Millisecond<<min(t.misses, 10), outcome.MaxPause/4)))
+	}
+}
+
+// waiting returns the ids in a revision's cell.
+func waiting(stored []byte) []byte {
+	return stored[min(revisionSize, len(stored)):]
+}
+
+// isFirst reports whether it is the operation's turn.
+func (t *turn) isFirst(stored []byte) bool { return bytes.HasPrefix(waiting(stored), t.id) }
+
+// yields reports whether the operation has to let another one write first.
+func (t *turn) yields(stored []byte) bool {
+	ids := waiting(stored)
+	if len(ids) < turnSize || t.isFirst(stored) {
+		return false
+	}
+	if first := ids[:turnSize]; !bytes.Equal(first, t.first) {
+		t.first, t.since = bytes.Clone(first), time.Now()
+	}
+	return time.Since(t.since) < yieldFor
+}
+
+// ask puts the operation's id into the cell. It is sent once; whether it came is seen by
+// the read that follows.
+func (t *turn) ask(ctx context.Context, s *Store, r *run) {
+	rmw := bigtable.NewReadModifyWrite()
+	rmw.AppendValue(familyHead, columnRev, t.id)
+	ctx, cancel := context.WithTimeout(ctx, yieldFor)
+	defer cancel()
+	_, _ = s.table.ApplyReadModifyWrite(ctx, runKey(r.id), rmw)
+}
+
+// expected is the range of values of the revision's cell that a change may replace: from
+// (included) to (excluded). Who has the turn need not mind who came to wait behind it.
+func (t *turn) expected(stored []byte) (from, to []byte) {
+	if t != nil && t.isFirst(stored) {
+		from = stored[:revisionSize+turnSize]
+		return from, []byte(after(string(from)))
+	}
+	return stored, append(bytes.Clone(stored), 0)
+}
