@@ -76,16 +76,12 @@ func TestBigtableConformance(t *testing.T) {
 func TestBigtableImageThatIsNone(t *testing.T) {
 	provider := needImage(t)
 	t.Setenv(bigtableImageVariable, os.Getenv(postgresImageVariable))
+	before := ours(t, provider)
 	_, err := startBigtable(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "the container ended; it said") {
 		t.Fatalf("got %v, want the container's end", err)
 	}
-	owner, err := thisProcess()
-	if err != nil {
-		t.Fatal(err)
-	}
-	containers, err := owned(t.Context(), provider.Client(), owner)
-	if err != nil || len(containers) > 0 {
-		t.Errorf("left behind: %v, %v", containers, err)
+	if after := ours(t, provider); after != before {
+		t.Errorf("%d containers, before there were %d", after, before)
 	}
 }

@@ -6,8 +6,8 @@
 //
 // From then on emulators.Postgres takes a container where this machine has no
 // server of its own, or where EMULATORS=container or EMULATORS_POSTGRES=container
-// asks for one, and emulators.Bigtable where EMULATORS=container or
-// EMULATORS_BIGTABLE=container does.
+// asks for one; so does emulators.Spanner, with EMULATORS_SPANNER=container; and
+// emulators.Bigtable where EMULATORS=container or EMULATORS_BIGTABLE=container does.
 //
 // # Images
 //
@@ -20,6 +20,9 @@
 // Bigtable is the emulator in Google's image of its SDK, or in the one that
 // EMULATORS_BIGTABLE_IMAGE names, which must do what that one does with the command
 // gcloud beta emulators bigtable start --host-port=ADDRESS.
+//
+// Spanner is Google's image of the emulator, or the one that EMULATORS_SPANNER_IMAGE
+// names, which must have the program as that one does: ./emulator_main.
 //
 // The data is in memory and the server listens on a port of 127.0.0.1, so Docker
 // must run on this machine. Commits do not wait for a disk, as with a private
@@ -67,5 +70,12 @@ func init() {
 			return nil, err
 		}
 		return b, nil
+	})
+	emulators.RegisterContainer("spanner", func(ctx context.Context) (emulators.ContainerServer, error) {
+		s, err := startSpanner(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
 	})
 }

@@ -39,12 +39,14 @@ type testImage struct {
 var (
 	postgresBuilt = &testImage{engine: "postgres", variable: postgresImageVariable, files: serverFiles}
 	bigtableBuilt = &testImage{engine: "bigtable", variable: bigtableImageVariable, files: emulatorFiles}
+	spannerBuilt  = &testImage{engine: "spanner", variable: spannerImageVariable, files: spannerFiles}
 )
 
 // named are the images that the environment wants tested instead of ours.
 var named = map[*testImage]string{
 	postgresBuilt: os.Getenv(postgresImageVariable),
 	bigtableBuilt: os.Getenv(bigtableImageVariable),
+	spannerBuilt:  os.Getenv(spannerImageVariable),
 }
 
 // needImage makes an image out of this machine's own server, once, and has the

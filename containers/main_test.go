@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	conformance.RunChild() // before anything is started that the child does not need
 	runDoomed()
 	code := m.Run()
-	for _, end := range []func() error{emulators.CloseShared, postgresBuilt.remove, bigtableBuilt.remove} {
+	for _, end := range []func() error{emulators.CloseShared, postgresBuilt.remove, bigtableBuilt.remove, spannerBuilt.remove} {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1

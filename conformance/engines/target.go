@@ -39,13 +39,17 @@ func (t *Target) Close() error { return t.close() }
 const reachBound = 10 * time.Second
 
 // At finds out how the cases can have stores on the server of a store's URL, of
-// scheme postgres, alloydb with a host, or bigtable. On PostgreSQL a user who may create
-// databases has one for each case, another has a schema in the URL's own database, and
-// one who may do neither is refused. On Bigtable each case has a table. The store at the
-// URL itself is not touched.
+// scheme postgres, alloydb with a host, bigtable or spanner. On PostgreSQL a user who may
+// create databases has one for each case, another has a schema in the URL's own database,
+// and one who may do neither is refused. On Bigtable each case has a table, on Spanner a
+// database, and whoever may not make them is refused. The store at the URL itself is not
+// touched.
 func At(ctx context.Context, u runstore.URL) (*Target, error) {
-	if u.Scheme == "bigtable" {
+	switch u.Scheme {
+	case "bigtable":
 		return bigtableAt(ctx, u)
+	case "spanner":
+		return spannerAt(ctx, u)
 	}
 	if err := checkTarget(u); err != nil {
 		return nil, err

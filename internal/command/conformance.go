@@ -8,10 +8,12 @@ import (
 	"os/signal"
 	"regexp"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/internal/report"
 )
 
 // errFound says that the command did its work and what it found is bad. The
@@ -21,24 +23,31 @@ var errFound = errors.New("the store does not keep the contract")
 // suiteFlags is what conformance was told.
 type suiteFlags struct {
 	store, engine, format, run string
-	gallery                    bool
+	all, gallery               bool
 }
 
 func newConformanceCommand() *cobra.Command {
 	var given suiteFlags
 	cmd := &cobra.Command{
-		Use:   "conformance (--engine NAME | --store URL | --gallery)",
+		Use:   "conformance (--all | --engine NAME | --store URL | --gallery)",
 		Short: "Prove that a store keeps the contract",
 		Long: `Run the conformance suite against a store and report every case by the guarantee
 that it proves: passed, failed, or not applicable with the reason. The exit
 status is 1 when a case failed.
 
---engine memory, sqlite, postgres, alloydb or bigtable starts what the engine
+--all does what --engine does for every engine in turn, and reports them together:
+guarantees by engines, what failed, what does not apply and why, and what such a run
+cannot prove. An engine that this machine lacks is reported as missing; where CI is
+set, that too is a failure. --format html makes of it one page that needs nothing
+else, and does so for a single engine or store as well.
+
+--engine memory, sqlite, postgres, alloydb, bigtable or spanner starts what the engine
 needs, says what that is, and ends it afterwards: PostgreSQL as a private server
 of the programs on this machine (see tapestore emulators doctor), AlloyDB as a
 stand-in for its service before such a server, reached through the real connector,
 Bigtable as Google's emulator in this process, or with EMULATORS_BIGTABLE=local
-as the program of the Cloud SDK.
+as the program of the Cloud SDK, Spanner as two emulators, programs of the Cloud
+SDK: one lets whoever comes last go on, for the cases of the fence.
 
 --store URL runs the suite on an engine of yours. Each case has an empty store of
 its own, and what is at the URL itself is not touched:
@@ -51,10 +60,17 @@ its own, and what is at the URL itself is not touched:
                           cannot be given. Allow for 100 connections.
   bigtable://P/I/TABLE    in tables TABLE-case-… of instance I in project P, deleted at
                           the end; with ?emulator=HOST:PORT in tables of an emulator
+  spanner://P/I/DATABASE  in databases DATABASE-case-… of instance I in project P, dropped
+                          at the end; DATABASE is cut to 12 letters. An instance has room
+                          for 100, and each takes the service some seconds. With
+                          ?emulator=HOST:PORT in databases of an emulator. What create=
+                          and role= say is about the database at the URL, not theirs.
 
 --gallery runs the suite's own proof: stores that each break one rule, and the
 case that catches each.`,
-		Example: `  tapestore conformance --engine postgres
+		Example: `  tapestore conformance --all
+  tapestore conformance --all --format html > conformance.html
+  tapestore conformance --engine postgres
   tapestore conformance --store sqlite:./tape.db --format json
   tapestore conformance --store postgres://tape@db.internal/tape --run 'I3/zombie'
   tapestore conformance --gallery`,
@@ -65,6 +81,9 @@ case that catches each.`,
 			defer stop()
 			context.AfterFunc(ctx, stop) // so that the second signal kills
 			cmd.SetContext(ctx)
+			if given.all && (given.engine != "" || given.store != "" || given.gallery) {
+				return errors.New("--all runs every engine; it does not go with --engine, --store or --gallery")
+			}
 			if given.gallery {
 				if given != (suiteFlags{gallery: true, format: "text"}) {
 					return errors.New("--gallery goes with no other flag")
@@ -75,9 +94,10 @@ case that catches each.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&given.engine, "engine", "", "start this engine: memory, sqlite, postgres, alloydb or bigtable")
+	f.BoolVar(&given.all, "all", false, "start every engine in turn, and report them together")
+	f.StringVar(&given.engine, "engine", "", "start this engine: "+engineNames())
 	f.StringVar(&given.store, "store", "", "store URL")
-	f.StringVar(&given.format, "format", "text", "text or json")
+	f.StringVar(&given.format, "format", "text", "text, json or html")
 	f.StringVar(&given.run, "run", "", "run only the cases whose guarantee/name matches this regular expression")
 	f.BoolVar(&given.gallery, "gallery", false, "show that the suite catches stores that are broken on purpose")
 	return cmd
@@ -92,41 +112,59 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 	if err != nil {
 		return fmt.Errorf("--run is no regular expression: %w", err)
 	}
-	if !matchesACase(pattern) {
+	selected := casesThatMatch(pattern)
+	if selected == 0 {
 		return fmt.Errorf("--run %q matches no case", pattern)
 	}
-	show, ok := reports[given.format]
+	show, ok := formats[given.format]
 	if !ok {
-		return fmt.Errorf("--format is %q; it is text or json", given.format)
+		return fmt.Errorf("--format is %q; it is text, json or html", given.format)
 	}
-	on, err := subjectOf(cmd.Context(), given)
-	if err != nil {
+	run := newRun(given)
+	if given.all {
+		run.Engines = everyEngine(cmd.Context(), inOrder(starters), pattern, newProgress(cmd.ErrOrStderr(), selected))
+	} else if run.Engines, err = oneEngine(cmd, given, pattern); err != nil {
 		return err
 	}
-	if on.about != "" {
-		fmt.Fprintln(cmd.ErrOrStderr(), on.about)
-	}
-	report := conformance.Execute(cmd.Context(), on.harness, pattern)
-	if err := on.close(); err != nil {
-		return err
-	}
+	run.MS = time.Since(run.Began).Milliseconds()
 	if cmd.Context().Err() != nil {
 		return errors.New("interrupted; what was started is stopped, and nothing is reported")
 	}
-	if err := show(cmd.OutOrStdout(), report); err != nil {
+	if given.all {
+		return errors.Join(show.many(cmd.OutOrStdout(), run), judge(run))
+	}
+	if err := show.one(cmd.OutOrStdout(), run); err != nil {
 		return err
 	}
-	if report.Summary.Failed > 0 {
+	if run.Sum().Failed > 0 {
 		return errFound
 	}
 	return nil
 }
 
-func matchesACase(pattern *regexp.Regexp) bool {
+// oneEngine runs the suite on the engine or the store that was named.
+func oneEngine(cmd *cobra.Command, given suiteFlags, pattern *regexp.Regexp) ([]report.Engine, error) {
+	began := time.Now()
+	on, err := subjectOf(cmd.Context(), given)
+	if err != nil {
+		return nil, err
+	}
+	if on.about != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), on.about)
+	}
+	found := conformance.Execute(cmd.Context(), on.harness, pattern)
+	if err := on.close(); err != nil {
+		return nil, err
+	}
+	return []report.Engine{{Name: found.Engine, Started: on.about, MS: time.Since(began).Milliseconds(), Report: &found}}, nil
+}
+
+// casesThatMatch counts them.
+func casesThatMatch(pattern *regexp.Regexp) (n int) {
 	for _, c := range conformance.Cases() {
 		if pattern.MatchString(c.Guarantee + "/" + c.Name) {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
@@ -43,5 +44,19 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 			return subject{}, err
 		}
 		return subject{engines.Bigtable(server, nil), server.Engine().String(), server.Close}, nil
+	},
+	"spanner": func(ctx context.Context) (subject, error) {
+		// One lets whoever comes last go on, for the cases of the fence.
+		newest := 100
+		fair, err := emulators.Spanner(ctx, nil)
+		if err != nil {
+			return subject{}, err
+		}
+		last, err := emulators.Spanner(ctx, &emulators.SpannerOptions{AbortProbability: &newest})
+		if err != nil {
+			return subject{}, errors.Join(err, fair.Close())
+		}
+		end := func() error { return errors.Join(last.Close(), fair.Close()) }
+		return subject{engines.Spanner(fair, last, nil), fair.Engine().String(), end}, nil
 	},
 }

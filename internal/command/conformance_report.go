@@ -4,14 +4,75 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
+	"runtime"
 	"strings"
+	"time"
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/internal/report"
+	"github.com/tapestore/tapestore/runstore"
 )
 
-// reports are the formats of a report, by name.
-var reports = map[string]func(io.Writer, conformance.Report) error{"text": reportText, "json": reportJSON}
+// formats show what was found, by name: on the one engine of a run, and on many.
+var formats = map[string]struct {
+	one, many func(io.Writer, report.Run) error
+}{
+	"text": {single(reportText), report.Text},
+	"json": {single(reportJSON), report.JSON},
+	"html": {report.HTML, report.HTML},
+}
+
+func single(show func(io.Writer, conformance.Report) error) func(io.Writer, report.Run) error {
+	return func(w io.Writer, run report.Run) error { return show(w, *run.Engines[0].Report) }
+}
+
+// newRun is a run that begins now.
+func newRun(given suiteFlags) report.Run {
+	return report.Run{
+		Command:  given.commandLine(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Pattern:  given.run,
+		Began:    time.Now(),
+	}
+}
+
+// commandLine is what a shell takes for the same run, without secrets.
+func (given suiteFlags) commandLine() string {
+	words := []string{"tapestore", "conformance"}
+	switch {
+	case given.all:
+		words = append(words, "--all")
+	case given.engine != "":
+		words = append(words, "--engine", given.engine)
+	default:
+		address := "URL"
+		if u, err := runstore.ParseURL(storeURL(given.store)); err == nil {
+			if address = u.String(); len(u.Params) > 0 { // which may hold secrets too
+				address += "?…"
+			}
+		}
+		words = append(words, "--store", shellWord(address))
+	}
+	if given.run != "" {
+		words = append(words, "--run", shellWord(given.run))
+	}
+	if given.format != "text" {
+		words = append(words, "--format", given.format)
+	}
+	return strings.Join(words, " ")
+}
+
+// harmless are words that no shell takes for more than they are.
+var harmless = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
+
+func shellWord(s string) string {
+	if harmless.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
 
 func reportJSON(w io.Writer, r conformance.Report) error {
 	enc := json.NewEncoder(w)
@@ -35,31 +96,8 @@ func reportText(w io.Writer, r conformance.Report) error {
 		}
 	}
 	if text := engines.Unproved(r.Engine, r.Tier); text != "" {
-		fmt.Fprintf(w, "\nWhat a local run cannot prove\n%s\n", wrap(text, 96, "  "))
+		fmt.Fprintf(w, "\nWhat a local run cannot prove\n%s\n", report.Wrap(text, 96, "  "))
 	}
 	_, err := fmt.Fprintf(w, "\n%d passed, %d failed, %d not applicable\n", r.Summary.Passed, r.Summary.Failed, r.Summary.NotApplicable)
 	return err
-}
-
-// wrap breaks a text into lines of at most so many bytes, each after indent. Longer
-// words stand alone.
-func wrap(text string, width int, indent string) string {
-	var b strings.Builder
-	column := 0
-	for _, word := range strings.Fields(text) {
-		switch {
-		case column == 0:
-			b.WriteString(indent)
-			column = len(indent)
-		case column+1+len(word) > width:
-			b.WriteString("\n" + indent)
-			column = len(indent)
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	return b.String()
 }

@@ -25,7 +25,7 @@ func subjectOf(ctx context.Context, given suiteFlags) (subject, error) {
 	case given.engine != "":
 		start, ok := starters[given.engine]
 		if !ok {
-			return subject{}, fmt.Errorf("--engine is %q; it is memory, sqlite, postgres, alloydb or bigtable", given.engine)
+			return subject{}, fmt.Errorf("--engine is %q; it is %s", given.engine, engineNames())
 		}
 		return start(ctx)
 	case given.store != "":
@@ -35,7 +35,7 @@ func subjectOf(ctx context.Context, given suiteFlags) (subject, error) {
 		}
 		return on, nil
 	default:
-		return subject{}, errors.New("name an engine with --engine or a store with --store URL, or ask for the --gallery")
+		return subject{}, errors.New("name an engine with --engine or a store with --store URL, or ask for --all engines or the --gallery")
 	}
 }
 
@@ -50,14 +50,14 @@ func subjectAt(ctx context.Context, url string) (subject, error) {
 		return subject{engines.Memory(), "", nothing}, u.Known()
 	case "sqlite":
 		return sqliteAt(ctx, u)
-	case "postgres", "postgresql", "alloydb", "bigtable":
+	case "postgres", "postgresql", "alloydb", "bigtable", "spanner":
 		target, err := engines.At(ctx, u)
 		if err != nil {
 			return subject{}, err
 		}
 		return subject{target.Harness, target.String(), target.Close}, nil
 	default:
-		return subject{}, fmt.Errorf("there is no harness for %q; there is one for memory, sqlite, postgres, alloydb and bigtable", u.Scheme)
+		return subject{}, fmt.Errorf("there is no harness for %q; there is one for memory, sqlite, postgres, alloydb, bigtable and spanner", u.Scheme)
 	}
 }
 

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/report"
 )
 
 func newEmulatorsCommand() *cobra.Command {
@@ -18,11 +20,12 @@ func newEmulatorsCommand() *cobra.Command {
 		Short: "Start engines on this machine, and tell what it takes",
 		Long: `Start the engines that need a server, without Docker and without configuration:
 PostgreSQL as a private server of the programs on this machine, AlloyDB as a
-stand-in for its service before such a server, Bigtable as Google's emulator. For
-work and tests: a private server trusts whoever connects from this machine.`,
+stand-in for its service before such a server, Bigtable and Spanner as Google's
+emulators. For work and tests: a private server trusts whoever connects from this
+machine.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("say what to do: up postgres, up alloydb, up bigtable, up all, or doctor")
+			return errors.New("say what to do: up " + strings.Join(slices.Concat(upEngines, []string{"all"}), ", up ") + ", or doctor")
 		},
 	}
 	cmd.AddCommand(newUpCommand(), newDoctorCommand())
@@ -59,17 +62,26 @@ func newDoctorCommand() *cobra.Command {
 	}
 }
 
-// tellDifferences prints how the emulator of Bigtable differs from the service.
+// tellDifferences prints how the emulators differ from the services.
 func tellDifferences(out io.Writer) error {
-	_, err := fmt.Fprintln(out, "\nThe emulator of Bigtable is not the service; a gate in front of it makes up for some of that")
-	for _, d := range emulators.BigtableDifferences() {
+	err := tellDifferencesOf(out, "Bigtable", "gate", emulators.BigtableDifferences())
+	var spanner []emulators.BigtableDifference
+	for _, d := range emulators.SpannerDifferences() {
+		spanner = append(spanner, emulators.BigtableDifference(d))
+	}
+	return errors.Join(err, tellDifferencesOf(out, "Spanner", "proxy", spanner))
+}
+
+func tellDifferencesOf(out io.Writer, engine, front string, all []emulators.BigtableDifference) error {
+	_, err := fmt.Fprintf(out, "\nThe emulator of %s is not the service; a %s in front of it makes up for some of that\n", engine, front)
+	for _, d := range all {
 		text := "emulator: " + d.Emulator + "\nservice: " + d.Service + "\nhere: " + d.Handled
 		if len(d.Cases) > 0 {
 			text += "\ncases: " + strings.Join(d.Cases, ", ")
 		}
 		for i, line := range strings.Split(text, "\n") {
 			indent := map[bool]string{true: "  ", false: "    "}[i == 0]
-			_, err = fmt.Fprintln(out, wrap(line, 96, indent))
+			_, err = fmt.Fprintln(out, report.Wrap(line, 96, indent))
 		}
 	}
 	return err

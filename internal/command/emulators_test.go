@@ -2,6 +2,7 @@ package command
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -24,8 +25,15 @@ func TestDoctorCommand(t *testing.T) {
 	if !strings.HasPrefix(lines[0], "ENGINE ") {
 		t.Errorf("got the header %q", lines[0])
 	}
+	var differences []string
 	for _, d := range emulators.BigtableDifferences() {
-		if want := strings.Join(strings.Fields(d.Emulator), " "); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
+		differences = append(differences, d.Emulator)
+	}
+	for _, d := range emulators.SpannerDifferences() {
+		differences = append(differences, d.Emulator)
+	}
+	for _, d := range differences {
+		if want := strings.Join(strings.Fields(d), " "); !strings.Contains(strings.Join(strings.Fields(out), " "), want) {
 			t.Errorf("the doctor does not tell: %s", want)
 		}
 	}
@@ -68,7 +76,7 @@ func startUp(t *testing.T, env []string, args ...string) (urls []string, stop fu
 			_ = cmd.Wait()
 		}
 	})
-	address := regexp.MustCompile(`^  ((?:(?:postgres|alloydb)://postgres@127\.0\.0\.1:\d+/\w+)|bigtable://tapestore/local/tapestore\?emulator=127\.0\.0\.1:\d+)$`)
+	address := regexp.MustCompile(`^  ((?:(?:postgres|alloydb)://postgres@127\.0\.0\.1:\d+/\w+)|(?:bigtable|spanner)://tapestore/local/tapestore\?emulator=127\.0\.0\.1:\d+)$`)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if m := address.FindStringSubmatch(lines.Text()); m != nil {
 			urls = append(urls, m[1])
@@ -102,8 +110,13 @@ func TestUpStartsEngines(t *testing.T) {
 	t.Parallel()
 	requireLocal(t)
 	urls, stop := startUp(t, ownTemp(t), "all")
-	if len(urls) != 3 || !strings.HasPrefix(urls[0], "postgres://") || !strings.HasPrefix(urls[1], "alloydb://") || !strings.HasPrefix(urls[2], "bigtable://") {
-		t.Fatalf("got the URLs %v, want one each of postgres, alloydb and bigtable", urls)
+	if len(urls) == 3 {
+		defer emulators.Require(t, fmt.Errorf("%w: spanner was left out", emulators.ErrMissing))
+	} else if len(urls) != 4 || !strings.HasPrefix(urls[3], "spanner://") {
+		t.Fatalf("got the URLs %v, want one of spanner behind three", urls)
+	}
+	if !strings.HasPrefix(urls[0], "postgres://") || !strings.HasPrefix(urls[1], "alloydb://") || !strings.HasPrefix(urls[2], "bigtable://") {
+		t.Fatalf("got the URLs %v, want them to begin with one each of postgres, alloydb and bigtable", urls)
 	}
 	for _, url := range urls {
 		store, err := runstore.Open(t.Context(), url)

@@ -8,24 +8,33 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
 )
+
+// upEngines are those that up starts, in the order in which it does.
+var upEngines = []string{"postgres", "alloydb", "bigtable", "spanner"}
+
+// forgetful are those of them that keep nothing, and their names in a sentence.
+var forgetful = map[string]string{"bigtable": "Bigtable", "spanner": "Spanner"}
 
 func newUpCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
-		Use:   "up postgres|alloydb|bigtable|all",
+		Use:   "up " + strings.Join(upEngines, "|") + "|all",
 		Short: "Start engines for as long as this command runs",
 		Long: `Start a private PostgreSQL server, the stand-in for AlloyDB before one, the
-emulator of Bigtable, or all of them, print the URLs of a store in each, and stop
-them on Ctrl-C or SIGTERM. Nothing is left behind, also when the command is killed;
-with --dir the data of PostgreSQL is, durably, and the next start finds it. The
-emulator of Bigtable forgets everything when it ends.
+emulator of Bigtable or of Spanner, or all of them, print the URLs of a store in
+each, and stop them on Ctrl-C or SIGTERM. Of all, what this machine lacks is left
+out and told of. Nothing is left behind, also when the command is killed; with --dir
+the data of PostgreSQL is, durably, and the next start finds it. The emulators of
+Bigtable and Spanner forget everything when they end.
 
 The stand-in for AlloyDB, with its Admin API, its certificates and its IAM, is for
 the connector inside one process: tests (package emulators) and
@@ -34,16 +43,14 @@ by the host of the server behind it, as behind the AlloyDB Auth Proxy.`,
 		Example: `  tapestore emulators up postgres
   tapestore emulators up all --dir ./engines`,
 		Args: cobra.MatchAll(cobra.ExactArgs(1), func(_ *cobra.Command, args []string) error {
-			switch args[0] {
-			case "postgres", "alloydb", "bigtable", "all":
-				return nil
-			default:
-				return fmt.Errorf("%q cannot be started; name postgres, alloydb, bigtable or all", args[0])
+			if args[0] != "all" && !slices.Contains(upEngines, args[0]) {
+				return fmt.Errorf("%q cannot be started; name %s or all", args[0], strings.Join(upEngines, ", "))
 			}
+			return nil
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == "bigtable" && dir != "" {
-				return errors.New("--dir is for engines that keep data, and the emulator of Bigtable keeps none")
+			if name, ok := forgetful[args[0]]; ok && dir != "" {
+				return fmt.Errorf("--dir is for engines that keep data, and the emulator of %s keeps none", name)
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -58,14 +65,21 @@ by the host of the server behind it, as behind the AlloyDB Auth Proxy.`,
 // up starts engines, tells of them and ends them when ctx does.
 func up(ctx context.Context, which, dir string, out io.Writer) (err error) {
 	var starts []func() (end func() error, err error)
-	if which != "bigtable" {
+	if _, ok := forgetful[which]; !ok {
 		starts = append(starts, func() (func() error, error) { return upPostgres(ctx, which, dir, out) })
 	}
 	if which == "bigtable" || which == "all" {
 		starts = append(starts, func() (func() error, error) { return upBigtable(ctx, out) })
 	}
+	if which == "spanner" || which == "all" {
+		starts = append(starts, func() (func() error, error) { return upSpanner(ctx, out) })
+	}
 	for _, start := range starts {
 		end, failed := start()
+		if which == "all" && errors.Is(failed, emulators.ErrMissing) {
+			fmt.Fprintf(out, "left out: %s\n\n", oneLine(failed))
+			continue
+		}
 		if failed != nil {
 			return failed
 		}
@@ -130,6 +144,33 @@ func upBigtable(ctx context.Context, out io.Writer) (end func() error, err error
 		return nil, errors.Join(err, server.Close())
 	}
 	return server.Close, nil
+}
+
+// upSpanner starts the emulator of Spanner, and makes a store in it, which inspect would
+// not.
+func upSpanner(ctx context.Context, out io.Writer) (end func() error, err error) {
+	server, err := emulators.Spanner(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, server.Close())
+		}
+	}()
+	if e := server.Engine(); e.Tier == emulators.TierService {
+		return nil, errors.New("the environment names an emulator of Spanner that runs already: use its address, or unset SPANNER_EMULATOR_HOST")
+	}
+	// Any project, instance and database will do: on an emulator the store makes them.
+	url := "spanner://tapestore/local/tapestore?emulator=" + server.Address()
+	store, err := runstore.Open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if err := store.Close(); err != nil {
+		return nil, err
+	}
+	return server.Close, tell(out, server.Engine(), url)
 }
 
 // tellPostgres prints what a server is and how a store in one of its databases is used.

@@ -27,7 +27,7 @@ func TestConformanceOnAnEmulator(t *testing.T) {
 		t.Errorf("got status %d and %q, want 0 and a line like %s", status, errs, says)
 	}
 	for _, want := range []string{
-		"(service), capabilities", "passed         a-killed-process-leaves", "passed         a-lost-reply-is-resolved",
+		"(emulator), capabilities", "passed         a-killed-process-leaves", "passed         a-lost-reply-is-resolved",
 		"not applicable a-killed-server-keeps", ", 0 failed, 1 not applicable",
 	} {
 		if !strings.Contains(out, want) {

@@ -35,10 +35,10 @@ func newInspectCommand() *cobra.Command {
 		Short: "Look into a store without changing it",
 		Long: `Look into a store. Nothing is created or migrated, and no lease is touched.
 
-On PostgreSQL and AlloyDB one thing can happen all the same, as with every program
-that connects: if the server was promoted or restored since the store was last
-open, the first connection raises the epoch, which ends all leases. On Bigtable the
-clock is asked by a write to a row of its own. A server that cannot be reached is
+On PostgreSQL, AlloyDB and Spanner one thing can happen all the same, as with every
+program that connects: if the server was promoted, or the store restored, since it
+was last open, the first connection raises the epoch, which ends all leases. On
+Bigtable the clock is asked by a write to a row of its own. A server that cannot be reached is
 given up after 5 seconds, or what patience=… in the URL says.`,
 		Example: `  tapestore inspect runs --store sqlite:./tape.db
   tapestore inspect run RUN_ID --store sqlite:./tape.db
@@ -109,7 +109,7 @@ func readOnly(address string) string {
 		if !u.Params.Has("patience") {
 			u.Params.Set("patience", "5s") // somebody sits and waits
 		}
-	case "bigtable":
+	case "bigtable", "spanner":
 		u.Params.Set("create", "no")
 		if !u.Params.Has("patience") {
 			u.Params.Set("patience", "5s")

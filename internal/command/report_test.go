@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"html/template"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,31 +49,32 @@ func runCommandWith(t *testing.T, env []string, command string, args ...string) 
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// noServer are the reasons of cases that need a network or a server: a file has
-// neither.
-var noServer = []string{
+// beyondOneProcess are the reasons of cases that need a network, a server, aborts, a replica
+// or another process: a store in memory has none.
+var beyondOneProcess = []string{
 	"no network to harm: the harness has no Link",
 	"no server to kill: the harness has no NewServed",
+	"nothing aborts transactions: the harness has no Aborts",
+	"the store lives in one process: the harness has no URL",
+	"the store is no StaleReader",
 }
 
-// Every guarantee has cases, all of them are reported, and those that kill
-// processes run from the command too.
+// Every guarantee has cases, and all of them are reported.
 func TestConformanceCommand(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", "sqlite:"+filepath.Join(dir, "tape.db"), "--format", "json")
-	var report conformance.Report
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
+	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", "memory", "--format", "json")
+	var found conformance.Report
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
 		t.Fatalf("%v: %s", err, errs)
 	}
-	if report.Engine != "sqlite" || report.Version == "" || report.Tier != "embedded" {
-		t.Errorf("got engine %q, version %q, tier %q", report.Engine, report.Version, report.Tier)
+	if found.Engine != "memory" || found.Version == "" || found.Tier != "embedded" {
+		t.Errorf("got engine %q, version %q, tier %q", found.Engine, found.Version, found.Tier)
 	}
-	networked := 0 // cases that need what a file has not
-	for _, g := range report.Guarantees {
+	beyond := 0 // cases that need what a process alone has not
+	for _, g := range found.Guarantees {
 		for _, c := range g.Cases {
-			if c.Status == conformance.NotApplicable && slices.Contains(noServer, c.Reason) {
-				networked++
+			if c.Status == conformance.NotApplicable && slices.Contains(beyondOneProcess, c.Reason) {
+				beyond++
 			} else if c.Status != conformance.Passed {
 				t.Errorf("%s/%s: %s: %s", g.ID, c.Name, c.Status, c.Reason)
 			}
@@ -82,18 +84,37 @@ func TestConformanceCommand(t *testing.T) {
 		t.Errorf("got status %d: %s", status, errs)
 	}
 	reported := 0
-	for i, g := range report.Guarantees {
+	for i, g := range found.Guarantees {
 		if want := conformance.Guarantees()[i]; g.ID != want || len(g.Cases) == 0 || conformance.Title(g.ID) == "" {
 			t.Errorf("got guarantee %s with %d cases, want %s with some", g.ID, len(g.Cases), want)
 		}
 		reported += len(g.Cases)
 	}
-	sum := report.Summary
+	sum := found.Summary
 	if all := len(conformance.Cases()); reported != all || sum.Passed+sum.Failed+sum.NotApplicable != all {
 		t.Errorf("got %d cases and the summary %+v, want %d", reported, sum, all)
 	}
-	if sum.Failed != 0 || sum.NotApplicable != networked {
-		t.Errorf("got the summary %+v, want all passed but the %d that need a network or a server", sum, networked)
+	if sum.Failed != 0 || sum.NotApplicable != beyond {
+		t.Errorf("got the summary %+v, want all passed but the %d that one process cannot have", sum, beyond)
+	}
+}
+
+// The cases of a store in a file have files beside it, those that kill processes too,
+// and leave nothing.
+func TestConformanceBesideAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", "sqlite:"+filepath.Join(dir, "tape.db"), "--run", fewCases, "--format", "html")
+	for _, want := range []string{
+		"<!doctype html>", "sqlite keeps what the selected cases check.", "--run &#39;" + template.HTMLEscapeString(fewCases),
+		"a-killed-process-leaves-whole-batches-only", "What a local run cannot prove",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if status != 0 || errs != "" {
+		t.Errorf("got status %d: %s", status, errs)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
@@ -102,7 +123,7 @@ func TestConformanceCommand(t *testing.T) {
 
 func TestConformanceCommandSelects(t *testing.T) {
 	t.Parallel()
-	out, errs, status := run(t, "conformance", "--store", "memory", "--run", "^(I12/ttl|I4/a-killed)")
+	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", "memory", "--run", "^(I12/ttl|I4/a-killed)")
 	for _, want := range []string{
 		"memory reference (embedded), capabilities: MultiCommitter, Notifier, Epocher, Describer",
 		"I12 Limits", "passed         ttl-is-bounded",
@@ -120,7 +141,7 @@ func TestConformanceCommandSelects(t *testing.T) {
 
 func TestGalleryCommand(t *testing.T) {
 	t.Parallel()
-	out, errs, status := run(t, "conformance", "--gallery")
+	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--gallery")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if status != 0 || len(lines) < 15 {
 		t.Fatalf("got status %d and %d lines: %s", status, len(lines), errs)
@@ -143,8 +164,13 @@ func TestReportsRefuseBadInputInOneLine(t *testing.T) {
 		"conformance --store sqlite:":                                                      "is no file",
 		"conformance --store sqlite:" + dir:                                                "is no file",
 		"conformance --store " + dir + "/x.db?readers=99999":                               "the limits are 1 and 1000",
-		"conformance --engine oracle":                                                      "memory, sqlite, postgres, alloydb or bigtable",
+		"conformance --engine oracle":                                                      "memory, sqlite, postgres, alloydb",
 		"conformance --engine memory --store memory:":                                      "give one of the two",
+		"conformance --all --gallery":                                                      "does not go with --engine, --store or --gallery",
+		"conformance --all --store memory":                                                 "does not go with --engine, --store or --gallery",
+		"conformance --all --engine sqlite":                                                "does not go with --engine, --store or --gallery",
+		"conformance --all --run no-such-case":                                             "matches no case",
+		"conformance --all --format xml":                                                   "text, json or html",
 		"conformance --gallery --engine memory":                                            "no other flag",
 		"conformance --store postgres://127.0.0.1:1/x":                                     "connection refused",
 		"conformance --store postgres://h/x?colour=red":                                    `unknown key "colour"`,
@@ -159,7 +185,7 @@ func TestReportsRefuseBadInputInOneLine(t *testing.T) {
 		"inspect bogus":       "bogus",
 		"inspect runs --store " + missing + "?create=yes": "does not go with",
 		"conformance --gallery --store memory":            "no other flag",
-		"conformance --store memory --format xml":         "text or json",
+		"conformance --store memory --format xml":         "text, json or html",
 		"conformance --store memory --run (":              "no regular expression",
 		"conformance --store memory --run no-such-case":   "matches no case",
 		"conformance --store nosuch://host":               "no harness",
@@ -174,7 +200,7 @@ func TestReportsRefuseBadInputInOneLine(t *testing.T) {
 		"inspect journal no-such-run --store memory":         "not found",
 		"inspect runs --store sqlite:" + missing + "?nope=1": `unknown key "nope"`,
 	} {
-		out, errs, status := run(t, strings.Fields(args)...)
+		out, errs, status := runCommand(t, builtCommand(t), strings.Fields(args)...)
 		if status == 0 || out != "" || strings.Count(errs, "\n") != 1 || !strings.HasPrefix(errs, "tapestore: ") || !strings.Contains(errs, says) {
 			t.Errorf("%s: got status %d, output %q and %q, want one line that says %q", args, status, out, errs, says)
 		}

@@ -41,8 +41,8 @@ func newServeCommand() *cobra.Command {
 finish the calls in flight. A second signal ends it at once.
 
 A flag wins over its environment variable. Store URLs: memory, sqlite:FILE (or a
-bare path), sqlite::memory:, postgres://… and alloydb://…. A server that cannot be
-reached is waited for: 30 seconds, or what patience=… in the URL says.`,
+bare path), sqlite::memory:, postgres://…, alloydb://…, bigtable://… and spanner://….
+A server that cannot be reached is waited for: 30 seconds, or what patience=… in the URL says.`,
 		Example: `  tapestore serve --store sqlite:./tape.db
   tapestore serve --store 'postgres://tape@db.internal/tape?patience=5s'
   tapestore serve --listen 127.0.0.1:7878 --store memory --fence required`,

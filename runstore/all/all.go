@@ -6,5 +6,6 @@ import (
 	_ "github.com/tapestore/tapestore/runstore/bigtable" // bigtable:
 	_ "github.com/tapestore/tapestore/runstore/memory"   // memory:
 	_ "github.com/tapestore/tapestore/runstore/postgres" // postgres: and postgresql:
+	_ "github.com/tapestore/tapestore/runstore/spanner"  // spanner:
 	_ "github.com/tapestore/tapestore/runstore/sqlite"   // sqlite:
 )

@@ -1,0 +1,131 @@
+package engines
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	_ "github.com/tapestore/tapestore/runstore/spanner" // spanner:
+)
+
+// Spanner makes a database for each case on emulators that are running. params are keys
+// and values as in a store's URL, which every handle is opened with.
+//
+// An emulator lets one read-write transaction at a time into a database. On newest, whoever
+// comes last wins (an AbortProbability of 100), so a takeover goes past a writer that is
+// held up, as it does on the service once that writer's locks are lost: the cases of the
+// fence run there. On fair, which may be the same, all others do.
+//
+// The emulator's clock is the machine's and cannot be moved, so cases wait for time to
+// pass. What it holds is in memory, so no case can kill it and go on.
+func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conformance.Harness {
+	return conformance.Harness{Tier: emulated(fair.Engine().Tier), New: func(t conformance.T) conformance.Instance {
+		server := fair
+		if strings.Contains(t.Name(), "I3/") {
+			server = newest
+		}
+		database, err := server.NewDatabase(t.Context())
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if err := server.Drop(ctx, database); err != nil {
+				t.Errorf("%v", err)
+			}
+		})
+		return spannerDatabase{database, params}.on(server)
+	}}
+}
+
+// spannerDatabase is where a store is, and what its handles are opened with.
+type spannerDatabase struct {
+	emulators.SpannerDatabase
+	params url.Values
+}
+
+// url is the store's URL, through an emulator's address or, if that is empty, on the
+// service.
+func (p spannerDatabase) url(emulator string) string {
+	params := url.Values{}
+	for key, values := range p.params {
+		params[key] = values
+	}
+	if emulator != "" {
+		params.Set("emulator", emulator)
+	}
+	return withParams("spanner://"+p.Project+"/"+p.Instance+"/"+p.Database, params)
+}
+
+// instance is what every harness has of a database.
+func (p spannerDatabase) instance(emulator string) conformance.Instance {
+	address := p.url(emulator)
+	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, address) }
+	return conformance.Instance{
+		Open: open,
+		// The adapter never reads the clock of its process.
+		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
+		URL:        address,
+	}
+}
+
+// on is an instance with what an emulator makes possible besides.
+func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instance {
+	i := p.instance(server.Address())
+	i.Stall = func(t conformance.T) func() { return stallSpanner(t, server, p.String()) }
+	i.Aborts = func(conformance.T) conformance.Aborts { return spannerAborts{server, p.String()} }
+	i.Link = func(t conformance.T) conformance.Link {
+		network := newRPCLink(t, server.Address())
+		return conformance.Link{
+			Open: func(ctx context.Context) (runstore.RunStore, error) {
+				return runstore.Open(ctx, p.url(network.Address()))
+			},
+			Harm: network,
+		}
+	}
+	return i
+}
+
+// stallSpanner holds the commits of callers back at the emulator, as a busy leader
+// would, until resume is called. Reads go on.
+func stallSpanner(t conformance.T, server *emulators.SpannerServer, database string) (resume func()) {
+	t.Helper()
+	held := server.Hold(0, func(c emulators.SpannerCall) bool {
+		return c.Method == "Commit" && c.Database == database && len(c.Metadata.Get(operationKey)) > 0
+	})
+	t.Cleanup(held.End) // a case that fails early must not leave its writers waiting
+	return held.End
+}
+
+// spannerAborts aborts transactions of callers in one database.
+type spannerAborts struct {
+	server   *emulators.SpannerServer
+	database string
+}
+
+func (a spannerAborts) ours(c emulators.SpannerCall) bool {
+	return c.ReadWrite && c.Method != "Rollback" && c.Database == a.database && len(c.Metadata.Get(operationKey)) > 0
+}
+
+func (a spannerAborts) Next(after int) (end func() int) {
+	var passed atomic.Int64
+	fault := a.server.Abort(1, func(c emulators.SpannerCall) bool { return a.ours(c) && passed.Add(1) > int64(after) })
+	return ended(fault)
+}
+
+func (a spannerAborts) AtRandom(fraction float64, seed uint64) (end func() int) {
+	return ended(a.server.AbortAtRandom(fraction, seed, a.ours))
+}
+
+func ended(f *emulators.SpannerFault) func() int {
+	return func() int {
+		f.End()
+		return f.Met()
+	}
+}

@@ -1,0 +1,126 @@
+package engines
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	database "cloud.google.com/go/spanner/admin/database/apiv1"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	adapter "github.com/tapestore/tapestore/runstore/spanner"
+)
+
+// What is done on the service, done on an emulator: each case gets a database beside
+// the user's, and none of them stays.
+func TestSpannerService(t *testing.T) {
+	t.Parallel()
+	server := startSpanner(t)
+	admin := func() *database.DatabaseAdminClient {
+		client, err := database.NewDatabaseAdminClient(t.Context(), server.ClientOptions()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	beside, err := server.NewDatabase(t.Context()) // for its instance
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := beside.Database
+	beside.Database = strings.Repeat("t", 30)
+	target, err := spannerService(t.Context(), admin(), beside, server.Address(), url.Values{"patience": {"20s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := target.String(), "spanner "+beside.Project+"/"+beside.Instance+" (service), a database for each case"; got != want {
+		t.Errorf("says %q, want %q", got, want)
+	}
+	report := conformance.Execute(t.Context(), target.Harness, regexp.MustCompile("^I3/(stale-token|strict-lease|token-alone)|^I8/a-lost-reply-is-resolved-by-the-store"))
+	if report.Tier != emulators.TierService || report.Summary.Failed > 0 || report.Summary.Passed == 0 || report.Summary.NotApplicable != 1 {
+		t.Errorf("got %+v", report)
+	}
+	listing := admin()
+	defer listing.Close()
+	left := listing.ListDatabases(t.Context(), &databasepb.ListDatabasesRequest{Parent: "projects/" + beside.Project + "/instances/" + beside.Instance})
+	for d, err := range left.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(d.Name, "/"+mine) {
+			t.Errorf("%s stays", d.Name)
+		}
+	}
+	if calls := server.Calls(); calls["CreateDatabase"] < 3 || calls["DropDatabase"] != calls["CreateDatabase"] {
+		t.Errorf("%d databases were created and %d dropped", calls["CreateDatabase"], calls["DropDatabase"])
+	}
+	if err := target.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	server.Refuse(0, codes.PermissionDenied, func(c emulators.SpannerCall) bool { return c.Method == "CreateDatabase" })
+	if _, err := spannerService(t.Context(), admin(), beside, server.Address(), nil); err == nil ||
+		!strings.Contains(err.Error(), "each case needs a database of its own in "+beside.Project+"/"+beside.Instance) {
+		t.Errorf("where no database can be made: %v", err)
+	}
+}
+
+// The name of a case's database is one that Spanner takes, whatever it is beside.
+func TestSpannerCaseDatabase(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"db", "orders", "a-database-of-a-team", "eleven-char-_", strings.Repeat("t", 30)} {
+		beside := emulators.SpannerDatabase{Project: "project", Instance: "instance", Database: name}
+		own := caseDatabase(beside)
+		if again := caseDatabase(beside); again == own || len(own.Database) > 30 {
+			t.Errorf("%s: got %s and %s", name, own, again)
+		}
+		u, err := runstore.ParseURL(spannerDatabase{own, nil}.url(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := adapter.ParseURL(u); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// One server that is somebody's is enough for the cases of the fence too, and has
+// afterwards what it had before. What is said of the store at the URL is not asked of
+// the cases'.
+func TestSpannerOnOneEmulator(t *testing.T) {
+	t.Parallel()
+	server := startSpanner(t)
+	u, err := runstore.ParseURL("spanner://p/ii/dd?create=no&role=clerk&patience=20s&emulator=" + server.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := At(t.Context(), u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := target.String(), "spanner emulator of unknown version (service) at "+server.Address()+", a database for each case"; got != want {
+		t.Errorf("says %q, want %q", got, want)
+	}
+	report := conformance.Execute(t.Context(), target.Harness, regexp.MustCompile("^I3/(write|renewal)-in-flight-at-a-preempt"))
+	if report.Summary.Failed > 0 || report.Summary.Passed == 0 || report.Summary.NotApplicable != 0 {
+		t.Errorf("got %+v", report)
+	}
+	if err := target.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if calls := server.Calls(); calls["CreateDatabase"] != calls["DropDatabase"] {
+		t.Errorf("%d databases were created and %d dropped", calls["CreateDatabase"], calls["DropDatabase"])
+	}
+}
+
+func startSpanner(t *testing.T) *emulators.SpannerServer {
+	t.Helper()
+	server, err := emulators.Spanner(t.Context(), nil)
+	emulators.Require(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	return server
+}

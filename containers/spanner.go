@@ -1,0 +1,62 @@
+package containers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/moby/moby/api/types/network"
+	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/tapestore/tapestore/emulators"
+)
+
+const (
+	// spannerImage is Google's, with the emulator alone. Its version is fixed: later ones
+	// have lost writes of multiplexed sessions without an error.
+	spannerImage         = "gcr.io/cloud-spanner-emulator/emulator:1.5.28"
+	spannerImageVariable = "EMULATORS_SPANNER_IMAGE"
+
+	// spannerBound is for the start without the pull.
+	spannerBound = time.Minute
+)
+
+var spannerPort = network.MustParsePort("9010/tcp")
+
+// spanner is an emulator in a container.
+type spanner struct{ *running }
+
+// startSpanner starts an emulator and waits until an RPC is answered.
+func startSpanner(ctx context.Context) (*spanner, error) {
+	image := cmp.Or(os.Getenv(spannerImageVariable), spannerImage)
+	r, err := run(ctx, testcontainers.ContainerRequest{
+		Image: image,
+		// Not what the image starts by itself: that puts REST in front, and gives the
+		// emulator no flags.
+		Entrypoint: []string{"./emulator_main"},
+		Cmd:        []string{"--host_port=0.0.0.0:" + spannerPort.Port(), "--disable_query_null_filtered_index_check"},
+	}, spannerPort, 0)
+	if err != nil {
+		return nil, fmt.Errorf("image %s (%s chooses another): %w", image, spannerImageVariable, err)
+	}
+	s := &spanner{r}
+	if err := s.await(ctx, spannerBound, s.probe); err != nil {
+		return nil, errors.Join(fmt.Errorf("image %s: %w", image, err), s.Close())
+	}
+	return s, nil
+}
+
+// URL is the emulator's host and port.
+func (s *spanner) URL() string { return net.JoinHostPort(loopback, s.port) }
+
+func (s *spanner) probe(ctx context.Context) error {
+	server, err := emulators.SpannerAt(ctx, s.URL())
+	if err != nil {
+		return err
+	}
+	return server.Close()
+}

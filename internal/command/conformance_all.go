@@ -1,0 +1,124 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/report"
+)
+
+// order is that of the engines in reports and messages: from the simplest to what only
+// its vendor runs. Engines that it does not name come last.
+var order = []string{"memory", "sqlite", "postgres", "alloydb", "bigtable", "spanner"}
+
+// starter starts an engine, by its name.
+type starter struct {
+	name  string
+	start func(ctx context.Context) (subject, error)
+}
+
+func inOrder(starters map[string]func(ctx context.Context) (subject, error)) (all []starter) {
+	names := slices.Clone(order)
+	for _, name := range slices.Sorted(maps.Keys(starters)) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		if start, ok := starters[name]; ok {
+			all = append(all, starter{name, start})
+		}
+	}
+	return all
+}
+
+// engineNames is "memory, sqlite, postgres or alloydb".
+func engineNames() string {
+	var names []string
+	for _, s := range inOrder(starters) {
+		names = append(names, s.name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// everyEngine runs the suite on one engine after the other, until ctx ends. Each is
+// ended before the next one starts, so that they do not take the machine from each
+// other.
+func everyEngine(ctx context.Context, all []starter, pattern *regexp.Regexp, p *progress) (engines []report.Engine) {
+	p.engines = len(all)
+	for _, s := range all {
+		p.begin(s.name)
+		e := runOn(ctx, s, pattern, p)
+		if ctx.Err() != nil { // what a case that was cut short found is no finding
+			return engines
+		}
+		p.end(e)
+		engines = append(engines, e)
+	}
+	return engines
+}
+
+func runOn(ctx context.Context, s starter, pattern *regexp.Regexp, p *progress) (e report.Engine) {
+	began := time.Now()
+	defer func() { e.MS = time.Since(began).Milliseconds() }()
+	e.Name = s.name
+	on, err := s.start(ctx)
+	switch {
+	case errors.Is(err, emulators.ErrMissing):
+		e.Missing = oneLine(err)
+		return e
+	case err != nil:
+		e.Broken = oneLine(err)
+		return e
+	}
+	e.Started = on.about
+	p.started(on.about)
+	found := conformance.Execute(ctx, counted(on.harness, p.done), pattern)
+	e.Report = &found
+	if err := on.close(); err != nil {
+		e.Broken = oneLine(fmt.Errorf("to end it: %w", err))
+	}
+	return e
+}
+
+// judge is the error that makes the exit status of a run on every engine: a failed
+// case, an engine that broke, and where CI is set one that is missing.
+func judge(run report.Run) error {
+	var faults []error
+	for _, e := range run.Engines {
+		if e.Report != nil && e.Report.Summary.Failed > 0 {
+			faults = append(faults, fmt.Errorf("%s does not keep the contract", e.Name))
+		}
+		if e.Broken != "" {
+			faults = append(faults, fmt.Errorf("%s: %s", e.Name, e.Broken))
+		}
+		if e.Missing != "" && missingFails() {
+			faults = append(faults, fmt.Errorf("%s is missing, which fails where CI is set: %s", e.Name, e.Missing))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// missingFails tells whether a missing engine is a failure here, by the rule of the
+// tests.
+func missingFails() bool {
+	var v verdict
+	emulators.Require(&v, emulators.ErrMissing)
+	return v.fatal
+}
+
+// verdict is a test that is no test: it notes what it would be.
+type verdict struct{ fatal bool }
+
+func (v *verdict) Helper()               {}
+func (v *verdict) Skipf(string, ...any)  {}
+func (v *verdict) Fatalf(string, ...any) { v.fatal = true }

@@ -1,0 +1,101 @@
+package spanner
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// Commit implements runstore.RunStore: one request that reads what decides, and the
+// commit.
+func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
+		if err := s.transact(ctx, "commit", s.commits(batch, &done)); err != nil {
+			done = runstore.Committed{}
+			return err
+		}
+		if batch.Purge {
+			s.clearNow(ctx, batch.Run())
+		}
+		return nil
+	})
+	return done, err
+}
+
+// CommitMulti implements runstore.MultiCommitter: as Commit, for all runs together.
+func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
+	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func(ctx context.Context) error {
+		done = make([]runstore.Committed, len(batches))
+		requests := make([]*request, len(batches))
+		whole := rules.Whole(batches)
+		for i, b := range batches {
+			requests[i] = s.commits(b, &done[i])
+			requests[i].whole = whole
+		}
+		if err := s.transact(ctx, "commit-multi", requests...); err != nil {
+			done = nil
+			return err
+		}
+		for _, b := range batches {
+			if b.Purge {
+				s.clearNow(ctx, b.Run())
+			}
+		}
+		return nil
+	})
+	return done, err
+}
+
+// commits is the request of a batch.
+func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request {
+	guards, id := batch.Guards(), batch.ID
+	if batch.Purge { // it forgets the run's ids, and its own
+		id = ""
+	}
+	return &request{
+		run: batch.Run(), id: id, keys: keysOf(guards, batch.Writes),
+		decide: func(g *guarded, former *result) (*edit, error) {
+			switch {
+			case former != nil: // whatever became of the run since
+				*done = former.committed()
+				done.Replayed = !g.doubt
+				return nil, nil
+			case g.made: // and this run is gone since, or has forgotten it
+				*done = runstore.Committed{Replayed: true}
+				return nil, nil
+			}
+			h, err := g.judged()
+			if err != nil {
+				return nil, err
+			}
+			e := newEdit(g)
+			e.strictly(guards.Fence, h)
+			if err := h.Guards(guards, e.now, g.version); err != nil {
+				return nil, err
+			}
+			e.apply(batch.Writes, guards.Fence.Token(), guards.Fence.Owner())
+			*done = e.done
+			return e, nil
+		},
+	}
+}
+
+// keysOf returns the keys of all records that decide about a write.
+func keysOf(g runstore.Guards, w runstore.Writes) []runstore.RecordKey {
+	seen := map[runstore.RecordKey]bool{}
+	var keys []runstore.RecordKey
+	add := func(k runstore.RecordKey) {
+		if !seen[k] {
+			seen[k] = true
+			keys = append(keys, k)
+		}
+	}
+	for _, v := range g.Versions {
+		add(v.Key)
+	}
+	for _, r := range w.Records {
+		add(r.Key)
+	}
+	return keys
+}

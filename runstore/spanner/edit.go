@@ -1,0 +1,193 @@
+package spanner
+
+import (
+	"reflect"
+	"time"
+
+	"cloud.google.com/go/spanner"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// edit is what a write does to one run: all mutations, none of which decides anything.
+// The guards were judged on rows that the same transaction has read.
+type edit struct {
+	g    *guarded
+	old  head // as it was read; zero for a new run
+	head head
+	// transient writes have no result to remember: made twice, they do no harm.
+	transient bool
+	now       time.Time
+	done      runstore.Committed
+
+	until time.Time // when a strict lease that it is made under ends, on the clock of this process
+
+	events  []runstore.Event // to be given places in the feed
+	records []*record        // as they are after the write
+	mutations
+}
+
+func newEdit(g *guarded) *edit {
+	e := &edit{g: g, now: g.now()}
+	if len(g.Head) > 0 {
+		e.old = *g.Head[0]
+	}
+	e.head = e.old
+	e.head.Seen = e.now
+	e.done.Time = e.now
+	return e
+}
+
+// strictly bounds a write under a strict lease. What comes after its end is refused by the
+// guard; no commit is sent after it either.
+func (e *edit) strictly(f runstore.Fence, h rules.Head) {
+	if !f.IsZero() && h.Holder.Strict {
+		e.until = e.g.asked.Add(h.ExpiresAt.Sub(e.now))
+	}
+}
+
+// apply makes the writes. It is the one place where a run's journal and records change.
+func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner) {
+	first := e.head.LastSeq + 1
+	for i, event := range w.Events {
+		e.events = append(e.events, runstore.Event{
+			Seq: runstore.Seq(first) + runstore.Seq(i), Kind: event.Kind, Data: stored(event.Data), Time: e.now, Token: token, Owner: owner,
+		})
+	}
+	e.head.LastSeq += int64(len(w.Events))
+	if len(w.Events) > 0 {
+		e.done.FirstSeq = runstore.Seq(first)
+	}
+	e.done.LastSeq = runstore.Seq(e.head.LastSeq)
+	for _, r := range w.Records {
+		seq := rules.Seq(w, r, runstore.Seq(first), runstore.Seq(e.head.LastSeq))
+		e.done.Versions = append(e.done.Versions, e.change(r, int64(seq)))
+	}
+	if w.Status != nil {
+		e.head.Status = int64(*w.Status)
+	}
+	if !w.Runnable.IsZero() {
+		e.head.Runnable = nullTime(w.Runnable.Resolve(e.now))
+	}
+	if w.Release {
+		state := rules.Released
+		if token == 0 {
+			state = rules.Revoked
+		}
+		e.head.grant(e.head.rules().Ended(state))
+	}
+	if w.Purge {
+		e.purge()
+	}
+}
+
+// change puts or deletes one record, and its rows in the queues.
+func (e *edit) change(w runstore.RecordWrite, seq int64) runstore.Version {
+	k, old := e.g.key, e.g.records[w.Key]
+	if old != nil {
+		for i, name := range old.PlaceNames {
+			e.remove("Queue", spanner.Key{name, k.shard, old.PlaceTimes[i], old.UpdatedTime.Time, k.hash, k.run, old.Key})
+		}
+	}
+	if w.Delete {
+		if old != nil {
+			e.head.VersionFloor = max(e.head.VersionFloor, old.Version.Int64)
+			e.remove("Records", spanner.Key{k.hash, k.run, old.Key})
+		}
+		return 0
+	}
+	stamp := spanner.NullInt64{Int64: seq, Valid: true}
+	r := &record{
+		Key: stored(w.Key), Version: spanner.NullInt64{Int64: e.head.VersionFloor + 1, Valid: true},
+		CreatedSeq: stamp, CreatedTime: nullTime(e.now), UpdatedSeq: stamp, UpdatedTime: nullTime(e.now), Value: stored(w.Value),
+	}
+	if old != nil {
+		r.Version.Int64 = old.Version.Int64 + 1
+		r.CreatedSeq, r.CreatedTime = old.CreatedSeq, old.CreatedTime
+	}
+	e.head.VersionTop = max(e.head.VersionTop, r.Version.Int64)
+	for _, p := range w.Index {
+		due := p.At.Resolve(e.now)
+		r.PlaceNames, r.PlaceTimes = append(r.PlaceNames, stored(p.Index)), append(r.PlaceTimes, due)
+		e.put("Queue", []column{
+			{"Name", stored(p.Index)}, {"Shard", k.shard}, {"Due", due}, {"UpdatedTime", e.now}, {"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key},
+			{"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime}, {"UpdatedSeq", seq}, {"Value", r.Value},
+		})
+	}
+	e.put("Records", []column{
+		{"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key}, {"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime},
+		{"UpdatedSeq", seq}, {"UpdatedTime", e.now}, {"PlaceNames", r.PlaceNames}, {"PlaceTimes", r.PlaceTimes}, {"Value", r.Value},
+	})
+	e.records = append(e.records, r)
+	return runstore.Version(r.Version.Int64)
+}
+
+// place gives the events their places in the feed, from a slot on.
+func (e *edit) place(slot int64) {
+	k := e.g.key
+	for _, event := range e.events {
+		shared := []column{
+			{"Run", k.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}, {"Time", event.Time},
+			{"Token", int64(event.Token)}, {"Kind", stored(event.Kind)}, {"Owner", stored(event.Owner)}, {"Data", event.Data},
+		}
+		e.insert("Events", append([]column{{"RunHash", k.hash}}, shared...))
+		e.insert("Feed", append([]column{{"Shard", feedShard(slot)}}, shared...))
+		slot++
+	}
+}
+
+// ring is how many results of either kind of writes a run keeps.
+const ring = 2 * runstore.RememberedBatches
+
+// remember keeps the write's result under its id.
+func (e *edit) remember(id []byte, callers bool, whole []byte) {
+	n := &e.head.OtherWrites
+	if callers {
+		n = &e.head.CallerWrites
+	}
+	slot := *n % ring
+	*n++
+	versions := make([]int64, len(e.done.Versions))
+	for i, v := range e.done.Versions {
+		versions[i] = int64(v)
+	}
+	e.put("Writes", []column{
+		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", callers}, {"Slot", slot}, {"Id", id},
+		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
+		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", whole},
+	})
+}
+
+// save writes the run's row: what changed of it. It comes before its children's rows.
+func (e *edit) save() {
+	k := e.g.key
+	columns := []column{{"RunHash", k.hash}, {"Run", k.run}}
+	after := e.head.columns()
+	if len(e.g.Head) == 0 {
+		columns = append(append(columns, column{"Shard", k.shard}), after...)
+		e.first(spanner.Insert("Runs", names(columns), values(columns)), columns)
+		e.count += 16 // its entries in the indexes
+		return
+	}
+	for i, before := range e.old.columns() {
+		if !reflect.DeepEqual(before.value, after[i].value) {
+			columns = append(columns, after[i])
+			if name := before.name; name == "Created" || name == "Runnable" || name == "Purging" {
+				e.count += 16
+			}
+		}
+	}
+	e.first(spanner.Update("Runs", names(columns), values(columns)), columns)
+}
+
+// committed is what a former write of the same id answered.
+func (r *result) committed() runstore.Committed {
+	done := runstore.Committed{
+		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: true,
+	}
+	for _, v := range r.Versions {
+		done.Versions = append(done.Versions, runstore.Version(v))
+	}
+	return done
+}

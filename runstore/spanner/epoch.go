@@ -1,0 +1,192 @@
+package spanner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/spanner"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+const (
+	selectEpochs = `SELECT e.Epoch, e.Began, e.Reason FROM Epochs AS e ORDER BY e.Epoch`
+	selectStore  = `SELECT s.Epoch, s.Incarnation, s.Ended, CURRENT_TIMESTAMP() AS Now FROM Store AS s WHERE s.One = 1`
+
+	// endGrants is partitioned DML: it visits every run, however many there are, outside
+	// any transaction, perhaps more than once. Grants of the new epoch have tokens above
+	// the floor, and none of a former one can be made any more: a grant reads the epoch in
+	// its transaction.
+	endGrants = `UPDATE Runs SET GrantState = 3 WHERE GrantState = 1 AND Token <= @floor`
+)
+
+// Epochs implements runstore.Epocher.
+func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
+	err = s.op(ctx, "epochs", "", nil, func(ctx context.Context) error {
+		return s.each(ctx, "epochs", spanner.Statement{SQL: selectEpochs}, func() { epochs = nil }, func(row *spanner.Row) (bool, error) {
+			var epoch int64
+			var began time.Time
+			var reason []byte
+			err := row.Columns(&epoch, &began, &reason)
+			epochs = append(epochs, runstore.EpochChange{Epoch: runstore.Epoch(epoch), At: began.UTC(), Reason: string(reason)})
+			return true, err
+		})
+	})
+	return epochs, err
+}
+
+// RaiseEpoch implements runstore.Epocher.
+func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
+	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
+		epoch, err = s.raise(ctx, reason, func(*known) bool { return true })
+		return err
+	})
+	return epoch, err
+}
+
+// known is what the store knows of itself.
+type known struct {
+	Epoch       int64
+	Incarnation string
+	Ended       bool
+	Now         time.Time
+}
+
+// raise begins a new epoch if wanted says so, and sees to it that the grants of former
+// ones are ended.
+func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bool) (runstore.Epoch, error) {
+	var now known
+	fate := &commitFate{}
+	first := int64(-1)
+	err := s.again(fate.watch(ctx), func(ctx context.Context) error {
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+			now = known{}
+			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+				return row.ToStruct(&now)
+			})
+			if err != nil {
+				return err
+			}
+			if first < 0 {
+				first = now.Epoch
+			}
+			if now.Epoch > first && fate.unknown() || !wanted(&now) { // it is raised, if perhaps by another
+				return errNothing
+			}
+			now.Epoch++
+			if err := runstore.CheckEpoch(runstore.Epoch(now.Epoch)); err != nil {
+				return err
+			}
+			now.Ended, now.Incarnation = false, s.opts.database()
+			list := []*spanner.Mutation{
+				spanner.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, now.Epoch, now.Incarnation, false}),
+				spanner.Insert("Epochs", []string{"Epoch", "Began", "Reason"}, []any{now.Epoch, now.Now.Truncate(runstore.TimePrecision), []byte(reason)}),
+				// A reader that had seen what the store has lost is not ahead of it any more.
+				spanner.InsertOrUpdate("Feed", names(feedPlace(spanner.CommitTimestamp, slots-1)), values(feedPlace(spanner.CommitTimestamp, slots-1))),
+			}
+			for shard := range shards {
+				list = append(list, spanner.InsertOrUpdate("EpochCopies", []string{"Shard", "Epoch"}, []any{shard, now.Epoch}))
+			}
+			return tx.BufferWrite(list)
+		}, s.transaction("raise"))
+		return nothing(err)
+	})
+	if err != nil {
+		if fate.unknown() {
+			err = outcome.Unknown(err)
+		}
+		return 0, err
+	}
+	if !now.Ended {
+		if err := s.endGrants(ctx, now.Epoch); err != nil { // it is raised, and grants of former epochs may still be in force
+			return 0, outcome.Unknown(err)
+		}
+	}
+	return runstore.Epoch(now.Epoch), nil
+}
+
+// nothing is no error.
+func nothing(err error) error {
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	return err
+}
+
+// endGrants ends the grants of epochs before this one. With many runs it takes long.
+func (s *Store) endGrants(ctx context.Context, epoch int64) error {
+	stmt := spanner.Statement{SQL: endGrants, Params: map[string]any{"floor": int64(runstore.Epoch(epoch).Floor())}}
+	return s.slowly(ctx, func(ctx context.Context) error {
+		if _, err := s.client.PartitionedUpdateWithOptions(ctx, stmt, s.query("end-grants")); err != nil {
+			return err
+		}
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+			var now known
+			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+				return row.ToStruct(&now)
+			})
+			if err != nil || now.Epoch != epoch {
+				return err
+			}
+			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "Ended"}, []any{1, true})})
+		}, s.transaction("end-grants"))
+		return err
+	})
+}
+
+// incarnate makes sure that the store knows itself: that its row is there, that it was
+// not restored into another database since, and that no raise of the epoch was left half
+// done.
+func (s *Store) incarnate(ctx context.Context) error {
+	var now known
+	var there bool
+	err := s.each(ctx, "store", spanner.Statement{SQL: selectStore}, func() { now, there = known{}, false }, func(row *spanner.Row) (bool, error) {
+		there = true
+		return true, row.ToStruct(&now)
+	})
+	switch {
+	case err != nil:
+		return err
+	case !there:
+		return s.begin(ctx)
+	case now.Incarnation != s.opts.database():
+		reason := fmt.Sprintf("restored: the store was in %s", now.Incarnation)
+		if len(reason) > runstore.MaxOwner {
+			reason = reason[:runstore.MaxOwner]
+		}
+		epoch, err := s.raise(ctx, reason, func(now *known) bool { return now.Incarnation != s.opts.database() })
+		if err == nil {
+			s.opts.Logger.Warn("spanner: this database was restored or copied: the epoch was raised and every lease ended",
+				"epoch", epoch, "was", now.Incarnation, "is", s.opts.database())
+		}
+		return err
+	case !now.Ended:
+		return s.endGrants(ctx, now.Epoch)
+	}
+	return nil
+}
+
+// begin writes what a new store knows of itself.
+func (s *Store) begin(ctx context.Context) error {
+	return s.again(ctx, func(ctx context.Context) error {
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+			there := false
+			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(*spanner.Row) error {
+				there = true
+				return nil
+			})
+			if err != nil || there {
+				return err
+			}
+			list := []*spanner.Mutation{spanner.Insert("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 0, s.opts.database(), true})}
+			for shard := range shards {
+				list = append(list, spanner.Insert("EpochCopies", []string{"Shard", "Epoch"}, []any{shard, 0}))
+			}
+			return tx.BufferWrite(list)
+		}, s.transaction("begin"))
+		return err
+	})
+}

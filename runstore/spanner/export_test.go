@@ -1,0 +1,47 @@
+package spanner
+
+import "time"
+
+// Statements are the texts of all queries and DML of the adapter, by name.
+func Statements() map[string]string {
+	all := map[string]string{
+		"guard": guardText(1), "guard of three": guardText(3), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
+		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "purging": selectPurging, "unfinished": selectUnfinished,
+		"tables": selectTables, "version": selectVersion,
+	}
+	for newest, scans := range scans {
+		for index, text := range scans {
+			name := "scan " + string(index)
+			if newest {
+				name += " newest"
+			}
+			all[name] = text
+		}
+	}
+	return all
+}
+
+// Migrations are the statements of each version of the schema.
+func Migrations() [][]string { return migrations }
+
+// Attempts is how often a transaction of a write was begun.
+func (s *Store) Attempts() int64 { return s.attempts.Load() }
+
+// SetAttemptTimeout is for a handle that nobody uses yet.
+func (s *Store) SetAttemptTimeout(d time.Duration) {
+	s.background.Wait()
+	s.attemptTimeout = d
+}
+
+// Slots is how many positions a microsecond has, Shards over how many parts of a table
+// what is ordered by time is spread.
+const (
+	Slots  = slots
+	Shards = shards
+)
+
+// PositionOf and PlaceOf convert the positions of the feed.
+var (
+	PositionOf = position
+	PlaceOf    = placeOf
+)

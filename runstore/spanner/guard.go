@@ -1,0 +1,156 @@
+package spanner
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"google.golang.org/api/iterator"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// guarded is everything that decides about a write of one run, read in one request.
+type guarded struct {
+	Now     time.Time
+	Head    []*head
+	Records []*record
+	Done    []*result
+	Epoch   spanner.NullInt64
+
+	key     runKey
+	doubt   bool      // a former attempt may have been committed
+	made    bool      // the write was made, with those of other runs that it is one with
+	asked   time.Time // when the statement left, on the clock of this process
+	records map[runstore.RecordKey]*record
+}
+
+// result is what a write answered.
+type result struct {
+	Callers  bool
+	ID       []byte `spanner:"Id"`
+	FirstSeq int64
+	LastSeq  int64
+	Time     time.Time
+	Token    int64
+	Versions []int64
+	Whole    []byte // see request
+}
+
+// The statement that reads what decides about a write of run number n: rows by their
+// whole keys, and those of one ring of results, which stand together. NULL stands for
+// what is not asked.
+const selectGuard = `SELECT
+	CURRENT_TIMESTAMP() AS Now,
+	ARRAY(SELECT AS STRUCT ` + headColumns + ` FROM Runs AS h WHERE h.RunHash = @hash# AND h.Run = @run#) AS Head,
+	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM Records AS k
+		WHERE k.RunHash = @hash# AND k.Run = @run# AND k.Key IN UNNEST(@keys#)) AS Records,
+	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole FROM Writes AS w
+		WHERE w.RunHash = @hash# AND w.Run = @run# AND w.Callers = @callers# AND w.Id = @id#) AS Done,
+	(SELECT e.Epoch FROM EpochCopies AS e WHERE e.Shard = @shard#) AS Epoch,
+	# AS Number`
+
+// guardText returns the statement for n runs.
+func guardText(n int) string {
+	if text, ok := guardTexts.Load(n); ok {
+		return text.(string)
+	}
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = strings.ReplaceAll(selectGuard, "#", strconv.Itoa(i))
+	}
+	text := parts[0]
+	if n > 1 {
+		text = strings.Join(parts, "\nUNION ALL\n") + "\nORDER BY Number"
+	}
+	guardTexts.Store(n, text)
+	return text
+}
+
+var guardTexts sync.Map
+
+// asked is what a guard statement is to read of a run besides its head.
+type asked struct {
+	key   runKey
+	keys  []runstore.RecordKey
+	id    []byte // of the write whose result is looked for, none if it is empty
+	owned bool   // it is the caller's
+	epoch bool
+}
+
+// guard returns the guarded state of runs.
+func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []asked) ([]*guarded, error) {
+	params := map[string]any{}
+	for i, a := range runs {
+		n := strconv.Itoa(i)
+		keys := make([][]byte, len(a.keys))
+		for j, k := range a.keys {
+			keys[j] = stored(k)
+		}
+		params["hash"+n], params["run"+n], params["keys"+n] = a.key.hash, a.key.run, keys
+		params["callers"+n], params["id"+n] = spanner.NullBool{Bool: a.owned, Valid: len(a.id) > 0}, a.id
+		params["shard"+n] = spanner.NullInt64{Int64: a.key.shard, Valid: a.epoch}
+	}
+	began := time.Now()
+	rows := tx.QueryWithOptions(ctx, spanner.Statement{SQL: guardText(len(runs)), Params: params}, s.query("guard"))
+	defer rows.Stop()
+	var all []*guarded
+	for {
+		row, err := rows.Next()
+		if errors.Is(err, iterator.Done) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		g := &guarded{key: runs[len(all)].key, asked: began, records: map[runstore.RecordKey]*record{}}
+		if err := row.ToStructLenient(g); err != nil {
+			return nil, err
+		}
+		for _, r := range g.Records {
+			g.records[runstore.RecordKey(r.Key)] = r
+		}
+		all = append(all, g)
+	}
+}
+
+// head returns the run's head, or ErrNotFound.
+func (g *guarded) head() (*head, error) {
+	if len(g.Head) == 0 || !g.Head[0].Created.Valid {
+		return nil, runstore.ErrNotFound
+	}
+	return g.Head[0], nil
+}
+
+// judged returns the head as the rules judge it, with the epoch if it was read.
+func (g *guarded) judged() (rules.Head, error) {
+	h, err := g.head()
+	if err != nil {
+		return rules.Head{}, err
+	}
+	r := h.rules()
+	r.Epoch = runstore.Epoch(g.Epoch.Int64)
+	return r, nil
+}
+
+// now is the store clock of the write: the run's never goes back, whichever of Spanner's
+// servers was asked.
+func (g *guarded) now() time.Time {
+	now := g.Now
+	if len(g.Head) > 0 && g.Head[0].Seen.After(now) {
+		now = g.Head[0].Seen
+	}
+	return now.UTC().Truncate(runstore.TimePrecision)
+}
+
+func (g *guarded) version(key runstore.RecordKey) (runstore.Version, error) {
+	if r := g.records[key]; r != nil {
+		return runstore.Version(r.Version.Int64), nil
+	}
+	return 0, nil
+}

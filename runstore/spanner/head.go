@@ -1,0 +1,118 @@
+package spanner
+
+import (
+	"time"
+
+	"cloud.google.com/go/spanner"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// headColumns are those of a run's row that a head is made of.
+const headColumns = `h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
+	h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging`
+
+// head is a run's row.
+type head struct {
+	Run           []byte
+	Status        int64
+	Created       spanner.NullTime
+	Runnable      spanner.NullTime
+	LastSeq       int64
+	Token         int64
+	GrantState    int64
+	GrantID       []byte `spanner:"GrantId"`
+	Owner         []byte
+	Reactor       []byte
+	Strict        bool
+	Expires       spanner.NullTime
+	PreemptedFrom []byte
+	PreemptReason []byte
+	VersionFloor  int64
+	VersionTop    int64
+	CallerWrites  int64
+	OtherWrites   int64
+	Seen          time.Time
+	Purging       []byte
+}
+
+// rules is the head as the rules judge it.
+func (h *head) rules() rules.Head {
+	r := rules.Head{
+		Run: runstore.Run{
+			ID: runstore.RunID(h.Run), Status: runstore.Status(h.Status),
+			CreatedAt: timeOf(h.Created), RunnableAt: timeOf(h.Runnable), LastSeq: runstore.Seq(h.LastSeq),
+			Token: runstore.Token(h.Token), ExpiresAt: timeOf(h.Expires),
+		},
+		Grant: runstore.GrantID(h.GrantID), State: rules.GrantState(h.GrantState),
+	}
+	if r.State == rules.Current {
+		r.Holder = runstore.Holder{
+			Owner: runstore.Owner(h.Owner), Reactor: runstore.Reactor(h.Reactor), Token: r.Token, ExpiresAt: r.ExpiresAt, Strict: h.Strict,
+			Preempted: runstore.Preempted{From: runstore.Owner(h.PreemptedFrom), Reason: string(h.PreemptReason)},
+		}
+	}
+	return r
+}
+
+// grant puts a grant, or its end, into the head. The end leaves the names of the last
+// holder, which nobody is shown.
+func (h *head) grant(r rules.Head) {
+	h.Token, h.GrantState, h.GrantID, h.Expires = int64(r.Token), int64(r.State), stored(r.Grant), nullTime(r.ExpiresAt)
+	if r.State == rules.Current {
+		h.Owner, h.Reactor, h.Strict = stored(r.Holder.Owner), stored(r.Holder.Reactor), r.Holder.Strict
+		h.PreemptedFrom, h.PreemptReason = stored(r.Holder.Preempted.From), stored(r.Holder.Preempted.Reason)
+	}
+}
+
+// columns are the names and values of a head, without the key.
+func (h *head) columns() []column {
+	return []column{
+		{"Status", h.Status}, {"Created", h.Created}, {"Runnable", h.Runnable}, {"LastSeq", h.LastSeq}, {"Token", h.Token},
+		{"GrantState", h.GrantState}, {"GrantId", stored(h.GrantID)}, {"Owner", stored(h.Owner)}, {"Reactor", stored(h.Reactor)},
+		{"Strict", h.Strict}, {"Expires", h.Expires}, {"PreemptedFrom", stored(h.PreemptedFrom)}, {"PreemptReason", stored(h.PreemptReason)},
+		{"VersionFloor", h.VersionFloor}, {"VersionTop", h.VersionTop}, {"CallerWrites", h.CallerWrites}, {"OtherWrites", h.OtherWrites},
+		{"Seen", h.Seen}, {"Purging", h.Purging},
+	}
+}
+
+type column struct {
+	name  string
+	value any
+}
+
+func timeOf(t spanner.NullTime) time.Time {
+	if !t.Valid {
+		return time.Time{}
+	}
+	return t.Time.UTC()
+}
+
+func nullTime(t time.Time) spanner.NullTime {
+	return spanner.NullTime{Time: t.UTC(), Valid: !t.IsZero()}
+}
+
+// recordColumns are those of a record but its value.
+const recordColumns = `k.Key, k.Version, k.CreatedSeq, k.CreatedTime, k.UpdatedSeq, k.UpdatedTime, k.PlaceNames, k.PlaceTimes`
+
+// record is a record's row. In what may be absent all are pointers.
+type record struct {
+	Key         []byte
+	Version     spanner.NullInt64
+	CreatedSeq  spanner.NullInt64
+	CreatedTime spanner.NullTime
+	UpdatedSeq  spanner.NullInt64
+	UpdatedTime spanner.NullTime
+	PlaceNames  [][]byte
+	PlaceTimes  []time.Time
+	Value       []byte
+}
+
+func (r *record) public() runstore.Record {
+	return runstore.Record{
+		Key: runstore.RecordKey(r.Key), Version: runstore.Version(r.Version.Int64), Value: r.Value,
+		Created: runstore.Stamp{Seq: runstore.Seq(r.CreatedSeq.Int64), Time: timeOf(r.CreatedTime)},
+		Updated: runstore.Stamp{Seq: runstore.Seq(r.UpdatedSeq.Int64), Time: timeOf(r.UpdatedTime)},
+	}
+}

@@ -1,0 +1,122 @@
+package spanner_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/spanner"
+)
+
+// What Spanner would not take in one commit is refused before it is sent, with the limit.
+func TestCommitsBeyondSpannersLimits(t *testing.T) {
+	t.Parallel()
+	var l ledger
+	s := open(t, newPlace(t, fair), l.keep)
+	leases := make([]runstore.Lease, 9)
+	for i := range leases {
+		leases[i] = hold(t, s, runstore.RunID(fmt.Sprint("run ", i)))
+	}
+	several := func(n, events, size int) []runstore.Batch {
+		all := make([]runstore.Batch, n)
+		for i := range all {
+			all[i] = appending(leases[i])
+			for range events {
+				all[i].Append("test", make([]byte, size))
+			}
+		}
+		return all
+	}
+	for _, tc := range []struct {
+		batches []runstore.Batch
+		says    string
+	}{
+		{several(9, runstore.MaxEvents, 1), "the limit for one commit is 8192"},
+		{several(5, runstore.MaxEvents, 1), "Spanner's limit for one commit is 80000"},
+		{several(6, 7, runstore.MaxEventData), "Spanner's limit for one commit is 100000000"},
+	} {
+		made := l.during(func() {
+			_, err := s.CommitMulti(t.Context(), tc.batches)
+			if !errors.Is(err, runstore.ErrTooLarge) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got %v, want ErrTooLarge that says %q", err, tc.says)
+			}
+		})
+		if len(made) != 2 || made[0].method != sql || made[1].method != rollback {
+			t.Errorf("%s: got the RPCs %v, want a read and its end", tc.says, made)
+		}
+	}
+	for _, lease := range leases {
+		if run, err := s.GetRun(t.Context(), lease.Run); err != nil || run.LastSeq != 0 {
+			t.Errorf("%s has %d events, %v", lease.Run, run.LastSeq, err)
+		}
+	}
+	if _, err := s.CommitMulti(t.Context(), several(3, runstore.MaxEvents, 1)); err != nil {
+		t.Errorf("what fits: %v", err)
+	}
+}
+
+// A position tells its commit's time to the microsecond, and its slot, and is an int64 for
+// decades.
+func TestPositions(t *testing.T) {
+	t.Parallel()
+	last := runstore.Position(0)
+	for _, at := range []time.Time{
+		time.Date(2025, 1, 1, 0, 0, 0, 1000, time.UTC), time.Date(2026, 7, 1, 12, 0, 0, 123456000, time.UTC),
+		time.Date(2026, 7, 1, 12, 0, 0, 123457000, time.UTC), time.Date(2059, 12, 31, 23, 59, 59, 999999000, time.UTC),
+	} {
+		for _, slot := range []int64{0, 1, spanner.Slots - 1} {
+			p := spanner.PositionOf(at, slot)
+			if p <= last {
+				t.Errorf("%v and slot %d: %d does not follow %d", at, slot, p, last)
+			}
+			last = p
+			if gotAt, gotSlot := spanner.PlaceOf(p); !gotAt.Equal(at) || gotSlot != slot {
+				t.Errorf("%v and slot %d became %v and %d", at, slot, gotAt, gotSlot)
+			}
+		}
+	}
+	if end, _ := spanner.PlaceOf(math.MaxInt64); end.Year() < 2060 {
+		t.Errorf("positions end in %v", end)
+	}
+}
+
+// Two transactions of one microsecond may choose the same slot. The one that comes second
+// is refused as a whole, and made again with another.
+func TestTie(t *testing.T) {
+	t.Parallel()
+	var tr trick
+	var l ledger
+	s := open(t, newPlace(t, fair), tr.through, l.keep)
+	for i, c := range changes {
+		if c.name != "commit" && c.name != "commit to several" && c.name != "acquire" {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			want, wantShape := unharmed(t, s, c, named(2*i))
+			n := named(2*i + 1)
+			lease := c.before(t, s, n)
+			tr.next(func(func(ctx context.Context) error) error {
+				return status.Error(codes.AlreadyExists, "row in Feed already exists")
+			})
+			result, err := c.do(t.Context(), s, n, lease)
+			if err != nil || !tr.played() {
+				t.Fatalf("got %v", err)
+			}
+			if got := n.unnamed(timeless(t, result)); got != want {
+				t.Errorf("got\n%s, want\n%s", got, want)
+			}
+			if got := shape(t, s, n); got != wantShape {
+				t.Errorf("stored is\n%s, want\n%s", got, wantShape)
+			}
+			alike(t, s, named(2*i), n)
+		})
+	}
+}

@@ -1,0 +1,216 @@
+package spanner
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	database "cloud.google.com/go/spanner/admin/database/apiv1"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	instance "cloud.google.com/go/spanner/admin/instance/apiv1"
+	"cloud.google.com/go/spanner/admin/instance/apiv1/instancepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+//go:embed schema/*.sql
+var schema embed.FS
+
+// migrations are the statements of each version of the schema, the first at 0.
+var migrations = readMigrations()
+
+func readMigrations() (all [][]string) {
+	files, err := fs.Glob(schema, "schema/*.sql")
+	if err != nil {
+		panic(err)
+	}
+	slices.Sort(files)
+	for _, file := range files {
+		text, err := schema.ReadFile(file)
+		if err != nil {
+			panic(err)
+		}
+		all = append(all, statements(string(text)))
+	}
+	return all
+}
+
+// statements divides a file. No statement of ours holds a semicolon or two dashes in a
+// string.
+func statements(text string) (all []string) {
+	var code strings.Builder
+	for line := range strings.Lines(text) {
+		before, _, _ := strings.Cut(line, "--")
+		code.WriteString(strings.TrimRight(before, " \t\n") + "\n")
+	}
+	for one := range strings.SplitSeq(code.String(), ";") {
+		if one = strings.TrimSpace(one); one != "" {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// ensure creates the database if it is missing, and waits until it is ready. Who may not
+// look is believed to have it. Creating one takes as long as it takes.
+func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
+	for {
+		var found *databasepb.Database
+		err := s.again(ctx, func(ctx context.Context) (err error) {
+			found, err = admin.GetDatabase(ctx, &databasepb.GetDatabaseRequest{Name: s.opts.database()})
+			switch status.Code(err) {
+			case codes.NotFound:
+				return errMissing
+			case codes.PermissionDenied:
+				found, err = &databasepb.Database{}, nil
+			}
+			return err
+		})
+		switch {
+		case err == nil && found.GetState() != databasepb.Database_CREATING:
+			return nil
+		case err == nil: // by another
+			if err := pause(ctx, outcome.MaxPause); err != nil {
+				return err
+			}
+		case !errors.Is(err, errMissing):
+			return err
+		case s.opts.NoCreate:
+			return outcome.Unavailable(fmt.Errorf("spanner: there is no database %s; create it: gcloud spanner databases create %s --instance=%s --project=%s",
+				s.opts.database(), s.opts.Database, s.opts.Instance, s.opts.Project))
+		default:
+			if err := s.slowly(ctx, func(ctx context.Context) error { return s.create(ctx, admin, options) }); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// errMissing says that there is no such database.
+var errMissing = outcome.As(runstore.ErrNotFound, errors.New("spanner: there is no such database"))
+
+// pause waits.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// create makes the database, and on an emulator the instance too.
+func (s *Store) create(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
+	request := &databasepb.CreateDatabaseRequest{Parent: s.opts.instance(), CreateStatement: "CREATE DATABASE `" + s.opts.Database + "`"}
+	made, err := admin.CreateDatabase(ctx, request)
+	if err != nil && s.local != "" && status.Code(err) == codes.NotFound {
+		if err := s.createInstance(ctx, options); err != nil {
+			return err
+		}
+		made, err = admin.CreateDatabase(ctx, request)
+	}
+	switch {
+	case status.Code(err) == codes.AlreadyExists:
+		return nil
+	case status.Code(err) == codes.NotFound:
+		return outcome.Unavailable(fmt.Errorf("spanner: there is no instance %s in project %s: %w", s.opts.Instance, s.opts.Project, err))
+	case err != nil:
+		return err
+	}
+	_, err = made.Wait(ctx)
+	return err
+}
+
+func (s *Store) createInstance(ctx context.Context, options []option.ClientOption) error {
+	instances, err := instance.NewInstanceAdminClient(ctx, options...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = instances.Close() }() // nothing was left undone
+	made, err := instances.CreateInstance(ctx, &instancepb.CreateInstanceRequest{
+		Parent: "projects/" + s.opts.Project, InstanceId: s.opts.Instance,
+		Instance: &instancepb.Instance{Config: "projects/" + s.opts.Project + "/instanceConfigs/emulator-config", DisplayName: s.opts.Instance, NodeCount: 1},
+	})
+	if status.Code(err) == codes.AlreadyExists {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = made.Wait(ctx)
+	return err
+}
+
+// migrate brings the schema to the version of this program. Each version is one batch of
+// statements that can be repeated, so it does not matter how many replicas do it at once,
+// or where one of them was killed.
+func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
+	version, err := s.version(ctx)
+	if err != nil {
+		return err
+	}
+	if version > len(migrations) {
+		return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			"the database is at version %d, this program knows %d; use a newer one", version, len(migrations))}
+	}
+	if version < len(migrations) && s.opts.NoCreate {
+		return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			"the database is at version %d of %d, and may not be migrated; open it once without create=no, as an account with roles/spanner.databaseUser", version, len(migrations))}
+	}
+	for ; version < len(migrations); version++ {
+		changed, err := admin.UpdateDatabaseDdl(ctx, &databasepb.UpdateDatabaseDdlRequest{Database: s.opts.database(), Statements: migrations[version]})
+		if err == nil {
+			err = changed.Wait(ctx)
+		}
+		if status.Code(err) == codes.FailedPrecondition { // another replica is at it, or on the emulator a transaction
+			return status.Error(codes.Unavailable, err.Error())
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := s.client.Apply(ctx, []*spanner.Mutation{spanner.InsertOrUpdate("TapestoreSchema",
+			[]string{"Version", "Migrated"}, []any{version + 1, spanner.CommitTimestamp})}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	selectTables  = `SELECT t.table_name FROM information_schema.tables AS t WHERE t.table_schema = ''`
+	selectVersion = `SELECT COALESCE(MAX(v.Version), 0) AS Version FROM TapestoreSchema AS v`
+)
+
+// version is that of the database, 0 for an empty one.
+func (s *Store) version(ctx context.Context) (int, error) {
+	var version int64
+	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectVersion}, s.query("version")).Do(func(row *spanner.Row) error {
+		return row.Columns(&version)
+	})
+	if spanner.ErrCode(err) != codes.InvalidArgument { // an unknown table is
+		return int(version), err
+	}
+	var tables []string
+	err = s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectTables}, s.query("tables")).Do(func(row *spanner.Row) error {
+		var name string
+		err := row.Columns(&name)
+		tables = append(tables, name)
+		return err
+	})
+	if err != nil || len(tables) == 0 || slices.Contains(tables, "TapestoreSchema") {
+		return 0, err
+	}
+	return 0, badOption("database", "%s holds tables that are not a store's (%s); give the store a database of its own", s.opts.database(), tables[0])
+}

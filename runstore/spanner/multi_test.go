@@ -1,0 +1,150 @@
+package spanner_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/spanner"
+)
+
+// A commit to several runs that was made, and whose answer was lost, is told as made by
+// any of its runs that remembers it, whatever has become of the others when that is
+// looked into. So is a repeat of it.
+func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
+	t.Parallel()
+	purge := func(t *testing.T, other *spanner.Store) { commit(t, other, purging("run")) }
+	for _, tc := range []struct {
+		name    string
+		between func(t *testing.T, other *spanner.Store)
+		ids     [2]runstore.BatchID
+		told    bool // what the first run's result was: a purge leaves those of ids of the adapter's
+	}{
+		{"purged", purge, [2]runstore.BatchID{"one", "two"}, false},
+		{"purged, without ids", purge, [2]runstore.BatchID{}, true},
+		{"purged, one without an id", purge, [2]runstore.BatchID{"", "two"}, true},
+		{"purged and made anew", func(t *testing.T, other *spanner.Store) {
+			purge(t, other)
+			hold(t, other, "run")
+		}, [2]runstore.BatchID{"one", "two"}, false},
+		{"forgotten", func(t *testing.T, other *spanner.Store) {
+			for range 2 * runstore.RememberedBatches {
+				b := signal("run", "later")
+				b.ID = runstore.NewBatchID()
+				commit(t, other, b)
+			}
+		}, [2]runstore.BatchID{"one", "two"}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var tr trick
+			p := newPlace(t, newest)
+			s, other := open(t, p, tr.through), open(t, p)
+			hold(t, s, "run")
+			hold(t, s, "second")
+			batches := []runstore.Batch{signal("run", "one"), signal("second", "two")}
+			for i, id := range tc.ids {
+				batches[i].ID = id
+			}
+			tr.next(func(send func(ctx context.Context) error) error {
+				if err := send(sending(t.Context())); err != nil {
+					return err
+				}
+				tc.between(t, other)
+				return status.Error(codes.Unknown, "lost, as the handle sees it")
+			})
+			done, err := s.CommitMulti(t.Context(), batches)
+			if err != nil || !tr.played() {
+				t.Fatalf("got %v", err)
+			}
+			forgotten := runstore.Committed{Replayed: true}
+			if got := done[0]; got.Replayed == tc.told || !tc.told && !reflect.DeepEqual(got, forgotten) {
+				t.Errorf("the first run's result is %+v, and whether it was to be had: %t", got, tc.told)
+			}
+			if got := done[1]; got.FirstSeq != 1 || got.LastSeq != 1 || got.Replayed {
+				t.Errorf("the second run's result is %+v", got)
+			}
+			journalOf := func(id runstore.RunID) (ones int) {
+				events, err := other.ReadJournal(t.Context(), id, 1, runstore.MaxPage)
+				if err != nil {
+					return 0
+				}
+				for _, e := range events {
+					if string(e.Data) == "one" || string(e.Data) == "two" {
+						ones++
+					}
+				}
+				return ones
+			}
+			was := [2]int{journalOf("run"), journalOf("second")}
+			if tc.ids != [2]runstore.BatchID{} {
+				again, err := other.CommitMulti(t.Context(), batches)
+				if err != nil {
+					t.Fatalf("a repeat: %v", err)
+				}
+				want := done[1]
+				want.Replayed = true
+				if !reflect.DeepEqual(again, []runstore.Committed{forgotten, want}) {
+					t.Errorf("a repeat: got %+v, want nothing of the first run, and %+v", again, want)
+				}
+			}
+			if is := [2]int{journalOf("run"), journalOf("second")}; is != was || is[1] != 1 {
+				t.Errorf("the batches are there %v times, and were %v times", is, was)
+			}
+		})
+	}
+}
+
+// A commit whose answer was lost, of a run that has had so many others since that it
+// remembers this one no more, has an unknown outcome: it must not be made again.
+func TestLostCommitThatIsForgotten(t *testing.T) {
+	t.Parallel()
+	for id, made := range map[runstore.BatchID]bool{"": false, "one": true} {
+		t.Run(fmt.Sprintf("id %q, made %t", id, made), func(t *testing.T) {
+			t.Parallel()
+			var tr trick
+			p := newPlace(t, newest)
+			s, other := open(t, p, tr.through), open(t, p)
+			hold(t, s, "run")
+			b := signal("run", "one")
+			b.ID = id
+			tr.next(func(send func(ctx context.Context) error) error {
+				if made {
+					if err := send(sending(t.Context())); err != nil {
+						return err
+					}
+				}
+				for range 2 * runstore.RememberedBatches {
+					later := signal("run", "later")
+					if id != "" {
+						later.ID = runstore.NewBatchID()
+					}
+					commit(t, other, later)
+				}
+				return status.Error(codes.Unknown, "lost, as the handle sees it")
+			})
+			_, err := s.Commit(t.Context(), b)
+			if runstore.KindOf(err) != runstore.ErrUnknownOutcome || !tr.played() {
+				t.Fatalf("got %v, want ErrUnknownOutcome", err)
+			}
+			events, err := other.ReadJournal(t.Context(), "run", 1, runstore.MaxPage)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ones := 0
+			for _, e := range events {
+				if string(e.Data) == "one" {
+					ones++
+				}
+			}
+			if want := map[bool]int{true: 1, false: 0}[made]; ones != want {
+				t.Errorf("it was made %d times, want %d", ones, want)
+			}
+		})
+	}
+}

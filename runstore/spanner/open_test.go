@@ -1,0 +1,186 @@
+package spanner_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	client "cloud.google.com/go/spanner"
+	database "cloud.google.com/go/spanner/admin/database/apiv1"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
+	"google.golang.org/grpc/codes"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/spanner"
+)
+
+func noCreate(o *spanner.Options) { o.NoCreate = true }
+
+// What is missing is made: on an emulator the instance too.
+func TestOpenCreates(t *testing.T) {
+	t.Parallel()
+	s := server(t, fair)
+	for _, missing := range []emulators.SpannerDatabase{
+		{Project: "new", Instance: "new-instance", Database: "first"}, {Project: "new", Instance: "new-instance", Database: "second"},
+	} {
+		p := place{missing, s}
+		if _, err := tryOpen(t, p, noCreate); err == nil ||
+			!strings.Contains(err.Error(), "gcloud spanner databases create "+p.Database+" --instance="+p.Instance+" --project="+p.Project) {
+			t.Errorf("got %v, want the command that makes the database", err)
+		}
+		store := open(t, p)
+		hold(t, store, "run")
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+		hold(t, open(t, p, noCreate), "second run")
+		if err := s.Drop(t.Context(), p.SpannerDatabase); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A database that is not as this program needs it is refused, and left as it is.
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	if _, err := tryOpen(t, p, noCreate); !errors.Is(err, runstore.ErrUnsupported) || !strings.Contains(err.Error(), "version 0 of") {
+		t.Errorf("an empty database with create=no: got %v, want ErrUnsupported", err)
+	}
+	open(t, p)
+	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{
+		client.Insert("TapestoreSchema", []string{"Version", "Migrated"}, []any{99, client.CommitTimestamp}),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tryOpen(t, p); !errors.Is(err, runstore.ErrUnsupported) || !strings.Contains(err.Error(), "version 99") {
+		t.Errorf("a newer schema: got %v, want ErrUnsupported", err)
+	}
+
+	others := newPlace(t, fair)
+	admin, err := database.NewDatabaseAdminClient(t.Context(), others.server.ClientOptions()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close() }()
+	made, err := admin.UpdateDatabaseDdl(t.Context(), &databasepb.UpdateDatabaseDdlRequest{
+		Database: others.String(), Statements: []string{"CREATE TABLE Orders (Id INT64) PRIMARY KEY (Id)"},
+	})
+	if err == nil {
+		err = made.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tryOpen(t, others); !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), "Orders") {
+		t.Errorf("a database of somebody's: got %v, want ErrInvalid that names a table", err)
+	}
+}
+
+// together opens handles at once.
+func together(t *testing.T, p place, n int) {
+	t.Helper()
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			if _, err := tryOpen(t, p); err != nil {
+				t.Errorf("open: %v", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Ten handles find a database empty, and each can use it.
+func TestOpenTogether(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	together(t, p, 10)
+	c := raw(t, p)
+	if n := count(t, c, "SELECT COUNT(*) FROM EpochCopies WHERE Epoch = 0"); n != spanner.Shards {
+		t.Errorf("the epoch has %d copies", n)
+	}
+	if n := count(t, c, "SELECT COUNT(*) FROM TapestoreSchema"); n != 1 {
+		t.Errorf("%d versions of the schema", n)
+	}
+	hold(t, open(t, p), "run")
+}
+
+// restore makes a database one that was restored from elsewhere.
+func restore(t *testing.T, p place) {
+	t.Helper()
+	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{
+		client.Update("Store", []string{"One", "Incarnation"}, []any{1, "projects/p/instances/i/databases/before"}),
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// epochs are those of a store.
+func epochs(t *testing.T, s *spanner.Store) []runstore.EpochChange {
+	t.Helper()
+	all, err := s.Epochs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// A store that was restored into another database begins one new epoch, however many
+// handles find out, and every lease is over.
+func TestRestoredStore(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	s := open(t, p)
+	lease := hold(t, s, "run")
+	restore(t, p)
+	together(t, p, 5)
+	if all := epochs(t, s); len(all) != 1 || all[0].Epoch != 1 || !strings.Contains(all[0].Reason, "databases/before") {
+		t.Errorf("got the epochs %+v, want one that tells where the store was", all)
+	}
+	if _, err := s.Commit(t.Context(), appending(lease, "zombie")); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("a commit of before: got %v, want ErrFenced", err)
+	}
+	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM EpochCopies WHERE Epoch = 1"); n != 8 {
+		t.Errorf("%d shards know the epoch", n)
+	}
+	open(t, p)
+	if all := epochs(t, s); len(all) != 1 {
+		t.Errorf("raised again: %+v", all)
+	}
+	if next := takeOver(t, s, "run"); next.Token != runstore.Epoch(1).Floor()+1 {
+		t.Errorf("the next token is %v", next.Token)
+	}
+}
+
+// A handle that ended between a new epoch and the end of former grants leaves that to
+// the next one.
+func TestRaiseIsFinished(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	s := open(t, p)
+	hold(t, s, "run")
+	restore(t, p)
+	cut := p.server.Refuse(0, codes.PermissionDenied, func(c emulators.SpannerCall) bool {
+		begin, ok := c.Request.(*spannerpb.BeginTransactionRequest)
+		return ok && c.Database == p.String() && begin.GetOptions().GetPartitionedDml() != nil
+	})
+	defer cut.End()
+	if _, err := tryOpen(t, p); err == nil || cut.Met() == 0 {
+		t.Fatalf("got %v, want that former grants cannot be ended", err)
+	}
+	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.Holder.Token == 0 || len(epochs(t, s)) != 1 {
+		t.Fatalf("got %+v, %v, %v", run, err, epochs(t, s))
+	}
+	cut.End()
+	open(t, p)
+	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.Holder.Token != 0 || len(epochs(t, s)) != 1 {
+		t.Errorf("got %+v, %v, %v, want a free lease and one epoch", run, err, epochs(t, s))
+	}
+	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM Store WHERE Ended"); n != 1 {
+		t.Error("the store does not know that former grants are ended")
+	}
+}

@@ -1,0 +1,293 @@
+package spanner
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"cloud.google.com/go/spanner"
+	"google.golang.org/api/iterator"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The reads stand alone, outside any transaction: they take no locks and wait for no
+// writer. Strong ones see everything that was acknowledged before.
+//
+// Journal and records begin with a row of the store's own, at seq 0 and under the empty
+// key. It is there as long as the run is, so one read of a range of keys tells what there
+// is and whether there is a run.
+
+const (
+	selectNow = `SELECT CURRENT_TIMESTAMP() AS Now`
+
+	selectRun = `SELECT
+	ARRAY(SELECT AS STRUCT ` + headColumns + ` FROM Runs AS h WHERE h.RunHash = @hash AND h.Run = @run AND h.Created IS NOT NULL) AS Head,
+	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM Records AS k
+		WHERE k.RunHash = @hash AND k.Run = @run AND k.Key = b'run') AS Summary,
+	(SELECT k.Value FROM Records AS k WHERE k.RunHash = @hash AND k.Run = @run AND k.Key = b'run') AS SummaryValue`
+)
+
+// each reads the rows of a strong read until use has enough. begin is called before the
+// first row, again when the read is repeated.
+func (s *Store) each(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
+	return s.eachAt(ctx, spanner.StrongRead(), tag, stmt, begin, use)
+}
+
+func (s *Store) eachAt(ctx context.Context, at spanner.TimestampBound, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
+	return s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
+	}, begin, use)
+}
+
+// rows reads rows until use has enough.
+func (s *Store) rows(ctx context.Context, at spanner.TimestampBound, read func(context.Context, *spanner.ReadOnlyTransaction) *spanner.RowIterator,
+	begin func(), use func(row *spanner.Row) (more bool, err error)) error {
+	return s.again(ctx, func(ctx context.Context) error {
+		begin()
+		rows := read(ctx, s.client.Single().WithTimestampBound(at))
+		defer rows.Stop()
+		for {
+			row, err := rows.Next()
+			if errors.Is(err, iterator.Done) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if more, err := use(row); err != nil || !more {
+				return err
+			}
+		}
+	})
+}
+
+// page collects a page of a read: up to a limit, ended early by its size.
+type page struct{ left, bytes int }
+
+// more takes one entry of the given size and reports whether there is room for another.
+func (p *page) more(size int) bool {
+	p.left--
+	p.bytes += size
+	return p.left > 0 && p.bytes <= runstore.MaxPageBytes
+}
+
+// Now implements runstore.RunStore.
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.op(ctx, "now", "", nil, func(ctx context.Context) error {
+		return s.each(ctx, "now", spanner.Statement{SQL: selectNow}, func() {}, func(row *spanner.Row) (bool, error) { return true, row.Columns(&now) })
+	})
+	return now.UTC().Truncate(runstore.TimePrecision), err
+}
+
+// GetRun implements runstore.RunStore.
+func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
+	err = s.op(ctx, "get run", id, runstore.CheckRunID(id), func(ctx context.Context) error {
+		run, err = s.getRun(ctx, id)
+		return err
+	})
+	return run, err
+}
+
+// found is a run as reads find it.
+type found struct {
+	Head    []*head
+	Summary []*record
+	// SummaryValue stands alone: it may be larger than a struct's field should.
+	SummaryValue []byte
+}
+
+func (f *found) run() (runstore.Run, error) {
+	if len(f.Head) == 0 {
+		return runstore.Run{}, runstore.ErrNotFound
+	}
+	run := f.Head[0].rules().Run
+	if len(f.Summary) > 0 {
+		f.Summary[0].Value = f.SummaryValue
+		run.Summary = f.Summary[0].public()
+	}
+	return run, nil
+}
+
+func (s *Store) getRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	var f found
+	err := s.each(ctx, "run", s.statement(selectRun, id, nil), func() { f = found{} }, func(row *spanner.Row) (bool, error) {
+		return true, row.ToStructLenient(&f)
+	})
+	if err != nil {
+		return runstore.Run{}, err
+	}
+	return f.run()
+}
+
+// statement adds the run to a statement's parameters.
+func (s *Store) statement(sql string, id runstore.RunID, params map[string]any) spanner.Statement {
+	k := keyOf(id)
+	all := map[string]any{"hash": k.hash, "run": k.run}
+	for name, value := range params {
+		all[name] = value
+	}
+	return spanner.Statement{SQL: sql, Params: all}
+}
+
+// event is an event's row, in the journal or in the feed.
+type event struct {
+	Run       []byte
+	Seq       spanner.NullInt64
+	Committed spanner.NullTime
+	Slot      spanner.NullInt64
+	Time      spanner.NullTime
+	Token     spanner.NullInt64
+	Kind      []byte
+	Owner     []byte
+	Data      []byte
+	Purged    spanner.NullBool
+}
+
+func (e *event) public() runstore.Event {
+	return runstore.Event{
+		Seq: runstore.Seq(e.Seq.Int64), Kind: string(e.Kind), Data: e.Data, Time: timeOf(e.Time), Token: runstore.Token(e.Token.Int64),
+		Owner: runstore.Owner(e.Owner), Position: position(e.Committed.Time, e.Slot.Int64),
+	}
+}
+
+// ReadJournal implements runstore.RunStore.
+func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	err = s.op(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(ctx context.Context) error {
+		events, err = s.readJournal(ctx, spanner.StrongRead(), id, from, limit)
+		return err
+	})
+	return events, err
+}
+
+// ReadJournalStale implements runstore.StaleReader: the nearest replica answers if it is
+// not further behind than the bound.
+func (s *Store) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
+	invalid := runstore.CheckRead(id, from, limit)
+	if invalid == nil {
+		invalid = checkBound(bound)
+	}
+	err = s.op(ctx, "read journal", id, invalid, func(ctx context.Context) error {
+		events, err = s.readJournal(ctx, staleness(bound), id, from, limit)
+		for i := range events {
+			events[i].Position = 0
+		}
+		return err
+	})
+	return events, err
+}
+
+// maxStaleness is how long Spanner keeps what was overwritten, unless the database says
+// otherwise: https://cloud.google.com/spanner/docs/pitr.
+const maxStaleness = time.Hour
+
+func checkBound(bound time.Duration) error {
+	if bound < 0 || bound >= maxStaleness {
+		return badOption("bound", "%v is out of range, the limits are 0 and less than %v", bound, maxStaleness)
+	}
+	return nil
+}
+
+func staleness(bound time.Duration) spanner.TimestampBound {
+	if bound == 0 {
+		return spanner.StrongRead()
+	}
+	return spanner.MaxStaleness(bound)
+}
+
+func (s *Store) readJournal(ctx context.Context, at spanner.TimestampBound, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	k, exists, p := keyOf(id), false, page{}
+	// The journal is dense, so the page's keys are known before.
+	first, end := max(int64(from), 1), int64(math.MaxInt64)
+	if first < end-int64(limit) {
+		end = first + int64(limit)
+	}
+	rows := spanner.KeySets(
+		spanner.Key{k.hash, k.run, 0},
+		spanner.KeyRange{Start: spanner.Key{k.hash, k.run, first}, End: spanner.Key{k.hash, k.run, end}, Kind: spanner.ClosedOpen})
+	err = s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		return tx.ReadWithOptions(ctx, "Events", rows, eventColumns, s.read("journal", limit+1))
+	}, func() { events, exists, p = nil, false, page{left: limit} }, func(row *spanner.Row) (bool, error) {
+		var e event
+		if err := row.ToStructLenient(&e); err != nil {
+			return false, err
+		}
+		if !exists { // the store's own row comes first
+			exists = e.Seq.Int64 == 0
+			return exists, nil
+		}
+		events = append(events, e.public())
+		return p.more(len(e.Data)), nil
+	})
+	if err == nil && !exists {
+		err = runstore.ErrNotFound
+	}
+	return events, err
+}
+
+var (
+	eventColumns = []string{"Seq", "Committed", "Slot", "Time", "Token", "Kind", "Owner", "Data"}
+	valueColumns = []string{"Key", "Version", "CreatedSeq", "CreatedTime", "UpdatedSeq", "UpdatedTime", "Value"}
+)
+
+// read are the options of a read by key.
+func (s *Store) read(tag string, limit int) *spanner.ReadOptions {
+	return &spanner.ReadOptions{Limit: limit, Priority: s.opts.Priority, RequestTag: "tapestore-" + tag}
+}
+
+// ReadRecords implements runstore.RunStore.
+func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
+	err = s.op(ctx, "read records", id, q.Check(id), func(ctx context.Context) error {
+		k, exists, p := keyOf(id), false, page{}
+		limit := q.Limit
+		sets := []spanner.KeySet{spanner.Key{k.hash, k.run, []byte{}}}
+		for _, key := range q.Keys {
+			sets = append(sets, spanner.Key{k.hash, k.run, stored(key)})
+		}
+		if len(q.Keys) == 0 {
+			limit++
+			sets = append(sets, withPrefix(k, q.Prefix, q.After))
+		}
+		err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+			return tx.ReadWithOptions(ctx, "Records", spanner.KeySets(sets...), valueColumns, s.read("records", limit))
+		}, func() { records, exists, p = nil, false, page{left: q.Limit} }, func(row *spanner.Row) (bool, error) {
+			var r record
+			if err := row.ToStructLenient(&r); err != nil {
+				return false, err
+			}
+			if !exists { // the store's own row comes first
+				exists = len(r.Key) == 0
+				return exists, nil
+			}
+			records = append(records, r.public())
+			return p.more(len(r.Value)) || len(q.Keys) > 0, nil
+		})
+		if err == nil && !exists {
+			err = runstore.ErrNotFound
+		}
+		return err
+	})
+	return records, err
+}
+
+// withPrefix are the keys of records that begin with a prefix and stand behind a key.
+func withPrefix(k runKey, prefix, after runstore.RecordKey) spanner.KeySet {
+	set := spanner.KeyRange{
+		Start: spanner.Key{k.hash, k.run, stored(max(prefix, after))}, End: spanner.Key{k.hash, k.run}, Kind: spanner.ClosedClosed,
+	}
+	if after >= prefix {
+		set.Kind = spanner.OpenClosed // the empty key is the store's own
+	}
+	for end := stored(prefix); len(end) > 0; end = end[:len(end)-1] {
+		if last := len(end) - 1; end[last] < 0xff { // the first key behind all that begin so
+			end[last]++
+			set.End = spanner.Key{k.hash, k.run, end}
+			if set.Kind = spanner.ClosedOpen; after >= prefix {
+				set.Kind = spanner.OpenOpen
+			}
+			break
+		}
+	}
+	return set
+}

@@ -1,0 +1,59 @@
+package spanner_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cloudspannerecosystem/memefish"
+	"github.com/cloudspannerecosystem/memefish/ast"
+
+	"github.com/tapestore/tapestore/runstore/spanner"
+)
+
+// The emulator is lenient about words that the service reserves; memefish is not.
+func TestStatementsParse(t *testing.T) {
+	t.Parallel()
+	for name, text := range spanner.Statements() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			parsed, err := memefish.ParseStatement(name, text)
+			if err != nil {
+				t.Fatalf("%v in\n%s", err, text)
+			}
+			switch parsed.(type) {
+			case *ast.QueryStatement, *ast.Update:
+			default:
+				t.Errorf("is a %T", parsed)
+			}
+			if strings.Contains(text, "#") {
+				t.Errorf("a place for a number is left in\n%s", text)
+			}
+		})
+	}
+}
+
+func TestMigrationsParse(t *testing.T) {
+	t.Parallel()
+	for version, statements := range spanner.Migrations() {
+		for i, text := range statements {
+			parsed, err := memefish.ParseDDL(fmt.Sprintf("%d/%d", version+1, i), text)
+			if err != nil {
+				t.Errorf("%v in\n%s", err, text)
+				continue
+			}
+			switch ddl := parsed.(type) { // each can be repeated: several replicas may migrate at once
+			case *ast.CreateTable:
+				if !ddl.IfNotExists {
+					t.Errorf("not IF NOT EXISTS:\n%s", text)
+				}
+			case *ast.CreateIndex:
+				if !ddl.IfNotExists {
+					t.Errorf("not IF NOT EXISTS:\n%s", text)
+				}
+			default:
+				t.Errorf("a %T is not known to be repeatable:\n%s", parsed, text)
+			}
+		}
+	}
+}

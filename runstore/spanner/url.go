@@ -1,0 +1,67 @@
+package spanner
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+func init() {
+	runstore.Register("spanner", func(ctx context.Context, u runstore.URL) (runstore.RunStore, error) {
+		opts, err := ParseURL(u)
+		if err != nil {
+			return nil, err
+		}
+		s, err := Open(ctx, opts)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	})
+}
+
+var priorities = map[string]spannerpb.RequestOptions_Priority{
+	"":       spannerpb.RequestOptions_PRIORITY_UNSPECIFIED,
+	"low":    spannerpb.RequestOptions_PRIORITY_LOW,
+	"medium": spannerpb.RequestOptions_PRIORITY_MEDIUM,
+	"high":   spannerpb.RequestOptions_PRIORITY_HIGH,
+}
+
+// ParseURL reads spanner://project/instance/database?key=value&… The keys are those of
+// [Options]: create=no, emulator=host:port, omni=host:port, patience, priority, role.
+func ParseURL(u runstore.URL) (*Options, error) {
+	if err := u.Known("create", "emulator", "omni", "patience", "priority", "role"); err != nil {
+		return nil, err
+	}
+	path, ok := strings.CutPrefix(u.Address, "//")
+	parts := strings.Split(path, "/")
+	if !ok || len(parts) != 3 {
+		return nil, badOption("store URL", "%s: write spanner://project/instance/database", u)
+	}
+	o := &Options{
+		Project: parts[0], Instance: parts[1], Database: parts[2],
+		Role: u.Params.Get("role"), Emulator: u.Params.Get("emulator"), Omni: u.Params.Get("omni"),
+	}
+	switch v := u.Params.Get("create"); v {
+	case "", "yes":
+	case "no":
+		o.NoCreate = true
+	default:
+		return nil, badOption("create", "%q is neither yes nor no", v)
+	}
+	if v := u.Params.Get("patience"); v != "" {
+		d, err := time.ParseDuration(v)
+		if err != nil || d == 0 {
+			return nil, badOption("patience", "%q is no duration such as 10s", v)
+		}
+		o.Patience = d
+	}
+	if o.Priority, ok = priorities[u.Params.Get("priority")]; !ok {
+		return nil, badOption("priority", "%q is neither low nor medium nor high", u.Params.Get("priority"))
+	}
+	return o, nil
+}

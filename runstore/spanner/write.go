@@ -1,0 +1,244 @@
+package spanner
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+
+	"cloud.google.com/go/spanner"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+// request is one write of one run.
+type request struct {
+	run  runstore.RunID
+	keys []runstore.RecordKey // of the records that decide
+	// id is the caller's; a write without one gets an id of the adapter's.
+	id    runstore.BatchID
+	epoch bool // it is needed
+	// decide judges what was read, and says what to write. It may be called many times:
+	// the client repeats a transaction that was aborted. former is the result, if the
+	// write was made before. No edit means that there is nothing to write.
+	decide func(g *guarded, former *result) (*edit, error)
+
+	// whole names the commit over several runs that it is part of, if one of them has an
+	// id. A result with it shows that all of that commit was made.
+	whole []byte
+
+	own []byte // the adapter's id
+	// repeated: the result of the caller's id was there before anything was written.
+	repeated bool
+	known    bool  // a former attempt has read the run
+	since    int64 // how many of the run's writes had an id of the adapter's then
+}
+
+func (r *request) asks(doubt bool) asked {
+	a := asked{key: keyOf(r.run), keys: r.keys, epoch: r.epoch}
+	switch {
+	case r.id != "":
+		a.id, a.owned = stored(r.id), true
+	case doubt:
+		a.id = r.own
+	}
+	return a
+}
+
+// errNothing ends a transaction that has nothing to write.
+var errNothing = errors.New("spanner: nothing to write")
+
+// errForgotten: while it was not known what became of a write, the run had so many
+// others that its result is not kept any more.
+var errForgotten = errors.New("spanner: the run had more writes since than it remembers")
+
+// transact makes writes of one run, or of several, in one transaction: one request that
+// reads what decides, and the commit.
+//
+// When the answer to a commit was lost, the transaction is made again. Either it finds
+// the first among a run's results, or it writes the runs' rows, which both have read:
+// then the first, wherever it still is, can never be committed.
+func (s *Store) transact(ctx context.Context, tag string, requests ...*request) error {
+	fate := &commitFate{}
+	ctx = fate.watch(ctx)
+	for _, r := range requests {
+		r.own = make([]byte, 16)
+		_, _ = rand.Read(r.own) // never fails
+	}
+	for t := s.tries(); ; {
+		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
+		var refusal error
+		_, err := s.client.ReadWriteTransactionWithOptions(bound, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
+			s.attempts.Add(1)
+			refusal, err = s.attempt(ctx, tx, requests, fate)
+			return err
+		}, s.transaction(tag))
+		cancel()
+		switch {
+		case err == nil:
+			return refusal
+		case errors.Is(err, errNothing):
+			return nil
+		case errors.Is(err, errForgotten):
+			return outcome.Unknown(err)
+		case outcome.Definite(err):
+			return err
+		}
+		if again := retryable(err); ctx.Err() != nil || !again || !t.More(ctx) {
+			if fate.unknown() {
+				return outcome.Unknown(outcome.Cause(ctx, err))
+			}
+			return outcome.Unavailable(outcome.Cause(ctx, err))
+		}
+	}
+}
+
+// attempt is the transaction once. In doubt of a former attempt a refusal too is
+// committed, by writing the runs' rows: what was refused now could be in flight still.
+func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, fate *commitFate) (refusal, err error) {
+	doubt := fate.unknown()
+	fate.until.Store(nil)
+	asks := make([]asked, len(requests))
+	for i, r := range requests {
+		asks[i] = r.asks(doubt)
+	}
+	all, err := s.guard(ctx, tx, asks)
+	if err != nil {
+		return nil, err
+	}
+	formers, err := recall(requests, all, doubt)
+	if err != nil {
+		return nil, err
+	}
+	var edits []*edit
+	events := 0
+	for i, r := range requests {
+		g, former := all[i], formers[i]
+		e, err := r.decide(g, former)
+		if behind := (*runstore.StoreBehindError)(nil); errors.As(err, &behind) && behind.Field == "token" && !g.Epoch.Valid {
+			if err := s.readEpoch(ctx, tx, g); err != nil {
+				return nil, err
+			}
+			e, err = r.decide(g, former)
+		}
+		if err != nil {
+			fate.until.Store(nil) // no lease bounds the commit of a refusal
+		}
+		switch {
+		case err != nil && doubt:
+			return err, s.touch(tx, all)
+		case err != nil:
+			return nil, err
+		case e != nil:
+			id, callers := r.own, false
+			if r.id != "" {
+				id, callers = stored(r.id), true
+			}
+			if !e.transient {
+				e.remember(id, callers, r.whole)
+			}
+			e.save()
+			events += len(e.events)
+			edits = append(edits, e)
+			if until := fate.until.Load(); !e.until.IsZero() && (until == nil || e.until.Before(*until)) {
+				fate.until.Store(&e.until)
+			}
+		}
+	}
+	switch {
+	case len(edits) == 0 && doubt:
+		return nil, s.touch(tx, all)
+	case len(edits) == 0:
+		return nil, errNothing
+	case events > slots:
+		return s.tooLarge(tx, all, doubt, tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
+	}
+	slot := firstSlot(events)
+	var whole mutations
+	for _, e := range edits {
+		e.place(slot)
+		slot += int64(len(e.events))
+		whole.join(e.mutations)
+	}
+	if err := whole.fits(); err != nil {
+		return s.tooLarge(tx, all, doubt, err)
+	}
+	return nil, tx.BufferWrite(whole.list)
+}
+
+// tooLarge refuses a write for its size, in doubt of a former attempt as all refusals.
+func (s *Store) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, doubt bool, refusal error) (_, err error) {
+	if !doubt {
+		return nil, refusal
+	}
+	return refusal, s.touch(tx, all)
+}
+
+// recall returns the results of former writes, and marks what was read if one of them
+// shows that all were made: then none is made again, though some of the runs may be gone
+// since, or have forgotten. Otherwise it makes sure that the result of a former attempt
+// would have been found.
+func recall(requests []*request, all []*guarded, doubt bool) ([]*result, error) {
+	formers := make([]*result, len(requests))
+	made, forgotten := false, false
+	for i, r := range requests {
+		g := all[i]
+		g.doubt = doubt && !r.repeated
+		// What a run had that was purged may still be there, and is no memory of its; a
+		// former attempt may have been made before the purge.
+		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.doubt) {
+			formers[i] = g.Done[0]
+			r.repeated = r.repeated || !doubt
+			made = made || r.id == "" || len(r.whole) > 0 && bytes.Equal(r.whole, formers[i].Whole)
+		}
+		forgotten = r.forgotten(g, doubt) || forgotten
+	}
+	if forgotten && !made {
+		return nil, errForgotten
+	}
+	for _, g := range all {
+		g.made = made
+	}
+	return formers, nil
+}
+
+// forgotten reports whether the result of a former attempt may have been there, and is
+// not kept any more.
+func (r *request) forgotten(g *guarded, doubt bool) bool {
+	n := int64(0)
+	switch {
+	case len(g.Head) == 0:
+	case r.id != "":
+		n = g.Head[0].CallerWrites
+	default:
+		n = g.Head[0].OtherWrites
+	}
+	if !r.known {
+		r.known, r.since = true, n
+		return false
+	}
+	return doubt && len(g.Done) == 0 && n-r.since >= ring
+}
+
+// touch writes the runs' rows as they are, so that no transaction that has read them
+// before can be committed any more.
+func (s *Store) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
+	var list []*spanner.Mutation
+	for _, g := range all {
+		if len(g.Head) > 0 {
+			list = append(list, spanner.Update("Runs", []string{"RunHash", "Run", "Seen"}, []any{g.key.hash, g.key.run, g.Head[0].Seen}))
+		}
+	}
+	return tx.BufferWrite(list)
+}
+
+// readEpoch reads the epoch for a refusal that depends on it.
+func (s *Store) readEpoch(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded) error {
+	row, err := tx.ReadRowWithOptions(ctx, "EpochCopies", spanner.Key{g.key.shard}, []string{"Epoch"},
+		&spanner.ReadOptions{Priority: s.opts.Priority, RequestTag: "tapestore-epoch"})
+	if err != nil {
+		return err
+	}
+	return row.Columns(&g.Epoch)
+}
