@@ -32,15 +32,16 @@ test: lint ## what CI runs: lint, then all tests, with the race detector where i
 		race=; \
 		echo "race detector: OFF. It needs cgo and a C compiler, and '$$($(GO) env CC)' cannot build it here (CGO_ENABLED=$$($(GO) env CGO_ENABLED))."; \
 	fi; \
+	: "Packages that start engines wait as much as they compute: three at a time, on two cores too."; \
 	echo "go test $$race ./..."; \
-	$(GO) test $$race -count=1 -timeout 20m ./...; \
+	$(GO) test $$race -count=1 -p 3 -timeout 40m ./...; \
 	for module in $(MODULES); do \
 		echo "go test $$race ./... ($$module)"; \
 		$(GO) -C $$module test $$race -count=1 -parallel 6 -timeout 20m ./...; \
 	done
 
 .PHONY: containers
-containers: ## the suite on Postgres in a container; needs Docker
+containers: ## the suite on engines in containers; needs Docker
 	$(GO) -C $(CONTAINERS) test -race -count=1 -parallel 6 -timeout 20m ./...
 
 # An empty test of a small package of the standard library: it links only if the
