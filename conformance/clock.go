@@ -16,6 +16,7 @@ func clockCases() []Case {
 		{Guarantee: "I7", Name: "wrong-clock-loses-no-lease-of-its-own", Needs: skew, Run: skewedHolder},
 		{Guarantee: "I7", Name: "wrong-clock-takes-over-what-has-expired", Needs: skew, Run: skewedTakeover},
 		{Guarantee: "I7", Name: "wrong-clock-stamps-nothing", Needs: skew, Run: skewedStamps},
+		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedLink}, Run: slowStamps},
 		{Guarantee: "I7", Name: "wrong-clock-sees-what-is-due", Needs: skew, Run: skewedQueue},
 		{Guarantee: "I7", Name: "expiry-is-the-store-clock-plus-ttl", Run: expiryIsNowPlusTTL},
 		{Guarantee: "I7", Name: "lease-expires-when-the-store-clock-says-so", Run: storeClockExpires},
@@ -71,7 +72,7 @@ func skewedHolder(t T, e *Env) {
 			what := fmt.Sprintf("a process %v off, strict %t", skew, strict)
 			req := acquire(id, "holder", TTL)
 			req.Strict = strict
-			from := e.Now(t)
+			from := e.before(t, s)
 			lease := hold(t, s, req)
 			within(t, "the expiry of "+what, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
 			e.Elapse(t, e.ShortTTL()/2)
@@ -80,7 +81,7 @@ func skewedHolder(t T, e *Env) {
 			}
 			_, err := right.AcquireLease(t.Context(), acquire(id, "other", TTL))
 			heldBy(t, "acquire against "+what, err, lease, TTL)
-			from = e.Now(t)
+			from = e.before(t, s)
 			renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
 			if err != nil {
 				t.Fatalf("renewal by %s: %v", what, err)
@@ -121,44 +122,7 @@ func skewedTakeover(t T, e *Env) {
 
 func skewedStamps(t T, e *Env) {
 	for _, skew := range skews {
-		s := e.Skewed(t, skew)
-		id := runstore.RunID(fmt.Sprintf("run%v", skew))
-		what := fmt.Sprintf("by a process %v off", skew)
-		from := e.Now(t)
-		now, err := s.Now(t.Context())
-		if err != nil {
-			t.Fatalf("now: %v", err)
-		}
-		within(t, "the store clock as read "+what, now, from, e.Now(t))
-		spec := runstore.RunSpec{ID: id, Runnable: runstore.After(TTL)}
-		created, err := s.CreateRun(t.Context(), spec)
-		if err != nil {
-			t.Fatalf("create: %v", err)
-		}
-		to := e.Now(t)
-		within(t, "the creation "+what, created.Run.CreatedAt, from, to)
-		within(t, "the runnable time set "+what, created.Run.RunnableAt, from.Add(TTL), to.Add(TTL))
-		lease := hold(t, s, acquire(id, "holder", TTL))
-		b := appending(lease, "work")
-		b.Put("record", nil, runstore.Place{Index: "queue", At: runstore.After(time.Minute)})
-		from = e.Now(t)
-		done := applied(t, s, "commit", b)
-		to = e.Now(t)
-		within(t, "a commit "+what, done.Time, from, to)
-		within(t, "an event "+what, journal(t, e.Store, id)[0].Time, from, to)
-		records, err := e.Store.ReadRecords(t.Context(), id, runstore.RecordQuery{Keys: []runstore.RecordKey{"record"}})
-		if err != nil || len(records) != 1 {
-			t.Fatalf("records: %d, error %v", len(records), err)
-		}
-		within(t, "a record "+what, records[0].Updated.Time, from, to)
-		for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime}) {
-			if err != nil {
-				t.Fatalf("scan: %v", err)
-			}
-			if entry.Run == id {
-				within(t, "an index place "+what, entry.At, from.Add(time.Minute), to.Add(time.Minute))
-			}
-		}
+		tellsTimes(t, e, e.Skewed(t, skew), runstore.RunID(fmt.Sprintf("run%v", skew)), fmt.Sprintf("by a process %v off", skew))
 	}
 }
 

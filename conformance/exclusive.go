@@ -253,7 +253,7 @@ func liveIsNotTaken(t T, e *Env) {
 	other := e.Reopen(t)
 	for range 2 {
 		before := dump(t, e.Store, "run")
-		from := e.Now(t)
+		from := e.before(t, other)
 		req := acquire("run", "thief", TTL)
 		req.Writes.Append("stolen", nil)
 		_, err := other.AcquireLease(t.Context(), req)

@@ -37,8 +37,9 @@ func lateHolder(t T, e *Env) {
 	if run := e.Get(t, "run"); run.Holder.Owner != "late" || run.Live(e.Now(t)) {
 		t.Errorf("holder %s, live %t; want late, still named, and not live", named(run.Holder), run.Live(e.Now(t)))
 	}
-	from := e.Now(t)
-	renewed, err := e.Reopen(t).RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
+	late := e.Reopen(t)
+	from := e.before(t, late)
+	renewed, err := late.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
 	if err != nil {
 		t.Fatalf("late renewal while nobody took over: %v", err)
 	}

@@ -66,7 +66,10 @@
 // the new one.
 //
 // All times that a store returns are on the store clock, in UTC, truncated to
-// microseconds. Times that a caller gives are truncated likewise.
+// microseconds. Times that a caller gives are truncated likewise. A time that a
+// write tells is never ahead of its commit; where a store is told the time only by
+// replies, it may be earlier by as much as Now takes to answer. Expiry is judged
+// by the engine all the same.
 //
 // # Opening a store
 //

@@ -22,6 +22,7 @@ type Flaws struct {
 	Cancelled   bool // a write whose caller gave up is called not applied
 	Deaf        bool // who waits for a reply heeds no context
 	Unfenced    bool // the fence is checked before a commit is sent, and not when it is applied
+	OldClock    bool // what a handle tells of a commit's time is when the handle was opened
 	Forgets     bool // the server loses its memory of requests when it is killed
 }
 
@@ -32,6 +33,7 @@ type client struct {
 	server  *server
 	address string
 	near    *memory.Handle // what the server does for this client
+	opened  time.Time      // on the store clock
 
 	mu     sync.RWMutex // held by operations; Close waits for them
 	closed bool
@@ -153,7 +155,11 @@ func (c *client) Commit(ctx context.Context, b runstore.Batch) (runstore.Committ
 	if b.ID == "" {
 		what = bareWrite
 	}
-	return ask(ctx, c, "commit", b.Run(), what, func(ctx context.Context) (runstore.Committed, error) { return c.near.Commit(ctx, b) })
+	done, err := ask(ctx, c, "commit", b.Run(), what, func(ctx context.Context) (runstore.Committed, error) { return c.near.Commit(ctx, b) })
+	if c.flaws.OldClock && err == nil {
+		done.Time = c.opened
+	}
+	return done, err
 }
 
 func (c *client) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {

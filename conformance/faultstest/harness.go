@@ -31,10 +31,13 @@ func Harness(f Flaws) conformance.Harness {
 		return s
 	}
 	instance := func(s *server) conformance.Instance {
-		open := func(address string) (runstore.RunStore, error) {
-			return &client{flaws: f, server: s, address: address, near: s.store.Open()}, nil
+		open := func(ctx context.Context, address string) (runstore.RunStore, error) {
+			c := &client{flaws: f, server: s, address: address, near: s.store.Open()}
+			var err error
+			c.opened, err = c.near.Now(ctx)
+			return c, err
 		}
-		near := func(context.Context) (runstore.RunStore, error) { return open(s.address) }
+		near := func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, s.address) }
 		return conformance.Instance{
 			Open:       near,
 			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return near(ctx) },
@@ -47,7 +50,7 @@ func Harness(f Flaws) conformance.Harness {
 				}
 				t.Cleanup(func() { _ = l.Close() })
 				return conformance.Link{
-					Open: func(context.Context) (runstore.RunStore, error) { return open(l.Address()) },
+					Open: func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, l.Address()) },
 					Harm: l,
 				}
 			},

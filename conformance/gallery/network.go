@@ -21,6 +21,8 @@ func networkStores() []Broken {
 			"I8/a-cut-connection-is-no-error-the-caller-must-know", faultstest.Flaws{Unavailable: true}),
 		broken("memory-dies-with-the-server", "A server that was killed does not recognise what it did before.",
 			"I8/a-killed-server-keeps-what-it-acknowledged-once", faultstest.Flaws{Forgets: true}),
+		broken("time-of-the-last-reading", "A handle tells the time as it once read it, however long ago that was.",
+			"I7/a-slow-network-shifts-no-time", faultstest.Flaws{OldClock: true}),
 		broken("lost-is-unavailable", "A write whose reply was lost is called not applied.",
 			"I11/an-error-after-a-lost-reply-is-true", faultstest.Flaws{Unavailable: true}),
 		broken("given-up-is-not-applied", "A write that its caller gave up in flight is called not applied, and arrives later.",
