@@ -33,6 +33,9 @@ func (s *Store) SetAttemptTimeout(d time.Duration) {
 	s.attemptTimeout = d
 }
 
+// SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
+func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }
+
 // Slots is how many positions a microsecond has, Shards over how many parts of a table
 // what is ordered by time is spread.
 const (

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -67,12 +68,15 @@ func TestFirstCopyComesAfterARefusal(t *testing.T) {
 		name string
 		want error
 		// between is what makes the repeat be refused.
-		between func(t *testing.T, other *spanner.Store, lease runstore.Lease)
+		between func(t *testing.T, s, other *spanner.Store, lease runstore.Lease)
 	}{
-		{"a takeover", runstore.ErrFenced, func(t *testing.T, other *spanner.Store, _ runstore.Lease) { takeOver(t, other, "run") }},
-		{"another event", runstore.ErrConflict, func(t *testing.T, other *spanner.Store, _ runstore.Lease) { commit(t, other, signal("run", "between")) }},
-		{"a purge", runstore.ErrNotFound, func(t *testing.T, other *spanner.Store, _ runstore.Lease) { commit(t, other, purging("run")) }},
-		{"the end of a strict lease", runstore.ErrLeaseExpired, func(t *testing.T, other *spanner.Store, lease runstore.Lease) { past(t, other, lease.ExpiresAt) }},
+		{"a takeover", runstore.ErrFenced, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) { takeOver(t, other, "run") }},
+		{"another event", runstore.ErrConflict, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) {
+			commit(t, other, signal("run", "between"))
+		}},
+		{"a purge", runstore.ErrNotFound, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) { commit(t, other, purging("run")) }},
+		{"the end of a strict lease", runstore.ErrLeaseExpired, func(t *testing.T, _, other *spanner.Store, lease runstore.Lease) { past(t, other, lease.ExpiresAt) }},
+		{"its size", runstore.ErrTooLarge, func(_ *testing.T, s, _ *spanner.Store, _ runstore.Lease) { s.SetMaxMutations(1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +90,7 @@ func TestFirstCopyComesAfterARefusal(t *testing.T) {
 				spec.TTL, spec.Strict = 2*time.Second, true
 			}
 			lease := holdAs(t, s, "run", spec)
-			m.keep(&tr, func() { tc.between(t, other, lease) })
+			m.keep(&tr, func() { tc.between(t, s, other, lease) })
 			made := l.during(func() {
 				b := appending(lease, "zombie")
 				b.Require(runstore.AtSeq(1))
@@ -103,6 +107,11 @@ func TestFirstCopyComesAfterARefusal(t *testing.T) {
 			}
 			if got, want := rpcs(methods...), rpcs(sql, commits, sql, commits); got != want {
 				t.Errorf("got the RPCs %s, want %s", got, want)
+			}
+			// The emulator aborts the first copy anyhow, the service because of what this writes.
+			last, _ := made[len(made)-1].request.(*spannerpb.CommitRequest)
+			if len(last.GetMutations()) == 0 {
+				t.Error("the refusal wrote nothing")
 			}
 			before := shape(t, other, names{run: "run", second: "none"})
 			if err := m.deliver(sending(t.Context())); err == nil {

@@ -62,10 +62,10 @@ func (m *mutations) join(other mutations) {
 }
 
 // fits refuses what Spanner would, before it is sent (I12).
-func (m *mutations) fits() error {
+func (m *mutations) fits(most int) error {
 	switch {
-	case m.count > maxMutations:
-		return tooLarge("batches", "%d mutations, Spanner's limit for one commit is %d", m.count, maxMutations)
+	case m.count > most:
+		return tooLarge("batches", "%d mutations, Spanner's limit for one commit is %d", m.count, most)
 	case m.bytes > maxCommitBytes:
 		return tooLarge("batches", "%d bytes to store, Spanner's limit for one commit is %d", m.bytes, maxCommitBytes)
 	}

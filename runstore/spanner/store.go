@@ -28,6 +28,7 @@ type Store struct {
 	client *spanner.Client
 
 	attemptTimeout time.Duration // that constant, but in tests
+	maxMutations   int           // likewise
 
 	// attempts counts how often a transaction of a write was begun, repeats included.
 	attempts atomic.Int64
@@ -65,7 +66,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, attemptTimeout: attemptTimeout, idle: make(chan struct{})}
+	s := &Store{opts: opts, attemptTimeout: attemptTimeout, maxMutations: maxMutations, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()

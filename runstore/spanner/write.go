@@ -161,7 +161,7 @@ func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, r
 		slot += int64(len(e.events))
 		whole.join(e.mutations)
 	}
-	if err := whole.fits(); err != nil {
+	if err := whole.fits(s.maxMutations); err != nil {
 		return s.tooLarge(tx, all, doubt, err)
 	}
 	return nil, tx.BufferWrite(whole.list)
