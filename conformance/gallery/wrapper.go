@@ -29,6 +29,7 @@ func harness(broken func(s *store)) conformance.Harness {
 	return conformance.Harness{New: func(conformance.T) conformance.Instance {
 		s := &store{Store: memory.New(nil), grants: map[runstore.RunID]runstore.Lease{}}
 		s.stall = s.Store.Stall
+		s.replica.journals, s.replica.scans = map[string]heard[runstore.Event]{}, map[string]heard[runstore.Candidate]{}
 		if broken != nil {
 			broken(s)
 		}
@@ -62,6 +63,8 @@ type store struct {
 	scan    func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error)
 	feed    func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error)
 	raise   func(ctx context.Context, h *handle, reason string) (runstore.Epoch, error)
+
+	replica replica // for stale reads
 
 	reads atomic.Int64 // how many there have been
 

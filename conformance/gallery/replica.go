@@ -1,0 +1,114 @@
+package gallery
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// replicaExhibits read wrongly from a replica.
+func replicaExhibits() []exhibit {
+	return []exhibit{
+		{"replica-of-any-age", "A reader that allows no staleness is answered by a replica that is behind.",
+			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.ageless = true }},
+		{"replica-with-a-hole", "A replica shows an event whose predecessor it has not heard of.",
+			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.hole = true }},
+		{"replica-tells-positions", "A replica tells positions, by which a reader of the feed would resume.",
+			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.positions = true }},
+		{"replica-mixes-two-times", "A replica joins an index with records of another time.",
+			"I9/stale-candidates-were-true", func(s *store) { s.replica.flaws.mixed = true }},
+		{"replica-without-a-bound", "A negative bound is taken for none.",
+			"I12/staleness-is-bounded", func(s *store) { s.replica.flaws.unbounded = true }},
+	}
+}
+
+// replica answers what it was asked before as it did then, while that is no older than
+// the bound: as far behind as a sound replica may be. Who allows no staleness is not
+// answered by it, and it learns nothing by that.
+type replica struct {
+	flaws struct{ ageless, hole, positions, mixed, unbounded bool }
+
+	mu       sync.Mutex
+	journals map[string]heard[runstore.Event]
+	scans    map[string]heard[runstore.Candidate]
+}
+
+// heard is what a replica knew at a time, on the clock of this process.
+type heard[V any] struct {
+	at  time.Time
+	all []V
+}
+
+// fresh reports whether it may be told to a reader who allows that staleness.
+func (r *replica) fresh(at time.Time, bound time.Duration) bool {
+	return !at.IsZero() && (r.flaws.ageless || time.Since(at) < bound)
+}
+
+func (r *replica) check(bound time.Duration) error {
+	if bound < 0 && !r.flaws.unbounded {
+		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "bound", Problem: fmt.Sprintf("%v is negative", bound)}
+	}
+	return nil
+}
+
+// ReadJournalStale implements runstore.StaleReader.
+func (h *handle) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) ([]runstore.Event, error) {
+	r := &h.replica
+	if err := r.check(bound); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	question := fmt.Sprintf("%q %d %d", id, from, limit)
+	if known := r.journals[question]; r.fresh(known.at, bound) {
+		return slices.Clone(known.all), nil
+	}
+	began := time.Now()
+	all, err := h.Handle.ReadJournal(ctx, id, from, limit)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if !r.flaws.positions {
+			all[i].Position = 0
+		}
+	}
+	if n := len(all); r.flaws.hole && bound > 0 && n > 2 {
+		all = slices.Delete(all, n-2, n-1)
+	}
+	if bound > 0 || r.flaws.ageless {
+		r.journals[question] = heard[runstore.Event]{began, all}
+	}
+	return slices.Clone(all), nil
+}
+
+// ScanIndexStale implements runstore.StaleReader.
+func (h *handle) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound time.Duration) ([]runstore.Candidate, error) {
+	r := &h.replica
+	if err := r.check(bound); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	question := fmt.Sprintf("%+v", q)
+	if known := r.scans[question]; r.fresh(known.at, bound) {
+		return slices.Clone(known.all), nil
+	}
+	began := time.Now()
+	entries, err := h.Handle.ScanIndex(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	all := runstore.CandidatesOf(entries)
+	if n := len(all); r.flaws.mixed && bound > 0 && n > 1 {
+		all[0].At = all[n-1].At
+	}
+	if bound > 0 {
+		r.scans[question] = heard[runstore.Candidate]{began, all}
+	}
+	return slices.Clone(all), nil
+}
