@@ -77,7 +77,7 @@ func (h *handle) ReadJournalStale(ctx context.Context, id runstore.RunID, from r
 			all[i].Position = 0
 		}
 	}
-	if n := len(all); r.flaws.hole && bound > 0 && n > 2 {
+	if n := len(all); r.flaws.hole && bound > 0 && n > 1 {
 		all = slices.Delete(all, n-2, n-1)
 	}
 	if bound > 0 || r.flaws.ageless {
@@ -104,8 +104,8 @@ func (h *handle) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, boun
 		return nil, err
 	}
 	all := runstore.CandidatesOf(entries)
-	if n := len(all); r.flaws.mixed && bound > 0 && n > 1 {
-		all[0].At = all[n-1].At
+	if r.flaws.mixed && bound > 0 && len(all) > 0 {
+		all[0].At = all[0].At.Add(time.Minute)
 	}
 	if bound > 0 {
 		r.scans[question] = heard[runstore.Candidate]{began, all}
