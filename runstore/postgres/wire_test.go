@@ -69,27 +69,21 @@ func (c *watched) Write(b []byte) (int, error) {
 	lost := c.harm == loseRequest
 	w.mu.Unlock()
 	if lost {
+		_ = c.Conn.Close() // the server never hears of it; pgx may be reading already
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
 }
 
 func (c *watched) Read(b []byte) (int, error) {
-	c.wire.mu.Lock()
-	harm := c.harm
-	c.wire.mu.Unlock()
-	if harm == loseRequest {
-		_ = c.Conn.Close() // the server never hears of it
-		return 0, syscall.ECONNRESET
-	}
 	n, err := c.Conn.Read(b)
-	if harm == loseReply { // the server has answered
+	c.wire.mu.Lock()
+	defer c.wire.mu.Unlock()
+	if c.harm != none { // a lost reply's server has answered
 		_ = c.Conn.Close()
 		return 0, syscall.ECONNRESET
 	}
-	c.wire.mu.Lock()
 	c.sending = false
-	c.wire.mu.Unlock()
 	return n, err
 }
 
