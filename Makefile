@@ -26,7 +26,7 @@ run: ## serve Tape on a SQLite file, ./tape.db
 test: lint ## what CI runs: lint, then all tests, with the race detector where it can be built
 	@set -e; \
 	if $(RACE_WORKS); then \
-		: "-race also checks unsafe pointers. Nothing here has any, and SQLite, which is full of them, is twice as fast without."; \
+		: "-race also checks unsafe pointers. Nothing written here has any, only generated code; SQLite, which is full of them, is twice as fast without."; \
 		race="-race -gcflags=all=-d=checkptr=0"; \
 		echo "race detector: on"; \
 	else \
