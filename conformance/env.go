@@ -3,8 +3,11 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -16,6 +19,9 @@ type Env struct {
 	Store runstore.RunStore
 	// Server serves the store, for a case that needs one.
 	Server Server
+
+	mu      sync.Mutex
+	leftOut []string // by Scaled
 }
 
 // newEnv makes an empty store for c and opens a first handle.
@@ -30,6 +36,26 @@ func newEnv(t T, h Harness, c Case) *Env {
 	e.Store = e.Reopen(t)
 	return e
 }
+
+// Scaled returns how many of something a case does: quick or full, by the effort of the
+// run ([EffortVariable]). What a quick run leaves out is logged and reported. Every rule
+// must hold at either number: a case uses Scaled for what it repeats or what is long, and
+// never for whether it checks something.
+func (e *Env) Scaled(t T, what string, quick, full int) int {
+	t.Helper()
+	if effort.Full() || quick >= full {
+		return full
+	}
+	note := fmt.Sprintf("%d of %d %s", quick, full, what)
+	t.Logf("left out: %s", note)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leftOut = append(e.leftOut, note)
+	return quick
+}
+
+// EffortVariable is the environment variable that makes a run full: TAPESTORE_EFFORT=full.
+const EffortVariable = effort.Variable
 
 // Reopen returns another handle, as a process of its own would have.
 func (e *Env) Reopen(t T) runstore.RunStore {
