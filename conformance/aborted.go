@@ -25,7 +25,7 @@ func abortedCases() []Case {
 // and on.
 func abortedAnywhere(t T, e *Env) {
 	aborts := e.Aborts(t)
-	for _, w := range sendings() {
+	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)

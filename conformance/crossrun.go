@@ -150,7 +150,7 @@ func (p pair) free(t T, e *Env) {
 // that keeps more is right too.
 func forget(t T, e *Env, run runstore.RunID) {
 	t.Helper()
-	for range 3 * runstore.RememberedBatches {
+	for range e.Scaled(t, "batches that pass over a run before it forgets", 2*runstore.RememberedBatches+1, 3*runstore.RememberedBatches) {
 		b := runstore.NewBatch(run, runstore.Unguarded("test"))
 		b.ID = runstore.NewBatchID()
 		b.Put("traffic", nil)
@@ -303,7 +303,7 @@ func stepRefused(t T, e *Env, m stepMode) {
 func stepCut(t T, e *Env, m stepMode) {
 	successor := m.sound(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
-		eachCut(func(n int, by loss, hit *bool) {
+		eachCut(t, e, func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("cut at write %d, loss %d, taken %t", n, by, taken)
 			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
 			lead, other := p.step("step")
@@ -331,7 +331,7 @@ func stepCut(t T, e *Env, m stepMode) {
 // short: nothing of the first may be lost by that.
 func stepAfterStep(t T, e *Env, m stepMode) {
 	s := m.sound(e.Reopen(t))
-	eachCut(func(n int, by loss, hit *bool) {
+	eachCut(t, e, func(n int, by loss, hit *bool) {
 		what := fmt.Sprintf("cut at write %d, loss %d", n, by)
 		p := pairUp(t, e, fmt.Sprintf("%d-%d", n, by), false)
 		lead, other := p.step("first")
@@ -352,8 +352,10 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 
 // eachCut calls story for every write that a step makes, lost before it is made and
 // after, until the story goes on longer than the step.
-func eachCut(story func(n int, by loss, hit *bool)) {
-	for _, by := range []loss{requestLost, replyLost} {
+func eachCut(t T, e *Env, story func(n int, by loss, hit *bool)) {
+	t.Helper()
+	losses := []loss{replyLost, requestLost}
+	for _, by := range losses[:e.Scaled(t, "ways to lose a write", 1, len(losses))] {
 		hit := true
 		for n := 1; hit && n < 20; n++ {
 			story(n, by, &hit)

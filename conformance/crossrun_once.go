@@ -13,7 +13,8 @@ import (
 // it was lost, and when more has happened since.
 func stepRepeated(t T, e *Env, m stepMode) {
 	ctx, another := t.Context(), m.sound(e.Reopen(t))
-	for _, by := range []loss{requestLost, replyLost} {
+	losses := []loss{replyLost, requestLost}
+	for _, by := range losses[:e.Scaled(t, "ways to lose a write", 1, len(losses))] {
 		hit := true
 		for n := 1; hit && n < 20; n++ {
 			what := fmt.Sprintf("write %d lost, loss %d", n, by)
@@ -43,7 +44,7 @@ func stepRepeated(t T, e *Env, m stepMode) {
 			lease, _ := p.takeOver(t, m.sound(e.Store), "new")
 			e.Append(t, e.Store, lease, "went on")
 			p.free(t, e)
-			if n == 1 {
+			if n == 1 && e.Scaled(t, "rounds in which the other run forgets", 0, 1) > 0 {
 				forget(t, e, p.other) // the lead's memory counts
 			}
 			before := p.dump(t, e.Store)
@@ -65,7 +66,8 @@ func stepRepeated(t T, e *Env, m stepMode) {
 // before their drivers died.
 func stepForgotten(t T, e *Env, m stepMode) {
 	successor := m.sound(e.Reopen(t))
-	for _, taken := range []bool{false, true} {
+	rounds := []bool{false, true}
+	for _, taken := range rounds[:e.Scaled(t, "rounds, the last with a step that is refused", 1, len(rounds))] {
 		type cutStep struct {
 			pair
 			told  error
@@ -103,7 +105,7 @@ func stepForgotten(t T, e *Env, m stepMode) {
 func stepErrors(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	for _, taken := range []bool{false, true} {
-		eachCut(func(n int, by loss, hit *bool) {
+		eachCut(t, e, func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("write %d lost, loss %d, taken %t", n, by, taken)
 			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
 			lead, other := p.step("step")
@@ -140,7 +142,7 @@ func stepErrors(t T, e *Env, m stepMode) {
 func stepGone(t T, e *Env, m stepMode) {
 	successor := m.sound(e.Reopen(t))
 	for _, anew := range []bool{false, true} {
-		eachCut(func(n int, by loss, hit *bool) {
+		eachCut(t, e, func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("cut at write %d, loss %d, made anew %t", n, by, anew)
 			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, anew), false)
 			lead, other := p.step("step")

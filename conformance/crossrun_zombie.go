@@ -57,7 +57,8 @@ func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 	former, successor := e.Reopen(t), m.sound(e.Reopen(t))
-	for _, forgets := range []bool{false, true} {
+	rounds := []bool{false, true}
+	for _, forgets := range rounds[:e.Scaled(t, "rounds, the last on a run that remembers no batch from before", 1, len(rounds))] {
 		other := runstore.RunID(fmt.Sprintf("other-%t", forgets))
 		furnish(t, e, other)
 		var zombies []sleeper

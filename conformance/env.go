@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,14 +22,15 @@ type Env struct {
 	// Server serves the store, for a case that needs one.
 	Server Server
 
-	mu      sync.Mutex
-	leftOut []string // by Scaled
+	name    string // of the case
+	costly  bool   // see Harness
+	leftOut *notes // by Scaled
 }
 
 // newEnv makes an empty store for c and opens a first handle.
 func newEnv(t T, h Harness, c Case) *Env {
 	t.Helper()
-	e := &Env{}
+	e := &Env{name: c.Guarantee + "/" + c.Name, costly: h.Costly, leftOut: &notes{}}
 	if c.needs(NeedServer) && h.NewServed != nil {
 		e.Instance, e.Server = h.NewServed(t)
 	} else {
@@ -37,24 +40,53 @@ func newEnv(t T, h Harness, c Case) *Env {
 	return e
 }
 
-// Scaled returns how many of something a case does: quick or full, by the effort of the
-// run ([EffortVariable]). What a quick run leaves out is logged and reported. Every rule
-// must hold at either number: a case uses Scaled for what it repeats or what is long, and
-// never for whether it checks something.
+// Scaled returns how many of something a case does: full, or quick where the engine is
+// costly and the run is not full (see [Harness.Costly] and [EffortVariable]). What is left
+// out is logged and reported. A case scales what it repeats and what is long, never
+// whether it checks a rule.
 func (e *Env) Scaled(t T, what string, quick, full int) int {
 	t.Helper()
-	if effort.Full() || quick >= full {
+	if !e.costly || effort.Full() || quick >= full {
 		return full
 	}
 	note := fmt.Sprintf("%d of %d %s", quick, full, what)
-	t.Logf("left out: %s", note)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.leftOut = append(e.leftOut, note)
+	t.Logf("reduced: %s", note)
+	e.leftOut.add(note)
 	return quick
 }
 
-// EffortVariable is the environment variable that makes a run full: TAPESTORE_EFFORT=full.
+// notes is a list without repeats that goroutines of a case may add to.
+type notes struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (n *notes) add(note string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !slices.Contains(n.all, note) {
+		n.all = append(n.all, note)
+	}
+}
+
+// sampled returns all of them or, where Scaled would, every third. Which one comes first
+// depends on the case's name, so that the cases together cover all.
+func sampled[V any](t T, e *Env, what string, all []V) []V {
+	t.Helper()
+	if e.Scaled(t, what, len(all)/3, len(all)) == len(all) {
+		return all
+	}
+	name := fnv.New32a()
+	_, _ = name.Write([]byte(e.name)) // never fails
+	var some []V
+	for i := int(name.Sum32() % 3); i < len(all); i += 3 {
+		some = append(some, all[i])
+	}
+	return some
+}
+
+// EffortVariable is the environment variable that makes a run full: TAPESTORE_EFFORT=full
+// lets cases do all their rounds on costly engines too.
 const EffortVariable = effort.Variable
 
 // Reopen returns another handle, as a process of its own would have.

@@ -23,7 +23,7 @@ func lateZombie(repeated bool) func(t T, e *Env) {
 	return func(t T, e *Env) {
 		e.Create(t, "neighbour")
 		n := e.network(t)
-		for _, w := range zombieWrites() {
+		for _, w := range sampled(t, e, "kinds of writes", zombieWrites()) {
 			if (Case{Needs: w.needs}).missing(e) != "" {
 				continue
 			}

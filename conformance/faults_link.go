@@ -32,7 +32,7 @@ func linkCases() []Case {
 // when the write's caller still waits: it has no reason to hear of anything.
 func lostReply(t T, e *Env) {
 	n := e.network(t)
-	for _, w := range sendings() {
+	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
@@ -55,7 +55,7 @@ func lostReply(t T, e *Env) {
 // send it again. The copy arrives when all is done.
 func lateCopy(t T, e *Env) {
 	n := e.network(t)
-	for _, w := range sendings() {
+	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
@@ -83,7 +83,7 @@ func lateCopy(t T, e *Env) {
 // that the store has no means to find out what became of the write.
 func errorAfterLostReply(t T, e *Env) {
 	n := e.network(t)
-	for _, w := range sendings() {
+	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
@@ -109,7 +109,7 @@ func errorAfterLostReply(t T, e *Env) {
 // What the error says must be so when the requests have arrived.
 func errorBeforeArrival(t T, e *Env) {
 	n := e.network(t)
-	for _, w := range sendings() {
+	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)

@@ -23,7 +23,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 	works(t, e, s)
 	var calling []func(ctx context.Context) // all that is to be called
 	var writes []*writing
-	for _, w := range sendings() {
+	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		written := &writing{story: w.byTheBook(t, e), id: runstore.RunID(w.name + "-late")}
 		held := w.stage(t, e, written.id)
 		writes = append(writes, written)

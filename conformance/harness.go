@@ -19,6 +19,11 @@ type Harness struct {
 	// store, or where it is not ours to kill.
 	NewServed func(t T) (Instance, Server)
 
+	// Costly says that the engine spends milliseconds of this machine's CPU on each
+	// operation, as an emulator may. Unless the run is full (see EffortVariable), cases
+	// then repeat less; the report says what they left out.
+	Costly bool
+
 	// Tier tells where the engine comes from, in the words of
 	// runstore.Description, where the harness knows better than the store: a store
 	// cannot tell a private server that was started for the suite from one that

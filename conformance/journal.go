@@ -314,16 +314,15 @@ func journalPages(t T, e *Env) {
 }
 
 func longJournal(t T, e *Env) {
-	const total = 100_000
-	ctx := t.Context()
+	ctx, total := t.Context(), runstore.Seq(e.Scaled(t, "events", 8_000, 100_000))
 	e.Create(t, "run")
-	for n := 0; n < total; n += runstore.MaxEvents {
-		b := runstore.NewBatch("run", runstore.AtSeq(runstore.Seq(n+1)))
-		for k := range runstore.MaxEvents {
+	for n := runstore.Seq(0); n < total; n += runstore.MaxEvents {
+		b := runstore.NewBatch("run", runstore.AtSeq(n+1))
+		for k := range runstore.Seq(runstore.MaxEvents) {
 			b.Append("event", fmt.Appendf(nil, "event %d", n+k+1))
 		}
 		done := committed(t, e.Store, b)
-		equal(t, "seqs", [2]runstore.Seq{done.FirstSeq, done.LastSeq}, [2]runstore.Seq{runstore.Seq(n + 1), runstore.Seq(n + runstore.MaxEvents)})
+		equal(t, "seqs", [2]runstore.Seq{done.FirstSeq, done.LastSeq}, [2]runstore.Seq{n + 1, n + runstore.MaxEvents})
 	}
 	other := e.Reopen(t)
 	for _, from := range []runstore.Seq{1, total / 2, total - 999, total} {
@@ -341,7 +340,7 @@ func longJournal(t T, e *Env) {
 	}
 	pick := seeded(t)(0)
 	for range 50 {
-		from, limit := runstore.Seq(1+pick.IntN(total)), 1+pick.IntN(5)
+		from, limit := runstore.Seq(1+pick.IntN(int(total))), 1+pick.IntN(5)
 		page, err := other.ReadJournal(ctx, "run", from, limit)
 		if err != nil || len(page) != min(limit, int(total-from+1)) || page[0].Seq != from {
 			t.Fatalf("page of %d from %d: %d events, %v", limit, from, len(page), err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -55,6 +56,9 @@ type Result struct {
 	// Reason tells why the case failed or does not apply.
 	Reason string `json:"reason"`
 	MS     int64  `json:"ms"`
+	// LeftOut lists what a quick run on a costly engine did not repeat, such as
+	// "5000 of 100000 events".
+	LeftOut []string `json:"left_out,omitempty"`
 }
 
 // Report is what became of a whole run of the suite.
@@ -67,6 +71,8 @@ type Report struct {
 		Failed        int `json:"failed"`
 		NotApplicable int `json:"not_applicable"`
 	} `json:"summary"`
+	// Effort is quick or full (see EffortVariable).
+	Effort string `json:"effort"`
 	// Capabilities lists the optional interfaces that the store implements.
 	Capabilities []string      `json:"capabilities"`
 	Guarantees   []ByGuarantee `json:"guarantees"`
@@ -82,7 +88,7 @@ type ByGuarantee struct {
 // outside go test, and reports every one of them.
 func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
 	RunChild()
-	var report Report
+	report := Report{Effort: effort.Name()}
 	describe(ctx, h, &report)
 	var selected []Case
 	for _, c := range Cases() {
@@ -152,6 +158,7 @@ func execute(ctx context.Context, h Harness, c Case) Result {
 			result.Status = NotApplicable
 			return
 		}
+		defer func() { result.LeftOut = e.leftOut.all }()
 		c.Run(t, e)
 	})
 	if failed {

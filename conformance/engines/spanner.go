@@ -24,7 +24,7 @@ import (
 // The emulator's clock is the machine's and cannot be moved, so cases wait for time to
 // pass. What it holds is in memory, so no case can kill it and go on.
 func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conformance.Harness {
-	return conformance.Harness{Tier: emulated(fair.Engine().Tier), New: func(t conformance.T) conformance.Instance {
+	return conformance.Harness{Costly: true, Tier: emulated(fair.Engine().Tier), New: func(t conformance.T) conformance.Instance {
 		server := fair
 		if strings.Contains(t.Name(), "I3/") {
 			server = newest
