@@ -44,8 +44,8 @@ func abortedAnywhere(t T, e *Env) {
 
 // abortedAtRandom aborts three of ten requests of writers that share one handle.
 func abortedAtRandom(t T, e *Env) {
-	const writers, each, runs = 16, 10, 4
-	ctx := t.Context()
+	const writers, runs = 16, 4
+	ctx, each := t.Context(), e.Scaled(t, "writes of each writer", 3, 10)
 	ids := make([]runstore.RunID, runs)
 	for i := range ids {
 		ids[i] = runstore.RunID(fmt.Sprint("run-", i))

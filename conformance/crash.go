@@ -28,7 +28,7 @@ type acknowledgement struct {
 }
 
 func killedProcess(t T, e *Env) {
-	const rounds = 4
+	rounds := e.Scaled(t, "killed processes", 2, 4)
 	pick := seeded(t)(0)
 	for i := range crashRuns {
 		e.Create(t, crashRun(i))

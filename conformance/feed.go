@@ -68,7 +68,7 @@ func feedHoldsAll(t T, e *Env) {
 }
 
 func feedResumes(t T, e *Env) {
-	feed := feedOf(t, e, e.Store, scatter(t, e, 15))
+	feed := feedOf(t, e, e.Store, scatter(t, e, e.Scaled(t, "batches", 6, 15)))
 	other := e.Reopen(t)
 	for i := -1; i < len(feed); i++ {
 		after := runstore.Position(0)
@@ -98,8 +98,8 @@ func sameEvent(a, b runstore.FeedEvent) bool {
 // tail lets readers follow the feed while writers on several handles commit to
 // several runs; disturb, if any, goes on meanwhile.
 func tail(t T, e *Env, disturb func(ctx context.Context) error) {
-	const writers, each, runs = 4, 25, 5
-	ctx := t.Context()
+	const writers, runs = 4, 5
+	ctx, each := t.Context(), e.Scaled(t, "commits of each writer", 8, 25)
 	for i := range runs {
 		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
 	}
@@ -133,7 +133,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 		disturbing.Wait()
 		return errors.Join(append(errs, disturbance)...)
 	}
-	const total = writers * each * 2
+	total := writers * each * 2
 	type reader struct {
 		store runstore.RunStore
 		limit int

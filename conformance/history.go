@@ -48,7 +48,8 @@ const openEnd = math.MaxInt64
 // reply; 0 means none.
 func histories(m mix, oneIn int) func(t T, e *Env) {
 	return func(t T, e *Env) {
-		const rounds, clients, each, runs = 3, 4, 30, 2
+		const clients, each, runs = 4, 30, 2
+		rounds := e.Scaled(t, "histories", 1, 3)
 		random := seeded(t)
 		began := time.Now()
 		stores := e.handles(t, clients)

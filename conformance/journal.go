@@ -25,8 +25,8 @@ func journalCases() []Case {
 }
 
 func denseSeq(t T, e *Env) {
-	const writers, each = 6, 20
-	ctx := t.Context()
+	const writers = 6
+	ctx, each := t.Context(), e.Scaled(t, "commits of each writer", 8, 20)
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	stores := e.handles(t, 3)

@@ -213,6 +213,7 @@ func storm(t T, e *Env, expired bool) {
 	if expired {
 		rounds = 3
 	}
+	rounds = e.Scaled(t, "rounds", 1, rounds)
 	e.Create(t, "run")
 	handles := e.handles(t, writers)
 	successor := e.Reopen(t)

@@ -1,0 +1,122 @@
+// Testrun runs the module's tests, quickly or in full, and reports where the time went
+// and what the run left out. It is what make test and make test-full call.
+//
+// A quick run applies the race detector to the packages that need no server: the unit
+// tests and the engines in this process, memory and SQLite. The engines behind a server
+// run without it, at the same time, because their suites wait as much as they compute. A
+// full run applies it to everything and sets [effort.Variable].
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/internal/effort"
+)
+
+// served are the packages whose tests start servers, the slowest first.
+var served = []string{
+	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable", "./emulators",
+	"./internal/command", "./conformance/engines", "./internal/report",
+}
+
+func main() {
+	if path := os.Getenv(measureVariable); path != "" {
+		os.Exit(measure(path, os.Args[1:]))
+	}
+	full := flag.Bool("full", false, "race detector on every package, all rounds of every case")
+	flag.Parse()
+	if !run(*full) {
+		os.Exit(1)
+	}
+}
+
+func run(full bool) (passed bool) {
+	began := time.Now()
+	if full {
+		if err := os.Setenv(effort.Variable, "full"); err != nil {
+			panic(err) // the name is a constant
+		}
+	}
+	rest, err := others()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return false
+	}
+	groups := []group{
+		{packages: served, flags: []string{"-p=3"}},
+		{packages: rest, flags: []string{"-p=2"}},
+	}
+	race := raceFlags()
+	if len(race) == 0 {
+		fmt.Println("race detector: OFF. It needs cgo and a C compiler.")
+	}
+	for i := range groups {
+		if i > 0 || full {
+			groups[i].flags = append(groups[i].flags, race...)
+		}
+	}
+	r := newReport(os.Stdout)
+	var wg sync.WaitGroup
+	for _, g := range groups {
+		wg.Go(func() { g.run(r) })
+	}
+	wg.Wait()
+	return r.print(time.Since(began), full, len(race) > 0)
+}
+
+// others returns the module's packages that are not served.
+func others() ([]string, error) {
+	list := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	return slices.DeleteFunc(strings.Fields(string(out)), func(path string) bool {
+		return slices.ContainsFunc(served, func(s string) bool { return strings.HasSuffix(path, s[1:]) })
+	}), nil
+}
+
+// raceFlags returns the flags that turn the race detector on, none where it cannot be
+// built: it needs cgo and a C compiler.
+func raceFlags() []string {
+	// An empty test of a small package links only if all of it is there.
+	if exec.Command("go", "test", "-race", "-run=^$", "errors").Run() != nil {
+		return nil
+	}
+	// -race also checks unsafe pointers. Only generated code has any here; SQLite, which
+	// is full of them, takes twice as long with the checks.
+	return []string{"-race", "-gcflags=all=-d=checkptr=0"}
+}
+
+// group is one go test command.
+type group struct {
+	packages, flags []string
+}
+
+func (g group) run(r *report) {
+	args := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=60m", "-exec=" + os.Args[0]}, g.flags, g.packages)
+	r.line("go %s", strings.Join(slices.Concat([]string{"test"}, g.flags, g.packages), " "))
+	test := exec.Command("go", args...)
+	test.Env = append(os.Environ(), measureVariable+"="+r.measured)
+	test.Stderr = os.Stderr
+	out, err := test.StdoutPipe()
+	if err == nil {
+		err = test.Start()
+	}
+	if err != nil {
+		r.fail("go test", err.Error())
+		return
+	}
+	r.read(out)
+	if err := test.Wait(); err != nil {
+		r.fail("go test", err.Error())
+	}
+}
