@@ -87,13 +87,14 @@ func others() ([]string, error) {
 // raceFlags returns the flags that turn the race detector on, none where it cannot be
 // built: it needs cgo and a C compiler.
 func raceFlags() []string {
-	// An empty test of a small package links only if all of it is there.
-	if exec.Command("go", "test", "-race", "-run=^$", "errors").Run() != nil {
-		return nil
-	}
 	// -race also checks unsafe pointers. Only generated code has any here; SQLite, which
 	// is full of them, takes twice as long with the checks.
-	return []string{"-race", "-gcflags=all=-d=checkptr=0"}
+	flags := []string{"-race", "-gcflags=all=-d=checkptr=0"}
+	// An empty test of a small package links only if all of it is there.
+	if exec.Command("go", slices.Concat([]string{"test", "-run=^$"}, flags, []string{"errors"})...).Run() != nil {
+		return nil
+	}
+	return flags
 }
 
 // group is one go test command.
