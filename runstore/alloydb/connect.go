@@ -22,7 +22,7 @@ func (o *Options) route(ctx context.Context, target string) (route, error) {
 	if err != nil || o.Instance == "" {
 		return route{config: config}, err
 	}
-	c, err := newConnector(ctx, target, o.dialerOptions(), o.logger())
+	c, err := newConnector(ctx, target, o.dialerOptions(), o.logger(), o.clock())
 	if err != nil {
 		return route{}, err
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/alloydbconn"
+
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 const (
@@ -35,6 +37,7 @@ type connector struct {
 	instance string
 	options  []alloydbconn.Option
 	logger   *slog.Logger
+	here     localclock.Clock // of this process
 	// opening is true until the store is open: what repeating does not mend is told
 	// at once.
 	opening    atomic.Bool
@@ -49,8 +52,8 @@ type connector struct {
 	dialer       *dialer
 	replacing    bool
 	wait         time.Duration // before the next Dialer
-	notBefore    time.Time
-	failingSince time.Time // of exchanges in a row; zero when the last one succeeded
+	notBefore    localclock.Reading
+	failingSince localclock.Reading // of exchanges in a row; zero when the last one succeeded
 }
 
 // dialer is a Dialer that is closed when it was replaced and nobody dials by it.
@@ -60,9 +63,9 @@ type dialer struct {
 	retired bool
 }
 
-func newConnector(ctx context.Context, instance string, options []alloydbconn.Option, logger *slog.Logger) (*connector, error) {
+func newConnector(ctx context.Context, instance string, options []alloydbconn.Option, logger *slog.Logger, here localclock.Clock) (*connector, error) {
 	c := &connector{
-		instance: instance, options: options, logger: logger,
+		instance: instance, options: options, logger: logger, here: here,
 		pace: dialerPace, refusedFor: refusedFor, making: make(chan struct{}, 1),
 	}
 	c.opening.Store(true)
@@ -163,7 +166,7 @@ func (c *connector) end(d *dialer) {
 func (c *connector) succeeded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failingSince, c.wait = time.Time{}, c.pace
+	c.failingSince, c.wait = localclock.Reading{}, c.pace
 }
 
 // useless reports whether another Dialer may do better than d, which failed with err,
@@ -178,7 +181,7 @@ func (c *connector) useless(d *dialer, err error) bool {
 	if stage == beforeExchange {
 		return false // it refreshes by itself
 	}
-	now := time.Now()
+	now := c.here.Read()
 	if c.failingSince.IsZero() {
 		c.failingSince = now
 	}
@@ -200,12 +203,12 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 		return ctx.Err()
 	}
 	c.mu.Lock()
-	if c.dialer != old || c.closed || time.Now().Before(c.notBefore) {
+	if c.dialer != old || c.closed || c.here.Read().Before(c.notBefore) {
 		c.mu.Unlock()
 		return nil
 	}
 	c.replacing = true
-	c.notBefore = time.Now().Add(c.wait)
+	c.notBefore = c.here.Read().Add(c.wait)
 	c.wait = min(2*c.wait, maxDialerPace)
 	c.mu.Unlock()
 	d, err := c.newDialer(ctx)

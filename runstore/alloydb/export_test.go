@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/alloydbconn"
+
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // LagOf tells how far a node is behind.
@@ -17,7 +19,7 @@ type Connector struct{ *connector }
 
 // NewConnector makes one that is ready to be used.
 func NewConnector(ctx context.Context, instance string, pace, refusedFor time.Duration, options ...alloydbconn.Option) (Connector, error) {
-	c, err := newConnector(ctx, instance, options, slog.New(slog.DiscardHandler))
+	c, err := newConnector(ctx, instance, options, slog.New(slog.DiscardHandler), localclock.Clock{})
 	if err != nil {
 		return Connector{}, err
 	}

@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/alloydbconn"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
@@ -211,6 +212,14 @@ func (o *Options) postgres() *postgres.Options {
 	}
 	opts.Engine = "alloydb"
 	return &opts
+}
+
+// clock is the clock of this process.
+func (o *Options) clock() localclock.Clock {
+	if o.Postgres == nil {
+		return localclock.Clock{}
+	}
+	return localclock.New(o.Postgres.Clock)
 }
 
 func (o *Options) logger() *slog.Logger {

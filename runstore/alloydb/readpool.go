@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
@@ -37,10 +38,11 @@ type readPool struct {
 	pool   *pgxpool.Pool
 	store  *postgres.Store // for its statements
 	logger *slog.Logger
+	here   localclock.Clock // of this process
 
 	mu     sync.Mutex
-	pause  time.Duration // after the next failure; 0 when the last read was none
-	rested time.Time     // when it is tried again
+	pause  time.Duration      // after the next failure; 0 when the last read was none
+	rested localclock.Reading // when it is tried again
 }
 
 // openReadPool makes the connections' pool. Only what waiting does not mend is an
@@ -64,7 +66,7 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	} else if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	p := &readPool{route: r, store: store, logger: opts.logger()}
+	p := &readPool{route: r, store: store, logger: opts.logger(), here: opts.clock()}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, r.config); err != nil {
 		r.close()
 		return nil, err
@@ -189,7 +191,7 @@ func lagOf(ctx context.Context, conn *pgx.Conn) (lag time.Duration, known bool, 
 func (p *readPool) resting() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return time.Now().Before(p.rested)
+	return p.here.Read().Before(p.rested)
 }
 
 func (p *readPool) failed(err error) {
@@ -199,7 +201,7 @@ func (p *readPool) failed(err error) {
 		p.logger.Warn("tapestore: the read pool cannot be read; the primary is, until it can", "error", err)
 		p.pause = minPoolPause
 	}
-	p.rested = time.Now().Add(p.pause)
+	p.rested = p.here.Read().Add(p.pause)
 	p.pause = min(2*p.pause, maxPoolPause)
 }
 

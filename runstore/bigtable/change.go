@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
@@ -54,7 +55,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		return nil, err
 	}
 	defer s.runs.leave(r)
-	fresh, turn := false, newTurn()
+	fresh, turn := false, newTurn(s.clock.here)
 	for t := s.tries(); ; {
 		if !r.has(n) || n.fresh && !fresh {
 			if err := s.load(ctx, r, n); err != nil {
@@ -77,7 +78,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			}
 			continue
 		}
-		began := time.Now()
+		began := s.clock.here.Read()
 		e, err := f(r, now)
 		if (err != nil || e == nil) && !fresh {
 			r.forget()
@@ -208,7 +209,7 @@ type edit struct {
 	moved   bool                         // others have written since it was made
 	purged  bool
 	creates bool
-	until   time.Time // it is over then: the strict lease under which it is made ends; zero: never
+	until   localclock.Reading // it is over then: the strict lease under which it is made ends; zero: never
 	batch   *result
 	tail    tail
 	rows    []mutation // to be written before it
@@ -274,7 +275,7 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
 	for doubt := false; ; doubt = true {
-		if late := !e.until.IsZero() && time.Now().After(e.until); late && !doubt {
+		if late := !e.until.IsZero() && s.clock.here.Until(e.until) < 0; late && !doubt {
 			return false, runstore.ErrLeaseExpired
 		} else if late {
 			if made, err := s.whoseRevision(ctx, r, e); err != nil || made {
@@ -286,7 +287,7 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 		bound, cancel := t.Attempt(ctx, attemptTimeout)
 		if !e.until.IsZero() {
 			var early context.CancelFunc
-			bound, early = context.WithDeadline(bound, e.until)
+			bound, early = context.WithTimeout(bound, s.clock.here.Until(e.until))
 			defer early()
 		}
 		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))

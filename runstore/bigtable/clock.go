@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // The store clock is Bigtable's: the timestamps that its servers give to cells. A
@@ -25,10 +26,12 @@ import (
 // reading is what Bigtable's clock showed, and when that was known here.
 type reading struct {
 	server time.Time
-	here   time.Time
+	here   localclock.Reading
 }
 
 type clock struct {
+	here localclock.Clock // of this process
+
 	mu    sync.Mutex
 	last  reading
 	asked atomic.Int64
@@ -44,10 +47,10 @@ const resolution = time.Millisecond
 
 // learn takes over a reading that has just arrived, and was asked for at a time. One
 // that took long says less than is known.
-func (c *clock) learn(server, asked time.Time) {
+func (c *clock) learn(server time.Time, asked localclock.Reading) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
+	now := c.here.Read()
 	known := c.floor(now)
 	putBack := known.Sub(server) > slack+now.Sub(asked) // or another server's is behind
 	if !server.Before(known) || putBack {
@@ -61,9 +64,9 @@ func (c *clock) learn(server, asked time.Time) {
 func (c *clock) old() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
+	now := c.here.Read()
 	elapsed := now.Sub(c.last.here)
-	wall := now.Round(0).Sub(c.last.here.Round(0))
+	wall := now.Wall().Sub(c.last.here.Wall())
 	return elapsed > 4*refreshAfter || (wall-elapsed).Abs() > suspected
 }
 
@@ -71,7 +74,7 @@ func (c *clock) old() bool {
 const suspected = 20 * time.Millisecond
 
 // floor is the earliest that Bigtable's clock can show now. The caller holds c.mu.
-func (c *clock) floor(now time.Time) time.Time {
+func (c *clock) floor(now localclock.Reading) time.Time {
 	if c.last.here.IsZero() {
 		return time.Time{}
 	}
@@ -84,7 +87,7 @@ func (c *clock) floor(now time.Time) time.Time {
 func (c *clock) estimate() (floor time.Time, age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
+	now := c.here.Read()
 	return c.floor(now), now.Sub(c.last.here)
 }
 
@@ -92,9 +95,10 @@ func (c *clock) estimate() (floor time.Time, age time.Duration) {
 func (s *Store) ask(ctx context.Context, row string) (time.Time, error) {
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.Increment(familyClock, columnClock, 1)
-	var now, asked time.Time
+	var now time.Time
+	var asked localclock.Reading
 	err := s.again(ctx, func(ctx context.Context) error {
-		asked = time.Now()
+		asked = s.clock.here.Read()
 		r, err := s.table.ApplyReadModifyWrite(ctx, row, rmw)
 		if err != nil {
 			return err

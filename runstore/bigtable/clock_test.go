@@ -7,6 +7,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // What a handle takes Bigtable's clock to be is never ahead of it, follows it, learns
@@ -14,7 +15,7 @@ import (
 func TestClockStaysBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &bigtable.Clock{}
+		c, here := &bigtable.Clock{}, localclock.Clock{}
 		offset := -1000 * time.Hour // the server's clock is another
 		server := func() time.Time { return time.Now().Add(offset).Truncate(time.Millisecond) }
 		var last time.Time
@@ -30,7 +31,7 @@ func TestClockStaysBehind(t *testing.T) {
 			last = got
 		}
 		for range 20 {
-			asked, now := time.Now(), server()
+			asked, now := here.Read(), server()
 			time.Sleep(7 * time.Millisecond) // the reply is on its way
 			c.Learn(now, asked)
 			for _, pass := range []time.Duration{0, time.Millisecond, time.Second, 3 * time.Second} {
@@ -51,22 +52,22 @@ func TestClockStaysBehind(t *testing.T) {
 func TestClockReadings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &bigtable.Clock{}
+		c, here := &bigtable.Clock{}, localclock.Clock{}
 		start := time.Now().Truncate(time.Millisecond)
-		c.Learn(start, time.Now())
-		asked := time.Now()
+		c.Learn(start, here.Read())
+		asked := here.Read()
 		time.Sleep(5 * time.Second)
 		c.Learn(start, asked) // asked for at the start, and here now
 		if got := time.Since(c.Estimate()); got > 10*time.Millisecond {
 			t.Errorf("a late reading put the clock back by %v", got)
 		}
 		back := time.Now().Add(-time.Minute).Truncate(time.Millisecond)
-		c.Learn(back, time.Now())
+		c.Learn(back, here.Read())
 		if got := c.Estimate(); !got.Equal(back) {
 			t.Errorf("a clock that was put back by a minute is taken to be %v ahead of that", got.Sub(back))
 		}
 		ahead := time.Now().Add(time.Minute).Truncate(time.Millisecond)
-		c.Learn(ahead, time.Now())
+		c.Learn(ahead, here.Read())
 		if got := c.Estimate(); !got.Equal(ahead) {
 			t.Errorf("a clock that was put forward is taken to be %v", got.Sub(ahead))
 		}

@@ -28,7 +28,7 @@ const attemptTimeout = 10 * time.Second
 
 // tries paces the repeats of one operation.
 func (s *Store) tries() *outcome.Tries {
-	return outcome.NewTries(s.opts.Patience, 2*time.Millisecond)
+	return outcome.NewTries(s.clock.here, s.opts.Patience, 2*time.Millisecond)
 }
 
 // again runs f, which may be repeated, while Bigtable cannot be reached.

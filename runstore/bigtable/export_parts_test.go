@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // The parts of keys.
@@ -84,7 +85,7 @@ const Remembered = remembered
 type Clock struct{ clock clock }
 
 // Learn takes over a reading that was asked for at a time.
-func (c *Clock) Learn(server, asked time.Time) { c.clock.learn(server, asked) }
+func (c *Clock) Learn(server time.Time, asked localclock.Reading) { c.clock.learn(server, asked) }
 
 // Estimate is the earliest that Bigtable's clock can show now.
 func (c *Clock) Estimate() time.Time {

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // ByTest is the metadata of requests that a test makes through one of the functions
@@ -80,7 +81,7 @@ func Sweep(ctx context.Context, s *Store) { s.sweep(byTest(ctx)) }
 func EmptyWaste(ctx context.Context, s *Store) {
 	s.waste.mu.Lock()
 	for i := range s.waste.aging {
-		s.waste.aging[i].at = time.Time{}
+		s.waste.aging[i].at = localclock.Reading{}
 	}
 	s.waste.mu.Unlock()
 	s.waste.ripen()
@@ -90,7 +91,7 @@ func EmptyWaste(ctx context.Context, s *Store) {
 // AgeMarks makes the marks without a run that a handle has seen old.
 func AgeMarks(s *Store) {
 	for m := range s.feed.lonely {
-		s.feed.lonely[m] = time.Time{}
+		s.feed.lonely[m] = localclock.Reading{}
 	}
 }
 

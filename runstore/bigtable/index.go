@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"cloud.google.com/go/bigtable"
 
@@ -61,9 +60,9 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 	}
 	q.Until = runstore.FromMicros(until)
 	v := &verifier{store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{}}
-	began := time.Now()
+	began := s.clock.here.Read()
 	for low < high {
-		if time.Since(began) > s.scanMost { // entries that it relies on may have been deleted
+		if s.clock.here.Since(began) > s.scanMost { // entries that it relies on may have been deleted
 			return nil, outcome.Unavailable(errSlowScan)
 		}
 		page, more, err := s.candidates(ctx, q, low, high)
@@ -82,7 +81,7 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 			low = page[len(page)-1].order()
 		}
 	}
-	if time.Since(began) > s.scanMost {
+	if s.clock.here.Since(began) > s.scanMost {
 		return nil, outcome.Unavailable(errSlowScan)
 	}
 	s.waste.add(v.dead...)

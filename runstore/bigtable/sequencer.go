@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -32,7 +33,7 @@ type sequencer struct {
 	kick  chan struct{}
 	done  chan struct{}
 
-	lonely map[mark]time.Time // marks without a run, and when they were first seen; see sweep.go
+	lonely map[mark]localclock.Reading // marks without a run, and when they were first seen; see sweep.go
 
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
@@ -43,7 +44,7 @@ type sequencer struct {
 func newSequencer(s *Store) *sequencer {
 	return &sequencer{
 		store: s, dirty: map[runstore.RunID]bool{}, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
-		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, lonely: map[mark]time.Time{},
+		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, lonely: map[mark]localclock.Reading{},
 	}
 }
 
@@ -85,18 +86,18 @@ const (
 func (q *sequencer) work() {
 	sweep := time.NewTimer(rand.N(sweepEvery))
 	defer sweep.Stop()
-	wait, ended := pace, time.Time{}
+	wait, ended := pace, localclock.Reading{}
 	for {
 		select {
 		case <-q.kick:
-			if time.Since(ended) < wait {
+			if q.store.clock.here.Since(ended) < wait {
 				wait = min(2*wait, maxPace)
 			} else {
 				wait = pace
 			}
 			q.rounds(q.store.stopped)
 			pause(q.done, wait)
-			ended = time.Now()
+			ended = q.store.clock.here.Read()
 		case <-sweep.C:
 			q.store.sweep(q.store.stopped)
 			sweep.Reset(sweepEvery/2 + rand.N(sweepEvery))

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -63,7 +64,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, scanMost: scanMost, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, closed: make(chan struct{}), idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*run{}
 	if err := s.connect(ctx); err != nil {
@@ -171,11 +172,11 @@ func (s *Store) begin(ctx context.Context) error {
 		return err
 	}
 	for range readings {
-		began := time.Now()
+		began := s.clock.here.Read()
 		if _, err := s.ask(ctx, clockKey()); err != nil {
 			return err
 		}
-		if time.Since(began) < quickly {
+		if s.clock.here.Since(began) < quickly {
 			break
 		}
 	}

@@ -145,8 +145,8 @@ func (s *Store) lonely(ctx context.Context, id runstore.RunID, marks []mark) (de
 		first, seen := s.feed.lonely[m]
 		switch {
 		case !seen && len(s.feed.lonely) < maxRuns:
-			s.feed.lonely[m] = time.Now()
-		case seen && time.Since(first) > lonelyAfter:
+			s.feed.lonely[m] = s.clock.here.Read()
+		case seen && s.clock.here.Since(first) > lonelyAfter:
 			delete(s.feed.lonely, m)
 			e, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
 				if r.stored != nil { // it was created after all, and the mark may be its own

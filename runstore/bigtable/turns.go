@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/bigtable"
 
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -44,12 +45,13 @@ type turn struct {
 	id     []byte
 	misses int
 
-	first []byte    // whose turn it was when this operation last looked,
-	since time.Time // and since when
+	first []byte             // whose turn it was when this operation last looked,
+	since localclock.Reading // and since when
+	here  localclock.Clock
 }
 
-func newTurn() *turn {
-	return &turn{id: binary.BigEndian.AppendUint64(nil, rand.Uint64())}
+func newTurn(here localclock.Clock) *turn {
+	return &turn{here: here, id: binary.BigEndian.AppendUint64(nil, rand.Uint64())}
 }
 
 // lost is called after each race that the operation lost: it waits a moment, or asks for
@@ -83,9 +85,9 @@ func (t *turn) yields(stored []byte) bool {
 		return false
 	}
 	if first := ids[:turnSize]; !bytes.Equal(first, t.first) {
-		t.first, t.since = bytes.Clone(first), time.Now()
+		t.first, t.since = bytes.Clone(first), t.here.Read()
 	}
-	return time.Since(t.since) < yieldFor
+	return t.here.Since(t.since) < yieldFor
 }
 
 // ask puts the operation's id into the cell. It is sent once; whether it came is seen by

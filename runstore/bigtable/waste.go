@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // waste collects the keys of rows that nothing names any more, and deletes them in the
@@ -27,7 +29,7 @@ const wasteEvery = 200 * time.Millisecond
 // aged are entries that a scan which is under way may still need: one that has seen a
 // record's new place may rely on finding it by its old one.
 type aged struct {
-	at   time.Time
+	at   localclock.Reading
 	keys []string
 }
 
@@ -54,7 +56,7 @@ func (w *waste) made(keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.aging) < maxWaste {
-		w.aging = append(w.aging, aged{time.Now(), places})
+		w.aging = append(w.aging, aged{w.store.clock.here.Read(), places})
 	}
 }
 
@@ -63,7 +65,7 @@ func (w *waste) ripen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
-	for n < len(w.aging) && time.Since(w.aging[n].at) > placeGrace {
+	for n < len(w.aging) && w.store.clock.here.Since(w.aging[n].at) > placeGrace {
 		w.keys = append(w.keys, w.aging[n].keys...)
 		n++
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -68,7 +69,7 @@ func TestTriesEndInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		tries, n := outcome.NewTries(5*time.Second, 4*time.Millisecond), 1
+		tries, n := outcome.NewTries(localclock.Clock{}, 5*time.Second, 4*time.Millisecond), 1
 		for tries.More(t.Context()) {
 			n++
 		}
@@ -86,7 +87,7 @@ func TestTriesEndWithTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		tries := outcome.NewTries(time.Hour, time.Millisecond)
+		tries := outcome.NewTries(localclock.Clock{}, time.Hour, time.Millisecond)
 		for tries.More(ctx) {
 		}
 		if tries.Left() < 59*time.Minute {
@@ -98,7 +99,7 @@ func TestTriesEndWithTheContext(t *testing.T) {
 func TestAttemptIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		tries := outcome.NewTries(time.Minute, time.Millisecond)
+		tries := outcome.NewTries(localclock.Clock{}, time.Minute, time.Millisecond)
 		for _, bound := range []time.Duration{time.Second, time.Hour} {
 			ctx, cancel := tries.Attempt(t.Context(), bound)
 			deadline, _ := ctx.Deadline()

@@ -4,25 +4,28 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // MaxPause bounds the pause between two tries.
 const MaxPause = 200 * time.Millisecond
 
-// Tries paces the repeats of one operation, on the monotonic clock of its process: time
-// that is spent here ends patience, never a lease.
+// Tries paces the repeats of one operation by the clock of its process: time that is
+// spent here ends patience, never a lease.
 type Tries struct {
-	until time.Time
+	clock localclock.Clock
+	until localclock.Reading
 	pause time.Duration
 }
 
 // NewTries allows repeats for so long, with pauses that double from first, jittered.
-func NewTries(patience, first time.Duration) *Tries {
-	return &Tries{until: time.Now().Add(patience), pause: first}
+func NewTries(clock localclock.Clock, patience, first time.Duration) *Tries {
+	return &Tries{clock: clock, until: clock.Read().Add(patience), pause: first}
 }
 
 // Left is the time until no further try is made; it may be negative.
-func (t *Tries) Left() time.Duration { return time.Until(t.until) }
+func (t *Tries) Left() time.Duration { return t.clock.Until(t.until) }
 
 // More waits before another try, and reports whether there is to be one: there is time
 // left for it and ctx has not ended.

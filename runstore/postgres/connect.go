@@ -88,9 +88,9 @@ type canceller struct {
 
 // HandleCancel implements ctxwatch.Handler.
 func (c *canceller) HandleCancel(ended context.Context) {
-	deadline := time.Now().Add(cancelGrace)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ended), cancelGrace)
+	deadline, _ := ctx.Deadline()
 	_ = c.conn.Conn().SetDeadline(deadline) // a closed connection needs none
-	ctx, stop := context.WithDeadline(context.WithoutCancel(ended), deadline)
 	c.stop, c.done = stop, make(chan struct{})
 	go func() {
 		defer close(c.done)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // Waiting returns how many writes of a run wait for the one that is under way.
@@ -29,7 +30,7 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	if err != nil {
 		return err
 	}
-	s := &Store{opts: opts}
+	s := &Store{opts: opts, here: localclock.New(opts.Clock)}
 	for range version { // a step that was made already is left out
 		if err := s.step(ctx, conn, migrations(), version); err != nil {
 			return err

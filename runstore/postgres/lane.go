@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // request is one write on its way: a statement that answers with one row.
 type request struct {
 	run   runstore.RunID
 	nonce int64 // names this attempt in the database
-	sent  time.Time
+	sent  localclock.Reading
 
 	// batch, if not nil, is the id under which the result is remembered.
 	batch []byte

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/md5"
 	"errors"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -119,7 +118,7 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
 	for i, r := range requests {
 		runs[i], ids[i] = []byte(r.run), r.batch
-		r.sent = time.Now()
+		r.sent = s.here.Read()
 	}
 	batch.Queue(s.sql(lockRuns), runs, ids, rules.Whole(batches))
 	for i, r := range requests {

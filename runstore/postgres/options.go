@@ -32,6 +32,9 @@ type Options struct {
 	// Logger hears of what a caller is not told: an epoch that was raised, a
 	// connection for notifications that was lost. Nil means slog.Default.
 	Logger *slog.Logger
+	// Clock reads the time of day as this process has it; nil means time.Now. Nothing is
+	// judged or stamped by it: the store clock is the server's. Tests set it wrong.
+	Clock func() time.Time
 	// Engine is what Describe calls the engine: "postgres" by default.
 	Engine string
 }

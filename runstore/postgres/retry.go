@@ -66,7 +66,7 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Tries) (*answ
 			requests: []*request{r},
 		}
 		u.read = u.readAnswer
-		u.ready = func() { u.args[3] = time.Since(r.sent).Microseconds() }
+		u.ready = func() { u.args[3] = s.here.Since(r.sent).Microseconds() }
 		answers, err := s.ask(ctx, []*unit{u})
 		switch {
 		case err == nil && (answers[0].verdict == applied || answers[0].verdict == appliedBefore):
@@ -98,5 +98,5 @@ func (r *request) remembered() bool {
 
 // tries paces the repeats of one operation.
 func (s *Store) tries() *outcome.Tries {
-	return outcome.NewTries(s.opts.Patience, 4*time.Millisecond)
+	return outcome.NewTries(s.here, s.opts.Patience, 4*time.Millisecond)
 }

@@ -141,7 +141,7 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 	for len(group) > 0 {
 		all, contenders := s.units(group)
 		for _, r := range group {
-			r.sent = time.Now()
+			r.sent = s.here.Read()
 		}
 		answers, err := s.ask(ctx, all)
 		if err != nil && len(group) > 1 && fateOf(err) == failed && !timedOut(err) && ctx.Err() == nil {
@@ -272,9 +272,12 @@ func one(rows pgx.Rows, u *unit, a *answer) error {
 func (s *Store) bounded(conn *pgxpool.Conn) (stop func() bool) {
 	raw := conn.Conn().PgConn().Conn()
 	return time.AfterFunc(s.opts.StatementTimeout+time.Second, func() {
-		_ = raw.SetDeadline(time.Now()) // a closed connection needs none
+		_ = raw.SetDeadline(longAgo) // a closed connection needs none
 	}).Stop
 }
+
+// longAgo is a deadline that has passed: it ends the reads and writes under way.
+var longAgo = time.Unix(1, 0)
 
 // giveBack returns a connection to the pool. One whose statement was cut short is
 // not used again: the request to cancel may still be under way to it.

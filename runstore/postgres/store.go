@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -20,6 +21,7 @@ const defaultSchema = "tapestore"
 type Store struct {
 	pool      *pgxpool.Pool
 	opts      Options
+	here      localclock.Clock // of this process
 	lanes     lanes
 	crowd     crowd
 	positions positions
@@ -54,7 +56,7 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, closed: make(chan struct{})}
+	s := &Store{opts: opts, here: localclock.New(opts.Clock), closed: make(chan struct{})}
 	s.crowd = crowd{free: places, alone: s.sendGroup, together: s.sendTogether}
 	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.crowd.run}
 	configure(config, s)

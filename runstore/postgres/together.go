@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -59,7 +58,7 @@ func (s *Store) sendTogether(ctx context.Context, parties []*party) {
 		tokens, bases, counts = append(tokens, int64(f.Token())), append(bases, base), append(counts, int64(n))
 		base += int64(n) + spare
 		for _, r := range p.group {
-			r.sent = time.Now()
+			r.sent = s.here.Read()
 			for k, e := range r.events {
 				var nonce *int64
 				if k == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +114,7 @@ func TestGoodURL(t *testing.T) {
 	want := postgres.Options{
 		Schema: "other", NoMigrate: true, Pooled: true, Patience: 5 * time.Second, StatementTimeout: 6 * time.Second, LockTimeout: 7 * time.Second,
 	}
-	if *opts != want {
+	if !reflect.DeepEqual(*opts, want) {
 		t.Errorf("got %+v, want %+v", *opts, want)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
@@ -21,7 +22,7 @@ type edit struct {
 	now       time.Time
 	done      runstore.Committed
 
-	until time.Time // when a strict lease that it is made under ends, on the clock of this process
+	until localclock.Reading // when a strict lease that it is made under ends, on the clock of this process
 
 	events  []runstore.Event // to be given places in the feed
 	records []*record        // as they are after the write

@@ -59,7 +59,7 @@ type known struct {
 // ones are ended.
 func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bool) (runstore.Epoch, error) {
 	var now known
-	fate := &commitFate{}
+	fate := &commitFate{here: s.here}
 	first := int64(-1)
 	err := s.again(fate.watch(ctx), func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -21,7 +22,7 @@ const attemptTimeout = 15 * time.Second
 
 // tries paces the repeats of one operation.
 func (s *Store) tries() *outcome.Tries {
-	return outcome.NewTries(s.opts.Patience, 2*time.Millisecond)
+	return outcome.NewTries(s.here, s.opts.Patience, 2*time.Millisecond)
 }
 
 // retryable reports whether an error says nothing against sending the same again.
@@ -75,7 +76,8 @@ type commitFate struct {
 	open atomic.Bool
 	// until is when a strict lease that the commit is made under ends, on the clock of
 	// this process: it was read before, and counts from when the request left.
-	until atomic.Pointer[time.Time]
+	until atomic.Pointer[localclock.Reading]
+	here  localclock.Clock
 }
 
 type fateKey struct{}
@@ -94,7 +96,7 @@ func watchCommits(ctx context.Context, method string, req, reply any, cc *grpc.C
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
 	if until := f.until.Load(); until != nil {
-		bound, cancel := context.WithDeadline(ctx, *until)
+		bound, cancel := context.WithTimeout(ctx, f.here.Until(*until))
 		defer cancel()
 		ctx = bound
 	}

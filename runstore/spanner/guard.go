@@ -12,6 +12,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
@@ -24,9 +25,9 @@ type guarded struct {
 	Epoch   spanner.NullInt64
 
 	key     runKey
-	doubt   bool      // a former attempt may have been committed
-	made    bool      // the write was made, with those of other runs that it is one with
-	asked   time.Time // when the statement left, on the clock of this process
+	doubt   bool               // a former attempt may have been committed
+	made    bool               // the write was made, with those of other runs that it is one with
+	asked   localclock.Reading // when the statement left, on the clock of this process
 	records map[runstore.RecordKey]*record
 }
 
@@ -96,7 +97,7 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		params["callers"+n], params["id"+n] = spanner.NullBool{Bool: a.owned, Valid: len(a.id) > 0}, a.id
 		params["shard"+n] = spanner.NullInt64{Int64: a.key.shard, Valid: a.epoch}
 	}
-	began := time.Now()
+	began := s.here.Read()
 	rows := tx.QueryWithOptions(ctx, spanner.Statement{SQL: guardText(len(runs)), Params: params}, s.query("guard"))
 	defer rows.Stop()
 	var all []*guarded

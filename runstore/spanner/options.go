@@ -35,6 +35,9 @@ type Options struct {
 	// aborts it, or does not answer: 30 seconds by default. The caller's context may end
 	// it earlier.
 	Patience time.Duration
+	// Clock reads the time of day as this process has it; nil means time.Now. Nothing is
+	// judged or stamped by it: the store clock is Spanner's. Tests set it wrong.
+	Clock func() time.Time
 	// DialOptions are further options of the connections.
 	DialOptions []grpc.DialOption
 	// Logger hears of what a caller is not told: an epoch that was raised, a purge that

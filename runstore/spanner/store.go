@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -24,7 +25,8 @@ import (
 // capabilities MultiCommitter, Epocher, StaleReader and Describer.
 type Store struct {
 	opts   Options
-	local  string // the address of an emulator or of Spanner Omni
+	here   localclock.Clock // of this process
+	local  string           // the address of an emulator or of Spanner Omni
 	client *spanner.Client
 
 	attemptTimeout time.Duration // that constant, but in tests
@@ -66,7 +68,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, attemptTimeout: attemptTimeout, maxMutations: maxMutations, idle: make(chan struct{})}
+	s := &Store{opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, maxMutations: maxMutations, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()

@@ -60,7 +60,7 @@ var errForgotten = errors.New("spanner: the run had more writes since than it re
 // the first among a run's results, or it writes the runs' rows, which both have read:
 // then the first, wherever it still is, can never be committed.
 func (s *Store) transact(ctx context.Context, tag string, requests ...*request) error {
-	fate := &commitFate{}
+	fate := &commitFate{here: s.here}
 	ctx = fate.watch(ctx)
 	for _, r := range requests {
 		r.own = make([]byte, 16)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // A witness is a small file beside the database that remembers how far the
@@ -27,7 +28,7 @@ type witness struct {
 
 	mu    sync.Mutex
 	file  *os.File
-	last  time.Time // of the last write
+	last  localclock.Reading // of the last write
 	known progress
 }
 
@@ -64,10 +65,11 @@ func (w *witness) write(p progress) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p.Changes == w.known.Changes && time.Since(w.last) < witnessPace {
+	var here localclock.Clock
+	if p.Changes == w.known.Changes && here.Since(w.last) < witnessPace {
 		return
 	}
-	w.last, w.known = time.Now(), p
+	w.last, w.known = here.Read(), p
 	if w.file == nil {
 		file, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE, 0o644) // as the database is
 		if err != nil {
@@ -86,7 +88,7 @@ func (w *witness) close(p progress) {
 		return
 	}
 	w.mu.Lock()
-	w.last = time.Time{}
+	w.last = localclock.Reading{}
 	w.mu.Unlock()
 	w.write(p)
 	w.mu.Lock()
