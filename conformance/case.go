@@ -28,9 +28,9 @@ type Need struct {
 
 // What a case may need.
 var (
-	// NeedSkew: handles of processes with a wrong clock.
+	// NeedSkew: handles of processes whose clock the case sets wrong.
 	NeedSkew = Need{"skew", func(e *Env) string {
-		return absent(e.OpenSkewed == nil, "the harness has no OpenSkewed")
+		return absent(e.OpenSkewed == nil, "no process's clock to set wrong: the harness has no OpenSkewed")
 	}}
 	// NeedStall: writers held up at the engine.
 	NeedStall = Need{"stall", func(e *Env) string {

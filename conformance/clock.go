@@ -10,20 +10,14 @@ import (
 
 // clockCases prove I7: expiry is judged by the store clock alone.
 func clockCases() []Case {
-	skew := []Need{NeedSkew}
-	return []Case{
-		{Guarantee: "I7", Name: "wrong-clock-steals-no-live-lease", Needs: skew, Run: skewedThief},
-		{Guarantee: "I7", Name: "wrong-clock-loses-no-lease-of-its-own", Needs: skew, Run: skewedHolder},
-		{Guarantee: "I7", Name: "wrong-clock-takes-over-what-has-expired", Needs: skew, Run: skewedTakeover},
-		{Guarantee: "I7", Name: "wrong-clock-stamps-nothing", Needs: skew, Run: skewedStamps},
+	return append(wrongClockCases(), []Case{
 		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedLink}, Run: slowStamps},
-		{Guarantee: "I7", Name: "wrong-clock-sees-what-is-due", Needs: skew, Run: skewedQueue},
 		{Guarantee: "I7", Name: "expiry-is-the-store-clock-plus-ttl", Run: expiryIsNowPlusTTL},
 		{Guarantee: "I7", Name: "lease-expires-when-the-store-clock-says-so", Run: storeClockExpires},
 		{Guarantee: "I7", Name: "store-clock-never-goes-back", Run: clockNeverBack},
 		{Guarantee: "I7", Name: "times-are-those-of-the-commit", Run: timesOfCommit},
 		{Guarantee: "I7", Name: "relative-times-count-from-the-commit", Run: relativeTimes},
-	}
+	}...)
 }
 
 // clockSlack is how far a time that an engine stamps may lie beside the readings
@@ -34,144 +28,16 @@ const clockSlack = 5 * time.Millisecond
 // within fails the case unless at lies between two readings of the store clock.
 func within(t T, what string, at, from, to time.Time) {
 	t.Helper()
-	if at.Before(from.Add(-clockSlack)) || at.After(to.Add(clockSlack)) {
-		t.Errorf("%s is %v, want a time between the store clock's readings %v and %v", what, at, from, to)
+	switch {
+	case at.Before(from.Add(-clockSlack)):
+		t.Errorf("%s is %v, want a time between the store clock's readings %v and %v: it is %v too early%s",
+			what, at, from, to, from.Sub(at), suspect(at.Sub(from)))
+	case at.After(to.Add(clockSlack)):
+		t.Errorf("%s is %v, want a time between the store clock's readings %v and %v: it is %v too late%s",
+			what, at, from, to, at.Sub(to), suspect(at.Sub(to)))
 	}
 	if at.Location() != time.UTC || !at.Equal(at.Truncate(runstore.TimePrecision)) {
 		t.Errorf("%s is %v, want UTC truncated to %v", what, at, runstore.TimePrecision)
-	}
-}
-
-// skews are how wrong a caller's clock may be.
-var skews = []time.Duration{time.Hour, -time.Hour}
-
-func skewedThief(t T, e *Env) {
-	e.Create(t, "run")
-	lease := e.Acquire(t, e.Store, "run", "holder")
-	for _, skew := range skews {
-		thief := e.Skewed(t, skew)
-		before := dump(t, e.Store, "run")
-		_, err := thief.AcquireLease(t.Context(), acquire("run", "thief", TTL))
-		heldBy(t, fmt.Sprintf("acquire by a process %v off", skew), err, lease, TTL)
-		same(t, "a refused acquire", before, dump(t, e.Store, "run"))
-	}
-	e.Append(t, e.Store, lease, "still held")
-	if err := renew(t, e.Store, lease, 2*TTL); err != nil {
-		t.Errorf("renew: %v", err)
-	}
-}
-
-// skewedHolder holds a lease with a wrong clock, strictly, so that the store
-// would refuse the holder as soon as it thought the lease was over.
-func skewedHolder(t T, e *Env) {
-	for _, skew := range skews {
-		s, right := e.Skewed(t, skew), e.Reopen(t)
-		id := runstore.RunID(fmt.Sprintf("run%v", skew))
-		e.Create(t, id)
-		for _, strict := range []bool{false, true} {
-			what := fmt.Sprintf("a process %v off, strict %t", skew, strict)
-			req := acquire(id, "holder", TTL)
-			req.Strict = strict
-			from := e.before(t, s)
-			lease := hold(t, s, req)
-			within(t, "the expiry of "+what, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
-			e.Elapse(t, e.ShortTTL()/2)
-			if _, err := s.Commit(t.Context(), appending(lease, "work")); err != nil {
-				t.Errorf("commit by %s: %v", what, err)
-			}
-			_, err := right.AcquireLease(t.Context(), acquire(id, "other", TTL))
-			heldBy(t, "acquire against "+what, err, lease, TTL)
-			from = e.before(t, s)
-			renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
-			if err != nil {
-				t.Fatalf("renewal by %s: %v", what, err)
-			}
-			within(t, "the renewed expiry of "+what, renewed.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
-			if _, err := right.Commit(t.Context(), appending(lease, "work")); err != nil {
-				t.Errorf("commit through a right clock under the lease of %s: %v", what, err)
-			}
-			letGo(t, s, lease)
-		}
-	}
-}
-
-// skewedTakeover lets leases made by wrong clocks, and judged by wrong clocks,
-// expire: neither side prolongs them.
-func skewedTakeover(t T, e *Env) {
-	handles := []runstore.RunStore{e.Reopen(t)}
-	for _, skew := range skews {
-		handles = append(handles, e.Skewed(t, skew))
-	}
-	for i, holder := range handles {
-		for j, contender := range handles {
-			if i == 0 && j == 0 {
-				continue
-			}
-			id := runstore.RunID(fmt.Sprintf("run-%d-%d", i, j))
-			e.Create(t, id)
-			lease := hold(t, holder, acquire(id, "holder", e.ShortTTL()))
-			e.expire(t)
-			taken := hold(t, contender, acquire(id, "contender", TTL))
-			if taken.Token != lease.Token+1 {
-				t.Errorf("%q: takeover got token %v, want %v", id, taken.Token, lease.Token+1)
-			}
-			fencedOut(t, "commit after the takeover", commitOnly(t, holder, lease), lease, e.Get(t, id))
-		}
-	}
-}
-
-func skewedStamps(t T, e *Env) {
-	for _, skew := range skews {
-		tellsTimes(t, e, e.Skewed(t, skew), runstore.RunID(fmt.Sprintf("run%v", skew)), fmt.Sprintf("by a process %v off", skew))
-	}
-}
-
-// skewedQueue scans for what is due with a wrong clock: as much as with a right
-// one.
-func skewedQueue(t T, e *Env) {
-	spec := runstore.RunSpec{ID: "leased", Runnable: runstore.After(0)}
-	spec.Writes.Put("due", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
-	spec.Writes.Put("later", nil, runstore.Place{Index: "queue", At: runstore.After(30 * time.Minute)})
-	for _, id := range []runstore.RunID{"leased", "free"} {
-		spec.ID = id
-		if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
-			t.Fatalf("create: %v", err)
-		}
-	}
-	spec = runstore.RunSpec{ID: "later", Runnable: runstore.After(30 * time.Minute)}
-	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
-		t.Fatalf("create: %v", err)
-	}
-	e.Acquire(t, e.Store, "leased", "holder")
-	e.Elapse(t, 2*clockSlack)
-	for _, skew := range append([]time.Duration{0}, skews...) {
-		s := e.Store
-		if skew != 0 {
-			s = e.Skewed(t, skew)
-		}
-		due := 0
-		for entry, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: "queue"}) {
-			if err != nil {
-				t.Fatalf("scan: %v", err)
-			}
-			if entry.Record.Key != "due" {
-				t.Errorf("a process %v off was told that %q is due", skew, entry.Record.Key)
-			}
-			due++
-		}
-		if due != 2 {
-			t.Errorf("a process %v off was told of %d due entries, want 2", skew, due)
-		}
-		var runnable []runstore.RunID
-		for entry, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: runstore.IndexRunnable}) {
-			if err != nil {
-				t.Fatalf("scan: %v", err)
-			}
-			runnable = append(runnable, entry.Run)
-		}
-		if len(runnable) != 1 || runnable[0] != "free" {
-			t.Errorf("a process %v off was told that %q are runnable, want free alone", skew, runnable)
-		}
 	}
 }
 

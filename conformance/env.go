@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/effort"
@@ -22,9 +23,10 @@ type Env struct {
 	// Server serves the store, for a case that needs one.
 	Server Server
 
-	name    string // of the case
-	costly  bool   // see Harness
-	leftOut *notes // by Scaled
+	name     string               // of the case
+	costly   bool                 // see Harness
+	leftOut  *notes               // by Scaled
+	advanced func() time.Duration // how far Advance has moved the store clock
 }
 
 // newEnv makes an empty store for c and opens a first handle.
@@ -36,6 +38,14 @@ func newEnv(t T, h Harness, c Case) *Env {
 	} else {
 		e.Instance = h.New(t)
 	}
+	var advanced atomic.Int64
+	if advance := e.Advance; advance != nil {
+		e.Advance = func(d time.Duration) {
+			advanced.Add(int64(d))
+			advance(d)
+		}
+	}
+	e.advanced = func() time.Duration { return time.Duration(advanced.Load()) }
 	e.Store = e.Reopen(t)
 	return e
 }
@@ -93,12 +103,6 @@ const EffortVariable = effort.Variable
 func (e *Env) Reopen(t T) runstore.RunStore {
 	t.Helper()
 	return closing(t, func() (runstore.RunStore, error) { return e.Open(t.Context()) })
-}
-
-// Skewed returns a handle of a process whose clock is wrong by skew.
-func (e *Env) Skewed(t T, skew time.Duration) runstore.RunStore {
-	t.Helper()
-	return closing(t, func() (runstore.RunStore, error) { return e.OpenSkewed(t.Context(), skew) })
 }
 
 func closing(t T, open func() (runstore.RunStore, error)) runstore.RunStore {

@@ -49,9 +49,22 @@ type Instance struct {
 	// own; the suite closes it.
 	Open func(ctx context.Context) (runstore.RunStore, error)
 
-	// OpenSkewed returns a handle of a process whose own clock is wrong by skew.
-	// An adapter that never reads the process's clock returns an ordinary handle.
-	OpenSkewed func(ctx context.Context, skew time.Duration) (runstore.RunStore, error)
+	// OpenSkewed returns a handle of a process whose clock is wrong: the handle reads
+	// the time of day by calling clock, wherever it would have called time.Now, and
+	// in no other way. The suite sets that clock hours ahead, hours back and right
+	// again while the handle is open; only the time of day steps, so durations are to
+	// be measured by monotonic readings.
+	//
+	// The suite counts the calls. A handle that makes none while its clock is wrong
+	// proves nothing, so that the case fails. Leave OpenSkewed nil where nothing in a
+	// process can be set wrong: where no handle reads a clock of its process, or
+	// where all handles share the store's. The cases are then not applicable.
+	OpenSkewed func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error)
+
+	// FollowsClockAhead says that the engine has no clock but that of its host, and
+	// follows a process that finds the host's clock ahead. The suite then sets clocks
+	// back only.
+	FollowsClockAhead bool
 
 	// Advance moves the store clock forward. Nil means that cases which need time
 	// to pass wait for it.

@@ -14,6 +14,7 @@ import (
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // AlloyDB makes a database for each case on the server behind a stand-in for AlloyDB.
@@ -38,11 +39,18 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 		open := func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, o) }
 		return conformance.Instance{
 			Open: open,
-			// The adapter never reads the clock of its process.
-			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-			Stall:      func(t conformance.T) func() { return StallPostgres(t, address, schema) },
-			URL:        alloydbHostURL(address, schema),
-			Link:       func(t conformance.T) conformance.Link { return linkToAlloyDB(t, server, o) },
+			OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
+				wrong := *o
+				wrong.Postgres = &postgres.Options{}
+				if o.Postgres != nil {
+					*wrong.Postgres = *o.Postgres
+				}
+				wrong.Postgres.Clock = clock
+				return OpenAlloyDB(ctx, &wrong)
+			},
+			Stall: func(t conformance.T) func() { return StallPostgres(t, address, schema) },
+			URL:   alloydbHostURL(address, schema),
+			Link:  func(t conformance.T) conformance.Link { return linkToAlloyDB(t, server, o) },
 		}
 	}}
 }

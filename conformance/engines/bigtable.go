@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
-	_ "github.com/tapestore/tapestore/runstore/bigtable" // bigtable:
+	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // Bigtable makes a table for each case on an emulator that is running. params are keys
@@ -56,9 +56,23 @@ func (p bigtableTable) instance(emulator string) conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, address) }
 	return conformance.Instance{
 		Open: open,
-		// The adapter never reads the clock of its process.
-		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-		URL:        address,
+		OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
+			u, err := runstore.ParseURL(address)
+			if err != nil {
+				return nil, err
+			}
+			opts, err := bigtable.ParseURL(u)
+			if err != nil {
+				return nil, err
+			}
+			opts.Clock = clock
+			s, err := bigtable.Open(ctx, opts)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+		URL: address,
 	}
 }
 

@@ -5,7 +5,6 @@ package engines
 
 import (
 	"context"
-	"time"
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/runstore"
@@ -18,11 +17,9 @@ func Memory() conformance.Harness {
 		s := memory.New(nil)
 		open := func(context.Context) (runstore.RunStore, error) { return s.Open(), nil }
 		return conformance.Instance{
-			Open: open,
-			// No handle has a clock of its own: the store's is the only one.
-			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-			Advance:    s.Advance,
-			Stall:      func(conformance.T) func() { return s.Stall() },
+			Open:    open, // no OpenSkewed: handles read the store's clock alone
+			Advance: s.Advance,
+			Stall:   func(conformance.T) func() { return s.Stall() },
 		}
 	}}
 }

@@ -91,12 +91,27 @@ func (p place) instance() conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(p.address)) }
 	return conformance.Instance{
 		Open: open,
-		// The adapter never reads the clock of its process.
-		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-		Stall:      func(t conformance.T) func() { return StallPostgres(t, p.address, p.params.Get("schema")) },
-		URL:        p.url(p.address),
-		Link:       p.link,
+		OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
+			config, opts, err := p.options()
+			if err != nil {
+				return nil, err
+			}
+			opts.Clock = clock
+			return openPostgres(ctx, config, opts)
+		},
+		Stall: func(t conformance.T) func() { return StallPostgres(t, p.address, p.params.Get("schema")) },
+		URL:   p.url(p.address),
+		Link:  p.link,
 	}
+}
+
+// options are those that the store's URL stands for.
+func (p place) options() (*pgxpool.Config, *postgres.Options, error) {
+	u, err := runstore.ParseURL(p.url(p.address))
+	if err != nil {
+		return nil, nil, err
+	}
+	return postgres.ParseURL(u)
 }
 
 // link puts a network that can be harmed in front of a server.

@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
-	_ "github.com/tapestore/tapestore/runstore/spanner" // spanner:
+	"github.com/tapestore/tapestore/runstore/spanner"
 )
 
 // Spanner makes a database for each case on emulators that are running. params are keys
@@ -69,9 +69,23 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, address) }
 	return conformance.Instance{
 		Open: open,
-		// The adapter never reads the clock of its process.
-		OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-		URL:        address,
+		OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
+			u, err := runstore.ParseURL(address)
+			if err != nil {
+				return nil, err
+			}
+			opts, err := spanner.ParseURL(u)
+			if err != nil {
+				return nil, err
+			}
+			opts.Clock = clock
+			s, err := spanner.Open(ctx, opts)
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+		URL: address,
 	}
 }
 

@@ -28,12 +28,21 @@ func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.H
 		}
 		return conformance.Instance{
 			Open: open,
-			// All processes of a host have one clock. One whose idea of the time of
-			// day is wrong has it from elsewhere, and the store never asks for it.
-			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-			Advance:    host.Advance,
-			Stall:      func(t conformance.T) func() { return StallSQLite(t, path) },
-			URL:        "sqlite:" + path,
+			// What may be wrong is the host's wall clock. How long the host has been up,
+			// which the store clock goes by, is the same to all of its processes.
+			OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
+				wrong := opts
+				wrong.Clock = wrongHost{host, clock}
+				s, err := sqlite.Open(ctx, path, &wrong)
+				if err != nil {
+					return nil, err
+				}
+				return s, nil
+			},
+			FollowsClockAhead: true,
+			Advance:           host.Advance,
+			Stall:             func(t conformance.T) func() { return StallSQLite(t, path) },
+			URL:               "sqlite:" + path,
 		}
 	}}
 }
@@ -54,9 +63,8 @@ func SQLiteInMemory(opts sqlite.Options) conformance.Harness {
 		})
 		open := func(context.Context) (runstore.RunStore, error) { return s.Another(), nil }
 		return conformance.Instance{
-			Open:       open,
-			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return open(ctx) },
-			Advance:    host.Advance,
+			Open:    open, // no OpenSkewed: handles share a clock as they share the database
+			Advance: host.Advance,
 		}
 	}}
 }
@@ -94,6 +102,15 @@ type Host struct {
 	passed time.Duration // on both clocks
 	step   time.Duration // of the wall clock alone
 }
+
+// wrongHost is a host to a process that finds its wall clock wrong.
+type wrongHost struct {
+	*Host
+	wall func() time.Time
+}
+
+// Wall implements sqlite.HostClock.
+func (h wrongHost) Wall() time.Time { return h.wall() }
 
 // NewHost returns a host with the right time.
 func NewHost() *Host { return &Host{began: time.Now(), boot: "boot-1"} }

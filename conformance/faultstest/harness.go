@@ -2,7 +2,6 @@ package faultstest
 
 import (
 	"context"
-	"time"
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/link"
@@ -39,10 +38,9 @@ func Harness(f Flaws) conformance.Harness {
 		}
 		near := func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, s.address) }
 		return conformance.Instance{
-			Open:       near,
-			OpenSkewed: func(ctx context.Context, _ time.Duration) (runstore.RunStore, error) { return near(ctx) },
-			Advance:    s.store.Advance,
-			Stall:      func(conformance.T) func() { return s.store.Stall() },
+			Open:    near, // no OpenSkewed: handles read the store's clock alone
+			Advance: s.store.Advance,
+			Stall:   func(conformance.T) func() { return s.store.Stall() },
 			Link: func(t conformance.T) conformance.Link {
 				l, err := link.New(t.Context(), s.address)
 				if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -196,10 +195,4 @@ func refusedRemembered(s *store) {
 		}
 		return done, err
 	}
-}
-
-// clock returns the time as the handle's own process has it.
-func (h *handle) clock(ctx context.Context) (time.Time, error) {
-	now, err := h.Now(ctx)
-	return now.Add(h.skew), err
 }

@@ -45,6 +45,8 @@ func leaseExhibits() []exhibit {
 			"I7/wrong-clock-steals-no-live-lease", callersClock},
 		{"holders-clock", "The holder's expiry is computed from its own clock.",
 			"I7/wrong-clock-loses-no-lease-of-its-own", holdersClock},
+		{"takeover-by-the-callers-clock", "A lease that has expired is refused as long as it is live to the process that asks.",
+			"I7/wrong-clock-takes-over-what-has-expired", takeoverByCaller},
 	}
 }
 
@@ -297,9 +299,20 @@ func callersClock(s *store) {
 func holdersClock(s *store) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
 		lease, err := ownAcquire(ctx, h, req)
-		if err == nil {
-			lease.ExpiresAt = lease.ExpiresAt.Add(h.skew)
+		if now, clockErr := h.clock(ctx); err == nil && clockErr == nil {
+			lease.ExpiresAt = now.Add(req.TTL)
 		}
 		return lease, err
+	}
+}
+
+func takeoverByCaller(s *store) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+		run, err := h.Handle.GetRun(ctx, req.Run)
+		now, clockErr := h.clock(ctx)
+		if err == nil && clockErr == nil && run.Live(now) {
+			return runstore.Lease{}, &runstore.LeaseHeldError{Holder: run.Holder, Remaining: run.ExpiresAt.Sub(now)}
+		}
+		return ownAcquire(ctx, h, req)
 	}
 }

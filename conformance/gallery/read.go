@@ -26,6 +26,8 @@ func readExhibits() []exhibit {
 			"I9/replaced-places-vanish", entryStays},
 		{"due-by-the-callers-clock", "A scan for what is due takes the time from the process that asks.",
 			"I7/wrong-clock-sees-what-is-due", dueByCaller},
+		{"feed-up-to-the-callers-clock", "The feed ends at what the process that reads it takes for the present.",
+			"I7/wrong-clock-reads-the-whole-feed", feedByCaller},
 		{"feed-in-allocation-order", "Positions are taken when a commit begins, and readers pass those that are still open.",
 			"I10/a-tailing-reader-misses-nothing-though-commits-are-held-open", feedByAllocation},
 		{"feed-page-skips", "A page of the feed that ends early is resumed one position too far.",
@@ -137,6 +139,19 @@ func dueByCaller(s *store) {
 			q.Until = now
 		}
 		return h.Handle.ScanIndex(ctx, q)
+	}
+}
+
+func feedByCaller(s *store) {
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		page, err := h.Handle.ReadFeed(ctx, after, limit)
+		now, clockErr := h.clock(ctx)
+		for i, event := range page {
+			if clockErr == nil && event.Time.After(now) {
+				return page[:i], err
+			}
+		}
+		return page, err
 	}
 }
 

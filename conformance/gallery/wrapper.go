@@ -33,11 +33,11 @@ func harness(broken func(s *store)) conformance.Harness {
 		if broken != nil {
 			broken(s)
 		}
-		open := func(_ context.Context, skew time.Duration) (runstore.RunStore, error) {
-			return &handle{Handle: s.Store.Open(), store: s, skew: skew}, nil
+		open := func(_ context.Context, wall func() time.Time) (runstore.RunStore, error) {
+			return &handle{Handle: s.Store.Open(), store: s, wall: wall}, nil
 		}
 		return conformance.Instance{
-			Open:       func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, 0) },
+			Open:       func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, nil) },
 			OpenSkewed: open,
 			Advance:    s.Advance,
 			Stall:      func(conformance.T) func() { return s.stall() },
@@ -74,11 +74,28 @@ type store struct {
 	grants map[runstore.RunID]runstore.Lease
 }
 
-// handle is one open handle on a store. skew is how wrong its process's clock is.
+// handle is one open handle on a store. wall is the time of day as its process has it; nil
+// means that it is right, which is what the store clock shows.
 type handle struct {
 	*memory.Handle
 	*store
-	skew time.Duration
+	wall func() time.Time
+}
+
+// clock returns the time as the handle's own process has it.
+func (h *handle) clock(ctx context.Context) (time.Time, error) {
+	if h.wall == nil {
+		return h.Now(ctx)
+	}
+	return h.wall().UTC().Truncate(runstore.TimePrecision), nil
+}
+
+// looks reads the clock of the handle's process for nothing, as an adapter reads it that
+// measures how long an operation takes.
+func (h *handle) looks() {
+	if h.wall != nil {
+		h.wall()
+	}
 }
 
 // granted remembers a lease, and returns it.
@@ -145,6 +162,7 @@ func (h *handle) Now(ctx context.Context) (time.Time, error) { return h.Handle.N
 
 // CreateRun implements runstore.RunStore.
 func (h *handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	h.looks()
 	create := h.create
 	if create == nil {
 		create = ownCreate
@@ -167,6 +185,7 @@ func (h *handle) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 
 // AcquireLease implements runstore.RunStore.
 func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+	h.looks()
 	if h.acquire != nil {
 		return h.acquire(ctx, h, req)
 	}
@@ -175,6 +194,7 @@ func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 
 // RenewLease implements runstore.RunStore.
 func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+	h.looks()
 	if h.renew != nil {
 		return h.renew(ctx, h, req)
 	}
@@ -183,6 +203,7 @@ func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (run
 
 // ReleaseLease implements runstore.RunStore.
 func (h *handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+	h.looks()
 	if h.release != nil {
 		return h.release(ctx, h, req)
 	}
@@ -191,6 +212,7 @@ func (h *handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 
 // Commit implements runstore.RunStore.
 func (h *handle) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	h.looks()
 	if h.commit != nil {
 		return h.commit(ctx, h, b)
 	}
@@ -225,6 +247,7 @@ func (h *handle) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 
 // ScanIndex implements runstore.RunStore.
 func (h *handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	h.looks()
 	defer h.reads.Add(1)
 	if h.scan != nil {
 		return h.scan(ctx, h, q)

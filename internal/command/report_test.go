@@ -49,9 +49,10 @@ func runCommandWith(t *testing.T, env []string, command string, args ...string) 
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// beyondOneProcess are the reasons of cases that need a network, a server, aborts, a replica
-// or another process: a store in memory has none.
+// beyondOneProcess are the reasons of cases that need a network, a server, aborts, a replica,
+// another process or a clock besides the store's: a store in memory has none.
 var beyondOneProcess = []string{
+	"no process's clock to set wrong: the harness has no OpenSkewed",
 	"no network to harm: the harness has no Link",
 	"no server to kill: the harness has no NewServed",
 	"nothing aborts transactions: the harness has no Aborts",

@@ -1,0 +1,195 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// wrongClockCases prove that the clock of a process decides nothing: grants, renewals,
+// takeovers, scans, stamps and the feed are the same whether it is hours ahead, hours
+// behind, or steps in between.
+func wrongClockCases() []Case {
+	skew := []Need{NeedSkew}
+	return []Case{
+		{Guarantee: "I7", Name: "wrong-clock-steals-no-live-lease", Needs: skew, Run: skewedThief},
+		{Guarantee: "I7", Name: "wrong-clock-loses-no-lease-of-its-own", Needs: skew, Run: skewedHolder},
+		{Guarantee: "I7", Name: "wrong-clock-takes-over-what-has-expired", Needs: skew, Run: skewedTakeover},
+		{Guarantee: "I7", Name: "wrong-clock-stamps-nothing", Needs: skew, Run: skewedStamps},
+		{Guarantee: "I7", Name: "wrong-clock-sees-what-is-due", Needs: skew, Run: skewedQueue},
+		{Guarantee: "I7", Name: "wrong-clock-reads-the-whole-feed", Needs: skew, Run: skewedFeed},
+	}
+}
+
+// skewedThief asks for a lease that is live.
+func skewedThief(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "holder")
+	thief, clock := e.Skewed(t, aheadFirst)
+	before := dump(t, e.Store, "run")
+	for who := range clock.steps(t) {
+		what := fmt.Sprintf("acquire by %s, of a lease until %v on the store clock", who, lease.ExpiresAt)
+		_, err := thief.AcquireLease(t.Context(), acquire("run", "thief", TTL))
+		heldBy(t, what, err, lease, TTL)
+	}
+	same(t, "refused acquires", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, lease, "still held")
+	if err := renew(t, e.Store, lease, 2*TTL); err != nil {
+		t.Errorf("renew: %v", err)
+	}
+}
+
+// skewedHolder holds a lease with a clock that steps while the lease lasts. Some are
+// strict, so that the store would refuse the holder as soon as it thought the lease over.
+func skewedHolder(t T, e *Env) {
+	s, clock := e.Skewed(t, backFirst)
+	e.Create(t, "run")
+	for i, skew := range clock.skews {
+		who := clock.Set(skew)
+		req := acquire("run", "holder", TTL)
+		req.Strict = i%2 == 0
+		from := e.before(t, s)
+		lease := hold(t, s, req)
+		within(t, "the expiry of a grant to "+who, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
+		clock.wasRead(t)
+
+		stepped := clock.skews[(i+1)%len(clock.skews)]
+		who = fmt.Sprintf("%s by now, strict %t", clock.Set(stepped), req.Strict)
+		e.Elapse(t, e.ShortTTL()/2)
+		if _, err := s.Commit(t.Context(), appending(lease, "work")); err != nil {
+			t.Errorf("commit by %s: got error %v, want none: the lease lasts until %v and the store clock shows %v", who, err, lease.ExpiresAt, e.Now(t))
+		}
+		_, err := e.Store.AcquireLease(t.Context(), acquire("run", "other", TTL))
+		heldBy(t, "acquire against "+who, err, lease, TTL)
+		from = e.before(t, s)
+		renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
+		if err != nil {
+			t.Fatalf("renewal by %s: got error %v, want none: the lease lasts until %v and the store clock shows %v", who, err, lease.ExpiresAt, e.Now(t))
+		}
+		within(t, "the expiry of a renewal by "+who, renewed.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
+		if _, err := e.Store.Commit(t.Context(), appending(lease, "work")); err != nil {
+			t.Errorf("commit through a right clock under the lease of %s: got error %v, want none", who, err)
+		}
+		letGo(t, s, lease)
+		clock.wasRead(t)
+	}
+}
+
+// skewedTakeover lets leases expire that a wrong clock was granted, or takes over. The
+// clock steps while they last.
+func skewedTakeover(t T, e *Env) {
+	s, clock := e.Skewed(t, aheadFirst)
+	create := func(by runstore.RunStore, id runstore.RunID, what string) runstore.Lease {
+		spec := withLease(id, "holder")
+		spec.Lease.TTL = e.ShortTTL()
+		from := e.before(t, by)
+		created, err := by.CreateRun(t.Context(), spec)
+		if err != nil {
+			t.Fatalf("create %q: %v", id, err)
+		}
+		within(t, "the expiry of a grant with the creation by "+what, created.Lease.ExpiresAt, from.Add(e.ShortTTL()), e.Now(t).Add(e.ShortTTL()))
+		return created.Lease
+	}
+	takeOver := func(by runstore.RunStore, lease runstore.Lease, what string) {
+		taken, err := by.AcquireLease(t.Context(), acquire(lease.Run, "contender", TTL))
+		if err != nil {
+			t.Fatalf("takeover by %s of a lease that ended at %v on the store clock, which shows %v: got error %v, want none",
+				what, lease.ExpiresAt, e.Now(t), err)
+		}
+		if taken.Token != lease.Token+1 {
+			t.Errorf("takeover by %s: got token %v, want %v", what, taken.Token, lease.Token+1)
+		}
+	}
+	for i, skew := range clock.skews {
+		who := clock.Set(skew)
+		wrong := create(s, runstore.RunID(fmt.Sprintf("of-wrong-%d", i)), who)
+		clock.wasRead(t)
+		right := create(e.Store, runstore.RunID(fmt.Sprintf("of-right-%d", i)), "a process whose clock is right")
+		stepped := clock.Set(clock.skews[(i+1)%len(clock.skews)])
+		e.expire(t)
+		takeOver(e.Store, wrong, "a process whose clock is right, from "+who)
+		takeOver(s, right, stepped)
+		fencedOut(t, "commit after the takeover", commitOnly(t, s, wrong), wrong, e.Get(t, wrong.Run))
+		clock.wasRead(t)
+	}
+}
+
+// skewedStamps looks at all times that a wrong clock's writes tell.
+func skewedStamps(t T, e *Env) {
+	s, clock := e.Skewed(t, backFirst)
+	n := 0
+	for who := range clock.steps(t) {
+		tellsTimes(t, e, s, runstore.RunID(fmt.Sprintf("run-%d", n)), "by "+who)
+		n++
+	}
+}
+
+// skewedQueue scans for what is due with a wrong clock: as much as with a right one.
+func skewedQueue(t T, e *Env) {
+	spec := runstore.RunSpec{ID: "leased", Runnable: runstore.After(0)}
+	spec.Writes.Put("due", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+	spec.Writes.Put("later", nil, runstore.Place{Index: "queue", At: runstore.After(30 * time.Minute)})
+	for _, id := range []runstore.RunID{"leased", "free"} {
+		spec.ID = id
+		if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+	}
+	spec = runstore.RunSpec{ID: "later", Runnable: runstore.After(30 * time.Minute)}
+	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	e.Acquire(t, e.Store, "leased", "holder")
+	e.Elapse(t, 2*clockSlack)
+	s, clock := e.Skewed(t, aheadFirst)
+	for who := range clock.steps(t) {
+		scan := func(q runstore.IndexQuery) (found []string) {
+			for entry, err := range runstore.Entries(t.Context(), s, q) {
+				if err != nil {
+					t.Fatalf("scan of %q by %s: %v", q.Index, who, err)
+				}
+				found = append(found, fmt.Sprintf("%s of %s", entry.Record.Key, entry.Run))
+			}
+			slices.Sort(found)
+			return found
+		}
+		for _, newest := range []bool{false, true} {
+			what := fmt.Sprintf("what is %%s to %s (newest first: %t), with the store clock at %v", who, newest, e.Now(t))
+			equal(t, fmt.Sprintf(what, "due"), scan(runstore.IndexQuery{Index: "queue", Newest: newest}), []string{"due of free", "due of leased"})
+			equal(t, fmt.Sprintf(what, "runnable"), scan(runstore.IndexQuery{Index: runstore.IndexRunnable, Newest: newest}), []string{" of free"})
+			equal(t, fmt.Sprintf(what, "a run"), scan(runstore.IndexQuery{Index: runstore.IndexRuns, Newest: newest}), []string{" of free", " of later", " of leased"})
+		}
+	}
+}
+
+// skewedFeed follows the feed with a clock that steps, and writes to it.
+func skewedFeed(t T, e *Env) {
+	e.Create(t, "run")
+	s, clock := e.Skewed(t, aheadFirst)
+	const each = 2
+	var followed []runstore.FeedEvent
+	var last runstore.Position
+	for who := range clock.steps(t) {
+		from := e.before(t, s)
+		for _, by := range []runstore.RunStore{s, e.Store} {
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			b.Append("signal", nil)
+			committed(t, by, b)
+		}
+		to := e.Now(t)
+		want := len(followed) + each
+		e.Await(t, patience, func() bool { // the feed may be late
+			for _, event := range every(t, "the feed as read by "+who, feedAfter(t.Context(), s, last, runstore.MaxPage)) {
+				followed, last = append(followed, event), event.Position
+			}
+			return len(followed) >= want
+		})
+		for i, event := range followed[want-each:] {
+			equal(t, fmt.Sprintf("the seq of event %d as read by %s", want-each+i+1, who), event.Seq, runstore.Seq(want-each+i+1))
+			within(t, fmt.Sprintf("the time of event %d in the feed as read by %s", event.Seq, who), event.Time, from, to)
+		}
+	}
+	equal(t, "the feed as followed with a wrong clock, against a right one's", followed, feedOf(t, e, e.Store, each*len(clock.skews)))
+}
