@@ -18,6 +18,19 @@
 // proves. A case that needs what the store or the harness does not offer is
 // reported as not applicable, with the reason; nothing is skipped silently.
 //
+// The cases of I7 set the clock of a handle's process wrong, so that an adapter which
+// judges an expiry by time.Now is caught. For that the adapter reads the clock of its
+// process through a function that its options replace, and the harness hands the suite's
+// over:
+//
+//	OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
+//		return acme.OpenWith(ctx, dir, acme.Options{Clock: clock})
+//	},
+//
+// A handle that never calls clock fails those cases: they would pass whatever the adapter
+// does. Package runstore/localclock keeps such a clock apart from the measuring of
+// durations.
+//
 // Package conformance/gallery holds stores that each break one rule on purpose;
 // a test proves that a named case catches each of them.
 package conformance
