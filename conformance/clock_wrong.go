@@ -161,6 +161,21 @@ func skewedQueue(t T, e *Env) {
 			equal(t, fmt.Sprintf(what, "runnable"), scan(runstore.IndexQuery{Index: runstore.IndexRunnable, Newest: newest}), []string{" of free"})
 			equal(t, fmt.Sprintf(what, "a run"), scan(runstore.IndexQuery{Index: runstore.IndexRuns, Newest: newest}), []string{" of free", " of later", " of leased"})
 		}
+		stale, ok := s.(runstore.StaleReader)
+		if !ok {
+			continue
+		}
+		// A state that old has all of the writes, which lie twice the slack back.
+		candidates, err := stale.ScanIndexStale(t.Context(), runstore.IndexQuery{Index: "queue", Limit: 10}, time.Millisecond)
+		if err != nil {
+			t.Fatalf("stale scan by %s: %v", who, err)
+		}
+		var found []string
+		for _, c := range candidates {
+			found = append(found, fmt.Sprintf("%s of %s", c.Key, c.Run))
+		}
+		slices.Sort(found)
+		equal(t, fmt.Sprintf("the candidates that are due to %s, with the store clock at %v", who, e.Now(t)), found, []string{"due of free", "due of leased"})
 	}
 }
 
