@@ -31,7 +31,7 @@ func (e *Env) Skewed(t T, skews []time.Duration) (runstore.RunStore, *ProcessClo
 	t.Helper()
 	c := &ProcessClock{skews: slices.Clone(skews), passed: e.advanced}
 	if e.FollowsClockAhead {
-		t.Logf("left out: clocks that are ahead, which the engine follows")
+		t.Logf("no clock is set ahead: the engine follows a host whose clock is ahead")
 		for i, skew := range c.skews {
 			c.skews[i] = min(skew, -2*skew)
 		}
