@@ -18,7 +18,7 @@ var (
 	backFirst  = []time.Duration{-3 * time.Hour, 3 * time.Hour, 0}
 )
 
-// ProcessClock is the time of day as one process has it, set wrong by a case.
+// ProcessClock is the clock of one process, which a case sets wrong.
 type ProcessClock struct {
 	skews    []time.Duration
 	skew     atomic.Int64         // a time.Duration
@@ -88,11 +88,12 @@ func (c *ProcessClock) wasRead(t T) {
 	}
 }
 
-// suspect names the clock by which a time was told that is off by so much, if that shows.
+// suspect returns a hint for a time that is off by so much: about as much as a case sets a
+// process's clock wrong means that the time comes from such a clock.
 func suspect(off time.Duration) string {
 	for _, skew := range aheadFirst {
 		if skew > 0 && off.Abs() > skew-time.Minute && off.Abs() < 2*skew+time.Minute {
-			return ", as much as a process's clock was set wrong: told by that clock, not by the store's"
+			return ", as much as a process's clock was set wrong: it comes from that clock, not from the store's"
 		}
 	}
 	return ""

@@ -205,8 +205,8 @@ func skewedFeed(t T, e *Env) {
 }
 
 // feedBeyond returns the n events of the feed that follow those that were read. The feed
-// may be late. Where another handle has read the events, it is late no longer: then enough
-// bounds how often the feed is read in vain. 0 means no bound.
+// may be late, but no longer once another handle has read the events: enough then bounds
+// how often the feed is read in vain. 0 means no bound.
 func feedBeyond(t T, e *Env, s runstore.RunStore, read []runstore.FeedEvent, n, enough int, who string) (more []runstore.FeedEvent) {
 	t.Helper()
 	after := runstore.Position(0)

@@ -126,7 +126,10 @@ func (e *Env) Elapse(t T, d time.Duration) {
 	if e.Advance != nil {
 		e.Advance(d)
 	}
-	e.Await(t, d+time.Minute, func() bool { return !e.Now(t).Before(until) })
+	now := e.Now(t)
+	e.await(t, d+time.Minute, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
+		return fmt.Sprintf("the store clock shows %v, want %v or later", now, until)
+	})
 }
 
 // Now returns the store clock.
@@ -143,6 +146,12 @@ func (e *Env) Now(t T) time.Time {
 // comes near.
 func (e *Env) Await(t T, bound time.Duration, done func() bool) {
 	t.Helper()
+	e.await(t, bound, done, func() string { return "the condition does not hold" })
+}
+
+// await is Await with a message that says how things stand when the bound is reached.
+func (e *Env) await(t T, bound time.Duration, done func() bool, state func() string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -151,7 +160,7 @@ func (e *Env) Await(t T, bound time.Duration, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("still waiting after %v", bound)
+			t.Fatalf("still waiting after %v: %s", bound, state())
 		}
 	}
 }

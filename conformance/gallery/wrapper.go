@@ -90,8 +90,8 @@ func (h *handle) clock(ctx context.Context) (time.Time, error) {
 	return h.wall().UTC().Truncate(runstore.TimePrecision), nil
 }
 
-// looks reads the clock of the handle's process for nothing, as an adapter reads it that
-// measures how long an operation takes.
+// looks reads the clock of the handle's process and ignores what it shows. An adapter reads
+// it to measure how long an operation takes.
 func (h *handle) looks() {
 	if h.wall != nil {
 		h.wall()
