@@ -126,7 +126,7 @@ func (e *Env) Elapse(t T, d time.Duration) {
 	if e.Advance != nil {
 		e.Advance(d)
 	}
-	now := e.Now(t)
+	var now time.Time
 	e.await(t, d+time.Minute, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
 		return fmt.Sprintf("the store clock shows %v, want %v or later", now, until)
 	})
