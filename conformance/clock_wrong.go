@@ -46,17 +46,20 @@ func skewedThief(t T, e *Env) {
 func skewedHolder(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	e.Create(t, "run")
-	for i, skew := range clock.skews {
-		who := clock.Set(skew)
+	back, ahead, right := clock.skews[0], clock.skews[1], clock.skews[2]
+	for _, step := range []struct {
+		from, to time.Duration
+		strict   bool
+	}{{back, ahead, true}, {back, ahead, false}, {ahead, right, true}} {
+		who := clock.Set(step.from)
 		req := acquire("run", "holder", TTL)
-		req.Strict = i%2 == 0
+		req.Strict = step.strict
 		from := e.before(t, s)
 		lease := hold(t, s, req)
 		within(t, "the expiry of a grant to "+who, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
 		clock.wasRead(t)
 
-		stepped := clock.skews[(i+1)%len(clock.skews)]
-		who = fmt.Sprintf("%s by now, strict %t", clock.Set(stepped), req.Strict)
+		who = fmt.Sprintf("%s by now, strict %t", clock.Set(step.to), step.strict)
 		e.Elapse(t, e.ShortTTL()/2)
 		// The handle has not read the store clock since the step: it may know it by its own.
 		from = e.Now(t)
