@@ -74,6 +74,38 @@ func TestClockReadings(t *testing.T) {
 	})
 }
 
+// A step of the process's time of day moves what Bigtable's clock is taken to be by
+// nothing. It may mean that the process was suspended, so Bigtable's clock is read again.
+func TestClockIgnoresSteps(t *testing.T) {
+	t.Parallel()
+	for _, step := range []time.Duration{3 * time.Hour, -3 * time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				skew := time.Duration(0)
+				here := localclock.New(func() time.Time { return time.Now().Add(skew) })
+				c := bigtable.NewClock(here)
+				c.Learn(time.Now().Truncate(time.Millisecond), here.Read())
+				time.Sleep(time.Second)
+				if c.Old() {
+					t.Error("a reading of a second ago is old, want it in use")
+				}
+				skew = step
+				if got, want := c.Estimate(), time.Now(); got.After(want) || want.Sub(got) > 10*time.Millisecond {
+					t.Errorf("after a step by %v: got %v, want at most 10ms before %v", step, got, want)
+				}
+				if !c.Old() {
+					t.Errorf("after a step by %v the reading is in use, want Bigtable's clock read again", step)
+				}
+				c.Learn(time.Now().Truncate(time.Millisecond), here.Read())
+				if c.Old() {
+					t.Error("a reading after the step is old, want it in use")
+				}
+			})
+		})
+	}
+}
+
 // The times that a write tells lie between two readings of the store clock around it,
 // and those of one run never go back, whichever handle writes.
 func TestTimesOfWrites(t *testing.T) {

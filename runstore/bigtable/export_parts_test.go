@@ -84,6 +84,9 @@ const Remembered = remembered
 // Clock is what a handle knows of Bigtable's.
 type Clock struct{ clock clock }
 
+// NewClock returns one that reads here as the clock of its process.
+func NewClock(here localclock.Clock) *Clock { return &Clock{clock{here: here}} }
+
 // Learn takes over a reading that was asked for at a time.
 func (c *Clock) Learn(server time.Time, asked localclock.Reading) { c.clock.learn(server, asked) }
 
