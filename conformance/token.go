@@ -8,7 +8,7 @@ import (
 
 // tokenCases prove I2: tokens only grow.
 func tokenCases() []Case {
-	return []Case{
+	return append([]Case{
 		{Guarantee: "I2", Name: "token-grows-by-one-per-grant", Run: tokenGrows},
 		{Guarantee: "I2", Name: "refused-attempts-burn-no-token", Run: noTokenBurnt},
 		{Guarantee: "I2", Name: "token-survives-purge-and-re-creation", Run: tokenSurvivesPurge},
@@ -29,7 +29,7 @@ func tokenCases() []Case {
 		{Guarantee: "I2", Name: "repeated-create-finds-its-own-grant", Run: createReplay},
 		{Guarantee: "I2", Name: "repeated-release-writes-nothing-twice", Run: releaseReplay},
 		{Guarantee: "I2", Name: "grants-without-an-id-get-one-each", Run: grantIDsDiffer},
-	}
+	}, grantCases()...)
 }
 
 // tokenGrows takes the lease in every way there is.

@@ -15,8 +15,9 @@ var (
 	ErrLeaseHeld = errors.New("lease is held")
 	// ErrLeaseExpired: the lease is strict and over.
 	ErrLeaseExpired = errors.New("strict lease has expired")
-	// ErrFenced: the fence is not the run's current grant; see [FencedError].
-	// Stop: somebody else drives this run, or nobody does.
+	// ErrFenced: the fence, or the grant id of a request for the lease, is that of a
+	// grant which is not the run's current one; see [FencedError]. Stop: another holder
+	// drives this run, or none does.
 	ErrFenced = errors.New("fenced")
 	// ErrConflict: a guard other than the fence did not hold; see
 	// [ConflictError]. Read again and decide anew.
@@ -159,7 +160,8 @@ func (e *LeaseHeldError) Is(target error) bool { return target == ErrLeaseHeld }
 
 // FencedError tells which grant is current instead of the one presented.
 type FencedError struct {
-	// Presented is the token of the fence that was refused.
+	// Presented is the token of the fence that was refused. It is 0 for a request
+	// whose grant id names a former grant: the store does not keep that one's token.
 	Presented Token
 	// Current is the run's last token.
 	Current Token
@@ -169,11 +171,15 @@ type FencedError struct {
 
 // Error implements error.
 func (e *FencedError) Error() string {
-	if e.Holder.Token == 0 {
-		return fmt.Sprintf("%v: token %v was presented, the last grant is %v and was ended", ErrFenced, e.Presented, e.Current)
+	presented := fmt.Sprintf("token %v was presented", e.Presented)
+	if e.Presented == 0 {
+		presented = "the grant of that id has ended"
 	}
-	return fmt.Sprintf("%v: token %v was presented, the current grant is %v of %q",
-		ErrFenced, e.Presented, e.Current, clip(string(e.Holder.Owner)))
+	if e.Holder.Token == 0 {
+		return fmt.Sprintf("%v: %s, the last grant is %v and was ended", ErrFenced, presented, e.Current)
+	}
+	return fmt.Sprintf("%v: %s, the current grant is %v of %q",
+		ErrFenced, presented, e.Current, clip(string(e.Holder.Owner)))
 }
 
 // Is matches ErrFenced.

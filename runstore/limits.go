@@ -46,6 +46,12 @@ const (
 	// RememberedBatches is how many of a run's batch ids a store remembers at
 	// least.
 	RememberedBatches = 128
+
+	// RememberedGrants is how many of a run's former grants, those before its last
+	// one, a store recognises at least by their ids. At 8 bytes an id a run takes 512
+	// bytes; a lease that changes hands once a second is remembered for a minute, which
+	// is longer than a request stays on its way.
+	RememberedGrants = 64
 )
 
 // The limits of a lease's TTL. A lease that outlives its holder by an hour

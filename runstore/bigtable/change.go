@@ -23,7 +23,7 @@ type needs struct {
 	batches bool                 // the results of the last batches with an id
 	events  bool                 // there will be events: the row must have room
 	strict  bool                 // the write is made under a fence: where that is strict it is over with the lease
-	epoch   bool                 // the store's, for a grant
+	epoch   bool                 // the store's, and the run's former grants: for a grant
 
 	// clock reports whether what was read calls for the server's clock.
 	clock func(r *run) bool
@@ -167,6 +167,9 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	}
 	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
 	r.epoch = max(r.head.Epoch, int64(epoch))
+	if n.epoch {
+		r.former = cell(found.cells, familyOther, columnFormer)
+	}
 	if len(r.records) > maxRecords {
 		clear(r.records)
 		r.all = false
@@ -250,6 +253,9 @@ func (e *edit) beat() {
 func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) rules.Head {
 	granted := before.Granted(spec, reason, e.time())
 	e.head.grant(granted, spec.TTL)
+	if len(granted.Former) > 0 {
+		e.m.Set(familyOther, columnFormer, 0, granted.Former)
+	}
 	e.beat()
 	return granted
 }

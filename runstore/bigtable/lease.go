@@ -44,7 +44,12 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			var token runstore.Token
 			var owner runstore.Owner
 			if lease != nil {
-				granted := e.grant(h.rules(r.id, 0), *lease, "")
+				before := h.rules(r.id, 0) // of a purged run, or of none
+				before.Former = r.former
+				if err := before.NewGrant(lease.Grant); err != nil {
+					return nil, err
+				}
+				granted := e.grant(before, *lease, "")
 				created.Lease = granted.Lease(lease.TTL)
 				token, owner = created.Lease.Token, created.Lease.Owner
 			}

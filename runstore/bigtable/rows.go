@@ -53,6 +53,11 @@ const (
 	columnRev  = "rev"  // revision and nonce: what every write's predicate compares
 	columnHead = "head" // the head
 	columnBeat = "beat" // stamped at each grant and renewal
+
+	// columnFormer is the one cell that a run's row has in familyOther: the grants
+	// before the last one (rules.FormerGrants). The head does not hold them, because
+	// every write replaces the head. A run that was leased once has no such cell.
+	columnFormer = "former"
 )
 
 // row is what was read of a run's row at one moment.

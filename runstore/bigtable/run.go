@@ -24,6 +24,7 @@ type run struct {
 	head    head
 	beat    int64
 	epoch   int64                        // the store's, as far as it is known
+	former  rules.FormerGrants           // as they were when needs.epoch was last read
 	records map[runstore.RecordKey]*meta // nil: absent
 	all     bool                         // a record that is not among them is absent
 	batches map[runstore.BatchID]result  // nil: not read
@@ -108,13 +109,15 @@ func (rs *runs) evict() {
 
 // forget makes the next operation read the run.
 func (r *run) forget() {
-	r.known, r.stored, r.records, r.all, r.batches, r.tail = false, nil, nil, false, nil, tail{}
+	r.known, r.stored, r.records, r.all, r.batches, r.tail, r.former = false, nil, nil, false, nil, tail{}, nil
 }
 
-// judged returns the head as package rules judges a request for the lease. A grant of
-// an epoch before the store's is over, even if the raise has not come to this run.
+// judged returns the head as package rules judges a request for the lease, with the
+// former grants. A grant of an epoch before the store's is over, even if the raise has
+// not come to this run.
 func (r *run) judged() rules.Head {
 	h := r.head.rules(r.id, r.beat)
+	h.Former = r.former
 	if int64(h.Epoch) < r.epoch {
 		h.Epoch = runstore.Epoch(r.epoch)
 		h = h.Ended(rules.Revoked)

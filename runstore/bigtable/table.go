@@ -26,7 +26,7 @@ const (
 	familyBatches = "b" // the results of the last batches that carried an id
 	familyFeed    = "f" // which events the feed has, and where
 	familyClock   = "c" // written by read-modify-write only
-	familyOther   = "x" // of all other rows
+	familyOther   = "x" // of all other rows, and a run's former grants: what is read for a grant
 )
 
 var families = map[string]bigtable.GCPolicy{

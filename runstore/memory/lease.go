@@ -22,6 +22,11 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			return nil
 		}
 		old := s.runs[spec.ID]
+		if old != nil && spec.Lease != nil {
+			if err := old.NewGrant(spec.Lease.Grant); err != nil {
+				return err
+			}
+		}
 		r := &run{records: map[runstore.RecordKey]*record{}, batches: map[runstore.BatchID]result{}}
 		if old != nil { // purged: its token and its versions go on
 			r.Head, r.floor = old.Head, old.floor

@@ -35,6 +35,7 @@ type answer struct {
 	versions    []runstore.Version
 	head        rules.Head
 	summary     runstore.Record
+	hadGrants   bool // head.Former was read; of a create: the run is purged
 }
 
 // headColumns are a run's, for reads. Those of tapestore.answer are the same.
@@ -106,7 +107,7 @@ func timeOf(t pgtype.Timestamptz) time.Time {
 	return t.Time.UTC()
 }
 
-// readAnswer reads a row of type tapestore.answer.
+// readAnswer reads a row of type tapestore.answer, and the former grants behind it.
 func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 	var (
 		told        pgtype.Int2
@@ -116,9 +117,10 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 		head        nullHead
 		epoch       pgtype.Int8
 		summary     nullRecord
+		former      [][]byte
 	)
 	targets := append([]any{&told, &now, &first, &last, &versions}, head.targets()...)
-	targets = append(append(targets, &epoch), summary.targets()...)
+	targets = append(append(append(targets, &epoch), summary.targets()...), &former)
 	if err := rows.Scan(targets...); err != nil {
 		return err
 	}
@@ -127,6 +129,10 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 		head: head.head(u.requests[0].run), summary: summary.record(runstore.SummaryKey),
 	}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
+	a.hadGrants = former != nil
+	for _, one := range former {
+		a.head.Former = append(a.head.Former, one...)
+	}
 	for _, v := range versions {
 		a.versions = append(a.versions, runstore.Version(v))
 	}

@@ -24,6 +24,11 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 		if err != nil {
 			return err
 		}
+		if a.verdict == refused && a.hadGrants && w.lease != nil {
+			if err := a.head.NewGrant(w.lease.Grant); err != nil {
+				return err
+			}
+		}
 		created.New = a.verdict != refused
 		created.Run = a.head.Run
 		created.Run.Summary = a.summary

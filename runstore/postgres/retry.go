@@ -54,7 +54,7 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 // that one which was not applied never is.
 //
 // $1 run, $2 nonce, $3 batch, $4 microseconds since it was sent.
-const settleLost = `SELECT * FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint)`
+const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint) AS a`
 
 // settle returns the answer that was lost, or nil if the write was not applied and
 // never will be.

@@ -9,8 +9,10 @@ import (
 
 // callWrite calls the one function through which every write goes but the two
 // that have a statement of their own. Its casts make the types plain in every
-// mode of the protocol.
-const callWrite = `SELECT a.* FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
+// mode of the protocol. For a request that may make a grant it also returns the former
+// grants, by which package rules explains a refusal.
+const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.former_grants($1::smallint, $2::bytea) END
+	FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
 	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::integer[], $10::bytea[], $11::bigint[],
 	$12::bytea, $13::bytea, $14::bigint, $15::boolean, $16::bytea, $17::bytea,
 	$18::bigint, $19::bytea[], $20::bytea[], $21::bytea[], $22::bytea[], $23::integer[],

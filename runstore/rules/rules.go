@@ -22,6 +22,9 @@ type Head struct {
 	// free; State tells what became of it. Holder is zero unless State is Current.
 	Grant runstore.GrantID
 	State GrantState
+	// Former are the grants before that one. An adapter reads them for a request that
+	// may make a grant, and stores them again after [Head.Granted].
+	Former FormerGrants
 	// Epoch is the store's.
 	Epoch runstore.Epoch
 }
@@ -100,16 +103,17 @@ func (h Head) Statuses(g runstore.Guards) error {
 	return &runstore.ConflictError{Guard: "status", NextSeq: h.LastSeq + 1, Status: h.Status}
 }
 
-// Acquire answers whether the lease may be granted at now: nil, ErrLeaseHeld, or
-// ErrFenced for a grant that was ended already, so that a late copy of a request
-// cannot take the lease for a holder that is gone. replay is true when the
-// request's own grant is current: the request was applied, and its reply lost.
+// Acquire judges whether the lease may be granted at now: it returns nil, ErrLeaseHeld,
+// or ErrFenced for a grant that has ended already, so that a late copy of a request
+// cannot take the lease for a holder that is gone. ErrFenced comes before ErrLeaseHeld:
+// waiting would not help. replay is true when the request's own grant is current: the
+// request was applied, and its reply lost.
 func (h Head) Acquire(req runstore.AcquireRequest, now time.Time) (replay bool, err error) {
-	if req.Grant != "" && req.Grant == h.Grant {
-		if h.State != Current {
-			return false, &runstore.FencedError{Presented: h.Token, Current: h.Token}
-		}
+	if req.Grant != "" && req.Grant == h.Grant && h.State == Current {
 		return true, nil
+	}
+	if err := h.NewGrant(req.Grant); err != nil {
+		return false, err
 	}
 	if h.Live(now) && req.Preempt == "" {
 		return false, &runstore.LeaseHeldError{Holder: h.Holder, Remaining: h.ExpiresAt.Sub(now)}
@@ -126,8 +130,8 @@ func (h Head) Release(f runstore.Fence, now time.Time) (replay bool, err error) 
 	return false, h.Fence(f, now)
 }
 
-// Granted returns the head after a grant at now. reason says why a live lease was
-// taken away; it is kept only if one was.
+// Granted returns the head after a grant at now; the grant before it joins the former
+// ones. reason says why a live lease was taken away; it is kept only if one was.
 func (h Head) Granted(spec runstore.LeaseSpec, reason string, now time.Time) Head {
 	holder := runstore.Holder{
 		Owner: spec.Owner, Reactor: spec.Reactor, Strict: spec.Strict,
@@ -135,6 +139,9 @@ func (h Head) Granted(spec runstore.LeaseSpec, reason string, now time.Time) Hea
 	}
 	if reason != "" && h.Live(now) {
 		holder.Preempted = runstore.Preempted{From: h.Holder.Owner, Reason: reason}
+	}
+	if h.State != None {
+		h.Former = h.Former.With(h.Grant)
 	}
 	h.Holder, h.Token, h.ExpiresAt = holder, holder.Token, holder.ExpiresAt
 	h.Grant, h.State = spec.Grant, Current

@@ -23,6 +23,7 @@ type guarded struct {
 	Records []*record
 	Done    []*result
 	Epoch   spanner.NullInt64
+	Former  []byte // the run's former grants, read with the epoch
 
 	key     runKey
 	doubt   bool               // a former attempt may have been committed
@@ -54,6 +55,7 @@ const selectGuard = `SELECT
 	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole FROM Writes AS w
 		WHERE w.RunHash = @hash# AND w.Run = @run# AND w.Callers = @callers# AND w.Id = @id#) AS Done,
 	(SELECT e.Epoch FROM EpochCopies AS e WHERE e.Shard = @shard#) AS Epoch,
+	(SELECT f.FormerGrants FROM Runs AS f WHERE f.RunHash = @hash# AND f.Run = @run# AND @shard# IS NOT NULL) AS Former,
 	# AS Number`
 
 // guardText returns the statement for n runs.
@@ -81,7 +83,7 @@ type asked struct {
 	keys  []runstore.RecordKey
 	id    []byte // of the write whose result is looked for, none if it is empty
 	owned bool   // it is the caller's
-	epoch bool
+	epoch bool   // and the run's former grants: for a grant
 }
 
 // guard returns the guarded state of runs.
@@ -112,6 +114,9 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		g := &guarded{key: runs[len(all)].key, asked: began, records: map[runstore.RecordKey]*record{}}
 		if err := row.ToStructLenient(g); err != nil {
 			return nil, err
+		}
+		if len(g.Head) > 0 {
+			g.Head[0].FormerGrants = g.Former
 		}
 		for _, r := range g.Records {
 			g.records[runstore.RecordKey(r.Key)] = r

@@ -35,6 +35,8 @@ type head struct {
 	OtherWrites   int64
 	Seen          time.Time
 	Purging       []byte
+	// FormerGrants are read for a grant only; see guarded.Former.
+	FormerGrants []byte
 }
 
 // rules is the head as the rules judge it.
@@ -45,7 +47,7 @@ func (h *head) rules() rules.Head {
 			CreatedAt: timeOf(h.Created), RunnableAt: timeOf(h.Runnable), LastSeq: runstore.Seq(h.LastSeq),
 			Token: runstore.Token(h.Token), ExpiresAt: timeOf(h.Expires),
 		},
-		Grant: runstore.GrantID(h.GrantID), State: rules.GrantState(h.GrantState),
+		Grant: runstore.GrantID(h.GrantID), State: rules.GrantState(h.GrantState), Former: h.FormerGrants,
 	}
 	if r.State == rules.Current {
 		r.Holder = runstore.Holder{
@@ -60,6 +62,7 @@ func (h *head) rules() rules.Head {
 // holder, which nobody is shown.
 func (h *head) grant(r rules.Head) {
 	h.Token, h.GrantState, h.GrantID, h.Expires = int64(r.Token), int64(r.State), stored(r.Grant), nullTime(r.ExpiresAt)
+	h.FormerGrants = r.Former
 	if r.State == rules.Current {
 		h.Owner, h.Reactor, h.Strict = stored(r.Holder.Owner), stored(r.Holder.Reactor), r.Holder.Strict
 		h.PreemptedFrom, h.PreemptReason = stored(r.Holder.Preempted.From), stored(r.Holder.Preempted.Reason)
@@ -73,7 +76,7 @@ func (h *head) columns() []column {
 		{"GrantState", h.GrantState}, {"GrantId", stored(h.GrantID)}, {"Owner", stored(h.Owner)}, {"Reactor", stored(h.Reactor)},
 		{"Strict", h.Strict}, {"Expires", h.Expires}, {"PreemptedFrom", stored(h.PreemptedFrom)}, {"PreemptReason", stored(h.PreemptReason)},
 		{"VersionFloor", h.VersionFloor}, {"VersionTop", h.VersionTop}, {"CallerWrites", h.CallerWrites}, {"OtherWrites", h.OtherWrites},
-		{"Seen", h.Seen}, {"Purging", h.Purging},
+		{"Seen", h.Seen}, {"Purging", h.Purging}, {"FormerGrants", h.FormerGrants},
 	}
 }
 

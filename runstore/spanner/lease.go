@@ -48,6 +48,12 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 						}
 						return nil, nil
 					}
+					if lease != nil && len(g.Head) > 0 { // it was purged
+						if err := g.Head[0].rules().NewGrant(lease.Grant); err != nil {
+							unclear = false
+							return nil, err
+						}
+					}
 					if unclear {
 						return nil, nil
 					}

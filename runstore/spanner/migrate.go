@@ -153,9 +153,9 @@ func (s *Store) createInstance(ctx context.Context, options []option.ClientOptio
 	return err
 }
 
-// migrate brings the schema to the version of this program. Each version is one batch of
-// statements that can be repeated, so it does not matter how many replicas do it at once,
-// or where one of them was killed.
+// migrate brings the schema to the version of this program, in one batch of statements
+// and one write of the versions. Every statement can be repeated, so it does not matter
+// how many replicas migrate at once, or where one of them is killed.
 func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
 	version, err := s.version(ctx)
 	if err != nil {
@@ -169,23 +169,27 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 		return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 			"the database is at version %d of %d, and may not be migrated; open it once without create=no, as an account with roles/spanner.databaseUser", version, len(migrations))}
 	}
-	for ; version < len(migrations); version++ {
-		changed, err := admin.UpdateDatabaseDdl(ctx, &databasepb.UpdateDatabaseDdlRequest{Database: s.opts.database(), Statements: migrations[version]})
-		if err == nil {
-			err = changed.Wait(ctx)
-		}
-		if status.Code(err) == codes.FailedPrecondition { // another replica is at it, or on the emulator a transaction
-			return status.Error(codes.Unavailable, err.Error())
-		}
-		if err != nil {
-			return err
-		}
-		if _, err := s.client.Apply(ctx, []*spanner.Mutation{spanner.InsertOrUpdate("TapestoreSchema",
-			[]string{"Version", "Migrated"}, []any{version + 1, spanner.CommitTimestamp})}); err != nil {
-			return err
-		}
+	if version == len(migrations) {
+		return nil
 	}
-	return nil
+	changed, err := admin.UpdateDatabaseDdl(ctx, &databasepb.UpdateDatabaseDdlRequest{
+		Database: s.opts.database(), Statements: slices.Concat(migrations[version:]...),
+	})
+	if err == nil {
+		err = changed.Wait(ctx)
+	}
+	if status.Code(err) == codes.FailedPrecondition { // another replica is at it, or on the emulator a transaction
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	if err != nil {
+		return err
+	}
+	var versions []*spanner.Mutation
+	for ; version < len(migrations); version++ {
+		versions = append(versions, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{version + 1, spanner.CommitTimestamp}))
+	}
+	_, err = s.client.Apply(ctx, versions)
+	return err
 }
 
 const (

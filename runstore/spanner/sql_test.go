@@ -51,6 +51,10 @@ func TestMigrationsParse(t *testing.T) {
 				if !ddl.IfNotExists {
 					t.Errorf("not IF NOT EXISTS:\n%s", text)
 				}
+			case *ast.AlterTable:
+				if add, ok := ddl.TableAlteration.(*ast.AddColumn); !ok || !add.IfNotExists {
+					t.Errorf("not ADD COLUMN IF NOT EXISTS:\n%s", text)
+				}
 			default:
 				t.Errorf("a %T is not known to be repeatable:\n%s", parsed, text)
 			}

@@ -18,7 +18,7 @@ type request struct {
 	keys []runstore.RecordKey // of the records that decide
 	// id is the caller's; a write without one gets an id of the adapter's.
 	id    runstore.BatchID
-	epoch bool // it is needed
+	epoch bool // it is needed, and the run's former grants: for a grant
 	// decide judges what was read, and says what to write. It may be called many times:
 	// the client repeats a transaction that was aborted. former is the result, if the
 	// write was made before. No edit means that there is nothing to write.

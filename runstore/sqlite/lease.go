@@ -30,6 +30,14 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 		created.Run, err = readRun(tx.ctx, tx.c, spec.ID)
 		return created, err
 	}
+	if r != nil && spec.Lease != nil { // it was purged
+		if err := tx.loadFormer(r); err != nil {
+			return created, err
+		}
+		if err := r.NewGrant(spec.Lease.Grant); err != nil {
+			return created, err
+		}
+	}
 	if r == nil {
 		if _, err := tx.c.one(tx.ctx, insertRun, blob(spec.ID)); err != nil {
 			return created, err
@@ -39,12 +47,14 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 		}
 	}
 	r.purged, r.Status, r.CreatedAt, r.RunnableAt = false, spec.Status, tx.now, spec.Runnable.Resolve(tx.now)
+	save := tx.save
 	if spec.Lease != nil {
+		save = tx.saveGrant
 		r.Head = r.Granted(withGrant(*spec.Lease), "", tx.now)
 		created.Lease = r.Lease(spec.Lease.TTL)
 	}
 	tx.changed = true
-	if err := tx.save(r); err != nil {
+	if err := save(r); err != nil {
 		return created, err
 	}
 	if !spec.Writes.IsZero() {
@@ -64,6 +74,9 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		if err != nil {
 			return runstore.Lease{}, err
 		}
+		if err := tx.loadFormer(r); err != nil {
+			return runstore.Lease{}, err
+		}
 		replay, err := r.Acquire(req, tx.now)
 		if err != nil || replay {
 			return r.Lease(req.TTL), err
@@ -72,7 +85,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 			return runstore.Lease{}, err
 		}
 		r.Head, tx.changed = r.Granted(withGrant(req.LeaseSpec), req.Preempt, tx.now), true
-		if err := tx.save(r); err != nil {
+		if err := tx.saveGrant(r); err != nil {
 			return runstore.Lease{}, err
 		}
 		lease := r.Lease(req.TTL)
@@ -81,6 +94,31 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		}
 		return lease, err
 	})
+}
+
+const (
+	selectFormer = `SELECT former FROM grants WHERE run = ?`
+	putFormer    = `INSERT INTO grants (run, former) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET former = excluded.former`
+)
+
+// loadFormer reads the run's former grants, for a request that may make a grant.
+func (tx *tx) loadFormer(r *row) error {
+	v, err := tx.c.one(tx.ctx, selectFormer, r.no)
+	if err == nil && v != nil {
+		r.Former = bytesOf(v[0])
+	}
+	return err
+}
+
+// saveGrant is save after a grant: it also stores the former grants. A run that is
+// leased for the first time has none.
+func (tx *tx) saveGrant(r *row) error {
+	if len(r.Former) > 0 {
+		if _, err := tx.c.exec(tx.ctx, putFormer, r.no, []byte(r.Former)); err != nil {
+			return err
+		}
+	}
+	return tx.save(r)
 }
 
 // renew is a heartbeat: it changes one column of one row, which is in no index.

@@ -47,6 +47,8 @@ BEGIN
 		r, (SELECT store.epoch FROM tapestore.store)));
 END $$;
 
+-- 0003_grants.sql replaces this function.
+--
 -- Every write but the append of events under a fence and the heartbeat goes
 -- through here: it locks the run, checks every guard and makes every change, or
 -- makes none and says why. Each statement of a VOLATILE function in READ COMMITTED

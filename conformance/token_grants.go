@@ -1,0 +1,251 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// grantCases prove that a grant's id names one grant for ever: a late copy of a request
+// makes no second grant, whatever grants there were in between.
+func grantCases() []Case {
+	return []Case{
+		{Guarantee: "I2", Name: "late-copy-of-an-acquire-is-refused-after-later-grants", Run: lateAfterOthers},
+		{Guarantee: "I2", Name: "grant-id-is-remembered-over-many-grants", Run: lateAfterMany},
+		{Guarantee: "I2", Name: "grant-id-outlives-purge-and-re-creation", Run: grantsAfterPurge},
+		{Guarantee: "I2", Name: "grant-id-outlives-an-epoch", Needs: []Need{NeedEpoch}, Run: grantsAfterEpoch},
+		{Guarantee: "I2", Name: "late-copy-of-a-release-is-refused-after-later-grants", Run: lateRelease},
+		{Guarantee: "I3", Name: "older-token-with-the-current-grant-id-is-refused", Run: olderToken},
+	}
+}
+
+// grantEnded fails the case unless err says that the grant of the request has ended, and
+// names the grant that is current instead. A store need not know the former grant's token.
+func grantEnded(t T, what string, err error, lease runstore.Lease, run runstore.Run) {
+	t.Helper()
+	var fenced *runstore.FencedError
+	if errors.As(err, &fenced) && fenced.Presented == 0 {
+		lease.Token = 0
+	}
+	fencedOut(t, what, err, lease, run)
+}
+
+// lateAfterOthers is the story of a request that the network delivers again when its
+// holder has long released the lease, and others have held it since.
+func lateAfterOthers(t T, e *Env) {
+	e.Create(t, "run")
+	other := e.Reopen(t)
+	first := acquire("run", "a", TTL)
+	first.Writes.Append("granted", []byte("once"))
+	first.Writes.Put("record", []byte("once"), runstore.Place{Index: "queue", At: runstore.After(0)})
+	status := runstore.Status(3)
+	first.Writes.Status = &status
+	lease := hold(t, e.Store, first)
+	letGo(t, e.Store, lease)
+	second := acquire("run", "a", TTL)
+	secondLease := hold(t, other, second)
+	letGo(t, e.Store, secondLease)
+
+	refused := func(when string) {
+		t.Helper()
+		before, run := dump(t, e.Store, "run", "queue"), e.Get(t, "run")
+		for i, s := range []runstore.RunStore{e.Store, other} {
+			what := fmt.Sprintf("%s: late copy of the first request, handle %d", when, i+1)
+			_, err := s.AcquireLease(t.Context(), first)
+			grantEnded(t, what, err, lease, run)
+		}
+		preempting := first
+		preempting.Preempt = "so that nothing but the grant id can refuse it"
+		_, err := other.AcquireLease(t.Context(), preempting)
+		grantEnded(t, when+": late copy of the first request, preempting", err, lease, run)
+		_, err = e.Store.AcquireLease(t.Context(), second)
+		grantEnded(t, when+": late copy of the second request", err, secondLease, run)
+		same(t, when+": late copies", before, dump(t, e.Store, "run", "queue"))
+	}
+	refused("the lease is free")
+	third := e.Acquire(t, e.Store, "run", "c")
+	if want := secondLease.Token + 1; third.Token != want {
+		t.Errorf("after late copies the next token is %v, want %v", third.Token, want)
+	}
+	refused("the lease is held")
+
+	// Among contenders of one process, whose requests an adapter may judge together.
+	run := e.Get(t, "run")
+	contend(6, func(i int) {
+		if i%2 == 0 {
+			_, err := e.Store.AcquireLease(t.Context(), first)
+			grantEnded(t, "late copy among contenders", err, lease, run)
+			return
+		}
+		_, err := e.Store.AcquireLease(t.Context(), acquire("run", "d", TTL))
+		heldBy(t, "contender among late copies", err, third, TTL)
+	})
+	e.Append(t, e.Store, third, "still held")
+}
+
+// lateAfterMany repeats a request after as many grants as a store has to remember.
+func lateAfterMany(t T, e *Env) {
+	e.Create(t, "run")
+	between := e.Scaled(t, "grants in between", 16, runstore.RememberedGrants)
+	first := acquire("run", "a", TTL)
+	first.Writes.Append("granted", []byte("once"))
+	lease := hold(t, e.Store, first)
+	var requests []runstore.AcquireRequest
+	var leases []runstore.Lease
+	for i := range between {
+		req := preempting("run", "b", fmt.Sprint("grant ", i))
+		requests, leases = append(requests, req), append(leases, hold(t, e.Store, req))
+	}
+	before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+	other := e.Reopen(t)
+	_, err := other.AcquireLease(t.Context(), first)
+	grantEnded(t, fmt.Sprintf("a copy of the first request after %d grants", between), err, lease, run)
+	for _, i := range []int{0, between / 2, between - 2} {
+		_, err := other.AcquireLease(t.Context(), requests[i])
+		grantEnded(t, fmt.Sprintf("a copy of the request of token %v after token %v", leases[i].Token, run.Token), err, leases[i], run)
+	}
+	same(t, "late copies", before, dump(t, e.Store, "run"))
+	last := between - 1
+	sameGrant(t, "the repeat of the last request", hold(t, other, requests[last]), leases[last])
+}
+
+// grantsAfterPurge delivers copies of a run's requests when it was purged, and when
+// another run of that id has taken its place.
+func grantsAfterPurge(t T, e *Env) {
+	spec := withLease("run", "a")
+	spec.Writes.Append("begun", []byte("once"))
+	created, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	letGo(t, e.Store, created.Lease)
+	req := acquire("run", "a", TTL)
+	lease := hold(t, e.Store, req)
+	purge(t, e.Store, lease)
+
+	other := e.Reopen(t)
+	lateLast := withLease("run", "a")
+	lateLast.Lease.Grant = lease.Grant
+	for what, late := range map[string]runstore.RunSpec{
+		"a late copy of the create": spec, "a create with the purging grant's id": lateLast,
+	} {
+		again, err := other.CreateRun(t.Context(), late)
+		Refused(t, what+" after the purge", err, runstore.ErrFenced)
+		if again.New {
+			t.Errorf("%s after the purge created the run anew", what)
+		}
+		_, err = e.Store.GetRun(t.Context(), "run")
+		Refused(t, "get of the purged run after "+what, err, runstore.ErrNotFound)
+	}
+
+	e.Create(t, "run")
+	first := acquire("run", "a", TTL)
+	first.Grant = created.Lease.Grant
+	refused := func(when string) {
+		t.Helper()
+		before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+		_, err := other.AcquireLease(t.Context(), first)
+		grantEnded(t, when+": an acquire with the id of the former run's first grant", err, created.Lease, run)
+		_, err = e.Store.AcquireLease(t.Context(), req)
+		grantEnded(t, when+": a copy of the former run's last acquire", err, lease, run)
+		same(t, when+": requests of the run's former life", before, dump(t, e.Store, "run"))
+	}
+	refused("the new run was never leased")
+	next := e.Acquire(t, e.Store, "run", "b")
+	if next.Token != lease.Token+1 {
+		t.Errorf("the new run's first token is %v, want %v", next.Token, lease.Token+1)
+	}
+	refused("the new run is leased")
+}
+
+// grantsAfterEpoch delivers copies of requests of before the epoch was raised.
+func grantsAfterEpoch(t T, e *Env) {
+	e.Create(t, "run")
+	first := acquire("run", "a", TTL)
+	released := hold(t, e.Store, first)
+	letGo(t, e.Store, released)
+	second := acquire("run", "a", TTL)
+	ended := hold(t, e.Store, second)
+	raise(t, e.Store, "test")
+	other := e.Reopen(t)
+	refused := func(when string) {
+		t.Helper()
+		before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+		_, err := other.AcquireLease(t.Context(), first)
+		grantEnded(t, when+": a copy of the request whose grant was released", err, released, run)
+		_, err = e.Store.AcquireLease(t.Context(), second)
+		grantEnded(t, when+": a copy of the request whose grant the epoch ended", err, ended, run)
+		same(t, when+": requests of the epoch before", before, dump(t, e.Store, "run"))
+	}
+	refused("in the new epoch")
+	third := e.Acquire(t, e.Store, "run", "a")
+	refused("under a grant of the new epoch")
+	e.Append(t, e.Store, third, "still held")
+}
+
+// lateRelease delivers a copy of a release when the owner has the lease again, and when
+// it has released it again: only the last release may be repeated.
+func lateRelease(t T, e *Env) {
+	e.Create(t, "run")
+	first := e.Acquire(t, e.Store, "run", "a")
+	req := runstore.ReleaseRequest{Fence: first.Fence()}
+	req.Writes.Append("ended", []byte("once"))
+	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	second := e.Acquire(t, e.Store, "run", "a")
+	refused := func(when string) {
+		t.Helper()
+		before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+		for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+			_, err := s.ReleaseLease(t.Context(), req)
+			fencedOut(t, when+": a copy of the first release", err, first, run)
+		}
+		same(t, when+": a copy of the first release", before, dump(t, e.Store, "run"))
+	}
+	refused("the lease is held again")
+	e.Append(t, e.Store, second, "still held")
+	letGo(t, e.Store, second)
+	refused("the lease is released again")
+}
+
+// olderToken presents the current owner and grant id under an older token, as the fence
+// of an earlier grant would if its id had come back.
+func olderToken(t T, e *Env) {
+	e.Create(t, "run")
+	first := e.Acquire(t, e.Store, "run", "a")
+	letGo(t, e.Store, first)
+	second := e.Acquire(t, e.Store, "run", "a")
+	old := second
+	old.Token = first.Token
+	refused := func(when string) {
+		t.Helper()
+		before, run := dump(t, e.Store, "run", "queue"), e.Get(t, "run")
+		status := runstore.Status(7)
+		for what, write := range map[string]func(w *runstore.Writes){
+			"events": func(w *runstore.Writes) { w.Append("zombie", nil); w.Append("zombie", nil) },
+			"event":  func(w *runstore.Writes) { w.Append("zombie", nil) },
+			"record": func(w *runstore.Writes) {
+				w.Put("record", []byte("zombie"), runstore.Place{Index: "queue", At: runstore.After(0)})
+			},
+			"status":  func(w *runstore.Writes) { w.Status, w.Runnable = &status, runstore.After(0) },
+			"release": func(w *runstore.Writes) { w.Release = true },
+			"purge":   func(w *runstore.Writes) { w.Purge = true },
+		} {
+			b := runstore.NewBatch("run", old.Fence())
+			write(&b.Writes)
+			_, err := e.Store.Commit(t.Context(), b)
+			fencedOut(t, when+": commit of "+what+" under the older token", err, old, run)
+		}
+		fencedOut(t, when+": renewal under the older token", renew(t, e.Store, old, 2*TTL), old, run)
+		fencedOut(t, when+": release under the older token", release(t, e.Store, old), old, run)
+		same(t, when+": the older token", before, dump(t, e.Store, "run", "queue"))
+		if after := e.Get(t, "run"); !after.ExpiresAt.Equal(run.ExpiresAt) {
+			t.Errorf("%s: a renewal under the older token moved the expiry from %v to %v", when, run.ExpiresAt, after.ExpiresAt)
+		}
+	}
+	refused("the lease is held")
+	letGo(t, e.Store, second)
+	refused("the lease is released")
+}
