@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -186,10 +185,8 @@ func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) st
 		for _, s := range []runstore.RunStore{former, successor} {
 			err := w.do(t, s, old, first)
 			what := fmt.Sprintf("%s: a zombie's %s %s", l.name, w.name, when)
-			if w.name == "repeated-acquire" && errors.Is(err, runstore.ErrLeaseHeld) {
-				// The store remembers the last grant only: to it, an older one is a
-				// contender.
-				heldBy(t, what, err, lease, 2*TTL)
+			if w.name == "repeated-acquire" {
+				grantEnded(t, what, err, old, run)
 			} else {
 				fencedOut(t, what, err, old, run)
 			}

@@ -155,10 +155,15 @@ func TestContendersShareAStatement(t *testing.T) {
 	}, func() { w.lose(none, "") })
 	for i, err := range errs {
 		var held *runstore.LeaseHeldError
+		var fenced *runstore.FencedError
 		switch i {
 		case 0, 1, 5:
 			if err != nil {
 				t.Errorf("%d: got %v", i, err)
+			}
+		case 9:
+			if !errors.As(err, &fenced) || fenced.Current != 2 || fenced.Holder.Owner != "1" {
+				t.Errorf("contender 9, whose grant was ended: got %v, want ErrFenced by token 2 of 1", err)
 			}
 		default:
 			if !errors.As(err, &held) || held.Holder.Token != 2 || held.Holder.Owner != "1" || held.Remaining <= 0 {
