@@ -56,10 +56,21 @@ func TestMigrateStepByStep(t *testing.T) {
 	if err != nil || len(entries) != 1 || entries[0].Run != "run" {
 		t.Errorf("got entries %+v, %v", entries, err)
 	}
+	late := func() {
+		t.Helper()
+		_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "late", TTL: time.Minute, Grant: "grant"}, Preempt: "late",
+		})
+		if !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("an acquire with the id of the first version's grant: got error %v, want ErrFenced", err)
+		}
+	}
+	late()
 	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
 	if err != nil || lease.Token != 8 {
 		t.Fatalf("got lease %+v, %v, want token 8", lease, err)
 	}
+	late()
 	if done := commit(t, s, appending(lease, "next")); done.FirstSeq != 2 {
 		t.Errorf("got %+v, want seq 2", done)
 	}
@@ -92,6 +103,36 @@ func TestOpenAtOnce(t *testing.T) {
 	}
 	if rows := get[int](t, conn, `SELECT count(*) FROM tapestore.store`); rows != 1 {
 		t.Errorf("got %d rows in store, want 1", rows)
+	}
+}
+
+// Replicas of this program that start at once on a database of an older version bring it
+// up to date together.
+func TestMigrateAtOnce(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	conn := connect(t, address)
+	before := postgres.Migrations() - 1
+	if err := postgres.MigrateTo(t.Context(), conn, before); err != nil {
+		t.Fatalf("to version %d: %v", before, err)
+	}
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range 5 {
+		wg.Go(func() {
+			<-start
+			s, err := tryOpen(t, with(address, "pool_max_conns=2"))
+			if err != nil {
+				t.Errorf("open: %v", err)
+				return
+			}
+			hold(t, s, runstore.RunID(fmt.Sprint(i)))
+		})
+	}
+	close(start)
+	wg.Wait()
+	if version := get[int](t, conn, schemaVersion); version != postgres.Migrations() {
+		t.Errorf("got version %d, want %d", version, postgres.Migrations())
 	}
 }
 

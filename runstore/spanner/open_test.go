@@ -61,22 +61,63 @@ func TestOpenRefuses(t *testing.T) {
 	}
 
 	others := newPlace(t, fair)
-	admin, err := database.NewDatabaseAdminClient(t.Context(), others.server.ClientOptions()...)
+	alter(t, others, "CREATE TABLE Orders (Id INT64) PRIMARY KEY (Id)")
+	if _, err := tryOpen(t, others); !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), "Orders") {
+		t.Errorf("a database of somebody's: got %v, want ErrInvalid that names a table", err)
+	}
+}
+
+// alter changes the schema of a database beside the adapter.
+func alter(t *testing.T, p place, statements ...string) {
+	t.Helper()
+	admin, err := database.NewDatabaseAdminClient(t.Context(), p.server.ClientOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = admin.Close() }()
-	made, err := admin.UpdateDatabaseDdl(t.Context(), &databasepb.UpdateDatabaseDdlRequest{
-		Database: others.String(), Statements: []string{"CREATE TABLE Orders (Id INT64) PRIMARY KEY (Id)"},
-	})
+	changed, err := admin.UpdateDatabaseDdl(t.Context(), &databasepb.UpdateDatabaseDdlRequest{Database: p.String(), Statements: statements})
 	if err == nil {
-		err = made.Wait(t.Context())
+		err = changed.Wait(t.Context())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tryOpen(t, others); !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), "Orders") {
-		t.Errorf("a database of somebody's: got %v, want ErrInvalid that names a table", err)
+}
+
+// A database of version 1 of the schema is migrated with all that it holds, by however
+// many handles are opened at once. Of its grants the last one of each run is recognised.
+func TestMigrateFromVersion1(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	former := open(t, p)
+	lease := hold(t, former, "run")
+	if err := former.Close(); err != nil {
+		t.Fatal(err)
+	}
+	alter(t, p, "ALTER TABLE Runs DROP COLUMN FormerGrants")
+	c := raw(t, p)
+	if _, err := c.Apply(t.Context(), []*client.Mutation{client.Delete("TapestoreSchema", client.Key{2})}); err != nil {
+		t.Fatal(err)
+	}
+
+	together(t, p, 3)
+	if n := count(t, c, "SELECT MAX(Version) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
+		t.Errorf("got version %d of the schema, want %d", n, len(spanner.Migrations()))
+	}
+	s := open(t, p)
+	b := runstore.NewBatch("run", lease.Fence())
+	b.Append("test", []byte("still held"))
+	if _, err := s.Commit(t.Context(), b); err != nil {
+		t.Errorf("commit under a grant of version 1: %v", err)
+	}
+	for range 2 {
+		takeOver(t, s, "run")
+		_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Grant: lease.Grant},
+		})
+		if !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("an acquire with the id of a grant of version 1: got error %v, want ErrFenced", err)
+		}
 	}
 }
 

@@ -1,0 +1,119 @@
+package sqlite_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// version1 returns the path of a store that a program of schema version 1 filled with the
+// runs held, released and purged, each with a first and a last grant.
+func version1(t *testing.T) string {
+	t.Helper()
+	dump, err := os.ReadFile("testdata/version1.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	witness, err := os.ReadFile("testdata/version1-witness")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "tape.db")
+	exec(t, path, string(dump))
+	if err := os.WriteFile(path+"-witness", witness, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A store of the first version is migrated with all that it holds, by however many
+// processes open it at once.
+func TestMigrateFromVersion1(t *testing.T) {
+	t.Parallel()
+	path := version1(t)
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 5 {
+		wg.Go(func() {
+			<-start
+			s, err := sqlite.Open(t.Context(), path, nil)
+			if err != nil {
+				t.Errorf("open: %v", err)
+				return
+			}
+			if err := s.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+
+	s := openAt(t, path, engines.NewHost())
+	epochs, err := s.Epochs(t.Context())
+	if err != nil || len(epochs) != 0 {
+		t.Errorf("got epochs %v, error %v, want none: nothing was lost", epochs, err)
+	}
+	for _, id := range []runstore.RunID{"held", "released"} {
+		run, err := s.GetRun(t.Context(), id)
+		if err != nil || run.Token != 2 || run.Status != 4 || run.LastSeq != 1 || string(run.Summary.Value) != "summary" {
+			t.Errorf("got run %+v, error %v; want token 2, status 4, seq 1 and the summary", run, err)
+		}
+		events, err := s.ReadJournal(t.Context(), id, 1, 10)
+		if want := "event of " + string(id); err != nil || len(events) != 1 || string(events[0].Data) != want {
+			t.Errorf("got events %+v, error %v; want %q", events, err, want)
+		}
+	}
+	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(entries) != 2 {
+		t.Errorf("got entries %+v, error %v; want those of two runs", entries, err)
+	}
+	held := runstore.Lease{Run: "held", Owner: "owner", Token: 2, Grant: "last grant of held"}
+	b := runstore.NewBatch("held", held.Fence())
+	b.Append("test", []byte("still held"))
+	if done, err := s.Commit(t.Context(), b); err != nil || done.LastSeq != 2 {
+		t.Errorf("got %+v, error %v; want seq 2 under the grant of before", done, err)
+	}
+}
+
+// Of the grants that the first version made, the last one of each run is recognised. It
+// kept no others.
+func TestGrantsOfVersion1(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, version1(t), engines.NewHost())
+	spec := func(grant runstore.GrantID) runstore.LeaseSpec {
+		return runstore.LeaseSpec{Owner: "late", TTL: time.Minute, Grant: grant}
+	}
+	late := func(id runstore.RunID) error {
+		_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: id, LeaseSpec: spec("last grant of " + runstore.GrantID(id)), Preempt: "late"})
+		return err
+	}
+	if err := late("released"); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("a copy of the last request: got error %v, want ErrFenced", err)
+	}
+	lease := spec("last grant of purged")
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "purged", Lease: &lease}); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("a create with the grant id of the purged run: got error %v, want ErrFenced", err)
+	}
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "purged"}); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	for _, id := range []runstore.RunID{"held", "released", "purged"} {
+		for token := runstore.Token(3); token < 5; token++ {
+			next, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: id, LeaseSpec: spec(""), Preempt: "test"})
+			if err != nil || next.Token != token {
+				t.Fatalf("acquire %q: got token %v, error %v; want %v", id, next.Token, err, token)
+			}
+			if err := late(id); !errors.Is(err, runstore.ErrFenced) {
+				t.Errorf("%q: a copy of the request of token 2 after token %v: got error %v, want ErrFenced", id, token, err)
+			}
+		}
+	}
+}
