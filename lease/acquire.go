@@ -31,12 +31,16 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // exponentially, with jitter. One that is told that the lease expires sooner
 // comes back right after that, jittered over half of MinBackoff. A request
 // whose outcome is unknown is repeated with the same grant id; the trust in the
-// lease then counts from the first of them, whichever was applied.
+// lease then counts from the first of them, whichever was applied. If the repeat
+// finds that the lease was granted and has been lost since, Acquire goes on under a
+// fresh grant id, unless the caller chose the id or the request carries writes:
+// those were applied with the first grant.
 //
 // The error matches the store's last answer (runstore.ErrLeaseHeld tells who
 // holds the lease) and, if ctx has ended, its cause. When the outcome of a
 // request was unknown to the end, the lease may be granted and expires unused.
 func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
+	renamable := req.Grant == "" && req.Writes.IsZero()
 	req, err := k.prepare(req)
 	if err != nil {
 		return Granted{}, err
@@ -58,6 +62,8 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		switch {
 		case errors.As(err, &held):
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
+		case renamable && !doubtful.IsZero() && errors.Is(err, runstore.ErrFenced):
+			req.Grant, doubtful = runstore.NewGrantID(), time.Time{}
 		case !transient(err):
 			return Granted{}, err
 		}

@@ -85,6 +85,46 @@ func TestAcquireRepeatsAnUnknownOutcomeWithItsGrant(t *testing.T) {
 	})
 }
 
+// A request whose reply was lost was granted, and another took the lease before the
+// repeat: the repeat is refused for ever, and Acquire goes on as a new contender, but not
+// with an id or writes of the caller's.
+func TestAcquireGoesOnWhenItsGrantWasLost(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(req *runstore.AcquireRequest)
+		fenced bool
+	}{
+		{"plain", func(*runstore.AcquireRequest) {}, false},
+		{"with the caller's grant id", func(req *runstore.AcquireRequest) { req.Grant = "mine" }, true},
+		{"with writes", func(req *runstore.AcquireRequest) { req.Writes.Append("granted", nil) }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.acquire = func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+					if n > 1 {
+						return next()
+					}
+					_, _ = next() // applied, reply lost
+					f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: time.Minute})
+					return runstore.Lease{}, hang(ctx)
+				}
+				req := request()
+				test.change(&req)
+				granted, err := f.keeper(nil).Acquire(t.Context(), req)
+				switch {
+				case test.fenced && !errors.Is(err, runstore.ErrFenced):
+					t.Errorf("got %+v, error %v; want ErrFenced", granted, err)
+				case !test.fenced && (err != nil || granted.Lease.Token != 3):
+					t.Errorf("got %+v, error %v; want token 3 after that of agent-b", granted, err)
+				case !test.fenced && granted.Sent != time.Now():
+					t.Errorf("trust counts from %v, want from the request that won, %v", granted.Sent, time.Now())
+				}
+			})
+		})
+	}
+}
+
 func TestAcquireReturnsARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
