@@ -76,8 +76,10 @@ type LeaseSpec struct {
 	TTL time.Duration
 	// Strict asks for a lease that its holder loses at expiry, takeover or not.
 	Strict bool
-	// Grant is the id of the wanted grant, from [NewGrantID]. Empty means that
-	// the store makes one; then a lost reply cannot be recognised by the caller.
+	// Grant is the id of the wanted grant, from [NewGrantID]. It names that grant
+	// for ever: a repeat of the request finds the grant, and no later request can
+	// use the id. Empty means that the store chooses an id; then the caller cannot
+	// repeat the request after a lost reply.
 	Grant GrantID
 }
 

@@ -17,11 +17,14 @@ import (
 type RunStore interface {
 	// CreateRun inserts a run if there is none of that id, with the lease and
 	// the writes that spec carries, in one atomic step. When the run exists
-	// already nothing is written and the run is returned as it stands, with New
-	// false; a repeat that finds its own grant (same GrantID) returns the lease
-	// again with New true.
+	// already, nothing is written and CreateRun returns the run as it stands, with
+	// New false. A repeat that finds its own grant (same GrantID) current returns
+	// the lease again, with New true.
 	//
-	// A purged run can be created anew; its token goes on where it was (I2).
+	// A purged run can be created anew; its token goes on where it was (I2). The
+	// grant id must be a new one: CreateRun returns ErrFenced and creates nothing
+	// if the purged run had a grant of that id, so that a late copy of a request
+	// does not bring a purged run back.
 	CreateRun(ctx context.Context, spec RunSpec) (Created, error)
 
 	// GetRun returns the run's head and its summary record, or ErrNotFound.
@@ -30,15 +33,21 @@ type RunStore interface {
 	// AcquireLease grants the run's lease iff it is free, released or expired on
 	// the store clock, or the request preempts. Each grant's token is the run's
 	// last token plus 1 (I2). TTL counts from the commit, on the store clock.
-	// A repeat that finds its own grant still current returns it again, and one
-	// that finds it ended last is ErrFenced. Once the lease was granted to somebody
-	// else, a repeat is a request like any other, its writes included: where that
-	// matters, guard them (a version, the next seq).
 	//
-	// Errors: ErrNotFound; ErrLeaseHeld (as *LeaseHeldError, with the holder and
-	// the remaining time); ErrConflict when a guard of the request does not hold;
-	// ErrUnavailable; ErrUnknownOutcome, after which the caller repeats the
-	// request with the same GrantID before it acts.
+	// Repeating a request with the same GrantID is safe, because a grant id names
+	// one grant for ever. While that grant is current, AcquireLease returns it
+	// again. Once it has ended, AcquireLease returns ErrFenced and applies nothing
+	// of the request, whether the lease is free, held or the request preempts, and
+	// whatever grants, purges and epochs came since. A store recognises the run's
+	// last grant and at least the [RememberedGrants] before it; a repeat of an
+	// older request is a new request. A caller that wants the lease back asks under
+	// a new GrantID.
+	//
+	// Errors: ErrNotFound; ErrFenced (as *FencedError, with the current token) when
+	// the grant of that id has ended; ErrLeaseHeld (as *LeaseHeldError, with the
+	// holder and the remaining time); ErrConflict when a guard of the request does
+	// not hold; ErrUnavailable; ErrUnknownOutcome, after which the caller repeats
+	// the request with the same GrantID before it acts.
 	AcquireLease(ctx context.Context, req AcquireRequest) (Lease, error)
 
 	// RenewLease extends the current grant to TTL from now, on the store clock,
@@ -49,8 +58,9 @@ type RunStore interface {
 	RenewLease(ctx context.Context, req RenewRequest) (Lease, error)
 
 	// ReleaseLease ends the current grant, with the writes that the request
-	// carries, in one atomic step. The token stays. Releasing the grant that was
-	// released last again is a success and writes nothing.
+	// carries, in one atomic step. The token stays. Repeating the release of the
+	// run's last grant succeeds and writes nothing; after a later grant the repeat
+	// returns ErrFenced.
 	//
 	// Errors: ErrNotFound, ErrFenced, ErrLeaseExpired (strict), ErrStoreBehind.
 	ReleaseLease(ctx context.Context, req ReleaseRequest) (Committed, error)
