@@ -26,13 +26,14 @@ type Env struct {
 	name     string               // of the case
 	costly   bool                 // see Harness
 	leftOut  *notes               // by Scaled
+	raised   *notes               // the epochs that the case raised
 	advanced func() time.Duration // how far Advance has moved the store clock
 }
 
 // newEnv makes an empty store for c and opens a first handle.
 func newEnv(t T, h Harness, c Case) *Env {
 	t.Helper()
-	e := &Env{name: c.Guarantee + "/" + c.Name, costly: h.Costly, leftOut: &notes{}}
+	e := &Env{name: c.Guarantee + "/" + c.Name, costly: h.Costly, leftOut: &notes{}, raised: &notes{}}
 	if c.needs(NeedServer) && h.NewServed != nil {
 		e.Instance, e.Server = h.NewServed(t)
 	} else {

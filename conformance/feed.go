@@ -19,6 +19,7 @@ func feedCases() []Case {
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing", Run: func(t T, e *Env) { tail(t, e, nil) }},
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedStall}, Run: tailStalled},
 		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge},
+		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce},
 		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd},
 	}
 }
@@ -220,6 +221,7 @@ func feedOverPurge(t T, e *Env) {
 	total := scatter(t, e, 9)
 	feed := feedOf(t, e, e.Store, total)
 	highest := feed[total-1].Position
+	other := e.Reopen(t)        // before the purge: a store that is opened may raise its epoch
 	purged := feed[total-1].Run // the one that holds the highest position
 	b := runstore.NewBatch(purged, runstore.Unguarded("test"))
 	b.Purge = true
@@ -230,7 +232,7 @@ func feedOverPurge(t T, e *Env) {
 	}
 	// A reader that had come to the end is still there, and not ahead of the store.
 	for _, event := range feed {
-		if _, err := e.Reopen(t).ReadFeed(ctx, event.Position, 1); err != nil {
+		if _, err := other.ReadFeed(ctx, event.Position, 1); err != nil {
 			t.Errorf("resuming after position %d, which was purged: %v", event.Position, err)
 		}
 	}
@@ -251,6 +253,35 @@ func feedOverPurge(t T, e *Env) {
 	}
 	equal(t, fmt.Sprintf("what comes after position %d, the highest before the purge", highest), got,
 		map[string]int{string(rest[0].Run): 1, string(purged): 1})
+}
+
+// feedPositionsUsedOnce purges the run that holds the feed's last position, until no run
+// holds any, and lets the handle that purged write on. Nothing is opened after a purge:
+// an engine may look for lost positions when it is opened, and skip them then.
+func feedPositionsUsedOnce(t T, e *Env) {
+	other := e.Reopen(t)
+	var last runstore.Position
+	for round := range 3 {
+		e.Create(t, "run")
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Append("event", fmt.Append(nil, round))
+		committed(t, e.Store, b)
+		event := feedOf(t, e, e.Store, 1)[0]
+		if event.Position <= last || string(event.Data) != fmt.Sprint(round) {
+			t.Errorf("round %d: the event %q is at position %d, want %q at a position above %d, whose event was purged",
+				round, event.Data, event.Position, fmt.Sprint(round), last)
+		}
+		for _, s := range []runstore.RunStore{e.Store, other} {
+			page, err := s.ReadFeed(t.Context(), last, 10)
+			if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
+				t.Errorf("round %d: the feed after position %d, whose event was purged: got %+v, %v; want the event at position %d", round, last, page, err, event.Position)
+			}
+		}
+		last = max(last, event.Position)
+		gone := runstore.NewBatch("run", runstore.Unguarded("test"))
+		gone.Purge = true
+		committed(t, e.Store, gone)
+	}
 }
 
 func feedEnd(t T, e *Env) {

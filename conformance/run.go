@@ -25,9 +25,16 @@ func Run(t *testing.T, h Harness) {
 			if reason := c.missing(e); reason != "" {
 				t.Skipf("not applicable: %s", reason)
 			}
-			c.Run(t, e)
+			c.run(t, e)
 		})
 	}
+}
+
+// run runs the case, and then checks what must hold after every case.
+func (c Case) run(t T, e *Env) {
+	t.Helper()
+	c.Run(t, e)
+	e.checkEpochs(t)
 }
 
 func (c Case) missing(e *Env) string {
@@ -159,7 +166,7 @@ func execute(ctx context.Context, h Harness, c Case) Result {
 			return
 		}
 		defer func() { result.LeftOut = e.leftOut.all }()
-		c.Run(t, e)
+		c.run(t, e)
 	})
 	if failed {
 		result.Status, result.Reason = Failed, strings.Join(messages, "\n")

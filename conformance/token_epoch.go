@@ -15,16 +15,6 @@ func asBehind(err error, target **runstore.StoreBehindError) bool {
 	return errors.As(err, target) && errors.Is(err, runstore.ErrStoreBehind)
 }
 
-// raise raises the store's epoch.
-func raise(t T, s runstore.RunStore, reason string) runstore.Epoch {
-	t.Helper()
-	epoch, err := s.(runstore.Epocher).RaiseEpoch(t.Context(), reason)
-	if err != nil {
-		t.Fatalf("raise epoch: %v", err)
-	}
-	return epoch
-}
-
 func epochRaises(t T, e *Env) {
 	e.Create(t, "held")
 	e.Create(t, "free")
@@ -33,7 +23,7 @@ func epochRaises(t T, e *Env) {
 	other := e.Reopen(t)
 	highest := old.Token
 	for i := range 2 {
-		epoch := raise(t, e.Store, fmt.Sprintf("restore %d", i))
+		epoch := e.raise(t, e.Store, fmt.Sprintf("restore %d", i))
 		if want := highest.Epoch() + 1; epoch != want {
 			t.Errorf("raised to epoch %d, want %d", epoch, want)
 		}
@@ -64,7 +54,7 @@ func epochFences(t T, e *Env) {
 		req.Strict = id == "strict"
 		old := hold(t, e.Store, req)
 		e.Append(t, e.Store, old, "before")
-		epoch := raise(t, e.Reopen(t), "test")
+		epoch := e.raise(t, e.Reopen(t), "test")
 
 		before := dump(t, e.Store, id)
 		refused := func(when string) {
@@ -94,7 +84,7 @@ func epochAfterPurge(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "a")
 	purge(t, e.Store, old)
-	epoch := raise(t, e.Store, "test")
+	epoch := e.raise(t, e.Store, "test")
 	e.Create(t, "run")
 	_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
 	fencedOut(t, "commit with a fence of the epoch before", err, old, e.Get(t, "run"))
@@ -120,7 +110,7 @@ func epochLiftsFeed(t T, e *Env) {
 	seen := last + 1000
 	_, err := e.Store.ReadFeed(t.Context(), seen, 10)
 	Refused(t, "the feed after a position that was lost", err, runstore.ErrStoreBehind)
-	epoch := raise(t, e.Reopen(t), "restored")
+	epoch := e.raise(t, e.Reopen(t), "restored")
 	if page, err := e.Store.ReadFeed(t.Context(), seen, 10); err != nil || len(page) != 0 {
 		t.Errorf("the feed after that position in the new epoch: %d events, error %v; want neither", len(page), err)
 	}
@@ -160,7 +150,7 @@ func epochsListed(t T, e *Env) {
 	}
 	for i, reason := range []string{"restored from Tuesday's backup", "für die Prüfung: 復元"} {
 		from := e.Now(t)
-		epoch := raise(t, e.Store, reason)
+		epoch := e.raise(t, e.Store, reason)
 		to := e.Now(t)
 		all := epochs()
 		if len(all) != len(known)+i+1 {

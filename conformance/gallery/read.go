@@ -32,6 +32,10 @@ func readExhibits() []exhibit {
 			"I10/a-tailing-reader-misses-nothing-though-commits-are-held-open", feedByAllocation},
 		{"feed-page-skips", "A page of the feed that ends early is resumed one position too far.",
 			"I10/resuming-after-each-position-yields-the-rest", feedSkips},
+		{"feed-by-rank", "A position counts the events that are stored, so that a purge frees the last ones for others.",
+			"I10/a-purged-position-is-given-to-no-other-event", feedByRank},
+		{"purge-raises-the-epoch", "A purge starts an epoch of its own accord, and skips so the positions that it lost.",
+			"I10/a-purged-position-is-given-to-no-other-event", purgeRaises},
 		{"prefix-as-a-pattern", "A prefix is matched without regard to case, as LIKE does.",
 			"I12/record-keys-of-any-byte-stay-apart", prefixFolded},
 	}
@@ -182,16 +186,9 @@ func feedByAllocation(s *store) {
 		return done, err
 	}
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-		var all, page []runstore.FeedEvent
-		for from := runstore.Position(0); ; from = page[len(page)-1].Position {
-			var err error
-			if page, err = h.Handle.ReadFeed(ctx, from, runstore.MaxPage); err != nil {
-				return nil, err
-			}
-			if len(page) == 0 {
-				break
-			}
-			all = append(all, page...)
+		all, err := wholeFeed(ctx, h)
+		if err != nil {
+			return nil, err
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -213,5 +210,42 @@ func feedSkips(s *store) {
 			events = events[1:]
 		}
 		return events, err
+	}
+}
+
+// wholeFeed returns the feed of the reference store from its beginning.
+func wholeFeed(ctx context.Context, h *handle) (all []runstore.FeedEvent, err error) {
+	for after := runstore.Position(0); ; after = all[len(all)-1].Position {
+		page, err := h.Handle.ReadFeed(ctx, after, runstore.MaxPage)
+		if err != nil || len(page) == 0 {
+			return all, err
+		}
+		all = append(all, page...)
+	}
+}
+
+func feedByRank(s *store) {
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		all, err := wholeFeed(ctx, h)
+		if err != nil {
+			return nil, err
+		}
+		for i := range all {
+			all[i].Position = runstore.Position(i + 1)
+		}
+		rest := all[min(after, runstore.Position(len(all))):]
+		return rest[:min(limit, len(rest))], nil
+	}
+}
+
+// purgeRaises breaks no rule of the feed. What is wrong is the raise: it ends the grants
+// of all runs, and nothing was lost.
+func purgeRaises(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		done, err := h.Handle.Commit(ctx, b)
+		if err == nil && b.Purge {
+			_, err = h.Handle.RaiseEpoch(ctx, "positions were purged")
+		}
+		return done, err
 	}
 }
