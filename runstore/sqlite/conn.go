@@ -21,12 +21,15 @@ type conn struct {
 	args  []driver.NamedValue // of the statement that is running, kept for the next
 }
 
-// connect opens a connection. The pragmas are per connection, and so they stand
-// in the name that every connection is opened with.
+// connect opens a connection to the store's file. The pragmas are per connection, and so
+// they stand in the name that every connection is opened with.
 //
 // Opening reads the schema, and so it may meet a lock as every statement may.
-func connect(ctx context.Context, path string, pragmas ...string) (*conn, error) {
-	params := url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
+func (s *core) connect(ctx context.Context, pragmas ...string) (*conn, error) {
+	path, params := s.path, url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
+	if s.opts.vfs != "" {
+		params.Set("vfs", s.opts.vfs)
+	}
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode()
 	if path == Memory {
 		name = ":memory:?" + params.Encode()

@@ -32,3 +32,9 @@ func JournalMode(ctx context.Context, s *Store) string {
 	}
 	return row[0].(string)
 }
+
+// OnFileSystem lets a store use a file system that was registered with SQLite (a VFS).
+func (o Options) OnFileSystem(name string) *Options {
+	o.vfs = name
+	return &o
+}

@@ -61,7 +61,7 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 		return ch, nil
 	}
 	// A connection of its own: the pragma tells of changes by every other one.
-	c, err := connect(ctx, s.path, "query_only(1)")
+	c, err := s.connect(ctx, "query_only(1)")
 	if err != nil {
 		s.wakers.remove(ch)
 		return nil, opError("wakeups", "", unavailable(err))

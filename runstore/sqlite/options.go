@@ -48,6 +48,8 @@ type Options struct {
 	ReadOnly bool
 	// Clock is the host's, for tests that move it.
 	Clock HostClock
+
+	vfs string // the name of SQLite's file system; empty is SQLite's own
 }
 
 func (o *Options) withDefaults() (Options, error) {

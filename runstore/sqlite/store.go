@@ -99,7 +99,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
 		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 	}
-	first, err := connect(ctx, path, "synchronous("+string(opts.Synchronous)+")")
+	first, err := s.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		s.readers = s.writers
 	} else {
 		for range opts.Readers {
-			c, err := connect(ctx, path, "query_only(1)")
+			c, err := s.connect(ctx, "query_only(1)")
 			if err != nil {
 				return nil, errors.Join(err, s.closeConnections())
 			}

@@ -275,8 +275,13 @@ func (w *writer) run(tx *tx, group []*operation) error {
 	return nil
 }
 
-// commit makes the transaction durable. BUSY leaves it open, to be tried again;
-// any other failure may come before or after the point of no return.
+// commit makes the transaction durable. BUSY leaves it open, to be tried again.
+//
+// A full disk is definite: SQLite reports it when the log does not hold a write whole, and
+// the frame that makes the transaction a commit is written last. Any other failure leaves
+// the outcome unknown. A sync that failed, for one, leaves a whole commit in the log: this
+// process does not see it, and the next one recovers it if this one is killed before its
+// next commit.
 func (w *writer) commit(c *conn) error {
 	for wait := newPatience(); ; {
 		_, err := c.exec(context.Background(), "COMMIT")
@@ -287,8 +292,11 @@ func (w *writer) commit(c *conn) error {
 			wait.pause()
 			continue
 		}
-		_ = w.rollback(c) // it may have ended by itself
-		return outcome.Unknown(err)
+		rollbackErr := w.rollback(c)
+		if code(err) == sqlite3.SQLITE_FULL && rollbackErr == nil {
+			return &brokenError{unavailable(err)}
+		}
+		return outcome.Unknown(errors.Join(err, rollbackErr))
 	}
 }
 
