@@ -1,6 +1,11 @@
 package sqlite
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"testing"
+)
 
 // CheckVersion is checkVersion.
 func CheckVersion(v string) error { return checkVersion(v) }
@@ -37,4 +42,32 @@ func JournalMode(ctx context.Context, s *Store) string {
 func (o Options) OnFileSystem(name string) *Options {
 	o.vfs = name
 	return &o
+}
+
+// Witness returns what the witness of a store tells; nothing if there is none.
+func Witness(s *Store) (p progress) {
+	p, _, _ = s.witness.read()
+	return p
+}
+
+// WitnessOf returns what the text of a witness tells.
+func WitnessOf(text []byte) (p progress) {
+	_ = json.Unmarshal(text, &p) // foreign text tells nothing
+	return p
+}
+
+// BreakWitness makes the next write to the witness fail.
+func BreakWitness(t *testing.T, s *Store) {
+	t.Helper()
+	w := s.witness
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.file != nil {
+		_ = w.file.Close()
+	}
+	file, err := os.OpenFile(w.path, os.O_RDONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.file = file
 }

@@ -34,8 +34,7 @@ type core struct {
 	heads   heads // of whoever leads the writer, as trims is
 	trims   int   // looks at the log's size that were due
 
-	progressMu sync.Mutex
-	progress   progress // what the witness is told
+	progress progress // of the last commit, for the witness; of whoever leads the writer
 
 	// One connection writes, several read. A database in memory has one for both,
 	// and then the channels are the same.
@@ -209,7 +208,7 @@ func (s *Store) Close() error {
 		}
 		s.writer.close()
 		err = s.closeConnections()
-		s.witness.close(s.progress)
+		s.witness.close()
 	})
 	return err
 }

@@ -20,13 +20,13 @@ type tx struct {
 	epoch   runstore.Epoch
 	next    runstore.Position // of the next event
 	changed bool              // something changed that no event's position witnesses
-	changes int64             // the store's counter after finish; 0 if it was not moved
+	changes int64             // the store's counter of changes
 	anchor  *anchor           // of the store clock, if this transaction sets it
 }
 
 // beginState is what every transaction has to know: where the feed ends, and what
 // another handle may have changed since the last one.
-const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at FROM store`
+const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at, changes FROM store`
 
 func (s *core) newTx(ctx context.Context, c *conn) (t *tx, err error) {
 	defer func() {
@@ -42,6 +42,7 @@ func (s *core) newTx(ctx context.Context, c *conn) (t *tx, err error) {
 	t = &tx{
 		ctx: ctx, c: c, store: s,
 		next: runstore.Position(row[0].(int64)) + 1, epoch: runstore.Epoch(row[1].(int64)),
+		changes: row[4].(int64),
 	}
 	s.clock.refresh(row[2].(int64), row[3].(int64))
 	now, behind := s.clock.now()
@@ -79,14 +80,8 @@ func (s *core) committed(tx *tx) {
 	if tx.anchor != nil {
 		s.clock.set(*tx.anchor)
 	}
-	s.progressMu.Lock()
-	if tx.changes > 0 {
-		s.progress.Changes = tx.changes
-	}
-	s.progress.Position = tx.next - 1
-	p := s.progress
-	s.progressMu.Unlock()
-	s.witness.write(p)
+	s.progress.Changes, s.progress.Position = tx.changes, tx.next-1
+	s.witness.write(s.progress)
 	s.wakers.wake()
 }
 

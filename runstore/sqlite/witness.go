@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // A witness is a small file beside the database that remembers how far the
@@ -21,20 +20,17 @@ import (
 // the database was copied. Each raises the epoch when the store is opened, so
 // that no token and no position is given out twice (I2, I10).
 //
-// It is written after each commit and never synced: a witness that lags behind
-// its database proves nothing and harms nothing.
+// It is written after each commit and before the commit is acknowledged, and never synced:
+// a kill of the process loses nothing of it, and a power cut makes it lag behind. A witness
+// that lags proves nothing and harms nothing.
 type witness struct {
 	path string
 
 	mu    sync.Mutex
 	file  *os.File
-	last  localclock.Reading // of the last write
-	known progress
+	known progress // as this handle wrote it last
+	line  []byte   // kept for the next write
 }
-
-// witnessPace bounds how often appends alone are written down. Grants always
-// are: a lost one would lower the token.
-const witnessPace = 50 * time.Millisecond
 
 // progress is how far a database has come.
 type progress struct {
@@ -58,39 +54,46 @@ func (w *witness) read() (p progress, ok bool, err error) {
 	return p, json.Unmarshal(text, &p) == nil, nil
 }
 
-// write remembers p. A failure is no error: the file is only a witness.
+// write writes p down, unless this handle did so before: another process may have come
+// further since. Two processes that commit at the same moment may write in the other order;
+// then the witness lags by one commit until the next one.
+//
+// A failure is no error of the commit, which is in the database. It removes the witness:
+// one that lags would let a restored backup pass for the database, and none at all only
+// raises the epoch.
 func (w *witness) write(p progress) {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var here localclock.Clock
-	if p.Changes == w.known.Changes && here.Since(w.last) < witnessPace {
+	if p == w.known {
 		return
 	}
-	w.last, w.known = here.Read(), p
 	if w.file == nil {
 		file, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE, 0o644) // as the database is
 		if err != nil {
+			_ = os.Remove(w.path)
 			return
 		}
 		w.file = file
 	}
 	// Fixed in length, so that every write replaces the one before it whole.
-	line := fmt.Sprintf("{\"Incarnation\":%q,\"Changes\":%20d,\"Position\":%20d}\n", p.Incarnation, p.Changes, p.Position)
-	_, _ = w.file.WriteAt([]byte(line), 0)
+	w.line = fmt.Appendf(w.line[:0], "{\"Incarnation\":%q,\"Changes\":%20d,\"Position\":%20d}\n", p.Incarnation, p.Changes, p.Position)
+	if _, err := w.file.WriteAt(w.line, 0); err != nil {
+		_ = w.file.Close()
+		_ = os.Remove(w.path)
+		w.file = nil
+		return
+	}
+	w.known = p
 }
 
-// close writes down the last appends, which the pace may have kept back.
-func (w *witness) close(p progress) {
+// close closes the file. The last commit is written down already.
+func (w *witness) close() {
 	if w == nil {
 		return
 	}
-	w.mu.Lock()
-	w.last = localclock.Reading{}
-	w.mu.Unlock()
-	w.write(p)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file != nil {
@@ -133,6 +136,9 @@ func (w *witness) compare(ctx context.Context, tx *conn, now time.Time) error {
 		reason = "the database is older than its witness file: a backup was restored or commits were lost"
 	}
 	if reason == "" {
+		if ok {
+			w.known = seen // what stands there need not be written again
+		}
 		return nil
 	}
 	_, err = raise(ctx, tx, reason, seen.Changes, now)

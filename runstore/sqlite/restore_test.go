@@ -1,0 +1,207 @@
+package sqlite_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// backup copies a database that is in use, with its log.
+func backup(t *testing.T, path string) (copied string) {
+	t.Helper()
+	copied = filepath.Join(t.TempDir(), "tape.db")
+	for _, suffix := range []string{"", "-wal"} {
+		copyFile(t, path+suffix, copied+suffix)
+	}
+	return copied
+}
+
+// restored lays a backup over a database whose processes were all killed, which leaves the
+// witness as it is, and opens it.
+func restored(t *testing.T, path, backup string) *sqlite.Store {
+	t.Helper()
+	copyFile(t, path+"-witness", backup+"-witness")
+	return openAt(t, backup, engines.NewHost())
+}
+
+// noticed fails the test unless the epoch was raised once.
+func noticed(t *testing.T, s *sqlite.Store) {
+	t.Helper()
+	if all := epochs(t, s); len(all) != 1 {
+		t.Errorf("got epochs %+v, want one: acknowledged writes were lost", all)
+	}
+}
+
+// TestRestoreAfterAKill restores a backup that lacks nothing but the last write, after a
+// kill: no handle was closed that could have written down how far it had come.
+func TestRestoreAfterAKill(t *testing.T) {
+	t.Parallel()
+	for name, write := range map[string]func(t *testing.T, s *sqlite.Store, lease runstore.Lease) error{
+		"an append": appendEvent,
+		"a grant": func(t *testing.T, s *sqlite.Store, _ runstore.Lease) error {
+			_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+				Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "other", TTL: runstore.MaxTTL}, Preempt: "test",
+			})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "tape.db")
+			s := openAt(t, path, engines.NewHost())
+			lease := held(t, s, runstore.MaxTTL)
+			if err := appendEvent(t, s, lease); err != nil {
+				t.Fatal(err)
+			}
+			copied := backup(t, path)
+			if err := write(t, s, lease); err != nil {
+				t.Fatal(err)
+			}
+			noticed(t, restored(t, path, copied))
+		})
+	}
+}
+
+// TestRestoreAfterAnIdleHandle closes a handle that has not written for long: it must not
+// lay what it once knew over what another process has written down since.
+func TestRestoreAfterAnIdleHandle(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	idle := openAt(t, path, engines.NewHost())
+	busy := openAt(t, path, engines.NewHost())
+	lease := held(t, busy, runstore.MaxTTL)
+	copied := backup(t, path)
+	if err := appendEvent(t, busy, lease); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*sqlite.Store{busy, idle} {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	noticed(t, restored(t, path, copied))
+}
+
+// TestWitnessKeepsOthersGrants appends by a handle that has granted nothing: the witness
+// still knows of the grants of others.
+func TestWitnessKeepsOthersGrants(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	appends := openAt(t, path, engines.NewHost())
+	lease := held(t, openAt(t, path, engines.NewHost()), runstore.MaxTTL)
+	before, err := os.ReadFile(path + "-witness")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := appendEvent(t, appends, lease); err != nil {
+		t.Fatal(err)
+	}
+	was, is := sqlite.WitnessOf(before), sqlite.Witness(appends)
+	if is.Changes != was.Changes || is.Position <= was.Position {
+		t.Errorf("after an append the witness tells %+v, before it %+v; want the same changes and a higher position", is, was)
+	}
+}
+
+// TestWitnessThatCannotBeWritten breaks the witness of an open store. Commits go on, since
+// they are in the database; but what the witness does not tell must not pass for the truth.
+func TestWitnessThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, engines.NewHost())
+	lease := held(t, s, runstore.MaxTTL)
+	copied := backup(t, path)
+	for range 2 {
+		sqlite.BreakWitness(t, s)
+		if err := appendEvent(t, s, lease); err != nil {
+			t.Errorf("append with a witness that cannot be written: %v", err)
+		}
+		if _, err := os.Stat(path + "-witness"); err == nil {
+			t.Errorf("a witness that could not be written is left as it was: %+v", sqlite.Witness(s))
+		}
+	}
+	noticed(t, openAt(t, copied, engines.NewHost()))
+	// The next write makes the witness anew.
+	if err := appendEvent(t, s, lease); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := sqlite.Witness(s).Position, lastPosition(t, s); got != want {
+		t.Errorf("the new witness tells position %d, want %d", got, want)
+	}
+}
+
+// TestWitnessThatCannotBeRead refuses to open a store that may have been restored.
+func TestWitnessThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	path, _, _, second, _ := story(t)
+	if err := os.Rename(path+"-witness", path+"-kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path+"-witness", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := sqlite.Open(t.Context(), path, nil); !errors.Is(err, runstore.ErrUnavailable) {
+		if err == nil {
+			_ = s.Close()
+		}
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+	if err := os.Remove(path + "-witness"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+"-kept", path+"-witness"); err != nil {
+		t.Fatal(err)
+	}
+	if err := appendEvent(t, openAt(t, path, engines.NewHost()), second); err != nil {
+		t.Errorf("append by the holder, once the witness can be read: %v", err)
+	}
+}
+
+// TestRestoreOnAFailingDisk lets each write and each sync of opening a restored backup
+// fail in turn, until it opens: the epoch is raised once, however often that was tried.
+func TestRestoreOnAFailingDisk(t *testing.T) {
+	t.Parallel()
+	for call, f := range map[string]fault{
+		"write": {code: sqlite3.SQLITE_FULL}, "sync": {code: sqlite3.SQLITE_IOERR_FSYNC},
+	} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			path, copied, first, second, _ := story(t)
+			copyFile(t, copied, path)
+			d := newDisk(t)
+			defer d.set(nil)
+			for n := 1; ; n++ {
+				d.set(nth(n, call, walFile, f))
+				s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: engines.NewHost()}.OnFileSystem(d.name))
+				if d.set(nil) > 0 && err == nil {
+					t.Errorf("%s %d failed, and the store was opened", call, n)
+				}
+				if err != nil {
+					if !errors.Is(err, runstore.ErrUnavailable) {
+						t.Errorf("%s %d failed: got %v, want ErrUnavailable", call, n, err)
+					}
+					continue
+				}
+				noticed(t, s)
+				for _, lease := range []runstore.Lease{first, second} {
+					if err := appendEvent(t, s, lease); !errors.Is(err, runstore.ErrFenced) {
+						t.Errorf("append under token %v: got %v, want ErrFenced", lease.Token, err)
+					}
+				}
+				if err := s.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+				if n == 1 {
+					t.Error("opening met no fault")
+				}
+				return
+			}
+		})
+	}
+}
