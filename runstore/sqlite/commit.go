@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"encoding/json"
 	"errors"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -17,19 +16,7 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (runstore.Comm
 	})
 }
 
-const (
-	selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
-	selectBatch   = `SELECT batches.result FROM batches JOIN runs ON runs.no = batches.run
-		WHERE runs.id = ? AND runs.purged = 0 AND batches.id = ?`
-	insertBatch = `INSERT INTO batches (run, id, result) VALUES (?, ?, ?)`
-)
-
-// kept is a result as it is stored: of a batch, and of the commit of several runs that
-// it was part of, if it was.
-type kept struct {
-	runstore.Committed
-	Whole []byte `json:",omitempty"`
-}
+const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 
 // commit answers a batch that was applied before, or makes it.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
@@ -55,12 +42,7 @@ func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error)
 	if err != nil || b.ID == "" || b.Purge {
 		return done, err
 	}
-	result, err := json.Marshal(kept{done, whole})
-	if err != nil {
-		return done, err
-	}
-	_, err = tx.c.exec(tx.ctx, insertBatch, r.no, string(b.ID), result)
-	return done, err
+	return done, tx.remember(r.no, b.ID, kept{done, whole})
 }
 
 // guarded returns the run of a batch whose guards all hold.
@@ -81,30 +63,6 @@ func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, er
 		}
 		return runstore.Version(v[0].(int64)), nil
 	}
-}
-
-// replay returns the first result of a batch that was applied before.
-func (tx *tx) replay(b runstore.Batch) (*kept, error) {
-	if b.ID == "" {
-		return nil, nil
-	}
-	v, err := tx.c.one(tx.ctx, selectBatch, blob(b.Run()), string(b.ID))
-	if err != nil || v == nil {
-		return nil, err
-	}
-	var first kept
-	if err := json.Unmarshal(bytesOf(v[0]), &first); err != nil {
-		return nil, err
-	}
-	first.Replayed = true
-	return &first, nil
-}
-
-func (k *kept) committed() runstore.Committed {
-	if k == nil {
-		return runstore.Committed{}
-	}
-	return k.Committed
 }
 
 // extend is the fenced write: it checks the fence on the run's row, allots the

@@ -24,6 +24,7 @@ func Scans() map[string]int {
 		backwards(scanPlaces): 7, backwards(scanRuns): 4, backwards(scanRunnable): 6,
 		selectHead: 1, selectFeed: 2, selectEvents: 2, recordsFrom: 6, recordOfKey: 2,
 		extend + fenced: 8, lookUp: 1, renew: 6,
+		selectBatch: 2, numberBatch: 1, forgetBatches: 2,
 	}
 }
 
@@ -71,3 +72,9 @@ func BreakWitness(t *testing.T, s *Store) {
 	}
 	w.file = file
 }
+
+// Migrations is migrations.
+func Migrations() []string { return migrations() }
+
+// ForgetEvery is forgetEvery.
+const ForgetEvery = forgetEvery
