@@ -100,8 +100,11 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 			t.Fatalf("%.60s: %v", query, err)
 		}
 	}
+	db.SetMaxOpenConns(1)
 	run(sqlite.Migrations()[0])
-	run(`INSERT INTO store VALUES (1, 'incarnation', 0, 0, '', 0, 0, 0); PRAGMA application_id = 0x54617065; PRAGMA user_version = 1`)
+	run(`INSERT INTO store VALUES (1, 'incarnation', 0, 0, '', 0, 0, 0);
+		PRAGMA application_id = 0x54617065; PRAGMA user_version = 1`)
+	run("BEGIN")
 	const n = 3 * runstore.RememberedBatches
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	name := func(i int) string { return fmt.Sprint(i * 7919 % 10007) } // in no order
@@ -129,6 +132,7 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 			run(`INSERT INTO batches VALUES (?, ?, ?)`, no+1, name(i), result)
 		}
 	}
+	run("COMMIT")
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
