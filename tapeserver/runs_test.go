@@ -16,9 +16,14 @@ import (
 // The tests of runs, decisions and effects follow the client-visible checks of
 // the protocol, whose numbers their comments give.
 
-func near(got int64, want time.Time) bool {
-	d := time.UnixMilli(got).Sub(want)
-	return -5*time.Second < d && d < 5*time.Second
+// began is before every test of this package.
+var began = time.Now()
+
+// fromNow reports whether a time in milliseconds is ahead of some moment since the tests
+// began.
+func fromNow(got int64, ahead time.Duration) bool {
+	moment := time.UnixMilli(got).Add(-ahead)
+	return !moment.Before(began.Truncate(time.Millisecond)) && !moment.After(time.Now())
 }
 
 func TestBeginRun(t *testing.T) { // 1, 2, 3, 11
@@ -29,8 +34,8 @@ func TestBeginRun(t *testing.T) { // 1, 2, 3, 11
 		t.Errorf("BeginRun = %v, want a fresh RUNNING run", r)
 	}
 	run := getRun(t, c, r.GetRunId())
-	if run.GetSeqCursor() != 1 || run.GetLeaseOwner() != "host:1" || !near(run.GetLeaseExpiresAtMs(), time.Now().Add(time.Minute)) ||
-		!near(run.GetStartedAtMs(), time.Now()) || run.GetEndedAtMs() != 0 {
+	if run.GetSeqCursor() != 1 || run.GetLeaseOwner() != "host:1" || !fromNow(run.GetLeaseExpiresAtMs(), time.Minute) ||
+		!fromNow(run.GetStartedAtMs(), 0) || run.GetEndedAtMs() != 0 {
 		t.Errorf("GetRun = %v, want cursor 1, owner host:1, a minute's lease", run)
 	}
 	other := beginRequest("i")
@@ -41,7 +46,7 @@ func TestBeginRun(t *testing.T) { // 1, 2, 3, 11
 		t.Errorf("BeginRun again = %v, %v, want the same run resumed", again, err)
 	}
 	run = getRun(t, c, r.GetRunId())
-	if run.GetLeaseOwner() != "host:2" || !near(run.GetLeaseExpiresAtMs(), time.Now().Add(2*time.Minute)) {
+	if run.GetLeaseOwner() != "host:2" || !fromNow(run.GetLeaseExpiresAtMs(), 2*time.Minute) {
 		t.Errorf("GetRun = %v, want owner host:2 and two minutes' lease", run)
 	}
 	if another := begin(t, c, "j"); another.GetRunId() == r.GetRunId() {
@@ -166,7 +171,7 @@ func TestResumeRun(t *testing.T) { // 10
 	resumed, err := c.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: r.GetRunId(), LeaseOwner: "B", LeaseTtlMs: 600000})
 	run := resumed.GetRun()
 	if err != nil || run.GetStatus() != tapepb.RunStatus_RUN_STATUS_RUNNING || run.GetLeaseOwner() != "B" ||
-		!near(run.GetLeaseExpiresAtMs(), time.Now().Add(10*time.Minute)) || run.GetSeqCursor() != 1 {
+		!fromNow(run.GetLeaseExpiresAtMs(), 10*time.Minute) || run.GetSeqCursor() != 1 {
 		t.Errorf("ResumeRun = %v, %v, want RUNNING, owner B, ten minutes and no entry", run, err)
 	}
 }

@@ -78,3 +78,6 @@ func Migrations() []string { return migrations() }
 
 // ForgetEvery is forgetEvery.
 const ForgetEvery = forgetEvery
+
+// MaxStep is maxStep.
+const MaxStep = maxStep
