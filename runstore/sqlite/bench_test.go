@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -184,6 +185,41 @@ func BenchmarkLongJournal(b *testing.B) {
 		b.ReportMetric(float64(n)/time.Since(began).Seconds(), "events/s")
 		b.ReportMetric(0, "ns/op")
 	})
+}
+
+// BenchmarkBatchIDs compares commits that carry an id: at batch 1,000,000 of a run, at batch
+// 1,000 of another, each in a database of its own, and without an id.
+func BenchmarkBatchIDs(b *testing.B) {
+	commits := func(before int, named bool) func(n int) {
+		s := openBench(b, nil)
+		lease := leases(b, s, 1)[0]
+		var last atomic.Int64
+		commit := func() {
+			batch := runstore.NewBatch(lease.Run, lease.Fence())
+			batch.Append("event", payload)
+			if named {
+				batch.ID = runstore.BatchID(fmt.Sprintf("batch-%d", last.Add(1)))
+			}
+			if _, err := s.Commit(context.Background(), batch); err != nil {
+				b.Error(err)
+			}
+		}
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				for range before / 50 {
+					commit()
+				}
+			})
+		}
+		wg.Wait()
+		return func(n int) {
+			for range n {
+				commit()
+			}
+		}
+	}
+	compare(b, side{"at-1000000", commits(1_000_000, true)}, side{"at-1000", commits(1_000, true)}, side{"without-id", commits(1_000, false)})
 }
 
 // handWritten returns the loop that somebody would write without this package:
