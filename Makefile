@@ -58,6 +58,10 @@ lint-containers: $(STATICCHECK) ## the same for the module of containers, which 
 $(STATICCHECK): tools/go.mod
 	$(GO) -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
 
+.PHONY: mutants
+mutants: ## put bugs into the adapters, one at a time, and report those that no test notices
+	$(GO) run ./conformance/mutants
+
 BENCH ?= .
 .PHONY: bench
 bench: ## the Go benchmarks; BENCH=regexp chooses
