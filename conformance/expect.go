@@ -50,16 +50,35 @@ func every[V any](t T, what string, seq iter.Seq2[V, error]) []V {
 	return all
 }
 
+// mostCollected is more than any case stores: a read that yields more repeats itself.
+const mostCollected = 200_000
+
 // collect returns all that a paged read yields.
 func collect[V any](seq iter.Seq2[V, error]) ([]V, error) {
 	var all []V
-	for v, err := range seq {
+	for v, err := range atMost(mostCollected, seq) {
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, v)
 	}
 	return all, nil
+}
+
+// atMost ends a paged read with an error when it yields more than n. A cursor that does
+// not move on would otherwise keep a case reading until the memory is full.
+func atMost[V any](n int, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
+	return func(yield func(V, error) bool) {
+		count := 0
+		for v, err := range seq {
+			if count++; count > n && err == nil {
+				err = fmt.Errorf("more than %d entries: do pages repeat each other?", n)
+			}
+			if !yield(v, err) || count > n {
+				return
+			}
+		}
+	}
 }
 
 // feedAfter iterates over the feed behind a position, in pages of limit, to its

@@ -26,7 +26,7 @@ func indexPages(t T, e *Env) {
 		for _, limit := range []int{1, 2, 5, entries, entries + 1} {
 			q.Limit = limit
 			var joined []runstore.RecordKey
-			for _, entry := range every(t, "pages", runstore.Entries(t.Context(), e.Reopen(t), q)) {
+			for _, entry := range every(t, "pages", atMost(entries, runstore.Entries(t.Context(), e.Reopen(t), q))) {
 				joined = append(joined, entry.Record.Key)
 			}
 			equal(t, fmt.Sprintf("pages of %d, newest first %t", limit, newest), joined, whole)
@@ -82,7 +82,7 @@ func scanUnderChange(t T, e *Env) {
 		s := e.Reopen(t)
 		return func() error {
 			q := runstore.IndexQuery{Index: "all", Until: runstore.EndOfTime, Newest: newest, Limit: limit}
-			entries, err := collect(runstore.Entries(ctx, s, q))
+			entries, err := collect(atMost(10*staying, runstore.Entries(ctx, s, q)))
 			if err != nil {
 				return err
 			}

@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return someBroken
 	}
+	limitMemory()
 	b := &bench{runner: goTest{root}, root: root, bound: *bound, jobs: max(1, *jobs), out: stdout}
 	results := b.testAll(ctx, selected)
 	if *file != "" {
