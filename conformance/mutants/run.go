@@ -63,6 +63,23 @@ func read(out []byte) tests {
 	return t
 }
 
+var running = regexp.MustCompile(`(?m)^\s+(\S+) \([0-9hms.µn]+\)$`)
+
+// hung returns which of some tests were running when the bound of time ended, and whether
+// it did. Tests that only waited for their turn did not hang.
+func (t tests) hung(names []string) (hung []string, timedOut bool) {
+	_, block, timedOut := strings.Cut(t.everything(), "panic: test timed out after ")
+	block, _, _ = strings.Cut(block, "\n\n")
+	for _, match := range running.FindAllStringSubmatch(block, -1) {
+		for _, name := range names {
+			if match[1] == name || strings.HasPrefix(match[1], name+"/") {
+				hung = append(hung, name)
+			}
+		}
+	}
+	return hung, timedOut
+}
+
 // everything returns all output.
 func (t tests) everything() string {
 	text := t.rest
@@ -157,13 +174,16 @@ func judge(m mutation, t tests) (v verdict, by []string, message string) {
 		return some
 	}
 	failed, unfinished := with("fail"), with("run")
+	if hung, timedOut := t.hung(m.Kills); timedOut {
+		unfinished = hung
+	}
 	switch {
 	case t.ended == "":
 		return broken, nil, "does not build: " + brief(t.rest)
 	case len(failed) > 0:
 		return killed, short(failed), firstError(t, failed[0])
 	case t.ended == "fail" && len(unfinished) > 0:
-		// The process ended under these tests: they hung until the bound, or crashed it.
+		// The process ended under these tests: they hung until the bound of time, or it crashed.
 		return killed, short(unfinished), brief(crash(t.everything()))
 	case t.ended == "fail":
 		return broken, nil, "no named test failed, but the package did: " + brief(t.everything())

@@ -30,6 +30,11 @@ func output(ended string, status ...string) []byte {
 
 func line(text string) string { return `{"Action":"output","Output":"` + text + `\n"}` + "\n" }
 
+// timeout is what go test prints when its bound of time ends while one test is running.
+func timeout(test string) []byte {
+	return []byte(line("panic: test timed out after 3m0s") + line(`\trunning tests:`) + line(`\t\t`+test+" (3m0s)") + line("") + line("goroutine 7 [running]:"))
+}
+
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	m := mutation{Kills: []string{"TestConformance/I3/a", "TestB"}}
@@ -43,7 +48,8 @@ func TestJudge(t *testing.T) {
 		{"one case fails", output("fail", "TestConformance/I3/a=fail", "TestB=pass"), killed, "I3/a", "x_test.go:7: fail: got 1, want 2"},
 		{"both fail", output("fail", "TestConformance/I3/a=fail", "TestB=fail"), killed, "I3/a, TestB", "x_test.go:7"},
 		{"all pass", output("pass", "TestConformance/I3/a=pass", "TestB=pass"), survived, "", ""},
-		{"a case hangs", append([]byte(line("panic: test timed out after 3m0s")), output("fail", "TestConformance/I3/a=run", "TestB=pass")...), killed, "I3/a", "test timed out"},
+		{"a case hangs", append(timeout("TestConformance/I3/a/part"), output("fail", "TestConformance/I3/a=run", "TestB=run")...), killed, "I3/a", "test timed out"},
+		{"another test hangs", append(timeout("TestC"), output("fail", "TestConformance/I3/a=run", "TestB=pass")...), broken, "", "test timed out"},
 		{"the process dies", append([]byte(line("fatal error: concurrent map writes")), output("fail", "TestB=run")...), killed, "TestB", "concurrent map writes"},
 		{"it does not compile", []byte(`{"Action":"build-output","Output":"a.go:3:1: declared and not used: x\n"}` + "\n" + `{"Action":"build-fail"}` + "\n" + string(output("fail"))), broken, "", "declared and not used"},
 		{"go does not start", []byte("go: no such package\n"), broken, "", "no such package"},
