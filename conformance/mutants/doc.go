@@ -49,7 +49,7 @@
 //
 // A mutation is killed when one of its cases fails, ends the process, or is still running
 // when the bound of -timeout ends. It survives when all of them pass. It is broken, which
-// is neither, when it does not compile, when a case is skipped because the engine is
-// missing, or when something else fails. The exit status is 1 if any survived, and 2 if
+// is neither, when it does not compile, when no store can be opened, when a case is skipped
+// because the engine is missing, or when something else fails. The exit status is 1 if any survived, and 2 if
 // any was broken or a list is out of date.
 package main

@@ -181,7 +181,11 @@ func judge(m mutation, t tests) (v verdict, by []string, message string) {
 	case t.ended == "":
 		return broken, nil, "does not build: " + brief(t.rest)
 	case len(failed) > 0:
-		return killed, short(failed), firstError(t, failed[0])
+		message = firstError(t, failed[0])
+		if unopened.MatchString(message) {
+			return broken, nil, "no store can be opened: " + message
+		}
+		return killed, short(failed), message
 	case t.ended == "fail" && len(unfinished) > 0:
 		// The process ended under these tests: they hung until the bound of time, or it crashed.
 		return killed, short(unfinished), brief(crash(t.everything()))
@@ -216,6 +220,10 @@ func baseline(pkg string, names []string, t tests) error {
 	}
 	return errors.Join(errs...)
 }
+
+// unopened matches what a case of the suite says when its store cannot be opened: a schema
+// that does not parse shows as little as code that does not compile.
+var unopened = regexp.MustCompile(`^\w+\.go:\d+: open: `)
 
 func short(tests []string) []string {
 	all := make([]string, len(tests))

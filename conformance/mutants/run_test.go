@@ -52,6 +52,7 @@ func TestJudge(t *testing.T) {
 		{"another test hangs", append(timeout("TestC"), output("fail", "TestConformance/I3/a=run", "TestB=pass")...), broken, "", "test timed out"},
 		{"the process dies", append([]byte(line("fatal error: concurrent map writes")), output("fail", "TestB=run")...), killed, "TestB", "concurrent map writes"},
 		{"it does not compile", []byte(`{"Action":"build-output","Output":"a.go:3:1: declared and not used: x\n"}` + "\n" + `{"Action":"build-fail"}` + "\n" + string(output("fail"))), broken, "", "declared and not used"},
+		{"no store can be opened", []byte(strings.ReplaceAll(string(output("fail", "TestB=fail")), "fail: got 1", "open: syntax error")), broken, "", "no store can be opened"},
 		{"go does not start", []byte("go: no such package\n"), broken, "", "no such package"},
 		{"a case is skipped", output("pass", "TestConformance/I3/a=skip", "TestB=pass"), broken, "", "I3/a did not run"},
 		{"a case is missing", output("pass", "TestB=pass"), broken, "", "I3/a did not run"},
