@@ -58,9 +58,10 @@ lint-containers: $(STATICCHECK) ## the same for the module of containers, which 
 $(STATICCHECK): tools/go.mod
 	$(GO) -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
 
+MUTANTS ?=
 .PHONY: mutants
-mutants: ## put bugs into the adapters, one at a time, and report those that no test notices
-	$(GO) run ./conformance/mutants
+mutants: ## put bugs into the adapters, one at a time, and report those that no test notices; MUTANTS='-engine sqlite' chooses
+	$(GO) run ./conformance/mutants $(MUTANTS)
 
 BENCH ?= .
 .PHONY: bench
