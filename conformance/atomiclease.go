@@ -101,8 +101,10 @@ func purgeWhole(t T, e *Env) {
 	ctx := t.Context()
 	lease := furnish(t, e, "run")
 	keep := furnish(t, e, "neighbour")
+	id := runstore.NewBatchID()
 	for _, l := range []runstore.Lease{lease, keep} {
 		b := runstore.NewBatch(l.Run, l.Fence())
+		b.ID = id
 		everything(&b.Writes, string(l.Run), 5)
 		committed(t, e.Store, b)
 	}
@@ -139,6 +141,11 @@ func purgeWhole(t T, e *Env) {
 	equal(t, "holder of the run made anew", again.Holder, runstore.Holder{})
 	equal(t, "journal of the run made anew", len(every(t, "journal", runstore.Journal(ctx, other, "run", 1))), 0)
 	equal(t, "records of the run made anew", len(every(t, "records", runstore.Records(ctx, other, "run", ""))), 0)
+	// What is not applied, because a life that is over applied a batch of that id, is lost.
+	first := unguarded("run", id)
+	first.Append("test", []byte("of the new life"))
+	done := committed(t, other, first)
+	equal(t, "a batch of the new life with an id of the old one", [2]any{done.FirstSeq, done.Replayed}, [2]any{runstore.Seq(1), false})
 }
 
 // failsAlone commits good and bad batches at once, to one run and to several,

@@ -114,8 +114,9 @@ type Writes struct {
 	// Release ends the current grant, whoever holds it; the token stays. With a
 	// fence as guard it is the holder's own release.
 	Release bool
-	// Purge removes the run's journal, records and index entries and ends its
-	// grant, after everything else. Its token stays. It goes with no other write.
+	// Purge removes the run's journal, records and index entries, forgets the ids
+	// of its batches and ends its grant, after everything else. Its token stays. It
+	// goes with no other write.
 	Purge bool
 }
 
