@@ -177,6 +177,12 @@ func missingRun(t T, e *Env) {
 		}
 		c.named(t, c.do(t.Context(), e.Store), runstore.ErrNotFound, "never")
 	}
+	for _, id := range []runstore.RunID{"purged", "never"} {
+		signal := unguarded(id, "") // no guard that could refuse it in the run's stead
+		signal.Append("test", nil)
+		_, err := e.Store.Commit(t.Context(), signal)
+		Refused(t, fmt.Sprintf("an unguarded append to %q", id), err, runstore.ErrNotFound)
+	}
 	equal(t, "runs", len(queue(t, e.Store, runstore.IndexRuns)), 0)
 	equal(t, "entries", len(queue(t, e.Store, "queue-a")), 0)
 }
