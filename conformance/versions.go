@@ -17,6 +17,7 @@ func versionCases() []Case {
 		{Guarantee: "I4", Name: "no-update-is-lost", Run: noLostUpdate},
 		{Guarantee: "I4", Name: "a-record-made-anew-repeats-no-version", Run: madeAnew},
 		{Guarantee: "I4", Name: "versions-go-on-over-a-purge", Run: versionsOverPurge},
+		{Guarantee: "I4", Name: "guards-are-judged-by-what-other-handles-wrote", Run: guardsOfOthers},
 	}
 }
 
@@ -206,5 +207,20 @@ func versionsOverPurge(t T, e *Env) {
 		_, err := e.Store.Commit(t.Context(), b)
 		Refused(t, fmt.Sprintf("a claim on record %q of the purged run", key), err, runstore.ErrConflict)
 		equal(t, "the record", string(record(t, other, "run", key).Value), "new")
+	}
+}
+
+// guardsOfOthers lets two handles write in turn, each at what the other has left. A handle
+// that judges a guard by what it remembers of the run refuses the third write.
+func guardsOfOthers(t T, e *Env) {
+	e.Create(t, "run")
+	handles := []runstore.RunStore{e.Store, e.Reopen(t)}
+	for n := range 4 {
+		b := runstore.NewBatch("run", runstore.AtVersion("record", runstore.Version(n)), runstore.AtSeq(runstore.Seq(n+1)))
+		b.Append("test", nil)
+		b.Put("record", nil)
+		if _, err := handles[n%2].Commit(t.Context(), b); err != nil {
+			t.Fatalf("write %d: its guards hold, and got %v", n+1, err)
+		}
 	}
 }

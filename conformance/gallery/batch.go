@@ -14,6 +14,8 @@ func batchExhibits() []exhibit {
 	return []exhibit{
 		{"version-not-checked", "Record versions are not compared: the last writer wins.",
 			"I4/a-conflict-tells-the-current-version", versionUnchecked},
+		{"guards-judged-from-memory", "A handle judges a guard by what it wrote last, though another handle has written since.",
+			"I4/guards-are-judged-by-what-other-handles-wrote", guardsFromMemory},
 		{"version-restarts", "A record that is deleted and made again begins at version 1, where old claims match it.",
 			"I4/a-record-made-anew-repeats-no-version", versionRestarts},
 		{"half-a-batch-applied", "Events are appended, and the records that go with them are not.",
@@ -48,6 +50,28 @@ func versionUnchecked(s *store) {
 		g := b.Guards()
 		g.Versions = nil
 		return h.Handle.Commit(ctx, reguarded(b, g))
+	}
+}
+
+func guardsFromMemory(s *store) {
+	type written struct {
+		by  *handle
+		run runstore.RunID
+	}
+	var mu sync.Mutex
+	last := map[written]runstore.Seq{}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		own := written{h, b.Run()}
+		if seq, ok := last[own]; ok && b.Guards().NextSeq != 0 && b.Guards().NextSeq != seq+1 {
+			return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: &runstore.ConflictError{Guard: "seq", NextSeq: seq + 1}}
+		}
+		done, err := h.Handle.Commit(ctx, b)
+		if err == nil {
+			last[own] = done.LastSeq
+		}
+		return done, err
 	}
 }
 
