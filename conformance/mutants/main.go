@@ -165,6 +165,10 @@ func (b *bench) testAll(ctx context.Context, all []mutation) []result {
 	results := make([]result, len(all))
 	b.each(len(all), func(i int) {
 		m := all[i]
+		if ctx.Err() != nil {
+			results[i] = result{Engine: m.Engine, Name: m.Name, Guarantee: m.Guarantee, Verdict: broken, Message: "not tested: interrupted"}
+			return
+		}
 		if unsound[slices.Index(packages, m.Package)] != nil {
 			results[i] = result{Engine: m.Engine, Name: m.Name, Guarantee: m.Guarantee, Verdict: broken,
 				Message: "the tests of " + m.Package + " do not pass without a mutation"}
