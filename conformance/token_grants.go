@@ -167,7 +167,7 @@ func grantsAfterEpoch(t T, e *Env) {
 	letGo(t, e.Store, released)
 	second := acquire("run", "a", TTL)
 	ended := hold(t, e.Store, second)
-	raise(t, e.Store, "test")
+	e.raise(t, e.Store, "test")
 	other := e.Reopen(t)
 	refused := func(when string) {
 		t.Helper()
