@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -24,7 +25,7 @@ func fenceCases() []Case {
 		{Guarantee: "I3", Name: "writes-carried-by-a-grant-are-made-under-its-token", Run: carriedWrites},
 		{Guarantee: "I3", Name: "preempt-tells-who-was-preempted-and-why", Run: preemptIsVisible},
 		{Guarantee: "I3", Name: "refused-batch-is-not-remembered", Run: refusedIsForgotten},
-	}, zombieCases()...)
+	}, slices.Concat(zombieCases(), manyRunsCases())...)
 }
 
 // lateHolder lets a lease expire, and its holder go on: expiry is for progress,

@@ -75,6 +75,13 @@ type Instance struct {
 	// until resume is called. Readers go on.
 	Stall func(t T) (resume func())
 
+	// StallPuts holds up writes that put a record in the middle, until resume is called:
+	// the engine has locked their run and has not committed, as a transaction that is
+	// left open. Writes without records go on. held waits until n writes are held up.
+	// Nil, for an engine that keeps no lock while it applies a write, means that cases
+	// use Stall instead.
+	StallPuts func(t T) (held func(ctx context.Context, n int) error, resume func())
+
 	// URL opens the same store by runstore.Open in another process. It makes the
 	// cases possible that kill a process.
 	URL string

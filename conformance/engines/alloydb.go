@@ -49,8 +49,11 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 				return OpenAlloyDB(ctx, &wrong)
 			},
 			Stall: func(t conformance.T) func() { return StallPostgres(t, address, schema) },
-			URL:   alloydbHostURL(address, schema),
-			Link:  func(t conformance.T) conformance.Link { return linkToAlloyDB(t, server, o) },
+			StallPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+				return stallPuts(t, address, schema)
+			},
+			URL:  alloydbHostURL(address, schema),
+			Link: func(t conformance.T) conformance.Link { return linkToAlloyDB(t, server, o) },
 		}
 	}}
 }

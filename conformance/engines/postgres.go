@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/url"
@@ -100,8 +101,11 @@ func (p place) instance() conformance.Instance {
 			return openPostgres(ctx, config, opts)
 		},
 		Stall: func(t conformance.T) func() { return StallPostgres(t, p.address, p.params.Get("schema")) },
-		URL:   p.url(p.address),
-		Link:  p.link,
+		StallPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+			return stallPuts(t, p.address, p.params.Get("schema"))
+		},
+		URL:  p.url(p.address),
+		Link: p.link,
 	}
 }
 
@@ -189,17 +193,43 @@ func withParams(address string, params url.Values) string {
 // transaction that is left open would, until resume is called.
 func StallPostgres(t conformance.T, address, schema string) (resume func()) {
 	t.Helper()
-	if schema == "" {
-		schema = "tapestore"
-	}
+	_, resume = lockTable(t, address, tableOf(schema, "runs"))
+	return resume
+}
+
+// stallPuts takes a lock that writes of records need after they locked their run's row,
+// until resume is called. held waits until n transactions wait for it.
+func stallPuts(t conformance.T, address, schema string) (held func(ctx context.Context, n int) error, resume func()) {
+	t.Helper()
+	table := tableOf(schema, "records")
+	conn, resume := lockTable(t, address, table)
+	return func(ctx context.Context, n int) error {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			var waiting int
+			err := conn.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE relation = $1::text::regclass AND NOT granted", table).Scan(&waiting)
+			if err != nil || waiting >= n {
+				return err
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}, resume
+}
+
+func tableOf(schema, table string) string { return cmp.Or(schema, "tapestore") + "." + table }
+
+// lockTable locks a table against writers in a transaction that stays open until resume
+// is called.
+func lockTable(t conformance.T, address, table string) (conn *pgx.Conn, resume func()) {
+	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {
 		t.Fatalf("connect: %v", err)
-	}
-	for _, statement := range []string{"BEGIN", "LOCK TABLE " + schema + ".runs IN EXCLUSIVE MODE"} {
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
-		}
 	}
 	resume = sync.OnceFunc(func() {
 		if err := conn.Close(context.Background()); err != nil {
@@ -207,5 +237,10 @@ func StallPostgres(t conformance.T, address, schema string) (resume func()) {
 		}
 	})
 	t.Cleanup(resume) // a case that fails early must not leave its writers waiting
-	return resume
+	for _, statement := range []string{"BEGIN", "LOCK TABLE " + table + " IN EXCLUSIVE MODE"} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	return conn, resume
 }

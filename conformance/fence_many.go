@@ -1,0 +1,231 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// An engine may apply appends to several runs in one step (group commit across runs).
+// These cases give it reason to: one handle appends to more than ten runs at once, and
+// each append must pass or fail by its own run's fence.
+
+// manyRunsCases are the cases of I3 in which one handle appends to many runs at once.
+func manyRunsCases() []Case {
+	return []Case{
+		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-are-fenced-one-by-one", Run: manyFences},
+		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-lose-to-a-preempt-held-open", Needs: []Need{NeedStall}, Run: manyHeldOpen},
+	}
+}
+
+// badFence is a way to have a fence that does not hold, with nothing wrong but that.
+type badFence struct {
+	name string
+	// spoil returns the lease to append under. lease is the run's first grant, of owner
+	// "pod".
+	spoil func(t T, e *Env, lease runstore.Lease) runstore.Lease
+	// want is the refusal, if it is not ErrFenced.
+	want error
+}
+
+// badFences returns the ways, one for each part of a fence.
+func badFences() []badFence {
+	again := func(t T, e *Env, lease runstore.Lease) runstore.Lease {
+		letGo(t, e.Store, lease)
+		return hold(t, e.Store, acquire(lease.Run, lease.Owner, TTL))
+	}
+	return []badFence{
+		{"preempted by its own owner's name", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
+			hold(t, e.Store, preempting(lease.Run, lease.Owner, "test"))
+			return lease
+		}, nil},
+		{"released, and acquired again by its own owner's name", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
+			again(t, e, lease)
+			return lease
+		}, nil},
+		{"released", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
+			letGo(t, e.Store, lease)
+			return lease
+		}, nil},
+		{"with an earlier token", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
+			forged := again(t, e, lease)
+			forged.Token = lease.Token
+			return forged
+		}, nil},
+		{"with another grant id", func(_ T, _ *Env, lease runstore.Lease) runstore.Lease {
+			lease.Grant = runstore.NewGrantID()
+			return lease
+		}, nil},
+		{"with another owner", func(_ T, _ *Env, lease runstore.Lease) runstore.Lease {
+			lease.Owner = "somebody"
+			return lease
+		}, nil},
+		{"strict and expired", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
+			letGo(t, e.Store, lease)
+			req := acquire(lease.Run, lease.Owner, e.ShortTTL())
+			req.Strict = true
+			strict := hold(t, e.Store, req)
+			e.expire(t)
+			return strict
+		}, runstore.ErrLeaseExpired},
+		{"of a run that was purged", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
+			purge(t, e.Store, lease)
+			return lease
+		}, runstore.ErrNotFound},
+	}
+}
+
+// manyFences appends to runs with sound fences and to runs with bad ones, all at once.
+// The rounds differ in who comes first: an engine that shares steps may let the first
+// ones go alone.
+func manyFences(t T, e *Env) {
+	const sound, rounds = 4, 3
+	bad := badFences()
+	n := sound + len(bad)
+	former := e.Reopen(t)
+	leases := heldRuns(t, e, former, n)
+	for i, b := range bad {
+		leases[sound+i] = b.spoil(t, e, leases[sound+i])
+	}
+	want := ""
+	for round := range rounds {
+		errs := make([]error, n)
+		contend(n, func(k int) {
+			i := (k + round*n/rounds) % n
+			_, errs[i] = former.Commit(t.Context(), appending(leases[i], fmt.Sprint("round ", round)))
+		})
+		want += fmt.Sprintf(" round %d@%v", round, leases[0].Token)
+		for i, lease := range leases[:sound] {
+			if errs[i] != nil {
+				t.Errorf("round %d: an append to %q under the current grant, beside others: %v", round, lease.Run, errs[i])
+				continue
+			}
+			if got := " " + told(journal(t, e.Store, lease.Run)); got != want {
+				t.Errorf("round %d: the journal of %q is%s, want%s", round, lease.Run, got, want)
+			}
+		}
+		for i, b := range bad {
+			lease, err := leases[sound+i], errs[sound+i]
+			what := fmt.Sprintf("round %d: an append beside others, %s", round, b.name)
+			if b.want != nil {
+				Refused(t, what, err, b.want)
+			} else {
+				fencedOut(t, what, err, lease, e.Get(t, lease.Run))
+			}
+			if errors.Is(b.want, runstore.ErrNotFound) {
+				_, err := e.Store.GetRun(t.Context(), lease.Run)
+				Refused(t, what+" then its run", err, b.want)
+			} else if events := journal(t, e.Store, lease.Run); len(events) > 0 {
+				t.Errorf("%s is in the journal: %s", what, told(events))
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// heldRuns creates runs whose leases one handle holds, all under one owner's name.
+func heldRuns(t T, e *Env, s runstore.RunStore, n int) []runstore.Lease {
+	t.Helper()
+	leases := make([]runstore.Lease, n)
+	together(t, n, func(i int) error {
+		created, err := s.CreateRun(t.Context(), withLease(runstore.RunID(fmt.Sprintf("run-%02d", i)), "pod"))
+		leases[i] = created.Lease
+		return err
+	})
+	return leases
+}
+
+// manyHeldOpen preempts some of many runs by grants that the engine has begun and not
+// committed, and lets the former holder append to all runs meanwhile. An append that
+// is judged by what the run was before the preempt must not be applied after it.
+//
+// Three preempts are held open, because an engine that shares steps may let the first
+// appends go alone.
+func manyHeldOpen(t T, e *Env) {
+	const preempted, n = 3, 12
+	former, successor := e.Reopen(t), e.Reopen(t)
+	leases := heldRuns(t, e, former, n)
+	var grants, others, writers sync.WaitGroup
+	resume, bound := func() {}, underway
+	var held func(n int)
+	if e.StallPuts != nil {
+		bound = 2 * time.Second // the others' appends go on, and end it
+		await, end := e.StallPuts(t)
+		resume, held = end, func(n int) {
+			if err := await(t.Context(), n); err != nil {
+				t.Fatalf("the preempts are not held open: %v", err)
+			}
+		}
+	} else {
+		resume = e.Stall(t)
+	}
+	resume = sync.OnceFunc(resume)
+	t.Cleanup(resume)
+
+	next, seen, failed := make([]runstore.Lease, preempted), make([][]runstore.Event, preempted), make([]error, preempted)
+	for i := range preempted {
+		req := preempting(leases[i].Run, leases[i].Owner, "test")
+		req.Writes.Append("test", []byte("taken over"))
+		req.Writes.Put("claim", []byte("taken over"))
+		grants.Go(func() {
+			if next[i], failed[i] = successor.AcquireLease(t.Context(), req); failed[i] == nil {
+				seen[i], failed[i] = successor.ReadJournal(t.Context(), req.Run, 1, runstore.MaxPage)
+			}
+		})
+	}
+	if held != nil {
+		held(preempted)
+	} else {
+		waits(t, closedAfter(&grants), underway)
+	}
+	errs := make([]error, n)
+	others.Add(n - preempted)
+	for i := range n {
+		writers.Go(func() {
+			if i >= preempted {
+				defer others.Done()
+			}
+			_, errs[i] = former.Commit(t.Context(), appending(leases[i], "former"))
+		})
+	}
+	waits(t, closedAfter(&others), bound)
+	resume()
+	writers.Wait()
+	grants.Wait()
+
+	if err := errors.Join(failed...); err != nil {
+		t.Fatalf("preempt: %v", err)
+	}
+	for i, old := range leases {
+		final := journal(t, e.Store, old.Run)
+		if i >= preempted {
+			if got, want := told(final), fmt.Sprintf("former@%v", old.Token); errs[i] != nil || got != want {
+				t.Errorf("an append to %q, which nobody preempted: error %v, the journal is %q, want %q", old.Run, errs[i], got, want)
+			}
+			continue
+		}
+		what := fmt.Sprintf("%q, preempted by its own owner's name", old.Run)
+		nothingAfter(t, what, final, seen[i], old, next[i])
+		if errs[i] != nil {
+			fencedOut(t, what+": the former holder's append", errs[i], old, e.Get(t, old.Run))
+		}
+		if got, want := len(final), map[bool]int{true: 2, false: 1}[errs[i] == nil]; got != want {
+			t.Errorf("%s: the journal is %q after the answer %v, want %d events", what, told(final), errs[i], want)
+		}
+	}
+}
+
+// closedAfter returns a channel that is closed when wg is done.
+func closedAfter(wg *sync.WaitGroup) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wg.Wait()
+	}()
+	return done
+}
