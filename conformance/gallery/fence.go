@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -19,6 +20,10 @@ func fenceExhibits() []exhibit {
 			"I3/token-alone-is-no-fence", tokenOnly},
 		{"check-then-write", "Commit reads the current grant, and writes in a second step.",
 			"I3/write-in-flight-at-a-preempt-loses-or-comes-first", checkThenWrite},
+		{"owner-only-among-many", "Commits that come while others are under way are checked by the owner's name only.",
+			"I3/appends-to-many-runs-at-once-are-fenced-one-by-one", amongMany(ownerOnly)},
+		{"check-then-lock-among-many", "Commits that come while others are under way read the current grant before they wait for the run's lock.",
+			"I3/appends-to-many-runs-at-once-lose-to-a-preempt-held-open", amongMany(checkThenLock)},
 		{"fence-on-the-journal-only", "Commit checks the fence for batches with events, and not for records alone.",
 			"I3/zombie-record-put-is-refused", journalOnly},
 		{"status-unfenced", "Status and runnable time are written without a look at the fence.",
@@ -68,36 +73,91 @@ func tokenOnly(s *store) {
 	}
 }
 
+// window is open while the writers of a store are held up at its engine.
+type window struct {
+	mu   sync.Mutex
+	held chan struct{} // nil while nobody is held up
+}
+
+// stall holds up those who wait, until resume is called.
+func (w *window) stall() (resume func()) {
+	held := make(chan struct{})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = held
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.held = nil
+		close(held)
+	})
+}
+
+// wait returns when nobody is held up, and reports whether the caller was.
+func (w *window) wait() bool {
+	w.mu.Lock()
+	held := w.held
+	w.mu.Unlock()
+	if held != nil {
+		<-held
+	}
+	return held != nil
+}
+
 // checkThenWrite is held up between its check and its write, as a connection
 // pool or a slow network would hold up an adapter's second statement.
 func checkThenWrite(s *store) {
-	var mu sync.Mutex
-	var window chan struct{}
-	s.stall = func() func() {
-		held := make(chan struct{})
-		mu.Lock()
-		defer mu.Unlock()
-		window = held
-		return sync.OnceFunc(func() {
-			mu.Lock()
-			defer mu.Unlock()
-			window = nil
-			close(held)
-		})
-	}
+	w := &window{}
+	s.stall = w.stall
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		run, err := h.Handle.GetRun(ctx, b.Run())
 		f := b.Guards().Fence
 		if err != nil || f.IsZero() || run.Holder.Token != f.Token() || run.Holder.Owner != f.Owner() {
 			return h.Handle.Commit(ctx, b)
 		}
-		mu.Lock()
-		held := window
-		mu.Unlock()
-		if held != nil {
-			<-held
-		}
+		w.wait()
 		return h.Handle.Commit(ctx, refenced(b, runstore.Fence{}))
+	}
+}
+
+// checkThenLock checks a fence, then waits for the lock of the run, and writes without
+// a second look at what the lock's last holder has left. The stall holds up grants as
+// well, which have the locks of their runs.
+func checkThenLock(s *store) {
+	w := &window{}
+	s.stall = w.stall
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+		w.wait()
+		return ownAcquire(ctx, h, req)
+	}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		run, err := h.Handle.GetRun(ctx, b.Run())
+		if f := b.Guards().Fence; err != nil || f.IsZero() || s.current(b.Run()).Fence() != f || run.Holder.Token != f.Token() {
+			return h.Handle.Commit(ctx, b)
+		}
+		if !w.wait() {
+			return h.Handle.Commit(ctx, b)
+		}
+		s.between() // the grants come first
+		return h.Handle.Commit(ctx, refenced(b, runstore.Fence{}))
+	}
+}
+
+// amongMany breaks the commits that come while two others are under way, as an engine
+// that applies them in one step of their own kind would.
+func amongMany(broken func(s *store)) func(s *store) {
+	return func(s *store) {
+		broken(s)
+		shared := s.commit
+		var underWay atomic.Int64
+		s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+			defer underWay.Add(-1)
+			if underWay.Add(1) > 2 {
+				return shared(ctx, h, b)
+			}
+			s.between()
+			return h.Handle.Commit(ctx, b)
+		}
 	}
 }
 
