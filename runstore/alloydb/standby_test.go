@@ -28,8 +28,8 @@ func replicating(t *testing.T) (primary, standby *emulators.PostgresServer) {
 	if err != nil {
 		t.Skip("not applicable: there is no pg_basebackup on the search path")
 	}
-	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4"}
-	dir, err := os.MkdirTemp("/tmp", "tapestore-standby-") // where a server's own user can enter
+	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4", "autovacuum": "off"} // so that an idle primary commits nothing
+	dir, err := os.MkdirTemp("/tmp", "tapestore-standby-")                                             // where a server's own user can enter
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,13 +245,22 @@ func readsOfThePrimary(t *testing.T, s runstore.RunStore) {
 func idleOrCutOff(t *testing.T, r replica, primary *emulators.PostgresServer, main *pgx.Conn) {
 	t.Helper()
 	idle := r.now() // after the last commit
-	// Not a commit: the primary sends that it was written, and there is no more to replay.
-	run(t, main, "SELECT pg_logical_emit_message(false, 'tapestore', 'idle')")
-	waitFor(t, "the standby of an idle primary counts as current", func() bool {
+	current := func() bool {
+		// Not a commit: the primary says that it was written, and then that is replayed.
+		end := ask[string](t, main, "SELECT pg_logical_emit_message(false, 'tapestore', 'idle')::text")
+		waitFor(t, "the standby has replayed what the primary said that it has written", func() bool {
+			return ask[bool](t, r.conn, `SELECT coalesce((SELECT latest_end_lsn BETWEEN $1::text::pg_lsn AND pg_last_wal_replay_lsn()
+				FROM pg_stat_wal_receiver), false)`, end)
+		})
 		before := r.now()
 		lag, known := r.lag()
 		return known && before.Add(-lag).After(idle)
-	})
+	}
+	if !current() && !current() && !current() { // unless the primary has written more in between
+		lag, known := r.lag()
+		t.Errorf("the standby of an idle primary counts as %v behind (known: %t), want less than the %v since the last commit, for it has replayed all",
+			lag, known, r.now().Sub(idle))
+	}
 	if err := primary.Freeze(); err != nil {
 		t.Fatal(err)
 	}
