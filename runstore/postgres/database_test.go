@@ -141,16 +141,16 @@ func get[T any](t testing.TB, conn execer, sql string, args ...any) (value T) {
 	return value
 }
 
-// await polls until a condition holds.
+// await polls until a condition holds. Its bound only ends what would never come.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.After(30 * time.Second); !holds(); {
+	for deadline := time.After(2 * time.Minute); !holds(); {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatalf("%s: not within 30 s", what)
+			t.Fatalf("%s: not within two minutes", what)
 		}
 	}
 }

@@ -72,10 +72,9 @@ func TestPromotedCopy(t *testing.T) {
 	standby := ownServer(t, &emulators.PostgresOptions{Dir: b})
 	address := at(t, db.URL, standby.Address())
 
-	began := time.Now()
 	_, err = tryOpen(t, with(address, "patience=50ms"))
-	if !errors.Is(err, runstore.ErrUnavailable) || !strings.Contains(err.Error(), "the server is a standby") || time.Since(began) > 10*time.Second {
-		t.Errorf("opening on a standby: got %v after %v, want ErrUnavailable that says so", err, time.Since(began))
+	if !errors.Is(err, runstore.ErrUnavailable) || !strings.Contains(err.Error(), "the server is a standby") {
+		t.Errorf("opening on a standby: got %v, want ErrUnavailable that says so", err)
 	}
 	if !get[bool](t, connect(t, address), `SELECT pg_promote()`) {
 		t.Fatal("the standby was not promoted")

@@ -3,9 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,110 +11,135 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// Writes that share a round trip wait for a lock together, not one after another.
+// Writes that share a round trip wait for a lock together, not one after another: each
+// statement that gives up its wait is for all of them.
 func TestLockTimeoutIsPaidOnce(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	s := open(t, with(address, "lock_timeout=300ms"))
+	w := &wire{}
+	s := open(t, with(address, "lock_timeout=30m", "statement_timeout=1h"), w.through)
 	lease := hold(t, s, "run")
-	other := connect(t, address)
+	other, watch := connect(t, address), connect(t, address)
 	exec(t, other, "BEGIN")
 	exec(t, other, "SELECT FROM tapestore.runs FOR NO KEY UPDATE")
-	began := time.Now()
-	done := make(chan time.Duration, 32)
-	for range 20 {
+	w.lose(none, "")
+	const n = 20
+	done := make(chan error, n)
+	for i := range n {
 		go func() {
-			_, _ = s.Commit(context.Background(), appending(lease, "x"))
-			done <- time.Since(began)
+			_, err := s.Commit(context.WithoutCancel(t.Context()), appending(lease, "x"))
+			done <- err
 		}()
+		if i == 0 {
+			awaitLocked(t, address, 1)
+		} else {
+			await(t, "the others wait for the first", func() bool { return postgres.Waiting(s, "run") == i })
+		}
 	}
-	var last time.Duration
-	for range 20 {
-		last = <-done
+	for failed := 0; failed < n; { // as lock_timeout would: it ends whoever waits
+		exec(t, watch, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'tapestore'`)
+		select {
+		case err := <-done:
+			if failed++; !errors.Is(err, runstore.ErrUnavailable) {
+				t.Errorf("a commit whose wait for a lock was ended: got %v, want ErrUnavailable", err)
+			}
+		case <-time.After(2 * time.Millisecond): // look again
+		}
 	}
-	exec(t, other, "ROLLBACK")
-	if last > 2*time.Second {
-		t.Errorf("the last of 20 waited %v with a lock_timeout of 300ms", last)
+	if got := len(w.sent()); got != 2 {
+		t.Errorf("%d statements waited for the lock, want 2: that of the first commit, and one for the other %d", got, n-1)
 	}
 }
+
+// calls is a tracer that counts the statements that have a text in them.
+type calls struct {
+	text    string
+	started atomic.Int64
+}
+
+func (c *calls) through(config *pgxpool.Config, _ *postgres.Options) { config.ConnConfig.Tracer = c }
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (c *calls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, c.text) {
+		c.started.Add(1)
+	}
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (c *calls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // After a failover the epoch is raised also where that takes longer than a connection may.
 func TestRaisingTheEpochMayTakeLongerThanConnecting(t *testing.T) {
 	t.Parallel()
+	const connecting = time.Second // the shortest connect_timeout of a URL
 	address := database(t)
 	conn := connect(t, address)
-	exec(t, conn, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, status, grant_state, purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason, runnable)
-		SELECT 0,1,0,0,now(),0,1,false,false,int8send(i),'g','o','','','', now() FROM generate_series(1,150000) i`)
 	exec(t, conn, `UPDATE tapestore.store SET timeline = timeline + 1`)
-	began := time.Now()
-	_, err := tryOpen(t, with(address, "connect_timeout=1", "patience=12s"), quiet)
-	t.Logf("after %v: %v", time.Since(began), err)
-	began = time.Now()
-	exec(t, conn, `SELECT tapestore.raise_epoch('x', 'c', 99, false)`)
-	t.Logf("a raise over 150,000 leases takes %v", time.Since(began))
-	if err != nil {
-		t.Error("the store cannot be opened: every connection gives up the raise after connect_timeout")
+	exec(t, conn, `BEGIN`)
+	exec(t, conn, `LOCK TABLE tapestore.runs IN ROW EXCLUSIVE MODE`) // raising waits for this
+	raises := &calls{text: "raise_epoch"}
+	opened := make(chan error, 1)
+	go func() {
+		s, err := tryOpen(t, with(address, "connect_timeout=1"), quiet, raises.through)
+		if err == nil {
+			err = s.Close()
+		}
+		opened <- err
+	}()
+	awaitLocked(t, address, 1)
+	watch := connect(t, address)
+	await(t, "it takes longer than a connection may", func() bool {
+		return raises.started.Load() > 1 || get[bool](t, watch, `SELECT coalesce(max(clock_timestamp() - query_start) > $1, false)
+			FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, connecting+connecting/4)
+	})
+	exec(t, conn, `ROLLBACK`)
+	if err := <-opened; err != nil {
+		t.Errorf("open: %v", err)
+	}
+	if got := raises.started.Load(); got != 1 {
+		t.Errorf("raising the epoch was begun %d times, want once: it was given up after connect_timeout", got)
 	}
 }
 
 // A server that falls silent holds up neither a caller without a deadline nor Close.
 func TestSilentServerDoesNotHoldCallersForEver(t *testing.T) {
+	t.Parallel()
 	address := database(t)
-	cfg, _ := pgx.ParseConfig(address)
-	var silent atomic.Bool
-	s := open(t, with(address, "patience=1s", "statement_timeout=1s", "lock_timeout=1s", "connect_timeout=1"), func(c *pgxpool.Config, _ *postgres.Options) {
-		c.ConnConfig.DialFunc = func(ctx context.Context, n, _ string) (net.Conn, error) {
-			if silent.Load() {
-				return nil, errors.New("no route")
-			}
-			up, err := net.Dial(n, func() string { nn, a := pgconnAddr(cfg); _ = nn; return a }())
-			if err != nil {
-				return nil, err
-			}
-			mine, theirs := net.Pipe()
-			go func() { _, _ = io.Copy(up, blackhole{theirs, &silent}) }()
-			go func() { _, _ = io.Copy(theirs, up) }()
-			return mine, nil
-		}
-	})
+	network, err := link.New(t.Context(), server(t).Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = network.Close() })
+	s := open(t, with(at(t, address, network.Address()), "patience=1s", "statement_timeout=1s", "lock_timeout=1s", "connect_timeout=1"))
 	lease := hold(t, s, "run")
-	silent.Store(true)
-	done := make(chan error, 1)
-	go func() { _, err := s.Commit(context.Background(), appending(lease, "x")); done <- err }()
+	network.Blackhole()
+	done := make(chan error, 2)
+	go func() {
+		_, err := s.Commit(context.WithoutCancel(t.Context()), appending(lease, "x"))
+		done <- err
+	}()
 	select {
 	case err := <-done:
-		t.Log(err)
-	case <-time.After(12 * time.Second):
-		t.Error("a commit without a deadline has not returned after 12 s, with a patience and all timeouts of 1 s")
-		go func() {
-			ctx, c := context.WithTimeout(context.Background(), time.Second)
-			defer c()
-			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: time.Minute})
-			done <- err
-		}()
-		t.Logf("a heartbeat behind it: %v", <-done)
+		if !errors.Is(err, runstore.ErrUnavailable) && !errors.Is(err, runstore.ErrUnknownOutcome) {
+			t.Errorf("commit: %v, want ErrUnavailable or ErrUnknownOutcome", err)
+		}
+	case <-time.After(2 * time.Minute): // without a bound it would be for ever
+		t.Fatal("a commit without a deadline has not returned, with a patience and all timeouts of 1 s")
 	}
-}
-
-type blackhole struct {
-	io.Reader
-	silent *atomic.Bool
-}
-
-func (b blackhole) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	if b.silent.Load() {
-		select {}
+	go func() { done <- s.Close() }()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("Close has not returned")
 	}
-	return n, err
-}
-
-func pgconnAddr(c *pgx.ConnConfig) (string, string) {
-	return "tcp", net.JoinHostPort(c.Host, fmt.Sprint(c.Port))
 }
 
 // RaiseEpoch works though its connection died while it was idle.
@@ -139,28 +162,32 @@ func TestSettlingOutlastsALockTimeout(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	w := &wire{}
-	conn := connect(t, address)
+	conn, watch := connect(t, address), connect(t, address)
 	var armed atomic.Bool
-	released := make(chan struct{})
-	s := open(t, with(address, "default_query_exec_mode=exec", "lock_timeout=300ms", "patience=20s"), w.through, func(c *pgxpool.Config, _ *postgres.Options) {
-		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
-			if armed.CompareAndSwap(true, false) {
-				exec(t, conn, "BEGIN")
-				exec(t, conn, "SELECT FROM tapestore.runs FOR NO KEY UPDATE")
-				time.AfterFunc(time.Second, func() {
-					defer close(released)
-					_, _ = conn.Exec(context.Background(), "ROLLBACK")
-				})
+	s := open(t, with(address, "default_query_exec_mode=exec", "lock_timeout=30m", "statement_timeout=1h", "patience=1h"), w.through,
+		func(c *pgxpool.Config, _ *postgres.Options) {
+			c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+				if armed.CompareAndSwap(true, false) {
+					exec(t, conn, "BEGIN")
+					exec(t, conn, "SELECT FROM tapestore.runs FOR NO KEY UPDATE")
+				}
+				return nil
 			}
-			return nil
-		}
-	})
+		})
 	lease := hold(t, s, "run")
 	armed.Store(true)
 	w.lose(loseReply, "")
-	began := time.Now()
-	if _, err := s.Commit(t.Context(), appending(lease, "x")); err != nil {
-		t.Errorf("after %v, with 20 s of patience and a lock held for 1 s: %v", time.Since(began), err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Commit(context.WithoutCancel(t.Context()), appending(lease, "x"))
+		done <- err
+	}()
+	awaitLocked(t, address, 1)
+	exec(t, watch, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'tapestore'`) // as lock_timeout would
+	exec(t, conn, "ROLLBACK")
+	if err := <-done; err != nil {
+		t.Errorf("commit: %v, want its reply to be settled once the lock is free", err)
 	}
-	<-released
+	wantJournal(t, s, "run", "x")
 }

@@ -70,7 +70,7 @@ func TestWakeupsByPolling(t *testing.T) {
 	address := database(t)
 	pooled, plain := open(t, with(address, "pooled=yes")), open(t, address)
 	lease := hold(t, plain, "run")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	wakeups, err := pooled.Wakeups(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func TestWakeupsByListening(t *testing.T) {
 		address := with(database(t), "schema="+schema)
 		waiter, writer := open(t, address), open(t, address)
 		lease := hold(t, writer, "run")
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		wakeups, err := waiter.Wakeups(ctx)
 		if err != nil {

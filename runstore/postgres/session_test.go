@@ -31,7 +31,7 @@ func TestOneClockWhateverTheDateStyle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(done[0].Time); d.Abs() > time.Minute {
+	if d := time.Since(done[0].Time); d.Abs() > time.Hour { // a time zone or a month off, not a slow machine
 		t.Errorf("the commit's clock is off by %v", d)
 	}
 }
@@ -49,10 +49,9 @@ func TestRefusalsWhateverTheOutputStyle(t *testing.T) {
 		commit(t, s, b)
 		stale := lease
 		stale.Grant = "another"
-		began := time.Now()
 		_, err := s.Commit(t.Context(), appending(stale, "zombie"))
 		if !errors.Is(err, runstore.ErrFenced) {
-			t.Errorf("%s: after %v got %v, want ErrFenced", setting, time.Since(began), err)
+			t.Errorf("%s: got %v, want ErrFenced", setting, err)
 		}
 	}
 }

@@ -145,13 +145,9 @@ func TestServerThatCannotBeUsed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			began := time.Now()
 			_, err := runstore.Open(t.Context(), with(tc.address, "sslmode=disable"))
 			if !errors.Is(err, runstore.ErrUnavailable) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), password) {
 				t.Errorf("got %v, want ErrUnavailable that says %q", err, tc.says)
-			}
-			if took := time.Since(began); took > 15*time.Second {
-				t.Errorf("it took %v", took)
 			}
 		})
 	}
