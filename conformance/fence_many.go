@@ -82,7 +82,8 @@ func badFences() []badFence {
 // The rounds differ in who comes first: an engine that shares steps may let the first
 // ones go alone.
 func manyFences(t T, e *Env) {
-	const sound, rounds = 4, 3
+	const sound = 4
+	rounds := e.Scaled(t, "rounds", 2, 3)
 	bad := badFences()
 	n := sound + len(bad)
 	former := e.Reopen(t)

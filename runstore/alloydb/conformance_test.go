@@ -10,6 +10,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 )
 
@@ -51,7 +52,8 @@ func TestConformance(t *testing.T) {
 }
 
 // TestConformancePassword runs with the database's own login what writes under fences
-// and reads whole runs. Who logs in how makes no difference behind that.
+// and reads whole runs. Who logs in how makes no difference behind that, so a quick run
+// takes a case of each and leaves the rest.
 func TestConformancePassword(t *testing.T) {
 	h := engines.AlloyDB(standIn(t), func(o *alloydb.Options) {
 		o.Password, o.MaxConns = "secret", 4 // any: the server trusts who comes from this machine
@@ -62,7 +64,12 @@ func TestConformancePassword(t *testing.T) {
 		i.URL = "" // processes are for Run, above
 		return i
 	}
-	report := conformance.Execute(t.Context(), h, regexp.MustCompile("^(I2|I4|I5)/"))
+	pattern := "^(I2|I4|I5)/"
+	if !effort.Full() {
+		t.Log("reduced: 3 cases instead of all of I2, I4 and I5")
+		pattern = "^(I2/token-grows-by-one-per-grant|I4/a-commit-over-several-runs-applies-whole|I5/seq-is-dense-under-many-writers)$"
+	}
+	report := conformance.Execute(t.Context(), h, regexp.MustCompile(pattern))
 	for _, g := range report.Guarantees {
 		for _, c := range g.Cases {
 			if c.Status == conformance.Failed {
@@ -70,7 +77,7 @@ func TestConformancePassword(t *testing.T) {
 			}
 		}
 	}
-	if report.Engine != "alloydb" || report.Summary.Passed == 0 {
-		t.Errorf("report of %q: %+v, want cases of alloydb that passed", report.Engine, report.Summary)
+	if want := effort.Choose(3, 20); report.Engine != "alloydb" || report.Summary.Passed < want {
+		t.Errorf("report of %q: %+v, want at least %d cases of alloydb that passed", report.Engine, report.Summary, want)
 	}
 }

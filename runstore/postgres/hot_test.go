@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -17,7 +18,11 @@ func TestUpdatesOfRunsAreHot(t *testing.T) {
 	// A transaction of any database of the cluster that wrote and stays open keeps
 	// old rows from being removed, and other tests have such.
 	own := ownServer(t, nil)
-	const runs, rounds = 4, 500
+	const runs = 4
+	rounds := effort.Choose(150, 500)
+	if !effort.Full() {
+		t.Log("reduced: 150 of 500 rounds")
+	}
 	for _, tc := range []struct {
 		name    string
 		updates int // that a round makes
