@@ -19,7 +19,7 @@ import (
 func TestNewConnectorsAreFew(t *testing.T) {
 	t.Parallel()
 	s := standIn(t)
-	const pace, refusedFor = 100 * time.Millisecond, 300 * time.Millisecond
+	const pace, refusedFor, before = 2 * time.Minute, 10 * time.Minute, 90 * time.Second // the test takes less than that
 	c, err := alloydb.NewConnector(t.Context(), s.Instance(), pace, refusedFor, s.DialerOptions()...)
 	if err != nil {
 		t.Fatal(err)
@@ -36,27 +36,31 @@ func TestNewConnectorsAreFew(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.RefuseConnections("the instance is being restarted")
-	began := time.Now()
-	refuse := func() {
-		if err := dial(); err == nil || !strings.Contains(err.Error(), "being restarted") {
-			t.Fatalf("dial: %v, want the reason", err)
+	var passed time.Duration
+	for _, step := range []struct {
+		at   time.Duration // since the first refusal
+		want int           // certificates so far, of which each connector needs one
+	}{
+		{0, 1},
+		{refusedFor - before, 1},
+		{refusedFor, 2}, // refused for long enough: the next one comes after 2 minutes
+		{refusedFor + pace - before, 2},
+		{refusedFor + pace, 3}, // after 4
+		{refusedFor + 3*pace - before, 3},
+		{refusedFor + 3*pace, 4}, // after 8
+		{refusedFor + 7*pace - before, 4},
+		{refusedFor + 7*pace, 5},
+	} {
+		c.Pass(step.at - passed)
+		passed = step.at
+		for range 2 {
+			if err := dial(); err == nil || !strings.Contains(err.Error(), "being restarted") {
+				t.Fatalf("dial after %v: %v, want the reason", step.at, err)
+			}
 		}
-	}
-	for refuse(); time.Since(began) < refusedFor/2; refuse() {
-	}
-	if got := s.Stats().Certificates; time.Since(began) < refusedFor && got != 1 {
-		t.Errorf("%d certificates after %v, want 1", got, time.Since(began))
-	}
-	waitFor(t, "a new connector", func() bool { refuse(); return s.Stats().Certificates > 1 })
-	if took := time.Since(began); took < refusedFor {
-		t.Errorf("a new connector after %v, want %v at least", took, refusedFor)
-	}
-	second := time.Now()
-	for time.Since(second) < 800*time.Millisecond { // the waits are 100, 200, 400, 800 ms
-		refuse()
-	}
-	if got, took := s.Stats().Certificates, time.Since(second); took < 1500*time.Millisecond && got > 5 {
-		t.Errorf("%d certificates %v later, want 5 at most", got, took)
+		if got := s.Stats().Certificates; got != step.want {
+			t.Errorf("refused for %v: got %d certificates, want %d", step.at, got, step.want)
+		}
 	}
 	s.RefuseConnections("")
 	if err := dial(); err != nil {

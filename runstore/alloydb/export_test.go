@@ -14,7 +14,7 @@ import (
 // LagOf tells how far a node is behind.
 var LagOf = lagOf
 
-// Connector is a connector with short times.
+// Connector is a connector whose times a test has set.
 type Connector struct{ *connector }
 
 // NewConnector makes one that is ready to be used.
@@ -29,6 +29,16 @@ func NewConnector(ctx context.Context, instance string, pace, refusedFor time.Du
 
 // Dial dials.
 func (c Connector) Dial(ctx context.Context) (net.Conn, error) { return c.dial(ctx) }
+
+// Pass lets d pass for the connector: what it remembers was that much longer ago.
+func (c Connector) Pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.notBefore = c.notBefore.Add(-d)
+	if !c.failingSince.IsZero() {
+		c.failingSince = c.failingSince.Add(-d)
+	}
+}
 
 // Close closes.
 func (c Connector) Close() { c.close() }
