@@ -265,6 +265,49 @@ func TestLostMessagesOfACrowd(t *testing.T) {
 	}
 }
 
+// A shared statement that arrives after its appends were given up applies none of them,
+// by their nonces and by nothing else.
+func TestCrowdComesLate(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	w := &wire{}
+	s := open(t, with(address, "default_query_exec_mode=exec"), w.through, impatient)
+	const n = 4
+	leases := holdMany(t, s, n)
+	errs := crowded(t, s, n, func(i int) error {
+		_, err := s.Commit(t.Context(), appending(leases[i], "first", "second"))
+		return err
+	}, func() { w.lose(loseRequest, "") })
+	for i, err := range errs {
+		if !errors.Is(err, runstore.ErrUnavailable) {
+			t.Fatalf("commit %d: got %v, want ErrUnavailable", i, err)
+		}
+	}
+	late := w.sent()[0]
+	nonces, ok := late.args[8].([]*int64)
+	if !ok || len(nonces) != 2*n {
+		t.Fatalf("sent %s\nwith %v, want one statement for %d runs", late.sql, late.args, n)
+	}
+	conn := connect(t, address)
+	before := stored(t, conn)
+	exec(t, conn, late.sql, late.args...)
+	if after := stored(t, conn); after != before {
+		t.Errorf("the late copy changed\n%s\nto\n%s", before, after)
+	}
+	others := slices.Clone(nonces)
+	for i, nonce := range nonces {
+		if nonce != nil {
+			other := *nonce ^ 1
+			others[i] = &other
+		}
+	}
+	late.args[8] = others
+	exec(t, conn, late.sql, late.args...)
+	for _, l := range leases {
+		wantJournal(t, s, l.Run, "first", "second") // else something else than the nonces refused it
+	}
+}
+
 // A caller who leaves while it waits for a place was not heard, and what it gave
 // may be used again.
 func TestCallerLeavesTheCrowd(t *testing.T) {
