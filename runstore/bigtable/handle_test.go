@@ -185,6 +185,18 @@ func hold(t testing.TB, s *bigtable.Store, id runstore.RunID) runstore.Lease {
 	return created.Lease
 }
 
+// holdAnew creates a run again that was purged, whose grant id cannot come back.
+func holdAnew(t testing.TB, s *bigtable.Store, id runstore.RunID) runstore.Lease {
+	t.Helper()
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{
+		ID: id, Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Grant: "another-grant-" + runstore.GrantID(id)},
+	})
+	if err != nil {
+		t.Fatalf("create %s anew: %v", id, err)
+	}
+	return created.Lease
+}
+
 // takeOver takes a run's live lease away.
 func takeOver(t testing.TB, s *bigtable.Store, id runstore.RunID) runstore.Lease {
 	t.Helper()

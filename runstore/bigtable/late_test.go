@@ -252,7 +252,7 @@ func TestFirstCopyComesLate(t *testing.T) {
 					if c.name != "purge" {
 						purge(t, other, takeOver(t, other, "run"))
 					}
-					hold(t, other, "run")
+					holdAnew(t, other, "run")
 				}
 				before := shape(t, other)
 				if m.deliver(t, c.name == "create" || c.name == "create with lease and writes") {

@@ -30,7 +30,7 @@ func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 		{"purged, one without an id", purge, [2]runstore.BatchID{"", "two"}, true},
 		{"purged and made anew", func(t *testing.T, other *spanner.Store) {
 			purge(t, other)
-			hold(t, other, "run")
+			holdAnew(t, other, "run")
 		}, [2]runstore.BatchID{"one", "two"}, false},
 		{"forgotten", func(t *testing.T, other *spanner.Store) {
 			for range 2 * runstore.RememberedBatches {
