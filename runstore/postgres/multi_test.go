@@ -127,7 +127,9 @@ func TestMultiCommitSettledByTheRunsThatRemember(t *testing.T) {
 		"purged, without id": {purge, false},
 		"purged and made anew": {func(t *testing.T, s *postgres.Store) {
 			purge(t, s)
-			hold(t, s, "a")
+			if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "a"}); err != nil {
+				t.Fatalf("create a anew: %v", err)
+			}
 		}, true},
 		"forgotten": {func(t *testing.T, s *postgres.Store) {
 			for range 3 * runstore.RememberedBatches {
