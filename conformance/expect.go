@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +42,60 @@ func equal[V any](t T, what string, got, want V) {
 		t.Errorf("%s: got %+v, want %+v", what, got, want)
 	}
 }
+
+// inOrder fails the case unless got is want. It names the entries that are missing, there
+// more than once, not wanted, or out of order.
+func inOrder(t T, what string, got, want []string) {
+	t.Helper()
+	if text := differ(got, want); text != "" {
+		t.Errorf("%s: %s", what, text)
+	}
+}
+
+// differ says how got differs from want, or returns "".
+func differ(got, want []string) string {
+	if slices.Equal(got, want) {
+		return ""
+	}
+	count := map[string]int{}
+	for _, name := range want {
+		count[name]--
+	}
+	for _, name := range got {
+		count[name]++
+	}
+	text := fmt.Sprintf("got %d entries, want %d", len(got), len(want))
+	for _, group := range []struct {
+		what string
+		in   []string
+		is   func(n int) bool
+	}{
+		{"missing", want, func(n int) bool { return n < 0 }},
+		{"too many of", got, func(n int) bool { return n > 0 }},
+	} {
+		var names []string
+		for _, name := range group.in {
+			if group.is(count[name]) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		if n := len(names); n > mostNamed {
+			names = append(names[:mostNamed], fmt.Sprintf("and %d more", n-mostNamed))
+		}
+		if len(names) > 0 {
+			text += fmt.Sprintf("; %s: %s", group.what, strings.Join(names, ", "))
+		}
+	}
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			return text + fmt.Sprintf("; the first that differs is entry %d: got %s, want %s", i+1, got[i], want[i])
+		}
+	}
+	return text
+}
+
+// mostNamed is how many entries a message names before it counts them.
+const mostNamed = 10
 
 // every returns all that a paged read yields, and ends the case on an error.
 func every[V any](t T, what string, seq iter.Seq2[V, error]) []V {
@@ -112,14 +169,50 @@ func feedAfter(ctx context.Context, s runstore.RunStore, after runstore.Position
 func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
 	t.Helper()
 	var all []runstore.FeedEvent
-	e.Await(t, patience, func() bool {
+	say := func() string { return fmt.Sprintf("the feed holds %d events, want %d: %s", len(all), n, seqsOf(all)) }
+	e.await(t, patience, func() bool {
 		all = every(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
 		return len(all) >= n
-	})
+	}, say)
 	if len(all) != n {
-		t.Fatalf("the feed holds %d events, want %d", len(all), n)
+		t.Fatalf("%s", say())
 	}
 	return all
+}
+
+// seqsOf lists the seqs of a feed, run by run, in the order of the feed: those that follow
+// each other as a range, and at which positions one is missing, repeated or out of order.
+func seqsOf(feed []runstore.FeedEvent) string {
+	journals := map[runstore.RunID][]runstore.FeedEvent{}
+	for _, event := range feed {
+		journals[event.Run] = append(journals[event.Run], event)
+	}
+	var runs []string
+	for _, id := range slices.Sorted(maps.Keys(journals)) {
+		events := journals[id]
+		text := fmt.Sprintf("run %q:", id)
+		for first := 0; first < len(events); {
+			end := first + 1
+			for end < len(events) && events[end].Seq == events[end-1].Seq+1 {
+				end++
+			}
+			text += fmt.Sprintf(" seqs %d to %d", events[first].Seq, events[end-1].Seq)
+			if want := wantedAfter(events, first); events[first].Seq != want {
+				text += fmt.Sprintf(" (seq %d, want %d at position %d)", events[first].Seq, want, events[first].Position)
+			}
+			first = end
+		}
+		runs = append(runs, text)
+	}
+	return strings.Join(runs, "; ")
+}
+
+// wantedAfter returns the seq that an event of one run should have.
+func wantedAfter(events []runstore.FeedEvent, i int) runstore.Seq {
+	if i == 0 {
+		return 1
+	}
+	return events[i-1].Seq + 1
 }
 
 // queue scans one index to its end, whatever is due.

@@ -21,6 +21,7 @@ func feedCases() []Case {
 		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge},
 		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce},
 		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd},
+		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed},
 	}
 }
 

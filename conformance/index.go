@@ -19,6 +19,7 @@ func indexCases() []Case {
 		{Guarantee: "I9", Name: "an-entry-carries-its-record", Run: entryCarriesRecord},
 		{Guarantee: "I9", Name: "replaced-places-vanish", Run: replacedPlaces},
 		{Guarantee: "I9", Name: "pages-join-without-gap-or-repeat", Run: indexPages},
+		{Guarantee: "I9", Name: "index-pages-of-large-and-tiny-entries-lose-nothing", Run: mixedEntries},
 		{Guarantee: "I9", Name: "a-scan-meets-what-stays-while-others-come-and-go", Run: scanUnderChange},
 		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found", Run: acknowledgedFound},
 		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedStall}, Run: heldOpenFound},

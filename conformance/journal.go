@@ -1,10 +1,8 @@
 package conformance
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"iter"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -20,7 +18,7 @@ func journalCases() []Case {
 		{Guarantee: "I5", Name: "positions-follow-seq", Run: positionsFollowSeq},
 		{Guarantee: "I5", Name: "pages-begin-where-asked", Run: journalPages},
 		{Guarantee: "I5", Name: "a-long-journal-reads-whole-in-pages", Run: longJournal},
-		{Guarantee: "I5", Name: "large-pages-end-early-and-lose-nothing", Run: largePages},
+		{Guarantee: "I5", Name: "journal-pages-of-large-and-tiny-events-lose-nothing", Run: mixedJournal},
 	}
 }
 
@@ -349,72 +347,4 @@ func longJournal(t T, e *Env) {
 	// The run is as usable as a short one.
 	lease := e.Acquire(t, other, "run", "owner")
 	equal(t, "next seq", e.Append(t, other, lease, "more"), total+1)
-}
-
-// largePages reads entries of which few fit into a page, by every paged read.
-func largePages(t T, e *Env) {
-	const entries, size = 12, runstore.MaxEventData
-	ctx := t.Context()
-	e.Create(t, "run")
-	value := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i)}, size) }
-	for i := range entries {
-		b := runstore.NewBatch("run", runstore.AtSeq(runstore.Seq(i+1)))
-		b.Append("event", value(i))
-		b.Put(runstore.RecordKey(fmt.Sprintf("%02d", i)), value(i), runstore.Place{Index: "all", At: runstore.At(e.Now(t))})
-		committed(t, e.Store, b)
-	}
-	feedOf(t, e, e.Store, entries)
-	reads := map[string]iter.Seq2[[]byte, error]{
-		"journal": values(runstore.Journal(ctx, e.Store, "run", 1), func(e runstore.Event) []byte { return e.Data }),
-		"records": values(runstore.Records(ctx, e.Store, "run", ""), func(r runstore.Record) []byte { return r.Value }),
-		"index": values(runstore.Entries(ctx, e.Store, runstore.IndexQuery{Index: "all", Until: runstore.EndOfTime}),
-			func(e runstore.IndexEntry) []byte { return e.Record.Value }),
-		"feed": values(feedAfter(ctx, e.Store, 0, runstore.MaxPage), func(e runstore.FeedEvent) []byte { return e.Data }),
-	}
-	for name, read := range reads {
-		all := every(t, name, read)
-		if len(all) != entries {
-			t.Errorf("%s: %d entries in all pages, want %d", name, len(all), entries)
-			continue
-		}
-		for i, got := range all {
-			if !bytes.Equal(got, value(i)) {
-				t.Errorf("%s: entry %d holds %d bytes of %.1q, want %d of %.1q", name, i, len(got), got, size, value(i))
-			}
-		}
-	}
-	pages := map[string]func() (int, error){
-		"journal": func() (int, error) {
-			page, err := e.Store.ReadJournal(ctx, "run", 1, runstore.MaxPage)
-			return len(page), err
-		},
-		"records": func() (int, error) {
-			page, err := e.Store.ReadRecords(ctx, "run", runstore.RecordQuery{Limit: runstore.MaxPage})
-			return len(page), err
-		},
-		"index": func() (int, error) {
-			page, err := e.Store.ScanIndex(ctx, runstore.IndexQuery{Index: "all", Until: runstore.EndOfTime, Limit: runstore.MaxPage})
-			return len(page), err
-		},
-		"feed": func() (int, error) {
-			page, err := e.Store.ReadFeed(ctx, 0, runstore.MaxPage)
-			return len(page), err
-		},
-	}
-	for name, read := range pages {
-		n, err := read()
-		if most := runstore.MaxPageBytes/size + 1; err != nil || n < 1 || n > most {
-			t.Errorf("%s: a page of %d entries of %d bytes, %v; want 1 to %d, with which it passes %d bytes", name, n, size, err, most, runstore.MaxPageBytes)
-		}
-	}
-}
-
-func values[V any](seq iter.Seq2[V, error], of func(V) []byte) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
-		for v, err := range seq {
-			if !yield(of(v), err) {
-				return
-			}
-		}
-	}
 }

@@ -19,6 +19,7 @@ func readerCases() []Case {
 		{Guarantee: "I6", Name: "reads-see-what-was-acknowledged-before", Run: readsSeeAcknowledged},
 		{Guarantee: "I6", Name: "reads-never-fall-behind-concurrent-writers", Run: readsNeverBehind},
 		{Guarantee: "I6", Name: "records-read-by-key-prefix-and-page", Run: recordQueries},
+		{Guarantee: "I6", Name: "record-pages-of-large-and-tiny-values-lose-nothing", Run: mixedRecords},
 		{Guarantee: "I6", Name: "reads-never-wait-for-a-writer", Needs: []Need{NeedStall}, Run: readsNeverWait},
 	}
 }

@@ -36,6 +36,14 @@ func readExhibits() []exhibit {
 			"I10/a-purged-position-is-given-to-no-other-event", feedByRank},
 		{"purge-raises-the-epoch", "A purge starts an epoch of its own accord, and skips so the positions that it lost.",
 			"I10/a-purged-position-is-given-to-no-other-event", purgeRaises},
+		{"journal-page-skips-what-does-not-fit", "A page of the journal leaves out the event that passes its size, and goes on with smaller ones.",
+			"I5/journal-pages-of-large-and-tiny-events-lose-nothing", journalSkips},
+		{"record-page-skips-what-does-not-fit", "A page of records leaves out the record that passes its size, and goes on with smaller ones.",
+			"I6/record-pages-of-large-and-tiny-values-lose-nothing", recordsSkip},
+		{"index-page-skips-what-does-not-fit", "A page of an index leaves out the entry that passes its size, and goes on with smaller ones.",
+			"I9/index-pages-of-large-and-tiny-entries-lose-nothing", scanSkips},
+		{"feed-page-skips-what-does-not-fit", "A page of the feed leaves out the event that passes its size, and goes on with smaller ones.",
+			"I10/feed-pages-of-large-and-tiny-events-lose-nothing", feedSkipsLarge},
 		{"prefix-as-a-pattern", "A prefix is matched without regard to case, as LIKE does.",
 			"I12/record-keys-of-any-byte-stay-apart", prefixFolded},
 	}
@@ -247,5 +255,78 @@ func purgeRaises(s *store) {
 			_, err = h.Handle.RaiseEpoch(ctx, "positions were purged")
 		}
 		return done, err
+	}
+}
+
+// fitting reads a page one entry at a time and leaves out what would pass the size of a
+// page, but for its first entry. next reads the entry behind the last one seen, nil at the
+// start.
+func fitting[V any](limit int, next func(last *V) ([]V, error), size func(V) int) (page []V, err error) {
+	var last *V
+	for sum := 0; len(page) < limit; {
+		one, err := next(last)
+		if err != nil {
+			return nil, err
+		}
+		if len(one) == 0 {
+			break
+		}
+		last = &one[0]
+		if n := size(one[0]); len(page) == 0 || sum+n <= runstore.MaxPageBytes {
+			page = append(page, one[0])
+			sum += n
+		}
+	}
+	return page, nil
+}
+
+func journalSkips(s *store) {
+	s.journal = func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+		return fitting(limit, func(last *runstore.Event) ([]runstore.Event, error) {
+			if last != nil {
+				from = last.Seq + 1
+			}
+			return h.Handle.ReadJournal(ctx, id, from, 1)
+		}, func(e runstore.Event) int { return len(e.Data) })
+	}
+}
+
+func recordsSkip(s *store) {
+	s.records = func(ctx context.Context, h *handle, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+		if len(q.Keys) > 0 {
+			return h.Handle.ReadRecords(ctx, id, q)
+		}
+		limit := q.Limit
+		q.Limit = 1
+		return fitting(limit, func(last *runstore.Record) ([]runstore.Record, error) {
+			if last != nil {
+				q.After = last.Key
+			}
+			return h.Handle.ReadRecords(ctx, id, q)
+		}, func(r runstore.Record) int { return len(r.Value) })
+	}
+}
+
+func scanSkips(s *store) {
+	s.scan = func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+		limit := q.Limit
+		q.Limit = 1
+		return fitting(limit, func(last *runstore.IndexEntry) ([]runstore.IndexEntry, error) {
+			if last != nil {
+				q.After = last.Cursor
+			}
+			return h.Handle.ScanIndex(ctx, q)
+		}, func(e runstore.IndexEntry) int { return len(e.Record.Value) + len(e.Head.Summary.Value) })
+	}
+}
+
+func feedSkipsLarge(s *store) {
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		return fitting(limit, func(last *runstore.FeedEvent) ([]runstore.FeedEvent, error) {
+			if last != nil {
+				after = last.Position
+			}
+			return h.Handle.ReadFeed(ctx, after, 1)
+		}, func(e runstore.FeedEvent) int { return len(e.Data) })
 	}
 }
