@@ -60,6 +60,17 @@ func works(t T, e *Env, s runstore.RunStore) {
 	})
 }
 
+// fresh gives the network's handle new connections, on which nothing was sent yet but to
+// ask for the time. Some protocols prepare a statement on a connection before they first
+// send it there. Where that is a request of its own, it is the one that is harmed first,
+// always, and the write itself is the next.
+func (n network) fresh(t T, e *Env) {
+	t.Helper()
+	n.Harm.Cut()
+	n.Harm.Heal()
+	works(t, e, n.s)
+}
+
 // answered waits for the answers to requests that were held and come late. A
 // protocol may have sent what needs none.
 func (n network) answered(t T) {

@@ -36,7 +36,7 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 	t.Helper()
 	first := acquire(id, "old", TTL)
 	old := haunted(t, e, e.Store, first)
-	works(t, e, n.s)
+	n.fresh(t, e)
 	n.Harm.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -25,6 +25,7 @@ func linkCases() []Case {
 		{Guarantee: "I11", Name: "a-black-hole-does-not-outlive-the-context", Needs: link, Run: blackHole},
 		{Guarantee: "I3", Name: "a-request-that-arrives-after-the-takeover-is-refused", Needs: link, Run: lateZombie(false)},
 		{Guarantee: "I3", Name: "a-request-repeated-after-the-takeover-is-refused-in-every-copy", Needs: link, Run: lateZombie(true)},
+		{Guarantee: "I3", Name: "a-request-refused-on-its-repeat-is-refused-in-every-copy", Needs: link, Run: lateRefusal},
 	}
 }
 
@@ -36,7 +37,7 @@ func lostReply(t T, e *Env) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			n.fresh(t, e)
 			n.Harm.DropReplies(after)
 			a := w.send(t.Context(), n.s, id, held)
 			lost := a.meets(t, 1, n.Harm.AwaitDropped)
@@ -59,7 +60,7 @@ func lateCopy(t T, e *Env) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			n.fresh(t, e)
 			n.Harm.Hold(after)
 			a := w.send(t.Context(), n.s, id, held)
 			kept := a.meets(t, 1, n.Harm.AwaitHeld)
@@ -87,7 +88,7 @@ func errorAfterLostReply(t T, e *Env) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			n.fresh(t, e)
 			n.Harm.DropReplies(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -113,7 +114,7 @@ func errorBeforeArrival(t T, e *Env) {
 		book := w.byTheBook(t, e)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			n.fresh(t, e)
 			n.Harm.Hold(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

@@ -15,6 +15,8 @@ func networkStores() []Broken {
 			"I8/a-lost-reply-is-resolved-by-the-store", faultstest.Flaws{NewID: true}),
 		broken("first-copy-not-recalled", "A write that was sent again is applied once more when its first copy arrives.",
 			"I8/a-late-copy-of-a-request-is-not-applied-twice", faultstest.Flaws{NewID: true}),
+		broken("refused-copy-not-recalled", "A write that was refused when it was sent again is applied when its first copy arrives.",
+			"I3/a-request-refused-on-its-repeat-is-refused-in-every-copy", faultstest.Flaws{NewID: true}),
 		broken("lost-is-unavailable-in-a-history", "A write whose reply was lost is called not applied, among others that go on.",
 			"I8/histories-over-a-bad-network-are-linearizable", faultstest.Flaws{Unavailable: true}),
 		broken("cut-is-told", "A write whose connection was cut fails, though the network is sound again.",

@@ -1,0 +1,140 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// refusal is a write that its run refuses for a while.
+type refusal struct {
+	name  string
+	stand standing
+	do    func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error
+	// want is the answer while the run refuses the write. Nil: the write finds itself done.
+	want error
+	// begin makes the run refuse the write, and end makes it ready for the write again.
+	begin, end func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error
+}
+
+// setStatus sets a run's status.
+func setStatus(to runstore.Status) func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
+	return func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
+		b := runstore.NewBatch(id, runstore.Unguarded("test"))
+		b.Status = &to
+		_, err := s.Commit(ctx, b)
+		return err
+	}
+}
+
+func createAnew(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
+	_, err := s.CreateRun(ctx, runstore.RunSpec{ID: id, Status: 7})
+	return err
+}
+
+func endRun(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
+	b := runstore.NewBatch(id, runstore.Unguarded("test"))
+	b.Purge = true
+	_, err := s.Commit(ctx, b)
+	return err
+}
+
+func refusals() []refusal {
+	return []refusal{
+		{"append-in-a-status", leased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error {
+			b := runstore.NewBatch(id, held.Fence(), runstore.InStatus(1))
+			b.Append("late", []byte("late"))
+			_, err := s.Commit(ctx, b)
+			return err
+		}, runstore.ErrConflict, setStatus(2), setStatus(1)},
+		{"append-to-a-run-that-is-created-anew", leased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			b.Append("late", []byte("late"))
+			_, err := s.Commit(ctx, b)
+			return err
+		}, runstore.ErrNotFound, endRun, createAnew},
+		{"acquire", free, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+			_, err := s.AcquireLease(ctx, acquire(id, "late", TTL))
+			return err
+		}, runstore.ErrLeaseHeld, func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
+			_, err := s.AcquireLease(ctx, acquire(id, "another", TTL))
+			return err
+		}, func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			b.Release = true
+			_, err := s.Commit(ctx, b)
+			return err
+		}},
+		{"create", unborn, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+			_, err := s.CreateRun(ctx, runstore.RunSpec{ID: id, Status: 3})
+			return err
+		}, nil, createAnew, endRun},
+	}
+}
+
+// lateRefusal leaves the first copy of a write in flight while its sender has to send it
+// again and gets refused. The first copy arrives when the run would take the write again:
+// the answer said that it was not applied, so it never may be.
+func lateRefusal(t T, e *Env) {
+	n := e.network(t)
+	for _, w := range refusals() {
+		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool { return w.arriveLate(t, e, n, id, after) })
+	}
+}
+
+func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int) (kept bool) {
+	t.Helper()
+	held := sending{stand: w.stand}.stage(t, e, id)
+	n.fresh(t, e)
+	n.Harm.Hold(after)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a := start(func() (receipt, error) { return receipt{}, w.do(ctx, n.s, id, held) })
+	kept = a.meets(t, 1, n.Harm.AwaitHeld)
+	if !kept {
+		n.Harm.Heal()
+		return false
+	}
+	bound := patience
+	if after > 0 { // the write may be under way in the engine, and have the run locked
+		bound = 2 * time.Second
+	}
+	patient, done := context.WithTimeout(t.Context(), bound)
+	err := w.begin(patient, e.Store, id)
+	done()
+	if kind := runstore.KindOf(err); after > 0 && (kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome) {
+		t.Logf("%s: what makes the run refuse it has to wait: %v", id, err)
+		cancel()
+		a.ends(t, w.name)
+		n.Harm.Heal()
+		n.answered(t)
+		return true
+	}
+	if err != nil && !(after > 0 && runstore.OutcomeOf(err) == runstore.NotApplied) {
+		t.Fatalf("%s: make the run refuse it: %v", id, err)
+	}
+	n.Harm.Strand()
+	a.ends(t, w.name)
+	if after > 0 && a.err == nil && w.want != nil { // it was applied before
+		n.Harm.Heal()
+		return true
+	}
+	if !errors.Is(a.err, w.want) {
+		t.Errorf("%s, repeated when the run refuses it: got error %v, want %v", id, a.err, w.want)
+	}
+	if err := w.end(t.Context(), e.Store, id); err != nil {
+		t.Fatalf("%s: make the run ready again: %v", id, err)
+	}
+	state := func() string {
+		text, _ := dumpIfAny(t, e.Store, id)
+		return text
+	}
+	before := state()
+	n.Harm.Heal()
+	n.answered(t)
+	same(t, fmt.Sprintf("the late first copy of %s, whose repeat was answered with %v,", id, a.err), before, state())
+	return true
+}
