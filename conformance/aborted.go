@@ -26,7 +26,7 @@ func abortedCases() []Case {
 func abortedAnywhere(t T, e *Env) {
 	aborts := e.Aborts(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e)
+		book := w.byTheBook(t, e, e.Store)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			end := aborts.Next(after)

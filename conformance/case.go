@@ -93,6 +93,7 @@ func Cases() []Case {
 		exclusiveCases(), // I1
 		tokenCases(),     // I2
 		fenceCases(),     // I3
+		strictCases(),    // I3
 		clockCases(),     // I7
 		atomicCases(),    // I4
 		versionCases(),   // I4

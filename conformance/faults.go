@@ -60,17 +60,6 @@ func works(t T, e *Env, s runstore.RunStore) {
 	})
 }
 
-// fresh gives the network's handle new connections, on which nothing was sent yet but to
-// ask for the time. Some protocols prepare a statement on a connection before they first
-// send it there. Where that is a request of its own, it is the one that is harmed first,
-// always, and the write itself is the next.
-func (n network) fresh(t T, e *Env) {
-	t.Helper()
-	n.Harm.Cut()
-	n.Harm.Heal()
-	works(t, e, n.s)
-}
-
 // answered waits for the answers to requests that were held and come late. A
 // protocol may have sent what needs none.
 func (n network) answered(t T) {
@@ -192,13 +181,15 @@ func found(t T, e *Env, id runstore.RunID) string {
 // answers.
 type story struct{ before, after, answer string }
 
-// byTheBook does a write that nothing harms.
-func (w sending) byTheBook(t T, e *Env) story {
+// byTheBook does a write that nothing harms, through s. Some protocols prepare a statement
+// on a connection before they first send it there, which is a request of its own. Where s
+// is the handle that is harmed next, this was done before: the harm meets the write.
+func (w sending) byTheBook(t T, e *Env, s runstore.RunStore) story {
 	t.Helper()
 	id := runstore.RunID(w.name)
 	held := w.stage(t, e, id)
 	b := story{before: found(t, e, id)}
-	r, err := w.do(t.Context(), e.Store, id, held)
+	r, err := w.do(t.Context(), s, id, held)
 	if err != nil {
 		t.Fatalf("%s: %v", w.name, err)
 	}

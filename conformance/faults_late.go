@@ -32,11 +32,27 @@ func lateZombie(repeated bool) func(t T, e *Env) {
 	}
 }
 
+// nowhere is a lease of a run that does not exist.
+func nowhere() runstore.Lease {
+	return runstore.Lease{Run: "nowhere", Owner: "old", Token: 1, Grant: runstore.NewGrantID()}
+}
+
+// prepared lets a handle send a kind of write once, to a run that does not exist. So what
+// its protocol prepares on a connection, in requests of its own, is there when the write
+// is harmed.
+func prepared(t T, do func() error) {
+	t.Helper()
+	Refused(t, "a write to a run that does not exist", do(), runstore.ErrNotFound)
+}
+
 func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after int, repeated bool) (kept bool) {
 	t.Helper()
 	first := acquire(id, "old", TTL)
 	old := haunted(t, e, e.Store, first)
-	n.fresh(t, e)
+	if after == 0 {
+		prepared(t, func() error { return w.do(t, n.s, nowhere(), acquire("nowhere", "old", TTL)) })
+	}
+	works(t, e, n.s)
 	n.Harm.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -34,10 +34,10 @@ func linkCases() []Case {
 func lostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e)
+		book := w.byTheBook(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			n.fresh(t, e)
+			works(t, e, n.s)
 			n.Harm.DropReplies(after)
 			a := w.send(t.Context(), n.s, id, held)
 			lost := a.meets(t, 1, n.Harm.AwaitDropped)
@@ -57,10 +57,10 @@ func lostReply(t T, e *Env) {
 func lateCopy(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e)
+		book := w.byTheBook(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			n.fresh(t, e)
+			works(t, e, n.s)
 			n.Harm.Hold(after)
 			a := w.send(t.Context(), n.s, id, held)
 			kept := a.meets(t, 1, n.Harm.AwaitHeld)
@@ -85,10 +85,10 @@ func lateCopy(t T, e *Env) {
 func errorAfterLostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e)
+		book := w.byTheBook(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			n.fresh(t, e)
+			works(t, e, n.s)
 			n.Harm.DropReplies(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -111,10 +111,10 @@ func errorAfterLostReply(t T, e *Env) {
 func errorBeforeArrival(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e)
+		book := w.byTheBook(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
-			n.fresh(t, e)
+			works(t, e, n.s)
 			n.Harm.Hold(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

@@ -24,7 +24,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 	var calling []func(ctx context.Context) // all that is to be called
 	var writes []*writing
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		written := &writing{story: w.byTheBook(t, e), id: runstore.RunID(w.name + "-late")}
+		written := &writing{story: w.byTheBook(t, e, e.Store), id: runstore.RunID(w.name + "-late")}
 		held := w.stage(t, e, written.id)
 		writes = append(writes, written)
 		calling = append(calling, func(ctx context.Context) {

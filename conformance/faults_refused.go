@@ -88,7 +88,10 @@ func lateRefusal(t T, e *Env) {
 func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int) (kept bool) {
 	t.Helper()
 	held := sending{stand: w.stand}.stage(t, e, id)
-	n.fresh(t, e)
+	if after == 0 && w.stand != unborn {
+		prepared(t, func() error { return w.do(t.Context(), n.s, "nowhere", nowhere()) })
+	}
+	works(t, e, n.s)
 	n.Harm.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -212,5 +212,6 @@ func capabilities(s runstore.RunStore) []string {
 	add("Epocher", epoch)
 	add("StaleReader", stale)
 	add("Describer", describes)
+	add("StrictCommitter", strictAtCommit(s))
 	return has
 }

@@ -88,6 +88,20 @@ func CandidatesOf(entries []IndexEntry) []Candidate {
 	return all
 }
 
+// StrictCommitter is a store whose engine reads its clock in the atomic step of a write.
+//
+// A lease that was acquired as strict is over at its expiry for its holder too (I3): what
+// the holder sends afterwards is refused by every store. A write that was sent before and
+// is still under way at the expiry, behind a lock or in flight, is refused by a
+// StrictCommitter when it reaches the engine. Any other store read the engine's clock
+// before it sent the write: it sends no request of the write after the expiry, but one
+// that is under way then may still be applied, whole, until a later grant is made. After
+// that the token keeps it out, as on every store.
+type StrictCommitter interface {
+	// StrictAtCommit reports whether the store keeps what a StrictCommitter promises.
+	StrictAtCommit() bool
+}
+
 // Describer tells what a store runs on, for reports.
 type Describer interface {
 	Describe(ctx context.Context) (Description, error)

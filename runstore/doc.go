@@ -33,7 +33,9 @@
 //     the writer was paused. Expiry alone does not end a grant: a grant that has
 //     expired but that nobody has taken over is still current, its holder may
 //     commit and renew late. A lease acquired as strict is over at its expiry for
-//     its holder too: renewing or committing under it then is refused.
+//     its holder too: renewing or committing under it then is refused. A write
+//     that was sent before the expiry and reaches the engine after it is refused
+//     by a [StrictCommitter]; other stores may apply it until a later grant.
 //   - I4 Atomic. A batch applies whole or not at all: events, records, index
 //     entries, status.
 //   - I5 Journal. Dense seq without gaps or duplicates, immutable events, one

@@ -74,7 +74,8 @@ type LeaseSpec struct {
 	Reactor Reactor
 	// TTL is from [MinTTL] to [MaxTTL].
 	TTL time.Duration
-	// Strict asks for a lease that its holder loses at expiry, takeover or not.
+	// Strict asks for a lease that its holder loses at expiry, takeover or not. For a
+	// write that is under way at the expiry see [StrictCommitter].
 	Strict bool
 	// Grant is the id of the wanted grant, from [NewGrantID]. It names that grant
 	// for ever: a repeat of the request finds the grant, and no later request can

@@ -123,6 +123,8 @@ func (c *client) try(ctx context.Context, r *request) (sent bool, err error) {
 	return true, err
 }
 
+func (c *client) StrictAtCommit() bool { return true }
+
 func (c *client) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
 	return ask(ctx, c, "create run", spec.ID, write, func(ctx context.Context) (runstore.Created, error) { return c.near.CreateRun(ctx, spec) })
 }

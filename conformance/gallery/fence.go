@@ -36,6 +36,8 @@ func fenceExhibits() []exhibit {
 			"I3/expired-holder-goes-on-while-nobody-took-over", expiryEnds},
 		{"strict-ignored", "A strict lease goes on after its expiry.",
 			"I3/strict-lease-is-over-at-its-expiry", strictIgnored},
+		{"strict-judged-before-the-lock", "The end of a strict lease is judged before the write waits for a lock, and not behind it.",
+			"I3/strict-write-behind-a-lock-at-its-expiry-ends-as-declared", checkThenWrite},
 		{"conflict-before-fenced", "A zombie whose versions are stale too is told to read again, not to stop.",
 			"I3/fenced-comes-before-conflict", conflictFirst},
 		{"fence-instead-of-guards", "Where there is a fence, the other guards are not looked at.",

@@ -35,6 +35,8 @@ func networkStores() []Broken {
 			"I11/a-frozen-server-does-not-outlive-the-context", faultstest.Flaws{Deaf: true}),
 		broken("fence-checked-when-sent", "The fence is checked before a commit is sent, and not where it is applied.",
 			"I3/a-request-that-arrives-after-the-takeover-is-refused", faultstest.Flaws{Unfenced: true}),
+		broken("strict-checked-when-sent", "The end of a strict lease is judged before a commit is sent, and not where it is applied.",
+			"I3/strict-write-in-flight-at-its-expiry-ends-as-declared", faultstest.Flaws{Unfenced: true}),
 		broken("repeat-not-fenced", "A commit that was sent again is applied although its fence no longer holds.",
 			"I3/a-request-repeated-after-the-takeover-is-refused-in-every-copy", faultstest.Flaws{Unfenced: true}),
 	}

@@ -171,6 +171,10 @@ func (s *Store) wake() {
 	}
 }
 
+// StrictAtCommit implements runstore.StrictCommitter: a write reads the clock when it has
+// the lock.
+func (h *Handle) StrictAtCommit() bool { return true }
+
 // Describe implements runstore.Describer.
 func (h *Handle) Describe(context.Context) (runstore.Description, error) {
 	return runstore.Description{Engine: "memory", Version: "reference", Tier: "embedded"}, nil

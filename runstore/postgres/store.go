@@ -17,6 +17,10 @@ const defaultSchema = "tapestore"
 
 // Store is an open handle on a store in PostgreSQL. It implements
 // runstore.RunStore and the capabilities MultiCommitter, Notifier, Epocher and
+// StrictAtCommit implements runstore.StrictCommitter: the statement that writes compares
+// the expiry with clock_timestamp() on the row that it has locked.
+func (s *Store) StrictAtCommit() bool { return true }
+
 // Describer.
 type Store struct {
 	pool      *pgxpool.Pool

@@ -316,6 +316,10 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 	return write(ctx, s, "now", "", nil, func(tx *tx) (time.Time, error) { return tx.now, nil })
 }
 
+// StrictAtCommit implements runstore.StrictCommitter: a write reads the clock in its
+// transaction, which is the only one that writes.
+func (s *Store) StrictAtCommit() bool { return true }
+
 // Describe implements runstore.Describer.
 func (s *Store) Describe(context.Context) (runstore.Description, error) {
 	return runstore.Description{Engine: "sqlite", Version: s.version, Tier: "embedded"}, nil

@@ -1,0 +1,214 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The cases in this file let a strict lease end while a write under it is under way:
+// behind a lock of the engine, or in flight. A [runstore.StrictCommitter] refuses the
+// write. Any other store may apply it, because its engine cannot compare its clock with
+// the expiry in the step that applies the write. What holds on every store: the write is
+// applied whole or not at all, its answer is true, no later write is applied, and after a
+// takeover nothing is.
+
+// strictCases are among those of I3.
+func strictCases() []Case {
+	return []Case{
+		{Guarantee: "I3", Name: "strict-write-behind-a-lock-at-its-expiry-ends-as-declared", Needs: []Need{NeedStall}, Run: strictBehindALock},
+		{Guarantee: "I3", Name: "strict-write-in-flight-at-its-expiry-ends-as-declared", Needs: []Need{NeedLink}, Run: strictInFlight},
+	}
+}
+
+// strictAtCommit reports what a store declares of strict leases.
+func strictAtCommit(s runstore.RunStore) bool {
+	c, ok := s.(runstore.StrictCommitter)
+	return ok && c.StrictAtCommit()
+}
+
+// strictWrite is one way of writing under a strict lease.
+type strictWrite struct {
+	name string
+	do   func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) error
+}
+
+func strictWrites() []strictWrite {
+	return []strictWrite{
+		{"append", func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) error {
+			_, err := s.Commit(ctx, appending(lease, "late"))
+			return err
+		}},
+		{"renewal", func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
+			return err
+		}},
+		{"whole-batch", func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) error {
+			b := appending(lease, "late")
+			b.Put("late", []byte("late"), runstore.Place{Index: "queue", At: runstore.After(0)})
+			status := runstore.Status(66)
+			b.Status = &status
+			_, err := s.Commit(ctx, b)
+			return err
+		}},
+		{"release-with-writes", func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) error {
+			req := runstore.ReleaseRequest{Fence: lease.Fence()}
+			req.Writes.Append("test", []byte("late"))
+			_, err := s.ReleaseLease(ctx, req)
+			return err
+		}},
+	}
+}
+
+// strictAttempt is a write under a strict lease that was held up past the lease's end.
+type strictAttempt struct {
+	*attempt
+	what   string
+	lease  runstore.Lease
+	before string // the run before the write
+}
+
+// strictState returns all that a run shows, its expiry included.
+func (e *Env) strictState(t T, id runstore.RunID) string {
+	t.Helper()
+	return dump(t, e.Store, id, "queue") + fmt.Sprintf("expires %v\n", e.Get(t, id).ExpiresAt)
+}
+
+// holdStrictly takes a strict lease.
+func holdStrictly(t T, e *Env, id runstore.RunID, ttl time.Duration) runstore.Lease {
+	t.Helper()
+	req := acquire(id, "strict", ttl)
+	req.Strict, req.Preempt = true, "test"
+	return hold(t, e.Store, req)
+}
+
+// check fails the case unless the write ended as the store declares. The write has ended,
+// and nothing of it is in flight.
+func (a strictAttempt) check(t T, e *Env) {
+	t.Helper()
+	id := a.lease.Run
+	after := e.strictState(t, id)
+	switch {
+	case strictAtCommit(e.Store):
+		if runstore.KindOf(a.err) != runstore.ErrUnavailable { // which a store may be when a lock is held for long
+			Refused(t, a.what, a.err, runstore.ErrLeaseExpired)
+		}
+		same(t, a.what, a.before, after)
+	case runstore.OutcomeOf(a.err) == runstore.NotApplied:
+		same(t, fmt.Sprintf("%s, which was answered with %v,", a.what, a.err), a.before, after)
+	case a.err == nil && after == a.before:
+		t.Errorf("%s: a success, and nothing of it is there", a.what)
+	}
+	// Whole or not at all: the event, the record with its place, and the status.
+	events := journal(t, e.Store, id)
+	late := len(events) > 0 && string(events[len(events)-1].Data) == "late"
+	if a.name() == "whole-batch" {
+		run := e.Get(t, id)
+		placed := len(queue(t, e.Store, "queue")) > 0
+		if got := []bool{record(t, e.Store, id, "late").Version == 1, placed, run.Status == 66}; got[0] != late || got[1] != late || got[2] != late {
+			t.Errorf("%s: its event is there: %t; its record, place and status: %t, want the same of all", a.what, late, got)
+		}
+	}
+	renewed := !e.Get(t, id).ExpiresAt.Equal(a.lease.ExpiresAt)
+	if a.name() == "renewal" && renewed && !strictAtCommit(e.Store) {
+		return // the lease lives on
+	}
+	before := e.strictState(t, id)
+	_, err := e.Store.Commit(t.Context(), appending(a.lease, "later"))
+	if !errors.Is(err, runstore.ErrLeaseExpired) && !(a.name() == "release-with-writes" && late && errors.Is(err, runstore.ErrFenced)) {
+		t.Errorf("a write that was sent after %s: got error %v, want ErrLeaseExpired", a.what, err)
+	}
+	same(t, "a write that was sent after "+a.what, before, e.strictState(t, id))
+}
+
+func (a strictAttempt) name() string { return string(a.lease.Run) }
+
+// strictBehindALock holds writes up at the engine, as a stalled writer or a lock does,
+// until the strict leases under which they were sent have ended.
+func strictBehindALock(t T, e *Env) {
+	writes := strictWrites()
+	writer := e.Reopen(t) // what is held up may be all that one handle can do at once
+	began := e.Now(t)
+	for _, w := range writes {
+		e.Create(t, runstore.RunID(w.name))
+	}
+	// Long enough to take all leases and to send all writes, by what this machine needed
+	// for half of that.
+	for ttl := e.ShortTTL() + 4*e.Now(t).Sub(began); ; ttl *= 2 {
+		var all []strictAttempt
+		for _, w := range writes {
+			all = append(all, strictAttempt{what: w.name + ", held up past the end of its strict lease", lease: holdStrictly(t, e, runstore.RunID(w.name), ttl)})
+		}
+		for i := range all {
+			all[i].before = e.strictState(t, all[i].lease.Run)
+		}
+		resume := stalled(t, e)
+		for i, w := range writes {
+			all[i].attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), writer, all[i].lease) })
+		}
+		waits(t, nil, underway)
+		inTime := e.Now(t).Before(all[0].lease.ExpiresAt)
+		if inTime {
+			e.Elapse(t, ttl)
+		}
+		resume()
+		for _, a := range all {
+			a.ends(t, a.what)
+		}
+		if !inTime && ttl < TTL { // the machine is busy
+			continue
+		}
+		for _, a := range all {
+			a.check(t, e)
+		}
+		return
+	}
+}
+
+// strictInFlight keeps a write under a strict lease in flight until the lease has ended.
+func strictInFlight(t T, e *Env) {
+	n := e.network(t)
+	for _, w := range strictWrites()[:2] {
+		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
+			for ttl := e.ShortTTL(); ; ttl *= 2 {
+				e.Create(t, runstore.RunID(w.name))
+				kept, inTime := strictArrivesLate(t, e, n, w, ttl, after)
+				bury(t, e, runstore.RunID(w.name))
+				if inTime || ttl > TTL || t.Failed() {
+					return kept
+				}
+			}
+		})
+	}
+}
+
+// strictArrivesLate holds a write at one of its round trips until its strict lease has
+// ended. inTime is false if the lease ended before.
+func strictArrivesLate(t T, e *Env, n network, w strictWrite, ttl time.Duration, after int) (kept, inTime bool) {
+	t.Helper()
+	id := runstore.RunID(w.name)
+	prepared(t, func() error { return w.do(t.Context(), n.s, nowhere()) })
+	works(t, e, n.s)
+	a := strictAttempt{what: fmt.Sprintf("%s, in flight at its round trip %d when its strict lease ended", w.name, after), lease: holdStrictly(t, e, id, ttl)}
+	a.before = e.strictState(t, id)
+	n.Harm.Hold(after)
+	a.attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), n.s, a.lease) })
+	kept = a.meets(t, 1, n.Harm.AwaitHeld)
+	inTime = e.Now(t).Before(a.lease.ExpiresAt)
+	if inTime && kept {
+		e.Elapse(t, ttl)
+	}
+	n.Harm.Heal()
+	a.ends(t, w.name)
+	n.answered(t)
+	if !kept { // it needs no such round trip, or came too late to make it
+		return kept, !errors.Is(a.err, runstore.ErrLeaseExpired)
+	}
+	if inTime {
+		a.check(t, e)
+	}
+	return kept, inTime
+}
