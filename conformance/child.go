@@ -31,6 +31,7 @@ type errand struct {
 // line by line on out.
 var roles = map[string]func(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error{
 	"load":   childLoad,
+	"flood":  childFlood,
 	"zombie": childZombie,
 }
 

@@ -12,6 +12,7 @@ import (
 func crashCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "a-killed-process-leaves-whole-batches-only", Needs: []Need{NeedProcesses}, Run: killedProcess},
+		{Guarantee: "I10", Name: "the-feed-holds-every-event-of-a-killed-process", Needs: []Need{NeedProcesses}, Run: killedFlood},
 		{Guarantee: "I3", Name: "a-stopped-process-is-fenced-when-it-goes-on", Needs: []Need{NeedProcesses, needPause}, Run: stoppedProcess},
 	}
 }

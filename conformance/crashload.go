@@ -43,15 +43,18 @@ func crashPart(name string, k int) string {
 	return text + fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 }
 
+// exitWithParent ends the child when its parent has gone.
+func exitWithParent(in *bufio.Scanner) {
+	for in.Scan() {
+		continue
+	}
+	os.Exit(3)
+}
+
 // childLoad commits batches from several sides and reports each that was
 // acknowledged. One side holds the lease of its run, the others have none.
 func childLoad(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error {
-	go func() { // the parent's end is the child's end
-		for in.Scan() {
-			continue
-		}
-		os.Exit(3)
-	}()
+	go exitWithParent(in)
 	failed := make(chan error)
 	for i := range crashWriters {
 		go func() { failed <- childWrite(ctx, s, round, i, out) }()
