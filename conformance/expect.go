@@ -94,6 +94,32 @@ func differ(got, want []string) string {
 	return text
 }
 
+// namesOf returns the names of what a read returned, for inOrder.
+func namesOf[V any](all []V, name func(V) string) (names []string) {
+	for _, v := range all {
+		names = append(names, name(v))
+	}
+	return names
+}
+
+// feedName names an event of the feed by its run, seq, position and data.
+func feedName(event runstore.FeedEvent) string {
+	return fmt.Sprintf("seq %d of %q at position %d with %.40q", event.Seq, event.Run, event.Position, event.Data)
+}
+
+// entryName names an entry of an index by its run and record.
+func entryName(entry runstore.IndexEntry) string {
+	return fmt.Sprintf("record %q of %q", entry.Record.Key, entry.Run)
+}
+
+// sameRecords fails the case unless an index of one run holds these records, each once.
+func sameRecords(t T, index runstore.IndexName, entries []runstore.IndexEntry, records []runstore.Record) {
+	t.Helper()
+	got := namesOf(entries, func(entry runstore.IndexEntry) string { return string(entry.Record.Key) })
+	want := namesOf(records, func(r runstore.Record) string { return string(r.Key) })
+	inOrder(t, fmt.Sprintf("ScanIndex of %q, by key, beside the records", index), slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
+}
+
 // mostNamed is how many entries a message names before it counts them.
 const mostNamed = 10
 
@@ -180,39 +206,35 @@ func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
 	return all
 }
 
-// seqsOf lists the seqs of a feed, run by run, in the order of the feed: those that follow
-// each other as a range, and at which positions one is missing, repeated or out of order.
+// seqsOf lists the seqs of a feed, run by run, in the order of the feed.
 func seqsOf(feed []runstore.FeedEvent) string {
-	journals := map[runstore.RunID][]runstore.FeedEvent{}
+	seqs := map[runstore.RunID][]runstore.Seq{}
 	for _, event := range feed {
-		journals[event.Run] = append(journals[event.Run], event)
+		seqs[event.Run] = append(seqs[event.Run], event.Seq)
 	}
 	var runs []string
-	for _, id := range slices.Sorted(maps.Keys(journals)) {
-		events := journals[id]
-		text := fmt.Sprintf("run %q:", id)
-		for first := 0; first < len(events); {
-			end := first + 1
-			for end < len(events) && events[end].Seq == events[end-1].Seq+1 {
-				end++
-			}
-			text += fmt.Sprintf(" seqs %d to %d", events[first].Seq, events[end-1].Seq)
-			if want := wantedAfter(events, first); events[first].Seq != want {
-				text += fmt.Sprintf(" (seq %d, want %d at position %d)", events[first].Seq, want, events[first].Position)
-			}
-			first = end
-		}
-		runs = append(runs, text)
+	for _, id := range slices.Sorted(maps.Keys(seqs)) {
+		runs = append(runs, fmt.Sprintf("run %q:%s", id, ranges(seqs[id])))
 	}
 	return strings.Join(runs, "; ")
 }
 
-// wantedAfter returns the seq that an event of one run should have.
-func wantedAfter(events []runstore.FeedEvent, i int) runstore.Seq {
-	if i == 0 {
-		return 1
+// ranges lists seqs as ranges of those that follow each other, and says where the next one
+// is not the one wanted: seqs 1 to 7 seqs 9 to 12 (want 8).
+func ranges(seqs []runstore.Seq) (text string) {
+	want := runstore.Seq(1)
+	for first := 0; first < len(seqs); {
+		end := first + 1
+		for end < len(seqs) && seqs[end] == seqs[end-1]+1 {
+			end++
+		}
+		text += fmt.Sprintf(" seqs %d to %d", seqs[first], seqs[end-1])
+		if seqs[first] != want {
+			text += fmt.Sprintf(" (want %d)", want)
+		}
+		first, want = end, seqs[end-1]+1
 	}
-	return events[i-1].Seq + 1
+	return text
 }
 
 // queue scans one index to its end, whatever is due.

@@ -65,7 +65,8 @@ func feedHoldsAll(t T, e *Env) {
 			own = journal(t, e.Store, id)
 			return !slices.ContainsFunc(own, func(event runstore.Event) bool { return event.Position == 0 })
 		})
-		equal(t, fmt.Sprintf("events of %q in the feed beside its journal", id), events, own)
+		text := func(event runstore.Event) string { return fmt.Sprintf("%+v", event) }
+		inOrder(t, fmt.Sprintf("events of %q in the feed, beside its journal", id), namesOf(events, text), namesOf(own, text))
 	}
 }
 
@@ -79,9 +80,8 @@ func feedResumes(t T, e *Env) {
 		}
 		for _, limit := range []int{1, 4, runstore.MaxPage} {
 			rest := every(t, "feed", feedAfter(t.Context(), other, after, limit))
-			if len(rest) != len(feed)-i-1 || len(rest) > 0 && !slices.EqualFunc(rest, feed[i+1:], sameEvent) {
-				t.Errorf("after position %d, pages of %d: %d events, want the last %d of %d", after, limit, len(rest), len(feed)-i-1, len(feed))
-			}
+			inOrder(t, fmt.Sprintf("ReadFeed after position %d in pages of %d", after, limit),
+				namesOf(rest, feedName), namesOf(feed[i+1:], feedName))
 		}
 	}
 	// A position between two events, or before the first, is a place too.
@@ -180,7 +180,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 			return marks >= runs
 		})
 		if len(r.seen) != total+runs {
-			t.Errorf("reader %d saw %d events and the marks, want %d", i, len(r.seen)-runs, total)
+			t.Errorf("reader %d, in pages of %d, saw %d events and the marks, want %d: %s", i, r.limit, len(r.seen)-runs, total, seqsOf(r.seen))
 		}
 		next := map[runstore.RunID]runstore.Seq{}
 		for _, event := range r.seen {
@@ -189,9 +189,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 				t.Errorf("reader %d: at position %d seq %d of %q, want %d", i, event.Position, event.Seq, event.Run, next[event.Run])
 			}
 		}
-		if !slices.EqualFunc(r.seen, readers[0].seen, sameEvent) {
-			t.Errorf("readers %d and 0 saw different feeds", i)
-		}
+		inOrder(t, fmt.Sprintf("the feed that reader %d saw, beside reader 0", i), namesOf(r.seen, feedName), namesOf(readers[0].seen, feedName))
 	}
 }
 
@@ -228,9 +226,8 @@ func feedOverPurge(t T, e *Env) {
 	b.Purge = true
 	committed(t, e.Store, b)
 	rest := slices.DeleteFunc(slices.Clone(feed), func(event runstore.FeedEvent) bool { return event.Run == purged })
-	if got := every(t, "feed", feedAfter(ctx, e.Store, 0, 2)); !slices.EqualFunc(got, rest, sameEvent) {
-		t.Errorf("after the purge the feed holds %d events, want the %d of the other runs, at their positions", len(got), len(rest))
-	}
+	inOrder(t, "the feed after the purge, beside the events of the other runs",
+		namesOf(every(t, "feed", feedAfter(ctx, e.Store, 0, 2)), feedName), namesOf(rest, feedName))
 	// A reader that had come to the end is still there, and not ahead of the store.
 	for _, event := range feed {
 		if _, err := other.ReadFeed(ctx, event.Position, 1); err != nil {

@@ -234,7 +234,14 @@ func acknowledgedFound(t T, e *Env) {
 		}
 		return nil
 	})
-	equal(t, "entries", len(queue(t, e.Store, "all")), writers*each)
+	var want []string
+	for i := range writers {
+		for n := range each {
+			want = append(want, fmt.Sprintf("%d/%d", i, n))
+		}
+	}
+	got := namesOf(queue(t, e.Store, "all"), func(entry runstore.IndexEntry) string { return string(entry.Record.Key) })
+	inOrder(t, `ScanIndex of "all", by key`, slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
 }
 
 func heldOpenFound(t T, e *Env) {
