@@ -107,11 +107,6 @@ func feedName(event runstore.FeedEvent) string {
 	return fmt.Sprintf("seq %d of %q at position %d with %.40q", event.Seq, event.Run, event.Position, event.Data)
 }
 
-// entryName names an entry of an index by its run and record.
-func entryName(entry runstore.IndexEntry) string {
-	return fmt.Sprintf("record %q of %q", entry.Record.Key, entry.Run)
-}
-
 // sameRecords fails the case unless an index of one run holds these records, each once.
 func sameRecords(t T, index runstore.IndexName, entries []runstore.IndexEntry, records []runstore.Record) {
 	t.Helper()

@@ -17,10 +17,6 @@ const defaultSchema = "tapestore"
 
 // Store is an open handle on a store in PostgreSQL. It implements
 // runstore.RunStore and the capabilities MultiCommitter, Notifier, Epocher and
-// StrictAtCommit implements runstore.StrictCommitter: the statement that writes compares
-// the expiry with clock_timestamp() on the row that it has locked.
-func (s *Store) StrictAtCommit() bool { return true }
-
 // Describer.
 type Store struct {
 	pool      *pgxpool.Pool
@@ -136,6 +132,10 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 	})
 	return now.UTC(), err
 }
+
+// StrictAtCommit implements runstore.StrictCommitter: the statement that writes compares
+// the expiry with clock_timestamp() on the row that it has locked.
+func (s *Store) StrictAtCommit() bool { return true }
 
 // Describe implements runstore.Describer.
 func (s *Store) Describe(ctx context.Context) (d runstore.Description, err error) {
