@@ -137,6 +137,55 @@ func TestStrictLeaseEndsDuringTheWait(t *testing.T) {
 	}
 }
 
+// TestStrictLeaseEndsDuringTheWaitForALock is that where the other transaction leaves the
+// row as it was: PostgreSQL does not evaluate a condition again then.
+func TestStrictLeaseEndsDuringTheWaitForALock(t *testing.T) {
+	t.Parallel()
+	for _, tc := range heldWrites {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			s := open(t, address)
+			for _, id := range []runstore.RunID{"run", "other"} {
+				if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			other := connect(t, address)
+			for ttl := time.Second; ; ttl *= 2 {
+				lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+					Run: "run", Preempt: "test", LeaseSpec: runstore.LeaseSpec{Owner: "holder", TTL: ttl, Strict: true},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				exec(t, other, "BEGIN")
+				exec(t, other, `SELECT FROM tapestore.runs WHERE id = 'run' FOR NO KEY UPDATE`)
+				refusal := make(chan error, 1)
+				go func() { refusal <- tc.do(t, s, lease) }()
+				awaitLocked(t, address, 1)
+				now, err := s.Now(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				late := !now.Before(lease.ExpiresAt) // the machine is busy: it may have been refused at once
+				for now.Before(lease.ExpiresAt) {
+					if now, err = s.Now(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				exec(t, other, "COMMIT")
+				if err := <-refusal; !errors.Is(err, runstore.ErrLeaseExpired) {
+					t.Errorf("got %v, want ErrLeaseExpired", err)
+				}
+				if !late || ttl > time.Minute {
+					return
+				}
+			}
+		})
+	}
+}
+
 // Contenders that wait for a row are judged by what the one before them left.
 func TestAcquireWaitsForATakeover(t *testing.T) {
 	t.Parallel()

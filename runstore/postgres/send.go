@@ -57,9 +57,13 @@ SELECT r.now, r.is_strict, r.reactor` + whyNot
 	// slot is the first position of this transaction (see feed.go).
 	slot = `$5::bigint + (pg_current_xact_id()::text::bigint << 14)`
 
-	// fenced is the fence as a condition on a row of runs.
+	// fenced is the fence as a condition on a row of runs. PostgreSQL evaluates it before it
+	// waits for the row, and again only if the row was changed meanwhile. So the condition
+	// locks the row of a strict lease by itself before it reads the clock. It does so once
+	// for a statement, and not at all for other leases.
 	fenced = ` AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged
-		AND (NOT is_strict OR expires > clock_timestamp())`
+		AND (NOT is_strict OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
+			AND expires > clock_timestamp())`
 
 	whyNot = `, CASE WHEN r.now IS NULL THEN tapestore.refusal($1::bytea) END FROM (SELECT) AS one LEFT JOIN r ON true`
 )
