@@ -50,7 +50,7 @@ func killedFlood(t T, e *Env) {
 	say := func() string {
 		return fmt.Sprintf("the feed holds %d events, the journal %d: %s", len(feed), last, seqsOf(feed))
 	}
-	e.awaitOr(t, patience, say, func() bool {
+	e.await(t, patience, func() bool {
 		after := runstore.Position(0)
 		if len(feed) > 0 {
 			after = feed[len(feed)-1].Position
@@ -58,7 +58,7 @@ func killedFlood(t T, e *Env) {
 		feed = append(feed, every(t, "feed", feedAfter(t.Context(), other, after, runstore.MaxPage))...)
 		last = e.Get(t, "run").LastSeq
 		return runstore.Seq(len(feed)) >= last
-	})
+	}, say)
 	events := journal(t, e.Store, "run")
 	dense(t, events)
 	for _, event := range events {
