@@ -8,6 +8,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -53,24 +54,11 @@ func (p bigtableTable) url(emulator string) string {
 // instance is what every harness has of a table.
 func (p bigtableTable) instance(emulator string) conformance.Instance {
 	address := p.url(emulator)
-	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, address) }
+	open := func(ctx context.Context) (runstore.RunStore, error) { return openBigtable(ctx, address, nil) }
 	return conformance.Instance{
 		Open: open,
 		OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
-			u, err := runstore.ParseURL(address)
-			if err != nil {
-				return nil, err
-			}
-			opts, err := bigtable.ParseURL(u)
-			if err != nil {
-				return nil, err
-			}
-			opts.Clock = clock
-			s, err := bigtable.Open(ctx, opts)
-			if err != nil {
-				return nil, err
-			}
-			return s, nil
+			return openBigtable(ctx, address, clock)
 		},
 		URL: address,
 	}
@@ -84,7 +72,7 @@ func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance
 		network := newRPCLink(t, server.Address())
 		return conformance.Link{
 			Open: func(ctx context.Context) (runstore.RunStore, error) {
-				return runstore.Open(ctx, p.url(network.Address()))
+				return openBigtable(ctx, p.url(network.Address()), nil)
 			},
 			Harm: network,
 		}
@@ -92,14 +80,30 @@ func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance
 	return i
 }
 
-// operationKey is in the metadata of every RPC that serves a caller of the adapter. Its
-// work in the background goes over the same connections without it.
-const operationKey = "tapestore-op"
+// openBigtable opens a store by its URL, as runstore.Open does, with a handle that reads clock as
+// its process's clock, if it is not nil. The handle's RPCs for callers say that they are
+// ([serving.Header]); those of its background work do not.
+func openBigtable(ctx context.Context, address string, clock func() time.Time) (runstore.RunStore, error) {
+	u, err := runstore.ParseURL(address)
+	if err != nil {
+		return nil, err
+	}
+	opts, err := bigtable.ParseURL(u)
+	if err != nil {
+		return nil, err
+	}
+	opts.Clock, opts.DialOptions = clock, serving.DialOptions()
+	s, err := bigtable.Open(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
 
 // newRPCLink is a network to harm, in front of a host and port where gRPC is spoken.
 func newRPCLink(t conformance.T, target string) *link.RPC {
 	t.Helper()
-	network, err := link.NewRPC(t.Context(), target, &link.RPCOptions{Only: operationKey})
+	network, err := link.NewRPC(t.Context(), target, &link.RPCOptions{Only: serving.Header})
 	if err != nil {
 		t.Fatalf("a network to harm: %v", err)
 	}
@@ -117,7 +121,7 @@ func newRPCLink(t conformance.T, target string) *link.RPC {
 func stallBigtable(t conformance.T, server *emulators.BigtableServer, table string) (resume func()) {
 	t.Helper()
 	held := server.Hold(0, func(c emulators.BigtableCall) bool {
-		return c.Method == "CheckAndMutateRow" && c.Table == table && isRunRow(c.Row) && len(c.Metadata.Get(operationKey)) > 0
+		return c.Method == "CheckAndMutateRow" && c.Table == table && isRunRow(c.Row) && len(c.Metadata.Get(serving.Header)) > 0
 	})
 	t.Cleanup(held.End) // a case that fails early must not leave its writers waiting
 	return held.End

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -66,24 +67,11 @@ func (p spannerDatabase) url(emulator string) string {
 // instance is what every harness has of a database.
 func (p spannerDatabase) instance(emulator string) conformance.Instance {
 	address := p.url(emulator)
-	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, address) }
+	open := func(ctx context.Context) (runstore.RunStore, error) { return openSpanner(ctx, address, nil) }
 	return conformance.Instance{
 		Open: open,
 		OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
-			u, err := runstore.ParseURL(address)
-			if err != nil {
-				return nil, err
-			}
-			opts, err := spanner.ParseURL(u)
-			if err != nil {
-				return nil, err
-			}
-			opts.Clock = clock
-			s, err := spanner.Open(ctx, opts)
-			if err != nil {
-				return nil, err
-			}
-			return s, nil
+			return openSpanner(ctx, address, clock)
 		},
 		URL: address,
 	}
@@ -98,7 +86,7 @@ func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instanc
 		network := newRPCLink(t, server.Address())
 		return conformance.Link{
 			Open: func(ctx context.Context) (runstore.RunStore, error) {
-				return runstore.Open(ctx, p.url(network.Address()))
+				return openSpanner(ctx, p.url(network.Address()), nil)
 			},
 			Harm: network,
 		}
@@ -106,12 +94,32 @@ func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instanc
 	return i
 }
 
+// openSpanner opens a store by its URL, as runstore.Open does, with a handle that reads clock as
+// its process's clock, if it is not nil. The handle's RPCs for callers say that they are
+// ([serving.Header]); those of its background work do not.
+func openSpanner(ctx context.Context, address string, clock func() time.Time) (runstore.RunStore, error) {
+	u, err := runstore.ParseURL(address)
+	if err != nil {
+		return nil, err
+	}
+	opts, err := spanner.ParseURL(u)
+	if err != nil {
+		return nil, err
+	}
+	opts.Clock, opts.DialOptions = clock, serving.DialOptions()
+	s, err := spanner.Open(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // stallSpanner holds the commits of callers back at the emulator, as a busy leader
 // would, until resume is called. Reads go on.
 func stallSpanner(t conformance.T, server *emulators.SpannerServer, database string) (resume func()) {
 	t.Helper()
 	held := server.Hold(0, func(c emulators.SpannerCall) bool {
-		return c.Method == "Commit" && c.Database == database && len(c.Metadata.Get(operationKey)) > 0
+		return c.Method == "Commit" && c.Database == database && len(c.Metadata.Get(serving.Header)) > 0
 	})
 	t.Cleanup(held.End) // a case that fails early must not leave its writers waiting
 	return held.End
@@ -124,7 +132,7 @@ type spannerAborts struct {
 }
 
 func (a spannerAborts) ours(c emulators.SpannerCall) bool {
-	return c.ReadWrite && c.Method != "Rollback" && c.Database == a.database && len(c.Metadata.Get(operationKey)) > 0
+	return c.ReadWrite && c.Method != "Rollback" && c.Database == a.database && len(c.Metadata.Get(serving.Header)) > 0
 }
 
 func (a spannerAborts) Next(after int) (end func() int) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -33,12 +34,13 @@ func newTable(t testing.TB) emulators.BigtableTable {
 	return table
 }
 
-// tryOpen opens a handle on a table, adjusted by change. It does not log.
+// tryOpen opens a handle on a table, adjusted by change. It does not log, and its RPCs for
+// operations carry [serving.Header].
 func tryOpen(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.Options)) (*bigtable.Store, error) {
 	t.Helper()
 	opts := &bigtable.Options{
 		Project: table.Project, Instance: table.Instance, Table: table.Table, Emulator: server(t).Address(),
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler), DialOptions: serving.DialOptions(),
 	}
 	for _, f := range change {
 		f(opts)
@@ -66,7 +68,7 @@ func openBare(t testing.TB, table emulators.BigtableTable, change ...func(*bigta
 	var stopped atomic.Bool
 	refused := func(ctx context.Context) error {
 		md, _ := metadata.FromOutgoingContext(ctx)
-		if stopped.Load() && len(md.Get(operation)) == 0 && len(md.Get(bigtable.ByTest)) == 0 {
+		if stopped.Load() && serving.Operation(ctx) == "" && len(md.Get(bigtable.ByTest)) == 0 {
 			return status.Error(codes.PermissionDenied, "nothing is done in the background")
 		}
 		return nil
@@ -160,11 +162,8 @@ func met(t testing.TB, f *emulators.BigtableFault, n int) {
 	}
 }
 
-// operation is the metadata of the RPCs that serve an operation of a caller.
-const operation = "tapestore-op"
-
 // isServed reports whether an RPC serves an operation of a caller.
-func isServed(c emulators.BigtableCall) bool { return len(c.Metadata.Get(operation)) > 0 }
+func isServed(c emulators.BigtableCall) bool { return len(c.Metadata.Get(serving.Header)) > 0 }
 
 // served matches the RPCs of a method that serve operations on a table.
 func served(table emulators.BigtableTable, method string) func(emulators.BigtableCall) bool {

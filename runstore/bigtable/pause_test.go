@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -23,7 +23,7 @@ func whilePaused(t testing.TB, table emulators.BigtableTable, op string, n int, 
 	t.Helper()
 	seen := 0
 	held := server(t).Hold(0, func(c emulators.BigtableCall) bool {
-		if c.Table != table.String() || c.Method != reads || !slices.Contains(c.Metadata.Get(operation), op) {
+		if c.Table != table.String() || c.Method != reads || !slices.Contains(c.Metadata.Get(serving.Header), op) {
 			return false
 		}
 		seen++
@@ -53,7 +53,7 @@ func meddle(f func(ctx context.Context, send func() error) error) func(*bigtable
 		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				send := func() error { return invoke(ctx, method, req, reply, cc, opts...) }
-				if md, _ := metadata.FromOutgoingContext(ctx); path.Base(method) != swaps || len(md.Get(operation)) == 0 {
+				if path.Base(method) != swaps || serving.Operation(ctx) == "" {
 					return send()
 				}
 				return f(ctx, send)

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
@@ -208,10 +208,6 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// operation is the key under which a request says which operation of a caller it
-// serves. Requests in the background carry none.
-const operation = "tapestore-op"
-
 // op is the frame of every operation: input is checked before anything else, and
 // nothing happens on a closed handle or after the context's end.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
@@ -225,7 +221,7 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 	if err := ctx.Err(); err != nil {
 		return outcome.Of(op, id, outcome.Unavailable(err))
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, operation, op)
+	ctx = serving.With(ctx, op)
 	if s.clock.old() {
 		if _, err := s.ask(ctx, clockKey()); err != nil {
 			return outcome.Of(op, id, err)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -44,7 +45,7 @@ func (tr *trick) through(o *spanner.Options) {
 func (tr *trick) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	tr.mu.Lock()
 	do := tr.do
-	if md, _ := metadata.FromOutgoingContext(ctx); method != "/google.spanner.v1.Spanner/Commit" || len(md.Get(operation)) == 0 {
+	if method != "/google.spanner.v1.Spanner/Commit" || serving.Operation(ctx) == "" {
 		do = nil
 	}
 	if do != nil {
@@ -57,9 +58,9 @@ func (tr *trick) intercept(ctx context.Context, method string, req, reply any, c
 	return do(func(ctx context.Context) error { return invoke(ctx, method, req, reply, cc) })
 }
 
-// sending adds to a context what sends an RPC for an operation.
+// sending returns a context for an RPC that counts as one for an operation.
 func sending(ctx context.Context) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, operation, "test")
+	return metadata.AppendToOutgoingContext(ctx, serving.Header, "test")
 }
 
 // unharmed returns what a change answers and leaves when nothing goes wrong.

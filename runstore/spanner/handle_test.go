@@ -10,6 +10,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -36,11 +37,13 @@ func newPlace(t testing.TB, aborts int) place {
 	return place{d, s}
 }
 
-// tryOpen opens a handle, adjusted by change. It does not log.
+// tryOpen opens a handle, adjusted by change. It does not log, and its RPCs for operations
+// carry [serving.Header].
 func tryOpen(t testing.TB, p place, change ...func(*spanner.Options)) (*spanner.Store, error) {
 	t.Helper()
 	opts := &spanner.Options{
 		Project: p.Project, Instance: p.Instance, Database: p.Database, Emulator: p.server.Address(), Logger: slog.New(slog.DiscardHandler),
+		DialOptions: serving.DialOptions(),
 	}
 	for _, f := range change {
 		f(opts)
@@ -98,14 +101,11 @@ func met(t testing.TB, f *emulators.SpannerFault, n int) {
 	}
 }
 
-// operation is the metadata of the RPCs that serve an operation of a caller.
-const operation = "tapestore-op"
-
 // served matches the RPCs of a method that serve operations on the database; those of
 // all methods, if it is empty.
 func (p place) served(method string) func(emulators.SpannerCall) bool {
 	return func(c emulators.SpannerCall) bool {
-		return c.Database == p.String() && (method == "" || c.Method == method) && len(c.Metadata.Get(operation)) > 0
+		return c.Database == p.String() && (method == "" || c.Method == method) && len(c.Metadata.Get(serving.Header)) > 0
 	}
 }
 

@@ -10,14 +10,16 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
 
 // sent is an RPC as it leaves the client.
 type sent struct {
-	method  string
-	md      metadata.MD
-	request any
+	method    string
+	operation string
+	md        metadata.MD
+	request   any
 }
 
 // ledger lists the RPCs of a handle that serve operations.
@@ -29,12 +31,12 @@ type ledger struct {
 func (l *ledger) note(ctx context.Context, method string, request any) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	ends := strings.HasSuffix(method, "/"+rollback) // the client's own: it has no operation
-	if len(md.Get(operation)) == 0 && !ends || strings.HasSuffix(method, "/CreateSession") {
+	if serving.Operation(ctx) == "" && !ends || strings.HasSuffix(method, "/CreateSession") {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all = append(l.all, sent{path.Base(method), md, request})
+	l.all = append(l.all, sent{path.Base(method), serving.Operation(ctx), md, request})
 }
 
 // keep makes a handle's connection write the ledger.

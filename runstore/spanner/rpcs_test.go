@@ -198,7 +198,7 @@ func says(one sent) string {
 		return "is not serializable"
 	case begin != nil && begin.GetReadWrite().GetReadLockMode() != spannerpb.TransactionOptions_ReadWrite_PESSIMISTIC:
 		return "is not pessimistic"
-	case one.method == sql && begin == nil && one.md.Get(operation)[0] != "commit":
+	case one.method == sql && begin == nil && one.operation != "commit":
 		return "does not begin its transaction"
 	}
 	return ""

@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 
+	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
@@ -180,10 +180,6 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// operation is the key under which a request says which operation of a caller it
-// serves. Requests in the background carry none.
-const operation = "tapestore-op"
-
 // op is the frame of every operation: input is checked before anything else, and
 // nothing happens on a closed handle or after the context's end.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
@@ -197,7 +193,7 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 	if err := ctx.Err(); err != nil {
 		return outcome.Of(op, id, outcome.Unavailable(err))
 	}
-	return outcome.Of(op, id, f(metadata.AppendToOutgoingContext(ctx, operation, op)))
+	return outcome.Of(op, id, f(serving.With(ctx, op)))
 }
 
 // enter begins an operation, unless the handle was closed.

@@ -1,0 +1,52 @@
+// Package serving tells the RPCs that an adapter makes for a caller's operation from those
+// of its background work.
+//
+// An adapter names the operation in the context of every RPC that serves it. The name
+// stays in the process: no RPC carries it, unless the handle was opened with [DialOptions].
+// Tests and the conformance harnesses do that, so that a server or a network between can
+// hold, lose or count the caller's RPCs alone.
+package serving
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+)
+
+// Header is the metadata key under which DialOptions sends the name of the operation.
+const Header = "tapestore-op"
+
+type key struct{}
+
+// With returns a context for the RPCs that serve an operation.
+func With(ctx context.Context, operation string) context.Context {
+	return context.WithValue(ctx, key{}, operation)
+}
+
+// Operation returns the operation that an RPC made under ctx serves, or "".
+func Operation(ctx context.Context) string {
+	operation, _ := ctx.Value(key{}).(string)
+	return operation
+}
+
+// DialOptions returns options of a connection that sends [Header] with every RPC that
+// serves an operation.
+func DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			return invoke(mark(ctx), method, req, reply, cc, opts...)
+		}),
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			return begin(mark(ctx), desc, cc, method, opts...)
+		}),
+	}
+}
+
+func mark(ctx context.Context) context.Context {
+	operation := Operation(ctx)
+	if operation == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, Header, operation)
+}

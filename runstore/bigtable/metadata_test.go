@@ -1,0 +1,58 @@
+package bigtable_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A handle that is opened by its URL sends no metadata of this module's: what tells a
+// caller's RPCs from background work is for tests, which ask for it.
+func TestNoMetadataByDefault(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	var mu sync.Mutex
+	seen, ours := 0, map[string]bool{}
+	all := server(t).Refuse(1, func(c emulators.BigtableCall) bool {
+		if c.Table == table.String() {
+			mu.Lock()
+			defer mu.Unlock()
+			seen++
+			for key := range c.Metadata {
+				if strings.HasPrefix(key, "tapestore") {
+					ours[c.Method+": "+key] = true
+				}
+			}
+		}
+		return false
+	})
+	defer all.End()
+	s, err := runstore.Open(t.Context(), "bigtable://"+table.Project+"/"+table.Instance+"/"+table.Table+"?emulator="+server(t).Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"})
+	if err == nil {
+		_, err = s.Commit(t.Context(), signal("run", "event"))
+	}
+	if err == nil {
+		_, err = s.ReadJournal(t.Context(), "run", 1, 10)
+	}
+	if err == nil {
+		_, err = s.ReadFeed(t.Context(), 0, 10)
+	}
+	if err == nil {
+		err = s.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if seen == 0 || len(ours) > 0 {
+		t.Errorf("%d RPCs arrived, with the metadata %v, want some RPCs and no metadata of this module's", seen, ours)
+	}
+}
