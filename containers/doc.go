@@ -1,8 +1,15 @@
 // Package containers starts engines in containers for package emulators. It is a
-// module of its own, so that only who wants containers carries the library that
-// starts them. Importing it is enough:
+// module of its own, so that only programs which import it carry the library that
+// starts containers. Importing it is enough:
 //
 //	import _ "github.com/tapestore/tapestore/containers"
+//
+// Neither this module nor the one that it requires has a released version yet, so a module
+// outside this repository leads both to a checkout:
+//
+//	go mod edit -replace github.com/tapestore/tapestore=CHECKOUT
+//	go mod edit -replace github.com/tapestore/tapestore/containers=CHECKOUT/containers
+//	go get github.com/tapestore/tapestore/containers@v0.0.0
 //
 // From then on emulators.Postgres takes a container where this machine has no
 // server of its own, or where EMULATORS=container or EMULATORS_POSTGRES=container

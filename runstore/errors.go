@@ -28,7 +28,8 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrTooLarge: input beyond a limit; see [LimitError].
 	ErrTooLarge = errors.New("too large")
-	// ErrUnsupported: this store cannot do that.
+	// ErrUnsupported: this store cannot do that; see [LimitError], which some of these
+	// errors are.
 	ErrUnsupported = errors.New("unsupported")
 	// ErrUnavailable: the engine could not be reached or was too busy. Surely not
 	// applied, safe to retry.
@@ -232,11 +233,14 @@ func (e *StoreBehindError) Error() string {
 // Is matches ErrStoreBehind.
 func (e *StoreBehindError) Is(target error) bool { return target == ErrStoreBehind }
 
-// LimitError names the field that was refused, and the limit.
+// LimitError names what was refused, and says why: input that is malformed or beyond a
+// limit, a write to a store that was opened to be read only, a schema or an engine's
+// version that this program cannot work with.
 type LimitError struct {
-	// Kind is ErrInvalid or ErrTooLarge.
+	// Kind is ErrInvalid, ErrTooLarge or ErrUnsupported.
 	Kind error
-	// Field is the field as the caller wrote it: "run id", "events[3].data"…
+	// Field is what was refused. A field of the input is named as the caller wrote it:
+	// "run id", "events[3].data"… With ErrUnsupported it is "write", "schema"…
 	Field string
 	// Problem says what is wrong and what the limit is.
 	Problem string

@@ -40,9 +40,9 @@ func (s *Store) surelyLive(r *run) bool {
 	return age < 2*refreshAfter && now.Add(certain).Before(runstore.FromMicros(r.head.expiry(r.beat)))
 }
 
-// decide makes the change that an operation wants, from what is known of the run. now
-// is the store clock as package clock has it. No change and no error is for an operation
-// that finds itself done.
+// decide returns the edit that an operation wants, from what is known of the run. now is
+// the store clock as the handle's clock estimates it (clock.go). A nil edit with a nil
+// error means that nothing is left to do.
 type decide func(r *run, now time.Time) (*edit, error)
 
 // write performs one operation on one run: it decides from what the handle knows, writes
