@@ -87,7 +87,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		if err != nil || e == nil {
 			return nil, err
 		}
-		if turn.yields(r.stored) {
+		if turn.yields(r.stored, s.yieldFor) {
 			r.forget()
 			if fresh = false; !t.More(ctx) {
 				return nil, outcome.Unavailable(outcome.Cause(ctx, errBusy))

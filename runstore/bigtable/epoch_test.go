@@ -2,6 +2,7 @@ package bigtable_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -67,25 +68,27 @@ func TestRaiseIsCut(t *testing.T) {
 		t.Run(at.name, func(t *testing.T) {
 			t.Parallel()
 			table := newTable(t)
-			s, cut, tbl := openBare(t, table), openImpatient(t, table), raw(t, table)
+			s, cut, tbl := openBare(t, table), openDying(t, table), raw(t, table)
 			leases := []runstore.Lease{hold(t, s, "run"), hold(t, s, "other"), hold(t, s, "third")}
 			commit(t, s, appending(leases[0], "before"))
 			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
 				t.Fatal(err)
 			}
 			passed := !at.first
-			fault := server(t).Refuse(0, func(c emulators.BigtableCall) bool {
+			err := cut.dieAt(t, func(c emulators.BigtableCall) bool {
 				if c.Table != table.String() || c.Method != at.method || len(c.Row) == 0 || c.Row[0] != at.row {
 					return false
 				}
 				was := passed
 				passed = true
 				return was
+			}, func(ctx context.Context) error {
+				_, err := cut.RaiseEpoch(ctx, "test")
+				return err
 			})
-			if _, err := cut.RaiseEpoch(t.Context(), "test"); !errors.Is(err, runstore.ErrUnknownOutcome) || fault.Met() == 0 {
-				t.Fatalf("got %v, and %d RPCs refused, want ErrUnknownOutcome", err, fault.Met())
+			if !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Fatalf("got %v, want ErrUnknownOutcome", err)
 			}
-			fault.End()
 			if !bytes.Contains(epochRow(t, tbl), []byte(`"ended":false`)) {
 				t.Errorf("the raise is not under way: %s", epochRow(t, tbl))
 			}

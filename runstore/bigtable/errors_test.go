@@ -54,15 +54,18 @@ func TestOthersAreAlwaysFirst(t *testing.T) {
 	}))
 	other = openBare(t, table)
 	hold(t, s, "run")
-	bigtable.SetPatience(s, 2*time.Second)
-	busy = true
-	_, err := s.Commit(t.Context(), signal("run", "loser"))
-	fails(t, err, runstore.ErrUnavailable, bigtable.ErrBusy, runstore.NotApplied)
-	busy = false
-	if writes != 3 {
-		t.Errorf("it was sent %d times, want 3", writes)
+	var err error
+	written := runstore.Seq(0)
+	for patience := 2 * time.Second; writes != 3; patience *= 4 { // until it suffices for three times
+		written += writes
+		writes = 0
+		bigtable.SetPatience(s, patience)
+		busy = true
+		_, err = s.Commit(t.Context(), signal("run", "loser"))
+		busy = false
 	}
-	seqs(t, s, writes)
+	fails(t, err, runstore.ErrUnavailable, bigtable.ErrBusy, runstore.NotApplied)
+	seqs(t, s, written+writes)
 }
 
 // A writer whose reply was lost, and who asks after more writes than the head remembers,

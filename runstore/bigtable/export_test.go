@@ -98,5 +98,9 @@ func AgeMarks(s *Store) {
 // SetPatience changes how long the operations of a handle without workers try again.
 func SetPatience(s *Store, d time.Duration) { s.opts.Patience = d }
 
+// SetYield changes how long the operations of a handle without workers wait for another
+// one's turn.
+func SetYield(s *Store, d time.Duration) { s.yieldFor = d }
+
 // Patrol looks at rows of segments and packs that follow a hash.
 func Patrol(ctx context.Context, s *Store, hash string) error { return s.patrol(byTest(ctx), hash) }

@@ -63,12 +63,7 @@ var lateDeletions = []struct {
 		return 2
 	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) }},
 	{"of a creation that was never made", func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) int {
-		dying := openImpatient(t, table)
-		lost := server(t).Refuse(0, served(table, swaps))
-		defer lost.End()
-		if _, err := dying.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err == nil {
-			t.Fatal("it was created")
-		}
+		dyingCreation(t, table, runstore.RunSpec{ID: "run"})
 		bigtable.Sweep(t.Context(), s)
 		bigtable.AgeMarks(s)
 		return 0

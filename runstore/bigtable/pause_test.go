@@ -6,7 +6,6 @@ import (
 	"path"
 	"slices"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -30,7 +29,7 @@ func whilePaused(t testing.TB, table emulators.BigtableTable, op string, n int, 
 		return seen > n
 	})
 	defer held.End()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -2,6 +2,7 @@ package bigtable_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
@@ -157,7 +158,7 @@ func TestSealIsCut(t *testing.T) {
 			t.Run(method+" "+harm, func(t *testing.T) {
 				t.Parallel()
 				table := newTable(t)
-				s, other, tbl := openImpatient(t, table), openBare(t, table), raw(t, table)
+				s, other, tbl := openDying(t, table), openBare(t, table), raw(t, table)
 				lease := hold(t, other, "run")
 				fill(t, other, lease, 1, 200)
 				if err := bigtable.Sequence(t.Context(), other, "run"); err != nil {
@@ -165,14 +166,14 @@ func TestSealIsCut(t *testing.T) {
 				}
 				var cut *emulators.BigtableFault
 				if harm == "refused" {
-					cut = server(t).Refuse(0, byRest(table, method))
+					cut = server(t).Refuse(0, s.only(byRest(table, method)))
 				} else {
-					cut = server(t).DropReplies(0, byRest(table, method))
+					cut = server(t).DropReplies(0, s.only(byRest(table, method)))
 				}
-				if err := bigtable.Seal(t.Context(), s, "run"); err == nil || cut.Met() == 0 {
-					t.Errorf("sealing was not cut: %v", err)
+				defer cut.End()
+				if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.Seal(ctx, s.Store, "run") }); err == nil {
+					t.Error("sealing was not cut")
 				}
-				cut.End()
 				positions := inFeed(t, other, 200)
 				readsAs(t, other, 200, positions)
 				half := segmentRows(t, tbl)

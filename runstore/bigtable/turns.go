@@ -78,8 +78,9 @@ func waiting(stored []byte) []byte {
 // isFirst reports whether it is the operation's turn.
 func (t *turn) isFirst(stored []byte) bool { return bytes.HasPrefix(waiting(stored), t.id) }
 
-// yields reports whether the operation has to let another one write first.
-func (t *turn) yields(stored []byte) bool {
+// yields reports whether the operation has to let another one write first, for which it
+// waits no longer than bound.
+func (t *turn) yields(stored []byte, bound time.Duration) bool {
 	ids := waiting(stored)
 	if len(ids) < turnSize || t.isFirst(stored) {
 		return false
@@ -87,7 +88,7 @@ func (t *turn) yields(stored []byte) bool {
 	if first := ids[:turnSize]; !bytes.Equal(first, t.first) {
 		t.first, t.since = bytes.Clone(first), t.here.Read()
 	}
-	return t.here.Since(t.since) < yieldFor
+	return t.here.Since(t.since) < bound
 }
 
 // ask puts the operation's id into the cell. It is sent once; whether it came is seen by
@@ -95,7 +96,7 @@ func (t *turn) yields(stored []byte) bool {
 func (t *turn) ask(ctx context.Context, s *Store, r *run) {
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.AppendValue(familyHead, columnRev, t.id)
-	ctx, cancel := context.WithTimeout(ctx, yieldFor)
+	ctx, cancel := context.WithTimeout(ctx, s.yieldFor)
 	defer cancel()
 	_, _ = s.table.ApplyReadModifyWrite(ctx, runKey(r.id), rmw)
 }

@@ -2,27 +2,14 @@ package bigtable_test
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 	"testing"
 
 	client "cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
-
-// dyingWrite has a process write what a commit needs before it, and die before that.
-func dyingWrite(t testing.TB, table emulators.BigtableTable, b runstore.Batch) {
-	t.Helper()
-	s := openImpatient(t, table)
-	died := server(t).Refuse(0, served(table, swaps))
-	defer died.End()
-	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrUnknownOutcome) {
-		t.Fatalf("got %v, want ErrUnknownOutcome", err)
-	}
-}
 
 // heavy is a batch with rows of every kind that is written before a commit.
 func heavy(id runstore.RunID) runstore.Batch {
@@ -220,14 +207,10 @@ func TestMarks(t *testing.T) {
 func TestOrphansOfACreation(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
-	s, dying, tbl := openBare(t, table), openImpatient(t, table), raw(t, table)
+	s, tbl := openBare(t, table), raw(t, table)
 	creation := heavy("run").Writes
 	creation.Runnable = runstore.When{}
-	died := server(t).Refuse(0, served(table, swaps))
-	if _, err := dying.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Writes: creation}); err == nil {
-		t.Fatal("it was created")
-	}
-	died.End()
+	dyingCreation(t, table, runstore.RunSpec{ID: "run", Writes: creation})
 	if n := scanAll(t, s); n != 0 {
 		t.Errorf("the scans found %d entries, want none", n)
 	}
