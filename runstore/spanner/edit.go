@@ -138,8 +138,9 @@ func (e *edit) place(slot int64) {
 	}
 }
 
-// ring is how many results of either kind of writes a run keeps.
-const ring = 2 * runstore.RememberedBatches
+// remembered is how many results of either kind of writes a run keeps, in a ring of slots:
+// twice what the contract promises.
+const remembered = 2 * runstore.RememberedBatches
 
 // remember keeps the write's result under its id.
 func (e *edit) remember(id []byte, callers bool, whole []byte) {
@@ -147,7 +148,7 @@ func (e *edit) remember(id []byte, callers bool, whole []byte) {
 	if callers {
 		n = &e.head.CallerWrites
 	}
-	slot := *n % ring
+	slot := *n % e.g.ring
 	*n++
 	versions := make([]int64, len(e.done.Versions))
 	for i, v := range e.done.Versions {

@@ -33,6 +33,17 @@ func (s *Store) SetAttemptTimeout(d time.Duration) {
 	s.attemptTimeout = d
 }
 
+// SetRemembered changes how many results a run keeps. All handles of a database must have
+// the same number, and none may be in use yet.
+func (s *Store) SetRemembered(n int64) { s.ring = n }
+
+// SetClearAtOnce changes how many events, and how many records, one transaction of a purge
+// deletes. The handle must not be in use yet.
+func (s *Store) SetClearAtOnce(n int) {
+	s.background.Wait()
+	s.clearAtOnce = n
+}
+
 // SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
 func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }
 

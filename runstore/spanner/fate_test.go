@@ -209,7 +209,7 @@ func TestContextEndsWhileARefusalIsEnded(t *testing.T) {
 	}()
 	met(t, held, 1)
 	cancel()
-	bound, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	bound, stop := context.WithTimeout(t.Context(), time.Minute) // only so that a failing test ends
 	defer stop()
 	select {
 	case err := <-given:

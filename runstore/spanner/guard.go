@@ -26,6 +26,7 @@ type guarded struct {
 	Former  []byte // the run's former grants, read with the epoch
 
 	key     runKey
+	ring    int64              // how many results the run keeps
 	doubt   bool               // a former attempt may have been committed
 	made    bool               // the write was made, with those of other runs that it is one with
 	asked   localclock.Reading // when the statement left, on the clock of this process
@@ -111,7 +112,7 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		if err != nil {
 			return nil, err
 		}
-		g := &guarded{key: runs[len(all)].key, asked: began, records: map[runstore.RecordKey]*record{}}
+		g := &guarded{key: runs[len(all)].key, ring: s.ring, asked: began, records: map[runstore.RecordKey]*record{}}
 		if err := row.ToStructLenient(g); err != nil {
 			return nil, err
 		}

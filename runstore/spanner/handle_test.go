@@ -94,7 +94,7 @@ func count(t testing.TB, c *client.Client, query string) (n int64) {
 // met waits until a fault was done to n RPCs.
 func met(t testing.TB, f *emulators.SpannerFault, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	if err := f.Await(ctx, n); err != nil {
 		t.Fatalf("an RPC that the test waits for: %v", err)
@@ -149,16 +149,22 @@ func takeOver(t testing.TB, s *spanner.Store, id runstore.RunID) runstore.Lease 
 	return lease
 }
 
+// hang ends the wait of a test that would otherwise hang. It says nothing about speed.
+const hang = 5 * time.Minute
+
+// patient has the operations of a handle go on for as long as a slow machine may take.
+func patient(o *spanner.Options) { o.Patience = hang }
+
 // await polls until a condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.After(30 * time.Second); !holds(); {
+	for deadline := time.After(hang); !holds(); {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			t.Fatalf("%s: not within 30 s", what)
+			t.Fatalf("%s: not within %v", what, hang)
 		}
 	}
 }

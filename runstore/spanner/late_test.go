@@ -87,7 +87,9 @@ func TestFirstCopyComesAfterARefusal(t *testing.T) {
 			s, other := open(t, p, l.keep, tr.through), open(t, p)
 			spec := runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL}
 			if tc.want == runstore.ErrLeaseExpired {
-				spec.TTL, spec.Strict = 2*time.Second, true
+				began := time.Now()
+				hold(t, s, "another") // as long as it takes on this machine, many times, fits into the lease
+				spec.TTL, spec.Strict = max(2*time.Second, 20*time.Since(began)), true
 			}
 			lease := holdAs(t, s, "run", spec)
 			m.keep(&tr, func() { tc.between(t, s, other, lease) })
@@ -135,11 +137,13 @@ func TestFirstCopyIsHeld(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t, newest)
-			s, impatient := open(t, p), open(t, p)
+			s, impatient := open(t, p), open(t, p, patient)
+			began := time.Now()
 			want, wantShape := unharmed(t, s, c, named(0))
+			took := time.Since(began)
 			n := named(1)
 			lease := c.before(t, s, n)
-			impatient.SetAttemptTimeout(500 * time.Millisecond)
+			impatient.SetAttemptTimeout(max(500*time.Millisecond, 2*took)) // enough for an attempt that is not held
 			held := p.server.Hold(1, p.served(commits))
 			defer held.End()
 			result, err := c.do(t.Context(), impatient, n, lease)

@@ -13,6 +13,20 @@ import (
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
 
+// remembered is how many results a run of the tests here keeps: few, because the emulator is
+// slow.
+const remembered = 4
+
+// openForgetful opens a handle whose runs keep few results. However slow the machine is,
+// its operations do not give up.
+func openForgetful(t testing.TB, p place, change ...func(*spanner.Options)) *spanner.Store {
+	t.Helper()
+	s := open(t, p, append(change, patient)...)
+	s.SetAttemptTimeout(hang)
+	s.SetRemembered(remembered)
+	return s
+}
+
 // A commit to several runs that was made, and whose answer was lost, is told as made by
 // any of its runs that remembers it, whatever has become of the others when that is
 // looked into. So is a repeat of it.
@@ -33,7 +47,7 @@ func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 			holdAnew(t, other, "run")
 		}, [2]runstore.BatchID{"one", "two"}, false},
 		{"forgotten", func(t *testing.T, other *spanner.Store) {
-			for range 2 * runstore.RememberedBatches {
+			for range remembered {
 				b := signal("run", "later")
 				b.ID = runstore.NewBatchID()
 				commit(t, other, b)
@@ -44,7 +58,7 @@ func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 			t.Parallel()
 			var tr trick
 			p := newPlace(t, newest)
-			s, other := open(t, p, tr.through), open(t, p)
+			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
 			hold(t, s, "run")
 			hold(t, s, "second")
 			batches := []runstore.Batch{signal("run", "one"), signal("second", "two")}
@@ -109,7 +123,7 @@ func TestLostCommitThatIsForgotten(t *testing.T) {
 			t.Parallel()
 			var tr trick
 			p := newPlace(t, newest)
-			s, other := open(t, p, tr.through), open(t, p)
+			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
 			hold(t, s, "run")
 			b := signal("run", "one")
 			b.ID = id
@@ -119,7 +133,7 @@ func TestLostCommitThatIsForgotten(t *testing.T) {
 						return err
 					}
 				}
-				for range 2 * runstore.RememberedBatches {
+				for range remembered {
 					later := signal("run", "later")
 					if id != "" {
 						later.ID = runstore.NewBatchID()

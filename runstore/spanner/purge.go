@@ -37,7 +37,8 @@ func (e *edit) purge() {
 const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurging} AS p WHERE p.Purging IS NOT NULL`
 
 // clearAtOnce is how many events, and how many records, one transaction deletes: far
-// below the limit of mutations, with five rows for a record.
+// below the limit of mutations, with five rows for a record. [Store.clearAtOnce] is less in
+// tests.
 const clearAtOnce = 1000
 
 const (
@@ -81,14 +82,14 @@ func (s *Store) clearSome(ctx context.Context, tx *spanner.ReadWriteTransaction,
 	var events []event
 	var records []record
 	all := spanner.Key{k.hash, k.run}.AsPrefix()
-	err = tx.ReadWithOptions(ctx, "Events", all, []string{"Seq", "Committed", "Slot"}, s.read("clear", clearAtOnce)).Do(func(row *spanner.Row) error {
+	err = tx.ReadWithOptions(ctx, "Events", all, []string{"Seq", "Committed", "Slot"}, s.read("clear", s.clearAtOnce)).Do(func(row *spanner.Row) error {
 		events = append(events, event{})
 		return row.ToStructLenient(&events[len(events)-1])
 	})
 	if err != nil {
 		return false, err
 	}
-	err = tx.ReadWithOptions(ctx, "Records", all, []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}, s.read("clear", clearAtOnce)).Do(func(row *spanner.Row) error {
+	err = tx.ReadWithOptions(ctx, "Records", all, []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}, s.read("clear", s.clearAtOnce)).Do(func(row *spanner.Row) error {
 		records = append(records, record{})
 		return row.ToStructLenient(&records[len(records)-1])
 	})
@@ -96,10 +97,10 @@ func (s *Store) clearSome(ctx context.Context, tx *spanner.ReadWriteTransaction,
 		return false, err
 	}
 	var m mutations
-	more = len(events) == clearAtOnce || len(records) == clearAtOnce
+	more = len(events) == s.clearAtOnce || len(records) == s.clearAtOnce
 	for i, e := range events {
 		last := i == len(events)-1
-		if last && len(events) == clearAtOnce {
+		if last && len(events) == s.clearAtOnce {
 			break // it may be the run's last, and is left to the next transaction
 		}
 		m.remove("Events", spanner.Key{k.hash, k.run, e.Seq.Int64})

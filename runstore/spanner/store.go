@@ -30,6 +30,8 @@ type Store struct {
 	client *spanner.Client
 
 	attemptTimeout time.Duration // that constant, but in tests
+	ring           int64         // remembered, but in tests
+	clearAtOnce    int           // that constant, but in tests
 	maxMutations   int           // likewise
 
 	// attempts counts how often a transaction of a write was begun, repeats included.
@@ -68,7 +70,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, maxMutations: maxMutations, idle: make(chan struct{})}
+	s := &Store{opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, ring: remembered, clearAtOnce: clearAtOnce, maxMutations: maxMutations, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()

@@ -218,7 +218,7 @@ func (r *request) forgotten(g *guarded, doubt bool) bool {
 		r.known, r.since = true, n
 		return false
 	}
-	return doubt && len(g.Done) == 0 && n-r.since >= ring
+	return doubt && len(g.Done) == 0 && n-r.since >= g.ring
 }
 
 // touch writes the runs' rows as they are, so that no transaction that has read them
