@@ -16,6 +16,10 @@ type Case struct {
 	Name string
 	// Needs lists what the case cannot do without.
 	Needs []Need
+	// Overtakes says that the case holds a writer up at the engine and then has another
+	// writer of the same run get past it, as a takeover must (I3). Its store is made by the
+	// harness's NewOvertaking.
+	Overtakes bool
 	// Run proves the rule on an empty store.
 	Run func(t T, e *Env)
 }

@@ -34,9 +34,12 @@ type Env struct {
 func newEnv(t T, h Harness, c Case) *Env {
 	t.Helper()
 	e := &Env{name: c.Guarantee + "/" + c.Name, costly: h.Costly, leftOut: &notes{}, raised: &notes{}}
-	if c.needs(NeedServer) && h.NewServed != nil {
+	switch {
+	case c.needs(NeedServer) && h.NewServed != nil:
 		e.Instance, e.Server = h.NewServed(t)
-	} else {
+	case c.Overtakes && h.NewOvertaking != nil:
+		e.Instance = h.NewOvertaking(t)
+	default:
 		e.Instance = h.New(t)
 	}
 	var advanced atomic.Int64

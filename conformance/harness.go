@@ -14,6 +14,12 @@ type Harness struct {
 	// New makes an empty store of the case's own. Cases run in parallel.
 	New func(t T) Instance
 
+	// NewOvertaking is New for cases in which a writer gets past another one that is held up
+	// at the engine ([Case].Overtakes). Nil, which is right for most engines, means New. It is
+	// for an engine that can be set up in several ways of which only one lets a writer by:
+	// an emulator that keeps all others waiting behind a transaction that has begun, say.
+	NewOvertaking func(t T) Instance
+
 	// NewServed makes an empty store on a server of the case's own, for cases that
 	// kill or stop the server. Nil where no server stands between a handle and its
 	// store, or where it is not ours to kill.

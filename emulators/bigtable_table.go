@@ -38,7 +38,7 @@ func (s *BigtableServer) Drop(ctx context.Context, t BigtableTable) error {
 }
 
 func (s *BigtableServer) drop(ctx context.Context, name string) error {
-	_, err := adminpb.NewBigtableTableAdminClient(s.conn).DeleteTable(ctx, &adminpb.DeleteTableRequest{Name: name})
+	_, err := adminpb.NewBigtableTableAdminClient(s.conn).DeleteTable(ctx, &adminpb.DeleteTableRequest{Name: name}, grpc.WaitForReady(true))
 	s.gate.forget(name)
 	if status.Code(err) == codes.NotFound {
 		return nil

@@ -3,7 +3,6 @@ package engines
 import (
 	"context"
 	"net/url"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -17,32 +16,31 @@ import (
 // Spanner makes a database for each case on emulators that are running. params are keys
 // and values as in a store's URL, which every handle is opened with.
 //
-// An emulator lets one read-write transaction at a time into a database. On newest, whoever
-// comes last wins (an AbortProbability of 100), so a takeover goes past a writer that is
-// held up, as it does on the service once that writer's locks are lost: the cases of the
-// fence run there. On fair, which may be the same, all others do.
+// An emulator lets one read-write transaction at a time into a database. On newest the last
+// transaction wins (an AbortProbability of 100), so a takeover gets past a writer that is
+// held up, as it does on the service once that writer's locks are lost: the cases that
+// overtake run there. All others run on fair, which may be the same emulator.
 //
 // The emulator's clock is the machine's and cannot be moved, so cases wait for time to
 // pass. What it holds is in memory, so no case can kill it and go on.
 func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conformance.Harness {
-	return conformance.Harness{Costly: true, Tier: emulated(fair.Engine().Tier), New: func(t conformance.T) conformance.Instance {
-		server := fair
-		if strings.Contains(t.Name(), "I3/") {
-			server = newest
-		}
-		database, err := server.NewDatabase(t.Context())
-		if err != nil {
-			t.Fatalf("%v", err)
-		}
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			if err := server.Drop(ctx, database); err != nil {
-				t.Errorf("%v", err)
+	on := func(server *emulators.SpannerServer) func(t conformance.T) conformance.Instance {
+		return func(t conformance.T) conformance.Instance {
+			database, err := server.NewDatabase(t.Context())
+			if err != nil {
+				t.Fatalf("%v", err)
 			}
-		})
-		return spannerDatabase{database, params}.on(server)
-	}}
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				if err := server.Drop(ctx, database); err != nil {
+					t.Errorf("%v", err)
+				}
+			})
+			return spannerDatabase{database, params}.on(server)
+		}
+	}
+	return conformance.Harness{Costly: true, Tier: emulated(fair.Engine().Tier), New: on(fair), NewOvertaking: on(newest)}
 }
 
 // spannerDatabase is where a store is, and what its handles are opened with.

@@ -290,7 +290,7 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 			return false, outcome.Unknown(errLate) // a copy may still be under way
 		}
 		var matched bool
-		bound, cancel := t.Attempt(ctx, attemptTimeout)
+		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		if !e.until.IsZero() {
 			var early context.CancelFunc
 			bound, early = context.WithTimeout(bound, s.clock.here.Until(e.until))

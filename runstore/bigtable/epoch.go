@@ -88,7 +88,7 @@ func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool
 	}
 	for t, doubt := s.tries(), false; ; doubt = true {
 		var matched bool
-		bound, cancel := t.Attempt(ctx, attemptTimeout)
+		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := s.table.Apply(bound, epochKey(0), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
 		if err == nil && matched != wants && doubt {

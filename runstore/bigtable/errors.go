@@ -34,7 +34,7 @@ func (s *Store) tries() *outcome.Tries {
 // again runs f, which may be repeated, while Bigtable cannot be reached.
 func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) error {
 	for t := s.tries(); ; {
-		bound, cancel := t.Attempt(ctx, attemptTimeout)
+		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
 		cancel()
 		if err == nil {

@@ -102,5 +102,9 @@ func SetPatience(s *Store, d time.Duration) { s.opts.Patience = d }
 // one's turn.
 func SetYield(s *Store, d time.Duration) { s.yieldFor = d }
 
+// Bound has a handle wait for one request, and for a scan, for as long as a slow machine may
+// take.
+func Bound(o *Options, d time.Duration) { o.bound = d }
+
 // Patrol looks at rows of segments and packs that follow a hash.
 func Patrol(ctx context.Context, s *Store, hash string) error { return s.patrol(byTest(ctx), hash) }

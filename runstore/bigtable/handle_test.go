@@ -34,14 +34,15 @@ func newTable(t testing.TB) emulators.BigtableTable {
 	return table
 }
 
-// tryOpen opens a handle on a table, adjusted by change. It does not log, and its RPCs for
-// operations carry [serving.Header].
+// tryOpen opens a handle on a table, adjusted by change. It does not log, its operations wait
+// for as long as a slow machine takes, and their RPCs carry [serving.Header].
 func tryOpen(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.Options)) (*bigtable.Store, error) {
 	t.Helper()
 	opts := &bigtable.Options{
 		Project: table.Project, Instance: table.Instance, Table: table.Table, Emulator: server(t).Address(),
-		Logger: slog.New(slog.DiscardHandler), DialOptions: serving.DialOptions(),
+		Logger: slog.New(slog.DiscardHandler), DialOptions: serving.DialOptions(), Patience: hang,
 	}
+	bigtable.Bound(opts, hang)
 	for _, f := range change {
 		f(opts)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -366,7 +367,7 @@ func TestManyWritersOfOnePlace(t *testing.T) {
 	for i := range 4 {
 		s := open(t, table)
 		wg.Go(func() {
-			for n := range 25 {
+			for n := range effort.Choose(8, 25) {
 				if _, err := s.Commit(t.Context(), put(fmt.Sprint(i, " ", n))); err != nil {
 					t.Errorf("writer %d: %v", i, err)
 				}

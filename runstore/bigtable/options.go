@@ -37,6 +37,9 @@ type Options struct {
 	// Logger hears of what a caller is not told: an epoch that was raised, work in
 	// the background that failed. Nil means slog.Default.
 	Logger *slog.Logger
+
+	// bound replaces attemptTimeout and scanMost in tests, which may run on a slow machine.
+	bound time.Duration
 }
 
 // names are what Bigtable's Admin API accepts:

@@ -300,7 +300,7 @@ func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
 	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
 	for t, doubt := s.tries(), false; ; doubt = true {
 		var there bool
-		bound, cancel := t.Attempt(ctx, attemptTimeout)
+		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := s.table.Apply(bound, logKey(g.number), m, bigtable.GetCondMutationResult(&there))
 		cancel()
 		if err == nil && !there {

@@ -33,6 +33,8 @@ type Store struct {
 	waste    *waste
 	scanMost time.Duration // how long a scan may take
 	yieldFor time.Duration // how long an operation waits for another one's turn
+	// attemptTimeout bounds one request.
+	attemptTimeout time.Duration
 
 	background sync.WaitGroup
 	life       sync.Mutex // guards the following, and what is begun against Close
@@ -65,7 +67,10 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closed: make(chan struct{}), idle: make(chan struct{})}
+	if opts.bound > 0 {
+		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
+	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*run{}
 	if err := s.connect(ctx); err != nil {
