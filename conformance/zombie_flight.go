@@ -15,13 +15,13 @@ import (
 func flightCases() []Case {
 	stall := []Need{NeedStall}
 	return []Case{
-		{Guarantee: "I3", Name: "write-in-flight-at-a-preempt-loses-or-comes-first", Needs: stall,
+		{Guarantee: "I3", Name: "write-in-flight-at-a-preempt-loses-or-comes-first", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { inFlight(t, e, false) }},
-		{Guarantee: "I3", Name: "write-in-flight-at-a-takeover-loses-or-comes-first", Needs: stall,
+		{Guarantee: "I3", Name: "write-in-flight-at-a-takeover-loses-or-comes-first", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { inFlight(t, e, true) }},
-		{Guarantee: "I3", Name: "renewal-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall,
+		{Guarantee: "I3", Name: "renewal-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { grantInFlight(t, e, "renewal") }},
-		{Guarantee: "I3", Name: "release-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall,
+		{Guarantee: "I3", Name: "release-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { grantInFlight(t, e, "release") }},
 		{Guarantee: "I3", Name: "storm-of-writers-ends-at-a-preempt",
 			Run: func(t T, e *Env) { storm(t, e, false) }},
