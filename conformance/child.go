@@ -120,7 +120,7 @@ func startChild(t T, e errand) *child {
 	}
 	c.lines = bufio.NewScanner(out)
 	// A child that hangs must not hang the case: its end ends what it says.
-	bound := time.AfterFunc(2*patience, func() { _ = c.cmd.Process.Kill() })
+	bound := time.AfterFunc(patience, func() { _ = c.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		bound.Stop()
 		c.kill()

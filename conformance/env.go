@@ -131,7 +131,7 @@ func (e *Env) Elapse(t T, d time.Duration) {
 		e.Advance(d)
 	}
 	var now time.Time
-	e.await(t, d+time.Minute, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
+	e.await(t, d+patience, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
 		return fmt.Sprintf("the store clock shows %v, want %v or later", now, until)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -45,7 +44,7 @@ func killedServer(t T, e *Env) {
 		for i := range reached {
 			reached[i] = l.acknowledged[i].Load() + n
 		}
-		e.Await(t, 2*patience, func() bool {
+		e.Await(t, patience, func() bool {
 			for i := range reached {
 				if l.acknowledged[i].Load() < reached[i] && !t.Failed() {
 					return false
@@ -66,7 +65,7 @@ func killedServer(t T, e *Env) {
 		if err := e.Server.Kill(); err != nil {
 			t.Fatalf("kill the server: %v", err)
 		}
-		bound, cancel := context.WithTimeout(ctx, time.Minute)
+		bound, cancel := context.WithTimeout(ctx, patience)
 		err := e.Server.Restart(bound)
 		cancel()
 		if err != nil {

@@ -3,13 +3,12 @@ package conformance
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// awaitFeed is how long an event may take into the feed.
-const awaitFeed = 30 * time.Second
+// awaitFeed ends the wait for an event in the feed.
+const awaitFeed = patience
 
 func asBehind(err error, target **runstore.StoreBehindError) bool {
 	return errors.As(err, target) && errors.Is(err, runstore.ErrStoreBehind)

@@ -22,7 +22,7 @@ func TestAlloyDBCutConnections(t *testing.T) {
 	idle := mustConnect(t, s, d, s.Instance())
 	busy := mustConnect(t, s, d, s.ReadPool())
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
@@ -75,7 +75,7 @@ func TestAlloyDBCutWhileConnecting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(hang))
 		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Error("a connection outlived the cuts")
 		}
@@ -140,7 +140,7 @@ func TestAlloyDBCutHalfClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = server.SetReadDeadline(time.Now().Add(hang))
 	if _, err := io.ReadAll(server); err != nil { // to the end of what the client says
 		t.Fatal(err)
 	}

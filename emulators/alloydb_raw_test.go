@@ -72,7 +72,7 @@ func newRawClient(t *testing.T, s *AlloyDBServer) *rawClient {
 // which ends before the server has looked at the client's certificate.
 func (c *rawClient) handshake(t *testing.T) *tls.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	conn, err := c.server.dial(ctx, "tcp", alloydbInstances[0].private+":"+alloydbProxyPort)
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *rawClient) handshake(t *testing.T) *tls.Conn {
 	}
 	client := tls.Client(conn, c.config)
 	t.Cleanup(func() { _ = client.Close() })
-	_ = client.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = client.SetDeadline(time.Now().Add(hang))
 	if err := client.HandshakeContext(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,7 @@ func TestAlloyDBDropsStrangers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn := stranger(t)
 			defer conn.Close()
-			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_ = conn.SetReadDeadline(time.Now().Add(hang))
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("still connected: %v", err)
 			}

@@ -88,7 +88,7 @@ func connect(t *testing.T, s *AlloyDBServer, d *alloydbconn.Dialer, instance str
 	}
 	config.TLSConfig, config.Fallbacks = nil, nil
 	config.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return d.Dial(ctx, instance, opts...) }
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	c, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -122,12 +122,12 @@ func waitFor(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(hang)
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("after 20 s still not: %s", what)
+			t.Fatalf("after %v still not: %s", hang, what)
 		}
 	}
 }

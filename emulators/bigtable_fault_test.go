@@ -17,7 +17,7 @@ func onRow(method, row string) func(BigtableCall) bool {
 
 func awaitFault(t *testing.T, f *BigtableFault, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	if err := f.Await(ctx, n); err != nil {
 		t.Fatalf("the fault was met %d times, want %d: %v", f.Met(), n, err)
@@ -119,7 +119,7 @@ func TestBigtableEndsWithHeldCalls(t *testing.T) {
 		}
 		select {
 		case <-given: // either answer may have won
-		case <-time.After(20 * time.Second):
+		case <-time.After(hang):
 			t.Errorf("%s: the call has no end", tier)
 		}
 	}

@@ -10,11 +10,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // ownerVariable makes this program the owner of a server, for a test that kills
 // it; its value says what it does with the server.
 const ownerVariable = "EMULATORS_TEST_OWNER"
+
+// hang ends the wait of a test that would otherwise hang. It says nothing about speed.
+const hang = 5 * time.Minute
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(ownerVariable); role != "" {

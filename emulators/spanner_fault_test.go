@@ -93,7 +93,7 @@ func TestSpannerAbort(t *testing.T) {
 		o.put(c, map[string]int64{"row": 0})
 		abort := o.Abort(2, o.calls("Commit"))
 		runs := 0
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), hang)
 		defer cancel()
 		_, err := c.ReadWriteTransaction(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 			runs++
@@ -328,7 +328,7 @@ func TestSpannerBreakStreams(t *testing.T) {
 				sum += n
 				return err
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), hang)
 			defer cancel()
 			if err := c.Single().Read(ctx, "T", spanner.AllKeys(), []string{"K", "N"}).Do(count); err != nil || rows != 500 || sum != want {
 				t.Errorf("broken after %d messages: %d rows with %d, %v; want 500 with %d", after, rows, sum, err, want)
@@ -382,7 +382,7 @@ func TestSpannerEndsWithHeldCalls(t *testing.T) {
 		select {
 		case err := <-given:
 			c.is("who was held", err, codes.Unavailable)
-		case <-time.After(20 * time.Second):
+		case <-time.After(hang):
 			t.Fatal("a call has no end")
 		}
 	}

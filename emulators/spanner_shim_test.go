@@ -128,7 +128,7 @@ func TestSpannerCommitOutlivesItsSender(t *testing.T) {
 
 func awaitSpanner(t *testing.T, f *SpannerFault, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	if err := f.Await(ctx, n); err != nil {
 		t.Fatalf("the fault was met %d times, want %d: %v", f.Met(), n, err)

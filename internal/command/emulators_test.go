@@ -67,7 +67,7 @@ func startUp(t *testing.T, env []string, args ...string) (urls []string, stop fu
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	bound := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	bound := time.AfterFunc(hang, func() { _ = cmd.Process.Kill() })
 	stopped := false
 	t.Cleanup(func() {
 		bound.Stop()

@@ -151,7 +151,7 @@ func TestConformanceInterrupted(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			bound := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+			bound := time.AfterFunc(hang, func() { _ = cmd.Process.Kill() })
 			defer bound.Stop()
 			lines := bufio.NewScanner(errs)
 			for lines.Scan() && !strings.HasPrefix(lines.Text(), runs) { // what was started: it runs

@@ -26,6 +26,9 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
+// hang ends the wait of a test that would otherwise hang. It says nothing about speed.
+const hang = 5 * time.Minute
+
 // TestMain runs the command itself where a test asks for it, so that the tests can
 // start it, and kill it, as a process of its own.
 func TestMain(m *testing.M) {
@@ -150,7 +153,7 @@ func start(t *testing.T, args ...string) *process {
 	case <-ready:
 	case text := <-p.output:
 		t.Fatalf("serve ended: %s", text)
-	case <-time.After(30 * time.Second):
+	case <-time.After(hang):
 		t.Fatal("serve did not come up")
 	}
 	return p
@@ -246,7 +249,7 @@ func survivesAKill(t *testing.T, store string) (run string) {
 			t.Fatal(err)
 		}
 		all := []proto.Message{run, effect}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), hang)
 		defer cancel()
 		stream, err := c.SubscribeRun(ctx, &tapepb.SubscribeRunRequest{RunId: id})
 		if err != nil {
