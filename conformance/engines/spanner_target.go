@@ -62,7 +62,7 @@ func spannerAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	return spannerService(ctx, admin, beside, "", params)
 }
 
-// spannerEmulator has one emulator do for the cases of the fence too: it lets whoever
+// spannerEmulator has one emulator do for the cases that overtake too: it lets whoever
 // comes last go on often enough.
 func spannerEmulator(ctx context.Context, address string, params url.Values) (*Target, error) {
 	server, err := emulators.SpannerAt(ctx, address)

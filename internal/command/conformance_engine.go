@@ -46,7 +46,7 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		return subject{engines.Bigtable(server, nil), server.Engine().String(), server.Close}, nil
 	},
 	"spanner": func(ctx context.Context) (subject, error) {
-		// One lets whoever comes last go on, for the cases of the fence.
+		// One lets whoever comes last go on, for the cases that overtake.
 		newest := 100
 		fair, err := emulators.Spanner(ctx, nil)
 		if err != nil {
