@@ -152,8 +152,9 @@ func manyHeldOpen(t T, e *Env) {
 	former, successor := e.Reopen(t), e.Reopen(t)
 	leases := heldRuns(t, e, former, n)
 	var grants, others, writers sync.WaitGroup
-	resume, bound := func() {}, underway
+	var resume func()
 	var held func(n int)
+	bound := underway
 	if e.StallPuts != nil {
 		bound = 2 * time.Second // the others' appends go on, and end it
 		await, end := e.StallPuts(t)
