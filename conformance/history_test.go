@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +61,27 @@ func TestHistoriesRejectBrokenStores(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A late copy of a request is refused after a later grant too; the model accepts nothing
+// else.
+func TestModelOfLateCopies(t *testing.T) {
+	t.Parallel()
+	acquired := func(grant runstore.GrantID, token runstore.Token, kind error, call int64) porcupine.Operation {
+		return porcupine.Operation{
+			Input: opInput{kind: opPreempt, run: "run", grant: grant}, Call: call,
+			Output: opOutput{kind: kind, token: token}, Return: call + 1,
+		}
+	}
+	before := []porcupine.Operation{acquired("first", 1, nil, 1), acquired("second", 2, nil, 3)}
+	refused := append(slices.Clone(before), acquired("first", 0, runstore.ErrFenced, 5))
+	if err := judge(refused, patience); err != nil {
+		t.Errorf("a late copy that is refused: %v", err)
+	}
+	granted := append(slices.Clone(before), acquired("first", 3, nil, 5))
+	if err := judge(granted, patience); err == nil {
+		t.Error("a late copy that is granted a lease passes the checker")
 	}
 }
 

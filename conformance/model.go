@@ -61,6 +61,7 @@ type runState struct {
 	grant    runstore.GrantID // of the last grant
 	current  bool             // its holder may write
 	released bool             // its holder gave it back
+	former   string           // the ids of the grants before the last, each followed by ";"
 	// journal holds the batches in order, each as "batch=version;", with the
 	// version of the record that it put.
 	journal  string
@@ -147,12 +148,13 @@ func (s runState) acquire(in opInput, out opOutput, unknown bool) (bool, runStat
 	switch {
 	case s.grant == in.grant && s.current: // a repeat
 		return unknown || out.kind == nil && out.token == s.token, s
-	case s.grant == in.grant: // a late copy
+	case s.grant == in.grant, strings.Contains(s.former, string(in.grant)+";"): // a late copy
 		return unknown || out.kind == runstore.ErrFenced, s
 	case s.current && in.kind == opAcquire:
 		return unknown || out.kind == runstore.ErrLeaseHeld && out.holder == s.token, s
 	}
 	s.token++
+	s.former += string(s.grant) + ";"
 	s.grant, s.current, s.released = in.grant, true, false
 	return unknown || out.kind == nil && out.token == s.token, s
 }
