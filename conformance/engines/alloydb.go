@@ -1,3 +1,7 @@
+// Package engines makes stores of this module's engines that need a server, for the
+// conformance suite, in tests and in the command. It has the means to hold up their
+// writers, to set their processes' clocks wrong and to harm their networks. The engines
+// without a server are in package embedded.
 package engines
 
 import (

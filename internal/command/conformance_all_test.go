@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/internal/report"
 )
@@ -89,7 +89,7 @@ func TestEveryEngine(t *testing.T) {
 	t.Parallel()
 	starts := func(end error) func(context.Context) (subject, error) {
 		return func(context.Context) (subject, error) {
-			return subject{engines.Memory(), "made here", func() error { return end }}, nil
+			return subject{embedded.Memory(), "made here", func() error { return end }}, nil
 		}
 	}
 	fails := func(err error) func(context.Context) (subject, error) {
@@ -136,7 +136,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	var said bytes.Buffer
 	p := newProgress(&said, casesThatMatch(pattern))
 	p.terminal = true
-	everyEngine(t.Context(), []starter{{"memory", func(context.Context) (subject, error) { return subject{engines.Memory(), "", nothing}, nil }}}, pattern, p)
+	everyEngine(t.Context(), []starter{{"memory", func(context.Context) (subject, error) { return subject{embedded.Memory(), "", nothing}, nil }}}, pattern, p)
 	if got := said.String(); strings.Count(got, "\r[1/1] memory: 1 of 1 cases\r\x1b[K[1/1] memory: 1 passed") != 1 {
 		t.Errorf("said %q", got)
 	}

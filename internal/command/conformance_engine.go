@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/memory"
@@ -15,7 +16,7 @@ import (
 var starters = map[string]func(ctx context.Context) (subject, error){
 	"memory": func(ctx context.Context) (subject, error) {
 		d, err := memory.New(nil).Open().Describe(ctx)
-		return subject{engines.Memory(), describe(d), nothing}, err
+		return subject{embedded.Memory(), describe(d), nothing}, err
 	},
 	"sqlite": func(ctx context.Context) (subject, error) {
 		return sqliteIn(ctx, "", "tapestore-conformance-", &sqlite.Options{})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -47,7 +48,7 @@ func subjectAt(ctx context.Context, url string) (subject, error) {
 	}
 	switch u.Scheme {
 	case "memory":
-		return subject{engines.Memory(), "", nothing}, u.Known()
+		return subject{embedded.Memory(), "", nothing}, u.Known()
 	case "sqlite":
 		return sqliteAt(ctx, u)
 	case "postgres", "postgresql", "alloydb", "bigtable", "spanner":
@@ -69,7 +70,7 @@ func sqliteAt(ctx context.Context, u runstore.URL) (subject, error) {
 		return subject{}, err
 	}
 	if path == sqlite.Memory {
-		return subject{engines.SQLiteInMemory(*opts), "", nothing}, nil
+		return subject{embedded.SQLiteInMemory(*opts), "", nothing}, nil
 	}
 	if info, err := os.Stat(path); path == "" || err == nil && !info.Mode().IsRegular() {
 		return subject{}, fmt.Errorf("%q is no file; write sqlite::memory: or sqlite:FILE", path)
@@ -91,7 +92,7 @@ func sqliteIn(ctx context.Context, parent, prefix string, opts *sqlite.Options) 
 	if err != nil {
 		return subject{}, errors.Join(err, dirs.remove())
 	}
-	return subject{engines.SQLite(dirs.next, *opts), about, dirs.remove}, nil
+	return subject{embedded.SQLite(dirs.next, *opts), about, dirs.remove}, nil
 }
 
 // probe opens a store as the cases will, so that what is wrong with the place or

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 )
 
-func TestConformance(t *testing.T) { conformance.Run(t, engines.Memory()) }
+func TestConformance(t *testing.T) { conformance.Run(t, embedded.Memory()) }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -45,7 +45,7 @@ func TestBatchIDsAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tape.db")
 	var stores []*sqlite.Store
 	for range 2 {
-		s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Synchronous: sqlite.Normal, Clock: engines.NewHost()})
+		s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Synchronous: sqlite.Normal, Clock: embedded.NewHost()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	for id, want := range map[runstore.RunID]int{"with events": runstore.RememberedBatches, "without events": runstore.RememberedBatches, "few": 3} {
 		if got := query[int](t, path, countIDs, string(id)); got != want {
 			t.Errorf("%q: %d ids are left, want %d", id, got, want)

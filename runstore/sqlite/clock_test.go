@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-func openAt(t *testing.T, path string, h *engines.Host) *sqlite.Store {
+func openAt(t *testing.T, path string, h *embedded.Host) *sqlite.Store {
 	t.Helper()
 	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: h})
 	if err != nil {
@@ -63,7 +63,7 @@ func TestWallClockSteps(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			h := engines.NewHost()
+			h := embedded.NewHost()
 			path := filepath.Join(t.TempDir(), "tape.db")
 			holder, contender := openAt(t, path, h), openAt(t, path, h)
 			held(t, holder, 5*time.Minute)
@@ -93,7 +93,7 @@ func TestWallClockSteps(t *testing.T) {
 // A wall clock that is ahead is followed, so that due times of the day come true.
 func TestStoreClockFollowsTheWallClock(t *testing.T) {
 	t.Parallel()
-	h := engines.NewHost()
+	h := embedded.NewHost()
 	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
 	h.SetWall(time.Hour)
 	asked := h.Wall()
@@ -117,14 +117,14 @@ func TestReboot(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "tape.db")
-			h := engines.NewHost()
+			h := embedded.NewHost()
 			s := openAt(t, path, h)
 			held(t, s, 5*time.Minute)
 			before := now(t, s)
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			rebooted := engines.NewHost()
+			rebooted := embedded.NewHost()
 			rebooted.SetBoot("boot-2")
 			rebooted.SetWall(tc.wall)
 			s = openAt(t, path, rebooted)
@@ -141,7 +141,7 @@ func TestReboot(t *testing.T) {
 // A system without a boot clock has the wall clock alone, kept from going back.
 func TestNoBootClock(t *testing.T) {
 	t.Parallel()
-	h := engines.NewHost()
+	h := embedded.NewHost()
 	h.SetBoot("")
 	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
 	held(t, s, 5*time.Minute)
@@ -162,7 +162,7 @@ func TestNoBootClock(t *testing.T) {
 // its leases would be over before they began.
 func TestOneHandleSetsTheClockOfAll(t *testing.T) {
 	t.Parallel()
-	h := engines.NewHost()
+	h := embedded.NewHost()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	sleeper, other := openAt(t, path, h), openAt(t, path, h)
 	now(t, sleeper)
@@ -189,7 +189,7 @@ func TestOneHandleSetsTheClockOfAll(t *testing.T) {
 // were; the next one sets it.
 func TestFailedTransactionSetsNoClock(t *testing.T) {
 	t.Parallel()
-	h := engines.NewHost()
+	h := embedded.NewHost()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	s := openAt(t, path, h)
 	held(t, s, 5*time.Minute)

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -51,7 +51,7 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := smallDisk(t)
 	path := filepath.Join(dir, "tape.db")
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	lease := held(t, s, runstore.MaxTTL)
 	ballast := filepath.Join(dir, "ballast")
 	applied := 0
@@ -103,5 +103,5 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	held(t, openAt(t, path, engines.NewHost()), runstore.MaxTTL)
+	held(t, openAt(t, path, embedded.NewHost()), runstore.MaxTTL)
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -18,7 +18,7 @@ import (
 // transaction that follows, and returns each one's error.
 func grouped(t *testing.T, s *sqlite.Store, path string, n int, batch func(i int) runstore.Batch) []error {
 	t.Helper()
-	resume := engines.StallSQLite(t, path)
+	resume := embedded.StallSQLite(t, path)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -41,7 +41,7 @@ func grouped(t *testing.T, s *sqlite.Store, path string, n int, batch func(i int
 func TestRefusedBatchInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	held(t, s, runstore.MaxTTL)
 	errs := grouped(t, s, path, 20, func(i int) runstore.Batch {
 		b := runstore.NewBatch("run", runstore.AtVersion(runstore.RecordKey(fmt.Sprint("key-", i)), runstore.Version(i%2)))
@@ -64,7 +64,7 @@ func TestRefusedBatchInAGroup(t *testing.T) {
 func TestEngineFailureInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	held(t, s, runstore.MaxTTL)
 	exec(t, path, `CREATE TRIGGER fault BEFORE INSERT ON events WHEN NEW.kind = 'fault' BEGIN SELECT RAISE(ABORT, 'injected'); END`)
 	errs := grouped(t, s, path, 20, func(i int) runstore.Batch {
@@ -113,7 +113,7 @@ func TestGivingUpInAQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		held(t, s, runstore.MaxTTL)
-		resume := engines.StallSQLite(t, path)
+		resume := embedded.StallSQLite(t, path)
 		const n = 20
 		errs := make([]error, n)
 		var wg sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -21,7 +21,7 @@ func failing(t *testing.T) (d *disk, s *sqlite.Store, path string, lease runstor
 	t.Helper()
 	d, path = newDisk(t), filepath.Join(t.TempDir(), "tape.db")
 	t.Cleanup(func() { d.set(nil) })
-	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: engines.NewHost()}.OnFileSystem(d.name))
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: embedded.NewHost()}.OnFileSystem(d.name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func survivor(t *testing.T, path string) *sqlite.Store {
 			copyFile(t, path+suffix, copied+suffix)
 		}
 	}
-	return openAt(t, copied, engines.NewHost())
+	return openAt(t, copied, embedded.NewHost())
 }
 
 func eventsOf(t *testing.T, s runstore.RunStore) int {
@@ -178,7 +178,7 @@ func TestEachWriteOnAFailingDisk(t *testing.T) {
 func TestFailedReadInAWrite(t *testing.T) {
 	t.Parallel()
 	d, s, path, lease := failing(t)
-	other := openAt(t, path, engines.NewHost())
+	other := openAt(t, path, embedded.NewHost())
 	for _, file := range []string{mainFile, walFile} {
 		// Another handle's commit makes this one read the pages again.
 		if _, err := other.CreateRun(t.Context(), runstore.RunSpec{ID: runstore.RunID("other" + file)}); err != nil {
@@ -274,7 +274,7 @@ func TestFailedCheckpoint(t *testing.T) {
 			if d.set(nil) == 0 {
 				t.Error("no checkpoint met a fault")
 			}
-			s = openAt(t, path, engines.NewHost())
+			s = openAt(t, path, embedded.NewHost())
 			if n := eventsOf(t, s); n != commits {
 				t.Errorf("reopened: got %d events, want %d", n, commits)
 			}
@@ -298,7 +298,7 @@ func TestOpenOnAFailingDisk(t *testing.T) {
 			defer d.set(nil)
 			for n := 1; ; n++ {
 				path := filepath.Join(t.TempDir(), "tape.db")
-				opts := sqlite.Options{Clock: engines.NewHost()}.OnFileSystem(d.name)
+				opts := sqlite.Options{Clock: embedded.NewHost()}.OnFileSystem(d.name)
 				seen := 0
 				d.set(func(gotCall, _ string) fault {
 					if gotCall != call {

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -52,7 +52,7 @@ func TestReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{ReadOnly: true, Clock: engines.NewHost()})
+	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{ReadOnly: true, Clock: embedded.NewHost()})
 	if err != nil {
 		t.Fatal(err)
 	}

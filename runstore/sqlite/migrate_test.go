@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -56,7 +56,7 @@ func TestMigrateFromVersion1(t *testing.T) {
 	close(start)
 	wg.Wait()
 
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	epochs, err := s.Epochs(t.Context())
 	if err != nil || len(epochs) != 0 {
 		t.Errorf("got epochs %v, error %v, want none: nothing was lost", epochs, err)
@@ -87,7 +87,7 @@ func TestMigrateFromVersion1(t *testing.T) {
 // kept no others.
 func TestGrantsOfVersion1(t *testing.T) {
 	t.Parallel()
-	s := openAt(t, version1(t), engines.NewHost())
+	s := openAt(t, version1(t), embedded.NewHost())
 	spec := func(grant runstore.GrantID) runstore.LeaseSpec {
 		return runstore.LeaseSpec{Owner: "late", TTL: time.Minute, Grant: grant}
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -51,7 +51,7 @@ func TestOpenRefuses(t *testing.T) {
 			exec(t, path, "CREATE TABLE theirs (x)")
 		}, want: runstore.ErrInvalid, says: "another application"},
 		{name: "a schema from the future", make: func(t *testing.T, path string) {
-			s := openAt(t, path, engines.NewHost())
+			s := openAt(t, path, embedded.NewHost())
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -160,7 +160,7 @@ func TestOpenAtOnce(t *testing.T) {
 	}
 	close(start)
 	wg.Wait()
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	n := 0
 	for _, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime}) {
 		if err != nil {

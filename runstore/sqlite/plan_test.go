@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
@@ -15,7 +15,7 @@ import (
 func TestQueryPlans(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	openAt(t, path, engines.NewHost())
+	openAt(t, path, embedded.NewHost())
 	db, err := sql.Open("sqlite", path)
 	if err != nil {
 		t.Fatal(err)

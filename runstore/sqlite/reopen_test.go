@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -18,9 +18,9 @@ func TestVacuumedBackupIsPutIntoWAL(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	backup := path + "-backup"
-	held(t, openAt(t, path, engines.NewHost()), time.Minute)
+	held(t, openAt(t, path, embedded.NewHost()), time.Minute)
 	exec(t, path, "VACUUM INTO '"+backup+"'")
-	s := openAt(t, backup, engines.NewHost())
+	s := openAt(t, backup, embedded.NewHost())
 	if mode := sqlite.JournalMode(t.Context(), s); mode != "wal" {
 		t.Errorf("got journal mode %q, want wal", mode)
 	}
@@ -31,7 +31,7 @@ func TestVacuumedBackupIsPutIntoWAL(t *testing.T) {
 func TestWitnessOfTheLastAppend(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	lease := held(t, s, runstore.MaxTTL)
 	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestWitnessOfTheLastAppend(t *testing.T) {
 		t.Fatal(err)
 	}
 	copyFile(t, path, path+"-backup")
-	s = openAt(t, path, engines.NewHost())
+	s = openAt(t, path, embedded.NewHost())
 	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestWitnessOfTheLastAppend(t *testing.T) {
 		t.Fatal(err)
 	}
 	copyFile(t, path+"-backup", path)
-	if all := epochs(t, openAt(t, path, engines.NewHost())); len(all) != 1 {
+	if all := epochs(t, openAt(t, path, embedded.NewHost())); len(all) != 1 {
 		t.Errorf("got epochs %+v, want one: an append was lost", all)
 	}
 }
@@ -58,7 +58,7 @@ func TestWitnessOfTheLastAppend(t *testing.T) {
 func TestRebootAfterAppends(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	h := engines.NewHost()
+	h := embedded.NewHost()
 	s := openAt(t, path, h)
 	lease := held(t, s, time.Minute)
 	h.Advance(3 * time.Hour)
@@ -72,7 +72,7 @@ func TestRebootAfterAppends(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	rebooted := engines.NewHost()
+	rebooted := embedded.NewHost()
 	rebooted.SetBoot("boot-2")
 	rebooted.SetWall(-time.Hour)
 	if n := now(t, openAt(t, path, rebooted)); n.Before(events[0].Time) {
@@ -85,12 +85,12 @@ func TestOpenThroughALink(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	link := filepath.Join(t.TempDir(), "link.db")
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	lease := held(t, s, time.Minute)
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	if all := epochs(t, openAt(t, link, engines.NewHost())); len(all) != 0 {
+	if all := epochs(t, openAt(t, link, embedded.NewHost())); len(all) != 0 {
 		t.Errorf("got epochs %+v, want none", all)
 	}
 	if err := appendEvent(t, s, lease); err != nil {
@@ -100,7 +100,7 @@ func TestOpenThroughALink(t *testing.T) {
 
 func TestAnotherHandleOfAClosedStore(t *testing.T) {
 	t.Parallel()
-	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), engines.NewHost())
+	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost())
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestAnotherHandleOfAClosedStore(t *testing.T) {
 // same.
 func TestPollingFollowsTheWallClock(t *testing.T) {
 	t.Parallel()
-	h := engines.NewHost()
+	h := embedded.NewHost()
 	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
 	held(t, s, time.Minute)
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))

@@ -8,7 +8,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -28,7 +28,7 @@ func backup(t *testing.T, path string) (copied string) {
 func restored(t *testing.T, path, backup string) *sqlite.Store {
 	t.Helper()
 	copyFile(t, path+"-witness", backup+"-witness")
-	return openAt(t, backup, engines.NewHost())
+	return openAt(t, backup, embedded.NewHost())
 }
 
 // noticed fails the test unless the epoch was raised once.
@@ -55,7 +55,7 @@ func TestRestoreAfterAKill(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "tape.db")
-			s := openAt(t, path, engines.NewHost())
+			s := openAt(t, path, embedded.NewHost())
 			lease := held(t, s, runstore.MaxTTL)
 			if err := appendEvent(t, s, lease); err != nil {
 				t.Fatal(err)
@@ -74,8 +74,8 @@ func TestRestoreAfterAKill(t *testing.T) {
 func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	idle := openAt(t, path, engines.NewHost())
-	busy := openAt(t, path, engines.NewHost())
+	idle := openAt(t, path, embedded.NewHost())
+	busy := openAt(t, path, embedded.NewHost())
 	lease := held(t, busy, runstore.MaxTTL)
 	copied := backup(t, path)
 	if err := appendEvent(t, busy, lease); err != nil {
@@ -94,8 +94,8 @@ func TestRestoreAfterAnIdleHandle(t *testing.T) {
 func TestWitnessKeepsOthersGrants(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	appends := openAt(t, path, engines.NewHost())
-	lease := held(t, openAt(t, path, engines.NewHost()), runstore.MaxTTL)
+	appends := openAt(t, path, embedded.NewHost())
+	lease := held(t, openAt(t, path, embedded.NewHost()), runstore.MaxTTL)
 	before, err := os.ReadFile(path + "-witness")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestWitnessKeepsOthersGrants(t *testing.T) {
 func TestWitnessThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	lease := held(t, s, runstore.MaxTTL)
 	copied := backup(t, path)
 	for range 2 {
@@ -126,7 +126,7 @@ func TestWitnessThatCannotBeWritten(t *testing.T) {
 			t.Errorf("a witness that could not be written is left as it was: %+v", sqlite.Witness(s))
 		}
 	}
-	noticed(t, openAt(t, copied, engines.NewHost()))
+	noticed(t, openAt(t, copied, embedded.NewHost()))
 	// The next write makes the witness anew.
 	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestWitnessThatCannotBeRead(t *testing.T) {
 	if err := os.Rename(path+"-kept", path+"-witness"); err != nil {
 		t.Fatal(err)
 	}
-	if err := appendEvent(t, openAt(t, path, engines.NewHost()), second); err != nil {
+	if err := appendEvent(t, openAt(t, path, embedded.NewHost()), second); err != nil {
 		t.Errorf("append by the holder, once the witness can be read: %v", err)
 	}
 }
@@ -178,7 +178,7 @@ func TestRestoreOnAFailingDisk(t *testing.T) {
 			defer d.set(nil)
 			for n := 1; ; n++ {
 				d.set(nth(n, call, walFile, f))
-				s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: engines.NewHost()}.OnFileSystem(d.name))
+				s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: embedded.NewHost()}.OnFileSystem(d.name))
 				if d.set(nil) > 0 && err == nil {
 					t.Errorf("%s %d failed, and the store was opened", call, n)
 				}

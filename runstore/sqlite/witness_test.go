@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -54,7 +54,7 @@ func story(t *testing.T) (path, backup string, first, second runstore.Lease, las
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "tape.db")
 	backup = path + "-backup"
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	first = held(t, s, runstore.MaxTTL)
 	if err := appendEvent(t, s, first); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func story(t *testing.T) (path, backup string, first, second runstore.Lease, las
 	}
 	copyFile(t, path, backup)
 
-	s = openAt(t, path, engines.NewHost())
+	s = openAt(t, path, embedded.NewHost())
 	second, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
 		Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "second", TTL: runstore.MaxTTL}, Preempt: "test",
 	})
@@ -87,7 +87,7 @@ func TestRestoredBackupRaisesTheEpoch(t *testing.T) {
 	t.Parallel()
 	path, backup, first, second, last := story(t)
 	copyFile(t, backup, path)
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	if all := epochs(t, s); len(all) != 1 || all[0].Epoch != 1 || all[0].Reason == "" {
 		t.Fatalf("epochs: got %+v, want one with its reason", all)
 	}
@@ -113,7 +113,7 @@ func TestRestoredBackupRaisesTheEpoch(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if all := epochs(t, openAt(t, path, engines.NewHost())); len(all) != 1 {
+	if all := epochs(t, openAt(t, path, embedded.NewHost())); len(all) != 1 {
 		t.Errorf("reopened: got epochs %+v, want no other", all)
 	}
 }
@@ -126,7 +126,7 @@ func TestCopiedDatabaseRaisesTheEpoch(t *testing.T) {
 	}{
 		{"without its witness", func(*testing.T, string, string) {}},
 		{"over another database's witness", func(t *testing.T, path, copied string) {
-			s := openAt(t, copied, engines.NewHost())
+			s := openAt(t, copied, embedded.NewHost())
 			held(t, s, runstore.MaxTTL)
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
@@ -139,7 +139,7 @@ func TestCopiedDatabaseRaisesTheEpoch(t *testing.T) {
 			copied := filepath.Join(t.TempDir(), "tape.db")
 			tc.place(t, path, copied)
 			copyFile(t, path, copied)
-			s := openAt(t, copied, engines.NewHost())
+			s := openAt(t, copied, embedded.NewHost())
 			if all := epochs(t, s); len(all) != 1 {
 				t.Errorf("epochs: got %+v, want one", all)
 			}
@@ -159,7 +159,7 @@ func TestMovedWithItsWitnessKeepsTheEpoch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := openAt(t, moved, engines.NewHost())
+	s := openAt(t, moved, embedded.NewHost())
 	if all := epochs(t, s); len(all) != 0 {
 		t.Errorf("epochs: got %+v, want none", all)
 	}
@@ -175,7 +175,7 @@ func TestTornWitness(t *testing.T) {
 	if err := os.WriteFile(path+"-witness", []byte(`{"Incarnation":"`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := openAt(t, path, engines.NewHost())
+	s := openAt(t, path, embedded.NewHost())
 	if err := appendEvent(t, s, second); !errors.Is(err, runstore.ErrFenced) {
 		t.Errorf("append by the holder: got %v, want ErrFenced", err)
 	}

@@ -1,7 +1,7 @@
-// Package engines tells the conformance suite how to make stores of this
-// module's own engines, for their tests and for the command. It has the means to
-// move their clocks and to hold up their writers.
-package engines
+// Package embedded makes stores of the engines that run in this process, memory and
+// SQLite, for the conformance suite. It is apart from package engines so that their tests
+// are not linked with the clients of the other engines.
+package embedded
 
 import (
 	"context"
