@@ -17,7 +17,7 @@ func TestConformance(t *testing.T) {
 // bytes, a writer that is held up, a lost reply.
 var overTCP = []string{
 	"I3/write-in-flight-at-a-preempt-loses-or-comes-first",
-	"I5/large-pages-end-early-and-lose-nothing",
+	"I6/record-pages-of-large-and-tiny-values-lose-nothing",
 	"I8/a-lost-reply-is-resolved-by-the-store",
 	"I12/run-ids-of-any-byte-stay-apart",
 }

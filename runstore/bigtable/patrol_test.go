@@ -68,7 +68,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 				await(t, "what it wrote late", func() bool { return own() >= 2 })
 				kept := 0
 				if anew {
-					lease = hold(t, s, "run")
+					lease = holdAnew(t, s, "run")
 					fill(t, s, lease, 1, 200)
 					seal(t, s, "run")
 					b := appending(lease, "event")

@@ -247,7 +247,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 		t.Errorf("the runs' rows have %d bytes", weight)
 	}
 
-	next := hold(t, s, "run")
+	next := holdAnew(t, s, "run")
 	if next.Token != lease.Token+1 {
 		t.Errorf("the new run's lease has token %d, want %d", next.Token, lease.Token+1)
 	}
