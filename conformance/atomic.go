@@ -165,7 +165,7 @@ func failingGuard(t T, e *Env) {
 // neverHalf writes batches that keep an invariant over two records, the summary
 // and the journal, and reads it in single calls.
 func neverHalf(t T, e *Env) {
-	const batches = 80
+	batches := e.Scaled(t, "batches", 20, 80)
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	ctx := t.Context()
@@ -214,7 +214,7 @@ func neverHalf(t T, e *Env) {
 			return err
 		},
 	)
-	equal(t, "last seq", e.Get(t, "run").LastSeq, 2*batches)
+	equal(t, "last seq", e.Get(t, "run").LastSeq, runstore.Seq(2*batches))
 }
 
 func createWhole(t T, e *Env) {
@@ -279,7 +279,7 @@ func createWhole(t T, e *Env) {
 }
 
 func createNeverHalf(t T, e *Env) {
-	const runs = 40
+	runs := e.Scaled(t, "runs", 12, 40)
 	ctx := t.Context()
 	id := func(i int) runstore.RunID { return runstore.RunID(fmt.Sprintf("run-%d", i)) }
 	create := func() error {

@@ -151,7 +151,8 @@ func purgeWhole(t T, e *Env) {
 // failsAlone commits good and bad batches at once, to one run and to several,
 // on few handles, so that an engine which shares work between commits does so.
 func failsAlone(t T, e *Env) {
-	const writers, rounds = 12, 8
+	const writers = 12
+	rounds := e.Scaled(t, "rounds", 4, 8)
 	ctx := t.Context()
 	shared := []runstore.RunStore{e.Store, e.Reopen(t)}
 	e.Create(t, "shared")

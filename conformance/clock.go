@@ -103,7 +103,8 @@ func storeClockExpires(t T, e *Env) {
 // clockNeverBack reads the clock through several handles at once, each reading
 // after the one before.
 func clockNeverBack(t T, e *Env) {
-	const readers, readings = 4, 200
+	const readers = 4
+	readings := e.Scaled(t, "readings of each reader", 40, 200)
 	handles := e.handles(t, readers)
 	var mu sync.Mutex
 	var highest time.Time // of all readings that were over

@@ -46,7 +46,8 @@ func endedContext(t T, e *Env) {
 // nothing to more than a commit takes, and compares what the errors said with
 // what is stored.
 func contextAtAnyStage(t T, e *Env) {
-	const writers, each = 4, 40
+	const writers = 4
+	each := e.Scaled(t, "commits of each writer", 12, 40)
 	random := seeded(t)
 	lease := furnish(t, e, "run")
 	stores := e.handles(t, 2)

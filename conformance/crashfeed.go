@@ -50,7 +50,7 @@ func killedFlood(t T, e *Env) {
 	say := func() string {
 		return fmt.Sprintf("the feed holds %d events, the journal %d: %s", len(feed), last, seqsOf(feed))
 	}
-	e.await(t, patience, func() bool {
+	e.await(t, patience, growing(), func() bool {
 		after := runstore.Position(0)
 		if len(feed) > 0 {
 			after = feed[len(feed)-1].Position

@@ -131,7 +131,8 @@ func (e *Env) Elapse(t T, d time.Duration) {
 		e.Advance(d)
 	}
 	var now time.Time
-	e.await(t, d+patience, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
+	left := func() time.Duration { return max(until.Sub(now), time.Millisecond) }
+	e.await(t, d+patience, left, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
 		return fmt.Sprintf("the store clock shows %v, want %v or later", now, until)
 	})
 }
@@ -150,20 +151,30 @@ func (e *Env) Now(t T) time.Time {
 // comes near.
 func (e *Env) Await(t T, bound time.Duration, done func() bool) {
 	t.Helper()
-	e.await(t, bound, done, func() string { return "the condition does not hold" })
+	e.await(t, bound, growing(), done, func() string { return "the condition does not hold" })
 }
 
-// await is Await with a message that says how things stand when the bound is reached.
-func (e *Env) await(t T, bound time.Duration, done func() bool, state func() string) {
+// growing returns pauses that grow from 1 ms to 20 ms: looking costs the engine's work.
+func growing() func() time.Duration {
+	pause := time.Millisecond
+	return func() time.Duration {
+		pause = min(pause*5/4, 20*time.Millisecond)
+		return pause
+	}
+}
+
+// await is Await with the pause before each new look, and with a message that says how
+// things stand when the bound is reached.
+func (e *Env) await(t T, bound time.Duration, pause func() time.Duration, done func() bool, state func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
 	for !done() {
+		timer := time.NewTimer(pause())
 		select {
-		case <-tick.C:
+		case <-timer.C:
 		case <-ctx.Done():
+			timer.Stop()
 			t.Fatalf("still waiting after %v: %s", bound, state())
 		}
 	}

@@ -309,7 +309,8 @@ func closeAmid(t T, e *Env) {
 // refusedUnderLoad commits good and bad batches at random from many sides, and
 // compares all that is stored with what the errors said.
 func refusedUnderLoad(t T, e *Env) {
-	const writers, each = 6, 25
+	const writers = 6
+	each := e.Scaled(t, "commits of each writer", 8, 25)
 	ctx := t.Context()
 	random := seeded(t)
 	ended := furnish(t, e, "run")

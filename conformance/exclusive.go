@@ -27,7 +27,8 @@ func exclusiveCases() []Case {
 // acquireRace lets contenders, each with a handle of its own, race for one lease
 // from a common start, round after round.
 func acquireRace(t T, e *Env) {
-	const contenders, rounds = 8, 10
+	const contenders = 8
+	rounds := e.Scaled(t, "rounds", 4, 10)
 	e.Create(t, "run")
 	handles := e.handles(t, contenders)
 	var last runstore.Token
@@ -105,7 +106,8 @@ func takeoverRace(t T, e *Env) {
 // createRace lets contenders create one run, each with a lease and an event of
 // its own: exactly one of them made all three.
 func createRace(t T, e *Env) {
-	const contenders, rounds = 8, 5
+	const contenders = 8
+	rounds := e.Scaled(t, "rounds", 3, 5)
 	handles := e.handles(t, contenders)
 	for round := range rounds {
 		id := runstore.RunID(fmt.Sprintf("run-%d", round))

@@ -191,7 +191,7 @@ func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
 	t.Helper()
 	var all []runstore.FeedEvent
 	say := func() string { return fmt.Sprintf("the feed holds %d events, want %d: %s", len(all), n, seqsOf(all)) }
-	e.await(t, patience, func() bool {
+	e.await(t, patience, growing(), func() bool {
 		all = every(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
 		return len(all) >= n
 	}, say)

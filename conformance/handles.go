@@ -10,7 +10,8 @@ import (
 // engine that takes a lock when its first or last handle comes or goes must not
 // let anybody feel it.
 func handlesComeAndGo(t T, e *Env) {
-	const comings, writers, each = 25, 2, 40
+	const writers = 2
+	comings, each := e.Scaled(t, "handles", 10, 25), e.Scaled(t, "commits of each writer", 15, 40)
 	ctx := t.Context()
 	e.Create(t, "run")
 	churn := func() error {

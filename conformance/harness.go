@@ -25,8 +25,9 @@ type Harness struct {
 	// store, or where it is not ours to kill.
 	NewServed func(t T) (Instance, Server)
 
-	// Costly says that the engine spends milliseconds of this machine's CPU on each
-	// operation, as an emulator may. Unless the run is full (see EffortVariable), cases
+	// Costly says that a run costs much for what its repeats can find: the engine spends
+	// milliseconds of this machine's CPU on each operation, as an emulator may, or the
+	// adapter is another's behind one more layer. Unless the run is full (see EffortVariable), cases
 	// then repeat less; the report says what they left out.
 	Costly bool
 

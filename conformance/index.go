@@ -206,7 +206,8 @@ func replacedPlaces(t T, e *Env) {
 // acknowledgedFound looks for each entry as soon as its batch was acknowledged,
 // from another handle, while others write.
 func acknowledgedFound(t T, e *Env) {
-	const writers, each = 4, 15
+	const writers = 4
+	each := e.Scaled(t, "entries of each writer", 6, 15)
 	ctx := t.Context()
 	random := seeded(t)
 	base := e.Now(t)

@@ -49,7 +49,8 @@ func indexPages(t T, e *Env) {
 // scanUnderChange pages through an index, in both directions, while other
 // entries are placed, moved and removed around those that stay.
 func scanUnderChange(t T, e *Env) {
-	const staying, changes = 30, 60
+	const staying = 30
+	changes := e.Scaled(t, "changes", 20, 60)
 	ctx := t.Context()
 	base := e.Now(t)
 	at := func(i int) runstore.When { return runstore.At(base.Add(time.Duration(i) * time.Second)) }
@@ -110,7 +111,8 @@ func scanUnderChange(t T, e *Env) {
 // noStaleEntries moves records between two indexes, and out of both, and asks
 // of every entry that it was true.
 func noStaleEntries(t T, e *Env) {
-	const movers, moves = 2, 60
+	const movers = 2
+	moves := e.Scaled(t, "moves of each mover", 20, 60)
 	ctx := t.Context()
 	e.Create(t, "run")
 	stores := e.handles(t, movers)

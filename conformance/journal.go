@@ -99,7 +99,8 @@ func dense(t T, journal []runstore.Event) {
 }
 
 func oneNextSeq(t T, e *Env) {
-	const contenders, rounds = 6, 8
+	const contenders = 6
+	rounds := e.Scaled(t, "rounds", 4, 8)
 	e.Create(t, "run")
 	stores := e.handles(t, contenders)
 	for round := range rounds {

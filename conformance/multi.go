@@ -107,7 +107,8 @@ func multiRefused(t T, e *Env) {
 // multiTransfers moves units between runs from many sides, each naming its runs
 // in an order of its own.
 func multiTransfers(t T, e *Env) {
-	const runs, writers, each, units = 4, 4, 12, 100
+	const runs, writers, units = 4, 4, 100
+	each := e.Scaled(t, "commits of each writer", 5, 12)
 	ctx := t.Context()
 	random := seeded(t)
 	id := func(i int) runstore.RunID { return runstore.RunID(fmt.Sprint("account-", i)) }

@@ -168,7 +168,7 @@ func mixedFeed(t T, e *Env) {
 	// The feed may be late, and its order between runs is its own: what it is shows in
 	// pages of one event, none of which can leave one out by its size.
 	var order []string
-	e.await(t, patience, func() bool {
+	e.await(t, patience, growing(), func() bool {
 		order = feed.list(t, 1)
 		return len(order) >= len(want)
 	}, func() string { return differ(order, want) })

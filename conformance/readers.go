@@ -143,12 +143,12 @@ func readsSeeAcknowledged(t T, e *Env) {
 // readsNeverBehind compares what readers find with what had been acknowledged when
 // their read began.
 func readsNeverBehind(t T, e *Env) {
-	const batches = 60
+	batches := e.Scaled(t, "batches", 20, 60)
 	ctx := t.Context()
 	e.Create(t, "run")
 	var acknowledged atomic.Int64
 	write := func() error {
-		for n := int64(1); n <= batches; n++ {
+		for n := int64(1); n <= int64(batches); n++ {
 			b := runstore.NewBatch("run", runstore.Unguarded("test"))
 			b.Append("event", nil)
 			b.Put("k", nil, runstore.Place{Index: "all", At: runstore.After(0)})

@@ -95,7 +95,8 @@ func conflictTells(t T, e *Env) {
 }
 
 func oneCreator(t T, e *Env) {
-	const contenders, rounds = 6, 6
+	const contenders = 6
+	rounds := e.Scaled(t, "rounds", 3, 6)
 	e.Create(t, "run")
 	stores := e.handles(t, contenders)
 	for round := range rounds {
@@ -128,7 +129,8 @@ func oneCreator(t T, e *Env) {
 // noLostUpdate lets contenders count in one record, each by reading it and
 // writing at the version that it read.
 func noLostUpdate(t T, e *Env) {
-	const contenders, each = 4, 15
+	const contenders = 4
+	each := e.Scaled(t, "updates of each contender", 5, 15)
 	e.Create(t, "run")
 	put(t, e.Store, "run", "count", 0, "0")
 	stores := e.handles(t, contenders)
@@ -156,7 +158,7 @@ func noLostUpdate(t T, e *Env) {
 	})
 	end := record(t, e.Store, "run", "count")
 	equal(t, "count", string(end.Value), fmt.Sprint(contenders*each))
-	equal(t, "version", end.Version, contenders*each+1)
+	equal(t, "version", end.Version, runstore.Version(contenders*each+1))
 }
 
 func madeAnew(t T, e *Env) {

@@ -27,7 +27,9 @@ import (
 // which hold a token and a way of dialling, so they open the same store as behind the
 // Auth Proxy: by the server's host.
 func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) conformance.Harness {
-	return conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
+	// Below the connector all is Postgres's own adapter, whose suite repeats as often as it
+	// must: a quick run is not to pay for that twice.
+	return conformance.Harness{Costly: true, Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
 		address := NewPostgresDatabase(t, server.Postgres())
 		o, err := AlloyDBOptions(server, address)
 		if err != nil {

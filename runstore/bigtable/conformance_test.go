@@ -37,18 +37,7 @@ func TestConformanceOverTCP(t *testing.T) {
 		conformance.Run(t, harness)
 		return
 	}
-	for _, name := range overTCP {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c, ok := conformance.Find(name)
-			if !ok {
-				t.Fatal("there is no such case")
-			}
-			if r := conformance.RunCase(t.Context(), harness, c); r.Status != conformance.Passed {
-				t.Errorf("%s: %s", r.Status, r.Reason)
-			}
-		})
-	}
+	conformance.RunCases(t, harness, overTCP...)
 	t.Run("all others", func(t *testing.T) {
 		t.Skip("left to make test-full: all other cases on Bigtable's emulator over TCP")
 	})

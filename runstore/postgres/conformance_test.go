@@ -56,7 +56,7 @@ func TestSimpleProtocol(t *testing.T) {
 	if effort.Full() {
 		t.Skip("TestConformanceSimpleProtocol runs them")
 	}
-	runCases(t, simpleProtocol(t),
+	conformance.RunCases(t, simpleProtocol(t),
 		// Values of every type and byte.
 		"I12/payloads-of-any-byte-come-back",
 		"I12/run-ids-of-any-byte-stay-apart",
@@ -88,25 +88,4 @@ func TestSimpleProtocol(t *testing.T) {
 		"I10/wake-ups-are-coalesced",
 		"I10/wake-ups-end-with-their-context",
 	)
-}
-
-// runCases runs the named cases of the suite as subtests.
-func runCases(t *testing.T, h conformance.Harness, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		c, ok := conformance.Find(name)
-		if !ok {
-			t.Errorf("the suite has no case %s", name)
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			switch r := conformance.RunCase(t.Context(), h, c); r.Status {
-			case conformance.Failed:
-				t.Error(r.Reason)
-			case conformance.NotApplicable:
-				t.Skipf("not applicable: %s", r.Reason)
-			}
-		})
-	}
 }

@@ -130,7 +130,7 @@ func TestLeastPrivilege(t *testing.T) {
 		if !effort.Full() {
 			t.Logf("reduced: %d cases instead of all of I1, I3, I4 and I10", len(casesOfPrivileges))
 		}
-		runCases(t, h, effort.Choose(casesOfPrivileges, casesOf("I1", "I3", "I4", "I10"))...)
+		conformance.RunCases(t, h, effort.Choose(casesOfPrivileges, casesOf("I1", "I3", "I4", "I10"))...)
 	})
 }
 
