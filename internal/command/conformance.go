@@ -23,7 +23,7 @@ var errFound = errors.New("the store does not keep the contract")
 // suiteFlags is what conformance was told.
 type suiteFlags struct {
 	store, engine, format, run string
-	all, gallery               bool
+	all, full, gallery         bool
 }
 
 func newConformanceCommand() *cobra.Command {
@@ -47,7 +47,7 @@ of the programs on this machine (see tapestore emulators doctor), AlloyDB as a
 stand-in for its service before such a server, reached through the real connector,
 Bigtable as Google's emulator in this process, or with EMULATORS_BIGTABLE=local
 as the program of the Cloud SDK, Spanner as two emulators, programs of the Cloud
-SDK: one lets whoever comes last go on, for the cases of the fence.
+SDK: one lets the newest transaction go on, for takeovers that overtake a writer.
 
 --store URL runs the suite on an engine of yours. Each case has an empty store of
 its own, and what is at the URL itself is not touched:
@@ -65,6 +65,9 @@ its own, and what is at the URL itself is not touched:
                           for 100, and each takes the service some seconds. With
                           ?emulator=HOST:PORT in databases of an emulator. What create=
                           and role= say is about the database at the URL, not theirs.
+
+On an engine that is slow on this machine (Spanner's emulator, AlloyDB's stand-in), cases
+repeat less than they could, and the report says which; --full repeats all.
 
 --gallery runs the suite's own proof: stores that each break one rule, and the
 case that catches each.`,
@@ -90,6 +93,11 @@ case that catches each.`,
 				}
 				return showGallery(cmd)
 			}
+			if given.full {
+				if err := os.Setenv(conformance.EffortVariable, "full"); err != nil { // for this process and its children
+					return err
+				}
+			}
 			return runSuite(cmd, given)
 		},
 	}
@@ -99,6 +107,7 @@ case that catches each.`,
 	f.StringVar(&given.store, "store", "", "store URL")
 	f.StringVar(&given.format, "format", "text", "text, json or html")
 	f.StringVar(&given.run, "run", "", "run only the cases whose guarantee/name matches this regular expression")
+	f.BoolVar(&given.full, "full", false, "repeat as much as the suite can on engines that are slow too, such as Spanner's emulator")
 	f.BoolVar(&given.gallery, "gallery", false, "show that the suite catches stores that are broken on purpose")
 	return cmd
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/internal/report"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -55,6 +54,9 @@ func (given suiteFlags) commandLine() string {
 		}
 		words = append(words, "--store", shellWord(address))
 	}
+	if given.full {
+		words = append(words, "--full")
+	}
 	if given.run != "" {
 		words = append(words, "--run", shellWord(given.run))
 	}
@@ -90,12 +92,15 @@ func reportText(w io.Writer, r conformance.Report) error {
 				conformance.Passed: "passed", conformance.Failed: "FAILED", conformance.NotApplicable: "not applicable",
 			}[c.Status]
 			fmt.Fprintf(w, "  %-14s %-70s %6d ms\n", mark, c.Name, c.MS)
+			if len(c.LeftOut) > 0 {
+				fmt.Fprintf(w, "  %14s reduced: %s\n", "", strings.Join(c.LeftOut, "; "))
+			}
 			if c.Reason != "" {
 				fmt.Fprintf(w, "  %14s %s\n", "", strings.ReplaceAll(c.Reason, "\n", "\n"+strings.Repeat(" ", 17)))
 			}
 		}
 	}
-	if text := engines.Unproved(r.Engine, r.Tier); text != "" {
+	if text := report.Unproved(r); text != "" {
 		fmt.Fprintf(w, "\nWhat a local run cannot prove\n%s\n", report.Wrap(text, 96, "  "))
 	}
 	_, err := fmt.Fprintf(w, "\n%d passed, %d failed, %d not applicable\n", r.Summary.Passed, r.Summary.Failed, r.Summary.NotApplicable)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/conformance"
@@ -57,7 +58,25 @@ func (e Engine) unproved() string {
 	if e.Report == nil {
 		return ""
 	}
-	return engines.Unproved(e.Report.Engine, e.Report.Tier)
+	return Unproved(*e.Report)
+}
+
+// Unproved returns what a run cannot prove, because of the engine that was started for it
+// or because it was a quick one, or "".
+func Unproved(r conformance.Report) string {
+	text := engines.Unproved(r.Engine, r.Tier)
+	reduced := 0
+	for _, g := range r.Guarantees {
+		for _, c := range g.Cases {
+			if len(c.LeftOut) > 0 {
+				reduced++
+			}
+		}
+	}
+	if reduced > 0 {
+		text = strings.TrimSpace(fmt.Sprintf("%s This was a quick run: on this engine %s repeated less than with --full.", text, Cases(reduced)))
+	}
+	return text
 }
 
 // Sum adds up what became of the engines.
