@@ -177,8 +177,8 @@ func TestJudge(t *testing.T) {
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	for want, given := range map[string]suiteFlags{
-		"tapestore conformance --all": {all: true, format: "text"},
-		"tapestore conformance --engine spanner --full": {engine: "spanner", full: true, format: "text"},
+		"tapestore conformance --all":                                              {all: true, format: "text"},
+		"tapestore conformance --engine spanner --full":                            {engine: "spanner", full: true, format: "text"},
 		"tapestore conformance --engine sqlite --run 'I1/|it'\\''s' --format html": {engine: "sqlite", run: "I1/|it's", format: "html"},
 		"tapestore conformance --store sqlite:./a.db":                              {store: "./a.db", format: "text"},
 		"tapestore conformance --store 'postgres://u:***@h/db?…' --format json":    {store: "postgres://u:secret@h/db?password=secret", format: "json"},
