@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tapestore/tapestore/internal/effort"
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/runstore"
 )
 

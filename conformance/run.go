@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/internal/effort"
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/runstore"
 )
 

@@ -8,9 +8,9 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
+	"github.com/tapestore/tapestore/runstore/serving"
 )
 
 // Bigtable makes a table for each case on an emulator that is running. params are keys

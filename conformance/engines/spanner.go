@@ -8,8 +8,8 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/internal/effort"
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 )

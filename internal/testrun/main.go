@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tapestore/tapestore/internal/effort"
+	"github.com/tapestore/tapestore/conformance/effort"
 )
 
 // served are the packages whose tests start servers, the slowest first.

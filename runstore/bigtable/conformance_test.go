@@ -4,9 +4,9 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/effort"
 )
 
 func TestConformance(t *testing.T) {

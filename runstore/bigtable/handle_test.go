@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
+	"github.com/tapestore/tapestore/runstore/serving"
 )
 
 // newTable names a table of the test's own.

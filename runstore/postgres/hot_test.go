@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines"
-	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/link"
-	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )

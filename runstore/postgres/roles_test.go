@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 )
 

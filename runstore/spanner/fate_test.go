@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
 

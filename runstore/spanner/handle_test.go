@@ -10,8 +10,8 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/serving"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
 

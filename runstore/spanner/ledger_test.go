@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/tapestore/tapestore/internal/serving"
+	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore"
 )
 

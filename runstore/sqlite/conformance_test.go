@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
-	"github.com/tapestore/tapestore/internal/effort"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
