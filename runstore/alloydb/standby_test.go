@@ -244,7 +244,7 @@ func readsOfThePrimary(t *testing.T, s runstore.RunStore) {
 // that hears nothing is not, though it has replayed all that it received.
 func idleOrCutOff(t *testing.T, r replica, primary *emulators.PostgresServer, main *pgx.Conn) {
 	t.Helper()
-	idle := r.now() // after the last commit
+	var idle time.Time
 	current := func() bool {
 		// Not a commit: the primary says that it was written, and then that is replayed.
 		end := ask[string](t, main, "SELECT pg_logical_emit_message(false, 'tapestore', 'idle')::text")
@@ -252,6 +252,8 @@ func idleOrCutOff(t *testing.T, r replica, primary *emulators.PostgresServer, ma
 			return ask[bool](t, r.conn, `SELECT coalesce((SELECT latest_end_lsn BETWEEN $1::text::pg_lsn AND pg_last_wal_replay_lsn()
 				FROM pg_stat_wal_receiver), false)`, end)
 		})
+		// Other databases of the server commit, too, so this is the last commit that the standby replayed.
+		idle = ask[time.Time](t, r.conn, "SELECT pg_last_xact_replay_timestamp()")
 		before := r.now()
 		lag, known := r.lag()
 		return known && before.Add(-lag).After(idle)
