@@ -24,16 +24,70 @@ func grouped(t *testing.T, s *sqlite.Store, path string, n int, batch func(i int
 	for i := range n {
 		wg.Go(func() { _, errs[i] = s.Commit(t.Context(), batch(i)) })
 	}
+	awaitQueued(t, s, n)
+	resume()
+	wg.Wait()
+	return errs
+}
+
+// awaitQueued waits until n writes wait for the write lock.
+func awaitQueued(t *testing.T, s *sqlite.Store, n int) {
+	t.Helper()
 	for deadline := time.After(time.Minute); sqlite.Queued(s) < n; {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-deadline:
-			t.Fatalf("%d of %d commits are waiting", sqlite.Queued(s), n)
+			t.Fatalf("%d of %d writes are waiting", sqlite.Queued(s), n)
 		}
 	}
+}
+
+// A grant in the same group commit as a new epoch, and behind it, belongs to that epoch,
+// and so do the positions of its events (I2, I10).
+func TestEpochAndGrantsInAGroup(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, embedded.NewHost())
+	const grants = 4
+	for i := range grants {
+		if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("run-", i))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resume := embedded.StallSQLite(t, path)
+	var wg sync.WaitGroup
+	var epoch runstore.Epoch
+	var failed error
+	wg.Go(func() { epoch, failed = s.RaiseEpoch(t.Context(), "test") })
+	awaitQueued(t, s, 1)
+	leases, errs := make([]runstore.Lease, grants), make([]error, grants)
+	for i := range grants {
+		wg.Go(func() {
+			req := runstore.AcquireRequest{Run: runstore.RunID(fmt.Sprint("run-", i)), LeaseSpec: runstore.LeaseSpec{Owner: "owner", TTL: time.Minute}}
+			req.Writes.Append("test", nil)
+			leases[i], errs[i] = s.AcquireLease(t.Context(), req)
+		})
+	}
+	awaitQueued(t, s, 1+grants)
 	resume()
 	wg.Wait()
-	return errs
+	if err := errors.Join(append(errs, failed)...); err != nil {
+		t.Fatal(err)
+	}
+	for i, lease := range leases {
+		if want := epoch.Floor() + 1; lease.Token != want {
+			t.Errorf("grant %d has token %d, want %d, the first of epoch %d", i, lease.Token, want, epoch)
+		}
+	}
+	events, err := s.ReadFeed(t.Context(), 0, runstore.MaxPage)
+	if err != nil || len(events) != grants {
+		t.Fatalf("the feed has %d events, %v, want %d", len(events), err, grants)
+	}
+	for _, e := range events {
+		if floor := runstore.Position(epoch.Floor()); e.Position <= floor {
+			t.Errorf("the event of %q is at position %d, want one above %d, the epoch's floor", e.Run, e.Position, floor)
+		}
+	}
 }
 
 // A batch whose guards do not hold fails alone: its neighbours in the shared
@@ -131,13 +185,7 @@ func TestGivingUpInAQueue(t *testing.T) {
 				wg.Go(func() { commit(t.Context()) })
 			}
 		}
-		for deadline := time.After(time.Minute); sqlite.Queued(s) < n; {
-			select {
-			case <-time.After(time.Millisecond):
-			case <-deadline:
-				t.Fatalf("%d of %d commits are waiting", sqlite.Queued(s), n)
-			}
-		}
+		awaitQueued(t, s, n)
 		giveUp()
 		gaveUp.Wait() // they return though the lock is still held
 		resume()
