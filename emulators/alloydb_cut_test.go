@@ -38,9 +38,6 @@ func TestAlloyDBCutConnections(t *testing.T) {
 	})
 
 	s.CutConnections()
-	if got := s.Stats().Open; got != 0 {
-		t.Errorf("open after the cut: %d, want 0", got)
-	}
 	if err := <-ended; err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("statement under way: %v, want the error of a connection that broke", err)
 	}
@@ -49,6 +46,8 @@ func TestAlloyDBCutConnections(t *testing.T) {
 			t.Errorf("ping: %v, want the error of a connection that broke", err)
 		}
 	}
+	// The driver may dial once more, to cancel the statement that it lost.
+	waitFor(t, "no connection is open", func() bool { return s.Stats().Open == 0 })
 	mustConnect(t, s, d, s.Instance())
 }
 

@@ -75,8 +75,10 @@ func TestUpdatesOfRunsAreHot(t *testing.T) {
 			want := runs * rounds * tc.updates
 			await(t, "the statistics", func() bool { return all() >= want })
 			hot := get[int](t, conn, `SELECT n_tup_hot_upd::int FROM pg_stat_user_tables WHERE schemaname = 'tapestore' AND relname = 'runs'`)
-			if updates := all(); float64(hot) < 0.99*float64(updates) {
-				t.Errorf("%d of %d updates were HOT, want 99%%", hot, updates)
+			// An update is not HOT when its page is full of old rows that a transaction, of the
+			// server's own too, may still see. With a column in an index none is.
+			if updates := all(); float64(hot) < 0.9*float64(updates) {
+				t.Errorf("%d of %d updates were HOT, want at least nine of ten", hot, updates)
 			} else {
 				t.Logf("%d of %d", hot, updates)
 			}
