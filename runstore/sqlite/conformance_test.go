@@ -35,6 +35,7 @@ func TestConformanceInMemory(t *testing.T) {
 		"I9/a-scan-meets-what-stays-while-others-come-and-go",
 		"I10/a-tailing-reader-misses-nothing",
 		"I10/a-commit-wakes-who-waits",
+		"I11/a-closed-store-answers-nothing-else",
 		"I11/closing-amid-commits-leaves-definite-outcomes",
 		"I11/handles-come-and-go-unnoticed",
 	)
