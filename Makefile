@@ -27,7 +27,7 @@ test: lint ## what CI runs: lint, then every test once; says what it leaves to t
 	$(GO) -C $(EXAMPLE) test -count=1 ./...
 
 .PHONY: test-full
-test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, containers, mutants; takes an hour
+test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, containers, mutants; takes long
 	$(GO) run ./internal/testrun -full
 	TAPESTORE_EFFORT=full $(GO) -C $(EXAMPLE) test -count=1 ./...
 	$(MAKE) containers
