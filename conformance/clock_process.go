@@ -12,7 +12,7 @@ import (
 
 // How wrong a process's clock is, in the order in which a case sets it: hours off and back
 // again. The first is how the clock is when the handle is opened. Hours are far more than
-// any TTL of a case, so that whatever depends on the clock shows.
+// any TTL of a case, so that a result which depends on the clock differs visibly.
 var (
 	aheadFirst = []time.Duration{3 * time.Hour, -3 * time.Hour, 0}
 	backFirst  = []time.Duration{-3 * time.Hour, 3 * time.Hour, 0}

@@ -124,7 +124,7 @@ func skewedTakeover(t T, e *Env) {
 	}
 }
 
-// skewedStamps looks at all times that a wrong clock's writes tell.
+// skewedStamps checks every time that writes return to a process whose clock is wrong.
 func skewedStamps(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	n := 0

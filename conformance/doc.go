@@ -27,8 +27,7 @@
 //		return acme.OpenWith(ctx, dir, acme.Options{Clock: clock})
 //	},
 //
-// A handle that never calls clock fails those cases: they would pass whatever the adapter
-// does. Package runstore/localclock keeps such a clock apart from the measuring of
+// A handle that never calls clock fails those cases, because for it they prove nothing. Package runstore/localclock keeps such a clock apart from the measuring of
 // durations.
 //
 // Package conformance/gallery holds stores that each break one rule on purpose;

@@ -32,8 +32,8 @@ func TestDiffer(t *testing.T) {
 	}
 }
 
-// TestSeqsOf proves that a feed is told run by run, with the seqs that are missing or come
-// again.
+// TestSeqsOf checks that a feed is described run by run, with the seqs that are missing or
+// repeated.
 func TestSeqsOf(t *testing.T) {
 	var feed []runstore.FeedEvent
 	for _, seq := range []runstore.Seq{1, 2, 3, 5, 6, 6} {

@@ -183,9 +183,9 @@ func found(t T, e *Env, id runstore.RunID) string {
 // answers.
 type story struct{ before, after, answer string }
 
-// byTheBook does a write that nothing harms, through s. Some protocols prepare a statement
-// on a connection before they first send it there, which is a request of its own. Where s
-// is the handle that is harmed next, this was done before: the harm meets the write.
+// byTheBook makes a write through s without a fault, and records its answer. It also warms
+// up s: some protocols prepare a statement in a request of its own before they first send
+// it on a connection, and a fault that follows must hit the write and not that request.
 func (w sending) byTheBook(t T, e *Env, s runstore.RunStore) story {
 	t.Helper()
 	id := runstore.RunID(w.name)

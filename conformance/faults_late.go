@@ -37,9 +37,9 @@ func nowhere() runstore.Lease {
 	return runstore.Lease{Run: "nowhere", Owner: "old", Token: 1, Grant: runstore.NewGrantID()}
 }
 
-// prepared lets a handle send a kind of write once, to a run that does not exist. So what
-// its protocol prepares on a connection, in requests of its own, is there when the write
-// is harmed.
+// prepared lets a handle send a kind of write once, to a run that does not exist, so that
+// the statement is prepared on its connection. A fault that follows then hits the write and
+// not the request that prepares it.
 func prepared(t T, do func() error) {
 	t.Helper()
 	Refused(t, "a write to a run that does not exist", do(), runstore.ErrNotFound)

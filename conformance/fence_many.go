@@ -79,8 +79,8 @@ func badFences() []badFence {
 }
 
 // manyFences appends to runs with sound fences and to runs with bad ones, all at once.
-// The rounds differ in who comes first: an engine that shares steps may let the first
-// ones go alone.
+// Each round starts with another run, because an engine with group commit may send the
+// first appends alone.
 func manyFences(t T, e *Env) {
 	const sound = 4
 	rounds := e.Scaled(t, "rounds", 2, 3)

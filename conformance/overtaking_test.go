@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// The store of a case that overtakes is made by NewOvertaking, if the harness has it, and
-// that of every other case by New, whatever the case is called.
+// A case that overtakes gets its store from NewOvertaking, if the harness has it; every
+// other case gets it from New. The name of a case does not matter.
 func TestOvertakingStores(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

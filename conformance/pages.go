@@ -50,7 +50,7 @@ type paged[V any] struct {
 	what string
 	// read returns the page behind the last entry seen, nil at the start.
 	read func(last *V, limit int) ([]V, error)
-	// name tells an entry from all others, and size is what it adds to its page.
+	// name identifies an entry, and size is how many bytes it adds to its page.
 	name func(V) string
 	size func(V) int
 }

@@ -100,13 +100,14 @@ func fencedOut(t T, what string, err error, lease runstore.Lease, run runstore.R
 	}
 }
 
-// clockLag is far more than the time that a handle tells may lie behind the store clock,
-// where it knows that clock by replies alone, and far less than a wrong clock is wrong by.
-// I1/live-lease-is-not-taken-over measures what the handle may know, and is exact.
+// clockLag bounds how far a handle's estimate may lie behind the store clock. 1 minute: far
+// more than a reply takes, by which a handle on Bigtable learns that clock, and far less
+// than the hours by which the suite sets a process's clock wrong.
+// I1/live-lease-is-not-taken-over derives the exact bound from how long a reading takes.
 const clockLag = time.Minute
 
-// heldBy fails the case unless err refuses a lease because holder has it, and
-// says for how long, to a clockLag.
+// heldBy fails the case unless err refuses a lease because holder has it, and names the
+// remaining time, which is at most longest and a clockLag.
 func heldBy(t T, what string, err error, holder runstore.Lease, longest time.Duration) {
 	t.Helper()
 	var held *runstore.LeaseHeldError

@@ -8,7 +8,7 @@ import (
 )
 
 // grantCases prove that a grant's id names one grant for ever: a late copy of a request
-// makes no second grant, whatever grants there were in between.
+// makes no second grant, even after other grants.
 func grantCases() []Case {
 	return []Case{
 		{Guarantee: "I2", Name: "late-copy-of-an-acquire-is-refused-after-later-grants", Run: lateAfterOthers},

@@ -38,7 +38,7 @@ type RunStore interface {
 	// one grant for ever. While that grant is current, AcquireLease returns it
 	// again. Once it has ended, AcquireLease returns ErrFenced and applies nothing
 	// of the request, whether the lease is free, held or the request preempts, and
-	// whatever grants, purges and epochs came since. A store recognises the run's
+	// also after later grants, purges and epochs. A store recognises the run's
 	// last grant and at least the [RememberedGrants] before it; a repeat of an
 	// older request is a new request. A caller that wants the lease back asks under
 	// a new GrantID.

@@ -68,7 +68,7 @@ func TestSubscribeRun(t *testing.T) { // 12, 13 without the kinds of later work
 	}
 }
 
-// looked is a store that tells when a run's journal was read.
+// looked is a store that signals when a run's journal was read.
 type looked struct {
 	quiet
 	at chan runstore.RunID

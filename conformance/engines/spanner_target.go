@@ -62,8 +62,8 @@ func spannerAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	return spannerService(ctx, admin, beside, "", params)
 }
 
-// spannerEmulator has one emulator do for the cases that overtake too: it lets whoever
-// comes last go on often enough.
+// spannerEmulator uses one emulator for the cases that overtake too: the newest transaction
+// wins there often enough.
 func spannerEmulator(ctx context.Context, address string, params url.Values) (*Target, error) {
 	server, err := emulators.SpannerAt(ctx, address)
 	if err != nil {

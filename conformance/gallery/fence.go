@@ -78,10 +78,10 @@ func tokenOnly(s *store) {
 // window is open while the writers of a store are held up at its engine.
 type window struct {
 	mu   sync.Mutex
-	held chan struct{} // nil while nobody is held up
+	held chan struct{} // nil unless writers are blocked
 }
 
-// stall holds up those who wait, until resume is called.
+// stall blocks wait until resume is called.
 func (w *window) stall() (resume func()) {
 	held := make(chan struct{})
 	w.mu.Lock()
@@ -95,7 +95,7 @@ func (w *window) stall() (resume func()) {
 	})
 }
 
-// wait returns when nobody is held up, and reports whether the caller was.
+// wait blocks while the window is stalled, and reports whether it did.
 func (w *window) wait() bool {
 	w.mu.Lock()
 	held := w.held

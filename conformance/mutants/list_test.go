@@ -156,7 +156,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestRottenEntry shows that a list which is out of date is told with its place.
+// TestRottenEntry checks that an entry which is out of date is reported with its file and line.
 func TestRottenEntry(t *testing.T) {
 	t.Parallel()
 	all, err := parse("memory", entry)

@@ -111,7 +111,8 @@ func (g goTest) run(ctx context.Context, pkg string, names []string, replace map
 	if err = errors.Join(err, file.Close()); err != nil {
 		return tests{}, err
 	}
-	// go test ends the tests itself, and tells which hung; a minute later it kills them.
+	// go test ends the tests at its own timeout and prints which of them hung; a minute later
+	// it kills them.
 	ctx, cancel := context.WithTimeout(ctx, bound+5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-vet=off", "-failfast",

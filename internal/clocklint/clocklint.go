@@ -3,8 +3,8 @@
 // Expiry is judged by the store clock, which is the engine's (I7). An adapter that reads
 // the clock of its process does it through package runstore/localclock, so that the
 // conformance suite can set that clock wrong; any other reading escapes the suite. In SQL
-// the danger is another: functions that tell when a transaction began, long before a lock
-// was granted, and those of an engine in the process, whose clock is the process's.
+// the danger is another: functions that return when the transaction began, long before a
+// lock was granted, and functions of an embedded engine, whose clock is the process's.
 package clocklint
 
 import (

@@ -47,7 +47,7 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		return subject{engines.Bigtable(server, nil), server.Engine().String(), server.Close}, nil
 	},
 	"spanner": func(ctx context.Context) (subject, error) {
-		// One lets whoever comes last go on, for the cases that overtake.
+		// On one of them the newest transaction wins, for the cases that overtake.
 		newest := 100
 		fair, err := emulators.Spanner(ctx, nil)
 		if err != nil {

@@ -51,7 +51,7 @@ func runCommandWith(t *testing.T, env []string, command string, args ...string) 
 }
 
 // beyondOneProcess are the reasons of cases that need a network, a server, aborts, a replica,
-// another process or a clock besides the store's: a store in memory has none.
+// another process, or a process's clock: a store in memory has none of them.
 var beyondOneProcess = []string{
 	"no process's clock to set wrong: the harness has no OpenSkewed",
 	"no network to harm: the harness has no Link",

@@ -240,8 +240,9 @@ func readsOfThePrimary(t *testing.T, s runstore.RunStore) {
 	})
 }
 
-// idleOrCutOff: a standby of an idle primary is current by the primary's word, and one
-// that hears nothing is not, though it has replayed all that it received.
+// idleOrCutOff checks that a standby of an idle primary counts as current, because the
+// primary's keepalives say so, and that a standby which is cut off does not, although it
+// has replayed all that it received.
 func idleOrCutOff(t *testing.T, r replica, primary *emulators.PostgresServer, main *pgx.Conn) {
 	t.Helper()
 	var idle time.Time

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A handle that is opened by its URL sends no metadata of this module's: what tells a
-// caller's RPCs from background work is for tests, which ask for it.
+// A handle that is opened by its URL sends no metadata of this module. The operation's name
+// goes out only on handles that ask for it, as tests do.
 func TestNoMetadataByDefault(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)

@@ -142,6 +142,30 @@ func TestSegmentsAreImmutable(t *testing.T) {
 	}
 }
 
+// An event that the feed does not have yet stays in the run's row: a segment, which never
+// changes, holds the event's position, and the feed is filled from the row (I10).
+func TestSealLeavesWhatTheFeedLacks(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, other, tbl := openBare(t, table), openBare(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	fill(t, s, lease, 1, 100)
+	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, s, lease, 101, 200)
+	if err := bigtable.Seal(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(segmentRows(t, tbl)); got != 1 {
+		t.Errorf("the feed has 100 events: got %d segments of 64, want 1", got)
+	}
+	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	readsAs(t, other, 300, inFeed(t, other, 300))
+}
+
 // byRest matches the RPCs of a method on a table that serve no operation.
 func byRest(table emulators.BigtableTable, method string) func(emulators.BigtableCall) bool {
 	return func(c emulators.BigtableCall) bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// Durations follow the time that passes, whatever the time of day does meanwhile.
+// A step of the time of day changes no duration.
 func TestStepsMoveNoDuration(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -42,7 +42,7 @@ func TestLockTimeoutIsPaidOnce(t *testing.T) {
 			await(t, "the others wait for the first", func() bool { return postgres.Waiting(s, "run") == i })
 		}
 	}
-	for failed := 0; failed < n; { // as lock_timeout would: it ends whoever waits
+	for failed := 0; failed < n; { // as lock_timeout would: it cancels every backend that waits
 		exec(t, watch, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'tapestore'`)
 		select {

@@ -47,7 +47,7 @@ func TestFormerGrants(t *testing.T) {
 	}
 }
 
-// A grant id is judged alike whatever became of its grant, and before anything else.
+// A grant id is refused first, however its grant has ended.
 func TestNewGrant(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)

@@ -1,5 +1,5 @@
-// Package serving tells the RPCs that an adapter makes for a caller's operation from those
-// of its background work.
+// Package serving distinguishes the RPCs that serve a caller's operation from those of an
+// adapter's background work.
 //
 // An adapter names the operation in the context of every RPC that serves it. The name
 // stays in the process: no RPC carries it, unless the handle was opened with [DialOptions].

@@ -45,15 +45,15 @@ func (o Options) OnFileSystem(name string) *Options {
 	return &o
 }
 
-// Witness returns what the witness of a store tells; nothing if there is none.
+// Witness returns the progress in a store's witness file, zero if there is none.
 func Witness(s *Store) (p progress) {
 	p, _, _ = s.witness.read()
 	return p
 }
 
-// WitnessOf returns what the text of a witness tells.
+// WitnessOf returns the progress that the text of a witness file holds.
 func WitnessOf(text []byte) (p progress) {
-	_ = json.Unmarshal(text, &p) // foreign text tells nothing
+	_ = json.Unmarshal(text, &p) // zero for foreign text
 	return p
 }
 

@@ -112,8 +112,8 @@ func TestFailedCommit(t *testing.T) {
 	}
 }
 
-// TestEachWriteOnAFailingDisk holds every method that writes to what a failed commit
-// means: with a full disk nothing is stored, with a failed sync nobody can know.
+// TestEachWriteOnAFailingDisk fails the commit of every method that writes. With a full
+// disk the outcome is not applied, with a failed sync it is unknown.
 func TestEachWriteOnAFailingDisk(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(ctx context.Context, s *sqlite.Store, lease runstore.Lease) error{
@@ -207,9 +207,9 @@ func TestFailedReadInAWrite(t *testing.T) {
 	}
 }
 
-// TestFailedCommitOfAGroup lets commits share a transaction that fails. Where nobody can
-// know, each caller is told so. Where the engine says that it has not applied it, each is
-// tried alone: what one asked for may be what did not fit.
+// TestFailedCommitOfAGroup lets commits share a transaction that fails. If its outcome is
+// unknown, every caller gets ErrUnknownOutcome. If it was not applied, each commit is tried
+// alone, because one of them may be the one that did not fit.
 func TestFailedCommitOfAGroup(t *testing.T) {
 	t.Parallel()
 	const n = 20

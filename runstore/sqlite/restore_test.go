@@ -109,8 +109,8 @@ func TestWitnessKeepsOthersGrants(t *testing.T) {
 	}
 }
 
-// TestWitnessThatCannotBeWritten breaks the witness of an open store. Commits go on, since
-// they are in the database; but what the witness does not tell must not pass for the truth.
+// TestWitnessThatCannotBeWritten breaks the witness file of an open store. Commits go on,
+// because they are in the database; the next opening must not trust the old witness.
 func TestWitnessThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

@@ -34,7 +34,7 @@ type core struct {
 	heads   heads // of whoever leads the writer, as trims is
 	trims   int   // looks at the log's size that were due
 
-	progress progress // of the last commit, for the witness; of whoever leads the writer
+	progress progress // of the last commit, for the witness; used by the leader of the writer
 
 	// One connection writes, several read. A database in memory has one for both,
 	// and then the channels are the same.
