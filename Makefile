@@ -29,13 +29,13 @@ test: lint ## what CI runs: lint, then every test once; says what it leaves to t
 .PHONY: test-full
 test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, containers, mutants; takes long
 	$(GO) run ./internal/testrun -full
-	TAPESTORE_EFFORT=full $(GO) -C $(EXAMPLE) test -count=1 ./...
+	TAPESTORE_EFFORT=full $(GO) -C $(EXAMPLE) test -race -count=1 ./...
 	$(MAKE) containers
 	$(MAKE) mutants
 
 .PHONY: containers
 containers: ## the suite on engines in containers; needs Docker
-	TAPESTORE_EFFORT=full $(GO) -C $(CONTAINERS) test -count=1 -parallel 6 -timeout 20m ./...
+	TAPESTORE_EFFORT=full $(GO) -C $(CONTAINERS) test -race -count=1 -parallel 6 -timeout 60m ./...
 
 # Lint tools are pinned in the module tools, so that users of the library never
 # see them.

@@ -161,7 +161,8 @@ func (r *report) print(took time.Duration, full, race bool) (passed bool) {
 	if !full {
 		fmt.Fprint(r.out, "\nleft to make test-full:\n",
 			"       the race detector on the packages that start servers\n",
-			"       engines in containers\n")
+			"       engines in containers, and the lint of their module\n",
+			"       the mutants\n")
 		for _, path := range slices.Sorted(maps.Keys(r.reduced)) {
 			fmt.Fprintf(r.out, "       some rounds of cases in %s (%d reductions, listed by go test -v)\n", path, r.reduced[path])
 		}
