@@ -42,3 +42,34 @@ func (c Connector) Pass(d time.Duration) {
 
 // Close closes.
 func (c Connector) Close() { c.close() }
+
+// ConnectorsClosed reports whether the connectors of a store's primary and read pool are
+// closed.
+func ConnectorsClosed(s *ReadPoolStore) bool {
+	for _, c := range []*connector{s.primary.connector, s.pool.connector} {
+		c.mu.Lock()
+		closed := c.closed
+		c.mu.Unlock()
+		if !closed {
+			return false
+		}
+	}
+	return true
+}
+
+// ReadPoolPauses is a read pool of which only the pauses after failures are used.
+type ReadPoolPauses struct{ *readPool }
+
+// NewReadPoolPauses returns one that has not failed yet.
+func NewReadPoolPauses() ReadPoolPauses {
+	return ReadPoolPauses{&readPool{logger: slog.New(slog.DiscardHandler)}}
+}
+
+// Failed records a failed read.
+func (p ReadPoolPauses) Failed(err error) { p.failed(err) }
+
+// Recovered records a read that succeeded.
+func (p ReadPoolPauses) Recovered() { p.recovered() }
+
+// Resting reports whether reads go to the primary for now.
+func (p ReadPoolPauses) Resting() bool { return p.resting() }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/alloydb"
 )
 
 // Connections are cut over and over while several writers append. Every write is
@@ -134,6 +135,9 @@ func TestCloseLeavesNothing(t *testing.T) {
 		s.SkewClock(0)
 		if err := store.Close(); err != nil {
 			t.Fatal(err)
+		}
+		if !alloydb.ConnectorsClosed(store.(*alloydb.ReadPoolStore)) {
+			t.Error("a closed store keeps a connector, which goes on refreshing its certificate")
 		}
 		waitFor(t, "no goroutine and no connection is left", func() bool {
 			n, stacks := goroutines()

@@ -3,7 +3,9 @@ package alloydb_test
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -57,6 +59,38 @@ func TestStaleReads(t *testing.T) {
 			}
 		}
 		return s.Stats().ReadPool > opened
+	})
+}
+
+// A read pool that fails is left alone for a quarter of a second, then for twice as long
+// after each further failure, up to 30 seconds, until a read succeeds.
+func TestPausesOfAFailingReadPool(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alloydb.NewReadPoolPauses()
+		rests := func(want time.Duration) {
+			t.Helper()
+			p.Failed(io.ErrUnexpectedEOF)
+			time.Sleep(want - time.Nanosecond)
+			if !p.Resting() {
+				t.Errorf("the read pool is tried again before %v have passed", want)
+			}
+			time.Sleep(time.Nanosecond)
+			if p.Resting() {
+				t.Errorf("the read pool is not tried again after %v", want)
+			}
+		}
+		if p.Resting() {
+			t.Error("a read pool that never failed is not read")
+		}
+		for range 2 {
+			for pause := 250 * time.Millisecond; pause < 30*time.Second; pause *= 2 {
+				rests(pause)
+			}
+			rests(30 * time.Second)
+			rests(30 * time.Second)
+			p.Recovered()
+		}
 	})
 }
 

@@ -100,6 +100,7 @@ func TestParseURLRefuses(t *testing.T) {
 		"alloydb://u:x/hunter2@" + instance + "/d":    {form},
 		"alloydb://u:x?hunter2@" + instance + "/d":    {form},
 		"alloydb://u:1?hunter2@h/d":                   {form},
+		"alloydb://u:1?hunter2@h":                     {form},
 		"alloydb://u:x#hunter2@h/d":                   {form},
 		"alloydb://u:hunter2%zz@h/d":                  {form},
 		"alloydb://u:hunter2@" + instance + "/d?x=y":  {`unknown key "x"`},
