@@ -2,6 +2,7 @@ package engines
 
 import (
 	"context"
+	"maps"
 	"net/url"
 	"sync/atomic"
 	"time"
@@ -75,9 +76,16 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 	}
 }
 
+// emulatorPatience is 5 minutes, ten times the default of [spanner.Options]: the emulator
+// runs one transaction at a time, and on a busy machine those of the cases beside may keep
+// a large one waiting for longer than the default.
+const emulatorPatience = "5m"
+
 // on is an instance with what an emulator makes possible besides.
 func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instance {
-	i := p.instance(server.Address())
+	patient := spannerDatabase{p.SpannerDatabase, url.Values{"patience": {emulatorPatience}}}
+	maps.Copy(patient.params, p.params)
+	i := patient.instance(server.Address())
 	i.Stall = func(t conformance.T) func() { return stallSpanner(t, server, p.String()) }
 	i.Aborts = func(conformance.T) conformance.Aborts { return spannerAborts{server, p.String()} }
 	i.Link = func(t conformance.T) conformance.Link {
