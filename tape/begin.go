@@ -60,7 +60,10 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	}
 	fresh := Run{ID: id, RunKey: req.Key, Identity: req.Identity}
 	entry, value := fresh.entry("running"), fresh.encode(false)
-	if err := checkWrites(entry, value, req.fields()...); err != nil {
+	whole := []field{
+		{"scopes", string(compactJSON(req.Identity.Scopes))}, {"labels", string(compactJSON(req.Identity.Labels))},
+	}
+	if err := checkSize("the names of a run", len(value), MaxRunNames, append(whole, req.fields()...)...); err != nil {
 		return BeginRunResult{}, err
 	}
 	begun := RunRunning.writes()

@@ -47,8 +47,9 @@ func (req BeginEffectRequest) key() (key, blame string) {
 // more to read what the run was granted, and a replay one more to read the effect.
 //
 // Errors: ErrNoSuchRun; ErrScope, which is journaled when the scope was named;
-// ErrRefused; runstore.ErrFenced, for a replay too; runstore.ErrUnsupported for a
-// business key with a connector.
+// ErrRefused; runstore.ErrTooLarge above [MaxRequest] and [MaxEffectNames];
+// runstore.ErrFenced, for a replay too; runstore.ErrUnsupported for a business key
+// with a connector.
 func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect, error) {
 	if err := t.admit(req.Run, req.Fence); err != nil {
 		return Effect{}, err
@@ -69,10 +70,7 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		Status: EffectPending, Request: req.Request,
 	}, dueAtOnce: req.Mode == Outbox}
 	entry, value := fresh.beginEntry(), fresh.encode()
-	if err := checkWrites(nil, value, req.fields()...); err != nil {
-		return Effect{}, err
-	}
-	if err := checkSize("a journal entry", len(entry), runstore.MaxEventData, req.fields()[:6]...); err != nil {
+	if err := checkSize("the names of an effect", len(entry), MaxEffectNames, req.names()...); err != nil {
 		return Effect{}, err
 	}
 	var lost error
@@ -110,7 +108,8 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 
 // check applies the rules that need no store, in the protocol's order.
 func (req BeginEffectRequest) check() error {
-	if err := checkText(req.fields()...); err != nil {
+	request := field{"request_json", req.Request}
+	if err := checkText(append(req.names(), request)...); err != nil {
 		return err
 	}
 	switch {
@@ -132,7 +131,7 @@ func (req BeginEffectRequest) check() error {
 			Problem: fmt.Sprintf("makes an idempotency key of %d bytes, the limit is %d", len(key), maxEffectKey),
 		}
 	}
-	return nil
+	return checkLength(request.name, request.text, MaxRequest)
 }
 
 // admitScope reads what the run was granted. It returns the guard that what it
@@ -156,10 +155,6 @@ func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore
 			"tool": req.Tool, "decision_index": req.Decision, "required_scope": req.Scope,
 			"granted_scopes": granted, "violation": "scope_not_granted",
 		})
-		if err := checkSize("a journal entry", len(entry), runstore.MaxEventData,
-			field{"tool_name", req.Tool}, field{"scope", req.Scope}); err != nil {
-			return nil, err
-		}
 		b := guards(req.Run, req.Fence, unchanged)
 		b.Append(kindPolicy, entry)
 		if _, err = t.commit(ctx, b); err == nil {
@@ -173,12 +168,11 @@ func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore
 	return nil, lost
 }
 
-// fields returns the request's texts, those of the journal entry first.
-func (req BeginEffectRequest) fields() []field {
+// names returns the texts that the journal entry holds.
+func (req BeginEffectRequest) names() []field {
 	return []field{
 		{"tool_name", req.Tool}, {"custom_key", req.CustomKey}, {"business_key", req.BusinessKey},
 		{"connector", req.Connector}, {"scope", req.Scope}, {"run_id", string(req.Run)},
-		{"request_json", req.Request},
 	}
 }
 

@@ -14,7 +14,8 @@ type OutcomeRequest struct {
 	Key string
 	// Status is the effect's status from now on; any number is kept.
 	Status EffectStatus
-	// Response and Error replace what is stored.
+	// Response and Error replace what is stored. Together they have up to
+	// [MaxOutcome] bytes, however large the effect's request is.
 	Response, Error string
 	Fence           runstore.Fence
 }
@@ -69,6 +70,9 @@ func (t *Tape) settle(ctx context.Context, req OutcomeRequest, how transition) (
 	if err := checkText(fields...); err != nil {
 		return Effect{}, err
 	}
+	if err := checkSize("an outcome", len(req.Response)+len(req.Error), MaxOutcome, fields...); err != nil {
+		return Effect{}, err
+	}
 	var lost error
 	for range maxAttempts {
 		e, found, err := t.readEffect(ctx, req.Run, req.Key)
@@ -88,9 +92,6 @@ func (t *Tape) settle(ctx context.Context, req OutcomeRequest, how transition) (
 		payload["tool"], payload["idempotency_key"] = e.Tool, e.Key
 		e.Status, e.Response, e.Error = req.Status, req.Response, req.Error
 		entry, value := compactJSON(payload), e.encode()
-		if err := checkWrites(entry, value, append(fields, field{"request_json", e.Request})...); err != nil {
-			return Effect{}, err
-		}
 		b := guards(req.Run, req.Fence, runstore.AtVersion(effectKey(req.Key), e.version))
 		b.Append(kindEffect, entry)
 		b.Put(effectKey(req.Key), value, e.places()...)

@@ -40,7 +40,8 @@ func decisionKey(index int64) runstore.RecordKey {
 // that index: the first one wins, and a replay writes nothing. One round trip for
 // a new decision, and one more read for a replay.
 //
-// Errors: ErrNoSuchRun; runstore.ErrFenced, for a replay too.
+// Errors: ErrNoSuchRun; runstore.ErrTooLarge above [MaxDecision];
+// runstore.ErrFenced, for a replay too.
 func (t *Tape) RecordDecision(ctx context.Context, run runstore.RunID, d Decision, f runstore.Fence) (Decision, error) {
 	if err := t.admit(run, f); err != nil {
 		return Decision{}, err
@@ -60,7 +61,7 @@ func (t *Tape) RecordDecision(ctx context.Context, run runstore.RunID, d Decisio
 		fields[0], fields[3], fields[4]); err != nil {
 		return Decision{}, err
 	}
-	if err := checkWrites(nil, value, fields...); err != nil {
+	if err := checkSize("a decision", len(value), MaxDecision, fields...); err != nil {
 		return Decision{}, err
 	}
 	key := decisionKey(d.Index)

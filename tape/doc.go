@@ -17,6 +17,16 @@
 // fence it ends in a commit that has guards only. With [FenceRequired] a write
 // without a fence is refused.
 //
+// # Limits
+//
+// Texts are bounded so that every answer fits into a message of 4 MiB, which is what
+// gRPC's clients accept by default. The room for an effect's outcome is reserved when
+// the effect begins: [MaxRequest] bounds its request, [MaxOutcome] its response and
+// error, [MaxEffectNames] its names, each whatever the others hold. [MaxDecision],
+// [MaxRunNames] and [MaxDetail] bound decisions and runs. What is larger is refused
+// with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
+// next entry would not fit.
+//
 // # Stored form
 //
 // The run's status is the store's Status; who it is, its scopes and its end are

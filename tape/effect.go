@@ -82,6 +82,19 @@ type Effect struct {
 	LastDispatchError    string
 }
 
+// size returns at least the bytes that the effect takes in an answer.
+func (e Effect) size() int {
+	const numbers = 256 // and the tags and lengths of all fields: under 200 bytes
+	size := numbers + len(e.Run)
+	for _, text := range []string{
+		e.Key, e.Tool, e.BusinessKey, e.Connector, e.Scope, e.Request, e.Response, e.Error,
+		e.ExternalRef, e.DispatchClaimedBy, e.LastDispatchError,
+	} {
+		size += len(text)
+	}
+	return size
+}
+
 // The cross-run queues of effects. Those of open outcome stand in them by the
 // time of their last change, those to dispatch by the time at which they are due.
 const (

@@ -42,7 +42,7 @@ type ScopeError struct {
 
 // Error implements error, in the protocol's words.
 func (e *ScopeError) Error() string {
-	return "policy violation — scope \"" + e.Scope + "\" not granted to run"
+	return "policy violation — scope \"" + clip(e.Scope, 256) + "\" not granted to run"
 }
 
 // Is matches ErrScope.

@@ -8,6 +8,34 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
+// The limits of texts, in bytes. They are so that every answer fits into 4 MiB, the
+// largest message that gRPC's clients accept by default, whatever else its record
+// holds. What a request may carry never depends on what is stored already, so an
+// effect that was begun can always be completed and a run always be ended.
+const (
+	// MaxRequest is the largest request of an effect.
+	MaxRequest = 2_000_000
+	// MaxOutcome is the largest sum of an effect's response and error.
+	MaxOutcome = 2_000_000
+	// MaxEffectNames is the largest journal entry that begins an effect: a JSON text
+	// of the effect's tool, key, business key, connector and scope.
+	MaxEffectNames = 64 << 10
+	// MaxDecision is the largest decision as stored: its texts, the model and the
+	// policy version as JSON.
+	MaxDecision = 4_000_000
+	// MaxRunNames is the largest summary of a new run as stored: a JSON text of its
+	// key and identity, scopes and labels included.
+	MaxRunNames = 256 << 10
+	// MaxDetail is the largest detail of a run's end.
+	MaxDetail = 2_000_000
+)
+
+// maxAnswer bounds the answers of lists: 4 MiB, as above.
+const maxAnswer = 4 << 20
+
+// errUnanswerable: only a program with other limits can have stored the value.
+var errUnanswerable = fmt.Errorf("it does not fit into an answer of %d bytes", maxAnswer)
+
 // field is one text of a request, under the name that the wire gives it.
 type field struct {
 	name string
@@ -66,15 +94,6 @@ func checkSize(what string, size, limit int, fields ...field) error {
 		Kind: runstore.ErrTooLarge, Field: largest.name,
 		Problem: fmt.Sprintf("%d bytes make %s of %d bytes, the limit is %d", len(largest.text), what, size, limit),
 	}
-}
-
-// checkWrites checks the sizes of an operation's journal entry and record, which
-// are made of fields.
-func checkWrites(entry, value []byte, fields ...field) error {
-	if err := checkSize("a journal entry", len(entry), runstore.MaxEventData, fields...); err != nil {
-		return err
-	}
-	return checkSize("a record", len(value), runstore.MaxRecordValue, fields...)
 }
 
 // defaultTTL is the TTL of a lease whose caller names none.

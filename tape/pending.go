@@ -21,7 +21,8 @@ type PendingQuery struct {
 
 // ListPendingEffects returns effects of all runs whose outcome is open, those
 // first that have not changed for longest. It returns fewer than the limit when
-// they are large. One read per page and status.
+// they would not fit into one answer. An effect that cannot be read is logged and
+// left out. One read per page and status.
 func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect, error) {
 	if q.Limit <= 0 {
 		q.Limit = 200
@@ -55,12 +56,16 @@ func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect
 			continue
 		}
 		seen[id] = true
-		if size += len(entry.Record.Value); len(effects) > 0 && size > maxListBytes {
-			break
-		}
 		e, err := effectOf(entry.Run, entry.Record)
-		if err != nil {
-			return nil, err
+		if err == nil && e.size() > maxAnswer {
+			err = errUnanswerable
+		}
+		if err != nil { // one run must not hide the others
+			t.log.WarnContext(ctx, "a list of effects leaves one out", "run", entry.Run, "record", entry.Record.Key, "error", err)
+			continue
+		}
+		if size += e.size(); size > maxAnswer {
+			break
 		}
 		if effects = append(effects, e.Effect); len(effects) == q.Limit {
 			break

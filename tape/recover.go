@@ -10,7 +10,9 @@ import (
 // ListRunsToRecover returns up to limit (100 for 0 or less) runs that want a
 // driver at now: RUNNABLE ones, and RUNNING ones whose lease ended before now. The
 // zero now is the store clock. It takes no lease, so several recoverers may see
-// the same run; BeginRun and ResumeRun decide between them. One read per page.
+// the same run; BeginRun and ResumeRun decide between them. It returns fewer than
+// the limit when they would not fit into one answer. A run that cannot be read is
+// logged and left out. One read per page.
 func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) ([]Run, error) {
 	if limit <= 0 {
 		limit = 100
@@ -31,12 +33,16 @@ func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) 
 		if !recoverable(entry.Head, now) {
 			continue
 		}
-		if size += len(entry.Head.Summary.Value); len(runs) > 0 && size > maxListBytes {
-			break
-		}
 		run, err := runOf(entry.Head)
-		if err != nil {
-			return nil, err
+		if err == nil && run.size() > maxAnswer {
+			err = errUnanswerable
+		}
+		if err != nil { // one run must not hide the others
+			t.log.WarnContext(ctx, "a list of runs leaves one out", "run", entry.Run, "error", err)
+			continue
+		}
+		if size += run.size(); size > maxAnswer {
+			break
 		}
 		if runs = append(runs, run); len(runs) == limit {
 			break

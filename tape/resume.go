@@ -74,7 +74,7 @@ type EndRunRequest struct {
 	Run runstore.RunID
 	// Status is the run's status from now on; any number is kept.
 	Status RunStatus
-	// Detail is kept with the run.
+	// Detail is kept with the run, up to [MaxDetail] bytes.
 	Detail string
 	Fence  runstore.Fence
 }
@@ -93,6 +93,9 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 	if err := checkText(detail); err != nil {
 		return Run{}, err
 	}
+	if err := checkLength(detail.name, detail.text, MaxDetail); err != nil {
+		return Run{}, err
+	}
 	var lost error
 	for range maxAttempts {
 		run, version, err := t.readRun(ctx, req.Run)
@@ -101,9 +104,6 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		}
 		run.Detail, run.Status = req.Detail, req.Status
 		entry, value := run.entry(endWord(req.Status)), run.encode(true)
-		if err := checkWrites(entry, value, detail); err != nil {
-			return Run{}, err
-		}
 		b := guards(req.Run, req.Fence, runstore.AtVersion(runstore.SummaryKey, version))
 		b.Writes = req.Status.writes()
 		b.Append(kindRun, entry)

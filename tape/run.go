@@ -91,6 +91,26 @@ type Run struct {
 	Detail string
 }
 
+// size returns at least the bytes that the run takes in an answer, which leaves out
+// Detail.
+func (r Run) size() int {
+	const numbers, element = 256, 24 // with the tags and lengths of all fields, and of one element
+	size := numbers + len(r.ID)
+	for _, text := range []string{
+		r.App, r.User, r.Session, r.Invocation, r.Tenant, r.Actor, r.Subject, r.AgentID, r.InstanceID,
+		r.GatewayRoute, r.LeaseOwner, r.WaitingOn,
+	} {
+		size += len(text)
+	}
+	for _, scope := range r.Scopes {
+		size += element + len(scope)
+	}
+	for key, value := range r.Labels {
+		size += element + len(key) + len(value)
+	}
+	return size
+}
+
 // unnamed is the owner of a lease whose caller gave no name: a store wants one.
 const unnamed = "unnamed"
 

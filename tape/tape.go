@@ -2,6 +2,7 @@ package tape
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -30,6 +31,9 @@ func (m FenceMode) String() string {
 type Options struct {
 	// Fence is FencePresented by default.
 	Fence FenceMode
+	// Logger receives a warning for each stored value that a list leaves out because
+	// it cannot be read or answered. slog.Default by default.
+	Logger *slog.Logger
 }
 
 // Tape runs Tape's state machines over a store. It holds no state of its own:
@@ -37,13 +41,17 @@ type Options struct {
 type Tape struct {
 	store runstore.RunStore
 	mode  FenceMode
+	log   *slog.Logger
 }
 
 // New returns a Tape over store. Whoever opened the store closes it.
 func New(store runstore.RunStore, opts *Options) *Tape {
-	t := &Tape{store: store}
+	t := &Tape{store: store, log: slog.Default()}
 	if opts != nil {
 		t.mode = opts.Fence
+		if opts.Logger != nil {
+			t.log = opts.Logger
+		}
 	}
 	return t
 }
@@ -60,10 +68,6 @@ func (t *Tape) Ping(ctx context.Context) error {
 // maxAttempts bounds how often an operation starts over because another writer
 // changed what it had read. Every round lost is a round that somebody else won.
 const maxAttempts = 16
-
-// maxListBytes is where a list ends early: its answer has to fit into one message
-// of common size. The caller lists again after it has dealt with what it got.
-const maxListBytes = 3 << 20
 
 // clampTime keeps a caller's time within what a store accepts as a bound.
 func clampTime(at time.Time) time.Time {

@@ -26,4 +26,21 @@
 //
 // A BeginRun or ResumeRun that presents the current grant continues under it, as
 // a heartbeat; without a fence they take the run over.
+//
+// # Limits
+//
+// Every answer fits into 4 MiB, the default limit of gRPC's clients. A request that
+// would make a larger one is refused with INVALID_ARGUMENT and an ErrorInfo of reason
+// TOO_LARGE, whose metadata names the field; the message names the limit:
+//
+//	request_json of an effect                      2,000,000 bytes
+//	response_json and error_json together          2,000,000 bytes
+//	the names of an effect, as JSON                65,536 bytes
+//	a decision, all texts together                 4,000,000 bytes
+//	rationale, model and policy version, as JSON   1,048,576 bytes
+//	key, identity, scopes and labels, as JSON      262,144 bytes
+//	detail_json of EndRun                          2,000,000 bytes
+//
+// None of them depends on what is stored already: what an effect's request holds takes
+// nothing from its outcome. The message of a status has up to 1,024 bytes.
 package tapeserver

@@ -17,6 +17,11 @@ import (
 // errorDomain is the domain of the ErrorInfo details.
 const errorDomain = "tapestore"
 
+// maxMessage is the longest message of a status. Clients in C and Python drop trailers
+// of more than 8 KiB, and the status with them; a message stands there twice, once
+// with each byte that is not ASCII as three.
+const maxMessage = 1024
+
 // wire is what a kind of error becomes on the wire.
 type wire struct {
 	kind error
@@ -84,7 +89,10 @@ func statusOf(err error) error {
 		text = "tape store: " + text
 	}
 	// Owners and ids may be any bytes, a status is UTF-8.
-	s := status.New(w.code, strings.ToValidUTF8(text, "\uFFFD"))
+	if text = strings.ToValidUTF8(text, "\uFFFD"); len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") // half a character at the end is dropped
+	}
+	s := status.New(w.code, text)
 	detailed, detailErr := s.WithDetails(&errdetails.ErrorInfo{
 		Reason: w.reason, Domain: errorDomain, Metadata: facts(err),
 	})

@@ -66,7 +66,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	if s.opts.Logger == nil {
 		s.opts.Logger = slog.Default()
 	}
-	s.tape = tape.New(store, &tape.Options{Fence: s.opts.Fence})
+	s.tape = tape.New(store, &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})
 	s.grpc = grpc.NewServer(
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
 		// Streams are quiet for hours: let clients ask whether we are there, and
