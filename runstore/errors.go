@@ -42,6 +42,10 @@ var (
 	// ErrStoreBehind: a token or position is above anything that the store knows:
 	// it was rolled back; see [StoreBehindError].
 	ErrStoreBehind = errors.New("store is behind its caller")
+	// ErrCorrupt: the engine holds damaged data where the operation had to read it, or
+	// refuses writes because it does. Nothing was applied. Repeating is no help: an
+	// operator has to restore the data.
+	ErrCorrupt = errors.New("stored data is corrupt")
 	// ErrClosed: the handle was closed.
 	ErrClosed = errors.New("store is closed")
 )
@@ -50,7 +54,7 @@ var (
 func Kinds() []error {
 	return []error{
 		ErrNotFound, ErrLeaseHeld, ErrLeaseExpired, ErrFenced, ErrConflict, ErrExists, ErrInvalid,
-		ErrTooLarge, ErrUnsupported, ErrUnavailable, ErrUnknownOutcome, ErrNoProgress, ErrStoreBehind, ErrClosed,
+		ErrTooLarge, ErrUnsupported, ErrUnavailable, ErrUnknownOutcome, ErrNoProgress, ErrStoreBehind, ErrCorrupt, ErrClosed,
 	}
 }
 

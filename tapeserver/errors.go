@@ -66,6 +66,7 @@ var table = []wire{
 	// was acknowledged and is gone. Stopping one driver does not mend that, and
 	// among the fenced it would go unnoticed; an operator has to raise the epoch.
 	{kind: runstore.ErrStoreBehind, code: codes.DataLoss, reason: "STORE_BEHIND"},
+	{kind: runstore.ErrCorrupt, code: codes.DataLoss, reason: "CORRUPT"},
 }
 
 // statusOf returns the status of an operation's error.

@@ -16,9 +16,10 @@ import (
 // statements a second on one connection, where that layer's locks are a third of
 // their cost. A conn is used by one goroutine at a time.
 type conn struct {
-	raw   driver.Conn
-	stmts map[string]driver.Stmt
-	args  []driver.NamedValue // of the statement that is running, kept for the next
+	raw    driver.Conn
+	stmts  map[string]driver.Stmt
+	args   []driver.NamedValue // of the statement that is running, kept for the next
+	damage *damage             // receives the errors of all statements
 }
 
 // connect opens a connection to the store's file. The pragmas are per connection, and so
@@ -42,7 +43,7 @@ func (s *core) connect(ctx context.Context, pragmas ...string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{raw: raw, stmts: map[string]driver.Stmt{}}, nil
+	return &conn{raw: raw, stmts: map[string]driver.Stmt{}, damage: &s.damage}, nil
 }
 
 func (c *conn) close() error {
@@ -66,7 +67,8 @@ func (c *conn) prepare(ctx context.Context, query string) (driver.Stmt, error) {
 }
 
 // exec runs a statement and returns how many rows it changed.
-func (c *conn) exec(ctx context.Context, query string, args ...driver.Value) (int64, error) {
+func (c *conn) exec(ctx context.Context, query string, args ...driver.Value) (n int64, err error) {
+	defer func() { c.damage.note(err) }()
 	s, err := c.prepare(ctx, query)
 	if err != nil {
 		return 0, err
@@ -81,6 +83,7 @@ func (c *conn) exec(ctx context.Context, query string, args ...driver.Value) (in
 // script runs several statements that are not worth preparing.
 func (c *conn) script(ctx context.Context, statements string) error {
 	_, err := c.raw.(driver.ExecerContext).ExecContext(ctx, statements, nil)
+	c.damage.note(err)
 	return err
 }
 
@@ -90,6 +93,7 @@ var errEnough = errors.New("enough rows")
 // query calls each with every row until it returns an error; errEnough is none.
 // Blobs in a row are the caller's to keep.
 func (c *conn) query(ctx context.Context, query string, each func(row []driver.Value) error, args ...driver.Value) (err error) {
+	defer func() { c.damage.note(err) }()
 	s, err := c.prepare(ctx, query)
 	if err != nil {
 		return err

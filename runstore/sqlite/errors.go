@@ -25,10 +25,10 @@ func unavailable(cause error) error { return outcome.As(kindOf(cause), cause) }
 // kindOf classifies an error of a statement that was not a COMMIT, so that
 // nothing was applied.
 func kindOf(err error) error {
-	switch code(err) {
-	case sqlite3.SQLITE_NOTADB:
-		return runstore.ErrInvalid
-	case sqlite3.SQLITE_TOOBIG:
+	switch {
+	case isDamage(err):
+		return runstore.ErrCorrupt
+	case code(err) == sqlite3.SQLITE_TOOBIG:
 		return runstore.ErrTooLarge
 	default:
 		return runstore.ErrUnavailable

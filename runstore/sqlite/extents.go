@@ -29,7 +29,7 @@ func decodeExtents(b []byte) []extent {
 	for len(b) > 0 {
 		pos, n := binary.Uvarint(b)
 		if n <= 0 {
-			break // only a damaged database has that; the missing events will be noticed
+			break // only a damaged database has that; ReadJournal misses the events
 		}
 		count, m := binary.Uvarint(b[n:])
 		if m <= 0 {

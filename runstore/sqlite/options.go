@@ -3,10 +3,12 @@ package sqlite
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 
 	sqlite3 "modernc.org/sqlite/lib"
 
@@ -46,6 +48,9 @@ type Options struct {
 	// ReadOnly opens a store that is there to look into it: nothing is created,
 	// migrated or set, no epoch is raised, and every write is ErrUnsupported.
 	ReadOnly bool
+	// Logger receives an error when the database is found to be damaged. Nil means
+	// slog.Default.
+	Logger *slog.Logger
 	// Clock is the host's, for tests that move it.
 	Clock HostClock
 
@@ -65,6 +70,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if opts.Readers == 0 {
 		opts.Readers = max(4, runtime.GOMAXPROCS(0))
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
 	}
 	if opts.Clock == nil {
 		opts.Clock = newSystemClock()
@@ -119,8 +127,22 @@ func checkPath(path string, mustExist bool) (string, error) {
 	return abs, nil
 }
 
-// explain adds to SQLite's words about a file which file it is and what to look at.
+// explain adds to SQLite's words about a file which file it is and what to look at. A
+// process that has run out of file descriptors gets the same code as one that may not
+// open the file; opening it once more tells which.
 func explain(path string, err error) error {
+	if code(err) == sqlite3.SQLITE_CANTOPEN {
+		file, openErr := os.Open(path)
+		if openErr == nil {
+			_ = file.Close()
+		}
+		if errors.Is(openErr, syscall.EMFILE) || errors.Is(openErr, syscall.ENFILE) {
+			return outcome.Unavailable(errors.Join(openErr, err))
+		}
+	}
+	if isDamage(err) && code(err) != sqlite3.SQLITE_NOTADB {
+		return fmt.Errorf("file %s: %w", path, err)
+	}
 	hint, ok := map[int]string{
 		sqlite3.SQLITE_CANTOPEN: "it cannot be opened or created; are it and its directory writable?",
 		sqlite3.SQLITE_READONLY: "it cannot be written; are it and its directory writable?",

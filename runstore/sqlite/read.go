@@ -151,7 +151,8 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 			return runstore.ErrNotFound
 		}
 		from, p := max(from, 1), page{left: limit}
-		if last := runstore.Seq(run[1].(int64)); from > last {
+		last, next := runstore.Seq(run[1].(int64)), from // next is the seq of the next event read
+		if from > last {
 			return nil
 		}
 		// read takes the events of one row of extents; errEnough ends the page.
@@ -166,6 +167,10 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 				full := false
 				err := c.query(ctx, selectEvents, func(v []driver.Value) error {
 					event := scanEvent(v)
+					if event.Seq != next {
+						return damaged("the journal has seq %d where %d belongs", event.Seq, next)
+					}
+					next++
 					events = append(events, event)
 					err := p.add(len(event.Data))
 					full = err != nil
@@ -191,10 +196,15 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 				return err
 			}
 		}
-		if err := read(runstore.Seq(run[2].(int64)), bytesOf(run[3])); err != errEnough {
+		err = read(runstore.Seq(run[2].(int64)), bytesOf(run[3]))
+		switch {
+		case err == errEnough:
+			return nil
+		case err == nil && next <= last:
+			return damaged("the journal ends before seq %d, its last is %d", next, last)
+		default:
 			return err
 		}
-		return nil
 	})
 	return events, err
 }

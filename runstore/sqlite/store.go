@@ -29,6 +29,7 @@ type core struct {
 	clock   *clock
 	writer  *writer
 	witness *witness // nil for a database in memory
+	damage  damage
 	wakers  wakers
 	handles atomic.Int32
 	heads   heads // of whoever leads the writer, as trims is
@@ -98,11 +99,12 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
 		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 	}
+	s.damage.path, s.damage.logger = path, opts.Logger
 	first, err := s.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
 	if err != nil {
 		return nil, err
 	}
-	if err := s.prepare(ctx, first); err != nil {
+	if err := s.intact(func() error { return s.prepare(ctx, first) }); err != nil {
 		return nil, errors.Join(err, first.close())
 	}
 	s.writers <- first
@@ -262,8 +264,8 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 		return opError(op, id, unavailable(ctx.Err()))
 	case c := <-s.readers:
 		defer func() { s.readers <- c }()
-		if err := s.snapshot(ctx, c, f); err != nil {
-			if ctx.Err() != nil {
+		if err := s.intact(func() error { return s.snapshot(ctx, c, f) }); err != nil {
+			if ctx.Err() != nil && !isDamage(err) {
 				err = unavailable(ctx.Err())
 			}
 			return opError(op, id, err)
@@ -278,6 +280,12 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 	if _, err := c.exec(context.Background(), "BEGIN"); err != nil {
 		return err
 	}
+	defer func() {
+		// Of its own context: the transaction must end whatever happened.
+		if _, end := c.exec(context.Background(), "COMMIT"); err == nil {
+			err = end
+		}
+	}()
 	// The snapshot is taken at the first read. That meets a lock when another
 	// process closes the file as the last one or recovers its log.
 	err = patiently(ctx, func() error {
@@ -287,12 +295,6 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 		}
 		return err
 	})
-	defer func() {
-		// Of its own context: the transaction must end whatever happened.
-		if _, end := c.exec(context.Background(), "COMMIT"); err == nil {
-			err = end
-		}
-	}()
 	if err != nil {
 		return err
 	}

@@ -28,36 +28,38 @@ type tx struct {
 // another handle may have changed since the last one.
 const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at, changes FROM store`
 
-func (s *core) newTx(ctx context.Context, c *conn) (t *tx, err error) {
-	defer func() {
-		if err != nil {
-			_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
-			err = unavailable(err)
-		}
-	}()
-	row, err := c.one(ctx, beginState)
+func (s *core) newTx(ctx context.Context, c *conn) (*tx, error) {
+	t := &tx{ctx: ctx, c: c, store: s}
+	if err := s.intact(t.start); err != nil {
+		_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
+		return nil, unavailable(err)
+	}
+	return t, nil
+}
+
+// start reads the state that the transaction begins in.
+func (tx *tx) start() error {
+	row, err := tx.c.one(tx.ctx, beginState)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	t = &tx{
-		ctx: ctx, c: c, store: s,
-		next: runstore.Position(row[0].(int64)) + 1, epoch: runstore.Epoch(row[1].(int64)),
-		changes: row[4].(int64),
-	}
-	s.clock.refresh(row[2].(int64), row[3].(int64))
-	now, behind := s.clock.now()
+	tx.next, tx.epoch = runstore.Position(row[0].(int64))+1, runstore.Epoch(row[1].(int64))
+	tx.changes = row[4].(int64)
+	clock := tx.store.clock
+	clock.refresh(row[2].(int64), row[3].(int64))
+	now, behind := clock.now()
 	if behind {
-		a, at, err := s.clock.load(ctx, c)
+		a, at, err := clock.load(tx.ctx, tx.c)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if at.After(now) {
 			now = at
 		}
-		t.anchor = &a
+		tx.anchor = &a
 	}
-	t.now = now
-	return t, nil
+	tx.now = now
+	return nil
 }
 
 const countChange = `UPDATE store SET changes = changes + 1, clock_seen = max(clock_seen, ?) RETURNING changes`

@@ -67,10 +67,7 @@ func (w *witness) write(p progress) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p == w.known {
-		return
-	}
-	if w.file == nil {
+	if w.file == nil { // first when the store is opened: later the process may have no descriptor left
 		file, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE, 0o644) // as the database is
 		if err != nil {
 			_ = os.Remove(w.path)
@@ -78,12 +75,15 @@ func (w *witness) write(p progress) {
 		}
 		w.file = file
 	}
+	if p == w.known {
+		return
+	}
 	// Fixed in length, so that every write replaces the one before it whole.
 	w.line = fmt.Appendf(w.line[:0], "{\"Incarnation\":%q,\"Changes\":%20d,\"Position\":%20d}\n", p.Incarnation, p.Changes, p.Position)
 	if _, err := w.file.WriteAt(w.line, 0); err != nil {
 		_ = w.file.Close()
 		_ = os.Remove(w.path)
-		w.file = nil
+		w.file, w.known = nil, progress{}
 		return
 	}
 	w.known = p

@@ -228,6 +228,9 @@ var errAbandoned = errors.New("the caller gave up while another process held the
 func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 	ctx := context.Background() // one for many callers, none of whose contexts ends it
 	for wait := newPatience(); ; {
+		if err := w.store.damage.refusal(); err != nil {
+			return nil, unavailable(err)
+		}
 		_, err := c.exec(ctx, "BEGIN IMMEDIATE")
 		if err == nil {
 			return w.store.newTx(ctx, c)
@@ -251,7 +254,7 @@ func (e *brokenError) Unwrap() error { return e.error }
 // run applies the operations and commits. The error is that of all of them.
 func (w *writer) run(tx *tx, group []*operation) error {
 	for _, op := range group {
-		op.err = op.apply(tx)
+		op.err = w.store.intact(func() error { return op.apply(tx) })
 		if op.err != nil && runstore.KindOf(op.err) == runstore.ErrUnknownOutcome { // none of the contract's
 			cause := op.err
 			op.err = nil
@@ -261,7 +264,7 @@ func (w *writer) run(tx *tx, group []*operation) error {
 			return &brokenError{unavailable(cause)}
 		}
 	}
-	if err := tx.finish(); err != nil {
+	if err := w.store.intact(tx.finish); err != nil {
 		if rollbackErr := w.rollback(tx.c); rollbackErr != nil {
 			return outcome.Unknown(errors.Join(err, rollbackErr))
 		}
