@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -134,9 +135,16 @@ func (h *Held) end(ctx context.Context, err error) error {
 	h.mu.Lock()
 	lost, final := h.lost, h.final
 	h.mu.Unlock()
+	if reason := h.refused(err); lost == nil && reason != nil {
+		lost = h.lostTo(reason)
+	}
 	switch {
 	case lost == nil:
-		err = join(err, h.release(ctx, final))
+		if released := h.release(ctx, final); disowned(released) {
+			lost = h.lostTo(released)
+		} else if released != nil {
+			err = join(err, released)
+		}
 	case errors.Is(lost, ErrExpired):
 		_ = h.release(ctx, runstore.Writes{}) // the loss is the news
 	}
@@ -153,26 +161,68 @@ func (h *Held) end(ctx context.Context, err error) error {
 	switch {
 	case lost == nil || errors.Is(err, lost):
 		return err
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled) || err != nil && errors.Is(lost, err):
 		return lost
 	default:
 		return join(lost, err)
 	}
 }
 
+// refused returns the store's error if err, an error of the work, tells that the store
+// refused this very grant: a work may learn so before the next heartbeat does, and then
+// no release has to be answered. A refusal of another run's grant, or of another grant
+// of this run, is none.
+func (h *Held) refused(err error) error {
+	var op *runstore.OpError
+	if !errors.As(err, &op) || !disowned(op) {
+		return nil
+	}
+	l := h.Lease()
+	var fenced *runstore.FencedError
+	if op.Run != l.Run || errors.As(op, &fenced) && fenced.Presented != l.Token {
+		return nil
+	}
+	return op
+}
+
+// disowned reports whether err is a store's definite answer that a grant is not, or no
+// longer, the run's current one.
+func disowned(err error) bool {
+	switch runstore.KindOf(err) {
+	case runstore.ErrFenced, runstore.ErrLeaseExpired, runstore.ErrStoreBehind, runstore.ErrNotFound:
+		return true
+	default:
+		return false
+	}
+}
+
+func (h *Held) lostTo(reason error) error {
+	l := h.Lease()
+	return &LostError{Run: l.Run, Token: l.Token, Reason: reason}
+}
+
 // release ends the grant, with the writes, whatever has become of ctx. Repeating
-// is safe: the store answers the second release as it answered the first.
+// is safe: the store answers the second release as it answered the first, until a
+// later grant. So once the outcome of one attempt is unknown, what later ones are
+// answered says nothing about that one.
 func (h *Held) release(ctx context.Context, writes runstore.Writes) error {
 	l := h.Lease()
 	req := runstore.ReleaseRequest{Fence: l.Fence(), Writes: writes}
+	var unknown atomic.Bool
 	err := insist(context.WithoutCancel(ctx), h.keeper.opts.ReleaseTimeout, l.Run, "release lease", func(ctx context.Context) error {
 		_, err := h.keeper.store.ReleaseLease(ctx, req)
+		if runstore.OutcomeOf(err) == runstore.Unknown {
+			unknown.Store(true)
+		}
 		return err
 	})
-	if err != nil {
-		return &ReleaseError{Run: l.Run, Token: l.Token, Err: err}
+	switch {
+	case err == nil:
+		return nil
+	case unknown.Load() && runstore.OutcomeOf(err) != runstore.Unknown:
+		err = &runstore.OpError{Op: "release lease", Run: l.Run, Err: runstore.ErrUnknownOutcome, Cause: err}
 	}
-	return nil
+	return &ReleaseError{Run: l.Run, Token: l.Token, Err: err}
 }
 
 // join joins two errors and leaves a single one as it is.

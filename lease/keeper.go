@@ -68,10 +68,13 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 // The error is what work returned if the lease was held to the end, joined with
 // a [ReleaseError] if the release failed. If the lease was lost it is a
 // [LostError], joined with what work returned unless that only passes on the
-// end of its context; this is so even if work returned nil. If ctx has ended
-// already work is not run, and the error is the cause; if the lease was not
-// trusted any more and could not be renewed work is not run, and the error is a
-// LostError.
+// end of its context; this is so even if work returned nil. Whether a heartbeat,
+// a write of the work or the release was the first to be refused makes no
+// difference.
+//
+// If ctx has ended already work is not run, and the error is the cause; if the
+// lease was not trusted any more and could not be renewed work is not run, and
+// the error is a LostError.
 func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
 	h := k.held(granted)
 	if ctx.Err() != nil {

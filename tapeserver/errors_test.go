@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -55,12 +56,16 @@ func TestStatusOf(t *testing.T) {
 		{"not classified", errors.New("odd"), codes.Unknown, "odd"},
 		{"cancelled before the store was asked", op(runstore.ErrUnavailable, context.Canceled), codes.Canceled, ""},
 		{"late before the store was asked", op(runstore.ErrUnavailable, context.DeadlineExceeded), codes.DeadlineExceeded, ""},
+		{"long", errors.New(strings.Repeat("é", 10_000)), codes.Unknown, "tape store: é"},
 		{"unreadable", tape.ErrFormat, codes.Internal, "tape store: "},
 		{"any bytes", op(&runstore.FencedError{Holder: runstore.Holder{Owner: "\xff", Token: 1}}, nil), codes.FailedPrecondition, ""},
 	} {
 		s := status.Convert(statusOf(c.err))
 		if s.Code() != c.code || !strings.Contains(s.Message(), c.text) {
 			t.Errorf("%s: %v, want %v with %q", c.name, s, c.code, c.text)
+		}
+		if len(s.Message()) > maxMessage || !utf8.ValidString(s.Message()) {
+			t.Errorf("%s: a message of %d bytes, want up to %d, in UTF-8", c.name, len(s.Message()), maxMessage)
 		}
 		if len(s.Details()) != 1 {
 			t.Errorf("%s: details %v, want one ErrorInfo", c.name, s.Details())

@@ -14,7 +14,7 @@
 // # The lists
 //
 // The folder list has one file per engine. memory.txt also holds the mutations of
-// runstore/rules, and alloydb.txt some of runstore/postgres, which AlloyDB shares. An
+// runstore/rules and of the packages above the stores, and alloydb.txt some of runstore/postgres, which AlloyDB shares. An
 // entry is a block of fields and a hunk, as in a patch without line numbers:
 //
 //	name: fence-checks-the-owner-only
