@@ -77,10 +77,9 @@ type LeaseSpec struct {
 	// Strict asks for a lease that its holder loses at expiry, takeover or not. For a
 	// write that is under way at the expiry see [StrictCommitter].
 	Strict bool
-	// Grant is the id of the wanted grant, from [NewGrantID]. It names that grant
-	// for ever: a repeat of the request finds the grant, and no later request can
-	// use the id. Empty means that the store chooses an id; then the caller cannot
-	// repeat the request after a lost reply.
+	// Grant is the id of the wanted grant, from [NewGrantID]; see [GrantID] for
+	// what a repeat of the request returns. Empty means that the store chooses an
+	// id; then the caller cannot repeat the request after a lost reply.
 	Grant GrantID
 }
 

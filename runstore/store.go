@@ -18,13 +18,12 @@ type RunStore interface {
 	// CreateRun inserts a run if there is none of that id, with the lease and
 	// the writes that spec carries, in one atomic step. When the run exists
 	// already, nothing is written and CreateRun returns the run as it stands, with
-	// New false. A repeat that finds its own grant (same GrantID) current returns
-	// the lease again, with New true.
+	// New false. A repeat whose own grant is current returns the lease again, with
+	// New true.
 	//
-	// A purged run can be created anew; its token goes on where it was (I2). The
-	// grant id must be a new one: CreateRun returns ErrFenced and creates nothing
-	// if the purged run had a grant of that id, so that a late copy of a request
-	// does not bring a purged run back.
+	// A purged run can be created anew; its token goes on where it was (I2). A
+	// [GrantID] that the purged run has used is refused with ErrFenced, and nothing
+	// is created.
 	CreateRun(ctx context.Context, spec RunSpec) (Created, error)
 
 	// GetRun returns the run's head and its summary record, or ErrNotFound.
@@ -34,14 +33,8 @@ type RunStore interface {
 	// the store clock, or the request preempts. Each grant's token is the run's
 	// last token plus 1 (I2). TTL counts from the commit, on the store clock.
 	//
-	// Repeating a request with the same GrantID is safe, because a grant id names
-	// one grant for ever. While that grant is current, AcquireLease returns it
-	// again. Once it has ended, AcquireLease returns ErrFenced and applies nothing
-	// of the request, whether the lease is free, held or the request preempts, and
-	// also after later grants, purges and epochs. A store recognises the run's
-	// last grant and at least the [RememberedGrants] before it; a repeat of an
-	// older request is a new request. A caller that wants the lease back asks under
-	// a new GrantID.
+	// A request may be repeated under its [GrantID], which says what the repeat
+	// returns. A caller that wants the lease back asks under a new id.
 	//
 	// Errors: ErrNotFound; ErrFenced (as *FencedError, with the current token) when
 	// the grant of that id has ended; ErrLeaseHeld (as *LeaseHeldError, with the

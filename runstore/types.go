@@ -28,9 +28,17 @@ type Owner string
 // reconciler, outbox… It may be empty.
 type Reactor string
 
-// GrantID is the unique id of one grant of a lease. The caller may choose it
-// (see [NewGrantID]), so that it recognises its own grant when the reply was
-// lost; it is as secret as the lease, since it is part of the fence.
+// GrantID is the id of one grant of one run's lease. The caller chooses it with
+// [NewGrantID], so that it can repeat a request whose reply was lost. It is part of
+// the fence, and so as secret as the lease.
+//
+// A grant id is used once: it never names a second grant of its run. While the grant
+// is current, a repeat of its request returns it again. Once the grant has ended, a
+// repeat is refused with [ErrFenced] and applies nothing, whether the lease is free,
+// held or the request preempts, and also after later grants, purges and epochs. So a
+// late copy of a request never takes the lease. A store recognises the run's last
+// grant and at least the [RememberedGrants] before it; it takes a repeat of an older
+// request for a new one.
 type GrantID string
 
 // BatchID makes a batch idempotent: a repeat with the same id gets the first
