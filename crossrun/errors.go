@@ -57,7 +57,7 @@ func disowned(err error) bool {
 // store looked at it at all.
 func unjudged(err error) bool {
 	switch runstore.KindOf(err) {
-	case runstore.ErrUnknownOutcome, runstore.ErrUnavailable, runstore.ErrClosed:
+	case runstore.ErrUnknownOutcome, runstore.ErrUnavailable, runstore.ErrCorrupt, runstore.ErrClosed:
 		return true
 	default:
 		return false

@@ -30,7 +30,7 @@ func retry[R any](ctx context.Context, step func() (R, error)) (R, error) {
 		switch kind := runstore.KindOf(err); {
 		case kind == runstore.ErrUnknownOutcome:
 			lost = err
-		case lost != nil && (kind == runstore.ErrUnavailable || kind == runstore.ErrClosed):
+		case lost != nil && (kind == runstore.ErrUnavailable || kind == runstore.ErrCorrupt || kind == runstore.ErrClosed):
 			return result, &runstore.OpError{Op: "repeat", Err: runstore.ErrUnknownOutcome, Cause: fmt.Errorf("%w; the repeat: %w", lost, err)}
 		}
 		if err == nil || runstore.OutcomeOf(err) != runstore.Unknown || n == maxRepeats || ctx.Err() != nil {

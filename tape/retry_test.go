@@ -11,7 +11,7 @@ import (
 // before it.
 func TestRepeatThatIsRefusedLeavesTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
-	for _, second := range []error{runstore.ErrUnavailable, runstore.ErrClosed} {
+	for _, second := range []error{runstore.ErrUnavailable, runstore.ErrCorrupt, runstore.ErrClosed} {
 		steps := []error{runstore.ErrUnknownOutcome, second}
 		_, err := retry(t.Context(), func() (int, error) {
 			err := steps[0]
