@@ -1,0 +1,132 @@
+package tail
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// feedInterval is 20 ms, the shortest time between two reads of the feed. Writes of this
+// process are hinted exactly and do not wait for the feed; other processes announce theirs
+// at most every 20 ms (SQLite, Postgres).
+const feedInterval = 20 * time.Millisecond
+
+// feedReader reads the feed of all runs from its present end on, for the hints on writes
+// of other processes.
+type feedReader struct {
+	tail     *Tail
+	wakeups  <-chan struct{}   // nil while the store sends none
+	position runstore.Position // the last that was read
+	started  bool
+	failing  bool
+}
+
+// readFeed hints the followers of the runs that the feed names, until ctx ends.
+func (t *Tail) readFeed(ctx context.Context) {
+	for f := (feedReader{tail: t}); ; {
+		more, err := f.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		f.report(err)
+		if !pause(ctx, feedInterval) {
+			return
+		}
+		if !more && !f.sleep(ctx, pollInterval-feedInterval) {
+			return
+		}
+	}
+}
+
+// read reads one page, and reports whether there may be another.
+func (f *feedReader) read(ctx context.Context) (more bool, err error) {
+	store := f.tail.store
+	var wakeErr error
+	if notifier, ok := store.(runstore.Notifier); ok && f.wakeups == nil {
+		f.wakeups, wakeErr = notifier.Wakeups(ctx)
+	}
+	if !f.started {
+		if f.position, err = feedEnd(ctx, store); err != nil {
+			return false, err
+		}
+		f.started = true
+		// What was committed before, the feed does not name any more.
+		f.tail.suspectAll()
+	}
+	events, err := store.ReadFeed(ctx, f.position, runstore.MaxPage)
+	if err != nil {
+		// A store that was restored from a backup ends before the position.
+		f.started = !errors.Is(err, runstore.ErrStoreBehind)
+		return false, err
+	}
+	for _, e := range events {
+		f.tail.hint(e.Run, e.Seq)
+		f.position = e.Position
+	}
+	return len(events) > 0, wakeErr
+}
+
+// feedEnd returns the last position of the feed, which a store reveals when a reader asks
+// for one beyond it.
+//
+// On Postgres the position may be above events whose transactions are still open. They are
+// found by the poll.
+func feedEnd(ctx context.Context, store runstore.RunStore) (runstore.Position, error) {
+	_, err := store.ReadFeed(ctx, math.MaxInt64, 1)
+	var behind *runstore.StoreBehindError
+	if errors.As(err, &behind) {
+		return runstore.Position(behind.Known), nil
+	}
+	if err == nil {
+		err = errors.New("the store does not tell where its feed ends")
+	}
+	return 0, err
+}
+
+// sleep waits for a wake-up, at most for d, and reports whether ctx goes on.
+func (f *feedReader) sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case _, open := <-f.wakeups:
+		if !open {
+			f.wakeups = nil // ask again
+		}
+	case <-timer.C:
+	}
+	return true
+}
+
+// report logs the first of several failures, and the recovery.
+func (f *feedReader) report(err error) {
+	switch {
+	case err != nil && !f.failing:
+		f.tail.logger.Warn("the feed of all runs fails; events of other processes are found by polling", "error", err)
+	case err == nil && f.failing:
+		f.tail.logger.Info("the feed of all runs works again")
+	}
+	f.failing = err != nil
+}
+
+// poll suspects one followed run after the other, until ctx ends.
+func (t *Tail) poll(ctx context.Context) {
+	for {
+		t.mu.Lock()
+		runs := max(t.rotation.Len(), 1)
+		t.mu.Unlock()
+		if !pause(ctx, max(pollInterval/time.Duration(runs), pollSpacing)) {
+			return
+		}
+		t.mu.Lock()
+		if next := t.rotation.Front(); next != nil {
+			t.rotation.MoveToBack(next)
+			next.Value.(*topic).suspect()
+		}
+		t.mu.Unlock()
+	}
+}

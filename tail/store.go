@@ -1,0 +1,84 @@
+package tail
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Store returns the store of t with writes that wake the followers of their runs at once.
+// Whatever writes to the store in this process should do so through it: other writes are
+// found as if another process had made them.
+//
+// Of the optional capabilities of a store it has [runstore.MultiCommitter] only, the one
+// that writes to journals.
+func (t *Tail) Store() runstore.RunStore {
+	s := observed{t.store, t}
+	if multi, ok := t.store.(runstore.MultiCommitter); ok {
+		return observedMulti{s, multi}
+	}
+	return s
+}
+
+// observed hints at the events of the writes that go through it.
+type observed struct {
+	runstore.RunStore
+	tail *Tail
+}
+
+// wrote hints at the events of a write. A write of unknown outcome may have appended them.
+func (s observed) wrote(id runstore.RunID, w *runstore.Writes, last runstore.Seq, err error) {
+	if len(w.Events) == 0 {
+		return
+	}
+	switch outcome := runstore.OutcomeOf(err); {
+	case outcome == runstore.Applied && last > 0:
+		s.tail.hint(id, last)
+	case outcome != runstore.NotApplied:
+		s.tail.suspect(id)
+	}
+}
+
+func (s observed) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	created, err := s.RunStore.CreateRun(ctx, spec)
+	if err != nil || created.New {
+		s.wrote(spec.ID, &spec.Writes, created.Run.LastSeq, err)
+	}
+	return created, err
+}
+
+func (s observed) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+	lease, err := s.RunStore.AcquireLease(ctx, req)
+	s.wrote(req.Run, &req.Writes, 0, err)
+	return lease, err
+}
+
+func (s observed) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+	done, err := s.RunStore.ReleaseLease(ctx, req)
+	s.wrote(req.Fence.Run(), &req.Writes, done.LastSeq, err)
+	return done, err
+}
+
+func (s observed) Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error) {
+	done, err := s.RunStore.Commit(ctx, batch)
+	s.wrote(batch.Run(), &batch.Writes, done.LastSeq, err)
+	return done, err
+}
+
+// observedMulti is observed over a store that commits to several runs at once.
+type observedMulti struct {
+	observed
+	multi runstore.MultiCommitter
+}
+
+func (s observedMulti) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	done, err := s.multi.CommitMulti(ctx, batches)
+	for i := range batches {
+		last := runstore.Seq(0)
+		if i < len(done) {
+			last = done[i].LastSeq
+		}
+		s.wrote(batches[i].Run(), &batches[i].Writes, last, err)
+	}
+	return done, err
+}

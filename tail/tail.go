@@ -1,0 +1,197 @@
+package tail
+
+import (
+	"container/list"
+	"context"
+	"iter"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+const (
+	// pollInterval is 250 ms: how long a follower waits at most for an event that no
+	// hint names, while few runs are followed. It is also the pace of the feed on a store
+	// that is no [runstore.Notifier].
+	pollInterval = 250 * time.Millisecond
+	// pollSpacing is 10 ms, the shortest time between two polls. It bounds them to 100
+	// reads per second however many runs are followed: 1,000 runs are polled every 10 s.
+	pollSpacing = 10 * time.Millisecond
+	// readInterval is 5 ms, the shortest time between two shared reads of one run. A run
+	// that commits more often costs one read per interval, and its followers have time to
+	// come back for the next read together.
+	readInterval = 5 * time.Millisecond
+	// pageEvents is how many events one read of a journal asks for.
+	pageEvents = 256
+	// maxReads is how many journals are read at once, so that a thousand followers that
+	// arrive together leave most of a store's connections to its writers.
+	maxReads = 16
+)
+
+// Options adjusts a Tail; nil, and each zero field, means the default.
+type Options struct {
+	// Logger records that the feed fails and recovers; slog.Default by default.
+	Logger *slog.Logger
+}
+
+// Tail follows journals. Its methods are safe for concurrent use.
+type Tail struct {
+	store  runstore.RunStore
+	logger *slog.Logger
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	slots  chan struct{} // holds a value for each read under way
+
+	mu       sync.Mutex
+	closed   bool
+	topics   map[runstore.RunID]*topic
+	rotation list.List          // of *topic; the front is polled next
+	stop     context.CancelFunc // ends the feed reader and the poller
+}
+
+// New returns a Tail of store. It starts no goroutine before the first follower. Whoever
+// opened the store closes it, after the Tail.
+func New(store runstore.RunStore, opts *Options) *Tail {
+	t := &Tail{
+		store: store, logger: slog.Default(),
+		slots: make(chan struct{}, maxReads), topics: map[runstore.RunID]*topic{},
+	}
+	if opts != nil && opts.Logger != nil {
+		t.logger = opts.Logger
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	return t
+}
+
+// Close ends all followers with [runstore.ErrClosed]. It returns when the goroutines of t
+// have ended, which takes as long as the store takes to answer a cancelled context, or
+// when ctx ends.
+func (t *Tail) Close(ctx context.Context) {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		t.work.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// Follow iterates over the journal of a run from seq from on, page by page, and waits for
+// more at its end: until ctx ends, until Close, or until a read fails. The last step
+// yields that error. Every event is yielded once, in order. A run that does not exist has
+// no events yet. A run that is purged and created anew goes on at the seq that the
+// follower has reached.
+//
+// Followers of one run may receive the same page: nobody may change it.
+func (t *Tail) Follow(ctx context.Context, id runstore.RunID, from runstore.Seq) iter.Seq2[[]runstore.Event, error] {
+	return func(yield func([]runstore.Event, error) bool) {
+		f, err := t.join(id, max(from, 1))
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer t.leave(f)
+		for {
+			events, err := f.wait(ctx)
+			if !yield(events, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// join adds a follower of a run. The first follower of all starts the feed reader and the
+// poller.
+func (t *Tail) join(id runstore.RunID, from runstore.Seq) (*follower, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, closedError(id)
+	}
+	tp := t.topics[id]
+	if tp == nil {
+		tp = &topic{tail: t, run: id, waiting: map[*follower]struct{}{}}
+		tp.ctx, tp.cancel = context.WithCancel(t.ctx)
+		tp.place = t.rotation.PushBack(tp)
+		t.topics[id] = tp
+	}
+	tp.followers++
+	if t.stop == nil {
+		var ctx context.Context
+		ctx, t.stop = context.WithCancel(t.ctx)
+		t.work.Go(func() { t.readFeed(ctx) })
+		t.work.Go(func() { t.poll(ctx) })
+	}
+	return &follower{topic: tp, next: from, pages: make(chan delivery, 1)}, nil
+}
+
+// leave removes a follower.
+func (t *Tail) leave(f *follower) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tp := f.topic
+	delete(tp.waiting, f)
+	if tp.followers--; tp.followers > 0 {
+		return
+	}
+	tp.cancel()
+	t.rotation.Remove(tp.place)
+	delete(t.topics, tp.run)
+	if len(t.topics) == 0 {
+		t.stop()
+		t.stop = nil
+	}
+}
+
+// hint reports that the journal of a run has an event of that seq.
+func (t *Tail) hint(id runstore.RunID, seq runstore.Seq) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if tp := t.topics[id]; tp != nil {
+		tp.hinted = max(tp.hinted, seq)
+		tp.schedule()
+	}
+}
+
+// suspect reports that the journal of a run may have changed.
+func (t *Tail) suspect(id runstore.RunID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if tp := t.topics[id]; tp != nil {
+		tp.suspect()
+	}
+}
+
+// suspectAll reports that any journal may have changed.
+func (t *Tail) suspectAll() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, tp := range t.topics {
+		tp.suspect()
+	}
+}
+
+func closedError(id runstore.RunID) error {
+	return &runstore.OpError{Op: "follow", Run: id, Err: runstore.ErrClosed}
+}
+
+// pause waits for d and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

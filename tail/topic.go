@@ -1,0 +1,216 @@
+package tail
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// topic is a run that has followers. Its fields belong to the lock of its tail.
+type topic struct {
+	tail   *Tail
+	run    runstore.RunID
+	ctx    context.Context // ends with the last follower
+	cancel context.CancelFunc
+	place  *list.Element // in the rotation of polls
+
+	followers int
+	waiting   map[*follower]struct{} // the followers that a shared read serves
+	reading   bool                   // a goroutine makes shared reads
+	base      runstore.Seq           // where the last shared read began
+
+	// hinted is a high-water mark: the journal has events up to this seq, as far as
+	// hints and reads have shown.
+	hinted runstore.Seq
+	// suspicions counts the hints that named no seq.
+	suspicions uint64
+}
+
+// follower is one iteration over a journal. Its fields belong to the lock of the tail.
+type follower struct {
+	topic *topic
+	next  runstore.Seq // the seq of the next event to yield
+	// atEnd reports that the last page reached the end of the journal, in a read that
+	// began after the first suspicions of the topic.
+	atEnd      bool
+	suspicions uint64
+	pages      chan delivery // holds what a shared read yields
+}
+
+type delivery struct {
+	events []runstore.Event
+	err    error
+}
+
+// page is the result of one read.
+type page struct {
+	from   runstore.Seq
+	events []runstore.Event
+	end    bool // the journal ended here
+	// suspicions are those of the topic as the read began: the read has resolved them.
+	suspicions uint64
+}
+
+// due reports whether the journal may have an event that f has not yielded.
+func (f *follower) due() bool {
+	return !f.atEnd || f.suspicions != f.topic.suspicions || f.topic.hinted >= f.next
+}
+
+// wait returns the next events, at least one.
+func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
+	tp, t := f.topic, f.topic.tail
+	for {
+		t.mu.Lock()
+		// A follower that catches up reads by itself, and so does one that was too slow for
+		// the last shared page: the others need not wait for what they have yielded already.
+		alone := f.due() && (!f.atEnd || f.next < tp.base)
+		if !alone {
+			tp.waiting[f] = struct{}{}
+			tp.schedule()
+		}
+		t.mu.Unlock()
+		if !alone {
+			break
+		}
+		p, err := tp.read(ctx, f.next)
+		if err != nil {
+			return nil, err
+		}
+		t.mu.Lock()
+		events := f.take(p)
+		t.mu.Unlock()
+		if len(events) > 0 {
+			return events, nil
+		}
+	}
+	select {
+	case d := <-f.pages:
+		return d.events, d.err
+	case <-ctx.Done():
+		return nil, &runstore.OpError{Op: "follow", Run: tp.run, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
+	case <-t.ctx.Done():
+		return nil, closedError(tp.run)
+	}
+}
+
+// take advances f over a page and returns the events that are new to f.
+func (f *follower) take(p page) []runstore.Event {
+	if f.next < p.from {
+		return nil
+	}
+	events := p.events
+	if first := slices.IndexFunc(events, func(e runstore.Event) bool { return e.Seq >= f.next }); first >= 0 {
+		events = events[first:]
+		f.next = events[len(events)-1].Seq + 1
+	} else if events = nil; !p.end {
+		return nil
+	}
+	f.atEnd, f.suspicions = p.end, max(f.suspicions, p.suspicions)
+	return events
+}
+
+func (tp *topic) suspect() {
+	tp.suspicions++
+	tp.schedule()
+}
+
+// schedule starts shared reads if a follower waits for one.
+func (tp *topic) schedule() {
+	if _, due := tp.first(); due && !tp.reading && !tp.tail.closed {
+		tp.reading = true
+		tp.tail.work.Go(tp.serve)
+	}
+}
+
+// first returns where the next shared read begins, if it is due.
+func (tp *topic) first() (from runstore.Seq, due bool) {
+	for f := range tp.waiting {
+		if f.due() && (!due || f.next < from) {
+			from, due = f.next, true
+		}
+	}
+	return from, due
+}
+
+// serve makes shared reads for as long as they are due.
+func (tp *topic) serve() {
+	for {
+		tp.tail.mu.Lock()
+		from, due := tp.first()
+		if !due || tp.ctx.Err() != nil {
+			tp.reading = false
+			tp.tail.mu.Unlock()
+			return
+		}
+		tp.base = from
+		tp.tail.mu.Unlock()
+
+		p, err := tp.read(tp.ctx, from)
+
+		tp.tail.mu.Lock()
+		for f := range tp.waiting {
+			if err == nil {
+				if events := f.take(p); len(events) > 0 {
+					tp.deliver(f, delivery{events: events})
+				}
+			} else if f.due() {
+				tp.deliver(f, delivery{err: err})
+			}
+		}
+		tp.tail.mu.Unlock()
+		pause(tp.ctx, readInterval)
+	}
+}
+
+func (tp *topic) deliver(f *follower, d delivery) {
+	delete(tp.waiting, f)
+	f.pages <- d // has room: f waits for one delivery at a time
+}
+
+// read reads a page and notes what it shows of the journal's end.
+func (tp *topic) read(ctx context.Context, from runstore.Seq) (page, error) {
+	t := tp.tail
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-ctx.Done():
+		return page{}, &runstore.OpError{Op: "follow", Run: tp.run, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
+	case <-t.ctx.Done():
+		return page{}, closedError(tp.run)
+	}
+	t.mu.Lock()
+	p, hinted := page{from: from, suspicions: tp.suspicions}, tp.hinted
+	t.mu.Unlock()
+	events, err := t.store.ReadJournal(ctx, tp.run, from, pageEvents)
+	if err != nil && !errors.Is(err, runstore.ErrNotFound) {
+		return page{}, err
+	}
+	p.events, p.end = events, ends(events)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := from - 1
+	if len(events) > 0 {
+		last = events[len(events)-1].Seq
+	}
+	switch {
+	case p.end && tp.hinted == hinted && last < hinted:
+		tp.hinted = last // the run was purged after the hint
+	case len(events) > 0 && last > tp.hinted:
+		tp.hinted = last // other followers may wait for these events
+		tp.schedule()
+	}
+	return p, nil
+}
+
+// ends reports whether a page reaches the end of its journal: pages that do not are full,
+// by their number of events or by their bytes.
+func ends(events []runstore.Event) bool {
+	bytes := 0
+	for _, e := range events {
+		bytes += len(e.Data)
+	}
+	return len(events) < pageEvents && bytes <= runstore.MaxPageBytes
+}
