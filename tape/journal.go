@@ -24,7 +24,8 @@ type Entry struct {
 	// Payload is a JSON object, compact, with its keys in alphabetical order.
 	Payload string
 	Time    time.Time
-	// Position is the entry's place in the feed of all runs.
+	// Position is the entry's place in the feed of all runs; 0 while the feed has not
+	// reached it.
 	Position runstore.Position
 	// Subject is the entry's path, for filters.
 	Subject string
@@ -55,13 +56,18 @@ func (t *Tape) ReadJournal(ctx context.Context, id runstore.RunID, from runstore
 			// entry is shown when it has one.
 			break
 		}
-		payload := string(e.Data)
-		entries = append(entries, Entry{
-			Run: id, Seq: e.Seq, Kind: e.Kind, Payload: payload, Time: e.Time, Position: e.Position,
-			Subject: Subject(e.Kind, payload, id), Token: e.Token, Owner: e.Owner,
-		})
+		entries = append(entries, EntryOf(id, e))
 	}
 	return entries, nil
+}
+
+// EntryOf returns the journal entry that an event of a run stands for.
+func EntryOf(id runstore.RunID, e runstore.Event) Entry {
+	payload := string(e.Data)
+	return Entry{
+		Run: id, Seq: e.Seq, Kind: e.Kind, Payload: payload, Time: e.Time, Position: e.Position,
+		Subject: Subject(e.Kind, payload, id), Token: e.Token, Owner: e.Owner,
+	}
 }
 
 // entry returns the payload of a run's own journal entry.

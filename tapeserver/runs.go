@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tail"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -13,7 +14,7 @@ import (
 type service struct {
 	tapepb.UnimplementedTapeServer
 	tape     *tape.Tape
-	wake     *waker
+	tail     *tail.Tail
 	draining <-chan struct{}
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tail"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -44,7 +45,7 @@ type Server struct {
 	store runstore.RunStore
 	tape  *tape.Tape
 	grpc  *grpc.Server
-	wake  waker
+	tail  *tail.Tail
 
 	drainOnce sync.Once
 	draining  chan struct{}
@@ -66,7 +67,8 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	if s.opts.Logger == nil {
 		s.opts.Logger = slog.Default()
 	}
-	s.tape = tape.New(store, &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})
+	s.tail = tail.New(store, &tail.Options{Logger: s.opts.Logger})
+	s.tape = tape.New(s.tail.Store(), &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})
 	s.grpc = grpc.NewServer(
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
 		// Streams are quiet for hours: let clients ask whether we are there, and
@@ -76,7 +78,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	)
-	tapepb.RegisterTapeServer(s.grpc, &service{tape: s.tape, wake: &s.wake, draining: s.draining})
+	tapepb.RegisterTapeServer(s.grpc, &service{tape: s.tape, tail: s.tail, draining: s.draining})
 	return s
 }
 
@@ -87,11 +89,6 @@ func New(store runstore.RunStore, opts *Options) *Server {
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() {
-		if err := s.wake.listen(ctx, s.store); err != nil && ctx.Err() == nil {
-			s.opts.Logger.Warn("streams poll: the store's wake-ups failed", "error", err)
-		}
-	}()
 	drained := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(drained)
@@ -109,9 +106,17 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 func (s *Server) drain() {
 	s.drainOnce.Do(func() {
 		close(s.draining)
+		ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
+		defer cancel()
+		followed := make(chan struct{})
+		go func() {
+			defer close(followed)
+			s.tail.Close(ctx) // ends the streams
+		}()
 		cut := time.AfterFunc(s.opts.DrainTimeout, s.grpc.Stop)
 		defer cut.Stop()
 		s.grpc.GracefulStop()
+		<-followed
 	})
 }
 
