@@ -256,8 +256,14 @@ func (s *Store) whereNext(ctx context.Context, after, number, seen int64, last *
 	if last == nil && number == base && seen == 0 { // nothing was written in this epoch yet
 		return 0, nil
 	}
-	known := positionOf(base, 0)
-	if _, err := s.follow(ctx, base, func(g *segment) bool {
+	from = base
+	if told, err := s.hint(ctx); err != nil {
+		return 0, err
+	} else if told > from { // the log is there up to this segment: its end is not far
+		from = told
+	}
+	known := positionOf(from, 0)
+	if _, err := s.follow(ctx, from, func(g *segment) bool {
 		known = positionOf(g.number, g.events())
 		return true
 	}); err != nil {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"sync"
 	"testing"
 
@@ -351,6 +354,34 @@ func TestFeedPositions(t *testing.T) {
 		if _, err := s.ReadFeed(t.Context(), above, 10); !errors.As(err, &behind) || behind.Known != int64(last) || behind.Presented != int64(above) {
 			t.Errorf("at %d: got %v, want ErrStoreBehind that knows %d", above, err, last)
 		}
+	}
+}
+
+// A reader above the feed, which asks for its end, costs the same however long the log is.
+func TestEndOfTheFeed(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	hold(t, s, "run")
+	ledger := keepLedger(t, table)
+	costs := map[string]bool{}
+	for range 3 {
+		for range 15 {
+			commit(t, s, signal("run", "event"))
+			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := whole(t, s, 0, 100, nil)
+		costs[ledger.during(func() {
+			var behind *runstore.StoreBehindError
+			if _, err := s.ReadFeed(t.Context(), math.MaxInt64, 1); !errors.As(err, &behind) || behind.Known != int64(all[len(all)-1].Position) {
+				t.Errorf("got %v, want ErrStoreBehind that knows %d", err, all[len(all)-1].Position)
+			}
+		})] = true
+	}
+	if len(costs) != 1 {
+		t.Errorf("the end of the feed costs %q, want the same after 15, 30 and 45 segments", slices.Collect(maps.Keys(costs)))
 	}
 }
 
