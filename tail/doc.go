@@ -10,8 +10,7 @@
 //  1. It receives each event once and in order of seq, from its first seq on. Pages come
 //     from journals only; no hint carries an event.
 //  2. It misses no event. A run is polled for as long as it has followers, so that a lost
-//     hint costs time: a quarter of a second with up to 25 followed runs, 10 ms more with
-//     each run beyond that.
+//     hint costs time: 20 ms for each followed run, but at least a quarter of a second.
 //  3. It waits for no other follower. Pages are pulled, nothing is buffered for a slow
 //     follower, and one that missed a shared page reads by itself until it has caught up.
 //  4. Idle, it costs no read for commits to other runs.
@@ -22,8 +21,8 @@
 //     after each write, and the run alone if the outcome is unknown.
 //   - Writes of other processes are named by the feed of all runs, which one goroutine
 //     reads from its present end on: when the store wakes it (runstore.Notifier), or every
-//     quarter of a second, and at most every 20 ms. The feed may lag behind journals.
-//   - The poll names one followed run after the other, at most 100 a second.
+//     quarter of a second, and at most every 50 ms. The feed may lag behind journals.
+//   - The poll names one followed run after the other, at most 50 a second.
 //
 // A hint that names a seq costs a read only if a follower waits for that seq, so the feed
 // does not repeat the hints on this process's own writes. A store that hints at single runs

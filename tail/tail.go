@@ -16,9 +16,9 @@ const (
 	// hint names, while few runs are followed. It is also the pace of the feed on a store
 	// that is no [runstore.Notifier].
 	pollInterval = 250 * time.Millisecond
-	// pollSpacing is 10 ms, the shortest time between two polls. It bounds them to 100
-	// reads per second however many runs are followed: 1,000 runs are polled every 10 s.
-	pollSpacing = 10 * time.Millisecond
+	// pollSpacing is 20 ms, the shortest time between two polls. It bounds them to 50 reads
+	// per second however many runs are followed: 1,000 runs are polled every 20 s.
+	pollSpacing = 20 * time.Millisecond
 	// readInterval is 5 ms, the shortest time between two shared reads of one run. A run
 	// that commits more often costs one read per interval, and its followers have time to
 	// come back for the next read together.

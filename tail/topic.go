@@ -125,11 +125,12 @@ func (tp *topic) schedule() {
 	}
 }
 
-// first returns where the next shared read begins, if it is due.
+// first returns the first seq that a follower waits for, and whether any is due.
 func (tp *topic) first() (from runstore.Seq, due bool) {
 	for f := range tp.waiting {
-		if f.due() && (!due || f.next < from) {
-			from, due = f.next, true
+		due = due || f.due()
+		if from == 0 || f.next < from {
+			from = f.next
 		}
 	}
 	return from, due

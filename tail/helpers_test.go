@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -29,6 +28,8 @@ type probe struct {
 
 // hooks interfere with a store. Each may be zero.
 type hooks struct {
+	// beforeJournal runs before a read of a journal.
+	beforeJournal func(id runstore.RunID, from runstore.Seq)
 	// afterJournal runs between a read of a journal and its return.
 	afterJournal func(id runstore.RunID, from runstore.Seq) error
 	// feed replaces ReadFeed.
@@ -60,6 +61,9 @@ func (p *probe) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 	if h.hang {
 		<-ctx.Done()
 		return nil, ctx.Err()
+	}
+	if h.beforeJournal != nil {
+		h.beforeJournal(id, from)
 	}
 	events, err := p.Handle.ReadJournal(ctx, id, from, limit)
 	if h.afterJournal != nil {
@@ -238,182 +242,8 @@ func settled() {
 	synctest.Wait()
 }
 
-func TestFollowersOfOneRunShareOneReadPerChange(t *testing.T) {
-	bubble(t, func(e *env) {
-		e.probe.set(hooks{mute: true}) // the feed costs reads of its own
-		e.create(e.store, "r")
-		var all []*reader
-		for range 100 {
-			all = append(all, e.follow("r", 1))
-		}
-		settled()
-		for change := 1; change <= 10; change++ { // within 250 ms: before the first poll
-			before := e.probe.journals.Load()
-			e.mustAppend(e.store, "r", 1)
-			synctest.Wait()
-			if n := e.probe.journals.Load() - before; n != 1 {
-				e.Fatalf("change %d cost %d reads, want 1", change, n)
-			}
-			for i, r := range all {
-				e.want(fmt.Sprint("follower ", i), r, change)
-			}
-			settled()
-			if n := e.probe.journals.Load() - before; n != 1 {
-				e.Fatalf("change %d cost %d reads after a while, want 1", change, n)
-			}
-		}
-	})
-}
-
-func TestFeedRepeatsNoReadOfThisProcess(t *testing.T) {
-	bubble(t, func(e *env) {
-		e.create(e.store, "r")
-		r := e.follow("r", 1)
-		settled()
-		before, feeds := e.probe.journals.Load(), e.probe.feeds.Load()
-		for range 5 {
-			e.mustAppend(e.store, "r", 1)
-			settled()
-		}
-		e.want("follower", r, 5)
-		if n := e.probe.journals.Load() - before; n != 5 {
-			e.Errorf("%d reads for 5 changes, want 5", n)
-		}
-		if e.probe.feeds.Load() == feeds {
-			e.Error("the feed was not read: the test shows nothing")
-		}
-	})
-}
-
-func TestIdleFollowersCostNoReads(t *testing.T) {
-	bubble(t, func(e *env) {
-		e.create(e.store, "busy")
-		for i := range 1000 {
-			e.follow(runstore.RunID(fmt.Sprint("idle-", i)), 1)
-		}
-		settled()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		// Without time passing, there is no poll.
-		before := e.probe.journals.Load()
-		for range 500 {
-			e.mustAppend(e.store, "busy", 1)
-		}
-		synctest.Wait()
-		if n := e.probe.journals.Load() - before; n != 0 {
-			e.Errorf("500 commits to another run cost %d reads of journals, want 0", n)
-		}
-		// Within a second, there are 100 polls and 50 reads of the feed at most.
-		before, feeds := e.probe.journals.Load(), e.probe.feeds.Load()
-		for range 1000 {
-			e.mustAppend(e.store, "busy", 1)
-			time.Sleep(time.Millisecond)
-		}
-		synctest.Wait()
-		journals, feeds := e.probe.journals.Load()-before, e.probe.feeds.Load()-feeds
-		if journals > 101 || feeds > 51 {
-			e.Errorf("1,000 commits within a second cost %d reads of journals and %d of the feed, want at most 100 and 50", journals, feeds)
-		}
-	})
-}
-
-func TestBusyRunIsReadOncePerInterval(t *testing.T) {
-	bubble(t, func(e *env) {
-		e.create(e.store, "r")
-		r := e.follow("r", 1)
-		settled()
-		before := e.probe.journals.Load()
-		for range 100 {
-			e.mustAppend(e.store, "r", 1)
-			time.Sleep(time.Millisecond)
-		}
-		settled()
-		e.want("follower", r, 100)
-		if n := e.probe.journals.Load() - before; n > 22 {
-			e.Errorf("%d reads within 100 ms, want one per 5 ms", n)
-		}
-	})
-}
-
-func TestEveryWriteThroughTheStoreHints(t *testing.T) {
-	lease := runstore.LeaseSpec{Owner: "o", TTL: time.Minute}
-	held := func(e *env) runstore.Fence {
-		got, err := e.store.AcquireLease(e.Context(), runstore.AcquireRequest{Run: "r", LeaseSpec: lease})
-		if err != nil {
-			e.Fatal(err)
-		}
-		return got.Fence()
-	}
-	for name, write := range map[string]func(e *env) error{
-		"commit": func(e *env) error { return e.append(e.store, "r", 1) },
-		"create": func(e *env) error {
-			_, err := e.store.CreateRun(e.Context(), runstore.RunSpec{ID: "new", Writes: events(1)})
-			return err
-		},
-		"acquire": func(e *env) error {
-			_, err := e.store.AcquireLease(e.Context(), runstore.AcquireRequest{Run: "r", LeaseSpec: lease, Writes: events(1)})
-			return err
-		},
-		"release": func(e *env) error {
-			_, err := e.store.ReleaseLease(e.Context(), runstore.ReleaseRequest{Fence: held(e), Writes: events(1)})
-			return err
-		},
-		"commit of several runs": func(e *env) error {
-			one, two := runstore.NewBatch("other", runstore.Unguarded("a test")), runstore.NewBatch("r", runstore.Unguarded("a test"))
-			two.Writes = events(1)
-			one.Put("key", nil)
-			_, err := e.store.(runstore.MultiCommitter).CommitMulti(e.Context(), []runstore.Batch{one, two})
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(e *env) {
-				e.probe.set(hooks{mute: true})
-				e.create(e.store, "r", "other")
-				id := runstore.RunID("r")
-				if name == "create" {
-					id = "new"
-				}
-				r := e.follow(id, 1)
-				settled()
-				if err := write(e); err != nil {
-					e.Fatal(err)
-				}
-				synctest.Wait() // and no time passes
-				e.want("follower", r, 1)
-			})
-		})
-	}
-}
-
-func TestHintsOfFailedWrites(t *testing.T) {
-	bubble(t, func(e *env) {
-		e.probe.set(hooks{mute: true})
-		e.create(e.store, "r")
-		r := e.follow("r", 1)
-		settled()
-		before := e.probe.journals.Load()
-		b := runstore.NewBatch("r", runstore.AtSeq(7))
-		b.Writes = events(1)
-		if _, err := e.store.Commit(e.Context(), b); !errors.Is(err, runstore.ErrConflict) {
-			e.Fatalf("Commit = %v, want ErrConflict", err)
-		}
-		record := runstore.NewBatch("r", runstore.Unguarded("a test"))
-		record.Put("key", nil)
-		if _, err := e.store.Commit(e.Context(), record); err != nil {
-			e.Fatal(err)
-		}
-		synctest.Wait()
-		if n := e.probe.journals.Load() - before; n != 0 {
-			e.Errorf("a refused write and one without events cost %d reads, want 0", n)
-		}
-		e.probe.set(hooks{mute: true, commit: func(runstore.Committed) (runstore.Committed, error) {
-			return runstore.Committed{}, &runstore.OpError{Op: "commit", Err: runstore.ErrUnknownOutcome, Cause: io.EOF}
-		}})
-		if err := e.append(e.store, "r", 1); !errors.Is(err, runstore.ErrUnknownOutcome) {
-			e.Fatalf("Commit = %v, want ErrUnknownOutcome", err)
-		}
-		synctest.Wait() // and no time passes
-		e.want("after an unknown outcome", r, 1)
-	})
+// fed waits until nothing goes on, and lets the interval between reads of the feed pass.
+func fed() {
+	time.Sleep(50 * time.Millisecond)
+	synctest.Wait()
 }

@@ -1,0 +1,146 @@
+package tail_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+func TestFailedReadEndsItsFollowersOnly(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.probe.set(hooks{mute: true})
+		e.create(e.store, "r", "other")
+		one, two, far, other := e.follow("r", 1), e.follow("r", 1), e.follow("r", 100), e.follow("other", 1)
+		settled()
+		e.probe.set(hooks{mute: true, afterJournal: func(id runstore.RunID, _ runstore.Seq) error {
+			if id == "r" {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		}})
+		e.mustAppend(e.store, "r", 1)
+		synctest.Wait()
+		e.wantEnd("one", one, io.ErrUnexpectedEOF)
+		e.wantEnd("two", two, io.ErrUnexpectedEOF)
+		e.want("the follower that waited for a later event", far, 0)
+		e.probe.set(hooks{mute: true})
+		again := e.follow("r", 1)
+		e.mustAppend(e.store, "other", 1)
+		settled()
+		e.want("a follower that came after the failure", again, 1)
+		e.want("the other run", other, 1)
+	})
+}
+
+func TestCancelledFollowerTakesNothingWithIt(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.probe.set(hooks{mute: true})
+		e.create(e.store, "r")
+		one, two := e.follow("r", 1), e.follow("r", 1)
+		settled()
+		e.probe.set(hooks{mute: true, afterJournal: func(runstore.RunID, runstore.Seq) error {
+			one.stop() // while the shared read is under way
+			return nil
+		}})
+		e.mustAppend(e.store, "r", 1)
+		settled()
+		e.wantEnd("the cancelled follower", one, context.Canceled)
+		e.want("the other", two, 1)
+	})
+}
+
+func TestReadsAreBounded(t *testing.T) {
+	bubble(t, func(e *env) {
+		var now, most atomic.Int64
+		e.probe.set(hooks{mute: true, afterJournal: func(runstore.RunID, runstore.Seq) error {
+			n := now.Add(1)
+			for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+			}
+			time.Sleep(time.Millisecond)
+			now.Add(-1)
+			return nil
+		}})
+		for i := range 200 {
+			e.create(e.store, runstore.RunID(fmt.Sprint(i)))
+			e.follow(runstore.RunID(fmt.Sprint(i)), 1)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := most.Load(); n != 16 {
+			e.Errorf("%d reads at once, want 16", n)
+		}
+	})
+}
+
+func TestReadsThatHangEndWithTheirFollowers(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.probe.set(hooks{mute: true})
+		var all []*reader
+		for i := range 20 { // more than the reads under way
+			id := runstore.RunID(fmt.Sprint(i))
+			e.create(e.store, id)
+			all = append(all, e.follow(id, 1))
+		}
+		settled()
+		e.probe.set(hooks{mute: true, hang: true})
+		for i := range all {
+			e.mustAppend(e.store, runstore.RunID(fmt.Sprint(i)), 1)
+		}
+		synctest.Wait()
+		for i, r := range all {
+			e.want(fmt.Sprint("follower ", i), r, 0)
+			r.stop()
+		}
+		synctest.Wait()
+		e.probe.set(hooks{mute: true})
+		again := e.follow("0", 1)
+		synctest.Wait()
+		e.want("the next follower", again, 1)
+	})
+}
+
+func TestClose(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.create(e.store, "r")
+		r := e.follow("r", 1)
+		settled()
+		e.tail.Close(e.Context())
+		synctest.Wait()
+		e.wantEnd("follower", r, runstore.ErrClosed)
+		e.mustAppend(e.store, "r", 1) // the store goes on
+		late := e.follow("r", 1)
+		synctest.Wait()
+		e.wantEnd("a follower that comes late", late, runstore.ErrClosed)
+
+		ended, cancel := context.WithCancel(e.Context())
+		cancel()
+		e.tail.Close(ended)
+	})
+}
+
+func TestCloseIsBounded(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.create(e.store, "r")
+		r := e.follow("r", 1)
+		settled()
+		free := make(chan struct{})
+		e.probe.set(hooks{afterJournal: func(runstore.RunID, runstore.Seq) error { <-free; return nil }}) // ignores its context
+		e.mustAppend(e.store, "r", 1)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(e.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		e.tail.Close(ctx)
+		if took := time.Since(began); took != time.Second {
+			e.Errorf("Close took %v, want the second that it was given", took)
+		}
+		e.wantEnd("follower", r, runstore.ErrClosed)
+		close(free)
+	})
+}
