@@ -12,7 +12,8 @@
 //  2. It misses no event. A run is polled for as long as it has followers, so that a lost
 //     hint costs time: 20 ms for each followed run, but at least a quarter of a second.
 //  3. It waits for no other follower. Pages are pulled, nothing is buffered for a slow
-//     follower, and one that missed a shared page reads by itself until it has caught up.
+//     follower, and one that is more than a page behind reads by itself until it has caught
+//     up.
 //  4. Idle, it costs no read for commits to other runs.
 //
 // A hint is what makes a read due. There are three sources of hints:
@@ -30,9 +31,8 @@
 //
 // A topic is a followed run. Followers that have reached the end of the journal wait at its
 // topic, and a due read begins at the first seq that any of them waits for, and serves all.
-// A follower catches up by itself: one whose last page was full, and one that comes back
-// from a slow consumer after the topic has moved on. Reads of one topic are 5 ms apart, and
-// at most 16 reads of journals are under way.
+// A follower whose last page was full reads by itself. Shared reads of one topic are 5 ms
+// apart, and at most 16 reads of journals are under way.
 //
 // Rejected: pushing the feed's events to followers, because the feed may lag by seconds on
 // Postgres while any transaction is open; a buffer per follower, which slow clients would

@@ -258,3 +258,20 @@ func TestFollowerThatJoinsDuringAReadOfLaterEvents(t *testing.T) {
 		e.want("the new follower", fresh, 12)
 	})
 }
+
+func TestPagesOfLargeEvents(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.probe.set(hooks{mute: true})
+		e.create(e.store, "r")
+		for range 12 { // three pages
+			b := runstore.NewBatch("r", runstore.Unguarded("a test"))
+			b.Append("k", make([]byte, runstore.MaxEventData))
+			if _, err := e.store.Commit(e.Context(), b); err != nil {
+				e.Fatal(err)
+			}
+		}
+		r := e.follow("r", 1)
+		synctest.Wait() // and no time passes
+		e.want("follower", r, 12)
+	})
+}

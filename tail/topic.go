@@ -20,7 +20,6 @@ type topic struct {
 	followers int
 	waiting   map[*follower]struct{} // the followers that a shared read serves
 	reading   bool                   // a goroutine makes shared reads
-	base      runstore.Seq           // where the last shared read began
 
 	// hinted is a high-water mark: the journal has events up to this seq, as far as
 	// hints and reads have shown.
@@ -29,12 +28,13 @@ type topic struct {
 	suspicions uint64
 }
 
-// follower is one iteration over a journal. Its fields belong to the lock of the tail.
+// follower is one iteration over a journal. While it waits at its topic, its fields belong
+// to the lock of the tail.
 type follower struct {
 	topic *topic
 	next  runstore.Seq // the seq of the next event to yield
-	// atEnd reports that the last page reached the end of the journal, in a read that
-	// began after the first suspicions of the topic.
+	// atEnd reports that the last page reached the end of the journal as it was after so
+	// many suspicions of the topic.
 	atEnd      bool
 	suspicions uint64
 	pages      chan delivery // holds what a shared read yields
@@ -54,27 +54,17 @@ type page struct {
 	suspicions uint64
 }
 
-// due reports whether the journal may have an event that f has not yielded.
+// due reports whether the journal may have an event that f waits for.
 func (f *follower) due() bool {
-	return !f.atEnd || f.suspicions != f.topic.suspicions || f.topic.hinted >= f.next
+	return f.suspicions != f.topic.suspicions || f.topic.hinted >= f.next
 }
 
 // wait returns the next events, at least one.
 func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 	tp, t := f.topic, f.topic.tail
-	for {
-		t.mu.Lock()
-		// A follower that catches up reads by itself, and so does one that was too slow for
-		// the last shared page: the others need not wait for what they have yielded already.
-		alone := f.due() && (!f.atEnd || f.next < tp.base)
-		if !alone {
-			tp.waiting[f] = struct{}{}
-			tp.schedule()
-		}
-		t.mu.Unlock()
-		if !alone {
-			break
-		}
+	// A follower that catches up reads by itself, so that the others of its run need not wait
+	// for events that they have.
+	for !f.atEnd {
 		p, err := tp.read(ctx, f.next)
 		if err != nil {
 			return nil, err
@@ -86,6 +76,10 @@ func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 			return events, nil
 		}
 	}
+	t.mu.Lock()
+	tp.waiting[f] = struct{}{}
+	tp.schedule()
+	t.mu.Unlock()
 	select {
 	case d := <-f.pages:
 		return d.events, d.err
@@ -146,7 +140,6 @@ func (tp *topic) serve() {
 			tp.tail.mu.Unlock()
 			return
 		}
-		tp.base = from
 		tp.tail.mu.Unlock()
 
 		p, err := tp.read(tp.ctx, from)
