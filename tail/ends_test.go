@@ -2,6 +2,7 @@ package tail_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -142,5 +143,50 @@ func TestCloseIsBounded(t *testing.T) {
 		}
 		e.wantEnd("follower", r, runstore.ErrClosed)
 		close(free)
+	})
+}
+
+func TestPagesAreAdmitted(t *testing.T) {
+	bubble(t, func(e *env) {
+		var admitted, read atomic.Int64
+		room, full := make(chan struct{}, 1), errors.New("no room")
+		e.tail.Close(e.Context())
+		e.admit = func(ctx context.Context) (func(), error) {
+			select {
+			case room <- struct{}{}:
+				admitted.Add(1)
+				return func() { <-room }, nil
+			case <-time.After(time.Second):
+				return nil, full
+			}
+		}
+		e.useStore(e.probe)
+		e.probe.set(hooks{mute: true, beforeJournal: func(runstore.RunID, runstore.Seq) { read.Add(1) }})
+		e.create(e.store, "r")
+		one, two := e.follow("r", 1), e.follow("r", 1)
+		settled()
+		if len(room) != 0 {
+			e.Error("a follower that waits keeps the room of a page")
+		}
+		e.mustAppend(e.store, "r", 1)
+		settled()
+		e.want("one", one, 1)
+		e.want("two", two, 1)
+		if n := admitted.Load(); n != 4 || len(room) != 0 {
+			e.Errorf("%d pages admitted and %d kept, want 4 (an own and a shared one for each follower) and 0", n, len(room))
+		}
+		room <- struct{}{}
+		reads := read.Load()
+		late := e.follow("r", 1)
+		settled()
+		if n := read.Load() - reads; n != 0 {
+			e.Errorf("%d reads without room, want 0", n)
+		}
+		e.mustAppend(e.store, "r", 1)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		for what, r := range map[string]*reader{"one": one, "two": two, "late": late} {
+			e.wantEnd(what, r, full)
+		}
 	})
 }

@@ -107,9 +107,9 @@ func (f *feedReader) sleep(ctx context.Context, d time.Duration) bool {
 func (f *feedReader) report(err error) {
 	switch {
 	case err != nil && !f.failing:
-		f.tail.logger.Warn("the feed of all runs fails; events of other processes are found by polling", "error", err)
+		f.tail.opts.Logger.Warn("the feed of all runs fails; events of other processes are found by polling", "error", err)
 	case err == nil && f.failing:
-		f.tail.logger.Info("the feed of all runs works again")
+		f.tail.opts.Logger.Info("the feed of all runs works again")
 	}
 	f.failing = err != nil
 }

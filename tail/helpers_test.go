@@ -123,6 +123,7 @@ type env struct {
 	store runstore.RunStore // writes through the tail
 	other runstore.RunStore // a handle of another process
 	log   *logged
+	admit func(context.Context) (func(), error) // before useStore
 }
 
 // bubble runs f in a bubble, and checks that Close ends every follower and goroutine.
@@ -140,7 +141,7 @@ func bubble(t *testing.T, f func(e *env)) {
 
 // useStore gives e a tail of store.
 func (e *env) useStore(store runstore.RunStore) {
-	e.tail = tail.New(store, &tail.Options{Logger: slog.New(slog.NewTextHandler(e.log, nil))})
+	e.tail = tail.New(store, &tail.Options{Logger: slog.New(slog.NewTextHandler(e.log, nil)), Admit: e.admit})
 	e.store = e.tail.Store()
 }
 

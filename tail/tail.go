@@ -34,12 +34,18 @@ const (
 type Options struct {
 	// Logger records that the feed fails and recovers; slog.Default by default.
 	Logger *slog.Logger
+	// Admit, if set, bounds the pages in memory. It is called with the context of Follow,
+	// blocks until a page has room, and returns what gives the room back once the follower
+	// has consumed the page. A follower that reads by itself calls it before the read; each
+	// follower that receives a shared page calls it after the read. An error ends the
+	// follower.
+	Admit func(ctx context.Context) (release func(), err error)
 }
 
 // Tail follows journals. Its methods are safe for concurrent use.
 type Tail struct {
 	store  runstore.RunStore
-	logger *slog.Logger
+	opts   Options
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -56,11 +62,17 @@ type Tail struct {
 // opened the store closes it, after the Tail.
 func New(store runstore.RunStore, opts *Options) *Tail {
 	t := &Tail{
-		store: store, logger: slog.Default(),
+		store: store,
 		slots: make(chan struct{}, maxReads), topics: map[runstore.RunID]*topic{},
 	}
-	if opts != nil && opts.Logger != nil {
-		t.logger = opts.Logger
+	if opts != nil {
+		t.opts = *opts
+	}
+	if t.opts.Logger == nil {
+		t.opts.Logger = slog.Default()
+	}
+	if t.opts.Admit == nil {
+		t.opts.Admit = func(context.Context) (func(), error) { return func() {}, nil }
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
@@ -100,6 +112,7 @@ func (t *Tail) Follow(ctx context.Context, id runstore.RunID, from runstore.Seq)
 			return
 		}
 		defer t.leave(f)
+		defer f.free()
 		for {
 			events, err := f.wait(ctx)
 			if !yield(events, err) || err != nil {
@@ -131,7 +144,7 @@ func (t *Tail) join(id runstore.RunID, from runstore.Seq) (*follower, error) {
 		t.work.Go(func() { t.readFeed(ctx) })
 		t.work.Go(func() { t.poll(ctx) })
 	}
-	return &follower{topic: tp, next: from, pages: make(chan delivery, 1)}, nil
+	return &follower{topic: tp, next: from, pages: make(chan delivery, 1), release: func() {}}, nil
 }
 
 // leave removes a follower.

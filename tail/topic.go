@@ -38,6 +38,7 @@ type follower struct {
 	atEnd      bool
 	suspicions uint64
 	pages      chan delivery // holds what a shared read yields
+	release    func()        // gives back the room of the last page
 }
 
 type delivery struct {
@@ -62,9 +63,13 @@ func (f *follower) due() bool {
 // wait returns the next events, at least one.
 func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 	tp, t := f.topic, f.topic.tail
+	f.free()
 	// A follower that catches up reads by itself, so that the others of its run need not wait
 	// for events that they have.
 	for !f.atEnd {
+		if err := f.admit(ctx); err != nil {
+			return nil, err
+		}
 		p, err := tp.read(ctx, f.next)
 		if err != nil {
 			return nil, err
@@ -75,6 +80,7 @@ func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 		if len(events) > 0 {
 			return events, nil
 		}
+		f.free()
 	}
 	t.mu.Lock()
 	tp.waiting[f] = struct{}{}
@@ -82,12 +88,33 @@ func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 	t.mu.Unlock()
 	select {
 	case d := <-f.pages:
-		return d.events, d.err
+		if d.err != nil {
+			return nil, d.err
+		}
+		if err := f.admit(ctx); err != nil {
+			return nil, err
+		}
+		return d.events, nil
 	case <-ctx.Done():
 		return nil, &runstore.OpError{Op: "follow", Run: tp.run, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
 	case <-t.ctx.Done():
 		return nil, closedError(tp.run)
 	}
+}
+
+// admit waits until a page has room.
+func (f *follower) admit(ctx context.Context) error {
+	release, err := f.topic.tail.opts.Admit(ctx)
+	if err == nil {
+		f.release = release
+	}
+	return err
+}
+
+// free gives back the room of the last page.
+func (f *follower) free() {
+	f.release()
+	f.release = func() {}
 }
 
 // take advances f over a page and returns the events that are new to f.
