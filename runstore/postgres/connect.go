@@ -26,6 +26,7 @@ const connectTimeout = 5 * time.Second
 // configure adds what the store needs to a pool.
 func configure(config *pgxpool.Config, s *Store) {
 	c := config.ConnConfig
+	keepWarnings(&c.Config)
 	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
 	if s.opts.Pooled {
 		if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {

@@ -94,3 +94,6 @@ func Crowd(s *Store) (waiting, free int) {
 
 // Places is how many round trips of appends go before others share one.
 const Places = places
+
+// Unreplicated reports whether a notice says that a commit may be on no standby.
+var Unreplicated = unreplicated

@@ -178,8 +178,11 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 			}
 		}
 		defer s.giveBack(ctx, conn)
-		err = conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
+		err = acknowledged(conn.Conn(), func() error {
+			return conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
+		})
 		if err != nil {
+			epoch = 0
 			if fateOf(err) == lost {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}

@@ -107,7 +107,7 @@ func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.T
 const codeRefused = "TS001"
 
 // commitAll sends all batches in one round trip, which is one transaction.
-func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
+func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, notSent{err}
@@ -124,35 +124,55 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	for i, r := range requests {
 		batch.Queue(s.sql(demandWrite), r.write.args(r.nonce, int64(i)<<10)...)
 	}
-	results := conn.SendBatch(ctx, &batch)
-	_, err = results.Exec()
+	err = acknowledged(conn.Conn(), func() error {
+		results := conn.SendBatch(ctx, &batch)
+		done, err = readAll(results, batches, requests)
+		if closed := results.Close(); err == nil || !outcome.Definite(err) {
+			err = errors.Join(err, closed)
+		} // else the end of the batch has the server's words for the same refusal
+		return err
+	})
+	return done, err
+}
+
+// readAll reads the answers to lockRuns and to every batch. The error is definite if the
+// guards of one did not hold.
+func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
+	if _, err := results.Exec(); err != nil {
+		return nil, err
+	}
 	done := make([]runstore.Committed, len(requests))
 	for i, r := range requests {
-		if err != nil {
-			break
-		}
 		u := &unit{requests: []*request{r}}
 		u.read = u.readAnswer
 		var a answer
-		var rows pgx.Rows
-		if rows, err = results.Query(); err == nil {
+		rows, err := results.Query()
+		if err == nil {
 			err = one(rows, u, &a)
 			rows.Close()
 		}
 		var server *pgconn.PgError
 		if errors.As(err, &server) && server.Code == codeRefused {
-			_ = results.Close() // it has the same error
-			if err := a.refused([]byte(server.Detail), r.run); err != nil {
-				return nil, err
-			}
-			// The detail, which a server logs, has a hash of the grant's id.
-			f := batches[i].Guards().Fence
-			if hash := md5.Sum([]byte(f.Grant())); string(hash[:]) == string(a.head.Grant) {
-				a.head.Grant = f.Grant()
-			}
-			return nil, a.explain(batches[i].Guards())
+			return nil, explainDetail(server.Detail, batches[i])
+		}
+		if err != nil {
+			return nil, err
 		}
 		done[i] = a.committed()
 	}
-	return done, errors.Join(err, results.Close())
+	return done, nil
+}
+
+// explainDetail says why a batch was refused, from what tapestore.demand raised.
+func explainDetail(detail string, b runstore.Batch) error {
+	var a answer
+	if err := a.refused([]byte(detail), b.Run()); err != nil {
+		return err
+	}
+	// The detail, which a server logs, has a hash of the grant's id.
+	f := b.Guards().Fence
+	if hash := md5.Sum([]byte(f.Grant())); string(hash[:]) == string(a.head.Grant) {
+		a.head.Grant = f.Grant()
+	}
+	return a.explain(b.Guards())
 }

@@ -181,8 +181,9 @@ func (u *unit) share(answers []answer, i int, err error) {
 	}
 }
 
-// answerContenders judges the others who wanted the lease by what the first of
-// them was told, and returns those of whom that says nothing.
+// answerContenders answers the other requests for the lease by what the server told the
+// first of them, and returns those that have to be sent themselves. One that repeats the
+// current grant is: what the first read of that grant may be on no synchronous standby.
 func answerContenders(all []*unit, contenders []*request, err error) (rest []*request) {
 	if len(contenders) == 0 {
 		return nil
@@ -203,7 +204,7 @@ func answerContenders(all []*unit, contenders []*request, err error) (rest []*re
 		case first.answer.verdict == noSuchRun:
 			r.answer.verdict = noSuchRun
 		case err != nil: // held, or the contender's own grant was ended
-		case replay:
+		case replay && first.answer.verdict != refused: // then it waited for the row's lock, and its commit for the standbys
 			r.answer.verdict = appliedBefore
 		default:
 			rest = append(rest, r)
@@ -220,27 +221,28 @@ func (s *Store) ask(ctx context.Context, all []*unit) ([]answer, error) {
 	}
 	defer s.bounded(conn)()
 	defer s.giveBack(ctx, conn)
-	if len(all) == 1 {
-		u, answers := all[0], make([]answer, 1)
+	answers := make([]answer, len(all))
+	err = acknowledged(conn.Conn(), func() error {
+		if len(all) > 1 {
+			return s.queue(ctx, conn.Conn(), all, answers)
+		}
+		u := all[0]
 		if u.ready != nil {
 			u.ready()
 		}
 		rows, err := conn.Query(ctx, s.sql(u.sql), u.args...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		err = one(rows, u, &answers[0])
 		rows.Close()
-		return answers, errors.Join(rows.Err(), err)
-	}
-	return s.queue(ctx, conn, all)
+		return errors.Join(rows.Err(), err)
+	})
+	return answers, err
 }
 
 // queue runs statements one after another in one round trip.
-func (s *Store) queue(ctx context.Context, conn interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, all []*unit) ([]answer, error) {
-	answers := make([]answer, len(all))
+func (s *Store) queue(ctx context.Context, conn *pgx.Conn, all []*unit, answers []answer) error {
 	var batch pgx.Batch
 	for _, u := range all {
 		batch.Queue(s.sql(u.sql), u.args...)
@@ -253,10 +255,10 @@ func (s *Store) queue(ctx context.Context, conn interface {
 			rows.Close()
 		}
 		if err != nil {
-			return nil, errors.Join(err, results.Close())
+			return errors.Join(err, results.Close())
 		}
 	}
-	return answers, results.Close() // the commit's own error is told here
+	return results.Close() // it returns the error of the commit itself
 }
 
 // one reads the one row of a statement's answer.
