@@ -19,7 +19,8 @@ type Event struct {
 	Owner Owner
 	// Position is the event's place in the feed of all runs; 0 in a journal while the
 	// feed has not reached it, or has only just. The store sees to that by itself, soon
-	// after the commit: nobody has to read the feed for it.
+	// after the commit: nobody has to read the feed for it. A journal shows the event
+	// meanwhile: a reader of one run follows Seq, and waits for no position.
 	Position Position
 }
 

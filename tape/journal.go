@@ -24,8 +24,9 @@ type Entry struct {
 	// Payload is a JSON object, compact, with its keys in alphabetical order.
 	Payload string
 	Time    time.Time
-	// Position is the entry's place in the feed of all runs; 0 while the feed has not
-	// reached it.
+	// Position is the entry's place in the feed of all runs; 0 while the store does not
+	// know it, which may be so for a while after the entry was committed. A reader that
+	// keeps positions as cursors of the feed takes them from the feed.
 	Position runstore.Position
 	// Subject is the entry's path, for filters.
 	Subject string
@@ -36,8 +37,9 @@ type Entry struct {
 }
 
 // ReadJournal returns a page of a run's journal, from seq on, ascending; fewer
-// than limit entries when they get large. An empty page means that there is
-// nothing yet: also when there is no such run, since it may begin later. One read.
+// than limit entries when they get large. It returns every entry that was committed
+// before, without waiting for the feed or for other runs. An empty page means that there
+// is nothing yet: also when there is no such run, since it may begin later. One read.
 func (t *Tape) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]Entry, error) {
 	if err := checkRun(id); err != nil {
 		return nil, err
@@ -51,11 +53,6 @@ func (t *Tape) ReadJournal(ctx context.Context, id runstore.RunID, from runstore
 	}
 	entries := make([]Entry, 0, len(events))
 	for _, e := range events {
-		if e.Position == 0 {
-			// The feed has not reached it. Readers keep positions as cursors, so an
-			// entry is shown when it has one.
-			break
-		}
 		entries = append(entries, EntryOf(id, e))
 	}
 	return entries, nil
