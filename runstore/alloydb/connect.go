@@ -8,6 +8,8 @@ import (
 
 	"cloud.google.com/go/alloydbconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // route is how one of the instances is reached: through a connector, or by a host.
@@ -75,8 +77,11 @@ func (o *Options) config(target string) (*pgxpool.Config, error) {
 	case o.Password != "":
 		config.ConnConfig.Password = o.Password
 	}
-	if o.MaxConns > 0 {
+	switch {
+	case o.MaxConns > 0:
 		config.MaxConns = o.MaxConns
+	case !params.Has("pool_max_conns"):
+		config.MaxConns += postgres.ReservedConns
 	}
 	return config, nil
 }

@@ -58,7 +58,7 @@ type Options struct {
 	// primary. It needs OpenWithReadPool.
 	ReadPool string
 	// MaxConns bounds the connections to the primary, and those to the read pool: 0
-	// means the driver's default, 4 or one for each CPU.
+	// means the driver's default, 4 or one for each CPU, and [postgres.ReservedConns] more.
 	MaxConns int32
 	// Params are further settings of the driver and its pool, by their keys in a
 	// postgres URL: pool_min_conns, connect_timeout and so on, and with Host sslmode

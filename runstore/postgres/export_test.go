@@ -21,6 +21,14 @@ func Waiting(s *Store, id runstore.RunID) int {
 	return 0
 }
 
+// WaitsForConn reports whether a write of a run is under way that has no connection yet.
+func WaitsForConn(s *Store, id runstore.RunID) bool {
+	s.lanes.mu.Lock()
+	defer s.lanes.mu.Unlock()
+	at := s.lanes.all[id]
+	return at != nil && !at.sent.Load()
+}
+
 // Migrations returns how many steps the schema has.
 func Migrations() int { return len(migrations()) }
 

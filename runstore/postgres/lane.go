@@ -39,6 +39,7 @@ type request struct {
 	acquire *runstore.AcquireRequest
 
 	ctx    context.Context
+	lane   *lane // whose head it is part of while it is sent; else nil
 	done   chan struct{}
 	answer answer
 	err    error
@@ -51,6 +52,16 @@ const (
 	ends
 	takes
 )
+
+// heartbeat reports whether r renews a lease.
+func (r *request) heartbeat() bool { return r.ttl > 0 }
+
+// underWay notes that r has a connection, and may hold its run's row from now on.
+func (r *request) underWay() {
+	if r.lane != nil {
+		r.lane.sent.Store(true)
+	}
+}
 
 // appends returns how many events r appends at most.
 func (r *request) appends() int {
@@ -79,13 +90,24 @@ type lanes struct {
 	run func(ctx context.Context, group []*request) // sends a group and fills in its answers
 }
 
-type lane struct{ waiting []*request }
+type lane struct {
+	waiting []*request
+	// sent is whether the group at the head has a connection. While it waits for one, a
+	// heartbeat goes past it: see bulkhead.
+	sent atomic.Bool
+}
 
 // send sends r, alone or with its neighbours, and returns when its answer is
 // there or its context has ended.
 func (l *lanes) send(r *request) error {
 	l.mu.Lock()
 	if at := l.all[r.run]; at != nil {
+		if r.heartbeat() && !at.sent.Load() {
+			l.mu.Unlock()
+			l.run(r.ctx, []*request{r})
+			return r.err
+		}
+		r.lane = at
 		r.done = make(chan struct{})
 		r.keep() // the caller may leave before it is sent
 		at.waiting = append(at.waiting, r)
@@ -93,6 +115,7 @@ func (l *lanes) send(r *request) error {
 		return l.await(at, r)
 	}
 	at := &lane{}
+	r.lane = at
 	l.all[r.run] = at
 	l.mu.Unlock()
 	defer func() { // also when run panics: the lane must go on
@@ -101,6 +124,7 @@ func (l *lanes) send(r *request) error {
 		}
 	}()
 	l.run(r.ctx, []*request{r})
+	r.lane = nil
 	return r.err
 }
 
@@ -108,6 +132,7 @@ func (l *lanes) send(r *request) error {
 func (l *lanes) await(at *lane, r *request) error {
 	select {
 	case <-r.done:
+		r.lane = nil
 		return r.err
 	case <-r.ctx.Done():
 	}
@@ -143,6 +168,7 @@ func (l *lanes) next(id runstore.RunID, at *lane) []*request {
 		delete(l.all, id)
 		return nil
 	}
+	at.sent.Store(false)
 	group := slices.Clone(at.waiting[:n])
 	at.waiting = slices.Delete(at.waiting, 0, n)
 	slices.SortStableFunc(group, func(a, b *request) int { return int(a.order - b.order) })

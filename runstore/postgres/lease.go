@@ -162,14 +162,13 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func() error {
 		var conn *pgxpool.Conn
 		var at incarnation
+		var done func()
 		for t := s.tries(); ; { // a connection may have died while it was idle
-			if conn, err = s.pool.Acquire(ctx); err == nil {
+			if conn, done, err = s.connect(ctx, toCommit); err == nil {
 				if at, err = incarnationOf(ctx, conn.Conn()); err == nil {
 					break
 				}
-				s.giveBack(ctx, conn)
-			} else {
-				err = notSent{err}
+				done()
 			}
 			if f := fateOf(err); f == closed {
 				return runstore.ErrClosed
@@ -177,7 +176,7 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 				return outcome.Unavailable(outcome.Cause(ctx, err))
 			}
 		}
-		defer s.giveBack(ctx, conn)
+		defer done()
 		err = acknowledged(conn.Conn(), func() error {
 			return conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
 		})

@@ -108,12 +108,11 @@ const codeRefused = "TS001"
 
 // commitAll sends all batches in one round trip, which is one transaction.
 func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
-	conn, err := s.pool.Acquire(ctx)
+	conn, disconnect, err := s.connect(ctx, toCommit)
 	if err != nil {
-		return nil, notSent{err}
+		return nil, err
 	}
-	defer s.giveBack(ctx, conn)
-	defer s.bounded(conn)()
+	defer disconnect()
 	var batch pgx.Batch
 	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
 	for i, r := range requests {

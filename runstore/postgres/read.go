@@ -63,12 +63,11 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 }
 
 func (s *Store) once(ctx context.Context, f func(q *query) error) error {
-	conn, err := s.pool.Acquire(ctx)
+	conn, done, err := s.connect(ctx, toRead)
 	if err != nil {
-		return notSent{err}
+		return err
 	}
-	defer s.bounded(conn)()
-	defer s.giveBack(ctx, conn)
+	defer done()
 	return f(&query{ctx, s, conn.Conn()})
 }
 

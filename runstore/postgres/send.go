@@ -3,10 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -215,12 +213,18 @@ func answerContenders(all []*unit, contenders []*request, err error) (rest []*re
 
 // ask runs statements in one round trip and one transaction.
 func (s *Store) ask(ctx context.Context, all []*unit) ([]answer, error) {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return nil, notSent{err}
+	var requests []*request
+	for _, u := range all {
+		requests = append(requests, u.requests...)
 	}
-	defer s.bounded(conn)()
-	defer s.giveBack(ctx, conn)
+	conn, done, err := s.connect(ctx, purposeOf(requests))
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	for _, r := range requests {
+		r.underWay()
+	}
 	answers := make([]answer, len(all))
 	err = acknowledged(conn.Conn(), func() error {
 		if len(all) > 1 {
@@ -270,28 +274,4 @@ func one(rows pgx.Rows, u *unit, a *answer) error {
 		return errNoAnswer
 	}
 	return u.read(rows, a)
-}
-
-// bounded is for a server that falls silent: no statement takes longer than the
-// server lets it, so what does is lost. It costs less than a context of its own; the
-// caller's ends the statement as well.
-func (s *Store) bounded(conn *pgxpool.Conn) (stop func() bool) {
-	raw := conn.Conn().PgConn().Conn()
-	return time.AfterFunc(s.opts.StatementTimeout+time.Second, func() {
-		_ = raw.SetDeadline(longAgo) // a closed connection needs none
-	}).Stop
-}
-
-// longAgo is a deadline that has passed: it ends the reads and writes under way.
-var longAgo = time.Unix(1, 0)
-
-// giveBack returns a connection to the pool. One whose statement was cut short is
-// not used again: the request to cancel may still be under way to it.
-func (s *Store) giveBack(ctx context.Context, conn *pgxpool.Conn) {
-	if ctx.Err() != nil {
-		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
-		defer cancel()
-		_ = conn.Conn().Close(bound) // it is given up
-	}
-	conn.Release()
 }

@@ -24,6 +24,7 @@ type Store struct {
 	here      localclock.Clock // of this process
 	lanes     lanes
 	crowd     crowd
+	bulkhead  bulkhead
 	positions positions
 	notifier  *notifier
 	texts     sync.Map // statements with the schema's own name
@@ -59,6 +60,7 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	s := &Store{opts: opts, here: localclock.New(opts.Clock), closed: make(chan struct{})}
 	s.crowd = crowd{free: places, alone: s.sendGroup, together: s.sendTogether}
 	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.crowd.run}
+	s.bulkhead = newBulkhead(int(config.MaxConns))
 	configure(config, s)
 	if err := s.migrate(ctx, config.ConnConfig); err != nil {
 		return nil, err

@@ -76,6 +76,9 @@ func (s *Store) sendTogether(ctx context.Context, parties []*party) {
 	for _, p := range parties {
 		p.leftOut = true
 	}
+	for _, p := range parties {
+		u.requests = append(u.requests, p.group...)
+	}
 	u.read = func(rows pgx.Rows, _ *answer) error { return readTogether(rows, parties) }
 	_, err := s.ask(ctx, []*unit{u})
 	if err == nil {

@@ -79,6 +79,9 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 	if err != nil {
 		return nil, nil, badOption("store URL", "%s: %s", u, withoutURL(err))
 	}
+	if !rest.Has("pool_max_conns") {
+		config.MaxConns += ReservedConns // the driver's default is for commits
+	}
 	return config, opts, nil
 }
 
