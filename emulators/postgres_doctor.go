@@ -31,7 +31,9 @@ func (m *machine) postgresServiceFinding(ctx context.Context) Finding {
 		f.Problem = err.Error()
 		return f
 	}
-	f.Where = u.Redacted()
+	shown := *u
+	shown.RawQuery = "" // which may hold a password too
+	f.Where = shown.Redacted()
 	ctx, cancel := context.WithTimeout(ctx, doctorBound)
 	defer cancel()
 	s := &PostgresServer{url: u}

@@ -38,6 +38,13 @@ func TestOpenRefuses(t *testing.T) {
 		{"picky://user:s3cret@host/db?sslmode=a&sslmode=s3cret", `key "sslmode" is given 2 times`},
 		{"picky://user:s3cret@host/db?sslmode=%zzs3cret", "is not key=value"},
 		{"picky://user:s3cret@host/db?s3cret;", "is not key=value"},
+		{"picky://user:s3cret@host/db?s3cret", "unknown key; picky knows sslmode"},
+		{"picky://user:p?ss=w@host/db", "question mark"},
+		{" picky://user:s3cret@host/db", "begins or ends with a space"},
+		{"picky://user:s3cret@host/db\n", "begins or ends with a space"},
+		{`"picky://user:s3cret@host/db"`, "quotation mark"},
+		{"host=db user=u password=s3cret", "has no scheme"},
+		{"password=s3cret:x", "has no scheme"},
 	} {
 		_, err := runstore.Open(t.Context(), tc.url)
 		if !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), tc.says) {
@@ -45,26 +52,6 @@ func TestOpenRefuses(t *testing.T) {
 		}
 		if err != nil && (strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%q: the message tells a secret or has several lines: %q", tc.url, err)
-		}
-	}
-}
-
-func TestURLHidesSecrets(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[string]string{
-		"sqlite:./tape.db?synchronous=normal":    "sqlite:./tape.db",
-		"pg://user:s3cret@host:5432/db?x=s3cret": "pg://user:***@host:5432/db",
-		"pg://user:s3:c@ret@host/db":             "pg://user:***@host/db",
-		"pg://user:s3c/ret@host/db":              "pg://user:***@host/db",
-		"pg://host/db":                           "pg://host/db",
-		"pg://user@host/":                        "pg://user:***@host/",
-	} {
-		u, err := runstore.ParseURL(given)
-		if err != nil {
-			t.Fatalf("%q: %v", given, err)
-		}
-		if got := u.String(); got != want {
-			t.Errorf("%q: got %q, want %q", given, got, want)
 		}
 	}
 }

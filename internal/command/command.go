@@ -18,6 +18,14 @@ import (
 // Main runs the command with the arguments of the process, and ends the process
 // with status 1 when it fails.
 func Main() {
+	if err := newRoot().ExecuteContext(context.Background()); err != nil {
+		given := append(os.Args[1:len(os.Args):len(os.Args)], os.Getenv(storeVariable), os.Getenv("TAPE_DB"))
+		fmt.Fprintln(os.Stderr, "tapestore:", hideArguments(oneLine(err), given))
+		os.Exit(1)
+	}
+}
+
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tapestore",
 		Short:         "The storage of Tape: serve it, check it, look into it",
@@ -25,10 +33,7 @@ func Main() {
 		SilenceErrors: true,
 	}
 	root.AddCommand(newServeCommand(), newConformanceCommand(), newInspectCommand(), newEmulatorsCommand())
-	if err := root.ExecuteContext(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "tapestore:", oneLine(err))
-		os.Exit(1)
-	}
+	return root
 }
 
 // oneLine is an error's text without the line breaks of those that tell of several,

@@ -46,13 +46,7 @@ func (given suiteFlags) commandLine() string {
 	case given.engine != "":
 		words = append(words, "--engine", given.engine)
 	default:
-		address := "URL"
-		if u, err := runstore.ParseURL(storeURL(given.store)); err == nil {
-			if address = u.String(); len(u.Params) > 0 { // which may hold secrets too
-				address += "?…"
-			}
-		}
-		words = append(words, "--store", shellWord(address))
+		words = append(words, "--store", shellWord(shownURL(given.store)))
 	}
 	if given.full {
 		words = append(words, "--full")
@@ -64,6 +58,22 @@ func (given suiteFlags) commandLine() string {
 		words = append(words, "--format", given.format)
 	}
 	return strings.Join(words, " ")
+}
+
+// shownURL is a store URL as it may be shown; … stands for its parameters.
+func shownURL(given string) string {
+	address, err := storeURL(given)
+	if err != nil {
+		return "URL"
+	}
+	u, err := runstore.ParseURL(address)
+	if err != nil {
+		return "URL"
+	}
+	if len(u.Params) > 0 {
+		return u.String() + "?…"
+	}
+	return u.String()
 }
 
 // harmless are words that no shell takes for more than they are.

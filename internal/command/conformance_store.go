@@ -30,7 +30,11 @@ func subjectOf(ctx context.Context, given suiteFlags) (subject, error) {
 		}
 		return start(ctx)
 	case given.store != "":
-		on, err := subjectAt(ctx, storeURL(given.store))
+		address, err := storeURL(given.store)
+		if err != nil {
+			return subject{}, fmt.Errorf("--store %w", err)
+		}
+		on, err := subjectAt(ctx, address)
 		if err != nil {
 			return on, fmt.Errorf("--store: %w", err)
 		}

@@ -39,9 +39,9 @@ func TestConformanceOnAnEmulator(t *testing.T) {
 		t.Errorf("%d tables were created and %d deleted", calls["CreateTable"], calls["DeleteTable"])
 	}
 	for url, want := range map[string]string{
-		"bigtable://project/instance":                              "bigtable://project/instance/table",
-		"bigtable://project/instance/table?emulator=127.0.0.1":     "host:port",
-		"bigtable://project/instance/table?emulator=a:1&plutonium": "plutonium",
+		"bigtable://project/instance":                                "bigtable://project/instance/table",
+		"bigtable://project/instance/table?emulator=127.0.0.1":       "host:port",
+		"bigtable://project/instance/table?emulator=a:1&plutonium=1": "plutonium",
 	} {
 		if out, errs, status := run(t, "conformance", "--store", url); status != 1 || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%s: status %d, %q, %q; want %q", url, status, out, errs, want)

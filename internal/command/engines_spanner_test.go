@@ -87,7 +87,7 @@ func TestSpannerRefused(t *testing.T) {
 	for args, want := range map[string]string{
 		"conformance --store spanner://project/instance":                               "spanner://project/instance/database",
 		"conformance --store spanner://project/instance/db?emulator=127.0.0.1":         "host:port",
-		"conformance --store spanner://project/instance/db?emulator=a:1&plutonium":     "plutonium",
+		"conformance --store spanner://project/instance/db?emulator=a:1&plutonium=1":   "plutonium",
 		"conformance --store spanner://project/instance/db?emulator=a:1&omni=b:2":      "goes with no omni",
 		"emulators up spanner --dir somewhere":                                         "emulator of Spanner keeps none",
 		"emulators up mysql":                                                           "name postgres, alloydb, bigtable, spanner or all",

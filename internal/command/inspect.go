@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -50,7 +51,7 @@ given up after 5 seconds, or what patience=… in the URL says.`,
 		return errors.New("name what to inspect: runs, run RUN_ID, journal RUN_ID or leases")
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&in.url, "store", "", "store URL")
+	f.StringVar(&in.url, "store", "", "store URL ["+storeVariable+"]")
 	f.StringVar(&in.format, "format", "table", "table or json")
 	f.IntVar(&in.limit, "limit", 100, "show at most so many")
 	cmd.AddCommand(
@@ -70,15 +71,16 @@ func (in *inspection) command(use, short string, args cobra.PositionalArgs, show
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			address, err := givenStore(in.url, os.LookupEnv)
 			switch {
-			case in.url == "":
-				return errors.New("name a store with --store URL")
+			case err != nil:
+				return err
 			case in.format != "table" && in.format != "json":
 				return fmt.Errorf("--format is %q; it is table or json", in.format)
 			case in.limit < 1:
 				return fmt.Errorf("--limit is %d; the least is 1", in.limit)
 			}
-			if in.store, err = runstore.Open(ctx, readOnly(storeURL(in.url))); err != nil {
+			if in.store, err = runstore.Open(ctx, readOnly(address)); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, in.store.Close()) }()
@@ -93,7 +95,14 @@ func (in *inspection) command(use, short string, args cobra.PositionalArgs, show
 
 // readOnly asks the engine to create, migrate and set nothing. What is no URL is left
 // for runstore.Open to refuse.
-func readOnly(address string) string {
+func readOnly(address string) string { return withoutCreating(address, "readonly", "yes") }
+
+// existing asks the engine to create and migrate nothing, and to take writes.
+func existing(address string) string { return withoutCreating(address, "create", "no") }
+
+// withoutCreating adds to a URL that the store must be there; sqliteKey and its value say
+// so to SQLite.
+func withoutCreating(address, sqliteKey, value string) string {
 	u, err := runstore.ParseURL(address)
 	if err != nil {
 		return address
@@ -103,7 +112,7 @@ func readOnly(address string) string {
 		if u.Address == ":memory:" {
 			return address // of its own: there is nothing to protect
 		}
-		u.Params.Set("readonly", "yes")
+		u.Params.Set(sqliteKey, value)
 	case "postgres", "postgresql", "alloydb":
 		u.Params.Set("migrate", "no")
 		if !u.Params.Has("patience") {

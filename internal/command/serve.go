@@ -86,13 +86,15 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 	if v, ok := env("TAPE_HEALTHZ_LISTEN"); ok && v == "" && !cmd.Flags().Changed("healthz-listen") {
 		cfg.probes = "" // the one setting whose empty value means something
 	}
-	store, given := setting("store", "TAPE_STORE")
-	cfg.store = storeURL(store)
+	store, given := setting("store", storeVariable)
+	name := "--store"
+	cfg.store, err = storeURL(store)
 	if db, ok := setting("db", "TAPE_DB"); ok && !given {
-		cfg.store, store = dbURL(db), db
+		name = "--db"
+		cfg.store, err = dbURL(db)
 	}
-	if store == "" {
-		return cfg, errors.New("--store is empty; name a store URL, for example sqlite:./tape.db")
+	if err != nil {
+		return cfg, fmt.Errorf("%s %w", name, err)
 	}
 	switch mode, _ := setting("fence", "TAPE_FENCE"); mode {
 	case tape.FencePresented.String():

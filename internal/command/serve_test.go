@@ -44,21 +44,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func TestStoreURL(t *testing.T) {
-	t.Parallel()
-	for given, want := range map[string]string{
-		"memory": "memory:", ":memory:": "memory:", "memory:": "memory:", "memory:shared": "memory:shared",
-		"sqlite::memory:": "sqlite::memory:", "sqlite://:memory:": "sqlite::memory:",
-		"sqlite:tape.db": "sqlite:tape.db", "sqlite://tape.db": "sqlite:tape.db", "sqlite:///var/tape.db": "sqlite:/var/tape.db",
-		"tape.db": "sqlite:tape.db", "/var/a:b.db": "sqlite:/var/a:b.db", "./x": "sqlite:./x", `C:\tape.db`: `sqlite:C:\tape.db`,
-		"postgres://u@h/db": "postgres://u@h/db", "spanner://p/i/d": "spanner://p/i/d",
-	} {
-		if got := storeURL(given); got != want {
-			t.Errorf("storeURL(%q) = %q, want %q", given, got, want)
-		}
-	}
-}
-
 func TestServeSettings(t *testing.T) {
 	t.Parallel()
 	type env map[string]string

@@ -1,37 +1,137 @@
 package command
 
 import (
+	"errors"
+	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
 )
 
-// scheme is how a URL begins. A drive letter is none, nor is anything with a
-// slash or a dot before the colon.
-var scheme = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+-]+:`)
+var (
+	// scheme is how a URL begins. A drive letter is none, nor is anything with a
+	// slash or a dot before the colon.
+	scheme = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+-]+:`)
+	// pathBegin and pathEnd are how a bare path to an SQLite file begins or ends.
+	pathBegin = regexp.MustCompile(`^(/|\.{1,2}[/\\]|[a-zA-Z]:[/\\])`)
+	pathEnd   = regexp.MustCompile(`^[^:\s]+\.(db|sqlite|sqlite3)$`)
+)
+
+// edges are what an env file or a shell may leave around a URL.
+const edges = " \t\r\n\"'"
+
+// What is wrong with a setting, after its name.
+var (
+	errNoStore = errors.New("is empty; name a store URL, for example sqlite:./tape.db")
+	errNoURL   = errors.New("is neither a store URL nor a path; write scheme:address, for example postgres://user@host/database, " +
+		"or ./FILE or sqlite:FILE for an SQLite file")
+	errEdges  = errors.New("begins or ends with a space, a line break or a quotation mark; write the URL without")
+	errNoFile = errors.New("is not the name of a file; write sqlite:FILE if that is really its name")
+)
 
 // storeURL returns the store URL that a user meant: the forms that Tape's users
 // know, and a bare path as an SQLite file. What has a scheme is left for
-// runstore.Open to judge.
-func storeURL(given string) string {
-	switch given {
-	case "memory", ":memory:":
-		return "memory:"
-	case "sqlite::memory:", "sqlite://:memory:":
-		return "sqlite::memory:"
+// runstore.Open to judge. Anything else is refused, because a mistyped URL, password
+// included, would become the name of a new file. Errors never repeat what was given.
+func storeURL(given string) (string, error) {
+	found := scheme.FindString(given)
+	path, sqlite := given[len(found):], strings.EqualFold(found, "sqlite:")
+	switch {
+	case given == "":
+		return "", errNoStore
+	case given == "memory", given == ":memory:":
+		return "memory:", nil
+	case sqlite && strings.HasPrefix(path, "//"):
+		if path = path[len("//"):]; path == ":memory:" || !connects(path) {
+			return "sqlite:" + path, nil
+		}
+		return "", errNoFile
+	case sqlite && strings.Contains(path, "://"):
+		return "", errNoFile
+	case found != "":
+		return given, nil
+	case !connects(given) && (pathBegin.MatchString(given) || pathEnd.MatchString(beforeParams(given))):
+		return "sqlite:" + given, nil
 	}
-	if path, ok := strings.CutPrefix(given, "sqlite://"); ok {
-		return "sqlite:" + path
+	if strings.Trim(given, edges) != given {
+		return "", errEdges
 	}
-	if scheme.MatchString(given) {
-		return given
+	return "", errNoURL
+}
+
+// storeVariable names the environment variable that holds a store URL, for passwords that
+// must not stand in the list of processes.
+const storeVariable = "TAPE_STORE"
+
+// givenStore returns the store URL of a --store flag, or else that of the environment.
+func givenStore(flag string, env func(string) (string, bool)) (string, error) {
+	given := flag
+	if given == "" {
+		given, _ = env(storeVariable)
 	}
-	return "sqlite:" + given
+	if given == "" {
+		return "", errors.New("name a store with --store URL, or with the variable " + storeVariable)
+	}
+	address, err := storeURL(given)
+	if err != nil {
+		return "", fmt.Errorf("--store %w", err)
+	}
+	return address, nil
 }
 
 // dbURL returns the store URL of the old --db flag, which named an SQLite file.
-func dbURL(given string) string {
-	if given == ":memory:" {
-		return "memory:"
+func dbURL(given string) (string, error) {
+	switch {
+	case given == ":memory:":
+		return "memory:", nil
+	case connects(given):
+		return "", errNoFile
 	}
-	return "sqlite:" + given
+	return "sqlite:" + given, nil
+}
+
+// connects reports whether a text may be a connection string, or a piece of one, rather
+// than the name of a file.
+func connects(given string) bool {
+	control := func(r rune) bool { return r < ' ' }
+	return given != strings.TrimSpace(given) || strings.ContainsAny(given, `@"'`) || strings.Contains(given, "://") ||
+		strings.Contains(beforeParams(given), "=") || strings.ContainsFunc(given, control)
+}
+
+// beforeParams returns the part of a URL before the question mark.
+func beforeParams(given string) string {
+	before, _, _ := strings.Cut(given, "?")
+	return before
+}
+
+// secretWords are what marks an argument as one that may hold a password.
+var secretWords = regexp.MustCompile(`(?i)@|://|passw|pwd|secret`)
+
+// hideArguments masks the arguments and settings that may hold a password wherever they
+// appear in a message, in full, quoted or cut to the 64 bytes that messages of runstore
+// have room for: cobra, and flags that expect a name, repeat what they refuse.
+func hideArguments(message string, given []string) string {
+	for _, arg := range given {
+		values := []string{arg}
+		if flag, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(flag, "-") {
+			values = append(values, value)
+		}
+		for _, value := range values {
+			if !secretWords.MatchString(value) {
+				continue
+			}
+			shown := "***"
+			if u, err := runstore.ParseURL(value); err == nil {
+				shown = u.String()
+			}
+			for _, form := range []string{value, strings.Trim(strconv.Quote(value), `"`), oneLine(errors.New(value)), value[:min(len(value), 64)]} {
+				if form != "" {
+					message = strings.ReplaceAll(message, form, shown)
+				}
+			}
+		}
+	}
+	return message
 }

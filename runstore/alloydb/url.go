@@ -76,7 +76,7 @@ var errForm = badOption("store URL", "of scheme alloydb is not of a known form; 
 func ParseURL(u runstore.URL) (*Options, error) {
 	authority, path, _ := strings.Cut(strings.TrimPrefix(u.Address, "//"), "/")
 	parsed, err := url.Parse("alloydb:" + u.Address)
-	if err != nil || !strings.HasPrefix(u.Address, "//") || strings.ContainsAny(path, "@#") || strings.Contains(authority, "#") {
+	if err != nil || !strings.HasPrefix(u.Address, "//") || strings.ContainsAny(path, "@# =&;") || strings.Contains(authority, "#") {
 		return nil, errForm
 	}
 	for key := range u.Params {

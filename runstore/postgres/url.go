@@ -71,9 +71,14 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 	}
 	// To pgx, as to libpq, a plus sign is itself and no space.
 	address := "postgres:" + u.Address + "?" + strings.ReplaceAll(rest.Encode(), "+", "%20")
-	if _, err := url.Parse(address); err != nil { // its words would repeat a piece of a password
+	authority, ok := strings.CutPrefix(u.Address, "//")
+	// A database whose name has these is rather a password at the wrong place, which the
+	// driver's messages would repeat.
+	_, database, _ := strings.Cut(authority, "/")
+	ok = ok && !strings.ContainsAny(database, "@ =&;")
+	if _, err := url.Parse(address); err != nil || !ok { // its words would repeat a piece of a password
 		return nil, nil, badOption("store URL", "write postgres://user:password@host:port/database?key=value, "+
-			"with special characters in the password percent-encoded")
+			"with special characters percent-encoded")
 	}
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
