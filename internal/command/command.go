@@ -32,7 +32,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newConformanceCommand(), newInspectCommand(), newEmulatorsCommand())
+	root.AddCommand(newServeCommand(), newConformanceCommand(), newInspectCommand(), newEpochCommand(), newEmulatorsCommand())
 	return root
 }
 
