@@ -56,7 +56,7 @@ func abortedAtRandom(t T, e *Env) {
 	errs := make([]error, writers)
 	var writing sync.WaitGroup
 	for i := range writers {
-		writing.Go(func() {
+		writing.Go(guarded(t, func() {
 			pick := random(i)
 			for n := range each {
 				b := runstore.NewBatch(ids[pick.IntN(runs)], runstore.Unguarded("test"))
@@ -66,7 +66,7 @@ func abortedAtRandom(t T, e *Env) {
 					return
 				}
 			}
-		})
+		}))
 	}
 	writing.Wait()
 	t.Logf("%d requests of %d writes were aborted", end(), writers*each)

@@ -163,7 +163,10 @@ func contextInFlight(t T, e *Env) {
 				b := runstore.NewBatch("run", lease.Fence())
 				b.ID = runstore.BatchID(name)
 				b.Append("event", []byte(name))
-				_, err := s.Commit(ctx, b)
+				err := caught(func() error {
+					_, err := s.Commit(ctx, b)
+					return err
+				})
 				results <- func(v *verdicts) {
 					v.add(name, err)
 					switch kind := runstore.KindOf(err); {

@@ -129,8 +129,10 @@ func sleep(t T, s runstore.RunStore, m stepMode, p pair, n int) sleeper {
 	})
 	go func() {
 		lead, other := p.step(p.tag())
-		_, err := crossrun.Commit(t.Context(), driver, lead, other)
-		told <- err
+		told <- caught(func() error {
+			_, err := crossrun.Commit(t.Context(), driver, lead, other)
+			return err
+		})
 	}()
 	select {
 	case <-reached:

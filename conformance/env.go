@@ -116,7 +116,7 @@ func closing(t T, open func() (runstore.RunStore, error)) runstore.RunStore {
 		t.Fatalf("open: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil && !errors.Is(err, runstore.ErrClosed) {
+		if err := caught(s.Close); err != nil && !errors.Is(err, runstore.ErrClosed) {
 			t.Errorf("close: %v", err)
 		}
 	})

@@ -262,7 +262,7 @@ func together(t T, n int, work func(i int) error) {
 	for i := range n {
 		wg.Go(func() {
 			<-start
-			errs[i] = work(i)
+			errs[i] = caught(func() error { return work(i) })
 		})
 	}
 	close(start)

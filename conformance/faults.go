@@ -99,7 +99,10 @@ func start(do func() (receipt, error)) *attempt {
 	a := &attempt{done: make(chan struct{})}
 	go func() {
 		defer close(a.done)
-		a.receipt, a.err = do()
+		a.err = caught(func() (err error) {
+			a.receipt, err = do()
+			return err
+		})
 	}()
 	return a
 }

@@ -69,7 +69,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 	returned := make(chan struct{})
 	var waiting sync.WaitGroup
 	for _, call := range calling {
-		waiting.Go(func() { call(ctx) })
+		waiting.Go(guarded(t, func() { call(ctx) }))
 	}
 	go func() {
 		defer close(returned)

@@ -34,10 +34,10 @@ func killedServer(t T, e *Env) {
 	}
 	var working sync.WaitGroup
 	for i, s := range l.handles {
-		working.Go(func() { l.write(t, s, i) })
+		working.Go(guarded(t, func() { l.write(t, s, i) }))
 	}
 	taker := e.Reopen(t)
-	working.Go(func() { l.takeOver(t, taker) })
+	working.Go(guarded(t, func() { l.takeOver(t, taker) }))
 	// advanced waits until every side was acknowledged so many writes more.
 	advanced := func(n int64) {
 		var reached [len(l.acknowledged)]int64

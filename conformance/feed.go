@@ -116,7 +116,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 			disturbing.Go(func() { disturbance = disturb(disturbed) })
 		}
 		for i, s := range stores {
-			writing.Go(func() {
+			writing.Go(guarded(t, func() {
 				pick := random(i)
 				for n := range each {
 					b := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", pick.IntN(runs))), runstore.Unguarded("test"))
@@ -128,7 +128,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 						return
 					}
 				}
-			})
+			}))
 		}
 		writing.Wait()
 		calm()

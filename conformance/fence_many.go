@@ -174,11 +174,11 @@ func manyHeldOpen(t T, e *Env) {
 		req := preempting(leases[i].Run, leases[i].Owner, "test")
 		req.Writes.Append("test", []byte("taken over"))
 		req.Writes.Put("claim", []byte("taken over"))
-		grants.Go(func() {
+		grants.Go(guarded(t, func() {
 			if next[i], failed[i] = successor.AcquireLease(t.Context(), req); failed[i] == nil {
 				seen[i], failed[i] = successor.ReadJournal(t.Context(), req.Run, 1, runstore.MaxPage)
 			}
-		})
+		}))
 	}
 	if held != nil {
 		held(preempted)
@@ -188,12 +188,12 @@ func manyHeldOpen(t T, e *Env) {
 	errs := make([]error, n)
 	others.Add(n - preempted)
 	for i := range n {
-		writers.Go(func() {
+		writers.Go(guarded(t, func() {
 			if i >= preempted {
 				defer others.Done()
 			}
 			_, errs[i] = former.Commit(t.Context(), appending(leases[i], "former"))
-		})
+		}))
 	}
 	waits(t, closedAfter(&others), bound)
 	resume()

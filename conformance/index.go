@@ -271,13 +271,13 @@ func heldOpenFound(t T, e *Env) {
 		var wg sync.WaitGroup
 		errs := make([]error, writers)
 		for i, s := range stores {
-			wg.Go(func() {
+			wg.Go(guarded(t, func() {
 				b := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", i)), runstore.Unguarded("test"))
 				// Earlier than what is there, so that a scan has passed the place.
 				b.Put(runstore.RecordKey(fmt.Sprintf("%d/%d", round, i)), nil,
 					runstore.Place{Index: "all", At: runstore.At(base.Add(-time.Duration(round*writers+i) * time.Second))})
 				_, errs[i] = s.Commit(ctx, b)
-			})
+			}))
 		}
 		for range 5 {
 			check(fmt.Sprintf("round %d, with commits held open", round))

@@ -166,7 +166,7 @@ func noStaleEntries(t T, e *Env) {
 	during(t, func() error {
 		errs := make(chan error, movers)
 		for i := range movers {
-			go func() { errs <- move(i) }()
+			go func() { errs <- caught(func() error { return move(i) }) }()
 		}
 		var failed error
 		for range movers {

@@ -261,7 +261,7 @@ func readsNeverWait(t T, e *Env) {
 	}
 	results := make(chan error, len(writes))
 	for _, write := range writes {
-		go func() { results <- write() }()
+		go func() { results <- caught(write) }()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

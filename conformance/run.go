@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"os"
 	"regexp"
 	"runtime"
 	"strings"
@@ -10,29 +11,36 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/effort"
+	"github.com/tapestore/tapestore/internal/version"
 	"github.com/tapestore/tapestore/runstore"
 )
 
 // Run runs the suite as subtests of t, named guarantee/case. What does not apply
-// to the store is skipped with its reason.
+// to the store is skipped with its reason, and listed on standard output after the last
+// case: go test shows a skip only with -v. A panic in a call of the store fails its case.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	RunChild()
+	var left exempt
+	t.Cleanup(func() { left.print(os.Stdout, t.Name()) })
 	for _, c := range Cases() {
-		c.subtest(t, h)
+		c.subtest(t, h, &left)
 	}
 }
 
-// subtest runs the case as a parallel subtest of t.
-func (c Case) subtest(t *testing.T, h Harness) {
+// subtest runs the case as a parallel subtest of t, or adds it to left.
+func (c Case) subtest(t *testing.T, h Harness, left *exempt) {
 	t.Helper()
 	t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
 		t.Parallel()
-		e := newEnv(t, h, c)
-		if reason := c.missing(e); reason != "" {
-			t.Skipf("not applicable: %s", reason)
-		}
-		c.run(t, e)
+		guarded(t, func() {
+			e := newEnv(t, h, c)
+			if reason := c.missing(e); reason != "" {
+				left.add(reason, c.Guarantee+"/"+c.Name)
+				t.Skipf("not applicable: %s", reason)
+			}
+			c.run(t, e)
+		})()
 	})
 }
 
@@ -49,13 +57,15 @@ func (c Case) run(t T, e *Env) {
 func RunCases(t *testing.T, h Harness, names ...string) {
 	t.Helper()
 	RunChild()
+	var left exempt
+	t.Cleanup(func() { left.print(os.Stdout, t.Name()) })
 	for _, name := range names {
 		c, ok := Find(name)
 		if !ok {
 			t.Errorf("the suite has no case %s", name)
 			continue
 		}
-		c.subtest(t, h)
+		c.subtest(t, h, &left)
 	}
 }
 
@@ -99,7 +109,12 @@ type Report struct {
 		Passed        int `json:"passed"`
 		Failed        int `json:"failed"`
 		NotApplicable int `json:"not_applicable"`
+		// NotRun counts the selected cases that were not run to their end, because
+		// the context of Execute ended. They are not among the guarantees.
+		NotRun int `json:"not_run,omitempty"`
 	} `json:"summary"`
+	// Suite is the version of this module, with its commit where that is known.
+	Suite string `json:"suite"`
 	// Effort is quick or full (see EffortVariable).
 	Effort string `json:"effort"`
 	// Capabilities lists the optional interfaces that the store implements.
@@ -114,10 +129,11 @@ type ByGuarantee struct {
 }
 
 // Execute runs the cases whose guarantee/name matches pattern (nil: all),
-// outside go test, and reports every one of them.
+// outside go test, and reports every one of them. When ctx ends it returns soon, with the
+// cases that were finished by then.
 func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
 	RunChild()
-	report := Report{Effort: effort.Name()}
+	report := Report{Suite: version.String(), Effort: effort.Name()}
 	describe(ctx, h, &report)
 	var selected []Case
 	for _, c := range Cases() {
@@ -125,22 +141,32 @@ func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
 			selected = append(selected, c)
 		}
 	}
-	results := make([]Result, len(selected))
+	results := make([]*Result, len(selected)) // nil: not run
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	for i, c := range selected {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			results[i] = execute(ctx, h, c)
+			if ctx.Err() != nil {
+				return
+			}
+			result := execute(ctx, h, c)
+			if ctx.Err() == nil { // what a case that was cut short found is no finding
+				results[i] = &result
+			}
 		})
 	}
 	wg.Wait()
 	for _, id := range Guarantees() {
 		by := ByGuarantee{ID: id, Cases: []Result{}}
 		for i, c := range selected {
-			if c.Guarantee == id {
-				by.Cases = append(by.Cases, results[i])
+			switch {
+			case c.Guarantee != id:
+			case results[i] == nil:
+				report.Summary.NotRun++
+			default:
+				by.Cases = append(by.Cases, *results[i])
 				report.count(results[i].Status)
 			}
 		}

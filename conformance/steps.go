@@ -146,14 +146,16 @@ func named(h runstore.Holder) string {
 func contend(n int, f func(i int)) {
 	start := make(chan struct{})
 	var wg sync.WaitGroup
+	var failed firstPanic
 	for i := range n {
-		wg.Go(func() {
+		wg.Go(failed.guarded(func() {
 			<-start
 			f(i)
-		})
+		}))
 	}
 	close(start)
 	wg.Wait()
+	failed.again() // on the goroutine of the case, which it fails
 }
 
 // handles opens n handles, one per contender.

@@ -54,12 +54,12 @@ func meanwhile(t T, e *Env, writers, change func()) {
 	wrote, changed := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(wrote)
-		writers()
+		guarded(t, writers)()
 	}()
 	waits(t, wrote, underway)
 	go func() {
 		defer close(changed)
-		change()
+		guarded(t, change)()
 	}()
 	waits(t, changed, underway)
 	resume()
@@ -230,7 +230,7 @@ func storm(t T, e *Env, expired bool) {
 		var warm sync.WaitGroup // until every writer is at it
 		for i, s := range handles {
 			warm.Add(1)
-			writing.Go(func() {
+			writing.Go(guarded(t, func() {
 				started := sync.OnceFunc(warm.Done)
 				defer started()
 				for n := 0; !stop.Load(); n++ {
@@ -246,7 +246,7 @@ func storm(t T, e *Env, expired bool) {
 					}
 				}
 				t.Errorf("round %d: writers of token %v were never refused", round, old.Token)
-			})
+			}))
 		}
 		warm.Wait()
 		next := preempting("run", runstore.Owner(fmt.Sprintf("holder-%d", round+1)), "test")

@@ -1,0 +1,109 @@
+package conformance_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// adapterVariable makes TestOutsideAdapter what an author of an adapter writes.
+const adapterVariable = "TAPESTORE_TEST_OUTSIDE_ADAPTER"
+
+// panicky is an adapter with a bug: a call panics while another one is under way, or
+// every commit does.
+type panicky struct {
+	*memory.Handle
+	always bool
+	busy   *atomic.Int32
+}
+
+const bug = "index out of range in the adapter"
+
+func (s panicky) enter() (leave func()) {
+	if s.busy.Add(1) > 1 || s.always {
+		s.busy.Add(-1)
+		panic(bug)
+	}
+	return func() { s.busy.Add(-1) }
+}
+
+func (s panicky) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	defer s.enter()()
+	return s.Handle.Commit(ctx, b)
+}
+
+func (s panicky) AcquireLease(ctx context.Context, r runstore.AcquireRequest) (runstore.Lease, error) {
+	if !s.always {
+		defer s.enter()()
+	}
+	return s.Handle.AcquireLease(ctx, r)
+}
+
+func panickyHarness(always bool) conformance.Harness {
+	return conformance.Harness{New: func(conformance.T) conformance.Instance {
+		store, busy := memory.New(nil), &atomic.Int32{}
+		return conformance.Instance{Open: func(context.Context) (runstore.RunStore, error) {
+			return panicky{store.Open(), always, busy}, nil
+		}}
+	}}
+}
+
+// TestOutsideAdapter does something only in the process that TestRunOfAnOutsideAdapter
+// starts.
+func TestOutsideAdapter(t *testing.T) {
+	if os.Getenv(adapterVariable) != "" {
+		conformance.Run(t, panickyHarness(true))
+	}
+}
+
+// go test of an adapter says what does not apply to it, and a panic fails one case.
+func TestRunOfAnOutsideAdapter(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, "-test.v", "-test.run=^TestOutsideAdapter$/^(I1|I3|I8)$/^(token-alone-is-no-fence|one-winner-per-round-of-an-acquire-race|a-lost-reply-is-resolved-by-the-store)$")
+	cmd.Env = append(os.Environ(), adapterVariable+"=yes")
+	bytes, err := cmd.CombinedOutput()
+	out := string(bytes)
+	if status := cmd.ProcessState.ExitCode(); status != 1 {
+		t.Errorf("got status %d and %v, want 1: a failed test and no crash", status, err)
+	}
+	for _, want := range []string{
+		"--- FAIL: TestOutsideAdapter/I3/token-alone-is-no-fence", "panic: " + bug,
+		"--- PASS: TestOutsideAdapter/I1/one-winner-per-round-of-an-acquire-race",
+		"\nTestOutsideAdapter: cases of the suite that do not apply to this store: 1\n" +
+			"  no network to harm: the harness has no Link: I8/a-lost-reply-is-resolved-by-the-store\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// A panic in a goroutine of a case fails that case, and the run goes on.
+func TestPanicsInGoroutines(t *testing.T) {
+	t.Parallel()
+	pattern := regexp.MustCompile("^(I1/one-winner-per-round|I4/a-bad-batch|I5/one-winner|I8/concurrent-repeats|I9/every-acknowledged|I11/closing-amid|I12/ttl-is-bounded)")
+	found := conformance.Execute(t.Context(), panickyHarness(false), pattern)
+	panicked := 0 // most of the time all but the last
+	for _, g := range found.Guarantees {
+		for _, c := range g.Cases {
+			if strings.Contains(c.Reason, bug) {
+				panicked++
+			}
+		}
+	}
+	if sum := found.Summary; panicked == 0 || sum.Failed != panicked || sum.Passed == 0 || sum.Passed+sum.Failed != 7 {
+		t.Errorf("%d cases met the panic, and the summary is %+v; want some that did, and all 7 reported", panicked, sum)
+	}
+}
