@@ -33,7 +33,8 @@ func newConformanceCommand() *cobra.Command {
 		Short: "Prove that a store keeps the contract",
 		Long: `Run the conformance suite against a store and report every case by the guarantee
 that it proves: passed, failed, or not applicable with the reason. The exit
-status is 1 when a case failed.
+status is 1 when a case failed. Ctrl-C ends it early, with status 1, and what was
+finished is reported.
 
 --all does what --engine does for every engine in turn, and reports them together:
 guarantees by engines, what failed, what does not apply and why, and what such a run
@@ -131,19 +132,20 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 	}
 	run := newRun(given)
 	if given.all {
-		run.Engines = everyEngine(cmd.Context(), inOrder(starters), pattern, newProgress(cmd.ErrOrStderr(), selected))
-	} else if run.Engines, err = oneEngine(cmd, given, pattern); err != nil {
+		run.Engines, run.NotRun = everyEngine(cmd.Context(), inOrder(starters), pattern, newProgress(cmd.ErrOrStderr(), selected))
+	} else if run.Engines, err = oneEngine(cmd, given, pattern, newProgress(cmd.ErrOrStderr(), selected)); err != nil {
 		return err
 	}
 	run.MS = time.Since(run.Began).Milliseconds()
+	var interrupted error
 	if cmd.Context().Err() != nil {
-		return errors.New("interrupted; what was started is stopped, and nothing is reported")
+		interrupted = errors.New("interrupted; what was started is stopped, and the report holds what was finished")
 	}
 	if given.all {
-		return errors.Join(show.many(cmd.OutOrStdout(), run), judge(run))
+		return errors.Join(show.many(cmd.OutOrStdout(), run), judge(run), interrupted)
 	}
-	if err := show.one(cmd.OutOrStdout(), run); err != nil {
-		return err
+	if err := show.one(cmd.OutOrStdout(), run); err != nil || interrupted != nil {
+		return errors.Join(err, interrupted)
 	}
 	if run.Sum().Failed > 0 {
 		return errFound
@@ -152,16 +154,20 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 }
 
 // oneEngine runs the suite on the engine or the store that was named.
-func oneEngine(cmd *cobra.Command, given suiteFlags, pattern *regexp.Regexp) ([]report.Engine, error) {
+func oneEngine(cmd *cobra.Command, given suiteFlags, pattern *regexp.Regexp, p *progress) ([]report.Engine, error) {
 	began := time.Now()
 	on, err := subjectOf(cmd.Context(), given)
+	if err != nil && cmd.Context().Err() != nil {
+		return nil, errors.New("interrupted before the first case; what was started is stopped")
+	}
 	if err != nil {
 		return nil, err
 	}
 	if on.about != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), on.about)
 	}
-	found := conformance.Execute(cmd.Context(), on.harness, pattern)
+	found := conformance.Execute(cmd.Context(), counted(on.harness, p.done), pattern)
+	p.wipe()
 	if err := on.close(); err != nil {
 		return nil, err
 	}

@@ -52,19 +52,24 @@ func engineNames() string {
 
 // everyEngine runs the suite on one engine after the other, until ctx ends. Each is
 // ended before the next one starts, so that they do not take the machine from each
-// other.
-func everyEngine(ctx context.Context, all []starter, pattern *regexp.Regexp, p *progress) (engines []report.Engine) {
+// other. What was finished when ctx ended is kept; notRun names the engines of which
+// nothing was.
+func everyEngine(ctx context.Context, all []starter, pattern *regexp.Regexp, p *progress) (engines []report.Engine, notRun []string) {
 	p.engines = len(all)
 	for _, s := range all {
-		p.begin(s.name)
-		e := runOn(ctx, s, pattern, p)
-		if ctx.Err() != nil { // what a case that was cut short found is no finding
-			return engines
+		var e report.Engine
+		if ctx.Err() == nil {
+			p.begin(s.name)
+			e = runOn(ctx, s, pattern, p)
+		}
+		if ctx.Err() != nil && (e.Report == nil || len(e.Report.Guarantees) == 0) {
+			notRun = append(notRun, s.name)
+			continue
 		}
 		p.end(e)
 		engines = append(engines, e)
 	}
-	return engines
+	return engines, notRun
 }
 
 func runOn(ctx context.Context, s starter, pattern *regexp.Regexp, p *progress) (e report.Engine) {

@@ -102,7 +102,10 @@ func TestEveryEngine(t *testing.T) {
 	pattern := regexp.MustCompile("^I12/ttl-is-bounded$")
 	var said bytes.Buffer
 	p := newProgress(&said, casesThatMatch(pattern))
-	got := report.Run{Engines: everyEngine(t.Context(), all, pattern, p)}
+	var got report.Run
+	if got.Engines, got.NotRun = everyEngine(t.Context(), all, pattern, p); len(got.NotRun) != 0 {
+		t.Errorf("not run: %q", got.NotRun)
+	}
 	var lines []string
 	for _, e := range got.Engines {
 		lines = append(lines, fmt.Sprintf("%s: missing %q, broken %q, ran %v", e.Name, e.Missing, e.Broken, e.Report != nil))
@@ -126,6 +129,58 @@ func TestEveryEngine(t *testing.T) {
 $`
 	if !regexp.MustCompile(wantSaid).MatchString(said.String()) {
 		t.Errorf("said:\n%s", said.String())
+	}
+}
+
+// An interruption keeps the engines that are finished, and the finished cases of the
+// engine that is at it.
+func TestEveryEngineInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	// The second engine's second case, by order, is interrupted while it makes its store.
+	made := 0
+	start := func(stop bool) func(context.Context) (subject, error) {
+		return func(context.Context) (subject, error) {
+			h := embedded.Memory()
+			make := h.New
+			h.New = func(ct conformance.T) conformance.Instance {
+				if stop && ct.Name() == "I12/ttl-is-bounded" {
+					made++
+					cancel()
+				}
+				return make(ct)
+			}
+			return subject{h, "made here", nothing}, nil
+		}
+	}
+	all := []starter{{"first", start(false)}, {"second", start(true)}, {"third", start(false)}}
+	pattern := regexp.MustCompile("^I12/ttl-is-bounded$")
+	p := newProgress(&bytes.Buffer{}, casesThatMatch(pattern))
+	var run report.Run
+	run.Engines, run.NotRun = everyEngine(ctx, all, pattern, p)
+	if len(run.Engines) != 1 || run.Engines[0].Name != "first" || run.Engines[0].Report.Summary.Passed != 1 || made != 1 {
+		t.Errorf("got the engines %+v, want the first alone", run.Engines)
+	}
+	if want := []string{"second", "third"}; !slices.Equal(run.NotRun, want) {
+		t.Errorf("not run: %q, want %q", run.NotRun, want)
+	}
+	var text bytes.Buffer
+	if err := report.Text(&text, run); err != nil || !strings.Contains(text.String(), "first keeps the contract; second and third not run: interrupted.") {
+		t.Errorf("got %v and the report\n%s", err, &text)
+	}
+}
+
+// Without a terminal the count is a line after each quarter.
+func TestProgressElsewhere(t *testing.T) {
+	t.Parallel()
+	var said bytes.Buffer
+	p := newProgress(&said, 41)
+	for range 41 {
+		p.done()
+	}
+	if got, want := said.String(), "11 of 41 cases\n22 of 41 cases\n33 of 41 cases\n"; got != want {
+		t.Errorf("said %q, want %q", got, want)
 	}
 }
 

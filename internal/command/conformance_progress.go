@@ -11,12 +11,13 @@ import (
 	"github.com/tapestore/tapestore/internal/report"
 )
 
-// progress tells on standard error what --all is at: a line when an engine was started
-// and one when it is done, and on a terminal how many cases are done in between.
+// progress shows on standard error how far the suite has come: how many cases are done,
+// counted in place on a terminal and in a line after each quarter elsewhere. With --all
+// there is also a line when an engine was started and one when it is done.
 type progress struct {
 	w              io.Writer
 	terminal       bool
-	engines, cases int // how many there are
+	engines, cases int // how many there are; no engines without --all
 
 	mu       sync.Mutex
 	name     string
@@ -48,8 +49,28 @@ func (p *progress) started(about string) {
 func (p *progress) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.finished++; p.terminal {
-		fmt.Fprintf(p.w, "\r[%d/%d] %s: %d of %d cases", p.at, p.engines, p.name, p.finished, p.cases)
+	p.finished++
+	count := fmt.Sprintf("%d of %d cases", p.finished, p.cases)
+	if p.engines > 0 {
+		count = fmt.Sprintf("[%d/%d] %s: %s", p.at, p.engines, p.name, count)
+	}
+	switch quarter := (p.cases + 3) / 4; {
+	case p.terminal:
+		fmt.Fprint(p.w, "\r"+count)
+	case quarter >= fewest && p.finished%quarter == 0 && p.finished < p.cases:
+		fmt.Fprintln(p.w, count)
+	}
+}
+
+// fewest is for how many cases a line is worth while.
+const fewest = 5
+
+// wipe removes the count from a terminal, for what is printed next.
+func (p *progress) wipe() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.terminal {
+		fmt.Fprint(p.w, "\r\x1b[K")
 	}
 }
 
@@ -68,11 +89,9 @@ func (p *progress) end(e report.Engine) {
 
 // line tells something in a line of its own, in place of the count of cases.
 func (p *progress) line(format string, args ...any) {
+	p.wipe()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.terminal {
-		fmt.Fprint(p.w, "\r\x1b[K")
-	}
 	fmt.Fprintf(p.w, "[%d/%d] "+format+"\n", append([]any{p.at, p.engines}, args...)...)
 }
 
@@ -85,6 +104,12 @@ func counted(h conformance.Harness, done func()) conformance.Harness {
 	}
 	if make := h.New; make != nil {
 		h.New = func(t conformance.T) conformance.Instance {
+			note(t)
+			return make(t)
+		}
+	}
+	if make := h.NewOvertaking; make != nil {
+		h.NewOvertaking = func(t conformance.T) conformance.Instance {
 			note(t)
 			return make(t)
 		}

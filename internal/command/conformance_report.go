@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"runtime"
 	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/internal/report"
+	"github.com/tapestore/tapestore/internal/version"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -31,7 +31,8 @@ func single(show func(io.Writer, conformance.Report) error) func(io.Writer, repo
 func newRun(given suiteFlags) report.Run {
 	return report.Run{
 		Command:  given.commandLine(),
-		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Version:  version.String(),
+		Platform: platform(),
 		Pattern:  given.run,
 		Began:    time.Now(),
 	}
@@ -113,6 +114,11 @@ func reportText(w io.Writer, r conformance.Report) error {
 	if text := report.Unproved(r); text != "" {
 		fmt.Fprintf(w, "\nWhat a local run cannot prove\n%s\n", report.Wrap(text, 96, "  "))
 	}
-	_, err := fmt.Fprintf(w, "\n%d passed, %d failed, %d not applicable\n", r.Summary.Passed, r.Summary.Failed, r.Summary.NotApplicable)
+	cut := ""
+	if n := r.Summary.NotRun; n > 0 {
+		cut = fmt.Sprintf(", %d not run: interrupted", n)
+	}
+	_, err := fmt.Fprintf(w, "\nsuite of tapestore %s\n%d passed, %d failed, %d not applicable%s\n", r.Suite,
+		r.Summary.Passed, r.Summary.Failed, r.Summary.NotApplicable, cut)
 	return err
 }

@@ -61,6 +61,14 @@ var beyondOneProcess = []string{
 	"the store is no StaleReader",
 }
 
+func TestVersionCommand(t *testing.T) {
+	t.Parallel()
+	out, errs, status := runCommand(t, builtCommand(t), "version")
+	if line := regexp.MustCompile(`^tapestore \S+, commit ` + linkedCommit + ` \(go\S+, \w+/\w+\)\n$`); status != 0 || errs != "" || !line.MatchString(out) {
+		t.Errorf("got status %d, %q and %q, want a line like %s", status, out, errs, line)
+	}
+}
+
 // Every guarantee has cases, and all of them are reported.
 func TestConformanceCommand(t *testing.T) {
 	t.Parallel()
@@ -71,6 +79,9 @@ func TestConformanceCommand(t *testing.T) {
 	}
 	if found.Engine != "memory" || found.Version == "" || found.Tier != "embedded" {
 		t.Errorf("got engine %q, version %q, tier %q", found.Engine, found.Version, found.Tier)
+	}
+	if !strings.HasSuffix(found.Suite, ", commit "+linkedCommit) {
+		t.Errorf("got the suite %q, want it with the commit that was linked in", found.Suite)
 	}
 	beyond := 0 // cases that need what a process alone has not
 	for _, g := range found.Guarantees {
@@ -130,7 +141,7 @@ func TestConformanceCommandSelects(t *testing.T) {
 		"memory reference (embedded), capabilities: MultiCommitter, Notifier, Epocher, Describer, StrictCommitter",
 		"I12 Limits", "passed         ttl-is-bounded",
 		"not applicable a-killed-process-leaves-whole-batches-only", "the store lives in one process",
-		"1 passed, 0 failed, 1 not applicable",
+		"suite of tapestore ", ", commit " + linkedCommit, "1 passed, 0 failed, 1 not applicable",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s%s", want, out, errs)

@@ -43,7 +43,7 @@ func engine(name, tier string, cases ...string) Engine {
 
 func run(engines ...Engine) Run {
 	return Run{
-		Command: "tapestore conformance --all", Platform: "linux/amd64",
+		Command: "tapestore conformance --all", Version: "v0.1.0, commit abc", Platform: "linux/amd64",
 		Began: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), MS: 61_000, Engines: engines,
 	}
 }
@@ -72,11 +72,16 @@ func TestResult(t *testing.T) {
 	ended.Broken = "to end it: it does not"
 	selected := run(good("sqlite"), good("postgres"))
 	selected.Pattern = "I1/"
+	cut := good("postgres")
+	cut.Report.Summary.NotRun = 3
+	interrupted := run(good("sqlite"), cut)
+	interrupted.NotRun = []string{"bigtable", "spanner"}
 	for name, c := range map[string]struct {
 		run     Run
 		verdict verdict
 		result  string
 	}{
+		"cut":       {interrupted, incomplete, "sqlite keeps the contract; postgres was interrupted before all cases had run; bigtable and spanner not run: interrupted."},
 		"one":       {run(good("postgres")), kept, "postgres keeps the contract."},
 		"one bad":   {run(bad("postgres")), broken, "postgres (I1, I11) does not keep the contract."},
 		"all":       {run(good("sqlite"), good("postgres")), kept, "All 2 engines keep the contract."},

@@ -19,6 +19,7 @@ type sorted struct {
 	kept, failed  []string
 	broke         []string // what broke, without a failed case
 	missing, idle []string // idle: no case applies
+	cut           []string // interrupted, and no case had failed
 }
 
 func (m *matrix) sort() (s sorted) {
@@ -30,6 +31,8 @@ func (m *matrix) sort() (s sorted) {
 			s.broke = append(s.broke, c.Name)
 		case c.Report == nil:
 			s.missing = append(s.missing, c.Name)
+		case c.Report.Summary.NotRun > 0:
+			s.cut = append(s.cut, c.Name)
 		case t.Passed == 0:
 			s.idle = append(s.idle, c.Name)
 		default:
@@ -56,7 +59,7 @@ func (m *matrix) Verdict() verdict {
 	switch {
 	case len(s.failed)+len(s.broke) > 0:
 		return broken
-	case len(s.missing)+len(s.idle) > 0 || len(s.kept) == 0:
+	case len(s.missing)+len(s.idle)+len(s.cut)+len(m.NotRun) > 0 || len(s.kept) == 0:
 		return incomplete
 	default:
 		return kept
@@ -67,7 +70,7 @@ func (m *matrix) Verdict() verdict {
 func (m *matrix) Result() string {
 	s := m.sort()
 	ran := fmt.Sprintf("%d engines", len(m.Columns))
-	if n := len(s.kept) + len(s.failed) + len(s.idle); n < len(m.Columns) {
+	if n := len(s.kept) + len(s.failed) + len(s.idle) + len(s.cut); n < len(m.Columns) {
 		ran = fmt.Sprintf("the %d engines that ran", n)
 	}
 	what := "the contract"
@@ -104,6 +107,12 @@ func (m *matrix) Result() string {
 	if len(s.idle) > 0 {
 		add("no case applies to %s", list(s.idle))
 	}
+	if len(s.cut) > 0 {
+		add("%s was interrupted before all cases had run", list(s.cut))
+	}
+	if len(m.NotRun) > 0 {
+		add("%s not run: interrupted", list(m.NotRun))
+	}
 	if len(parts) == 0 {
 		add("nothing was run")
 	}
@@ -113,7 +122,11 @@ func (m *matrix) Result() string {
 // Counts adds the cases of all engines up.
 func (m *matrix) Counts() string {
 	sum := m.Sum()
-	return fmt.Sprintf("%s passed, %d failed, %d not applicable", Cases(sum.Passed), sum.Failed, sum.NotApplicable)
+	counts := fmt.Sprintf("%s passed, %d failed, %d not applicable", Cases(sum.Passed), sum.Failed, sum.NotApplicable)
+	if sum.NotRun > 0 {
+		counts += fmt.Sprintf(", %d not run", sum.NotRun)
+	}
+	return counts
 }
 
 // Cases is a number of cases in words: "1 case".

@@ -17,7 +17,9 @@ import (
 // fields are added, and never change their meaning.
 type Run struct {
 	// Command is what was typed, without secrets, and Platform where: linux/amd64.
-	Command  string `json:"command"`
+	Command string `json:"command"`
+	// Version is the program's, with its commit where that is known.
+	Version  string `json:"version"`
 	Platform string `json:"platform"`
 	// Pattern chose the cases; empty means all.
 	Pattern string    `json:"run"`
@@ -25,6 +27,8 @@ type Run struct {
 	MS      int64     `json:"ms"`
 	Summary Summary   `json:"summary"` // filled in by JSON
 	Engines []Engine  `json:"engines"`
+	// NotRun names the engines that an interruption kept from being run.
+	NotRun []string `json:"not_run,omitempty"`
 }
 
 // Engine is what became of one engine. Either it was there, and Report is set, or one
@@ -52,6 +56,8 @@ type Summary struct {
 	Passed        int `json:"passed"`
 	Failed        int `json:"failed"`
 	NotApplicable int `json:"not_applicable"`
+	// NotRun counts the cases of the engines that ran which an interruption cut off.
+	NotRun int `json:"not_run,omitempty"`
 }
 
 func (e Engine) unproved() string {
@@ -93,6 +99,7 @@ func (r Run) Sum() Summary {
 			sum.Passed += e.Report.Summary.Passed
 			sum.Failed += e.Report.Summary.Failed
 			sum.NotApplicable += e.Report.Summary.NotApplicable
+			sum.NotRun += e.Report.Summary.NotRun
 		}
 	}
 	return sum

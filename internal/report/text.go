@@ -13,7 +13,8 @@ import (
 func Text(w io.Writer, r Run) error {
 	m := newMatrix(r)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n%s, in %s on %s.\n\n", plain(m.Result()), m.Counts(), Duration(m.MS), m.Began.UTC().Format("2006-01-02 15:04 UTC"))
+	fmt.Fprintf(&b, "%s\n%s, in %s on %s.\ntapestore %s on %s\n\n", plain(m.Result()), m.Counts(), Duration(m.MS), m.Began.UTC().Format("2006-01-02 15:04 UTC"),
+		plain(cmp.Or(m.Version, "of unknown version")), plain(m.Platform))
 	m.textTable(&b)
 	m.textFailures(&b)
 	m.textExempt(&b)
