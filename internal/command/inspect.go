@@ -21,12 +21,13 @@ import (
 
 // inspection is what the subcommands of inspect share.
 type inspection struct {
-	url, format string
-	limit       int
+	url, format, from string
+	limit             int
 
 	store runstore.RunStore
 	now   time.Time // the store clock, which judges what is shown of leases
 	out   io.Writer
+	notes io.Writer // where a page that is not the last says so
 }
 
 func newInspectCommand() *cobra.Command {
@@ -40,7 +41,10 @@ On PostgreSQL, AlloyDB and Spanner one thing can happen all the same, as with ev
 program that connects: if the server was promoted, or the store restored, since it
 was last open, the first connection raises the epoch, which ends all leases. On
 Bigtable the clock is asked by a write to a row of its own. A server that cannot be reached is
-given up after 5 seconds, or what patience=… in the URL says.`,
+given up after 5 seconds, or what patience=… in the URL says.
+
+Long answers come in pages of --limit. A page that is not the last says so on standard
+error, with the --from of the next one.`,
 		Example: `  tapestore inspect runs --store sqlite:./tape.db
   tapestore inspect run RUN_ID --store sqlite:./tape.db
   tapestore inspect journal RUN_ID --store sqlite:./tape.db --format json
@@ -53,14 +57,23 @@ given up after 5 seconds, or what patience=… in the URL says.`,
 	f := cmd.PersistentFlags()
 	f.StringVar(&in.url, "store", "", "store URL ["+storeVariable+"]")
 	f.StringVar(&in.format, "format", "table", "table or json")
-	f.IntVar(&in.limit, "limit", 100, "show at most so many")
-	cmd.AddCommand(
-		in.command("runs", "Runs, the newest first", cobra.NoArgs, in.runs),
-		in.command("run RUN_ID", "One run: identity, lease, records", cobra.ExactArgs(1), in.run),
-		in.command("journal RUN_ID", "The journal of one run: who wrote what under which token", cobra.ExactArgs(1), in.journal),
-		in.command("leases", "Runs that somebody holds, and for how long yet", cobra.NoArgs, in.leases),
-	)
+	f.IntVar(&in.limit, "limit", 100, "length of a page")
+	runs := in.command("runs", "Runs, the newest first", cobra.NoArgs, in.runs)
+	run := in.command("run RUN_ID", "One run: identity, lease, records", cobra.ExactArgs(1), in.run)
+	journal := in.command("journal RUN_ID", "The journal of one run: who wrote what under which token", cobra.ExactArgs(1), in.journal)
+	leases := in.command("leases", "Runs that somebody holds, and for how long yet", cobra.NoArgs, in.leases)
+	const cursor = "begin a page where the page before said that the next one does"
+	runs.Flags().StringVar(&in.from, "from", "", cursor)
+	leases.Flags().StringVar(&in.from, "from", "", cursor)
+	run.Flags().StringVar(&in.from, "from", "", "begin the page of records, and of the effects in them, at this key")
+	journal.Flags().StringVar(&in.from, "from", "", "begin the page at this seq")
+	cmd.AddCommand(runs, run, journal, leases)
 	return cmd
+}
+
+// more says on standard error that the page was not the last, and where the next begins.
+func (in *inspection) more(what, from string) {
+	fmt.Fprintf(in.notes, "there are more %s; the next page begins with --from %s\n", what, shellWord(from))
 }
 
 // command opens the store around one subcommand. Nothing is created: a name with
@@ -87,7 +100,7 @@ func (in *inspection) command(use, short string, args cobra.PositionalArgs, show
 			if in.now, err = in.store.Now(ctx); err != nil {
 				return err
 			}
-			in.out = cmd.OutOrStdout()
+			in.out, in.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return show(ctx, args)
 		},
 	}

@@ -4,23 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 )
 
-// heads calls each with the head of every run, the newest first, until it says
-// stop.
-func (in *inspection) heads(ctx context.Context, each func(runstore.Run) (more bool)) error {
-	q := runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime, Newest: true}
+// heads calls each with the head of every run behind --from, the newest first, until one
+// more than a page was taken. It says where the next page begins.
+func (in *inspection) heads(ctx context.Context, what string, take func(runstore.Run) (taken bool)) error {
+	q := runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime, Newest: true, After: runstore.Cursor(in.from)}
+	taken := 0
+	var last runstore.Cursor // the next page begins behind it
 	for entry, err := range runstore.Entries(ctx, in.store, q) {
 		if err != nil {
 			return err
 		}
-		if !each(entry.Head) {
+		if taken == in.limit { // something follows; it need not be of the wanted kind
+			in.more(what, string(last))
 			return nil
 		}
+		if take(entry.Head) {
+			taken++
+		}
+		last = entry.Cursor
 	}
 	return nil
 }
@@ -36,13 +44,13 @@ func key(head runstore.Run) tape.RunKey {
 
 func (in *inspection) runs(ctx context.Context, _ []string) error {
 	var rows [][]any
-	err := in.heads(ctx, func(head runstore.Run) bool {
+	err := in.heads(ctx, "runs", func(head runstore.Run) bool {
 		k := key(head)
 		rows = append(rows, []any{
 			string(head.ID), statusWord(tape.RunStatus(head.Status)), int64(head.LastSeq), int64(head.Token), in.lease(head),
 			head.CreatedAt, k.App, k.User, k.Session, k.Invocation,
 		})
-		return len(rows) < in.limit
+		return true
 	})
 	if err != nil {
 		return err
@@ -64,10 +72,10 @@ func (in *inspection) lease(head runstore.Run) string {
 
 func (in *inspection) leases(ctx context.Context, _ []string) error {
 	var rows [][]any
-	err := in.heads(ctx, func(head runstore.Run) bool {
+	err := in.heads(ctx, "runs, held or not", func(head runstore.Run) bool {
 		h := head.Holder
 		if h.Token == 0 {
-			return true
+			return false
 		}
 		state := "expired"
 		if head.Live(in.now) {
@@ -81,7 +89,7 @@ func (in *inspection) leases(ctx context.Context, _ []string) error {
 			string(head.ID), state, string(h.Owner), string(h.Reactor), int64(h.Token), h.ExpiresAt,
 			h.ExpiresAt.Sub(in.now).Round(time.Millisecond).String(), h.Strict, preempted,
 		})
-		return len(rows) < in.limit
+		return true
 	})
 	if err != nil {
 		return err
@@ -90,15 +98,24 @@ func (in *inspection) leases(ctx context.Context, _ []string) error {
 }
 
 func (in *inspection) journal(ctx context.Context, args []string) error {
+	from := runstore.Seq(1)
+	if in.from != "" {
+		n, err := strconv.ParseInt(in.from, 10, 64)
+		if err != nil || n < 1 {
+			return fmt.Errorf("--from is %q; it is a seq, and the least is 1", in.from)
+		}
+		from = runstore.Seq(n)
+	}
 	var rows [][]any
-	for e, err := range runstore.Journal(ctx, in.store, runstore.RunID(args[0]), 1) {
+	for e, err := range runstore.Journal(ctx, in.store, runstore.RunID(args[0]), from) {
 		if err != nil {
 			return err
 		}
-		rows = append(rows, []any{int64(e.Seq), e.Time, int64(e.Token), string(e.Owner), e.Kind, int64(e.Position), string(e.Data)})
 		if len(rows) == in.limit {
+			in.more("events", fmt.Sprint(e.Seq))
 			break
 		}
+		rows = append(rows, []any{int64(e.Seq), e.Time, int64(e.Token), string(e.Owner), e.Kind, int64(e.Position), string(e.Data)})
 	}
 	return in.show([]string{"SEQ", "TIME", "TOKEN", "OWNER", "KIND", "POSITION", "DATA"}, rows)
 }
@@ -141,6 +158,9 @@ type recordView struct {
 	Changed time.Time `json:"changed"`
 }
 
+// effectRecords is how the keys of records begin that hold effects.
+const effectRecords = "effect/"
+
 func (in *inspection) run(ctx context.Context, args []string) error {
 	id := runstore.RunID(args[0])
 	head, err := in.store.GetRun(ctx, id)
@@ -164,16 +184,27 @@ func (in *inspection) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range effects {
-		view.Effects = append(view.Effects, effectView{e.Key, effectWord(e.Status), e.Tool, int64(e.Seq), e.Time})
-	}
+	next := "" // the key of the next page's first record
 	for r, err := range runstore.Records(ctx, in.store, id, "") {
 		if err != nil {
 			return err
 		}
+		if string(r.Key) < in.from {
+			continue
+		}
+		if len(view.Records) == in.limit {
+			next = string(r.Key)
+			in.more("records", next)
+			break
+		}
 		view.Records = append(view.Records, recordView{
 			string(r.Key), int64(r.Version), len(r.Value), int64(r.Created.Seq), int64(r.Updated.Seq), r.Updated.Time,
 		})
+	}
+	for _, e := range effects { // those whose records are on the page
+		if key := effectRecords + e.Key; key >= in.from && (next == "" || key < next) {
+			view.Effects = append(view.Effects, effectView{e.Key, effectWord(e.Status), e.Tool, int64(e.Seq), e.Time})
+		}
 	}
 	if in.format == "json" {
 		return in.json(view)
