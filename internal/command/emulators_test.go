@@ -54,6 +54,13 @@ func TestDoctorCommand(t *testing.T) {
 // and how to stop it.
 func startUp(t *testing.T, env []string, args ...string) (urls []string, stop func(os.Signal)) {
 	t.Helper()
+	urls, _, stop = startUpWith(t, env, args...)
+	return urls, stop
+}
+
+// startUpWith also returns the commands that were told.
+func startUpWith(t *testing.T, env []string, args ...string) (urls, commands []string, stop func(os.Signal)) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -80,9 +87,11 @@ func startUp(t *testing.T, env []string, args ...string) (urls []string, stop fu
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if m := address.FindStringSubmatch(lines.Text()); m != nil {
 			urls = append(urls, m[1])
+		} else if command, ok := strings.CutPrefix(lines.Text(), "  "); ok {
+			commands = append(commands, command)
 		}
 		if strings.HasPrefix(lines.Text(), "Ctrl-C") {
-			return urls, func(sig os.Signal) {
+			return urls, commands, func(sig os.Signal) {
 				t.Helper()
 				stopped = true
 				if err := cmd.Process.Signal(sig); err != nil {
@@ -95,7 +104,38 @@ func startUp(t *testing.T, env []string, args ...string) (urls []string, stop fu
 		}
 	}
 	t.Fatal("it ended before it was ready")
-	return nil, nil
+	return nil, nil, nil
+}
+
+// works runs commands that up told, as a person copies them into a shell. A server gets
+// free ports and is stopped as soon as it serves.
+func works(t *testing.T, commands []string) {
+	t.Helper()
+	for _, command := range commands {
+		serves := strings.Contains(command, " serve ")
+		if serves {
+			command += " --listen 127.0.0.1:0 --healthz-listen ''"
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "exec "+command)
+		cmd.Env = append(os.Environ(), "TAPESTORE_TEST_RUN=1")
+		errs, err := cmd.StderrPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var said []string
+		for lines := bufio.NewScanner(errs); lines.Scan(); {
+			said = append(said, lines.Text())
+			if serves && strings.Contains(lines.Text(), "serving") {
+				_ = cmd.Process.Signal(syscall.SIGTERM)
+			}
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s: %v: %s", command, err, strings.Join(said, "\n"))
+		}
+	}
 }
 
 // requireLocal ends a test that could not start a server, or must not.
@@ -109,7 +149,11 @@ func requireLocal(t *testing.T) {
 func TestUpStartsEngines(t *testing.T) {
 	t.Parallel()
 	requireLocal(t)
-	urls, stop := startUp(t, ownTemp(t), "all")
+	urls, commands, stop := startUpWith(t, ownTemp(t), "all")
+	if len(commands) != 2*len(urls) {
+		t.Errorf("got the commands %q, want two for each of %q", commands, urls)
+	}
+	works(t, commands)
 	if len(urls) == 3 {
 		defer emulators.Require(t, fmt.Errorf("%w: spanner was left out", emulators.ErrMissing))
 	} else if len(urls) != 4 || !strings.HasPrefix(urls[3], "spanner://") {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -140,14 +141,13 @@ func upBigtable(ctx context.Context, out io.Writer) (end func() error, err error
 		return nil, errors.Join(errors.New("the environment names an emulator of Bigtable that runs already: use its address, or unset BIGTABLE_EMULATOR_HOST"), server.Close())
 	}
 	// Any project and instance will do.
-	if err := tell(out, server.Engine(), "bigtable://tapestore/local/tapestore?emulator="+server.Address()); err != nil {
+	if err := tell(ctx, out, server.Engine(), "bigtable://tapestore/local/tapestore?emulator="+server.Address()); err != nil {
 		return nil, errors.Join(err, server.Close())
 	}
 	return server.Close, nil
 }
 
-// upSpanner starts the emulator of Spanner, and makes a store in it, which inspect would
-// not.
+// upSpanner starts the emulator of Spanner.
 func upSpanner(ctx context.Context, out io.Writer) (end func() error, err error) {
 	server, err := emulators.Spanner(ctx, nil)
 	if err != nil {
@@ -163,14 +163,7 @@ func upSpanner(ctx context.Context, out io.Writer) (end func() error, err error)
 	}
 	// Any project, instance and database will do: on an emulator the store makes them.
 	url := "spanner://tapestore/local/tapestore?emulator=" + server.Address()
-	store, err := runstore.Open(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	if err := store.Close(); err != nil {
-		return nil, err
-	}
-	return server.Close, tell(out, server.Engine(), url)
+	return server.Close, tell(ctx, out, server.Engine(), url)
 }
 
 // tellPostgres prints what a server is and how a store in one of its databases is used.
@@ -184,15 +177,47 @@ func tellPostgres(ctx context.Context, out io.Writer, server *emulators.Postgres
 		return err
 	}
 	u.Scheme, u.RawQuery = scheme, "" // to be short: without TLS is what is tried second
-	return tell(out, engine, u.String())
+	return tell(ctx, out, engine, u.String())
 }
 
-// tell prints what an engine is and how a store on it is used.
-func tell(out io.Writer, engine emulators.Engine, url string) error {
+// tell makes a store on an engine, which inspect would not, and prints what the engine is
+// and commands that use the store.
+func tell(ctx context.Context, out io.Writer, engine emulators.Engine, url string) error {
+	store, err := runstore.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	if err := store.Close(); err != nil {
+		return err
+	}
 	quoted := url
 	if strings.ContainsAny(url, "?&") { // which a shell takes for its own
 		quoted = "'" + url + "'"
 	}
-	_, err := fmt.Fprintf(out, "%s\n  %s\n  tapestore serve --store %s\n  tapestore inspect runs --store %s\n\n", engine, url, quoted, quoted)
+	name := program()
+	_, err = fmt.Fprintf(out, "%s\n  %s\n  %s serve --store %s\n  %s inspect runs --store %s\n\n", engine, url, name, quoted, name, quoted)
 	return err
+}
+
+// program is how a shell starts this program: by its name where it is installed under
+// that, else by its path.
+func program() string {
+	const name = "tapestore"
+	self, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	if found, err := exec.LookPath(name); err == nil && sameFile(found, self) {
+		return name
+	}
+	return shellWord(self)
+}
+
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
