@@ -63,7 +63,7 @@ func TestOpenRefuses(t *testing.T) {
 			}
 		}, want: runstore.ErrInvalid, says: "no regular file"},
 		{name: "a directory that is not there", path: "/no/such/directory/tape.db", want: runstore.ErrInvalid, says: "no directory"},
-		{name: "a directory that cannot be written", path: "/proc/tape.db", want: runstore.ErrInvalid, says: "unable to open"},
+		{name: "a directory that cannot be written", path: "/proc/tape.db", want: runstore.ErrUnavailable, says: "/proc/tape.db: it cannot be opened"},
 		{name: "an empty name", path: "", make: nil, want: runstore.ErrInvalid, says: "has no file"},
 		{name: "a NUL byte", path: "a\x00b", want: runstore.ErrInvalid, says: "NUL"},
 	} {

@@ -151,5 +151,8 @@ func explain(path string, err error) error {
 	if !ok {
 		return err
 	}
-	return outcome.As(badOption("store URL", "file %s: %s", path, hint), err)
+	if code(err) == sqlite3.SQLITE_NOTADB {
+		return outcome.As(badOption("store URL", "file %s: %s", path, hint), err)
+	}
+	return outcome.Unavailable(fmt.Errorf("file %s: %s: %w", path, hint, err)) // the URL is well-formed
 }
