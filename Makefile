@@ -17,9 +17,21 @@ CONTAINERS := containers
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+
+TAPESTORE := bin/tapestore
+
+# -v names each package as it is compiled: the first build compiles all of them.
+.PHONY: build
+build: ## the command, as bin/tapestore
+	@echo "building $(TAPESTORE): minutes the first time, then seconds"
+	$(GO) build -v -ldflags "-X github.com/tapestore/tapestore/internal/version.commit=$(COMMIT)" -o $(TAPESTORE) ./cmd/tapestore
+
+# On a terminal the server gets a process group of its own (set -m). Otherwise Ctrl-C
+# would also reach make, which would end with an error however well the server stops.
 .PHONY: run
-run: ## serve Tape on a SQLite file, ./tape.db
-	$(GO) run ./cmd/tapestore serve --store sqlite:./tape.db
+run: build ## serve Tape on a SQLite file, ./tape.db; Ctrl-C stops it
+	@if [ -t 0 ]; then set -m; fi; $(TAPESTORE) serve --store sqlite:./tape.db
 
 .PHONY: test
 test: lint ## what CI runs: lint, then every test once; says what it leaves to test-full
