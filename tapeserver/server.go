@@ -70,6 +70,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.tail = tail.New(store, &tail.Options{Logger: s.opts.Logger})
 	s.tape = tape.New(s.tail.Store(), &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})
 	s.grpc = grpc.NewServer(
+		grpc.ForceServerCodecV2(newTextCodec()),
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
 		// Streams are quiet for hours: let clients ask whether we are there, and
 		// find out about those that are gone.

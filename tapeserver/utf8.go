@@ -1,0 +1,63 @@
+package tapeserver
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// textCodec is gRPC's codec for protocol buffers. Where a string of a request is not valid
+// UTF-8, its error names the field; that of the protobuf package does not.
+type textCodec struct{ encoding.CodecV2 }
+
+func newTextCodec() textCodec { return textCodec{encoding.GetCodecV2("proto")} }
+
+// Unmarshal implements encoding.CodecV2.
+func (c textCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	err := c.CodecV2.Unmarshal(data, v)
+	if m, ok := v.(proto.Message); ok && err != nil {
+		if field := invalidText(data.Materialize(), m.ProtoReflect().Descriptor()); field != "" {
+			return fmt.Errorf("field %s is not valid UTF-8", field)
+		}
+	}
+	return err
+}
+
+// invalidText returns the name of the first field of an encoded message whose text is not
+// valid UTF-8, such as "fence.owner", or "".
+func invalidText(b []byte, message protoreflect.MessageDescriptor) string {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return ""
+		}
+		b = b[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+			return ""
+		}
+		value := b[:n]
+		b = b[n:]
+		field := message.Fields().ByNumber(number)
+		if field == nil || kind != protowire.BytesType {
+			continue
+		}
+		content, _ := protowire.ConsumeBytes(value)
+		switch field.Kind() {
+		case protoreflect.StringKind:
+			if !utf8.Valid(content) {
+				return string(field.Name())
+			}
+		case protoreflect.MessageKind: // entries of maps too
+			if inner := invalidText(content, field.Message()); inner != "" {
+				return string(field.Name()) + "." + inner
+			}
+		}
+	}
+	return ""
+}
