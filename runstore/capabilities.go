@@ -37,7 +37,8 @@ type Notifier interface {
 	Wakeups(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Epocher tells and raises the store's epoch (I2).
+// Epocher reports and raises the store's epoch (I2). Operators do both with the command
+// tapestore epoch.
 type Epocher interface {
 	// Epochs returns the store's epochs, the current one last. It is empty
 	// while the store is in epoch 0.

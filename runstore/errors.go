@@ -230,7 +230,7 @@ type StoreBehindError struct {
 
 // Error implements error.
 func (e *StoreBehindError) Error() string {
-	return fmt.Sprintf("%v: %s %d was presented, the highest known is %d; is it another run's, or was an old backup restored? Then raise the epoch",
+	return fmt.Sprintf("%v: %s %d was presented, the highest known is %d; is it another run's, or was an old backup restored? Then raise the epoch (tapestore epoch raise)",
 		ErrStoreBehind, e.Field, e.Presented, e.Known)
 }
 
