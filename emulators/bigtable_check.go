@@ -38,19 +38,16 @@ func invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-// check refuses what the service would. A request is looked at as a whole: the
-// emulator finds out about a bad mutation when those before it are applied, and
-// leaves them so.
+// check refuses a request that the service would refuse as a whole, and checks all
+// mutations of a row before any is applied: the emulator notices a bad one only once
+// those before it are applied. Of MutateRows it checks the request; see checkEntries.
 func (s *bigtableSchema) check(req any) error {
 	switch req := req.(type) {
 	case *bigtablepb.MutateRowRequest:
 		return s.checkRow(req.RowKey, req.Mutations)
 	case *bigtablepb.MutateRowsRequest:
 		all := 0
-		for i, entry := range req.Entries {
-			if err := s.checkRow(entry.RowKey, entry.Mutations); err != nil {
-				return status.Errorf(status.Code(err), "entry %d: %s", i, status.Convert(err).Message())
-			}
+		for _, entry := range req.Entries {
 			all += len(entry.Mutations)
 		}
 		return checkCount(all)
@@ -78,6 +75,20 @@ func (s *bigtableSchema) check(req any) error {
 		}
 	}
 	return nil
+}
+
+// checkEntries returns the error of each entry of a MutateRows request that the
+// service would refuse, by its index. The service applies the other entries.
+func (s *bigtableSchema) checkEntries(req any) map[int]error {
+	bad := map[int]error{}
+	if req, ok := req.(*bigtablepb.MutateRowsRequest); ok {
+		for i, entry := range req.Entries {
+			if err := s.checkRow(entry.RowKey, entry.Mutations); err != nil {
+				bad[i] = err
+			}
+		}
+	}
+	return bad
 }
 
 func checkTable(req *adminpb.CreateTableRequest) error {

@@ -19,7 +19,7 @@ func BigtableDifferences() []BigtableDifference {
 			Emulator: "Mutations before a bad one in the same request stay applied.",
 			Service:  "A row's mutations are applied whole or not at all.",
 			Cases:    []string{"I4/a-batch-applies-whole", "I4/a-failing-guard-leaves-nothing"},
-			Handled:  "The gate looks at whole requests first: families, timestamps, sizes, types of mutations.",
+			Handled:  "The gate checks all mutations of a row first: families, timestamps, sizes, types of mutations.",
 		},
 		{
 			Emulator: "Takes any number of mutations, and row keys, qualifiers and cells of any length.",
@@ -47,9 +47,9 @@ func BigtableDifferences() []BigtableDifference {
 		},
 		{
 			Emulator: "In MutateRows an unknown family or a bad row fails its entry with INTERNAL.",
-			Service:  "Tells of each entry with a code of its own.",
+			Service:  "Answers each entry with a code of its own, and applies the good ones.",
 			Cases:    []string{"I9/every-acknowledged-entry-is-found"},
-			Handled:  "The gate refuses such a request as a whole, before any of it is applied.",
+			Handled:  "The gate answers the bad entries, and passes only the others on.",
 		},
 		{
 			Emulator: "A read that meets a write of the same row may see some columns twice and others not at all.",

@@ -52,6 +52,7 @@ const (
 	holds
 	refuses
 	drops
+	refusesRows
 )
 
 // BigtableFault is what a test does to some of the RPCs of an emulator, from when it
@@ -60,7 +61,8 @@ type BigtableFault struct {
 	gate  *bigtableGate
 	match func(BigtableCall) bool
 	does  bigtableFaultKind
-	left  int // how many more RPCs it is for; below 0 it has no limit
+	row   func(key []byte) error // of refusesRows
+	left  int                    // how many more RPCs it is for; below 0 it has no limit
 	met   int
 	ended chan struct{}
 	end   sync.Once
@@ -89,6 +91,13 @@ func (s *BigtableServer) DropReplies(times int, match func(BigtableCall) bool) *
 	return s.gate.fault(drops, times, match)
 }
 
+// RefuseRows has MutateRows requests that match applied in part: a row for which row
+// returns an error is answered with that error's status and not applied, the others are
+// applied. It is for the first so many requests, or all if times is 0.
+func (s *BigtableServer) RefuseRows(times int, match func(BigtableCall) bool, row func(key []byte) error) *BigtableFault {
+	return s.gate.add(&BigtableFault{match: match, does: refusesRows, left: times, row: row})
+}
+
 // Calls counts the RPCs since the start by method, refused ones included.
 func (s *BigtableServer) Calls() map[string]int {
 	s.gate.mu.Lock()
@@ -97,8 +106,12 @@ func (s *BigtableServer) Calls() map[string]int {
 }
 
 func (g *bigtableGate) fault(does bigtableFaultKind, times int, match func(BigtableCall) bool) *BigtableFault {
-	f := &BigtableFault{gate: g, match: match, does: does, left: times, ended: make(chan struct{})}
-	if times == 0 {
+	return g.add(&BigtableFault{match: match, does: does, left: times})
+}
+
+func (g *bigtableGate) add(f *BigtableFault) *BigtableFault {
+	f.gate, f.ended = g, make(chan struct{})
+	if f.left == 0 {
 		f.left = -1
 	}
 	g.mu.Lock()
@@ -110,6 +123,19 @@ func (g *bigtableGate) fault(does bigtableFaultKind, times int, match func(Bigta
 	}
 	g.faults = append(g.faults, f)
 	return f
+}
+
+// refuseRows adds the rows that the fault refuses to the bad entries of a request.
+func (f *BigtableFault) refuseRows(req any, bad map[int]error) {
+	all, ok := req.(*bigtablepb.MutateRowsRequest)
+	if !ok || f.row == nil {
+		return
+	}
+	for i, entry := range all.Entries {
+		if err := f.row(entry.RowKey); err != nil {
+			bad[i] = err
+		}
+	}
 }
 
 // meet counts an RPC, and returns the faults that it meets.

@@ -64,6 +64,9 @@ type passage struct {
 	detached bool // the end of its sender is not its own
 	drop     bool // its answer goes nowhere
 	leave    func()
+	// bad are the entries of a MutateRows request that are answered with an error and
+	// kept from the emulator, by their index. The others are applied.
+	bad map[int]error
 }
 
 // enter lets an RPC in, once faults have done their work, or refuses it.
@@ -85,8 +88,11 @@ func (g *bigtableGate) enter(ctx context.Context, from tableAsker, method string
 			p.detached, p.drop = true, true
 		}
 	}
-	if err := g.check(ctx, from, call.Table, req); err != nil {
+	if p.bad, err = g.check(ctx, from, call.Table, req); err != nil {
 		return p, err
+	}
+	for _, f := range faults {
+		f.refuseRows(req, p.bad)
 	}
 	p.leave = g.locksOf(call.Table).lock(req)
 	switch call.Method {
@@ -105,15 +111,15 @@ func (p passage) answer(method string, err error) error {
 	return err
 }
 
-// check refuses what the service would. A family that is not known may be new, so
-// the emulator is asked again.
-func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string, req any) error {
+// check refuses what the service would: the request, or some entries of MutateRows. A
+// family that is not known may be new, so the emulator is asked again.
+func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string, req any) (bad map[int]error, err error) {
 	g.mu.Lock()
 	schema, known := g.schemas[table]
 	g.mu.Unlock()
 	if known {
-		if err := schema.check(req); status.Code(err) != codes.NotFound {
-			return err
+		if bad, err = schema.checkEntries(req), schema.check(req); !lacksFamily(bad, err) {
+			return bad, err
 		}
 	}
 	about := (*adminpb.Table)(nil)
@@ -122,15 +128,25 @@ func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string,
 	}
 	if about == nil {
 		if err := (&bigtableSchema{}).check(req); status.Code(err) != codes.NotFound {
-			return err
+			return map[int]error{}, err
 		}
-		return nil // the emulator tells of a missing table, if the request needs one
+		return map[int]error{}, nil // the emulator refuses a missing table, if the request needs one
 	}
 	schema = &bigtableSchema{families: about.ColumnFamilies, micros: about.Granularity == adminpb.Table_MICROS}
 	g.mu.Lock()
 	g.schemas[table] = schema
 	g.mu.Unlock()
-	return schema.check(req)
+	return schema.checkEntries(req), schema.check(req)
+}
+
+// lacksFamily reports whether a request, or an entry of it, names an unknown family.
+func lacksFamily(bad map[int]error, err error) bool {
+	for _, one := range bad {
+		if status.Code(one) == codes.NotFound {
+			return true
+		}
+	}
+	return status.Code(err) == codes.NotFound
 }
 
 func (g *bigtableGate) locksOf(table string) *bigtableLocks {

@@ -2,20 +2,26 @@ package emulators
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	"cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// A request with one bad mutation changes nothing, whatever comes before it.
-func TestBigtableAppliesWholeRequests(t *testing.T) {
+// A row with one bad mutation is not changed, whatever comes before it. The other rows of
+// the request are.
+func TestBigtableAppliesWholeRows(t *testing.T) {
 	t.Parallel()
 	onBigtables(t, func(t *testing.T, s *BigtableServer) {
 		c := newRawBigtable(t, s)
@@ -39,19 +45,110 @@ func TestBigtableAppliesWholeRequests(t *testing.T) {
 			c.refused(name, c.mutate(t.Context(), "row", both...), want)
 			c.refused(name+", if", c.check(t.Context(), "row", nil, both, []*bigtablepb.Mutation{good}), want)
 			c.refused(name+", else", c.check(t.Context(), "row", nil, []*bigtablepb.Mutation{good}, both), want)
-			stream, err := c.data.MutateRows(t.Context(), &bigtablepb.MutateRowsRequest{TableName: c.table.String(), Entries: []*bigtablepb.MutateRowsRequest_Entry{
-				{RowKey: []byte("row"), Mutations: []*bigtablepb.Mutation{good}}, {RowKey: []byte("row"), Mutations: both},
-			}})
-			if err == nil {
-				_, err = stream.Recv()
-			}
-			c.refused(name+", among rows", err, want)
 			c.has("row")
+			got := c.mutateRows(map[string][]*bigtablepb.Mutation{"row": both, "other " + name: {good}})
+			if got["row"] != want || got["other "+name] != codes.OK {
+				t.Errorf("%s, in one row of two: got %v, want %v for that row only", name, got, want)
+			}
+			got = c.mutateRows(map[string][]*bigtablepb.Mutation{"row": both})
+			if got["row"] != want {
+				t.Errorf("%s, in the only row: got %v, want %v", name, got, want)
+			}
+			c.has("row")
+			c.has("other "+name, "f:good=")
 		}
 		_, err := c.data.ReadModifyWriteRow(t.Context(), &bigtablepb.ReadModifyWriteRowRequest{TableName: c.table.String(), RowKey: []byte("row"),
 			Rules: []*bigtablepb.ReadModifyWriteRule{{FamilyName: "f", Rule: &bigtablepb.ReadModifyWriteRule_IncrementAmount{IncrementAmount: 1}}, {FamilyName: "g"}}})
 		c.refused("a second rule", err, codes.NotFound)
 		c.has("row")
+	})
+}
+
+// mutateRows sends one MutateRows request, and returns the code of each row's answer. A
+// request that fails as a whole ends the test.
+func (c *rawBigtable) mutateRows(rows map[string][]*bigtablepb.Mutation) map[string]codes.Code {
+	c.t.Helper()
+	req := &bigtablepb.MutateRowsRequest{TableName: c.table.String()}
+	keys := slices.Sorted(maps.Keys(rows))
+	for _, key := range keys {
+		req.Entries = append(req.Entries, &bigtablepb.MutateRowsRequest_Entry{RowKey: []byte(key), Mutations: rows[key]})
+	}
+	stream, err := c.data.MutateRows(c.t.Context(), req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	answers := map[string]codes.Code{}
+	for {
+		res, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return answers
+		}
+		if err != nil {
+			c.t.Fatalf("the request failed as a whole: %v", err)
+		}
+		for _, entry := range res.Entries {
+			key := keys[entry.Index]
+			if _, twice := answers[key]; twice {
+				c.t.Errorf("the row %q is answered twice", key)
+			}
+			answers[key] = codes.Code(entry.Status.GetCode())
+		}
+	}
+}
+
+// A client learns of each row of a MutateRows request by itself, as Google's own test of
+// its client demands.
+func TestBigtableAnswersRowByRow(t *testing.T) {
+	t.Parallel()
+	onBigtables(t, func(t *testing.T, s *BigtableServer) {
+		c := newRawBigtable(t, s)
+		client, err := bigtable.NewClientWithConfig(t.Context(), c.table.Project, c.table.Instance,
+			bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(c.conn))
+		if err != nil {
+			t.Fatal(err)
+		}
+		table := client.Open(c.table.Table)
+		set := func(family string) *bigtable.Mutation {
+			m := bigtable.NewMutation()
+			m.Set(family, "q", bigtable.ServerTime, []byte("v"))
+			return m
+		}
+		errs, err := table.ApplyBulk(t.Context(), []string{"a", "b"}, []*bigtable.Mutation{set("g"), set("h")})
+		if err != nil || len(errs) != 2 || status.Code(errs[0]) != codes.NotFound || status.Code(errs[1]) != codes.NotFound {
+			t.Errorf("two bad rows: got %v, %v, want NotFound for each", errs, err)
+		}
+		errs, err = table.ApplyBulk(t.Context(), []string{"a", "b", "c"}, []*bigtable.Mutation{set("f"), set("g"), set("f")})
+		if err != nil || len(errs) != 3 || errs[0] != nil || status.Code(errs[1]) != codes.NotFound || errs[2] != nil {
+			t.Errorf("a bad row between good ones: got %v, %v, want NotFound for it alone", errs, err)
+		}
+		c.has("a", "f:q=v")
+		c.has("b")
+		c.has("c", "f:q=v")
+	})
+}
+
+// A test has some rows of a request refused. The others are applied.
+func TestBigtableRefusesRows(t *testing.T) {
+	t.Parallel()
+	onBigtables(t, func(t *testing.T, s *BigtableServer) {
+		c := newRawBigtable(t, s)
+		refuse := s.RefuseRows(1, func(c BigtableCall) bool { return c.Method == "MutateRows" }, func(key []byte) error {
+			if string(key) < "c" {
+				return status.Error(codes.ResourceExhausted, "full")
+			}
+			return nil
+		})
+		rows := map[string][]*bigtablepb.Mutation{"a": {setCell("f", "q", "1")}, "b": {setCell("g", "q", "2")}, "c": {setCell("f", "q", "3")}}
+		got := c.mutateRows(rows)
+		if want := (map[string]codes.Code{"a": codes.ResourceExhausted, "b": codes.ResourceExhausted, "c": codes.OK}); !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		c.has("a")
+		c.has("c", "f:q=3")
+		if got := c.mutateRows(rows); got["a"] != codes.OK || got["b"] != codes.NotFound || refuse.Met() != 1 {
+			t.Errorf("after that: got %v", got)
+		}
+		c.has("a", "f:q=1")
 	})
 }
 

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"path"
 	"runtime"
+	"slices"
 
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -57,7 +61,14 @@ func (g *bigtableGate) stream(behind tableAsker) grpc.StreamServerInterceptor {
 		if s.from == nil {
 			s.from, _ = srv.(tableAsker)
 		}
-		if err = s.answer(info.FullMethod, s.run(func() error { return handler(srv, s) })); s.drop {
+		err = s.run(func() error { return handler(srv, s) })
+		if errors.Is(err, errNoGoodEntry) {
+			err = nil
+		}
+		if err == nil && len(s.bad) > 0 {
+			err = s.answerBad()
+		}
+		if err = s.answer(info.FullMethod, err); s.drop {
 			return err
 		}
 		for _, part := range s.parts {
@@ -78,6 +89,8 @@ type gateStream struct {
 	from   tableAsker
 	method string
 	begun  bool
+	framed bool    // it passes a proxy
+	good   []int64 // the indexes of the entries that are passed on, if not all are
 	parts  []any
 	passage
 }
@@ -115,20 +128,94 @@ func (s *gateStream) RecvMsg(m any) error {
 	s.begun = true
 	req := m
 	if frame, ok := m.(*forward.Frame); ok {
+		s.framed = true
 		if req, err = decodeBigtable(s.method, *frame); err != nil {
 			return err
 		}
 	}
 	s.passage, err = s.gate.enter(s.ServerStream.Context(), s.from, s.method, req)
+	if err != nil || len(s.bad) == 0 {
+		return err
+	}
+	return s.withholdBad(req.(*bigtablepb.MutateRowsRequest), m)
+}
+
+// errNoGoodEntry ends the handler of a MutateRows request of which the emulator gets nothing.
+var errNoGoodEntry = errors.New("no entry of the request is passed on")
+
+// withholdBad leaves only the good entries in m, which holds req or is it.
+func (s *gateStream) withholdBad(req *bigtablepb.MutateRowsRequest, m any) (err error) {
+	var good []*bigtablepb.MutateRowsRequest_Entry
+	for i, entry := range req.Entries {
+		if s.bad[i] == nil {
+			good, s.good = append(good, entry), append(s.good, int64(i))
+		}
+	}
+	if len(good) == 0 {
+		return errNoGoodEntry
+	}
+	req.Entries = good
+	if frame, ok := m.(*forward.Frame); ok {
+		*frame, err = proto.Marshal(req)
+	}
 	return err
+}
+
+// answerBad adds the answers to the bad entries.
+func (s *gateStream) answerBad() error {
+	res := &bigtablepb.MutateRowsResponse{}
+	for _, i := range slices.Sorted(maps.Keys(s.bad)) {
+		of := status.Convert(s.bad[i])
+		res.Entries = append(res.Entries, &bigtablepb.MutateRowsResponse_Entry{
+			Index: int64(i), Status: &statuspb.Status{Code: int32(of.Code()), Message: of.Message()},
+		})
+	}
+	if s.framed {
+		frame, err := proto.Marshal(res)
+		if err != nil {
+			return err
+		}
+		s.parts = append(s.parts, (*forward.Frame)(&frame))
+		return nil
+	}
+	s.parts = append(s.parts, res)
+	return nil
 }
 
 // SendMsg keeps a part of the answer.
 func (s *gateStream) SendMsg(m any) error {
+	if len(s.bad) > 0 {
+		if err := s.restoreIndexes(m); err != nil {
+			return err
+		}
+	}
 	if !s.drop {
 		s.parts = append(s.parts, m)
 	}
 	return nil
+}
+
+// restoreIndexes gives the answers to the good entries the indexes of the client's request.
+func (s *gateStream) restoreIndexes(m any) (err error) {
+	res, ok := m.(*bigtablepb.MutateRowsResponse)
+	frame, framed := m.(*forward.Frame)
+	if framed {
+		res, ok = &bigtablepb.MutateRowsResponse{}, true
+		err = proto.Unmarshal(*frame, res)
+	}
+	if !ok || err != nil {
+		return err
+	}
+	for _, entry := range res.Entries {
+		if entry.Index < 0 || entry.Index >= int64(len(s.good)) {
+			return status.Errorf(codes.Internal, "the emulator answers entry %d of %d", entry.Index, len(s.good))
+		}
+		entry.Index = s.good[entry.Index]
+	}
+	if framed {
+		*frame, err = proto.Marshal(res)
+	}
+	return err
 }
 
 // SendHeader passes the head of the answer on, or drops it.

@@ -101,6 +101,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			}
 		}
 		if err := s.writeAll(ctx, e.rows); err != nil {
+			s.waste.add(e.orphans()...) // some of them may have been written
 			return nil, err
 		}
 		made, err := s.swap(ctx, r, e, t, turn)

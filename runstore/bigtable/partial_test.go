@@ -1,0 +1,127 @@
+package bigtable_test
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// refuseRows has the rows of a kind refused, in requests that write several rows. The
+// other rows of these requests are written.
+func refuseRows(t testing.TB, table emulators.BigtableTable, times int, kind byte, code codes.Code) *emulators.BigtableFault {
+	t.Helper()
+	return server(t).RefuseRows(times, func(c emulators.BigtableCall) bool { return c.Table == table.String() && c.Method == writes },
+		func(key []byte) error {
+			if key[0] == kind {
+				return status.Error(code, "refused by the test")
+			}
+			return nil
+		})
+}
+
+// The rows that precede a commit are written in part. The commit is not applied, and
+// says so; what was written for it is deleted. The same commit succeeds afterwards.
+func TestCommitWritesSomeOfItsRows(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []byte("imd") {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s, tbl := openBare(t, table), raw(t, table)
+			hold(t, s, "run")
+			if lease := hold(t, s, "idle"); kind == 'm' { // its next write sets a mark
+				if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+					t.Fatal(err)
+				}
+				sweepIdle(t, s)
+			}
+			id := map[bool]runstore.RunID{true: "idle", false: "run"}[kind == 'm']
+			before := rest(t, tbl)
+			fault := refuseRows(t, table, 0, kind, codes.InvalidArgument)
+			_, err := s.Commit(t.Context(), heavy(id))
+			fails(t, err, runstore.ErrUnavailable, err, runstore.NotApplied)
+			fault.End()
+			if fault.Met() == 0 {
+				t.Fatal("the commit wrote no rows before it")
+			}
+			bigtable.EmptyWaste(t.Context(), s)
+			if left := rest(t, tbl); fmt.Sprintf("%q", left) != fmt.Sprintf("%q", before) {
+				t.Errorf("rows of the commit are left: %q, before it there were %q", left, before)
+			}
+			if n := scanAll(t, s); n != 2 {
+				t.Errorf("the scans found %d entries, want the two runs in runs", n)
+			}
+			if done := commit(t, s, heavy(id)); done.FirstSeq != 1 {
+				t.Errorf("the repeat is event %d, want 1", done.FirstSeq)
+			}
+			if n := scanAll(t, s); n != 4 {
+				t.Errorf("the scans found %d entries, want 4", n)
+			}
+			readAll(t, s)
+		})
+	}
+}
+
+// Rows that fail for a moment are written again, with their commit.
+func TestCommitRepeatsSomeOfItsRows(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.Unavailable, codes.Internal, codes.ResourceExhausted} {
+		table := newTable(t)
+		s := openBare(t, table)
+		hold(t, s, "run")
+		fault := refuseRows(t, table, 2, 'd', code)
+		commit(t, s, heavy("run"))
+		if fault.Met() != 2 {
+			t.Errorf("%v: the fault was met %d times, want 2", code, fault.Met())
+		}
+		if n := scanAll(t, s); n != 3 {
+			t.Errorf("%v: the scans found %d entries, want 3", code, n)
+		}
+		readAll(t, s)
+	}
+}
+
+// The positions of a segment reach the rows of some of its runs only. Whoever appends to
+// the feed next completes them, and each event is in the feed once.
+func TestSomeRunsLearnTheirPositions(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, other := openBare(t, table), openBare(t, table)
+	for _, id := range []runstore.RunID{"a", "b", "c"} {
+		hold(t, s, id)
+		commit(t, s, signal(id, "first"))
+	}
+	fault := server(t).RefuseRows(0, func(c emulators.BigtableCall) bool { return c.Table == table.String() && c.Method == writes },
+		func(key []byte) error {
+			if key[0] == 'r' && string(key[3:]) == "b" {
+				return status.Error(codes.PermissionDenied, "refused by the test")
+			}
+			return nil
+		})
+	if err := bigtable.Sequence(t.Context(), s, "a", "b", "c"); err == nil {
+		t.Error("positions that could not be written are no error")
+	}
+	fault.End()
+	for _, id := range []runstore.RunID{"a", "b", "c"} {
+		commit(t, other, signal(id, "second"))
+	}
+	if err := bigtable.Sequence(t.Context(), other, "a", "b", "c"); err != nil {
+		t.Fatal(err)
+	}
+	positions := map[runstore.RunID][]runstore.Position{}
+	for _, e := range whole(t, other, 0, 10, nil) {
+		positions[e.Run] = append(positions[e.Run], e.Position)
+	}
+	for _, id := range []runstore.RunID{"a", "b", "c"} {
+		journal, err := other.ReadJournal(t.Context(), id, 1, 10)
+		if err != nil || len(journal) != 2 || len(positions[id]) != 2 || journal[0].Position != positions[id][0] || journal[1].Position != positions[id][1] {
+			t.Errorf("the journal of %s is %+v, %v, the feed has its events at %v", id, journal, err, positions[id])
+		}
+	}
+}
