@@ -237,6 +237,25 @@ func (e *StoreBehindError) Error() string {
 // Is matches ErrStoreBehind.
 func (e *StoreBehindError) Is(target error) bool { return target == ErrStoreBehind }
 
+// CorruptError names stored data that cannot be decoded, or that are missing.
+type CorruptError struct {
+	// Run is the run whose data they are; empty for data of the store itself.
+	Run RunID
+	// Cause says what is wrong with them.
+	Cause error
+}
+
+// Error implements error.
+func (e *CorruptError) Error() string {
+	if e.Run == "" {
+		return fmt.Sprintf("%v: %v", ErrCorrupt, e.Cause)
+	}
+	return fmt.Sprintf("%v: run %q: %v", ErrCorrupt, clip(string(e.Run)), e.Cause)
+}
+
+// Is matches ErrCorrupt.
+func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
+
 // LimitError names what was refused, and says why: input that is malformed or beyond a
 // limit, a write to a store that was opened to be read only, a schema or an engine's
 // version that this program cannot work with.

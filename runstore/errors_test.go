@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -51,6 +52,7 @@ func TestDetailsMatchTheirKind(t *testing.T) {
 		&runstore.ConflictError{Guard: "version", Key: "k"}:                runstore.ErrConflict,
 		&runstore.StoreBehindError{Field: "token", Presented: 2, Known: 1}: runstore.ErrStoreBehind,
 		&runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "owner"}:   runstore.ErrTooLarge,
+		&runstore.CorruptError{Run: "run", Cause: io.ErrUnexpectedEOF}:     runstore.ErrCorrupt,
 	} {
 		for _, other := range runstore.Kinds() {
 			if got, want := errors.Is(detail, other), other == kind; got != want {

@@ -28,6 +28,12 @@ type Event struct {
 type FeedEvent struct {
 	Run RunID
 	Event
+	// Err is nil, or says why the store cannot return the event: it matches ErrCorrupt
+	// and names the run. Only Run, Seq and Position are set then; where a part of the
+	// feed itself is damaged, only Position. The feed goes on behind it, so that one
+	// damaged run does not hide the others. A reader that needs every event stops here,
+	// or records the run and reads its journal once that is repaired.
+	Err error
 }
 
 // Record is a named, versioned document of a run.

@@ -85,7 +85,8 @@ type RunStore interface {
 	// ReadFeed returns the events of all runs with a position > after, ascending:
 	// at most limit, and fewer when they pass [MaxPageBytes]. An empty page means
 	// that there is nothing yet. A page may end early while a commit before it is
-	// still open. ErrStoreBehind when after is above every position of the store.
+	// still open. ErrStoreBehind when after is above every position of the store. An
+	// event whose stored data are damaged is returned with FeedEvent.Err set.
 	ReadFeed(ctx context.Context, after Position, limit int) ([]FeedEvent, error)
 
 	// Now returns the store clock, the one that judges expiry.

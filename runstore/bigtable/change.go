@@ -192,7 +192,7 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 		for _, item := range found.cells[familyBatches] {
 			var one result
 			if err := json.Unmarshal(item.Value, &one); err != nil {
-				return err
+				return corrupt(err)
 			}
 			r.batches[runstore.BatchID(one.ID)] = one
 		}

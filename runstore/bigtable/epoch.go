@@ -20,6 +20,7 @@ import (
 // mutation; copies of it are spread over the table, so that creations, which need the
 // epoch, do not all read one row.
 type epochs struct {
+	Format int     `json:"format,omitempty"` // of the store, see format.go
 	Epochs []epoch `json:"epochs,omitempty"`
 	// Incarnation is where the table was when the last epoch began.
 	Incarnation string `json:"incarnation"`
@@ -52,7 +53,7 @@ func (s *Store) epochs(ctx context.Context) (x *epochs, err error) {
 	x = &epochs{}
 	err = s.readList(ctx, []string{epochKey(0)}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		x.stored = cell(r, familyOther, "")
-		return json.Unmarshal(x.stored, x)
+		return x.decode(x.stored)
 	})
 	return x, err
 }
@@ -65,7 +66,7 @@ func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...
 	err = s.readList(ctx, []string{runKey(id), copyKey}, filter, func(r bigtable.Row) error {
 		if r.Key() == copyKey {
 			var x epochs
-			err := json.Unmarshal(cell(r, familyOther, ""), &x)
+			err := x.decode(cell(r, familyOther, ""))
 			current = runstore.Epoch(x.current())
 			return err
 		}
@@ -281,7 +282,10 @@ func (s *Store) endGrants(ctx context.Context, keys []string, current int64) err
 	for i := range sweepers {
 		wg.Go(func() {
 			for k := i; k < len(keys) && errs[i] == nil; k += sweepers {
-				errs[i] = s.endGrant(ctx, runOf(keys[k]), current)
+				id := runOf(keys[k])
+				if err := s.endGrant(ctx, id, current); !errors.Is(err, runstore.ErrCorrupt) || !s.passOver(id, err) {
+					errs[i] = err // a damaged run takes no write under any grant
+				}
 			}
 		})
 	}

@@ -70,7 +70,7 @@ func frames(cell []byte, first int64, f func(e sealedEvent, bytes []byte) error)
 	return nil
 }
 
-var errFrames = errors.New("bigtable: events that this program did not write")
+var errFrames = corrupt(errors.New("events that this program did not write"))
 
 // eventColumns selects the cells that hold events from one seq up to another.
 func eventColumns(from, to int64) bigtable.Filter {
@@ -80,7 +80,11 @@ func eventColumns(from, to int64) bigtable.Filter {
 // events calls f for the events of a row, those that are sealed left out.
 func (r *row) events(f func(e sealedEvent, bytes []byte) error) error {
 	for _, item := range r.cells[familyEvents] {
-		first := fromBE64(qualifier(familyEvents, item))
+		column := qualifier(familyEvents, item)
+		if len(column) != 8 {
+			return errFrames
+		}
+		first := fromBE64(column)
 		if first <= r.head.Sealed*segmentSize {
 			continue // its deletion came after a copy of the row was read
 		}

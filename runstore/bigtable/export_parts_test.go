@@ -98,3 +98,6 @@ func (c *Clock) Estimate() time.Time {
 
 // Old reports whether the reading is of no use any more.
 func (c *Clock) Old() bool { return c.clock.old() }
+
+// LogKey is the key of a segment of the feed.
+func LogKey(number int64) string { return logKey(number) }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 
 	"cloud.google.com/go/bigtable"
 
@@ -30,6 +32,7 @@ type segment struct {
 	Next   int64  `json:"next,omitempty"` // the number that follows, if not its own plus 1: an epoch has ended
 	Ranges []span `json:"ranges,omitempty"`
 	number int64
+	damage error // the row is there and cannot be decoded
 }
 
 // span is a range of a run's events.
@@ -47,8 +50,11 @@ func (g *segment) next() int64 {
 	return g.number + 1
 }
 
-// events returns how many events the segment names.
+// events returns how many events the segment names, or may name if it cannot be decoded.
 func (g *segment) events() (n int64) {
+	if g.damage != nil {
+		return maxSegment
+	}
 	for _, r := range g.Ranges {
 		n += r.N
 	}
@@ -65,9 +71,14 @@ func (s *Store) log(ctx context.Context, numbers ...int64) (map[int64]*segment, 
 	}
 	found := map[int64]*segment{}
 	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		g := &segment{number: fromBE64(r.Key()[len(r.Key())-8:])}
+		g := &segment{}
+		if err := json.Unmarshal(cell(r, familyOther, ""), g); err != nil {
+			g = &segment{damage: corrupt(fmt.Errorf("segment %d of the feed: %w", fromBE64(r.Key()[len(r.Key())-8:]), err))}
+			s.passOver("", g.damage)
+		}
+		g.number = fromBE64(r.Key()[len(r.Key())-8:])
 		found[g.number] = g
-		return json.Unmarshal(cell(r, familyOther, ""), g)
+		return nil
 	})
 	return found, err
 }
@@ -75,7 +86,15 @@ func (s *Store) log(ctx context.Context, numbers ...int64) (map[int64]*segment, 
 // follow calls f for the segments from number on, until there is none or f returns
 // false, and returns the number that it would have gone on with.
 func (s *Store) follow(ctx context.Context, number int64, f func(g *segment) bool) (next int64, err error) {
-	for ahead := int64(4); ; ahead = min(2*ahead, 64) {
+	return s.followBy(ctx, number, 4, f)
+}
+
+// maxFollowed is how many segments one request reads.
+const maxFollowed = 64
+
+// followBy is follow with a first request for so many segments.
+func (s *Store) followBy(ctx context.Context, number, ahead int64, f func(g *segment) bool) (next int64, err error) {
+	for ; ; ahead = min(2*ahead, maxFollowed) {
 		var numbers []int64
 		for n := range ahead {
 			numbers = append(numbers, number+n)
@@ -142,7 +161,7 @@ func (r *row) positions() (*extents, error) {
 	return x, nil
 }
 
-var errExtent = errors.New("bigtable: a cell of the feed's family that this program did not write")
+var errExtent = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
 // tell returns what a segment says to the rows of its runs. It may be said more than
 // once, and late: the timestamp of what can be outdated is the segment's number, so
@@ -162,39 +181,74 @@ func (g *segment) tell() (all []mutation) {
 // numbered is a timestamp that orders by number: the client rounds to milliseconds.
 func numbered(number int64) bigtable.Timestamp { return bigtable.Timestamp(number * 1000) }
 
+// feedRereads is how often a page of the feed is read again of which an event was not where
+// its run's row said. An event moves twice at most: it is sealed, and purged.
+const feedRereads = 8
+
 // ReadFeed implements runstore.RunStore. An event is there soon after its commit; see
 // sequencer.go.
 func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
 	err = s.op(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(ctx context.Context) error {
+		read := 0
 		return steady(func() error {
-			events, err = s.readFeed(ctx, int64(after), limit)
+			events, err = s.readFeed(ctx, int64(after), limit, read == feedRereads)
+			read++
 			return err
 		})
 	})
 	return events, err
 }
 
-func (s *Store) readFeed(ctx context.Context, after int64, limit int) (events []runstore.FeedEvent, err error) {
-	number, seen := after>>positionBits, after&maxSegment
-	if after == 0 {
+// passed remembers the stretches of the feed that hold only events of purged runs, by the
+// positions that readers came from. So a reader whose context ended on the way through one goes
+// on where it was. It is right for ever: no event returns to a position.
+type passed struct {
+	mu      sync.Mutex
+	through map[int64]int64
+}
+
+// maxPassed bounds the stretches that a handle remembers.
+const maxPassed = 256
+
+// of returns the last position of the stretch behind a position, or the position.
+func (p *passed) of(after int64) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(after, p.through[after])
+}
+
+func (p *passed) add(after, through int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.through == nil || len(p.through) >= maxPassed {
+		p.through = map[int64]int64{}
+	}
+	p.through[after] = through
+}
+
+// maxChunk is how many events a reader of the feed looks up together: of a purged stretch whose
+// segments have one event each that takes five requests, after which the reader has come on.
+const maxChunk = 4 * maxFollowed
+
+// readFeed reads a page, chunk by chunk. While it meets only events of purged runs it goes on,
+// by ever larger chunks: one request for up to 64 segments, and one for the heads of their runs.
+// An error behind the first event ends the page. For final see feedEvents.
+func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool) (events []runstore.FeedEvent, err error) {
+	from := s.passed.of(after)
+	number, seen := from>>positionBits, from&maxSegment
+	if from == 0 {
 		number = firstSegment
 	}
-	for {
-		var page []placed
-		var last *segment
-		next, err := s.follow(ctx, number, func(g *segment) bool {
-			last = g
-			at := int64(1)
-			for _, r := range g.Ranges {
-				for i := range r.N {
-					if g.number != number || at > seen {
-						page = append(page, placed{r, r.From + i, positionOf(g.number, at)})
-					}
-					at++
-				}
-			}
-			return len(page) < limit
-		})
+	size, purged := int64(0), from != after // the reader is in a stretch that it met before
+	most, rows := min(limit, maxChunk), int64(4)
+	if purged {
+		most, rows = maxChunk, maxFollowed
+	}
+	for ; ; rows = maxFollowed {
+		page, last, next, err := s.feedChunk(ctx, number, seen, most, rows)
+		if len(events) > 0 && (err != nil || len(page) == 0) {
+			return events, nil
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -209,17 +263,61 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int) (events []
 			number = from
 			continue
 		}
-		if len(page) > limit {
-			page = page[:limit]
+		if len(page) == 0 {
+			return nil, nil
 		}
-		events, err = s.feedEvents(ctx, page)
-		if err != nil || len(events) > 0 || len(page) == 0 {
-			return events, err
+		atEnd := len(page) < most
+		if page = page[:min(len(page), most)]; purged {
+			end := page[len(page)-1].position
+			if page, err = s.withoutPurged(ctx, page); err != nil {
+				return nil, err
+			}
+			if len(page) == 0 {
+				s.passed.add(after, end)
+				number, seen, most = end>>positionBits, end&maxSegment, min(4*most, maxChunk)
+				continue
+			}
+			s.passed.add(after, page[0].position-1)
 		}
-		// All of them were purged.
+		page = page[:min(len(page), limit-len(events))]
 		end := page[len(page)-1].position
+		more, total, err := s.feedEvents(ctx, page, size, final)
+		if err != nil && len(events) == 0 {
+			return nil, err
+		}
+		events, size = append(events, more...), total
+		if err != nil || len(events) >= limit || size > runstore.MaxPageBytes || atEnd && len(events) > 0 {
+			return events, nil
+		}
+		if purged = len(events) == 0; purged {
+			s.passed.add(after, end)
+			most = min(4*most, maxChunk)
+		}
 		number, seen = end>>positionBits, end&maxSegment
 	}
+}
+
+// feedChunk returns the events behind place seen of a segment: at least most, if there are so
+// many, and up to those of one segment more. last is the last segment that it read, and next
+// the number behind it. The first request reads so many rows.
+func (s *Store) feedChunk(ctx context.Context, number, seen int64, most int, rows int64) (page []placed, last *segment, next int64, err error) {
+	next, err = s.followBy(ctx, number, rows, func(g *segment) bool {
+		last = g
+		if g.damage != nil && (g.number != number || seen < maxSegment) {
+			page = append(page, placed{position: positionOf(g.number, maxSegment), damage: g.damage})
+		}
+		at := int64(1)
+		for _, r := range g.Ranges {
+			for i := range r.N {
+				if g.number != number || at > seen {
+					page = append(page, placed{span: r, seq: r.From + i, position: positionOf(g.number, at)})
+				}
+				at++
+			}
+		}
+		return len(page) < most
+	})
+	return page, last, next, err
 }
 
 // whereNext finds out about a position for which there is no segment, or whose segment
@@ -279,4 +377,5 @@ func (s *Store) whereNext(ctx context.Context, after, number, seen int64, last *
 type placed struct {
 	span
 	seq, position int64
+	damage        error // of the segment: the event, and how many there are, is not known
 }

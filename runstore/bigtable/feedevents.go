@@ -2,6 +2,8 @@ package bigtable
 
 import (
 	"context"
+	"errors"
+	"math"
 
 	"cloud.google.com/go/bigtable"
 
@@ -12,24 +14,39 @@ import (
 const runsAtOnce = 32
 
 // feedEvents reads the events of a page of the feed, and leaves out those that were
-// purged. The page ends early by its size.
-func (s *Store) feedEvents(ctx context.Context, page []placed) (events []runstore.FeedEvent, err error) {
-	size := int64(0)
+// purged. The page ends early by its size, with what was read before: total is the sum. An event that cannot be decoded has an Err, and in a
+// final read one that is not where its run's row says. ErrUnsupported means that the first event is of a
+// run that a newer program has written to: it is not damaged, and must not be passed over.
+func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final bool) (events []runstore.FeedEvent, total int64, err error) {
 	for len(page) > 0 && size <= runstore.MaxPageBytes {
 		n, runs := 0, map[runstore.RunID]bool{}
 		for n < len(page) && (len(runs) < runsAtOnce || runs[runstore.RunID(page[n].Run)]) {
-			runs[runstore.RunID(page[n].Run)] = true
+			if page[n].damage == nil {
+				runs[runstore.RunID(page[n].Run)] = true
+			}
 			n++
 		}
 		found, err := s.lookUp(ctx, page[:n], runs)
 		if err != nil {
-			return nil, err
+			return nil, size, err
 		}
 		var wanted []want
-		first := len(events)
+		var of []int    // the event of each wanted value
+		var newer error // says that an event is one for newer programs, and the page ends before it
+	page:
 		for _, at := range page[:n] {
-			one, there := found[eventKey{runstore.RunID(at.Run), at.Life, at.seq}]
-			if !there {
+			one, err := found.event(at)
+			switch {
+			case errors.Is(err, errGone):
+				continue
+			case err != nil && !isUndecodable(err) && !final:
+				return nil, size, err
+			case errors.Is(err, runstore.ErrUnsupported):
+				newer = ofRun(runstore.RunID(at.Run), err)
+				break page
+			case err != nil:
+				events = append(events, runstore.FeedEvent{Run: runstore.RunID(at.Run), Event: runstore.Event{Seq: runstore.Seq(at.seq), Position: runstore.Position(at.position)}})
+				s.damaged(&events[len(events)-1], err)
 				continue
 			}
 			one.about.Position = at.position
@@ -38,21 +55,44 @@ func (s *Store) feedEvents(ctx context.Context, page []placed) (events []runstor
 			if one.about.Pack != nil {
 				size += one.about.Pack.Length
 				i := len(events) - 1
-				wanted = append(wanted, want{runstore.RunID(at.Run), one.about.Pack, func(value []byte) { events[i].Data = value }})
+				wanted, of = append(wanted, want{runstore.RunID(at.Run), one.about.Pack, func(value []byte) { events[i].Data = value }}), append(of, i)
 			}
 			if size > runstore.MaxPageBytes {
 				break
 			}
 		}
-		if err := s.fetch(ctx, wanted); err != nil {
-			return nil, err
+		err = s.fetch(ctx, wanted)
+		if missing := (errMissing{}); final && errors.As(err, &missing) {
+			err = nil
+			for i, w := range wanted {
+				if one := s.fetch(ctx, []want{w}); errors.As(one, &missing) {
+					s.damaged(&events[of[i]], one)
+				} else if one != nil {
+					err = one
+				}
+			}
 		}
-		if len(events) == first && len(page) == n {
-			return events, nil
+		if err != nil {
+			return nil, size, err
+		}
+		if newer != nil && len(events) > 0 {
+			return events, size, nil
+		}
+		if newer != nil {
+			return nil, size, newer
 		}
 		page = page[n:]
 	}
-	return events, nil
+	return events, size, nil
+}
+
+// damaged makes an event of the feed one that cannot be returned because of err.
+func (s *Store) damaged(e *runstore.FeedEvent, err error) {
+	if !isUndecodable(err) {
+		err = corrupt(err)
+	}
+	s.passOver(e.Run, err)
+	*e = runstore.FeedEvent{Run: e.Run, Event: runstore.Event{Seq: e.Seq, Position: e.Position}, Err: ofRun(e.Run, err)}
 }
 
 type eventKey struct {
@@ -60,72 +100,125 @@ type eventKey struct {
 	life, seq int64
 }
 
-// lookUp finds events in the rows of their runs and in segments.
-func (s *Store) lookUp(ctx context.Context, page []placed, runs map[runstore.RunID]bool) (map[eventKey]sealedEvent, error) {
-	from, to := page[0].seq, page[0].seq
+// lookup is what was read of the runs of a page of the feed.
+type lookup struct {
+	heads  map[runstore.RunID]*row
+	events map[eventKey]sealedEvent
+	broken map[runstore.RunID]error // what of a run's row cannot be decoded
+	sealed map[string]error         // the segments that were read, by key: nil, or what is wrong
+}
+
+// errGone says that an event was purged.
+var errGone = errors.New("bigtable: the event was purged")
+
+// event returns an event of the page. Errors: errGone, errMissing, or one that isUndecodable.
+func (l *lookup) event(at placed) (*sealedEvent, error) {
+	id := runstore.RunID(at.Run)
+	r := l.heads[id]
+	if at.damage != nil {
+		return nil, at.damage
+	}
+	if r != nil && r.isGone(at.Life) {
+		return nil, errGone
+	}
+	if one, there := l.events[eventKey{id, at.Life, at.seq}]; there {
+		return &one, nil
+	}
+	if err := l.broken[id]; err != nil {
+		return nil, err
+	}
+	if err := l.sealed[segmentKey(id, at.Life, (at.seq-1)/segmentSize)]; err != nil {
+		return nil, err
+	}
+	return nil, errMissing{id} // purged or sealed meanwhile
+}
+
+// isGone reports whether a life of the run is over.
+func (r *row) isGone(life int64) bool {
+	return r.stored != nil && (r.head.Life > life || r.head.Life == life && r.head.Purged)
+}
+
+// withoutPurged leaves out the events of a page that were purged. It reads the heads of
+// the runs only.
+func (s *Store) withoutPurged(ctx context.Context, page []placed) (left []placed, err error) {
+	asked, heads := map[runstore.RunID]bool{}, map[runstore.RunID]*row{}
+	var keys []string
 	for _, at := range page {
-		from, to = min(from, at.seq), max(to, at.seq)
+		if id := runstore.RunID(at.Run); at.damage == nil && !asked[id] {
+			asked[id] = true
+			keys = append(keys, runKey(id))
+		}
+	}
+	err = s.readList(ctx, keys, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
+		if parsed, err := parseRow(r); err == nil { // others are damaged, and stay
+			heads[runOf(r.Key())] = parsed
+		}
+		return nil
+	})
+	for _, at := range page {
+		if r := heads[runstore.RunID(at.Run)]; at.damage != nil || r == nil || !r.isGone(at.Life) {
+			left = append(left, at)
+		}
+	}
+	return left, err
+}
+
+// lookUp reads the events of a page from the rows of their runs and from segments.
+func (s *Store) lookUp(ctx context.Context, page []placed, runs map[runstore.RunID]bool) (*lookup, error) {
+	l := &lookup{
+		heads: map[runstore.RunID]*row{}, events: map[eventKey]sealedEvent{}, broken: map[runstore.RunID]error{}, sealed: map[string]error{},
+	}
+	from, to := int64(math.MaxInt64), int64(0)
+	for _, at := range page {
+		if at.damage == nil {
+			from, to = min(from, at.seq), max(to, at.seq)
+		}
 	}
 	keys := make([]string, 0, len(runs))
 	for id := range runs {
 		keys = append(keys, runKey(id))
 	}
-	heads, found := map[runstore.RunID]*row{}, map[eventKey]sealedEvent{}
 	filter := latest(wholeFamily(familyHead), eventColumns(from, to))
 	err := s.readList(ctx, keys, filter, func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
-		if err != nil {
-			return err
+		if err == nil {
+			l.heads[id] = parsed
+			err = parsed.events(func(one sealedEvent, _ []byte) error {
+				l.events[eventKey{id, parsed.head.Life, one.seq}] = one
+				return nil
+			})
 		}
-		heads[id] = parsed
-		return parsed.events(func(one sealedEvent, _ []byte) error {
-			found[eventKey{id, parsed.head.Life, one.seq}] = one
-			return nil
-		})
+		if err != nil {
+			l.broken[id] = err
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	var sealed []string
-	wanted := map[string]placed{}
+	owners := map[string]placed{}
 	for _, at := range page {
 		id := runstore.RunID(at.Run)
-		r := heads[id]
-		if r == nil || !r.exists() || r.head.Life != at.Life {
+		r := l.heads[id]
+		if r == nil || !r.exists() || r.head.Life != at.Life || at.damage != nil {
 			continue
 		}
 		number := (at.seq - 1) / segmentSize
-		if key := segmentKey(id, at.Life, number); number < r.head.Sealed {
-			if _, asked := wanted[key]; !asked {
-				sealed = append(sealed, key)
-			}
-			wanted[key] = at
-		} else if _, there := found[eventKey{id, at.Life, at.seq}]; !there {
-			return nil, errMissing{id}
+		key := segmentKey(id, at.Life, number)
+		if _, asked := owners[key]; !asked && number < r.head.Sealed {
+			sealed = append(sealed, key)
+			owners[key] = at
 		}
 	}
-	segments, err := s.segments(ctx, sealed)
-	if err != nil {
-		return nil, err
-	}
-	for key, at := range wanted {
-		id := runstore.RunID(at.Run)
-		if segments[key] == nil {
-			return nil, errMissing{id} // purged meanwhile
+	err = s.eachSegment(ctx, sealed, func(key string, events []sealedEvent, damage error) error {
+		at := owners[key]
+		for _, one := range events {
+			l.events[eventKey{runstore.RunID(at.Run), at.Life, one.seq}] = one
 		}
-		for _, one := range segments[key] {
-			found[eventKey{id, at.Life, one.seq}] = one
-		}
-	}
-	for id, r := range heads {
-		if !r.exists() {
-			for k := range found {
-				if k.run == id {
-					delete(found, k)
-				}
-			}
-		}
-	}
-	return found, nil
+		l.sealed[key] = damage
+		return nil
+	})
+	return l, err
 }

@@ -18,6 +18,8 @@ const remembered = 24
 // its revision and the nonce of the write, which is the one that every write's predicate
 // compares. Ids and names are bytes, because they may hold any.
 type head struct {
+	// Format is the format of the run's row, see format.go.
+	Format int `json:"format,omitempty"`
 	// Rev counts the writes of the row, purges and creations included; it never goes
 	// back. Nonces tells who made the last ones, the newest first, eight bytes each: a
 	// writer whose reply was lost finds its own.
@@ -143,7 +145,7 @@ func (h *head) encode() []byte {
 }
 
 func decodeHead(b []byte) (h head, err error) {
-	err = json.Unmarshal(b, &h)
+	err = decode(b, &h, &h.Format)
 	return h, err
 }
 
@@ -219,11 +221,11 @@ func join(about any, value []byte) []byte {
 func split(cell []byte, about any) (value []byte, err error) {
 	n, used := binary.Uvarint(cell)
 	if used <= 0 || uint64(len(cell)-used) < n {
-		return nil, fmt.Errorf("bigtable: a cell of %d bytes that this program did not write", len(cell))
+		return nil, corrupt(fmt.Errorf("a cell of %d bytes that this program did not write", len(cell)))
 	}
 	header := cell[used : used+int(n)]
 	if err := json.Unmarshal(header, about); err != nil {
-		return nil, fmt.Errorf("bigtable: a cell that this program did not write: %w", err)
+		return nil, corrupt(fmt.Errorf("a cell that this program did not write: %w", err))
 	}
 	return bytes.Clone(cell[used+int(n):]), nil
 }

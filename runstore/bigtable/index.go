@@ -295,8 +295,9 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 		}
 	}
 	err = v.store.readList(ctx, keys, latest(filters...), func(r bigtable.Row) (err error) {
-		runs[runOf(r.Key())], err = parseRow(r)
-		return err
+		id := runOf(r.Key())
+		runs[id], err = parseRow(r)
+		return v.store.unlessPassedOver(id, err)
 	})
 	if err != nil {
 		return nil, err
@@ -316,7 +317,10 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 		}
 		now, err := p.standing(r)
 		if err != nil {
-			return nil, err
+			if err := v.store.unlessPassedOver(p.run, err); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		if !slices.Contains(now.places, p) && r.head.Rev >= p.rev && known.Sub(runstore.FromMicros(r.head.Time)) > placeGrace {
 			v.dead = append(v.dead, p.rowKey())

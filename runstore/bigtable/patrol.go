@@ -42,7 +42,7 @@ func (s *Store) patrol(ctx context.Context, hash string) error {
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
 		found, err := parseRow(r)
 		if err != nil || found.stored == nil {
-			return err
+			return s.unlessPassedOver(runOf(r.Key()), err)
 		}
 		for _, k := range owned[runOf(r.Key())] {
 			if found.head.isOver(k) {

@@ -68,21 +68,26 @@ type row struct {
 	cells  bigtable.Row
 }
 
+// parseRow decodes the head of a row. Its errors name the run, and match ErrCorrupt or
+// ErrUnsupported.
 func parseRow(r bigtable.Row) (*row, error) {
-	p := &row{cells: r}
+	p, decoded := &row{cells: r}, false
 	for _, item := range r[familyHead] {
 		switch qualifier(familyHead, item) {
 		case columnHead:
 			h, err := decodeHead(item.Value)
 			if err != nil {
-				return nil, err
+				return nil, ofRun(runOf(r.Key()), err)
 			}
-			p.head = h
+			p.head, decoded = h, true
 		case columnRev:
 			p.stored = item.Value
 		case columnBeat:
 			p.beat = int64(item.Timestamp)
 		}
+	}
+	if p.stored != nil && (!decoded || len(p.stored) < revisionSize) {
+		return nil, ofRun(runOf(r.Key()), errNoHead)
 	}
 	return p, nil
 }

@@ -42,17 +42,24 @@ type sealedEvent struct {
 // segments reads segments by their keys.
 func (s *Store) segments(ctx context.Context, keys []string) (map[string][]sealedEvent, error) {
 	found := map[string][]sealedEvent{}
-	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
+	err := s.eachSegment(ctx, keys, func(key string, events []sealedEvent, damage error) error {
+		found[key] = events
+		return damage
+	})
+	return found, err
+}
+
+// eachSegment calls f for each segment that there is. damage says that it cannot be decoded.
+func (s *Store) eachSegment(ctx context.Context, keys []string, f func(key string, events []sealedEvent, damage error) error) error {
+	return s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		number := fromBE64(r.Key()[len(r.Key())-8:])
 		var events []sealedEvent
 		err := frames(cell(r, familyOther, ""), number*segmentSize+1, func(one sealedEvent, _ []byte) error {
 			events = append(events, one)
 			return nil
 		})
-		found[r.Key()] = events
-		return err
+		return f(r.Key(), events, err)
 	})
-	return found, err
 }
 
 // sealing is what it takes to take segments out of a run's row, once they are written.

@@ -129,9 +129,10 @@ func (q *sequencer) rounds(ctx context.Context) {
 	err := q.sequence(ctx, slices.Collect(maps.Keys(dirty))...)
 	if err == nil {
 		for id := range long {
-			if err = q.store.prepareSeal(ctx, id); err != nil {
+			if err = q.store.prepareSeal(ctx, id); err != nil && !q.store.passOver(id, err) {
 				break
 			}
+			err = nil
 		}
 	}
 	if err == nil {
@@ -222,12 +223,15 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segme
 	g = &segment{By: rand.Uint64(), number: q.end}
 	left := int64(maxSegment)
 	err = q.store.readList(ctx, keys, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
-		parsed, err := parseRow(r)
-		if err != nil || !parsed.exists() {
-			return err
-		}
 		id := runOf(r.Key())
-		x, err := parsed.positions()
+		parsed, err := parseRow(r)
+		var x *extents
+		if err == nil {
+			x, err = parsed.positions()
+		}
+		if err != nil && q.store.passOver(id, err) || err == nil && !parsed.exists() {
+			return nil // the marks lead the passes to it again
+		}
 		if err != nil {
 			return err
 		}
@@ -286,7 +290,9 @@ func (q *sequencer) tellAll(ctx context.Context) error {
 // hint returns the number up to which all segments are told to their runs.
 func (s *Store) hint(ctx context.Context) (told int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		told = fromBE64(string(cell(r, familyOther, "")))
+		if value := cell(r, familyOther, ""); len(value) == 8 { // else the rounds begin with the first segment
+			told = fromBE64(string(value))
+		}
 		return nil
 	})
 	return told, err

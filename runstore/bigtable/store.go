@@ -30,7 +30,12 @@ type Store struct {
 	clock    clock
 	runs     runs
 	feed     *sequencer
+	passed   passed
 	waste    *waste
+	reported struct { // runs whose data cannot be decoded, see passOver
+		mu   sync.Mutex
+		runs map[runstore.RunID]bool
+	}
 	scanMost time.Duration // how long a scan may take
 	yieldFor time.Duration // how long an operation waits for another one's turn
 	// attemptTimeout bounds one request.
@@ -235,7 +240,7 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 	} else if _, age := s.clock.estimate(); age > refreshAfter {
 		s.refreshClock()
 	}
-	return outcome.Of(op, id, f(ctx))
+	return outcome.Of(op, id, ofRun(id, f(ctx)))
 }
 
 // enter begins an operation, unless the handle was closed.

@@ -87,11 +87,15 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 	var behind, idle, old []runstore.RunID
 	there := map[runstore.RunID]bool{}
 	err = s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
-		parsed, err := parseRow(r)
-		if err != nil || parsed.stored == nil {
-			return err
-		}
 		id := runOf(r.Key())
+		parsed, err := parseRow(r)
+		if err != nil {
+			there[id] = true
+			return s.unlessPassedOver(id, err)
+		}
+		if parsed.stored == nil {
+			return nil
+		}
 		there[id] = true
 		for _, m := range marks[id] {
 			if m != parsed.head.mark(id) && m.rev <= parsed.head.Rev {
@@ -100,7 +104,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		}
 		x, err := parsed.positions()
 		if err != nil {
-			return err
+			return s.unlessPassedOver(id, err)
 		}
 		switch {
 		case s.isIdle(id, parsed, x):
@@ -126,10 +130,10 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 	}
 	errs := []error{err, s.writeAll(ctx, dead), s.feed.sequence(ctx, behind...)}
 	for _, id := range idle {
-		errs = append(errs, s.visit(ctx, id))
+		errs = append(errs, s.unlessPassedOver(id, s.visit(ctx, id)))
 	}
 	for _, id := range old {
-		errs = append(errs, s.endGrant(ctx, id, current.current()))
+		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id, current.current())))
 	}
 	return errors.Join(errs...)
 }
@@ -256,6 +260,9 @@ func (s *Store) deadPacks(ctx context.Context, id runstore.RunID, found *row) (d
 	}
 	for _, key := range keys {
 		rest := key[len(prefix):]
+		if len(rest) < 25 {
+			continue // this program did not write it
+		}
 		rev, nonce, what, of := fromBE64(rest[:8]), uint64(fromBE64(rest[8:16])), rest[16:17], fromBE64(rest[17:25])
 		switch {
 		case rev > found.head.Rev:

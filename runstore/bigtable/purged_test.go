@@ -1,0 +1,109 @@
+package bigtable_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	client "cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// stretch fills the feed of a new store with n segments of one event each, of a run that was
+// purged, and puts an event of another run behind them.
+func stretch(t testing.TB, table emulators.BigtableTable, n int) *bigtable.Store {
+	t.Helper()
+	s, tbl := openBare(t, table), raw(t, table)
+	purge(t, s, hold(t, s, "gone"))
+	all, muts := make([]string, n), make([]*client.Mutation, n)
+	for i := range n {
+		muts[i] = client.NewMutation()
+		muts[i].Set("x", "", 0, fmt.Appendf(nil, `{"by":1,"ranges":[{"run":%q,"life":1,"from":%d,"n":1}]}`,
+			base64.StdEncoding.EncodeToString([]byte("gone")), i+1))
+		all[i] = bigtable.LogKey(int64(i + 1))
+	}
+	if errs, err := tbl.ApplyBulk(t.Context(), all, muts); err != nil || errs != nil {
+		t.Fatal(errs, err)
+	}
+	hold(t, s, "run")
+	commit(t, s, signal("run", "behind them"))
+	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	return openBare(t, table) // which knows nothing of it
+}
+
+// countReads counts the requests that serve readers of the feed of a table, and has each done.
+func countReads(t testing.TB, table emulators.BigtableTable, each func(n int64)) *atomic.Int64 {
+	t.Helper()
+	n := &atomic.Int64{}
+	isRead := served(table, "ReadRows")
+	server(t).Watch(func(c emulators.BigtableCall) bool {
+		if isRead(c) {
+			each(n.Add(1))
+		}
+		return false
+	})
+	return n
+}
+
+// A stretch of the feed that holds only events of purged runs costs a request for each 64
+// segments, and a few; a reader that has passed it once does not read it again.
+func TestPurgedStretchCostsLittle(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{1, 10, 1000} {
+		table := newTable(t)
+		s := stretch(t, table, 405)
+		n := countReads(t, table, func(int64) {})
+		for try, most := range []int64{20, 5} {
+			n.Store(0)
+			page, err := s.ReadFeed(t.Context(), 0, limit)
+			if err != nil || len(page) != 1 || page[0].Run != "run" {
+				t.Fatalf("got %v, %v, want the event behind the stretch", page, err)
+			}
+			if n.Load() > most {
+				t.Errorf("limit %d, try %d: it cost %d requests, want up to %d", limit, try+1, n.Load(), most)
+			}
+		}
+	}
+}
+
+// A reader whose context ends within such a stretch has come on: it goes on there, and reaches
+// its end in a few tries.
+func TestPurgedStretchUnderADeadline(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := stretch(t, table, 1500)
+	var stop atomic.Pointer[context.CancelFunc]
+	n := countReads(t, table, func(n int64) {
+		if n > 6 {
+			(*stop.Load())()
+		}
+	})
+	for try := 1; ; try++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		stop.Store(&cancel)
+		n.Store(0)
+		page, err := s.ReadFeed(ctx, 0, 10)
+		ended := ctx.Err() != nil
+		cancel()
+		if err == nil {
+			if len(page) != 1 || page[0].Run != "run" {
+				t.Fatalf("got %v, want the event behind the stretch", page)
+			}
+			if try == 1 {
+				t.Error("no context ended within the stretch")
+			}
+			return
+		}
+		if !ended || try == 20 {
+			t.Fatalf("try %d: %v", try, err)
+		}
+		fails(t, err, runstore.ErrUnavailable, context.Canceled, runstore.NotApplied)
+	}
+}
