@@ -88,6 +88,9 @@ func EmptyWaste(ctx context.Context, s *Store) {
 	s.waste.empty(byTest(ctx))
 }
 
+// DeleteWaste deletes now what may be deleted without waiting for readers.
+func DeleteWaste(ctx context.Context, s *Store) { s.waste.empty(byTest(ctx)) }
+
 // AgeMarks makes the marks without a run that a handle has seen old.
 func AgeMarks(s *Store) {
 	for m := range s.feed.lonely {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -13,7 +15,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The feed is a log of segments, rows that never change. Each names ranges of events,
+// The feed is a log of segments, rows that never change, except that those of purged runs are
+// removed (compact.go). Each names ranges of events,
 // and has a number; a position is the number and an event's place in the segment. Who
 // wants to append creates the row of the next number, if it is absent: of several who
 // try, one does. So there is one log, whoever writes to it and however late, without a
@@ -29,7 +32,7 @@ const (
 // segment is a row of the log.
 type segment struct {
 	By     uint64 `json:"by"`             // who made it
-	Next   int64  `json:"next,omitempty"` // the number that follows, if not its own plus 1: an epoch has ended
+	Next   int64  `json:"next,omitempty"` // the number that follows, if not its own plus 1: an epoch has ended, or a block is compacted
 	Ranges []span `json:"ranges,omitempty"`
 	number int64
 	damage error // the row is there and cannot be decoded
@@ -92,24 +95,35 @@ func (s *Store) follow(ctx context.Context, number int64, f func(g *segment) boo
 // maxFollowed is how many segments one request reads.
 const maxFollowed = 64
 
-// followBy is follow with a first request for so many segments.
+// followBy is follow with a first request for so many segments. Behind a block that was compacted
+// it asks for the first segments of the blocks that follow, too.
 func (s *Store) followBy(ctx context.Context, number, ahead int64, f func(g *segment) bool) (next int64, err error) {
-	for ; ; ahead = min(2*ahead, maxFollowed) {
-		var numbers []int64
+	for blocks := int64(0); ; ahead = min(2*ahead, maxFollowed) {
+		asked := map[int64]bool{blockStart(number): true}
 		for n := range ahead {
-			numbers = append(numbers, number+n)
+			asked[number+n] = true
 		}
-		found, err := s.log(ctx, numbers...)
+		for n := range blocks {
+			asked[blockStart(number)+(n+1)*logBlock] = true
+		}
+		found, err := s.log(ctx, slices.Collect(maps.Keys(asked))...)
 		if err != nil {
 			return number, err
 		}
-		for range ahead {
+		for asked[number] || asked[blockStart(number)] {
+			if next, skips := found[blockStart(number)].skips(number); skips {
+				number, blocks = next, maxFollowed
+				continue
+			}
 			g := found[number]
+			if !asked[number] {
+				break
+			}
 			if g == nil {
-				if number <= numbers[len(numbers)-1] && number >= numbers[0] {
-					return number, nil
-				}
-				break // it went on elsewhere
+				return number, nil
+			}
+			if g.Next == blockStart(number)+logBlock {
+				blocks = maxFollowed
 			}
 			number = g.next()
 			if !f(g) {
@@ -354,12 +368,11 @@ func (s *Store) whereNext(ctx context.Context, after, number, seen int64, last *
 	if last == nil && number == base && seen == 0 { // nothing was written in this epoch yet
 		return 0, nil
 	}
-	from = base
-	if told, err := s.hint(ctx); err != nil {
+	told, err := s.hint(ctx)
+	if err != nil {
 		return 0, err
-	} else if told > from { // the log is there up to this segment: its end is not far
-		from = told
 	}
+	from = max(base, told) // the log is there up to the hint's segment: its end is not far
 	known := positionOf(from, 0)
 	if _, err := s.follow(ctx, from, func(g *segment) bool {
 		known = positionOf(g.number, g.events())

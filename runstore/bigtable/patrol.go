@@ -16,7 +16,8 @@ import (
 // patrolled is how many rows of a kind a pass looks at.
 const patrolled = 64
 
-// patrol deletes rows of lives that are over, among the first after a hash, in a circle.
+// patrol deletes rows of lives that are over, among the first after a hash, in a circle, and
+// compacts the feed there.
 func (s *Store) patrol(ctx context.Context, hash string) error {
 	var rows []string
 	owned := map[runstore.RunID][]string{}
@@ -54,7 +55,10 @@ func (s *Store) patrol(ctx context.Context, hash string) error {
 	if err != nil {
 		return err
 	}
-	return s.writeAll(ctx, dead)
+	if err := s.writeAll(ctx, dead); err != nil {
+		return err
+	}
+	return s.patrolLog(ctx, hash)
 }
 
 // isOver reports whether a row of a segment or a pack is of a life of the run that is

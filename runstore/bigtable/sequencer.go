@@ -298,8 +298,21 @@ func (s *Store) hint(ctx context.Context) (told int64, err error) {
 	return told, err
 }
 
-// append creates a segment, if there is none of its number.
+// append creates a segment, if there is none of its number. A handle that was suspended may find
+// its number removed: what it creates there is void, and deleted.
 func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
+	if made, err = s.create(ctx, g); err != nil || !made {
+		return false, err
+	}
+	void, err := s.isVoid(ctx, g.number)
+	if err == nil && void {
+		err = s.writeAll(ctx, []mutation{remove(logKey(g.number))})
+	}
+	return !void && err == nil, err
+}
+
+// create creates the row of a segment, if there is none.
+func (s *Store) create(ctx context.Context, g *segment) (made bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", 0, value)

@@ -15,7 +15,7 @@ type waste struct {
 	store *Store
 	mu    sync.Mutex
 	keys  []string
-	aging []aged // entries of indexes, the oldest first
+	aging []aged // entries of indexes and segments of the feed, the oldest first
 	more  chan struct{}
 	done  chan struct{}
 }
@@ -27,7 +27,8 @@ const maxWaste = 100_000
 const wasteEvery = 200 * time.Millisecond
 
 // aged are entries that a scan which is under way may still need: one that has seen a
-// record's new place may rely on finding it by its old one.
+// record's new place may rely on finding it by its old one. Likewise a reader of the feed may
+// still look for the segments of a block that was compacted.
 type aged struct {
 	at   localclock.Reading
 	keys []string
@@ -43,7 +44,7 @@ const (
 func (w *waste) made(keys []string) {
 	var places, others []string
 	for _, k := range keys {
-		if k[:1] == kindIndex {
+		if k[:1] == kindIndex || k[:1] == kindLog {
 			places = append(places, k)
 		} else {
 			others = append(others, k)
