@@ -75,10 +75,30 @@ func schemaVersion(ctx context.Context, c *conn, known int) (version int, err er
 	case app != applicationID:
 		return 0, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "store URL", Problem: "the file is a database of another application"}
 	case version > known:
-		return 0, &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-			"version %d of the database is newer than this program's %d; use a newer program", version, known)}
+		return 0, newerSchema(version, known)
 	}
 	return version, nil
+}
+
+// newerSchema refuses a database that a newer program has migrated.
+func newerSchema(version, known int) error {
+	return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+		"version %d of the database is newer than this program's %d; use a newer program", version, known)}
+}
+
+// refuseNewer ends a transaction that has just begun if a newer program has migrated the
+// database since it was opened: this one might drop what it does not know. The version is in the
+// file's header, which the transaction has read.
+func (s *core) refuseNewer(ctx context.Context, c *conn) error {
+	row, err := c.one(ctx, "PRAGMA user_version")
+	if err == nil && row[0].(int64) <= int64(s.known) {
+		return nil
+	}
+	_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
+	if err != nil {
+		return unavailable(err)
+	}
+	return newerSchema(int(row[0].(int64)), s.known)
 }
 
 // migrate brings the schema up to date in one transaction. When several processes

@@ -26,6 +26,7 @@ type core struct {
 	path    string
 	opts    Options
 	version string
+	known   int // the version of this program's schema
 	clock   *clock
 	writer  *writer
 	witness *witness // nil for a database in memory
@@ -97,7 +98,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 	}
 	s := &core{
 		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
-		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
+		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 	}
 	s.damage.path, s.damage.logger = path, opts.Logger
 	first, err := s.connect(ctx, "synchronous("+string(opts.Synchronous)+")")

@@ -233,6 +233,9 @@ func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 		}
 		_, err := c.exec(ctx, "BEGIN IMMEDIATE")
 		if err == nil {
+			if err := w.store.refuseNewer(ctx, c); err != nil {
+				return nil, err
+			}
 			return w.store.newTx(ctx, c)
 		}
 		if !isBusy(err) {
