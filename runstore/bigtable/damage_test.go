@@ -396,7 +396,7 @@ func TestNewerStore(t *testing.T) {
 			_, created := s.CreateRun(t.Context(), runstore.RunSpec{ID: "new"})
 			_, acquired := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "o", TTL: time.Minute}, Preempt: "test"})
 			_, raised := s.RaiseEpoch(t.Context(), "test")
-			for what, err := range map[string]error{"open": opened, "create": created, "acquire": acquired, "raise": raised} {
+			for what, err := range map[string]error{"a new handle": opened, "create": created, "acquire": acquired, "raise": raised} {
 				if !errors.Is(err, runstore.ErrUnsupported) || !strings.Contains(err.Error(), "newer program") {
 					t.Errorf("%s: got %v, want ErrUnsupported", what, err)
 				}

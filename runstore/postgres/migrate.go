@@ -20,6 +20,11 @@ var schemaFiles embed.FS
 
 // migrations returns the schema's steps in order: migrations[0] leads from
 // nothing to version 1.
+//
+// A program refuses to open a schema that is newer than its own. Once it is open its
+// statements do not look at the version, which would cost each write. So a step that older
+// programs must not write through renames a table, column or function that their statements
+// use: these then fail, and nothing of them is applied.
 func migrations() []string {
 	names, err := fs.Glob(schemaFiles, "schema/*.sql")
 	if err != nil {

@@ -27,6 +27,11 @@ import (
 var schema embed.FS
 
 // migrations are the statements of each version of the schema, the first at 0.
+//
+// A program refuses to open a database of a newer version than its own. Once it is open its
+// transactions do not look at the version, which would cost each a read. So a step that older
+// programs must not write through renames a table or column that they write: their
+// transactions then fail, and nothing of them is applied.
 var migrations = readMigrations()
 
 func readMigrations() (all [][]string) {
