@@ -86,7 +86,8 @@ type RunStore interface {
 	// at most limit, and fewer when they pass [MaxPageBytes]. An empty page means
 	// that there is nothing yet. A page may end early while a commit before it is
 	// still open. ErrStoreBehind when after is above every position of the store. An
-	// event whose stored data are damaged is returned with FeedEvent.Err set.
+	// event whose stored data are damaged is returned with FeedEvent.Err set. ErrUnsupported
+	// when the next event is in a format that only newer programs know.
 	ReadFeed(ctx context.Context, after Position, limit int) ([]FeedEvent, error)
 
 	// Now returns the store clock, the one that judges expiry.
