@@ -353,6 +353,9 @@ func TestNewerRun(t *testing.T) {
 				"journal": func() error { _, err := s.ReadJournal(t.Context(), "run", 1, 10); return err },
 			} {
 				err := f()
+				if runstore.OutcomeOf(err) == runstore.Unknown { // it found a revision that it cannot read, which may follow on its own
+					err = f()
+				}
 				fails(t, err, runstore.ErrUnsupported, runstore.ErrUnsupported, runstore.NotApplied)
 				if !strings.Contains(fmt.Sprint(err), `run "run"`) || !strings.Contains(fmt.Sprint(err), "newer program") {
 					t.Errorf("%s: %v does not name the run and the way out", what, err)
