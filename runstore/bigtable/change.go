@@ -57,7 +57,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 	defer s.runs.leave(r)
 	fresh, turn := false, newTurn(s.clock.here)
 	for t := s.tries(); ; {
-		if !r.has(n) || n.fresh && !fresh {
+		if !fresh && (n.fresh || !r.has(n)) {
 			if err := s.load(ctx, r, n); err != nil {
 				r.forget()
 				return nil, err
@@ -76,6 +76,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 				r.forget()
 				return nil, err
 			}
+			fresh = false
 			continue
 		}
 		began := s.clock.here.Read()
@@ -104,12 +105,25 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			s.waste.add(e.orphans()...) // some of them may have been written
 			return nil, err
 		}
-		made, err := s.swap(ctx, r, e, t, turn)
+		swapped, err := s.swap(ctx, r, e, t, turn)
 		if err != nil {
 			r.forget()
 			return nil, err
 		}
-		if made {
+		if !swapped {
+			// Only the read that a new decision needs anyway tells whose revision it was. Until
+			// then nothing that the change wrote ahead may be deleted.
+			turn.lost(ctx, s, r, n.epoch)
+			r.forget()
+			if err = s.load(ctx, r, n); err == nil {
+				swapped, err = e.isMade(&r.head)
+			}
+			if err != nil {
+				r.forget()
+				return nil, outcome.Unknown(err)
+			}
+		}
+		if swapped {
 			s.made(r, e)
 			return e, nil
 		}
@@ -118,9 +132,9 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			r.forget()
 			return nil, outcome.Unavailable(errBusy)
 		}
-		turn.lost(ctx, s, r, n.epoch)
-		r.forget()
-		fresh = false
+		if fresh = !turn.rests(s); !fresh {
+			r.forget()
+		}
 	}
 }
 
@@ -262,11 +276,12 @@ func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) 
 }
 
 // swap replaces the revision that the change was decided on by its own, with all that
-// belongs to it, or finds that another was first. Bigtable's client never repeats a
-// conditional mutation. This does: a repeat finds either the head that it expects, and
-// then no copy that was sent before can be applied any more, or another head, which
-// tells who made it.
-func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, turn *turn) (made bool, err error) {
+// belongs to it, and reports whether the predicate matched. Bigtable's client never
+// repeats a conditional mutation. This does, and so may an interceptor of the caller's, or
+// a retry policy, unseen: where the predicate did not match, either another write came
+// first or a copy of this one. The head tells which (edit.isMade), and no copy that is
+// still on its way can be applied any more.
+func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, turn *turn) (swapped bool, err error) {
 	e.stored = e.head.revision()
 	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
 		e.m.DeleteCellsInColumn(familyHead, columnRev)
@@ -282,13 +297,21 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
 	for doubt := false; ; doubt = true {
-		if late := !e.until.IsZero() && s.clock.here.Until(e.until) < 0; late && !doubt {
-			return false, runstore.ErrLeaseExpired
-		} else if late {
-			if made, err := s.whoseRevision(ctx, r, e); err != nil || made {
-				return made, err
+		if !e.until.IsZero() && s.clock.here.Until(e.until) < 0 {
+			if !doubt {
+				return false, runstore.ErrLeaseExpired
 			}
-			return false, outcome.Unknown(errLate) // a copy may still be under way
+			found, err := s.readRun(ctx, r.id)
+			if err == nil {
+				swapped, err = e.isMade(&found.head)
+			}
+			if err == nil && !swapped {
+				err = errLate // a copy may still be under way
+			}
+			if err != nil {
+				return false, outcome.Unknown(err)
+			}
+			return true, nil
 		}
 		var matched bool
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
@@ -300,12 +323,8 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
 		switch {
-		case err == nil && matched == wants:
-			return true, nil
-		case err == nil && !doubt:
-			return false, nil
 		case err == nil:
-			return s.whoseRevision(ctx, r, e)
+			return matched == wants, nil
 		case refusedByServer(err) && !doubt:
 			return false, outcome.Unavailable(s.plainly(err))
 		case ctx.Err() != nil || refusedByServer(err) || !t.More(ctx):
@@ -314,17 +333,14 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 	}
 }
 
-// whoseRevision finds out whether a change was made whose reply was lost.
-func (s *Store) whoseRevision(ctx context.Context, r *run, e *edit) (made bool, err error) {
-	found, err := s.readRun(ctx, r.id)
-	if err != nil {
-		return false, outcome.Unknown(err)
-	}
-	made, known := found.head.made(e.head.Rev, e.nonce)
+// isMade reports whether a head that was read after the change was sent has it. It
+// returns an error if the head has more revisions since than it remembers the nonces of.
+func (e *edit) isMade(found *head) (made bool, err error) {
+	made, known := found.made(e.head.Rev, e.nonce)
 	if !known {
-		return false, outcome.Unknown(errLongAgo)
+		return false, errLongAgo
 	}
-	if made && found.head.Rev > e.head.Rev { // what is known beside the head is out of date
+	if made && found.Rev > e.head.Rev { // what is known beside the head is out of date
 		e.moved = true
 	}
 	return made, nil

@@ -25,7 +25,9 @@ type epochs struct {
 	// Incarnation is where the table was when the last epoch began.
 	Incarnation string `json:"incarnation"`
 	// Ended tells that all grants of former epochs are ended.
-	Ended  bool `json:"ended"`
+	Ended bool `json:"ended"`
+	// By is random, so that no two writers write the same value.
+	By     uint64 `json:"by"`
 	stored []byte
 }
 
@@ -78,6 +80,7 @@ func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...
 
 // replaceEpochs swaps what the store knows of itself, if nobody else did.
 func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool, err error) {
+	next.By = rand.Uint64()
 	next.stored, _ = json.Marshal(next) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", 0, next.stored)
@@ -92,7 +95,7 @@ func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := s.table.Apply(bound, epochKey(0), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
-		if err == nil && matched != wants && doubt {
+		if err == nil && matched != wants { // another was first, or a copy of this request
 			now, err := s.epochs(ctx)
 			if err != nil {
 				return false, outcome.Unknown(err)
@@ -100,7 +103,7 @@ func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool
 			return string(now.stored) == string(next.stored), nil
 		}
 		if err == nil {
-			return matched == wants, nil
+			return true, nil
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
 			if doubt || !refusedByServer(err) {

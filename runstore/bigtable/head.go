@@ -11,8 +11,10 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// remembered is how many revisions a head tells the nonces of.
-const remembered = 24
+// remembered is how many revisions a head has the nonces of, eight bytes each. A handle
+// whose conditional mutation did not match reads the head to find out why. 64 writes take a
+// holder that never pauses some 300 ms, many times as long as that read.
+const remembered = 64
 
 // head is the cell that every write of a run replaces, together with a small one that has
 // its revision and the nonce of the write, which is the one that every write's predicate

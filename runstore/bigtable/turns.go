@@ -44,6 +44,7 @@ const yieldFor = time.Second
 type turn struct {
 	id     []byte
 	misses int
+	asked  bool // for the next turn, after the last of them
 
 	first []byte             // whose turn it was when this operation last looked,
 	since localclock.Reading // and since when
@@ -54,20 +55,27 @@ func newTurn(here localclock.Clock) *turn {
 	return &turn{here: here, id: binary.BigEndian.AppendUint64(nil, rand.Uint64())}
 }
 
-// lost is called after each race that the operation lost: it waits a moment, or asks for
-// the next turn.
+// lost is called after each race that the operation lost, before it reads the run: it
+// asks for the next turn if that is due.
 func (t *turn) lost(ctx context.Context, s *Store, r *run, ofLease bool) {
 	t.misses++
 	most := missesOfOther
 	if ofLease {
 		most = missesOfLease
 	}
-	switch {
-	case t.misses >= most && r.exists() && len(r.stored) <= revisionSize+maxTurns*turnSize:
+	if t.asked = t.misses >= most && r.exists() && len(r.stored) <= revisionSize+maxTurns*turnSize; t.asked {
 		t.ask(ctx, s, r)
-	case t.misses > 1:
-		pause(s.closed, rand.N(min(time.Millisecond<<min(t.misses, 10), outcome.MaxPause/4)))
 	}
+}
+
+// rests waits a moment before an operation that lost several races and has not asked for
+// a turn tries again, and reports whether it did: what was read before is old then.
+func (t *turn) rests(s *Store) bool {
+	if t.asked || t.misses < 2 {
+		return false
+	}
+	pause(s.closed, rand.N(min(time.Millisecond<<min(t.misses, 10), outcome.MaxPause/4)))
+	return true
 }
 
 // waiting returns the ids in a revision's cell.

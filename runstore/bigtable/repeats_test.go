@@ -1,0 +1,103 @@
+package bigtable_test
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// repeating sends every other conditional mutation twice, the first among them, and answers
+// with the second reply, as a retry policy in the caller's dial options does after a
+// reply was lost: the adapter sees one request, whose predicate did not match.
+type repeating struct {
+	armed atomic.Bool
+	sent  atomic.Int64
+}
+
+func (r *repeating) through(o *bigtable.Options) {
+	o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if path.Base(method) == swaps && r.armed.Load() && r.sent.Add(1)%2 == 1 {
+				first := &bigtablepb.CheckAndMutateRowResponse{}
+				if err := invoke(ctx, method, proto.Clone(req.(proto.Message)), first, cc, opts...); err != nil {
+					return err
+				}
+			}
+			return invoke(ctx, method, req, reply, cc, opts...)
+		}))
+}
+
+// A write whose request was repeated unseen is applied once, its caller gets the result,
+// and what it stored beside the run's row stays: large values, places in queues.
+func TestUnseenRepeats(t *testing.T) {
+	t.Parallel()
+	for _, c := range changes {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			want, wantShape := unharmed(t, c)
+			table, r := newTable(t), &repeating{}
+			s := openBare(t, table)
+			lease := c.before(t, s)
+			twice := openBare(t, table, r.through)
+			r.armed.Store(true)
+			result, err := c.do(t.Context(), twice, lease)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := r.sent.Load(); n != 1 {
+				t.Errorf("%d conditional mutations, want 1 and its repeat", n)
+			}
+			if got := timeless(t, result); got != want {
+				t.Errorf("got\n%s, want\n%s", got, want)
+			}
+			bigtable.EmptyWaste(t.Context(), twice)
+			if got := shape(t, s); got != wantShape {
+				t.Errorf("stored is\n%s, want\n%s", got, wantShape)
+			}
+		})
+	}
+}
+
+// A store half of whose conditional mutations are repeated unseen works as any other: over
+// takeovers, a journal of several segments and the feed of all runs, and a raised epoch.
+func TestManyUnseenRepeats(t *testing.T) {
+	t.Parallel()
+	table, r := newTable(t), &repeating{}
+	r.armed.Store(true)
+	s, other := openBare(t, table, r.through), openBare(t, table, r.through)
+	fill(t, s, hold(t, s, "run"), 1, 200)
+	bystander := hold(t, other, "bystander")
+	fill(t, other, takeOver(t, other, "run"), 201, 200)
+	commit(t, other, appending(bystander, "beside"))
+	b := signal("run", "")
+	b.Events = nil
+	b.Put("large", []byte(strings.Repeat("large", 20_000)), runstore.Place{Index: "queue", At: runstore.After(0)})
+	commit(t, s, b)
+	for _, each := range []*bigtable.Store{s, other} {
+		seal(t, each, "run")
+		bigtable.EmptyWaste(t.Context(), each)
+	}
+	if err := bigtable.Sequence(t.Context(), s, "bystander"); err != nil {
+		t.Fatal(err)
+	}
+	readsAs(t, s, 400, inFeed(t, s, 400))
+	if found := shape(t, s); !strings.Contains(found, "in queue: run large at 1") {
+		t.Errorf("the queue lacks the record: %s", found)
+	}
+	for n := range 2 {
+		epoch, err := s.RaiseEpoch(t.Context(), fmt.Sprint("raise ", n+1))
+		if err != nil || epoch != runstore.Epoch(n+1) {
+			t.Errorf("raise %d: got epoch %d, %v", n+1, epoch, err)
+		}
+	}
+}
