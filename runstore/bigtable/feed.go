@@ -177,19 +177,23 @@ func (r *row) positions() (*extents, error) {
 
 var errExtent = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
-// tell returns what a segment says to the rows of its runs. It may be said more than
-// once, and late: the timestamp of what can be outdated is the segment's number, so
-// an older word never hides a newer one.
-func (g *segment) tell() (all []mutation) {
+// tell adds what a segment says to the changes of its runs' rows, by their keys. It may be
+// said more than once, and late: the timestamp of what can be outdated is the segment's
+// number, so an older word never hides a newer one.
+func (g *segment) tell(rows map[string]mutation) {
 	place := int64(1)
 	for _, r := range g.Ranges {
-		m := bigtable.NewMutation()
-		m.Set(familyFeed, columnExtent(r.Life, r.From), 0, []byte(be64(r.N)+be64(positionOf(g.number, place))))
-		m.Set(familyFeed, columnThrough(r.Life), numbered(g.number), []byte(be64(r.From+r.N-1)))
-		all = append(all, mutation{runKey(runstore.RunID(r.Run)), m, 128})
+		key := runKey(runstore.RunID(r.Run))
+		row, there := rows[key]
+		if !there {
+			row = mutation{key: key, m: bigtable.NewMutation()}
+		}
+		row.m.Set(familyFeed, columnExtent(r.Life, r.From), 0, []byte(be64(r.N)+be64(positionOf(g.number, place))))
+		row.m.Set(familyFeed, columnThrough(r.Life), numbered(g.number), []byte(be64(r.From+r.N-1)))
+		row.n += 128
+		rows[key] = row
 		place += r.N
 	}
-	return all
 }
 
 // numbered is a timestamp that orders by number: the client rounds to milliseconds.

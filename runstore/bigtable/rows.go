@@ -174,7 +174,8 @@ type mutation struct {
 // maxMessage bounds what one request writes to rows other than a run's.
 const maxMessage = 2 << 20
 
-// writeAll makes changes that may be repeated, in as few requests as they fit in.
+// writeAll makes changes that may be repeated, in as few requests as they fit in. Those of
+// one request are applied in any order, and each on its own.
 func (s *Store) writeAll(ctx context.Context, all []mutation) error {
 	for len(all) > 0 {
 		n, size := 0, 0

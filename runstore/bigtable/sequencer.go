@@ -264,17 +264,19 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 	return through
 }
 
-// tellAll says what the recent segments hold to the rows of their runs, and then that
-// it was said.
+// tellAll writes what the recent segments hold back to the rows of their runs, and then
+// advances the hint. Each row gets all of it in one mutation, since Bigtable applies the
+// mutations of a request in any order: a row that says how far the feed has its events has
+// the position of each.
 func (q *sequencer) tellAll(ctx context.Context) error {
 	if len(q.recent) == 0 {
 		return nil
 	}
-	var all []mutation
+	rows := map[string]mutation{}
 	for _, g := range q.recent {
-		all = append(all, g.tell()...)
+		g.tell(rows)
 	}
-	if err := q.store.writeAll(ctx, all); err != nil {
+	if err := q.store.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
 		return err
 	}
 	told := slices.Max(slices.Collect(maps.Keys(q.recent)))
