@@ -45,7 +45,9 @@ func crossrunCases() []Case {
 			all = append(all, c)
 		}
 	}
-	return all
+	return append(all, Case{Guarantee: "I4", Name: "a-step-on-a-full-run-is-whole-by-intent", Run: func(t T, e *Env) {
+		stepFull(t, e, stepMode{name: "by-intent"})
+	}})
 }
 
 // stepMode is how a store makes a step.

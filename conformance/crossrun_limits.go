@@ -42,6 +42,10 @@ func stepLimits(t T, e *Env, m stepMode) {
 			*other = runstore.NewBatch(p.other, runstore.InStatus(1))
 		}},
 		{"a reserved key", "lead.records[4].key", runstore.ErrInvalid, func(lead, _ *runstore.Batch) { lead.Put(crossrun.IntentKey, nil) }},
+		{"a reserve of the caller's", "lead.records[4].reserve", runstore.ErrInvalid, func(lead, _ *runstore.Batch) {
+			lead.Put("reserving", nil)
+			lead.Records[4].Reserve = []runstore.RecordWrite{{Key: "later"}}
+		}},
 		{"too many records", "other.records", runstore.ErrTooLarge, func(_, other *runstore.Batch) {
 			for i := range runstore.MaxRecordWrites - 1 {
 				other.Put(key(i), nil)

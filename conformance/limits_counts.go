@@ -108,6 +108,12 @@ func countsBeyond(t T, e *Env) {
 			}
 			b.Put("good", nil, places...)
 		}),
+		batch("one record too many to reserve room for", "records[0].reserve.records", runstore.MaxRecordWrites, func(b *runstore.Batch) {
+			b.Put("good", nil)
+			for i := range runstore.MaxRecordWrites + 1 {
+				b.Records[0].Reserve = append(b.Records[0].Reserve, runstore.RecordWrite{Key: key(i)})
+			}
+		}),
 		{"one key too many to read", runstore.ErrTooLarge, "keys", fmt.Sprint(runstore.MaxRecordKeys), func() error {
 			_, err := e.Store.ReadRecords(ctx, "run", runstore.RecordQuery{Keys: keys})
 			return err

@@ -66,6 +66,9 @@ func checkRoom(name string, b runstore.Batch) error {
 		if reserved(r.Key) {
 			return invalid(fmt.Sprintf("%s.records[%d].key", name, i), "a key that begins with %q belongs to package crossrun", Reserved)
 		}
+		if len(r.Reserve) > 0 {
+			return invalid(fmt.Sprintf("%s.records[%d].reserve", name, i), "is no part of a step")
+		}
 	}
 	return nil
 }

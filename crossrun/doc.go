@@ -83,6 +83,11 @@
 //     way; the next step of the same two runs uses and removes it, and [Sweep]
 //     removes those that no step depends on.
 //
+// A store may limit the records of a run (Bigtable). The intent keeps room for the lead's
+// records, and a mark for the largest verdict (runstore.RecordWrite.Reserve), so a step
+// that was begun can be ended: a run that is too full refuses it before either run is
+// changed, or at step 2, and then it is not applied.
+//
 // Values begin with a format byte; one of a newer format is refused with
 // runstore.ErrUnsupported.
 package crossrun

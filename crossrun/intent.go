@@ -88,20 +88,29 @@ func leadOf(mark runstore.RecordKey) runstore.RunID {
 	return runstore.RunID(lead)
 }
 
+// putMark puts the mark. Whatever it says, it takes the room of the largest mark, so that
+// a full run can still be told the verdict.
+func (in intent) putMark(b *runstore.Batch, m mark) {
+	b.Records = append(b.Records, runstore.RecordWrite{
+		Key: in.markKey(), Value: m.encode(), Reserve: []runstore.RecordWrite{{Key: in.markKey(), Value: make([]byte, maxMark)}},
+	})
+}
+
 // open is the write that makes a mark where there is none.
 func (in intent) open() runstore.Batch {
 	b := runstore.NewBatch(in.other, runstore.AtVersion(in.markKey(), 0))
 	b.ID = in.batchID("open")
-	b.Put(in.markKey(), mark{}.encode())
+	in.putMark(&b, mark{})
 	return b
 }
 
-// propose is step 1: the intent, under the lead's fence and guards.
+// propose is step 1: the intent, under the lead's fence and guards. It keeps room for the
+// lead's records: once the other run is changed, the lead must not be too full for them.
 func (in intent) propose(lead runstore.Guards) runstore.Batch {
 	b := runstore.NewBatch(in.lead, lead.Fence, Idle())
 	b.Require(guardList(lead)...)
 	b.ID = in.batchID("propose")
-	b.Put(IntentKey, in.encode())
+	b.Records = []runstore.RecordWrite{{Key: IntentKey, Value: in.encode(), Reserve: in.own.Records}}
 	return b
 }
 
@@ -114,7 +123,7 @@ func (in intent) apply() runstore.Batch {
 	b.ID = in.batchID("apply")
 	b.Writes = in.writes
 	b.Records = slices.Clone(b.Records)
-	b.Put(in.markKey(), mark{verdict: applied, name: in.name}.encode())
+	in.putMark(&b, mark{verdict: applied, name: in.name})
 	return b
 }
 
@@ -125,7 +134,7 @@ func (in intent) refuse(reason error) runstore.Batch {
 	b.ID = in.batchID("refuse")
 	m := mark{verdict: refused, name: in.name}
 	errors.As(reason, &m.conflict)
-	b.Put(in.markKey(), m.encode())
+	in.putMark(&b, m)
 	return b
 }
 
@@ -190,6 +199,9 @@ type mark struct {
 	// conflict is the guard that refused, if it was one.
 	conflict *runstore.ConflictError
 }
+
+// maxMark is more than any mark takes: two ids, a key, and some numbers.
+const maxMark = runstore.MaxRecordKey + 2*runstore.MaxRunID
 
 func (m mark) encode() []byte {
 	w := &writer{}

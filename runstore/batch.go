@@ -142,6 +142,12 @@ type RecordWrite struct {
 	// Event is the place, among the batch's events, of the one that explains
 	// this change: its seq is stamped on the record. The first, by default.
 	Event int
+	// Reserve lists records, up to [MaxRecordWrites], that a later batch of the run
+	// will put, and no other than the one that deletes or replaces this record. A
+	// store that limits the records of a run keeps room for them while this record
+	// is there, so that it does not refuse the later batch with [ErrTooLarge]; other
+	// stores ignore the list. Nothing of it is stored.
+	Reserve []RecordWrite
 }
 
 // Place is a record's place in a cross-run queue.

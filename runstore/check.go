@@ -1,7 +1,9 @@
 package runstore
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -252,8 +254,8 @@ func (w Writes) checkRecords() (size int, err error) {
 			return 0, invalid(field+".key", "%q is written twice", clip(string(r.Key)))
 		case len(r.Value) > MaxRecordValue:
 			return 0, tooLarge(field+".value", "%d bytes, the limit is %d", len(r.Value), MaxRecordValue)
-		case r.Delete && (len(r.Value) > 0 || len(r.Index) > 0):
-			return 0, invalid(field, "a deleted record takes no value and no index")
+		case r.Delete && (len(r.Value) > 0 || len(r.Index) > 0 || len(r.Reserve) > 0):
+			return 0, invalid(field, "a deleted record takes no value, no index and no reserve")
 		case r.Event < 0 || r.Event > 0 && r.Event >= len(w.Events):
 			return 0, invalid(field+".event", "%d is not the place of an event of the batch", r.Event)
 		case len(r.Index) > MaxPlaces:
@@ -263,9 +265,26 @@ func (w Writes) checkRecords() (size int, err error) {
 		if err := checkPlaces(field, r.Index); err != nil {
 			return 0, err
 		}
+		if err := checkReserve(field+".reserve", r.Reserve); err != nil {
+			return 0, err
+		}
 		size += len(r.Key) + len(r.Value)
 	}
 	return size, nil
+}
+
+// checkReserve checks the records that a later batch will put.
+func checkReserve(field string, later []RecordWrite) error {
+	w := Writes{Records: slices.Clone(later)}
+	for i := range w.Records {
+		w.Records[i].Event = 0 // the place of an event of that batch
+	}
+	_, err := w.checkRecords()
+	var limit *LimitError
+	if errors.As(err, &limit) {
+		limit.Field = field + "." + limit.Field
+	}
+	return err
 }
 
 func checkPlaces(field string, places []Place) error {

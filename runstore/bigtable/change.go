@@ -195,10 +195,11 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	}
 	for _, item := range found.cells[familyRecords] {
 		key := runstore.RecordKey(qualifier(familyRecords, item))
-		m := &meta{size: int64(len(key) + len(item.Value))}
+		m := &meta{}
 		if _, err := split(item.Value, m); err != nil {
 			return err
 		}
+		m.size = m.takes(key, item.Value)
 		r.records[key] = m
 	}
 	if n.batches {

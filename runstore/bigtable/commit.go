@@ -135,7 +135,9 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 }
 
 // fits refuses a change after which the run's row would have too many records. Values
-// are elsewhere then, so it is their number that counts, and the length of their keys.
+// are elsewhere then, so it is their number that counts, and the length of their keys. A
+// change that does not take more room than before always fits: one that deletes a record
+// and puts those that it kept room for does not.
 func (e *edit) fits() error {
 	if h := &e.head; h.RecordBytes > mostRecords && h.RecordBytes > e.run.head.RecordBytes {
 		return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "records", Problem: fmt.Sprintf(
@@ -216,8 +218,9 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq int64) int64
 		m.Pack, value = pack.add(value), nil
 		e.rows = append(e.rows, pack.rows(e.run.id)...)
 	}
+	m.Room = roomFor(w.Reserve)
 	cell := join(m, value)
-	m.size = int64(len(w.Key) + len(cell))
+	m.size = m.takes(w.Key, cell)
 	h.RecordBytes += m.size
 	e.m.Set(familyRecords, string(w.Key), 0, cell)
 	e.records[w.Key] = m

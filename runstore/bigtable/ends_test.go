@@ -53,6 +53,45 @@ func TestTooManyRecords(t *testing.T) {
 	commit(t, s, b)
 }
 
+// What a record reserves counts for every handle while the record is there, and the batch
+// that deletes it and puts what it reserved fits, however full the run is.
+func TestRoomIsKept(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	hold(t, s, "run")
+	key := func(n int) runstore.RecordKey {
+		return runstore.RecordKey(fmt.Sprintf("%0*d", runstore.MaxRecordKey, n))
+	}
+	places := []runstore.Place{{Index: runstore.IndexName(strings.Repeat("i", runstore.MaxIndexName)), At: runstore.After(0)}}
+	reserving, later := signal("run", "reserving"), signal("run", "later")
+	later.Delete("reserving")
+	for i := range 200 {
+		later.Put(key(i), make([]byte, []int{0, 256, 257, 16 << 10, 17 << 10}[i%5]), places...)
+	}
+	reserving.Put("reserving", nil)
+	reserving.Records[0].Reserve = later.Records
+	commit(t, s, reserving)
+	next := 1000
+	other := openBare(t, table)
+	for _, n := range []int{100, 10, 1} {
+		for err := error(nil); err == nil; next += n {
+			b := signal("run", "filling")
+			for i := range n {
+				b.Put(key(next+i), make([]byte, 256))
+			}
+			if _, err = other.Commit(t.Context(), b); err != nil && !errors.Is(err, runstore.ErrTooLarge) {
+				t.Fatal(err)
+			}
+		}
+	}
+	replaced := signal("run", "replaced") // by one that keeps as much
+	replaced.Put("reserving", nil)
+	replaced.Records[0].Reserve = later.Records
+	commit(t, other, replaced)
+	commit(t, other, later)
+}
+
 // Under a strict lease a write is not repeated past its end. Whether a copy may still be
 // under way is not known then; one that was never sent is surely not applied.
 func TestStrictWriteEndsWithItsLease(t *testing.T) {

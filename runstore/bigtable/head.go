@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -162,7 +163,34 @@ type meta struct {
 	By         uint64  `json:"x"`           // …and its nonce
 	Places     []spot  `json:"p,omitempty"` // where it stands
 	Pack       *packed `json:"d,omitempty"` // where its value is, if not here
-	size       int64   // of the cell
+	Room       int64   `json:"m,omitempty"` // that it keeps for records that a later batch puts instead
+	size       int64   // what it takes of the room for records
+}
+
+// takes is what a record takes of the room for records: its cell, or what is kept for
+// those that replace it, if that is more.
+func (m *meta) takes(key runstore.RecordKey, cell []byte) int64 {
+	return max(int64(len(key)+len(cell)), m.Room)
+}
+
+// roomFor returns the most that the cells of records take that a later batch puts.
+func roomFor(later []runstore.RecordWrite) (room int64) {
+	small := inlineBound(runstore.Writes{Records: later})
+	const most = math.MaxInt64
+	for _, w := range later {
+		if w.Delete {
+			continue
+		}
+		m := meta{
+			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, Rev: most, By: math.MaxUint64, Room: most,
+			Pack: &packed{Rev: most, Nonce: math.MaxUint64, What: "r", Of: most, Offset: most, Length: most},
+		}
+		for _, p := range w.Index {
+			m.Places = append(m.Places, spot{[]byte(p.Index), most})
+		}
+		room += int64(len(w.Key) + len(join(&m, nil)) + min(len(w.Value), small))
+	}
+	return room
 }
 
 // spot is a place of a record.
