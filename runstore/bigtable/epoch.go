@@ -114,9 +114,18 @@ func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool
 	}
 }
 
-// incarnation names what changes when a table is restored or a profile moved.
+// isRestored separates the place of a table from what it was restored from. No name of
+// Google's holds a slash.
+const isRestored = "/restored/"
+
+// incarnation names what changes when a backup is restored, as another table or in place of
+// this one, and when a profile is moved.
 func (s *Store) incarnation() string {
-	return fmt.Sprintf("projects/%s/instances/%s/clusters/%s/tables/%s", s.opts.Project, s.opts.Instance, s.cluster, s.opts.Table)
+	at := fmt.Sprintf("projects/%s/instances/%s/clusters/%s/tables/%s", s.opts.Project, s.opts.Instance, s.cluster, s.opts.Table)
+	if s.restored != "" {
+		at += isRestored + s.restored
+	}
+	return at
 }
 
 // sameIncarnation compares the incarnation that is stored with this one. Where the
@@ -124,7 +133,7 @@ func (s *Store) incarnation() string {
 func (s *Store) sameIncarnation(stored string) bool {
 	const unknown = "/clusters//"
 	if s.cluster == "" || strings.Contains(stored, unknown) {
-		tail := func(name string) string { return name[strings.LastIndex(name, "/tables/"):] }
+		tail := func(name string) string { return name[strings.Index(name, "/tables/"):] }
 		head := func(name string) string { return name[:strings.Index(name, "/clusters/")] }
 		own := s.incarnation()
 		return strings.Contains(stored, "/clusters/") && strings.Contains(stored, "/tables/") &&
@@ -133,9 +142,9 @@ func (s *Store) sameIncarnation(stored string) bool {
 	return stored == s.incarnation()
 }
 
-// incarnate makes sure that the epoch belongs to this table in this place. A restored
-// backup is another table, and a failover moves the profile to another cluster: either
-// may lack writes that were acknowledged.
+// incarnate makes sure that the epoch belongs to this table in this place. A table that was
+// restored, perhaps under the name of one that was deleted, and the other cluster to which
+// a failover moves the profile may lack writes that were acknowledged.
 func (s *Store) incarnate(ctx context.Context) error {
 	for {
 		x, err := s.epochs(ctx)
@@ -152,11 +161,9 @@ func (s *Store) incarnate(ctx context.Context) error {
 				return err
 			}
 		case !s.sameIncarnation(x.Incarnation):
-			reason := fmt.Sprintf("the table was %s and is %s: restored, copied or failed over", x.Incarnation, s.incarnation())
-			if len(reason) > runstore.MaxOwner {
-				reason = "the table was restored, copied or failed over"
-			}
-			s.opts.Logger.Warn("bigtable: raising the epoch", "reason", reason)
+			reason := "restored, copied or failed over: the table was " + x.Incarnation
+			reason = reason[:min(len(reason), runstore.MaxOwner)]
+			s.opts.Logger.Warn("bigtable: raising the epoch: the table was restored, copied or failed over", "was", x.Incarnation, "is", s.incarnation())
 			if _, err := s.raise(ctx, reason, func(x *epochs) bool { return s.sameIncarnation(x.Incarnation) }); err != nil {
 				return err
 			}

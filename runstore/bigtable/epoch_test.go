@@ -7,8 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	client "cloud.google.com/go/bigtable"
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
@@ -144,6 +148,44 @@ func TestRestoredTable(t *testing.T) {
 	_ = open(t, table)
 	if all, err := next.Epochs(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("after another start: got the epochs %+v, %v, want one", all, err)
+	}
+}
+
+// restoredFrom has the Admin API say that a table was restored from a backup, which the
+// emulator cannot do.
+func restoredFrom(backup string, begun time.Time) func(o *bigtable.Options) {
+	return func(o *bigtable.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				if table, ok := reply.(*adminpb.Table); ok && req.(*adminpb.GetTableRequest).View == adminpb.Table_FULL {
+					table.RestoreInfo = &adminpb.RestoreInfo{SourceType: adminpb.RestoreSourceType_BACKUP, SourceInfo: &adminpb.RestoreInfo_BackupInfo{
+						BackupInfo: &adminpb.BackupInfo{Backup: backup, StartTime: timestamppb.New(begun)},
+					}}
+				}
+				return err
+			}))
+	}
+}
+
+// A table that was deleted and restored under its own name raises the epoch, once for each
+// restore: also from a backup of a restored table, and from one whose name was used before.
+func TestRestoredUnderTheSameName(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	lease := hold(t, open(t, table), "run")
+	begun := time.Unix(1e9, 0)
+	for i, restore := range []func(o *bigtable.Options){
+		restoredFrom("backups/first", begun), restoredFrom("backups/second", begun), restoredFrom("backups/second", begun.Add(time.Second)),
+	} {
+		next := open(t, table, restore)
+		isOver(t, next, lease, runstore.Epoch(i+1))
+		_ = open(t, table, restore)
+		all, err := next.Epochs(t.Context())
+		if err != nil || len(all) != i+1 || !strings.Contains(all[i].Reason, "restored") {
+			t.Errorf("restore %d: got the epochs %+v, %v, want one more", i+1, all, err)
+		}
+		lease = takeOver(t, next, "run")
 	}
 }
 

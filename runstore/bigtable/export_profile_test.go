@@ -23,7 +23,8 @@ func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdmin
 }
 
 // SameIncarnation reports whether a store that says where it is would be taken for the
-// same by a handle on a table and, if that is known, a cluster.
-func SameIncarnation(stored string, o Options, cluster string) bool {
-	return (&Store{opts: o, cluster: cluster}).sameIncarnation(stored)
+// same by a handle on a table, restored from a backup or not, and, if that is known, a
+// cluster.
+func SameIncarnation(stored string, o Options, cluster, restored string) bool {
+	return (&Store{opts: o, cluster: cluster, restored: restored}).sameIncarnation(stored)
 }

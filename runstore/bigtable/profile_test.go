@@ -118,8 +118,9 @@ func TestAppProfile(t *testing.T) {
 	}
 }
 
-// A store that was written elsewhere is another: in another table, as after a restore,
-// or in another cluster, as after a failover. Where a cluster is not known any will do.
+// A store that was written elsewhere is another: in another table or one of the same name,
+// as after a restore, or in another cluster, as after a failover. Where a cluster is not
+// known any will do.
 func TestSameIncarnation(t *testing.T) {
 	t.Parallel()
 	at := func(table, cluster string) string {
@@ -142,8 +143,13 @@ func TestSameIncarnation(t *testing.T) {
 		{"nothing", "", "table", "east", false},
 	} {
 		o := bigtable.Options{Project: "project", Instance: "instance", Table: tc.table}
-		if same := bigtable.SameIncarnation(tc.stored, o, tc.cluster); same != tc.same {
-			t.Errorf("%s: a store that is at %q: same %v, want %v", tc.name, tc.stored, same, tc.same)
+		for _, of := range []struct {
+			stored, restored string
+			same             bool
+		}{{"", "", true}, {"/restored/a@1", "a@1", true}, {"", "a@1", false}, {"/restored/a@1", "", false}, {"/restored/a@1", "a@2", false}} {
+			if same := bigtable.SameIncarnation(tc.stored+of.stored, o, tc.cluster, of.restored); same != (tc.same && of.same) {
+				t.Errorf("%s, restored from %q: a store that is at %q: same %v", tc.name, of.restored, tc.stored+of.stored, same)
+			}
 		}
 	}
 }

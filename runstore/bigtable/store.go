@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	tableadmin "cloud.google.com/go/bigtable/admin/apiv2"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -24,6 +25,7 @@ type Store struct {
 	opts     Options
 	emulated bool
 	cluster  string // of the app profile, if it could be read
+	restored string // what the table was restored from; empty if it was not
 	client   *bigtable.Client
 	conn     *grpc.ClientConn // to an emulator
 	table    *bigtable.Table
@@ -143,6 +145,14 @@ func (s *Store) connect(ctx context.Context) error {
 	}
 	defer func() { _ = admin.Close() }() // nothing was left undone
 	if err := s.again(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
+		return err
+	}
+	tables, err := tableadmin.NewBigtableTableAdminClient(ctx, adminOpts...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tables.Close() }() // as above
+	if err := s.again(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err }); err != nil {
 		return err
 	}
 	if !s.emulated {

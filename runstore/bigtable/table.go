@@ -7,8 +7,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/bigtable"
+	tableadmin "cloud.google.com/go/bigtable/admin/apiv2"
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -79,6 +82,20 @@ func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error 
 			}
 		}
 	}
+}
+
+// restoredFrom names the backup that the table was restored from, by its name and the time
+// at which it was begun; empty if the table was not restored. What a backup holds was
+// written before the backup was begun, so no restored table names its own.
+func (s *Store) restoredFrom(ctx context.Context, admin *tableadmin.BigtableTableAdminClient) (string, error) {
+	table, err := admin.GetTable(ctx, &adminpb.GetTableRequest{
+		Name: fmt.Sprintf("projects/%s/instances/%s/tables/%s", s.opts.Project, s.opts.Instance, s.opts.Table), View: adminpb.Table_FULL,
+	})
+	if err != nil || table.GetRestoreInfo() == nil {
+		return "", err
+	}
+	backup := table.GetRestoreInfo().GetBackupInfo()
+	return backup.GetBackup() + "@" + backup.GetStartTime().AsTime().Format(time.RFC3339Nano), nil
 }
 
 // checkCollection refuses a family whose cells may be collected for their age: most
