@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/spanner"
@@ -80,7 +81,7 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 			if err := runstore.CheckEpoch(runstore.Epoch(now.Epoch)); err != nil {
 				return err
 			}
-			now.Ended, now.Incarnation = false, s.opts.database()
+			now.Ended, now.Incarnation = false, s.incarnation()
 			list := []*spanner.Mutation{
 				spanner.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, now.Epoch, now.Incarnation, false}),
 				spanner.Insert("Epochs", []string{"Epoch", "Began", "Reason"}, []any{now.Epoch, now.Now.Truncate(runstore.TimePrecision), []byte(reason)}),
@@ -137,9 +138,24 @@ func (s *Store) endGrants(ctx context.Context, epoch int64) error {
 	})
 }
 
+// incarnation names what changes when a backup is restored, into another database or under
+// the name of one that was deleted: the database's full name and its creation time.
+func (s *Store) incarnation() string {
+	if s.created == "" {
+		return s.opts.database()
+	}
+	return s.opts.database() + "@" + s.created
+}
+
+// sameIncarnation compares the incarnation that is stored with this one. Where a creation
+// time is not known, here or there, any will do: not every account may read it.
+func (s *Store) sameIncarnation(stored string) bool {
+	name, created, _ := strings.Cut(stored, "@")
+	return name == s.opts.database() && (created == s.created || created == "" || s.created == "")
+}
+
 // incarnate makes sure that the store knows itself: that its row is there, that it was
-// not restored into another database since, and that no raise of the epoch was left half
-// done.
+// not restored since, and that no raise of the epoch was left half done.
 func (s *Store) incarnate(ctx context.Context) error {
 	var now known
 	var there bool
@@ -152,21 +168,44 @@ func (s *Store) incarnate(ctx context.Context) error {
 		return err
 	case !there:
 		return s.begin(ctx)
-	case now.Incarnation != s.opts.database():
+	case !s.sameIncarnation(now.Incarnation):
 		reason := fmt.Sprintf("restored: the store was in %s", now.Incarnation)
 		if len(reason) > runstore.MaxOwner {
 			reason = reason[:runstore.MaxOwner]
 		}
-		epoch, err := s.raise(ctx, reason, func(now *known) bool { return now.Incarnation != s.opts.database() })
+		epoch, err := s.raise(ctx, reason, func(now *known) bool { return !s.sameIncarnation(now.Incarnation) })
 		if err == nil {
 			s.opts.Logger.Warn("spanner: this database was restored or copied: the epoch was raised and every lease ended",
-				"epoch", epoch, "was", now.Incarnation, "is", s.opts.database())
+				"epoch", epoch, "was", now.Incarnation, "is", s.incarnation())
 		}
 		return err
-	case !now.Ended:
+	}
+	if now.Incarnation == s.opts.database() && s.created != "" { // stored by a handle that did not know the creation time
+		if err := s.addCreation(ctx); err != nil {
+			return err
+		}
+	}
+	if !now.Ended {
 		return s.endGrants(ctx, now.Epoch)
 	}
 	return nil
+}
+
+// addCreation adds the creation time to an incarnation that was stored without it.
+func (s *Store) addCreation(ctx context.Context) error {
+	return s.again(ctx, func(ctx context.Context) error {
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+			var now known
+			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+				return row.ToStruct(&now)
+			})
+			if err != nil || now.Incarnation != s.opts.database() {
+				return err
+			}
+			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "Incarnation"}, []any{1, s.incarnation()})})
+		}, s.transaction("incarnation"))
+		return err
+	})
 }
 
 // begin writes what a new store knows of itself.
@@ -181,7 +220,7 @@ func (s *Store) begin(ctx context.Context) error {
 			if err != nil || there {
 				return err
 			}
-			list := []*spanner.Mutation{spanner.Insert("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 0, s.opts.database(), true})}
+			list := []*spanner.Mutation{spanner.Insert("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 0, s.incarnation(), true})}
 			for shard := range shards {
 				list = append(list, spanner.Insert("EpochCopies", []string{"Shard", "Epoch"}, []any{shard, 0}))
 			}

@@ -66,8 +66,9 @@ func statements(text string) (all []string) {
 	return all
 }
 
-// ensure creates the database if it is missing, and waits until it is ready. Who may not
-// look is believed to have it. Creating one takes as long as it takes.
+// ensure creates the database if it is missing, waits until it is ready, and notes when it
+// was created. An account that may not look is believed to have it. Creating one takes as
+// long as it takes.
 func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
 	for {
 		var found *databasepb.Database
@@ -77,12 +78,17 @@ func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient,
 			case codes.NotFound:
 				return errMissing
 			case codes.PermissionDenied:
+				s.opts.Logger.Warn("spanner: the account may not read when the database was created (spanner.databases.get): a restore under the same name is not noticed",
+					"database", s.opts.database())
 				found, err = &databasepb.Database{}, nil
 			}
 			return err
 		})
 		switch {
 		case err == nil && found.GetState() != databasepb.Database_CREATING:
+			if created := found.GetCreateTime(); created != nil {
+				s.created = created.AsTime().Format(time.RFC3339Nano)
+			}
 			return nil
 		case err == nil: // by another
 			if err := pause(ctx, outcome.MaxPause); err != nil {

@@ -1,7 +1,9 @@
 package spanner_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -10,7 +12,10 @@ import (
 	database "cloud.google.com/go/spanner/admin/database/apiv1"
 	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
@@ -194,6 +199,64 @@ func TestRestoredStore(t *testing.T) {
 	}
 	if next := takeOver(t, s, "run"); next.Token != runstore.Epoch(1).Floor()+1 {
 		t.Errorf("the next token is %v", next.Token)
+	}
+}
+
+// created has the Admin API answer for the database's creation time; nil refuses the answer.
+func created(at *timestamppb.Timestamp) func(o *spanner.Options) {
+	return func(o *spanner.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				found, ok := reply.(*databasepb.Database)
+				if ok && at == nil {
+					return status.Error(codes.PermissionDenied, "spanner.databases.get")
+				}
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				if ok {
+					found.CreateTime = at
+				}
+				return err
+			}))
+	}
+}
+
+// A database that was deleted and restored under its own name begins a new epoch, once. An
+// account that may not read the creation time does not notice, and is told so.
+func TestRestoredUnderTheSameName(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	at := func(sec int64) func(*spanner.Options) { return created(&timestamppb.Timestamp{Seconds: sec}) }
+	s := open(t, p, at(1))
+	lease := hold(t, s, "run")
+	var log strings.Builder
+	open(t, p, created(nil), func(o *spanner.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	if !strings.Contains(log.String(), "spanner.databases.get") {
+		t.Errorf("an account that may not look: the log says %q", log.String())
+	}
+	open(t, p, at(1))
+	if all := epochs(t, s); len(all) != 0 {
+		t.Errorf("the same database: got the epochs %+v, want none", all)
+	}
+	for range 2 {
+		open(t, p, at(2))
+	}
+	if all := epochs(t, s); len(all) != 1 || !strings.Contains(all[0].Reason, "restored") {
+		t.Errorf("another database of the name: got the epochs %+v, want one", all)
+	}
+	if _, err := s.Commit(t.Context(), appending(lease, "zombie")); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("a commit of before: got %v, want ErrFenced", err)
+	}
+	// A store of before has no creation time: it takes over the first that it hears of.
+	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{client.Update("Store", []string{"One", "Incarnation"}, []any{1, p.String()})}); err != nil {
+		t.Fatal(err)
+	}
+	open(t, p, at(3))
+	if all := epochs(t, s); len(all) != 1 {
+		t.Errorf("a store without a creation time: got the epochs %+v, want one", all)
+	}
+	open(t, p, at(4))
+	if all := epochs(t, s); len(all) != 2 {
+		t.Errorf("another database again: got the epochs %+v, want two", all)
 	}
 }
 

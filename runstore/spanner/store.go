@@ -29,6 +29,8 @@ type Store struct {
 	local  string           // the address of an emulator or of Spanner Omni
 	client *spanner.Client
 
+	created string // when the database was created, RFC 3339; empty if that could not be read
+
 	attemptTimeout time.Duration // that constant, but in tests
 	ring           int64         // remembered, but in tests
 	clearAtOnce    int           // that constant, but in tests
