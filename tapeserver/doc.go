@@ -3,6 +3,9 @@
 // tape's, the messages package tapepb's. Methods that are not implemented yet
 // answer UNIMPLEMENTED and say their name.
 //
+// gRPC's health service and reflection are served beside it. [Limits] bounds what
+// clients make the server hold, and [Server.Serve] how long it takes to stop.
+//
 // # Fencing on the wire
 //
 // BeginRun and ResumeRun answer the grant of the run's lease twice: in the

@@ -1,125 +1,234 @@
 package tapeserver_test
 
 import (
+	"context"
+	"io"
 	"strings"
 	"testing"
-	"unicode/utf8"
+	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// TestEveryAnswerReachesADefaultClient stores the largest texts that the server lets in and
-// reads them with a client of gRPC's default limits. Whatever is larger is refused, with the
-// field and the limit.
-func TestEveryAnswerReachesADefaultClient(t *testing.T) {
-	t.Parallel()
-	text := func(n int) string { return strings.Repeat("x", n) }
-	t.Run("decisions", func(t *testing.T) {
-		t.Parallel()
-		c := client(t)
-		id := begin(t, c, "i").GetRunId()
-		for i, n := range []int{tape.MaxDecision - 200, 4<<20 - 120} { // the second fits into a request only
-			req := &tapepb.RecordDecisionRequest{RunId: id, DecisionIndex: int64(i), RequestJson: text(n)}
-			if proto.Size(req) > 4<<20 {
-				t.Fatalf("the request has %d bytes", proto.Size(req))
-			}
-			_, err := c.RecordDecision(t.Context(), req)
-			got, getErr := c.GetDecision(t.Context(), &tapepb.GetDecisionRequest{RunId: id, DecisionIndex: int64(i)})
-			if getErr != nil || got.GetFound() != (err == nil) {
-				t.Errorf("%d bytes: RecordDecision = %v; GetDecision = %t, %v", n, err, got.GetFound(), getErr)
-			}
-			if n > tape.MaxDecision {
-				wantTooLarge(t, "RecordDecision", err, "request_json", "4000000")
-			} else if err != nil {
-				t.Errorf("RecordDecision of %d bytes = %v", n, err)
-			}
-		}
-	})
-	t.Run("effects", func(t *testing.T) {
-		t.Parallel()
-		c := client(t)
-		id := begin(t, c, "i").GetRunId()
-		req := &tapepb.BeginEffectRequest{
-			RunId: id, CustomKey: text(1017), ToolName: strings.Repeat("%", 60_000), RequestJson: text(3 << 20),
-		}
-		_, err := c.BeginEffect(t.Context(), req)
-		wantTooLarge(t, "BeginEffect", err, "request_json", "2000000")
-		req.RequestJson = text(tape.MaxRequest)
-		if _, err := c.BeginEffect(t.Context(), req); err != nil {
-			t.Fatal(err)
-		}
-		outcome := &tapepb.CompleteEffectRequest{
-			RunId: id, IdempotencyKey: req.GetCustomKey(), Status: unknown, ResponseJson: text(tape.MaxOutcome),
-		}
-		if _, err := c.CompleteEffect(t.Context(), outcome); err != nil {
-			t.Errorf("CompleteEffect: %v", err)
-		}
-		for name, read := range map[string]func() (string, error){
-			"BeginEffect": func() (string, error) {
-				r, err := c.BeginEffect(t.Context(), req)
-				return r.GetResponseJson(), err
-			},
-			"GetEffect": func() (string, error) {
-				r, err := c.GetEffect(t.Context(), &tapepb.GetEffectRequest{RunId: id, IdempotencyKey: req.GetCustomKey()})
-				return r.GetEffect().GetResponseJson(), err
-			},
-			"ListPendingEffects": func() (string, error) {
-				r, err := c.ListPendingEffects(t.Context(), &tapepb.ListPendingEffectsRequest{})
-				if err != nil || len(r.GetEffects()) != 1 {
-					return "", err
-				}
-				return r.GetEffects()[0].GetResponseJson(), err
-			},
-		} {
-			if response, err := read(); err != nil || response != outcome.GetResponseJson() {
-				t.Errorf("%s: a response of %d bytes, %v, want the one of %d", name, len(response), err, tape.MaxOutcome)
-			}
-		}
-		journal(t, c, id, 1, 3) // the subject of a tool of percent signs is three times as long
-	})
-	t.Run("runs", func(t *testing.T) {
-		t.Parallel()
-		c := client(t)
-		req := beginRequest("i")
-		req.UserId = strings.Repeat("%", 1<<20-1000)
-		_, err := c.BeginRun(t.Context(), req)
-		wantTooLarge(t, "BeginRun", err, "user_id", "262144")
-		req.UserId = strings.Repeat("%", tape.MaxRunNames-500)
-		r, err := c.BeginRun(t.Context(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		end := &tapepb.EndRunRequest{RunId: r.GetRunId(), Status: tapepb.RunStatus_RUN_STATUS_FAILED, DetailJson: text(tape.MaxDetail)}
-		if _, err := c.EndRun(t.Context(), end); err != nil {
-			t.Errorf("EndRun: %v", err)
-		}
-		getRun(t, c, r.GetRunId())
-		journal(t, c, r.GetRunId(), 1, 2)
-	})
+// connect returns a client with a connection of its own.
+func connect(t *testing.T, address string) tapepb.TapeClient {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return tapepb.NewTapeClient(conn)
 }
 
-func wantTooLarge(t *testing.T, what string, err error, field, limit string) {
+// wantLimit checks that a call was refused because of a limit.
+func wantLimit(t *testing.T, what string, err error, limit string) {
 	t.Helper()
-	wantStatus(t, what, err, codes.InvalidArgument, "the limit is "+limit)
-	if info := infoOf(t, err); info.GetReason() != "TOO_LARGE" || info.GetMetadata()["field"] != field {
-		t.Errorf("%s: %v, want TOO_LARGE for the field %s", what, info, field)
+	wantStatus(t, what, err, codes.ResourceExhausted, limit)
+	if info := infoOf(t, err); info.GetReason() != "LIMIT" || info.GetMetadata()["limit"] != limit {
+		t.Errorf("%s: ErrorInfo %v, want the limit %s", what, info, limit)
 	}
 }
 
-// TestRefusalsFitIntoTrailers presents a long scope. gRPC's clients in C and Python drop
-// trailers of more than 8 KiB, and the status with them.
-func TestRefusalsFitIntoTrailers(t *testing.T) {
+func TestHeadersAreBounded(t *testing.T) {
 	t.Parallel()
-	c := client(t)
+	address, _ := listen(t, memory.New(nil).Open(), nil)
+	c := dial(t, address).begin(t)
+	if got := c.settings[http2.SettingMaxHeaderListSize]; got != 16<<10 {
+		t.Errorf("the server admits headers of %d bytes, want 16 KiB", got)
+	}
+	if got := c.settings[http2.SettingMaxConcurrentStreams]; got != 1024 {
+		t.Errorf("the server admits %d streams, want 1024", got)
+	}
+	fields := make([]hpack.HeaderField, 5)
+	for i := range fields {
+		fields[i] = hpack.HeaderField{Name: "x", Value: strings.Repeat("x", 3400)}
+	}
+	large := c.call(t, "GetRun", fields...)
+	if err, ok := c.status(t, large).(http2.StreamError); !ok || err.Code != http2.ErrCodeFrameSize {
+		t.Errorf("a call with large headers: %v, want a reset", c.status(t, large))
+	}
+	small := c.call(t, "GetRun")
+	c.send(t, small, &tapepb.GetRunRequest{RunId: "r"}, -1)
+	wantStatus(t, "the next call", c.status(t, small), codes.NotFound, "no such run")
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	t.Parallel()
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{Limits: tapeserver.Limits{Streams: 2}})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 2 {
+		stream, err := connect(t, address).SubscribeRun(ctx, &tapepb.SubscribeRunRequest{RunId: "r"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Header(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := connect(t, address).GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "r"})
+	wantLimit(t, "the third call", err, "Streams")
+	cancel()
+	for status.Code(err) == codes.ResourceExhausted { // until the server has noticed that the streams ended
+		_, err = connect(t, address).GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "r"})
+	}
+	wantStatus(t, "a call after the streams", err, codes.NotFound, "no such run")
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{Limits: tapeserver.Limits{Connections: 1}})
+	first := dial(t, address)
+	_, err := connect(t, address).GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "r"})
+	wantStatus(t, "GetRun on a second connection", err, codes.Unavailable, "")
+	_ = first.Close()
+	for status.Code(err) == codes.Unavailable { // until the server has noticed
+		_, err = connect(t, address).GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "r"})
+	}
+	wantStatus(t, "GetRun once the first is gone", err, codes.NotFound, "no such run")
+}
+
+func TestRequestsHaveToArrive(t *testing.T) {
+	t.Parallel()
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{Limits: tapeserver.Limits{ReceiveTimeout: 50 * time.Millisecond}})
+	for _, method := range []string{"BeginRun", "SubscribeRun"} {
+		c := dial(t, address).begin(t)
+		half := c.call(t, method)
+		c.send(t, half, beginRequest("i"), 7)
+		wantStatus(t, method, c.status(t, half), codes.ResourceExhausted, "limit ReceiveTimeout is 50ms")
+	}
+}
+
+// large begins a run with an effect whose request has n bytes.
+func large(t *testing.T, c tapepb.TapeClient, n int) (run string, effect *tapepb.GetEffectRequest) {
+	t.Helper()
 	id := begin(t, c, "i").GetRunId()
-	_, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: id, ToolName: "pay", Scope: strings.Repeat("é", 10_000)})
-	wantStatus(t, "BeginEffect", err, codes.PermissionDenied, "not granted")
-	if text := status.Convert(err).Message(); len(text) > 1024 || !utf8.ValidString(text) {
-		t.Errorf("a message of %d bytes, want up to 1024: %.80s", len(text), text)
+	if _, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: id, CustomKey: "K", RequestJson: strings.Repeat("x", n)}); err != nil {
+		t.Fatal(err)
+	}
+	return id, &tapepb.GetEffectRequest{RunId: id, IdempotencyKey: "K"}
+}
+
+// A client that asks and does not read gets no further than its share of the bytes in flight, and others are served.
+func TestRepliesThatNobodyReadsAreBounded(t *testing.T) {
+	t.Parallel()
+	const megabyte = 1 << 20
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{
+		// One connection may hold 24 MiB. A call needs 8 MiB to begin, and replies of 1 MB stay.
+		Limits: tapeserver.Limits{BytesInFlight: 32 * megabyte, QueueTimeout: 100 * time.Millisecond, SendTimeout: never},
+	})
+	other := connect(t, address)
+	run, effect := large(t, other, megabyte-megabyte/8)
+	c := dial(t, address).begin(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}) // it takes nothing
+	ask := func() (refusal error) {
+		stream := c.call(t, "GetEffect")
+		c.send(t, stream, effect, -1)
+		c.await(t, "the headers of an answer", func(f http2.Frame) bool {
+			h, ok := f.(*http2.MetaHeadersFrame)
+			return ok && h.StreamID == stream
+		})
+		return c.ended[stream]
+	}
+	answered, refused := 0, error(nil)
+	for ; answered < 100; answered++ {
+		if refused = ask(); refused != nil {
+			break
+		}
+	}
+	if answered > 24 {
+		t.Errorf("%d answers of 1 MB wait for a client that reads nothing, want at most 24", answered)
+	}
+	wantStatus(t, "the first refusal", refused, codes.ResourceExhausted, "limit BytesInFlight is 33554432")
+	getRun(t, other, run)
+	if _, err := other.GetEffect(t.Context(), effect); err != nil {
+		t.Errorf("another client's GetEffect: %v", err)
+	}
+	// Streams that end without being read give back what they held.
+	for stream := uint32(1); stream < c.next; stream += 2 {
+		if err := c.WriteRSTStream(stream, http2.ErrCodeCancel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for ask() != nil { // until the server has noticed
+	}
+}
+
+func TestAClientThatDoesNotReadLosesItsConnection(t *testing.T) {
+	t.Parallel()
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{
+		Limits: tapeserver.Limits{SendTimeout: 50 * time.Millisecond},
+	})
+	other := connect(t, address)
+	run, effect := large(t, other, 1<<20-1<<17)
+	c := dial(t, address).begin(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	c.send(t, c.call(t, "GetEffect"), effect, -1)
+	_, _ = io.Copy(io.Discard, c) // ends with the connection
+	getRun(t, other, run)
+}
+
+func TestASubscriberThatDoesNotReadLosesItsStream(t *testing.T) {
+	t.Parallel()
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{
+		Limits: tapeserver.Limits{SendTimeout: 50 * time.Millisecond, Streams: 1},
+	})
+	other := connect(t, address)
+	run := begin(t, other, "i").GetRunId()
+	for i := range int64(40) { // more than the 64 KiB that wait in the stream
+		if _, err := other.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{
+			RunId: run, DecisionIndex: i, Rationale: strings.Repeat("x", 3<<10),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := dial(t, address).begin(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	slow := c.call(t, "SubscribeRun")
+	c.send(t, slow, &tapepb.SubscribeRunRequest{RunId: run}, -1)
+	c.await(t, "the stream's headers", func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok })
+	refused := true
+	for refused { // until the stream is gone
+		next := c.call(t, "GetRun")
+		c.send(t, next, &tapepb.GetRunRequest{RunId: "no"}, -1)
+		refused = status.Code(c.status(t, next)) == codes.ResourceExhausted
+	}
+	// What waits in the stream comes before its status.
+	for _, window := range []uint32{0, slow} { // the connection's and the stream's
+		if err := c.WriteWindowUpdate(window, 1<<30); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantStatus(t, "the slow stream", c.status(t, slow), codes.ResourceExhausted, "limit SendTimeout is 50ms")
+}
+
+// Requests that take turns are all served: 40 of 1 MB where two fit.
+func TestLargeRequestsTakeTurns(t *testing.T) {
+	t.Parallel()
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{
+		Limits: tapeserver.Limits{BytesInFlight: 24 << 20, QueueTimeout: never},
+	})
+	c := connect(t, address)
+	id := begin(t, c, "i").GetRunId()
+	ended := make(chan error)
+	for i := range int64(40) {
+		go func() {
+			_, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{
+				RunId: id, DecisionIndex: i, ResponseJson: strings.Repeat("x", 1<<20-1<<17),
+			})
+			ended <- err
+		}()
+	}
+	for range 40 {
+		if err := <-ended; err != nil {
+			t.Errorf("RecordDecision: %v", err)
+		}
 	}
 }

@@ -2,46 +2,59 @@ package tapeserver
 
 import (
 	"context"
-	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
-// pingTimeout bounds how long a probe waits for the store.
-const pingTimeout = 5 * time.Second
+// maxProbes is how many connections the probes have open at once. They are closed after each answer.
+const maxProbes = 64
 
 // Probes answers an orchestrator's questions over HTTP: /healthz (and /), whether
-// the process lives, and /readyz, whether its store answers.
-func (s *Server) Probes() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/healthz", "/":
-			answer(w, http.StatusOK, "ok\n")
-		case "/readyz":
-			s.ready(w, r)
-		default:
-			answer(w, http.StatusNotFound, "not found\n")
-		}
-	})
+// the process lives, and /readyz, whether its store answers. The answers are fixed texts: why a
+// store does not answer is in the log, since anybody may ask. Until SetServer /readyz says that
+// the server is starting. The zero Probes is ready for use.
+type Probes struct {
+	server atomic.Pointer[Server]
 }
 
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	select {
-	case <-s.draining:
-		answer(w, http.StatusServiceUnavailable, "shutting down\n")
-		return
+// SetServer makes /readyz ask the store of server.
+func (p *Probes) SetServer(server *Server) { p.server.Store(server) }
+
+// ServeHTTP answers one probe.
+func (p *Probes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/healthz", "/":
+		answer(w, http.StatusOK, "ok\n")
+	case "/readyz":
+		if problem := p.notReady(r.Context()); problem != "" {
+			answer(w, http.StatusServiceUnavailable, problem+"\n")
+			return
+		}
+		answer(w, http.StatusOK, "ok\n")
 	default:
+		answer(w, http.StatusNotFound, "not found\n")
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
+}
+
+func (p *Probes) notReady(ctx context.Context) string {
+	s := p.server.Load()
+	if s == nil {
+		return "starting"
+	}
+	if s.drain.Err() != nil {
+		return "shutting down"
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	if err := s.tape.Ping(ctx); err != nil {
-		answer(w, http.StatusServiceUnavailable, fmt.Sprintf("store ping failed: %v\n", err))
-		return
+	if s.health.ask(ctx) != nil {
+		return "the store does not answer"
 	}
-	answer(w, http.StatusOK, "ok\n")
+	return ""
 }
 
 func answer(w http.ResponseWriter, code int, body string) {
@@ -52,12 +65,15 @@ func answer(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body) // the prober is gone if this fails
 }
 
-// ServeProbes answers probes on lis until ctx ends.
-func (s *Server) ServeProbes(ctx context.Context, lis net.Listener) error {
-	server := &http.Server{Handler: s.Probes(), ReadHeaderTimeout: 5 * time.Second}
+// Serve answers probes on lis until ctx ends.
+func (p *Probes) Serve(ctx context.Context, lis net.Listener, log *slog.Logger) error {
+	server := &http.Server{
+		Handler: p, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ReadTimeout: 5 * time.Second, WriteTimeout: 2 * pingTimeout,
+	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(lis); err != nil && ctx.Err() == nil {
+	if err := server.Serve(newListener(lis, Limits{Connections: maxProbes}.withDefaults(), log)); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil

@@ -1,18 +1,17 @@
 package tapeserver
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
-	"runtime/debug"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/reflection"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tail"
@@ -27,10 +26,12 @@ type Options struct {
 	Fence tape.FenceMode
 	// MaxMessageBytes bounds a request; 4 MiB by default.
 	MaxMessageBytes int
-	// DrainTimeout bounds how long calls in flight may take once the server is to
-	// stop; 10 seconds by default.
+	// Limits bounds what clients make the server hold.
+	Limits Limits
+	// DrainTimeout bounds how long Serve takes to return once its context has ended;
+	// 10 seconds by default.
 	DrainTimeout time.Duration
-	// Logger is told of what no client sees; slog.Default by default.
+	// Logger receives what no client sees; slog.Default by default.
 	Logger *slog.Logger
 }
 
@@ -39,102 +40,120 @@ const (
 	defaultDrainTimeout = 10 * time.Second
 )
 
-// Server serves one store to Tape's clients.
+// Server serves one store to Tape's clients, with gRPC's health service and reflection beside.
 type Server struct {
-	opts  Options
-	store runstore.RunStore
-	tape  *tape.Tape
-	grpc  *grpc.Server
-	tail  *tail.Tail
+	opts     Options
+	store    runstore.RunStore
+	tape     *tape.Tape
+	grpc     *grpc.Server
+	health   *health
+	watch    *watch
+	tail     *tail.Tail
+	inFlight *bytesInFlight
+	streams  atomic.Int64
 
-	drainOnce sync.Once
-	draining  chan struct{}
+	// drain ends when the server begins to drain, and cut when calls in flight are to end.
+	drain, cut           context.Context
+	beginDrain, beginCut context.CancelFunc
 }
 
-// New returns a server over store. Whoever opened the store closes it, after
+// New returns a server over store. The caller that opened the store closes it, after
 // Serve has returned.
 func New(store runstore.RunStore, opts *Options) *Server {
-	s := &Server{store: store, draining: make(chan struct{})}
+	s := &Server{store: store}
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.MaxMessageBytes <= 0 {
-		s.opts.MaxMessageBytes = defaultMessageBytes
-	}
-	if s.opts.DrainTimeout <= 0 {
-		s.opts.DrainTimeout = defaultDrainTimeout
-	}
-	if s.opts.Logger == nil {
-		s.opts.Logger = slog.Default()
-	}
-	s.tail = tail.New(store, &tail.Options{Logger: s.opts.Logger})
+	s.opts.MaxMessageBytes = cmp.Or(s.opts.MaxMessageBytes, defaultMessageBytes)
+	s.opts.DrainTimeout = cmp.Or(s.opts.DrainTimeout, defaultDrainTimeout)
+	s.opts.Logger = cmp.Or(s.opts.Logger, slog.Default())
+	s.opts.Limits = s.opts.Limits.withDefaults()
+	s.drain, s.beginDrain = context.WithCancel(context.Background())
+	s.cut, s.beginCut = context.WithCancel(context.Background())
+	s.tail = tail.New(store, &tail.Options{
+		Logger: s.opts.Logger,
+		Admit:  func(ctx context.Context) (func(), error) { return beginPage(ctx, listReply) },
+	})
 	s.tape = tape.New(s.tail.Store(), &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})
+	s.watch = newWatch(s.opts.Logger)
+	s.health = newHealth(s)
+	limits := s.opts.Limits
+	s.inFlight = newBytesInFlight(limits)
 	s.grpc = grpc.NewServer(
-		grpc.ForceServerCodecV2(newTextCodec()),
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
-		// Streams are quiet for hours: let clients ask whether we are there, and
-		// find out about those that are gone.
+		grpc.MaxHeaderListSize(uint32(limits.HeaderBytes)),
+		grpc.MaxConcurrentStreams(uint32(limits.StreamsPerConnection)),
+		grpc.ConnectionTimeout(limits.HandshakeTimeout),
+		grpc.StaticStreamWindowSize(windowBytes),
+		grpc.StaticConnWindowSize(connectionWindowBytes),
+		// Streams are quiet for hours: clients may ask whether the server is there, and
+		// the server finds out about clients that are gone. A connection without a call
+		// is closed after a while; its client opens another one when it needs it.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: time.Minute, Timeout: 20 * time.Second, MaxConnectionIdle: 15 * time.Minute,
+		}),
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.InTapHandle(s.tapIn),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	)
-	tapepb.RegisterTapeServer(s.grpc, &service{tape: s.tape, tail: s.tail, draining: s.draining})
+	services := registrar{s.grpc, s}
+	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, draining: s.drain.Done()})
+	healthpb.RegisterHealthServer(services, s.health)
+	reflection.Register(services)
 	return s
 }
 
-// Serve answers calls on lis until ctx ends, and then drains: streams end with
-// UNAVAILABLE, calls in flight are finished, and what is not finished by the drain
-// timeout is cut off. It returns nil after a drain. A drained server serves no
-// more.
+// Serve answers calls on lis until ctx ends, and then drains: it accepts no connections
+// and no calls, streams end with UNAVAILABLE, and calls in flight are finished. Calls that take longer
+// than five eighths of the drain timeout are cancelled, so that their clients still
+// learn what became of them, and after three quarters all connections are closed. Serve then returns nil,
+// although a store that ignores its context may still be busy with calls that were cancelled.
+// A drained server serves no more.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	drained := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(drained)
-		s.drain()
-	})
-	err := s.grpc.Serve(lis)
-	if stop() {
+	go s.health.poll(ctx)
+	accepted := newListener(lis, s.opts.Limits, s.opts.Logger)
+	served := make(chan error, 1)
+	go func() { served <- s.grpc.Serve(accepted) }()
+	select {
+	case err := <-served:
 		return err // it failed by itself, nothing is to be drained
+	case <-ctx.Done():
+		s.stop(accepted)
+		return nil
 	}
-	<-drained
-	return err
 }
 
-// drain stops the server. All callers wait until it has stopped.
-func (s *Server) drain() {
-	s.drainOnce.Do(func() {
-		close(s.draining)
-		ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
-		defer cancel()
-		followed := make(chan struct{})
-		go func() {
-			defer close(followed)
-			s.tail.Close(ctx) // ends the streams
-		}()
-		cut := time.AfterFunc(s.opts.DrainTimeout, s.grpc.Stop)
-		defer cut.Stop()
+// stop drains the server, within the drain timeout whatever its clients and its store do.
+func (s *Server) stop(lis *listener) {
+	deadline, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
+	defer cancel()
+	s.beginDrain()
+	s.health.Shutdown()
+	lis.closeSilent()
+	drained, closed := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(drained)
+		s.tail.Close(deadline) // ends the streams
 		s.grpc.GracefulStop()
-		<-followed
+	}()
+	cut := time.AfterFunc(s.opts.DrainTimeout/8*5, func() {
+		s.opts.Logger.Warn("cancelling the calls that are still in flight", "after", s.opts.DrainTimeout/8*5)
+		s.beginCut()
 	})
-}
-
-// unary and stream keep a fault in one call from ending all others.
-func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
-	defer s.recover(info.FullMethod, &err)
-	return next(ctx, req)
-}
-
-func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-	defer s.recover(info.FullMethod, &err)
-	return next(srv, stream)
-}
-
-func (s *Server) recover(method string, err *error) {
-	if fault := recover(); fault != nil {
-		s.opts.Logger.Error("a call failed", "method", method, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
-		*err = status.Error(codes.Internal, "tape store: internal fault; see the server's log")
+	defer cut.Stop()
+	closing := time.AfterFunc(s.opts.DrainTimeout/4*3, func() {
+		defer close(closed)
+		lis.closeAll()
+		s.grpc.Stop() // waits for the connections; one with too many handlers waits for these
+	})
+	defer closing.Stop()
+	select {
+	case <-drained:
+	case <-closed:
+	case <-deadline.Done():
 	}
 }

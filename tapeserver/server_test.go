@@ -24,7 +24,11 @@ import (
 // function that drains the server and returns what Serve did.
 func start(t *testing.T, store runstore.RunStore, opts *tapeserver.Options) (tapepb.TapeClient, func() error) {
 	t.Helper()
-	server := tapeserver.New(store, opts)
+	return startServer(t, tapeserver.New(store, opts))
+}
+
+func startServer(t *testing.T, server *tapeserver.Server) (tapepb.TapeClient, func() error) {
+	t.Helper()
 	lis := bufconn.Listen(1 << 20)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)

@@ -104,7 +104,8 @@ func TestOversizedMessagesAreRefused(t *testing.T) {
 func TestProbes(t *testing.T) { // 84
 	t.Parallel()
 	store := memory.New(nil).Open()
-	server := httptest.NewServer(tapeserver.New(store, nil).Probes())
+	probes := &tapeserver.Probes{}
+	server := httptest.NewServer(probes)
 	defer server.Close()
 	probe := func(path string, code int, body string) {
 		t.Helper()
@@ -126,13 +127,15 @@ func TestProbes(t *testing.T) { // 84
 		}
 	}
 	probe("/healthz", 200, "ok\n")
+	probe("/readyz", 503, "starting\n")
+	probes.SetServer(tapeserver.New(store, nil))
 	probe("/", 200, "ok\n")
 	probe("/readyz", 200, "ok\n")
 	probe("/nope", 404, "not found\n")
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	probe("/readyz", 503, "store ping failed: now: store is closed\n")
+	probe("/readyz", 503, "the store does not answer\n")
 	probe("/healthz", 200, "ok\n")
 }
 

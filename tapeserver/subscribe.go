@@ -49,5 +49,8 @@ func (s *service) streamEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { // of a limit: see Limits
+		return err
+	}
 	return statusOf(err)
 }

@@ -2,11 +2,8 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,21 +21,33 @@ type serveConfig struct {
 	listen, probes, store string
 	fence                 tape.FenceMode
 	maxMessageBytes       int
+	limits                tapeserver.Limits
+	drain                 time.Duration
+	logLevel              slog.Level
+	logJSON               bool
 }
 
-// The defaults of serve, those of Tape's own server.
+// The defaults of serve: the ports of Tape's own server, on loopback, because there is no authentication.
 const (
-	defaultListen = "0.0.0.0:7878"
-	defaultProbes = "0.0.0.0:7879"
+	defaultListen = "127.0.0.1:7878"
+	defaultProbes = "127.0.0.1:7879"
 	defaultStore  = "sqlite:tape.db"
+	// 8 s: Docker kills a container 10 s after SIGTERM, and Kubernetes after 30 s.
+	defaultDrain = 8 * time.Second
 )
 
 func newServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve Tape's wire protocol on a store",
-		Long: `Serve the gRPC service tape.v1.Tape on a store, until SIGTERM or SIGINT; then
-finish the calls in flight. A second signal ends it at once.
+		Long: `Serve the gRPC service tape.v1.Tape on a store, until SIGTERM or SIGINT. From then on
+calls are refused, calls in flight are finished, and the process ends within the drain time,
+whatever clients and store do. A second signal ends it at once. gRPC's health service and
+reflection are served too.
+
+The probes answer from the first moment: /healthz says that the process lives, /readyz that its
+store answers. There is no TLS and no authentication yet: listen on another address than
+loopback only where every client that can reach it may read and change every run.
 
 A flag wins over its environment variable. Store URLs: memory, sqlite:FILE (or a
 bare path), sqlite::memory:, postgres://…, alloydb://…, bigtable://… and spanner://….
@@ -65,6 +74,12 @@ A server that cannot be reached is waited for: 30 seconds, or what patience=… 
 	f.String("db", "", "SQLite file; the older form of --store, used when no store is given [TAPE_DB]")
 	f.String("fence", tape.FencePresented.String(), `"presented" checks the fences that clients present, "required" refuses writes without one [TAPE_FENCE]`)
 	f.Int("max-message-bytes", 4<<20, "largest request")
+	f.Int64("max-bytes-in-flight", 128<<20, "requests and replies in memory; the process takes about three times as much at most")
+	f.Int("max-connections", 1024, "open connections")
+	f.Int("max-streams", 2048, "calls at once, idle subscriptions included")
+	f.Duration("drain", defaultDrain, "how long the process takes to end, at most [TAPE_DRAIN]")
+	f.String("log-level", "info", `"debug", "info", "warn" or "error" [TAPE_LOG_LEVEL]`)
+	f.String("log-format", "text", `"text" or "json", one line for each event on standard error [TAPE_LOG_FORMAT]`)
 	return cmd
 }
 
@@ -104,40 +119,34 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 	default:
 		return cfg, fmt.Errorf("--fence is %q; it is presented or required", mode)
 	}
-	cfg.maxMessageBytes, err = cmd.Flags().GetInt("max-message-bytes")
-	if err == nil && cfg.maxMessageBytes < 1 {
-		err = fmt.Errorf("--max-message-bytes is %d; the least is 1", cfg.maxMessageBytes)
+	drain, _ := setting("drain", "TAPE_DRAIN")
+	if cfg.drain, err = time.ParseDuration(drain); err != nil || cfg.drain <= 0 {
+		return cfg, fmt.Errorf("--drain is %q; it is a duration above zero, for example 8s", drain)
 	}
-	return cfg, err
-}
-
-// serve opens the store, serves it until ctx ends and closes it. The address comes
-// first: a server that cannot listen must not have touched the store.
-func serve(ctx context.Context, cfg serveConfig, out io.Writer) (err error) {
-	log := slog.New(slog.NewTextHandler(out, nil))
-	lis, err := net.Listen("tcp", cfg.listen)
-	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+	level, _ := setting("log-level", "TAPE_LOG_LEVEL")
+	if err := cfg.logLevel.UnmarshalText([]byte(level)); err != nil {
+		return cfg, fmt.Errorf("--log-level is %q; it is debug, info, warn or error", level)
 	}
-	defer func() { _ = lis.Close() }()       // closed already, once it has been served
-	shown, _ := runstore.ParseURL(cfg.store) // without secrets
-	// An engine behind a network may be on its way up too, and is waited for.
-	waiting := time.AfterFunc(3*time.Second, func() { log.Warn("the store does not answer yet", "store", shown.String()) })
-	store, err := runstore.Open(ctx, cfg.store)
-	waiting.Stop()
-	if err != nil {
-		return err
+	switch format, _ := setting("log-format", "TAPE_LOG_FORMAT"); format {
+	case "text":
+	case "json":
+		cfg.logJSON = true
+	default:
+		return cfg, fmt.Errorf("--log-format is %q; it is text or json", format)
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	if err := logEpoch(ctx, store, log); err != nil {
-		return err
+	cfg.maxMessageBytes, _ = cmd.Flags().GetInt("max-message-bytes")
+	cfg.limits.BytesInFlight, _ = cmd.Flags().GetInt64("max-bytes-in-flight")
+	cfg.limits.Connections, _ = cmd.Flags().GetInt("max-connections")
+	cfg.limits.Streams, _ = cmd.Flags().GetInt("max-streams")
+	for flag, value := range map[string]int64{
+		"max-message-bytes": int64(cfg.maxMessageBytes), "max-bytes-in-flight": cfg.limits.BytesInFlight,
+		"max-connections": int64(cfg.limits.Connections), "max-streams": int64(cfg.limits.Streams),
+	} {
+		if value < 1 {
+			return cfg, fmt.Errorf("--%s is %d; the least is 1", flag, value)
+		}
 	}
-	server := tapeserver.New(store, &tapeserver.Options{Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Logger: log})
-	serveProbes(ctx, server, cfg.probes, log)
-	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String())
-	err = server.Serve(ctx, lis)
-	log.Info("stopped")
-	return err
+	return cfg, nil
 }
 
 // logEpoch tells of the store's epoch, and warns of one that has just begun: it
@@ -162,23 +171,4 @@ func logEpoch(ctx context.Context, store runstore.RunStore, log *slog.Logger) er
 	}
 	log.Log(ctx, level, text, "epoch", int64(last.Epoch), "at", last.At, "reason", last.Reason)
 	return nil
-}
-
-// serveProbes answers probes in the background. Not being able to is no reason
-// not to serve: several servers on one host share the default address.
-func serveProbes(ctx context.Context, server *tapeserver.Server, address string, log *slog.Logger) {
-	if address == "" {
-		return
-	}
-	lis, err := net.Listen("tcp", address)
-	if err != nil {
-		log.Warn("no probes", "healthz-listen", address, "error", err)
-		return
-	}
-	log.Info("probes", "http", lis.Addr().String())
-	go func() {
-		if err := server.ServeProbes(ctx, lis); err != nil {
-			log.Warn("probes ended", "error", err)
-		}
-	}()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -47,7 +49,10 @@ func TestMain(m *testing.M) {
 func TestServeSettings(t *testing.T) {
 	t.Parallel()
 	type env map[string]string
-	base := serveConfig{listen: defaultListen, probes: defaultProbes, store: defaultStore, maxMessageBytes: 4 << 20}
+	base := serveConfig{
+		listen: "127.0.0.1:7878", probes: "127.0.0.1:7879", store: defaultStore, maxMessageBytes: 4 << 20, drain: 8 * time.Second,
+		limits: tapeserver.Limits{BytesInFlight: 128 << 20, Connections: 1024, Streams: 2048},
+	}
 	with := func(change func(*serveConfig)) serveConfig { c := base; change(&c); return c }
 	for _, c := range []struct {
 		name string
@@ -68,6 +73,15 @@ func TestServeSettings(t *testing.T) {
 		{name: "db", args: "--db=x.db", want: with(func(c *serveConfig) { c.store = "sqlite:x.db" })},
 		{name: "db in memory", env: env{"TAPE_DB": ":memory:"}, want: with(func(c *serveConfig) { c.store = "memory:" })},
 		{name: "store wins over db", args: "--db=x.db", env: env{"TAPE_STORE": "y.db"}, want: with(func(c *serveConfig) { c.store = "sqlite:y.db" })},
+		{name: "log", args: "--log-level=warn --log-format=json", want: with(func(c *serveConfig) { c.logLevel, c.logJSON = slog.LevelWarn, true })},
+		{name: "limits", args: "--max-streams=1 --max-connections=2 --max-bytes-in-flight=3", env: env{"TAPE_DRAIN": "1s"},
+			want: with(func(c *serveConfig) {
+				c.limits, c.drain = tapeserver.Limits{BytesInFlight: 3, Connections: 2, Streams: 1}, time.Second
+			})},
+		{name: "odd log", args: "--log-format=xml", err: "text or json"},
+		{name: "odd level", args: "--log-level=loud", err: "debug, info, warn or error"},
+		{name: "no drain", args: "--drain=0s", err: "above zero"},
+		{name: "no streams", args: "--max-streams=0", err: "--max-streams is 0; the least is 1"},
 		{name: "odd fence", args: "--fence=maybe", err: "presented or required"},
 		{name: "no store", args: "--store=", err: "--store is empty"},
 		{name: "no message", args: "--max-message-bytes=0", err: "the least is 1"},
@@ -193,8 +207,8 @@ func TestSignalsDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := <-p.output
-			if err := p.Wait(); err != nil || !strings.Contains(text, "stopped") {
-				t.Errorf("serve ended with %v: %s; want exit status 0", err, text)
+			if err := p.Wait(); err != nil || !strings.HasSuffix(text, "level=INFO msg=stopped\n") {
+				t.Errorf("serve ended with %v: %s; want exit status 0 and \"stopped\" as the last line", err, text)
 			}
 		})
 	}

@@ -1,0 +1,145 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/grpclog"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeserver"
+)
+
+// serve opens the store, serves it until ctx ends and closes it. It returns within the drain time after the end of
+// ctx, also when the store does not open or close, and "stopped" is then the last line of the log. The address
+// comes first: a server that cannot listen must not have touched the store.
+func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
+	log := newLog(cfg, out)
+	lis, err := net.Listen("tcp", cfg.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer func() { _ = lis.Close() }() // closed already, once it has been served
+	probes := &tapeserver.Probes{}
+	stopProbes := serveProbes(probes, cfg.probes, log)
+	defer stopProbes()
+	overdue, cancel := afterEnd(ctx, cfg.drain/16*15) // the rest is for the process to end
+	defer cancel()
+
+	store, err := openStore(ctx, overdue, cfg.store, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			log.Info("stopped", "before", "the store was open")
+			return nil
+		}
+		return err
+	}
+	// Seven eighths leave the store a sixteenth to close after calls that had to be cut; as a rule it has all but that.
+	server := tapeserver.New(store, &tapeserver.Options{
+		Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
+	})
+	shown, _ := runstore.ParseURL(cfg.store) // without secrets
+	probes.SetServer(server)
+	if a, ok := lis.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		log.Warn("no TLS and no authentication: every client that can reach this address can read and change every run",
+			"address", a.String())
+	}
+	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String())
+	err = server.Serve(ctx, lis)
+	if err != nil { // the listener failed; no drain has begun
+		return errors.Join(err, store.Close())
+	}
+	closeStore(overdue, store, log)
+	log.Info("stopped")
+	return nil
+}
+
+// newLog returns the log of the process, which the stores and gRPC write to as well.
+func newLog(cfg serveConfig, out io.Writer) *slog.Logger {
+	var handler slog.Handler = slog.NewTextHandler(out, &slog.HandlerOptions{Level: cfg.logLevel})
+	if cfg.logJSON {
+		handler = slog.NewJSONHandler(out, &slog.HandlerOptions{Level: cfg.logLevel})
+	}
+	log := slog.New(handler)
+	slog.SetDefault(log)
+	// gRPC's warnings are about single connections and of use to its developers.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(handler, slog.LevelWarn).Writer()))
+	return log
+}
+
+// afterEnd returns a context that ends some time after ctx.
+func afterEnd(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(after, cancel) })
+	return late, cancel
+}
+
+// opened is a store that was opened, or why it was not.
+type opened struct {
+	store runstore.RunStore
+	err   error
+}
+
+// openStore opens a store and logs its epoch. An engine behind a network may be on its way up too, and is waited
+// for; one that does not even end by ctx is left behind when overdue ends.
+func openStore(ctx, overdue context.Context, url string, log *slog.Logger) (runstore.RunStore, error) {
+	shown, _ := runstore.ParseURL(url) // without secrets
+	waiting := time.AfterFunc(3*time.Second, func() { log.Warn("the store does not answer yet", "store", shown.String()) })
+	defer waiting.Stop()
+	result := make(chan opened, 1)
+	go func() {
+		store, err := runstore.Open(ctx, url)
+		if err == nil {
+			if err = logEpoch(ctx, store, log); err != nil {
+				err = errors.Join(err, store.Close())
+			}
+		}
+		result <- opened{store, err}
+	}()
+	select {
+	case r := <-result:
+		return r.store, r.err
+	case <-overdue.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// closeStore closes a store, or leaves it behind when overdue ends. What it has acknowledged is stored either way.
+func closeStore(overdue context.Context, store runstore.RunStore, log *slog.Logger) {
+	result := make(chan error, 1)
+	go func() { result <- store.Close() }()
+	select {
+	case err := <-result:
+		if err != nil {
+			log.Error("the store did not close cleanly; what it acknowledged is stored", "error", err)
+		}
+	case <-overdue.Done():
+		log.Warn("the store did not close in time; what it acknowledged is stored")
+	}
+}
+
+// serveProbes answers probes in the background until its result is called. Not being able to is no reason
+// not to serve: several servers on one host share the default address.
+func serveProbes(probes *tapeserver.Probes, address string, log *slog.Logger) (stop func()) {
+	if address == "" {
+		return func() {}
+	}
+	lis, err := net.Listen("tcp", address)
+	if err != nil {
+		log.Warn("no probes", "healthz-listen", address, "error", err)
+		return func() {}
+	}
+	log.Info("probes", "http", lis.Addr().String())
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		if err := probes.Serve(ctx, lis, log); err != nil {
+			log.Warn("probes ended", "error", err)
+		}
+	}()
+	return cancel
+}

@@ -1,0 +1,255 @@
+package tapeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
+)
+
+// errShuttingDown refuses what comes once the server drains. It was not applied.
+var errShuttingDown = status.Error(codes.Unavailable, "the server is shutting down")
+
+// errCut is why the calls that the drain cuts are cancelled.
+var errCut = errors.New("the drain has cut the call")
+
+// tapIn sees every call before anything of it is read. Once the server drains it refuses calls, also on connections
+// whose clients ignore that they were told to go.
+func (s *Server) tapIn(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	if s.drain.Err() != nil {
+		return ctx, errShuttingDown
+	}
+	connOf(ctx).use()
+	return ctx, nil
+}
+
+// registrar registers services whose calls are admitted before they are read: an interceptor would come too late.
+type registrar struct {
+	*grpc.Server
+	s *Server
+}
+
+// RegisterService registers a service.
+func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	admitted := *desc
+	admitted.Methods = slices.Clone(desc.Methods)
+	for i := range admitted.Methods {
+		m := &admitted.Methods[i]
+		m.Handler = r.s.admitted(m.MethodName, m.Handler)
+	}
+	r.Server.RegisterService(&admitted, impl)
+}
+
+// admitted returns the handler of a method with its call's memory bounded.
+func (s *Server) admitted(method string, handle grpc.MethodHandler) grpc.MethodHandler {
+	replySize := replyBytes(method)
+	return func(srv any, ctx context.Context, decode func(any) error, next grpc.UnaryServerInterceptor) (any, error) {
+		c, err := s.begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer c.end()
+		if err := c.acquire(int64(s.opts.MaxMessageBytes) + replySize); err != nil {
+			return nil, err
+		}
+		receive := func(m any) error {
+			if err := c.receive(decode, m); err != nil {
+				return err
+			}
+			c.hold.shrink(size(m) + replySize)
+			return nil
+		}
+		answer, err := handle(srv, c.ctx, receive, next)
+		if err != nil {
+			return nil, c.outcome(err)
+		}
+		m := answer.(proto.Message)
+		c.hold.shrink(size(m))
+		r := &reply{Message: m, hold: c.hold}
+		c.hold = nil // the reply's, until the client has taken it
+		return r, nil
+	}
+}
+
+func size(m any) int64 { return int64(proto.Size(m.(proto.Message))) }
+
+// call is one RPC of a client, from its headers to the end of its handler.
+type call struct {
+	s    *Server
+	ctx  context.Context // the handler's: it ends with the stream, and when the drain cuts it
+	conn *conn
+	hold *hold
+	late chan struct{} // has an element when the client has left a page unread for too long
+
+	stop   func() bool
+	cancel context.CancelCauseFunc
+}
+
+func (s *Server) begin(stream context.Context) (*call, error) {
+	if s.streams.Add(1) > int64(s.opts.Limits.Streams) {
+		s.streams.Add(-1)
+		return nil, limitError("Streams", s.opts.Limits.Streams, "too many calls at once")
+	}
+	c := &call{s: s, conn: connOf(stream)}
+	c.ctx, c.cancel = context.WithCancelCause(stream)
+	c.stop = context.AfterFunc(s.cut, func() { c.cancel(errCut) })
+	return c, nil
+}
+
+func (c *call) end() {
+	c.stop()
+	c.cancel(nil)
+	c.s.streams.Add(-1)
+	if c.hold != nil {
+		c.hold.release()
+	}
+}
+
+// acquire waits for the call's share of the bytes in flight.
+func (c *call) acquire(n int64) (err error) {
+	c.hold, err = c.wait(n, c.s.opts.Limits.QueueTimeout)
+	return err
+}
+
+// wait waits for a share of the bytes in flight, for timeout and not beyond the start of a drain.
+func (c *call) wait(n int64, timeout time.Duration) (*hold, error) {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.s.drain, func() { cancel(errShuttingDown) })()
+	return c.s.inFlight.acquire(ctx, c.conn, n, timeout)
+}
+
+// receive reads the request, which has to arrive in time and before a drain: its call is new work. Decode goes on
+// until the call has ended, which ends the stream that it reads from.
+func (c *call) receive(decode func(any) error, m any) error {
+	received := make(chan error, 1)
+	go func() { received <- decode(m) }()
+	timer := time.NewTimer(c.s.opts.Limits.ReceiveTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-received:
+		if err == nil && c.s.drain.Err() != nil {
+			return errShuttingDown
+		}
+		return err
+	case <-c.s.drain.Done():
+		return errShuttingDown
+	case <-timer.C:
+		return limitError("ReceiveTimeout", c.s.opts.Limits.ReceiveTimeout, "the request did not arrive in time")
+	}
+}
+
+// outcome returns the error of a call that the drain has cut: UNAVAILABLE where it would be CANCELED, because
+// that was not its client, and what says that the outcome is unknown as it is.
+func (c *call) outcome(err error) error {
+	if context.Cause(c.ctx) == errCut && status.Code(err) == codes.Canceled {
+		return errShuttingDown
+	}
+	return err
+}
+
+// unary keeps a fault in one call from ending all others, and watches the store.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+	defer s.recover(info.FullMethod, &err)
+	answer, err := next(ctx, req)
+	s.watch.call(ctx, path.Base(info.FullMethod), err)
+	return answer, err
+}
+
+// stream does the same for streams. One whose client does not read is ended while its handler still waits to send;
+// the end of the stream then ends the handler.
+func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	c, err := s.begin(stream.Context())
+	if err != nil {
+		return err
+	}
+	c.late = make(chan struct{}, 1)
+	ended := make(chan error, 1)
+	go func() {
+		defer c.end()
+		ended <- func() (err error) {
+			defer s.recover(info.FullMethod, &err)
+			return next(srv, &admittedStream{ServerStream: stream, call: c})
+		}()
+	}()
+	select {
+	case <-c.late:
+		return limitError("SendTimeout", s.opts.Limits.SendTimeout, "the client does not read")
+	case err := <-ended:
+		s.watch.call(stream.Context(), path.Base(info.FullMethod), err)
+		return c.outcome(err)
+	}
+}
+
+func (s *Server) recover(method string, err *error) {
+	if fault := recover(); fault != nil {
+		s.opts.Logger.Error("a call failed", "method", method, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
+		*err = status.Error(codes.Internal, "tape store: internal fault; see the server's log")
+	}
+}
+
+// admittedStream is a stream whose messages count.
+type admittedStream struct {
+	grpc.ServerStream
+	call *call
+	page *hold // what is left of a page that is being sent; nil between pages
+}
+
+type streamKey struct{}
+
+// Context returns the stream's context.
+func (st *admittedStream) Context() context.Context {
+	return context.WithValue(st.call.ctx, streamKey{}, st)
+}
+
+// RecvMsg receives a message.
+func (st *admittedStream) RecvMsg(m any) error {
+	if err := st.call.acquire(int64(st.call.s.opts.MaxMessageBytes)); err != nil {
+		return err
+	}
+	defer st.call.hold.release()
+	return st.call.receive(st.ServerStream.RecvMsg, m)
+}
+
+// SendMsg sends a message. One that does not belong to a page waits for room of its own.
+func (st *admittedStream) SendMsg(m any) (err error) {
+	n := size(m)
+	if n <= smallMessage {
+		return st.ServerStream.SendMsg(m)
+	}
+	var part *hold
+	if st.page != nil {
+		part = st.page.split(n)
+	} else if part, err = st.call.wait(n, st.call.s.opts.Limits.SendTimeout); err != nil {
+		return err
+	}
+	return st.ServerStream.SendMsg(&reply{Message: m.(proto.Message), hold: part})
+}
+
+// beginPage waits for room for a page of n bytes that a stream reads and then sends, and returns a function that
+// gives back what the page's messages have not taken over. A client that has not taken the page by the send
+// timeout loses the stream.
+func beginPage(ctx context.Context, n int64) (end func(), err error) {
+	st := ctx.Value(streamKey{}).(*admittedStream)
+	c, timeout := st.call, st.call.s.opts.Limits.SendTimeout
+	page, err := c.wait(n, timeout)
+	if err != nil {
+		return nil, err
+	}
+	st.page = page
+	late := time.AfterFunc(timeout, func() { c.late <- struct{}{} })
+	return func() {
+		late.Stop()
+		st.page = nil
+		page.release()
+	}, nil
+}

@@ -1,0 +1,4 @@
+package tapeserver
+
+// Cut cancels the calls in flight, as a drain does once they take too long.
+func (s *Server) Cut() { s.beginCut() }

@@ -1,0 +1,101 @@
+package tapeserver
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	grpchealth "google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+const (
+	// pingTimeout bounds how long a probe waits for the store.
+	pingTimeout = 5 * time.Second
+	// pollHealth is how often the store is asked while nobody probes: orchestrators ask every 10 s by default.
+	pollHealth = 10 * time.Second
+)
+
+// health is gRPC's health service. A check asks the store.
+type health struct {
+	*grpchealth.Server
+	s *Server
+
+	mu   sync.Mutex
+	ping *ping // in flight; nil when there is none
+}
+
+// ping is one question to the store, shared by all that ask meanwhile.
+type ping struct {
+	done chan struct{}
+	err  error
+}
+
+func newHealth(s *Server) *health {
+	h := &health{Server: grpchealth.NewServer(), s: s}
+	h.set(true)
+	return h
+}
+
+func (h *health) set(serving bool) {
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if serving {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	h.SetServingStatus("", status)
+	h.SetServingStatus(tapepb.Tape_ServiceDesc.ServiceName, status)
+}
+
+// Check asks the store and answers whether it is there.
+func (h *health) Check(ctx context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	_ = h.ask(ctx) // the status has it
+	return h.Server.Check(ctx, req)
+}
+
+// ask returns why the store does not answer. Probers share one question, so that any number of them costs one.
+func (h *health) ask(ctx context.Context) error {
+	h.mu.Lock()
+	p := h.ping
+	if p == nil {
+		p = &ping{done: make(chan struct{})}
+		h.ping = p
+		go h.run(p)
+	}
+	h.mu.Unlock()
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run asks the store. A store that does not even end by its context leaves the question open: the next prober
+// waits with it, for as long as its own context.
+func (h *health) run(p *ping) {
+	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
+	defer cancel()
+	p.err = h.s.tape.Ping(ctx)
+	h.set(p.err == nil)
+	h.s.watch.ping(p.err)
+	h.mu.Lock()
+	h.ping = nil
+	h.mu.Unlock()
+	close(p.done)
+}
+
+// poll asks from time to time, for those that watch the health service and for the log.
+func (h *health) poll(ctx context.Context) {
+	ticker := time.NewTicker(pollHealth)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			_ = h.ask(ctx)
+		}
+	}
+}
