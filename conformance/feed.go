@@ -20,6 +20,7 @@ func feedCases() []Case {
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedStall}, Run: tailStalled},
 		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge},
 		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce},
+		{Guarantee: "I10", Name: "purged-events-do-not-end-the-feed", Run: feedPastPurged},
 		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd},
 		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed},
 	}
@@ -279,6 +280,41 @@ func feedPositionsUsedOnce(t T, e *Env) {
 		gone := runstore.NewBatch("run", runstore.Unguarded("test"))
 		gone.Purge = true
 		committed(t, e.Store, gone)
+	}
+}
+
+// feedPastPurged purges runs whose events follow each other in the feed, more of them than
+// a page has events, and reads across them.
+func feedPastPurged(t T, e *Env) {
+	ctx := t.Context()
+	create := func(id runstore.RunID) {
+		spec := runstore.RunSpec{ID: id}
+		spec.Writes.Append("event", []byte(id))
+		if _, err := e.Store.CreateRun(ctx, spec); err != nil {
+			t.Fatalf("create run %q: %v", id, err)
+		}
+	}
+	purged := []runstore.RunID{"purged-1", "purged-2", "purged-3", "purged-4", "purged-5"}
+	for _, id := range purged {
+		create(id)
+	}
+	gone := feedOf(t, e, e.Store, len(purged))
+	create("left") // behind all of those
+	feed := feedOf(t, e, e.Store, len(purged)+1)
+	for _, id := range purged {
+		b := runstore.NewBatch(id, runstore.Unguarded("test"))
+		b.Purge = true
+		committed(t, e.Store, b)
+	}
+	starts := []runstore.Position{0, gone[0].Position, gone[len(gone)-1].Position}
+	for _, limit := range []int{1, 2, len(purged)} {
+		for _, after := range starts {
+			page, err := e.Store.ReadFeed(ctx, after, limit)
+			if err != nil || len(page) != 1 || !sameEvent(page[0], feed[len(purged)]) {
+				t.Errorf("ReadFeed after position %d with limit %d: got %+v, %v; want the event of %q alone, behind those that were purged",
+					after, limit, page, err, "left")
+			}
+		}
 	}
 }
 

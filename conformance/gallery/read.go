@@ -42,6 +42,8 @@ func readExhibits() []exhibit {
 			"I6/record-pages-of-large-and-tiny-values-lose-nothing", recordsSkip},
 		{"index-page-skips-what-does-not-fit", "A page of an index leaves out the entry that passes its size, and goes on with smaller ones.",
 			"I9/index-pages-of-large-and-tiny-entries-lose-nothing", scanSkips},
+		{"feed-ends-at-purged-events", "A page of the feed that holds nothing but purged events is taken for the end.",
+			"I10/purged-events-do-not-end-the-feed", feedEndsAtPurged},
 		{"feed-page-skips-what-does-not-fit", "A page of the feed leaves out the event that passes its size, and goes on with smaller ones.",
 			"I10/feed-pages-of-large-and-tiny-events-lose-nothing", feedSkipsLarge},
 		{"prefix-as-a-pattern", "A prefix is matched without regard to case, as LIKE does.",
@@ -218,6 +220,18 @@ func feedSkips(s *store) {
 			events = events[1:]
 		}
 		return events, err
+	}
+}
+
+// feedEndsAtPurged looks for limit positions behind the one that is resumed, of which none
+// may have an event any more.
+func feedEndsAtPurged(s *store) {
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		page, err := h.Handle.ReadFeed(ctx, after, limit)
+		for len(page) > 0 && page[len(page)-1].Position > after+runstore.Position(limit) {
+			page = page[:len(page)-1]
+		}
+		return page, err
 	}
 }
 
