@@ -102,7 +102,7 @@ func (q *sequencer) work() {
 			q.store.sweep(q.store.stopped)
 			sweep.Reset(sweepEvery/2 + rand.N(sweepEvery))
 		case <-q.done:
-			ctx, cancel := context.WithTimeout(q.store.stopped, closeGrace)
+			ctx, cancel := context.WithTimeout(q.store.stopped, q.store.closeGrace)
 			defer cancel()
 			q.rounds(ctx)
 			return

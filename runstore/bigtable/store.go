@@ -42,6 +42,7 @@ type Store struct {
 	yieldFor time.Duration // how long an operation waits for another one's turn
 	// attemptTimeout bounds one request.
 	attemptTimeout time.Duration
+	closeGrace     time.Duration // bounds what the background finishes when the handle is closed
 
 	background sync.WaitGroup
 	life       sync.Mutex // guards the following, and what is begun against Close
@@ -74,7 +75,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, closed: make(chan struct{}), idle: make(chan struct{})}
 	if opts.bound > 0 {
 		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
 	}
@@ -218,7 +219,7 @@ func (s *Store) Close() error {
 		<-s.idle
 		s.feed.close()
 		s.waste.close()
-		defer time.AfterFunc(2*closeGrace, s.stop).Stop()
+		defer time.AfterFunc(2*s.closeGrace, s.stop).Stop()
 		s.background.Wait()
 		s.stop()
 		_ = s.client.Close() // there is nothing that it could lose

@@ -103,7 +103,7 @@ func (w *waste) work() {
 			w.ripen()
 		case <-w.more:
 		case <-w.done:
-			ctx, cancel := context.WithTimeout(w.store.stopped, closeGrace)
+			ctx, cancel := context.WithTimeout(w.store.stopped, w.store.closeGrace)
 			defer cancel()
 			w.empty(ctx)
 			return
