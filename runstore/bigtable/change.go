@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"time"
@@ -105,11 +106,12 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			s.waste.add(e.orphans()...) // some of them may have been written
 			return nil, err
 		}
-		swapped, err := s.swap(ctx, r, e, t, turn)
+		swapped, doubt, err := s.swap(ctx, r, e, t, turn)
 		if err != nil {
 			r.forget()
 			return nil, err
 		}
+		orphans := e.orphans()
 		if !swapped {
 			// Only the read that a new decision needs anyway tells whose revision it was. Until
 			// then nothing that the change wrote ahead may be deleted.
@@ -117,6 +119,13 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			r.forget()
 			if err = s.load(ctx, r, n); err == nil {
 				swapped, err = e.isMade(&r.head)
+			}
+			if errors.Is(err, errLongAgo) && !doubt {
+				// The handle was far behind when it sent the only copy that it knows of, which
+				// found another revision. An unseen repeat would look the same if that many
+				// writes came between its copies, so the rows written ahead are left to the
+				// passes, which delete them if no head names them.
+				err, orphans = nil, nil
 			}
 			if err != nil {
 				r.forget()
@@ -127,7 +136,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			s.made(r, e)
 			return e, nil
 		}
-		s.waste.add(e.orphans()...)
+		s.waste.add(orphans...)
 		if t.Left() < 0 {
 			r.forget()
 			return nil, outcome.Unavailable(errBusy)
@@ -281,8 +290,8 @@ func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) 
 // repeats a conditional mutation. This does, and so may an interceptor of the caller's, or
 // a retry policy, unseen: where the predicate did not match, either another write came
 // first or a copy of this one. The head tells which (edit.isMade), and no copy that is
-// still on its way can be applied any more.
-func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, turn *turn) (swapped bool, err error) {
+// still on its way can be applied any more. It reports doubt if it sent several copies.
+func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, turn *turn) (swapped, doubt bool, err error) {
 	e.stored = e.head.revision()
 	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
 		e.m.DeleteCellsInColumn(familyHead, columnRev)
@@ -297,10 +306,10 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 		same := bigtable.ChainFilters(column(familyHead, columnRev), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(from, to))
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
-	for doubt := false; ; doubt = true {
+	for ; ; doubt = true {
 		if !e.until.IsZero() && s.clock.here.Until(e.until) < 0 {
 			if !doubt {
-				return false, runstore.ErrLeaseExpired
+				return false, doubt, runstore.ErrLeaseExpired
 			}
 			found, err := s.readRun(ctx, r.id)
 			if err == nil {
@@ -310,9 +319,9 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 				err = errLate // a copy may still be under way
 			}
 			if err != nil {
-				return false, outcome.Unknown(err)
+				return false, doubt, outcome.Unknown(err)
 			}
-			return true, nil
+			return true, doubt, nil
 		}
 		var matched bool
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
@@ -325,11 +334,11 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 		cancel()
 		switch {
 		case err == nil:
-			return matched == wants, nil
+			return matched == wants, doubt, nil
 		case refusedByServer(err) && !doubt:
-			return false, outcome.Unavailable(s.plainly(err))
+			return false, doubt, outcome.Unavailable(s.plainly(err))
 		case ctx.Err() != nil || refusedByServer(err) || !t.More(ctx):
-			return false, outcome.Unknown(s.plainly(outcome.Cause(ctx, err)))
+			return false, doubt, outcome.Unknown(s.plainly(outcome.Cause(ctx, err)))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package bigtable_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -99,5 +100,36 @@ func TestManyUnseenRepeats(t *testing.T) {
 		if err != nil || epoch != runstore.Epoch(n+1) {
 			t.Errorf("raise %d: got epoch %d, %v", n+1, epoch, err)
 		}
+	}
+}
+
+// A handle that others have left far behind, beyond the nonces that a head has, sends one copy
+// of its write and learns that the revision moved: its write was not applied, and is decided anew.
+func TestWriteOfAHandleThatIsFarBehind(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	behind, other := openBare(t, table), openBare(t, table)
+	zombie := hold(t, behind, "run")
+	takeOver(t, other, "run")
+	const many = 70 // the head has the nonces of 64
+	overtake := func() {
+		for range many {
+			commit(t, other, signal("run", ""))
+		}
+	}
+	overtake()
+	late := runstore.NewBatch("run", zombie.Fence())
+	late.Append("late", nil)
+	if _, err := behind.Commit(t.Context(), late); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("a write under the former grant: %v, want ErrFenced", err)
+	}
+	b := signal("run", "")
+	b.Put("large", []byte(strings.Repeat("large", 20_000)), runstore.Place{Index: "queue", At: runstore.After(0)})
+	commit(t, behind, b)
+	overtake()
+	commit(t, behind, signal("run", ""))
+	events, err := behind.ReadJournal(t.Context(), "run", 1, 1000)
+	if err != nil || len(events) != 2*many+2 {
+		t.Errorf("%d events, %v, want %d", len(events), err, 2*many+2)
 	}
 }

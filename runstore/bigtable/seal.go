@@ -180,7 +180,7 @@ func (s *Store) makeRoom(ctx context.Context, r *run, t *outcome.Tries) error {
 	}
 	e := newEdit(r, runstore.FromMicros(r.head.Time))
 	e.seal(p)
-	swapped, err := s.swap(ctx, r, e, t, nil)
+	swapped, _, err := s.swap(ctx, r, e, t, nil)
 	if err != nil || !swapped { // or a copy of it was: the caller reads the row anew
 		r.forget()
 		return err
