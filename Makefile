@@ -25,7 +25,7 @@ TAPESTORE := bin/tapestore
 .PHONY: build
 build: ## the command, as bin/tapestore
 	@echo "building $(TAPESTORE): minutes the first time, then seconds"
-	$(GO) build -v -ldflags "-X github.com/tapestore/tapestore/internal/version.commit=$(COMMIT)" -o $(TAPESTORE) ./cmd/tapestore
+	$(GO) build -v -ldflags "-X github.com/tapestore/tapestore/conformance/version.commit=$(COMMIT)" -o $(TAPESTORE) ./cmd/tapestore
 
 # On a terminal the server gets a process group of its own (set -m). Otherwise Ctrl-C
 # would also reach make, which would end with an error however well the server stops.

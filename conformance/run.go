@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/effort"
-	"github.com/tapestore/tapestore/internal/version"
+	"github.com/tapestore/tapestore/conformance/version"
 	"github.com/tapestore/tapestore/runstore"
 )
 

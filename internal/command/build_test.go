@@ -29,7 +29,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	command := filepath.Join(built, "tapestore")
-	if out, err := exec.Command("go", "build", "-ldflags", "-X github.com/tapestore/tapestore/internal/version.commit="+linkedCommit, "-o", command, "../../cmd/tapestore").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags", "-X github.com/tapestore/tapestore/conformance/version.commit="+linkedCommit, "-o", command, "../../cmd/tapestore").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return command, nil

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/version"
 	"github.com/tapestore/tapestore/internal/report"
-	"github.com/tapestore/tapestore/internal/version"
 	"github.com/tapestore/tapestore/runstore"
 )
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tapestore/tapestore/internal/version"
+	"github.com/tapestore/tapestore/conformance/version"
 )
 
 func newVersionCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 const module = "github.com/tapestore/tapestore"
 
 // commit is set by the linker where Go does not record the commit itself:
-// -ldflags "-X github.com/tapestore/tapestore/internal/version.commit=…".
+// -ldflags "-X github.com/tapestore/tapestore/conformance/version.commit=…".
 var commit string
 
 // String returns the version of this module in the running program, which may be a
