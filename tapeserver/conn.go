@@ -2,6 +2,7 @@ package tapeserver
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -44,7 +45,11 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // failed logs the first of a row of failures to accept, as when the process is out of descriptors. gRPC tries again.
+// It ignores that the listener was closed, which Serve returns.
 func (l *listener) failed(err error) {
+	if errors.Is(err, net.ErrClosed) {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.broken && !l.draining {

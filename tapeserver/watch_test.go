@@ -178,3 +178,20 @@ func TestHoldsAreGivenBack(t *testing.T) {
 	c.await(h, time.Hour)
 	free("handed to a closed connection")
 }
+
+func TestTheLogDoesNotReportAClosedListener(t *testing.T) {
+	t.Parallel()
+	log, lines := logged()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(lis, Limits{}.withDefaults(), log)
+	_ = lis.Close()
+	if _, err := l.Accept(); err == nil {
+		t.Error("accepted a connection")
+	}
+	if got := lines(); got != "" {
+		t.Errorf("log: %q, want nothing", got)
+	}
+}
