@@ -150,6 +150,10 @@ func heldRuns(t T, e *Env, s runstore.RunStore, n int) []runstore.Lease {
 func manyHeldOpen(t T, e *Env) {
 	const preempted, n = 3, 12
 	former := e.Reopen(t)
+	successors := make([]runstore.RunStore, preempted) // each its own: a handle may have room for fewer writes at once
+	for i := range successors {
+		successors[i] = e.Reopen(t)
+	}
 	leases := heldRuns(t, e, former, n)
 	var grants, others, writers sync.WaitGroup
 	var resume func()
@@ -174,7 +178,7 @@ func manyHeldOpen(t T, e *Env) {
 		req := preempting(leases[i].Run, leases[i].Owner, "test")
 		req.Writes.Append("test", []byte("taken over"))
 		req.Writes.Put("claim", []byte("taken over"))
-		successor := e.Reopen(t) // each their own: a handle may have room for fewer writes at once
+		successor := successors[i]
 		grants.Go(guarded(t, func() {
 			if next[i], failed[i] = successor.AcquireLease(t.Context(), req); failed[i] == nil {
 				seen[i], failed[i] = successor.ReadJournal(t.Context(), req.Run, 1, runstore.MaxPage)
