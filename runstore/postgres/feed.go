@@ -11,7 +11,7 @@ import (
 // A position is made of the number of a transaction, with 14 bits below it for the
 // events: a slot. A sequence would not do, because its numbers are not committed in
 // order. A transaction that is still open may commit below one that has ended, so the
-// feed shows the slots below the oldest that is open and may yet append:
+// feed shows the slots below the oldest that is open:
 // https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
 //
 // A transaction gets its number before it waits for the run's row, and may find that
@@ -20,44 +20,13 @@ import (
 // slot above its own number is shown. Should the slot overflow, the unique index
 // refuses the write, and it is repeated under a new number.
 //
-// Numbers are the whole cluster's, and most open transactions are strangers: they write
-// other tables, or other databases. oldestWriter passes over those, because it can tell
-// them by their locks:
-//
-//  1. Every transaction that appends locks the table of runs in the mode of SELECT FOR
-//     UPDATE or of UPDATE before it has a number, and keeps that lock to its end. None is
-//     ever prepared (PREPARE TRANSACTION), which would move its locks.
-//  2. A transaction's end is seen by others before its locks are released.
-//  3. The locks are read after the snapshot that lists the open transactions was taken. A
-//     transaction of that list which is still open after they were read has kept its locks
-//     all the while, so they were read. Only then is their absence believed. One that has
-//     ended meanwhile may have appended, and is counted.
-//
 // Each epoch has a base that is added, so that positions go on when the numbers of
 // transactions begin anew in another cluster.
 
-const (
-	// openWriters are the numbers of the transactions that were open at the statement's
-	// snapshot, without the strangers. CASE evaluates pg_xact_status last, and the locks
-	// are read at once, when the first is looked for: pg_locks is a function's result.
-	openWriters = `(WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE locktype IN ('transactionid', 'relation'))
-		SELECT x::text::bigint AS no FROM pg_snapshot_xip(pg_current_snapshot()) AS x
-		WHERE CASE WHEN EXISTS (SELECT FROM locks AS own WHERE own.transactionid = x::xid AND own.mode = 'ExclusiveLock' AND NOT EXISTS (
-				SELECT FROM locks AS held WHERE held.virtualtransaction = own.virtualtransaction
-					AND held.relation = 'tapestore.runs'::regclass AND held.mode IN ('RowShareLock', 'RowExclusiveLock')
-					AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())))
-			THEN pg_xact_status(x) IS DISTINCT FROM 'in progress' ELSE true END)`
-
-	// feedBound is the position below which every event is seen: all transactions below
-	// the oldest writer that still runs have ended. Events of an earlier epoch have ended too.
-	feedBound = `(SELECT position_base + (greatest(coalesce((SELECT min(no) FROM ` + openWriters + ` w),
-			pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - xid_base, 0) << 14) AS safe,
-		greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
-
-	// journalBound is at or below feedBound, and costs less: strangers count.
-	journalBound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe
-		FROM tapestore.store)`
-)
+// bound is the position below which every event is seen: all transactions below
+// the oldest that still runs have ended. Events of an earlier epoch have ended too.
+const bound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe,
+	greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
 
 // positions is where the positions of the current epoch begin: the one of the first
 // event of a transaction with number 0, if there were one.
@@ -104,7 +73,7 @@ func (s *Store) reach(ctx context.Context, epoch runstore.Epoch) error {
 }
 
 const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
-		FROM ` + feedBound + ` b LEFT JOIN LATERAL (
+		FROM ` + bound + ` b LEFT JOIN LATERAL (
 			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
 			FROM (
 				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
@@ -112,8 +81,8 @@ const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token
 			) e
 		) page ON before <= $2::bigint ORDER BY page.position`
 
-// ReadFeed implements runstore.RunStore. Events are there once every write to this store
-// that was under way when theirs was committed has ended; see [Store.FeedLag].
+// ReadFeed implements runstore.RunStore. Events are there once every transaction
+// that was open when theirs began has ended; see [Store.FeedLag].
 func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
 	err = s.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(q *query) error {
 		var e nullEvent
@@ -143,11 +112,11 @@ type Lag struct {
 }
 
 const selectLag = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(time)) * 1000000, 0)::bigint
-	FROM (SELECT time FROM tapestore.events, ` + feedBound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
+	FROM (SELECT time FROM tapestore.events, ` + bound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
 
-// FeedLag returns how far the feed is behind the journals. A transaction that has locked
-// or changed rows of this store's runs and stays open holds the feed up. Alert on it, and
-// look for the culprit in pg_stat_activity (backend_xid).
+// FeedLag tells how far the feed is behind. Any transaction of the whole cluster
+// that wrote something and stays open holds it up, also one of another database: so
+// alert on it, and look for the culprit in pg_stat_activity (backend_xid).
 func (s *Store) FeedLag(ctx context.Context) (lag Lag, err error) {
 	err = s.read(ctx, "feed lag", "", nil, func(q *query) error {
 		var age int64

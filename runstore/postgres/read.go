@@ -114,7 +114,7 @@ const (
 			SELECT * FROM (
 				SELECT e.seq, CASE WHEN e.position < b.safe THEN e.position ELSE 0 END AS position, e.token, e.time, e.kind, e.owner, e.data,
 					sum(octet_length(e.data)) OVER (ORDER BY e.seq) - octet_length(e.data) AS before
-				FROM (SELECT * FROM tapestore.events WHERE run = runs.no AND seq >= $2::bigint ORDER BY seq LIMIT {limit}) e, ` + journalBound + ` b
+				FROM (SELECT * FROM tapestore.events WHERE run = runs.no AND seq >= $2::bigint ORDER BY seq LIMIT {limit}) e, ` + bound + ` b
 			) sized WHERE before <= $3::bigint
 		) page ON true
 		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.seq`
