@@ -88,8 +88,8 @@ func leadOf(mark runstore.RecordKey) runstore.RunID {
 	return runstore.RunID(lead)
 }
 
-// putMark puts the mark. Whatever it says, it takes the room of the largest mark, so that
-// a full run can still be told the verdict.
+// putMark puts the mark, and reserves the room of the largest mark, so that a run that has
+// filled up meanwhile can still record the verdict.
 func (in intent) putMark(b *runstore.Batch, m mark) {
 	b.Records = append(b.Records, runstore.RecordWrite{
 		Key: in.markKey(), Value: m.encode(), Reserve: []runstore.RecordWrite{{Key: in.markKey(), Value: make([]byte, maxMark)}},

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A row with one bad mutation is not changed, whatever comes before it. The other rows of
-// the request are.
+// A row with a bad mutation is not changed at all, even by the good mutations before it. The
+// other rows of the request are changed.
 func TestBigtableAppliesWholeRows(t *testing.T) {
 	t.Parallel()
 	onBigtables(t, func(t *testing.T, s *BigtableServer) {

@@ -58,8 +58,8 @@ type Tail struct {
 	stop     context.CancelFunc // ends the feed reader and the poller
 }
 
-// New returns a Tail of store. It starts no goroutine before the first follower. Whoever
-// opened the store closes it, after the Tail.
+// New returns a Tail of store. It starts no goroutine before the first follower. The
+// caller that opened the store closes it, after the Tail.
 func New(store runstore.RunStore, opts *Options) *Tail {
 	t := &Tail{
 		store: store,

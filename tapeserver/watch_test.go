@@ -127,7 +127,7 @@ func TestTheLogSaysWhenDescriptorsRunOut(t *testing.T) {
 	}
 }
 
-// Whatever becomes of its calls, a server has all of its limit back at the end.
+// A server has all of its limit back once its calls have ended.
 func TestHoldsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	limits := Limits{BytesInFlight: 100}.withDefaults()

@@ -77,8 +77,8 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 }
 
 // emulatorPatience is 5 minutes, ten times the default of [spanner.Options]: the emulator
-// runs one transaction at a time, and on a busy machine those of the cases beside may keep
-// a large one waiting for longer than the default.
+// runs one transaction at a time, and on a busy machine the transactions of other cases may
+// keep a large one waiting for longer than the default.
 const emulatorPatience = "5m"
 
 // on is an instance with what an emulator makes possible besides.

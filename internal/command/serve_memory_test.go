@@ -129,9 +129,12 @@ func largeHeaders(t *testing.T, p *process) {
 	group.Wait()
 }
 
-// ask begins calls that nobody reads, and waits until the server does no more for them.
+// request begins calls whose replies are not read, but for the first message of a stream. It
+// returns when the server has sent the headers of each reply and the first message of each
+// stream, or has refused the call.
 func request(t *testing.T, p *process, method string, streams bool, calls int, request proto.Message) {
 	conn := p.dial(t)
+	var group sync.WaitGroup
 	for range calls {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
@@ -145,8 +148,15 @@ func request(t *testing.T, p *process, method string, streams bool, calls int, r
 		if err != nil {
 			t.Fatal(err)
 		}
+		group.Go(func() {
+			if streams {
+				_ = stream.RecvMsg(new(tapepb.JournalEntry)) // an error is a refusal
+			} else {
+				_, _ = stream.Header()
+			}
+		})
 	}
-	time.Sleep(10 * time.Second) // while the calls are under way
+	group.Wait()
 }
 
 // journal makes a run with a journal of 12 MB and an effect of 4 MB.
@@ -164,7 +174,12 @@ func journal(t *testing.T, p *process) (run string) {
 		}
 	}
 	if _, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{
-		RunId: r.GetRunId(), CustomKey: "K", RequestJson: strings.Repeat("x", 3_900_000),
+		RunId: r.GetRunId(), CustomKey: "K", RequestJson: strings.Repeat("x", 1_950_000),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{
+		RunId: r.GetRunId(), IdempotencyKey: "K", Status: tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED, ResponseJson: strings.Repeat("x", 1_950_000),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -195,9 +210,9 @@ func settle(t *testing.T, calls int, call func(i int) error) {
 func largeRequests(t *testing.T, p *process) {
 	c := p.client(t)
 	run := journal(t, p)
-	text := strings.Repeat("x", 4_000_000)
+	text := strings.Repeat("x", 3_900_000)
 	settle(t, 200, func(i int) error {
-		_, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: run, CustomKey: strconv.Itoa(i), RequestJson: text})
+		_, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: run, DecisionIndex: int64(100 + i), RequestJson: text})
 		return err
 	})
 }
