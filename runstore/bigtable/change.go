@@ -65,6 +65,14 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			}
 			fresh = true
 		}
+		if now := s.epoch(); r.stored != nil && r.head.isOld(now) {
+			if err := s.raiseRun(ctx, r, now, t); err != nil {
+				r.forget()
+				return nil, err
+			}
+			fresh = false
+			continue
+		}
 		now, _ := s.clock.estimate()
 		asked := r.exists() && n.clock != nil && n.clock(r)
 		if asked {
@@ -176,9 +184,8 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	}
 	var found *row
 	var err error
-	var epoch runstore.Epoch
 	if n.epoch {
-		found, epoch, err = s.readRunAndEpoch(ctx, r.id, filters...)
+		found, err = s.readRunAndEpoch(ctx, r.id, filters...)
 	} else {
 		found, err = s.readRun(ctx, r.id, filters...)
 	}
@@ -190,7 +197,6 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 		r.records = map[runstore.RecordKey]*meta{}
 	}
 	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
-	r.epoch = max(r.head.Epoch, int64(epoch))
 	if n.epoch {
 		r.former = cell(found.cells, familyOther, columnFormer)
 	}
@@ -271,7 +277,7 @@ func (e *edit) time() time.Time { return runstore.FromMicros(e.now) }
 // beat makes the change a grant or a renewal: Bigtable stamps it.
 func (e *edit) beat() {
 	e.m.DeleteCellsInColumn(familyHead, columnBeat)
-	e.m.Set(familyHead, columnBeat, bigtable.ServerTime, []byte(be64(e.head.Rev)))
+	e.m.Set(familyHead, columnBeat, bigtable.ServerTime, e.head.beatOf())
 }
 
 // grant gives the lease.
@@ -279,7 +285,7 @@ func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) 
 	granted := before.Granted(spec, reason, e.time())
 	e.head.grant(granted, spec.TTL)
 	if len(granted.Former) > 0 {
-		e.m.Set(familyOther, columnFormer, 0, granted.Former)
+		e.set(familyOther, columnFormer, granted.Former)
 	}
 	e.beat()
 	return granted
@@ -296,8 +302,8 @@ func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, tur
 	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
 		e.m.DeleteCellsInColumn(familyHead, columnRev)
 	}
-	e.m.Set(familyHead, columnRev, 0, e.stored)
-	e.m.Set(familyHead, columnHead, 0, e.head.encode())
+	e.set(familyHead, columnRev, e.stored)
+	e.set(familyHead, columnHead, e.head.encode())
 	m := bigtable.NewCondMutation(latest(column(familyHead, columnRev)), nil, e.m)
 	wants := false
 	if r.stored != nil {
@@ -359,7 +365,7 @@ func (e *edit) isMade(found *head) (made bool, err error) {
 // made takes over a change that was made.
 func (s *Store) made(r *run, e *edit) {
 	r.stored, r.head, r.beat = e.stored, e.head, 0
-	if p := r.sealing.Load(); p != nil && (e.head.Sealed != p.from || e.head.Life != p.life) {
+	if p := r.sealing.Load(); p != nil && !p.isNext(&e.head) {
 		r.sealing.CompareAndSwap(p, nil) // it was used, or cannot be any more
 	}
 	switch {

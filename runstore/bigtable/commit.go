@@ -197,7 +197,7 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq int64) int64
 	if w.Delete {
 		if old != nil {
 			h.Floor = max(h.Floor, old.Version)
-			e.m.DeleteCellsInColumn(familyRecords, string(w.Key))
+			e.drop(familyRecords, string(w.Key))
 		}
 		e.records[w.Key] = nil
 		return 0
@@ -222,7 +222,7 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq int64) int64
 	cell := join(m, value)
 	m.size = m.takes(w.Key, cell)
 	h.RecordBytes += m.size
-	e.m.Set(familyRecords, string(w.Key), 0, cell)
+	e.set(familyRecords, string(w.Key), cell)
 	e.records[w.Key] = m
 	return m.Version
 }
@@ -306,6 +306,6 @@ func (e *edit) remember(id runstore.BatchID) {
 		ID: []byte(id), First: int64(e.done.FirstSeq), Last: int64(e.done.LastSeq), Time: e.now, Versions: e.done.Versions,
 	}
 	value, _ := json.Marshal(e.batch) // numbers and bytes only: it cannot fail
-	e.m.Set(familyBatches, be16(int(e.head.Batches%ring)), 0, value)
+	e.set(familyBatches, be16(int(e.head.Batches%ring)), value)
 	e.head.Batches++
 }

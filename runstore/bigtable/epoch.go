@@ -36,6 +36,10 @@ type epoch struct {
 	At     int64  `json:"at"`
 	Reason []byte `json:"reason"`
 	Base   int64  `json:"base"` // the number of its first segment of the feed
+	// End is the number of the segment that ends the log of the epochs before, once Closed
+	// says that it is there; before that, a number up to which the log was.
+	End    int64 `json:"end,omitempty"`
+	Closed bool  `json:"closed,omitempty"`
 }
 
 func (x *epochs) current() int64 {
@@ -57,11 +61,14 @@ func (s *Store) epochs(ctx context.Context) (x *epochs, err error) {
 		x.stored = cell(r, familyOther, "")
 		return x.decode(x.stored)
 	})
+	if err == nil {
+		s.learn(x)
+	}
 	return x, err
 }
 
-// readRunAndEpoch reads a run, and the current epoch, in one request.
-func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (found *row, current runstore.Epoch, err error) {
+// readRunAndEpoch reads a run, and learns the newest epoch, in one request.
+func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (found *row, err error) {
 	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead), wholeFamily(familyOther)}, more...)...)
 	found = &row{}
 	copyKey := epochKey(rand.N(epochCopies))
@@ -69,13 +76,15 @@ func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...
 		if r.Key() == copyKey {
 			var x epochs
 			err := x.decode(cell(r, familyOther, ""))
-			current = runstore.Epoch(x.current())
+			if err == nil {
+				s.learn(&x)
+			}
 			return err
 		}
 		found, err = parseRow(r)
 		return err
 	})
-	return found, current, err
+	return found, err
 }
 
 // replaceEpochs swaps what the store knows of itself, if nobody else did.
@@ -232,7 +241,8 @@ func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) b
 			return 0, err
 		}
 		next.Base = max(int64(runstore.Epoch(next.Epoch).Floor())>>positionBits+1, end+epochGap)
-		after := &epochs{Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
+		next.End = end
+		after := &epochs{Format: formatStamps, Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
 		made, err := s.replaceEpochs(ctx, x, after)
 		if err != nil {
 			return 0, err
@@ -247,30 +257,24 @@ func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) b
 	}
 }
 
-// finishRaise ends the feed of the former epoch and every grant of former epochs.
-// Whoever opens the store goes on with it if it was interrupted.
-func (s *Store) finishRaise(ctx context.Context, x *epochs) error {
-	if err := s.copyEpochs(ctx, x); err != nil {
-		return err
-	}
-	current := x.Epochs[len(x.Epochs)-1]
-	told, err := s.hint(ctx)
-	if err != nil {
-		return err
-	}
-	for from := max(told, firstSegment); ; {
-		end, err := s.follow(ctx, from, func(*segment) bool { return true })
-		if err != nil {
-			return err
-		}
-		if end >= current.Base {
-			break
-		}
-		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: current.Base, number: end}); err != nil {
+// finishRaise ends the log of the former epoch and every grant of former epochs.
+// A handle that opens the store goes on with it if it was interrupted.
+func (s *Store) finishRaise(ctx context.Context, x *epochs) (err error) {
+	for !x.Epochs[len(x.Epochs)-1].Closed {
+		if x, err = s.closeLog(ctx, x); err != nil {
 			return err
 		}
 	}
-	if err := s.scanPrefix(ctx, kindRun, func(keys []string) error { return s.endGrants(ctx, keys, current.Epoch) }); err != nil {
+	s.learn(x)
+	// A hint of the history that the store has lost is lower, and a round that it led would
+	// append where no reader looks.
+	if err := s.advanceHint(ctx, x.Epochs[len(x.Epochs)-1].stamp()); err != nil {
+		return err
+	}
+	if err := s.copyEpochs(ctx, x); err != nil { // creations are of the new epoch from here on
+		return err
+	}
+	if err := s.scanPrefix(ctx, kindRun, func(keys []string) error { return s.endGrants(ctx, keys) }); err != nil {
 		return err
 	}
 	done := *x
@@ -286,14 +290,14 @@ func (s *Store) finishRaise(ctx context.Context, x *epochs) error {
 const sweepers = 16
 
 // endGrants ends the grants of runs, by the keys of their rows.
-func (s *Store) endGrants(ctx context.Context, keys []string, current int64) error {
+func (s *Store) endGrants(ctx context.Context, keys []string) error {
 	errs := make([]error, sweepers)
 	var wg sync.WaitGroup
 	for i := range sweepers {
 		wg.Go(func() {
 			for k := i; k < len(keys) && errs[i] == nil; k += sweepers {
 				id := runOf(keys[k])
-				if err := s.endGrant(ctx, id, current); !errors.Is(err, runstore.ErrCorrupt) || !s.passOver(id, err) {
+				if err := s.endGrant(ctx, id); !errors.Is(err, runstore.ErrCorrupt) || !s.passOver(id, err) {
 					errs[i] = err // a damaged run takes no write under any grant
 				}
 			}
@@ -303,16 +307,10 @@ func (s *Store) endGrants(ctx context.Context, keys []string, current int64) err
 	return errors.Join(errs...)
 }
 
-// endGrant ends a run's grant of an epoch before the current one.
-func (s *Store) endGrant(ctx context.Context, id runstore.RunID, current int64) error {
-	_, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
-		if r.stored == nil || r.head.Epoch >= current {
-			return nil, nil
-		}
-		e := newEdit(r, now)
-		e.head.Epoch = current
-		e.end(true)
-		return e, nil
+// endGrant ends a run's grant of an epoch before the newest that the handle knows.
+func (s *Store) endGrant(ctx context.Context, id runstore.RunID) error {
+	_, err := s.write(ctx, id, needs{fresh: true}, func(*run, time.Time) (*edit, error) {
+		return nil, nil // every write raises the run first
 	})
 	return err
 }

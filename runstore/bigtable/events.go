@@ -42,7 +42,7 @@ func (e *edit) addEvent(event []byte) {
 }
 
 // setTail writes the tail.
-func (e *edit) setTail() { e.m.Set(familyEvents, be64(e.tail.first), 0, e.tail.cell) }
+func (e *edit) setTail() { e.set(familyEvents, be64(e.tail.first), e.tail.cell) }
 
 // appendFramed adds an event to others, its length before it.
 func appendFramed(cell, event []byte) []byte {
@@ -77,7 +77,8 @@ func eventColumns(from, to int64) bigtable.Filter {
 	return columns(familyEvents, be64(max(from-cellEvents+1, 1)), be64(to+1))
 }
 
-// events calls f for the events of a row, those that are sealed left out.
+// events calls f for the events of a row up to the last that its head names, those that are
+// sealed left out.
 func (r *row) events(f func(e sealedEvent, bytes []byte) error) error {
 	for _, item := range r.cells[familyEvents] {
 		column := qualifier(familyEvents, item)
@@ -88,7 +89,13 @@ func (r *row) events(f func(e sealedEvent, bytes []byte) error) error {
 		if first <= r.head.Sealed*segmentSize {
 			continue // its deletion came after a copy of the row was read
 		}
-		if err := frames(item.Value, first, f); err != nil {
+		err := frames(item.Value, first, func(e sealedEvent, bytes []byte) error {
+			if e.seq > r.head.Seq {
+				return nil
+			}
+			return f(e, bytes)
+		})
+		if err != nil {
 			return err
 		}
 	}

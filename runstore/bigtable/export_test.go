@@ -45,7 +45,7 @@ func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 		}
 		e, err := s.write(ctx, id, needs{fresh: true}, func(r *run, _ time.Time) (*edit, error) {
 			p := r.sealing.Load()
-			if p == nil || !r.exists() || r.head.Sealed != p.from || r.head.Life != p.life {
+			if p == nil || !r.exists() || !p.isNext(&r.head) {
 				r.sealing.Store(nil)
 				return nil, nil
 			}

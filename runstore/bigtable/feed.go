@@ -137,12 +137,14 @@ func (s *Store) followBy(ctx context.Context, number, ahead int64, f func(g *seg
 type extent struct {
 	column            string
 	from, n, position int64
+	at                bigtable.Timestamp
 }
 
 // extents is what a run's row says of the feed: how far it has the run's events, and
 // where those that are not sealed are.
 type extents struct {
 	through int64
+	at      bigtable.Timestamp // of the cell that says so
 	extents []extent
 }
 
@@ -165,9 +167,11 @@ func (r *row) positions() (*extents, error) {
 		q := qualifier(familyFeed, item)
 		switch {
 		case q == columnThrough(r.head.Life) && len(item.Value) == 8:
-			x.through = fromBE64(string(item.Value))
+			x.through, x.at = fromBE64(string(item.Value)), item.Timestamp
 		case strings.HasPrefix(q, "p"+be64(r.head.Life)) && len(q) == 17 && len(item.Value) == 16:
-			x.extents = append(x.extents, extent{q, fromBE64(q[9:]), fromBE64(string(item.Value[:8])), fromBE64(string(item.Value[8:]))})
+			x.extents = append(x.extents, extent{
+				q, fromBE64(q[9:]), fromBE64(string(item.Value[:8])), fromBE64(string(item.Value[8:])), item.Timestamp,
+			})
 		case !strings.HasPrefix(q, "p") && !strings.HasPrefix(q, "t"):
 			return nil, errExtent
 		}
@@ -178,8 +182,8 @@ func (r *row) positions() (*extents, error) {
 var errExtent = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
 // tell adds what a segment says to the changes of its runs' rows, by their keys. It may be
-// said more than once, and late: the timestamp of what can be outdated is the segment's
-// number, so an older word never hides a newer one.
+// written more than once, and late: the timestamp is the segment's number, so an older segment
+// never hides a newer one.
 func (g *segment) tell(rows map[string]mutation) {
 	place := int64(1)
 	for _, r := range g.Ranges {
@@ -188,7 +192,7 @@ func (g *segment) tell(rows map[string]mutation) {
 		if !there {
 			row = mutation{key: key, m: bigtable.NewMutation()}
 		}
-		row.m.Set(familyFeed, columnExtent(r.Life, r.From), 0, []byte(be64(r.N)+be64(positionOf(g.number, place))))
+		row.m.Set(familyFeed, columnExtent(r.Life, r.From), numbered(g.number), []byte(be64(r.N)+be64(positionOf(g.number, place))))
 		row.m.Set(familyFeed, columnThrough(r.Life), numbered(g.number), []byte(be64(r.From+r.N-1)))
 		row.n += 128
 		rows[key] = row
@@ -256,6 +260,9 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool
 	number, seen := from>>positionBits, from&maxSegment
 	if from == 0 {
 		number = firstSegment
+	}
+	if next, skips := s.beyond(number); skips {
+		number, seen = next, 0
 	}
 	size, purged := int64(0), from != after // the reader is in a stretch that it met before
 	most, rows := min(limit, maxChunk), int64(4)

@@ -118,7 +118,7 @@ func (l *lookup) event(at placed) (*sealedEvent, error) {
 	if at.damage != nil {
 		return nil, at.damage
 	}
-	if r != nil && r.isGone(at.Life) {
+	if r != nil && (r.isGone(at.Life) || r.head.isLost(at)) {
 		return nil, errGone
 	}
 	if one, there := l.events[eventKey{id, at.Life, at.seq}]; there {

@@ -21,7 +21,11 @@ import (
 //     more, because it reads a copy of that row for these.
 //
 // 0 stands for 1. A field that this program does not know counts as a newer format.
-const format = 1
+const format = 2
+
+// formatStamps is the format of runs whose cells have the stamp of an epoch, see stamp.go. A
+// run of the first epoch has none, and format 1.
+const formatStamps = 2
 
 // decode decodes JSON into v. of is the field of v that holds the format.
 //

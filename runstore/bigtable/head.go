@@ -28,6 +28,10 @@ type head struct {
 	// writer whose reply was lost finds its own.
 	Rev    int64  `json:"rev"`
 	Nonces []byte `json:"by"`
+	// Stamp is that of the row's cells, and Forks where the run left histories that the
+	// store has lost; see stamp.go.
+	Stamp int64  `json:"stamp,omitempty"`
+	Forks []fork `json:"forks,omitempty"`
 	// Life is the revision that created the run.
 	Life   int64  `json:"life"`
 	LifeBy uint64 `json:"lifeBy,omitempty"`

@@ -33,7 +33,9 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			r.records, r.tail = map[runstore.RecordKey]*meta{}, tail{}
 			e := newEdit(r, now)
 			h := &e.head
-			h.Epoch = max(h.Epoch, r.epoch)
+			if r.stored == nil {
+				e.begin(s.epoch())
+			}
 			e.creates = true
 			h.Life, h.LifeBy, h.Purged, h.Seq = h.Rev, e.nonce, false, 0
 			h.Status, h.Created = int32(spec.Status), e.now
@@ -119,7 +121,6 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 				return nil, err
 			}
 			e := newEdit(r, now)
-			e.head.Epoch = int64(h.Epoch)
 			granted := e.grant(h, req.LeaseSpec, req.Preempt)
 			lease = granted.Lease(req.TTL)
 			e.apply(req.Writes, lease.Token, lease.Owner, false)

@@ -79,14 +79,16 @@ func (r *row) public(id runstore.RunID) (found runstore.Run, wanted []want, err 
 func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
 	err = s.op(ctx, "read records", id, q.Check(id), func(ctx context.Context) error {
 		return steady(func() error {
-			records, err = s.readRecords(ctx, id, q)
+			records, err = s.readRecords(ctx, id, q, 0)
 			return err
 		})
 	})
 	return records, err
 }
 
-func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
+// readRecords reads a page of records. It leaves out the cells below a stamp before it counts
+// the cells of the page, and reads anew if the run's head has a higher stamp and there are such.
+func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, stamp int64) (records []runstore.Record, err error) {
 	filters := recordFilters(q.Keys)
 	left := len(q.Keys)
 	if left == 0 {
@@ -99,7 +101,7 @@ func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.R
 			filters = nil // behind them all: the service refuses a range that ends before it begins
 		} else {
 			filters = []bigtable.Filter{bigtable.ChainFilters(
-				columns(familyRecords, from, end), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(q.Limit))}
+				since(stamp, columns(familyRecords, from, end)), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(q.Limit))}
 		}
 	}
 	r, err := s.readRun(ctx, id, filters...)
@@ -108,6 +110,9 @@ func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.R
 	}
 	if !r.exists() {
 		return nil, runstore.ErrNotFound
+	}
+	if r.late && len(q.Keys) == 0 {
+		return s.readRecords(ctx, id, q, r.head.Stamp)
 	}
 	asked := map[runstore.RecordKey]bool{}
 	for _, k := range q.Keys {

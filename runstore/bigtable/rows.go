@@ -66,12 +66,13 @@ type row struct {
 	head   head
 	beat   int64 // the timestamp of the last grant or renewal, microseconds
 	cells  bigtable.Row
+	late   bool // there were cells that the head does not vouch for; cells is without them
 }
 
 // parseRow decodes the head of a row. Its errors name the run, and match ErrCorrupt or
 // ErrUnsupported.
 func parseRow(r bigtable.Row) (*row, error) {
-	p, decoded := &row{cells: r}, false
+	p, decoded, beat := &row{cells: r}, false, bigtable.ReadItem{}
 	for _, item := range r[familyHead] {
 		switch qualifier(familyHead, item) {
 		case columnHead:
@@ -83,12 +84,16 @@ func parseRow(r bigtable.Row) (*row, error) {
 		case columnRev:
 			p.stored = item.Value
 		case columnBeat:
-			p.beat = int64(item.Timestamp)
+			beat = item
 		}
 	}
 	if p.stored != nil && (!decoded || len(p.stored) < revisionSize) {
 		return nil, ofRun(runOf(r.Key()), errNoHead)
 	}
+	if p.head.vouchesBeat(beat.Value) {
+		p.beat = int64(beat.Timestamp)
+	}
+	p.vouched()
 	return p, nil
 }
 
@@ -199,9 +204,11 @@ func (s *Store) writeAll(ctx context.Context, all []mutation) error {
 	return nil
 }
 
-func put(key, column string, value []byte) mutation {
+func put(key, column string, value []byte) mutation { return putAt(key, column, 0, value) }
+
+func putAt(key, column string, at bigtable.Timestamp, value []byte) mutation {
 	m := bigtable.NewMutation()
-	m.Set(familyOther, column, 0, value)
+	m.Set(familyOther, column, at, value)
 	return mutation{key, m, len(key) + len(value) + 64}
 }
 

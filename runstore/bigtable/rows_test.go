@@ -230,6 +230,13 @@ func rowStaysSmall(t *testing.T, name string, write func(*testing.T, *bigtable.S
 			t.Errorf("the journal has %d events, want %d", i, n)
 		}
 		readAll(t, s)
+		if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil { // writes the whole row again
+			t.Fatal(err)
+		}
+		readAll(t, s)
+		if got := weigh(t, tbl); got >= maxRow {
+			t.Errorf("after the raise the row has %d bytes, want less than %d", got, maxRow)
+		}
 		if got := weight.heaviest.Load(); got >= maxRow {
 			t.Errorf("a message had %d bytes, want less than %d", got, maxRow)
 		}

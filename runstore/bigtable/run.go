@@ -23,7 +23,6 @@ type run struct {
 	stored  []byte // the revision's cell; nil when there is none
 	head    head
 	beat    int64
-	epoch   int64                        // the store's, as far as it is known
 	former  rules.FormerGrants           // as they were when needs.epoch was last read
 	records map[runstore.RecordKey]*meta // nil: absent
 	all     bool                         // a record that is not among them is absent
@@ -113,15 +112,10 @@ func (r *run) forget() {
 }
 
 // judged returns the head as package rules judges a request for the lease, with the
-// former grants. A grant of an epoch before the store's is over, even if the raise has
-// not come to this run.
+// former grants.
 func (r *run) judged() rules.Head {
 	h := r.head.rules(r.id, r.beat)
 	h.Former = r.former
-	if int64(h.Epoch) < r.epoch {
-		h.Epoch = runstore.Epoch(r.epoch)
-		h = h.Ended(rules.Revoked)
-	}
 	return h
 }
 

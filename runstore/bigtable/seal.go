@@ -64,9 +64,11 @@ func (s *Store) eachSegment(ctx context.Context, keys []string, f func(key strin
 
 // sealing is what it takes to take segments out of a run's row, once they are written.
 type sealing struct {
-	life, from, n int64 // the segments from number from on
-	events, told  []string
-	freed         int64
+	life, stamp int64 // of the row that was copied
+	from, n     int64 // the segments from number from on
+	events      []string
+	told        []extent
+	freed       int64
 }
 
 // copySegments writes as many whole segments as the feed has the events of, but leaves
@@ -83,7 +85,7 @@ func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64
 		return nil, err
 	}
 	h := &found.head
-	p := &sealing{life: h.Life, from: h.Sealed}
+	p := &sealing{life: h.Life, stamp: h.Stamp, from: h.Sealed}
 	upTo := (h.Sealed + max(h.unsealed()/segmentSize-1, 1)) * segmentSize
 	last := min(upTo, positions.through/segmentSize*segmentSize)
 	var rows []mutation
@@ -96,7 +98,7 @@ func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64
 		segment = appendFramed(segment, join(&one.about, one.data))
 		p.freed += int64(len(appendFramed(nil, bytes)))
 		if one.seq%segmentSize == 0 {
-			rows = append(rows, put(segmentKey(id, h.Life, p.from+p.n), "", segment))
+			rows = append(rows, putAt(segmentKey(id, h.Life, p.from+p.n), "", numbered(h.Stamp), segment))
 			p.n++
 			segment = nil
 		}
@@ -113,25 +115,30 @@ func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64
 	}
 	for _, told := range positions.extents {
 		if told.from+told.n-1 <= end {
-			p.told = append(p.told, told.column)
+			p.told = append(p.told, told)
 		}
 	}
 	return p, s.writeAll(ctx, rows)
 }
 
+// isNext reports whether the segments are those that follow in a row.
+func (p *sealing) isNext(h *head) bool {
+	return p.life == h.Life && p.stamp == h.Stamp && p.from == h.Sealed
+}
+
 // seal takes segments that are written out of the row, if they are the next.
 func (e *edit) seal(p *sealing) {
 	h := &e.head
-	if p == nil || p.life != h.Life || p.from != h.Sealed || h.Purged {
+	if p == nil || !p.isNext(h) || h.Purged {
 		return
 	}
 	h.Sealed += p.n
 	h.EventBytes -= p.freed
 	for _, q := range p.events {
-		e.m.DeleteCellsInColumn(familyEvents, q)
+		e.drop(familyEvents, q)
 	}
-	for _, q := range p.told {
-		e.m.DeleteCellsInColumn(familyFeed, q)
+	for _, told := range p.told {
+		e.m.DeleteTimestampRange(familyFeed, told.column, 0, told.at+numbered(1))
 	}
 }
 
@@ -171,7 +178,7 @@ func (s *Store) makeRoom(ctx context.Context, r *run, t *outcome.Tries) error {
 	if err != nil {
 		return err
 	}
-	if p == nil || p.life != r.head.Life || p.from != r.head.Sealed { // somebody else writes to the run
+	if p == nil || !p.isNext(&r.head) { // somebody else writes to the run
 		r.forget()
 		if !t.More(ctx) {
 			return outcome.Unavailable(errBusy)

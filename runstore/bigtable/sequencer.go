@@ -279,14 +279,19 @@ func (q *sequencer) tellAll(ctx context.Context) error {
 	if err := q.store.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
 		return err
 	}
-	told := slices.Max(slices.Collect(maps.Keys(q.recent)))
-	m := bigtable.NewMutation()
-	m.Set(familyOther, "", numbered(told), []byte(be64(told)))
-	if err := q.store.writeAll(ctx, []mutation{{kindHint, m, 64}}); err != nil {
+	if err := q.store.advanceHint(ctx, slices.Max(slices.Collect(maps.Keys(q.recent)))); err != nil {
 		return err
 	}
 	clear(q.recent)
 	return nil
+}
+
+// advanceHint records that all segments up to a number are told to their runs. The hint never
+// goes back.
+func (s *Store) advanceHint(ctx context.Context, told int64) error {
+	m := bigtable.NewMutation()
+	m.Set(familyOther, "", numbered(told), []byte(be64(told)))
+	return s.writeAll(ctx, []mutation{{kindHint, m, 64}})
 }
 
 // hint returns the number up to which all segments are told to their runs.
@@ -317,7 +322,8 @@ func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
 func (s *Store) create(ctx context.Context, g *segment) (made bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
-	set.Set(familyOther, "", 0, value)
+	stamp := max(g.Next-1, 0) // what ends an epoch has the stamp of the next
+	set.Set(familyOther, "", numbered(stamp), value)
 	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
 	for t, doubt := s.tries(), false; ; doubt = true {
 		var there bool

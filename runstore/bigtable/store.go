@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -33,6 +34,7 @@ type Store struct {
 	runs     runs
 	feed     *sequencer
 	passed   passed
+	history  atomic.Pointer[history] // what is known of the epochs; nil: there was none
 	waste    *waste
 	reported struct { // runs whose data cannot be decoded, see passOver
 		mu   sync.Mutex

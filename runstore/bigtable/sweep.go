@@ -79,14 +79,13 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		}
 		marks[m.run] = append(marks[m.run], m)
 	}
-	current, err := s.epochs(ctx)
-	if err != nil {
+	if _, err := s.epochs(ctx); err != nil { // it learns the newest
 		return err
 	}
 	var dead []mutation
 	var behind, idle, old []runstore.RunID
 	there := map[runstore.RunID]bool{}
-	err = s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
+	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
 		if err != nil {
@@ -112,7 +111,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		case !parsed.head.Purged && x.through < parsed.head.Seq:
 			behind = append(behind, id)
 		}
-		if parsed.head.Epoch < current.current() { // its creation was under way when the epoch was raised
+		if parsed.head.isOld(s.epoch()) { // its creation was under way when the epoch was raised, or it came late
 			old = append(old, id)
 		}
 		return nil
@@ -133,7 +132,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		errs = append(errs, s.unlessPassedOver(id, s.visit(ctx, id)))
 	}
 	for _, id := range old {
-		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id, current.current())))
+		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id)))
 	}
 	return errors.Join(errs...)
 }
@@ -157,6 +156,7 @@ func (s *Store) lonely(ctx context.Context, id runstore.RunID, marks []mark) (de
 					return nil, nil
 				}
 				e := newEdit(r, now)
+				e.begin(s.epoch())
 				e.head.Purged = true
 				return e, nil
 			})

@@ -1,0 +1,296 @@
+package bigtable
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+// Replication is asynchronous. After a failover to a cluster that lagged, writes of the history
+// that the store has lost may still arrive, as cells beside those of the history that it goes
+// on with, or in their place. So the timestamp of a cell is not a time but a stamp, which names
+// the epoch of its write: the later epoch wins, in whatever order cells arrive.
+//
+//  1. The stamp of an epoch is the number below its first segment of the feed (epoch.stamp). It
+//     grows with the epochs, and lies above every segment of the epochs before. The first
+//     epoch has the stamp 0.
+//  2. Raising the epoch writes all cells of a run's row again, under the new stamp and with the
+//     head that names it (Store.raiseRun). After that each write has the stamp of the head.
+//  3. Readers leave out the cells of a row whose stamp is below that of its head (parseRow).
+//     Of cells of one column they see the one with the highest stamp, as ever.
+//  4. The cells that record where the feed has a run's events have the number of the feed's
+//     segment as their timestamp. It is above the stamp of the segment's epoch.
+//  5. Segments of the journal have the stamp of the head that they were copied under. The one
+//     segment of the feed's log that ends an epoch has the stamp of the next. The log behind
+//     it, up to the first segment of the next epoch, is not read (Store.beyond).
+//
+// Without 2 a cell of the lost history would replace the one that it was written over, for both
+// are of one epoch, and a record that only the lost history has would look like one that the
+// run's last head names. Naming the versions of all records in the head would make every write
+// as large as the list of them.
+//
+// A run that is met before the raise has come to it is raised first. An epoch that a program of
+// format 1 raised has no stamp: its cells have the timestamp 0, and no protection.
+
+// stamp returns the stamp of the cells that are written in the epoch.
+func (e *epoch) stamp() int64 {
+	if e == nil || !e.Closed {
+		return 0
+	}
+	return e.Base - 1
+}
+
+// isOld reports whether the head is of an epoch before e.
+func (h *head) isOld(e *epoch) bool {
+	return e != nil && (h.Epoch < e.Epoch || h.Stamp < e.stamp())
+}
+
+// set sets a cell of the run's row under the stamp of the head.
+func (e *edit) set(family, column string, value []byte) {
+	e.m.Set(family, column, numbered(e.head.Stamp), value)
+}
+
+// drop deletes a cell of the run's row. The deletion spares cells with later stamps, should it
+// arrive late itself.
+func (e *edit) drop(family, column string) {
+	e.m.DeleteTimestampRange(family, column, 0, numbered(e.head.Stamp+1))
+}
+
+// vouched leaves out the cells of a row that its head does not vouch for.
+func (r *row) vouched() {
+	if r.head.Stamp == 0 {
+		return
+	}
+	isLate := func(item bigtable.ReadItem) bool { return item.Timestamp < numbered(r.head.Stamp) }
+	for _, family := range []string{familyEvents, familyRecords, familyBatches, familyFeed} {
+		n := len(r.cells[family])
+		if r.cells[family] = slices.DeleteFunc(r.cells[family], isLate); len(r.cells[family]) < n {
+			r.late = true
+		}
+	}
+}
+
+// since leaves out the cells below a stamp.
+func since(stamp int64, filter bigtable.Filter) bigtable.Filter {
+	if stamp == 0 {
+		return filter
+	}
+	return bigtable.ChainFilters(filter, bigtable.TimestampRangeFilterMicros(numbered(stamp), 0))
+}
+
+// fork is where a run's history left the one that the store has lost: of the events that the
+// feed has up to a segment, those above Seq were lost.
+type fork struct {
+	Through int64 `json:"t"` // the number of the segment
+	Seq     int64 `json:"s"`
+}
+
+// isLost reports whether an event of the feed is of a history that the store has lost.
+func (h *head) isLost(at placed) bool {
+	return slices.ContainsFunc(h.Forks, func(f fork) bool {
+		return at.seq > f.Seq && at.position>>positionBits <= f.Through
+	})
+}
+
+// begin puts a run of which there is nothing yet into an epoch.
+func (e *edit) begin(now *epoch) {
+	if now == nil {
+		return
+	}
+	e.head.Epoch = now.Epoch
+	if e.head.Stamp = now.stamp(); e.head.Stamp > 0 {
+		e.head.Format = formatStamps
+	}
+}
+
+// raiseRun brings a run into an epoch: it ends the grant of an epoch before, and stamps all
+// cells. The caller has the run's lane.
+func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tries) error {
+	found, err := s.readRun(ctx, r.id,
+		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed))
+	if err != nil || found.stored == nil || !found.head.isOld(now) {
+		r.forget()
+		return err
+	}
+	if string(found.stored) != string(r.stored) {
+		r.forget()
+	}
+	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
+	at, _ := s.clock.estimate()
+	e := newEdit(r, at)
+	e.tail = tail{}
+	if e.head.Epoch < now.Epoch {
+		e.head.Epoch = now.Epoch
+		e.end(true)
+	}
+	if stamp := now.stamp(); e.head.Stamp < stamp {
+		if err := e.restamp(found, now); err != nil {
+			return err
+		}
+	}
+	swapped, _, err := s.swap(ctx, r, e, t, nil)
+	if err != nil || !swapped { // or a copy of it was: the caller reads the row anew
+		r.forget()
+		return err
+	}
+	s.made(r, e)
+	r.forget()
+	return nil
+}
+
+// restamp writes all cells of a row again under the stamp of an epoch.
+func (e *edit) restamp(found *row, now *epoch) error {
+	x, err := found.positions()
+	if err != nil {
+		return err
+	}
+	h := &e.head
+	h.Format, h.Stamp = formatStamps, now.stamp()
+	h.Expires = h.expiry(found.beat)
+	e.m.DeleteCellsInColumn(familyHead, columnBeat)
+	for _, family := range []string{familyEvents, familyRecords, familyBatches} {
+		e.m.DeleteCellsInFamily(family)
+		for _, item := range found.cells[family] {
+			e.set(family, qualifier(family, item), item.Value)
+		}
+	}
+	// The feed's cells change beside the head: those of the new epoch stay as they are. Of the
+	// others, what lies in segments behind the last one that the log has was lost with these,
+	// and the events go into the feed again.
+	through := min(x.through, h.Seq)
+	isNew := func(p extent) bool { return p.position>>positionBits >= now.Base }
+	for _, p := range x.extents {
+		if p.position>>positionBits >= now.End && !isNew(p) {
+			through = min(through, p.from-1)
+		}
+	}
+	for _, p := range x.extents {
+		if n := min(p.n, through-p.from+1); n > 0 && !isNew(p) {
+			e.set(familyFeed, p.column, []byte(be64(n)+be64(p.position)))
+		}
+	}
+	if x.at < numbered(now.Base) && !h.Purged {
+		if x.through > h.Seq { // the log came here before the run did
+			h.Forks = append(slices.Clone(h.Forks), fork{now.End, h.Seq})
+		}
+		e.set(familyFeed, columnThrough(h.Life), []byte(be64(through)))
+	}
+	return nil
+}
+
+// learn remembers the newest epoch, and where the log of the feed is not read.
+func (s *Store) learn(x *epochs) {
+	if len(x.Epochs) == 0 {
+		return
+	}
+	known := &history{now: x.Epochs[len(x.Epochs)-1]}
+	for _, e := range x.Epochs {
+		if e.Closed {
+			known.gaps = append(known.gaps, gap{e.End, e.Base})
+		}
+	}
+	for {
+		was := s.history.Load()
+		if was != nil && (was.now.Epoch > known.now.Epoch || was.now.Epoch == known.now.Epoch && was.now.Closed) {
+			return
+		}
+		if s.history.CompareAndSwap(was, known) {
+			return
+		}
+	}
+}
+
+// history is what a handle knows of the store's epochs.
+type history struct {
+	now  epoch
+	gaps []gap
+}
+
+// gap is a part of the log of the feed that is not read: behind one number and before another.
+type gap struct{ behind, before int64 }
+
+// epoch returns the newest epoch that the handle knows, or nil.
+func (s *Store) epoch() *epoch {
+	if known := s.history.Load(); known != nil {
+		return &known.now
+	}
+	return nil
+}
+
+// beyond returns the number at which a reader of the log goes on that comes to a number, and
+// whether it is another.
+func (s *Store) beyond(number int64) (next int64, skips bool) {
+	if known := s.history.Load(); known != nil {
+		for _, g := range known.gaps {
+			if number > g.behind && number < g.before {
+				return g.before, true
+			}
+		}
+	}
+	return number, false
+}
+
+// beatOf is the value of the cell that Bigtable stamps with the time of a grant or a renewal.
+func (h *head) beatOf() []byte { return []byte(be64(h.Rev) + be64(h.Stamp)) }
+
+// vouchesBeat reports whether the head's grant or renewal wrote the cell: its timestamp is a time,
+// which does not order epochs.
+func (h *head) vouchesBeat(value []byte) bool {
+	stamp := int64(0)
+	if len(value) == 16 {
+		stamp = fromBE64(string(value[8:]))
+	}
+	return stamp == h.Stamp
+}
+
+// closeLog ends the log of the epoch before the newest, writes the positions in it back to the
+// rows of the runs, and records where it ends. It returns the epochs as they are stored then:
+// another handle may have raised the epoch.
+func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
+	last := len(x.Epochs) - 1
+	now := x.Epochs[last]
+	told, err := s.hint(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from := max(now.End, firstSegment)
+	if now.End == 0 && last > 0 { // a program of format 1 began the raise
+		from = x.Epochs[last-1].Base
+	}
+	from = min(from, max(told, firstSegment))
+	rows := map[string]mutation{}
+	for now.Closed = false; !now.Closed; {
+		end, err := s.follow(ctx, from, func(g *segment) bool {
+			if now.Closed = g.Next == now.Base; now.Closed {
+				now.End = g.number
+				return false
+			}
+			g.tell(rows)
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+		if from = end; now.Closed {
+			break
+		}
+		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
+		return nil, err
+	}
+	next := *x
+	next.Format, next.Epochs = formatStamps, append(slices.Clone(x.Epochs[:last]), now)
+	made, err := s.replaceEpochs(ctx, x, &next)
+	if err != nil || made {
+		return &next, err
+	}
+	return s.epochs(ctx)
+}
