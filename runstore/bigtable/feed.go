@@ -106,6 +106,9 @@ func (s *Store) followBy(ctx context.Context, number, ahead int64, f func(g *seg
 		for n := range blocks {
 			asked[blockStart(number)+(n+1)*logBlock] = true
 		}
+		if budgetOf(ctx).ends(1 + groupRequests) {
+			return number, errPageEnds
+		}
 		found, err := s.log(ctx, slices.Collect(maps.Keys(asked))...)
 		if err != nil {
 			return number, err
@@ -208,11 +211,13 @@ func numbered(number int64) bigtable.Timestamp { return bigtable.Timestamp(numbe
 const feedRereads = 8
 
 // ReadFeed implements runstore.RunStore. An event is there soon after its commit; see
-// sequencer.go.
+// sequencer.go. A page that has an event ends after pageRequests requests.
 func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
 	err = s.op(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(ctx context.Context) error {
 		read := 0
+		ctx, budget := withBudget(ctx)
 		return steady(func() error {
+			budget.hasEvent = false
 			events, err = s.readFeed(ctx, int64(after), limit, read == feedRereads)
 			read++
 			return err
@@ -254,7 +259,8 @@ const maxChunk = 4 * maxFollowed
 
 // readFeed reads a page, chunk by chunk. While it meets only events of purged runs it goes on,
 // by ever larger chunks: one request for up to 64 segments, and one for the heads of their runs.
-// An error behind the first event ends the page. For final see feedEvents.
+// An error behind the first event ends the page, and so does the bound of its requests. For
+// final see feedEvents.
 func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool) (events []runstore.FeedEvent, err error) {
 	from := s.passed.of(after)
 	number, seen := from>>positionBits, from&maxSegment
@@ -270,6 +276,9 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool
 		most, rows = maxChunk, maxFollowed
 	}
 	for ; ; rows = maxFollowed {
+		if budgetOf(ctx).ends(chunkRequests + groupRequests) {
+			return events, nil
+		}
 		page, last, next, err := s.feedChunk(ctx, number, seen, most, rows)
 		if len(events) > 0 && (err != nil || len(page) == 0) {
 			return events, nil
@@ -307,10 +316,9 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool
 		page = page[:min(len(page), limit-len(events))]
 		end := page[len(page)-1].position
 		more, total, err := s.feedEvents(ctx, page, size, final)
-		if err != nil && len(events) == 0 {
+		if events, size = append(events, more...), total; err != nil && len(events) == 0 {
 			return nil, err
 		}
-		events, size = append(events, more...), total
 		if err != nil || len(events) >= limit || size > runstore.MaxPageBytes || atEnd && len(events) > 0 {
 			return events, nil
 		}

@@ -14,11 +14,18 @@ import (
 const runsAtOnce = 32
 
 // feedEvents reads the events of a page of the feed, and leaves out those that were
-// purged. The page ends early by its size, with what was read before: total is the sum. An event that cannot be decoded has an Err, and in a
-// final read one that is not where its run's row says. ErrUnsupported means that the first event is of a
-// run that a newer program has written to: it is not damaged, and must not be passed over.
+// purged. The page ends early by its size, with what was read before: total is the sum. An
+// event that cannot be decoded has an Err, and in a final read one that is not where its run's
+// row says.
+//
+// The events that it returns with an error are those before it. ErrUnsupported means that the
+// next event is of a run that a newer program has written to: it is not damaged, and must not
+// be passed over. errPageEnds means that the page has an event, and had too many requests.
 func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final bool) (events []runstore.FeedEvent, total int64, err error) {
 	for len(page) > 0 && size <= runstore.MaxPageBytes {
+		if budgetOf(ctx).ends(groupRequests) {
+			return events, size, errPageEnds
+		}
 		n, runs := 0, map[runstore.RunID]bool{}
 		for n < len(page) && (len(runs) < runsAtOnce || runs[runstore.RunID(page[n].Run)]) {
 			if page[n].damage == nil {
@@ -26,9 +33,10 @@ func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final
 			}
 			n++
 		}
+		before, sizeBefore := events, size
 		found, err := s.lookUp(ctx, page[:n], runs)
 		if err != nil {
-			return nil, size, err
+			return before, sizeBefore, err
 		}
 		var wanted []want
 		var of []int    // the event of each wanted value
@@ -40,7 +48,7 @@ func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final
 			case errors.Is(err, errGone):
 				continue
 			case err != nil && !isUndecodable(err) && !final:
-				return nil, size, err
+				return before, sizeBefore, err
 			case errors.Is(err, runstore.ErrUnsupported):
 				newer = ofRun(runstore.RunID(at.Run), err)
 				break page
@@ -61,25 +69,19 @@ func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final
 				break
 			}
 		}
-		err = s.fetch(ctx, wanted)
-		if missing := (errMissing{}); final && errors.As(err, &missing) {
-			err = nil
-			for i, w := range wanted {
-				if one := s.fetch(ctx, []want{w}); errors.As(one, &missing) {
-					s.damaged(&events[of[i]], one)
-				} else if one != nil {
-					err = one
-				}
-			}
+		if final {
+			err = s.fetchEach(ctx, wanted, func(i int, missing error) { s.damaged(&events[of[i]], missing) })
+		} else {
+			err = s.fetch(ctx, wanted)
 		}
 		if err != nil {
-			return nil, size, err
+			return before, sizeBefore, err
 		}
-		if newer != nil && len(events) > 0 {
-			return events, size, nil
+		if b := budgetOf(ctx); b != nil && len(events) > 0 {
+			b.hasEvent = true
 		}
 		if newer != nil {
-			return nil, size, newer
+			return events, size, newer
 		}
 		page = page[n:]
 	}

@@ -84,8 +84,22 @@ func (e errMissing) Error() string {
 	return fmt.Sprintf("bigtable: a value of run %q is not where it should be", e.run)
 }
 
-// fetch reads packed values.
+// fetch reads packed values. It returns errMissing if one is not there.
 func (s *Store) fetch(ctx context.Context, wanted []want) error {
+	var first error
+	err := s.fetchEach(ctx, wanted, func(_ int, missing error) {
+		if first == nil {
+			first = missing
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return first
+}
+
+// fetchEach reads packed values, and calls missing for each that is not there.
+func (s *Store) fetchEach(ctx context.Context, wanted []want, missing func(i int, err error)) error {
 	if len(wanted) == 0 {
 		return nil
 	}
@@ -106,14 +120,16 @@ func (s *Store) fetch(ctx context.Context, wanted []want) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range wanted {
+values:
+	for i, w := range wanted {
 		value := make([]byte, 0, w.pack.Length)
 		at, end := w.pack.Offset, w.pack.Offset+w.pack.Length
 		for n := w.pack.Offset / chunkSize; at < end; n++ {
 			chunk := chunks[w.pack.key(w.run, n)]
 			upTo := min(end, (n+1)*chunkSize)
 			if int64(len(chunk)) < upTo-n*chunkSize {
-				return errMissing{w.run}
+				missing(i, errMissing{w.run})
+				continue values
 			}
 			value = append(value, chunk[at-n*chunkSize:upTo-n*chunkSize]...)
 			at = upTo

@@ -18,14 +18,20 @@ import (
 // purged, and puts an event of another run behind them.
 func stretch(t testing.TB, table emulators.BigtableTable, n int) *bigtable.Store {
 	t.Helper()
-	s, tbl := openBare(t, table), raw(t, table)
+	return stretchBehind(t, openBare(t, table), table, 0, n)
+}
+
+// stretchBehind is stretch for a store whose feed has segments already.
+func stretchBehind(t testing.TB, s *bigtable.Store, table emulators.BigtableTable, segments, n int) *bigtable.Store {
+	t.Helper()
+	tbl := raw(t, table)
 	purge(t, s, hold(t, s, "gone"))
 	all, muts := make([]string, n), make([]*client.Mutation, n)
 	for i := range n {
 		muts[i] = client.NewMutation()
 		muts[i].Set("x", "", 0, fmt.Appendf(nil, `{"by":1,"ranges":[{"run":%q,"life":1,"from":%d,"n":1}]}`,
 			base64.StdEncoding.EncodeToString([]byte("gone")), i+1))
-		all[i] = bigtable.LogKey(int64(i + 1))
+		all[i] = bigtable.LogKey(int64(segments + i + 1))
 	}
 	if errs, err := tbl.ApplyBulk(t.Context(), all, muts); err != nil || errs != nil {
 		t.Fatal(errs, err)

@@ -129,6 +129,7 @@ func (s *Store) readList(ctx context.Context, keys []string, filter bigtable.Fil
 		var rows []bigtable.Row
 		err := s.again(ctx, func(ctx context.Context) error {
 			rows = rows[:0]
+			budgetOf(ctx).spend()
 			return s.table.ReadRows(ctx, bigtable.RowList(keys[:n]), func(r bigtable.Row) bool {
 				rows = append(rows, r)
 				return true
