@@ -98,8 +98,8 @@ func (s *Store) restoredFrom(ctx context.Context, admin *tableadmin.BigtableTabl
 	return backup.GetBackup() + "@" + backup.GetStartTime().AsTime().Format(time.RFC3339Nano), nil
 }
 
-// checkCollection refuses a family whose cells may be collected for their age: most
-// have the timestamp 0, and would all go.
+// checkCollection refuses a family whose cells may be collected for their age: the timestamps of
+// most are stamps of epochs (stamp.go), not times, and all would go.
 func checkCollection(info *bigtable.TableInfo) error {
 	for _, f := range info.FamilyInfos {
 		if _, ours := families[f.Name]; ours && strings.Contains(f.GCPolicy, "age") {
