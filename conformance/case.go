@@ -94,30 +94,32 @@ func absent(missing bool, reason string) string {
 // Cases returns all cases, ordered by guarantee.
 func Cases() []Case {
 	all := slices.Concat(
-		exclusiveCases(), // I1
-		tokenCases(),     // I2
-		fenceCases(),     // I3
-		strictCases(),    // I3
-		clockCases(),     // I7
-		atomicCases(),    // I4
-		versionCases(),   // I4
-		multiCases(),     // I4, I8
-		crossrunCases(),  // I3, I4, I8, I11, I12
-		journalCases(),   // I5
-		readerCases(),    // I6
-		onceCases(),      // I8
-		indexCases(),     // I9
-		runnableCases(),  // I9
-		feedCases(),      // I10
-		notifyCases(),    // I10
-		staleCases(),     // I5, I9, I12
-		errorCases(),     // I11
-		crashCases(),     // I3, I4
-		historyCases(),   // I1, I3, I5, I8
-		limitCases(),     // I12
-		linkCases(),      // I3, I5, I8, I10, I11
-		abortedCases(),   // I3, I8
-		serverCases(),    // I8, I11
+		exclusiveCases(),  // I1
+		tokenCases(),      // I2
+		fenceCases(),      // I3
+		tokenGuardCases(), // I1, I2, I3
+		strictCases(),     // I3
+		clockCases(),      // I7
+		atomicCases(),     // I4
+		versionCases(),    // I4
+		multiCases(),      // I4, I8
+		crossrunCases(),   // I3, I4, I8, I11, I12
+		journalCases(),    // I5
+		readerCases(),     // I6
+		onceCases(),       // I8
+		indexCases(),      // I9
+		indexBoundCases(), // I9
+		runnableCases(),   // I9
+		feedCases(),       // I10
+		notifyCases(),     // I10
+		staleCases(),      // I5, I9, I12
+		errorCases(),      // I11
+		crashCases(),      // I3, I4
+		historyCases(),    // I1, I3, I5, I8
+		limitCases(),      // I12
+		linkCases(),       // I3, I5, I8, I10, I11
+		abortedCases(),    // I3, I8
+		serverCases(),     // I8, I11
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all

@@ -196,6 +196,9 @@ func timeBounds(t T, e *Env) {
 		tries = append(tries, beyond{fmt.Sprintf("a scan until %v", until), runstore.ErrInvalid, "until", "limits are", func() error {
 			_, err := e.Store.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: until, Limit: 1})
 			return err
+		}}, beyond{fmt.Sprintf("a scan from %v", until), runstore.ErrInvalid, "from", "limits are", func() error {
+			_, err := e.Store.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", From: until, Limit: 1})
+			return err
 		}})
 	}
 	refuseAll(t, e, "run", tries)
@@ -208,7 +211,7 @@ func timeBounds(t T, e *Env) {
 		if got := e.Get(t, "run").RunnableAt; !got.Equal(at) {
 			t.Errorf("runnable at %v: got %v", at, got)
 		}
-		entries, err := e.Store.ScanIndex(t.Context(), runstore.IndexQuery{Index: "edge", Until: at, Limit: 10})
+		entries, err := e.Store.ScanIndex(t.Context(), runstore.IndexQuery{Index: "edge", From: at, Until: at, Limit: 10})
 		if err != nil || len(entries) != 1 || !entries[0].At.Equal(at) {
 			t.Errorf("a scan until %v: %d entries, error %v; want the one placed then", at, len(entries), err)
 		}
@@ -291,6 +294,7 @@ func malformedBatches(t T, e *Env) {
 		invalid("a fence and Unguarded", "guards", "Unguarded", commit(runstore.NewBatch("run", lease.Fence(), runstore.Unguarded("test")), appends)),
 		invalid("a version and Unguarded", "guards", "Unguarded", commit(runstore.NewBatch("run", runstore.Unguarded("test"), runstore.AtVersion("record", 1)), appends)),
 		invalid("the fence of another run", "fence", "another run", commit(runstore.NewBatch("run", other.Fence()), appends)),
+		fenced("a negative token", "guards: token", "-1", func(b *runstore.Batch) { b.Require(runstore.AtToken(-1)); appends(b) }),
 		fenced("a negative seq", "guards: seq", "-1", func(b *runstore.Batch) { b.Require(runstore.AtSeq(-1)); appends(b) }),
 		fenced("a key guarded twice", "guards: versions[1]", "twice", func(b *runstore.Batch) {
 			b.Require(runstore.AtVersion("record", 1), runstore.AtVersion("record", 1))
@@ -325,6 +329,7 @@ func malformedBatches(t T, e *Env) {
 
 func malformedRequests(t T, e *Env) {
 	lease := driven(t, e, "run")
+	other := driven(t, e, "other")
 	status := runstore.Status(1)
 	var tries []beyond
 	create := func(what, field, says string, fill func(s *runstore.RunSpec)) {
@@ -348,8 +353,12 @@ func malformedRequests(t T, e *Env) {
 			return err
 		}})
 	}
-	grant("a fence", "guards", "only", func(r *runstore.AcquireRequest) { r.Guards = []runstore.Guard{lease.Fence()} })
-	grant("Unguarded", "guards", "only", func(r *runstore.AcquireRequest) { r.Guards = []runstore.Guard{runstore.Unguarded("test")} })
+	grant("a fence and a preempt", "preempt", "no fence", func(r *runstore.AcquireRequest) { r.Guards = []runstore.Guard{lease.Fence()} })
+	grant("the fence of another run", "fence", "another run", func(r *runstore.AcquireRequest) {
+		r.Preempt, r.Guards = "", []runstore.Guard{other.Fence()}
+	})
+	grant("a negative token", "guards: token", "-1", func(r *runstore.AcquireRequest) { r.Guards = []runstore.Guard{runstore.AtToken(-1)} })
+	grant("Unguarded", "guards", "Unguarded", func(r *runstore.AcquireRequest) { r.Guards = []runstore.Guard{runstore.Unguarded("test")} })
 	grant("a release", "writes", "release", func(r *runstore.AcquireRequest) { r.Writes.Release = true })
 	grant("a purge", "writes", "purge", func(r *runstore.AcquireRequest) { r.Writes.Purge = true })
 	grant("a record written twice", "records[1].key", "twice", func(r *runstore.AcquireRequest) { r.Writes.Put("k", nil); r.Writes.Put("k", nil) })
@@ -362,6 +371,9 @@ func malformedRequests(t T, e *Env) {
 		}})
 	}
 	back("no fence", "fence", "missing", func(r *runstore.ReleaseRequest) { r.Fence = runstore.Fence{} })
+	back("a fence among its guards", "guards", "no other fence", func(r *runstore.ReleaseRequest) { r.Guards = []runstore.Guard{lease.Fence()} })
+	back("Unguarded", "guards", "Unguarded", func(r *runstore.ReleaseRequest) { r.Guards = []runstore.Guard{runstore.Unguarded("test")} })
+	back("a negative token", "guards: token", "-1", func(r *runstore.ReleaseRequest) { r.Guards = []runstore.Guard{runstore.AtToken(-1)} })
 	back("a purge", "writes", "purge", func(r *runstore.ReleaseRequest) { r.Writes.Purge = true })
 	back("an event without a kind", "events[0].kind", "128", func(r *runstore.ReleaseRequest) { r.Writes.Append("", nil) })
 	nothing := lease

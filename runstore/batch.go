@@ -41,7 +41,7 @@ func (b Batch) Run() RunID { return b.run }
 // Guards returns the batch's guards, for the adapter that checks them.
 func (b Batch) Guards() Guards { return b.guards }
 
-// Guard is a condition that must hold at the commit point: a [Fence],
+// Guard is a condition that must hold at the commit point: a [Fence], [AtToken],
 // [AtVersion], [AtSeq], [InStatus], or [Unguarded].
 type Guard interface{ addTo(*Guards) }
 
@@ -49,6 +49,8 @@ type Guard interface{ addTo(*Guards) }
 type Guards struct {
 	// Fence must be the run's current grant; the zero Fence guards nothing.
 	Fence Fence
+	// Token must be the run's last token; nil guards nothing.
+	Token *Token
 	// Versions must be the versions of those records.
 	Versions []VersionGuard
 	// NextSeq must be the seq of the run's next event; 0 guards nothing.
@@ -75,16 +77,28 @@ func GuardsOf(guards ...Guard) Guards {
 }
 
 func (f Fence) addTo(g *Guards)        { g.Fence = f }
+func (t tokenGuard) addTo(g *Guards)   { g.Token = (*Token)(&t) }
 func (v VersionGuard) addTo(g *Guards) { g.Versions = append(g.Versions, v) }
 func (s seqGuard) addTo(g *Guards)     { g.NextSeq = Seq(s) }
 func (s statusGuard) addTo(g *Guards)  { g.Statuses = append(g.Statuses, s...) }
 func (u unguarded) addTo(g *Guards)    { g.Unguarded = string(u) }
 
 type (
+	tokenGuard  Token
 	seqGuard    Seq
 	statusGuard []Status
 	unguarded   string
 )
+
+// AtToken holds while t is the token of the run's last grant, current or ended; 0 means
+// that the run was never leased. It is a compare-and-swap on the lease: of several requests
+// for the lease that carry the same AtToken at most one is granted, because each grant
+// raises the token. A caller that takes a lease away (see [AcquireRequest]) ends with it
+// the grant that it has read, and no later one.
+//
+// AtToken is no authority over the run, unlike a [Fence]: it names no grant id, so every
+// reader of the run can make one. A write under it alone is a write without a fence.
+func AtToken(t Token) Guard { return tokenGuard(t) }
 
 // AtVersion holds while the record under key is at version v; 0 means absent.
 func AtVersion(key RecordKey, v Version) Guard { return VersionGuard{key, v} }

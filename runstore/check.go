@@ -26,11 +26,8 @@ func (b Batch) Check() error {
 		return invalid("guards", "a batch needs at least one guard, or Unguarded with a reason")
 	}
 	if f := b.guards.Fence; !f.IsZero() {
-		if err := f.check(); err != nil {
+		if err := f.checkFor(b.run); err != nil {
 			return err
-		}
-		if f.run != b.run {
-			return invalid("fence", "is for another run than the batch")
 		}
 	}
 	return b.Writes.check()
@@ -67,8 +64,16 @@ func (r AcquireRequest) Check() error {
 		return err
 	}
 	g := GuardsOf(r.Guards...)
-	if !g.Fence.IsZero() || g.Unguarded != "" {
-		return invalid("guards", "acquiring takes version, seq and status guards only")
+	if g.Unguarded != "" {
+		return invalid("guards", "acquiring goes without Unguarded")
+	}
+	if f := g.Fence; !f.IsZero() {
+		if err := f.checkFor(r.Run); err != nil {
+			return err
+		}
+		if r.Preempt != "" {
+			return invalid("preempt", "goes with no fence: the holder consents")
+		}
 	}
 	if r.Writes.Release || r.Writes.Purge {
 		return invalid("writes", "acquiring cannot release or purge")
@@ -84,10 +89,14 @@ func (r ReleaseRequest) Check() error {
 	if err := r.Fence.check(); err != nil {
 		return err
 	}
+	g := GuardsOf(r.Guards...)
+	if !g.Fence.IsZero() || g.Unguarded != "" {
+		return invalid("guards", "releasing takes guards besides its fence, no other fence and no Unguarded")
+	}
 	if r.Writes.Purge {
 		return invalid("writes", "releasing cannot purge")
 	}
-	return r.Writes.check()
+	return firstOf(g.check(), r.Writes.check())
 }
 
 // CheckRead checks the bounds of a page of a journal.
@@ -142,6 +151,11 @@ func (q IndexQuery) Check() error {
 			return err
 		}
 	}
+	if !q.From.IsZero() {
+		if err := At(q.From).check("from"); err != nil {
+			return err
+		}
+	}
 	return checkLimit(q.Limit)
 }
 
@@ -154,6 +168,17 @@ func (f Fence) check() error {
 	}
 	return firstOf(CheckRunID(f.run), checkName("fence owner", string(f.owner), MaxOwner),
 		checkName("fence grant", string(f.grant), MaxGrantID))
+}
+
+// checkFor checks a fence that guards a request for run.
+func (f Fence) checkFor(run RunID) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	if f.run != run {
+		return invalid("fence", "is for another run")
+	}
+	return nil
 }
 
 func (l LeaseSpec) check() error {
@@ -170,7 +195,7 @@ func checkTTL(ttl time.Duration) error {
 }
 
 func (g Guards) empty() bool {
-	return g.Fence.IsZero() && len(g.Versions) == 0 && g.NextSeq == 0 && len(g.Statuses) == 0
+	return g.Fence.IsZero() && g.Token == nil && len(g.Versions) == 0 && g.NextSeq == 0 && len(g.Statuses) == 0
 }
 
 func (g Guards) check() error {
@@ -182,6 +207,9 @@ func (g Guards) check() error {
 	}
 	if n := len(g.Versions) + len(g.Statuses); n > MaxGuards {
 		return tooLarge("guards", "%d guards, the limit is %d", n, MaxGuards)
+	}
+	if g.Token != nil && *g.Token < 0 {
+		return invalid("guards: token", "%d is negative", int64(*g.Token))
 	}
 	if g.NextSeq < 0 {
 		return invalid("guards: seq", "%d is negative", g.NextSeq)

@@ -22,8 +22,6 @@ var (
 	// ErrConflict: a guard other than the fence did not hold; see
 	// [ConflictError]. Read again and decide anew.
 	ErrConflict = errors.New("conflict")
-	// ErrExists: what was to be created exists already.
-	ErrExists = errors.New("already exists")
 	// ErrInvalid: malformed input; see [LimitError].
 	ErrInvalid = errors.New("invalid")
 	// ErrTooLarge: input beyond a limit; see [LimitError].
@@ -53,7 +51,7 @@ var (
 // Kinds lists every kind of error, for tables that must be complete.
 func Kinds() []error {
 	return []error{
-		ErrNotFound, ErrLeaseHeld, ErrLeaseExpired, ErrFenced, ErrConflict, ErrExists, ErrInvalid,
+		ErrNotFound, ErrLeaseHeld, ErrLeaseExpired, ErrFenced, ErrConflict, ErrInvalid,
 		ErrTooLarge, ErrUnsupported, ErrUnavailable, ErrUnknownOutcome, ErrNoProgress, ErrStoreBehind, ErrCorrupt, ErrClosed,
 	}
 }
@@ -193,11 +191,13 @@ func (e *FencedError) Is(target error) bool { return target == ErrFenced }
 // ConflictError tells which guard did not hold, and what it found, so that the
 // caller needs no second read.
 type ConflictError struct {
-	// Guard is "version", "seq" or "status".
+	// Guard is "version", "seq", "status" or "token".
 	Guard string
 	// Key, Want and Current are set for a version guard.
 	Key           RecordKey
 	Want, Current Version
+	// Token is the run's last token, set for a token guard.
+	Token Token
 	// NextSeq is the seq of the run's next event.
 	NextSeq Seq
 	// Status is the run's status.
@@ -211,6 +211,8 @@ func (e *ConflictError) Error() string {
 		return fmt.Sprintf("%v: record %q is at version %d, not %d", ErrConflict, clip(string(e.Key)), e.Current, e.Want)
 	case "seq":
 		return fmt.Sprintf("%v: the next seq is %d", ErrConflict, e.NextSeq)
+	case "token":
+		return fmt.Sprintf("%v: the last token is %v", ErrConflict, e.Token)
 	default:
 		return fmt.Sprintf("%v: the status is %d", ErrConflict, e.Status)
 	}

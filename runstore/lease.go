@@ -90,8 +90,15 @@ type AcquireRequest struct {
 	// Preempt, if not empty, is the reason for ending a live grant under a new
 	// token. It is stored with the grant and returned by GetRun.
 	Preempt string
-	// Guards must hold too: versions, the next seq, statuses. A fence or
-	// Unguarded is refused here.
+	// Guards must hold too. Unguarded is refused here.
+	//
+	// A [Fence] among them is the consent of the current holder: its grant ends and the
+	// new one begins in one step, also while the lease is live, and no Preempt is needed
+	// or allowed. So a lease is handed off without a gap: the holder acquires it under the
+	// GrantID of its successor, whose own request with that id then returns the lease.
+	//
+	// [AtToken] makes the request a compare-and-swap: a request that preempts ends the
+	// grant of that token or none.
 	Guards []Guard
 	// Writes are applied with the grant and under it: events carry the new
 	// token. Release and Purge are refused.
@@ -108,6 +115,8 @@ type RenewRequest struct {
 // ReleaseRequest ends a lease.
 type ReleaseRequest struct {
 	Fence Fence
+	// Guards must hold too. A second fence or Unguarded is refused here.
+	Guards []Guard
 	// Writes are applied with the release and under the grant that it ends.
 	// Purge is refused.
 	Writes Writes

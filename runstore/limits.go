@@ -31,7 +31,7 @@ const (
 	// MaxGuards is how many versions and statuses one batch may guard.
 	MaxGuards = 256
 	// MaxPlaces is how many index places one record may have.
-	MaxPlaces = 4
+	MaxPlaces = 8
 	// MaxMultiBatches is how many batches one CommitMulti may carry.
 	MaxMultiBatches = 16
 

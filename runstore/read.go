@@ -79,12 +79,18 @@ type IndexQuery struct {
 	// store clock: what is due now. For [IndexRunnable] leases are judged at that
 	// time too. [EndOfTime] means all.
 	Until time.Time
+	// From is the earliest time of the entries wanted, inclusive, on the store clock.
+	// Zero means no lower bound.
+	From time.Time
 	// After resumes behind this cursor.
 	After Cursor
 	// Limit is from 1 to [MaxPage].
 	Limit int
 	// Newest scans backwards, from the last entry to the first.
 	Newest bool
+	// Heads asks for [IndexEntry.Head] in an index of records too. It costs no request
+	// more than a scan without it.
+	Heads bool
 }
 
 // IndexEntry is one entry of an index, true at the time of the read.
@@ -94,7 +100,9 @@ type IndexEntry struct {
 	At time.Time
 	// Record is the record that is placed there; zero for the indexes of runs.
 	Record Record
-	// Head is the run's head, for [IndexRuns] and [IndexRunnable] only.
+	// Head is the run's head with its summary record, in [IndexRuns], in [IndexRunnable]
+	// and where [IndexQuery.Heads] asks for it; zero elsewhere. It is read in the same
+	// state as Record.
 	Head Run
 	// Cursor resumes behind this entry.
 	Cursor Cursor

@@ -53,7 +53,6 @@ var table = []wire{
 	{kind: runstore.ErrNoProgress, code: codes.FailedPrecondition, reason: "NO_PROGRESS"},
 	// Redo the read-modify-write.
 	{kind: runstore.ErrConflict, code: codes.Aborted, reason: "CONFLICT"},
-	{kind: runstore.ErrExists, code: codes.AlreadyExists, reason: "EXISTS"},
 	{kind: runstore.ErrInvalid, code: codes.InvalidArgument, reason: "INVALID", bare: true},
 	{kind: runstore.ErrTooLarge, code: codes.InvalidArgument, reason: "TOO_LARGE", bare: true},
 	{kind: runstore.ErrUnsupported, code: codes.Unimplemented, reason: "UNSUPPORTED"},

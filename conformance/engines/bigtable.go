@@ -2,6 +2,7 @@ package engines
 
 import (
 	"context"
+	"maps"
 	"net/url"
 	"time"
 
@@ -66,7 +67,9 @@ func (p bigtableTable) instance(emulator string) conformance.Instance {
 
 // on is an instance with what an emulator makes possible besides.
 func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance {
-	i := p.instance(server.Address())
+	patient := bigtableTable{p.BigtableTable, url.Values{"patience": {emulatorPatience}}}
+	maps.Copy(patient.params, p.params)
+	i := patient.instance(server.Address())
 	i.Stall = func(t conformance.T) func() { return stallBigtable(t, server, p.String()) }
 	i.Link = func(t conformance.T) conformance.Link {
 		network := newRPCLink(t, server.Address())

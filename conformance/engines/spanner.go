@@ -76,9 +76,9 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 	}
 }
 
-// emulatorPatience is 5 minutes, ten times the default of [spanner.Options]: the emulator
-// runs one transaction at a time, and on a busy machine the transactions of other cases may
-// keep a large one waiting for longer than the default.
+// emulatorPatience is 5 minutes, ten times the adapters' default: Spanner's emulator runs one
+// transaction at a time, and on a busy machine the transactions of other cases may keep a
+// large one waiting for longer than the default. Bigtable's shares the machine with the cases.
 const emulatorPatience = "5m"
 
 // on is an instance with what an emulator makes possible besides.

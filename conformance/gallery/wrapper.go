@@ -137,6 +137,9 @@ func reguarded(b runstore.Batch, g runstore.Guards) runstore.Batch {
 	if !g.Fence.IsZero() {
 		guards = append(guards, g.Fence)
 	}
+	if g.Token != nil {
+		guards = append(guards, runstore.AtToken(*g.Token))
+	}
 	for _, v := range g.Versions {
 		guards = append(guards, v)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -37,6 +38,7 @@ func TestServeStaysSmall(t *testing.T) {
 	if _, err := os.ReadFile("/proc/self/status"); err != nil {
 		t.Skip("the memory of a process is read from /proc")
 	}
+	exe := commandWithoutRace(t)
 	for _, c := range []struct {
 		name string
 		load func(t *testing.T, p *process)
@@ -48,7 +50,7 @@ func TestServeStaysSmall(t *testing.T) {
 		{"100 lists at once", lists},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "tape.db"), "--healthz-listen", "")
+			p := startProgram(t, exe, "--store", "sqlite:"+filepath.Join(t.TempDir(), "tape.db"), "--healthz-listen", "")
 			other := p.client(t)
 			run, err := other.BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "other"})
 			if err != nil {
@@ -87,6 +89,18 @@ func TestServeStaysSmall(t *testing.T) {
 			}
 		})
 	}
+}
+
+// commandWithoutRace builds the command without the race detector, whose shadow memory is
+// several times what the server takes.
+func commandWithoutRace(t *testing.T) string {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "tapestore")
+	build := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-buildvcs=false", "-o", exe, "../../cmd/tapestore")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return exe
 }
 
 // dial returns a connection of its own.

@@ -122,6 +122,12 @@ func start(t *testing.T, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startProgram(t, exe, args...)
+}
+
+// startProgram is start of the command at exe.
+func startProgram(t *testing.T, exe string, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(exe, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...), output: make(chan string, 1)}
 	p.Env = append(os.Environ(), "TAPESTORE_TEST_RUN=1")
 	out, err := p.StderrPipe()

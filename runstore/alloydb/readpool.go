@@ -133,6 +133,7 @@ func (s *ReadPoolStore) ScanIndexStale(ctx context.Context, q runstore.IndexQuer
 			return found, nil
 		}
 	}
+	q.Heads = false // a Candidate has none
 	entries, err := s.ScanIndex(ctx, q)
 	return runstore.CandidatesOf(entries), err
 }

@@ -180,6 +180,19 @@ func TestStaleReadsOnStandby(t *testing.T) {
 	waitFor(t, "a stale journal is read from the standby, which has 1 of 2 events", func() bool { return journal("run", time.Hour) == 1 })
 	waitFor(t, "a stale scan is read from the standby, which has 1 of 2 runs", func() bool { return candidates(time.Hour) == 1 })
 
+	head, err := store.GetRun(t.Context(), "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[time.Time]int{head.CreatedAt: 1, head.CreatedAt.Add(runstore.TimePrecision): 0} {
+		for _, newest := range []bool{false, true} {
+			q := runstore.IndexQuery{Index: runstore.IndexRuns, From: from, Heads: true, Newest: newest, Limit: 10}
+			if found, err := store.ScanIndexStale(t.Context(), q, time.Hour); err != nil || len(found) != want {
+				t.Errorf("a stale scan from %v, newest first: %v: got %d runs, error %v; want the standby's %d", from, newest, len(found), err, want)
+			}
+		}
+	}
+
 	replaysNothing(t, r, journal, candidates)
 	if got := journal("unheard of", time.Hour); got != 1 {
 		t.Errorf("a run that the standby does not know yet: got %d events, want the one that the primary has", got)

@@ -50,7 +50,7 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 				done = first.committed()
 				return nil, nil
 			}
-			if err := r.guards(batch.Guards(), now); err != nil {
+			if err := r.head.rules(r.id, r.beat).Guards(batch.Guards(), now, r.version); err != nil {
 				return nil, err
 			}
 			e := newEdit(r, now)
@@ -72,7 +72,8 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 	return done, err
 }
 
-// strict asks for the server's clock where a strict lease is to be judged.
+// strict returns a needs.clock that asks the server's clock where f is to be judged and the
+// current lease is strict.
 func strict(f runstore.Fence) func(r *run) bool {
 	return func(r *run) bool {
 		return !f.IsZero() && r.head.Strict && rules.GrantState(r.head.State) == rules.Current
@@ -89,13 +90,14 @@ func keysOf(g runstore.Guards, w runstore.Writes) (keys []runstore.RecordKey) {
 	return keys
 }
 
-func (r *run) guards(g runstore.Guards, now time.Time) error {
-	return r.head.rules(r.id, r.beat).Guards(g, now, func(key runstore.RecordKey) (runstore.Version, error) {
-		if m := r.records[key]; m != nil {
-			return runstore.Version(m.Version), nil
-		}
-		return 0, nil
-	})
+// version returns the version of a record that the operation has read or the handle has
+// written, 0 if it is absent. Its error is nil: it has the signature that rules.Head.Guards
+// wants.
+func (r *run) version(key runstore.RecordKey) (runstore.Version, error) {
+	if m := r.records[key]; m != nil {
+		return runstore.Version(m.Version), nil
+	}
+	return 0, nil
 }
 
 // apply adds writes to a change. It is the one place where a run's journal and

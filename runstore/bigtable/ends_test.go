@@ -96,6 +96,28 @@ func TestRoomIsKept(t *testing.T) {
 // under way is not known then; one that was never sent is surely not applied.
 func TestStrictWriteEndsWithItsLease(t *testing.T) {
 	t.Parallel()
+	for what, write := range map[string]func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error{
+		"commit": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+			_, err := s.Commit(ctx, appending(l, "late"))
+			return err
+		},
+		"handoff": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+			req := runstore.AcquireRequest{
+				Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: runstore.MaxTTL}, Guards: []runstore.Guard{l.Fence()},
+			}
+			req.Writes.Append("test", []byte("late"))
+			_, err := s.AcquireLease(ctx, req)
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			strictWriteEnds(t, write)
+		})
+	}
+}
+
+func strictWriteEnds(t *testing.T, write func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error) {
 	table := newTable(t)
 	s := openBare(t, table)
 	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
@@ -113,7 +135,7 @@ func TestStrictWriteEndsWithItsLease(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), hang)
 		lost := server(t).Refuse(0, served(table, swaps))
-		_, err = s.Commit(ctx, appending(lease, "late"))
+		err = write(ctx, s, lease)
 		if ctx.Err() != nil {
 			t.Errorf("the write was not given up, %v after its lease ended", hang-ttl)
 		}
@@ -124,7 +146,7 @@ func TestStrictWriteEndsWithItsLease(t *testing.T) {
 			t.Errorf("got error %v, want ErrUnknownOutcome", err)
 		}
 	}
-	if _, err := s.Commit(t.Context(), appending(lease, "later")); !errors.Is(err, runstore.ErrLeaseExpired) {
+	if err := write(t.Context(), s, lease); !errors.Is(err, runstore.ErrLeaseExpired) {
 		t.Errorf("got error %v, want ErrLeaseExpired", err)
 	}
 	if events, err := s.ReadJournal(t.Context(), "run", 1, 10); err != nil || len(events) != 0 {
@@ -186,8 +208,10 @@ func TestCreationOfAnEpochBefore(t *testing.T) {
 	s, slow := openBare(t, table), openBare(t, table)
 	held := server(t).Hold(1, served(table, swaps))
 	done := make(chan error, 1)
+	var old runstore.Created
 	go func() {
-		_, err := slow.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Lease: &runstore.LeaseSpec{Owner: "old", TTL: runstore.MaxTTL}})
+		var err error
+		old, err = slow.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Lease: &runstore.LeaseSpec{Owner: "old", TTL: runstore.MaxTTL}})
 		done <- err
 	}()
 	met(t, held, 1)
@@ -199,7 +223,17 @@ func TestCreationOfAnEpochBefore(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "new", TTL: time.Minute}})
+	req := runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "new", TTL: time.Minute}}
+	req.Guards = []runstore.Guard{old.Lease.Fence()}
+	if _, err := s.AcquireLease(t.Context(), req); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("a handoff by the holder of the epoch before: got %v, want ErrFenced", err)
+	}
+	req.Guards = []runstore.Guard{runstore.AtToken(epoch.Floor())} // below any token that the epoch grants
+	if _, err := s.AcquireLease(t.Context(), req); !errors.Is(err, runstore.ErrConflict) {
+		t.Errorf("a request at a token of an epoch that the run has not seen: got %v, want ErrConflict", err)
+	}
+	req.Guards = nil
+	lease, err := s.AcquireLease(t.Context(), req)
 	if err != nil || lease.Token <= epoch.Floor() {
 		t.Errorf("got token %v, %v, want one of epoch %d, for the grant of the one before is over", lease.Token, err, epoch)
 	}

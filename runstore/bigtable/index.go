@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/bigtable"
 
@@ -29,7 +30,7 @@ const perShard = 16
 // entries than a page, each is read by a request of its own.
 func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
 	invalid := q.Check()
-	from, cursorErr := decodeCursor(q)
+	cursor, cursorErr := decodeCursor(q)
 	if invalid == nil {
 		invalid = cursorErr
 	}
@@ -43,20 +44,23 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 			until = runstore.Micros(now)
 		}
 		return steady(func() error {
-			found, err = s.scan(ctx, q, from, until)
+			found, err = s.scan(ctx, q, cursor, until)
 			return err
 		})
 	})
 	return found, err
 }
 
-func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, until int64) ([]runstore.IndexEntry, error) {
+// scan returns a page of the entries behind a cursor from q.From until a time, both
+// inclusive. The bounds are bounds of the range of keys that is read: entries beside them
+// cost nothing.
+func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64) ([]runstore.IndexEntry, error) {
 	prefix := escape(string(q.Index))
-	low, high := prefix, prefix+be64(until+1)
-	if from != "" && q.Newest {
-		high = min(high, from)
-	} else if from != "" {
-		low = max(low, from)
+	low, high := prefix+be64(firstMicros(q.From)), prefix+be64(until+1)
+	if cursor != "" && q.Newest {
+		high = min(high, cursor)
+	} else if cursor != "" {
+		low = max(low, cursor)
 	}
 	q.Until = runstore.FromMicros(until)
 	v := &verifier{store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{}}
@@ -100,6 +104,16 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, from string, un
 		}
 	})
 	return v.entries, nil
+}
+
+// firstMicros returns the first microsecond that is not before t. Entries are at whole
+// microseconds.
+func firstMicros(t time.Time) int64 {
+	us := runstore.Micros(t)
+	if runstore.FromMicros(us).Before(t) {
+		us++
+	}
+	return us
 }
 
 var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; ask for fewer entries", scanMost)
@@ -225,11 +239,14 @@ func (v *verifier) verify(ctx context.Context, page []place, more bool) error {
 		v.horizon = page[len(page)-1].order()
 	}
 	for len(page) > 0 && !v.full() {
-		n := 0
+		n, size := 0, 0
 		filter := map[runstore.RecordKey]bool{}
-		for size := 0; n < len(page) && n < maxVerified; n++ {
+		if v.query.Heads {
+			filter[runstore.SummaryKey], size = true, filterSize(runstore.SummaryKey)
+		}
+		for ; n < len(page) && n < maxVerified; n++ {
 			if k := page[n].record(); !filter[k] {
-				if size += 2*len(k) + 24; size > maxFilter && n > 0 {
+				if size += filterSize(k); size > maxFilter && n > 0 {
 					break
 				}
 				filter[k] = true
@@ -271,12 +288,14 @@ type subject struct {
 
 func (p place) of() subject { return subject{p.run, p.key} }
 
-// standing is what an entry leads to: where the record or the run stands now.
+// standing is what an entry leads to: where the record or the run stands now, and what
+// the caller gets of it. The packs have the values that are not in the run's row.
 type standing struct {
-	places []place
-	record runstore.Record
-	head   runstore.Run
-	wanted []want
+	places      []place
+	record      runstore.Record
+	pack        *packed
+	head        runstore.Run
+	summaryPack *packed
 }
 
 // verifySome verifies entries with one request. It returns those that it came upon and
@@ -315,7 +334,7 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 		if r == nil || r.stored == nil {
 			continue // its creation may be under way
 		}
-		now, err := p.standing(r)
+		now, err := p.standing(r, v.query.Heads)
 		if err != nil {
 			if err := v.store.unlessPassedOver(p.run, err); err != nil {
 				return nil, err
@@ -361,15 +380,18 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 	return moved, v.store.fetch(ctx, wanted)
 }
 
-// standing returns where what the entry leads to stands now in its index.
-func (p place) standing(r *row) (now standing, err error) {
+// standing returns where what the entry leads to stands now in its index. The entry of a
+// record has its run's head only if heads are wanted.
+func (p place) standing(r *row, heads bool) (now standing, err error) {
 	if !r.exists() {
 		return now, nil
 	}
-	if p.ofRun() {
-		if now.head, now.wanted, err = r.public(p.run); err != nil {
+	if p.ofRun() || heads {
+		if now.head, now.summaryPack, err = r.public(p.run); err != nil {
 			return now, err
 		}
+	}
+	if p.ofRun() {
 		if p.index == string(runstore.IndexRuns) {
 			now.places = []place{r.head.runsPlace(p.run)}
 		} else if r.head.Runnable != 0 {
@@ -385,10 +407,7 @@ func (p place) standing(r *row) (now standing, err error) {
 	if value, err = split(value, &m); err != nil {
 		return now, err
 	}
-	now.record = m.record(p.key, value)
-	if m.Pack != nil {
-		now.wanted = []want{{run: p.run, pack: m.Pack}}
-	}
+	now.record, now.pack = m.record(p.key, value), m.Pack
 	for _, c := range m.places(p.run, p.key) {
 		if c.index == p.index {
 			now.places = append(now.places, c)
@@ -405,17 +424,14 @@ func (v *verifier) take(p place, now standing) (wanted []want) {
 	v.entries = append(v.entries, runstore.IndexEntry{
 		Run: p.run, At: runstore.FromMicros(p.at), Record: now.record, Head: now.head, Cursor: cursor,
 	})
-	record := func() *runstore.Record {
-		if p.ofRun() {
-			return &v.entries[i].Head.Summary
-		}
-		return &v.entries[i].Record
+	v.size += len(now.record.Value) + len(now.head.Summary.Value)
+	if now.pack != nil {
+		v.size += int(now.pack.Length)
+		wanted = append(wanted, want{p.run, now.pack, func(value []byte) { v.entries[i].Record.Value = value }})
 	}
-	v.size += len(record().Value)
-	for _, w := range now.wanted {
-		v.size += int(w.pack.Length)
-		w.got = func(value []byte) { record().Value = value }
-		wanted = append(wanted, w)
+	if now.summaryPack != nil {
+		v.size += int(now.summaryPack.Length)
+		wanted = append(wanted, want{p.run, now.summaryPack, func(value []byte) { v.entries[i].Head.Summary.Value = value }})
 	}
 	return wanted
 }

@@ -92,17 +92,16 @@ func (e *edit) summary(w runstore.RecordWrite) *meta {
 	return e.records[w.Key]
 }
 
-// AcquireLease implements runstore.RunStore: one read and one conditional mutation.
-// Where somebody's grant is in the way that is about to expire, or has, the server's
-// clock is asked between them.
+// AcquireLease implements runstore.RunStore: one read and one conditional mutation. The
+// server's clock is asked between them where the expiry of the current grant decides
+// (expiryDecides).
 func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (lease runstore.Lease, err error) {
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
 		req := req
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
 		guards := runstore.GuardsOf(req.Guards...)
-		n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes), clock: func(r *run) bool {
-			return rules.GrantState(r.head.State) == rules.Current && string(r.head.Grant) != string(req.Grant) && !s.surelyLive(r)
-		}}
+		n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
+		n.clock, n.strict = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero()
 		_, err := s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
 			lease = runstore.Lease{}
 			if !r.exists() {
@@ -117,7 +116,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 				lease = h.Lease(req.TTL)
 				return nil, nil
 			}
-			if err := r.guards(guards, now); err != nil {
+			if err := h.Guards(guards, now, r.version); err != nil {
 				return nil, err
 			}
 			e := newEdit(r, now)
@@ -135,6 +134,23 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		return err
 	})
 	return lease, err
+}
+
+// expiryDecides returns the needs.clock of a request for the lease under grant. With the
+// holder's consent the expiry matters only if the lease is strict: the request is judged
+// as a commit under that fence. Without it the expiry matters unless the lease is live
+// beyond doubt.
+func (s *Store) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *run) bool {
+	return func(r *run) bool {
+		switch {
+		case rules.GrantState(r.head.State) != rules.Current || string(r.head.Grant) == string(grant):
+			return false
+		case !consent.IsZero():
+			return strict(consent)(r)
+		default:
+			return !s.surelyLive(r)
+		}
+	}
 }
 
 // RenewLease implements runstore.RunStore: one conditional mutation.
@@ -170,7 +186,8 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (leas
 func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
 	f := req.Fence
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
-		n := needs{keys: keysOf(runstore.Guards{}, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
+		guards := runstore.GuardsOf(req.Guards...)
+		n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
 		e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
@@ -183,6 +200,9 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 			if replay {
 				done = runstore.Committed{LastSeq: h.LastSeq, Time: now, Replayed: true}
 				return nil, nil
+			}
+			if err := h.Guards(guards, now, r.version); err != nil {
+				return nil, err
 			}
 			e := newEdit(r, now)
 			e.apply(req.Writes, f.Token(), f.Owner(), false)

@@ -44,22 +44,19 @@ func (s *Store) getRun(ctx context.Context, id runstore.RunID) (found runstore.R
 		if !r.exists() {
 			return runstore.ErrNotFound
 		}
-		var wanted []want
-		found, wanted, err = r.public(id)
-		if err != nil {
+		var pack *packed
+		found, pack, err = r.public(id)
+		if err != nil || pack == nil {
 			return err
 		}
-		for i := range wanted {
-			wanted[i].got = func(value []byte) { found.Summary.Value = value }
-		}
-		return s.fetch(ctx, wanted)
+		return s.fetch(ctx, []want{{id, pack, func(value []byte) { found.Summary.Value = value }}})
 	})
 	return found, err
 }
 
-// public returns the run's head with its summary, and the summary's value as wanted if
-// it is elsewhere.
-func (r *row) public(id runstore.RunID) (found runstore.Run, wanted []want, err error) {
+// public returns the run's head with its summary, and the pack that has the summary's
+// value, nil if the row has it.
+func (r *row) public(id runstore.RunID) (found runstore.Run, pack *packed, err error) {
 	found = r.head.rules(id, r.beat).Run
 	if summary := cell(r.cells, familyRecords, string(runstore.SummaryKey)); summary != nil {
 		var m meta
@@ -67,12 +64,9 @@ func (r *row) public(id runstore.RunID) (found runstore.Run, wanted []want, err 
 		if err != nil {
 			return found, nil, err
 		}
-		found.Summary = m.record(runstore.SummaryKey, value)
-		if m.Pack != nil {
-			wanted = append(wanted, want{run: id, pack: m.Pack})
-		}
+		found.Summary, pack = m.record(runstore.SummaryKey, value), m.Pack
 	}
-	return found, wanted, nil
+	return found, pack, nil
 }
 
 // ReadRecords implements runstore.RunStore: one read, and another for large values.

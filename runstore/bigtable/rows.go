@@ -152,6 +152,9 @@ func (s *Store) readList(ctx context.Context, keys []string, filter bigtable.Fil
 // https://cloud.google.com/bigtable/quotas
 const maxFilter = 15 << 10
 
+// filterSize returns about how many bytes the filter of one record takes of a request.
+func filterSize(k runstore.RecordKey) int { return 2*len(k) + 24 }
+
 // recordFilters selects records: by their keys where these fit into a filter, else all.
 func recordFilters(keys []runstore.RecordKey) []bigtable.Filter {
 	if len(keys) == 0 {
@@ -161,7 +164,7 @@ func recordFilters(keys []runstore.RecordKey) []bigtable.Filter {
 	size := 0
 	filters := make([]bigtable.Filter, len(keys))
 	for i, k := range keys {
-		size += 2*len(k) + 24
+		size += filterSize(k)
 		filters[i] = column(familyRecords, string(k))
 	}
 	if size > maxFilter {

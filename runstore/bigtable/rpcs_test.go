@@ -92,6 +92,12 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 	lease, taken, free, bulk := hold(t, s, "run"), hold(t, s, "taken"), hold(t, s, "free"), hold(t, s, "bulk")
 	fenced, dead := hold(t, s, "fenced"), hold(t, s, "dead")
 	over := expired(t, s, "over")
+	strict, err := s.CreateRun(ctx, runstore.RunSpec{
+		ID: "strict", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Strict: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	takeOver(t, other, "fenced")
 	takeOver(t, other, "dead")
 	large := bytes.Repeat([]byte("x"), 64<<10)
@@ -113,20 +119,26 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 			return err
 		}
 	}
-	acquire := func(id runstore.RunID) func() error {
+	acquire := func(id runstore.RunID, guards ...runstore.Guard) func() error {
 		return func() error {
-			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: runstore.MaxTTL}, Guards: guards,
+			})
+			return err
+		}
+	}
+	scanning := func(q runstore.IndexQuery, n int) func() error {
+		return func() error {
+			q.Limit = 100
+			found, err := s.ScanIndex(ctx, q)
+			if err == nil && len(found) != n {
+				t.Errorf("a scan of %s found %d entries, want %d", q.Index, len(found), n)
+			}
 			return err
 		}
 	}
 	scan := func(index runstore.IndexName, until time.Time, n int) func() error {
-		return func() error {
-			found, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: index, Until: until, Limit: 100})
-			if err == nil && len(found) != n {
-				t.Errorf("a scan of %s found %d entries, want %d", index, len(found), n)
-			}
-			return err
-		}
+		return scanning(runstore.IndexQuery{Index: index, Until: until}, n)
 	}
 	read := func(key runstore.RecordKey) func() error {
 		return func() error {
@@ -179,13 +191,15 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: dead.Fence(), TTL: runstore.MaxTTL})
 			return err
 		}},
-		{"release", rpcs(swaps), nil, func() error {
-			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: free.Fence()})
+		{"release with guards", rpcs(swaps), nil, func() error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: free.Fence(), Guards: []runstore.Guard{runstore.AtSeq(1), runstore.AtToken(free.Token)}})
 			return err
 		}},
 		{"acquire a free lease", rpcs(reads, swaps), nil, acquire("free")},
 		{"acquire an expired lease", rpcs(reads, clock, swaps), nil, acquire(over.Run)},
 		{"acquire a held lease", rpcs(reads), runstore.ErrLeaseHeld, acquire("taken")},
+		{"hand a lease off", rpcs(reads, swaps), nil, acquire("taken", taken.Fence())},
+		{"hand a strict lease off", rpcs(reads, clock, swaps), nil, acquire("strict", strict.Lease.Fence())},
 		{"create", rpcs(reads, writes, swaps), nil, func() error {
 			_, err := s.CreateRun(ctx, runstore.RunSpec{
 				ID: "new", Writes: someWrites(), Lease: &runstore.LeaseSpec{Owner: "first", TTL: time.Minute},
@@ -210,7 +224,10 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 		{"scan a queue up to a time", rpcs(reads, reads), nil, scan("due", runstore.EndOfTime, 3)},
 		{"scan what is due in a queue", rpcs(clock, reads, reads), nil, scan("due", time.Time{}, 3)},
 		{"scan an empty queue", rpcs(clock, reads), nil, scan("empty", time.Time{}, 0)},
-		{"scan the runs", rpcs(reads, reads), nil, scan(runstore.IndexRuns, runstore.EndOfTime, 8)},
+		{"scan a queue from a time, with heads", rpcs(reads, reads), nil, scanning(runstore.IndexQuery{
+			Index: "due", From: lease.ExpiresAt.Add(-2 * runstore.MaxTTL), Until: runstore.EndOfTime, Heads: true,
+		}, 3)},
+		{"scan the runs", rpcs(reads, reads), nil, scan(runstore.IndexRuns, runstore.EndOfTime, 9)},
 		{"read the feed", rpcs(reads, reads), nil, func() error {
 			found, err := s.ReadFeed(ctx, 0, 1)
 			if err == nil && len(found) != 1 {

@@ -50,7 +50,7 @@ func (s *Store) unplace(id runstore.RunID, rec *record) {
 	rec.places = nil
 }
 
-// entries returns the places of an index, sorted, up to and with until.
+// entries returns the places of an index between the bounds of a query, sorted.
 func (s *Store) entries(q runstore.IndexQuery, now time.Time) []place {
 	until := q.Until
 	if until.IsZero() {
@@ -74,11 +74,5 @@ func (s *Store) entries(q runstore.IndexQuery, now time.Time) []place {
 		}
 	}
 	slices.SortFunc(all, place.compare)
-	end, _ := slices.BinarySearchFunc(all, until, func(p place, t time.Time) int {
-		if p.at.After(t) {
-			return 1
-		}
-		return -1
-	})
-	return all[:end]
+	return slices.DeleteFunc(all, func(p place) bool { return p.at.Before(q.From) || p.at.After(until) })
 }

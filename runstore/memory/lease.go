@@ -103,6 +103,9 @@ func (h *Handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 			done = runstore.Committed{LastSeq: r.LastSeq, Time: now, Replayed: true}
 			return nil
 		}
+		if err := r.Guards(runstore.GuardsOf(req.Guards...), now, r.version); err != nil {
+			return err
+		}
 		done = h.store.apply(r, req.Writes, req.Fence, now)
 		r.Head = r.Ended(rules.Released)
 		return nil

@@ -110,9 +110,10 @@ func (h *Handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []
 			}
 			e := runstore.IndexEntry{Run: entry.run, At: entry.at, Cursor: encodeCursor(entry)}
 			r := h.store.runs[entry.run]
-			if entry.key == "" {
+			if entry.key == "" || q.Heads {
 				e.Head = r.public()
-			} else {
+			}
+			if entry.key != "" {
 				e.Record = r.records[entry.key].clone()
 			}
 			found = append(found, e)

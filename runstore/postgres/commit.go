@@ -42,7 +42,7 @@ func commitRequest(b runstore.Batch) *request {
 }
 
 func onlyFence(g runstore.Guards) bool {
-	return !g.Fence.IsZero() && len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0
+	return !g.Fence.IsZero() && g.Token == nil && len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0
 }
 
 func onlyEvents(w runstore.Writes) bool {

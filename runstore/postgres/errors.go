@@ -1,12 +1,16 @@
 package postgres
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 var (
@@ -75,6 +79,30 @@ func fateOf(err error) fate {
 	default:
 		return lost
 	}
+}
+
+// rejected returns the error of an operation whose fate is failed. A statement that names
+// what the schema does not have is ErrUnsupported if a newer program has migrated the schema
+// since this handle was opened (see migrations), which a look at its version shows. Every
+// other is ErrUnavailable. Nothing was applied in either case.
+func (s *Store) rejected(ctx context.Context, err error) error {
+	if undefined(err) {
+		newer := s.once(ctx, func(q *query) error {
+			_, err := s.schemaVersion(q.ctx, q.conn, len(migrations()))
+			return err
+		})
+		if errors.Is(newer, runstore.ErrUnsupported) {
+			return outcome.As(newer, err)
+		}
+	}
+	return outcome.Unavailable(outcome.Cause(ctx, err))
+}
+
+// undefined reports whether a statement names a function, a table or a column that the
+// schema does not have.
+func undefined(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && slices.Contains([]string{"42883", "42P01", "42703"}, server.Code)
 }
 
 // timedOut reports whether the server gave a statement up for its time, or for a

@@ -54,9 +54,6 @@ func Reads(limit int) map[string]string {
 		"last position": selectLastPosition,
 	}
 	for index, both := range scans {
-		if index == "" {
-			index = "queue"
-		}
 		all["index "+string(index)] = both[0]
 		all["index "+string(index)+", newest first"] = both[1]
 	}

@@ -178,3 +178,62 @@ func TestContendersShareAStatement(t *testing.T) {
 		t.Errorf("%d statements were sent for 16 contenders, want 1", n)
 	}
 }
+
+// Requests for the lease that meet in one handle are judged by their own guards, one after
+// another: a handoff among contenders is granted, and what comes behind it finds its grant.
+func TestGuardedRequestsAmongContenders(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	lease := hold(t, s, "run")
+	leases := make([]runstore.Lease, 7)
+	errs := grouped(t, s, address, 6, func(i int) (err error) {
+		req := runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(fmt.Sprint(i)), TTL: time.Minute}}
+		switch i {
+		case 0: // no contender: it waits for the row
+			_, err := s.Commit(t.Context(), appending(lease, "event"))
+			return err
+		case 2, 3: // a handoff, and another that finds the first
+			req.Guards = []runstore.Guard{lease.Fence()}
+		case 4:
+			req.Guards, req.Preempt = []runstore.Guard{runstore.AtToken(lease.Token)}, "test"
+		case 5:
+			req.Guards = []runstore.Guard{runstore.AtToken(lease.Token + 1)}
+		case 6:
+			req.Guards, req.Preempt = []runstore.Guard{runstore.AtToken(lease.Token + 1)}, "test"
+		}
+		leases[i], err = s.AcquireLease(t.Context(), req)
+		return err
+	}, func() {})
+	for i, err := range errs {
+		var held *runstore.LeaseHeldError
+		var fenced *runstore.FencedError
+		var conflict *runstore.ConflictError
+		switch i {
+		case 0:
+			if err != nil {
+				t.Errorf("the commit: %v", err)
+			}
+		case 1:
+			if !errors.As(err, &held) || held.Holder.Token != lease.Token {
+				t.Errorf("contender %d: got %v, want ErrLeaseHeld under token %d", i, err, lease.Token)
+			}
+		case 2, 6:
+			if want := lease.Token + 1 + runstore.Token(i/6); err != nil || leases[i].Token != want {
+				t.Errorf("request %d: got %+v, %v, want token %d", i, leases[i], err, want)
+			}
+		case 3:
+			if !errors.As(err, &fenced) || fenced.Current != lease.Token+1 || fenced.Holder.Owner != "2" {
+				t.Errorf("the second handoff: got %v, want ErrFenced by 2 under token %d", err, lease.Token+1)
+			}
+		case 4:
+			if !errors.As(err, &conflict) || conflict.Guard != "token" || conflict.Token != lease.Token+1 {
+				t.Errorf("a preempt at the former token: got %v, want ErrConflict at token %d", err, lease.Token+1)
+			}
+		case 5:
+			if !errors.As(err, &held) || held.Holder.Owner != "2" {
+				t.Errorf("an acquire at the last token: got %v, want ErrLeaseHeld by 2", err)
+			}
+		}
+	}
+}

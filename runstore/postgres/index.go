@@ -14,23 +14,17 @@ import (
 // A scan walks an index in its own order, so it costs what it returns however much
 // is stored. Each query has the columns of the order first, then those of the
 // entry. The bound is STABLE within the statement, or no index could use it.
+//
+// A forward scan starts behind its cursor, which is not before the query's lower bound. A
+// backward scan starts before its cursor and ends at the lower bound: {from} is the place of
+// that condition.
 const (
-	scanPlaces = `SELECT * FROM (
-		SELECT p.at AS o1, p.written AS o2, p.run AS o3, p.key AS o4, runs.id, ` + recordColumns + `,
-			sum(octet_length(records.value)) OVER (ORDER BY p.at, p.written, p.run, p.key) - octet_length(records.value) AS before
-		FROM (SELECT * FROM tapestore.places p
-			WHERE p.name = $1::bytea AND p.at <= coalesce($2::timestamptz, statement_timestamp())
-				AND (p.at, p.written, p.run, p.key) > ($3::timestamptz, $4::timestamptz, $5::bigint, $6::bytea)
-			ORDER BY p.at, p.written, p.run, p.key LIMIT {limit}) p
-		JOIN tapestore.runs ON runs.no = p.run JOIN tapestore.records ON records.run = p.run AND records.key = p.key
-	) sized WHERE before <= $7::bigint ORDER BY o1, o2, o3, o4`
-
 	scanRuns = `SELECT * FROM (
 		SELECT runs.created AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
 			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
 		FROM (SELECT * FROM tapestore.runs
 			WHERE NOT purged AND created <= coalesce($1::timestamptz, statement_timestamp())
-				AND (created, no) > ($2::timestamptz, $3::bigint)
+				AND (created, no) > ($2::timestamptz, $3::bigint){from}
 			ORDER BY created, no LIMIT {limit}) runs` + withSummary + `
 	) sized WHERE before <= $4::bigint ORDER BY o1, o3`
 
@@ -39,11 +33,46 @@ const (
 			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.runnable, runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
 		FROM (SELECT * FROM tapestore.runs
 			WHERE runnable IS NOT NULL AND NOT purged AND runnable <= coalesce($1::timestamptz, statement_timestamp())
-				AND (runnable, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint)
+				AND (runnable, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint){from}
 				AND NOT (grant_state = 1 AND expires > coalesce($1::timestamptz, statement_timestamp()))
 			ORDER BY runnable, created, no LIMIT {limit}) runs` + withSummary + `
 	) sized WHERE before <= $5::bigint ORDER BY o1, o2, o3`
 )
+
+var (
+	scanPlaces = scanOfPlaces("", "octet_length(records.value)", "")
+
+	// scanPlacesWithHeads returns the head of each entry's run and its summary too, and counts
+	// the summary in the page's size.
+	scanPlacesWithHeads = scanOfPlaces(headColumns+`, `+summaryColumns+`, `,
+		`octet_length(records.value) + coalesce(octet_length(summary.value), 0)`,
+		` LEFT JOIN tapestore.records AS summary ON summary.run = runs.no AND summary.key = 'run'::bytea`)
+
+	summaryColumns = strings.ReplaceAll(recordColumns, "records.", "summary.")
+)
+
+// scanOfPlaces returns the query for an index of records. columns are those of the run, size
+// is the size of an entry, and join adds a table to the page.
+func scanOfPlaces(columns, size, join string) string {
+	return `SELECT * FROM (
+		SELECT p.at AS o1, p.written AS o2, p.run AS o3, p.key AS o4, runs.id, ` + columns + recordColumns + `,
+			sum(` + size + `) OVER (ORDER BY p.at, p.written, p.run, p.key) - (` + size + `) AS before
+		FROM (SELECT * FROM tapestore.places p
+			WHERE p.name = $1::bytea AND p.at <= coalesce($2::timestamptz, statement_timestamp())
+				AND (p.at, p.written, p.run, p.key) > ($3::timestamptz, $4::timestamptz, $5::bigint, $6::bytea){from}
+			ORDER BY p.at, p.written, p.run, p.key LIMIT {limit}) p
+		JOIN tapestore.runs ON runs.no = p.run JOIN tapestore.records ON records.run = p.run AND records.key = p.key` + join + `
+	) sized WHERE before <= $7::bigint ORDER BY o1, o2, o3, o4`
+}
+
+// bothWays returns a scan forwards and backwards. from is the condition that ends the
+// latter.
+func bothWays(query, from string) [2]string {
+	return [2]string{
+		strings.Replace(query, "{from}", "", 1),
+		backwards(strings.Replace(query, "{from}", " AND "+from, 1)),
+	}
+}
 
 // backwards turns a scan around.
 func backwards(query string) string {
@@ -63,10 +92,35 @@ func backwards(query string) string {
 	}
 }
 
-var scans = map[runstore.IndexName][2]string{
-	runstore.IndexRuns:     {scanRuns, backwards(scanRuns)},
-	runstore.IndexRunnable: {scanRunnable, backwards(scanRunnable)},
-	"":                     {scanPlaces, backwards(scanPlaces)},
+// indexKind chooses the statements of a scan.
+type indexKind string
+
+const (
+	ofRuns            indexKind = "runs"
+	ofRunnable        indexKind = "runnable"
+	ofPlaces          indexKind = "queue"
+	ofPlacesWithHeads indexKind = "queue with heads"
+)
+
+func indexKindOf(q runstore.IndexQuery) indexKind {
+	switch {
+	case q.Index == runstore.IndexRuns:
+		return ofRuns
+	case q.Index == runstore.IndexRunnable:
+		return ofRunnable
+	case q.Heads:
+		return ofPlacesWithHeads
+	default:
+		return ofPlaces
+	}
+}
+
+// scans are the statements of each kind, forwards and backwards.
+var scans = map[indexKind][2]string{
+	ofRuns:            bothWays(scanRuns, "created >= $5::timestamptz"),
+	ofRunnable:        bothWays(scanRunnable, "runnable >= $6::timestamptz"),
+	ofPlaces:          bothWays(scanPlaces, "p.at >= $8::timestamptz"),
+	ofPlacesWithHeads: bothWays(scanPlacesWithHeads, "p.at >= $8::timestamptz"),
 }
 
 // ScanIndex implements runstore.RunStore.
@@ -94,20 +148,24 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 	var no int64
 	var key, id []byte
 	var head nullHead
-	var record nullRecord
+	var record, summary nullRecord
 	var before *int64
 	targets := []any{&at, &written, &no, &key, &id}
-	ofRuns := what.Index == runstore.IndexRuns || what.Index == runstore.IndexRunnable
-	if ofRuns {
-		targets = append(targets, head.targets()...)
+	kind := indexKindOf(what)
+	if kind != ofPlaces {
+		targets = append(append(targets, head.targets()...), summary.targets()...)
 	}
-	err = q.each(sql, args, append(append(targets, record.targets()...), &before), func() error {
+	if kind == ofPlaces || kind == ofPlacesWithHeads {
+		targets = append(targets, record.targets()...)
+	}
+	err = q.each(sql, args, append(targets, &before), func() error {
 		here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
 		e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
-		if ofRuns {
+		if kind != ofPlaces {
 			e.Head = head.head(e.Run).Run
-			e.Head.Summary = record.record(runstore.SummaryKey)
-		} else {
+			e.Head.Summary = summary.record(runstore.SummaryKey)
+		}
+		if kind == ofPlaces || kind == ofPlacesWithHeads {
 			e.Record = record.record(runstore.RecordKey(key))
 		}
 		found = append(found, e)
@@ -122,22 +180,38 @@ func scanOf(q runstore.IndexQuery, after cursor) (sql string, args []any) {
 	if !q.Until.IsZero() {
 		until = &q.Until
 	}
+	from := lowerBound(q)
+	if !q.Newest && from.At > after.At {
+		after = from
+	}
 	size := int64(runstore.MaxPageBytes)
 	at, written := time.UnixMicro(after.At).UTC(), time.UnixMicro(after.Written).UTC()
-	name := q.Index
-	switch q.Index {
-	case runstore.IndexRuns:
+	kind := indexKindOf(q)
+	switch kind {
+	case ofRuns:
 		args = []any{until, at, after.Run, size}
-	case runstore.IndexRunnable:
+	case ofRunnable:
 		args = []any{until, at, written, after.Run, size}
 	default:
-		name = ""
 		args = []any{[]byte(q.Index), until, at, written, after.Run, data(after.Key), size}
 	}
 	if q.Newest {
-		return limited(scans[name][1], q.Limit), args
+		return limited(scans[kind][1], q.Limit), append(args, time.UnixMicro(from.At).UTC())
 	}
-	return limited(scans[name][0], q.Limit), args
+	return limited(scans[kind][0], q.Limit), args
+}
+
+// lowerBound returns the place before every entry that is not earlier than the query's
+// lower bound.
+func lowerBound(q runstore.IndexQuery) cursor {
+	if q.From.IsZero() {
+		return cursor{At: math.MinInt32}
+	}
+	from := q.From.Truncate(runstore.TimePrecision)
+	if from.Before(q.From) { // entries have whole microseconds
+		from = from.Add(runstore.TimePrecision)
+	}
+	return cursor{At: from.UnixMicro()}
 }
 
 // cursor is a place in an index: the columns of its order.
@@ -162,7 +236,7 @@ func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 			end := runstore.EndOfTime.UnixMicro()
 			return cursor{At: end, Written: end, Run: math.MaxInt64}, nil
 		}
-		return cursor{At: math.MinInt32}, nil
+		return lowerBound(runstore.IndexQuery{}), nil
 	}
 	text, err := base64.RawURLEncoding.DecodeString(string(q.After))
 	if err == nil {

@@ -50,6 +50,14 @@ var heldWrites = []struct {
 		_, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
 		return err
 	}},
+	{"handoff", func(t testing.TB, s *postgres.Store, l runstore.Lease) error {
+		req := runstore.AcquireRequest{
+			Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: time.Minute}, Guards: []runstore.Guard{l.Fence()},
+		}
+		req.Writes.Append("test", []byte("zombie"))
+		_, err := s.AcquireLease(t.Context(), req)
+		return err
+	}},
 	{"release", func(t testing.TB, s *postgres.Store, l runstore.Lease) error {
 		_, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: l.Fence()})
 		return err

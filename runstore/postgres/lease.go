@@ -116,13 +116,16 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 	f := req.Fence
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func() error {
 		w := newWrite(opRelease, f.Run(), req.Writes)
-		w.fence, w.release = f, true
+		g := runstore.GuardsOf(req.Guards...)
+		g.Fence = f
+		w.guard(g)
+		w.release = true
 		a, err := s.perform(ctx, &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: ends})
 		if err != nil {
 			return err
 		}
 		if a.verdict != applied && a.verdict != appliedBefore {
-			return a.explain(runstore.Guards{Fence: f})
+			return a.explain(g)
 		}
 		done = a.committed()
 		return nil
@@ -185,7 +188,7 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 			if fateOf(err) == lost {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			return outcome.Unavailable(outcome.Cause(ctx, err))
+			return s.rejected(ctx, err)
 		}
 		return runstore.CheckEpoch(epoch)
 	})

@@ -23,8 +23,8 @@ var schemaFiles embed.FS
 //
 // A program refuses to open a schema that is newer than its own. Once it is open its
 // statements do not look at the version, which would cost each write. So a step that older
-// programs must not write through renames a table, column or function that their statements
-// use: these then fail, and nothing of them is applied.
+// programs must not write through renames or drops a table, column or function that they
+// use: their statements then fail with ErrUnsupported, and nothing is applied (see rejected).
 func migrations() []string {
 	names, err := fs.Glob(schemaFiles, "schema/*.sql")
 	if err != nil {

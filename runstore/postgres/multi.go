@@ -57,7 +57,7 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 		case closed:
 			return nil, runstore.ErrClosed
 		case failed:
-			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
+			return nil, s.rejected(ctx, err)
 		case lost:
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))

@@ -24,6 +24,7 @@ type plan struct {
 	Hit      int     `json:"Shared Hit Blocks"`
 	Read     int     `json:"Shared Read Blocks"`
 	Rows     float64 `json:"Actual Rows"`
+	Removed  float64 `json:"Rows Removed by Filter"`
 	Plans    []plan
 }
 
@@ -108,17 +109,21 @@ func fill(t *testing.T, conn *pgx.Conn, n int) {
 
 // wantIndexes are the indexes that each read walks.
 var wantIndexes = map[string][]string{
-	"run":                          {"records_pkey", "runs_id_key"},
-	"journal":                      {"events_pkey", "runs_id_key"},
-	"records":                      {"records_pkey", "runs_id_key"},
-	"keys":                         {"records_pkey", "runs_id_key"},
-	"feed":                         {"events_position", "runs_pkey"},
-	"lag":                          {"events_position"},
-	"last position":                {"events_position"},
-	"index queue":                  {"places_pkey", "records_pkey", "runs_pkey"},
-	"index queue, newest first":    {"places_pkey", "records_pkey", "runs_pkey"},
-	"index runs":                   {"records_pkey", "runs_created"},
-	"index runs, newest first":     {"records_pkey", "runs_created"},
+	"run":                       {"records_pkey", "runs_id_key"},
+	"journal":                   {"events_pkey", "runs_id_key"},
+	"records":                   {"records_pkey", "runs_id_key"},
+	"keys":                      {"records_pkey", "runs_id_key"},
+	"feed":                      {"events_position", "runs_pkey"},
+	"lag":                       {"events_position"},
+	"last position":             {"events_position"},
+	"index queue":               {"places_pkey", "records_pkey", "runs_pkey"},
+	"index queue, newest first": {"places_pkey", "records_pkey", "runs_pkey"},
+	"index queue with heads":    {"places_pkey", "records_pkey", "runs_pkey"},
+	"index runs":                {"records_pkey", "runs_created"},
+	"index runs, newest first":  {"records_pkey", "runs_created"},
+
+	"index queue with heads, newest first": {"places_pkey", "records_pkey", "runs_pkey"},
+
 	"index runnable":               {"records_pkey", "runs_runnable"},
 	"index runnable, newest first": {"records_pkey", "runs_runnable"},
 }
@@ -165,25 +170,55 @@ func TestPlans(t *testing.T) {
 }
 
 // A page of an index touches as many blocks of a store with 20,000 runs as of one
-// with 1,000.
+// with 1,000, also where it begins in the middle, at a cursor or at the lower bound, and
+// where it ends there.
 func TestScanCostsWhatItReturns(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	conn := session(t, address, open(t, address))
+	s := open(t, address)
+	conn := session(t, address, s)
 	cost := func() map[string]int {
 		exec(t, conn, "VACUUM ANALYZE")
-		blocks := map[string]int{}
+		blocks, until := map[string]int{}, time.Now().Add(time.Hour)
+		measure := func(what string, entries float64, q runstore.IndexQuery) {
+			t.Helper()
+			q.Until, q.Limit = until, 20
+			sql, args, err := postgres.ScanOf(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := explain(t, conn, ", ANALYZE, BUFFERS", sql, args...)
+			if p.Rows != entries {
+				t.Errorf("%s: a page of %v entries, want %v", what, p.Rows, entries)
+			}
+			p.each(func(p plan) {
+				if p.Removed > 0 {
+					t.Errorf("%s: reads %v entries that it does not return", what, p.Removed)
+				}
+			})
+			blocks[what] = p.Hit + p.Read
+		}
+		middle := get[time.Time](t, conn, `SELECT created FROM tapestore.runs ORDER BY created LIMIT 1 OFFSET (SELECT count(*) FROM tapestore.runs) / 2`)
 		for _, index := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable, "queue"} {
-			for _, newest := range []bool{false, true} {
-				sql, args, err := postgres.ScanOf(runstore.IndexQuery{Index: index, Newest: newest, Until: time.Now().Add(time.Hour), Limit: 20})
-				if err != nil {
-					t.Fatal(err)
-				}
-				p := explain(t, conn, ", ANALYZE, BUFFERS", sql, args...)
-				if index != runstore.IndexRunnable && p.Rows != 20 || p.Rows == 0 {
-					t.Errorf("%s: a page of %v entries", index, p.Rows)
-				}
-				blocks[fmt.Sprintf("%s, newest first: %v", index, newest)] = p.Hit + p.Read
+			page, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: index, From: middle, Until: until, Limit: 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, last := page[0], page[len(page)-1]
+			for _, heads := range []bool{false, true} {
+				what := fmt.Sprintf("%s, heads: %v", index, heads)
+				q := runstore.IndexQuery{Index: index, Heads: heads}
+				measure(what, 20, q)
+				q.From = first.At
+				measure(what+", from the middle", 20, q)
+				q.From, q.After = time.Time{}, first.Cursor
+				measure(what+", behind the middle", 20, q)
+				q.Newest, q.After = true, ""
+				measure(what+", newest first", 20, q)
+				q.After = first.Cursor
+				measure(what+", newest first before the middle", 20, q)
+				q.From, q.After = first.At, last.Cursor
+				measure(what+", newest first between two in the middle", 9, q)
 			}
 		}
 		return blocks

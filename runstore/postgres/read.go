@@ -53,7 +53,7 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 			case closed:
 				return runstore.ErrClosed
 			case failed:
-				return outcome.Unavailable(outcome.Cause(ctx, err))
+				return s.rejected(ctx, err)
 			}
 			if ctx.Err() != nil || !t.More(ctx) {
 				return outcome.Unavailable(outcome.Cause(ctx, err))

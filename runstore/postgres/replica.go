@@ -36,6 +36,7 @@ func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.R
 // Errors: those of ScanIndex. It tries once.
 func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.IndexQuery) (found []runstore.Candidate, err error) {
 	after, invalid := checkScan(q)
+	q.Heads = false // a Candidate has none
 	err = s.op(ctx, "scan index", "", invalid, func() error {
 		entries, err := (&query{ctx, s, conn}).scan(q, after)
 		if err == nil {

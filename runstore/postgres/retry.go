@@ -31,7 +31,7 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 		case closed:
 			return nil, runstore.ErrClosed
 		case failed:
-			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
+			return nil, s.rejected(ctx, err)
 		case again:
 		case lost:
 			if ctx.Err() != nil {

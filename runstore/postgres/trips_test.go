@@ -57,9 +57,10 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 		b.Put("another", []byte("value"))
 		b.Delete("absent")
 	}
-	scan := func(index runstore.IndexName) func(s *postgres.Store, _ int) error {
+	scan := func(q runstore.IndexQuery) func(s *postgres.Store, _ int) error {
+		q.Until, q.Limit = runstore.EndOfTime, 10
 		return func(s *postgres.Store, _ int) error {
-			_, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: index, Until: runstore.EndOfTime, Limit: 10})
+			_, err := s.ScanIndex(ctx, q)
 			return err
 		}
 	}
@@ -71,6 +72,8 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 		{"commit under a stale fence", runstore.ErrFenced, committing(stale, 1, nothing)},
 		{"commit everything under a stale fence", runstore.ErrFenced, committing(stale, 3, everything)},
 		{"commit at a stale version", runstore.ErrConflict, committing(lease, 1, func(b *runstore.Batch) { b.Require(runstore.AtVersion("key", 999)) })},
+		{"commit at the last token", nil, committing(lease, 1, func(b *runstore.Batch) { b.Require(runstore.AtToken(lease.Token)) })},
+		{"commit at another token", runstore.ErrConflict, committing(lease, 1, func(b *runstore.Batch) { b.Require(runstore.AtToken(0)) })},
 		{"acquire a held lease", runstore.ErrLeaseHeld, func(s *postgres.Store, _ int) error {
 			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{Run: "taken", LeaseSpec: runstore.LeaseSpec{Owner: "late", TTL: time.Minute}})
 			return err
@@ -89,8 +92,18 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: stale.Fence(), TTL: time.Minute})
 			return err
 		}},
+		{"hand off", nil, func(s *postgres.Store, i int) (err error) {
+			held[i], err = s.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: held[i].Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: time.Minute}, Guards: []runstore.Guard{held[i].Fence()},
+			})
+			return err
+		}},
+		{"release at a stale seq", runstore.ErrConflict, func(s *postgres.Store, i int) error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held[i].Fence(), Guards: []runstore.Guard{runstore.AtSeq(99)}})
+			return err
+		}},
 		{"release", nil, func(s *postgres.Store, i int) error {
-			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held[i].Fence()})
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held[i].Fence(), Guards: []runstore.Guard{runstore.AtToken(held[i].Token)}})
 			return err
 		}},
 		{"create with lease and writes", nil, func(s *postgres.Store, i int) error {
@@ -114,9 +127,10 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 			_, err := s.ReadRecords(ctx, "taken", runstore.RecordQuery{Prefix: "k", Limit: 10})
 			return err
 		}},
-		{"scan a queue", nil, scan("queue")},
-		{"scan the runs", nil, scan(runstore.IndexRuns)},
-		{"scan what is runnable", nil, scan(runstore.IndexRunnable)},
+		{"scan a queue", nil, scan(runstore.IndexQuery{Index: "queue"})},
+		{"scan a queue from a time with heads, newest first", nil, scan(runstore.IndexQuery{Index: "queue", From: lease.ExpiresAt.Add(-runstore.MaxTTL), Heads: true, Newest: true})},
+		{"scan the runs", nil, scan(runstore.IndexQuery{Index: runstore.IndexRuns})},
+		{"scan what is runnable", nil, scan(runstore.IndexQuery{Index: runstore.IndexRunnable})},
 		{"read the feed", nil, func(s *postgres.Store, _ int) error { _, err := s.ReadFeed(ctx, 0, 10); return err }},
 		{"now", nil, func(s *postgres.Store, _ int) error { _, err := s.Now(ctx); return err }},
 	}

@@ -13,11 +13,11 @@ import (
 // grants, by which package rules explains a refusal.
 const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.former_grants($1::smallint, $2::bytea) END
 	FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
-	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::integer[], $10::bytea[], $11::bigint[],
-	$12::bytea, $13::bytea, $14::bigint, $15::boolean, $16::bytea, $17::bytea,
-	$18::bigint, $19::bytea[], $20::bytea[], $21::bytea[], $22::bytea[], $23::integer[],
-	$24::integer[], $25::bytea[], $26::timestamptz[], $27::bigint[],
-	$28::integer, $29::boolean, $30::timestamptz, $31::bigint, $32::boolean, $33::boolean, $34::boolean) a`
+	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::bigint, $10::integer[], $11::bytea[], $12::bigint[],
+	$13::bytea, $14::bytea, $15::bigint, $16::boolean, $17::bytea, $18::bytea,
+	$19::bigint, $20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[], $24::integer[],
+	$25::integer[], $26::bytea[], $27::timestamptz[], $28::bigint[],
+	$29::integer, $30::boolean, $31::timestamptz, $32::bigint, $33::boolean, $34::boolean, $35::boolean) a`
 
 // demandWrite is callWrite as part of a transaction that is all or nothing.
 const demandWrite = callWrite + ` WHERE tapestore.demand(a)`
@@ -39,6 +39,7 @@ type write struct {
 	batch []byte
 
 	fence  runstore.Fence
+	token  *int64 // of the run's last grant
 	seq    *int64
 	status []int32
 	guards []runstore.VersionGuard
@@ -84,6 +85,10 @@ func newWrite(op operation, id runstore.RunID, w runstore.Writes) *write {
 // guard sets what must hold.
 func (c *write) guard(g runstore.Guards) {
 	c.fence, c.guards = g.Fence, g.Versions
+	if g.Token != nil {
+		token := int64(*g.Token)
+		c.token = &token
+	}
 	if g.NextSeq != 0 {
 		seq := int64(g.NextSeq)
 		c.seq = &seq
@@ -131,7 +136,7 @@ func (c *write) args(nonce, lowest int64) []any {
 	}
 	return []any{
 		int16(c.op), []byte(c.run), nonce, c.batch,
-		token, grant, owner, c.seq, c.status, wantKeys, wantVersions,
+		token, grant, owner, c.token, c.seq, c.status, wantKeys, wantVersions,
 		leaseOwner, leaseReactor, ttl, strict, newGrant, preempt,
 		lowest, c.kinds, c.payloads, c.keys, c.values, c.explained,
 		c.placed, c.names, c.times, c.afters,

@@ -48,7 +48,7 @@ const (
 // Fence answers whether f is the current grant of the run at now, on the store
 // clock (I3): nil, ErrFenced, ErrLeaseExpired or ErrStoreBehind.
 func (h Head) Fence(f runstore.Fence, now time.Time) error {
-	if known := max(h.Token, h.Epoch.Floor()); f.Token() > known {
+	if known := h.known(); f.Token() > known {
 		return &runstore.StoreBehindError{Field: "token", Presented: int64(f.Token()), Known: int64(known)}
 	}
 	if h.State != Current || h.Token != f.Token() || h.Holder.Owner != f.Owner() || h.Grant != f.Grant() {
@@ -68,6 +68,9 @@ func (h Head) Guards(g runstore.Guards, now time.Time, version func(runstore.Rec
 		if err := h.Fence(g.Fence, now); err != nil {
 			return err
 		}
+	}
+	if err := h.LastToken(g); err != nil {
+		return err
 	}
 	if err := h.Statuses(g); err != nil {
 		return err
@@ -90,6 +93,22 @@ func (h Head) Guards(g runstore.Guards, now time.Time, version func(runstore.Rec
 	return nil
 }
 
+// LastToken checks the run's last token against g.
+//
+// Errors: ErrConflict; ErrStoreBehind where g wants a token above any that the store knows.
+func (h Head) LastToken(g runstore.Guards) error {
+	if g.Token == nil || *g.Token == h.Token {
+		return nil
+	}
+	if known := h.known(); *g.Token > known {
+		return &runstore.StoreBehindError{Field: "token", Presented: int64(*g.Token), Known: int64(known)}
+	}
+	return &runstore.ConflictError{Guard: "token", Token: h.Token, NextSeq: h.LastSeq + 1, Status: h.Status}
+}
+
+// known returns the token above which the store knows none of the run's.
+func (h Head) known() runstore.Token { return max(h.Token, h.Epoch.Floor()) }
+
 // Statuses answers whether the run's status is one of those that g wants.
 func (h Head) Statuses(g runstore.Guards) error {
 	if len(g.Statuses) == 0 {
@@ -106,7 +125,9 @@ func (h Head) Statuses(g runstore.Guards) error {
 // Acquire judges whether the lease may be granted at now: it returns nil, ErrLeaseHeld,
 // or ErrFenced for a grant that has ended already, so that a late copy of a request
 // cannot take the lease for a holder that is gone. ErrFenced comes before ErrLeaseHeld:
-// waiting would not help. replay is true when the request's own grant is current: the
+// waiting would not help. A fence among the request's guards is the holder's consent: with
+// one a live lease is no obstacle, and Guards, which the caller asks next, judges the fence.
+// replay is true when the request's own grant is current: the
 // request was applied, and its reply lost.
 func (h Head) Acquire(req runstore.AcquireRequest, now time.Time) (replay bool, err error) {
 	if req.Grant != "" && req.Grant == h.Grant && h.State == Current {
@@ -115,7 +136,8 @@ func (h Head) Acquire(req runstore.AcquireRequest, now time.Time) (replay bool, 
 	if err := h.NewGrant(req.Grant); err != nil {
 		return false, err
 	}
-	if h.Live(now) && req.Preempt == "" {
+	consent := !runstore.GuardsOf(req.Guards...).Fence.IsZero()
+	if h.Live(now) && req.Preempt == "" && !consent {
 		return false, &runstore.LeaseHeldError{Holder: h.Holder, Remaining: h.ExpiresAt.Sub(now)}
 	}
 	return false, nil

@@ -122,8 +122,16 @@ var changes = []change{
 	{"create anew", purged, creating(func(n names) runstore.RunSpec { return runstore.RunSpec{ID: n.run, Writes: someWrites()} }), false},
 	{"acquire", letGo, acquiring(""), false},
 	{"preempt", holding, acquiring("test"), false},
+	{"hand off", holding, func(ctx context.Context, s *spanner.Store, n names, l runstore.Lease) (any, error) {
+		return s.AcquireLease(ctx, runstore.AcquireRequest{
+			Run: n.run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute, Grant: "next grant"},
+			Guards: []runstore.Guard{l.Fence(), runstore.AtToken(l.Token)}, Writes: someWrites(),
+		})
+	}, true},
 	{"release", holding, func(ctx context.Context, s *spanner.Store, n names, l runstore.Lease) (any, error) {
-		return s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: l.Fence(), Writes: someWrites()})
+		return s.ReleaseLease(ctx, runstore.ReleaseRequest{
+			Fence: l.Fence(), Guards: []runstore.Guard{runstore.AtToken(l.Token), runstore.AtVersion("old", 1)}, Writes: someWrites(),
+		})
 	}, true},
 	{"purge", holding, committing(func(b *runstore.Batch) { b.Purge = true }), true},
 	{"renew", holding, func(ctx context.Context, s *spanner.Store, n names, l runstore.Lease) (any, error) {

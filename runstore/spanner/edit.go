@@ -83,6 +83,12 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 }
 
+// inlinePlaces is how many places a record may have with its value copied to each of its
+// rows in Queue. With more places only Records holds the value, and a scan fetches it from
+// there: eight copies of the largest batch (8 MiB, base64) would be 100.7 MB, above
+// maxCommitBytes.
+const inlinePlaces = 4
+
 // change puts or deletes one record, and its rows in the queues.
 func (e *edit) change(w runstore.RecordWrite, seq int64) runstore.Version {
 	k, old := e.g.key, e.g.records[w.Key]
@@ -108,12 +114,16 @@ func (e *edit) change(w runstore.RecordWrite, seq int64) runstore.Version {
 		r.CreatedSeq, r.CreatedTime = old.CreatedSeq, old.CreatedTime
 	}
 	e.head.VersionTop = max(e.head.VersionTop, r.Version.Int64)
+	inline := r.Value
+	if len(w.Index) > inlinePlaces {
+		inline = []byte{}
+	}
 	for _, p := range w.Index {
 		due := p.At.Resolve(e.now)
 		r.PlaceNames, r.PlaceTimes = append(r.PlaceNames, stored(p.Index)), append(r.PlaceTimes, due)
 		e.put("Queue", []column{
 			{"Name", stored(p.Index)}, {"Shard", k.shard}, {"Due", due}, {"UpdatedTime", e.now}, {"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key},
-			{"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime}, {"UpdatedSeq", seq}, {"Value", r.Value},
+			{"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime}, {"UpdatedSeq", seq}, {"Value", inline},
 		})
 	}
 	e.put("Records", []column{

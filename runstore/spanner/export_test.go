@@ -1,6 +1,9 @@
 package spanner
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Statements are the texts of all queries and DML of the adapter, by name.
 func Statements() map[string]string {
@@ -9,14 +12,8 @@ func Statements() map[string]string {
 		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "purging": selectPurging, "unfinished": selectUnfinished,
 		"tables": selectTables, "version": selectVersion,
 	}
-	for newest, scans := range scans {
-		for index, text := range scans {
-			name := "scan " + string(index)
-			if newest {
-				name += " newest"
-			}
-			all[name] = text
-		}
+	for kind, text := range scans {
+		all[fmt.Sprintf("scan %+v", kind)] = text
 	}
 	return all
 }

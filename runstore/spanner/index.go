@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"math"
 	"strings"
 	"time"
 
@@ -13,9 +14,13 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A scan is one statement: the first entries of each shard, read in the order of the key,
-// and of these the first, whose contents are then fetched by key. The table Queue holds all
-// that a scan returns. The indexes of runs hold only what does not change with every commit.
+// A scan is one statement. It reads the keys of the first entries of each shard, in the
+// order of the index, sorts these and fetches the contents of the first by key. The table
+// Queue holds the contents of its entries, except for some values (see inlinePlaces). The
+// indexes of runs hold only columns that do not change with every commit.
+//
+// The scan reads no more of an index than the range between its bounds: forwards, a lower
+// bound is the place where it starts; backwards, it is @from.
 const (
 	dueBy = `COALESCE(@until, CURRENT_TIMESTAMP())`
 
@@ -44,43 +49,67 @@ const (
 
 // withRecords fetches the records of a scan.
 func withRecords(scan, order string) string {
+	return recordsOf(scan, order, "", "")
+}
+
+// withRecordsAndHeads fetches the records of a scan and the heads of their runs.
+func withRecordsAndHeads(scan, order string) string {
+	return recordsOf(scan, order, ",\n\t"+headAndSummary, joinHeads)
+}
+
+// recordsOf fetches the records of a scan, with more columns that are joined by more.
+func recordsOf(scan, order, columns, more string) string {
 	return `SELECT q.O1, q.O2, q.O3, q.Run, q.Key, q.Purged,
-	v.Version, v.CreatedSeq, v.CreatedTime, v.UpdatedSeq, v.UpdatedTime, v.Value
+	v.Version, v.CreatedSeq, v.CreatedTime, v.UpdatedSeq, v.UpdatedTime, IF(LENGTH(v.Value) = 0, w.Value, v.Value) AS Value` + columns + `
 FROM (` + scan + `) AS q
 JOIN Queue AS v ON v.Name = @name AND v.Shard = q.Shard AND v.Due = q.O1 AND v.UpdatedTime = q.O2 AND v.RunHash = q.O3
 	AND v.Run = q.Run AND v.Key = q.Key
+LEFT JOIN Records AS w ON LENGTH(v.Value) = 0 AND w.RunHash = q.O3 AND w.Run = q.Run AND w.Key = q.Key` + more + `
 ORDER BY ` + order
 }
 
-// withHeads fetches the runs of a scan.
+// headAndSummary are a run's head and its summary, whose rows joinHeads adds to a scan.
+const (
+	headAndSummary = `ARRAY(SELECT AS STRUCT ` + headColumns + `) AS Head,
+	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM UNNEST([k.Version]) AS version WHERE version IS NOT NULL) AS Summary,
+	k.Value AS SummaryValue`
+	joinHeads = `
+JOIN Runs AS h ON h.RunHash = q.O3 AND h.Run = q.Run
+LEFT JOIN Records AS k ON k.RunHash = q.O3 AND k.Run = q.Run AND k.Key = b'run'`
+)
+
+// withHeads fetches the heads of the runs of a scan.
 func withHeads(scan, order string) string {
 	return `SELECT q.O1, q.O2, q.O3, q.Run,
-	ARRAY(SELECT AS STRUCT ` + headColumns + `) AS Head,
-	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM UNNEST([k.Version]) AS version WHERE version IS NOT NULL) AS Summary,
-	k.Value AS SummaryValue
-FROM (` + scan + `) AS q
-JOIN Runs AS h ON h.RunHash = q.O3 AND h.Run = q.Run
-LEFT JOIN Records AS k ON k.RunHash = q.O3 AND k.Run = q.Run AND k.Key = b'run'
+	` + headAndSummary + `
+FROM (` + scan + `) AS q` + joinHeads + `
 ORDER BY ` + order
 }
 
-// scans are the statements, by index and direction.
-var scans = map[bool]map[runstore.IndexName]string{
-	false: {
-		"":                     withRecords(perShard(scanQueue, orderQueue), orderQueue),
-		runstore.IndexRuns:     withHeads(perShard(scanRuns, orderRuns), orderRuns),
-		runstore.IndexRunnable: withHeads(perShard(scanRunnable, orderRuns), orderRuns),
-	},
-	true: {
-		"":                     withRecords(perShard(backwards(scanQueue), backwards(orderQueue)), backwards(orderQueue)),
-		runstore.IndexRuns:     withHeads(perShard(backwards(strings.Replace(scanRuns, "RunsByCreation", "RunsByCreationNewest", 1)), backwards(orderRuns)), backwards(orderRuns)),
-		runstore.IndexRunnable: withHeads(perShard(backwards(scanRunnable), backwards(orderRuns)), backwards(orderRuns)),
-	},
+// scanKind selects the statement of a scan.
+type scanKind struct {
+	index  runstore.IndexName // of runs, or empty: an index of records
+	newest bool
+	heads  bool // with an index of records; those of runs always have them
 }
 
-// backwards turns a scan, or its order, around: the bounds by the cursor, which alone are
-// named @o1 to @key, and the order.
+var scans = map[scanKind]string{
+	{}:                              withRecords(perShard(scanQueue, orderQueue), orderQueue),
+	{heads: true}:                   withRecordsAndHeads(perShard(scanQueue, orderQueue), orderQueue),
+	{index: runstore.IndexRuns}:     withHeads(perShard(scanRuns, orderRuns), orderRuns),
+	{index: runstore.IndexRunnable}: withHeads(perShard(scanRunnable, orderRuns), orderRuns),
+	{newest: true}:                  withRecords(perShard(backwards(scanQueue), backwards(orderQueue)), backwards(orderQueue)),
+	{newest: true, heads: true}:     withRecordsAndHeads(perShard(backwards(scanQueue), backwards(orderQueue)), backwards(orderQueue)),
+	{index: runstore.IndexRuns, newest: true}:     withHeads(perShard(backwards(strings.Replace(scanRuns, "RunsByCreation", "RunsByCreationNewest", 1)), backwards(orderRuns)), backwards(orderRuns)),
+	{index: runstore.IndexRunnable, newest: true}: withHeads(perShard(backwards(scanRunnable), backwards(orderRuns)), backwards(orderRuns)),
+}
+
+// backwards reverses a scan, or an order: it reverses the bounds by the cursor (the
+// parameters @o1 to @key) and the order, and adds the lower bound.
 func backwards(text string) string {
+	for _, bounded := range []string{"q.Due", "q.Created", "q.Runnable"} {
+		text = strings.ReplaceAll(text, bounded+" >= @o1", bounded+" >= @from AND "+bounded+" >= @o1")
+	}
 	for _, name := range []string{"o1", "o2", "o3", "run", "key"} {
 		text = strings.ReplaceAll(text, " >= @"+name, " <= @"+name)
 		text = strings.ReplaceAll(text, " > @"+name, " < @"+name)
@@ -133,7 +162,7 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (entries [
 }
 
 // ScanIndexStale implements runstore.StaleReader: the nearest replica answers if it is not
-// further behind than the bound.
+// further behind than the bound. Candidates carry no heads, so the scan fetches none.
 func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound time.Duration) (candidates []runstore.Candidate, err error) {
 	at, invalid := decodeCursor(q)
 	for _, e := range []error{checkBound(bound), q.Check()} {
@@ -142,6 +171,7 @@ func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound
 		}
 	}
 	err = s.op(ctx, "scan index", "", invalid, func(ctx context.Context) error {
+		q.Heads = false
 		entries, err := s.scan(ctx, staleness(bound), q, at)
 		candidates = runstore.CandidatesOf(entries)
 		return err
@@ -150,6 +180,7 @@ func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound
 }
 
 func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runstore.IndexQuery, at cursor) (entries []runstore.IndexEntry, err error) {
+	at = at.from(q)
 	for {
 		rows, last := 0, entry{}
 		var p page
@@ -173,7 +204,7 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 	}
 }
 
-// scanOf is the statement of a scan behind a place.
+// scanOf returns the statement of a scan that resumes behind a place.
 func scanOf(q runstore.IndexQuery, at cursor) spanner.Statement {
 	params := map[string]any{
 		"limit": int64(q.Limit), "until": nullTime(q.Until.Truncate(runstore.TimePrecision)),
@@ -182,26 +213,42 @@ func scanOf(q runstore.IndexQuery, at cursor) spanner.Statement {
 	if q.Index != runstore.IndexRuns {
 		params["o2"] = time.UnixMicro(at.O2).UTC()
 	}
-	text, ofRuns := scans[q.Newest][q.Index]
+	if q.Newest {
+		params["from"] = time.UnixMicro(lowest(q)).UTC()
+	}
+	text, ofRuns := scans[scanKind{index: q.Index, newest: q.Newest}]
 	if !ofRuns {
-		text = scans[q.Newest][""]
+		text = scans[scanKind{newest: q.Newest, heads: q.Heads}]
 		params["name"], params["key"] = stored(q.Index), at.Key
 	}
 	return spanner.Statement{SQL: text, Params: params}
 }
 
+// lowest returns the lower bound of a scan in microseconds: an entry of that time is the
+// first that is not before q.From. Without a bound it is 0, which is before all entries.
+func lowest(q runstore.IndexQuery) int64 {
+	bound := runstore.Micros(q.From)
+	if q.From.Nanosecond()%int(runstore.TimePrecision) > 0 {
+		bound++
+	}
+	return bound
+}
+
 func (e *entry) public() (one runstore.IndexEntry, err error) {
 	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: e.place().encode()}
-	if !e.Version.Valid {
+	if len(e.Head) > 0 {
 		f := found{e.Head, e.Summary, e.SummaryValue}
-		one.Head, err = f.run()
-		return one, err
+		if one.Head, err = f.run(); err != nil {
+			return one, err
+		}
 	}
-	r := record{
-		Key: e.Key, Version: e.Version, CreatedSeq: e.CreatedSeq, CreatedTime: e.CreatedTime,
-		UpdatedSeq: e.UpdatedSeq, UpdatedTime: e.UpdatedTime, Value: e.Value,
+	if e.Version.Valid {
+		r := record{
+			Key: e.Key, Version: e.Version, CreatedSeq: e.CreatedSeq, CreatedTime: e.CreatedTime,
+			UpdatedSeq: e.UpdatedSeq, UpdatedTime: e.UpdatedTime, Value: e.Value,
+		}
+		one.Record = r.public()
 	}
-	one.Record = r.public()
 	return one, nil
 }
 
@@ -213,6 +260,15 @@ type cursor struct {
 
 func (e *entry) place() cursor {
 	return cursor{e.O1.UnixMicro(), e.O2.UnixMicro(), e.O3, e.Run, stored(e.Key)}
+}
+
+// from returns the place where a scan begins that resumes behind c: a scan forwards begins
+// no earlier than at its lower bound, before all entries of that time.
+func (c cursor) from(q runstore.IndexQuery) cursor {
+	if bound := lowest(q); !q.Newest && c.O1 < bound {
+		return cursor{O1: bound, O3: math.MinInt64, Run: []byte{}, Key: []byte{}}
+	}
+	return c
 }
 
 func (c cursor) encode() runstore.Cursor {

@@ -154,6 +154,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 					lease = former.lease(req.Run, req.LeaseSpec)
 					return nil, nil
 				}
+				e.strictly(guards.Fence, h)
 				replay, err := h.Acquire(req, e.now)
 				if err != nil {
 					return nil, err
@@ -209,10 +210,10 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (leas
 
 // ReleaseLease implements runstore.RunStore.
 func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
-	f := req.Fence
+	f, guards := req.Fence, runstore.GuardsOf(req.Guards...)
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
 		err := s.transact(ctx, "release", &request{
-			run: f.Run(), keys: keysOf(runstore.Guards{}, req.Writes),
+			run: f.Run(), keys: keysOf(guards, req.Writes),
 			decide: func(g *guarded, former *result) (*edit, error) {
 				h, err := g.judged()
 				if former != nil {
@@ -232,6 +233,9 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 				if replay {
 					done = runstore.Committed{LastSeq: h.LastSeq, Time: e.now, Replayed: true}
 					return nil, nil
+				}
+				if err := h.Guards(guards, e.now, g.version); err != nil {
+					return nil, err
 				}
 				e.apply(req.Writes, f.Token(), f.Owner())
 				e.head.grant(e.head.rules().Ended(rules.Released))

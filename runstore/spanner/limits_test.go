@@ -1,6 +1,7 @@
 package spanner_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,47 @@ func TestCommitsBeyondSpannersLimits(t *testing.T) {
 	}
 	if _, err := s.CommitMulti(t.Context(), several(3, runstore.MaxEvents, 1)); err != nil {
 		t.Errorf("what fits: %v", err)
+	}
+}
+
+// TestLargestBatchInAllPlaces checks that a batch at the contract's limits fits into one
+// commit, though each record is in as many indexes as it may be, and that scans return the
+// values.
+func TestLargestBatchInAllPlaces(t *testing.T) {
+	t.Parallel()
+	s := open(t, newPlace(t, fair), patient)
+	lease := hold(t, s, "run")
+	values := map[runstore.RecordKey][]byte{
+		"a": bytes.Repeat([]byte("a"), runstore.MaxRecordValue),
+		"b": bytes.Repeat([]byte("b"), runstore.MaxBatchBytes-runstore.MaxRecordValue-len("ab")),
+	}
+	index := func(i int) runstore.IndexName { return runstore.IndexName(fmt.Sprint("queue ", i)) }
+	var places []runstore.Place
+	for i := range runstore.MaxPlaces {
+		places = append(places, runstore.Place{Index: index(i), At: runstore.After(0)})
+	}
+	b := runstore.NewBatch(lease.Run, lease.Fence())
+	for _, key := range []runstore.RecordKey{"a", "b"} {
+		b.Put(key, values[key], places...)
+	}
+	commit(t, s, b)
+	for _, i := range []int{0, runstore.MaxPlaces - 1} {
+		for _, heads := range []bool{false, true} {
+			found := 0
+			for entry, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: index(i), Heads: heads}) {
+				if err != nil {
+					t.Fatalf("scan of %s: %v", index(i), err)
+				}
+				found++
+				if !bytes.Equal(entry.Record.Value, values[entry.Record.Key]) {
+					t.Errorf("%s, heads %t: record %s has a value of %d bytes, want the %d that were put",
+						index(i), heads, entry.Record.Key, len(entry.Record.Value), len(values[entry.Record.Key]))
+				}
+			}
+			if found != len(values) {
+				t.Errorf("%s, heads %t: got %d entries, want %d", index(i), heads, found, len(values))
+			}
+		}
 	}
 }
 

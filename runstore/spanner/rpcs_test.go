@@ -42,6 +42,7 @@ func withLease(id runstore.RunID) runstore.RunSpec {
 func costs(t *testing.T, s *spanner.Store) []cost {
 	ctx := t.Context()
 	lease, taken, free, fenced, second := hold(t, s, "run"), hold(t, s, "taken"), hold(t, s, "free"), hold(t, s, "fenced"), hold(t, s, "second")
+	handed := hold(t, s, "handed")
 	takeOver(t, s, "fenced")
 	over, err := s.CreateRun(ctx, runstore.RunSpec{ID: "over", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MinTTL}})
 	if err != nil {
@@ -69,7 +70,7 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 	}
 	scan := func(index runstore.IndexName, newest bool) func() error {
 		return func() error {
-			found, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: index, Limit: 100, Newest: newest, Until: runstore.EndOfTime})
+			found, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: index, Limit: 100, Newest: newest, From: time.Unix(1, 0), Until: runstore.EndOfTime, Heads: true})
 			if err == nil && len(found) == 0 {
 				err = fmt.Errorf("nothing in %s", index)
 			}
@@ -92,14 +93,25 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 		}},
 		{"commit that lost its lease", rpcs(sql, rollback), runstore.ErrFenced, func() error { _, err := s.Commit(ctx, appending(fenced, "zombie")); return err }},
 		{"commit that conflicts", rpcs(sql, rollback), runstore.ErrConflict, committing(func(b *runstore.Batch) { b.Require(runstore.AtSeq(1)) })},
+		{"commit at a token", write, nil, committing(func(b *runstore.Batch) { b.Require(runstore.AtToken(lease.Token)) })},
+		{"commit at another token", rpcs(sql, rollback), runstore.ErrConflict, committing(func(b *runstore.Batch) { b.Require(runstore.AtToken(lease.Token - 1)) })},
 		{"renew", write, nil, func() error {
 			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: runstore.MaxTTL})
 			return err
 		}},
-		{"release", write, nil, func() error { _, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: free.Fence()}); return err }},
+		{"release", write, nil, func() error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: free.Fence(), Guards: []runstore.Guard{runstore.AtToken(free.Token)}})
+			return err
+		}},
 		{"acquire a free lease", write, nil, acquire("free", "")},
 		{"acquire an expired lease", write, nil, acquire("over", "")},
 		{"acquire a live lease by preempting", write, nil, acquire("taken", "test")},
+		{"hand a lease off", write, nil, func() error {
+			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: handed.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}, Guards: []runstore.Guard{handed.Fence()},
+			})
+			return err
+		}},
 		{"acquire a held lease", rpcs(sql, rollback), runstore.ErrLeaseHeld, acquire("taken", "")},
 		{"create with a lease", write, nil, func() error { _, err := s.CreateRun(ctx, withLease("new")); return err }},
 		{"create what exists", rpcs(sql, rollback, sql), nil, func() error { _, err := s.CreateRun(ctx, runstore.RunSpec{ID: "taken"}); return err }},

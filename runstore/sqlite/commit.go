@@ -31,7 +31,7 @@ func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error) {
 	g := b.Guards()
 	var r *row
-	if b.ID != "" || len(g.Versions) > 0 || len(g.Statuses) > 0 || g.NextSeq != 0 ||
+	if b.ID != "" || len(g.Versions) > 0 || len(g.Statuses) > 0 || g.NextSeq != 0 || g.Token != nil ||
 		b.Status != nil || !b.Runnable.IsZero() || b.Release || b.Purge {
 		var err error
 		if r, err = tx.guarded(b); err != nil {

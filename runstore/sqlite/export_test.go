@@ -20,8 +20,8 @@ func Queued(s *Store) int {
 // Scans returns the queries of ScanIndex, with how many arguments each has.
 func Scans() map[string]int {
 	return map[string]int{
-		scanPlaces: 7, scanRuns: 4, scanRunnable: 6,
-		backwards(scanPlaces): 7, backwards(scanRuns): 4, backwards(scanRunnable): 6,
+		scanPlaces: 7, scanHeads: 7, scanRuns: 4, scanRunnable: 6,
+		backwards(scanPlaces): 7, backwards(scanHeads): 7, backwards(scanRuns): 4, backwards(scanRunnable): 6,
 		selectHead: 1, selectFeed: 2, selectEvents: 2, recordsFrom: 6, recordOfKey: 2,
 		extend + fenced: 8, lookUp: 1, renew: 6,
 		selectBatch: 2, numberBatch: 1, forgetBatches: 2,

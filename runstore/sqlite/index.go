@@ -11,12 +11,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A scan walks an index of SQLite in its own order, so it costs what it returns
-// however much is stored. Each query has the columns of the order first, then
-// those of the entry.
+// A scan walks an index of SQLite in its own order from one bound to the other, so it
+// costs what it returns however much is stored. It begins behind a cursor, into which the
+// bound is folded at which it begins; the bound at which it ends is an argument: the upper
+// one, or the lower one of a scan that goes backwards. Each query has the columns of the
+// order first, then those of the entry.
 const (
 	scanPlaces = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + recordColumns + `
-		FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records ON records.run = p.run AND records.key = p.key
+		FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records ON records.run = p.run AND records.key = p.key` + ofPlaces
+	ofPlaces = `
 		WHERE p.name = ? AND p.at <= ? AND (p.at, p.written, p.run, p.key) > (?, ?, ?, ?)
 		ORDER BY p.at, p.written, p.run, p.key LIMIT ?`
 	scanRuns = `SELECT runs.created, 0, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
@@ -30,18 +33,30 @@ const (
 		ORDER BY runs.runnable, runs.created, runs.no LIMIT ?`
 )
 
+// scanHeads is scanPlaces with the head and the summary of each run, as scanRun reads them,
+// and the record behind them.
+var scanHeads = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + headColumns + `, ` + recordColumns + `, ` +
+	strings.ReplaceAll(recordColumns, "records.", "placed.") + `
+	FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records placed ON placed.run = p.run AND placed.key = p.key` +
+	withSummary + ofPlaces
+
 // backwards turns a scan around.
 func backwards(query string) string {
 	head, order, _ := strings.Cut(query, "ORDER BY ")
 	order, limit, _ := strings.Cut(order, " LIMIT")
-	return strings.Replace(head, ") > (", ") < (", 1) + "ORDER BY " + strings.ReplaceAll(order, ",", " DESC,") + " DESC LIMIT" + limit
+	head = strings.NewReplacer(") > (", ") < (", " <= ?", " >= ?").Replace(head)
+	return head + "ORDER BY " + strings.ReplaceAll(order, ",", " DESC,") + " DESC LIMIT" + limit
 }
 
-var scans = map[runstore.IndexName][2]string{
-	runstore.IndexRuns:     {scanRuns, backwards(scanRuns)},
-	runstore.IndexRunnable: {scanRunnable, backwards(scanRunnable)},
-	"":                     {scanPlaces, backwards(scanPlaces)},
-}
+// scan is a statement in both directions.
+type scan struct{ oldest, newest string }
+
+var (
+	runsScan     = scan{scanRuns, backwards(scanRuns)}
+	runnableScan = scan{scanRunnable, backwards(scanRunnable)}
+	placesScan   = scan{scanPlaces, backwards(scanPlaces)}
+	headsScan    = scan{scanHeads, backwards(scanHeads)}
+)
 
 // ScanIndex implements runstore.RunStore.
 func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
@@ -61,30 +76,38 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 		if until.IsZero() {
 			until, _ = s.clock.now()
 		}
-		bound, limit := until.UnixMicro(), int64(q.Limit)
+		due, limit := until.UnixMicro(), int64(q.Limit)
+		after, end := after.within(q, due)
+		var statement scan
 		var args []driver.Value
-		name, width := q.Index, headWidth
+		ofRuns := true
 		switch q.Index {
 		case runstore.IndexRuns:
-			args = []driver.Value{bound, after.At, after.Run, limit}
+			statement, args = runsScan, []driver.Value{end, after.At, after.Run, limit}
 		case runstore.IndexRunnable:
-			args = []driver.Value{bound, after.At, after.Written, after.Run, bound, limit}
+			statement, args = runnableScan, []driver.Value{end, after.At, after.Written, after.Run, due, limit}
 		default:
-			name, width = "", 0
-			args = []driver.Value{blob(q.Index), bound, after.At, after.Written, after.Run, data(after.Key), limit}
+			statement, ofRuns = placesScan, false
+			if q.Heads {
+				statement = headsScan
+			}
+			args = []driver.Value{blob(q.Index), end, after.At, after.Written, after.Run, data(after.Key), limit}
 		}
-		query := scans[name][0]
+		query := statement.oldest
 		if q.Newest {
-			query = scans[name][1]
+			query = statement.newest
 		}
 		p := page{left: q.Limit}
 		return c.query(ctx, query, func(v []driver.Value) error {
 			at := cursor{At: v[0].(int64), Written: v[1].(int64), Run: v[2].(int64), Key: bytesOf(v[3])}
 			e := runstore.IndexEntry{Run: runstore.RunID(bytesOf(v[4])), At: runstore.FromMicros(at.At), Cursor: at.encode()}
-			if width > 0 {
-				e.Head = scanRun(v[5:])
-			} else {
-				e.Record = scanRecord(v[5:])
+			v = v[5:]
+			if ofRuns || q.Heads {
+				e.Head = scanRun(v)
+				v = v[headWidth+recordWidth:]
+			}
+			if !ofRuns {
+				e.Record = scanRecord(v)
 			}
 			found = append(found, e)
 			return p.add(len(e.Record.Value) + len(e.Head.Summary.Value))
@@ -105,6 +128,22 @@ func (c cursor) encode() runstore.Cursor {
 		panic(err) // numbers and bytes always marshal
 	}
 	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
+}
+
+// within returns the cursor from which a scan begins inside its bounds, and the bound at
+// which it ends. due is the upper bound.
+func (c cursor) within(q runstore.IndexQuery, due int64) (start cursor, end int64) {
+	from := runstore.Micros(q.From) // 0: before every entry
+	if q.Newest {
+		if c.At > due {
+			c = cursor{At: due, Written: math.MaxInt64, Run: math.MaxInt64}
+		}
+		return c, from
+	}
+	if c.At < from {
+		c = cursor{At: from, Written: math.MinInt64}
+	}
+	return c, due
 }
 
 // decodeCursor returns where a scan starts: behind its cursor, or at the end that

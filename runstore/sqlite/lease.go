@@ -158,6 +158,9 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		if replay {
 			return runstore.Committed{LastSeq: r.LastSeq, Time: tx.now, Replayed: true}, nil
 		}
+		if err := r.Guards(runstore.GuardsOf(req.Guards...), tx.now, tx.versions(r.no)); err != nil {
+			return runstore.Committed{}, err
+		}
 		w := req.Writes
 		w.Release = true
 		return tx.apply(r, f.Run(), w, f)

@@ -22,6 +22,8 @@ BEGIN
 		WHERE runs.id = run_id AND (op = 2 OR purged));
 END $$;
 
+-- 0005_guards.sql replaces this function.
+--
 -- Every write but the append of events under a fence and the heartbeat goes
 -- through here: it locks the run, checks every guard and makes every change, or
 -- makes none and says why. Each statement of a VOLATILE function in READ COMMITTED

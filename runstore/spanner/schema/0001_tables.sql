@@ -124,7 +124,8 @@ CREATE TABLE IF NOT EXISTS Feed (
 	Data      BYTES(MAX),
 ) PRIMARY KEY (Shard, Committed, Slot);
 
--- The cross-run queues, with all that a scan returns. A record has up to four rows.
+-- The cross-run queues, with all that a scan returns. A record has up to eight rows. With
+-- more than four their Value is empty, and a scan takes it from Records.
 CREATE TABLE IF NOT EXISTS Queue (
 	Name        BYTES(256)  NOT NULL,
 	Shard       INT64       NOT NULL,

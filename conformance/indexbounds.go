@@ -1,0 +1,123 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// indexBoundCases prove I9 of scans between two times and of entries with heads.
+func indexBoundCases() []Case {
+	return []Case{
+		{Guarantee: "I9", Name: "a-scan-begins-at-its-lower-bound", Run: fromInclusive},
+		{Guarantee: "I9", Name: "runs-are-scanned-from-a-lower-bound", Run: runsFrom},
+		{Guarantee: "I9", Name: "an-entry-carries-its-run-on-request", Run: entryCarriesHead},
+	}
+}
+
+func fromInclusive(t T, e *Env) {
+	base := e.Now(t).Add(-time.Hour)
+	e.Create(t, "run")
+	const entries = 6
+	for i := range entries { // two at each time
+		place(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i/2)*time.Second)))
+	}
+	type keys = []runstore.RecordKey
+	all := keys{"0", "1", "2", "3", "4", "5"}
+	for _, test := range []struct {
+		what        string
+		from, until time.Time
+		want        keys
+	}{
+		{"from before the first", base.Add(-time.Hour), time.Time{}, all},
+		{"from the first", base, time.Time{}, all},
+		{"from behind the first", base.Add(runstore.TimePrecision), time.Time{}, all[2:]},
+		{"from the second", base.Add(time.Second).In(time.FixedZone("far", -11*3600)), time.Time{}, all[2:]},
+		{"from the second until it", base.Add(time.Second), base.Add(time.Second), all[2:4]},
+		{"from the second until the first", base.Add(time.Second), base, nil},
+		{"from behind the last", base.Add(time.Hour), runstore.EndOfTime, nil},
+	} {
+		for _, newest := range []bool{false, true} {
+			want := slices.Clone(test.want)
+			if newest {
+				slices.Reverse(want)
+			}
+			q := runstore.IndexQuery{Index: "queue", From: test.from, Until: test.until, Newest: newest}
+			what := fmt.Sprintf("%s, newest %t", test.what, newest)
+			equal(t, what, scan(t, e.Store, q), want)
+			q.Limit = 1
+			var paged keys
+			for _, entry := range every(t, what, runstore.Entries(t.Context(), e.Store, q)) {
+				paged = append(paged, entry.Record.Key)
+			}
+			equal(t, what+", in pages of one", paged, want)
+		}
+	}
+}
+
+func runsFrom(t T, e *Env) {
+	want := []runstore.RunID{"c", "a", "d", "b"}
+	for _, id := range want {
+		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.After(0)}); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		e.Elapse(t, time.Millisecond)
+	}
+	for _, index := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable} {
+		entries := queue(t, e.Store, index)
+		for i := range entries {
+			for _, limit := range []int{1, 100} {
+				what := fmt.Sprintf("%q from entry %d in pages of %d", index, i, limit)
+				equal(t, what, heads(t, e.Store, runstore.IndexQuery{Index: index, From: entries[i].At, Limit: limit}), want[i:])
+				newest := slices.Clone(want[i:])
+				slices.Reverse(newest)
+				equal(t, what+", newest first",
+					heads(t, e.Store, runstore.IndexQuery{Index: index, From: entries[i].At, Limit: limit, Newest: true}), newest)
+			}
+		}
+		equal(t, fmt.Sprintf("%q between the second and the third", index),
+			heads(t, e.Store, runstore.IndexQuery{Index: index, From: entries[1].At, Until: entries[2].At, Limit: 100}), want[1:3])
+	}
+}
+
+func entryCarriesHead(t T, e *Env) {
+	e.Create(t, "plain")
+	spec := withLease("held", "holder")
+	spec.Status = 4
+	spec.Writes.Put(runstore.SummaryKey, []byte("summary"))
+	created, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	e.Append(t, e.Store, created.Lease, "so that there is a seq")
+	for i, id := range []runstore.RunID{"held", "plain", "held"} {
+		place(t, e.Store, id, runstore.RecordKey(fmt.Sprint("record ", i)), "queue", runstore.After(0))
+		e.Elapse(t, time.Millisecond)
+	}
+	other := e.Reopen(t)
+	for _, newest := range []bool{false, true} {
+		for _, limit := range []int{1, 100} {
+			q := runstore.IndexQuery{Index: "queue", Newest: newest, Limit: limit}
+			without := every(t, "scan without heads", runstore.Entries(t.Context(), other, q))
+			q.Heads = true
+			with := every(t, "scan with heads", runstore.Entries(t.Context(), other, q))
+			if len(with) != 3 || len(without) != 3 {
+				t.Fatalf("%d entries with heads and %d without, want 3 of each", len(with), len(without))
+			}
+			for i, entry := range with {
+				equal(t, fmt.Sprintf("head of %q", entry.Record.Key), entry.Head, e.Get(t, entry.Run))
+				equal(t, "head where none was asked for", without[i].Head, runstore.Run{})
+				without[i].Head = entry.Head
+				equal(t, "the entry but for its head", entry, without[i])
+			}
+		}
+	}
+	// A record that is the summary too.
+	place(t, e.Store, "plain", runstore.SummaryKey, "summaries", runstore.After(0))
+	for _, entry := range every(t, "scan", runstore.Entries(t.Context(), other, runstore.IndexQuery{Index: "summaries", Heads: true})) {
+		equal(t, "head with the record as summary", entry.Head, e.Get(t, "plain"))
+		equal(t, "the summary as record", entry.Record, entry.Head.Summary)
+	}
+}

@@ -1,0 +1,317 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// tokenGuardCases prove that a write can be guarded by the run's last token, and that a
+// lease can be acquired under its holder's fence.
+func tokenGuardCases() []Case {
+	return []Case{
+		{Guarantee: "I1", Name: "of-several-preempts-at-one-token-one-is-granted", Run: preemptsAtOneToken},
+		{Guarantee: "I2", Name: "a-token-guard-beyond-the-known-means-store-behind", Run: tokenGuardBehind},
+		{Guarantee: "I2", Name: "late-copy-of-a-handoff-grants-no-lease", Run: lateHandoff},
+		{Guarantee: "I3", Name: "a-token-guard-holds-at-the-last-token-only", Run: tokenGuard},
+		{Guarantee: "I3", Name: "a-token-guard-holds-in-a-commit-of-several-runs", Needs: []Need{NeedMulti}, Run: tokenGuardMulti},
+		{Guarantee: "I3", Name: "fenced-comes-before-a-token-guard", Run: fencedBeforeToken},
+		{Guarantee: "I3", Name: "a-revocation-at-a-token-ends-no-later-grant", Run: revocationAtToken},
+		{Guarantee: "I3", Name: "a-holder-hands-its-lease-off-without-a-gap", Run: handoff},
+		{Guarantee: "I3", Name: "a-former-holder-hands-nothing-off", Run: zombieHandoff},
+		{Guarantee: "I3", Name: "a-strict-lease-is-not-handed-off-after-its-expiry", Run: strictHandoff},
+		{Guarantee: "I3", Name: "guards-of-a-release-hold-or-nothing-happens", Run: guardedRelease},
+	}
+}
+
+// tokenConflict fails the case unless err refuses a token guard and names the last token.
+func tokenConflict(t T, what string, err error, last runstore.Token) {
+	t.Helper()
+	var conflict *runstore.ConflictError
+	if !errors.As(err, &conflict) || !errors.Is(err, runstore.ErrConflict) {
+		t.Errorf("%s: got error %v, want ErrConflict as *ConflictError", what, err)
+		return
+	}
+	if conflict.Guard != "token" || conflict.Token != last {
+		t.Errorf("%s: guard %q, token %v in the error, want guard \"token\" and %v", what, conflict.Guard, conflict.Token, last)
+	}
+}
+
+// atToken returns a batch that appends an event where the run's last token is t.
+func atToken(id runstore.RunID, token runstore.Token, data string) runstore.Batch {
+	b := runstore.NewBatch(id, runstore.AtToken(token))
+	b.Append("test", []byte(data))
+	return b
+}
+
+// preemptsAtOneToken lets operators who have read the same lease take it away at once.
+func preemptsAtOneToken(t T, e *Env) {
+	const operators = 6
+	e.Create(t, "run")
+	handles := e.handles(t, operators)
+	for round := range e.Scaled(t, "rounds", 3, 8) {
+		read := e.Get(t, "run").Token
+		won := make(chan runstore.Lease, operators)
+		lost := make(chan error, operators)
+		contend(operators, func(i int) {
+			req := preempting("run", runstore.Owner(fmt.Sprint("operator ", i)), "stuck")
+			req.Guards = []runstore.Guard{runstore.AtToken(read)}
+			req.Writes.Append("taken", []byte(req.Owner))
+			lease, err := handles[i].AcquireLease(t.Context(), req)
+			if err != nil {
+				lost <- err
+				return
+			}
+			won <- lease
+		})
+		close(won)
+		close(lost)
+		if len(won) != 1 {
+			t.Fatalf("round %d: %d preempts at token %v were granted, want 1", round, len(won), read)
+		}
+		lease := <-won
+		if lease.Token != read+1 {
+			t.Errorf("round %d: token %v was granted after %v, want %v", round, lease.Token, read, read+1)
+		}
+		for err := range lost {
+			tokenConflict(t, fmt.Sprintf("round %d: a preempt that lost", round), err, lease.Token)
+		}
+		events := journal(t, e.Store, "run")
+		if last := events[len(events)-1]; len(events) != round+1 || string(last.Data) != string(lease.Owner) {
+			t.Errorf("round %d: the journal is %s, want one event a round, the last one by %q", round, told(events), lease.Owner)
+		}
+	}
+}
+
+func tokenGuardBehind(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "owner")
+	before := dump(t, e.Store, "run")
+	beyond := lease.Token + 1
+	_, err := e.Store.Commit(t.Context(), atToken("run", beyond, "from the future"))
+	behind(t, "a batch at a token that was never granted", err, "token", int64(beyond), int64(lease.Token))
+	req := preempting("run", "other", "test")
+	req.Guards = []runstore.Guard{runstore.AtToken(beyond)}
+	_, err = e.Store.AcquireLease(t.Context(), req)
+	behind(t, "a request for the lease at a token that was never granted", err, "token", int64(beyond), int64(lease.Token))
+	same(t, "refused writes", before, dump(t, e.Store, "run"))
+}
+
+func tokenGuard(t T, e *Env) {
+	e.Create(t, "run")
+	var last runstore.Token
+	check := func(when string) {
+		t.Helper()
+		for wrong := range last + 1 {
+			if wrong == last {
+				continue
+			}
+			before := dump(t, e.Store, "run", "queue")
+			b := atToken("run", wrong, "wrong")
+			b.Put("record", []byte("wrong"), runstore.Place{Index: "queue", At: runstore.After(0)})
+			_, err := e.Store.Commit(t.Context(), b)
+			tokenConflict(t, fmt.Sprintf("%s: a batch at token %v", when, wrong), err, last)
+			req := preempting("run", "wrong", "test")
+			req.Guards = []runstore.Guard{runstore.AtToken(wrong)}
+			req.Writes.Append("test", []byte("wrong"))
+			_, err = e.Store.AcquireLease(t.Context(), req)
+			tokenConflict(t, fmt.Sprintf("%s: a preempt at token %v", when, wrong), err, last)
+			same(t, when+": refused writes", before, dump(t, e.Store, "run", "queue"))
+		}
+		applied(t, e.Store, fmt.Sprintf("%s: a batch at token %v", when, last), atToken("run", last, "right"))
+		alone := runstore.NewBatch("run", runstore.AtToken(last))
+		alone.Put("record", []byte("right"))
+		applied(t, e.Reopen(t), fmt.Sprintf("%s: a record at token %v, by another handle", when, last), alone)
+	}
+	check("never leased")
+	lease := e.Acquire(t, e.Store, "run", "first")
+	last = lease.Token
+	check("leased")
+	letGo(t, e.Store, lease)
+	check("released")
+	req := acquire("run", "second", TTL)
+	req.Guards = []runstore.Guard{runstore.AtToken(last)}
+	lease = hold(t, e.Store, req)
+	last = lease.Token
+	check("leased at the last token")
+	req = acquire("run", "third", TTL)
+	req.Guards = []runstore.Guard{runstore.AtToken(last)}
+	_, err := e.Store.AcquireLease(t.Context(), req)
+	heldBy(t, "an acquire at the last token that does not preempt", err, lease, TTL)
+}
+
+func tokenGuardMulti(t T, e *Env) {
+	multi := e.Store.(runstore.MultiCommitter)
+	e.Create(t, "a")
+	e.Create(t, "b")
+	a, b := e.Acquire(t, e.Store, "a", "owner"), e.Acquire(t, e.Store, "b", "owner")
+	letGo(t, e.Store, b)
+	b = e.Acquire(t, e.Store, "b", "owner")
+	before := dump(t, e.Store, "a") + dump(t, e.Store, "b")
+	_, err := multi.CommitMulti(t.Context(), []runstore.Batch{appending(a, "half"), atToken("b", b.Token-1, "half")})
+	tokenConflict(t, "a commit of two runs, one at its former token", err, b.Token)
+	same(t, "the refused commit", before, dump(t, e.Store, "a")+dump(t, e.Store, "b"))
+	if _, err := multi.CommitMulti(t.Context(), []runstore.Batch{appending(a, "whole"), atToken("b", b.Token, "whole")}); err != nil {
+		t.Errorf("a commit of two runs, one at its last token: %v", err)
+	}
+}
+
+// fencedBeforeToken gives a zombie a batch that its token guard refuses too.
+func fencedBeforeToken(t T, e *Env) {
+	e.Create(t, "run")
+	old := e.Acquire(t, e.Store, "run", "old")
+	hold(t, e.Store, preempting("run", "new", "test"))
+	run := e.Get(t, "run")
+	b := appending(old, "zombie")
+	b.Require(runstore.AtToken(old.Token))
+	_, err := e.Store.Commit(t.Context(), b)
+	fencedOut(t, "a stale fence with its own stale token", err, old, run)
+	b = appending(old, "zombie")
+	b.Require(runstore.AtToken(run.Token))
+	_, err = e.Store.Commit(t.Context(), b)
+	fencedOut(t, "a stale fence with the current token", err, old, run)
+}
+
+// revocationAtToken ends a grant without its fence, as an operator does who has read the
+// run.
+func revocationAtToken(t T, e *Env) {
+	e.Create(t, "run")
+	read := e.Acquire(t, e.Store, "run", "stuck")
+	revoke := runstore.NewBatch("run", runstore.AtToken(read.Token))
+	revoke.Release = true
+	later := hold(t, e.Store, preempting("run", "later", "test"))
+	_, err := e.Store.Commit(t.Context(), revoke)
+	tokenConflict(t, "a revocation of the former grant", err, later.Token)
+	e.Append(t, e.Store, later, "still held")
+	revoke = runstore.NewBatch("run", runstore.AtToken(later.Token))
+	revoke.Release = true
+	applied(t, e.Store, "a revocation of the current grant", revoke)
+	_, err = e.Store.Commit(t.Context(), appending(later, "revoked"))
+	fencedOut(t, "a commit under the revoked grant", err, later, e.Get(t, "run"))
+	e.Acquire(t, e.Store, "run", "next")
+}
+
+// handingOff is the request by which a holder passes its lease to a successor, under the
+// successor's grant id.
+func handingOff(lease runstore.Lease, to runstore.AcquireRequest) runstore.AcquireRequest {
+	to.Guards = append(to.Guards, lease.Fence())
+	return to
+}
+
+// handoff passes a live lease on: the successor's own request returns it.
+func handoff(t T, e *Env) {
+	e.Create(t, "run")
+	holder := e.Acquire(t, e.Store, "run", "holder")
+	wanted := acquire("run", "successor", TTL)
+	wanted.Reactor = "recovery"
+	_, err := e.Reopen(t).AcquireLease(t.Context(), wanted)
+	heldBy(t, "the successor's request before the handoff", err, holder, TTL)
+
+	handing := handingOff(holder, wanted)
+	handing.Writes.Append("handed off", []byte("once"))
+	granted := hold(t, e.Store, handing)
+	if granted.Token != holder.Token+1 || granted.Owner != "successor" || granted.Reactor != "recovery" {
+		t.Errorf("the handoff granted token %v to %q/%q, want %v to successor/recovery", granted.Token, granted.Owner, granted.Reactor, holder.Token+1)
+	}
+	run := e.Get(t, "run")
+	if run.Holder.Owner != "successor" || run.Holder.Preempted != (runstore.Preempted{}) {
+		t.Errorf("the run shows %+v, want the successor as holder, and nobody preempted", run.Holder)
+	}
+	_, err = e.Store.Commit(t.Context(), appending(holder, "zombie"))
+	fencedOut(t, "a commit by the holder after its handoff", err, holder, run)
+	_, err = e.Reopen(t).AcquireLease(t.Context(), acquire("run", "contender", TTL))
+	heldBy(t, "a contender after the handoff", err, granted, TTL)
+
+	sameGrant(t, "the successor's own request", hold(t, e.Reopen(t), wanted), granted)
+	sameGrant(t, "the handoff, repeated", hold(t, e.Store, handing), granted)
+	e.Append(t, e.Store, granted, "continued")
+	if got, want := told(journal(t, e.Store, "run")), fmt.Sprintf("once@%v continued@%v", granted.Token, granted.Token); got != want {
+		t.Errorf("the journal is %s, want %s", got, want)
+	}
+}
+
+func lateHandoff(t T, e *Env) {
+	e.Create(t, "run")
+	holder := e.Acquire(t, e.Store, "run", "holder")
+	handing := handingOff(holder, acquire("run", "successor", TTL))
+	handing.Writes.Append("handed off", []byte("once"))
+	granted := hold(t, e.Store, handing)
+	letGo(t, e.Store, granted)
+	before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+	_, err := e.Reopen(t).AcquireLease(t.Context(), handing)
+	grantEnded(t, "a late copy of the handoff, the lease free", err, granted, run)
+	same(t, "the late copy", before, dump(t, e.Store, "run"))
+	third := e.Acquire(t, e.Store, "run", "third")
+	before, run = dump(t, e.Store, "run"), e.Get(t, "run")
+	_, err = e.Store.AcquireLease(t.Context(), handing)
+	grantEnded(t, "a late copy of the handoff, the lease held", err, granted, run)
+	same(t, "the late copy", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, third, "still held")
+}
+
+// zombieHandoff hands off what is no longer held: released, or another holder's.
+func zombieHandoff(t T, e *Env) {
+	e.Create(t, "run")
+	old := e.Acquire(t, e.Store, "run", "old")
+	refused := func(when string) {
+		t.Helper()
+		before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+		handing := handingOff(old, acquire("run", "successor", TTL))
+		handing.Writes.Append("handed off", []byte("zombie"))
+		_, err := e.Store.AcquireLease(t.Context(), handing)
+		fencedOut(t, "a handoff, "+when, err, old, run)
+		same(t, "a handoff, "+when, before, dump(t, e.Store, "run"))
+	}
+	current := hold(t, e.Store, preempting("run", "current", "test"))
+	refused("preempted by another holder")
+	letGo(t, e.Store, current)
+	refused("the lease free")
+	e.Acquire(t, e.Store, "run", "old")
+	refused("the lease held under the same owner's later grant")
+}
+
+func strictHandoff(t T, e *Env) {
+	e.Create(t, "run")
+	req := acquire("run", "strict", e.ShortTTL())
+	req.Strict = true
+	lease := hold(t, e.Store, req)
+	e.expire(t)
+	before := dump(t, e.Store, "run")
+	_, err := e.Store.AcquireLease(t.Context(), handingOff(lease, acquire("run", "successor", TTL)))
+	Refused(t, "a handoff of a strict lease that is over", err, runstore.ErrLeaseExpired)
+	same(t, "the refused handoff", before, dump(t, e.Store, "run"))
+	e.Acquire(t, e.Store, "run", "successor")
+}
+
+func guardedRelease(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "holder")
+	b := appending(lease, "one")
+	b.Put("record", []byte("one"))
+	applied(t, e.Store, "first", b)
+	before := dump(t, e.Store, "run")
+	for what, guard := range map[string]runstore.Guard{
+		"version": runstore.AtVersion("record", 2), "seq": runstore.AtSeq(1), "status": runstore.InStatus(7),
+	} {
+		req := runstore.ReleaseRequest{Fence: lease.Fence(), Guards: []runstore.Guard{guard}}
+		req.Writes.Append("test", []byte("released"))
+		_, err := e.Store.ReleaseLease(t.Context(), req)
+		Refused(t, "a release whose "+what+" guard fails", err, runstore.ErrConflict)
+	}
+	same(t, "refused releases", before, dump(t, e.Store, "run"))
+	e.Append(t, e.Store, lease, "still held")
+	req := runstore.ReleaseRequest{Fence: lease.Fence(), Guards: []runstore.Guard{
+		runstore.AtVersion("record", 1), runstore.AtSeq(3), runstore.InStatus(0), runstore.AtToken(lease.Token),
+	}}
+	req.Writes.Put("record", []byte("two"))
+	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
+		t.Fatalf("a release whose guards hold: %v", err)
+	}
+	// Its guards fail by now, but the release was made.
+	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
+		t.Errorf("the release, repeated: %v", err)
+	}
+	equal(t, "version of the record", record(t, e.Store, "run", "record").Version, runstore.Version(2))
+	e.Acquire(t, e.Store, "run", "next")
+}

@@ -1,0 +1,1 @@
+-- This step changes nothing: it keeps the number 4, so that the steps are contiguous.

@@ -1,0 +1,73 @@
+package spanner_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/spanner"
+)
+
+// TestStrictLeaseBoundsCommits checks that the commit of every write under a strict lease
+// is given up at the lease's expiry.
+func TestStrictLeaseBoundsCommits(t *testing.T) {
+	t.Parallel()
+	const long = 2 * runstore.MaxTTL // the longest patience
+	var left time.Duration           // that the last commit had to its deadline
+	s := open(t, newPlace(t, newest), func(o *spanner.Options) {
+		o.Patience = long
+		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if method == "/google.spanner.v1.Spanner/Commit" {
+					deadline, _ := ctx.Deadline()
+					left = time.Until(deadline)
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}))
+	})
+	s.SetAttemptTimeout(long) // so that of all bounds only the lease's is near
+	for name, do := range map[string]func(ctx context.Context, l runstore.Lease) error{
+		"commit": func(ctx context.Context, l runstore.Lease) error {
+			_, err := s.Commit(ctx, appending(l, "event"))
+			return err
+		},
+		"commit of several runs": func(ctx context.Context, l runstore.Lease) error {
+			_, err := s.CommitMulti(ctx, []runstore.Batch{signal("plain", "event"), appending(l, "event")})
+			return err
+		},
+		"hand off": func(ctx context.Context, l runstore.Lease) error {
+			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: runstore.MaxTTL}, Guards: []runstore.Guard{l.Fence()},
+			})
+			return err
+		},
+		"renew": func(ctx context.Context, l runstore.Lease) error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
+			return err
+		},
+		"release": func(ctx context.Context, l runstore.Lease) error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: l.Fence()})
+			return err
+		},
+	} {
+		for _, strict := range []bool{false, true} {
+			if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "plain"}); err != nil {
+				t.Fatal(err)
+			}
+			id := runstore.RunID(name)
+			if strict {
+				id += ", strict"
+			}
+			lease := holdAs(t, s, id, runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Strict: strict})
+			if err := do(t.Context(), lease); err != nil {
+				t.Fatalf("%s: %v", id, err)
+			}
+			if bounded := left <= runstore.MaxTTL; bounded != strict {
+				t.Errorf("%s: the commit is given up after %v; at the lease's expiry: got %t, want %t", id, left, bounded, strict)
+			}
+		}
+	}
+}
