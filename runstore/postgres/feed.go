@@ -5,13 +5,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
 // A position is made of the number of a transaction, with 14 bits below it for the
 // events: a slot. A sequence would not do, because its numbers are not committed in
 // order. A transaction that is still open may commit below one that has ended, so the
-// feed shows the slots below the oldest that is open:
+// feed shows the slots below the oldest that is open and may append:
 // https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
 //
 // A transaction gets its number before it waits for the run's row, and may find that
@@ -22,11 +24,54 @@ import (
 //
 // Each epoch has a base that is added, so that positions go on when the numbers of
 // transactions begin anew in another cluster.
+//
+// Numbers are the whole cluster's. Most transactions that stay open are strangers: they
+// write other tables, or other databases. A read of the feed passes over them. It sends
+// two statements in one round trip: noteStrangers, and one that ends at feedBound.
+//
+//  1. Every transaction that appends locks the table of runs before it has a number, and
+//     keeps that lock to its end. None is ever prepared (PREPARE TRANSACTION), which
+//     moves its locks one by one.
+//  2. noteStrangers takes a snapshot, which lists the open transactions, and then reads
+//     the locks. A transaction is a stranger if it is in that list, holds the lock of its
+//     own number and none on runs.
+//  3. The second statement takes a snapshot of its own. A stranger that this one lists too
+//     was open all the while that the locks were read, and had had its number before. So
+//     it holds no lock on runs, and never appends.
+//  4. The feed never goes backwards: a stranger that a read has passed over is a stranger
+//     to every later read too for as long as it is open, and once it has ended no later
+//     snapshot lists it.
+//  5. Most reads have no need of the locks: if no committed event is at or above the
+//     oldest open transaction of any kind, nothing is hidden, and nothing that an earlier
+//     read has shown.
+//
+// Rejected: one statement that reads the locks under the page's own snapshot. A stranger
+// that ends between the two can no longer be told from an append, and would hide again
+// what an earlier read has shown.
 
-// bound is the position below which every event is seen: all transactions below
-// the oldest that still runs have ended. Events of an earlier epoch have ended too.
-const bound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe,
-	greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
+const (
+	// bound is the position below which every event is seen, without passing over
+	// strangers. Events of an earlier epoch have ended too.
+	bound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe
+		FROM tapestore.store)`
+
+	// feedBound passes over the strangers that noteStrangers has found in the same
+	// transaction, and without it over none. It also returns the highest known position.
+	feedBound = `(SELECT position_base + (greatest(coalesce((SELECT min(x::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS x
+				WHERE x <> ALL (coalesce(nullif(current_setting('tape.strangers', true), ''), '{}')::xid8[])),
+			pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - xid_base, 0) << 14) AS safe,
+		greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
+
+	// noteStrangers keeps the numbers of the open transactions that cannot append, until
+	// the end of its own transaction.
+	noteStrangers = `WITH locks AS MATERIALIZED (SELECT * FROM pg_locks)
+		SELECT set_config('tape.strangers', ARRAY(
+			SELECT x FROM pg_snapshot_xip(pg_current_snapshot()) AS x JOIN locks AS own ON own.transactionid = x::xid AND own.mode = 'ExclusiveLock'
+			WHERE NOT EXISTS (SELECT FROM locks AS held WHERE held.virtualtransaction = own.virtualtransaction
+				AND held.relation = 'tapestore.runs'::regclass
+				AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())))::text, true)
+		FROM ` + bound + ` b WHERE (SELECT max(position) FROM tapestore.events) >= b.safe`
+)
 
 // positions is where the positions of the current epoch begin: the one of the first
 // event of a transaction with number 0, if there were one.
@@ -73,7 +118,7 @@ func (s *Store) reach(ctx context.Context, epoch runstore.Epoch) error {
 }
 
 const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
-		FROM ` + bound + ` b LEFT JOIN LATERAL (
+		FROM ` + feedBound + ` b LEFT JOIN LATERAL (
 			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
 			FROM (
 				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
@@ -81,8 +126,8 @@ const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token
 			) e
 		) page ON before <= $2::bigint ORDER BY page.position`
 
-// ReadFeed implements runstore.RunStore. Events are there once every transaction
-// that was open when theirs began has ended; see [Store.FeedLag].
+// ReadFeed implements runstore.RunStore. Events are there once every transaction that was
+// open when theirs began, and may append to this store, has ended; see [Store.FeedLag].
 func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
 	err = s.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(q *query) error {
 		var e nullEvent
@@ -90,7 +135,7 @@ func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int
 		var id []byte
 		events = nil
 		args := []any{int64(after), int64(runstore.MaxPageBytes)}
-		return q.each(limited(selectFeed, limit), args, append([]any{&known, &id}, e.targets()...), func() error {
+		return q.eachPastStrangers(limited(selectFeed, limit), args, append([]any{&known, &id}, e.targets()...), func() error {
 			if int64(after) > known {
 				return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
 			}
@@ -103,7 +148,29 @@ func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int
 	return events, err
 }
 
-// Lag tells how far the feed is behind the journals.
+// eachPastStrangers is each for a statement with feedBound, behind noteStrangers. Both take
+// one round trip and are one transaction, in which each has a snapshot of its own.
+func (q *query) eachPastStrangers(sql string, args, targets []any, f func() error) (err error) {
+	var batch pgx.Batch
+	batch.Queue(q.store.sql(noteStrangers))
+	batch.Queue(q.store.sql(sql), args...)
+	results := q.conn.SendBatch(q.ctx, &batch)
+	defer func() {
+		if closed := results.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if _, err := results.Exec(); err != nil {
+		return err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	return scanEach(rows, targets, f)
+}
+
+// Lag is how far the feed is behind the journals.
 type Lag struct {
 	// Events is how many committed events the feed does not show yet, up to 10,000.
 	Events int
@@ -112,15 +179,15 @@ type Lag struct {
 }
 
 const selectLag = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(time)) * 1000000, 0)::bigint
-	FROM (SELECT time FROM tapestore.events, ` + bound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
+	FROM (SELECT time FROM tapestore.events, ` + feedBound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
 
-// FeedLag tells how far the feed is behind. Any transaction of the whole cluster
-// that wrote something and stays open holds it up, also one of another database: so
-// alert on it, and look for the culprit in pg_stat_activity (backend_xid).
+// FeedLag returns how far the feed is behind the journals. A transaction that has a lock
+// on this store's table of runs, has written something and stays open holds the feed up.
+// Alert on it, and look for the culprit in pg_stat_activity (backend_xid).
 func (s *Store) FeedLag(ctx context.Context) (lag Lag, err error) {
 	err = s.read(ctx, "feed lag", "", nil, func(q *query) error {
 		var age int64
-		return q.each(selectLag, nil, []any{&lag.Events, &age}, func() error {
+		return q.eachPastStrangers(selectLag, nil, []any{&lag.Events, &age}, func() error {
 			lag.Age = time.Duration(age) * time.Microsecond
 			return nil
 		})

@@ -28,6 +28,11 @@ func (q *query) each(sql string, args, targets []any, f func() error) error {
 	if err != nil {
 		return err
 	}
+	return scanEach(rows, targets, f)
+}
+
+// scanEach scans every row into targets, calls f and closes rows.
+func scanEach(rows pgx.Rows, targets []any, f func() error) error {
 	defer rows.Close()
 	for rows.Next() {
 		if err := rows.Scan(targets...); err != nil {
