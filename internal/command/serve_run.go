@@ -25,6 +25,9 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer func() { _ = lis.Close() }() // closed already, once it has been served
+	log.Debug("starting", "grpc", lis.Addr().String())
+	started := tapeserver.ServeStarting(lis.(*net.TCPListener), cfg.limits, log)
+	defer started()
 	probes := &tapeserver.Probes{}
 	stopProbes := serveProbes(probes, cfg.probes, log)
 	defer stopProbes()
@@ -44,6 +47,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
 	})
 	shown, _ := runstore.ParseURL(cfg.store) // without secrets
+	started()
 	probes.SetServer(server)
 	if a, ok := lis.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		log.Warn("no TLS and no authentication: every client that can reach this address can read and change every run",

@@ -14,12 +14,15 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
 // output is what a server logs.
@@ -58,9 +61,20 @@ type frozen struct{ runstore.RunStore }
 
 func (frozen) Close() error { select {} }
 
+// openLate is closed to let a store of the scheme late open.
+var openLate chan struct{}
+
 func init() {
 	runstore.Register("frozen", func(context.Context, runstore.URL) (runstore.RunStore, error) {
 		return frozen{memory.New(nil).Open()}, nil
+	})
+	runstore.Register("late", func(ctx context.Context, _ runstore.URL) (runstore.RunStore, error) {
+		select {
+		case <-openLate:
+			return memory.New(nil).Open(), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	})
 	runstore.Register("unopened", func(context.Context, runstore.URL) (runstore.RunStore, error) { select {} })
 }
@@ -109,6 +123,66 @@ func TestServeStopsWhateverItsStoreDoes(t *testing.T) {
 				t.Errorf("the last line is not stopped:\n%s", text)
 			}
 		})
+	}
+}
+
+// TestServeAnswersGRPCWhileItStarts checks that gRPC's health service answers, and other
+// calls are refused, before the store is open, and that the same clients are served after it.
+func TestServeAnswersGRPCWhileItStarts(t *testing.T) {
+	// Not parallel: serve sets the process's logger.
+	defer slog.SetDefault(slog.Default())
+	out := newOutput()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	openLate = make(chan struct{})
+	cfg := config("late:")
+	cfg.logLevel = slog.LevelDebug
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, cfg, out) }()
+	conn, err := grpc.NewClient(out.line(t, `msg=starting grpc=(\S+)`), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	health, tape := healthpb.NewHealthClient(conn), tapepb.NewTapeClient(conn)
+	check := func(want healthpb.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		for _, service := range []string{"", "tape.v1.Tape"} {
+			res, err := health.Check(ctx, &healthpb.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
+			if err != nil || res.GetStatus() != want {
+				t.Errorf("Check %q = %v, %v, want %v", service, res, err, want)
+			}
+		}
+	}
+	check(healthpb.HealthCheckResponse_NOT_SERVING)
+	if _, err := tape.BeginRun(ctx, &tapepb.BeginRunRequest{AppName: "a"}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "starting") {
+		t.Errorf("BeginRun = %v, want UNAVAILABLE because the server is starting", err)
+	}
+	watch, err := health.Watch(ctx, &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := watch.Recv(); err != nil || res.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("Watch = %v, %v, want NOT_SERVING", res, err)
+	}
+	close(openLate)
+	if _, err := watch.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("Watch ends with %v, want UNAVAILABLE, so that the client asks again", err)
+	}
+	out.line(t, "msg=serving")
+	for ctx.Err() == nil { // until the connection is replaced
+		_, err = tape.BeginRun(ctx, &tapepb.BeginRunRequest{AppName: "a"}, grpc.WaitForReady(true))
+		if status.Code(err) != codes.Unavailable {
+			break
+		}
+	}
+	if err != nil {
+		t.Errorf("BeginRun = %v, once the store is open", err)
+	}
+	check(healthpb.HealthCheckResponse_SERVING)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("serve = %v", err)
 	}
 }
 
