@@ -22,7 +22,9 @@
 //     after each write, and the run alone if the outcome is unknown.
 //   - Writes of other processes are named by the feed of all runs, which one goroutine
 //     reads from its present end on: when the store wakes it (runstore.Notifier), or every
-//     quarter of a second, and at most every 50 ms. The feed may lag behind journals.
+//     quarter of a second, and at most every 50 ms. While the pages name nothing but writes
+//     of this process and runs without followers, it waits longer from page to page, up to a
+//     quarter of a second. The feed may lag behind journals.
 //   - The poll names one followed run after the other, at most 50 a second.
 //
 // A hint that names a seq costs a read only if a follower waits for that seq, so the feed
@@ -35,7 +37,7 @@
 // apart, and at most 16 reads of journals are under way.
 //
 // Rejected: pushing the feed's events to followers, because the feed may lag by seconds on
-// Postgres while any transaction is open; a buffer per follower, which slow clients would
+// Postgres while a transaction is open that may append; a buffer per follower, which slow clients would
 // fill; one reader per run that reads ahead, which reads for followers that do not keep up.
 //
 // BenchmarkIdleStreams of package tapeserver measures what a thousand idle followers cost

@@ -11,7 +11,8 @@ import (
 
 // feedInterval is 50 ms, the shortest time between two reads of the feed. On a busy store
 // these reads are most of what followers cost (BenchmarkIdleStreams), and writes of this
-// process do not wait for them. Other processes announce their writes at most every 20 ms
+// process do not wait for them. So the interval doubles with each page that has no news for
+// a follower, up to pollInterval. Other processes announce their writes at most every 20 ms
 // (SQLite, Postgres).
 const feedInterval = 50 * time.Millisecond
 
@@ -21,22 +22,23 @@ type feedReader struct {
 	tail     *Tail
 	wakeups  <-chan struct{}   // nil while the store sends none
 	position runstore.Position // the last that was read
+	interval time.Duration     // until the next read, at least
 	started  bool
 	failing  bool
 }
 
 // readFeed hints the followers of the runs that the feed names, until ctx ends.
 func (t *Tail) readFeed(ctx context.Context) {
-	for f := (feedReader{tail: t}); ; {
+	for f := (feedReader{tail: t, interval: feedInterval}); ; {
 		more, err := f.read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		f.report(err)
-		if !pause(ctx, feedInterval) {
+		if !pause(ctx, f.interval) {
 			return
 		}
-		if !more && !f.sleep(ctx, pollInterval-feedInterval) {
+		if !more && !f.sleep(ctx, pollInterval-f.interval) {
 			return
 		}
 	}
@@ -63,11 +65,24 @@ func (f *feedReader) read(ctx context.Context) (more bool, err error) {
 		f.started = !errors.Is(err, runstore.ErrStoreBehind)
 		return false, err
 	}
+	news, size := false, 0
 	for _, e := range events {
-		f.tail.hint(e.Run, e.Seq)
+		news = f.tail.hint(e.Run, e.Seq) || news
 		f.position = e.Position
+		size += len(e.Data)
 	}
+	f.pace(len(events), size, news)
 	return len(events) > 0, wakeErr
+}
+
+// pace sets the interval after a page. A page that is more than half full is followed soon,
+// for twice the interval could bring more than a page.
+func (f *feedReader) pace(events, size int, news bool) {
+	if events == 0 || news || events > runstore.MaxPage/2 || size > runstore.MaxPageBytes/2 {
+		f.interval = feedInterval
+		return
+	}
+	f.interval = min(2*f.interval, pollInterval)
 }
 
 // feedEnd returns the last position of the feed, which a store reveals when a reader asks

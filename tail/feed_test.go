@@ -55,6 +55,45 @@ func TestOtherProcessesAreFoundByTheFeed(t *testing.T) {
 	})
 }
 
+// TestFeedWithoutNewsIsReadLessOften checks that a process whose own writes fill the feed
+// reads it four times a second, and still finds the writes of other processes by it.
+func TestFeedWithoutNewsIsReadLessOften(t *testing.T) {
+	bubble(t, func(e *env) {
+		for i := range 100 { // so that the poll is slow
+			e.follow(runstore.RunID(fmt.Sprint("idle-", i)), 1)
+		}
+		e.create(e.store, "own")
+		e.create(e.store, "unfollowed")
+		e.create(e.store, "r")
+		own, r := e.follow("own", 1), e.follow("r", 1)
+		settled()
+		busy := func(d time.Duration) {
+			for range d / (10 * time.Millisecond) {
+				e.mustAppend(e.store, "own", 1)
+				e.mustAppend(e.store, "unfollowed", 1)
+				time.Sleep(10 * time.Millisecond)
+			}
+			synctest.Wait()
+		}
+		busy(time.Second)
+		feeds := e.probe.feeds.Load()
+		busy(5 * time.Second)
+		if n := e.probe.feeds.Load() - feeds; n < 19 || n > 21 {
+			e.Errorf("%d reads of the feed in 5 s, want one every 250 ms", n)
+		}
+		e.want("follower of this process's writes", own, 600)
+		for n := 1; n <= 3; n++ {
+			began := time.Now()
+			e.mustAppend(e.other, "r", 1)
+			busy(300 * time.Millisecond)
+			e.want("follower of another process's writes", r, n)
+			if took := r.at.Sub(began); took > 250*time.Millisecond {
+				e.Errorf("event %d came after %v, want 250 ms at most", n, took)
+			}
+		}
+	})
+}
+
 func TestEventsBeforeTheFeedBeginsAreFound(t *testing.T) {
 	bubble(t, func(e *env) {
 		e.create(e.store, "r")

@@ -33,7 +33,7 @@ func (s observed) wrote(id runstore.RunID, w *runstore.Writes, last runstore.Seq
 	}
 	switch outcome := runstore.OutcomeOf(err); {
 	case outcome == runstore.Applied && last > 0:
-		s.tail.hint(id, last)
+		s.tail.wrote(id, last)
 	case outcome != runstore.NotApplied:
 		s.tail.suspect(id)
 	}

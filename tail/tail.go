@@ -165,11 +165,27 @@ func (t *Tail) leave(f *follower) {
 	}
 }
 
-// hint reports that the journal of a run has an event of that seq.
-func (t *Tail) hint(id runstore.RunID, seq runstore.Seq) {
+// hint reports that the journal of a run has an event of that seq, which another process may
+// have written. It returns false if no follower needs the hint: this process wrote that seq
+// or a later one, or the run has no followers.
+func (t *Tail) hint(id runstore.RunID, seq runstore.Seq) (news bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	tp := t.topics[id]
+	if tp == nil {
+		return false
+	}
+	tp.hinted = max(tp.hinted, seq)
+	tp.schedule()
+	return seq > tp.own
+}
+
+// wrote reports that this process has appended to the journal of a run, up to that seq.
+func (t *Tail) wrote(id runstore.RunID, seq runstore.Seq) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if tp := t.topics[id]; tp != nil {
+		tp.own = max(tp.own, seq)
 		tp.hinted = max(tp.hinted, seq)
 		tp.schedule()
 	}

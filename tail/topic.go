@@ -24,6 +24,8 @@ type topic struct {
 	// hinted is a high-water mark: the journal has events up to this seq, as far as
 	// hints and reads have shown.
 	hinted runstore.Seq
+	// own is the last seq that this process is known to have written.
+	own runstore.Seq
 	// suspicions counts the hints that named no seq.
 	suspicions uint64
 }
