@@ -151,5 +151,5 @@ func preempt(t T, e *Env, id runstore.RunID) runstore.Lease {
 	if err != nil {
 		t.Fatalf("take the lease of the dead: %v", err)
 	}
-	return lease
+	return lease.Lease
 }

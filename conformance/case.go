@@ -10,7 +10,7 @@ import (
 
 // Case is one rule of the contract and the test that proves it.
 type Case struct {
-	// Guarantee is the number of the guarantee that the case proves: I1 to I12.
+	// Guarantee is the number of the guarantee that the case proves: I1 to I13.
 	Guarantee string
 	// Name states the rule, in small letters with hyphens.
 	Name string
@@ -94,32 +94,35 @@ func absent(missing bool, reason string) string {
 // Cases returns all cases, ordered by guarantee.
 func Cases() []Case {
 	all := slices.Concat(
-		exclusiveCases(),  // I1
-		tokenCases(),      // I2
-		fenceCases(),      // I3
-		tokenGuardCases(), // I1, I2, I3
-		strictCases(),     // I3
-		clockCases(),      // I7
-		atomicCases(),     // I4
-		versionCases(),    // I4
-		multiCases(),      // I4, I8
-		crossrunCases(),   // I3, I4, I8, I11, I12
-		journalCases(),    // I5
-		readerCases(),     // I6
-		onceCases(),       // I8
-		indexCases(),      // I9
-		indexBoundCases(), // I9
-		runnableCases(),   // I9
-		feedCases(),       // I10
-		notifyCases(),     // I10
-		staleCases(),      // I5, I9, I12
-		errorCases(),      // I11
-		crashCases(),      // I3, I4
-		historyCases(),    // I1, I3, I5, I8
-		limitCases(),      // I12
-		linkCases(),       // I3, I5, I8, I10, I11
-		abortedCases(),    // I3, I8
-		serverCases(),     // I8, I11
+		exclusiveCases(),   // I1
+		tokenCases(),       // I2
+		fenceCases(),       // I3
+		tokenGuardCases(),  // I1, I2, I3
+		strictCases(),      // I3
+		clockCases(),       // I7
+		atomicCases(),      // I4
+		versionCases(),     // I4
+		multiCases(),       // I4, I8
+		crossrunCases(),    // I3, I4, I8, I11, I12
+		journalCases(),     // I5
+		readerCases(),      // I6
+		onceCases(),        // I8
+		grantResultCases(), // I4, I8
+		indexCases(),       // I9
+		indexBoundCases(),  // I9
+		runnableCases(),    // I9
+		feedCases(),        // I10
+		notifyCases(),      // I10
+		staleCases(),       // I5, I9, I12
+		errorCases(),       // I11
+		crashCases(),       // I3, I4
+		historyCases(),     // I1, I3, I5, I8
+		limitCases(),       // I12
+		progressCases(),    // I13
+		formerCases(),      // I2, I3, I9
+		linkCases(),        // I3, I5, I8, I10, I11
+		abortedCases(),     // I3, I8
+		serverCases(),      // I8, I11
 	)
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all
@@ -128,7 +131,7 @@ func Cases() []Case {
 // Guarantees returns the numbers of all guarantees.
 func Guarantees() []string {
 	var all []string
-	for i := 1; i <= 12; i++ {
+	for i := 1; i <= 13; i++ {
 		all = append(all, fmt.Sprintf("I%d", i))
 	}
 	return all

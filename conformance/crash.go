@@ -110,8 +110,8 @@ func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
 	t.Helper()
 	req := acquire(from.Run, "survivor", TTL)
 	e.Await(t, patience, func() bool {
-		var err error
-		lease, err = e.Store.AcquireLease(t.Context(), req)
+		granted, err := e.Store.AcquireLease(t.Context(), req)
+		lease = granted.Lease
 		if err != nil && runstore.KindOf(err) != runstore.ErrLeaseHeld {
 			t.Fatalf("takeover: %v", err)
 		}

@@ -96,7 +96,7 @@ func childZombie(ctx context.Context, s runstore.RunStore, _ int, in *bufio.Scan
 	if err != nil {
 		return err
 	}
-	if _, err := s.Commit(ctx, appending(lease, "alive")); err != nil {
+	if _, err := s.Commit(ctx, appending(lease.Lease, "alive")); err != nil {
 		return err
 	}
 	if err := out.line("held %d", lease.Token); err != nil {

@@ -167,7 +167,7 @@ func (p pair) takeOver(t T, s runstore.RunStore, owner runstore.Owner) (runstore
 	if err != nil {
 		t.Fatalf("take over %q: %v", p.lead, err)
 	}
-	return lease, completed
+	return lease.Lease, completed
 }
 
 // made tells how often a step is on the lead and on the other run.

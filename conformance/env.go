@@ -209,7 +209,7 @@ func (e *Env) Acquire(t T, s runstore.RunStore, id runstore.RunID, owner runstor
 	if err != nil {
 		t.Fatalf("acquire %q for %q: %v", id, owner, err)
 	}
-	return lease
+	return lease.Lease
 }
 
 // Append commits one event under a lease and returns its seq.

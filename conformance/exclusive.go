@@ -56,7 +56,7 @@ func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.L
 			lost <- err
 			return
 		}
-		won <- lease
+		won <- lease.Lease
 	})
 	close(won)
 	close(lost)
@@ -156,7 +156,7 @@ func preemptRace(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "first")
 	handles := e.handles(t, contenders)
-	leases := make([]runstore.Lease, contenders)
+	leases := make([]runstore.Granted, contenders)
 	contend(contenders, func(i int) {
 		var err error
 		req := preempting("run", runstore.Owner(fmt.Sprintf("contender-%d", i)), "race")
@@ -172,7 +172,7 @@ func preemptRace(t T, e *Env) {
 		if other, dup := byToken[l.Token]; dup {
 			t.Errorf("%q and %q both hold token %v", other.Owner, l.Owner, l.Token)
 		}
-		byToken[l.Token] = l
+		byToken[l.Token] = l.Lease
 	}
 	run := e.Get(t, "run")
 	last, ok := byToken[first.Token+contenders]
@@ -288,7 +288,7 @@ func renewedIsNotTaken(t T, e *Env) {
 	e.expire(t)
 	before := dump(t, e.Store, "run")
 	_, err = e.Reopen(t).AcquireLease(t.Context(), acquire("run", "thief", TTL))
-	heldBy(t, "acquire at the old expiry", err, renewed, 4*TTL)
+	heldBy(t, "acquire at the old expiry", err, renewed.Lease, 4*TTL)
 	same(t, "a refused acquire", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, lease, "the fence of before the renewal works")
 }

@@ -103,6 +103,6 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 	n.answered(t)
 	same(t, fmt.Sprintf("the late %s of a former holder (its answer: %v)", w.name, a.err), before, state())
 	equal(t, "expiry", e.Get(t, id).ExpiresAt, expires)
-	e.Append(t, e.Store, lease, "the new grant works")
+	e.Append(t, e.Store, lease.Lease, "the new grant works")
 	return kept
 }

@@ -67,7 +67,7 @@ func sendings() []sending {
 			req := acquire(id, "taker", TTL)
 			fill(&req)
 			lease, err := s.AcquireLease(ctx, req)
-			return leaseReceipt(lease, req.Grant), err
+			return leaseReceipt(lease.Lease, req.Grant), err
 		}}
 	}
 	end := func(name string, fill func(w *runstore.Writes)) sending {
@@ -137,7 +137,7 @@ func sendings() []sending {
 		take("preempt", leased, func(req *runstore.AcquireRequest) { req.Preempt = "test" }),
 		{"renew", leased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
 			lease, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: held.Fence(), TTL: 2 * TTL})
-			return leaseReceipt(lease, held.Grant), err
+			return leaseReceipt(lease.Lease, held.Grant), err
 		}},
 		end("release", func(*runstore.Writes) {}),
 		end("release-with-writes", func(w *runstore.Writes) { everything(w, "end", 2) }),

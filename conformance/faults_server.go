@@ -136,7 +136,7 @@ func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
 			continue
 		}
 		name := fmt.Sprintf("under %d", lease.Token)
-		_, err = s.Commit(t.Context(), appending(lease, name))
+		_, err = s.Commit(t.Context(), appending(lease.Lease, name))
 		l.told(t, side, name, err)
 		if last := len(l.leases) - 1; last >= 0 {
 			old := l.leases[last]
@@ -150,7 +150,7 @@ func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
 				t.Errorf("a write under token %v, after %v was granted: got error %v, want ErrFenced", old.Token, lease.Token, err)
 			}
 		}
-		l.leases = append(l.leases, lease)
+		l.leases = append(l.leases, lease.Lease)
 	}
 }
 

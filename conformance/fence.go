@@ -46,7 +46,7 @@ func lateHolder(t T, e *Env) {
 	}
 	within(t, "the expiry of a late renewal", renewed.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
 	_, err = e.Store.AcquireLease(t.Context(), acquire("run", "other", TTL))
-	heldBy(t, "acquire after the late renewal", err, renewed, TTL)
+	heldBy(t, "acquire after the late renewal", err, renewed.Lease, TTL)
 	e.Append(t, e.Store, lease, "after the renewal")
 
 	second := hold(t, e.Store, preempting("run", "late", "test"))

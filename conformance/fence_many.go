@@ -173,7 +173,7 @@ func manyHeldOpen(t T, e *Env) {
 	resume = sync.OnceFunc(resume)
 	t.Cleanup(resume)
 
-	next, seen, failed := make([]runstore.Lease, preempted), make([][]runstore.Event, preempted), make([]error, preempted)
+	next, seen, failed := make([]runstore.Granted, preempted), make([][]runstore.Event, preempted), make([]error, preempted)
 	for i := range preempted {
 		req := preempting(leases[i].Run, leases[i].Owner, "test")
 		req.Writes.Append("test", []byte("taken over"))
@@ -217,7 +217,7 @@ func manyHeldOpen(t T, e *Env) {
 			continue
 		}
 		what := fmt.Sprintf("%q, preempted by its own owner's name", old.Run)
-		nothingAfter(t, what, final, seen[i], old, next[i])
+		nothingAfter(t, what, final, seen[i], old, next[i].Lease)
 		if errs[i] != nil {
 			fencedOut(t, what+": the former holder's append", errs[i], old, e.Get(t, old.Run))
 		}

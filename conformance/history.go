@@ -153,13 +153,13 @@ func (c *client) ask(ctx context.Context, in opInput) (out opOutput, err error) 
 		if in.kind == opPreempt {
 			req.Preempt = "history"
 		}
-		var lease runstore.Lease
+		var lease runstore.Granted
 		if lease, err = c.store.AcquireLease(ctx, req); err == nil {
 			out.token, in.token = lease.Token, lease.Token
 			c.leases[in.run] = in
 		}
 	case opRenew:
-		var lease runstore.Lease
+		var lease runstore.Renewed
 		lease, err = c.store.RenewLease(ctx, runstore.RenewRequest{Fence: fence, TTL: TTL})
 		out.token = lease.Token
 	case opRelease:

@@ -170,7 +170,7 @@ func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Commi
 // greedy preempts whoever holds the lease.
 type greedy struct{ runstore.RunStore }
 
-func (s greedy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+func (s greedy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	req.Preempt = "greed"
 	return s.RunStore.AcquireLease(ctx, req)
 }

@@ -359,6 +359,9 @@ func malformedRequests(t T, e *Env) {
 	})
 	grant("a negative token", "guards: token", "-1", func(r *runstore.AcquireRequest) { r.Guards = []runstore.Guard{runstore.AtToken(-1)} })
 	grant("Unguarded", "guards", "Unguarded", func(r *runstore.AcquireRequest) { r.Guards = []runstore.Guard{runstore.Unguarded("test")} })
+	for _, stall := range []time.Duration{-1, time.Microsecond, runstore.MaxMaxStall + 1} {
+		grant(fmt.Sprintf("a stall of %v", stall), "max stall", "limits are", func(r *runstore.AcquireRequest) { r.MaxStall = stall })
+	}
 	grant("a release", "writes", "release", func(r *runstore.AcquireRequest) { r.Writes.Release = true })
 	grant("a purge", "writes", "purge", func(r *runstore.AcquireRequest) { r.Writes.Purge = true })
 	grant("a record written twice", "records[1].key", "twice", func(r *runstore.AcquireRequest) { r.Writes.Put("k", nil); r.Writes.Put("k", nil) })
@@ -370,6 +373,18 @@ func malformedRequests(t T, e *Env) {
 			return err
 		}})
 	}
+	renewing := func(what, field, says string, fill func(r *runstore.RenewRequest)) {
+		tries = append(tries, beyond{"a renewal with " + what, runstore.ErrInvalid, field, says, func() error {
+			req := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}
+			fill(&req)
+			_, err := e.Store.RenewLease(t.Context(), req)
+			return err
+		}})
+	}
+	renewing("a release", "writes", "release", func(r *runstore.RenewRequest) { r.Writes.Release = true })
+	renewing("a purge", "writes", "purge", func(r *runstore.RenewRequest) { r.Writes.Purge = true })
+	renewing("an event without a kind", "events[0].kind", "128", func(r *runstore.RenewRequest) { r.Writes.Append("", nil) })
+	renewing("an id and no writes", "batch id", "writes", func(r *runstore.RenewRequest) { r.ID = "id" })
 	back("no fence", "fence", "missing", func(r *runstore.ReleaseRequest) { r.Fence = runstore.Fence{} })
 	back("a fence among its guards", "guards", "no other fence", func(r *runstore.ReleaseRequest) { r.Guards = []runstore.Guard{lease.Fence()} })
 	back("Unguarded", "guards", "Unguarded", func(r *runstore.ReleaseRequest) { r.Guards = []runstore.Guard{runstore.Unguarded("test")} })

@@ -47,12 +47,12 @@ func (l lossy) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.C
 	return through(l, "create run", spec.ID, func() (runstore.Created, error) { return l.RunStore.CreateRun(ctx, spec) })
 }
 
-func (l lossy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
-	return through(l, "acquire lease", req.Run, func() (runstore.Lease, error) { return l.RunStore.AcquireLease(ctx, req) })
+func (l lossy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	return through(l, "acquire lease", req.Run, func() (runstore.Granted, error) { return l.RunStore.AcquireLease(ctx, req) })
 }
 
-func (l lossy) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
-	return through(l, "renew lease", req.Fence.Run(), func() (runstore.Lease, error) { return l.RunStore.RenewLease(ctx, req) })
+func (l lossy) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	return through(l, "renew lease", req.Fence.Run(), func() (runstore.Renewed, error) { return l.RunStore.RenewLease(ctx, req) })
 }
 
 func (l lossy) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {

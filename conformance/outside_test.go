@@ -40,7 +40,7 @@ func (s panicky) Commit(ctx context.Context, b runstore.Batch) (runstore.Committ
 	return s.Handle.Commit(ctx, b)
 }
 
-func (s panicky) AcquireLease(ctx context.Context, r runstore.AcquireRequest) (runstore.Lease, error) {
+func (s panicky) AcquireLease(ctx context.Context, r runstore.AcquireRequest) (runstore.Granted, error) {
 	if !s.always {
 		defer s.enter()()
 	}

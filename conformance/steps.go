@@ -20,7 +20,7 @@ func hold(t T, s runstore.RunStore, req runstore.AcquireRequest) runstore.Lease 
 	if err != nil {
 		t.Fatalf("acquire %q for %q: %v", req.Run, req.Owner, err)
 	}
-	return lease
+	return lease.Lease
 }
 
 // preempting is a request that takes the lease away from whoever holds it.

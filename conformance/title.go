@@ -15,5 +15,6 @@ func Title(guarantee string) string {
 		"I10": "Feed: a reader that resumes misses nothing",
 		"I11": "Definite errors",
 		"I12": "Limits",
+		"I13": "Progress",
 	}[guarantee]
 }

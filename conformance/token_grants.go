@@ -31,17 +31,14 @@ func grantEnded(t T, what string, err error, lease runstore.Lease, run runstore.
 	fencedOut(t, what, err, lease, run)
 }
 
-// lateAfterOthers is the story of a request that the network delivers again when its
-// holder has long released the lease, and others have held it since.
+// lateAfterOthers delivers a request without writes again when its holder has long
+// released the lease, and others have held it since.
 func lateAfterOthers(t T, e *Env) {
 	e.Create(t, "run")
 	other := e.Reopen(t)
 	first := acquire("run", "a", TTL)
-	first.Writes.Append("granted", []byte("once"))
-	first.Writes.Put("record", []byte("once"), runstore.Place{Index: "queue", At: runstore.After(0)})
-	status := runstore.Status(3)
-	first.Writes.Status = &status
 	lease := hold(t, e.Store, first)
+	e.Append(t, e.Store, lease, "by the first holder")
 	letGo(t, e.Store, lease)
 	second := acquire("run", "a", TTL)
 	secondLease := hold(t, other, second)
@@ -89,7 +86,6 @@ func lateAfterMany(t T, e *Env) {
 	e.Create(t, "run")
 	between := e.Scaled(t, "grants in between", 16, runstore.RememberedGrants)
 	first := acquire("run", "a", TTL)
-	first.Writes.Append("granted", []byte("once"))
 	lease := hold(t, e.Store, first)
 	var requests []runstore.AcquireRequest
 	var leases []runstore.Lease
@@ -184,13 +180,12 @@ func grantsAfterEpoch(t T, e *Env) {
 	e.Append(t, e.Store, third, "still held")
 }
 
-// lateRelease delivers a copy of a release when the owner has the lease again, and when
+// lateRelease delivers a copy of a release without writes when the owner has the lease again, and when
 // it has released it again: only the last release may be repeated.
 func lateRelease(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "a")
 	req := runstore.ReleaseRequest{Fence: first.Fence()}
-	req.Writes.Append("ended", []byte("once"))
 	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
 		t.Fatalf("release: %v", err)
 	}

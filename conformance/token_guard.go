@@ -63,7 +63,7 @@ func preemptsAtOneToken(t T, e *Env) {
 				lost <- err
 				return
 			}
-			won <- lease
+			won <- lease.Lease
 		})
 		close(won)
 		close(lost)
@@ -135,9 +135,13 @@ func tokenGuard(t T, e *Env) {
 	lease = hold(t, e.Store, req)
 	last = lease.Token
 	check("leased at the last token")
+	b := appending(lease, "wrong")
+	b.Require(runstore.AtToken(last - 1))
+	_, err := e.Store.Commit(t.Context(), b)
+	tokenConflict(t, "the current fence with the former token", err, last)
 	req = acquire("run", "third", TTL)
 	req.Guards = []runstore.Guard{runstore.AtToken(last)}
-	_, err := e.Store.AcquireLease(t.Context(), req)
+	_, err = e.Store.AcquireLease(t.Context(), req)
 	heldBy(t, "an acquire at the last token that does not preempt", err, lease, TTL)
 }
 
@@ -235,7 +239,6 @@ func lateHandoff(t T, e *Env) {
 	e.Create(t, "run")
 	holder := e.Acquire(t, e.Store, "run", "holder")
 	handing := handingOff(holder, acquire("run", "successor", TTL))
-	handing.Writes.Append("handed off", []byte("once"))
 	granted := hold(t, e.Store, handing)
 	letGo(t, e.Store, granted)
 	before, run := dump(t, e.Store, "run"), e.Get(t, "run")

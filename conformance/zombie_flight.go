@@ -90,7 +90,7 @@ func inFlight(t T, e *Env, expired bool) {
 		next.Writes.Append("test", []byte("taken over"))
 
 		errs := make([]error, writers)
-		var lease runstore.Lease
+		var lease runstore.Granted
 		var seen []runstore.Event
 		var failed error
 		meanwhile(t, e, func() {
@@ -107,13 +107,13 @@ func inFlight(t T, e *Env, expired bool) {
 		if failed != nil {
 			t.Fatalf("round %d: takeover: %v", round, failed)
 		}
-		e.Append(t, successor, lease, "went on")
+		e.Append(t, successor, lease.Lease, "went on")
 		run := e.Get(t, id)
 		_, err := handles[0].Commit(t.Context(), appending(old, "later"))
 		fencedOut(t, "a commit after all that", err, old, run)
 
 		final := journal(t, e.Store, id)
-		nothingAfter(t, fmt.Sprintf("round %d", round), final, seen, old, lease)
+		nothingAfter(t, fmt.Sprintf("round %d", round), final, seen, old, lease.Lease)
 		places := map[string]int{}
 		for _, event := range final {
 			places[string(event.Data)]++
@@ -175,7 +175,7 @@ func grantInFlight(t T, e *Env, kind string) {
 		e.Create(t, id)
 		old := e.Acquire(t, former, id, "old")
 		var zombie, failed error
-		var lease runstore.Lease
+		var lease runstore.Granted
 		var shown runstore.Run
 		meanwhile(t, e, func() {
 			if kind == "renewal" {
@@ -200,8 +200,8 @@ func grantInFlight(t T, e *Env, kind string) {
 				round, kind, zombie, named(run.Holder), run.ExpiresAt, lease.ExpiresAt)
 		}
 		_, err := former.AcquireLease(t.Context(), acquire(id, "old", TTL))
-		heldBy(t, "acquire by the former holder", err, lease, TTL)
-		e.Append(t, successor, lease, "the new grant works")
+		heldBy(t, "acquire by the former holder", err, lease.Lease, TTL)
+		e.Append(t, successor, lease.Lease, "the new grant works")
 	}
 }
 

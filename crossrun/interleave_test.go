@@ -36,7 +36,7 @@ func hold(t testing.TB, s runstore.RunStore, id runstore.RunID) runstore.Lease {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lease
+	return lease.Lease
 }
 
 // claim is a step that claims a name on the registry for the lead.
@@ -171,7 +171,7 @@ func interleaving(t *testing.T, choose func(n int) int, other third, forgets boo
 		lead, other := claim(lease)
 		_, result = crossrun.Commit(ctx, g, lead, other)
 	})
-	var next runstore.Lease
+	var next runstore.Granted
 	var taken int // how many events the lead had when it was taken over
 	s.add("successor", base, func(g gated) {
 		var err error

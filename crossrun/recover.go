@@ -59,13 +59,13 @@ func Recover(ctx context.Context, s runstore.RunStore, f runstore.Fence) (Comple
 //
 // Errors: those of runstore.RunStore.AcquireLease, with no lease; those of
 // [Recover] with the lease that was granted, to be tried again or released.
-func Acquire(ctx context.Context, s runstore.RunStore, req runstore.AcquireRequest) (runstore.Lease, Completed, error) {
-	lease, err := s.AcquireLease(ctx, req)
+func Acquire(ctx context.Context, s runstore.RunStore, req runstore.AcquireRequest) (runstore.Granted, Completed, error) {
+	granted, err := s.AcquireLease(ctx, req)
 	if err != nil {
-		return runstore.Lease{}, Completed{}, err
+		return runstore.Granted{}, Completed{}, err
 	}
-	completed, err := Recover(ctx, s, lease.Fence())
-	return lease, completed, err
+	completed, err := Recover(ctx, s, granted.Fence())
+	return granted, completed, err
 }
 
 // Sweep removes the marks that crashed steps have left on a run, and returns how

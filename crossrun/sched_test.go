@@ -100,8 +100,8 @@ func turn[V any](g gated, do func() (V, error)) (V, error) {
 	}
 }
 
-func (g gated) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
-	return turn(g, func() (runstore.Lease, error) { return g.RunStore.AcquireLease(ctx, req) })
+func (g gated) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	return turn(g, func() (runstore.Granted, error) { return g.RunStore.AcquireLease(ctx, req) })
 }
 
 func (g gated) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {

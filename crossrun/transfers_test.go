@@ -122,10 +122,11 @@ func drive(t *testing.T, g gated, name string, random *rand.Rand, accounts []run
 		from, to := accounts[pick[0]], accounts[pick[1]]
 		lease, ok := leases[from]
 		if !ok || random.IntN(2) == 0 {
-			var err error
-			if lease, _, err = crossrun.Acquire(ctx, g, preempt(from, runstore.Owner(name))); err != nil {
+			granted, _, err := crossrun.Acquire(ctx, g, preempt(from, runstore.Owner(name)))
+			if err != nil {
 				continue
 			}
+			lease = granted.Lease
 			leases[from] = lease
 		}
 		for n := range 2 {

@@ -33,8 +33,9 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // whose outcome is unknown is repeated with the same grant id; the trust in the
 // lease then counts from the first of them, whichever was applied. If the repeat
 // finds that the lease was granted and has been lost since, Acquire goes on under a
-// fresh grant id, unless the caller chose the id or the request carries writes:
-// those were applied with the first grant.
+// fresh grant id, unless the caller chose the id or the request carries writes. Then the
+// error matches runstore.ErrFenced, or [ErrLost] where the store knows that the writes
+// were applied with the grant.
 //
 // The error matches the store's last answer (runstore.ErrLeaseHeld tells who
 // holds the lease) and, if ctx has ended, its cause. When the outcome of a
@@ -53,6 +54,9 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 				granted.Sent = doubtful
 			}
 			return granted, nil
+		}
+		if errors.Is(err, ErrLost) {
+			return Granted{}, err
 		}
 		if doubtful.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
 			doubtful = granted.Sent
@@ -92,6 +96,9 @@ func (k *Keeper) ask(ctx context.Context, req runstore.AcquireRequest) (Granted,
 	ctx, cancel := context.WithTimeout(ctx, k.opts.RequestTimeout)
 	defer cancel()
 	sent := time.Now()
-	l, err := k.store.AcquireLease(ctx, req)
-	return Granted{Lease: l, Sent: sent}, err
+	granted, err := k.store.AcquireLease(ctx, req)
+	if err == nil && granted.Ended {
+		return Granted{Sent: sent}, fmt.Errorf("%w: the lease was granted with the request's writes under token %v, and has ended", ErrLost, granted.Token)
+	}
+	return Granted{Lease: granted.Lease, Sent: sent}, err
 }

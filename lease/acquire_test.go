@@ -64,13 +64,13 @@ func TestAcquireBacksOffWhileTheHolderLives(t *testing.T) {
 func TestAcquireRepeatsAnUnknownOutcomeWithItsGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.acquire = func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+		f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
 			switch n {
 			case 1:
-				return runstore.Lease{}, unavailable()
+				return runstore.Granted{}, unavailable()
 			case 2: // applied, reply lost
 				_, _ = next()
-				return runstore.Lease{}, hang(ctx)
+				return runstore.Granted{}, hang(ctx)
 			default:
 				return next()
 			}
@@ -92,32 +92,32 @@ func TestAcquireGoesOnWhenItsGrantWasLost(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(req *runstore.AcquireRequest)
-		fenced bool
+		ended  error
 	}{
-		{"plain", func(*runstore.AcquireRequest) {}, false},
-		{"with the caller's grant id", func(req *runstore.AcquireRequest) { req.Grant = "mine" }, true},
-		{"with writes", func(req *runstore.AcquireRequest) { req.Writes.Append("granted", nil) }, true},
+		{"plain", func(*runstore.AcquireRequest) {}, nil},
+		{"with the caller's grant id", func(req *runstore.AcquireRequest) { req.Grant = "mine" }, runstore.ErrFenced},
+		{"with writes", func(req *runstore.AcquireRequest) { req.Writes.Append("granted", nil) }, lease.ErrLost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				f.acquire = func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+				f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
 					if n > 1 {
 						return next()
 					}
 					_, _ = next() // applied, reply lost
 					f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: time.Minute})
-					return runstore.Lease{}, hang(ctx)
+					return runstore.Granted{}, hang(ctx)
 				}
 				req := request()
 				test.change(&req)
 				granted, err := f.keeper(nil).Acquire(t.Context(), req)
 				switch {
-				case test.fenced && !errors.Is(err, runstore.ErrFenced):
-					t.Errorf("got %+v, error %v; want ErrFenced", granted, err)
-				case !test.fenced && (err != nil || granted.Lease.Token != 3):
+				case test.ended != nil && !errors.Is(err, test.ended):
+					t.Errorf("got %+v, error %v; want %v", granted, err, test.ended)
+				case test.ended == nil && (err != nil || granted.Lease.Token != 3):
 					t.Errorf("got %+v, error %v; want token 3 after that of agent-b", granted, err)
-				case !test.fenced && granted.Sent != time.Now():
+				case test.ended == nil && granted.Sent != time.Now():
 					t.Errorf("trust counts from %v, want from the request that won, %v", granted.Sent, time.Now())
 				}
 			})
@@ -170,9 +170,9 @@ func TestTryAcquireDoesNotWait(t *testing.T) {
 func TestAcquireAsksASilentStoreAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.acquire = func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+		f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
 			if n < 3 {
-				return runstore.Lease{}, hang(ctx)
+				return runstore.Granted{}, hang(ctx)
 			}
 			return next()
 		}

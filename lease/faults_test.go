@@ -24,30 +24,30 @@ type faulty struct {
 	sentAt   []time.Duration // of the acquires
 
 	// Each may replace the call; n counts from 1. next is the real store.
-	acquire func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error)
-	renew   func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error)
+	acquire func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error)
+	renew   func(ctx context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error)
 	release func(ctx context.Context, n int, next func() (runstore.Committed, error)) (runstore.Committed, error)
 }
 
-func (f *faulty) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+func (f *faulty) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	f.mu.Lock()
 	f.acquires = append(f.acquires, req)
 	f.sentAt = append(f.sentAt, time.Since(f.began))
 	n, hook := len(f.acquires), f.acquire
 	f.mu.Unlock()
-	next := func() (runstore.Lease, error) { return f.RunStore.AcquireLease(ctx, req) }
+	next := func() (runstore.Granted, error) { return f.RunStore.AcquireLease(ctx, req) }
 	if hook == nil {
 		return next()
 	}
 	return hook(ctx, n, next)
 }
 
-func (f *faulty) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+func (f *faulty) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
 	f.mu.Lock()
 	f.renewals = append(f.renewals, time.Since(f.began))
 	n, hook := len(f.renewals), f.renew
 	f.mu.Unlock()
-	next := func() (runstore.Lease, error) { return f.RunStore.RenewLease(ctx, req) }
+	next := func() (runstore.Renewed, error) { return f.RunStore.RenewLease(ctx, req) }
 	if hook == nil {
 		return next()
 	}
@@ -117,7 +117,7 @@ func (f *fixture) grant(spec runstore.LeaseSpec) lease.Granted {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return lease.Granted{Lease: l, Sent: sent}
+	return lease.Granted{Lease: l.Lease, Sent: sent}
 }
 
 // head reads the run with a context that outlives the test's.

@@ -16,7 +16,8 @@ type renewal struct {
 
 func (h *Held) renew(ctx context.Context) renewal {
 	r := renewal{sent: time.Now(), wall: h.keeper.wall().Round(0)}
-	r.lease, r.err = h.keeper.store.RenewLease(ctx, runstore.RenewRequest{Fence: h.Fence(), TTL: h.keeper.opts.TTL})
+	renewed, err := h.keeper.store.RenewLease(ctx, runstore.RenewRequest{Fence: h.Fence(), TTL: h.keeper.opts.TTL})
+	r.lease, r.err = renewed.Lease, err
 	return r
 }
 

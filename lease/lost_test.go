@@ -27,15 +27,15 @@ func TestSilentStoreEndsTheWorkBeforeTheExpiry(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
 				freed := make(chan struct{})
-				f.renew = func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+				f.renew = func(ctx context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
 					switch {
 					case n == 1:
 						return next() // sent at 10 s
 					case obedient:
-						return runstore.Lease{}, hang(ctx)
+						return runstore.Renewed{}, hang(ctx)
 					default:
 						<-freed
-						return runstore.Lease{}, unavailable()
+						return runstore.Renewed{}, unavailable()
 					}
 				}
 				began := time.Now()
@@ -69,10 +69,10 @@ func TestRenewalsAreRetriedSoonerThanAHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		var budgets []time.Duration
-		f.renew = func(ctx context.Context, _ int, _ func() (runstore.Lease, error)) (runstore.Lease, error) {
+		f.renew = func(ctx context.Context, _ int, _ func() (runstore.Renewed, error)) (runstore.Renewed, error) {
 			deadline, _ := ctx.Deadline()
 			budgets = append(budgets, time.Until(deadline))
-			return runstore.Lease{}, hang(ctx)
+			return runstore.Renewed{}, hang(ctx)
 		}
 		began := time.Now()
 		var at time.Time
@@ -96,19 +96,22 @@ func TestRenewalsAreRetriedSoonerThanAHeartbeat(t *testing.T) {
 }
 
 func TestOneFailedRenewalIsNotTheEnd(t *testing.T) {
-	failures := map[string]func(ctx context.Context, next func() (runstore.Lease, error)) error{
-		"unavailable":         func(context.Context, func() (runstore.Lease, error)) error { return unavailable() },
-		"silent":              func(ctx context.Context, _ func() (runstore.Lease, error)) error { return hang(ctx) },
-		"applied, reply lost": func(ctx context.Context, next func() (runstore.Lease, error)) error { _, _ = next(); return hang(ctx) },
-		"not classified":      func(context.Context, func() (runstore.Lease, error)) error { return errors.New("connection reset") },
+	failures := map[string]func(ctx context.Context, next func() (runstore.Renewed, error)) error{
+		"unavailable": func(context.Context, func() (runstore.Renewed, error)) error { return unavailable() },
+		"silent":      func(ctx context.Context, _ func() (runstore.Renewed, error)) error { return hang(ctx) },
+		"applied, reply lost": func(ctx context.Context, next func() (runstore.Renewed, error)) error {
+			_, _ = next()
+			return hang(ctx)
+		},
+		"not classified": func(context.Context, func() (runstore.Renewed, error)) error { return errors.New("connection reset") },
 	}
 	for name, fail := range failures {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				f.renew = func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+				f.renew = func(ctx context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
 					if n == 1 {
-						return runstore.Lease{}, fail(ctx, next)
+						return runstore.Renewed{}, fail(ctx, next)
 					}
 					return next()
 				}
@@ -137,8 +140,8 @@ func TestDefiniteRefusalEndsTheWorkAtOnce(t *testing.T) {
 		t.Run(runstore.KindOf(refusal).Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				f.renew = func(context.Context, int, func() (runstore.Lease, error)) (runstore.Lease, error) {
-					return runstore.Lease{}, &runstore.OpError{Op: "renew lease", Run: run, Err: refusal}
+				f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: refusal}
 				}
 				began := time.Now()
 				var at time.Time
@@ -193,9 +196,9 @@ func TestFencedHolderLearnsWhoTookOver(t *testing.T) {
 func TestSlowReplyStretchesNoTrust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.renew = func(ctx context.Context, n int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+		f.renew = func(ctx context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
 			if n > 1 {
-				return runstore.Lease{}, hang(ctx)
+				return runstore.Renewed{}, hang(ctx)
 			}
 			l, err := next()
 			elapse(4 * time.Second)
@@ -227,13 +230,13 @@ func TestSlowReplyStretchesNoTrust(t *testing.T) {
 func TestSlowGrantStretchesNoTrust(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.acquire = func(_ context.Context, _ int, next func() (runstore.Lease, error)) (runstore.Lease, error) {
+		f.acquire = func(_ context.Context, _ int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
 			l, err := next()
 			elapse(4 * time.Second)
 			return l, err
 		}
-		f.renew = func(ctx context.Context, _ int, _ func() (runstore.Lease, error)) (runstore.Lease, error) {
-			return runstore.Lease{}, hang(ctx)
+		f.renew = func(ctx context.Context, _ int, _ func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			return runstore.Renewed{}, hang(ctx)
 		}
 		began := time.Now()
 		var at time.Time
@@ -265,8 +268,8 @@ func TestStrictLeaseIsOverAtItsExpiry(t *testing.T) {
 func TestWorkErrorIsJoinedWithTheLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.renew = func(context.Context, int, func() (runstore.Lease, error)) (runstore.Lease, error) {
-			return runstore.Lease{}, runstore.ErrNotFound
+		f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			return runstore.Renewed{}, runstore.ErrNotFound
 		}
 		broken := errors.New("broken")
 		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, _ *lease.Held) error {
@@ -282,8 +285,8 @@ func TestWorkErrorIsJoinedWithTheLoss(t *testing.T) {
 func TestPanicAfterTheLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.renew = func(context.Context, int, func() (runstore.Lease, error)) (runstore.Lease, error) {
-			return runstore.Lease{}, runstore.ErrClosed
+		f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			return runstore.Renewed{}, runstore.ErrClosed
 		}
 		defer func() {
 			if v := recover(); v != "boom" {

@@ -82,7 +82,21 @@ func (r AcquireRequest) Check() error {
 }
 
 // Check checks a renewal.
-func (r RenewRequest) Check() error { return firstOf(r.Fence.check(), checkTTL(r.TTL)) }
+func (r RenewRequest) Check() error {
+	if err := firstOf(r.Fence.check(), checkTTL(r.TTL), checkOptional("batch id", string(r.ID), MaxGrantID)); err != nil {
+		return err
+	}
+	if r.Writes.IsZero() {
+		if r.ID != "" {
+			return invalid("batch id", "goes with writes only: a plain renewal may be repeated as it is")
+		}
+		return nil
+	}
+	if r.Writes.Release || r.Writes.Purge {
+		return invalid("writes", "renewing cannot release or purge")
+	}
+	return r.Writes.check()
+}
 
 // Check checks a release.
 func (r ReleaseRequest) Check() error {
@@ -184,7 +198,14 @@ func (f Fence) checkFor(run RunID) error {
 func (l LeaseSpec) check() error {
 	return firstOf(checkName("owner", string(l.Owner), MaxOwner),
 		checkOptional("reactor", string(l.Reactor), MaxOwner),
-		checkOptional("grant", string(l.Grant), MaxGrantID), checkTTL(l.TTL))
+		checkOptional("grant", string(l.Grant), MaxGrantID), checkTTL(l.TTL), checkStall(l.MaxStall))
+}
+
+func checkStall(d time.Duration) error {
+	if d != 0 && (d < MinTTL || d > MaxMaxStall) {
+		return invalid("max stall", "%v is out of range, the limits are %v and %v, or 0 for none", d, MinTTL, MaxMaxStall)
+	}
+	return nil
 }
 
 func checkTTL(ttl time.Duration) error {

@@ -59,6 +59,11 @@
 //     the batch is stored. A cancelled context leaves the run usable.
 //   - I12 Limits. Oversized or malformed input is refused before it reaches the
 //     engine, with [ErrInvalid] or [ErrTooLarge] naming the field and the limit.
+//   - I13 Progress. A holder that renews its lease, but has committed no event and no
+//     record under its grant for longer than the grant's MaxStall, on the store clock, is
+//     refused with ErrNoProgress: its lease ends at its expiry, and the run can be taken
+//     over. Heartbeats, refused batches, batches of guards alone and writes under no fence
+//     or another are no progress. A late commit under the grant, while it is current, is.
 //
 // # Words
 //

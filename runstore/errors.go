@@ -35,7 +35,8 @@ var (
 	// ErrUnknownOutcome: the reply to a write was lost, it may or may not have
 	// been applied. Repeat it with the same batch or grant id.
 	ErrUnknownOutcome = errors.New("unknown outcome")
-	// ErrNoProgress: a holder that heartbeats without progress was refused.
+	// ErrNoProgress: the holder has renewed its lease for longer than its MaxStall without
+	// committing an event or a record (I13); see [NoProgressError].
 	ErrNoProgress = errors.New("no progress")
 	// ErrStoreBehind: a token or position is above anything that the store knows:
 	// it was rolled back; see [StoreBehindError].
@@ -160,6 +161,22 @@ func (e *LeaseHeldError) Error() string {
 
 // Is matches ErrLeaseHeld.
 func (e *LeaseHeldError) Is(target error) bool { return target == ErrLeaseHeld }
+
+// NoProgressError reports a renewal that was refused because its holder made no progress.
+type NoProgressError struct {
+	// Stalled is how long ago the last progress was, on the store clock.
+	Stalled time.Duration
+	// MaxStall is what the grant allows.
+	MaxStall time.Duration
+}
+
+// Error implements error.
+func (e *NoProgressError) Error() string {
+	return fmt.Sprintf("%v: no event and no record was committed under the grant for %v, the limit is %v", ErrNoProgress, e.Stalled, e.MaxStall)
+}
+
+// Is matches ErrNoProgress.
+func (e *NoProgressError) Is(target error) bool { return target == ErrNoProgress }
 
 // FencedError tells which grant is current instead of the one presented.
 type FencedError struct {

@@ -51,7 +51,7 @@ func Example() {
 		return err
 	}
 	fmt.Println("agent-a wakes, fenced:", errors.Is(pay(old), runstore.ErrFenced))
-	fmt.Println("agent-b commits:", pay(current))
+	fmt.Println("agent-b commits:", pay(current.Lease))
 
 	for event, err := range runstore.Journal(ctx, store, "payout-17", 1) {
 		if err != nil {

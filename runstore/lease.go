@@ -50,19 +50,71 @@ func (f Fence) Grant() GrantID { return f.grant }
 // IsZero reports whether f is no fence.
 func (f Fence) IsZero() bool { return f == Fence{} }
 
-// Holder names who holds a run's lease. It holds no grant id, so reading a run
-// gives nobody a fence.
+// Holder describes a run's current grant. It holds no grant id, so reading a run gives
+// no caller a fence. All times are on the store clock.
 type Holder struct {
 	Owner     Owner
 	Reactor   Reactor
 	Token     Token
 	ExpiresAt time.Time
 	Strict    bool
-	// Preempted tells of the live grant that this one ended, if it did.
+	// TTL is what the last grant or renewal asked for.
+	TTL time.Duration
+	// GrantedAt is the time of the grant, RenewedAt that of its last renewal, or of the
+	// grant before the first one.
+	GrantedAt, RenewedAt time.Time
+	// MaxStall is the grant's [LeaseSpec.MaxStall], 0 for none. ProgressedAt is the time
+	// of the last commit under the grant that appended an event or changed a record, or of
+	// the grant before the first one (I13).
+	MaxStall     time.Duration
+	ProgressedAt time.Time
+	// Former says how the grant before this one ended.
+	Former GrantEnd
+	// Preempted describes the live grant that this one took the lease from; it is zero
+	// unless Former is EndPreempted.
 	Preempted Preempted
 }
 
-// Preempted tells that a grant took a live lease away, and why.
+// GrantEnd is how a grant ended. A driver that takes a run over has to recover what its
+// predecessor left behind, unless that one released the lease or handed it off.
+type GrantEnd int
+
+// The ends of a grant. The numbers are stored.
+const (
+	// EndNone: there was no grant.
+	EndNone GrantEnd = iota
+	// EndReleased: its holder released it, under its fence.
+	EndReleased
+	// EndHandedOff: its holder consented to the grant after it; see [AcquireRequest].
+	EndHandedOff
+	// EndExpired: it had expired, and another grant took over.
+	EndExpired
+	// EndPreempted: it was live, and another grant took the lease away.
+	EndPreempted
+	// EndRevoked: it was ended without its fence and without another grant: by a batch
+	// that releases, a purge or a new epoch.
+	EndRevoked
+)
+
+// String returns the end in words.
+func (e GrantEnd) String() string {
+	switch e {
+	case EndReleased:
+		return "released"
+	case EndHandedOff:
+		return "handed off"
+	case EndExpired:
+		return "expired"
+	case EndPreempted:
+		return "preempted"
+	case EndRevoked:
+		return "revoked"
+	default:
+		return "none"
+	}
+}
+
+// Preempted names the holder whose live lease a grant took away, and says why.
 type Preempted struct {
 	From   Owner
 	Reason string
@@ -81,6 +133,10 @@ type LeaseSpec struct {
 	// what a repeat of the request returns. Empty means that the store chooses an
 	// id; then the caller cannot repeat the request after a lost reply.
 	Grant GrantID
+	// MaxStall, if not 0, is how long the grant may be renewed without progress (I13):
+	// from [MinTTL] to [MaxMaxStall]. A renewal without writes later than that after the
+	// last progress is refused with [ErrNoProgress], and the lease ends at its expiry.
+	MaxStall time.Duration
 }
 
 // AcquireRequest asks for a run's lease.
@@ -105,11 +161,40 @@ type AcquireRequest struct {
 	Writes Writes
 }
 
+// Granted is what AcquireLease did.
+type Granted struct {
+	Lease
+	// Ended is true when an earlier copy of the request made the grant, and the grant has
+	// ended since: the request's writes were applied, and the fence is refused.
+	Ended bool
+	// Committed is the result of the request's writes, as [RunStore.Commit] returns it.
+	// Its Time is that of the grant. Replayed is true when an earlier copy of the request
+	// made the grant.
+	Committed Committed
+	// Former says how the grant before this one ended.
+	Former GrantEnd
+}
+
 // RenewRequest extends a lease.
 type RenewRequest struct {
 	Fence Fence
 	// TTL is from [MinTTL] to [MaxTTL], counted from now on the store clock.
 	TTL time.Duration
+	// Writes are applied with the renewal and under the grant, in one atomic step: a
+	// checkpoint with the heartbeat. Release and Purge are refused.
+	Writes Writes
+	// ID makes a renewal with writes idempotent, as a batch's id does; the two share one
+	// namespace. A repeat returns the first result, also when the grant has ended since.
+	// It is refused without writes, because a plain renewal may be repeated as it is.
+	ID BatchID
+}
+
+// Renewed is what RenewLease did.
+type Renewed struct {
+	Lease
+	// Committed is the result of the request's writes, as [RunStore.Commit] returns it.
+	// It is zero for a renewal without writes.
+	Committed Committed
 }
 
 // ReleaseRequest ends a lease.

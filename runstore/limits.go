@@ -54,9 +54,12 @@ const (
 	RememberedGrants = 64
 )
 
-// The limits of a lease's TTL. A lease that outlives its holder by an hour
+// The limits of a lease's times. A lease that outlives its holder by an hour
 // keeps a run from being recovered for an hour: renew instead.
 const (
 	MinTTL = time.Millisecond
 	MaxTTL = 30 * time.Minute
+	// MaxMaxStall is the longest [LeaseSpec.MaxStall]. 24 h: longer than any step of an
+	// agent that a holder should sit on without a checkpoint.
+	MaxMaxStall = 24 * time.Hour
 )

@@ -45,12 +45,16 @@ type Record struct {
 	Created, Updated Stamp
 }
 
-// Stamp tells which event explains a change of a record, and when it was
-// committed on the store clock. Seq is the run's last seq where the batch had no
-// event.
+// Stamp names the event that explains a change of a record, and says when and under which
+// grant the change was committed.
 type Stamp struct {
-	Seq  Seq
+	// Seq is that of the event, or the run's last seq where the batch had no event.
+	Seq Seq
+	// Time is the store clock at the commit.
 	Time time.Time
+	// Token is that of the fence under which the change was made, so that a checkpoint
+	// names its generation; 0 for a change without a fence.
+	Token Token
 }
 
 // RecordQuery names records: exact keys, or those that begin with a prefix.

@@ -6,6 +6,8 @@ import "time"
 type Run struct {
 	ID     RunID
 	Status Status
+	// Unlisted runs are not in [IndexRuns]; see [RunSpec.Unlisted].
+	Unlisted bool
 	// CreatedAt is the store clock at the run's creation.
 	CreatedAt time.Time
 	// RunnableAt is the time from which the run wants a driver; zero means never.
@@ -37,6 +39,10 @@ func (r Run) Live(now time.Time) bool {
 type RunSpec struct {
 	ID     RunID
 	Status Status
+	// Unlisted keeps the run out of [IndexRuns] until it is purged: for runs that help
+	// others, such as values, sessions and registries. [IndexRunnable], the indexes of
+	// records and the feed hold it like any other.
+	Unlisted bool
 	// Runnable is when the run first wants a driver; the zero When means never.
 	Runnable When
 	// Lease, if set, is granted with the creation, in the same step.
@@ -55,4 +61,11 @@ type Created struct {
 	// Lease is the lease that was granted with the creation; zero when none was
 	// asked for or the run existed.
 	Lease Lease
+	// Committed is the result of the spec's writes, as [RunStore.Commit] returns it; zero
+	// unless New. Its Time is that of the creation. Replayed is true when an earlier copy
+	// of the request created the run.
+	Committed Committed
+	// Former says how the last grant of the purged run ended that had this id before;
+	// EndNone when no lease was granted with the creation.
+	Former GrantEnd
 }

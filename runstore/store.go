@@ -19,7 +19,8 @@ type RunStore interface {
 	// the writes that spec carries, in one atomic step. When the run exists
 	// already, nothing is written and CreateRun returns the run as it stands, with
 	// New false. A repeat whose own grant is current returns the lease again, with
-	// New true.
+	// New true; so does a repeat of a spec with a lease and writes once the grant has
+	// ended, for as long as the store remembers the result ([RememberedBatches]).
 	//
 	// A purged run can be created anew; its token goes on where it was (I2). A
 	// [GrantID] that the purged run has used is refused with ErrFenced, and nothing
@@ -36,26 +37,35 @@ type RunStore interface {
 	// A request may be repeated under its [GrantID], which says what the repeat
 	// returns. A caller that wants the lease back asks under a new id.
 	//
+	// A fence among the request's guards is the holder's consent to a handoff; AtToken
+	// bounds a preemption to the grant that the caller has read.
+	//
 	// Errors: ErrNotFound; ErrFenced (as *FencedError, with the current token) when
-	// the grant of that id has ended; ErrLeaseHeld (as *LeaseHeldError, with the
+	// the grant of that id has ended, or a fence among the guards is not the current
+	// grant; ErrLeaseExpired when that fence is of a strict lease; ErrLeaseHeld (as *LeaseHeldError, with the
 	// holder and the remaining time); ErrConflict when a guard of the request does
 	// not hold; ErrUnavailable; ErrUnknownOutcome, after which the caller repeats
 	// the request with the same GrantID before it acts.
-	AcquireLease(ctx context.Context, req AcquireRequest) (Lease, error)
+	AcquireLease(ctx context.Context, req AcquireRequest) (Granted, error)
 
 	// RenewLease extends the current grant to TTL from now, on the store clock,
 	// under the same token. It never shortens a lease. A grant that has expired
-	// but that nobody has taken over may renew, unless it is strict.
+	// but that nobody has taken over may renew, unless it is strict. Writes that the
+	// request carries are applied in the same atomic step.
 	//
-	// Errors: ErrNotFound, ErrFenced, ErrLeaseExpired (strict), ErrStoreBehind.
-	RenewLease(ctx context.Context, req RenewRequest) (Lease, error)
+	// Errors: ErrNotFound, ErrFenced, ErrLeaseExpired (strict), ErrStoreBehind;
+	// ErrNoProgress (as *NoProgressError) when the holder has stalled for longer than
+	// its MaxStall (I13).
+	RenewLease(ctx context.Context, req RenewRequest) (Renewed, error)
 
 	// ReleaseLease ends the current grant, with the writes that the request
 	// carries, in one atomic step. The token stays. Repeating the release of the
-	// run's last grant succeeds and writes nothing; after a later grant the repeat
-	// returns ErrFenced.
+	// run's last grant succeeds and writes nothing. After a later grant the repeat of a
+	// release with writes returns the first result, for as long as the store remembers it
+	// ([RememberedBatches]); that of any other returns ErrFenced.
 	//
-	// Errors: ErrNotFound, ErrFenced, ErrLeaseExpired (strict), ErrStoreBehind.
+	// Errors: ErrNotFound, ErrFenced, ErrLeaseExpired (strict), ErrStoreBehind,
+	// ErrConflict when a guard of the request does not hold.
 	ReleaseLease(ctx context.Context, req ReleaseRequest) (Committed, error)
 
 	// Commit is the only write path to a run's journal and records: all guards

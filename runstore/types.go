@@ -33,12 +33,18 @@ type Reactor string
 // the fence, and so as secret as the lease.
 //
 // A grant id is used once: it never names a second grant of its run. While the grant
-// is current, a repeat of its request returns it again. Once the grant has ended, a
-// repeat is refused with [ErrFenced] and applies nothing, whether the lease is free,
-// held or the request preempts, and also after later grants, purges and epochs. So a
-// late copy of a request never takes the lease. A store recognises the run's last
-// grant and at least the [RememberedGrants] before it; it takes a repeat of an older
-// request for a new one.
+// is current, a repeat of its request returns it again; so a restarted process that kept its
+// grant id gets its lease back at once. Once the grant has ended, a repeat applies nothing,
+// whether the lease is free, held or the request preempts, and also after later grants and
+// epochs: a late copy of a request never takes the lease.
+//
+//   - A repeat of a request with writes returns the first result, with [Granted.Ended] set,
+//     for as long as the store remembers it, as it remembers batch ids
+//     ([RememberedBatches]). A purge ends that.
+//   - Any other repeat is refused with [ErrFenced].
+//
+// A store recognises the run's last grant and at least the [RememberedGrants] before it; it
+// takes a repeat of an older request for a new one.
 type GrantID string
 
 // BatchID makes a batch idempotent: a repeat with the same id gets the first

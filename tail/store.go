@@ -47,10 +47,16 @@ func (s observed) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstor
 	return created, err
 }
 
-func (s observed) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
-	lease, err := s.RunStore.AcquireLease(ctx, req)
-	s.wrote(req.Run, &req.Writes, 0, err)
-	return lease, err
+func (s observed) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	granted, err := s.RunStore.AcquireLease(ctx, req)
+	s.wrote(req.Run, &req.Writes, granted.Committed.LastSeq, err)
+	return granted, err
+}
+
+func (s observed) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	renewed, err := s.RunStore.RenewLease(ctx, req)
+	s.wrote(req.Fence.Run(), &req.Writes, renewed.Committed.LastSeq, err)
+	return renewed, err
 }
 
 func (s observed) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {

@@ -116,13 +116,13 @@ func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec 
 // acquire takes the lease, live or not, and makes the run RUNNING.
 func (t *Tape) acquire(ctx context.Context, id runstore.RunID, spec runstore.LeaseSpec, why string, guards ...runstore.Guard) (runstore.Lease, error) {
 	spec.Grant = runstore.NewGrantID()
-	lease, err := retry(ctx, func() (runstore.Lease, error) {
+	granted, err := retry(ctx, func() (runstore.Granted, error) {
 		return t.store.AcquireLease(ctx, runstore.AcquireRequest{
 			Run: id, LeaseSpec: spec, Preempt: clip(why+string(spec.Owner), runstore.MaxOwner),
 			Guards: guards, Writes: RunRunning.writes(),
 		})
 	})
-	return lease, noSuchRun(err)
+	return granted.Lease, noSuchRun(err)
 }
 
 func (req BeginRunRequest) lease() (runstore.LeaseSpec, error) {

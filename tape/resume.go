@@ -50,7 +50,7 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 	if err := t.admit(id, f); err != nil {
 		return Run{}, runstore.Lease{}, err
 	}
-	lease, err := retry(ctx, func() (runstore.Lease, error) {
+	renewed, err := retry(ctx, func() (runstore.Renewed, error) {
 		return t.store.RenewLease(ctx, runstore.RenewRequest{Fence: f, TTL: ttl})
 	})
 	if err != nil {
@@ -66,7 +66,7 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 			run.Status = RunRunning
 		}
 	}
-	return run, lease, err
+	return run, renewed.Lease, err
 }
 
 // EndRunRequest gives a run an end.

@@ -159,7 +159,7 @@ type interloper struct {
 	step func()
 }
 
-func (s *interloper) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+func (s *interloper) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	s.once.Do(s.step)
 	return s.RunStore.AcquireLease(ctx, req)
 }

@@ -100,12 +100,12 @@ func (c *counter) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, 
 	return c.RunStore.GetRun(ctx, id)
 }
 
-func (c *counter) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+func (c *counter) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	c.count("acquire")
 	return c.RunStore.AcquireLease(ctx, req)
 }
 
-func (c *counter) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+func (c *counter) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
 	c.count("renew")
 	return c.RunStore.RenewLease(ctx, req)
 }
@@ -168,7 +168,7 @@ func (l *lossy) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.
 	return c, l.lose("create")
 }
 
-func (l *lossy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+func (l *lossy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	lease, err := l.RunStore.AcquireLease(ctx, req)
 	if err != nil {
 		return lease, err

@@ -62,13 +62,13 @@ func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, er
 }
 
 // AcquireLease implements runstore.RunStore.
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	s.count("AcquireLease")
 	return s.conn.AcquireLease(ctx, req)
 }
 
 // RenewLease implements runstore.RunStore.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
 	s.count("RenewLease")
 	return s.conn.RenewLease(ctx, req)
 }

@@ -133,12 +133,12 @@ func (c *client) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 	return ask(ctx, c, "get run", id, read, func(ctx context.Context) (runstore.Run, error) { return c.near.GetRun(ctx, id) })
 }
 
-func (c *client) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
-	return ask(ctx, c, "acquire lease", req.Run, write, func(ctx context.Context) (runstore.Lease, error) { return c.near.AcquireLease(ctx, req) })
+func (c *client) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	return ask(ctx, c, "acquire lease", req.Run, write, func(ctx context.Context) (runstore.Granted, error) { return c.near.AcquireLease(ctx, req) })
 }
 
-func (c *client) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
-	return ask(ctx, c, "renew lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Lease, error) { return c.near.RenewLease(ctx, req) })
+func (c *client) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	return ask(ctx, c, "renew lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Renewed, error) { return c.near.RenewLease(ctx, req) })
 }
 
 func (c *client) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {

@@ -159,10 +159,11 @@ func createInSteps(s *store) {
 			return created, err
 		}
 		s.between()
-		created.Lease, err = ownAcquire(ctx, h, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *spec.Lease, Writes: spec.Writes})
+		granted, err := ownAcquire(ctx, h, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *spec.Lease, Writes: spec.Writes})
 		if err != nil {
 			return created, err
 		}
+		created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
 		created.Run, err = h.Handle.GetRun(ctx, spec.ID)
 		return created, err
 	}

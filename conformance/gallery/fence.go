@@ -128,7 +128,7 @@ func checkThenWrite(s *store) {
 func checkThenLock(s *store) {
 	w := &window{}
 	s.stall = w.stall
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		w.wait()
 		return ownAcquire(ctx, h, req)
 	}
@@ -182,7 +182,7 @@ func statusUnfenced(s *store) {
 }
 
 func renewAny(s *store) {
-	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error) {
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		if now := s.current(req.Fence.Run()); now.Token > req.Fence.Token() {
 			req.Fence = now.Fence()
 		}
@@ -211,7 +211,7 @@ func expiryEnds(s *store) {
 }
 
 func strictIgnored(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		strict := req.Strict
 		req.Strict = false
 		lease, err := ownAcquire(ctx, h, req)

@@ -35,7 +35,7 @@ func grantExhibits() []exhibit {
 // anew makes an acquire forget: a request that is refused because its grant has ended is
 // made again under a fresh id, if forgotten says so of its own.
 func (s *store) anew(forgotten func(runstore.AcquireRequest) bool) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if errors.Is(err, runstore.ErrFenced) && forgotten(req) {
 			req.Grant = runstore.NewGrantID()
@@ -50,7 +50,7 @@ func lastGrantOnly(s *store) {
 }
 
 func heldBeforeEnded(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		var fenced *runstore.FencedError
 		if errors.As(err, &fenced) && fenced.Holder.Token != 0 && req.Preempt == "" {
@@ -70,7 +70,7 @@ func tenGrants(s *store) {
 		return !slices.Contains(last[req.Run], req.Grant)
 	})
 	acquire := s.acquire
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := acquire(ctx, h, req)
 		mu.Lock()
 		defer mu.Unlock()

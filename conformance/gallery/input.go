@@ -53,7 +53,7 @@ func idsCut(s *store) {
 }
 
 func ttlClamped(s *store) {
-	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error) {
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		req.TTL = min(max(req.TTL, runstore.MinTTL), runstore.MaxTTL)
 		return h.Handle.RenewLease(ctx, req)
 	}

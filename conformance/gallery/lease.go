@@ -56,7 +56,7 @@ func preempted(req runstore.AcquireRequest) runstore.AcquireRequest {
 }
 
 func liveTaken(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if errors.Is(err, runstore.ErrLeaseHeld) {
 			return ownAcquire(ctx, h, preempted(req))
@@ -66,17 +66,17 @@ func liveTaken(s *store) {
 }
 
 func ownerAuthority(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if now := s.current(req.Run); errors.Is(err, runstore.ErrLeaseHeld) && now.Owner == req.Owner {
-			return now, nil
+			return runstore.Granted{Lease: now}, nil
 		}
 		return lease, err
 	}
 }
 
 func renewalNotStored(s *store) {
-	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error) {
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		ttl := req.TTL
 		req.TTL = runstore.MinTTL
 		lease, err := h.Handle.RenewLease(ctx, req)
@@ -102,17 +102,17 @@ func relabel(s *store, label func(lease runstore.Lease) runstore.Token) {
 		}
 		return f
 	}
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if err == nil {
 			mu.Lock()
 			real[lease.Grant] = lease.Fence()
 			mu.Unlock()
-			lease.Token = label(lease)
+			lease.Token = label(lease.Lease)
 		}
 		return lease, err
 	}
-	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error) {
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		req.Fence = back(req.Fence)
 		return h.Handle.RenewLease(ctx, req)
 	}
@@ -194,7 +194,7 @@ func tokenBurnt(s *store) {
 		return l.Token + burnt[l.Run]
 	})
 	acquire := s.acquire
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := acquire(ctx, h, req)
 		if err != nil {
 			mu.Lock()
@@ -206,7 +206,7 @@ func tokenBurnt(s *store) {
 }
 
 func lateCopy(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if errors.Is(err, runstore.ErrFenced) {
 			req.Grant = runstore.NewGrantID()
@@ -217,7 +217,7 @@ func lateCopy(s *store) {
 }
 
 func grantIgnored(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		if req.Grant == s.current(req.Run).Grant {
 			req.Grant = runstore.NewGrantID()
 		}
@@ -260,7 +260,7 @@ func epochFencesNobody(s *store) {
 }
 
 func renewalShortens(s *store) {
-	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error) {
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		lease, err := h.Handle.RenewLease(ctx, req)
 		now, clockErr := h.Now(ctx)
 		if err == nil && clockErr == nil {
@@ -271,7 +271,7 @@ func renewalShortens(s *store) {
 }
 
 func acquireUnguarded(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		req.Guards = nil
 		return ownAcquire(ctx, h, req)
 	}
@@ -286,7 +286,7 @@ func preemptUnseen(s *store) {
 }
 
 func callersClock(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		run, err := h.Handle.GetRun(ctx, req.Run)
 		now, clockErr := h.clock(ctx)
 		if err == nil && clockErr == nil && !run.Live(now) {
@@ -297,7 +297,7 @@ func callersClock(s *store) {
 }
 
 func holdersClock(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if now, clockErr := h.clock(ctx); err == nil && clockErr == nil {
 			lease.ExpiresAt = now.Add(req.TTL)
@@ -307,11 +307,11 @@ func holdersClock(s *store) {
 }
 
 func takeoverByCaller(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		run, err := h.Handle.GetRun(ctx, req.Run)
 		now, clockErr := h.clock(ctx)
 		if err == nil && clockErr == nil && run.Live(now) {
-			return runstore.Lease{}, &runstore.LeaseHeldError{Holder: run.Holder, Remaining: run.ExpiresAt.Sub(now)}
+			return runstore.Granted{}, &runstore.LeaseHeldError{Holder: run.Holder, Remaining: run.ExpiresAt.Sub(now)}
 		}
 		return ownAcquire(ctx, h, req)
 	}

@@ -65,7 +65,7 @@ func tokenGuardIgnored(s *store) {
 }
 
 func tokenGuardBefore(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		if want := runstore.GuardsOf(req.Guards...).Token; want != nil {
 			run, err := h.Handle.GetRun(ctx, req.Run)
 			if err == nil && run.Token == *want {
@@ -117,7 +117,7 @@ func unconsented(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore
 }
 
 func handoffByZombie(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if without, fence := unconsented(req); !fence.IsZero() && errors.Is(err, runstore.ErrFenced) {
 			return ownAcquire(ctx, h, preempted(without))
@@ -127,20 +127,20 @@ func handoffByZombie(s *store) {
 }
 
 func handoffWithGap(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		without, fence := unconsented(req)
 		if fence.IsZero() {
 			return ownAcquire(ctx, h, req)
 		}
 		if _, err := h.Handle.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: fence}); err != nil {
-			return runstore.Lease{}, err
+			return runstore.Granted{}, err
 		}
 		return ownAcquire(ctx, h, without)
 	}
 }
 
 func handoffLate(s *store) {
-	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
+	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if without, fence := unconsented(req); !fence.IsZero() && errors.Is(err, runstore.ErrLeaseExpired) {
 			return ownAcquire(ctx, h, without)

@@ -53,8 +53,8 @@ type store struct {
 
 	create  func(ctx context.Context, h *handle, spec runstore.RunSpec) (runstore.Created, error)
 	get     func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error)
-	acquire func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error)
-	renew   func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Lease, error)
+	acquire func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error)
+	renew   func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error)
 	release func(ctx context.Context, h *handle, req runstore.ReleaseRequest) (runstore.Committed, error)
 	commit  func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error)
 	multi   func(ctx context.Context, h *handle, batches []runstore.Batch) ([]runstore.Committed, error)
@@ -99,13 +99,12 @@ func (h *handle) looks() {
 }
 
 // granted remembers a lease, and returns it.
-func (s *store) granted(l runstore.Lease, err error) (runstore.Lease, error) {
+func (s *store) granted(l runstore.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil && l.Token > s.grants[l.Run].Token {
+	if l.Token > s.grants[l.Run].Token {
 		s.grants[l.Run] = l
 	}
-	return l, err
 }
 
 // current returns the last lease granted on a run.
@@ -172,7 +171,7 @@ func (h *handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore
 	}
 	created, err := create(ctx, h, spec)
 	if err == nil {
-		h.granted(created.Lease, nil)
+		h.granted(created.Lease)
 	}
 	return created, err
 }
@@ -187,7 +186,7 @@ func (h *handle) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 }
 
 // AcquireLease implements runstore.RunStore.
-func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	h.looks()
 	if h.acquire != nil {
 		return h.acquire(ctx, h, req)
@@ -196,7 +195,7 @@ func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 }
 
 // RenewLease implements runstore.RunStore.
-func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
 	h.looks()
 	if h.renew != nil {
 		return h.renew(ctx, h, req)
@@ -278,6 +277,10 @@ func ownCreate(ctx context.Context, h *handle, spec runstore.RunSpec) (runstore.
 	return h.Handle.CreateRun(ctx, spec)
 }
 
-func ownAcquire(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Lease, error) {
-	return h.granted(h.Handle.AcquireLease(ctx, req))
+func ownAcquire(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
+	granted, err := h.Handle.AcquireLease(ctx, req)
+	if err == nil {
+		h.granted(granted.Lease)
+	}
+	return granted, err
 }

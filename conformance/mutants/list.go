@@ -23,7 +23,7 @@ var engines = []string{"memory", "sqlite", "postgres", "alloydb", "bigtable", "s
 type mutation struct {
 	Engine    string   // the list that holds it
 	Name      string   // unique within its list
-	Guarantee string   // the guarantee that it breaks: I1 to I12
+	Guarantee string   // the guarantee that it breaks: I1 to I13
 	Why       string   // the bug that it stands for
 	File      string   // the file that it changes, from the root of the module
 	Package   string   // the package whose tests must notice it, likewise

@@ -20,6 +20,7 @@ var sentences = map[string]string{
 	"I10": "a reader of all runs that resumes from its last position misses nothing",
 	"I11": "after any error but `ErrUnknownOutcome` nothing is stored",
 	"I12": "oversized or malformed input is refused before it reaches the engine, with the field and the limit",
+	"I13": "a holder that renews for longer than its bound without committing an event or a record is refused",
 }
 
 // name is a guarantee's title without its explanation; a group that is none of the

@@ -21,7 +21,8 @@ type needs struct {
 	fresh   bool                 // read now, not what the handle remembers
 	keys    []runstore.RecordKey // of records
 	all     bool                 // of all records
-	batches bool                 // the results of the last batches with an id
+	results bool                 // those of the last requests with writes and an id
+	replays bool                 // these too, unless the handle knows the run
 	events  bool                 // there will be events: the row must have room
 	strict  bool                 // the write is made under a fence: where that is strict it is over with the lease
 	epoch   bool                 // the store's, and the run's former grants: for a grant
@@ -36,9 +37,12 @@ type needs struct {
 const certain = 2 * time.Second
 
 // surelyLive reports whether the lease is live, by what a handle knows of the clock.
-func (s *Store) surelyLive(r *run) bool {
+func (s *Store) surelyLive(r *run) bool { return s.surelyBefore(r.head.expiry(r.beat)) }
+
+// surelyBefore reports whether a time is still to come, by what a handle knows of the clock.
+func (s *Store) surelyBefore(us int64) bool {
 	now, age := s.clock.estimate()
-	return age < 2*refreshAfter && now.Add(certain).Before(runstore.FromMicros(r.head.expiry(r.beat)))
+	return age < 2*refreshAfter && now.Add(certain).Before(runstore.FromMicros(us))
 }
 
 // decide returns the edit that an operation wants, from what is known of the run. now is
@@ -106,7 +110,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		}
 		if asked { // the readings before this one are of no use any more
 			e.m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(now))
-			if n.strict {
+			if n.strict && r.head.Strict {
 				e.until = began.Add(runstore.FromMicros(r.head.expiry(r.beat)).Sub(now))
 			}
 		}
@@ -157,7 +161,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 
 // has reports whether a handle knows what an operation needs.
 func (r *run) has(n needs) bool {
-	if !r.known || n.batches && r.batches == nil || n.all || n.epoch {
+	if !r.known || n.results && r.results == nil || n.all || n.epoch {
 		return false
 	}
 	for _, k := range n.keys {
@@ -179,7 +183,7 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	} else {
 		filters = append(filters, recordFilters(n.keys)...)
 	}
-	if n.batches {
+	if n.results || n.replays {
 		filters = append(filters, wholeFamily(familyBatches))
 	}
 	var found *row
@@ -217,14 +221,14 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 		m.size = m.takes(key, item.Value)
 		r.records[key] = m
 	}
-	if n.batches {
-		r.batches = map[runstore.BatchID]result{}
+	if n.results || n.replays {
+		r.results = map[string]result{}
 		for _, item := range found.cells[familyBatches] {
 			var one result
 			if err := json.Unmarshal(item.Value, &one); err != nil {
 				return corrupt(err)
 			}
-			r.batches[runstore.BatchID(one.ID)] = one
+			r.results[one.name()] = one
 		}
 	}
 	return nil
@@ -244,7 +248,7 @@ type edit struct {
 	purged  bool
 	creates bool
 	until   localclock.Reading // it is over then: the strict lease under which it is made ends; zero: never
-	batch   *result
+	result  *result
 	tail    tail
 	rows    []mutation // to be written before it
 	dead    []string   // rows that nothing names after it
@@ -280,15 +284,20 @@ func (e *edit) beat() {
 	e.m.Set(familyHead, columnBeat, bigtable.ServerTime, e.head.beatOf())
 }
 
-// grant gives the lease.
-func (e *edit) grant(before rules.Head, spec runstore.LeaseSpec, reason string) rules.Head {
-	granted := before.Granted(spec, reason, e.time())
-	e.head.grant(granted, spec.TTL)
+// grant makes a grant and the writes that come with it, and keeps their result.
+func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.Granted, error) {
+	granted := before.Granted(req, e.time())
+	e.head.grant(granted)
 	if len(granted.Former) > 0 {
 		e.set(familyOther, columnFormer, granted.Former)
 	}
 	e.beat()
-	return granted
+	made := runstore.Granted{Lease: granted.Lease(req.TTL), Former: granted.Holder.Former}
+	e.apply(req.Writes, made.Token, made.Owner, false)
+	if made.Committed = e.done; !req.Writes.IsZero() {
+		e.remember(rules.GrantResult(req.Grant), result{Token: int64(made.Token), Former: int(made.Former)})
+	}
+	return made, e.fits()
 }
 
 // swap replaces the revision that the change was decided on by its own, with all that
@@ -378,11 +387,11 @@ func (s *Store) made(r *run, e *edit) {
 			r.all = false
 		}
 		r.all = r.all || e.creates
-		if e.batch != nil && r.batches != nil {
-			if len(r.batches) > 2*ring {
-				r.batches = nil // to be read again
+		if e.result != nil && r.results != nil {
+			if len(r.results) > 2*ring {
+				r.results = nil // to be read again
 			} else {
-				r.batches[runstore.BatchID(e.batch.ID)] = *e.batch
+				r.results[e.result.name()] = *e.result
 			}
 		}
 	}

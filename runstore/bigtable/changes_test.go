@@ -133,6 +133,9 @@ var changes = []change{
 	{"renew", holding, func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error) {
 		return s.RenewLease(ctx, runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
 	}, true},
+	{"renew with writes", holding, func(ctx context.Context, s *bigtable.Store, l runstore.Lease) (any, error) {
+		return s.RenewLease(ctx, runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL, ID: "renewal", Writes: someWrites()})
+	}, true},
 }
 
 // shape returns what a reader sees of the run "run" and of the queues, without times
@@ -143,7 +146,8 @@ func shape(t testing.TB, s *bigtable.Store) string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	record := func(r runstore.Record) string {
-		return fmt.Sprintf("%s at %d, from %d to %d: %s", r.Key, r.Version, r.Created.Seq, r.Updated.Seq, short(r.Value))
+		return fmt.Sprintf("%s at %d, from %d by %d to %d by %d: %s",
+			r.Key, r.Version, r.Created.Seq, r.Created.Token, r.Updated.Seq, r.Updated.Token, short(r.Value))
 	}
 	run, err := s.GetRun(ctx, "run")
 	switch {
@@ -153,8 +157,8 @@ func shape(t testing.TB, s *bigtable.Store) string {
 		t.Fatal(err)
 	default:
 		h := run.Holder
-		say("status %d, runnable %v, seq %d, token %d, held by %s %s %d %+v, summary %s", run.Status, !run.RunnableAt.IsZero(), run.LastSeq,
-			run.Token, h.Owner, h.Reactor, h.Token, h.Preempted, record(run.Summary))
+		say("status %d, runnable %v, seq %d, token %d, held by %s %s %d for %v after one that was %v %+v, summary %s", run.Status, !run.RunnableAt.IsZero(), run.LastSeq,
+			run.Token, h.Owner, h.Reactor, h.Token, h.TTL, h.Former, h.Preempted, record(run.Summary))
 		for e, err := range runstore.Journal(ctx, s, "run", 1) {
 			say("event %d %s by %s %d: %s, %v", e.Seq, e.Kind, e.Owner, e.Token, short(e.Data), err)
 		}
@@ -193,7 +197,9 @@ func timeless(t testing.TB, result any) string {
 			clear(&r.ExpiresAt)
 		}
 		if r.Holder != (runstore.Holder{}) {
-			clear(&r.Holder.ExpiresAt)
+			for _, at := range []*time.Time{&r.Holder.ExpiresAt, &r.Holder.GrantedAt, &r.Holder.RenewedAt, &r.Holder.ProgressedAt} {
+				clear(at)
+			}
 		}
 		if r.Summary.Version > 0 {
 			clear(&r.Summary.Created.Time)
@@ -204,11 +210,19 @@ func timeless(t testing.TB, result any) string {
 	case runstore.Committed:
 		clear(&r.Time)
 		return fmt.Sprintf("%+v", r)
-	case runstore.Lease:
-		clear(&r.ExpiresAt)
+	case runstore.Granted:
+		clear(&r.Lease.ExpiresAt)
+		clear(&r.Committed.Time)
+		return fmt.Sprintf("%+v", r)
+	case runstore.Renewed:
+		clear(&r.Lease.ExpiresAt)
+		if r.Committed.LastSeq > 0 {
+			clear(&r.Committed.Time)
+		}
 		return fmt.Sprintf("%+v", r)
 	case runstore.Created:
 		run(&r.Run)
+		clear(&r.Committed.Time)
 		if r.Lease != (runstore.Lease{}) {
 			clear(&r.Lease.ExpiresAt)
 		}

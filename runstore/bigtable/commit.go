@@ -1,10 +1,12 @@
 package bigtable
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -17,14 +19,26 @@ var (
 	errLongAgo = errors.New("bigtable: the run had more writes since than its head remembers")
 )
 
-// result is what a row remembers of a batch that carried an id.
+// result is what a row remembers of a request with writes and an id.
 type result struct {
 	ID       []byte             `json:"id"`
+	Kind     string             `json:"kind,omitempty"` // the letter of the result's name; none for that of batches
 	First    int64              `json:"first"`
 	Last     int64              `json:"last"`
 	Time     int64              `json:"time"`
 	Versions []runstore.Version `json:"versions,omitempty"`
+	// Token is that of the grant that was made or released, Former the end of the grant
+	// before the one that was made.
+	Token  int64 `json:"token,omitempty"`
+	Former int   `json:"former,omitempty"`
 }
+
+// kindBatch is the letter of the names of batches' results. Programs of format 2 remember
+// no others.
+const kindBatch = "b"
+
+// name returns the name of the result, as rules.BatchResult and its like make it.
+func (r *result) name() string { return cmp.Or(r.Kind, kindBatch) + string(r.ID) }
 
 // ring is how many results a row has: more than the contract promises.
 const ring = runstore.RememberedBatches + 32
@@ -32,7 +46,7 @@ const ring = runstore.RememberedBatches + 32
 func (r result) committed() runstore.Committed {
 	return runstore.Committed{
 		FirstSeq: runstore.Seq(r.First), LastSeq: runstore.Seq(r.Last), Time: runstore.FromMicros(r.Time),
-		Versions: r.Versions, Replayed: true,
+		Versions: slices.Clone(r.Versions), Replayed: true,
 	}
 }
 
@@ -40,13 +54,13 @@ func (r result) committed() runstore.Committed {
 // needs rows of its own (places in queues, large values) costs one request before it.
 func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
-		n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, batches: batch.ID != "", clock: strict(batch.Guards().Fence)}
+		n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, results: batch.ID != "", clock: strict(batch.Guards().Fence)}
 		n.events, n.strict = len(batch.Events) > 0, true
 		e, err := s.write(ctx, batch.Run(), n, func(r *run, now time.Time) (*edit, error) {
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
 			}
-			if first, repeated := r.batches[batch.ID]; repeated && batch.ID != "" {
+			if first, repeated := r.results[rules.BatchResult(batch.ID)]; repeated {
 				done = first.committed()
 				return nil, nil
 			}
@@ -59,8 +73,8 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 			if err := e.fits(); err != nil {
 				return nil, err
 			}
-			if batch.ID != "" && !batch.Purge {
-				e.remember(batch.ID)
+			if !batch.Purge {
+				e.remember(rules.BatchResult(batch.ID), result{})
 			}
 			return e, nil
 		})
@@ -117,7 +131,11 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	e.records = map[runstore.RecordKey]*meta{}
 	for i, change := range w.Records {
 		seq := int64(rules.Seq(w, change, e.done.FirstSeq, e.done.LastSeq))
-		e.done.Versions = append(e.done.Versions, runstore.Version(e.change(i, change, small, seq)))
+		e.done.Versions = append(e.done.Versions, runstore.Version(e.change(i, change, small, seq, int64(token))))
+	}
+	if token != 0 && rules.IsProgress(w) {
+		h.requires(formatGrants)
+		h.Progressed = e.now
 	}
 	if w.Status != nil {
 		h.Status = int32(*w.Status)
@@ -183,8 +201,8 @@ func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstor
 	e.rows = append(e.rows, pack.rows(e.run.id)...)
 }
 
-// change puts or deletes one record, and returns its version.
-func (e *edit) change(i int, w runstore.RecordWrite, small int, seq int64) int64 {
+// change puts or deletes one record under a token, and returns its version.
+func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64) int64 {
 	old := e.run.records[w.Key]
 	h := &e.head
 	if old != nil {
@@ -204,9 +222,12 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq int64) int64
 		e.records[w.Key] = nil
 		return 0
 	}
-	m := &meta{Version: h.Floor + 1, CreatedSeq: seq, Created: e.now, UpdatedSeq: seq, Updated: e.now, Rev: h.Rev, By: e.nonce}
+	m := &meta{
+		Version: h.Floor + 1, CreatedSeq: seq, Created: e.now, CreatedBy: token, UpdatedSeq: seq, Updated: e.now, UpdatedBy: token,
+		Rev: h.Rev, By: e.nonce,
+	}
 	if old != nil {
-		m.Version, m.CreatedSeq, m.Created = old.Version+1, old.CreatedSeq, old.Created
+		m.Version, m.CreatedSeq, m.Created, m.CreatedBy = old.Version+1, old.CreatedSeq, old.Created, old.CreatedBy
 	}
 	for _, p := range w.Index {
 		m.Places = append(m.Places, spot{[]byte(p.Index), runstore.Micros(p.At.Resolve(e.time()))})
@@ -280,7 +301,9 @@ func (e *edit) purge() {
 	if h.Runnable != 0 {
 		e.dead = append(e.dead, h.runnablePlace(e.run.id).rowKey())
 	}
-	e.dead = append(e.dead, h.runsPlace(e.run.id).rowKey())
+	if !h.Unlisted {
+		e.dead = append(e.dead, h.runsPlace(e.run.id).rowKey())
+	}
 	e.end(true)
 	h.Purged, h.Runnable, h.Sealed, h.EventBytes, h.RecordBytes, h.Batches = true, 0, 0, 0, 0, 0
 	for _, f := range []string{familyEvents, familyRecords, familyBatches, familyFeed} {
@@ -302,12 +325,19 @@ func (e *edit) mark() {
 
 func (h *head) mark(id runstore.RunID) mark { return mark{id, h.MarkRev, h.MarkBy} }
 
-// remember keeps the result for a repeat of the batch.
-func (e *edit) remember(id runstore.BatchID) {
-	e.batch = &result{
-		ID: []byte(id), First: int64(e.done.FirstSeq), Last: int64(e.done.LastSeq), Time: e.now, Versions: e.done.Versions,
+// remember keeps the result of the change under its name, for a repeat; none is kept under
+// an empty one.
+func (e *edit) remember(name string, r result) {
+	if name == "" {
+		return
 	}
-	value, _ := json.Marshal(e.batch) // numbers and bytes only: it cannot fail
+	if r.ID = []byte(name[1:]); name[:1] != kindBatch {
+		r.Kind = name[:1]
+		e.head.requires(formatGrants)
+	}
+	r.First, r.Last, r.Time, r.Versions = int64(e.done.FirstSeq), int64(e.done.LastSeq), e.now, slices.Clone(e.done.Versions)
+	e.result = &r
+	value, _ := json.Marshal(r) // numbers and bytes only: it cannot fail
 	e.set(familyBatches, be16(int(e.head.Batches%ring)), value)
 	e.head.Batches++
 }

@@ -126,13 +126,13 @@ func strictWriteEnds(t *testing.T, write func(ctx context.Context, s *bigtable.S
 	bigtable.SetPatience(s, 2*hang) // so what ends the write is the lease
 	var lease runstore.Lease
 	for ttl, sent := 500*time.Millisecond, 0; sent == 0; ttl *= 4 { // until it is sent before the lease ends
-		var err error
-		lease, err = s.AcquireLease(t.Context(), runstore.AcquireRequest{
+		granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
 			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "strict", TTL: ttl, Strict: true}, Preempt: "test",
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
+		lease = granted.Lease
 		ctx, cancel := context.WithTimeout(t.Context(), hang)
 		lost := server(t).Refuse(0, served(table, swaps))
 		err = write(ctx, s, lease)

@@ -162,12 +162,24 @@ func (s *Store) incarnate(ctx context.Context) error {
 		}
 		switch {
 		case x.stored == nil:
-			first := &epochs{Incarnation: s.incarnation(), Ended: true}
+			first := &epochs{Format: format, Incarnation: s.incarnation(), Ended: true}
 			if _, err := s.replaceEpochs(ctx, x, first); err != nil {
 				return err
 			}
 			if err := s.copyEpochs(ctx, first); err != nil {
 				return err
+			}
+		case x.Format < format: // see format.go
+			next := *x
+			next.Format = format
+			made, err := s.replaceEpochs(ctx, x, &next)
+			if err != nil {
+				return err
+			}
+			if made {
+				if err := s.copyEpochs(ctx, &next); err != nil {
+					return err
+				}
 			}
 		case !s.sameIncarnation(x.Incarnation):
 			reason := "restored, copied or failed over: the table was " + x.Incarnation
@@ -242,7 +254,7 @@ func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) b
 		}
 		next.Base = max(int64(runstore.Epoch(next.Epoch).Floor())>>positionBits+1, end+epochGap)
 		next.End = end
-		after := &epochs{Format: formatStamps, Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
+		after := &epochs{Format: format, Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
 		made, err := s.replaceEpochs(ctx, x, after)
 		if err != nil {
 			return 0, err

@@ -47,7 +47,7 @@ func isOver(t testing.TB, s *bigtable.Store, old runstore.Lease, epoch runstore.
 	if want := epoch.Floor() + 1; lease.Token != want {
 		t.Errorf("the next grant has token %v, want %v", lease.Token, want)
 	}
-	commit(t, s, appending(lease, "after"))
+	commit(t, s, appending(lease.Lease, "after"))
 	await(t, "an event above the floor", func() bool {
 		all := whole(t, s, 0, 100, nil)
 		return len(all) > 0 && all[len(all)-1].Position > runstore.Position(epoch.Floor())

@@ -21,11 +21,20 @@ import (
 //     more, because it reads a copy of that row for these.
 //
 // 0 stands for 1. A field that this program does not know counts as a newer format.
-const format = 2
+const format = 3
 
 // formatStamps is the format of runs whose cells have the stamp of an epoch, see stamp.go. A
-// run of the first epoch has none, and format 1.
+// run of the first epoch has none.
 const formatStamps = 2
+
+// formatGrants is the format of runs whose head or records have what format 2 lacks: the
+// times, the bound and the progress of a grant, the tokens of records, results of requests
+// with a grant id, and runs that are not listed. A program of format 2 would drop or misread
+// these. The store has this format from the first opening on by a program that knows it.
+const formatGrants = 3
+
+// requires raises the format of a run's head.
+func (h *head) requires(format int) { h.Format = max(h.Format, format) }
 
 // decode decodes JSON into v. of is the field of v that holds the format.
 //

@@ -192,13 +192,13 @@ func holdAnew(t testing.TB, s *bigtable.Store, id runstore.RunID) runstore.Lease
 // takeOver takes a run's live lease away.
 func takeOver(t testing.TB, s *bigtable.Store, id runstore.RunID) runstore.Lease {
 	t.Helper()
-	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+	granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
 		Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "thief", TTL: runstore.MaxTTL}, Preempt: "test",
 	})
 	if err != nil {
 		t.Fatalf("preempt %s: %v", id, err)
 	}
-	return lease
+	return granted.Lease
 }
 
 // appending is a batch of events under a lease.

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -38,6 +39,7 @@ type head struct {
 	Purged bool   `json:"purged,omitempty"`
 
 	Status   int32 `json:"status"`
+	Unlisted bool  `json:"unlisted,omitempty"`
 	Created  int64 `json:"created"`
 	Runnable int64 `json:"runnable,omitempty"`
 	// RunnableRev and RunnableBy are those of the entry in the index.
@@ -61,10 +63,19 @@ type head struct {
 	// Expires and TTL are those of the last grant or renewal; see expiry.
 	Expires int64 `json:"expires,omitempty"`
 	TTL     int64 `json:"ttl,omitempty"`
+	// Asked is the TTL of the last renewal, if that was too short to move the expiry.
+	Asked int64 `json:"asked,omitempty"`
+	// Granted, Renewed and Progressed are times of the last grant, and MaxStall is the
+	// bound of its holder, in microseconds. FormerEnd is how the grant before it ended.
+	Granted    int64 `json:"granted,omitempty"`
+	Renewed    int64 `json:"renewed,omitempty"`
+	Progressed int64 `json:"progressed,omitempty"`
+	MaxStall   int64 `json:"maxStall,omitempty"`
+	FormerEnd  int   `json:"formerEnd,omitempty"`
 
 	// Floor is the highest version of a deleted record.
 	Floor int64 `json:"floor,omitempty"`
-	// Batches counts the batches with an id; the last ones are cells of the row.
+	// Batches counts the results that the row was given; the last ones are cells of it.
 	Batches int64 `json:"batches,omitempty"`
 	// MarkRev and MarkBy are the revision and the nonce of the run's mark, 0 when it has
 	// none; see sweep.go.
@@ -99,7 +110,7 @@ func (h *head) rules(id runstore.RunID, beat int64) rules.Head {
 	expires := runstore.FromMicros(h.expiry(beat))
 	r := rules.Head{
 		Run: runstore.Run{
-			ID: id, Status: runstore.Status(h.Status), CreatedAt: runstore.FromMicros(h.Created),
+			ID: id, Status: runstore.Status(h.Status), Unlisted: h.Unlisted, CreatedAt: runstore.FromMicros(h.Created),
 			RunnableAt: runstore.FromMicros(h.Runnable), LastSeq: runstore.Seq(h.Seq), Token: runstore.Token(h.Token),
 			ExpiresAt: expires,
 		},
@@ -108,18 +119,37 @@ func (h *head) rules(id runstore.RunID, beat int64) rules.Head {
 	if r.State == rules.Current {
 		r.Holder = runstore.Holder{
 			Owner: runstore.Owner(h.Owner), Reactor: runstore.Reactor(h.Role), Token: r.Token, ExpiresAt: expires, Strict: h.Strict,
+			TTL: micros(cmp.Or(h.Asked, h.TTL)), MaxStall: micros(h.MaxStall), Former: runstore.GrantEnd(h.FormerEnd),
+			GrantedAt: runstore.FromMicros(h.Granted), RenewedAt: runstore.FromMicros(h.Renewed), ProgressedAt: runstore.FromMicros(h.Progressed),
 			Preempted: runstore.Preempted{From: runstore.Owner(h.From), Reason: string(h.Why)},
 		}
 	}
 	return r
 }
 
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
 // grant takes over what package rules granted.
-func (h *head) grant(r rules.Head, ttl time.Duration) {
+func (h *head) grant(r rules.Head) {
+	h.requires(formatGrants)
 	h.Token, h.State, h.Grant = int64(r.Token), int(r.State), []byte(r.Grant)
 	h.Owner, h.Role, h.Strict = []byte(r.Holder.Owner), []byte(r.Holder.Reactor), r.Holder.Strict
 	h.From, h.Why = []byte(r.Holder.Preempted.From), []byte(r.Holder.Preempted.Reason)
-	h.Expires, h.TTL = runstore.Micros(r.ExpiresAt), ttl.Microseconds()
+	h.Expires, h.TTL, h.Asked = runstore.Micros(r.ExpiresAt), r.Holder.TTL.Microseconds(), 0
+	h.Granted, h.Renewed, h.Progressed = runstore.Micros(r.Holder.GrantedAt), runstore.Micros(r.Holder.RenewedAt), runstore.Micros(r.Holder.ProgressedAt)
+	h.MaxStall, h.FormerEnd = r.Holder.MaxStall.Microseconds(), int(r.Holder.Former)
+}
+
+// renew takes over what package rules renewed, and reports whether the expiry counts from
+// this renewal: a lease is never shortened.
+func (h *head) renew(r rules.Head) (extended bool) {
+	h.requires(formatGrants)
+	h.Renewed, h.Asked = runstore.Micros(r.Holder.RenewedAt), r.Holder.TTL.Microseconds()
+	if r.Holder.RenewedAt.Add(r.Holder.TTL).Truncate(runstore.TimePrecision).Before(r.ExpiresAt) {
+		return false
+	}
+	h.Expires, h.TTL, h.Asked = runstore.Micros(r.ExpiresAt), h.Asked, 0
+	return true
 }
 
 // madeBy adds a revision that nonce made.
@@ -163,11 +193,13 @@ type meta struct {
 	Created    int64   `json:"c"`
 	UpdatedSeq int64   `json:"us"`
 	Updated    int64   `json:"u"`
-	Rev        int64   `json:"r"`           // that wrote it…
-	By         uint64  `json:"x"`           // …and its nonce
-	Places     []spot  `json:"p,omitempty"` // where it stands
-	Pack       *packed `json:"d,omitempty"` // where its value is, if not here
-	Room       int64   `json:"m,omitempty"` // that it keeps for records that a later batch puts instead
+	CreatedBy  int64   `json:"ct,omitempty"` // the tokens of the fences…
+	UpdatedBy  int64   `json:"ut,omitempty"` // …under which it was written
+	Rev        int64   `json:"r"`            // that wrote it…
+	By         uint64  `json:"x"`            // …and its nonce
+	Places     []spot  `json:"p,omitempty"`  // where it stands
+	Pack       *packed `json:"d,omitempty"`  // where its value is, if not here
+	Room       int64   `json:"m,omitempty"`  // that it keeps for records that a later batch puts instead
 	size       int64   // what it takes of the room for records
 }
 
@@ -186,7 +218,7 @@ func roomFor(later []runstore.RecordWrite) (room int64) {
 			continue
 		}
 		m := meta{
-			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, Rev: most, By: math.MaxUint64, Room: most,
+			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, CreatedBy: most, UpdatedBy: most, Rev: most, By: math.MaxUint64, Room: most,
 			Pack: &packed{Rev: most, Nonce: math.MaxUint64, What: "r", Of: most, Offset: most, Length: most},
 		}
 		for _, p := range w.Index {
@@ -217,8 +249,8 @@ func (m *meta) record(key runstore.RecordKey, value []byte) runstore.Record {
 	}
 	return runstore.Record{
 		Key: key, Version: runstore.Version(m.Version), Value: value,
-		Created: runstore.Stamp{Seq: runstore.Seq(m.CreatedSeq), Time: runstore.FromMicros(m.Created)},
-		Updated: runstore.Stamp{Seq: runstore.Seq(m.UpdatedSeq), Time: runstore.FromMicros(m.Updated)},
+		Created: runstore.Stamp{Seq: runstore.Seq(m.CreatedSeq), Time: runstore.FromMicros(m.Created), Token: runstore.Token(m.CreatedBy)},
+		Updated: runstore.Stamp{Seq: runstore.Seq(m.UpdatedSeq), Time: runstore.FromMicros(m.Updated), Token: runstore.Token(m.UpdatedBy)},
 	}
 }
 

@@ -392,7 +392,9 @@ func (p place) standing(r *row, heads bool) (now standing, err error) {
 		}
 	}
 	if p.ofRun() {
-		if p.index == string(runstore.IndexRuns) {
+		if p.index == string(runstore.IndexRuns) && r.head.Unlisted {
+			return now, nil
+		} else if p.index == string(runstore.IndexRuns) {
 			now.places = []place{r.head.runsPlace(p.run)}
 		} else if r.head.Runnable != 0 {
 			now.places = []place{r.head.runnablePlace(p.run)}

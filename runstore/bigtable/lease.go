@@ -19,14 +19,17 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			lease = withGrant(*spec.Lease)
 		}
 		n := needs{fresh: true, epoch: true, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey)}
+		n.replays = spec.Lease != nil && !spec.Writes.IsZero()
 		existed := false
 		e, err := s.write(ctx, spec.ID, n, func(r *run, now time.Time) (*edit, error) {
 			created = runstore.Created{} // whatever was decided before
 			if existed = r.exists(); existed {
 				h := r.head.rules(r.id, r.beat)
 				created.Run = h.Run
-				if lease != nil && h.Grant == lease.Grant && h.State == rules.Current {
-					created.New, created.Lease = true, h.Lease(lease.TTL)
+				if lease != nil {
+					if first, ok := r.repeatedGrant(h, *lease); ok {
+						created.New, created.Lease, created.Committed, created.Former = true, first.Lease, first.Committed, first.Former
+					}
 				}
 				return nil, nil
 			}
@@ -39,25 +42,31 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			e.creates = true
 			h.Life, h.LifeBy, h.Purged, h.Seq = h.Rev, e.nonce, false, 0
 			h.Status, h.Created = int32(spec.Status), e.now
-			e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
+			if h.Unlisted = spec.Unlisted; h.Unlisted {
+				h.requires(formatGrants)
+			} else {
+				e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
+			}
 			if h.MarkRev == 0 { // a purged run has one until it was cleared away
 				e.mark()
 			}
-			var token runstore.Token
-			var owner runstore.Owner
-			if lease != nil {
+			if lease == nil {
+				e.apply(spec.Writes, 0, "", false)
+				created.Committed = e.done
+				if err := e.fits(); err != nil {
+					return nil, err
+				}
+			} else {
 				before := h.rules(r.id, 0) // of a purged run, or of none
 				before.Former = r.former
 				if err := before.NewGrant(lease.Grant); err != nil {
 					return nil, err
 				}
-				granted := e.grant(before, *lease, "")
-				created.Lease = granted.Lease(lease.TTL)
-				token, owner = created.Lease.Token, created.Lease.Owner
-			}
-			e.apply(spec.Writes, token, owner, false)
-			if err := e.fits(); err != nil {
-				return nil, err
+				granted, err := e.grant(before, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *lease, Writes: spec.Writes})
+				if err != nil {
+					return nil, err
+				}
+				created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
 			}
 			if !spec.Runnable.IsZero() {
 				e.runnable(spec.Runnable)
@@ -95,45 +104,66 @@ func (e *edit) summary(w runstore.RecordWrite) *meta {
 // AcquireLease implements runstore.RunStore: one read and one conditional mutation. The
 // server's clock is asked between them where the expiry of the current grant decides
 // (expiryDecides).
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (lease runstore.Lease, err error) {
+func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
 		req := req
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
 		guards := runstore.GuardsOf(req.Guards...)
 		n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
+		n.replays = !req.Writes.IsZero()
 		n.clock, n.strict = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero()
 		_, err := s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
-			lease = runstore.Lease{}
+			granted = runstore.Granted{}
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
 			}
 			h := r.judged()
-			replay, err := h.Acquire(req, now)
-			if err != nil {
-				return nil, err
-			}
-			if replay {
-				lease = h.Lease(req.TTL)
+			if first, ok := r.repeatedGrant(h, req.LeaseSpec); ok {
+				granted = first
 				return nil, nil
+			}
+			if _, err := h.Acquire(req, now); err != nil {
+				return nil, err
 			}
 			if err := h.Guards(guards, now, r.version); err != nil {
 				return nil, err
 			}
 			e := newEdit(r, now)
-			granted := e.grant(h, req.LeaseSpec, req.Preempt)
-			lease = granted.Lease(req.TTL)
-			e.apply(req.Writes, lease.Token, lease.Owner, false)
-			if err := e.fits(); err != nil {
+			made, err := e.grant(h, req)
+			if err != nil {
 				return nil, err
 			}
+			granted = made
 			return e, nil
 		})
 		if err != nil {
-			lease = runstore.Lease{}
+			granted = runstore.Granted{}
 		}
 		return err
 	})
-	return lease, err
+	return granted, err
+}
+
+// repeatedGrant returns what the request for a grant was answered, if the grant is current
+// or its result is remembered. A result is read only for requests with writes, because no
+// other is remembered.
+func (r *run) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
+	current := h.State == rules.Current && h.Grant == spec.Grant
+	first, remembered := r.results[rules.GrantResult(spec.Grant)]
+	switch {
+	case remembered:
+		granted.Committed, granted.Former = first.committed(), runstore.GrantEnd(first.Former)
+		granted.Lease = rules.FormerLease(r.id, spec, runstore.Token(first.Token), granted.Committed)
+	case current:
+		granted.Committed = runstore.Committed{LastSeq: h.LastSeq, Time: h.Holder.GrantedAt, Replayed: true}
+		granted.Former = h.Holder.Former
+	default:
+		return granted, false
+	}
+	if granted.Ended = !current; current {
+		granted.Lease = h.Lease(spec.TTL)
+	}
+	return granted, true
 }
 
 // expiryDecides returns the needs.clock of a request for the lease under grant. With the
@@ -153,33 +183,63 @@ func (s *Store) expiryDecides(grant runstore.GrantID, consent runstore.Fence) fu
 	}
 }
 
-// RenewLease implements runstore.RunStore: one conditional mutation.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (lease runstore.Lease, err error) {
+// RenewLease implements runstore.RunStore: one conditional mutation. The server's clock is
+// asked before it where an expiry or the holder's bound decides (stallDecides), and the rows
+// of writes go ahead of it as in [Store.Commit].
+func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func(ctx context.Context) error {
-		_, err := s.write(ctx, f.Run(), needs{clock: strict(f), strict: true}, func(r *run, now time.Time) (*edit, error) {
+		n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
+		n.keys = keysOf(runstore.Guards{}, req.Writes)
+		_, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
+			renewed = runstore.Renewed{}
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
 			}
 			h := r.head.rules(r.id, r.beat)
-			if err := h.Fence(f, now); err != nil {
+			if first, repeated := r.results[rules.BatchResult(req.ID)]; repeated {
+				renewed.Committed = first.committed()
+				renewed.Lease = h.RenewedBefore(req, renewed.Committed)
+				return nil, nil
+			}
+			if err := h.Renew(req, now); err != nil {
 				return nil, err
 			}
 			e := newEdit(r, now)
-			renewed := h.Renewed(req.TTL, e.time())
-			if !e.time().Add(req.TTL).Truncate(runstore.TimePrecision).Before(h.ExpiresAt) { // even if it is no later: Bigtable's stamp is
-				e.head.Expires, e.head.TTL = runstore.Micros(renewed.ExpiresAt), req.TTL.Microseconds()
+			after := h.Renewed(req.TTL, e.time())
+			if e.head.renew(after) {
 				e.beat()
 			}
-			lease = renewed.Lease(req.TTL)
+			renewed.Lease = after.Lease(req.TTL)
+			if !req.Writes.IsZero() {
+				e.apply(req.Writes, f.Token(), f.Owner(), false)
+				if err := e.fits(); err != nil {
+					return nil, err
+				}
+				e.remember(rules.BatchResult(req.ID), result{})
+				renewed.Committed = e.done
+			}
 			return e, nil
 		})
 		if err != nil {
-			lease = runstore.Lease{}
+			renewed = runstore.Renewed{}
 		}
 		return err
 	})
-	return lease, err
+	return renewed, err
+}
+
+// stallDecides returns the needs.clock of a renewal. The clock matters if the lease is
+// strict, and if it may be longer ago than the holder's bound allows that it made progress.
+func (s *Store) stallDecides(req runstore.RenewRequest) func(r *run) bool {
+	return func(r *run) bool {
+		h := &r.head
+		if strict(req.Fence)(r) {
+			return true
+		}
+		return h.MaxStall > 0 && rules.GrantState(h.State) == rules.Current && h.Token == int64(req.Fence.Token()) &&
+			!rules.IsProgress(req.Writes) && !s.surelyBefore(h.Progressed+h.MaxStall)
+	}
 }
 
 // ReleaseLease implements runstore.RunStore: one conditional mutation.
@@ -188,9 +248,15 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
 		guards := runstore.GuardsOf(req.Guards...)
 		n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
+		n.replays = !req.Writes.IsZero()
 		e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
 			if !r.exists() {
 				return nil, runstore.ErrNotFound
+			}
+			name := rules.ReleaseResult(f.Grant())
+			if first, repeated := r.results[name]; repeated && first.Token == int64(f.Token()) {
+				done = first.committed()
+				return nil, nil
 			}
 			h := r.head.rules(r.id, r.beat)
 			replay, err := h.Release(f, now)
@@ -210,6 +276,9 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 				return nil, err
 			}
 			e.end(false)
+			if !req.Writes.IsZero() {
+				e.remember(name, result{Token: int64(f.Token())})
+			}
 			return e, nil
 		})
 		if e != nil {

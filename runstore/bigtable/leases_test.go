@@ -36,7 +36,8 @@ func now(t testing.TB, s *bigtable.Store) time.Time {
 }
 
 func acquire(ctx context.Context, s *bigtable.Store, owner runstore.Owner) (runstore.Lease, error) {
-	return s.AcquireLease(ctx, runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: owner, TTL: ttl}})
+	granted, err := s.AcquireLease(ctx, runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: owner, TTL: ttl}})
+	return granted.Lease, err
 }
 
 // contend tries to get the lease until it does, and checks that it is told the truth
@@ -144,7 +145,9 @@ func TestLeaseOfSlowMessages(t *testing.T) {
 					if of == "grant" {
 						lease, err = acquire(t.Context(), s, "holder")
 					} else {
-						lease, err = s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: ttl})
+						var renewed runstore.Renewed
+						renewed, err = s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: ttl})
+						lease = renewed.Lease
 					}
 				}()
 				<-arrived

@@ -98,6 +98,16 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bound := func(id runstore.RunID, maxStall time.Duration) runstore.Lease {
+		created, err := s.CreateRun(ctx, runstore.RunSpec{
+			ID: id, Unlisted: true, Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, MaxStall: maxStall},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return created.Lease
+	}
+	busy, slow, stalled := bound("busy", runstore.MaxMaxStall), bound("slow", 30*time.Minute), bound("stalled", runstore.MinTTL)
 	takeOver(t, other, "fenced")
 	takeOver(t, other, "dead")
 	large := bytes.Repeat([]byte("x"), 64<<10)
@@ -126,6 +136,24 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 			})
 			return err
 		}
+	}
+	renew := func(l runstore.Lease, id runstore.BatchID, w runstore.Writes) func() error {
+		return func() error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL, ID: id, Writes: w})
+			return err
+		}
+	}
+	var event runstore.Writes
+	event.Append("test", []byte("event"))
+	release := func() error {
+		_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: busy.Fence(), Writes: event})
+		return err
+	}
+	acquireWith := func() error {
+		_, err := s.AcquireLease(ctx, runstore.AcquireRequest{
+			Run: "busy", LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: runstore.MaxTTL, Grant: "with writes"}, Writes: event,
+		})
+		return err
 	}
 	scanning := func(q runstore.IndexQuery, n int) func() error {
 		return func() error {
@@ -169,6 +197,7 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 		{"commit with a large value", rpcs(writes, swaps), nil, committing(func(b *runstore.Batch) { b.Put("large", large) })},
 		{"commit with an id, the first", rpcs(reads, swaps), nil, committing(func(b *runstore.Batch) { b.ID = "first" })},
 		{"commit with an id", rpcs(swaps), nil, committing(func(b *runstore.Batch) { b.ID = "second" })},
+		{"renew with writes and an id", rpcs(swaps), nil, renew(lease, "third", event)},
 		{"commit that another handle's write came before", rpcs(swaps, reads, swaps), nil, func() error {
 			commit(t, other, signal("run", "between"))
 			_, err := s.Commit(ctx, appending(lease, "event"))
@@ -183,14 +212,20 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 			_, err := s.Commit(ctx, b)
 			return err
 		}},
-		{"renew", rpcs(swaps), nil, func() error {
-			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: runstore.MaxTTL})
+		{"renew", rpcs(swaps), nil, renew(lease, "", runstore.Writes{})},
+		{"renew with writes", rpcs(swaps), nil, renew(lease, "", event)},
+		{"renew with a bound", rpcs(swaps), nil, renew(busy, "", runstore.Writes{})},
+		{"renew within two seconds of the bound", rpcs(clock, swaps), nil, func() (err error) {
+			bigtable.Ahead(s, func() { err = renew(slow, "", runstore.Writes{})() })
 			return err
 		}},
-		{"renew a lost lease", rpcs(swaps, reads), runstore.ErrFenced, func() error {
-			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: dead.Fence(), TTL: runstore.MaxTTL})
-			return err
-		}},
+		{"renew without progress", rpcs(clock, reads, clock), runstore.ErrNoProgress, renew(stalled, "", runstore.Writes{})},
+		{"renew with writes after that", rpcs(swaps), nil, renew(stalled, "", event)},
+		{"renew a lost lease", rpcs(swaps, reads), runstore.ErrFenced, renew(dead, "", runstore.Writes{})},
+		{"release with writes", rpcs(swaps), nil, release},
+		{"release with writes, repeated", rpcs(reads), nil, release},
+		{"acquire a free lease with writes", rpcs(reads, swaps), nil, acquireWith},
+		{"acquire with writes, repeated", rpcs(reads), nil, acquireWith},
 		{"release with guards", rpcs(swaps), nil, func() error {
 			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: free.Fence(), Guards: []runstore.Guard{runstore.AtSeq(1), runstore.AtToken(free.Token)}})
 			return err
@@ -204,6 +239,10 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 			_, err := s.CreateRun(ctx, runstore.RunSpec{
 				ID: "new", Writes: someWrites(), Lease: &runstore.LeaseSpec{Owner: "first", TTL: time.Minute},
 			})
+			return err
+		}},
+		{"create an unlisted run", rpcs(reads, writes, swaps), nil, func() error {
+			_, err := s.CreateRun(ctx, runstore.RunSpec{ID: "unlisted", Unlisted: true})
 			return err
 		}},
 		{"create what exists", rpcs(reads, reads), nil, func() error {

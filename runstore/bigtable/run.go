@@ -26,7 +26,7 @@ type run struct {
 	former  rules.FormerGrants           // as they were when needs.epoch was last read
 	records map[runstore.RecordKey]*meta // nil: absent
 	all     bool                         // a record that is not among them is absent
-	batches map[runstore.BatchID]result  // nil: not read
+	results map[string]result            // by their names; nil: not read
 	tail    tail
 
 	sealing atomic.Pointer[sealing] // segments that the next write takes out of the row
@@ -108,7 +108,7 @@ func (rs *runs) evict() {
 
 // forget makes the next operation read the run.
 func (r *run) forget() {
-	r.known, r.stored, r.records, r.all, r.batches, r.tail, r.former = false, nil, nil, false, nil, tail{}, nil
+	r.known, r.stored, r.records, r.all, r.results, r.tail, r.former = false, nil, nil, false, nil, tail{}, nil
 }
 
 // judged returns the head as package rules judges a request for the lease, with the

@@ -104,7 +104,7 @@ func (e *edit) begin(now *epoch) {
 	}
 	e.head.Epoch = now.Epoch
 	if e.head.Stamp = now.stamp(); e.head.Stamp > 0 {
-		e.head.Format = formatStamps
+		e.head.requires(formatStamps)
 	}
 }
 
@@ -150,7 +150,8 @@ func (e *edit) restamp(found *row, now *epoch) error {
 		return err
 	}
 	h := &e.head
-	h.Format, h.Stamp = formatStamps, now.stamp()
+	h.requires(formatStamps)
+	h.Stamp = now.stamp()
 	h.Expires = h.expiry(found.beat)
 	e.m.DeleteCellsInColumn(familyHead, columnBeat)
 	for _, family := range []string{familyEvents, familyRecords, familyBatches} {
@@ -287,7 +288,7 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 		return nil, err
 	}
 	next := *x
-	next.Format, next.Epochs = formatStamps, append(slices.Clone(x.Epochs[:last]), now)
+	next.Format, next.Epochs = format, append(slices.Clone(x.Epochs[:last]), now)
 	made, err := s.replaceEpochs(ctx, x, &next)
 	if err != nil || made {
 		return &next, err

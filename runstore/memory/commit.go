@@ -45,7 +45,7 @@ func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([
 			return nil, err
 		}
 		runs[i] = r
-		if _, replay := r.batches[b.ID]; replay {
+		if _, replay := r.results[rules.BatchResult(b.ID)]; replay {
 			continue
 		}
 		if err := r.Guards(b.Guards(), now, r.version); err != nil {
@@ -54,15 +54,13 @@ func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([
 	}
 	done := make([]runstore.Committed, len(batches))
 	for i, b := range batches {
-		if first, replay := runs[i].batches[b.ID]; replay {
+		if first, replay := runs[i].results[rules.BatchResult(b.ID)]; replay {
 			done[i] = first.replayed()
 			continue
 		}
 		done[i] = s.apply(runs[i], b.Writes, b.Guards().Fence, now)
-		if b.ID != "" && !b.Purge {
-			first := done[i]
-			first.Versions = slices.Clone(first.Versions)
-			runs[i].batches[b.ID] = result{first, whole}
+		if !b.Purge {
+			runs[i].remember(rules.BatchResult(b.ID), result{Committed: done[i], whole: whole})
 		}
 	}
 	return done, nil
@@ -79,7 +77,7 @@ func (s *Store) repeated(batches []runstore.Batch, whole []byte) []runstore.Comm
 	for i, b := range batches {
 		done[i].Replayed = true
 		if r, err := s.find(b.Run()); err == nil {
-			if first, ok := r.batches[b.ID]; ok {
+			if first, ok := r.results[rules.BatchResult(b.ID)]; ok {
 				done[i] = first.replayed()
 				made = made || bytes.Equal(first.whole, whole)
 			}
@@ -89,6 +87,14 @@ func (s *Store) repeated(batches []runstore.Batch, whole []byte) []runstore.Comm
 		return nil
 	}
 	return done
+}
+
+// remember keeps a result under its name; none is kept under an empty one.
+func (r *run) remember(name string, first result) {
+	if name != "" {
+		first.Versions = slices.Clone(first.Versions)
+		r.results[name] = first
+	}
 }
 
 // replayed is the result as a repeat gets it.
@@ -117,8 +123,11 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 	}
 	done.LastSeq = r.LastSeq
 	for _, change := range w.Records {
-		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, r.LastSeq), Time: now}
+		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, r.LastSeq), Time: now, Token: f.Token()}
 		done.Versions = append(done.Versions, s.change(r, change, stamp))
+	}
+	if !f.IsZero() && rules.IsProgress(w) {
+		r.Holder.ProgressedAt = now
 	}
 	if w.Status != nil {
 		r.Status = *w.Status
@@ -171,7 +180,7 @@ func (s *Store) purge(r *run) {
 		s.unplace(r.ID, rec)
 	}
 	r.purged = true
-	r.events, r.records, r.batches = nil, nil, nil
+	r.events, r.records, r.results = nil, nil, nil
 	r.Head = r.Ended(rules.Revoked)
 	s.feed = slices.DeleteFunc(s.feed, func(e runstore.FeedEvent) bool { return e.Run == r.ID })
 	s.order = slices.DeleteFunc(s.order, func(other *run) bool { return other == r })

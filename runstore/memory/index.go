@@ -60,7 +60,9 @@ func (s *Store) entries(q runstore.IndexQuery, now time.Time) []place {
 	switch q.Index {
 	case runstore.IndexRuns:
 		for _, r := range s.order {
-			all = append(all, place{at: r.CreatedAt, run: r.ID})
+			if !r.Unlisted {
+				all = append(all, place{at: r.CreatedAt, run: r.ID})
+			}
 		}
 	case runstore.IndexRunnable:
 		for _, r := range s.order {

@@ -16,8 +16,10 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 		s := h.store
 		if r, err := s.find(spec.ID); err == nil {
 			created.Run = r.public()
-			if l := spec.Lease; l != nil && l.Grant != "" && l.Grant == r.Grant && r.State == rules.Current {
-				created.New, created.Lease = true, r.Lease(l.TTL)
+			if l := spec.Lease; l != nil && l.Grant != "" {
+				if granted, ok := r.repeatedGrant(*l); ok {
+					created.New, created.Lease, created.Committed, created.Former = true, granted.Lease, granted.Committed, granted.Former
+				}
 			}
 			return nil
 		}
@@ -27,20 +29,21 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 				return err
 			}
 		}
-		r := &run{records: map[runstore.RecordKey]*record{}, batches: map[runstore.BatchID]result{}}
+		r := &run{records: map[runstore.RecordKey]*record{}, results: map[string]result{}}
 		if old != nil { // purged: its token and its versions go on
 			r.Head, r.floor = old.Head, old.floor
 		}
-		r.ID, r.Status, r.CreatedAt, r.LastSeq = spec.ID, spec.Status, now, 0
+		r.ID, r.Status, r.Unlisted, r.CreatedAt, r.LastSeq = spec.ID, spec.Status, spec.Unlisted, now, 0
 		r.RunnableAt = spec.Runnable.Resolve(now)
 		r.Epoch = s.epoch()
-		if spec.Lease != nil {
-			r.Head = r.Granted(withGrant(*spec.Lease), "", now)
-			created.Lease = r.Lease(spec.Lease.TTL)
-		}
 		s.runs[spec.ID] = r
 		s.order = append(s.order, r)
-		s.apply(r, spec.Writes, created.Lease.Fence(), now)
+		if spec.Lease != nil {
+			granted := s.grant(r, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *spec.Lease, Writes: spec.Writes}, now)
+			created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
+		} else {
+			created.Committed = s.apply(r, spec.Writes, runstore.Fence{}, now)
+		}
 		created.New, created.Run = true, r.public()
 		return nil
 	})
@@ -48,54 +51,105 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 }
 
 // AcquireLease implements runstore.RunStore.
-func (h *Handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (lease runstore.Lease, err error) {
+func (h *Handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
 	err = h.write(ctx, "acquire lease", req.Run, req.Check(), func(now time.Time) error {
 		r, err := h.store.find(req.Run)
 		if err != nil {
 			return err
 		}
-		replay, err := r.Acquire(req, now)
-		if err != nil {
+		if again, ok := r.repeatedGrant(req.LeaseSpec); ok {
+			granted = again
+			return nil
+		}
+		if _, err := r.Acquire(req, now); err != nil {
 			return err
 		}
-		if !replay {
-			if err := r.Guards(runstore.GuardsOf(req.Guards...), now, r.version); err != nil {
-				return err
-			}
-			r.Head = r.Granted(withGrant(req.LeaseSpec), req.Preempt, now)
-			h.store.apply(r, req.Writes, r.Lease(req.TTL).Fence(), now)
+		if err := r.Guards(runstore.GuardsOf(req.Guards...), now, r.version); err != nil {
+			return err
 		}
-		lease = r.Lease(req.TTL)
+		granted = h.store.grant(r, req, now)
 		return nil
 	})
-	return lease, err
+	return granted, err
+}
+
+// grant makes a grant and the writes that it carries. A repeat of a request with writes
+// gets the result as long as it is remembered.
+func (s *Store) grant(r *run, req runstore.AcquireRequest, now time.Time) runstore.Granted {
+	if req.Grant == "" {
+		req.Grant = runstore.NewGrantID()
+	}
+	r.Head = r.Granted(req, now)
+	granted := runstore.Granted{Lease: r.Lease(req.TTL), Former: r.Holder.Former}
+	granted.Committed = s.apply(r, req.Writes, granted.Fence(), now)
+	if !req.Writes.IsZero() {
+		r.remember(rules.GrantResult(req.Grant), result{Committed: granted.Committed, token: granted.Token, former: granted.Former})
+	}
+	return granted
+}
+
+// repeatedGrant returns what the request for a grant was answered, if the grant is
+// current or its result is remembered.
+func (r *run) repeatedGrant(spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
+	if spec.Grant == "" {
+		return granted, false
+	}
+	current := r.State == rules.Current && r.Grant == spec.Grant
+	granted.Ended = !current
+	first, remembered := r.results[rules.GrantResult(spec.Grant)]
+	switch {
+	case remembered:
+		granted.Committed, granted.Former = first.replayed(), first.former
+		granted.Lease = rules.FormerLease(r.ID, spec, first.token, first.Committed)
+	case current:
+		granted.Committed = runstore.Committed{LastSeq: r.LastSeq, Time: r.Holder.GrantedAt, Replayed: true}
+		granted.Former = r.Holder.Former
+	}
+	if current {
+		granted.Lease = r.Lease(spec.TTL)
+	}
+	return granted, remembered || current
 }
 
 // RenewLease implements runstore.RunStore.
-func (h *Handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (lease runstore.Lease, err error) {
-	err = h.write(ctx, "renew lease", req.Fence.Run(), req.Check(), func(now time.Time) error {
-		r, err := h.store.find(req.Fence.Run())
+func (h *Handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
+	f := req.Fence
+	err = h.write(ctx, "renew lease", f.Run(), req.Check(), func(now time.Time) error {
+		r, err := h.store.find(f.Run())
 		if err != nil {
 			return err
 		}
-		if err := r.Fence(req.Fence, now); err != nil {
+		if first, ok := r.results[rules.BatchResult(req.ID)]; ok {
+			renewed = runstore.Renewed{Lease: r.RenewedBefore(req, first.Committed), Committed: first.replayed()}
+			return nil
+		}
+		if err := r.Renew(req, now); err != nil {
 			return err
 		}
 		r.Head = r.Renewed(req.TTL, now)
-		lease = r.Lease(req.TTL)
+		renewed.Lease = r.Lease(req.TTL)
+		if !req.Writes.IsZero() {
+			renewed.Committed = h.store.apply(r, req.Writes, f, now)
+			r.remember(rules.BatchResult(req.ID), result{Committed: renewed.Committed})
+		}
 		return nil
 	})
-	return lease, err
+	return renewed, err
 }
 
 // ReleaseLease implements runstore.RunStore.
 func (h *Handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
-	err = h.write(ctx, "release lease", req.Fence.Run(), req.Check(), func(now time.Time) error {
-		r, err := h.store.find(req.Fence.Run())
+	f := req.Fence
+	err = h.write(ctx, "release lease", f.Run(), req.Check(), func(now time.Time) error {
+		r, err := h.store.find(f.Run())
 		if err != nil {
 			return err
 		}
-		replay, err := r.Release(req.Fence, now)
+		if first, ok := r.results[rules.ReleaseResult(f.Grant())]; ok && first.token == f.Token() {
+			done = first.replayed()
+			return nil
+		}
+		replay, err := r.Release(f, now)
 		if err != nil {
 			return err
 		}
@@ -106,8 +160,11 @@ func (h *Handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 		if err := r.Guards(runstore.GuardsOf(req.Guards...), now, r.version); err != nil {
 			return err
 		}
-		done = h.store.apply(r, req.Writes, req.Fence, now)
+		done = h.store.apply(r, req.Writes, f, now)
 		r.Head = r.Ended(rules.Released)
+		if !req.Writes.IsZero() {
+			r.remember(rules.ReleaseResult(f.Grant()), result{Committed: done, token: f.Token()})
+		}
 		return nil
 	})
 	return done, err
@@ -138,11 +195,4 @@ func (h *Handle) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.
 		return nil
 	})
 	return epoch, err
-}
-
-func withGrant(spec runstore.LeaseSpec) runstore.LeaseSpec {
-	if spec.Grant == "" {
-		spec.Grant = runstore.NewGrantID()
-	}
-	return spec
 }

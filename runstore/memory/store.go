@@ -49,14 +49,15 @@ type run struct {
 	floor   runstore.Version // the highest version of a deleted record
 	events  []runstore.Event
 	records map[runstore.RecordKey]*record
-	batches map[runstore.BatchID]result
+	results map[string]result // by the names of rules.BatchResult and its like
 }
 
-// result is what a batch with an id answered, and the commit of several runs that it
-// was part of, if it was.
+// result is what a request with writes and an id was answered.
 type result struct {
 	runstore.Committed
-	whole []byte
+	whole  []byte            // names the commit of several runs that a batch was part of
+	token  runstore.Token    // of the grant that was made or released
+	former runstore.GrantEnd // of the grant before the one that was made
 }
 
 type record struct {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,11 +37,15 @@ type answer struct {
 	head        rules.Head
 	summary     runstore.Record
 	hadGrants   bool // head.Former was read; of a create: the run is purged
+	// Of a remembered grant or release: its token, and how the grant before it ended.
+	resultToken  runstore.Token
+	resultFormer runstore.GrantEnd
 }
 
 // headColumns are a run's, for reads. Those of tapestore.answer are the same.
 const headColumns = `runs.status, runs.created, runs.runnable, runs.last_seq, runs.token, runs.expires, runs.grant_state,
-	runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason`
+	runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason,
+	runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed, runs.former_end, runs.unlisted`
 
 // nullHead scans them, NULLs included.
 type nullHead struct {
@@ -50,9 +55,20 @@ type nullHead struct {
 	state                                            pgtype.Int2
 	strict                                           pgtype.Bool
 	grant, owner, reactor, preemptedFrom, preemptWhy []byte
+	ttl, maxStall                                    pgtype.Int8
+	granted, renewed, progressed                     pgtype.Timestamptz
+	former                                           pgtype.Int2
+	unlisted                                         pgtype.Bool
 }
 
-func (h *nullHead) targets() []any {
+func (h *nullHead) targets() []any { return append(h.first(), h.rest()...) }
+
+// first and rest are the targets in two parts, for answers, which have columns between.
+func (h *nullHead) rest() []any {
+	return []any{&h.ttl, &h.granted, &h.renewed, &h.maxStall, &h.progressed, &h.former, &h.unlisted}
+}
+
+func (h *nullHead) first() []any {
 	return []any{
 		&h.status, &h.created, &h.runnable, &h.seq, &h.token, &h.expires, &h.state,
 		&h.strict, &h.grant, &h.owner, &h.reactor, &h.preemptedFrom, &h.preemptWhy,
@@ -62,7 +78,7 @@ func (h *nullHead) targets() []any {
 func (h *nullHead) head(id runstore.RunID) rules.Head {
 	head := rules.Head{
 		Run: runstore.Run{
-			ID: id, Status: runstore.Status(h.status.Int32), CreatedAt: timeOf(h.created), RunnableAt: timeOf(h.runnable),
+			ID: id, Status: runstore.Status(h.status.Int32), Unlisted: h.unlisted.Bool, CreatedAt: timeOf(h.created), RunnableAt: timeOf(h.runnable),
 			LastSeq: runstore.Seq(h.seq.Int64), Token: runstore.Token(h.token.Int64), ExpiresAt: timeOf(h.expires),
 		},
 		Grant: runstore.GrantID(h.grant), State: rules.GrantState(h.state.Int16),
@@ -72,6 +88,8 @@ func (h *nullHead) head(id runstore.RunID) rules.Head {
 			Owner: runstore.Owner(h.owner), Reactor: runstore.Reactor(h.reactor), Token: head.Token,
 			ExpiresAt: head.ExpiresAt, Strict: h.strict.Bool,
 			Preempted: runstore.Preempted{From: runstore.Owner(h.preemptedFrom), Reason: string(h.preemptWhy)},
+			TTL:       micros(h.ttl), GrantedAt: timeOf(h.granted), RenewedAt: timeOf(h.renewed),
+			MaxStall: micros(h.maxStall), ProgressedAt: timeOf(h.progressed), Former: runstore.GrantEnd(h.former.Int16),
 		}
 	}
 	return head
@@ -83,9 +101,16 @@ type nullRecord struct {
 	version                pgtype.Int8
 	createdSeq, updatedSeq pgtype.Int8
 	created, updated       pgtype.Timestamptz
+
+	createdToken, updatedToken pgtype.Int8
 }
 
-func (r *nullRecord) targets() []any {
+func (r *nullRecord) targets() []any { return append(r.first(), r.rest()...) }
+
+// first and rest are the targets in two parts, for answers, which have columns between.
+func (r *nullRecord) rest() []any { return []any{&r.createdToken, &r.updatedToken} }
+
+func (r *nullRecord) first() []any {
 	return []any{&r.version, &r.value, &r.createdSeq, &r.created, &r.updatedSeq, &r.updated}
 }
 
@@ -95,10 +120,12 @@ func (r *nullRecord) record(key runstore.RecordKey) runstore.Record {
 	}
 	return runstore.Record{
 		Key: key, Version: runstore.Version(r.version.Int64), Value: r.value,
-		Created: runstore.Stamp{Seq: runstore.Seq(r.createdSeq.Int64), Time: timeOf(r.created)},
-		Updated: runstore.Stamp{Seq: runstore.Seq(r.updatedSeq.Int64), Time: timeOf(r.updated)},
+		Created: runstore.Stamp{Seq: runstore.Seq(r.createdSeq.Int64), Time: timeOf(r.created), Token: runstore.Token(r.createdToken.Int64)},
+		Updated: runstore.Stamp{Seq: runstore.Seq(r.updatedSeq.Int64), Time: timeOf(r.updated), Token: runstore.Token(r.updatedToken.Int64)},
 	}
 }
+
+func micros(us pgtype.Int8) time.Duration { return time.Duration(us.Int64) * time.Microsecond }
 
 func timeOf(t pgtype.Timestamptz) time.Time {
 	if !t.Valid {
@@ -117,10 +144,12 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 		head        nullHead
 		epoch       pgtype.Int8
 		summary     nullRecord
+		token       pgtype.Int8
+		end         pgtype.Int2
 		former      [][]byte
 	)
-	targets := append([]any{&told, &now, &first, &last, &versions}, head.targets()...)
-	targets = append(append(append(targets, &epoch), summary.targets()...), &former)
+	targets := slices.Concat([]any{&told, &now, &first, &last, &versions}, head.first(), []any{&epoch}, summary.first(),
+		head.rest(), summary.rest(), []any{&token, &end, &former})
 	if err := rows.Scan(targets...); err != nil {
 		return err
 	}
@@ -130,6 +159,7 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 	}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
 	a.hadGrants = former != nil
+	a.resultToken, a.resultFormer = runstore.Token(token.Int64), runstore.GrantEnd(end.Int16)
 	for _, one := range former {
 		a.head.Former = append(a.head.Former, one...)
 	}
@@ -197,6 +227,14 @@ func (a *answer) refused(why []byte, id runstore.RunID) error {
 		Reason   jsonBytes `json:"preempt_reason"`
 		Epoch    int64
 		Versions []runstore.Version
+
+		TTL        int64
+		Granted    *time.Time
+		Renewed    *time.Time
+		MaxStall   int64 `json:"max_stall"`
+		Progressed *time.Time
+		Former     int16 `json:"former_end"`
+		Unlisted   bool
 	}
 	if err := json.Unmarshal(why, &row); err != nil {
 		return err
@@ -206,6 +244,9 @@ func (a *answer) refused(why []byte, id runstore.RunID) error {
 		expires: nullable(row.Expires), seq: pgtype.Int8{Int64: row.Seq}, token: pgtype.Int8{Int64: row.Token},
 		state: pgtype.Int2{Int16: row.State}, strict: pgtype.Bool{Bool: row.Strict},
 		grant: row.Grant, owner: row.Owner, reactor: row.Reactor, preemptedFrom: row.From, preemptWhy: row.Reason,
+		ttl: pgtype.Int8{Int64: row.TTL}, granted: nullable(row.Granted), renewed: nullable(row.Renewed),
+		maxStall: pgtype.Int8{Int64: row.MaxStall}, progressed: nullable(row.Progressed),
+		former: pgtype.Int2{Int16: row.Former}, unlisted: pgtype.Bool{Bool: row.Unlisted},
 	}
 	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), head: h.head(id), versions: row.Versions}
 	a.head.Epoch = runstore.Epoch(row.Epoch)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/rules"
 )
 
 // Commit implements runstore.RunStore.
@@ -32,13 +33,21 @@ func commitRequest(b runstore.Batch) *request {
 	r.write = newWrite(opCommit, b.Run(), b.Writes)
 	r.write.guard(b.Guards())
 	if b.ID != "" {
-		r.batch = []byte(b.ID)
-		r.write.batch = r.batch
+		r.remember(rules.BatchResult(b.ID))
 	}
 	if b.Release || b.Purge {
 		r.order = ends
 	}
 	return r
+}
+
+// remember makes the server remember the result of a write under a name, unless that is
+// empty.
+func (r *request) remember(name string) {
+	if name != "" {
+		r.result = []byte(name)
+		r.write.result = r.result
+	}
 }
 
 func onlyFence(g runstore.Guards) bool {

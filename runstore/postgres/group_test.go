@@ -133,7 +133,7 @@ func TestContendersShareAStatement(t *testing.T) {
 	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Fatal(err)
 	}
-	leases := make([]runstore.Lease, 17)
+	leases := make([]runstore.Granted, 17)
 	errs := grouped(t, s, address, 16, func(i int) (err error) {
 		if i == 0 { // no contender
 			b := runstore.NewBatch("run", runstore.Unguarded("test"))
@@ -186,7 +186,7 @@ func TestGuardedRequestsAmongContenders(t *testing.T) {
 	address := database(t)
 	s := open(t, address)
 	lease := hold(t, s, "run")
-	leases := make([]runstore.Lease, 7)
+	leases := make([]runstore.Granted, 7)
 	errs := grouped(t, s, address, 6, func(i int) (err error) {
 		req := runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(fmt.Sprint(i)), TTL: time.Minute}}
 		switch i {

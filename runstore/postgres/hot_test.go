@@ -29,7 +29,8 @@ func TestUpdatesOfRunsAreHot(t *testing.T) {
 		do      func(s *postgres.Store, l runstore.Lease, round int) (runstore.Lease, error)
 	}{
 		{"heartbeats", 1, func(s *postgres.Store, l runstore.Lease, _ int) (runstore.Lease, error) {
-			return s.RenewLease(t.Context(), runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
+			renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
+			return renewed.Lease, err
 		}},
 		{"appends", 1, func(s *postgres.Store, l runstore.Lease, round int) (runstore.Lease, error) {
 			_, err := s.Commit(t.Context(), appending(l, fmt.Sprint(round)))
@@ -47,7 +48,8 @@ func TestUpdatesOfRunsAreHot(t *testing.T) {
 			if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: l.Fence()}); err != nil {
 				return l, err
 			}
-			return s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+			granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+			return granted.Lease, err
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -47,7 +47,7 @@ func raisedOnce(t *testing.T, s *postgres.Store, old runstore.Lease, last runsto
 	if lease.Token != floor+1 {
 		t.Errorf("got token %d, want %d", lease.Token, floor+1)
 	}
-	commit(t, s, appending(lease, "after"))
+	commit(t, s, appending(lease.Lease, "after"))
 	if p := feed(t, s, last, 1)[0].Position; p <= last || p <= runstore.Position(floor) {
 		t.Errorf("got position %d, want one above %d and %d", p, last, floor)
 	}

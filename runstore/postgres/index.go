@@ -23,7 +23,7 @@ const (
 		SELECT runs.created AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
 			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
 		FROM (SELECT * FROM tapestore.runs
-			WHERE NOT purged AND created <= coalesce($1::timestamptz, statement_timestamp())
+			WHERE NOT purged AND NOT unlisted AND created <= coalesce($1::timestamptz, statement_timestamp())
 				AND (created, no) > ($2::timestamptz, $3::bigint){from}
 			ORDER BY created, no LIMIT {limit}) runs` + withSummary + `
 	) sized WHERE before <= $4::bigint ORDER BY o1, o3`

@@ -170,7 +170,7 @@ func TestStrictLeaseEndsDuringTheWaitForALock(t *testing.T) {
 				exec(t, other, "BEGIN")
 				exec(t, other, `SELECT FROM tapestore.runs WHERE id = 'run' FOR NO KEY UPDATE`)
 				refusal := make(chan error, 1)
-				go func() { refusal <- tc.do(t, s, lease) }()
+				go func() { refusal <- tc.do(t, s, lease.Lease) }()
 				awaitLocked(t, address, 1)
 				now, err := s.Now(t.Context())
 				if err != nil {
@@ -259,7 +259,7 @@ func TestInFlightWhileTheEpochIsRaised(t *testing.T) {
 		t.Errorf("got token %d, want %d", lease.Token, want)
 	}
 	for i, handle := range []*postgres.Store{s, bystander} {
-		commit(t, handle, appending(lease, "after"))
+		commit(t, handle, appending(lease.Lease, "after"))
 		events := feed(t, s, highest, 1)
 		if p := events[0].Position; p <= highest || p <= runstore.Position(runstore.Epoch(1).Floor()) {
 			t.Errorf("handle %d: got position %d, want one above %d and the floor %d", i, p, highest, runstore.Epoch(1).Floor())

@@ -19,8 +19,9 @@ type request struct {
 	nonce int64 // names this attempt in the database
 	sent  localclock.Reading
 
-	// batch, if not nil, is the id under which the result is remembered.
-	batch []byte
+	// result, if not nil, is the name under which the result is remembered
+	// (rules.BatchResult and its like).
+	result []byte
 	// order is the place in a round trip that several requests share: who gives
 	// comes before who takes.
 	order order

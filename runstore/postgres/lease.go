@@ -15,11 +15,12 @@ import (
 func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
 	err = s.op(ctx, "create run", spec.ID, spec.Check(), func() error {
 		w := newWrite(opCreate, spec.ID, spec.Writes)
-		w.newStatus, w.runnable = &spec.Status, spec.Runnable
+		w.newStatus, w.runnable, w.unlisted = &spec.Status, spec.Runnable, spec.Unlisted
+		r := &request{run: spec.ID, write: w, size: sizeOf(spec.Writes)}
 		if spec.Lease != nil {
 			w.lease = withGrant(*spec.Lease)
+			r.rememberGrant(w.lease.Grant, spec.Writes)
 		}
-		r := &request{run: spec.ID, write: w, size: sizeOf(spec.Writes)}
 		a, err := s.perform(ctx, r)
 		if err != nil {
 			return err
@@ -33,29 +34,39 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 		created.Run = a.head.Run
 		created.Run.Summary = a.summary
 		if created.New && w.lease != nil {
-			created.Lease = granted(a, *w.lease)
+			granted := a.granted(*w.lease)
+			created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
+		} else if created.New {
+			created.Committed = a.committed()
 		}
 		if a.verdict == applied && a.summary.Version == 0 { // not looked up, as after a lost reply
-			created.Run.Summary = summaryOf(spec.Writes, a)
+			created.Run.Summary = summaryOf(spec.Writes, a, created.Lease.Token)
 		}
 		return nil
 	})
 	return created, err
 }
 
-// summaryOf returns the summary record of a run that was just created.
-func summaryOf(w runstore.Writes, a *answer) runstore.Record {
+// summaryOf returns the summary record of a run that was just created under a token.
+func summaryOf(w runstore.Writes, a *answer, token runstore.Token) runstore.Record {
 	for i, r := range w.Records {
 		if r.Key == runstore.SummaryKey && !r.Delete && i < len(a.versions) {
-			stamp := runstore.Stamp{Seq: rules.Seq(w, r, a.first, a.last), Time: a.now}
+			stamp := runstore.Stamp{Seq: rules.Seq(w, r, a.first, a.last), Time: a.now, Token: token}
 			return runstore.Record{Key: r.Key, Version: a.versions[i], Value: data(append([]byte(nil), r.Value...)), Created: stamp, Updated: stamp}
 		}
 	}
 	return runstore.Record{}
 }
 
+// rememberGrant makes the server remember the result of a grant with writes.
+func (r *request) rememberGrant(id runstore.GrantID, w runstore.Writes) {
+	if !w.IsZero() {
+		r.remember(rules.GrantResult(id))
+	}
+}
+
 // AcquireLease implements runstore.RunStore.
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (lease runstore.Lease, err error) {
+func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func() error {
 		req := req
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
@@ -64,6 +75,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		guards := runstore.GuardsOf(req.Guards...)
 		w.guard(guards)
 		r := &request{run: req.Run, write: w, size: sizeOf(req.Writes), order: takes}
+		r.rememberGrant(req.Grant, req.Writes)
 		if req.Preempt == "" && len(req.Guards) == 0 && req.Writes.IsZero() {
 			r.acquire = &req
 		}
@@ -79,36 +91,67 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		if a.verdict != applied && a.verdict != appliedBefore {
 			return a.explain(guards)
 		}
-		lease = granted(a, req.LeaseSpec)
+		granted = a.granted(req.LeaseSpec)
 		return nil
 	})
-	return lease, err
+	return granted, err
 }
 
-// granted returns the lease that a write granted. It may have been lost to another
-// since, if it took time to find out that it was granted.
-func granted(a *answer, spec runstore.LeaseSpec) runstore.Lease {
-	return runstore.Lease{
-		Run: a.head.ID, Owner: spec.Owner, Reactor: spec.Reactor, Token: a.head.Token, Grant: spec.Grant,
-		TTL: spec.TTL, ExpiresAt: a.head.ExpiresAt, Strict: spec.Strict,
+// granted returns the grant that a write made, now or before. It may have ended since, if
+// the write is a repeat, or took time to find out that it was made.
+func (a *answer) granted(spec runstore.LeaseSpec) runstore.Granted {
+	token := a.resultToken
+	if token == 0 {
+		token = a.head.Token
 	}
+	g := runstore.Granted{Committed: a.committed(), Former: a.head.Holder.Former}
+	if a.resultToken != 0 {
+		g.Former = a.resultFormer
+	} else if a.verdict == appliedBefore { // the current grant of a request without writes
+		g.Committed = runstore.Committed{LastSeq: a.head.LastSeq, Time: a.head.Holder.GrantedAt, Replayed: true}
+	}
+	if g.Ended = a.head.State != rules.Current || a.head.Grant != spec.Grant || a.head.Token != token; g.Ended {
+		g.Lease = rules.FormerLease(a.head.ID, spec, token, g.Committed)
+	} else {
+		g.Lease = a.head.Lease(spec.TTL)
+	}
+	return g
 }
 
-// RenewLease implements runstore.RunStore.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (lease runstore.Lease, err error) {
+// RenewLease implements runstore.RunStore. A heartbeat is a statement of its own; a renewal
+// with writes goes the way of all other writes.
+func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func() error {
-		a, err := s.perform(ctx, &request{run: f.Run(), fence: f, ttl: req.TTL})
+		r := &request{run: f.Run(), fence: f, ttl: req.TTL}
+		g := runstore.Guards{Fence: f}
+		if !req.Writes.IsZero() {
+			w := newWrite(opRenew, f.Run(), req.Writes)
+			w.renewal = req.TTL
+			w.guard(g)
+			r = &request{run: f.Run(), write: w, size: sizeOf(req.Writes)}
+			r.remember(rules.BatchResult(req.ID))
+		}
+		a, err := s.perform(ctx, r)
 		if err != nil {
 			return err
 		}
-		if a.verdict != applied {
-			return a.explain(runstore.Guards{Fence: f})
+		if a.verdict == refused {
+			if err := a.head.Renew(req, a.now); err != nil {
+				return err
+			}
 		}
-		lease = a.head.Lease(req.TTL)
+		if a.verdict != applied && a.verdict != appliedBefore {
+			return a.explain(g)
+		}
+		renewed.Lease = a.head.Lease(req.TTL)
+		if r.write != nil {
+			renewed.Committed = a.committed()
+			renewed.Lease = a.head.RenewedBefore(req, renewed.Committed)
+		}
 		return nil
 	})
-	return lease, err
+	return renewed, err
 }
 
 // ReleaseLease implements runstore.RunStore.
@@ -120,7 +163,11 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		g.Fence = f
 		w.guard(g)
 		w.release = true
-		a, err := s.perform(ctx, &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: ends})
+		r := &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: ends}
+		if !req.Writes.IsZero() {
+			r.remember(rules.ReleaseResult(f.Grant()))
+		}
+		a, err := s.perform(ctx, r)
 		if err != nil {
 			return err
 		}

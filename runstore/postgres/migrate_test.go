@@ -71,7 +71,7 @@ func TestMigrateStepByStep(t *testing.T) {
 		t.Fatalf("got lease %+v, %v, want token 8", lease, err)
 	}
 	late()
-	if done := commit(t, s, appending(lease, "next")); done.FirstSeq != 2 {
+	if done := commit(t, s, appending(lease.Lease, "next")); done.FirstSeq != 2 {
 		t.Errorf("got %+v, want seq 2", done)
 	}
 }

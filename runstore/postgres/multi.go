@@ -15,7 +15,7 @@ import (
 
 // lockRuns locks the runs of a commit, and looks whether it was made before.
 //
-// $1 runs, $2 their batches, $3 what names the whole.
+// $1 runs, $2 the names of their results, $3 what names the whole.
 const lockRuns = `SELECT tapestore.lock_runs($1::bytea[], $2::bytea[], $3::bytea)`
 
 // CommitMulti implements runstore.MultiCommitter: one transaction, and one round
@@ -116,7 +116,7 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	var batch pgx.Batch
 	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
 	for i, r := range requests {
-		runs[i], ids[i] = []byte(r.run), r.batch
+		runs[i], ids[i] = []byte(r.run), r.result
 		r.sent = s.here.Read()
 	}
 	batch.Queue(s.sql(lockRuns), runs, ids, rules.Whole(batches))

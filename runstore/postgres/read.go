@@ -77,7 +77,8 @@ func (s *Store) once(ctx context.Context, f func(q *query) error) error {
 }
 
 const (
-	recordColumns = `records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated`
+	recordColumns = `records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated,
+		records.created_token, records.updated_token`
 	// A record that is absent comes as NULLs. The key of the summary is 'run'.
 	withSummary = ` LEFT JOIN tapestore.records ON records.run = runs.no AND records.key = 'run'::bytea`
 
@@ -124,7 +125,8 @@ const (
 		) page ON true
 		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.seq`
 
-	selectRecords = `SELECT page.key, page.version, page.value, page.created_seq, page.created, page.updated_seq, page.updated
+	selectRecords = `SELECT page.key, page.version, page.value, page.created_seq, page.created, page.updated_seq, page.updated,
+			page.created_token, page.updated_token
 		FROM tapestore.runs LEFT JOIN LATERAL (
 			SELECT * FROM (
 				SELECT r.*, sum(octet_length(r.value)) OVER (ORDER BY r.key) - octet_length(r.value) AS before

@@ -53,8 +53,8 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 // settleLost finds out what became of a write whose reply was lost, and sees to it
 // that one which was not applied never is.
 //
-// $1 run, $2 nonce, $3 batch, $4 microseconds since it was sent.
-const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint) AS a`
+// $1 run, $2 nonce, $3 name of the result, $4 microseconds since it was sent, $5 operation.
+const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint, $5::smallint) AS a`
 
 // settle returns the answer that was lost, or nil if the write was not applied and
 // never will be.
@@ -62,7 +62,7 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Tries) (*answ
 	for {
 		u := &unit{
 			sql:      settleLost,
-			args:     []any{[]byte(r.run), r.nonce, r.batch, int64(0)},
+			args:     []any{[]byte(r.run), r.nonce, r.result, int64(0), int16(r.operation())},
 			requests: []*request{r},
 		}
 		u.read = u.readAnswer
@@ -93,7 +93,18 @@ var errForgotten = errors.New("postgres: the run had more writes since than it r
 // remembered reports whether the trace of r is a row in batches.
 func (r *request) remembered() bool {
 	w := r.write
-	return w != nil && (w.op == opCommit || w.op == opRelease) && !w.purge && (r.batch != nil || len(w.payloads) == 0)
+	if w == nil || w.purge {
+		return false
+	}
+	return r.result != nil || len(w.payloads) == 0 && w.op != opCreate && w.op != opAcquire
+}
+
+// operation returns what r does, as tapestore.settle distinguishes it.
+func (r *request) operation() operation {
+	if r.write == nil {
+		return opCommit
+	}
+	return r.write.op
 }
 
 // tries paces the repeats of one operation.

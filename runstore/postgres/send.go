@@ -21,9 +21,9 @@ import (
 // $7 kind, $8 data; $9 how many.
 const (
 	appendOne = `WITH r AS (
-	UPDATE tapestore.runs SET last_seq = last_seq + 1, last_position = greatest(last_position + 1, ` + slot + `)
+	UPDATE tapestore.runs SET last_seq = last_seq + 1, last_position = greatest(last_position + 1, ` + slot + `), progressed = clock_timestamp()
 	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR $6::bigint <> ALL (voided))
-	RETURNING no, last_seq, last_position, clock_timestamp() AS now
+	RETURNING no, last_seq, last_position, progressed AS now
 ), e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
 	SELECT no, last_seq, last_position, $6::bigint, $2::bigint, now, $7::bytea, $4::bytea, $8::bytea FROM r
@@ -32,9 +32,9 @@ SELECT r.now, r.last_seq` + whyNot
 
 	appendMany = `WITH r AS (
 	UPDATE tapestore.runs SET last_seq = last_seq + $9::bigint,
-		last_position = greatest(last_position + 1, ` + slot + `) + $9::bigint - 1
+		last_position = greatest(last_position + 1, ` + slot + `) + $9::bigint - 1, progressed = clock_timestamp()
 	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR NOT voided && $6::bigint[])
-	RETURNING no, last_seq, last_position, clock_timestamp() AS now
+	RETURNING no, last_seq, last_position, progressed AS now
 ), e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
 	SELECT r.no, r.last_seq - $9::bigint + e.i, r.last_position - $9::bigint + e.i,
@@ -43,12 +43,14 @@ SELECT r.now, r.last_seq` + whyNot
 )
 SELECT r.now, r.last_seq` + whyNot
 
-	// renew is a heartbeat: it changes one column of one row, which is in no index.
+	// renew is a heartbeat: it changes one row, and no column that is in an index.
 	//
 	// $5 microseconds, $6 nonce.
 	renew = `WITH r AS (
-	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond')
-	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR $6::bigint <> ALL (voided)) RETURNING expires AS now, is_strict, reactor
+	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond'),
+		ttl = $5::bigint, renewed = clock_timestamp()
+	WHERE id = $1::bytea` + fenced + ` AND (max_stall = 0 OR clock_timestamp() <= progressed + max_stall * interval '1 microsecond')
+		AND (voided IS NULL OR $6::bigint <> ALL (voided)) RETURNING expires AS now, is_strict, reactor
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
 

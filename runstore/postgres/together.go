@@ -27,9 +27,9 @@ const appendTogether = `WITH locked AS (
 	FOR NO KEY UPDATE OF runs SKIP LOCKED
 ), r AS (
 	UPDATE tapestore.runs SET last_seq = last_seq + l.n,
-		last_position = greatest(last_position + 1, l.base + (pg_current_xact_id()::text::bigint << 14)) + l.n - 1
+		last_position = greatest(last_position + 1, l.base + (pg_current_xact_id()::text::bigint << 14)) + l.n - 1, progressed = clock_timestamp()
 	FROM locked l WHERE runs.no = l.no
-	RETURNING runs.no, last_seq, last_position, clock_timestamp() AS now, l.token, l.owner, l.n, l.i
+	RETURNING runs.no, last_seq, last_position, progressed AS now, l.token, l.owner, l.n, l.i
 ), e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
 	SELECT r.no, r.last_seq - r.n + e.nth, r.last_position - r.n + e.nth, e.nonce, r.token, r.now, e.kind, r.owner, e.data

@@ -78,10 +78,11 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{Run: "taken", LeaseSpec: runstore.LeaseSpec{Owner: "late", TTL: time.Minute}})
 			return err
 		}},
-		{"acquire a free lease", nil, func(s *postgres.Store, i int) (err error) {
-			held[i], err = s.AcquireLease(ctx, runstore.AcquireRequest{
+		{"acquire a free lease", nil, func(s *postgres.Store, i int) error {
+			granted, err := s.AcquireLease(ctx, runstore.AcquireRequest{
 				Run: held[i].Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute},
 			})
+			held[i] = granted.Lease
 			return err
 		}},
 		{"renew", nil, func(s *postgres.Store, i int) error {
@@ -92,10 +93,11 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: stale.Fence(), TTL: time.Minute})
 			return err
 		}},
-		{"hand off", nil, func(s *postgres.Store, i int) (err error) {
-			held[i], err = s.AcquireLease(ctx, runstore.AcquireRequest{
+		{"hand off", nil, func(s *postgres.Store, i int) error {
+			granted, err := s.AcquireLease(ctx, runstore.AcquireRequest{
 				Run: held[i].Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: time.Minute}, Guards: []runstore.Guard{held[i].Fence()},
 			})
+			held[i] = granted.Lease
 			return err
 		}},
 		{"release at a stale seq", runstore.ErrConflict, func(s *postgres.Store, i int) error {

@@ -14,10 +14,10 @@ import (
 const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.former_grants($1::smallint, $2::bytea) END
 	FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
 	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::bigint, $10::integer[], $11::bytea[], $12::bigint[],
-	$13::bytea, $14::bytea, $15::bigint, $16::boolean, $17::bytea, $18::bytea,
-	$19::bigint, $20::bytea[], $21::bytea[], $22::bytea[], $23::bytea[], $24::integer[],
-	$25::integer[], $26::bytea[], $27::timestamptz[], $28::bigint[],
-	$29::integer, $30::boolean, $31::timestamptz, $32::bigint, $33::boolean, $34::boolean, $35::boolean) a`
+	$13::bytea, $14::bytea, $15::bigint, $16::boolean, $17::bigint, $18::bytea, $19::bytea,
+	$20::bigint, $21::bytea[], $22::bytea[], $23::bytea[], $24::bytea[], $25::integer[],
+	$26::integer[], $27::bytea[], $28::timestamptz[], $29::bigint[],
+	$30::integer, $31::boolean, $32::timestamptz, $33::bigint, $34::boolean, $35::boolean, $36::boolean, $37::boolean) a`
 
 // demandWrite is callWrite as part of a transaction that is all or nothing.
 const demandWrite = callWrite + ` WHERE tapestore.demand(a)`
@@ -29,14 +29,15 @@ const (
 	opCreate
 	opAcquire
 	opRelease
+	opRenew
 )
 
 // write holds the arguments of tapestore.write as the database takes them. What is
 // nil there is NULL.
 type write struct {
-	op    operation
-	run   runstore.RunID
-	batch []byte
+	op     operation
+	run    runstore.RunID
+	result []byte // the name under which the result is remembered, see request.result
 
 	fence  runstore.Fence
 	token  *int64 // of the run's last grant
@@ -46,6 +47,7 @@ type write struct {
 
 	lease   *runstore.LeaseSpec
 	preempt string
+	renewal time.Duration // the TTL of a renewal
 
 	kinds, payloads, keys, values [][]byte
 	explained                     []int32 // which event explains each record's change
@@ -58,6 +60,7 @@ type write struct {
 	newStatus      *runstore.Status
 	runnable       runstore.When
 	release, purge bool
+	unlisted       bool
 	oneInstant     bool // as its neighbours in the transaction
 }
 
@@ -107,6 +110,7 @@ func (c *write) args(nonce, lowest int64) []any {
 		leaseOwner, leaseReactor, newGrant []byte
 		preempt                            []byte
 		strict                             bool
+		stall                              int64
 		wantKeys                           [][]byte
 		wantVersions                       []int64
 		runnableAt                         *time.Time
@@ -121,8 +125,12 @@ func (c *write) args(nonce, lowest int64) []any {
 	}
 	if l := c.lease; l != nil {
 		us := l.TTL.Microseconds()
-		ttl, strict, newGrant = &us, l.Strict, []byte(l.Grant)
+		ttl, strict, stall, newGrant = &us, l.Strict, l.MaxStall.Microseconds(), []byte(l.Grant)
 		leaseOwner, leaseReactor = data([]byte(l.Owner)), data([]byte(l.Reactor))
+	}
+	if c.op == opRenew {
+		us := c.renewal.Microseconds()
+		ttl = &us
 	}
 	if c.preempt != "" {
 		preempt = []byte(c.preempt)
@@ -135,12 +143,12 @@ func (c *write) args(nonce, lowest int64) []any {
 		runnableAt, runnableAfter = timeArgs(c.runnable)
 	}
 	return []any{
-		int16(c.op), []byte(c.run), nonce, c.batch,
+		int16(c.op), []byte(c.run), nonce, c.result,
 		token, grant, owner, c.token, c.seq, c.status, wantKeys, wantVersions,
-		leaseOwner, leaseReactor, ttl, strict, newGrant, preempt,
+		leaseOwner, leaseReactor, ttl, strict, stall, newGrant, preempt,
 		lowest, c.kinds, c.payloads, c.keys, c.values, c.explained,
 		c.placed, c.names, c.times, c.afters,
-		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.oneInstant,
+		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.unlisted, c.oneInstant,
 	}
 }
 

@@ -55,8 +55,8 @@ func TestNewGrant(t *testing.T) {
 		return runstore.LeaseSpec{Owner: "owner", TTL: time.Minute, Grant: grant}
 	}
 	var none rules.Head
-	first := none.Granted(spec("first"), "", now)
-	second := first.Granted(spec("second"), "taken", now)
+	first := none.Granted(runstore.AcquireRequest{LeaseSpec: spec("first")}, now)
+	second := first.Granted(runstore.AcquireRequest{LeaseSpec: spec("second"), Preempt: "taken"}, now)
 	for _, test := range []struct {
 		name   string
 		head   rules.Head

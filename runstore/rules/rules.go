@@ -136,8 +136,7 @@ func (h Head) Acquire(req runstore.AcquireRequest, now time.Time) (replay bool, 
 	if err := h.NewGrant(req.Grant); err != nil {
 		return false, err
 	}
-	consent := !runstore.GuardsOf(req.Guards...).Fence.IsZero()
-	if h.Live(now) && req.Preempt == "" && !consent {
+	if h.Live(now) && req.Preempt == "" && !consents(req) {
 		return false, &runstore.LeaseHeldError{Holder: h.Holder, Remaining: h.ExpiresAt.Sub(now)}
 	}
 	return false, nil
@@ -152,15 +151,18 @@ func (h Head) Release(f runstore.Fence, now time.Time) (replay bool, err error) 
 	return false, h.Fence(f, now)
 }
 
-// Granted returns the head after a grant at now; the grant before it joins the former
-// ones. reason says why a live lease was taken away; it is kept only if one was.
-func (h Head) Granted(spec runstore.LeaseSpec, reason string, now time.Time) Head {
+// Granted returns the head after a grant at now, which [Head.Acquire] and [Head.Guards]
+// allow; the grant before it joins the former ones. The reason to preempt is kept only if
+// a live lease was taken away.
+func (h Head) Granted(req runstore.AcquireRequest, now time.Time) Head {
+	spec := req.LeaseSpec
 	holder := runstore.Holder{
-		Owner: spec.Owner, Reactor: spec.Reactor, Strict: spec.Strict,
+		Owner: spec.Owner, Reactor: spec.Reactor, Strict: spec.Strict, TTL: spec.TTL, MaxStall: spec.MaxStall,
 		Token: h.Token.Next(h.Epoch), ExpiresAt: now.Add(spec.TTL).Truncate(runstore.TimePrecision),
+		GrantedAt: now, RenewedAt: now, ProgressedAt: now, Former: h.endedBy(req, now),
 	}
-	if reason != "" && h.Live(now) {
-		holder.Preempted = runstore.Preempted{From: h.Holder.Owner, Reason: reason}
+	if holder.Former == runstore.EndPreempted {
+		holder.Preempted = runstore.Preempted{From: h.Holder.Owner, Reason: req.Preempt}
 	}
 	if h.State != None {
 		h.Former = h.Former.With(h.Grant)
@@ -170,13 +172,66 @@ func (h Head) Granted(spec runstore.LeaseSpec, reason string, now time.Time) Hea
 	return h
 }
 
+// endedBy returns how the run's last grant has ended, or ends by the grant of req at now.
+func (h Head) endedBy(req runstore.AcquireRequest, now time.Time) runstore.GrantEnd {
+	switch {
+	case h.State == None:
+		return runstore.EndNone
+	case h.State == Released:
+		return runstore.EndReleased
+	case h.State == Revoked:
+		return runstore.EndRevoked
+	case consents(req):
+		return runstore.EndHandedOff
+	case h.Live(now):
+		return runstore.EndPreempted
+	default:
+		return runstore.EndExpired
+	}
+}
+
+// consents reports whether a request carries the fence of the grant that it ends.
+func consents(req runstore.AcquireRequest) bool {
+	return !runstore.GuardsOf(req.Guards...).Fence.IsZero()
+}
+
+// Renew judges a renewal at now: the fence, and progress (I13). Writes with an event or a
+// record are progress themselves.
+//
+// Errors: those of [Head.Fence], ErrNoProgress.
+func (h Head) Renew(req runstore.RenewRequest, now time.Time) error {
+	if err := h.Fence(req.Fence, now); err != nil {
+		return err
+	}
+	stalled := now.Sub(h.Holder.ProgressedAt)
+	if most := h.Holder.MaxStall; most > 0 && stalled > most && !IsProgress(req.Writes) {
+		return &runstore.NoProgressError{Stalled: stalled, MaxStall: most}
+	}
+	return nil
+}
+
+// IsProgress reports whether writes under a fence count as progress (I13): they append an
+// event or change a record.
+func IsProgress(w runstore.Writes) bool { return len(w.Events) > 0 || len(w.Records) > 0 }
+
 // Renewed returns the head after a renewal at now; a lease is never shortened.
 func (h Head) Renewed(ttl time.Duration, now time.Time) Head {
+	h.Holder.TTL, h.Holder.RenewedAt = ttl, now
 	if until := now.Add(ttl).Truncate(runstore.TimePrecision); until.After(h.ExpiresAt) {
 		h.ExpiresAt = until
 		h.Holder.ExpiresAt = until
 	}
 	return h
+}
+
+// RenewedBefore returns the lease for the repeat of a renewal with writes: as it stands if
+// the grant is current, else as the first copy left it.
+func (h Head) RenewedBefore(req runstore.RenewRequest, first runstore.Committed) runstore.Lease {
+	f := req.Fence
+	if h.State == Current && h.Token == f.Token() && h.Grant == f.Grant() {
+		return h.Lease(req.TTL)
+	}
+	return FormerLease(h.ID, runstore.LeaseSpec{Owner: f.Owner(), TTL: req.TTL, Grant: f.Grant()}, f.Token(), first)
 }
 
 // Ended returns the head after the current grant was ended: Released by its

@@ -137,10 +137,25 @@ var changes = []change{
 	{"renew", holding, func(ctx context.Context, s *spanner.Store, n names, l runstore.Lease) (any, error) {
 		return s.RenewLease(ctx, runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
 	}, true},
+	{"renew with writes", holding, renewing(""), true},
+	{"renew with writes and an id", holding, renewing("renewal"), true},
+	{"acquire without writes", letGo, func(ctx context.Context, s *spanner.Store, n names, _ runstore.Lease) (any, error) {
+		return s.AcquireLease(ctx, runstore.AcquireRequest{Run: n.run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute, Grant: "next grant"}})
+	}, false},
+	{"release without writes", holding, func(ctx context.Context, s *spanner.Store, _ names, l runstore.Lease) (any, error) {
+		return s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: l.Fence()})
+	}, true},
+}
+
+func renewing(id runstore.BatchID) func(ctx context.Context, s *spanner.Store, _ names, l runstore.Lease) (any, error) {
+	return func(ctx context.Context, s *spanner.Store, _ names, l runstore.Lease) (any, error) {
+		return s.RenewLease(ctx, runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL, ID: id, Writes: someWrites()})
+	}
 }
 
 func told(r runstore.Record) string {
-	return fmt.Sprintf("%s at %d, from %d to %d: %s", r.Key, r.Version, r.Created.Seq, r.Updated.Seq, r.Value)
+	return fmt.Sprintf("%s at %d, from %d under %d to %d under %d: %s",
+		r.Key, r.Version, r.Created.Seq, r.Created.Token, r.Updated.Seq, r.Updated.Token, r.Value)
 }
 
 // shape returns what a reader sees of the runs of a change, without times and positions.
@@ -159,8 +174,8 @@ func shape(t testing.TB, s *spanner.Store, n names) string {
 			t.Fatal(err)
 		}
 		h := run.Holder
-		say("%s: status %d, runnable %v, seq %d, token %d, held by %s %s %d %+v, summary %s", id, run.Status, !run.RunnableAt.IsZero(),
-			run.LastSeq, run.Token, h.Owner, h.Reactor, h.Token, h.Preempted, told(run.Summary))
+		say("%s: status %d, runnable %v, seq %d, token %d, held by %s %s %d for %v of %v after %v %+v, summary %s", id, run.Status, !run.RunnableAt.IsZero(),
+			run.LastSeq, run.Token, h.Owner, h.Reactor, h.Token, h.TTL, h.MaxStall, h.Former, h.Preempted, told(run.Summary))
 		events, err := s.ReadJournal(ctx, id, 1, 100)
 		for _, e := range events {
 			say("event %d %s by %s %d: %s", e.Seq, e.Kind, e.Owner, e.Token, e.Data)
@@ -239,16 +254,26 @@ func timeless(t testing.TB, result any) string {
 			all = append(all, timeless(t, one))
 		}
 		return strings.Join(all, "\n")
-	case runstore.Lease:
+	case runstore.Granted:
 		clear(&r.ExpiresAt)
+		clear(&r.Committed.Time)
+		return fmt.Sprintf("%+v", r)
+	case runstore.Renewed:
+		clear(&r.ExpiresAt)
+		if r.Committed.LastSeq > 0 {
+			clear(&r.Committed.Time)
+		}
 		return fmt.Sprintf("%+v", r)
 	case runstore.Created:
 		clear(&r.Run.CreatedAt)
+		clear(&r.Committed.Time)
 		if r.Run.Token > 0 {
 			clear(&r.Run.ExpiresAt)
 		}
-		if r.Run.Holder != (runstore.Holder{}) {
-			clear(&r.Run.Holder.ExpiresAt)
+		if h := &r.Run.Holder; *h != (runstore.Holder{}) {
+			for _, at := range []*time.Time{&h.ExpiresAt, &h.GrantedAt, &h.RenewedAt, &h.ProgressedAt} {
+				clear(at)
+			}
 		}
 		if r.Run.Summary.Version > 0 {
 			clear(&r.Run.Summary.Created.Time)

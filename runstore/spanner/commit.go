@@ -49,17 +49,16 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 
 // commits is the request of a batch.
 func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request {
-	guards, id := batch.Guards(), batch.ID
+	guards, name := batch.Guards(), rules.BatchResult(batch.ID)
 	if batch.Purge { // it forgets the run's ids, and its own
-		id = ""
+		name = ""
 	}
 	return &request{
-		run: batch.Run(), id: id, keys: keysOf(guards, batch.Writes),
+		run: batch.Run(), name: name, keys: keysOf(guards, batch.Writes),
 		decide: func(g *guarded, former *result) (*edit, error) {
 			switch {
 			case former != nil: // whatever became of the run since
-				*done = former.committed()
-				done.Replayed = !g.doubt
+				*done = former.committed(g)
 				return nil, nil
 			case g.made: // and this run is gone since, or has forgotten it
 				*done = runstore.Committed{Replayed: true}

@@ -24,8 +24,9 @@ type edit struct {
 
 	until localclock.Reading // when a strict lease that it is made under ends, on the clock of this process
 
-	events  []runstore.Event // to be given places in the feed
-	records []*record        // as they are after the write
+	former  spanner.NullInt64 // with a grant: how the one before it ended
+	events  []runstore.Event  // to be given places in the feed
+	records []*record         // as they are after the write
 	mutations
 }
 
@@ -63,7 +64,10 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	e.done.LastSeq = runstore.Seq(e.head.LastSeq)
 	for _, r := range w.Records {
 		seq := rules.Seq(w, r, runstore.Seq(first), runstore.Seq(e.head.LastSeq))
-		e.done.Versions = append(e.done.Versions, e.change(r, int64(seq)))
+		e.done.Versions = append(e.done.Versions, e.change(r, runstore.Stamp{Seq: seq, Time: e.now, Token: token}))
+	}
+	if token != 0 && rules.IsProgress(w) {
+		e.head.Progressed = nullTime(e.now)
 	}
 	if w.Status != nil {
 		e.head.Status = int64(*w.Status)
@@ -90,7 +94,7 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 const inlinePlaces = 4
 
 // change puts or deletes one record, and its rows in the queues.
-func (e *edit) change(w runstore.RecordWrite, seq int64) runstore.Version {
+func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
 	k, old := e.g.key, e.g.records[w.Key]
 	if old != nil {
 		for i, name := range old.PlaceNames {
@@ -104,14 +108,15 @@ func (e *edit) change(w runstore.RecordWrite, seq int64) runstore.Version {
 		}
 		return 0
 	}
-	stamp := spanner.NullInt64{Int64: seq, Valid: true}
+	seq, token := spanner.NullInt64{Int64: int64(stamp.Seq), Valid: true}, spanner.NullInt64{Int64: int64(stamp.Token), Valid: true}
 	r := &record{
 		Key: stored(w.Key), Version: spanner.NullInt64{Int64: e.head.VersionFloor + 1, Valid: true},
-		CreatedSeq: stamp, CreatedTime: nullTime(e.now), UpdatedSeq: stamp, UpdatedTime: nullTime(e.now), Value: stored(w.Value),
+		CreatedSeq: seq, CreatedTime: nullTime(stamp.Time), CreatedToken: token,
+		UpdatedSeq: seq, UpdatedTime: nullTime(stamp.Time), UpdatedToken: token, Value: stored(w.Value),
 	}
 	if old != nil {
 		r.Version.Int64 = old.Version.Int64 + 1
-		r.CreatedSeq, r.CreatedTime = old.CreatedSeq, old.CreatedTime
+		r.CreatedSeq, r.CreatedTime, r.CreatedToken = old.CreatedSeq, old.CreatedTime, old.CreatedToken
 	}
 	e.head.VersionTop = max(e.head.VersionTop, r.Version.Int64)
 	inline := r.Value
@@ -123,12 +128,13 @@ func (e *edit) change(w runstore.RecordWrite, seq int64) runstore.Version {
 		r.PlaceNames, r.PlaceTimes = append(r.PlaceNames, stored(p.Index)), append(r.PlaceTimes, due)
 		e.put("Queue", []column{
 			{"Name", stored(p.Index)}, {"Shard", k.shard}, {"Due", due}, {"UpdatedTime", e.now}, {"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key},
-			{"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime}, {"UpdatedSeq", seq}, {"Value", inline},
+			{"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime}, {"CreatedToken", r.CreatedToken},
+			{"UpdatedSeq", seq}, {"UpdatedToken", token}, {"Value", inline},
 		})
 	}
 	e.put("Records", []column{
 		{"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key}, {"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime},
-		{"UpdatedSeq", seq}, {"UpdatedTime", e.now}, {"PlaceNames", r.PlaceNames}, {"PlaceTimes", r.PlaceTimes}, {"Value", r.Value},
+		{"CreatedToken", r.CreatedToken}, {"UpdatedSeq", seq}, {"UpdatedTime", e.now}, {"UpdatedToken", token}, {"PlaceNames", r.PlaceNames}, {"PlaceTimes", r.PlaceTimes}, {"Value", r.Value},
 	})
 	e.records = append(e.records, r)
 	return runstore.Version(r.Version.Int64)
@@ -152,10 +158,11 @@ func (e *edit) place(slot int64) {
 // twice what the contract promises.
 const remembered = 2 * runstore.RememberedBatches
 
-// remember keeps the write's result under its id.
-func (e *edit) remember(id []byte, callers bool, whole []byte) {
+// remember keeps the write's result under its id, for the commit of several runs that
+// whole names.
+func (e *edit) remember(id resultID, whole []byte) {
 	n := &e.head.OtherWrites
-	if callers {
+	if id.callers {
 		n = &e.head.CallerWrites
 	}
 	slot := *n % e.g.ring
@@ -165,9 +172,9 @@ func (e *edit) remember(id []byte, callers bool, whole []byte) {
 		versions[i] = int64(v)
 	}
 	e.put("Writes", []column{
-		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", callers}, {"Slot", slot}, {"Id", id},
+		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", id.callers}, {"Slot", slot}, {"Id", id.id}, {"Kind", id.kind},
 		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
-		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", whole},
+		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", whole}, {"FormerEnd", e.former},
 	})
 }
 
@@ -193,10 +200,11 @@ func (e *edit) save() {
 	e.first(spanner.Update("Runs", names(columns), values(columns)), columns)
 }
 
-// committed is what a former write of the same id answered.
-func (r *result) committed() runstore.Committed {
+// committed returns what a former write of the same id answered. It is no replay where
+// the former write may be an attempt of this very call.
+func (r *result) committed(g *guarded) runstore.Committed {
 	done := runstore.Committed{
-		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: true,
+		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: !g.doubt,
 	}
 	for _, v := range r.Versions {
 		done.Versions = append(done.Versions, runstore.Version(v))

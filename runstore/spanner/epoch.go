@@ -88,10 +88,7 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 				// A reader that had seen what the store has lost is not ahead of it any more.
 				spanner.InsertOrUpdate("Feed", names(feedPlace(spanner.CommitTimestamp, slots-1)), values(feedPlace(spanner.CommitTimestamp, slots-1))),
 			}
-			for shard := range shards {
-				list = append(list, spanner.InsertOrUpdate("EpochCopies", []string{"Shard", "Epoch"}, []any{shard, now.Epoch}))
-			}
-			return tx.BufferWrite(list)
+			return tx.BufferWrite(append(list, epochShards(now.Epoch)...))
 		}, s.transaction("raise"))
 		return nothing(err)
 	})
@@ -107,6 +104,14 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 		}
 	}
 	return runstore.Epoch(now.Epoch), nil
+}
+
+// epochShards gives each shard the epoch.
+func epochShards(epoch int64) (list []*spanner.Mutation) {
+	for shard := range shards {
+		list = append(list, spanner.InsertOrUpdate("EpochShards", []string{"Shard", "Epoch"}, []any{shard, epoch}))
+	}
+	return list
 }
 
 // nothing is no error.
@@ -221,10 +226,7 @@ func (s *Store) begin(ctx context.Context) error {
 				return err
 			}
 			list := []*spanner.Mutation{spanner.Insert("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 0, s.incarnation(), true})}
-			for shard := range shards {
-				list = append(list, spanner.Insert("EpochCopies", []string{"Shard", "Epoch"}, []any{shard, 0}))
-			}
-			return tx.BufferWrite(list)
+			return tx.BufferWrite(append(list, epochShards(0)...))
 		}, s.transaction("begin"))
 		return err
 	})

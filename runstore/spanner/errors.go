@@ -49,6 +49,9 @@ func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) er
 		if outcome.Definite(err) {
 			return err
 		}
+		if newer := s.newer(ctx, err); outcome.Definite(newer) {
+			return newer
+		}
 		if ctx.Err() != nil || !retryable(err) || !t.More(ctx) {
 			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}

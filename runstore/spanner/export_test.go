@@ -3,6 +3,8 @@ package spanner
 import (
 	"fmt"
 	"time"
+
+	"github.com/tapestore/tapestore/runstore"
 )
 
 // Statements are the texts of all queries and DML of the adapter, by name.
@@ -50,6 +52,15 @@ const (
 	Slots  = slots
 	Shards = shards
 )
+
+// KeyOf returns the hash of a run's id and its shard.
+func KeyOf(id runstore.RunID) (hash, shard int64) {
+	k := keyOf(id)
+	return k.hash, k.shard
+}
+
+// FeedShard returns the shard of the feed that a slot is in.
+func FeedShard(slot int64) int64 { return feedShard(slot) }
 
 // PositionOf and PlaceOf convert the positions of the feed.
 var (

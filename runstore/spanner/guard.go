@@ -35,14 +35,41 @@ type guarded struct {
 
 // result is what a write answered.
 type result struct {
-	Callers  bool
-	ID       []byte `spanner:"Id"`
-	FirstSeq int64
-	LastSeq  int64
-	Time     time.Time
-	Token    int64
-	Versions []int64
-	Whole    []byte // see request
+	Callers   bool
+	ID        []byte `spanner:"Id"`
+	FirstSeq  int64
+	LastSeq   int64
+	Time      time.Time
+	Token     int64
+	Versions  []int64
+	Whole     []byte            // see request
+	FormerEnd spanner.NullInt64 // with a grant: how the one before ended
+}
+
+// resultID names a result among those that a run keeps.
+type resultID struct {
+	callers bool               // the caller chose the id
+	kind    spanner.NullString // of what: that of the schema's column
+	id      []byte
+}
+
+// callersID returns the id of a result that package rules names, none for an empty name.
+func callersID(name string) resultID {
+	if name == "" {
+		return resultID{}
+	}
+	return resultID{callers: true, kind: spanner.NullString{StringVal: name[:1], Valid: name[:1] != batchKind}, id: stored(name[1:])}
+}
+
+// batchKind is the letter of rules.BatchResult. It is stored as NULL, as in the rows of
+// version 2 of the schema, which are all of batches.
+const batchKind = "b"
+
+func (i resultID) kindOf() string {
+	if !i.kind.Valid {
+		return batchKind
+	}
+	return i.kind.StringVal
 }
 
 // The statement that reads what decides about a write of run number n: rows by their
@@ -53,9 +80,9 @@ const selectGuard = `SELECT
 	ARRAY(SELECT AS STRUCT ` + headColumns + ` FROM Runs AS h WHERE h.RunHash = @hash# AND h.Run = @run#) AS Head,
 	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM Records AS k
 		WHERE k.RunHash = @hash# AND k.Run = @run# AND k.Key IN UNNEST(@keys#)) AS Records,
-	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole FROM Writes AS w
-		WHERE w.RunHash = @hash# AND w.Run = @run# AND w.Callers = @callers# AND w.Id = @id#) AS Done,
-	(SELECT e.Epoch FROM EpochCopies AS e WHERE e.Shard = @shard#) AS Epoch,
+	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole, w.FormerEnd FROM Writes AS w
+		WHERE w.RunHash = @hash# AND w.Run = @run# AND w.Callers = @callers# AND w.Id = @id# AND IFNULL(w.Kind, 'b') = @kind#) AS Done,
+	(SELECT e.Epoch FROM EpochShards AS e WHERE e.Shard = @shard#) AS Epoch,
 	(SELECT f.FormerGrants FROM Runs AS f WHERE f.RunHash = @hash# AND f.Run = @run# AND @shard# IS NOT NULL) AS Former,
 	# AS Number`
 
@@ -82,9 +109,8 @@ var guardTexts sync.Map
 type asked struct {
 	key   runKey
 	keys  []runstore.RecordKey
-	id    []byte // of the write whose result is looked for, none if it is empty
-	owned bool   // it is the caller's
-	epoch bool   // and the run's former grants: for a grant
+	id    resultID // of the write whose result is looked for, none if it is empty
+	epoch bool     // and the run's former grants: for a grant
 }
 
 // guard returns the guarded state of runs.
@@ -97,7 +123,8 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 			keys[j] = stored(k)
 		}
 		params["hash"+n], params["run"+n], params["keys"+n] = a.key.hash, a.key.run, keys
-		params["callers"+n], params["id"+n] = spanner.NullBool{Bool: a.owned, Valid: len(a.id) > 0}, a.id
+		params["callers"+n], params["id"+n] = spanner.NullBool{Bool: a.id.callers, Valid: len(a.id.id) > 0}, a.id.id
+		params["kind"+n] = a.id.kindOf()
 		params["shard"+n] = spanner.NullInt64{Int64: a.key.shard, Valid: a.epoch}
 	}
 	began := s.here.Read()

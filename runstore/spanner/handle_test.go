@@ -146,7 +146,7 @@ func takeOver(t testing.TB, s *spanner.Store, id runstore.RunID) runstore.Lease 
 	if err != nil {
 		t.Fatalf("preempt %s: %v", id, err)
 	}
-	return lease
+	return lease.Lease
 }
 
 // hang ends the wait of a test that would otherwise hang. It says nothing about speed.

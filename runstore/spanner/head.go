@@ -11,7 +11,8 @@ import (
 
 // headColumns are those of a run's row that a head is made of.
 const headColumns = `h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
-	h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging`
+	h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.TtlMicros, h.Granted, h.Renewed, h.MaxStallMicros, h.Progressed, h.FormerEnd,
+	h.Unlisted, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging`
 
 // head is a run's row.
 type head struct {
@@ -29,12 +30,21 @@ type head struct {
 	Expires       spanner.NullTime
 	PreemptedFrom []byte
 	PreemptReason []byte
-	VersionFloor  int64
-	VersionTop    int64
-	CallerWrites  int64
-	OtherWrites   int64
-	Seen          time.Time
-	Purging       []byte
+	// NULL in a run that was created, or leased last, before version 3 of the schema.
+	TTL        spanner.NullInt64 `spanner:"TtlMicros"`
+	Granted    spanner.NullTime
+	Renewed    spanner.NullTime
+	MaxStall   spanner.NullInt64 `spanner:"MaxStallMicros"`
+	Progressed spanner.NullTime
+	FormerEnd  spanner.NullInt64
+	Unlisted   spanner.NullBool
+
+	VersionFloor int64
+	VersionTop   int64
+	CallerWrites int64
+	OtherWrites  int64
+	Seen         time.Time
+	Purging      []byte
 	// FormerGrants are read for a grant only; see guarded.Former.
 	FormerGrants []byte
 }
@@ -43,7 +53,7 @@ type head struct {
 func (h *head) rules() rules.Head {
 	r := rules.Head{
 		Run: runstore.Run{
-			ID: runstore.RunID(h.Run), Status: runstore.Status(h.Status),
+			ID: runstore.RunID(h.Run), Status: runstore.Status(h.Status), Unlisted: h.Unlisted.Bool,
 			CreatedAt: timeOf(h.Created), RunnableAt: timeOf(h.Runnable), LastSeq: runstore.Seq(h.LastSeq),
 			Token: runstore.Token(h.Token), ExpiresAt: timeOf(h.Expires),
 		},
@@ -52,6 +62,8 @@ func (h *head) rules() rules.Head {
 	if r.State == rules.Current {
 		r.Holder = runstore.Holder{
 			Owner: runstore.Owner(h.Owner), Reactor: runstore.Reactor(h.Reactor), Token: r.Token, ExpiresAt: r.ExpiresAt, Strict: h.Strict,
+			TTL: durationOf(h.TTL), GrantedAt: timeOf(h.Granted), RenewedAt: timeOf(h.Renewed),
+			MaxStall: durationOf(h.MaxStall), ProgressedAt: timeOf(h.Progressed), Former: runstore.GrantEnd(h.FormerEnd.Int64),
 			Preempted: runstore.Preempted{From: runstore.Owner(h.PreemptedFrom), Reason: string(h.PreemptReason)},
 		}
 	}
@@ -66,6 +78,9 @@ func (h *head) grant(r rules.Head) {
 	if r.State == rules.Current {
 		h.Owner, h.Reactor, h.Strict = stored(r.Holder.Owner), stored(r.Holder.Reactor), r.Holder.Strict
 		h.PreemptedFrom, h.PreemptReason = stored(r.Holder.Preempted.From), stored(r.Holder.Preempted.Reason)
+		h.TTL, h.Granted, h.Renewed = nullMicros(r.Holder.TTL), nullTime(r.Holder.GrantedAt), nullTime(r.Holder.RenewedAt)
+		h.MaxStall, h.Progressed = nullMicros(r.Holder.MaxStall), nullTime(r.Holder.ProgressedAt)
+		h.FormerEnd = spanner.NullInt64{Int64: int64(r.Holder.Former), Valid: true}
 	}
 }
 
@@ -75,6 +90,8 @@ func (h *head) columns() []column {
 		{"Status", h.Status}, {"Created", h.Created}, {"Runnable", h.Runnable}, {"LastSeq", h.LastSeq}, {"Token", h.Token},
 		{"GrantState", h.GrantState}, {"GrantId", stored(h.GrantID)}, {"Owner", stored(h.Owner)}, {"Reactor", stored(h.Reactor)},
 		{"Strict", h.Strict}, {"Expires", h.Expires}, {"PreemptedFrom", stored(h.PreemptedFrom)}, {"PreemptReason", stored(h.PreemptReason)},
+		{"TtlMicros", h.TTL}, {"Granted", h.Granted}, {"Renewed", h.Renewed}, {"MaxStallMicros", h.MaxStall}, {"Progressed", h.Progressed},
+		{"FormerEnd", h.FormerEnd}, {"Unlisted", h.Unlisted},
 		{"VersionFloor", h.VersionFloor}, {"VersionTop", h.VersionTop}, {"CallerWrites", h.CallerWrites}, {"OtherWrites", h.OtherWrites},
 		{"Seen", h.Seen}, {"Purging", h.Purging}, {"FormerGrants", h.FormerGrants},
 	}
@@ -96,26 +113,41 @@ func nullTime(t time.Time) spanner.NullTime {
 	return spanner.NullTime{Time: t.UTC(), Valid: !t.IsZero()}
 }
 
+func durationOf(micros spanner.NullInt64) time.Duration {
+	return time.Duration(micros.Int64) * time.Microsecond
+}
+
+func nullMicros(d time.Duration) spanner.NullInt64 {
+	return spanner.NullInt64{Int64: d.Microseconds(), Valid: d != 0}
+}
+
 // recordColumns are those of a record but its value.
-const recordColumns = `k.Key, k.Version, k.CreatedSeq, k.CreatedTime, k.UpdatedSeq, k.UpdatedTime, k.PlaceNames, k.PlaceTimes`
+const recordColumns = `k.Key, k.Version, k.CreatedSeq, k.CreatedTime, k.UpdatedSeq, k.UpdatedTime,
+	k.CreatedToken, k.UpdatedToken, k.PlaceNames, k.PlaceTimes`
 
 // record is a record's row. In what may be absent all are pointers.
 type record struct {
-	Key         []byte
-	Version     spanner.NullInt64
-	CreatedSeq  spanner.NullInt64
-	CreatedTime spanner.NullTime
-	UpdatedSeq  spanner.NullInt64
-	UpdatedTime spanner.NullTime
-	PlaceNames  [][]byte
-	PlaceTimes  []time.Time
-	Value       []byte
+	Key          []byte
+	Version      spanner.NullInt64
+	CreatedSeq   spanner.NullInt64
+	CreatedTime  spanner.NullTime
+	CreatedToken spanner.NullInt64
+	UpdatedSeq   spanner.NullInt64
+	UpdatedTime  spanner.NullTime
+	UpdatedToken spanner.NullInt64
+	PlaceNames   [][]byte
+	PlaceTimes   []time.Time
+	Value        []byte
 }
 
 func (r *record) public() runstore.Record {
 	return runstore.Record{
 		Key: runstore.RecordKey(r.Key), Version: runstore.Version(r.Version.Int64), Value: r.Value,
-		Created: runstore.Stamp{Seq: runstore.Seq(r.CreatedSeq.Int64), Time: timeOf(r.CreatedTime)},
-		Updated: runstore.Stamp{Seq: runstore.Seq(r.UpdatedSeq.Int64), Time: timeOf(r.UpdatedTime)},
+		Created: stampOf(r.CreatedSeq, r.CreatedTime, r.CreatedToken),
+		Updated: stampOf(r.UpdatedSeq, r.UpdatedTime, r.UpdatedToken),
 	}
+}
+
+func stampOf(seq spanner.NullInt64, at spanner.NullTime, token spanner.NullInt64) runstore.Stamp {
+	return runstore.Stamp{Seq: runstore.Seq(seq.Int64), Time: timeOf(at), Token: runstore.Token(token.Int64)}
 }

@@ -32,11 +32,11 @@ const (
 	ORDER BY q.Due, q.UpdatedTime, q.RunHash, q.Run, q.Key LIMIT @limit`
 	orderQueue = `q.O1, q.O2, q.O3, q.Run, q.Key`
 
-	scanRuns = `SELECT q.Created AS O1, q.Created AS O2, q.RunHash AS O3, q.Run
-	FROM Runs@{FORCE_INDEX=RunsByCreation} AS q
-	WHERE q.Shard = one_shard AND q.Created IS NOT NULL AND q.Created <= ` + dueBy + ` AND q.Created >= @o1
-		AND (q.Created > @o1 OR (q.RunHash > @o3 OR (q.RunHash = @o3 AND q.Run > @run)))
-	ORDER BY q.Created, q.RunHash, q.Run LIMIT @limit`
+	scanRuns = `SELECT q.Listed AS O1, q.Listed AS O2, q.RunHash AS O3, q.Run
+	FROM Runs@{FORCE_INDEX=RunsListed} AS q
+	WHERE q.Shard = one_shard AND q.Listed IS NOT NULL AND q.Listed <= ` + dueBy + ` AND q.Listed >= @o1
+		AND (q.Listed > @o1 OR (q.RunHash > @o3 OR (q.RunHash = @o3 AND q.Run > @run)))
+	ORDER BY q.Listed, q.RunHash, q.Run LIMIT @limit`
 
 	scanRunnable = `SELECT q.Runnable AS O1, q.Created AS O2, q.RunHash AS O3, q.Run
 	FROM Runs@{FORCE_INDEX=RunsRunnable} AS q
@@ -60,7 +60,8 @@ func withRecordsAndHeads(scan, order string) string {
 // recordsOf fetches the records of a scan, with more columns that are joined by more.
 func recordsOf(scan, order, columns, more string) string {
 	return `SELECT q.O1, q.O2, q.O3, q.Run, q.Key, q.Purged,
-	v.Version, v.CreatedSeq, v.CreatedTime, v.UpdatedSeq, v.UpdatedTime, IF(LENGTH(v.Value) = 0, w.Value, v.Value) AS Value` + columns + `
+	v.Version, v.CreatedSeq, v.CreatedTime, v.UpdatedSeq, v.UpdatedTime, v.CreatedToken, v.UpdatedToken,
+	IF(LENGTH(v.Value) = 0, w.Value, v.Value) AS Value` + columns + `
 FROM (` + scan + `) AS q
 JOIN Queue AS v ON v.Name = @name AND v.Shard = q.Shard AND v.Due = q.O1 AND v.UpdatedTime = q.O2 AND v.RunHash = q.O3
 	AND v.Run = q.Run AND v.Key = q.Key
@@ -100,14 +101,14 @@ var scans = map[scanKind]string{
 	{index: runstore.IndexRunnable}: withHeads(perShard(scanRunnable, orderRuns), orderRuns),
 	{newest: true}:                  withRecords(perShard(backwards(scanQueue), backwards(orderQueue)), backwards(orderQueue)),
 	{newest: true, heads: true}:     withRecordsAndHeads(perShard(backwards(scanQueue), backwards(orderQueue)), backwards(orderQueue)),
-	{index: runstore.IndexRuns, newest: true}:     withHeads(perShard(backwards(strings.Replace(scanRuns, "RunsByCreation", "RunsByCreationNewest", 1)), backwards(orderRuns)), backwards(orderRuns)),
+	{index: runstore.IndexRuns, newest: true}:     withHeads(perShard(backwards(strings.Replace(scanRuns, "RunsListed", "RunsListedNewest", 1)), backwards(orderRuns)), backwards(orderRuns)),
 	{index: runstore.IndexRunnable, newest: true}: withHeads(perShard(backwards(scanRunnable), backwards(orderRuns)), backwards(orderRuns)),
 }
 
 // backwards reverses a scan, or an order: it reverses the bounds by the cursor (the
 // parameters @o1 to @key) and the order, and adds the lower bound.
 func backwards(text string) string {
-	for _, bounded := range []string{"q.Due", "q.Created", "q.Runnable"} {
+	for _, bounded := range []string{"q.Due", "q.Listed", "q.Runnable"} {
 		text = strings.ReplaceAll(text, bounded+" >= @o1", bounded+" >= @from AND "+bounded+" >= @o1")
 	}
 	for _, name := range []string{"o1", "o2", "o3", "run", "key"} {
@@ -139,8 +140,10 @@ type entry struct {
 	Version      spanner.NullInt64
 	CreatedSeq   spanner.NullInt64
 	CreatedTime  spanner.NullTime
+	CreatedToken spanner.NullInt64
 	UpdatedSeq   spanner.NullInt64
 	UpdatedTime  spanner.NullTime
+	UpdatedToken spanner.NullInt64
 	Value        []byte
 	Head         []*head
 	Summary      []*record
@@ -244,8 +247,8 @@ func (e *entry) public() (one runstore.IndexEntry, err error) {
 	}
 	if e.Version.Valid {
 		r := record{
-			Key: e.Key, Version: e.Version, CreatedSeq: e.CreatedSeq, CreatedTime: e.CreatedTime,
-			UpdatedSeq: e.UpdatedSeq, UpdatedTime: e.UpdatedTime, Value: e.Value,
+			Key: e.Key, Version: e.Version, CreatedSeq: e.CreatedSeq, CreatedTime: e.CreatedTime, CreatedToken: e.CreatedToken,
+			UpdatedSeq: e.UpdatedSeq, UpdatedTime: e.UpdatedTime, UpdatedToken: e.UpdatedToken, Value: e.Value,
 		}
 		one.Record = r.public()
 	}

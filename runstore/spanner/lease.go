@@ -3,6 +3,7 @@ package spanner
 import (
 	"context"
 	"errors"
+	"time"
 
 	"cloud.google.com/go/spanner"
 
@@ -19,32 +20,27 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			lease = withGrant(*spec.Lease)
 		}
 		for {
-			unclear, found := false, false
+			unclear, found, name := false, false, ""
+			if lease != nil && !spec.Writes.IsZero() {
+				name = rules.GrantResult(lease.Grant)
+			}
 			err := s.transact(ctx, "create", &request{
-				run: spec.ID, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey), epoch: true,
+				run: spec.ID, name: name, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey), epoch: true,
 				decide: func(g *guarded, former *result) (*edit, error) {
 					created = runstore.Created{}
 					found, unclear = false, len(g.Head) > 0 && len(g.Head[0].Purging) > 0
 					h, err := g.judged()
-					if err != nil && former != nil { // created, and purged since
-						created.New = true
-						created.Run = runstore.Run{
-							ID: spec.ID, Status: spec.Status, CreatedAt: former.Time.UTC(), LastSeq: runstore.Seq(former.LastSeq), Token: runstore.Token(former.Token),
-						}
-						if lease != nil {
-							created.Lease = former.lease(spec.ID, *lease)
-						}
-						unclear = false
+					if former != nil { // created, by an attempt of this call or a copy of it
+						unclear, found = false, err == nil
+						created = former.created(g, spec, lease)
 						return nil, nil
 					}
 					if err == nil {
 						found = true
 						created.Run = h.Run
-						created.New = former != nil
 						if lease != nil && h.Grant == lease.Grant && h.State == rules.Current {
-							created.New, created.Lease = true, h.Lease(lease.TTL)
-						} else if lease != nil && former != nil { // granted, and taken away since
-							created.Lease = former.lease(spec.ID, *lease)
+							granted := currentGrant(h, lease.TTL)
+							created.New, created.Lease, created.Committed, created.Former = true, granted.Lease, granted.Committed, granted.Former
 						}
 						return nil, nil
 					}
@@ -97,9 +93,10 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 func (e *edit) create(spec runstore.RunSpec, lease *runstore.LeaseSpec, created *runstore.Created) {
 	h := &e.head
 	h.Run, h.Status, h.Created, h.LastSeq, h.Runnable = stored(spec.ID), int64(spec.Status), nullTime(e.now), 0, nullTime(spec.Runnable.Resolve(e.now))
+	h.Unlisted = spanner.NullBool{Bool: spec.Unlisted, Valid: spec.Unlisted}
 	if lease != nil {
-		granted := e.grant(*lease, "")
-		created.Lease = granted.Lease(lease.TTL)
+		granted := e.grant(runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *lease, Writes: spec.Writes})
+		created.Lease, created.Former = granted.Lease(lease.TTL), granted.Holder.Former
 	}
 	k, own := e.g.key, spanner.NullInt64{Valid: true}
 	e.insert("Events", []column{
@@ -111,7 +108,7 @@ func (e *edit) create(spec runstore.RunSpec, lease *runstore.LeaseSpec, created 
 		{"UpdatedSeq", own}, {"UpdatedTime", e.now}, {"Value", []byte{}},
 	})
 	e.apply(spec.Writes, created.Lease.Token, created.Lease.Owner)
-	created.New, created.Run = true, e.head.rules().Run
+	created.New, created.Run, created.Committed = true, e.head.rules().Run, e.done
 	for _, r := range e.records {
 		if runstore.RecordKey(r.Key) == runstore.SummaryKey {
 			created.Run.Summary = r.public()
@@ -120,105 +117,153 @@ func (e *edit) create(spec runstore.RunSpec, lease *runstore.LeaseSpec, created 
 }
 
 // grant gives the lease, under the epoch that was read.
-func (e *edit) grant(spec runstore.LeaseSpec, reason string) rules.Head {
+func (e *edit) grant(req runstore.AcquireRequest) rules.Head {
 	h := e.head.rules()
 	h.Epoch = runstore.Epoch(e.g.Epoch.Int64)
-	h = h.Granted(spec, reason, e.now)
+	h = h.Granted(req, e.now)
 	e.head.grant(h)
+	e.former = e.head.FormerEnd
 	return h
 }
 
-// lease is one that a former attempt was granted.
-func (r *result) lease(id runstore.RunID, spec runstore.LeaseSpec) runstore.Lease {
-	return runstore.Lease{
-		Run: id, Owner: spec.Owner, Reactor: spec.Reactor, Token: runstore.Token(r.Token), Grant: spec.Grant, TTL: spec.TTL,
-		ExpiresAt: r.Time.UTC().Add(spec.TTL), Strict: spec.Strict,
+// currentGrant returns the answer to a repeated request whose grant is current, and whose
+// result is not kept.
+func currentGrant(h rules.Head, ttl time.Duration) runstore.Granted {
+	return runstore.Granted{
+		Lease: h.Lease(ttl), Former: h.Holder.Former,
+		Committed: runstore.Committed{LastSeq: h.LastSeq, Time: h.Holder.GrantedAt, Replayed: true},
 	}
 }
 
+// granted returns what a former request for a grant was answered. The grant may have ended
+// since.
+func (r *result) granted(g *guarded, id runstore.RunID, spec runstore.LeaseSpec) runstore.Granted {
+	granted := runstore.Granted{Ended: true, Committed: r.committed(g), Former: runstore.GrantEnd(r.FormerEnd.Int64)}
+	granted.Lease = rules.FormerLease(id, spec, runstore.Token(r.Token), granted.Committed)
+	if h, err := g.judged(); err == nil && h.State == rules.Current && h.Grant == spec.Grant {
+		granted.Lease, granted.Ended = h.Lease(spec.TTL), false
+	}
+	return granted
+}
+
+// created returns what a former creation was answered, with the run as it stands, or as it
+// was created if it is gone.
+func (r *result) created(g *guarded, spec runstore.RunSpec, lease *runstore.LeaseSpec) runstore.Created {
+	created := runstore.Created{New: true, Committed: r.committed(g)}
+	if lease != nil {
+		granted := r.granted(g, spec.ID, *lease)
+		created.Lease, created.Former = granted.Lease, granted.Former
+	}
+	h, err := g.judged()
+	if err != nil {
+		h.Run = runstore.Run{
+			ID: spec.ID, Status: spec.Status, Unlisted: spec.Unlisted, CreatedAt: r.Time.UTC(), LastSeq: runstore.Seq(r.LastSeq), Token: runstore.Token(r.Token),
+		}
+	}
+	created.Run = h.Run
+	return created
+}
+
 // AcquireLease implements runstore.RunStore.
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (lease runstore.Lease, err error) {
+func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
-		req := req
+		req, name := req, ""
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
+		if !req.Writes.IsZero() {
+			name = rules.GrantResult(req.Grant)
+		}
 		guards := runstore.GuardsOf(req.Guards...)
 		err := s.transact(ctx, "acquire", &request{
-			run: req.Run, keys: keysOf(guards, req.Writes), epoch: true,
+			run: req.Run, name: name, keys: keysOf(guards, req.Writes), epoch: true,
 			decide: func(g *guarded, former *result) (*edit, error) {
 				h, err := g.judged()
-				if err != nil && former == nil {
+				if former != nil {
+					granted = former.granted(g, req.Run, req.LeaseSpec)
+					return nil, nil
+				}
+				if err != nil {
 					return nil, err
 				}
 				e := newEdit(g)
-				if former != nil { // granted; whatever became of it since, its fence tells
-					lease = former.lease(req.Run, req.LeaseSpec)
-					return nil, nil
-				}
 				e.strictly(guards.Fence, h)
 				replay, err := h.Acquire(req, e.now)
 				if err != nil {
 					return nil, err
 				}
 				if replay {
-					lease = h.Lease(req.TTL)
+					granted = currentGrant(h, req.TTL)
 					return nil, nil
 				}
 				if err := h.Guards(guards, e.now, g.version); err != nil {
 					return nil, err
 				}
-				granted := e.grant(req.LeaseSpec, req.Preempt)
-				lease = granted.Lease(req.TTL)
-				e.apply(req.Writes, lease.Token, lease.Owner)
+				h = e.grant(req)
+				e.apply(req.Writes, h.Token, req.Owner)
+				granted = runstore.Granted{Lease: h.Lease(req.TTL), Former: h.Holder.Former, Committed: e.done}
 				return e, nil
 			},
 		})
 		if err != nil {
-			lease = runstore.Lease{}
+			granted = runstore.Granted{}
 		}
 		return err
 	})
-	return lease, err
+	return granted, err
 }
 
 // RenewLease implements runstore.RunStore.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (lease runstore.Lease, err error) {
+func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func(ctx context.Context) error {
-		err := s.transact(ctx, "renew", &request{run: f.Run(), decide: func(g *guarded, _ *result) (*edit, error) {
-			h, err := g.judged()
-			if err != nil {
-				return nil, err
-			}
-			e := newEdit(g)
-			e.transient = true
-			if err := h.Fence(f, e.now); err != nil {
-				return nil, err
-			}
-			e.strictly(f, h)
-			h = h.Renewed(req.TTL, e.now)
-			e.head.grant(h)
-			lease = h.Lease(req.TTL)
-			return e, nil
-		}})
+		err := s.transact(ctx, "renew", &request{
+			run: f.Run(), name: rules.BatchResult(req.ID), keys: keysOf(runstore.Guards{}, req.Writes),
+			decide: func(g *guarded, former *result) (*edit, error) {
+				h, err := g.judged()
+				if former != nil {
+					h.ID = f.Run() // also of a run that is gone
+					done := former.committed(g)
+					renewed = runstore.Renewed{Lease: h.RenewedBefore(req, done), Committed: done}
+					return nil, nil
+				}
+				if err != nil {
+					return nil, err
+				}
+				e := newEdit(g)
+				if err := h.Renew(req, e.now); err != nil {
+					return nil, err
+				}
+				e.strictly(f, h)
+				h = h.Renewed(req.TTL, e.now)
+				e.head.grant(h)
+				renewed = runstore.Renewed{Lease: h.Lease(req.TTL)}
+				if e.transient = req.Writes.IsZero(); !e.transient {
+					e.apply(req.Writes, f.Token(), f.Owner())
+					renewed.Committed = e.done
+				}
+				return e, nil
+			},
+		})
 		if err != nil {
-			lease = runstore.Lease{}
+			renewed = runstore.Renewed{}
 		}
 		return err
 	})
-	return lease, err
+	return renewed, err
 }
 
 // ReleaseLease implements runstore.RunStore.
 func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
-	f, guards := req.Fence, runstore.GuardsOf(req.Guards...)
+	f, guards, name := req.Fence, runstore.GuardsOf(req.Guards...), ""
+	if !req.Writes.IsZero() {
+		name = rules.ReleaseResult(f.Grant())
+	}
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
 		err := s.transact(ctx, "release", &request{
-			run: f.Run(), keys: keysOf(guards, req.Writes),
+			run: f.Run(), name: name, keys: keysOf(guards, req.Writes),
 			decide: func(g *guarded, former *result) (*edit, error) {
 				h, err := g.judged()
-				if former != nil {
-					done = former.committed()
-					done.Replayed = false
+				if former != nil && runstore.Token(former.Token) == f.Token() {
+					done = former.committed(g)
 					return nil, nil
 				}
 				if err != nil {

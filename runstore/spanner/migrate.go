@@ -165,7 +165,7 @@ func (s *Store) createInstance(ctx context.Context, options []option.ClientOptio
 }
 
 // migrate brings the schema to the version of this program, in one batch of statements
-// and one write of the versions. Every statement can be repeated, so it does not matter
+// and one transaction that records the versions. Every statement can be repeated, so it does not matter
 // how many replicas migrate at once, or where one of them is killed.
 func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
 	version, err := s.version(ctx)
@@ -173,8 +173,7 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 		return err
 	}
 	if version > len(migrations) {
-		return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-			"the database is at version %d, this program knows %d; use a newer one", version, len(migrations))}
+		return newerSchema(version)
 	}
 	if version < len(migrations) && s.opts.NoCreate {
 		return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
@@ -195,12 +194,49 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 	if err != nil {
 		return err
 	}
-	var versions []*spanner.Mutation
-	for ; version < len(migrations); version++ {
-		versions = append(versions, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{version + 1, spanner.CommitTimestamp}))
-	}
-	_, err = s.client.Apply(ctx, versions)
+	return s.migrated(ctx, version)
+}
+
+// migrated records that the schema is of this program's version and was of another before.
+// The same transaction gives each shard the epoch, where EpochShards was created in the
+// place of another table. No program can raise the epoch in between: one of version 2
+// writes the table that is gone, and one of this version opens the store after this.
+func (s *Store) migrated(ctx context.Context, version int) error {
+	_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+		var list []*spanner.Mutation
+		for v := version; v < len(migrations); v++ {
+			list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
+		}
+		err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+			var now known
+			err := row.ToStruct(&now)
+			list = append(list, epochShards(now.Epoch)...)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return tx.BufferWrite(list)
+	}, s.transaction("migrate"))
 	return err
+}
+
+// newer returns the error of a handle whose database was migrated by a newer program while
+// it was open, and err itself where that is not the reason for err. Such a handle's
+// statements name a table that is gone, so none of its writes is applied.
+func (s *Store) newer(ctx context.Context, err error) error {
+	if code := spanner.ErrCode(err); s.client == nil || code != codes.InvalidArgument && code != codes.NotFound {
+		return err
+	}
+	if version, failed := s.version(ctx); failed == nil && version > len(migrations) {
+		return newerSchema(version)
+	}
+	return err
+}
+
+func newerSchema(version int) error {
+	return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+		"the database is at version %d, this program knows %d; use a newer one", version, len(migrations))}
 }
 
 const (

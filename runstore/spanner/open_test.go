@@ -89,43 +89,6 @@ func alter(t *testing.T, p place, statements ...string) {
 	}
 }
 
-// A database of version 1 of the schema is migrated with all that it holds, by however
-// many handles are opened at once. Of its grants the last one of each run is recognised.
-func TestMigrateFromVersion1(t *testing.T) {
-	t.Parallel()
-	p := newPlace(t, fair)
-	former := open(t, p)
-	lease := hold(t, former, "run")
-	if err := former.Close(); err != nil {
-		t.Fatal(err)
-	}
-	alter(t, p, "ALTER TABLE Runs DROP COLUMN FormerGrants")
-	c := raw(t, p)
-	if _, err := c.Apply(t.Context(), []*client.Mutation{client.Delete("TapestoreSchema", client.Key{2})}); err != nil {
-		t.Fatal(err)
-	}
-
-	together(t, p, 3)
-	if n := count(t, c, "SELECT MAX(Version) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
-		t.Errorf("got version %d of the schema, want %d", n, len(spanner.Migrations()))
-	}
-	s := open(t, p)
-	b := runstore.NewBatch("run", lease.Fence())
-	b.Append("test", []byte("still held"))
-	if _, err := s.Commit(t.Context(), b); err != nil {
-		t.Errorf("commit under a grant of version 1: %v", err)
-	}
-	for range 2 {
-		takeOver(t, s, "run")
-		_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
-			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Grant: lease.Grant},
-		})
-		if !errors.Is(err, runstore.ErrFenced) {
-			t.Errorf("an acquire with the id of a grant of version 1: got error %v, want ErrFenced", err)
-		}
-	}
-}
-
 // together opens handles at once.
 func together(t *testing.T, p place, n int) {
 	t.Helper()
@@ -146,7 +109,7 @@ func TestOpenTogether(t *testing.T) {
 	p := newPlace(t, fair)
 	together(t, p, 10)
 	c := raw(t, p)
-	if n := count(t, c, "SELECT COUNT(*) FROM EpochCopies WHERE Epoch = 0"); n != spanner.Shards {
+	if n := count(t, c, "SELECT COUNT(*) FROM EpochShards WHERE Epoch = 0"); n != spanner.Shards {
 		t.Errorf("the epoch has %d copies", n)
 	}
 	if n := count(t, c, "SELECT COUNT(*) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
@@ -190,7 +153,7 @@ func TestRestoredStore(t *testing.T) {
 	if _, err := s.Commit(t.Context(), appending(lease, "zombie")); !errors.Is(err, runstore.ErrFenced) {
 		t.Errorf("a commit of before: got %v, want ErrFenced", err)
 	}
-	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM EpochCopies WHERE Epoch = 1"); n != 8 {
+	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM EpochShards WHERE Epoch = 1"); n != 8 {
 		t.Errorf("%d shards know the epoch", n)
 	}
 	open(t, p)

@@ -228,7 +228,7 @@ func (s *Store) readJournal(ctx context.Context, at spanner.TimestampBound, id r
 
 var (
 	eventColumns = []string{"Seq", "Committed", "Slot", "Time", "Token", "Kind", "Owner", "Data"}
-	valueColumns = []string{"Key", "Version", "CreatedSeq", "CreatedTime", "UpdatedSeq", "UpdatedTime", "Value"}
+	valueColumns = []string{"Key", "Version", "CreatedSeq", "CreatedTime", "CreatedToken", "UpdatedSeq", "UpdatedTime", "UpdatedToken", "Value"}
 )
 
 // read are the options of a read by key.

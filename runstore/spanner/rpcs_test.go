@@ -42,13 +42,17 @@ func withLease(id runstore.RunID) runstore.RunSpec {
 func costs(t *testing.T, s *spanner.Store) []cost {
 	ctx := t.Context()
 	lease, taken, free, fenced, second := hold(t, s, "run"), hold(t, s, "taken"), hold(t, s, "free"), hold(t, s, "fenced"), hold(t, s, "second")
-	handed := hold(t, s, "handed")
+	handed, claimed := hold(t, s, "handed"), hold(t, s, "claimed")
 	takeOver(t, s, "fenced")
 	over, err := s.CreateRun(ctx, runstore.RunSpec{ID: "over", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MinTTL}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	stalled := holdAs(t, s, "stalled", runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, MaxStall: runstore.MinTTL})
 	past(t, s, over.Lease.ExpiresAt)
+	past(t, s, stalled.ExpiresAt.Add(2*runstore.MinTTL-runstore.MaxTTL))
+	checkpoint := runstore.RenewRequest{Fence: taken.Fence(), TTL: runstore.MaxTTL, ID: "checkpoint", Writes: someWrites()}
+	claim := runstore.AcquireRequest{Run: claimed.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute, Grant: "claim"}, Preempt: "test", Writes: someWrites()}
 	for range 3 {
 		b := appending(taken, "event")
 		b.Put("due", []byte("value"), runstore.Place{Index: "due", At: runstore.After(0)})
@@ -99,11 +103,19 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: runstore.MaxTTL})
 			return err
 		}},
+		{"renew with writes", write, nil, func() error { _, err := s.RenewLease(ctx, checkpoint); return err }},
+		{"renew with writes, again", rpcs(sql, rollback), nil, func() error { _, err := s.RenewLease(ctx, checkpoint); return err }},
+		{"renew without progress", rpcs(sql, rollback), runstore.ErrNoProgress, func() error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: stalled.Fence(), TTL: runstore.MaxTTL})
+			return err
+		}},
 		{"release", write, nil, func() error {
 			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: free.Fence(), Guards: []runstore.Guard{runstore.AtToken(free.Token)}})
 			return err
 		}},
 		{"acquire a free lease", write, nil, acquire("free", "")},
+		{"acquire with writes", write, nil, func() error { _, err := s.AcquireLease(ctx, claim); return err }},
+		{"acquire with writes, again", rpcs(sql, rollback), nil, func() error { _, err := s.AcquireLease(ctx, claim); return err }},
 		{"acquire an expired lease", write, nil, acquire("over", "")},
 		{"acquire a live lease by preempting", write, nil, acquire("taken", "test")},
 		{"hand a lease off", write, nil, func() error {

@@ -55,6 +55,14 @@ func TestMigrationsParse(t *testing.T) {
 				if add, ok := ddl.TableAlteration.(*ast.AddColumn); !ok || !add.IfNotExists {
 					t.Errorf("not ADD COLUMN IF NOT EXISTS:\n%s", text)
 				}
+			case *ast.DropIndex:
+				if !ddl.IfExists {
+					t.Errorf("not IF EXISTS:\n%s", text)
+				}
+			case *ast.DropTable:
+				if !ddl.IfExists {
+					t.Errorf("not IF EXISTS:\n%s", text)
+				}
 			default:
 				t.Errorf("a %T is not known to be repeatable:\n%s", parsed, text)
 			}

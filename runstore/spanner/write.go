@@ -16,8 +16,9 @@ import (
 type request struct {
 	run  runstore.RunID
 	keys []runstore.RecordKey // of the records that decide
-	// id is the caller's; a write without one gets an id of the adapter's.
-	id    runstore.BatchID
+	// name is that of the result under the caller's id (rules.BatchResult and its like); a
+	// write without one gets an id of the adapter's.
+	name  string
 	epoch bool // it is needed, and the run's former grants: for a grant
 	// decide judges what was read, and says what to write. It may be called many times:
 	// the client repeats a transaction that was aborted. former is the result, if the
@@ -37,13 +38,18 @@ type request struct {
 
 func (r *request) asks(doubt bool) asked {
 	a := asked{key: keyOf(r.run), keys: r.keys, epoch: r.epoch}
-	switch {
-	case r.id != "":
-		a.id, a.owned = stored(r.id), true
-	case doubt:
-		a.id = r.own
+	if r.name != "" || doubt {
+		a.id = r.id()
 	}
 	return a
+}
+
+// id returns the id under which the result is kept.
+func (r *request) id() resultID {
+	if r.name != "" {
+		return callersID(r.name)
+	}
+	return resultID{id: r.own}
 }
 
 // errNothing ends a transaction that has nothing to write.
@@ -89,6 +95,9 @@ func (s *Store) transact(ctx context.Context, tag string, requests ...*request) 
 			if fate.unknown() {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}
+			if newer := s.newer(ctx, err); outcome.Definite(newer) {
+				return newer
+			}
 			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
@@ -131,12 +140,8 @@ func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, r
 		case err != nil:
 			return nil, err
 		case e != nil:
-			id, callers := r.own, false
-			if r.id != "" {
-				id, callers = stored(r.id), true
-			}
 			if !e.transient {
-				e.remember(id, callers, r.whole)
+				e.remember(r.id(), r.whole)
 			}
 			e.save()
 			events += len(e.events)
@@ -190,7 +195,7 @@ func recall(requests []*request, all []*guarded, doubt bool) ([]*result, error) 
 		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.doubt) {
 			formers[i] = g.Done[0]
 			r.repeated = r.repeated || !doubt
-			made = made || r.id == "" || len(r.whole) > 0 && bytes.Equal(r.whole, formers[i].Whole)
+			made = made || r.name == "" || len(r.whole) > 0 && bytes.Equal(r.whole, formers[i].Whole)
 		}
 		forgotten = r.forgotten(g, doubt) || forgotten
 	}
@@ -209,7 +214,7 @@ func (r *request) forgotten(g *guarded, doubt bool) bool {
 	n := int64(0)
 	switch {
 	case len(g.Head) == 0:
-	case r.id != "":
+	case r.name != "":
 		n = g.Head[0].CallerWrites
 	default:
 		n = g.Head[0].OtherWrites
@@ -235,7 +240,7 @@ func (s *Store) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
 
 // readEpoch reads the epoch for a refusal that depends on it.
 func (s *Store) readEpoch(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded) error {
-	row, err := tx.ReadRowWithOptions(ctx, "EpochCopies", spanner.Key{g.key.shard}, []string{"Epoch"},
+	row, err := tx.ReadRowWithOptions(ctx, "EpochShards", spanner.Key{g.key.shard}, []string{"Epoch"},
 		&spanner.ReadOptions{Priority: s.opts.Priority, RequestTag: "tapestore-epoch"})
 	if err != nil {
 		return err

@@ -19,17 +19,25 @@ const (
 // remembered: five of them per batch.
 const forgetEvery = runstore.RememberedBatches / 4
 
-// kept is a result as it is stored: of a batch, and of the commit of several runs that
-// it was part of, if it was.
+// kept is a result as it is stored.
 type kept struct {
 	runstore.Committed
+	// Whole names the commit of several runs that a batch was part of, if it was.
 	Whole []byte `json:",omitempty"`
+	// Token is that of the grant that was made or released, Former the end of the grant
+	// before the one that was made.
+	Token  runstore.Token    `json:",omitempty"`
+	Former runstore.GrantEnd `json:",omitempty"`
 }
 
-// remember stores the result of a batch under its id, and forgets ids of the run that are
-// older than those which the contract names. So a run's ids are bounded, and a commit costs
-// the same however many came before it.
-func (tx *tx) remember(run int64, id runstore.BatchID, result kept) error {
+// remember stores a result under its name (rules.BatchResult and its like), none under an
+// empty one. It deletes results of the run that are older than those which the contract
+// names, so a run's results are bounded, and a commit costs the same however many came
+// before it.
+func (tx *tx) remember(run int64, name string, result kept) error {
+	if name == "" {
+		return nil
+	}
 	text, err := json.Marshal(result)
 	if err != nil {
 		return err
@@ -39,7 +47,7 @@ func (tx *tx) remember(run int64, id runstore.BatchID, result kept) error {
 		return err
 	}
 	no := v[0].(int64)
-	if _, err := tx.c.exec(tx.ctx, insertBatch, run, string(id), no, text); err != nil {
+	if _, err := tx.c.exec(tx.ctx, insertBatch, run, name, no, text); err != nil {
 		return err
 	}
 	if no%forgetEvery == 0 {
@@ -48,12 +56,12 @@ func (tx *tx) remember(run int64, id runstore.BatchID, result kept) error {
 	return err
 }
 
-// replay returns the first result of a batch that was applied before.
-func (tx *tx) replay(b runstore.Batch) (*kept, error) {
-	if b.ID == "" {
+// replay returns the result that is remembered under a name, nil if there is none.
+func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {
+	if name == "" {
 		return nil, nil
 	}
-	v, err := tx.c.one(tx.ctx, selectBatch, blob(b.Run()), string(b.ID))
+	v, err := tx.c.one(tx.ctx, selectBatch, blob(run), name)
 	if err != nil || v == nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 
 // commit answers a batch that was applied before, or makes it.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
-	if first, err := tx.replay(b); err != nil || first != nil {
+	if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
 		return first.committed(), err
 	}
 	return tx.decide(b, nil)
@@ -42,7 +42,7 @@ func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error)
 	if err != nil || b.ID == "" || b.Purge {
 		return done, err
 	}
-	return done, tx.remember(r.no, b.ID, kept{done, whole})
+	return done, tx.remember(r.no, rules.BatchResult(b.ID), kept{Committed: done, Whole: whole})
 }
 
 // guarded returns the run of a batch whose guards all hold.
@@ -75,6 +75,9 @@ func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, er
 const (
 	lookUp = `SELECT no, last_seq, length(tail) FROM runs WHERE id = ? AND purged = 0`
 	extend = `UPDATE runs SET last_seq = ?, tail = CAST(tail || ? AS BLOB)
+		WHERE no = ? AND last_seq = ? AND purged = 0`
+	// extendBy is extend by what counts as progress under a fence (I13).
+	extendBy = `UPDATE runs SET last_seq = ?, tail = CAST(tail || ? AS BLOB), progressed = ?
 		WHERE no = ? AND last_seq = ? AND purged = 0`
 	fenced = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
 			AND (strict = 0 OR expires > ?)`
@@ -111,18 +114,22 @@ func (h heads) set(id runstore.RunID, at head) {
 // already; only appending events and changing records can do without it.
 func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence) (runstore.Committed, error) {
 	done := runstore.Committed{Time: tx.now}
-	no, last, err := tx.extend(id, w.Events, f)
+	progress := !f.IsZero() && rules.IsProgress(w)
+	no, last, err := tx.extend(id, w.Events, f, progress)
 	if err != nil {
 		return done, err
 	}
 	done.LastSeq = last
+	if r != nil && progress {
+		r.Holder.ProgressedAt = tx.now
+	}
 	if n := len(w.Events); n > 0 {
 		done.FirstSeq = last - runstore.Seq(n) + 1
 	} else {
 		tx.changed = true
 	}
 	for _, change := range w.Records {
-		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, last), Time: tx.now}
+		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, last), Time: tx.now, Token: f.Token()}
 		version, err := tx.change(no, r, change, stamp)
 		if err != nil {
 			return done, err
@@ -153,15 +160,15 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 }
 
 // extend appends events under a fence, or without one if f is zero, and returns
-// the run's number and last seq.
-func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.Fence) (no int64, last runstore.Seq, err error) {
+// the run's number and last seq. progress says that the write counts as such.
+func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.Fence, progress bool) (no int64, last runstore.Seq, err error) {
 	var where []byte
 	var first runstore.Position
 	if n := len(events); n > 0 {
 		first = tx.positions(n)
 		where = extent{first, n}.append(nil)
 	}
-	at, err := tx.advance(id, len(events), where, f)
+	at, err := tx.advance(id, len(events), where, f, progress)
 	if err != nil {
 		tx.next -= runstore.Position(len(events)) // nobody has them
 		return 0, 0, err
@@ -186,7 +193,7 @@ func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.F
 }
 
 // advance moves a run's last seq on by n.
-func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence) (head, error) {
+func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence, progresses bool) (head, error) {
 	at, remembered := tx.store.heads[id]
 	for {
 		if !remembered {
@@ -199,7 +206,11 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence) 
 			}
 			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64))}
 		}
-		query, args := extend, []driver.Value{int64(at.last) + int64(n), data(where), at.no, int64(at.last)}
+		query, args := extend, []driver.Value{int64(at.last) + int64(n), data(where)}
+		if progresses {
+			query, args = extendBy, append(args, tx.now.UnixMicro())
+		}
+		args = append(args, at.no, int64(at.last))
 		if !f.IsZero() {
 			query += fenced
 			args = append(args, int64(f.Token()), string(f.Grant()), blob(f.Owner()), tx.now.UnixMicro())
@@ -213,7 +224,7 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence) 
 			at.tail += len(where)
 			return at, nil
 		case !remembered:
-			return head{}, tx.refused(id, f)
+			return head{}, tx.refused(id, func(r *row) error { return r.Fence(f, tx.now) })
 		}
 		delete(tx.store.heads, id)
 		remembered = false
@@ -224,13 +235,14 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence) 
 // If an edit parts them, the transaction must go, not go on.
 var errDisagree = errors.New("sqlite: the fence check of the statement and that of the rules disagree")
 
-// refused explains why a fenced statement changed no row. It never returns nil.
-func (tx *tx) refused(id runstore.RunID, f runstore.Fence) error {
+// refused explains by the rules why a fenced statement changed no row. It never returns
+// nil.
+func (tx *tx) refused(id runstore.RunID, judge func(*row) error) error {
 	r, err := tx.find(id)
 	if err != nil {
 		return err
 	}
-	if err := r.Fence(f, tx.now); err != nil {
+	if err := judge(r); err != nil {
 		return err
 	}
 	return errDisagree

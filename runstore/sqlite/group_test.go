@@ -60,7 +60,7 @@ func TestEpochAndGrantsInAGroup(t *testing.T) {
 	var failed error
 	wg.Go(func() { epoch, failed = s.RaiseEpoch(t.Context(), "test") })
 	awaitQueued(t, s, 1)
-	leases, errs := make([]runstore.Lease, grants), make([]error, grants)
+	leases, errs := make([]runstore.Granted, grants), make([]error, grants)
 	for i := range grants {
 		wg.Go(func() {
 			req := runstore.AcquireRequest{Run: runstore.RunID(fmt.Sprint("run-", i)), LeaseSpec: runstore.LeaseSpec{Owner: "owner", TTL: time.Minute}}

@@ -24,7 +24,7 @@ const (
 		ORDER BY p.at, p.written, p.run, p.key LIMIT ?`
 	scanRuns = `SELECT runs.created, 0, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
 		FROM runs INDEXED BY runs_created` + withSummary + `
-		WHERE runs.purged = 0 AND runs.created <= ? AND (runs.created, runs.no) > (?, ?)
+		WHERE runs.purged = 0 AND runs.unlisted = 0 AND runs.created <= ? AND (runs.created, runs.no) > (?, ?)
 		ORDER BY runs.created, runs.no LIMIT ?`
 	scanRunnable = `SELECT runs.runnable, runs.created, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
 		FROM runs INDEXED BY runs_runnable` + withSummary + `

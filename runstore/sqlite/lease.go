@@ -24,8 +24,14 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 		return created, err
 	}
 	if r != nil && !r.purged {
-		if l := spec.Lease; l != nil && l.Grant != "" && l.Grant == r.Grant && r.State == rules.Current {
-			created.New, created.Lease = true, r.Lease(l.TTL)
+		if spec.Lease != nil {
+			granted, err := tx.repeatedGrant(r, *spec.Lease)
+			if err != nil {
+				return created, err
+			}
+			if granted != nil {
+				created = runstore.Created{New: true, Lease: granted.Lease, Committed: granted.Committed, Former: granted.Former}
+			}
 		}
 		created.Run, err = readRun(tx.ctx, tx.c, spec.ID)
 		return created, err
@@ -46,21 +52,16 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 			return created, err
 		}
 	}
-	r.purged, r.Status, r.CreatedAt, r.RunnableAt = false, spec.Status, tx.now, spec.Runnable.Resolve(tx.now)
-	save := tx.save
+	r.purged, r.Status, r.Unlisted = false, spec.Status, spec.Unlisted
+	r.CreatedAt, r.RunnableAt = tx.now, spec.Runnable.Resolve(tx.now)
 	if spec.Lease != nil {
-		save = tx.saveGrant
-		r.Head = r.Granted(withGrant(*spec.Lease), "", tx.now)
-		created.Lease = r.Lease(spec.Lease.TTL)
-	}
-	tx.changed = true
-	if err := save(r); err != nil {
-		return created, err
-	}
-	if !spec.Writes.IsZero() {
-		if _, err := tx.apply(r, spec.ID, spec.Writes, created.Lease.Fence()); err != nil {
+		granted, err := tx.grant(r, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *spec.Lease, Writes: spec.Writes})
+		if err != nil {
 			return created, err
 		}
+		created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
+	} else if created.Committed, err = tx.saveWith(r, spec.ID, spec.Writes, runstore.Fence{}); err != nil {
+		return created, err
 	}
 	created.New = true
 	created.Run, err = readRun(tx.ctx, tx.c, spec.ID)
@@ -68,32 +69,83 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 }
 
 // AcquireLease implements runstore.RunStore.
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
-	return write(ctx, s, "acquire lease", req.Run, req.Check(), func(tx *tx) (runstore.Lease, error) {
+func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	return write(ctx, s, "acquire lease", req.Run, req.Check(), func(tx *tx) (runstore.Granted, error) {
 		r, err := tx.find(req.Run)
 		if err != nil {
-			return runstore.Lease{}, err
+			return runstore.Granted{}, err
+		}
+		if first, err := tx.repeatedGrant(r, req.LeaseSpec); err != nil || first != nil {
+			return deref(first), err
 		}
 		if err := tx.loadFormer(r); err != nil {
-			return runstore.Lease{}, err
+			return runstore.Granted{}, err
 		}
-		replay, err := r.Acquire(req, tx.now)
-		if err != nil || replay {
-			return r.Lease(req.TTL), err
+		if _, err := r.Acquire(req, tx.now); err != nil {
+			return runstore.Granted{}, err
 		}
 		if err := r.Guards(runstore.GuardsOf(req.Guards...), tx.now, tx.versions(r.no)); err != nil {
-			return runstore.Lease{}, err
+			return runstore.Granted{}, err
 		}
-		r.Head, tx.changed = r.Granted(withGrant(req.LeaseSpec), req.Preempt, tx.now), true
-		if err := tx.saveGrant(r); err != nil {
-			return runstore.Lease{}, err
-		}
-		lease := r.Lease(req.TTL)
-		if !req.Writes.IsZero() {
-			_, err = tx.apply(r, req.Run, req.Writes, lease.Fence())
-		}
-		return lease, err
+		return tx.grant(r, req)
 	})
+}
+
+// grant makes a grant and the writes that it carries, and remembers their result.
+func (tx *tx) grant(r *row, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	if req.Grant == "" {
+		req.Grant = runstore.NewGrantID()
+	}
+	r.Head = r.Granted(req, tx.now)
+	granted.Lease, granted.Former = r.Lease(req.TTL), r.Holder.Former
+	if err := tx.saveFormer(r); err != nil {
+		return granted, err
+	}
+	if granted.Committed, err = tx.saveWith(r, req.Run, req.Writes, granted.Fence()); err != nil || req.Writes.IsZero() {
+		return granted, err
+	}
+	first := kept{Committed: granted.Committed, Token: granted.Token, Former: granted.Former}
+	return granted, tx.remember(r.no, rules.GrantResult(req.Grant), first)
+}
+
+// saveWith writes a run's row back, and makes the writes that come with the change.
+func (tx *tx) saveWith(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence) (runstore.Committed, error) {
+	tx.changed = true
+	if err := tx.save(r); err != nil || w.IsZero() {
+		return runstore.Committed{LastSeq: r.LastSeq, Time: tx.now}, err
+	}
+	return tx.apply(r, id, w, f)
+}
+
+// repeatedGrant returns what the request for a grant was answered, nil unless the grant is
+// current or its result is remembered.
+func (tx *tx) repeatedGrant(r *row, spec runstore.LeaseSpec) (*runstore.Granted, error) {
+	if spec.Grant == "" {
+		return nil, nil
+	}
+	current := r.State == rules.Current && r.Grant == spec.Grant
+	first, err := tx.replay(r.ID, rules.GrantResult(spec.Grant))
+	if err != nil || first == nil && !current {
+		return nil, err
+	}
+	granted := &runstore.Granted{
+		Ended: !current, Committed: runstore.Committed{LastSeq: r.LastSeq, Time: r.Holder.GrantedAt, Replayed: true}, Former: r.Holder.Former,
+	}
+	if first != nil {
+		granted.Committed, granted.Former = first.Committed, first.Former
+		granted.Lease = rules.FormerLease(r.ID, spec, first.Token, first.Committed)
+	}
+	if current {
+		granted.Lease = r.Lease(spec.TTL)
+	}
+	return granted, nil
+}
+
+func deref(granted *runstore.Granted) runstore.Granted {
+	if granted == nil {
+		return runstore.Granted{}
+	}
+	return *granted
 }
 
 const (
@@ -110,37 +162,63 @@ func (tx *tx) loadFormer(r *row) error {
 	return err
 }
 
-// saveGrant is save after a grant: it also stores the former grants. A run that is
-// leased for the first time has none.
-func (tx *tx) saveGrant(r *row) error {
-	if len(r.Former) > 0 {
-		if _, err := tx.c.exec(tx.ctx, putFormer, r.no, []byte(r.Former)); err != nil {
-			return err
-		}
+// saveFormer stores the run's former grants after a grant. A run that is leased for the
+// first time has none.
+func (tx *tx) saveFormer(r *row) error {
+	if len(r.Former) == 0 {
+		return nil
 	}
-	return tx.save(r)
+	_, err := tx.c.exec(tx.ctx, putFormer, r.no, []byte(r.Former))
+	return err
 }
 
-// renew is a heartbeat: it changes one column of one row, which is in no index.
-const renew = `UPDATE runs SET expires = max(expires, ?) WHERE id = ? AND purged = 0` + fenced + ` RETURNING expires, reactor, strict`
+// renew is a heartbeat: it changes one row, and no column that is in an index.
+const renew = `UPDATE runs SET expires = max(expires, ?), ttl = ?, renewed = ? WHERE id = ? AND purged = 0` + fenced + `
+	AND (max_stall = 0 OR progressed + max_stall >= ?) RETURNING expires, reactor, strict`
 
 // RenewLease implements runstore.RunStore.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Lease, error) {
+func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
 	f := req.Fence
-	return write(ctx, s, "renew lease", f.Run(), req.Check(), func(tx *tx) (runstore.Lease, error) {
-		v, err := tx.c.one(tx.ctx, renew, tx.now.Add(req.TTL).UnixMicro(), blob(f.Run()),
-			int64(f.Token()), string(f.Grant()), blob(f.Owner()), tx.now.UnixMicro())
+	return write(ctx, s, "renew lease", f.Run(), req.Check(), func(tx *tx) (runstore.Renewed, error) {
+		if !req.Writes.IsZero() {
+			return tx.renewWith(req)
+		}
+		now := tx.now.UnixMicro()
+		v, err := tx.c.one(tx.ctx, renew, tx.now.Add(req.TTL).UnixMicro(), req.TTL.Microseconds(), now, blob(f.Run()),
+			int64(f.Token()), string(f.Grant()), blob(f.Owner()), now, now)
 		if err != nil {
-			return runstore.Lease{}, err
+			return runstore.Renewed{}, err
 		}
 		if v == nil {
-			return runstore.Lease{}, tx.refused(f.Run(), f)
+			return runstore.Renewed{}, tx.refused(f.Run(), func(r *row) error { return r.Renew(req, tx.now) })
 		}
-		return runstore.Lease{
+		return runstore.Renewed{Lease: runstore.Lease{
 			Run: f.Run(), Owner: f.Owner(), Reactor: runstore.Reactor(bytesOf(v[1])), Token: f.Token(), Grant: f.Grant(),
 			TTL: req.TTL, ExpiresAt: runstore.FromMicros(v[0].(int64)), Strict: v[2].(int64) != 0,
-		}, nil
+		}}, nil
 	})
+}
+
+// renewWith is a renewal with writes.
+func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
+	r, err := tx.find(req.Fence.Run())
+	if err != nil {
+		return renewed, err
+	}
+	name := rules.BatchResult(req.ID)
+	if first, err := tx.replay(r.ID, name); err != nil || first != nil {
+		committed := first.committed()
+		return runstore.Renewed{Lease: r.RenewedBefore(req, committed), Committed: committed}, err
+	}
+	if err := r.Renew(req, tx.now); err != nil {
+		return renewed, err
+	}
+	r.Head = r.Renewed(req.TTL, tx.now)
+	renewed.Lease = r.Lease(req.TTL)
+	if renewed.Committed, err = tx.saveWith(r, r.ID, req.Writes, req.Fence); err != nil {
+		return renewed, err
+	}
+	return renewed, tx.remember(r.no, name, kept{Committed: renewed.Committed})
 }
 
 // ReleaseLease implements runstore.RunStore.
@@ -150,6 +228,10 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		r, err := tx.find(f.Run())
 		if err != nil {
 			return runstore.Committed{}, err
+		}
+		name := rules.ReleaseResult(f.Grant())
+		if first, err := tx.replay(f.Run(), name); err != nil || first != nil && first.Token == f.Token() {
+			return first.committed(), err
 		}
 		replay, err := r.Release(f, tx.now)
 		if err != nil {
@@ -163,15 +245,12 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		}
 		w := req.Writes
 		w.Release = true
-		return tx.apply(r, f.Run(), w, f)
+		done, err := tx.apply(r, f.Run(), w, f)
+		if err != nil || req.Writes.IsZero() {
+			return done, err
+		}
+		return done, tx.remember(r.no, name, kept{Committed: done, Token: f.Token()})
 	})
-}
-
-func withGrant(spec runstore.LeaseSpec) runstore.LeaseSpec {
-	if spec.Grant == "" {
-		spec.Grant = runstore.NewGrantID()
-	}
-	return spec
 }
 
 const selectEpochs = `SELECT epoch, at, reason FROM epochs ORDER BY epoch`

@@ -15,13 +15,16 @@ import (
 
 // version1 returns the path of a store that a program of schema version 1 filled with the
 // runs held, released and purged, each with a first and a last grant.
-func version1(t *testing.T) string {
+func version1(t *testing.T) string { return ofVersion(t, "version1") }
+
+// ofVersion returns the path of a store that is made from testdata.
+func ofVersion(t *testing.T, version string) string {
 	t.Helper()
-	dump, err := os.ReadFile("testdata/version1.sql")
+	dump, err := os.ReadFile("testdata/" + version + ".sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	witness, err := os.ReadFile("testdata/version1-witness")
+	witness, err := os.ReadFile("testdata/" + version + "-witness")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,5 +118,40 @@ func TestGrantsOfVersion1(t *testing.T) {
 				t.Errorf("%q: a copy of the request of token 2 after token %v: got error %v, want ErrFenced", id, token, err)
 			}
 		}
+	}
+}
+
+// A store of the third version keeps its grants, its results and its list of runs.
+func TestMigrateFromVersion3(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, ofVersion(t, "version3"), embedded.NewHost())
+	run, err := s.GetRun(t.Context(), "held")
+	if err != nil || run.Unlisted || run.Holder.Owner != "owner" || !run.Holder.GrantedAt.IsZero() || run.Holder.MaxStall != 0 || run.Summary.Updated.Token != 0 {
+		t.Errorf("got %+v, error %v; want the holder of before, of whose grant nothing more is known", run, err)
+	}
+	held := runstore.Lease{Run: "held", Owner: "owner", Token: 1, Grant: "grant of held"}
+	again := runstore.NewBatch("held", held.Fence())
+	again.ID = "batch"
+	again.Append("event", []byte("event of held"))
+	if done, err := s.Commit(t.Context(), again); err != nil || !done.Replayed || done.LastSeq != 1 || len(done.Versions) != 1 {
+		t.Errorf("the batch of before, repeated: got %+v, error %v; want its first result", done, err)
+	}
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: held.Fence(), TTL: time.Minute}); err != nil {
+		t.Errorf("a renewal of the grant of before: %v", err)
+	}
+	b := runstore.NewBatch("held", held.Fence())
+	b.Append("event", nil)
+	done, err := s.Commit(t.Context(), b)
+	if run, getErr := s.GetRun(t.Context(), "held"); err != nil || getErr != nil || !run.Holder.ProgressedAt.Equal(done.Time) {
+		t.Errorf("got %+v after a commit of %+v, errors %v and %v; want progress at its time", run.Holder, done, err, getErr)
+	}
+	spec := runstore.LeaseSpec{Owner: "owner", TTL: time.Minute, Grant: "grant of held"}
+	granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "held", LeaseSpec: spec})
+	if err != nil || granted.Token != 1 || granted.Ended || !granted.Committed.Replayed {
+		t.Errorf("the request of before, repeated: got %+v, error %v; want the current grant", granted, err)
+	}
+	runs, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRuns, Limit: 10})
+	if err != nil || len(runs) != 2 {
+		t.Errorf("got runs %+v, error %v; want the two that were not purged", runs, err)
 	}
 }

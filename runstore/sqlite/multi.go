@@ -47,7 +47,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]ru
 func (tx *tx) recall(batches []runstore.Batch, whole []byte) (first []*runstore.Committed, made bool, err error) {
 	first = make([]*runstore.Committed, len(batches))
 	for i, b := range batches {
-		was, err := tx.replay(b)
+		was, err := tx.replay(b.Run(), rules.BatchResult(b.ID))
 		if err != nil {
 			return nil, false, err
 		}

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	recordColumns = `records.key, records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated`
-	recordWidth   = 7
+	recordColumns = `records.key, records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated,
+		records.created_token, records.updated_token`
+	recordWidth = 9
 	// The key of the summary is 'run'; a record that is absent comes as NULLs.
 	withSummary = ` LEFT JOIN records ON records.run = runs.no AND records.key = x'72756e'`
 	selectHead  = `SELECT ` + headColumns + `, ` + recordColumns + ` FROM runs` + withSummary + ` WHERE runs.id = ? AND runs.purged = 0`
@@ -22,8 +23,8 @@ func scanRecord(v []driver.Value) runstore.Record {
 	}
 	return runstore.Record{
 		Key: runstore.RecordKey(bytesOf(v[0])), Version: runstore.Version(v[1].(int64)), Value: bytesOf(v[2]),
-		Created: runstore.Stamp{Seq: runstore.Seq(v[3].(int64)), Time: runstore.FromMicros(v[4].(int64))},
-		Updated: runstore.Stamp{Seq: runstore.Seq(v[5].(int64)), Time: runstore.FromMicros(v[6].(int64))},
+		Created: runstore.Stamp{Seq: runstore.Seq(v[3].(int64)), Time: runstore.FromMicros(v[4].(int64)), Token: runstore.Token(v[7].(int64))},
+		Updated: runstore.Stamp{Seq: runstore.Seq(v[5].(int64)), Time: runstore.FromMicros(v[6].(int64)), Token: runstore.Token(v[8].(int64))},
 	}
 }
 

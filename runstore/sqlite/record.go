@@ -7,10 +7,10 @@ import (
 
 const (
 	// A new record starts above every version that a deleted one of the run had.
-	putRecord = `INSERT INTO records (run, key, version, value, created_seq, created, updated_seq, updated, places)
-		VALUES (?, ?, (SELECT version_floor + 1 FROM runs WHERE no = ?), ?, ?, ?, ?, ?, 0)
+	putRecord = `INSERT INTO records (run, key, version, value, created_seq, created, created_token, updated_seq, updated, updated_token, places)
+		VALUES (?1, ?2, (SELECT version_floor + 1 FROM runs WHERE no = ?1), ?3, ?4, ?5, ?6, ?4, ?5, ?6, 0)
 		ON CONFLICT (run, key) DO UPDATE SET version = version + 1, value = excluded.value,
-			updated_seq = excluded.updated_seq, updated = excluded.updated
+			updated_seq = excluded.updated_seq, updated = excluded.updated, updated_token = excluded.updated_token
 		RETURNING version, places`
 	countPlaces  = `UPDATE records SET places = ? WHERE run = ? AND key = ?`
 	deleteRecord = `DELETE FROM records WHERE run = ? AND key = ? RETURNING version, places`
@@ -37,7 +37,7 @@ func (tx *tx) change(no int64, r *row, w runstore.RecordWrite, stamp runstore.St
 		return 0, tx.delete(no, r, w.Key)
 	}
 	at, seq := stamp.Time.UnixMicro(), int64(stamp.Seq)
-	v, err := tx.c.one(tx.ctx, putRecord, no, blob(w.Key), no, data(w.Value), seq, at, seq, at)
+	v, err := tx.c.one(tx.ctx, putRecord, no, blob(w.Key), data(w.Value), seq, at, int64(stamp.Token))
 	if err != nil {
 		return 0, err
 	}

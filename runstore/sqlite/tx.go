@@ -132,8 +132,9 @@ type row struct {
 const (
 	headColumns = `runs.no, runs.id, runs.purged, runs.status, runs.created, runs.runnable, runs.last_seq, runs.version_floor,
 		runs.token, runs.grant_id, runs.grant_state, runs.owner, runs.reactor, runs.strict, runs.expires,
-		runs.preempted_from, runs.preempt_reason`
-	headWidth = 17
+		runs.preempted_from, runs.preempt_reason, runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed,
+		runs.former_end, runs.unlisted`
+	headWidth = 24
 	selectRun = `SELECT ` + headColumns + ` FROM runs WHERE runs.id = ?`
 )
 
@@ -146,6 +147,7 @@ func scanHead(v []driver.Value) row {
 		r.RunnableAt = runstore.FromMicros(v[5].(int64))
 	}
 	r.LastSeq = runstore.Seq(v[6].(int64))
+	r.Unlisted = v[23].(int64) != 0
 	r.Token = runstore.Token(v[8].(int64))
 	r.Grant = text[runstore.GrantID](v[9])
 	r.State = rules.GrantState(v[10].(int64))
@@ -155,10 +157,16 @@ func scanHead(v []driver.Value) row {
 			Owner: runstore.Owner(bytesOf(v[11])), Reactor: runstore.Reactor(bytesOf(v[12])),
 			Token: r.Token, ExpiresAt: r.ExpiresAt, Strict: v[13].(int64) != 0,
 			Preempted: runstore.Preempted{From: runstore.Owner(bytesOf(v[15])), Reason: string(bytesOf(v[16]))},
+			TTL:       micros(v[17]), GrantedAt: runstore.FromMicros(v[18].(int64)), RenewedAt: runstore.FromMicros(v[19].(int64)),
+			MaxStall: micros(v[20]), ProgressedAt: runstore.FromMicros(v[21].(int64)),
+			Former: runstore.GrantEnd(v[22].(int64)),
 		}
 	}
 	return r
 }
+
+// micros returns a duration that is stored in microseconds.
+func micros(v driver.Value) time.Duration { return time.Duration(v.(int64)) * time.Microsecond }
 
 // load reads a run's row; nil when there never was one of that id.
 func (tx *tx) load(id runstore.RunID) (*row, error) {
@@ -182,7 +190,8 @@ func (tx *tx) find(id runstore.RunID) (*row, error) {
 
 const updateHead = `UPDATE runs SET purged = ?, status = ?, created = ?, runnable = ?, last_seq = ?, version_floor = ?,
 	token = ?, grant_id = ?, grant_state = ?, owner = ?, reactor = ?, strict = ?, expires = ?,
-	preempted_from = ?, preempt_reason = ? WHERE no = ?`
+	preempted_from = ?, preempt_reason = ?, ttl = ?, granted = ?, renewed = ?, max_stall = ?, progressed = ?,
+	former_end = ?, unlisted = ? WHERE no = ?`
 
 // save writes a run's row back, but for what appending keeps there.
 func (tx *tx) save(r *row) error {
@@ -193,6 +202,8 @@ func (tx *tx) save(r *row) error {
 	h := r.Holder
 	_, err := tx.c.exec(tx.ctx, updateHead, flag(r.purged), int64(r.Status), r.CreatedAt.UnixMicro(), runnable, int64(r.LastSeq),
 		int64(r.floor), int64(r.Token), string(r.Grant), int64(r.State), blob(h.Owner), blob(h.Reactor), flag(h.Strict),
-		runstore.Micros(r.ExpiresAt), blob(h.Preempted.From), blob(h.Preempted.Reason), r.no)
+		runstore.Micros(r.ExpiresAt), blob(h.Preempted.From), blob(h.Preempted.Reason),
+		h.TTL.Microseconds(), runstore.Micros(h.GrantedAt), runstore.Micros(h.RenewedAt), h.MaxStall.Microseconds(),
+		runstore.Micros(h.ProgressedAt), int64(h.Former), flag(r.Unlisted), r.no)
 	return err
 }

@@ -65,12 +65,13 @@ func story(t *testing.T) (path, backup string, first, second runstore.Lease, las
 	copyFile(t, path, backup)
 
 	s = openAt(t, path, embedded.NewHost())
-	second, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+	granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
 		Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "second", TTL: runstore.MaxTTL}, Preempt: "test",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	second = granted.Lease
 	for range 3 {
 		if err := appendEvent(t, s, second); err != nil {
 			t.Fatal(err)
@@ -102,7 +103,7 @@ func TestRestoredBackupRaisesTheEpoch(t *testing.T) {
 	if err != nil || third.Token <= second.Token {
 		t.Fatalf("acquire: token %v, error %v, want a token above %v", third.Token, err, second.Token)
 	}
-	if err := appendEvent(t, s, third); err != nil {
+	if err := appendEvent(t, s, third.Lease); err != nil {
 		t.Fatal(err)
 	}
 	// A reader that had seen the lost events misses none of the new ones.

@@ -47,7 +47,7 @@ BEGIN
 		r, (SELECT store.epoch FROM tapestore.store)));
 END $$;
 
--- 0005_guards.sql replaces this function.
+-- 0004_edition2.sql replaces this function.
 --
 -- Every write but the append of events under a fence and the heartbeat goes
 -- through here: it locks the run, checks every guard and makes every change, or

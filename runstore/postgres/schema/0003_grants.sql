@@ -22,7 +22,7 @@ BEGIN
 		WHERE runs.id = run_id AND (op = 2 OR purged));
 END $$;
 
--- 0005_guards.sql replaces this function.
+-- 0004_edition2.sql replaces this function.
 --
 -- Every write but the append of events under a fence and the heartbeat goes
 -- through here: it locks the run, checks every guard and makes every change, or

@@ -1,0 +1,197 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// formerCases prove what a run and its records say of the grants they were changed under,
+// and which runs are listed.
+func formerCases() []Case {
+	return []Case{
+		{Guarantee: "I2", Name: "a-successor-learns-how-the-former-grant-ended", Run: formerEnds},
+		{Guarantee: "I2", Name: "a-successor-learns-that-an-epoch-ended-the-former-grant", Needs: []Need{NeedEpoch}, Run: formerEpoch},
+		{Guarantee: "I3", Name: "records-carry-the-token-of-their-changes", Run: recordTokens},
+		{Guarantee: "I9", Name: "unlisted-runs-are-in-no-list-of-runs", Run: unlistedRuns},
+	}
+}
+
+// sameFormer fails the case unless a grant, its repeat and the run say that the former
+// grant ended so.
+func sameFormer(t T, e *Env, req runstore.AcquireRequest, want runstore.GrantEnd) runstore.Lease {
+	t.Helper()
+	granted, err := e.Store.AcquireLease(t.Context(), req)
+	if err != nil {
+		t.Fatalf("acquire for %q: %v", req.Owner, err)
+	}
+	again, err := e.Reopen(t).AcquireLease(t.Context(), req)
+	if err != nil {
+		t.Fatalf("acquire for %q, repeated: %v", req.Owner, err)
+	}
+	holder := e.Get(t, req.Run).Holder
+	if granted.Former != want || again.Former != want || holder.Former != want {
+		t.Errorf("the grant before that of %q: %v, %v for a repeat, %v in the run; want %v", req.Owner, granted.Former, again.Former, holder.Former, want)
+	}
+	if (holder.Preempted != runstore.Preempted{}) != (want == runstore.EndPreempted) {
+		t.Errorf("the holder %q shows %+v as preempted after a grant that was %v", req.Owner, holder.Preempted, want)
+	}
+	return granted.Lease
+}
+
+func formerEnds(t T, e *Env) {
+	e.Create(t, "run")
+	lease := sameFormer(t, e, acquire("run", "first", TTL), runstore.EndNone)
+	letGo(t, e.Store, lease)
+	short := acquire("run", "short", e.ShortTTL())
+	sameFormer(t, e, short, runstore.EndReleased)
+	e.expire(t)
+	lease = sameFormer(t, e, acquire("run", "late", TTL), runstore.EndExpired)
+	sameFormer(t, e, handingOff(lease, acquire("run", "successor", TTL)), runstore.EndHandedOff)
+	sameFormer(t, e, preempting("run", "operator", "test"), runstore.EndPreempted)
+	revoke := runstore.NewBatch("run", runstore.Unguarded("test"))
+	revoke.Release = true
+	applied(t, e.Store, "revocation", revoke)
+	free := preempting("run", "needless", "nothing to preempt")
+	lease = sameFormer(t, e, free, runstore.EndRevoked)
+	end := runstore.NewBatch("run", lease.Fence())
+	end.Release = true
+	applied(t, e.Store, "the holder's own release in a batch", end)
+	lease = sameFormer(t, e, preempting("run", "last", "nothing to preempt"), runstore.EndReleased)
+
+	purge(t, e.Store, lease)
+	spec := withLease("run", "reborn")
+	created, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil || created.Former != runstore.EndRevoked || created.Run.Holder.Former != runstore.EndRevoked {
+		t.Errorf("create after a purge: former grant %v, %v in the run, error %v; want revoked", created.Former, created.Run.Holder.Former, err)
+	}
+	created, err = e.Store.CreateRun(t.Context(), withLease("fresh", "first"))
+	if err != nil || created.Former != runstore.EndNone || created.Run.Holder.Former != runstore.EndNone {
+		t.Errorf("create: former grant %v, %v in the run, error %v; want none", created.Former, created.Run.Holder.Former, err)
+	}
+}
+
+func formerEpoch(t T, e *Env) {
+	e.Create(t, "run")
+	e.Acquire(t, e.Store, "run", "before")
+	e.raise(t, e.Store, "test")
+	sameFormer(t, e, acquire("run", "after", TTL), runstore.EndRevoked)
+}
+
+func recordTokens(t T, e *Env) {
+	spec := withLease("run", "a")
+	spec.Writes.Put("by create", nil)
+	created, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	one := created.Lease.Token
+	other := e.Reopen(t)
+	check := func(key runstore.RecordKey, first, last runstore.Token) {
+		t.Helper()
+		r := record(t, other, "run", key)
+		if r.Created.Token != first || r.Updated.Token != last {
+			t.Errorf("record %q is created under token %v and updated under %v, want %v and %v", key, r.Created.Token, r.Updated.Token, first, last)
+		}
+	}
+	check("by create", one, one)
+	b := runstore.NewBatch("run", created.Lease.Fence())
+	b.Put("record", []byte("one"), runstore.Place{Index: "queue", At: runstore.After(0)})
+	b.Put(runstore.SummaryKey, []byte("one"))
+	applied(t, e.Store, "fenced", b)
+	check("record", one, one)
+
+	req := preempting("run", "b", "test")
+	req.Writes.Put("record", []byte("two"), runstore.Place{Index: "queue", At: runstore.After(0)})
+	two := hold(t, e.Store, req)
+	check("record", one, two.Token)
+	zombie := runstore.NewBatch("run", created.Lease.Fence())
+	zombie.Put("record", []byte("zombie"))
+	_, err = e.Store.Commit(t.Context(), zombie)
+	fencedOut(t, "the former holder's checkpoint", err, created.Lease, e.Get(t, "run"))
+	check("record", one, two.Token)
+
+	b = runstore.NewBatch("run", runstore.AtVersion(runstore.SummaryKey, 1))
+	b.Put(runstore.SummaryKey, []byte("unfenced"))
+	b.Put("unfenced", nil)
+	applied(t, e.Store, "unfenced", b)
+	check(runstore.SummaryKey, one, 0)
+	check("unfenced", 0, 0)
+	renew := runstore.RenewRequest{Fence: two.Fence(), TTL: TTL}
+	renew.Writes.Put("unfenced", []byte("fenced"))
+	if _, err := e.Store.RenewLease(t.Context(), renew); err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+	check("unfenced", 0, two.Token)
+	release := runstore.ReleaseRequest{Fence: two.Fence()}
+	release.Writes.Put(runstore.SummaryKey, []byte("released"))
+	if _, err := e.Store.ReleaseLease(t.Context(), release); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	check(runstore.SummaryKey, one, two.Token)
+	equal(t, "summary in the run", e.Get(t, "run").Summary, record(t, other, "run", runstore.SummaryKey))
+	entries := queue(t, other, "queue")
+	if len(entries) != 1 {
+		t.Fatalf("%d entries, want 1", len(entries))
+	}
+	equal(t, "record in the index", entries[0].Record, record(t, other, "run", "record"))
+	// Made again, a record begins anew.
+	b = runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Delete("record")
+	applied(t, e.Store, "deletion", b)
+	b = runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Put("record", nil)
+	applied(t, e.Store, "put", b)
+	check("record", 0, 0)
+}
+
+func unlistedRuns(t T, e *Env) {
+	create := func(id runstore.RunID, unlisted bool) {
+		t.Helper()
+		spec := runstore.RunSpec{ID: id, Unlisted: unlisted, Runnable: runstore.After(0)}
+		spec.Writes.Append("created", nil)
+		created, err := e.Store.CreateRun(t.Context(), spec)
+		if err != nil || created.Run.Unlisted != unlisted || e.Get(t, id).Unlisted != unlisted {
+			t.Fatalf("create %q: unlisted %t, error %v; want %t", id, created.Run.Unlisted, err, unlisted)
+		}
+		place(t, e.Store, id, "record", "queue", runstore.After(0))
+		e.Elapse(t, time.Millisecond)
+	}
+	create("a", false)
+	create("helper-1", true)
+	create("b", false)
+	create("helper-2", true)
+	lists := func(when string, listed, all []runstore.RunID) {
+		t.Helper()
+		for _, limit := range []int{1, 100} {
+			equal(t, when+": listed", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: limit}), listed)
+			newest := slices.Clone(listed)
+			slices.Reverse(newest)
+			equal(t, when+": listed, newest first",
+				heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: limit, Newest: true}), newest)
+		}
+		equal(t, when+": runnable", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 100}), all)
+	}
+	lists("created", []runstore.RunID{"a", "b"}, []runstore.RunID{"a", "helper-1", "b", "helper-2"})
+	var placed []runstore.RunID
+	for _, entry := range queue(t, e.Store, "queue") {
+		placed = append(placed, entry.Run)
+	}
+	equal(t, "runs of the records in a queue", fmt.Sprint(placed), fmt.Sprint([]runstore.RunID{"a", "helper-1", "b", "helper-2"}))
+	feedOf(t, e, e.Store, 4)
+
+	// A lease and a commit leave it unlisted; a purge ends it.
+	lease := e.Acquire(t, e.Store, "helper-1", "owner")
+	e.Append(t, e.Store, lease, "work")
+	letGo(t, e.Store, lease)
+	lists("used", []runstore.RunID{"a", "b"}, []runstore.RunID{"a", "helper-1", "b", "helper-2"})
+	for _, id := range []runstore.RunID{"helper-1", "a"} {
+		purge(t, e.Store, e.Acquire(t, e.Store, id, "owner"))
+	}
+	lists("purged", []runstore.RunID{"b"}, []runstore.RunID{"b", "helper-2"})
+	create("helper-1", false)
+	create("a", true)
+	lists("exchanged", []runstore.RunID{"b", "helper-1"}, []runstore.RunID{"b", "helper-2", "helper-1", "a"})
+}

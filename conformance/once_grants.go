@@ -1,0 +1,284 @@
+package conformance
+
+import (
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// grantResultCases prove that creations, grants, renewals and releases return what their
+// writes did, and that a repeat gets the first result (I8).
+func grantResultCases() []Case {
+	return []Case{
+		{Guarantee: "I4", Name: "grants-renewals-and-releases-return-what-they-wrote", Run: grantsReturnResults},
+		{Guarantee: "I8", Name: "a-repeated-acquire-with-writes-gets-the-first-result", Run: acquireResult},
+		{Guarantee: "I8", Name: "a-repeated-renewal-with-writes-gets-the-first-result", Run: renewalResult},
+		{Guarantee: "I8", Name: "a-repeated-release-with-writes-gets-the-first-result", Run: releaseResult},
+		{Guarantee: "I8", Name: "ids-of-batches-grants-and-releases-do-not-collide", Run: resultNames},
+		{Guarantee: "I8", Name: "a-purged-run-forgets-the-results-of-its-grants", Run: resultsPurged},
+	}
+}
+
+// sameResult fails the case unless got is the first result, replayed.
+func sameResult(t T, what string, got, first runstore.Committed) {
+	t.Helper()
+	first.Replayed = true
+	equal(t, what+": result", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", first))
+}
+
+// fill adds two events and two records to writes.
+func fill(w *runstore.Writes, text string) {
+	w.Append("first", []byte(text))
+	second := w.Append("second", []byte(text))
+	w.Put("kept", []byte(text))
+	w.Put(runstore.RecordKey("of "+text), []byte(text), runstore.Place{Index: "queue", At: runstore.After(0)})
+	w.Records[len(w.Records)-1].Event = second
+}
+
+// checkResult fails the case unless done is the result of writes of fill that came after
+// seq last and made the record "kept" of version v.
+func checkResult(t T, e *Env, what, text string, done runstore.Committed, last runstore.Seq, v runstore.Version) {
+	t.Helper()
+	if done.Replayed || done.FirstSeq != last+1 || done.LastSeq != last+2 || len(done.Versions) != 2 || done.Versions[0] != v || done.Versions[1] != 1 {
+		t.Errorf("%s: got %+v, want seqs %d to %d and versions %d and 1", what, done, last+1, last+2, v)
+	}
+	events := journal(t, e.Store, "run")
+	if got := events[len(events)-1]; !got.Time.Equal(done.Time) || string(got.Data) != text {
+		t.Errorf("%s: the last event is %q of %v, want %q of the result's time %v", what, got.Data, got.Time, text, done.Time)
+	}
+	if got := record(t, e.Store, "run", runstore.RecordKey("of "+text)); got.Updated.Seq != done.LastSeq || !got.Updated.Time.Equal(done.Time) {
+		t.Errorf("%s: the record is stamped %+v, want seq %d and %v", what, got.Updated, done.LastSeq, done.Time)
+	}
+}
+
+func grantsReturnResults(t T, e *Env) {
+	spec := withLease("run", "a")
+	fill(&spec.Writes, "created")
+	created, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	checkResult(t, e, "create", "created", created.Committed, 0, 1)
+	equal(t, "time of the creation", created.Run.CreatedAt, created.Committed.Time)
+
+	req := preempting("run", "b", "test")
+	fill(&req.Writes, "granted")
+	granted, err := e.Store.AcquireLease(t.Context(), req)
+	if err != nil || granted.Ended {
+		t.Fatalf("acquire: ended %t, error %v", granted.Ended, err)
+	}
+	checkResult(t, e, "acquire", "granted", granted.Committed, 2, 2)
+
+	renew := runstore.RenewRequest{Fence: granted.Fence(), TTL: TTL}
+	fill(&renew.Writes, "renewed")
+	renewed, err := e.Store.RenewLease(t.Context(), renew)
+	if err != nil || renewed.Token != granted.Token {
+		t.Fatalf("renew: token %v, error %v; want %v", renewed.Token, err, granted.Token)
+	}
+	checkResult(t, e, "renew", "renewed", renewed.Committed, 4, 3)
+	events := journal(t, e.Store, "run")
+	if last := events[len(events)-1]; last.Token != granted.Token || last.Owner != "b" {
+		t.Errorf("the renewal's event is by %q under %v, want b under %v", last.Owner, last.Token, granted.Token)
+	}
+
+	release := runstore.ReleaseRequest{Fence: granted.Fence()}
+	fill(&release.Writes, "released")
+	done, err := e.Store.ReleaseLease(t.Context(), release)
+	if err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	checkResult(t, e, "release", "released", done, 6, 4)
+
+	bare, err := e.Store.AcquireLease(t.Context(), acquire("run", "c", TTL))
+	if err != nil || bare.Committed.FirstSeq != 0 || bare.Committed.LastSeq != 8 || bare.Committed.Replayed || len(bare.Committed.Versions) != 0 {
+		t.Errorf("an acquire without writes: %+v, error %v; want last seq 8 and nothing else", bare.Committed, err)
+	}
+	equal(t, "time of the grant", bare.Committed.Time, e.Get(t, "run").Holder.GrantedAt)
+	if plain, err := e.Store.RenewLease(t.Context(), runstore.RenewRequest{Fence: bare.Fence(), TTL: TTL}); err != nil || plain.Committed.FirstSeq != 0 || len(plain.Committed.Versions) != 0 {
+		t.Errorf("a renewal without writes: %+v, error %v; want no result of writes", plain.Committed, err)
+	}
+}
+
+// acquireResult repeats a request with writes while its grant is current, after its end,
+// and after later grants.
+func acquireResult(t T, e *Env) {
+	e.Create(t, "run")
+	req := acquire("run", "a", TTL)
+	fill(&req.Writes, "granted")
+	status := runstore.Status(3)
+	req.Writes.Status = &status
+	first, err := e.Store.AcquireLease(t.Context(), req)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	repeat := func(when string, ended bool) {
+		t.Helper()
+		before := dump(t, e.Store, "run", "queue")
+		preempt := req
+		preempt.Preempt = "so that nothing but the grant id can stop it"
+		for _, again := range []runstore.AcquireRequest{req, preempt} {
+			for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+				got, err := s.AcquireLease(t.Context(), again)
+				if err != nil || got.Ended != ended || got.Token != first.Token || got.Grant != first.Grant || got.Owner != "a" {
+					t.Errorf("%s: got %+v, error %v; want the first grant, ended %t", when, got, err, ended)
+					continue
+				}
+				sameResult(t, when, got.Committed, first.Committed)
+				equal(t, when+": end of the grant before", got.Former, first.Former)
+			}
+		}
+		same(t, when, before, dump(t, e.Store, "run", "queue"))
+	}
+	repeat("the grant is current", false)
+	e.Append(t, e.Store, first.Lease, "more")
+	repeat("the grant is current, and more was written", false)
+	letGo(t, e.Store, first.Lease)
+	repeat("the grant was released", true)
+	second := e.Acquire(t, e.Store, "run", "b")
+	repeat("another grant is current", true)
+	for i := range e.Scaled(t, "grants in between", 4, 40) {
+		req := preempting("run", "c", fmt.Sprint("grant ", i))
+		req.Writes.Append("taken", nil)
+		second = hold(t, e.Store, req)
+	}
+	repeat("many grants with writes have been made since", true)
+	e.Append(t, e.Store, second, "still held")
+	_, err = e.Store.Commit(t.Context(), appending(first.Lease, "zombie"))
+	fencedOut(t, "a commit under the lease that the repeat returned", err, first.Lease, e.Get(t, "run"))
+}
+
+func renewalResult(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "a")
+	req := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL, ID: runstore.NewBatchID()}
+	fill(&req.Writes, "checkpoint")
+	first, err := e.Store.RenewLease(t.Context(), req)
+	if err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+	repeat := func(when string) {
+		t.Helper()
+		before := dump(t, e.Store, "run", "queue")
+		for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+			again, err := s.RenewLease(t.Context(), req)
+			if err != nil || again.Token != lease.Token {
+				t.Errorf("%s: token %v, error %v; want %v", when, again.Token, err, lease.Token)
+				continue
+			}
+			sameResult(t, when, again.Committed, first.Committed)
+		}
+		same(t, when, before, dump(t, e.Store, "run", "queue"))
+	}
+	repeat("the renewal, repeated")
+	e.Append(t, e.Store, lease, "more")
+	repeat("the renewal, repeated after another commit")
+	next := req
+	next.ID = runstore.NewBatchID()
+	next.Writes = runstore.Writes{}
+	next.Writes.Append("first", []byte("next"))
+	if done, err := e.Store.RenewLease(t.Context(), next); err != nil || done.Committed.FirstSeq != 4 || done.Committed.Replayed {
+		t.Errorf("a renewal under another id: %+v, error %v; want seq 4", done.Committed, err)
+	}
+	taken := hold(t, e.Store, preempting("run", "b", "test"))
+	repeat("the renewal, repeated when the grant has ended")
+	zombie := req
+	zombie.ID = runstore.NewBatchID()
+	_, err = e.Store.RenewLease(t.Context(), zombie)
+	fencedOut(t, "a first renewal with writes when the grant has ended", err, lease, e.Get(t, "run"))
+	e.Append(t, e.Store, taken, "still held")
+}
+
+func releaseResult(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "a")
+	req := runstore.ReleaseRequest{Fence: lease.Fence()}
+	fill(&req.Writes, "released")
+	first, err := e.Store.ReleaseLease(t.Context(), req)
+	if err != nil {
+		t.Fatalf("release: %v", err)
+	}
+	repeat := func(when string) {
+		t.Helper()
+		before := dump(t, e.Store, "run", "queue")
+		for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+			again, err := s.ReleaseLease(t.Context(), req)
+			if err != nil {
+				t.Errorf("%s: %v", when, err)
+				continue
+			}
+			sameResult(t, when, again, first)
+		}
+		same(t, when, before, dump(t, e.Store, "run", "queue"))
+	}
+	repeat("the lease is free")
+	next := e.Acquire(t, e.Store, "run", "a")
+	repeat("the same owner has the lease again")
+	letGo(t, e.Store, next)
+	repeat("the lease was released again")
+	for range e.Scaled(t, "grants in between", 2, 20) {
+		next = e.Acquire(t, e.Store, "run", "b")
+		e.Append(t, e.Store, next, "more")
+		letGo(t, e.Store, next)
+	}
+	repeat("other holders came and went")
+	forged := lease
+	forged.Token = next.Token
+	forgedReq := req
+	forgedReq.Fence = forged.Fence()
+	before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+	_, err = e.Store.ReleaseLease(t.Context(), forgedReq)
+	fencedOut(t, "a release under the former grant id and the last token", err, forged, run)
+	same(t, "a forged release", before, dump(t, e.Store, "run"))
+}
+
+// resultNames uses one text as the id of a batch, a grant and so of its release.
+func resultNames(t T, e *Env) {
+	const id = "one and the same"
+	e.Create(t, "run")
+	b := runstore.NewBatch("run", runstore.AtSeq(1))
+	b.ID = id
+	b.Append("batch", nil)
+	applied(t, e.Store, "batch", b)
+	req := acquire("run", "a", TTL)
+	req.Grant = id
+	req.Writes.Append("grant", nil)
+	granted, err := e.Store.AcquireLease(t.Context(), req)
+	if err != nil || granted.Committed.Replayed || granted.Committed.FirstSeq != 2 {
+		t.Fatalf("acquire: %+v, error %v; want seq 2", granted.Committed, err)
+	}
+	release := runstore.ReleaseRequest{Fence: granted.Fence()}
+	release.Writes.Append("release", nil)
+	done, err := e.Store.ReleaseLease(t.Context(), release)
+	if err != nil || done.Replayed || done.FirstSeq != 3 {
+		t.Fatalf("release: %+v, error %v; want seq 3", done, err)
+	}
+	again, err := e.Store.Commit(t.Context(), b)
+	if err != nil || again.FirstSeq != 1 || !again.Replayed {
+		t.Errorf("the batch, repeated: %+v, error %v; want seq 1, replayed", again, err)
+	}
+	if got, err := e.Store.AcquireLease(t.Context(), req); err != nil || got.Committed.FirstSeq != 2 || !got.Ended {
+		t.Errorf("the acquire, repeated: %+v, error %v; want seq 2, ended", got, err)
+	}
+	if got, err := e.Store.ReleaseLease(t.Context(), release); err != nil || got.FirstSeq != 3 || !got.Replayed {
+		t.Errorf("the release, repeated: %+v, error %v; want seq 3, replayed", got, err)
+	}
+}
+
+// resultsPurged repeats requests when their run was purged, and when another run of that
+// id has taken its place: nothing is applied, and the grant id is refused.
+func resultsPurged(t T, e *Env) {
+	e.Create(t, "run")
+	req := acquire("run", "a", TTL)
+	req.Writes.Append("granted", []byte("of the former run"))
+	lease := hold(t, e.Store, req)
+	purge(t, e.Store, lease)
+	_, err := e.Store.AcquireLease(t.Context(), req)
+	Refused(t, "a copy of the acquire after the purge", err, runstore.ErrNotFound)
+	e.Create(t, "run")
+	before, run := dump(t, e.Store, "run"), e.Get(t, "run")
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		_, err = s.AcquireLease(t.Context(), req)
+		grantEnded(t, "a copy of the acquire in the next run of that id", err, lease, run)
+	}
+	same(t, "copies from the former run", before, dump(t, e.Store, "run"))
+}

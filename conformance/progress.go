@@ -1,0 +1,250 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// progressCases prove I13: a holder that renews without progress is refused.
+func progressCases() []Case {
+	return []Case{
+		{Guarantee: "I13", Name: "a-holder-without-progress-is-refused", Run: stalledHolder},
+		{Guarantee: "I13", Name: "a-stalled-run-is-taken-over-at-its-expiry", Run: stalledTakeover},
+		{Guarantee: "I13", Name: "events-and-records-under-the-fence-are-progress", Run: progressResumes},
+		{Guarantee: "I13", Name: "heartbeats-refusals-and-others-writes-are-no-progress", Run: noProgress},
+		{Guarantee: "I13", Name: "a-renewal-with-writes-is-progress", Run: renewalProgress},
+		{Guarantee: "I13", Name: "without-a-bound-a-holder-may-stall", Run: unboundedStall},
+		{Guarantee: "I13", Name: "a-run-shows-its-holders-progress", Run: showsProgress},
+	}
+}
+
+// stalling acquires a lease whose holder may stall for a time that the case waits for. The
+// lease outlasts that time.
+func stalling(t T, e *Env) runstore.Lease {
+	t.Helper()
+	req := acquire("run", "a", 2*TTL)
+	req.MaxStall = e.ShortTTL()
+	return hold(t, e.Store, req)
+}
+
+// noProgressMade fails the case unless err refuses a renewal for want of progress.
+func noProgressMade(t T, e *Env, what string, err error) {
+	t.Helper()
+	var stalled *runstore.NoProgressError
+	if !errors.As(err, &stalled) || !errors.Is(err, runstore.ErrNoProgress) {
+		t.Errorf("%s: got error %v, want ErrNoProgress as *NoProgressError", what, err)
+		return
+	}
+	if stalled.MaxStall != e.ShortTTL() || stalled.Stalled <= stalled.MaxStall {
+		t.Errorf("%s: stalled for %v of %v in the error, want more than %v", what, stalled.Stalled, stalled.MaxStall, e.ShortTTL())
+	}
+}
+
+func stalledHolder(t T, e *Env) {
+	e.Create(t, "run")
+	lease := stalling(t, e)
+	e.expire(t) // not the lease, but the time to stall
+	e.Elapse(t, 10*time.Millisecond)
+	before := dump(t, e.Store, "run")
+	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
+		noProgressMade(t, e, "a renewal without progress", renew(t, s, lease, 2*TTL))
+	}
+	same(t, "refused renewals", before, dump(t, e.Store, "run"))
+	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "b", TTL))
+	heldBy(t, "a contender before the expiry", err, lease, 2*TTL)
+	e.Append(t, e.Store, lease, "the grant is still current")
+}
+
+func stalledTakeover(t T, e *Env) {
+	e.Create(t, "run")
+	req := acquire("run", "a", e.ShortTTL())
+	req.MaxStall = e.ShortTTL()
+	lease := hold(t, e.Store, req)
+	e.expire(t)
+	e.Elapse(t, 10*time.Millisecond)
+	noProgressMade(t, e, "a late renewal without progress", renew(t, e.Store, lease, TTL))
+	next := e.Acquire(t, e.Store, "run", "b")
+	_, err := e.Store.Commit(t.Context(), appending(lease, "zombie"))
+	fencedOut(t, "a commit by the holder that stalled", err, lease, e.Get(t, "run"))
+	e.Append(t, e.Store, next, "recovered")
+}
+
+// progressResumes renews after each kind of progress. Where the machine is so slow that
+// the time to stall has passed once more, the step is made again.
+func progressResumes(t T, e *Env) {
+	e.Create(t, "run")
+	lease := stalling(t, e)
+	for i, kind := range []string{"event", "record", "deletion", "event with a status"} {
+		e.expire(t)
+		e.Elapse(t, 10*time.Millisecond)
+		noProgressMade(t, e, "a renewal before the "+kind, renew(t, e.Store, lease, TTL))
+		for {
+			b := runstore.NewBatch("run", lease.Fence())
+			switch i {
+			case 0:
+				b.Append("test", []byte("progress"))
+			case 1:
+				b.Put("record", []byte("progress"))
+			case 2:
+				b.Delete("record")
+			default:
+				status := runstore.Status(5)
+				b.Append("test", []byte("progress"))
+				b.Status = &status
+			}
+			done := applied(t, e.Store, kind, b)
+			err := renew(t, e.Store, lease, TTL)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(done.Time) <= e.ShortTTL() {
+				t.Fatalf("a renewal after the %s: %v", kind, err)
+			}
+		}
+	}
+}
+
+func noProgress(t T, e *Env) {
+	e.Create(t, "run")
+	lease := stalling(t, e)
+	at := e.Get(t, "run").Holder.ProgressedAt
+	status := runstore.Status(3)
+	steps := map[string]func(){
+		"heartbeat": func() {
+			if err := renew(t, e.Store, lease, TTL); err != nil && !errors.Is(err, runstore.ErrNoProgress) {
+				t.Errorf("heartbeat: %v", err)
+			}
+		},
+		"refused batch": func() {
+			b := appending(lease, "refused")
+			b.Require(runstore.AtSeq(99))
+			_, err := e.Store.Commit(t.Context(), b)
+			Refused(t, "a batch at another seq", err, runstore.ErrConflict)
+		},
+		"batch of guards only": func() {
+			applied(t, e.Store, "a batch of guards only", runstore.NewBatch("run", lease.Fence()))
+		},
+		"status": func() {
+			b := runstore.NewBatch("run", lease.Fence())
+			b.Status = &status
+			applied(t, e.Store, "a status", b)
+		},
+		"signal": func() {
+			b := runstore.NewBatch("run", runstore.Unguarded("a signal"))
+			b.Append("signal", nil)
+			applied(t, e.Store, "a signal", b)
+		},
+		"claim": func() {
+			b := runstore.NewBatch("run", runstore.AtVersion("claim", 0))
+			b.Put("claim", nil)
+			applied(t, e.Store, "a claim by another", b)
+		},
+	}
+	for what, step := range steps {
+		step()
+		if got := e.Get(t, "run").Holder.ProgressedAt; !got.Equal(at) {
+			t.Errorf("after a %s: progressed at %v, want %v as before", what, got, at)
+		}
+	}
+	e.expire(t)
+	e.Elapse(t, 10*time.Millisecond)
+	noProgressMade(t, e, "a renewal after all of these", renew(t, e.Store, lease, TTL))
+}
+
+func renewalProgress(t T, e *Env) {
+	e.Create(t, "run")
+	lease := stalling(t, e)
+	e.expire(t)
+	e.Elapse(t, 10*time.Millisecond)
+	noProgressMade(t, e, "a renewal without progress", renew(t, e.Store, lease, TTL))
+	bare := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}
+	status := runstore.Status(3)
+	bare.Writes.Status = &status
+	_, err := e.Store.RenewLease(t.Context(), bare)
+	noProgressMade(t, e, "a renewal with a status", err)
+	if got := e.Get(t, "run").Status; got != 0 {
+		t.Errorf("the refused renewal set the status %d", got)
+	}
+	checkpoint := runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL}
+	checkpoint.Writes.Put("checkpoint", []byte("one"))
+	renewed, err := e.Store.RenewLease(t.Context(), checkpoint)
+	if err != nil {
+		t.Fatalf("a renewal with a checkpoint: %v", err)
+	}
+	run := e.Get(t, "run")
+	if !run.Holder.ProgressedAt.Equal(renewed.Committed.Time) || !run.Holder.RenewedAt.Equal(renewed.Committed.Time) || run.Holder.TTL != 2*TTL {
+		t.Errorf("the run shows %+v, want progress and renewal at %v for %v", run.Holder, renewed.Committed.Time, 2*TTL)
+	}
+	if !run.ExpiresAt.Equal(renewed.ExpiresAt) || run.ExpiresAt.Sub(lease.ExpiresAt) <= 0 {
+		t.Errorf("the run expires at %v, want %v, after %v", run.ExpiresAt, renewed.ExpiresAt, lease.ExpiresAt)
+	}
+	equal(t, "version of the checkpoint", record(t, e.Store, "run", "checkpoint").Version, runstore.Version(1))
+}
+
+func unboundedStall(t T, e *Env) {
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "a")
+	e.expire(t)
+	if err := renew(t, e.Store, lease, TTL); err != nil {
+		t.Errorf("a renewal without progress, and without a bound: %v", err)
+	}
+	// A bound is that of one grant.
+	letGo(t, e.Store, lease)
+	letGo(t, e.Store, stalling(t, e))
+	next := e.Acquire(t, e.Store, "run", "b")
+	e.expire(t)
+	e.Elapse(t, 10*time.Millisecond)
+	if err := renew(t, e.Store, next, TTL); err != nil {
+		t.Errorf("a renewal without a bound after a grant with one: %v", err)
+	}
+}
+
+func showsProgress(t T, e *Env) {
+	e.Create(t, "run")
+	req := acquire("run", "a", TTL)
+	req.MaxStall = 90 * time.Minute
+	granted, err := e.Store.AcquireLease(t.Context(), req)
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	other := e.Reopen(t)
+	at := granted.Committed.Time
+	check := func(when string, renewed, progressed time.Time, ttl time.Duration) {
+		t.Helper()
+		run, err := other.GetRun(t.Context(), "run")
+		if err != nil {
+			t.Fatalf("get: %v", err)
+		}
+		got := fmt.Sprint(run.Holder.GrantedAt, run.Holder.RenewedAt, run.Holder.ProgressedAt, run.Holder.TTL, run.Holder.MaxStall)
+		equal(t, when, got, fmt.Sprint(at, renewed, progressed, ttl, req.MaxStall))
+	}
+	check("granted", at, at, TTL)
+	e.Elapse(t, 10*time.Millisecond)
+	first := applied(t, e.Store, "event", appending(granted.Lease, "one"))
+	check("an event appended", at, first.Time, TTL)
+	e.Elapse(t, 10*time.Millisecond)
+	renew := runstore.RenewRequest{Fence: granted.Fence(), TTL: 2 * TTL}
+	if _, err := e.Store.RenewLease(t.Context(), renew); err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+	renewedAt := e.Get(t, "run").Holder.RenewedAt
+	if !renewedAt.After(at) {
+		t.Errorf("renewed at %v, want after the grant at %v", renewedAt, at)
+	}
+	check("renewed", renewedAt, first.Time, 2*TTL)
+	if multi, ok := e.Store.(runstore.MultiCommitter); ok {
+		e.Create(t, "other")
+		b := runstore.NewBatch("other", runstore.AtSeq(1))
+		b.Append("test", nil)
+		done, err := multi.CommitMulti(t.Context(), []runstore.Batch{b, appending(granted.Lease, "two")})
+		if err != nil {
+			t.Fatalf("commit of two runs: %v", err)
+		}
+		check("a commit of two runs", renewedAt, done[1].Time, 2*TTL)
+	}
+	letGo(t, e.Store, granted.Lease)
+	equal(t, "holder of a free lease", e.Get(t, "run").Holder, runstore.Holder{})
+}

@@ -1,1 +1,0 @@
--- This step changes nothing: it keeps the number 4, so that the steps are contiguous.

@@ -1,0 +1,24 @@
+-- What a run shows of its current grant, beside its token and expiry. Of a grant that was
+-- made before these columns were added the times are 0: not known.
+ALTER TABLE runs ADD COLUMN ttl INTEGER NOT NULL DEFAULT 0; -- microseconds, of the last grant or renewal
+ALTER TABLE runs ADD COLUMN granted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN renewed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN max_stall INTEGER NOT NULL DEFAULT 0; -- microseconds, 0: none
+ALTER TABLE runs ADD COLUMN progressed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN former_end INTEGER NOT NULL DEFAULT 0; -- runstore.GrantEnd
+
+-- Unlisted runs are in no list of runs.
+ALTER TABLE runs ADD COLUMN unlisted INTEGER NOT NULL DEFAULT 0;
+
+DROP INDEX runs_created;
+
+CREATE INDEX runs_created ON runs (created, no) WHERE purged = 0 AND unlisted = 0;
+
+-- The tokens under which a record was first and last changed, 0 for a change without a
+-- fence or before these columns were added.
+ALTER TABLE records ADD COLUMN created_token INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE records ADD COLUMN updated_token INTEGER NOT NULL DEFAULT 0;
+
+-- Results of grants and releases are remembered too, so a letter before the id tells them
+-- apart (rules.BatchResult and its like).
+UPDATE batches SET id = 'b' || id;
