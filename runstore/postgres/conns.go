@@ -82,7 +82,7 @@ func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, don
 // among them is enough: it shall not wait for what its run appends.
 func purposeOf(requests []*request) purpose {
 	for _, r := range requests {
-		if r.heartbeat() || r.write != nil && r.write.op == opRelease {
+		if r.heartbeat() || r.write != nil && (r.write.op == opRelease || r.write.op == opRenew) {
 			return toKeep
 		}
 	}

@@ -9,8 +9,9 @@ import (
 const (
 	selectBatch = `SELECT batches.result FROM batches JOIN runs ON runs.no = batches.run
 		WHERE runs.id = ? AND runs.purged = 0 AND batches.id = ?`
-	numberBatch   = `UPDATE runs SET batches = batches + 1 WHERE no = ? RETURNING batches`
-	insertBatch   = `INSERT INTO batches (run, id, no, result) VALUES (?, ?, ?, ?)`
+	numberBatch = `UPDATE runs SET batches = batches + 1 WHERE no = ? RETURNING batches`
+	// A grant's id may come back once it is no longer recognised: the last result counts.
+	insertBatch   = `INSERT OR REPLACE INTO batches (run, id, no, result) VALUES (?, ?, ?, ?)`
 	forgetBatches = `DELETE FROM batches WHERE run = ? AND no <= ?`
 )
 

@@ -136,6 +136,10 @@ func TestMigrateFromVersion3(t *testing.T) {
 	if done, err := s.Commit(t.Context(), again); err != nil || !done.Replayed || done.LastSeq != 1 || len(done.Versions) != 1 {
 		t.Errorf("the batch of before, repeated: got %+v, error %v; want its first result", done, err)
 	}
+	again.ID = "bbatch" // one that begins with the letter which the migration puts before each
+	if done, err := s.Commit(t.Context(), again); err != nil || !done.Replayed {
+		t.Errorf("the second batch of before, repeated: got %+v, error %v; want its first result", done, err)
+	}
 	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: held.Fence(), TTL: time.Minute}); err != nil {
 		t.Errorf("a renewal of the grant of before: %v", err)
 	}

@@ -318,10 +318,17 @@ BEGIN
 	ELSIF result_name IS NOT NULL OR appended = 0 AND (op IN (0, 3, 4) OR versions <> '{}') THEN
 		INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, whole, token, former_end)
 		VALUES (r.no, r.batches, first_seq, r.last_seq, clock, this_nonce, coalesce(result_name, 'n'::bytea || int8send(this_nonce)), versions,
-			CASE WHEN one_instant THEN decode(nullif(current_setting('tape.whole'), ''), 'hex') END, writer, r.former_end);
+			CASE WHEN one_instant THEN decode(nullif(current_setting('tape.whole'), ''), 'hex') END, writer, r.former_end)
+		-- A grant's id may come back once it is no longer recognised: the last result counts.
+		ON CONFLICT (run, id) DO UPDATE SET n = excluded.n, first_seq = excluded.first_seq, last_seq = excluded.last_seq, at = excluded.at,
+			nonce = excluded.nonce, versions = excluded.versions, whole = excluded.whole, token = excluded.token, former_end = excluded.former_end;
 		r.batches := r.batches + 1;
-		IF r.batches % 128 = 0 THEN -- forget the oldest, keep at least 256
-			DELETE FROM tapestore.batches WHERE run = r.no AND n < r.batches - 256;
+		IF r.batches % 128 = 0 THEN
+			-- Forget the oldest, keep at least 256 rows and the last 128 that have a name: rows
+			-- of nonces ('n') do not push ids out.
+			DELETE FROM tapestore.batches WHERE run = r.no AND n < r.batches - 256 AND (get_byte(id, 0) = 110 OR n < (
+				SELECT named.n FROM tapestore.batches AS named WHERE named.run = r.no AND get_byte(named.id, 0) <> 110
+				ORDER BY named.n DESC OFFSET 127 LIMIT 1));
 		END IF;
 	END IF;
 	UPDATE tapestore.runs SET last_seq = r.last_seq, last_position = r.last_position, token = r.token, version_floor = r.version_floor, batches = r.batches,
@@ -398,10 +405,10 @@ BEGIN
 	END LOOP;
 	SELECT * INTO b FROM tapestore.batches
 	WHERE run = r.no AND id = coalesce(result_name, 'n'::bytea || int8send(lost_nonce));
-	IF FOUND THEN
+	IF FOUND AND (op <> 3 OR b.nonce = lost_nonce) THEN -- tapestore.write compares the token of a release
 		a := tapestore.first_result(b, r, epoch);
 		a.verdict := CASE WHEN b.nonce = lost_nonce THEN 1 ELSE 2 END;
-		RETURN a;
+		RETURN CASE WHEN op = 1 THEN tapestore.with_summary(a, r.no) ELSE a END;
 	END IF;
 	-- Its events, if any, are not older than it is; an hour is for a clock that steps.
 	FOR e IN SELECT * FROM tapestore.events WHERE run = r.no ORDER BY seq DESC LOOP
@@ -417,7 +424,10 @@ BEGIN
 		END IF;
 	END LOOP;
 	UPDATE tapestore.runs SET voided = (ARRAY[lost_nonce] || voided)[1:128] WHERE no = r.no;
-	-- Rows of the time since it was sent were forgotten: its own may be among them.
-	RETURN tapestore.tell(CASE WHEN r.batches > 256 AND (SELECT min(at) FROM tapestore.batches WHERE run = r.no)
+	-- Rows of its kind, with a name or of a nonce, from the time since it was sent were
+	-- forgotten: its own may be among them.
+	RETURN tapestore.tell(CASE WHEN r.batches > 256 AND coalesce((SELECT min(at) FROM tapestore.batches
+			WHERE run = r.no AND (get_byte(id, 0) = 110) = (result_name IS NULL)),
+			CASE WHEN result_name IS NULL THEN 'infinity' ELSE '-infinity' END::timestamptz)
 		> clock_timestamp() - sent * interval '1 microsecond' THEN 5 ELSE 4 END, clock_timestamp(), NULL, NULL, NULL, r, epoch);
 END $$;

@@ -20,5 +20,18 @@ ALTER TABLE records ADD COLUMN created_token INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE records ADD COLUMN updated_token INTEGER NOT NULL DEFAULT 0;
 
 -- Results of grants and releases are remembered too, so a letter before the id tells them
--- apart (rules.BatchResult and its like).
-UPDATE batches SET id = 'b' || id;
+-- apart (rules.BatchResult and its like). An UPDATE would meet the old id of one batch where
+-- the new one of another belongs.
+ALTER TABLE batches RENAME TO batches_of_before;
+
+CREATE TABLE batches (
+	run    INTEGER NOT NULL,
+	id     TEXT    NOT NULL,
+	no     INTEGER NOT NULL, -- grows by one with each of the run's results that are remembered
+	result BLOB    NOT NULL,
+	PRIMARY KEY (run, id)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO batches SELECT run, 'b' || id, no, result FROM batches_of_before;
+
+DROP TABLE batches_of_before;
