@@ -235,6 +235,14 @@ func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) b
 		if done(x) {
 			return runstore.Epoch(x.current()), nil
 		}
+		if n := len(x.Epochs); n > 0 && !x.Ended && !x.Epochs[n-1].Closed {
+			// Another handle is raising the epoch, or died of it. Its log is closed first, so that
+			// of all logs each leads to the next.
+			if _, err := s.closeLog(ctx, x); err != nil {
+				return 0, err
+			}
+			continue
+		}
 		next := epoch{Epoch: x.current() + 1, At: runstore.Micros(now), Reason: []byte(reason)}
 		if err := runstore.CheckEpoch(runstore.Epoch(next.Epoch)); err != nil {
 			return 0, err

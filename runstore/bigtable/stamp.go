@@ -249,6 +249,10 @@ func (h *head) vouchesBeat(value []byte) bool {
 	return stamp == h.Stamp
 }
 
+// hintMargin is 65,536 segments: what handles append at most in the minutes by which one row
+// may replicate before another. Reading them again takes a raise a thousand requests.
+const hintMargin = 1 << 16
+
 // closeLog ends the log of the epoch before the newest, writes the positions in it back to the
 // rows of the runs, and records where it ends. It returns the epochs as they are stored then:
 // another handle may have raised the epoch.
@@ -259,11 +263,14 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	if err != nil {
 		return nil, err
 	}
-	from := max(now.End, firstSegment)
-	if now.End == 0 && last > 0 { // a program of format 1 began the raise
-		from = x.Epochs[last-1].Base
+	first := int64(firstSegment)
+	if last > 0 {
+		first = x.Epochs[last-1].Base
 	}
-	from = min(from, max(told, firstSegment))
+	// The log is there from its first segment on. The hint says up to where its positions are in
+	// the rows of the runs, but rows replicate apart: after a failover segments below the hint
+	// may be missing, and the log ends before the first of them.
+	from := max(first, min(told, max(now.End, first))-hintMargin)
 	rows := map[string]mutation{}
 	for now.Closed = false; !now.Closed; {
 		end, err := s.follow(ctx, from, func(g *segment) bool {
@@ -271,7 +278,9 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 				now.End = g.number
 				return false
 			}
-			g.tell(rows)
+			if g.number > told {
+				g.tell(rows)
+			}
 			return true
 		})
 		if err != nil {
