@@ -78,10 +78,22 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			created = runstore.Created{}
 			return err
 		case existed:
-			if created.Run, err = s.getRun(ctx, spec.ID); errors.Is(err, runstore.ErrNotFound) {
-				err = outcome.Unavailable(errPurged)
+			run, err := s.getRun(ctx, spec.ID)
+			switch {
+			case err == nil:
+				created.Run = run
+			case created.New && errors.Is(err, runstore.ErrNotFound): // it was created, and purged since
+			case created.New:
+				created = runstore.Created{}
+				return outcome.Unknown(err)
+			case errors.Is(err, runstore.ErrNotFound):
+				created = runstore.Created{}
+				return outcome.Unavailable(errPurged)
+			default:
+				created = runstore.Created{}
+				return err
 			}
-			return err
+			return nil
 		}
 		created.New, created.Run = true, e.head.rules(spec.ID, 0).Run
 		for _, w := range spec.Writes.Records {

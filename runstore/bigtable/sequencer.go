@@ -58,11 +58,18 @@ func (q *sequencer) committed(id runstore.RunID, e *edit) {
 	if e.done.FirstSeq == 0 && !long {
 		return
 	}
+	if long {
+		q.mu.Lock()
+		q.long[id] = true
+		q.mu.Unlock()
+	}
+	q.add(id)
+}
+
+// add makes the next round bring the events of a run into the feed.
+func (q *sequencer) add(id runstore.RunID) {
 	q.mu.Lock()
 	q.dirty[id] = true
-	if long {
-		q.long[id] = true
-	}
 	q.mu.Unlock()
 	q.wake()
 }
@@ -229,8 +236,8 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segme
 		if err == nil {
 			x, err = parsed.positions()
 		}
-		if err != nil && q.store.passOver(id, err) || err == nil && !parsed.exists() {
-			return nil // the marks lead the passes to it again
+		if err != nil && q.store.passOver(id, err) || err == nil && (!parsed.exists() || parsed.head.isOld(q.store.epoch())) {
+			return nil // the marks lead the passes to it again, or it is raised first, which adds it
 		}
 		if err != nil {
 			return err

@@ -105,6 +105,8 @@ func (e *edit) begin(now *epoch) {
 	e.head.Epoch = now.Epoch
 	if e.head.Stamp = now.stamp(); e.head.Stamp > 0 {
 		e.head.requires(formatStamps)
+		// The history that the store has lost may have had a run of this id.
+		e.head.Forks = []fork{{Through: now.End}}
 	}
 }
 
@@ -128,27 +130,43 @@ func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tri
 		e.head.Epoch = now.Epoch
 		e.end(true)
 	}
+	feeds := false
 	if stamp := now.stamp(); e.head.Stamp < stamp {
-		if err := e.restamp(found, now); err != nil {
+		if feeds, err = e.restamp(found, s.history.Load()); err != nil {
 			return err
 		}
 	}
+	if feeds && e.head.MarkRev == 0 {
+		e.mark()
+	}
+	if err := s.writeAll(ctx, e.rows); err != nil {
+		s.waste.add(e.orphans()...) // some of them may have been written
+		return err
+	}
 	swapped, _, err := s.swap(ctx, r, e, t, nil)
+	if err == nil && !swapped && !t.More(ctx) {
+		err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
+	}
 	if err != nil || !swapped { // or a copy of it was: the caller reads the row anew
 		r.forget()
 		return err
 	}
 	s.made(r, e)
 	r.forget()
+	if feeds {
+		s.feed.add(r.id)
+	}
 	return nil
 }
 
-// restamp writes all cells of a row again under the stamp of an epoch.
-func (e *edit) restamp(found *row, now *epoch) error {
+// restamp writes all cells of a row again under the stamp of the newest epoch. It reports whether
+// the run has events to bring into the feed again.
+func (e *edit) restamp(found *row, known *history) (feeds bool, err error) {
 	x, err := found.positions()
 	if err != nil {
-		return err
+		return false, err
 	}
+	now := &known.now
 	h := &e.head
 	h.requires(formatStamps)
 	h.Stamp = now.stamp()
@@ -161,12 +179,12 @@ func (e *edit) restamp(found *row, now *epoch) error {
 		}
 	}
 	// The feed's cells change beside the head: those of the new epoch stay as they are. Of the
-	// others, what lies in segments behind the last one that the log has was lost with these,
-	// and the events go into the feed again.
+	// others, what lies in segments behind the last one that the log of an epoch has was lost
+	// with these, and the events go into the feed again.
 	through := min(x.through, h.Seq)
 	isNew := func(p extent) bool { return p.position>>positionBits >= now.Base }
 	for _, p := range x.extents {
-		if p.position>>positionBits >= now.End && !isNew(p) {
+		if known.isLost(p.position>>positionBits) && !isNew(p) {
 			through = min(through, p.from-1)
 		}
 	}
@@ -180,8 +198,9 @@ func (e *edit) restamp(found *row, now *epoch) error {
 			h.Forks = append(slices.Clone(h.Forks), fork{now.End, h.Seq})
 		}
 		e.set(familyFeed, columnThrough(h.Life), []byte(be64(through)))
+		feeds = through < h.Seq
 	}
-	return nil
+	return feeds, nil
 }
 
 // learn remembers the newest epoch, and where the log of the feed is not read.
@@ -214,6 +233,11 @@ type history struct {
 
 // gap is a part of the log of the feed that is not read: behind one number and before another.
 type gap struct{ behind, before int64 }
+
+// isLost reports whether a segment of the log is at or behind the end of the log of an epoch.
+func (known *history) isLost(number int64) bool {
+	return slices.ContainsFunc(known.gaps, func(g gap) bool { return number >= g.behind && number < g.before })
+}
 
 // epoch returns the newest epoch that the handle knows, or nil.
 func (s *Store) epoch() *epoch {

@@ -127,12 +127,13 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 			dead = append(dead, s.lonely(ctx, id, all)...)
 		}
 	}
-	errs := []error{err, s.writeAll(ctx, dead), s.feed.sequence(ctx, behind...)}
+	errs := []error{err, s.writeAll(ctx, dead)}
+	for _, id := range old { // before its events go into the feed: compose leaves out runs that are old
+		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id)))
+	}
+	errs = append(errs, s.feed.sequence(ctx, behind...))
 	for _, id := range idle {
 		errs = append(errs, s.unlessPassedOver(id, s.visit(ctx, id)))
-	}
-	for _, id := range old {
-		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id)))
 	}
 	return errors.Join(errs...)
 }
