@@ -80,7 +80,7 @@ func calls(lease runstore.Lease) []call {
 			return err
 		}},
 		{"read feed", false, func(ctx context.Context, s runstore.RunStore) error {
-			_, err := s.ReadFeed(ctx, 0, 10)
+			_, err := s.ReadFeed(ctx, runstore.FeedQuery{Limit: 10})
 			return err
 		}},
 		{"now", false, func(ctx context.Context, s runstore.RunStore) error {

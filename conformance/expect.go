@@ -164,7 +164,7 @@ func atMost[V any](n int, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
 func feedAfter(ctx context.Context, s runstore.RunStore, after runstore.Position, limit int) iter.Seq2[runstore.FeedEvent, error] {
 	return func(yield func(runstore.FeedEvent, error) bool) {
 		for {
-			page, err := s.ReadFeed(ctx, after, limit)
+			page, err := s.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
 			if err != nil {
 				yield(runstore.FeedEvent{}, err)
 				return

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,9 @@ func feedCases() []Case {
 		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce},
 		{Guarantee: "I10", Name: "purged-events-do-not-end-the-feed", Run: feedPastPurged},
 		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd},
+		{Guarantee: "I10", Name: "the-newest-events-are-the-end-of-the-feed", Run: feedNewest},
+		{Guarantee: "I10", Name: "the-newest-events-are-the-last-though-large", Run: feedNewestLarge},
+		{Guarantee: "I10", Name: "the-newest-events-are-those-before-a-purged-end", Run: feedNewestPurged},
 		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed},
 	}
 }
@@ -46,7 +50,7 @@ func scatter(t T, e *Env, batches int) (total int) {
 
 func feedHoldsAll(t T, e *Env) {
 	ctx := t.Context()
-	if page, err := e.Store.ReadFeed(ctx, 0, 1); err != nil || len(page) != 0 {
+	if page, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{Limit: 1}); err != nil || len(page) != 0 {
 		t.Errorf("the feed of an empty store: %+v, %v", page, err)
 	}
 	total := scatter(t, e, 12)
@@ -61,11 +65,10 @@ func feedHoldsAll(t T, e *Env) {
 		journals[event.Run] = append(journals[event.Run], event.Event)
 	}
 	for id, events := range journals {
-		var own []runstore.Event
-		e.Await(t, patience, func() bool { // the journal may tell positions a little later
-			own = journal(t, e.Store, id)
-			return !slices.ContainsFunc(own, func(event runstore.Event) bool { return event.Position == 0 })
-		})
+		own := journal(t, e.Store, id)
+		for i := range min(len(own), len(events)) { // an engine that does not know a journal's positions returns 0
+			own[i].Position = cmp.Or(own[i].Position, events[i].Position)
+		}
 		text := func(event runstore.Event) string { return fmt.Sprintf("%+v", event) }
 		inOrder(t, fmt.Sprintf("events of %q in the feed, beside its journal", id), namesOf(events, text), namesOf(own, text))
 	}
@@ -87,7 +90,7 @@ func feedResumes(t T, e *Env) {
 	}
 	// A position between two events, or before the first, is a place too.
 	for i, event := range feed {
-		page, err := other.ReadFeed(t.Context(), event.Position-1, 1)
+		page, err := other.ReadFeed(t.Context(), runstore.FeedQuery{After: event.Position - 1, Limit: 1})
 		if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
 			t.Errorf("just before event %d at position %d: %+v, %v", i, event.Position, page, err)
 		}
@@ -202,7 +205,7 @@ func tailStalled(t T, e *Env) {
 		for ctx.Err() == nil {
 			resume := stalled(t, e)
 			for range 5 {
-				if _, err := reader.ReadFeed(t.Context(), 0, 10); err != nil {
+				if _, err := reader.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil {
 					resume()
 					return fmt.Errorf("feed while writers are held up: %w", err)
 				}
@@ -231,7 +234,7 @@ func feedOverPurge(t T, e *Env) {
 		namesOf(every(t, "feed", feedAfter(ctx, e.Store, 0, 2)), feedName), namesOf(rest, feedName))
 	// A reader that had come to the end is still there, and not ahead of the store.
 	for _, event := range feed {
-		if _, err := other.ReadFeed(ctx, event.Position, 1); err != nil {
+		if _, err := other.ReadFeed(ctx, runstore.FeedQuery{After: event.Position, Limit: 1}); err != nil {
 			t.Errorf("resuming after position %d, which was purged: %v", event.Position, err)
 		}
 	}
@@ -271,7 +274,7 @@ func feedPositionsUsedOnce(t T, e *Env) {
 				round, event.Data, event.Position, fmt.Sprint(round), last)
 		}
 		for _, s := range []runstore.RunStore{e.Store, other} {
-			page, err := s.ReadFeed(t.Context(), last, 10)
+			page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: last, Limit: 10})
 			if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
 				t.Errorf("round %d: the feed after position %d, whose event was purged: got %+v, %v; want the event at position %d", round, last, page, err, event.Position)
 			}
@@ -309,7 +312,7 @@ func feedPastPurged(t T, e *Env) {
 	starts := []runstore.Position{0, gone[0].Position, gone[len(gone)-1].Position}
 	for _, limit := range []int{1, 2, len(purged)} {
 		for _, after := range starts {
-			page, err := e.Store.ReadFeed(ctx, after, limit)
+			page, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
 			if err != nil || len(page) != 1 || !sameEvent(page[0], feed[len(purged)]) {
 				t.Errorf("ReadFeed after position %d with limit %d: got %+v, %v; want the event of %q alone, behind those that were purged",
 					after, limit, page, err, "left")
@@ -324,11 +327,11 @@ func feedEnd(t T, e *Env) {
 	feed := feedOf(t, e, e.Store, total)
 	last := feed[total-1].Position
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
-		page, err := s.ReadFeed(ctx, last, 10)
+		page, err := s.ReadFeed(ctx, runstore.FeedQuery{After: last, Limit: 10})
 		if err != nil || len(page) != 0 {
 			t.Errorf("after the last position: %+v, %v; want nothing", page, err)
 		}
-		_, err = s.ReadFeed(ctx, last+1_000_000_000_000, 10)
+		_, err = s.ReadFeed(ctx, runstore.FeedQuery{After: last + 1_000_000_000_000, Limit: 10})
 		var behind *runstore.StoreBehindError
 		if !errors.As(err, &behind) || behind.Field != "position" || behind.Presented != int64(last)+1_000_000_000_000 || behind.Known < int64(last) {
 			t.Errorf("after a position that the store never gave: %v, want ErrStoreBehind with both positions", err)
@@ -339,7 +342,7 @@ func feedEnd(t T, e *Env) {
 	b.Append("next", nil)
 	committed(t, e.Store, b)
 	e.Await(t, patience, func() bool {
-		page, err := e.Store.ReadFeed(ctx, last, 10)
+		page, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: last, Limit: 10})
 		if err != nil || len(page) > 1 || len(page) == 1 && page[0].Kind != "next" {
 			t.Fatalf("after the last position, once more was written: %+v, %v", page, err)
 		}

@@ -241,7 +241,7 @@ func readBounds(t T, e *Env) {
 			_, err := e.Store.ScanIndex(ctx, runstore.IndexQuery{Index: "queue", Limit: limit})
 			return err
 		})
-		add("the feed", func() error { _, err := e.Store.ReadFeed(ctx, 0, limit); return err })
+		add("the feed", func() error { _, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{Limit: limit}); return err })
 	}
 	exact := func(q runstore.RecordQuery) func() error {
 		q.Keys = []runstore.RecordKey{"record"}
@@ -249,7 +249,11 @@ func readBounds(t T, e *Env) {
 	}
 	tries = append(tries,
 		beyond{"a journal from a negative seq", runstore.ErrInvalid, "from", "-1", func() error { _, err := e.Store.ReadJournal(ctx, "run", -1, 1); return err }},
-		beyond{"the feed after a negative position", runstore.ErrInvalid, "after", "-1", func() error { _, err := e.Store.ReadFeed(ctx, -1, 1); return err }},
+		beyond{"the feed after a negative position", runstore.ErrInvalid, "after", "-1", func() error { _, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: -1, Limit: 1}); return err }},
+		beyond{"the newest events behind a position", runstore.ErrInvalid, "after", "newest", func() error {
+			_, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: 1, Newest: true, Limit: 1})
+			return err
+		}},
 		beyond{"exact keys with a limit", runstore.ErrInvalid, "keys", "limit", exact(runstore.RecordQuery{Limit: 1})},
 		beyond{"exact keys with a prefix", runstore.ErrInvalid, "keys", "prefix", exact(runstore.RecordQuery{Prefix: "r"})},
 		beyond{"exact keys with a key to resume after", runstore.ErrInvalid, "keys", "after", exact(runstore.RecordQuery{After: "a"})},
@@ -259,7 +263,7 @@ func readBounds(t T, e *Env) {
 		events, err1 := e.Store.ReadJournal(ctx, "run", 0, limit)
 		records, err2 := e.Store.ReadRecords(ctx, "run", runstore.RecordQuery{Limit: limit})
 		entries, err3 := e.Store.ScanIndex(ctx, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: limit})
-		_, err4 := e.Store.ReadFeed(ctx, 0, limit)
+		_, err4 := e.Store.ReadFeed(ctx, runstore.FeedQuery{Limit: limit})
 		if err1 != nil || err2 != nil || err3 != nil || err4 != nil || len(events) != 1 || len(records) != 1 || len(entries) != 1 {
 			t.Errorf("reads with limit %d: %d events, %d records, %d entries, errors %v, %v, %v, %v; want one of each",
 				limit, len(events), len(records), len(entries), err1, err2, err3, err4)

@@ -158,7 +158,7 @@ func mixedFeed(t T, e *Env) {
 			if last != nil {
 				after = last.Position
 			}
-			return e.Store.ReadFeed(t.Context(), after, limit)
+			return e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: limit})
 		},
 		name: func(event runstore.FeedEvent) string {
 			return intact(eventName(event.Run, event.Seq), event.Data, mixedSize(event.Data))

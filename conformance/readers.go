@@ -273,7 +273,7 @@ func readsNeverWait(t T, e *Env) {
 					t.Fatalf("%s while writers are held up: %v", r.name, err)
 				}
 			}
-			_, err := s.ReadFeed(ctx, 0, 10)
+			_, err := s.ReadFeed(ctx, runstore.FeedQuery{Limit: 10})
 			_, nowErr := s.Now(ctx)
 			if err := errors.Join(err, nowErr); err != nil {
 				t.Fatalf("while writers are held up: %v", err)

@@ -198,7 +198,7 @@ func positionBeyond(t T, e *Env) {
 	e.Append(t, e.Store, lease, "one")
 	var last runstore.Position
 	e.Await(t, awaitFeed, func() bool {
-		page, err := e.Store.ReadFeed(t.Context(), 0, 10)
+		page, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10})
 		if err != nil {
 			t.Fatalf("read feed: %v", err)
 		}
@@ -207,11 +207,11 @@ func positionBeyond(t T, e *Env) {
 		}
 		return len(page) > 0
 	})
-	if page, err := e.Store.ReadFeed(t.Context(), last, 10); err != nil || len(page) != 0 {
+	if page, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: last, Limit: 10}); err != nil || len(page) != 0 {
 		t.Errorf("the feed after its last position: got %d events and error %v, want neither", len(page), err)
 	}
 	const beyond = runstore.Position(1 << 62)
-	_, err := e.Store.ReadFeed(t.Context(), beyond, 10)
+	_, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: beyond, Limit: 10})
 	var b *runstore.StoreBehindError
 	if !asBehind(err, &b) || b.Field != "position" || b.Presented != int64(beyond) || b.Known < int64(last) || b.Known >= int64(beyond) {
 		t.Errorf("the feed after position %d got error %v, want ErrStoreBehind with that position and the last known, at least %d", beyond, err, last)

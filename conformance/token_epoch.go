@@ -107,10 +107,10 @@ func epochLiftsFeed(t T, e *Env) {
 	e.Append(t, e.Store, lease, "before")
 	last := feedOf(t, e, e.Store, 1)[0].Position
 	seen := last + 1000
-	_, err := e.Store.ReadFeed(t.Context(), seen, 10)
+	_, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: seen, Limit: 10})
 	Refused(t, "the feed after a position that was lost", err, runstore.ErrStoreBehind)
 	epoch := e.raise(t, e.Reopen(t), "restored")
-	if page, err := e.Store.ReadFeed(t.Context(), seen, 10); err != nil || len(page) != 0 {
+	if page, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: seen, Limit: 10}); err != nil || len(page) != 0 {
 		t.Errorf("the feed after that position in the new epoch: %d events, error %v; want neither", len(page), err)
 	}
 	lease = e.Acquire(t, e.Store, "run", "b")
@@ -118,7 +118,7 @@ func epochLiftsFeed(t T, e *Env) {
 	var page []runstore.FeedEvent
 	e.Await(t, awaitFeed, func() bool {
 		var err error
-		if page, err = e.Store.ReadFeed(t.Context(), seen, 10); err != nil {
+		if page, err = e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: seen, Limit: 10}); err != nil {
 			t.Fatalf("read feed: %v", err)
 		}
 		return len(page) > 0

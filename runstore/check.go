@@ -124,12 +124,15 @@ func CheckRead(id RunID, from Seq, limit int) error {
 	return checkLimit(limit)
 }
 
-// CheckFeed checks the bounds of a page of the feed.
-func CheckFeed(after Position, limit int) error {
-	if after < 0 {
-		return invalid("after", "%d is negative", after)
+// Check checks a query for a page of the feed.
+func (q FeedQuery) Check() error {
+	switch {
+	case q.After < 0:
+		return invalid("after", "%d is negative", q.After)
+	case q.Newest && q.After != 0:
+		return invalid("after", "%d: the newest events are not read behind a position", q.After)
 	}
-	return checkLimit(limit)
+	return checkLimit(q.Limit)
 }
 
 // Check checks a query for records.

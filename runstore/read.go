@@ -17,10 +17,9 @@ type Event struct {
 	// 0 and empty for a write without one.
 	Token Token
 	Owner Owner
-	// Position is the event's place in the feed of all runs; 0 in a journal while the
-	// feed has not reached it, or has only just. The store sees to that by itself, soon
-	// after the commit: nobody has to read the feed for it. A journal shows the event
-	// meanwhile: a reader of one run follows Seq, and waits for no position.
+	// Position is the event's place in the feed of all runs. In a journal it is 0, except
+	// on engines that know the position with the commit: a reader of one run follows Seq,
+	// and waits for no position.
 	Position Position
 }
 
@@ -69,6 +68,20 @@ type RecordQuery struct {
 	// Limit bounds a prefix read: 1 to [MaxPage]. A page ends early when it
 	// passes [MaxPageBytes]; an empty page means that there is nothing more.
 	Limit int
+}
+
+// FeedQuery reads a page of the feed of all runs.
+type FeedQuery struct {
+	// After is the position behind which the page begins: 0, or that of the last event
+	// read. At most [MaxPosition].
+	After Position
+	// Limit bounds the page: 1 to [MaxPage].
+	Limit int
+	// Newest asks for the end of the feed, and goes without After: the last Limit events
+	// that the feed has, in order, and fewer of the last when they pass [MaxPageBytes].
+	// A reader that begins here resumes behind the last of them, or behind 0 if there is
+	// none, and misses no event that is committed later.
+	Newest bool
 }
 
 // Cursor is a place in an index, for resuming a scan. It is opaque, and valid

@@ -92,13 +92,13 @@ type RunStore interface {
 	// there is nothing (more) to read.
 	ScanIndex(ctx context.Context, q IndexQuery) ([]IndexEntry, error)
 
-	// ReadFeed returns the events of all runs with a position > after, ascending:
-	// at most limit, and fewer when they pass [MaxPageBytes]. An empty page means
+	// ReadFeed returns the events of all runs with a position > q.After, ascending:
+	// at most q.Limit, and fewer when they pass [MaxPageBytes]. An empty page means
 	// that there is nothing yet. A page may end early while a commit before it is
-	// still open. ErrStoreBehind when after is above every position of the store. An
+	// still open. ErrStoreBehind when q.After is above every position of the store. An
 	// event whose stored data are damaged is returned with FeedEvent.Err set. ErrUnsupported
 	// when the next event is in a format that only newer programs know.
-	ReadFeed(ctx context.Context, after Position, limit int) ([]FeedEvent, error)
+	ReadFeed(ctx context.Context, q FeedQuery) ([]FeedEvent, error)
 
 	// Now returns the store clock, the one that judges expiry.
 	Now(ctx context.Context) (time.Time, error)

@@ -17,8 +17,12 @@ type Seq int64
 type Version int64
 
 // Position is an event's place in the feed of all runs. Positions only grow,
-// are greater than 0 and may have gaps.
+// are greater than 0, at most [MaxPosition], and may have gaps.
 type Position int64
+
+// MaxPosition is the highest position of a feed: clients in JavaScript tell no higher
+// integers apart.
+const MaxPosition Position = 1<<53 - 1
 
 // Owner names a process or pod for people and logs. It is never an authority:
 // two processes may carry one name, and only the token tells them apart.

@@ -3,7 +3,6 @@ package tail
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -59,7 +58,7 @@ func (f *feedReader) read(ctx context.Context) (more bool, err error) {
 		// What was committed before, the feed does not name any more.
 		f.tail.suspectAll()
 	}
-	events, err := store.ReadFeed(ctx, f.position, runstore.MaxPage)
+	events, err := store.ReadFeed(ctx, runstore.FeedQuery{After: f.position, Limit: runstore.MaxPage})
 	if err != nil {
 		// A store that was restored from a backup ends before the position.
 		f.started = !errors.Is(err, runstore.ErrStoreBehind)
@@ -85,21 +84,16 @@ func (f *feedReader) pace(events, size int, news bool) {
 	f.interval = min(2*f.interval, pollInterval)
 }
 
-// feedEnd returns the last position of the feed, which a store reveals when a reader asks
-// for one beyond it.
+// feedEnd returns the position of the last event in the feed.
 //
-// On Postgres the position may be above events whose transactions are still open. They are
-// found by the poll.
+// On Postgres, transactions that are still open may have events before it. They are found
+// by the poll.
 func feedEnd(ctx context.Context, store runstore.RunStore) (runstore.Position, error) {
-	_, err := store.ReadFeed(ctx, math.MaxInt64, 1)
-	var behind *runstore.StoreBehindError
-	if errors.As(err, &behind) {
-		return runstore.Position(behind.Known), nil
+	last, err := store.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: 1})
+	if err != nil || len(last) == 0 {
+		return 0, err
 	}
-	if err == nil {
-		err = errors.New("the store does not tell where its feed ends")
-	}
-	return 0, err
+	return last[len(last)-1].Position, nil
 }
 
 // sleep waits for a wake-up, at most for d, and reports whether ctx goes on.

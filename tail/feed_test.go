@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -98,12 +97,12 @@ func TestEventsBeforeTheFeedBeginsAreFound(t *testing.T) {
 	bubble(t, func(e *env) {
 		e.create(e.store, "r")
 		// Another process commits after the follower has read, before the feed's end is known.
-		e.probe.set(hooks{feed: func(after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-			if after == math.MaxInt64 {
+		e.probe.set(hooks{feed: func(q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+			if q.Newest {
 				time.Sleep(time.Millisecond)
 				e.mustAppend(e.other, "r", 1)
 			}
-			return e.probe.Handle.ReadFeed(context.Background(), after, limit)
+			return e.probe.Handle.ReadFeed(context.Background(), q)
 		}})
 		r := e.follow("r", 1)
 		settled() // before the first poll
@@ -115,10 +114,7 @@ func TestLostWakeUpsCostTimeOnly(t *testing.T) {
 	for _, runs := range []int{1, 12, 200} {
 		t.Run(fmt.Sprint(runs, " runs"), func(t *testing.T) {
 			bubble(t, func(e *env) {
-				e.probe.set(hooks{mute: true, feed: func(after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-					if after == math.MaxInt64 {
-						return nil, &runstore.StoreBehindError{}
-					}
+				e.probe.set(hooks{mute: true, feed: func(q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
 					return nil, nil // it lags for ever
 				}})
 				var all []*reader
@@ -172,7 +168,7 @@ func TestFeedFailsAndRecovers(t *testing.T) {
 		e.create(e.store, "r")
 		r := e.follow("r", 1)
 		settled()
-		e.probe.set(hooks{feed: func(runstore.Position, int) ([]runstore.FeedEvent, error) { return nil, io.ErrUnexpectedEOF }})
+		e.probe.set(hooks{feed: func(runstore.FeedQuery) ([]runstore.FeedEvent, error) { return nil, io.ErrUnexpectedEOF }})
 		for n := 1; n <= 10; n++ {
 			e.mustAppend(e.other, "r", 1)
 			time.Sleep(250 * time.Millisecond)
@@ -200,8 +196,9 @@ func TestFeedFailsAndRecovers(t *testing.T) {
 func TestFeedOfARestoredStore(t *testing.T) {
 	bubble(t, func(e *env) {
 		const lost = 1000 // how far the feed was ahead before the restore
-		e.probe.set(hooks{feed: func(after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-			events, err := e.probe.Handle.ReadFeed(context.Background(), after-lost, limit)
+		e.probe.set(hooks{feed: func(q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+			q.After = max(q.After-lost, 0)
+			events, err := e.probe.Handle.ReadFeed(context.Background(), q)
 			var behind *runstore.StoreBehindError
 			if errors.As(err, &behind) {
 				behind.Known += lost

@@ -33,7 +33,7 @@ type hooks struct {
 	// afterJournal runs between a read of a journal and its return.
 	afterJournal func(id runstore.RunID, from runstore.Seq) error
 	// feed replaces ReadFeed.
-	feed func(after runstore.Position, limit int) ([]runstore.FeedEvent, error)
+	feed func(q runstore.FeedQuery) ([]runstore.FeedEvent, error)
 	// commit replaces the result of a commit that was applied.
 	commit func(runstore.Committed) (runstore.Committed, error)
 	// mute loses all wake-ups.
@@ -74,12 +74,12 @@ func (p *probe) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 	return events, err
 }
 
-func (p *probe) ReadFeed(ctx context.Context, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+func (p *probe) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
 	p.feeds.Add(1)
 	if h := p.get(); h.feed != nil {
-		return h.feed(after, limit)
+		return h.feed(q)
 	}
-	return p.Handle.ReadFeed(ctx, after, limit)
+	return p.Handle.ReadFeed(ctx, q)
 }
 
 func (p *probe) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {

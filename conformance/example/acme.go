@@ -104,9 +104,9 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstor
 }
 
 // ReadFeed implements runstore.RunStore.
-func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
 	s.count("ReadFeed")
-	return s.conn.ReadFeed(ctx, after, limit)
+	return s.conn.ReadFeed(ctx, q)
 }
 
 // Now implements runstore.RunStore.

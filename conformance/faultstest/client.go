@@ -178,8 +178,8 @@ func (c *client) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 	return ask(ctx, c, "scan index", "", read, func(ctx context.Context) ([]runstore.IndexEntry, error) { return c.near.ScanIndex(ctx, q) })
 }
 
-func (c *client) ReadFeed(ctx context.Context, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-	return ask(ctx, c, "read feed", "", read, func(ctx context.Context) ([]runstore.FeedEvent, error) { return c.near.ReadFeed(ctx, after, limit) })
+func (c *client) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	return ask(ctx, c, "read feed", "", read, func(ctx context.Context) ([]runstore.FeedEvent, error) { return c.near.ReadFeed(ctx, q) })
 }
 
 func (c *client) Now(ctx context.Context) (time.Time, error) {

@@ -3,6 +3,7 @@ package gallery
 import (
 	"cmp"
 	"context"
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -46,6 +47,12 @@ func readExhibits() []exhibit {
 			"I10/purged-events-do-not-end-the-feed", feedEndsAtPurged},
 		{"feed-page-skips-what-does-not-fit", "A page of the feed leaves out the event that passes its size, and goes on with smaller ones.",
 			"I10/feed-pages-of-large-and-tiny-events-lose-nothing", feedSkipsLarge},
+		{"newest-is-the-first-page", "A reader that asks for the newest events gets the oldest.",
+			"I10/the-newest-events-are-the-end-of-the-feed", newestIsFirst},
+		{"newest-counts-what-fits", "The newest events are the first of those asked for that fit into a page.",
+			"I10/the-newest-events-are-the-last-though-large", newestFromTheFront},
+		{"newest-counts-purged-events", "Purged events count among the newest, so that a page may be empty though there are others.",
+			"I10/the-newest-events-are-those-before-a-purged-end", newestCountsPurged},
 		{"prefix-as-a-pattern", "A prefix is matched without regard to case, as LIKE does.",
 			"I12/record-keys-of-any-byte-stay-apart", prefixFolded},
 	}
@@ -158,7 +165,7 @@ func dueByCaller(s *store) {
 
 func feedByCaller(s *store) {
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-		page, err := h.Handle.ReadFeed(ctx, after, limit)
+		page, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
 		now, clockErr := h.clock(ctx)
 		for i, event := range page {
 			if clockErr == nil && event.Time.After(now) {
@@ -215,7 +222,7 @@ func feedByAllocation(s *store) {
 
 func feedSkips(s *store) {
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-		events, err := h.Handle.ReadFeed(ctx, after, limit)
+		events, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
 		if after > 0 && len(events) > 1 {
 			events = events[1:]
 		}
@@ -223,11 +230,47 @@ func feedSkips(s *store) {
 	}
 }
 
+func newestIsFirst(s *store) {
+	s.newest = func(ctx context.Context, h *handle, limit int) ([]runstore.FeedEvent, error) {
+		return h.Handle.ReadFeed(ctx, runstore.FeedQuery{Limit: limit})
+	}
+}
+
+func newestFromTheFront(s *store) {
+	s.newest = func(ctx context.Context, h *handle, limit int) ([]runstore.FeedEvent, error) {
+		all, err := wholeFeed(ctx, h)
+		page, size := all[max(len(all)-limit, 0):], 0
+		for i, e := range page {
+			if size += len(e.Data); size > runstore.MaxPageBytes {
+				return page[:i+1], err
+			}
+		}
+		return page, err
+	}
+}
+
+// newestCountsPurged takes positions for events: the reference store has no others in between.
+func newestCountsPurged(s *store) {
+	var mu sync.Mutex
+	highest := runstore.Position(0)
+	s.newest = func(ctx context.Context, h *handle, limit int) ([]runstore.FeedEvent, error) {
+		all, err := wholeFeed(ctx, h)
+		var behind *runstore.StoreBehindError
+		_, end := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: runstore.MaxPosition, Limit: 1})
+		mu.Lock()
+		defer mu.Unlock()
+		if errors.As(end, &behind) {
+			highest = max(highest, runstore.Position(behind.Known))
+		}
+		return slices.DeleteFunc(all, func(e runstore.FeedEvent) bool { return e.Position+runstore.Position(limit) <= highest }), err
+	}
+}
+
 // feedEndsAtPurged looks for limit positions behind the one that is resumed, of which none
 // may have an event any more.
 func feedEndsAtPurged(s *store) {
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-		page, err := h.Handle.ReadFeed(ctx, after, limit)
+		page, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
 		for len(page) > 0 && page[len(page)-1].Position > after+runstore.Position(limit) {
 			page = page[:len(page)-1]
 		}
@@ -238,7 +281,7 @@ func feedEndsAtPurged(s *store) {
 // wholeFeed returns the feed of the reference store from its beginning.
 func wholeFeed(ctx context.Context, h *handle) (all []runstore.FeedEvent, err error) {
 	for after := runstore.Position(0); ; after = all[len(all)-1].Position {
-		page, err := h.Handle.ReadFeed(ctx, after, runstore.MaxPage)
+		page, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: runstore.MaxPage})
 		if err != nil || len(page) == 0 {
 			return all, err
 		}
@@ -340,7 +383,7 @@ func feedSkipsLarge(s *store) {
 			if last != nil {
 				after = last.Position
 			}
-			return h.Handle.ReadFeed(ctx, after, 1)
+			return h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: 1})
 		}, func(e runstore.FeedEvent) int { return len(e.Data) })
 	}
 }

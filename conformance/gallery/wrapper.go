@@ -61,6 +61,7 @@ type store struct {
 	journal func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error)
 	records func(ctx context.Context, h *handle, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error)
 	scan    func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error)
+	newest  func(ctx context.Context, h *handle, limit int) ([]runstore.FeedEvent, error)
 	feed    func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error)
 	raise   func(ctx context.Context, h *handle, reason string) (runstore.Epoch, error)
 
@@ -258,11 +259,14 @@ func (h *handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 }
 
 // ReadFeed implements runstore.RunStore.
-func (h *handle) ReadFeed(ctx context.Context, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-	if h.feed != nil {
-		return h.feed(ctx, h, after, limit)
+func (h *handle) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	if h.feed != nil && !q.Newest {
+		return h.feed(ctx, h, q.After, q.Limit)
 	}
-	return h.Handle.ReadFeed(ctx, after, limit)
+	if h.newest != nil && q.Newest {
+		return h.newest(ctx, h, q.Limit)
+	}
+	return h.Handle.ReadFeed(ctx, q)
 }
 
 // RaiseEpoch implements runstore.Epocher.

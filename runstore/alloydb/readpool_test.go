@@ -34,7 +34,7 @@ func TestStaleReads(t *testing.T) {
 	if _, err := store.GetRun(t.Context(), "run"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.ReadFeed(t.Context(), 0, 10); err != nil {
+	if _, err := store.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.RenewLease(t.Context(), runstore.RenewRequest{Fence: l.Fence(), TTL: time.Minute}); err != nil {

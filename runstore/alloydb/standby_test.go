@@ -245,7 +245,7 @@ func readsOfThePrimary(t *testing.T, s runstore.RunStore) {
 	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRuns, Limit: 10})
 	want("ScanIndex, runs", len(entries), err, 2)
 	waitFor(t, "ReadFeed has the 3 events of the primary, and is not the read pool's, which lacks 2", func() bool {
-		feed, err := s.ReadFeed(t.Context(), 0, 100)
+		feed, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 100})
 		if err != nil {
 			t.Fatalf("feed: %v", err)
 		}

@@ -43,7 +43,7 @@ func TestPurgedSegmentsAreRemoved(t *testing.T) {
 	reader := openBare(t, table)
 	for _, after := range []runstore.Position{0, 1 << 10, 1<<10 | 1, 2 << 10, 64<<10 | 1, 65 << 10, 70<<10 | 1, 384<<10 | 1, 385 << 10, 400<<10 | 1} {
 		n.Store(0)
-		page, err := reader.ReadFeed(t.Context(), after, 10)
+		page, err := reader.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 10})
 		if err != nil || len(page) != 1 || page[0].Run != "run" {
 			t.Errorf("behind %d: got %v, %v, want the event behind the gap", after, page, err)
 		}
@@ -52,7 +52,7 @@ func TestPurgedSegmentsAreRemoved(t *testing.T) {
 		}
 	}
 	var behind *runstore.StoreBehindError
-	if _, err := reader.ReadFeed(t.Context(), 1<<40, 10); !errors.As(err, &behind) || behind.Known != 406<<10|1 {
+	if _, err := reader.ReadFeed(t.Context(), runstore.FeedQuery{After: 1 << 40, Limit: 10}); !errors.As(err, &behind) || behind.Known != 406<<10|1 {
 		t.Errorf("above all: got %v, want ErrStoreBehind", err)
 	}
 	commit(t, reader, signal("run", "next"))

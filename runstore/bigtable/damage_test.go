@@ -273,7 +273,7 @@ func TestDamagedSegmentOfTheFeed(t *testing.T) {
 		var got []string
 		var after runstore.Position
 		for {
-			page, err := s.ReadFeed(t.Context(), after, limit)
+			page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: limit})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -365,9 +365,9 @@ func TestNewerRun(t *testing.T) {
 			if _, after := rowOf(t, tbl, "run"); fmt.Sprint(after) != fmt.Sprint(before) {
 				t.Errorf("the row was changed: %v, it was %v", after, before)
 			}
-			if page, err := s.ReadFeed(t.Context(), 0, 10); err != nil || len(page) != 1 || page[0].Run != "other" {
+			if page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(page) != 1 || page[0].Run != "other" {
 				t.Errorf("the feed: got %v, %v, want the event before", page, err)
-			} else if page, err := s.ReadFeed(t.Context(), page[0].Position, 10); !errors.Is(err, runstore.ErrUnsupported) || !strings.Contains(err.Error(), `run "run"`) {
+			} else if page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: page[0].Position, Limit: 10}); !errors.Is(err, runstore.ErrUnsupported) || !strings.Contains(err.Error(), `run "run"`) {
 				t.Errorf("the feed at the run: got %v, %v, want ErrUnsupported that names it", page, err)
 			}
 			commit(t, s, appending(other, "second"))

@@ -212,13 +212,13 @@ const feedRereads = 8
 
 // ReadFeed implements runstore.RunStore. An event is there soon after its commit; see
 // sequencer.go. A page that has an event ends after pageRequests requests.
-func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
-	err = s.op(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(ctx context.Context) error {
+func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
+	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
 		read := 0
 		ctx, budget := withBudget(ctx)
 		return steady(func() error {
 			budget.hasEvent = false
-			events, err = s.readFeed(ctx, int64(after), limit, read == feedRereads)
+			events, err = s.readFeed(ctx, int64(q.After), q.Limit, read == feedRereads)
 			read++
 			return err
 		})

@@ -26,7 +26,7 @@ func whole(t testing.TB, s *bigtable.Store, after runstore.Position, limit int, 
 		next = map[runstore.RunID]runstore.Seq{}
 	}
 	for {
-		page, err := s.ReadFeed(t.Context(), after, limit)
+		page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: limit})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func TestFeedOfManyHandles(t *testing.T) {
 		next := map[runstore.RunID]runstore.Seq{}
 		var after runstore.Position
 		for len(followed) < handles*commits && ctx.Err() == nil {
-			page, err := reader.ReadFeed(t.Context(), after, 7)
+			page, err := reader.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 7})
 			if err != nil {
 				t.Errorf("follow: %v", err)
 				return
@@ -289,7 +289,7 @@ func TestFeedAcrossEpochs(t *testing.T) {
 	}
 	floor := runstore.Position(epoch.Floor())
 	for _, after := range []runstore.Position{before, before + 1, before + 5000, floor - 1, floor} { // nothing is there yet
-		if page, err := s.ReadFeed(t.Context(), after, 10); err != nil || len(page) != 0 {
+		if page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 10}); err != nil || len(page) != 0 {
 			t.Errorf("behind %d: got %d events, %v, want none", after, len(page), err)
 		}
 	}
@@ -300,7 +300,7 @@ func TestFeedAcrossEpochs(t *testing.T) {
 		t.Errorf("the next event is %d at position %d, want event 3 above %d", next.Seq, next.Position, floor)
 	}
 	for _, after := range []runstore.Position{before, before + 1, before + 5000, floor - 1, floor} {
-		page, err := s.ReadFeed(t.Context(), after, 10)
+		page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 10})
 		if err != nil || len(page) != 1 || page[0].Position != next.Position {
 			t.Errorf("behind %d: got %d events, %v, want the one at %d", after, len(page), err, next.Position)
 		}
@@ -309,7 +309,7 @@ func TestFeedAcrossEpochs(t *testing.T) {
 		t.Errorf("the feed has %d events, want 3", n)
 	}
 	var behind *runstore.StoreBehindError
-	if _, err := s.ReadFeed(t.Context(), next.Position+1, 10); !errors.As(err, &behind) || behind.Field != "position" || behind.Known != int64(next.Position) {
+	if _, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: next.Position + 1, Limit: 10}); !errors.As(err, &behind) || behind.Field != "position" || behind.Known != int64(next.Position) {
 		t.Errorf("above all: got %v, want ErrStoreBehind that knows %d", err, next.Position)
 	}
 }
@@ -320,10 +320,10 @@ func TestFeedPositions(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s := openBare(t, table)
-	if page, err := s.ReadFeed(t.Context(), 0, 10); err != nil || len(page) != 0 {
+	if page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(page) != 0 {
 		t.Errorf("an empty feed has %d events, %v", len(page), err)
 	}
-	if _, err := s.ReadFeed(t.Context(), 5000, 10); !errors.Is(err, runstore.ErrStoreBehind) {
+	if _, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: 5000, Limit: 10}); !errors.Is(err, runstore.ErrStoreBehind) {
 		t.Errorf("above an empty feed: got %v, want ErrStoreBehind", err)
 	}
 	hold(t, s, "run")
@@ -337,21 +337,21 @@ func TestFeedPositions(t *testing.T) {
 	all := whole(t, s, 0, 1, nil)
 	for i, e := range all {
 		for _, limit := range []int{1, 2, 100} {
-			page, err := s.ReadFeed(t.Context(), e.Position, limit)
+			page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: e.Position, Limit: limit})
 			if want := min(limit, len(all)-i-1); err != nil || len(page) != want {
 				t.Errorf("behind event %d: got %d events, %v, want %d", i+1, len(page), err, want)
 			}
 		}
 	}
 	// Behind the two events of the first segment there are positions that no event has.
-	page, err := s.ReadFeed(t.Context(), all[1].Position+7, 100)
+	page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: all[1].Position + 7, Limit: 100})
 	if err != nil || len(page) != 4 || page[0].Position != all[2].Position {
 		t.Errorf("in a gap: got %d events, %v, want those of the segments behind it", len(page), err)
 	}
 	last := all[len(all)-1].Position
 	for _, above := range []runstore.Position{last + 1, last + 2000, 1 << 52} {
 		var behind *runstore.StoreBehindError
-		if _, err := s.ReadFeed(t.Context(), above, 10); !errors.As(err, &behind) || behind.Known != int64(last) || behind.Presented != int64(above) {
+		if _, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: above, Limit: 10}); !errors.As(err, &behind) || behind.Known != int64(last) || behind.Presented != int64(above) {
 			t.Errorf("at %d: got %v, want ErrStoreBehind that knows %d", above, err, last)
 		}
 	}
@@ -375,7 +375,7 @@ func TestEndOfTheFeed(t *testing.T) {
 		all := whole(t, s, 0, 100, nil)
 		costs[ledger.during(func() {
 			var behind *runstore.StoreBehindError
-			if _, err := s.ReadFeed(t.Context(), math.MaxInt64, 1); !errors.As(err, &behind) || behind.Known != int64(all[len(all)-1].Position) {
+			if _, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: math.MaxInt64, Limit: 1}); !errors.As(err, &behind) || behind.Known != int64(all[len(all)-1].Position) {
 				t.Errorf("got %v, want ErrStoreBehind that knows %d", err, all[len(all)-1].Position)
 			}
 		})] = true

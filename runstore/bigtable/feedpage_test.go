@@ -22,7 +22,7 @@ func boundedPages(t *testing.T, s *bigtable.Store, count func() int64) (events, 
 	var after runstore.Position
 	for {
 		count()
-		page, err := s.ReadFeed(t.Context(), after, runstore.MaxPage)
+		page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: runstore.MaxPage})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,11 +85,11 @@ func TestFeedPageEndsInAPurgedStretch(t *testing.T) {
 	}
 	s = stretchBehind(t, s, table, 1, 3000)
 	n := countReads(t, table, func(int64) {})
-	page, err := s.ReadFeed(t.Context(), 0, 10)
+	page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10})
 	if err != nil || len(page) != 1 || page[0].Run != "first" || n.Load() > maxPageRequests {
 		t.Errorf("got %v, %v for %d requests, want the event before the stretch for up to %d", page, err, n.Load(), maxPageRequests)
 	}
-	page, err = s.ReadFeed(t.Context(), page[0].Position, 10)
+	page, err = s.ReadFeed(t.Context(), runstore.FeedQuery{After: page[0].Position, Limit: 10})
 	if err != nil || len(page) != 1 || page[0].Run != "run" {
 		t.Errorf("got %v, %v, want the event behind the stretch", page, err)
 	}
@@ -110,7 +110,7 @@ func TestFeedPageEndsBeforeANewerRun(t *testing.T) {
 	}
 	newer(t, tbl, "run", "format", 100)
 	for limit := 1; limit < 5; limit++ {
-		if page, err := s.ReadFeed(t.Context(), 0, limit); err != nil || len(page) != 1 || page[0].Run != "first" {
+		if page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: limit}); err != nil || len(page) != 1 || page[0].Run != "first" {
 			t.Errorf("limit %d: got %v, %v, want the event before", limit, page, err)
 		}
 	}

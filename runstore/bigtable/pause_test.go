@@ -107,7 +107,7 @@ func readerIsPaused(t *testing.T, n int, start func([]runstore.FeedEvent) runsto
 	after := start(whole(t, s, 0, 100, nil))
 	var page []runstore.FeedEvent
 	var err error
-	paused := whilePaused(t, table, "read feed", n, func() { page, err = reader.ReadFeed(t.Context(), after, 100) }, func() {
+	paused := whilePaused(t, table, "read feed", n, func() { page, err = reader.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 100}) }, func() {
 		sequence(s, appending(lease, "between", "between"))
 		if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func readerIsPaused(t *testing.T, n int, start func([]runstore.FeedEvent) runsto
 		last = page[len(page)-1].Position
 	}
 	for {
-		more, err := reader.ReadFeed(t.Context(), last, 2)
+		more, err := reader.ReadFeed(t.Context(), runstore.FeedQuery{After: last, Limit: 2})
 		if err != nil {
 			t.Fatalf("paused at request %d, resumed at %d: %v", n, last, err)
 		}

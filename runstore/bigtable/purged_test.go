@@ -68,7 +68,7 @@ func TestPurgedStretchCostsLittle(t *testing.T) {
 		n := countReads(t, table, func(int64) {})
 		for try, most := range []int64{20, 5} {
 			n.Store(0)
-			page, err := s.ReadFeed(t.Context(), 0, limit)
+			page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: limit})
 			if err != nil || len(page) != 1 || page[0].Run != "run" {
 				t.Fatalf("got %v, %v, want the event behind the stretch", page, err)
 			}
@@ -95,7 +95,7 @@ func TestPurgedStretchUnderADeadline(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stop.Store(&cancel)
 		n.Store(0)
-		page, err := s.ReadFeed(ctx, 0, 10)
+		page, err := s.ReadFeed(ctx, runstore.FeedQuery{Limit: 10})
 		ended := ctx.Err() != nil
 		cancel()
 		if err == nil {

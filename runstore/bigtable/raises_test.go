@@ -62,7 +62,7 @@ func wholeFeed(t *testing.T, what string, s *bigtable.Store, want map[string]boo
 	var after runstore.Position
 	seen := map[string]bool{}
 	for len(seen) < len(want) {
-		page, err := s.ReadFeed(t.Context(), after, 5)
+		page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 5})
 		if err != nil {
 			t.Fatalf("%s: feed after %d: %v", what, after, err)
 		}

@@ -254,7 +254,7 @@ func readAll(t testing.TB, s *bigtable.Store) {
 	}
 	var after runstore.Position
 	for {
-		page, err := s.ReadFeed(t.Context(), after, runstore.MaxPage)
+		page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: runstore.MaxPage})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -268,7 +268,7 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 		}, 3)},
 		{"scan the runs", rpcs(reads, reads), nil, scan(runstore.IndexRuns, runstore.EndOfTime, 9)},
 		{"read the feed", rpcs(reads, reads), nil, func() error {
-			found, err := s.ReadFeed(ctx, 0, 1)
+			found, err := s.ReadFeed(ctx, runstore.FeedQuery{Limit: 1})
 			if err == nil && len(found) != 1 {
 				t.Errorf("a page of the feed has %d events, want 1", len(found))
 			}
@@ -358,7 +358,7 @@ func TestFeedCostsCommitsNothing(t *testing.T) {
 		for i := range commits {
 			commit(t, s, appending(leases[i%len(leases)], "event"))
 		}
-		found, err := s.ReadFeed(t.Context(), 0, 1) // whatever is there
+		found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 1}) // whatever is there
 		if err != nil {
 			t.Errorf("the feed: %d events, %v", len(found), err)
 		}

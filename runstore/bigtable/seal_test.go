@@ -85,7 +85,7 @@ func inFeed(t testing.TB, s *bigtable.Store, n int) map[runstore.Seq]runstore.Po
 	found := map[runstore.Seq]runstore.Position{}
 	var after runstore.Position
 	for {
-		page, err := s.ReadFeed(t.Context(), after, runstore.MaxPage)
+		page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: runstore.MaxPage})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +261,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 		return len(rest(t, tbl)) == kept
 	})
 	await(t, "the feed of the other run", func() bool {
-		found, err := s.ReadFeed(t.Context(), 0, runstore.MaxPage)
+		found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: runstore.MaxPage})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	}
 	fill(t, s, next, 1, 2)
 	await(t, "the new run's events in the feed", func() bool {
-		found, err := s.ReadFeed(t.Context(), 0, runstore.MaxPage)
+		found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: runstore.MaxPage})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -189,7 +189,7 @@ func TestMarks(t *testing.T) {
 		sweepIdle(t, s) // the first brings it into the feed
 	}
 	marks("when it is idle", 0)
-	if found, err := s.ReadFeed(t.Context(), 0, 10); err != nil || len(found) != 2 {
+	if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(found) != 2 {
 		t.Errorf("the feed has %d events, %v, want both", len(found), err)
 	}
 	commit(t, openBare(t, table), signal("run", "third")) // a handle that knows of no mark
@@ -198,7 +198,7 @@ func TestMarks(t *testing.T) {
 	bigtable.EmptyWaste(t.Context(), s) // the mark that it set before it knew of the other
 	marks("after one more", 1)
 	bigtable.Sweep(t.Context(), s)
-	if found, err := s.ReadFeed(t.Context(), 0, 10); err != nil || len(found) != 4 {
+	if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(found) != 4 {
 		t.Errorf("the feed has %d events, %v, want all", len(found), err)
 	}
 }

@@ -127,24 +127,36 @@ func (h *Handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []
 }
 
 // ReadFeed implements runstore.RunStore.
-func (h *Handle) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
-	err = h.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func() error {
+func (h *Handle) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
+	err = h.read(ctx, "read feed", "", q.Check(), func() error {
 		s := h.store
-		if after > s.last {
-			return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: int64(s.last)}
+		if q.After > s.last {
+			return &runstore.StoreBehindError{Field: "position", Presented: int64(q.After), Known: int64(s.last)}
 		}
-		p := page{left: limit}
-		first := sort.Search(len(s.feed), func(i int) bool { return s.feed[i].Position > after })
+		p := page{left: q.Limit}
+		first := sort.Search(len(s.feed), func(i int) bool { return s.feed[i].Position > q.After })
+		if q.Newest {
+			first = newest(s.feed, q.Limit)
+		}
 		for _, e := range s.feed[first:] {
 			e.Data = bytes.Clone(e.Data)
 			events = append(events, e)
-			if p.full(len(e.Data)) {
+			if p.full(len(e.Data)) && !q.Newest {
 				break
 			}
 		}
 		return nil
 	})
 	return events, err
+}
+
+// newest returns where the last page of the feed begins.
+func newest(feed []runstore.FeedEvent, limit int) (first int) {
+	first = len(feed)
+	for size := 0; first > 0 && len(feed)-first < limit && size <= runstore.MaxPageBytes; first-- {
+		size += len(feed[first-1].Data)
+	}
+	return first
 }
 
 // Wakeups implements runstore.Notifier.

@@ -124,7 +124,7 @@ func wantFeed(t *testing.T, s *postgres.Store, n int) {
 	var all []runstore.FeedEvent
 	await(t, "the feed has all", func() bool {
 		var err error
-		if all, err = s.ReadFeed(t.Context(), 0, runstore.MaxPage); err != nil {
+		if all, err = s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: runstore.MaxPage}); err != nil {
 			t.Fatal(err)
 		}
 		return len(all) >= n
@@ -416,7 +416,7 @@ func TestCrowdOfMany(t *testing.T) {
 	seqs := map[runstore.RunID]runstore.Seq{}
 	total := 0
 	await(t, "the feed has all", func() bool {
-		page, err := s.ReadFeed(t.Context(), after, runstore.MaxPage)
+		page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: runstore.MaxPage})
 		if err != nil {
 			t.Fatal(err)
 		}

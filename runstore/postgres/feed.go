@@ -128,12 +128,13 @@ const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token
 
 // ReadFeed implements runstore.RunStore. Events are there once every transaction that was
 // open when theirs began, and may append to this store, has ended; see [Store.FeedLag].
-func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
-	err = s.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(q *query) error {
+func (s *Store) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
+	err = s.read(ctx, "read feed", "", asked.Check(), func(q *query) error {
 		var e nullEvent
 		var known int64
 		var id []byte
 		events = nil
+		after, limit := asked.After, asked.Limit
 		args := []any{int64(after), int64(runstore.MaxPageBytes)}
 		return q.eachPastStrangers(limited(selectFeed, limit), args, append([]any{&known, &id}, e.targets()...), func() error {
 			if int64(after) > known {

@@ -16,7 +16,7 @@ import (
 // feedOf returns the data of the events that one read of the feed returns.
 func feedOf(t *testing.T, s *postgres.Store, limit int) (all []string) {
 	t.Helper()
-	events, err := s.ReadFeed(t.Context(), 0, limit)
+	events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: limit})
 	if err != nil {
 		t.Fatalf("read feed: %v", err)
 	}

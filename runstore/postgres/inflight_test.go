@@ -273,7 +273,7 @@ func feed(t testing.TB, s *postgres.Store, after runstore.Position, n int) (even
 	t.Helper()
 	await(t, "the feed", func() bool {
 		var err error
-		if events, err = s.ReadFeed(t.Context(), after, runstore.MaxPage); err != nil {
+		if events, err = s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: runstore.MaxPage}); err != nil {
 			t.Fatalf("feed: %v", err)
 		}
 		return len(events) >= n

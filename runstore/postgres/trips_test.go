@@ -133,7 +133,10 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 		{"scan a queue from a time with heads, newest first", nil, scan(runstore.IndexQuery{Index: "queue", From: lease.ExpiresAt.Add(-runstore.MaxTTL), Heads: true, Newest: true})},
 		{"scan the runs", nil, scan(runstore.IndexQuery{Index: runstore.IndexRuns})},
 		{"scan what is runnable", nil, scan(runstore.IndexQuery{Index: runstore.IndexRunnable})},
-		{"read the feed", nil, func(s *postgres.Store, _ int) error { _, err := s.ReadFeed(ctx, 0, 10); return err }},
+		{"read the feed", nil, func(s *postgres.Store, _ int) error {
+			_, err := s.ReadFeed(ctx, runstore.FeedQuery{Limit: 10})
+			return err
+		}},
 		{"now", nil, func(s *postgres.Store, _ int) error { _, err := s.Now(ctx); return err }},
 	}
 }

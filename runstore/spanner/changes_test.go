@@ -214,7 +214,7 @@ func across(t testing.TB, s *spanner.Store, all ...names) []string {
 			say(e.Run, "in %s: %s %s", index, e.Run, told(e.Record))
 		}
 	}
-	feed, err := s.ReadFeed(t.Context(), 0, runstore.MaxPage)
+	feed, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: runstore.MaxPage})
 	if err != nil {
 		t.Fatal(err)
 	}

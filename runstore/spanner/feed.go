@@ -40,8 +40,9 @@ func perShard(text, order string) string {
 }
 
 // ReadFeed implements runstore.RunStore.
-func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
-	err = s.op(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(ctx context.Context) error {
+func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
+	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
+		after, limit := q.After, q.Limit
 		for from := after; ; {
 			committed, slot := placeOf(from)
 			stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": committed, "slot": slot, "limit": int64(limit) + 1}}

@@ -44,7 +44,7 @@ func TestNoMetadataByDefault(t *testing.T) {
 		_, err = s.ReadJournal(t.Context(), "run", 1, 10)
 	}
 	if err == nil {
-		_, err = s.ReadFeed(t.Context(), 0, 10)
+		_, err = s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10})
 	}
 	if err == nil {
 		err = s.Close()

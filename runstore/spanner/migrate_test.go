@@ -133,7 +133,7 @@ func asItWas(t *testing.T, s *spanner.Store) {
 			t.Errorf("scan of %s, newest %t: got %d entries, error %v, want %d", q.Index, q.Newest, len(found), err, want)
 		}
 	}
-	if events, err := s.ReadFeed(t.Context(), 0, 10); err != nil || len(events) != 2 {
+	if events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(events) != 2 {
 		t.Errorf("got %d events in the feed, error %v, want 2", len(events), err)
 	}
 }

@@ -61,7 +61,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 				}
 			}
 			for _, after := range []runstore.Position{0, end[0].Position} { // who stands there is not ahead
-				if found, err := s.ReadFeed(t.Context(), after, 10); err != nil || len(found) != 0 {
+				if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 10}); err != nil || len(found) != 0 {
 					t.Errorf("the feed after %d: %v, %v", after, found, err)
 				}
 			}

@@ -151,7 +151,7 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 		{"scan the runs", sql, nil, scan(runstore.IndexRuns, true)},
 		{"scan what is runnable", sql, nil, scan(runstore.IndexRunnable, false)},
 		{"read the feed", sql, nil, func() error {
-			found, err := s.ReadFeed(ctx, 0, 2)
+			found, err := s.ReadFeed(ctx, runstore.FeedQuery{Limit: 2})
 			if err == nil && len(found) != 2 {
 				err = fmt.Errorf("a page has %d events, want 2", len(found))
 			}

@@ -133,7 +133,7 @@ var reads = []step{
 		return nil
 	}},
 	{"read feed", func(ctx context.Context, s *sqlite.Store, _ runstore.RunID) error {
-		_, err := s.ReadFeed(ctx, 0, 100)
+		_, err := s.ReadFeed(ctx, runstore.FeedQuery{Limit: 100})
 		return err
 	}},
 }

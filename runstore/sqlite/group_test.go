@@ -79,7 +79,7 @@ func TestEpochAndGrantsInAGroup(t *testing.T) {
 			t.Errorf("grant %d has token %d, want %d, the first of epoch %d", i, lease.Token, want, epoch)
 		}
 	}
-	events, err := s.ReadFeed(t.Context(), 0, runstore.MaxPage)
+	events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: runstore.MaxPage})
 	if err != nil || len(events) != grants {
 		t.Fatalf("the feed has %d events, %v, want %d", len(events), err, grants)
 	}

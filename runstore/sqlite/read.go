@@ -132,6 +132,8 @@ const (
 	selectEvents = `SELECT ` + eventColumns + ` FROM events WHERE pos BETWEEN ? AND ? ORDER BY pos`
 	selectFeed   = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
 		WHERE events.pos > ? ORDER BY events.pos LIMIT ?`
+	selectNewest = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
+		ORDER BY events.pos DESC LIMIT ?`
 )
 
 func scanEvent(v []driver.Value) runstore.Event {
@@ -211,21 +213,26 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 }
 
 // ReadFeed implements runstore.RunStore.
-func (s *Store) ReadFeed(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
-	err = s.read(ctx, "read feed", "", runstore.CheckFeed(after, limit), func(c *conn) error {
+func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
+	err = s.read(ctx, "read feed", "", q.Check(), func(c *conn) error {
 		last, err := c.one(ctx, selectLastPosition)
 		if err != nil {
 			return err
 		}
-		if known := last[0].(int64); int64(after) > known {
-			return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
+		if known := last[0].(int64); int64(q.After) > known {
+			return &runstore.StoreBehindError{Field: "position", Presented: int64(q.After), Known: known}
 		}
-		p := page{left: limit}
-		return c.query(ctx, selectFeed, func(v []driver.Value) error {
+		p := page{left: q.Limit}
+		statement, args := selectFeed, []driver.Value{int64(q.After), int64(q.Limit)}
+		if q.Newest {
+			statement, args = selectNewest, args[1:]
+			defer func() { slices.Reverse(events) }()
+		}
+		return c.query(ctx, statement, func(v []driver.Value) error {
 			e := runstore.FeedEvent{Run: runstore.RunID(bytesOf(v[7])), Event: scanEvent(v)}
 			events = append(events, e)
 			return p.add(len(e.Data))
-		}, int64(after), int64(limit))
+		}, args...)
 	})
 	return events, err
 }

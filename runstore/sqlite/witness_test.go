@@ -41,7 +41,7 @@ func epochs(t *testing.T, s *sqlite.Store) []runstore.EpochChange {
 
 func lastPosition(t *testing.T, s *sqlite.Store) runstore.Position {
 	t.Helper()
-	events, err := s.ReadFeed(t.Context(), 0, runstore.MaxPage)
+	events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: runstore.MaxPage})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestRestoredBackupRaisesTheEpoch(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A reader that had seen the lost events misses none of the new ones.
-	events, err := s.ReadFeed(t.Context(), last, runstore.MaxPage)
+	events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: last, Limit: runstore.MaxPage})
 	if err != nil || len(events) != 1 || events[0].Position <= last {
 		t.Errorf("feed after %d: got %+v, %v, want the one event since", last, events, err)
 	}
