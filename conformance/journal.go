@@ -289,11 +289,14 @@ func positionsFollowSeq(t T, e *Env) {
 	for run, positions := range inFeed {
 		last := runstore.Position(0)
 		for _, event := range every(t, "journal", runstore.Journal(t.Context(), e.Store, run, 1)) {
-			if event.Position <= last || event.Position != positions[event.Seq] {
-				t.Errorf("event %d of %q is at position %d, in the feed at %d; the one before is at %d",
-					event.Seq, run, event.Position, positions[event.Seq], last)
+			at := positions[event.Seq]
+			if at <= last {
+				t.Errorf("event %d of %q is at position %d of the feed, the one before at %d", event.Seq, run, at, last)
 			}
-			last = event.Position
+			if event.Position != at && event.Position != 0 { // 0: the engine does not know it with the commit
+				t.Errorf("event %d of %q is at position %d according to its journal, in the feed at %d", event.Seq, run, event.Position, at)
+			}
+			last = at
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 // A reader within the block finds the number that it looks for absent, or by an invariant below
 // not to be read, and looks at the first segment of the block.
 //
-//  1. Only a block below the hint is compacted: its positions are in the rows of its runs, and no
-//     round begins there.
+//  1. Only a block below the hint is compacted: its runs' rows say what it has, and no round
+//     begins there.
 //  2. The first segment is replaced before the others are deleted, by longer than a request may
 //     take. So a request that misses one of these sees the new first segment, and no reader
 //     takes a removed segment for the end of the log.

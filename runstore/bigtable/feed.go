@@ -3,11 +3,9 @@ package bigtable
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"cloud.google.com/go/bigtable"
@@ -136,75 +134,11 @@ func (s *Store) followBy(ctx context.Context, number, ahead int64, f func(g *seg
 	}
 }
 
-// extent says where in the feed a range of a run's events is.
-type extent struct {
-	column            string
-	from, n, position int64
-	at                bigtable.Timestamp
-}
-
-// extents is what a run's row says of the feed: how far it has the run's events, and
-// where those that are not sealed are.
-type extents struct {
-	through int64
-	at      bigtable.Timestamp // of the cell that says so
-	extents []extent
-}
-
-func (x *extents) of(seq int64) int64 {
-	for _, e := range x.extents {
-		if seq >= e.from && seq < e.from+e.n {
-			return e.position + seq - e.from
-		}
-	}
-	return 0
-}
-
-// The columns of the feed's family.
-func columnThrough(life int64) string      { return "t" + be64(life) }
-func columnExtent(life, from int64) string { return "p" + be64(life) + be64(from) }
-
-func (r *row) positions() (*extents, error) {
-	x := &extents{}
-	for _, item := range r.cells[familyFeed] {
-		q := qualifier(familyFeed, item)
-		switch {
-		case q == columnThrough(r.head.Life) && len(item.Value) == 8:
-			x.through, x.at = fromBE64(string(item.Value)), item.Timestamp
-		case strings.HasPrefix(q, "p"+be64(r.head.Life)) && len(q) == 17 && len(item.Value) == 16:
-			x.extents = append(x.extents, extent{
-				q, fromBE64(q[9:]), fromBE64(string(item.Value[:8])), fromBE64(string(item.Value[8:])), item.Timestamp,
-			})
-		case !strings.HasPrefix(q, "p") && !strings.HasPrefix(q, "t"):
-			return nil, errExtent
-		}
-	}
-	return x, nil
-}
-
-var errExtent = corrupt(errors.New("a cell of the feed's family that this program did not write"))
-
-// tell adds what a segment says to the changes of its runs' rows, by their keys. It may be
-// written more than once, and late: the timestamp is the segment's number, so an older segment
-// never hides a newer one.
-func (g *segment) tell(rows map[string]mutation) {
-	place := int64(1)
-	for _, r := range g.Ranges {
-		key := runKey(runstore.RunID(r.Run))
-		row, there := rows[key]
-		if !there {
-			row = mutation{key: key, m: bigtable.NewMutation()}
-		}
-		row.m.Set(familyFeed, columnExtent(r.Life, r.From), numbered(g.number), []byte(be64(r.N)+be64(positionOf(g.number, place))))
-		row.m.Set(familyFeed, columnThrough(r.Life), numbered(g.number), []byte(be64(r.From+r.N-1)))
-		row.n += 128
-		rows[key] = row
-		place += r.N
-	}
-}
-
 // numbered is a timestamp that orders by number: the client rounds to milliseconds.
 func numbered(number int64) bigtable.Timestamp { return bigtable.Timestamp(number * 1000) }
+
+// numberOf is the inverse of numbered.
+func numberOf(at bigtable.Timestamp) int64 { return int64(at) / 1000 }
 
 // feedRereads is how often a page of the feed is read again of which an event was not where
 // its run's row said. An event moves twice at most: it is sealed, and purged.
@@ -214,12 +148,17 @@ const feedRereads = 8
 // sequencer.go. A page that has an event ends after pageRequests requests.
 func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
 	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
-		read := 0
+		read, outer := 0, ctx
 		ctx, budget := withBudget(ctx)
 		return steady(func() error {
-			budget.hasEvent = false
-			events, err = s.readFeed(ctx, int64(q.After), q.Limit, read == feedRereads)
+			final := read == feedRereads
 			read++
+			if q.Newest {
+				events, err = s.newest(outer, q.Limit, final)
+				return err
+			}
+			budget.hasEvent = false
+			events, err = s.readFeed(ctx, int64(q.After), q.Limit, final)
 			return err
 		})
 	})
@@ -336,21 +275,30 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool
 func (s *Store) feedChunk(ctx context.Context, number, seen int64, most int, rows int64) (page []placed, last *segment, next int64, err error) {
 	next, err = s.followBy(ctx, number, rows, func(g *segment) bool {
 		last = g
-		if g.damage != nil && (g.number != number || seen < maxSegment) {
-			page = append(page, placed{position: positionOf(g.number, maxSegment), damage: g.damage})
+		if g.number != number {
+			seen = 0
 		}
-		at := int64(1)
-		for _, r := range g.Ranges {
-			for i := range r.N {
-				if g.number != number || at > seen {
-					page = append(page, placed{span: r, seq: r.From + i, position: positionOf(g.number, at)})
-				}
-				at++
-			}
-		}
+		page = g.appendTo(page, seen)
 		return len(page) < most
 	})
 	return page, last, next, err
+}
+
+// appendTo appends the segment's events behind a place of it to a page.
+func (g *segment) appendTo(page []placed, seen int64) []placed {
+	if g.damage != nil && seen < maxSegment {
+		page = append(page, placed{position: positionOf(g.number, maxSegment), damage: g.damage})
+	}
+	at := int64(1)
+	for _, r := range g.Ranges {
+		for i := range r.N {
+			if at > seen {
+				page = append(page, placed{span: r, seq: r.From + i, position: positionOf(g.number, at)})
+			}
+			at++
+		}
+	}
+	return page
 }
 
 // whereNext finds out about a position for which there is no segment, or whose segment

@@ -57,8 +57,9 @@ func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final
 				s.damaged(&events[len(events)-1], err)
 				continue
 			}
-			one.about.Position = at.position
-			events = append(events, runstore.FeedEvent{Run: runstore.RunID(at.Run), Event: one.about.event(at.seq, one.data)})
+			event := runstore.FeedEvent{Run: runstore.RunID(at.Run), Event: one.about.event(at.seq, one.data)}
+			event.Position = runstore.Position(at.position)
+			events = append(events, event)
 			size += int64(len(one.data))
 			if one.about.Pack != nil {
 				size += one.about.Pack.Length

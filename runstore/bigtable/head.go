@@ -256,13 +256,12 @@ func (m *meta) record(key runstore.RecordKey, value []byte) runstore.Record {
 
 // about is what an event's cell says beside its data.
 type about struct {
-	Kind     []byte  `json:"k,omitempty"`
-	Time     int64   `json:"t"`
-	Token    int64   `json:"n,omitempty"`
-	Owner    []byte  `json:"o,omitempty"`
-	Nonce    uint64  `json:"x,omitempty"` // of the write, on its first event
-	Pack     *packed `json:"d,omitempty"`
-	Position int64   `json:"p,omitempty"` // in sealed segments
+	Kind  []byte  `json:"k,omitempty"`
+	Time  int64   `json:"t"`
+	Token int64   `json:"n,omitempty"`
+	Owner []byte  `json:"o,omitempty"`
+	Nonce uint64  `json:"x,omitempty"` // of the write, on its first event
+	Pack  *packed `json:"d,omitempty"`
 }
 
 func (a *about) event(seq int64, data []byte) runstore.Event {
@@ -271,7 +270,7 @@ func (a *about) event(seq int64, data []byte) runstore.Event {
 	}
 	return runstore.Event{
 		Seq: runstore.Seq(seq), Kind: string(a.Kind), Data: data, Time: runstore.FromMicros(a.Time),
-		Token: runstore.Token(a.Token), Owner: runstore.Owner(a.Owner), Position: runstore.Position(a.Position),
+		Token: runstore.Token(a.Token), Owner: runstore.Owner(a.Owner),
 	}
 }
 

@@ -151,7 +151,7 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 }
 
 func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, limit int) ([]runstore.Event, error) {
-	r, err := s.readRun(ctx, id, eventColumns(from, from+int64(limit)-1), wholeFamily(familyFeed))
+	r, err := s.readRun(ctx, id, eventColumns(from, from+int64(limit)-1))
 	if err != nil {
 		return nil, err
 	}
@@ -182,13 +182,8 @@ func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, 
 			}
 		}
 	}
-	positions, err := r.positions()
-	if err != nil {
-		return nil, err
-	}
 	err = r.events(func(one sealedEvent, _ []byte) error {
 		if one.seq >= from && !p.full() {
-			one.about.Position = positions.of(one.seq)
 			p.add(one.seq, &one.about, one.data)
 		}
 		return nil

@@ -91,7 +91,8 @@ func TestManyUnseenRepeats(t *testing.T) {
 	if err := bigtable.Sequence(t.Context(), s, "bystander"); err != nil {
 		t.Fatal(err)
 	}
-	readsAs(t, s, 400, inFeed(t, s, 400))
+	readsAs(t, s, 400)
+	inFeed(t, s, 400)
 	if found := shape(t, s); !strings.Contains(found, "in queue: run large at 1") {
 		t.Errorf("the queue lacks the record: %s", found)
 	}

@@ -9,8 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// A long journal does not make a long row: events that the feed has are copied, 64 at a
-// time, into a segment, a row that never changes; then one conditional mutation of the
+// A long journal does not make a long row: its events are copied, 64 at a time, into a segment, a row that never changes; then one conditional mutation of the
 // run's row records that and removes their cells. Which events are in which segment
 // follows from their seqs, so two who seal at once write the same.
 
@@ -67,12 +66,12 @@ type sealing struct {
 	life, stamp int64 // of the row that was copied
 	from, n     int64 // the segments from number from on
 	events      []string
-	told        []extent
+	old         []string // columns of the feed's family that are not needed any more
 	freed       int64
 }
 
-// copySegments writes as many whole segments as the feed has the events of, but leaves
-// the last events where a tailing reader finds them in one read. Nil means that there are
+// copySegments writes as many whole segments as the row has the events of, but leaves the
+// last events where a tailing reader finds them in one read. Nil means that there are
 // none, or that the row has fewer events than least. No lane is needed: who else copies
 // them writes the same.
 func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64) (*sealing, error) {
@@ -80,21 +79,19 @@ func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64
 	if err != nil || !found.exists() || found.head.unsealed() < least {
 		return nil, err
 	}
-	positions, err := found.positions()
+	x, err := found.fed()
 	if err != nil {
 		return nil, err
 	}
 	h := &found.head
-	p := &sealing{life: h.Life, stamp: h.Stamp, from: h.Sealed}
-	upTo := (h.Sealed + max(h.unsealed()/segmentSize-1, 1)) * segmentSize
-	last := min(upTo, positions.through/segmentSize*segmentSize)
+	p := &sealing{life: h.Life, stamp: h.Stamp, from: h.Sealed, old: x.old}
+	last := (h.Sealed + max(h.unsealed()/segmentSize-1, 1)) * segmentSize
 	var rows []mutation
 	var segment []byte
 	err = found.events(func(one sealedEvent, bytes []byte) error {
 		if one.seq > last {
 			return nil
 		}
-		one.about.Position = positions.of(one.seq)
 		segment = appendFramed(segment, join(&one.about, one.data))
 		p.freed += int64(len(appendFramed(nil, bytes)))
 		if one.seq%segmentSize == 0 {
@@ -111,11 +108,6 @@ func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64
 	for _, item := range found.cells[familyEvents] {
 		if q := qualifier(familyEvents, item); fromBE64(q) <= end {
 			p.events = append(p.events, q)
-		}
-	}
-	for _, told := range positions.extents {
-		if told.from+told.n-1 <= end {
-			p.told = append(p.told, told)
 		}
 	}
 	return p, s.writeAll(ctx, rows)
@@ -137,8 +129,8 @@ func (e *edit) seal(p *sealing) {
 	for _, q := range p.events {
 		e.drop(familyEvents, q)
 	}
-	for _, told := range p.told {
-		e.m.DeleteTimestampRange(familyFeed, told.column, 0, told.at+numbered(1))
+	for _, column := range p.old {
+		e.m.DeleteCellsInColumn(familyFeed, column)
 	}
 }
 
@@ -168,12 +160,9 @@ func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
 	return s.writeAll(ctx, dead)
 }
 
-// makeRoom relieves a row that is too full for another event: it sees to it that the
-// feed has the events, and seals them. The caller has the run's lane.
+// makeRoom relieves a row that is too full for another event: it seals those that it has. The
+// caller has the run's lane.
 func (s *Store) makeRoom(ctx context.Context, r *run, t *outcome.Tries) error {
-	if err := s.feed.sequence(ctx, r.id); err != nil {
-		return err
-	}
 	p, err := s.copySegments(ctx, r.id, segmentSize)
 	if err != nil {
 		return err

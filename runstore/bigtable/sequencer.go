@@ -232,9 +232,9 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segme
 	err = q.store.readList(ctx, keys, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
-		var x *extents
+		var x *fed
 		if err == nil {
-			x, err = parsed.positions()
+			x, err = parsed.fed()
 		}
 		if err != nil && q.store.passOver(id, err) || err == nil && (!parsed.exists() || parsed.head.isOld(q.store.epoch())) {
 			return nil // the marks lead the passes to it again, or it is raised first, which adds it
@@ -272,9 +272,7 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 }
 
 // tellAll writes what the recent segments hold back to the rows of their runs, and then
-// advances the hint. Each row gets all of it in one mutation, since Bigtable applies the
-// mutations of a request in any order: a row that says how far the feed has its events has
-// the position of each.
+// advances the hint.
 func (q *sequencer) tellAll(ctx context.Context) error {
 	if len(q.recent) == 0 {
 		return nil

@@ -5,9 +5,11 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"cloud.google.com/go/bigtable"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -23,8 +25,8 @@ import (
 //     head that names it (Store.raiseRun). After that each write has the stamp of the head.
 //  3. Readers leave out the cells of a row whose stamp is below that of its head (parseRow).
 //     Of cells of one column they see the one with the highest stamp, as ever.
-//  4. The cells that record where the feed has a run's events have the number of the feed's
-//     segment as their timestamp. It is above the stamp of the segment's epoch.
+//  4. The cells that record how many of a run's events the feed has have the number of the
+//     feed's segment as their timestamp. It is above the stamp of the segment's epoch.
 //  5. Segments of the journal have the stamp of the head that they were copied under. The one
 //     segment of the feed's log that ends an epoch has the stamp of the next. The log behind
 //     it, up to the first segment of the next epoch, is not read (Store.beyond).
@@ -132,9 +134,16 @@ func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tri
 	}
 	feeds := false
 	if stamp := now.stamp(); e.head.Stamp < stamp {
-		if feeds, err = e.restamp(found, s.history.Load()); err != nil {
+		x, err := found.fed()
+		if err != nil {
 			return err
 		}
+		known := s.history.Load()
+		through, err := s.survived(ctx, found, x, known)
+		if err != nil {
+			return err
+		}
+		feeds = e.restamp(found, x, through, &known.now)
 	}
 	if feeds && e.head.MarkRev == 0 {
 		e.mark()
@@ -159,14 +168,59 @@ func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tri
 	return nil
 }
 
-// restamp writes all cells of a row again under the stamp of the newest epoch. It reports whether
-// the run has events to bring into the feed again.
-func (e *edit) restamp(found *row, known *history) (feeds bool, err error) {
-	x, err := found.positions()
-	if err != nil {
-		return false, err
+// survived returns how many of a run's events the log of the feed still has. If the last segment
+// that names some was lost at the end of an epoch's log, that is what the row's steps say of
+// segments before, and what the log's last segments name. Without both it is none: the feed gets
+// all events of the run again, and readers pass over those of before (fork).
+func (s *Store) survived(ctx context.Context, found *row, x *fed, known *history) (through int64, err error) {
+	lost, is := known.lost(numberOf(x.at))
+	if !is {
+		return x.through, nil
 	}
-	now := &known.now
+	for _, step := range x.steps {
+		if _, is := known.lost(step.number); !is {
+			through = max(through, step.through)
+		}
+	}
+	named, err := s.logEnd(ctx, lost, known)
+	return max(through, named[runLife{runOf(found.cells.Key()), found.head.Life}]), err
+}
+
+// runLife names one life of a run.
+type runLife struct {
+	run  runstore.RunID
+	life int64
+}
+
+// logEnd returns the last event of each run in those last segments of a log that share a step
+// with its end. It reads them once.
+func (s *Store) logEnd(ctx context.Context, of gap, known *history) (named map[runLife]int64, err error) {
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if named, read := known.ends[of]; read {
+		return named, nil
+	}
+	from := max(of.first, of.behind/stepSegments*stepSegments)
+	named = map[runLife]int64{}
+	_, err = s.follow(ctx, from, func(g *segment) bool {
+		if g.number >= of.behind {
+			return false
+		}
+		for _, r := range g.Ranges {
+			of := runLife{runstore.RunID(r.Run), r.Life}
+			named[of] = max(named[of], r.From+r.N-1)
+		}
+		return true
+	})
+	if err == nil {
+		known.ends[of] = named
+	}
+	return named, err
+}
+
+// restamp writes all cells of a row again under the stamp of an epoch, and says that the feed has
+// the run's events up to a seq. It reports whether there are others to bring into it.
+func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds bool) {
 	h := &e.head
 	h.requires(formatStamps)
 	h.Stamp = now.stamp()
@@ -178,29 +232,17 @@ func (e *edit) restamp(found *row, known *history) (feeds bool, err error) {
 			e.set(family, qualifier(family, item), item.Value)
 		}
 	}
-	// The feed's cells change beside the head: those of the new epoch stay as they are. Of the
-	// others, what lies in segments behind the last one that the log of an epoch has was lost
-	// with these, and the events go into the feed again.
-	through := min(x.through, h.Seq)
-	isNew := func(p extent) bool { return p.position>>positionBits >= now.Base }
-	for _, p := range x.extents {
-		if known.isLost(p.position>>positionBits) && !isNew(p) {
-			through = min(through, p.from-1)
-		}
+	// The feed's cells change beside the head: those of the new epoch stay as they are.
+	if x.at >= numbered(now.Base) || h.Purged {
+		return false
 	}
-	for _, p := range x.extents {
-		if n := min(p.n, through-p.from+1); n > 0 && !isNew(p) {
-			e.set(familyFeed, p.column, []byte(be64(n)+be64(p.position)))
-		}
+	through = min(through, h.Seq)
+	if through < x.through { // the log came here before the run did, or lost its end
+		h.Forks = append(slices.Clone(h.Forks), fork{now.End, through})
 	}
-	if x.at < numbered(now.Base) && !h.Purged {
-		if x.through > h.Seq { // the log came here before the run did
-			h.Forks = append(slices.Clone(h.Forks), fork{now.End, h.Seq})
-		}
-		e.set(familyFeed, columnThrough(h.Life), []byte(be64(through)))
-		feeds = through < h.Seq
-	}
-	return feeds, nil
+	e.set(familyFeed, columnThrough(h.Life), []byte(be64(through)))
+	e.set(familyFeed, columnStep(h.Life, 0), []byte(be64(through))) // no segment of the epoch shares this step
+	return through < h.Seq
 }
 
 // learn remembers the newest epoch, and where the log of the feed is not read.
@@ -208,11 +250,13 @@ func (s *Store) learn(x *epochs) {
 	if len(x.Epochs) == 0 {
 		return
 	}
-	known := &history{now: x.Epochs[len(x.Epochs)-1]}
+	known := &history{now: x.Epochs[len(x.Epochs)-1], ends: map[gap]map[runLife]int64{}}
+	first := int64(firstSegment)
 	for _, e := range x.Epochs {
 		if e.Closed {
-			known.gaps = append(known.gaps, gap{e.End, e.Base})
+			known.gaps = append(known.gaps, gap{first, e.End, e.Base})
 		}
+		first = e.Base
 	}
 	for {
 		was := s.history.Load()
@@ -229,14 +273,23 @@ func (s *Store) learn(x *epochs) {
 type history struct {
 	now  epoch
 	gaps []gap
+	mu   sync.Mutex
+	ends map[gap]map[runLife]int64 // see logEnd
 }
 
-// gap is a part of the log of the feed that is not read: behind one number and before another.
-type gap struct{ behind, before int64 }
+// gap is a part of the log of the feed that is not read, between the logs of two epochs: behind
+// the number that ends the one, whose first is given, and before the first of the other.
+type gap struct{ first, behind, before int64 }
 
-// isLost reports whether a segment of the log is at or behind the end of the log of an epoch.
-func (known *history) isLost(number int64) bool {
-	return slices.ContainsFunc(known.gaps, func(g gap) bool { return number >= g.behind && number < g.before })
+// lost reports whether a segment was lost at the end of an epoch's log, and at which. The number
+// below the first of an epoch is no segment: it is the epoch's stamp.
+func (known *history) lost(number int64) (gap, bool) {
+	for _, g := range known.gaps {
+		if number >= g.behind && number < g.before-1 {
+			return g, true
+		}
+	}
+	return gap{}, false
 }
 
 // epoch returns the newest epoch that the handle knows, or nil.
@@ -277,8 +330,8 @@ func (h *head) vouchesBeat(value []byte) bool {
 // may replicate before another. Reading them again takes a raise a thousand requests.
 const hintMargin = 1 << 16
 
-// closeLog ends the log of the epoch before the newest, writes the positions in it back to the
-// rows of the runs, and records where it ends. It returns the epochs as they are stored then:
+// closeLog ends the log of the epoch before the newest, tells the runs what it has, and records
+// where it ends. It returns the epochs as they are stored then:
 // another handle may have raised the epoch.
 func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	last := len(x.Epochs) - 1
@@ -291,8 +344,8 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	if last > 0 {
 		first = x.Epochs[last-1].Base
 	}
-	// The log is there from its first segment on. The hint says up to where its positions are in
-	// the rows of the runs, but rows replicate apart: after a failover segments below the hint
+	// The log is there from its first segment on. The hint says up to where the rows of the runs
+	// say what it has, but rows replicate apart: after a failover segments below the hint
 	// may be missing, and the log ends before the first of them.
 	from := max(first, min(told, max(now.End, first))-hintMargin)
 	rows := map[string]mutation{}

@@ -101,7 +101,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 				dead = append(dead, remove(m.key()))
 			}
 		}
-		x, err := parsed.positions()
+		x, err := parsed.fed()
 		if err != nil {
 			return s.unlessPassedOver(id, err)
 		}
@@ -171,7 +171,7 @@ func (s *Store) lonely(ctx context.Context, id runstore.RunID, marks []mark) (de
 
 // isIdle reports whether a run needs no mark: it was purged, or nobody drives it and
 // the feed has all of its events.
-func (s *Store) isIdle(id runstore.RunID, r *row, x *extents) bool {
+func (s *Store) isIdle(id runstore.RunID, r *row, x *fed) bool {
 	now, _ := s.clock.estimate()
 	return r.head.Purged || x.through >= r.head.Seq && now.Sub(runstore.FromMicros(r.head.Time)) > idleAfter &&
 		!r.head.rules(id, r.beat).Live(now)
@@ -185,7 +185,7 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
 		return err
 	}
-	if x, err := found.positions(); err != nil || !s.isIdle(id, found, x) {
+	if x, err := found.fed(); err != nil || !s.isIdle(id, found, x) {
 		return err
 	}
 	e, err := s.revise(ctx, id, found.head.Rev, func(*head) {})

@@ -1,0 +1,87 @@
+package bigtable
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// fed is what a run's row says of the feed: how many of the run's events it has. Where in the
+// feed an event is, only the log says.
+type fed struct {
+	through int64              // the seq of the last event that the feed has
+	at      bigtable.Timestamp // of the cell that says so
+	// steps are how far the feed had the events at earlier segments. Only a failover that lost
+	// the end of the log needs them; see Store.survived.
+	steps []step
+	old   []string // columns that are not needed any more
+}
+
+// step says that the feed has a run's events up to a seq once its log has a segment.
+type step struct {
+	number, through int64
+	column          string
+}
+
+const (
+	// stepSegments is how many segments share a step: the row keeps that of the newest.
+	stepSegments = 1 << 12
+	// stepsKept is how many steps a row keeps when it is sealed: those of 65,536 segments, or of
+	// minutes of the busiest log.
+	stepsKept = hintMargin / stepSegments
+)
+
+// The columns of the feed's family. The timestamp of their cells is the number of a segment, so
+// what an older segment says never hides what a newer one does. Programs before the second edition
+// wrote extents: columns of the prefix "p" that said where in the feed some events are.
+func columnThrough(life int64) string { return "t" + be64(life) }
+func columnStep(life, number int64) string {
+	return columnThrough(life) + be64(number/stepSegments)
+}
+
+// fed decodes what the row says of the feed.
+func (r *row) fed() (*fed, error) {
+	x, life := &fed{}, be64(r.head.Life)
+	for _, item := range r.cells[familyFeed] {
+		q := qualifier(familyFeed, item)
+		switch {
+		case q == "t"+life && len(item.Value) == 8:
+			x.through, x.at = fromBE64(string(item.Value)), item.Timestamp
+		case strings.HasPrefix(q, "t"+life) && len(q) == 17 && len(item.Value) == 8:
+			x.steps = append(x.steps, step{numberOf(item.Timestamp), fromBE64(string(item.Value)), q})
+		case strings.HasPrefix(q, "p"+life) && len(q) == 17 && len(item.Value) == 16: // an extent: its first seq, length and position
+			last := fromBE64(q[9:]) + fromBE64(string(item.Value[:8])) - 1
+			x.steps = append(x.steps, step{fromBE64(string(item.Value[8:])) >> positionBits, last, q})
+		case !strings.HasPrefix(q, "p") && !strings.HasPrefix(q, "t"):
+			return nil, errFed
+		}
+	}
+	slices.SortFunc(x.steps, func(a, b step) int { return int(a.through - b.through) })
+	for _, old := range x.steps[:max(len(x.steps)-stepsKept, 0)] {
+		x.old = append(x.old, old.column)
+	}
+	return x, nil
+}
+
+var errFed = corrupt(errors.New("a cell of the feed's family that this program did not write"))
+
+// tell adds what a segment says to the changes of its runs' rows, by their keys. It may be
+// written more than once, and late.
+func (g *segment) tell(rows map[string]mutation) {
+	for _, r := range g.Ranges {
+		key := runKey(runstore.RunID(r.Run))
+		row, there := rows[key]
+		if !there {
+			row = mutation{key: key, m: bigtable.NewMutation()}
+		}
+		through := []byte(be64(r.From + r.N - 1))
+		row.m.Set(familyFeed, columnStep(r.Life, g.number), numbered(g.number), through)
+		row.m.Set(familyFeed, columnThrough(r.Life), numbered(g.number), through)
+		row.n += 128
+		rows[key] = row
+	}
+}

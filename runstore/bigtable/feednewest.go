@@ -1,0 +1,100 @@
+package bigtable
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// newest reads the end of the feed: the log from its end back, one block at a time, and the events
+// of each block from the last on. For final see feedEvents.
+func (s *Store) newest(ctx context.Context, limit int, final bool) (events []runstore.FeedEvent, err error) {
+	size := int64(0)
+	err = s.backwards(ctx, func(block []placed) (more bool, err error) {
+		for n := limit; len(block) > 0 && len(events) < limit && size <= runstore.MaxPageBytes; {
+			last := block[max(len(block)-n, 0):]
+			page, total, err := s.feedEvents(ctx, last, 0, final)
+			if err != nil {
+				return false, err
+			}
+			if total > runstore.MaxPageBytes && len(last) > 1 { // it may have ended before the last
+				n = len(last) / 2
+				continue
+			}
+			block = block[:len(block)-len(last)]
+			events, size = append(page, events...), size+total
+		}
+		return len(events) < limit && size <= runstore.MaxPageBytes, nil
+	})
+	events = events[max(len(events)-limit, 0):]
+	for len(events) > 1 && size-int64(len(events[0].Data)) > runstore.MaxPageBytes {
+		size -= int64(len(events[0].Data))
+		events = events[1:]
+	}
+	return events, err
+}
+
+// backwards calls f with the events of one block of the log after the other, from the end of the
+// log back, until f returns false. Those of runs that were purged are left out.
+func (s *Store) backwards(ctx context.Context, f func(events []placed) (more bool, err error)) error {
+	x, err := s.epochs(ctx)
+	if err != nil {
+		return err
+	}
+	told, err := s.hint(ctx)
+	if err != nil {
+		return err
+	}
+	for i := len(x.Epochs); i >= 0; i-- { // the log of the epoch that follows the first i
+		first, next := int64(firstSegment), int64(0)
+		if i > 0 {
+			first = x.Epochs[i-1].Base
+		}
+		if i < len(x.Epochs) {
+			next = x.Epochs[i].Base
+		}
+		var end int64
+		if i < len(x.Epochs) && x.Epochs[i].Closed {
+			end = x.Epochs[i].End
+		} else if end, err = s.endOfLog(ctx, first, next, told); err != nil {
+			return err
+		}
+		for end > first {
+			start := max(blockStart(end-1), first)
+			var page []placed
+			_, err = s.followBy(ctx, start, end-start, func(g *segment) bool {
+				if g.number < end {
+					page = g.appendTo(page, 0)
+				}
+				return g.next() < end
+			})
+			if err == nil {
+				page, err = s.withoutPurged(ctx, page)
+			}
+			if err != nil {
+				return err
+			}
+			if more, err := f(page); err != nil || !more {
+				return err
+			}
+			end = start
+		}
+	}
+	return nil
+}
+
+// endOfLog returns the number behind the last segment of an epoch's log. first is its
+// first, and next that of the epoch behind it, or 0.
+func (s *Store) endOfLog(ctx context.Context, first, next, told int64) (end int64, err error) {
+	if end = first; told > first && (next == 0 || told < next) {
+		end = told // the log is there up to the hint's segment: its end is not far
+	}
+	_, err = s.follow(ctx, end, func(g *segment) bool {
+		if g.next() == next {
+			return false
+		}
+		end = g.next()
+		return true
+	})
+	return end, err
+}
