@@ -487,7 +487,7 @@ func TestLogLagsBehindItsHint(t *testing.T) {
 					}
 				}
 				move(t, table, tbl)
-				s := open(t, table)
+				s := openBare(t, table)
 				if again != "" {
 					if _, err := s.RaiseEpoch(t.Context(), "again"); err != nil {
 						t.Fatal(err)
@@ -495,15 +495,16 @@ func TestLogLagsBehindItsHint(t *testing.T) {
 				}
 				check := func(when string) {
 					t.Helper()
+					bigtable.Sweep(t.Context(), s)
 					seen := map[string]bool{}
-					for len(seen) < want {
-						clear(seen)
-						for _, e := range whole(t, s, 0, runstore.MaxPage, nil) {
-							if seen[string(e.Data)] {
-								t.Fatalf("%s: %s is in the feed twice", when, e.Data)
-							}
-							seen[string(e.Data)] = true
+					for _, e := range whole(t, s, 0, runstore.MaxPage, nil) {
+						if seen[string(e.Data)] {
+							t.Fatalf("%s: %s is in the feed twice", when, e.Data)
 						}
+						seen[string(e.Data)] = true
+					}
+					if len(seen) != want {
+						t.Errorf("%s: the feed has %d events, want %d", when, len(seen), want)
 					}
 				}
 				check("before they come")
@@ -552,7 +553,7 @@ func TestRunMetTwoEpochsLater(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	whole := snapshot(t, tbl)
+	complete := snapshot(t, tbl)
 	ofRun := func(k cellKey) bool { return k.row[0] == 'r' || k.row[0] == 'm' }
 	for _, key := range keys(t, tbl, "") {
 		if strings.HasPrefix(key, "l") || strings.HasPrefix(key, "r") || strings.HasPrefix(key, "m") {
@@ -568,10 +569,13 @@ func TestRunMetTwoEpochsLater(t *testing.T) {
 	if _, err := s.RaiseEpoch(t.Context(), "again"); err != nil {
 		t.Fatal(err)
 	}
-	if whole.put(t, tbl, ofRun) == 0 {
+	if complete.put(t, tbl, ofRun) == 0 {
 		t.Fatal("nothing comes late")
 	}
-	fresh := open(t, table)
+	fresh := openBare(t, table)
+	bigtable.Sweep(t.Context(), fresh) // raises the run, and leaves its events to the next round
 	bigtable.Sweep(t.Context(), fresh)
-	wholeFeed(t, "the feed", fresh, map[string]bool{"run 1": true, "run 2": true})
+	if n := len(whole(t, fresh, 0, 10, nil)); n != 2 {
+		t.Errorf("the feed has %d events, want 2", n)
+	}
 }
