@@ -72,6 +72,11 @@ var (
 		_, ok := e.Store.(runstore.Notifier)
 		return absent(!ok, "the store is no Notifier")
 	}}
+	// NeedRunNotify: the store is a RunNotifier.
+	NeedRunNotify = Need{"run-notify", func(e *Env) string {
+		_, ok := e.Store.(runstore.RunNotifier)
+		return absent(!ok, "the store is no RunNotifier")
+	}}
 	// NeedStale: the store is a StaleReader.
 	NeedStale = Need{"stale", func(e *Env) string {
 		_, ok := e.Store.(runstore.StaleReader)
@@ -113,6 +118,7 @@ func Cases() []Case {
 		runnableCases(),    // I9
 		feedCases(),        // I10
 		notifyCases(),      // I10
+		runNotifyCases(),   // I10
 		staleCases(),       // I5, I9, I12
 		errorCases(),       // I11
 		crashCases(),       // I3, I4

@@ -27,7 +27,8 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // Acquire waits until the lease is granted, ctx ends or the store refuses for
 // another reason than that somebody else holds it.
 //
-// Contenders pause between Options.MinBackoff and MaxBackoff, growing
+// A contender that finds the lease held asks again as soon as the store hints at its release
+// (runstore.RunNotifier). Hints may be lost, and expiry gives none, so it also asks after a pause between Options.MinBackoff and MaxBackoff, growing
 // exponentially, with jitter. One that is told that the lease expires sooner
 // comes back right after that, jittered over half of MinBackoff. A request
 // whose outcome is unknown is repeated with the same grant id; the trust in the
@@ -47,6 +48,8 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		return Granted{}, err
 	}
 	var doubtful time.Time // when the first request left that may yet be applied
+	hints := &hints{keeper: k, run: req.Run}
+	defer hints.end()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
 		granted, err := k.ask(ctx, req)
 		if err == nil {
@@ -65,13 +68,16 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
+			if hints.begin(ctx) {
+				continue // it may have been released before
+			}
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
 		case renamable && !doubtful.IsZero() && errors.Is(err, runstore.ErrFenced):
 			req.Grant, doubtful = runstore.NewGrantID(), time.Time{}
 		case !transient(err):
 			return Granted{}, err
 		}
-		if ctx.Err() != nil || !pause(ctx, wait) {
+		if ctx.Err() != nil || !hints.pause(ctx, wait) {
 			return Granted{}, fmt.Errorf("%w while waiting for a lease; last answer: %w", context.Cause(ctx), err)
 		}
 	}

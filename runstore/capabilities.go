@@ -37,6 +37,32 @@ type Notifier interface {
 	Wakeups(ctx context.Context) (<-chan struct{}, error)
 }
 
+// RunNotifier wakes those who wait for one run, for its lease say, instead of letting them poll.
+type RunNotifier interface {
+	// RunWakeups returns a channel that holds a value soon after a write to the run of the kind
+	// that is asked for. Heartbeats and refused writes wake nobody, and nor does time: a lease
+	// expires unannounced. The run need not exist.
+	//
+	// A write of this process wakes at once, whatever handle made it. One of another process
+	// wakes within tens of milliseconds where the engine tells of it (Postgres and AlloyDB, but
+	// not behind a proxy that pools transactions; SQLite, where a write to another run may wake,
+	// too), and not at all elsewhere. Values are coalesced, may be spurious and may be lost:
+	// polling at a slow pace is the guarantee. The channel lives until ctx ends.
+	RunWakeups(ctx context.Context, id RunID, on WakeOn) (<-chan struct{}, error)
+}
+
+// WakeOn is the kind of writes that wake who waits for a run.
+type WakeOn int
+
+const (
+	// OnWrite is every write: commits, grants, releases, the creation, a purge, and a raise of
+	// the epoch.
+	OnWrite WakeOn = iota
+	// OnRelease is what frees the run's lease before its expiry: a release, a purge, and a raise
+	// of the epoch.
+	OnRelease
+)
+
 // Epocher reports and raises the store's epoch (I2). Operators do both with the command
 // tapestore epoch.
 type Epocher interface {

@@ -63,6 +63,7 @@ type store struct {
 	scan    func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error)
 	newest  func(ctx context.Context, h *handle, limit int) ([]runstore.FeedEvent, error)
 	feed    func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error)
+	wakeups func(ctx context.Context, h *handle, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error)
 	raise   func(ctx context.Context, h *handle, reason string) (runstore.Epoch, error)
 
 	replica replica // for stale reads
@@ -267,6 +268,14 @@ func (h *handle) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore
 		return h.newest(ctx, h, q.Limit)
 	}
 	return h.Handle.ReadFeed(ctx, q)
+}
+
+// RunWakeups implements runstore.RunNotifier.
+func (h *handle) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error) {
+	if h.wakeups != nil {
+		return h.wakeups(ctx, h, id, on)
+	}
+	return h.Handle.RunWakeups(ctx, id, on)
 }
 
 // RaiseEpoch implements runstore.Epocher.

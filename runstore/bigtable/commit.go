@@ -53,6 +53,7 @@ func (r result) committed() runstore.Committed {
 // Commit implements runstore.RunStore: one conditional mutation of the run's row. What
 // needs rows of its own (places in queues, large values) costs one request before it.
 func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	defer s.waiters.AfterBatches(&err, batch)
 	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
 		n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, results: batch.ID != "", clock: strict(batch.Guards().Fence)}
 		n.events, n.strict = len(batch.Events) > 0, true

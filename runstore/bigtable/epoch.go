@@ -214,6 +214,7 @@ func (s *Store) Epochs(ctx context.Context) (all []runstore.EpochChange, err err
 // RaiseEpoch implements runstore.Epocher. It visits every run, since only a run's own
 // row can refuse a fence: it takes time in proportion to the runs.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (raised runstore.Epoch, err error) {
+	defer s.waiters.AfterRaise(&err)
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
 		raised, err = s.raise(ctx, reason, func(*epochs) bool { return false })
 		return err

@@ -13,6 +13,7 @@ import (
 // CreateRun implements runstore.RunStore: one read, the entries of the run, and one
 // conditional mutation.
 func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	defer s.waiters.After(&err, runstore.OnWrite, spec.ID)
 	err = s.op(ctx, "create run", spec.ID, spec.Check(), func(ctx context.Context) error {
 		var lease *runstore.LeaseSpec
 		if spec.Lease != nil {
@@ -117,6 +118,7 @@ func (e *edit) summary(w runstore.RecordWrite) *meta {
 // server's clock is asked between them where the expiry of the current grant decides
 // (expiryDecides).
 func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	defer s.waiters.After(&err, runstore.OnWrite, req.Run)
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
 		req := req
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
@@ -200,6 +202,9 @@ func (s *Store) expiryDecides(grant runstore.GrantID, consent runstore.Fence) fu
 // of writes go ahead of it as in [Store.Commit].
 func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
+	if !req.Writes.IsZero() {
+		defer s.waiters.After(&err, runstore.OnWrite, f.Run())
+	}
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func(ctx context.Context) error {
 		n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
 		n.keys = keysOf(runstore.Guards{}, req.Writes)
@@ -256,6 +261,7 @@ func (s *Store) stallDecides(req runstore.RenewRequest) func(r *run) bool {
 
 // ReleaseLease implements runstore.RunStore: one conditional mutation.
 func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
+	defer s.waiters.After(&err, runstore.OnRelease, req.Fence.Run())
 	f := req.Fence
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
 		guards := runstore.GuardsOf(req.Guards...)

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -18,12 +19,14 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/serving"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // Store is an open handle on a store in Bigtable. It implements runstore.RunStore and
 // the capabilities Epocher and Describer.
 type Store struct {
 	opts     Options
+	waiters  wakeup.Hub
 	emulated bool
 	cluster  string // of the app profile, if it could be read
 	restored string // what the table was restored from; empty if it was not
@@ -60,6 +63,7 @@ type Store struct {
 var _ interface {
 	runstore.RunStore
 	runstore.Epocher
+	runstore.RunNotifier
 	runstore.Describer
 } = (*Store)(nil)
 
@@ -77,7 +81,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, closed: make(chan struct{}), idle: make(chan struct{})}
 	if opts.bound > 0 {
 		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
 	}
@@ -254,6 +258,15 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 		s.refreshClock()
 	}
 	return outcome.Of(op, id, ofRun(id, f(ctx)))
+}
+
+// RunWakeups implements runstore.RunNotifier: of writes of this process.
+func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
+	err = s.op(ctx, "run wakeups", id, runstore.CheckRunID(id), func(context.Context) error {
+		ch = s.waiters.Add(ctx, id, on)
+		return nil
+	})
+	return ch, err
 }
 
 // enter begins an operation, unless the handle was closed.

@@ -12,6 +12,7 @@ import (
 
 // Commit implements runstore.RunStore.
 func (h *Handle) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	defer h.store.waiters().AfterBatches(&err, batch)
 	err = h.write(ctx, "commit", batch.Run(), batch.Check(), func(now time.Time) error {
 		all, err := h.store.commit([]runstore.Batch{batch}, nil, now)
 		if err != nil {
@@ -25,6 +26,7 @@ func (h *Handle) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 
 // CommitMulti implements runstore.MultiCommitter.
 func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
+	defer h.store.waiters().AfterBatches(&err, batches...)
 	err = h.write(ctx, "commit", "", runstore.CheckMulti(batches), func(now time.Time) error {
 		done, err = h.store.commit(batches, rules.Whole(batches), now)
 		return err

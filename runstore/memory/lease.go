@@ -12,6 +12,7 @@ import (
 
 // CreateRun implements runstore.RunStore.
 func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	defer h.store.waiters().After(&err, runstore.OnWrite, spec.ID)
 	err = h.write(ctx, "create run", spec.ID, spec.Check(), func(now time.Time) error {
 		s := h.store
 		if r, err := s.find(spec.ID); err == nil {
@@ -52,6 +53,7 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 
 // AcquireLease implements runstore.RunStore.
 func (h *Handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	defer h.store.waiters().After(&err, runstore.OnWrite, req.Run)
 	err = h.write(ctx, "acquire lease", req.Run, req.Check(), func(now time.Time) error {
 		r, err := h.store.find(req.Run)
 		if err != nil {
@@ -114,6 +116,9 @@ func (r *run) repeatedGrant(spec runstore.LeaseSpec) (granted runstore.Granted, 
 // RenewLease implements runstore.RunStore.
 func (h *Handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
+	if !req.Writes.IsZero() {
+		defer h.store.waiters().After(&err, runstore.OnWrite, f.Run())
+	}
 	err = h.write(ctx, "renew lease", f.Run(), req.Check(), func(now time.Time) error {
 		r, err := h.store.find(f.Run())
 		if err != nil {
@@ -140,6 +145,7 @@ func (h *Handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 // ReleaseLease implements runstore.RunStore.
 func (h *Handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
 	f := req.Fence
+	defer h.store.waiters().After(&err, runstore.OnRelease, f.Run())
 	err = h.write(ctx, "release lease", f.Run(), req.Check(), func(now time.Time) error {
 		r, err := h.store.find(f.Run())
 		if err != nil {
@@ -181,6 +187,7 @@ func (h *Handle) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err
 
 // RaiseEpoch implements runstore.Epocher.
 func (h *Handle) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
+	defer h.store.waiters().AfterRaise(&err)
 	err = h.write(ctx, "raise epoch", "", runstore.CheckReason(reason), func(now time.Time) error {
 		s := h.store
 		epoch = s.epoch() + 1

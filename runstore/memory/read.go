@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // GetRun implements runstore.RunStore.
@@ -173,6 +174,18 @@ func (h *Handle) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	})
 	return ch, err
 }
+
+// RunWakeups implements runstore.RunNotifier.
+func (h *Handle) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
+	err = h.read(ctx, "run wakeups", id, runstore.CheckRunID(id), func() error {
+		ch = h.store.waiters().Add(ctx, id, on)
+		return nil
+	})
+	return ch, err
+}
+
+// waiters are those who wait for single runs.
+func (s *Store) waiters() wakeup.Hub { return wakeup.Of(s) }
 
 // wake tells the waiters that something was committed. The caller holds the lock.
 func (s *Store) wake() {

@@ -9,6 +9,7 @@ import (
 
 // Commit implements runstore.RunStore.
 func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	defer s.notifier.waiters.AfterBatches(&err, batch)
 	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func() error {
 		a, err := s.perform(ctx, commitRequest(batch))
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 
 // CreateRun implements runstore.RunStore.
 func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	defer s.notifier.waiters.After(&err, runstore.OnWrite, spec.ID)
 	err = s.op(ctx, "create run", spec.ID, spec.Check(), func() error {
 		w := newWrite(opCreate, spec.ID, spec.Writes)
 		w.newStatus, w.runnable, w.unlisted = &spec.Status, spec.Runnable, spec.Unlisted
@@ -67,6 +68,7 @@ func (r *request) rememberGrant(id runstore.GrantID, w runstore.Writes) {
 
 // AcquireLease implements runstore.RunStore.
 func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	defer s.notifier.waiters.After(&err, runstore.OnWrite, req.Run)
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func() error {
 		req := req
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
@@ -122,6 +124,9 @@ func (a *answer) granted(spec runstore.LeaseSpec) runstore.Granted {
 // with writes goes the way of all other writes.
 func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
+	if !req.Writes.IsZero() {
+		defer s.notifier.waiters.After(&err, runstore.OnWrite, f.Run())
+	}
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func() error {
 		r := &request{run: f.Run(), fence: f, ttl: req.TTL}
 		g := runstore.Guards{Fence: f}
@@ -157,6 +162,7 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (rene
 // ReleaseLease implements runstore.RunStore.
 func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
 	f := req.Fence
+	defer s.notifier.waiters.After(&err, runstore.OnRelease, f.Run())
 	err = s.op(ctx, "release lease", f.Run(), req.Check(), func() error {
 		w := newWrite(opRelease, f.Run(), req.Writes)
 		g := runstore.GuardsOf(req.Guards...)
@@ -209,6 +215,7 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 
 // RaiseEpoch implements runstore.Epocher.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
+	defer s.notifier.waiters.AfterRaise(&err)
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func() error {
 		var conn *pgxpool.Conn
 		var at incarnation

@@ -21,6 +21,7 @@ const lockRuns = `SELECT tapestore.lock_runs($1::bytea[], $2::bytea[], $3::bytea
 // CommitMulti implements runstore.MultiCommitter: one transaction, and one round
 // trip.
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
+	defer s.notifier.waiters.AfterBatches(&err, batches...)
 	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func() error {
 		requests := make([]*request, len(batches))
 		for i, b := range batches {
@@ -47,7 +48,7 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 		}
 		done, err := s.commitAll(ctx, batches, requests)
 		if err == nil {
-			s.notifier.committed()
+			s.notifier.committed(requests...)
 			return done, nil
 		}
 		if outcome.Definite(err) {
@@ -67,7 +68,7 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 				return nil, outcome.Unknown(errors.Join(err, unsettled))
 			}
 			if done != nil {
-				s.notifier.committed()
+				s.notifier.committed(requests...)
 				return done, nil
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // A notification is a hint. It is sent from a transaction of its own after the
@@ -24,19 +25,21 @@ const (
 // notifier tells other handles of this one's commits, and those who wait at this
 // handle of all.
 type notifier struct {
-	store  *Store
-	dirty  chan struct{} // holds a value when something was committed since
-	cancel context.CancelFunc
-	ctx    context.Context
-	work   sync.WaitGroup
+	store   *Store
+	waiters wakeup.Hub
+	dirty   chan struct{} // holds a value when something was committed since
+	cancel  context.CancelFunc
+	ctx     context.Context
+	work    sync.WaitGroup
 
 	mu     sync.Mutex
+	runs   map[string]runstore.WakeOn // the names of the runs that were written to since; see payload
 	wakers map[chan struct{}]bool
 	ready  chan struct{} // nil until somebody waits
 }
 
 func newNotifier(s *Store) *notifier {
-	n := &notifier{store: s, dirty: make(chan struct{}, 1), wakers: map[chan struct{}]bool{}}
+	n := &notifier{store: s, waiters: hubOf(s), dirty: make(chan struct{}, 1), runs: map[string]runstore.WakeOn{}, wakers: map[chan struct{}]bool{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background()) // ends with the handle
 	if !s.opts.Pooled {
 		n.work.Go(n.send)
@@ -59,8 +62,18 @@ func hint(ch chan struct{}) {
 	}
 }
 
-// committed is called after every write.
-func (n *notifier) committed() {
+// committed is called after every write but a heartbeat, with its runs.
+func (n *notifier) committed(requests ...*request) {
+	if !n.store.opts.Pooled {
+		n.mu.Lock()
+		for _, r := range requests {
+			if len(n.runs) <= maxNames {
+				name := nameOf(r.run)
+				n.runs[name] = max(n.runs[name], r.kind())
+			}
+		}
+		n.mu.Unlock()
+	}
 	hint(n.dirty)
 	n.wake()
 }
@@ -84,7 +97,7 @@ func (n *notifier) send() {
 		case <-n.dirty:
 		}
 		// An error loses a hint, and whoever waits polls as well.
-		_, _ = n.store.pool.Exec(n.ctx, `SELECT pg_notify($1::text, '')`, n.channel())
+		_, _ = n.store.pool.Exec(n.ctx, `SELECT pg_notify($1::text, $2::text)`, n.channel(), n.payload())
 		if !rest(n.ctx, notifyPace) {
 			return
 		}
@@ -110,29 +123,36 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	ch := make(chan struct{}, 1)
 	err := s.op(ctx, "wakeups", "", nil, func() error {
 		n := s.notifier
-		n.mu.Lock()
-		if n.ctx.Err() != nil {
-			n.mu.Unlock()
-			return runstore.ErrClosed
-		}
-		n.wakers[ch] = true
-		ready := n.watch()
-		n.mu.Unlock()
-		context.AfterFunc(ctx, func() {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			delete(n.wakers, ch)
+		return n.await(ctx, func() {
+			n.wakers[ch] = true
+			context.AfterFunc(ctx, func() {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				delete(n.wakers, ch)
+			})
 		})
-		select {
-		case <-ready:
-			return nil
-		case <-ctx.Done():
-			return outcome.Unavailable(ctx.Err())
-		case <-s.closed:
-			return runstore.ErrClosed
-		}
 	})
 	return ch, err
+}
+
+// await adds one who waits, and returns once the notifier looks for the commits of others.
+func (n *notifier) await(ctx context.Context, add func()) error {
+	n.mu.Lock()
+	if n.ctx.Err() != nil {
+		n.mu.Unlock()
+		return runstore.ErrClosed
+	}
+	add()
+	ready := n.watch()
+	n.mu.Unlock()
+	select {
+	case <-ready:
+		return nil
+	case <-ctx.Done():
+		return outcome.Unavailable(ctx.Err())
+	case <-n.store.closed:
+		return runstore.ErrClosed
+	}
 }
 
 // watch starts, once, what looks for the commits of others, and returns what is
@@ -183,11 +203,14 @@ func (n *notifier) listenOnce(ready func()) error {
 	}
 	ready()
 	n.wake()
+	n.wakeRuns("") // something may have been missed
 	for {
-		if _, err := conn.WaitForNotification(n.ctx); err != nil {
+		told, err := conn.WaitForNotification(n.ctx)
+		if err != nil {
 			return err
 		}
 		n.wake()
+		n.wakeRuns(told.Payload)
 	}
 }
 

@@ -22,8 +22,8 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 			err = notSent{err}
 		}
 		if err == nil {
-			if r.answer.verdict == applied {
-				s.notifier.committed()
+			if r.answer.verdict == applied && !r.heartbeat() {
+				s.notifier.committed(r)
 			}
 			return &r.answer, nil
 		}
@@ -40,7 +40,7 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 			if known, unsettled := s.settle(ctx, r, t); unsettled != nil {
 				return nil, outcome.Unknown(errors.Join(err, unsettled))
 			} else if known != nil {
-				s.notifier.committed()
+				s.notifier.committed(r)
 				return known, nil
 			}
 		}

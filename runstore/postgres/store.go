@@ -37,6 +37,7 @@ var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.Notifier
+	runstore.RunNotifier
 	runstore.Epocher
 	runstore.Describer
 } = (*Store)(nil)

@@ -10,6 +10,7 @@ import (
 // Commit implements runstore.RunStore: one request that reads what decides, and the
 // commit.
 func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	defer s.waiters.AfterBatches(&err, batch)
 	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
 		if err := s.transact(ctx, "commit", s.commits(batch, &done)); err != nil {
 			done = runstore.Committed{}
@@ -25,6 +26,7 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 
 // CommitMulti implements runstore.MultiCommitter: as Commit, for all runs together.
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
+	defer s.waiters.AfterBatches(&err, batches...)
 	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func(ctx context.Context) error {
 		done = make([]runstore.Committed, len(batches))
 		requests := make([]*request, len(batches))

@@ -41,6 +41,7 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 
 // RaiseEpoch implements runstore.Epocher.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
+	defer s.waiters.AfterRaise(&err)
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
 		epoch, err = s.raise(ctx, reason, func(*known) bool { return true })
 		return err

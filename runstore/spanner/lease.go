@@ -14,6 +14,7 @@ import (
 
 // CreateRun implements runstore.RunStore.
 func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	defer s.waiters.After(&err, runstore.OnWrite, spec.ID)
 	err = s.op(ctx, "create run", spec.ID, spec.Check(), func(ctx context.Context) error {
 		var lease *runstore.LeaseSpec
 		if spec.Lease != nil {
@@ -166,6 +167,7 @@ func (r *result) created(g *guarded, spec runstore.RunSpec, lease *runstore.Leas
 
 // AcquireLease implements runstore.RunStore.
 func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	defer s.waiters.After(&err, runstore.OnWrite, req.Run)
 	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
 		req, name := req, ""
 		req.LeaseSpec = *withGrant(req.LeaseSpec)
@@ -214,6 +216,9 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 // RenewLease implements runstore.RunStore.
 func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
+	if !req.Writes.IsZero() {
+		defer s.waiters.After(&err, runstore.OnWrite, f.Run())
+	}
 	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func(ctx context.Context) error {
 		err := s.transact(ctx, "renew", &request{
 			run: f.Run(), name: rules.BatchResult(req.ID), keys: keysOf(runstore.Guards{}, req.Writes),
@@ -253,6 +258,7 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (rene
 
 // ReleaseLease implements runstore.RunStore.
 func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
+	defer s.waiters.After(&err, runstore.OnRelease, req.Fence.Run())
 	f, guards, name := req.Fence, runstore.GuardsOf(req.Guards...), ""
 	if !req.Writes.IsZero() {
 		name = rules.ReleaseResult(f.Grant())

@@ -2,6 +2,7 @@ package spanner
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -19,15 +20,17 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/serving"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // Store is an open handle on a store in Spanner. It implements runstore.RunStore and the
 // capabilities MultiCommitter, Epocher, StaleReader and Describer.
 type Store struct {
-	opts   Options
-	here   localclock.Clock // of this process
-	local  string           // the address of an emulator or of Spanner Omni
-	client *spanner.Client
+	opts    Options
+	waiters wakeup.Hub
+	here    localclock.Clock // of this process
+	local   string           // the address of an emulator or of Spanner Omni
+	client  *spanner.Client
 
 	created string // when the database was created, RFC 3339; empty if that could not be read
 
@@ -54,6 +57,7 @@ var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.Epocher
+	runstore.RunNotifier
 	runstore.StaleReader
 	runstore.Describer
 } = (*Store)(nil)
@@ -72,7 +76,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, ring: remembered, clearAtOnce: clearAtOnce, maxMutations: maxMutations, idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, ring: remembered, clearAtOnce: clearAtOnce, maxMutations: maxMutations, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()
@@ -198,6 +202,15 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 		return outcome.Of(op, id, outcome.Unavailable(err))
 	}
 	return outcome.Of(op, id, f(serving.With(ctx, op)))
+}
+
+// RunWakeups implements runstore.RunNotifier: of writes of this process.
+func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
+	err = s.op(ctx, "run wakeups", id, runstore.CheckRunID(id), func(context.Context) error {
+		ch = s.waiters.Add(ctx, id, on)
+		return nil
+	})
+	return ch, err
 }
 
 // enter begins an operation, unless the handle was closed.

@@ -10,7 +10,8 @@ import (
 )
 
 // Commit implements runstore.RunStore.
-func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error) {
+func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	defer s.waiters.AfterBatches(&err, batch)
 	return write(ctx, s, "commit", batch.Run(), batch.Check(), func(tx *tx) (runstore.Committed, error) {
 		return tx.commit(batch)
 	})

@@ -12,7 +12,8 @@ const insertRun = `INSERT INTO runs (id, purged, status, created, runnable, last
 	VALUES (?, 1, 0, 0, NULL, 0, 0, 0, '', 0, x'', x'', 0, 0, x'', x'', 1, x'') RETURNING no`
 
 // CreateRun implements runstore.RunStore.
-func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	defer s.waiters.After(&err, runstore.OnWrite, spec.ID)
 	return write(ctx, s, "create run", spec.ID, spec.Check(), func(tx *tx) (runstore.Created, error) {
 		return tx.create(spec)
 	})
@@ -69,7 +70,8 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 }
 
 // AcquireLease implements runstore.RunStore.
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	defer s.waiters.After(&err, runstore.OnWrite, req.Run)
 	return write(ctx, s, "acquire lease", req.Run, req.Check(), func(tx *tx) (runstore.Granted, error) {
 		r, err := tx.find(req.Run)
 		if err != nil {
@@ -177,8 +179,11 @@ const renew = `UPDATE runs SET expires = max(expires, ?), ttl = ?, renewed = ? W
 	AND (max_stall = 0 OR progressed + max_stall >= ?) RETURNING expires, reactor, strict`
 
 // RenewLease implements runstore.RunStore.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
+	if !req.Writes.IsZero() {
+		defer s.waiters.After(&err, runstore.OnWrite, f.Run())
+	}
 	return write(ctx, s, "renew lease", f.Run(), req.Check(), func(tx *tx) (runstore.Renewed, error) {
 		if !req.Writes.IsZero() {
 			return tx.renewWith(req)
@@ -222,8 +227,9 @@ func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, er
 }
 
 // ReleaseLease implements runstore.RunStore.
-func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
 	f := req.Fence
+	defer s.waiters.After(&err, runstore.OnRelease, f.Run())
 	return write(ctx, s, "release lease", f.Run(), req.Check(), func(tx *tx) (runstore.Committed, error) {
 		r, err := tx.find(f.Run())
 		if err != nil {
@@ -270,7 +276,8 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 }
 
 // RaiseEpoch implements runstore.Epocher.
-func (s *Store) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
+func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
+	defer s.waiters.AfterRaise(&err)
 	return write(ctx, s, "raise epoch", "", runstore.CheckReason(reason), func(tx *tx) (runstore.Epoch, error) {
 		epoch, err := raise(tx.ctx, tx.c, reason, 0, tx.now)
 		if err == nil {

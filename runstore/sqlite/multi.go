@@ -10,7 +10,8 @@ import (
 )
 
 // CommitMulti implements runstore.MultiCommitter.
-func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
+	defer s.waiters.AfterBatches(&err, batches...)
 	return write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
 		whole := rules.Whole(batches)
 		done, made, err := tx.recall(batches, whole)

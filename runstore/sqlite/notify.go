@@ -48,6 +48,18 @@ const watchPace = 20 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`
 
+const selectChanges = `SELECT changes + (SELECT coalesce(max(pos), 0) FROM events) FROM store`
+
+// changes returns how much has changed in the store: its counter of changes and its last position
+// together. A transaction that only refused writes, or kept the clock, has changed nothing.
+func (c *conn) changes() (int64, error) {
+	row, err := c.one(context.Background(), selectChanges)
+	if err != nil {
+		return 0, err
+	}
+	return row[0].(int64), nil
+}
+
 // Wakeups implements runstore.Notifier. Commits of this handle wake at once, those
 // of other handles and processes within a few tens of milliseconds.
 func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
@@ -75,7 +87,7 @@ func (s *Store) watch(ctx context.Context, c *conn, ch chan struct{}) {
 	defer func() { _ = c.close() }() // it only read
 	tick := time.NewTicker(watchPace)
 	defer tick.Stop()
-	var last int64
+	var last, known int64
 	for {
 		select {
 		case <-ctx.Done():
@@ -85,11 +97,15 @@ func (s *Store) watch(ctx context.Context, c *conn, ch chan struct{}) {
 		case <-tick.C:
 		}
 		v, err := c.one(context.Background(), dataVersion)
-		if err != nil {
+		if err != nil || v[0].(int64) == last {
 			continue // it is a hint; whoever waits polls as well
 		}
-		if version := v[0].(int64); version != last {
-			last = version
+		changes, err := c.changes()
+		if err != nil {
+			continue
+		}
+		if last = v[0].(int64); changes != known {
+			known = changes
 			hint(ch)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore
@@ -17,7 +18,8 @@ type Store struct {
 	*core
 	closeOnce sync.Once
 	closed    chan struct{}
-	watching  sync.WaitGroup // the goroutines of Wakeups
+	watching  sync.WaitGroup // the goroutines of Wakeups and RunWakeups
+	others    others
 }
 
 // core is what handles of one opening share: the connections and what goes with
@@ -32,6 +34,8 @@ type core struct {
 	witness *witness // nil for a database in memory
 	damage  damage
 	wakers  wakers
+	waiters wakeup.Hub
+	own     *atomic.Int64 // changes by this process, see countOwn
 	handles atomic.Int32
 	heads   heads // of whoever leads the writer, as trims is
 	trims   int   // looks at the log's size that were due
@@ -47,6 +51,7 @@ var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.Notifier
+	runstore.RunNotifier
 	runstore.Epocher
 	runstore.Describer
 } = (*Store)(nil)
@@ -101,6 +106,10 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 	}
 	s.damage.path, s.damage.logger = path, opts.Logger
+	s.waiters, s.own = wakeup.Of(s), &atomic.Int64{}
+	if path != Memory { // handles of one file in one process share them
+		s.waiters, s.own = wakeup.Of("sqlite:"+path), countOwn(path)
+	}
 	first, err := s.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ type tx struct {
 	next    runstore.Position // of the next event
 	changed bool              // something changed that no event's position witnesses
 	changes int64             // the store's counter of changes
+	begun   int64             // how much had changed when it began, see conn.changes
 	anchor  *anchor           // of the store clock, if this transaction sets it
 }
 
@@ -45,6 +46,7 @@ func (tx *tx) start() error {
 	}
 	tx.next, tx.epoch = runstore.Position(row[0].(int64))+1, runstore.Epoch(row[1].(int64))
 	tx.changes = row[4].(int64)
+	tx.begun = tx.changes + row[0].(int64)
 	clock := tx.store.clock
 	clock.refresh(row[2].(int64), row[3].(int64))
 	now, behind := clock.now()
@@ -84,7 +86,10 @@ func (s *core) committed(tx *tx) {
 	}
 	s.progress.Changes, s.progress.Position = tx.changes, tx.next-1
 	s.witness.write(s.progress)
-	s.wakers.wake()
+	if n := tx.changes + int64(tx.next) - 1 - tx.begun; n > 0 {
+		s.own.Add(n)
+		s.wakers.wake()
+	}
 }
 
 var errReadOnly = &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened to be read only"}

@@ -1,0 +1,169 @@
+package conformance
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// runNotifyCases prove what a RunNotifier promises within one process, where no hint is late.
+func runNotifyCases() []Case {
+	needs := []Need{NeedRunNotify}
+	return []Case{
+		{Guarantee: "I10", Name: "writes-to-a-run-wake-who-waits-for-it", Needs: needs, Run: runWakes},
+		{Guarantee: "I10", Name: "refused-writes-and-heartbeats-wake-nobody", Needs: needs, Run: refusedWakesNobody},
+		{Guarantee: "I10", Name: "what-frees-a-lease-wakes-who-waits-for-it", Needs: needs, Run: releaseWakes},
+	}
+}
+
+func runWakeups(t T, s runstore.RunStore, id runstore.RunID, on runstore.WakeOn) <-chan struct{} {
+	t.Helper()
+	ch, err := s.(runstore.RunNotifier).RunWakeups(t.Context(), id, on)
+	if err != nil {
+		t.Fatalf("wake-ups of run %q: %v", id, err)
+	}
+	return ch
+}
+
+// wakesEach makes writes, each of which is to wake all who wait.
+func wakesEach(t T, waiting map[string]<-chan struct{}, writes []namedWrite) {
+	t.Helper()
+	for _, w := range writes {
+		for _, ch := range waiting {
+			woken(ch) // by what was before
+		}
+		if err := w.do(); err != nil {
+			t.Fatalf("%s: %v", w.name, err)
+		}
+		for who, ch := range waiting {
+			if !woken(ch) {
+				t.Errorf("%s: no hint for who waits at %s", w.name, who)
+			}
+		}
+	}
+}
+
+type namedWrite struct {
+	name string
+	do   func() error
+}
+
+func runWakes(t T, e *Env) {
+	ctx, id := t.Context(), runstore.RunID("run")
+	waiting := map[string]<-chan struct{}{
+		"the handle that writes": runWakeups(t, e.Store, id, runstore.OnWrite),
+		"another handle":         runWakeups(t, e.Reopen(t), id, runstore.OnWrite),
+	}
+	var lease runstore.Lease
+	commit := func(fill func(b *runstore.Batch)) func() error {
+		return func() error {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			fill(&b)
+			_, err := e.Store.Commit(ctx, b)
+			return err
+		}
+	}
+	status := runstore.Status(3)
+	wakesEach(t, waiting, []namedWrite{
+		{"a creation", func() error { _, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: id}); return err }},
+		{"an event", commit(func(b *runstore.Batch) { b.Append("event", nil) })},
+		{"a record", commit(func(b *runstore.Batch) { b.Put("record", nil) })},
+		{"a status", commit(func(b *runstore.Batch) { b.Status = &status })},
+		{"a grant", func() error {
+			granted, err := e.Store.AcquireLease(ctx, acquire(id, "owner", TTL))
+			lease = granted.Lease
+			return err
+		}},
+		{"a heartbeat with an event", func() error {
+			req := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}
+			req.Writes.Append("event", nil)
+			_, err := e.Store.RenewLease(ctx, req)
+			return err
+		}},
+		{"a release", func() error {
+			_, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
+			return err
+		}},
+		{"a purge", commit(func(b *runstore.Batch) { b.Purge = true })},
+	})
+}
+
+func refusedWakesNobody(t T, e *Env) {
+	ctx, id := t.Context(), runstore.RunID("run")
+	e.Create(t, id)
+	lease := e.Acquire(t, e.Store, id, "owner")
+	ch := runWakeups(t, e.Store, id, runstore.OnWrite)
+	for _, w := range []namedWrite{
+		{"a commit whose guard does not hold", func() error {
+			b := runstore.NewBatch(id, runstore.AtSeq(77))
+			b.Append("event", nil)
+			_, err := e.Store.Commit(ctx, b)
+			return err
+		}},
+		{"an acquire of a lease that is held", func() error { _, err := e.Store.AcquireLease(ctx, acquire(id, "other", TTL)); return err }},
+		{"a release under a fence that is not current", func() error {
+			another := lease
+			another.Grant = "another grant"
+			_, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: another.Fence()})
+			return err
+		}},
+		{"a heartbeat", func() error {
+			_, err := e.Store.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
+			return err
+		}},
+	} {
+		becomesQuiet(t, w, []<-chan struct{}{ch}, func(err error) bool { return (err == nil) == (w.name == "a heartbeat") })
+	}
+}
+
+// becomesQuiet repeats a write that wakes nobody until it has done so several times in a row: a
+// hint at a write of before may be late.
+func becomesQuiet(t T, w namedWrite, waiting []<-chan struct{}, expected func(err error) bool) {
+	t.Helper()
+	const tries = 200
+	for quiet, n := 0, 0; quiet < 5; n++ {
+		if err := w.do(); !expected(err) {
+			t.Fatalf("%s: error %v", w.name, err)
+		}
+		quiet++
+		for _, ch := range waiting {
+			if woken(ch) {
+				quiet = 0
+			}
+		}
+		if n == tries {
+			t.Fatalf("%s still wakes who waits, after %d times", w.name, tries)
+		}
+	}
+}
+
+func releaseWakes(t T, e *Env) {
+	ctx, id := t.Context(), runstore.RunID("run")
+	e.Create(t, id)
+	waiting := map[string]<-chan struct{}{
+		"the handle that writes": runWakeups(t, e.Store, id, runstore.OnRelease),
+		"another handle":         runWakeups(t, e.Reopen(t), id, runstore.OnRelease),
+	}
+	lease := e.Acquire(t, e.Store, id, "owner")
+	writes := []namedWrite{
+		{"a release", func() error {
+			_, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
+			return err
+		}},
+		{"a purge", func() error {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			b.Purge = true
+			_, err := e.Store.Commit(ctx, b)
+			return err
+		}},
+	}
+	if _, ok := e.Store.(runstore.Epocher); ok {
+		writes = append(writes, namedWrite{"a raise of the epoch", func() error { e.raise(t, e.Store, "test"); return nil }})
+	}
+	becomesQuiet(t, namedWrite{"a commit of the holder", func() error {
+		_, err := e.Store.Commit(ctx, appending(lease, "work"))
+		return err
+	}}, slices.Collect(maps.Values(waiting)), func(err error) bool { return err == nil })
+	wakesEach(t, waiting, writes)
+}

@@ -1,0 +1,56 @@
+package lease
+
+import (
+	"context"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// hints are what the store tells one who waits for a run's lease: that it may be free.
+type hints struct {
+	keeper *Keeper
+	run    runstore.RunID
+	asked  bool
+	cancel context.CancelFunc
+	ch     <-chan struct{} // nil if the store gives none
+}
+
+// begin asks the store for hints, the first time that it is called, and reports whether it gives
+// them from now on. A store that cannot be asked is polled.
+func (h *hints) begin(ctx context.Context) bool {
+	notifier, ok := h.keeper.store.(runstore.RunNotifier)
+	if h.asked || !ok {
+		return false
+	}
+	h.asked = true
+	bound, cancel := context.WithCancel(ctx)
+	ch, err := notifier.RunWakeups(bound, h.run, runstore.OnRelease)
+	if err != nil {
+		cancel()
+		return false
+	}
+	h.ch, h.cancel = ch, cancel
+	return true
+}
+
+// end returns what begin has asked for.
+func (h *hints) end() {
+	if h.cancel != nil {
+		h.cancel()
+	}
+}
+
+// pause waits for d or a hint, and reports whether ctx goes on.
+func (h *hints) pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-h.ch:
+		return true
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,119 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// own counts the changes that this process has made to each file, by its path: what a file
+// counts beyond them, other processes have made.
+var own sync.Map
+
+func countOwn(path string) *atomic.Int64 {
+	count, _ := own.LoadOrStore(path, &atomic.Int64{})
+	return count.(*atomic.Int64)
+}
+
+// others looks for changes by other processes, while somebody waits for a run at the handle.
+type others struct {
+	mu      sync.Mutex
+	waiting int
+	stop    chan struct{}
+}
+
+// RunWakeups implements runstore.RunNotifier. A change by another process wakes within a few
+// tens of milliseconds all who wait for writes, since the file does not say which runs it changed,
+// and those who wait for the release of a run that nobody holds.
+func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error) {
+	err := runstore.CheckRunID(id)
+	if err == nil {
+		err = s.begin(ctx)
+	}
+	if err == nil && s.path != Memory {
+		err = s.watchOthers(ctx)
+	}
+	if err != nil {
+		return nil, opError("run wakeups", id, err)
+	}
+	return s.waiters.Add(ctx, id, on), nil
+}
+
+// watchOthers begins to look for changes by other processes, if the handle does not yet.
+func (s *Store) watchOthers(ctx context.Context) error {
+	o := &s.others
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.waiting == 0 {
+		c, err := s.connect(ctx, "query_only(1)")
+		if err != nil {
+			return unavailable(err)
+		}
+		stop := make(chan struct{})
+		o.stop = stop
+		s.watching.Go(func() { s.watchRuns(c, stop) })
+	}
+	o.waiting++
+	context.AfterFunc(ctx, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.waiting--; o.waiting == 0 {
+			close(o.stop)
+		}
+	})
+	return nil
+}
+
+func (s *Store) watchRuns(c *conn, stop chan struct{}) {
+	defer func() { _ = c.close() }() // it only read
+	tick := time.NewTicker(watchPace)
+	defer tick.Stop()
+	var version driver.Value
+	known, begun := int64(0), false
+	for {
+		if v, err := c.one(context.Background(), dataVersion); err == nil && v[0] != version {
+			if foreign, err := s.foreign(c); err == nil {
+				if begun && foreign > known {
+					s.wakeAfterOthers(c)
+				}
+				version, known, begun = v[0], foreign, true
+			}
+		}
+		select {
+		case <-stop:
+			return
+		case <-s.closed:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// wakeAfterOthers wakes those who wait for a release if the run's lease is free, and all who wait
+// for writes.
+func (s *Store) wakeAfterOthers(c *conn) {
+	held := map[runstore.RunID]bool{}
+	for _, id := range s.waiters.Waiting() {
+		row, err := c.one(context.Background(), selectHeld, []byte(id))
+		held[id] = err == nil && row[0].(int64) == 1
+	}
+	s.waiters.WakeEach(func(id runstore.RunID, on runstore.WakeOn) bool { return on == runstore.OnWrite || !held[id] })
+}
+
+const selectHeld = `SELECT EXISTS (SELECT 1 FROM runs WHERE id = ? AND purged = 0 AND grant_state = 1)`
+
+// foreign returns how many changes of the file are not this process's. A change of this process
+// that is not counted yet makes it one too many for a moment: a hint that nothing stands behind.
+func (s *Store) foreign(c *conn) (int64, error) {
+	for {
+		before := s.own.Load()
+		changes, err := c.changes()
+		if err != nil || s.own.Load() == before {
+			return changes - before, err
+		}
+	}
+}

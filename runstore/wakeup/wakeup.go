@@ -1,0 +1,142 @@
+// Package wakeup carries hints on single runs between the users of a store within one process,
+// for adapters that implement runstore.RunNotifier.
+//
+// Each write of the process names its run when it has ended, so a waiter is woken at once, and by
+// writes to its own run only. What other processes write an adapter learns in its engine's way,
+// and passes on by [Hub.Wake] or [Hub.WakeEach].
+package wakeup
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Hub is where the waiters of one store are. All hubs of a process with one key are the same.
+type Hub struct{ key any }
+
+// Of returns the hub of the store that a comparable key identifies within the process: whatever
+// all of its handles have in common, and no other store has.
+func Of(key any) Hub { return Hub{key} }
+
+// waiters are the channels of those who wait for one run, and what for.
+type waiters map[chan struct{}]runstore.WakeOn
+
+// stores are the waiters of all stores, by their hubs' keys and by runs.
+var (
+	mu     sync.RWMutex
+	stores = map[any]map[runstore.RunID]waiters{}
+	count  atomic.Int64 // of waiters, so that a write without any takes no lock
+)
+
+// Add returns a channel that holds a value soon after each write to a run of the kind that is
+// asked for, until ctx ends.
+func (h Hub) Add(ctx context.Context, id runstore.RunID, on runstore.WakeOn) <-chan struct{} {
+	ch := make(chan struct{}, 1)
+	mu.Lock()
+	defer mu.Unlock()
+	runs := stores[h.key]
+	if runs == nil {
+		runs = map[runstore.RunID]waiters{}
+		stores[h.key] = runs
+	}
+	if runs[id] == nil {
+		runs[id] = waiters{}
+	}
+	runs[id][ch] = on
+	count.Add(1)
+	context.AfterFunc(ctx, func() { h.remove(id, ch) })
+	return ch
+}
+
+func (h Hub) remove(id runstore.RunID, ch chan struct{}) {
+	mu.Lock()
+	defer mu.Unlock()
+	runs := stores[h.key]
+	delete(runs[id], ch)
+	if len(runs[id]) == 0 {
+		delete(runs, id)
+	}
+	if len(runs) == 0 {
+		delete(stores, h.key)
+	}
+	count.Add(-1)
+}
+
+// After wakes those who wait for runs, unless the error of a write to them says that nothing was
+// applied. Writes defer it.
+func (h Hub) After(err *error, on runstore.WakeOn, runs ...runstore.RunID) {
+	if runstore.OutcomeOf(*err) != runstore.NotApplied {
+		h.Wake(on, runs...)
+	}
+}
+
+// KindOf returns the kind of write that a batch is.
+func KindOf(b runstore.Batch) runstore.WakeOn {
+	if b.Purge {
+		return runstore.OnRelease
+	}
+	return runstore.OnWrite
+}
+
+// AfterBatches is After for a commit.
+func (h Hub) AfterBatches(err *error, batches ...runstore.Batch) {
+	for _, b := range batches {
+		h.After(err, KindOf(b), b.Run())
+	}
+}
+
+// AfterRaise is After for a raise of the epoch, which ends the grants of all runs.
+func (h Hub) AfterRaise(err *error) {
+	if runstore.OutcomeOf(*err) != runstore.NotApplied {
+		h.WakeEach(func(runstore.RunID, runstore.WakeOn) bool { return true })
+	}
+}
+
+// Wake wakes those who wait for runs after a write of a kind: a release is a write, too.
+func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
+	if count.Load() == 0 {
+		return
+	}
+	mu.RLock()
+	defer mu.RUnlock()
+	for _, id := range runs {
+		for ch, wants := range stores[h.key][id] {
+			if wants == runstore.OnWrite || wants == on {
+				hint(ch)
+			}
+		}
+	}
+}
+
+// WakeEach wakes those for whom chosen says so, by the run and the kind of writes that they wait
+// for.
+func (h Hub) WakeEach(chosen func(id runstore.RunID, on runstore.WakeOn) bool) {
+	mu.RLock()
+	defer mu.RUnlock()
+	for id, waiting := range stores[h.key] {
+		for ch, on := range waiting {
+			if chosen(id, on) {
+				hint(ch)
+			}
+		}
+	}
+}
+
+// Waiting returns the runs that somebody waits for.
+func (h Hub) Waiting() []runstore.RunID {
+	mu.RLock()
+	defer mu.RUnlock()
+	return slices.Collect(maps.Keys(stores[h.key]))
+}
+
+func hint(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // one is pending already
+	}
+}
