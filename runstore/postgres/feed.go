@@ -23,7 +23,8 @@ import (
 // refuses the write, and it is repeated under a new number.
 //
 // Each epoch has a base that is added, so that positions go on when the numbers of
-// transactions begin anew in another cluster.
+// transactions begin anew in another cluster. Positions end at runstore.MaxPosition, which
+// a constraint of the table checks.
 //
 // Numbers are the whole cluster's. Most transactions that stay open are strangers: they
 // write other tables, or other databases. A read of the feed passes over them. It sends
