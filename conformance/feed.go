@@ -27,6 +27,7 @@ func feedCases() []Case {
 		{Guarantee: "I10", Name: "the-newest-events-are-the-last-though-large", Run: feedNewestLarge},
 		{Guarantee: "I10", Name: "the-newest-events-are-those-before-a-purged-end", Run: feedNewestPurged},
 		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed},
+		{Guarantee: "I10", Name: "positions-stay-exact-in-javascript-through-every-epoch", Needs: []Need{NeedEpoch}, Run: feedThroughEpochs},
 	}
 }
 

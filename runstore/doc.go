@@ -53,8 +53,8 @@
 //     ScanIndex; an entry that is no longer true is never returned. A crash
 //     between two engine writes loses nothing.
 //   - I10 Feed. A reader that resumes from its last position misses no event,
-//     under concurrent writers and out-of-order commits; positions are int64 and
-//     only grow.
+//     under concurrent writers and out-of-order commits; positions are int64, only
+//     grow and are at most [MaxPosition], through all epochs up to [MaxEpoch].
 //   - I11 Definite errors. After any error but [ErrUnknownOutcome] nothing of
 //     the batch is stored. A cancelled context leaves the run usable.
 //   - I12 Limits. Oversized or malformed input is refused before it reaches the

@@ -53,6 +53,8 @@ func readExhibits() []exhibit {
 			"I10/the-newest-events-are-the-last-though-large", newestFromTheFront},
 		{"newest-counts-purged-events", "Purged events count among the newest, so that a page may be empty though there are others.",
 			"I10/the-newest-events-are-those-before-a-purged-end", newestCountsPurged},
+		{"epochs-cost-too-much", "A raise of the epoch takes 2^49 positions, of which there are 16 in 2^53.",
+			"I10/positions-stay-exact-in-javascript-through-every-epoch", epochsCostTooMuch},
 		{"prefix-as-a-pattern", "A prefix is matched without regard to case, as LIKE does.",
 			"I12/record-keys-of-any-byte-stay-apart", prefixFolded},
 	}
@@ -275,6 +277,25 @@ func feedEndsAtPurged(s *store) {
 			page = page[:len(page)-1]
 		}
 		return page, err
+	}
+}
+
+// epochsCostTooMuch takes 2^49 positions for each epoch, beside the 2^40 of the reference store.
+func epochsCostTooMuch(s *store) {
+	away := func(p runstore.Position) runstore.Position { return p + p>>40<<49 }
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		page, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after - after>>49<<49, Limit: limit})
+		for i := range page {
+			page[i].Position = away(page[i].Position)
+		}
+		return page, err
+	}
+	s.journal = func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+		events, err := h.Handle.ReadJournal(ctx, id, from, limit)
+		for i := range events {
+			events[i].Position = away(events[i].Position)
+		}
+		return events, err
 	}
 }
 

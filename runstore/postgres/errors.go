@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -83,9 +84,15 @@ func fateOf(err error) fate {
 
 // rejected returns the error of an operation whose fate is failed. A statement that names
 // what the schema does not have is ErrUnsupported if a newer program has migrated the schema
-// since this handle was opened (see migrations), which a look at its version shows. Every
-// other is ErrUnavailable. Nothing was applied in either case.
+// since this handle was opened (see migrations), which a look at its version shows. An event
+// for which no position is left is ErrTooLarge. Every
+// other is ErrUnavailable. Nothing was applied in any case.
 func (s *Store) rejected(ctx context.Context, err error) error {
+	var server *pgconn.PgError
+	if errors.As(err, &server) && server.Code == "23514" && server.ConstraintName == "events_position_limit" {
+		return outcome.As(&runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "position", Problem: fmt.Sprintf(
+			"the store has none left for an event, the limit is %d", runstore.MaxPosition)}, err)
+	}
 	if undefined(err) {
 		newer := s.once(ctx, func(q *query) error {
 			_, err := s.schemaVersion(q.ctx, q.conn, len(migrations()))

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -59,4 +61,21 @@ func (l *Lanes) Waiting(id runstore.RunID) (n int, busy bool) {
 		return 0, false
 	}
 	return len(at.waiting), true
+}
+
+// AppendTogether sends batches of events under fences of different runs in one statement.
+func AppendTogether(ctx context.Context, s *Store, batches ...runstore.Batch) error {
+	var parties []*party
+	for _, b := range batches {
+		f := b.Guards().Fence
+		r := &request{ctx: ctx, run: f.Run(), fence: f, events: b.Events, nonce: newNonce()}
+		parties = append(parties, &party{ctx: ctx, group: []*request{r}})
+	}
+	s.sendTogether(ctx, parties)
+	for _, p := range parties {
+		if err := p.group[0].err; err != nil || p.leftOut {
+			return errors.Join(err, fmt.Errorf("run %q: left out: %t", p.group[0].run, p.leftOut))
+		}
+	}
+	return nil
 }

@@ -50,7 +50,7 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 // Reads returns the statements that read what grows, by name, for pages of a limit.
 func Reads(limit int) map[string]string {
 	all := map[string]string{
-		"run": selectRun, "journal": selectJournal, "records": selectRecords, "keys": selectKeys, "feed": selectFeed, "strangers": noteStrangers, "lag": selectLag,
+		"run": selectRun, "journal": selectJournal, "records": selectRecords, "keys": selectKeys, "feed": selectFeed, "newest": selectNewest, "strangers": noteStrangers, "lag": selectLag,
 		"last position": selectLastPosition,
 	}
 	for index, both := range scans {

@@ -23,7 +23,8 @@ import (
 // refuses the write, and it is repeated under a new number.
 //
 // Each epoch has a base that is added, so that positions go on when the numbers of
-// transactions begin anew in another cluster.
+// transactions begin anew in another cluster. Positions end at runstore.MaxPosition, which
+// a constraint of the table checks.
 //
 // Numbers are the whole cluster's. Most transactions that stay open are strangers: they
 // write other tables, or other databases. A read of the feed passes over them. It sends
@@ -117,7 +118,8 @@ func (s *Store) reach(ctx context.Context, epoch runstore.Epoch) error {
 	})
 }
 
-const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
+const (
+	selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
 		FROM ` + feedBound + ` b LEFT JOIN LATERAL (
 			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
 			FROM (
@@ -125,6 +127,17 @@ const selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token
 				WHERE position > $1::bigint AND position < b.safe ORDER BY position LIMIT {limit}
 			) e
 		) page ON before <= $2::bigint ORDER BY page.position`
+
+	// selectNewest counts the bytes of a page from its end.
+	selectNewest = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
+		FROM ` + feedBound + ` b LEFT JOIN LATERAL (
+			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position DESC) - octet_length(e.data) AS after
+			FROM (
+				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
+				WHERE position > $1::bigint AND position < b.safe ORDER BY position DESC LIMIT {limit}
+			) e
+		) page ON after <= $2::bigint ORDER BY page.position`
+)
 
 // ReadFeed implements runstore.RunStore. Events are there once every transaction that was
 // open when theirs began, and may append to this store, has ended; see [Store.FeedLag].
@@ -134,9 +147,12 @@ func (s *Store) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events 
 		var known int64
 		var id []byte
 		events = nil
-		after, limit := asked.After, asked.Limit
+		after, sql := asked.After, selectFeed
+		if asked.Newest {
+			sql = selectNewest
+		}
 		args := []any{int64(after), int64(runstore.MaxPageBytes)}
-		return q.eachPastStrangers(limited(selectFeed, limit), args, append([]any{&known, &id}, e.targets()...), func() error {
+		return q.eachPastStrangers(limited(sql, asked.Limit), args, append([]any{&known, &id}, e.targets()...), func() error {
 			if int64(after) > known {
 				return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
 			}

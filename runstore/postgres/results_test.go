@@ -58,3 +58,34 @@ func TestReleaseOfAGrantIDThatCameBack(t *testing.T) {
 		}
 	}
 }
+
+// The results of acquires, renewals and releases with writes are forgotten like those of
+// batches: a run does not keep them for ever.
+func TestResultsOfGrantsAreForgotten(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, address), connect(t, address)
+	hold(t, s, "run")
+	for i := range 3 * runstore.RememberedBatches {
+		acquire := runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "owner", TTL: time.Minute}, Preempt: "test"}
+		acquire.Writes.Append("acquired", nil)
+		granted, err := s.AcquireLease(t.Context(), acquire)
+		if err != nil {
+			t.Fatal(err)
+		}
+		renew := runstore.RenewRequest{Fence: granted.Fence(), TTL: time.Minute, ID: runstore.BatchID(fmt.Sprint(i))}
+		renew.Writes.Append("renewed", nil)
+		if _, err := s.RenewLease(t.Context(), renew); err != nil {
+			t.Fatal(err)
+		}
+		release := runstore.ReleaseRequest{Fence: granted.Fence()}
+		release.Writes.Append("released", nil)
+		if _, err := s.ReleaseLease(t.Context(), release); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const kept = 3 * runstore.RememberedBatches // at least 256 rows, and up to 128 that wait for the next sweep
+	if rows := get[int](t, conn, `SELECT count(*) FROM tapestore.batches`); rows < runstore.RememberedBatches || rows > kept {
+		t.Errorf("the run keeps %d results, want %d to %d", rows, runstore.RememberedBatches, kept)
+	}
+}

@@ -22,7 +22,7 @@ import (
 const (
 	appendOne = `WITH r AS (
 	UPDATE tapestore.runs SET last_seq = last_seq + 1, last_position = greatest(last_position + 1, ` + slot + `), progressed = clock_timestamp()
-	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR $6::bigint <> ALL (voided))
+	WHERE id = $1::bytea` + fenced + ` AND (given_up IS NULL OR $6::bigint <> ALL (given_up))
 	RETURNING no, last_seq, last_position, progressed AS now
 ), e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
@@ -33,7 +33,7 @@ SELECT r.now, r.last_seq` + whyNot
 	appendMany = `WITH r AS (
 	UPDATE tapestore.runs SET last_seq = last_seq + $9::bigint,
 		last_position = greatest(last_position + 1, ` + slot + `) + $9::bigint - 1, progressed = clock_timestamp()
-	WHERE id = $1::bytea` + fenced + ` AND (voided IS NULL OR NOT voided && $6::bigint[])
+	WHERE id = $1::bytea` + fenced + ` AND (given_up IS NULL OR NOT given_up && $6::bigint[])
 	RETURNING no, last_seq, last_position, progressed AS now
 ), e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
@@ -50,7 +50,7 @@ SELECT r.now, r.last_seq` + whyNot
 	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond'),
 		ttl = $5::bigint, renewed = clock_timestamp()
 	WHERE id = $1::bytea` + fenced + ` AND (max_stall = 0 OR clock_timestamp() <= progressed + max_stall * interval '1 microsecond')
-		AND (voided IS NULL OR $6::bigint <> ALL (voided)) RETURNING expires AS now, is_strict, reactor
+		AND (given_up IS NULL OR $6::bigint <> ALL (given_up)) RETURNING expires AS now, is_strict, reactor
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
 

@@ -23,7 +23,7 @@ const appendTogether = `WITH locked AS (
 		WITH ORDINALITY AS w (id, token, grant_id, owner, base, n, i)
 	JOIN tapestore.runs ON runs.id = w.id
 	WHERE runs.token = w.token AND runs.grant_id = w.grant_id AND runs.owner = w.owner AND grant_state = 1 AND NOT purged
-		AND (NOT is_strict OR expires > clock_timestamp()) AND (voided IS NULL OR NOT voided && $9::bigint[])
+		AND (NOT is_strict OR expires > clock_timestamp()) AND (given_up IS NULL OR NOT given_up && $9::bigint[])
 	FOR NO KEY UPDATE OF runs SKIP LOCKED
 ), r AS (
 	UPDATE tapestore.runs SET last_seq = last_seq + l.n,

@@ -7,6 +7,10 @@
 DROP FUNCTION tapestore.write;
 DROP FUNCTION tapestore.settle;
 
+-- A former program appends and renews by statements of its own, which neither set progressed
+-- nor look at max_stall. They name this column, so the server refuses them too.
+ALTER TABLE tapestore.runs RENAME COLUMN voided TO given_up;
+
 -- What a run shows of its current grant, beside its token and expiry. Of a grant that was made
 -- before these columns were added the times are NULL: not known. No index has them.
 ALTER TABLE tapestore.runs
@@ -164,7 +168,7 @@ BEGIN
 	IF r.no IS NULL OR (r.purged AND op <> 1) THEN
 		RETURN tapestore.tell(3, clock, NULL, NULL, NULL, NULL, s.epoch);
 	END IF;
-	IF this_nonce = ANY (r.voided) THEN
+	IF this_nonce = ANY (r.given_up) THEN
 		RETURN tapestore.tell(4, clock, NULL, NULL, NULL, r, s.epoch);
 	END IF;
 
@@ -423,11 +427,77 @@ BEGIN
 			RETURN tapestore.tell(1, e.time, e.seq, NULL, coalesce(e.versions, '{}'), r, epoch);
 		END IF;
 	END LOOP;
-	UPDATE tapestore.runs SET voided = (ARRAY[lost_nonce] || voided)[1:128] WHERE no = r.no;
+	UPDATE tapestore.runs SET given_up = (ARRAY[lost_nonce] || given_up)[1:128] WHERE no = r.no;
 	-- Rows of its kind, with a name or of a nonce, from the time since it was sent were
 	-- forgotten: its own may be among them.
 	RETURN tapestore.tell(CASE WHEN r.batches > 256 AND coalesce((SELECT min(at) FROM tapestore.batches
 			WHERE run = r.no AND (get_byte(id, 0) = 110) = (result_name IS NULL)),
 			CASE WHEN result_name IS NULL THEN 'infinity' ELSE '-infinity' END::timestamptz)
 		> clock_timestamp() - sent * interval '1 microsecond' THEN 5 ELSE 4 END, clock_timestamp(), NULL, NULL, NULL, r, epoch);
+END $$;
+
+-- A position that clients in JavaScript could not tell from the next is refused, with the
+-- whole transaction (runstore.MaxPosition). Events that are there already are not looked at.
+ALTER TABLE tapestore.events ADD CONSTRAINT events_position_limit CHECK (position < 9007199254740992) NOT VALID;
+
+-- lost_positions is how many positions a lost history of the store can have given out in a
+-- time: 50,000 transactions a second, of 2^14 positions each. Five minutes are added, for
+-- clocks that differ and for a transaction that waited between its number and the time of
+-- its events. 2^49 positions are the most: eight days at that rate.
+CREATE FUNCTION tapestore.lost_positions(lost interval) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+	SELECT least((greatest(extract(epoch FROM lost), 0) + 300) * 50000, 1::bigint << 35)::bigint << 14
+$$;
+
+-- A new epoch ends every grant, and moves the feed's positions on by more than a lost
+-- history of the store can have given out. The lock waits for the writes
+-- under way and keeps out those to come, so that none has read the old epoch; reads
+-- go on. by_itself: only if the store does not belong to that incarnation already,
+-- so that of several handles that see a new one at once, one raises the epoch.
+--
+-- A lost history and this one parted after everything that is stored here. So it had at most
+-- the positions that follow a known one in the time since that one was given out. The known
+-- one is that of the last event or, if it is later, the base of the current epoch, at the time
+-- of its beginning.
+-- In the same cluster there is a second bound: no transaction of the common history has a
+-- higher number than this one, and that history goes on at least to the latest time that is
+-- stored. So a failover of a store without new events costs little. The lower bound is taken.
+CREATE OR REPLACE FUNCTION tapestore.raise_epoch(why bytea, new_cluster text, new_timeline bigint, by_itself boolean)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+	s tapestore.store;
+	steps bigint;
+	clock timestamptz;
+	known bigint;
+	since timestamptz;
+	next  bigint;
+BEGIN
+	LOCK TABLE tapestore.runs IN EXCLUSIVE MODE;
+	SELECT * INTO s FROM tapestore.store FOR UPDATE;
+	IF by_itself AND s.cluster = new_cluster AND s.timeline = new_timeline THEN
+		RETURN 0; -- another handle was first
+	END IF;
+	-- A timeline between may have had an epoch that was lost with it.
+	steps := CASE WHEN s.cluster = new_cluster THEN greatest(new_timeline - s.timeline, 1) ELSE 1 END;
+	IF s.epoch + steps > 8191 THEN
+		RETURN s.epoch + steps; -- refused by the caller, which knows the limit
+	END IF;
+	clock := clock_timestamp();
+	since := greatest((SELECT time FROM tapestore.events ORDER BY position DESC LIMIT 1),
+		(SELECT at FROM tapestore.epochs ORDER BY epoch DESC LIMIT 1), (SELECT min(at) FROM tapestore.migrations));
+	known := greatest(s.position_base, s.last_purged, (SELECT max(position) FROM tapestore.events));
+	next := known + steps * tapestore.lost_positions(clock - since);
+	IF s.cluster = new_cluster THEN
+		since := greatest(since, pg_last_xact_replay_timestamp(), (SELECT max(greatest(created, renewed, granted, progressed)) FROM tapestore.runs));
+		next := least(next, greatest(known, s.position_base + ((pg_current_xact_id()::text::bigint - s.xid_base) << 14))
+			+ steps * tapestore.lost_positions(clock - since));
+	END IF;
+	-- From 2^53 on there is no position for an event any more, but reads and leases go on.
+	next := greatest(known, least(greatest((s.epoch + steps) << 40, next), 1::bigint << 53));
+	INSERT INTO tapestore.epochs (epoch, at, reason) VALUES (s.epoch + steps, clock, why);
+	UPDATE tapestore.runs SET grant_state = 3 WHERE grant_state = 1;
+	UPDATE tapestore.store SET epoch = s.epoch + steps,
+		cluster = CASE WHEN new_cluster = '' THEN s.cluster ELSE new_cluster END, -- '': this role may not see it
+		timeline = CASE WHEN new_cluster = '' THEN s.timeline ELSE new_timeline END,
+		xid_base = pg_current_xact_id()::text::bigint, position_base = next;
+	RETURN s.epoch + steps;
 END $$;

@@ -1,0 +1,31 @@
+package conformance
+
+import (
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// feedThroughEpochs raises the epoch again and again, and reckons what positions would be
+// left if it went on so to the last epoch that there is.
+func feedThroughEpochs(t T, e *Env) {
+	e.Create(t, "run")
+	raises := e.Scaled(t, "epochs", 8, 64)
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Append("event", nil)
+	committed(t, e.Store, b)
+	for i := range raises {
+		e.raise(t, e.Store, fmt.Sprintf("raise %d", i))
+		committed(t, e.Store, b)
+	}
+	feed := feedOf(t, e, e.Store, raises+1)
+	for i, event := range feed {
+		if event.Position <= 0 || event.Position > runstore.MaxPosition || i > 0 && event.Position <= feed[i-1].Position {
+			t.Fatalf("after %d raises an event has position %d, want one that grows, up to %d", i, event.Position, runstore.MaxPosition)
+		}
+	}
+	cost := (feed[raises].Position - feed[0].Position) / runstore.Position(raises)
+	if cost > runstore.MaxPosition/runstore.Position(runstore.MaxEpoch) {
+		t.Errorf("a raise costs %d positions, so %d epochs cost more than %d", cost, runstore.MaxEpoch, runstore.MaxPosition)
+	}
+}

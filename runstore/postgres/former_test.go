@@ -1,0 +1,184 @@
+package postgres_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// formerVersion is the last version of the schema before tapestore.write had its present
+// parameters.
+const formerVersion = 3
+
+// Statements of the program of that version.
+const (
+	formerWrite = `SELECT (tapestore.write($1::smallint, 'run', $2::bigint, $3::bytea, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+		$4::bytea, '', 3600000000, false, $5::bytea, NULL, 0, ARRAY['test']::bytea[], ARRAY[$6]::bytea[],
+		ARRAY['key']::bytea[], ARRAY['value']::bytea[], ARRAY[0], ARRAY[1], ARRAY['queue']::bytea[], ARRAY['2026-01-01Z']::timestamptz[], ARRAY[NULL]::bigint[],
+		0, false, NULL, NULL, false, false, false)).verdict`
+
+	formerFenced = ` WHERE id = $1::bytea AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged`
+
+	formerAppend = `WITH r AS (
+			UPDATE tapestore.runs SET last_seq = last_seq + 1, last_position = greatest(last_position + 1, (
+				SELECT position_base + ((pg_current_xact_id()::text::bigint - xid_base) << 14) FROM tapestore.store))` +
+		formerFenced + ` AND (voided IS NULL OR $5::bigint <> ALL (voided))
+			RETURNING no, last_seq, last_position, clock_timestamp() AS now
+		), e AS (
+			INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
+			SELECT no, last_seq, last_position, $5::bigint, $2::bigint, now, 'test', $4::bytea, 'appended' FROM r
+		)
+		SELECT last_seq FROM r`
+
+	formerRenew = `WITH r AS (
+			UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + interval '1 hour')` +
+		formerFenced + ` AND (voided IS NULL OR $5::bigint <> ALL (voided)) RETURNING last_seq
+		)
+		SELECT last_seq FROM r`
+)
+
+// formerStore is a database that the former program has filled: a run under a live lease, a
+// batch with an id that wrote a record with a place, and events.
+func formerStore(t *testing.T) (address string, conn *pgx.Conn) {
+	t.Helper()
+	address = emptyDatabase(t)
+	conn = connect(t, address)
+	if err := postgres.MigrateTo(t.Context(), conn, formerVersion); err != nil {
+		t.Fatal(err)
+	}
+	for i, args := range [][]any{
+		{1, 11, nil, []byte("holder"), []byte("grant"), []byte("created")},
+		{0, 12, []byte("charge"), nil, nil, []byte("charged")},
+	} {
+		if verdict := get[int](t, conn, formerWrite, args...); verdict != 1 {
+			t.Fatalf("write %d of the former program: got verdict %d, want 1", i, verdict)
+		}
+	}
+	if seq := get[int](t, conn, formerAppend, formerFence(13)...); seq != 3 {
+		t.Fatalf("an append of the former program: got seq %d, want 3", seq)
+	}
+	return address, conn
+}
+
+func formerFence(nonce int64) []any {
+	return []any{[]byte("run"), int64(1), []byte("grant"), []byte("holder"), nonce}
+}
+
+// What the former program stored goes on after the migration: its lease, its results, its
+// places, and the feed.
+func TestMigrateAFilledStore(t *testing.T) {
+	t.Parallel()
+	address, conn := formerStore(t)
+	last := get[int64](t, conn, `SELECT max(position) FROM tapestore.events`)
+	s := open(t, address)
+	run, err := s.GetRun(t.Context(), "run")
+	if err != nil || run.LastSeq != 3 || run.Token != 1 || run.Holder.Owner != "holder" {
+		t.Fatalf("got run %+v, error %v; want one that is held, with 3 events", run, err)
+	}
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: time.Minute, Grant: "grant"}})
+	if err != nil || !created.New || created.Lease.Token != 1 {
+		t.Fatalf("the former creation, repeated: got %+v, error %v; want its lease", created, err)
+	}
+	fence := created.Lease.Fence()
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: fence, TTL: time.Minute}); err != nil {
+		t.Errorf("a renewal of the former lease: %v", err)
+	}
+	charge := runstore.NewBatch("run", runstore.Unguarded("test"))
+	charge.ID = "charge"
+	charge.Append("test", []byte("charged"))
+	if done := commit(t, s, charge); !done.Replayed || done.FirstSeq != 2 {
+		t.Errorf("the former batch, repeated: got %+v, want the first result at seq 2", done)
+	}
+	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(entries) != 1 || entries[0].Record.Version != 2 {
+		t.Errorf("got entries %+v, error %v; want the record at version 2", entries, err)
+	}
+	commit(t, s, appending(created.Lease, "after"))
+	all := feed(t, s, 0, 4)
+	var got []string
+	for _, e := range all {
+		got = append(got, string(e.Data))
+	}
+	if strings.Join(got, " ") != "created charged appended after" || all[3].Position <= runstore.Position(last) {
+		t.Errorf("the feed has %q, the last at %d; want all events in order, the last above %d", got, all[3].Position, last)
+	}
+	if page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: runstore.Position(last), Limit: 10}); err != nil || len(page) != 1 {
+		t.Errorf("behind the former events the feed has %+v, error %v; want the new one", page, err)
+	}
+	released, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: fence})
+	if err != nil || released.LastSeq != 4 {
+		t.Errorf("a release of the former lease: got %+v, error %v", released, err)
+	}
+}
+
+// After the migration the server refuses every write of the former program, prepared or
+// not: it would neither report progress nor be judged by it.
+func TestFormerStatementsAreRefused(t *testing.T) {
+	t.Parallel()
+	address, former := formerStore(t)
+	calls := map[string]struct {
+		sql, code string
+		args      []any
+	}{
+		"write":  {formerWrite, "42883", []any{0, 21, nil, nil, nil, []byte("late")}},
+		"append": {formerAppend, "42703", formerFence(22)},
+		"renew":  {formerRenew, "42703", formerFence(23)},
+	}
+	for name, call := range calls {
+		if _, err := former.Prepare(t.Context(), name, call.sql); err != nil {
+			t.Fatal(err)
+		}
+		if name == "renew" {
+			get[int](t, former, name, call.args...)
+		}
+	}
+	open(t, address)
+	conn := connect(t, address)
+	before := stored(t, conn)
+	for name, call := range calls {
+		for _, sql := range []string{name, call.sql} {
+			_, err := former.Exec(t.Context(), sql, call.args...)
+			var server *pgconn.PgError
+			if !errors.As(err, &server) || server.Code != call.code {
+				t.Errorf("%s: got error %v, want SQLSTATE %s", name, err, call.code)
+			}
+		}
+	}
+	if after := stored(t, conn); after != before {
+		t.Errorf("the store was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// A handle whose schema a newer program migrates reports so for its appends and heartbeats too.
+func TestAppendAfterANewerMigration(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, address), connect(t, address)
+	lease := hold(t, s, "run")
+	commit(t, s, appending(lease, "event"))
+	exec(t, conn, `ALTER TABLE tapestore.runs RENAME COLUMN given_up TO renamed`)
+	exec(t, conn, `INSERT INTO tapestore.migrations (version) VALUES (99)`)
+	before := stored(t, conn)
+	for what, write := range map[string]func() error{
+		"append":  func() error { _, err := s.Commit(t.Context(), appending(lease, "late")); return err },
+		"appends": func() error { _, err := s.Commit(t.Context(), appending(lease, "late", "later")); return err },
+		"heartbeat": func() error {
+			_, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: time.Minute})
+			return err
+		},
+	} {
+		if err := write(); !errors.Is(err, runstore.ErrUnsupported) {
+			t.Errorf("%s: got error %v, want ErrUnsupported", what, err)
+		}
+	}
+	if after := stored(t, conn); after != before {
+		t.Errorf("the store was\n%s\nand is\n%s", before, after)
+	}
+}
