@@ -51,7 +51,7 @@ func (x *epochs) current() int64 {
 
 // epochGap is by how many segments an epoch's feed begins above what the store knows:
 // more than can have been written since the backup that was restored.
-const epochGap = 1 << 38
+const epochGap = 1 << 29
 
 const epochCopies = 16
 

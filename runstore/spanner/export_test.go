@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"cloud.google.com/go/spanner"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -62,8 +64,18 @@ func KeyOf(id runstore.RunID) (hash, shard int64) {
 // FeedShard returns the shard of the feed that a slot is in.
 func FeedShard(slot int64) int64 { return feedShard(slot) }
 
-// PositionOf and PlaceOf convert the positions of the feed.
-var (
-	PositionOf = position
-	PlaceOf    = placeOf
-)
+// PositionsOf returns the positions of places of the feed that were committed at these times, the
+// first at the beginning of a window.
+func PositionsOf(committed ...time.Time) (all []runstore.Position) {
+	var count ranks
+	for _, at := range committed {
+		all = append(all, count.next(spanner.NullTime{Time: at, Valid: true}))
+	}
+	return all
+}
+
+// WindowAt returns when the window of a position begins, and the event's rank in it.
+func WindowAt(p runstore.Position) (begin time.Time, rank int64) {
+	window, rank := place(p)
+	return beginOf(window), rank
+}

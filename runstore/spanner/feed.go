@@ -11,13 +11,13 @@ import (
 )
 
 // The statement of a page of the feed: the next places of every shard, each read in the
-// order of its key, of these the first, and only then what stands there. It begins with
-// the place that the reader stands on, which shows that the store knows it.
+// order of its key, of these the first, and only then what stands there. It begins with the
+// window of the place that the reader stands on, of which the ranks count.
 var selectFeed = `SELECT f.Run, f.Seq, f.Committed, f.Slot, f.Time, f.Token, f.Kind, f.Owner, f.Data, q.Purged
 FROM (
 ` + perShard(`SELECT q.Shard, q.Committed, q.Slot, q.Run
 	FROM Feed AS q
-	WHERE q.Shard = one_shard AND q.Committed >= @committed AND (q.Committed > @committed OR q.Slot >= @slot)
+	WHERE q.Shard = one_shard AND q.Committed >= @committed
 	ORDER BY q.Committed, q.Slot LIMIT @limit`, `q.Committed, q.Slot`) + `
 ) AS q
 JOIN Feed AS f ON f.Shard = q.Shard AND f.Committed = q.Committed AND f.Slot = q.Slot
@@ -39,61 +39,172 @@ func perShard(text, order string) string {
 		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purging + ") AS p ON p.Run = q.Run\nORDER BY " + order
 }
 
-// ReadFeed implements runstore.RunStore.
+// ReadFeed implements runstore.RunStore. An event is there once its window is over (see
+// position.go).
 func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
 	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
-		after, limit := q.After, q.Limit
-		for from := after; ; {
-			committed, slot := placeOf(from)
-			stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": committed, "slot": slot, "limit": int64(limit) + 1}}
-			var last runstore.Position
-			rows, p := 0, page{}
-			err := s.each(ctx, "feed", stmt, func() { events, last, rows, p = nil, 0, 0, page{left: limit} }, func(row *spanner.Row) (bool, error) {
-				var e event
-				if err := row.ToStructLenient(&e); err != nil {
-					return false, err
-				}
-				one := e.public()
-				last = one.Position
-				rows++
-				if !e.Seq.Valid || e.Purged.Bool || one.Position <= after {
-					return true, nil
-				}
-				events = append(events, runstore.FeedEvent{Run: runstore.RunID(e.Run), Event: one})
-				return p.more(len(e.Data)), nil
-			})
-			switch {
-			case err != nil || len(events) > 0:
-				return err
-			case rows == 0 && from == after && after > 0:
-				return s.behind(ctx, after)
-			case rows <= limit:
-				return nil
-			}
-			from = last + 1 // a page of places without events
+		if q.Newest {
+			events, err = s.newest(ctx, q.Limit)
+		} else {
+			events, err = s.feedPage(ctx, q.After, q.Limit)
 		}
+		return err
 	})
 	return events, err
+}
+
+// mostPlaces bounds the places that one request looks at where there are no events.
+const mostPlaces = 10_000
+
+func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
+	for from, most := after, int64(limit)+1; ; most *= 4 {
+		window, rank := place(from)
+		asked := rank + most
+		stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": beginOf(window), "limit": asked}}
+		var last runstore.Position
+		var rows int64
+		var count ranks
+		var p page
+		stands, full := false, false
+		begin := func() {
+			events, last, rows, count, p, stands, full = nil, 0, 0, ranks{}, page{left: limit}, false, false
+		}
+		err := s.eachWindow(ctx, "feed", stmt, begin, func(row *spanner.Row, open int64) (bool, error) {
+			var e event
+			if err := row.ToStructLenient(&e); err != nil {
+				return false, err
+			}
+			rows++
+			at := count.next(e.Committed)
+			stands = stands || at >= after
+			if count.window >= open || full && at > last {
+				return false, nil
+			}
+			last = at
+			if at > after && e.Seq.Valid && !e.Purged.Bool {
+				one := runstore.FeedEvent{Run: runstore.RunID(e.Run), Event: e.public()}
+				one.Position = at
+				events = append(events, one)
+				full = !p.more(len(e.Data)) || full
+			}
+			return !full || at&maxRank == maxRank, nil
+		})
+		switch {
+		case err == nil && rows == asked && int64(last)&maxRank == maxRank:
+			continue // others may share the last rank
+		case err != nil || len(events) > 0:
+			return events, err
+		case !stands && after > 0:
+			return nil, s.behind(ctx, after)
+		case rows < asked || last <= from:
+			return nil, nil
+		}
+		from, most = last, min(most, mostPlaces/4) // a page of places without events
+	}
+}
+
+// eachWindow is each for statements that read the feed. open is the first window that is not over
+// at the time of the read.
+func (s *Store) eachWindow(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row, open int64) (more bool, err error)) error {
+	var tx *spanner.ReadOnlyTransaction
+	return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, single *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		tx = single
+		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
+	}, begin, func(row *spanner.Row) (bool, error) {
+		at, err := tx.Timestamp()
+		if err != nil {
+			return false, err
+		}
+		return use(row, windowOf(at))
+	})
+}
+
+// lately are the times, in seconds, before which the end of the feed is looked for, one after the
+// other: the store's whole life at last.
+var lately = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
+
+// newest reads the end of the feed: it finds the window in which the last events begin, and reads
+// on from there.
+func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEvent, err error) {
+	from := int64(-1)
+	enough := false
+	for _, seconds := range lately {
+		for most := int64(limit); ; most *= 4 {
+			var rows int64
+			found := 0
+			stmt := spanner.Statement{SQL: selectLast, Params: map[string]any{"limit": most, "seconds": seconds}}
+			err := s.eachWindow(ctx, "feed-end", stmt, func() { rows, found, from = 0, 0, -1 }, func(row *spanner.Row, open int64) (bool, error) {
+				var e event
+				err := row.ToStructLenient(&e)
+				rows++
+				if w := windowOf(e.Committed.Time); w < open && len(e.Run) > 0 && !e.Purged.Bool {
+					found++
+					from = w
+				}
+				return found < limit, err
+			})
+			if err != nil {
+				return nil, err
+			}
+			if enough = found >= limit; enough || rows < most {
+				break
+			}
+		}
+		if enough {
+			break
+		}
+	}
+	if from < 0 {
+		return nil, nil
+	}
+	size := 0
+	for after := position(from, 0); ; after = events[len(events)-1].Position {
+		more, err := s.feedPage(ctx, after, runstore.MaxPage)
+		if err != nil || len(more) == 0 {
+			return events, err
+		}
+		events = append(events, more...)
+		for _, e := range more {
+			size += len(e.Data)
+		}
+		for len(events) > limit || len(events) > 1 && size-len(events[0].Data) > runstore.MaxPageBytes {
+			size -= len(events[0].Data)
+			events = events[1:]
+		}
+	}
 }
 
 // behind is told to a reader that stands where nothing is, and nothing comes after: it
 // has seen what the store does not know.
 func (s *Store) behind(ctx context.Context, after runstore.Position) error {
 	known := runstore.Position(0)
-	for _, seconds := range []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600} {
+	for _, seconds := range lately {
+		var last spanner.NullTime
 		stmt := spanner.Statement{SQL: selectLast, Params: map[string]any{"limit": int64(1), "seconds": seconds}}
 		err := s.each(ctx, "feed-end", stmt, func() {}, func(row *spanner.Row) (bool, error) {
 			var e event
 			err := row.ToStructLenient(&e)
-			known = e.public().Position
+			last = e.Committed
+			return true, err
+		})
+		if err != nil {
+			return err
+		}
+		if !last.Valid {
+			continue
+		}
+		var count ranks
+		stmt = spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": beginOf(windowOf(last.Time)), "limit": int64(maxRank)}}
+		err = s.each(ctx, "feed", stmt, func() { count = ranks{} }, func(row *spanner.Row) (bool, error) {
+			var e event
+			err := row.ToStructLenient(&e)
+			known = count.next(e.Committed)
 			return true, err
 		})
 		if err != nil || known >= after { // it was written meanwhile
 			return err
 		}
-		if known > 0 {
-			break
-		}
+		break
 	}
 	return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: int64(known)}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -105,27 +104,25 @@ func TestLargestBatchInAllPlaces(t *testing.T) {
 	}
 }
 
-// A position tells its commit's time to the microsecond, and its slot, and is an int64 for
-// decades.
+// Positions are ranks in windows of time, and stay below 2^53 for decades.
 func TestPositions(t *testing.T) {
 	t.Parallel()
-	last := runstore.Position(0)
-	for _, at := range []time.Time{
-		time.Date(2025, 1, 1, 0, 0, 0, 1000, time.UTC), time.Date(2026, 7, 1, 12, 0, 0, 123456000, time.UTC),
-		time.Date(2026, 7, 1, 12, 0, 0, 123457000, time.UTC), time.Date(2059, 12, 31, 23, 59, 59, 999999000, time.UTC),
-	} {
-		for _, slot := range []int64{0, 1, spanner.Slots - 1} {
-			p := spanner.PositionOf(at, slot)
-			if p <= last {
-				t.Errorf("%v and slot %d: %d does not follow %d", at, slot, p, last)
+	first := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, begin := range []time.Time{first, first.Add(1e6 * 16384 * time.Microsecond), first.Add(65e9 * 16384 * time.Microsecond)} {
+		got := spanner.PositionsOf(begin, begin, begin.Add(16383*time.Microsecond), begin.Add(16384*time.Microsecond), begin.Add(time.Hour))
+		for i, p := range got {
+			if p <= 0 || p > runstore.MaxPosition || i > 0 && p <= got[i-1] {
+				t.Errorf("positions %v, want ones that grow, from 1 to %d", got, runstore.MaxPosition)
 			}
-			last = p
-			if gotAt, gotSlot := spanner.PlaceOf(p); !gotAt.Equal(at) || gotSlot != slot {
-				t.Errorf("%v and slot %d became %v and %d", at, slot, gotAt, gotSlot)
+		}
+		for i, want := range []int64{1, 2, 3, 1, 1} {
+			at, rank := spanner.WindowAt(got[i])
+			if rank != want || i < 3 && !at.Equal(begin) || i == 3 && !at.Equal(begin.Add(16384*time.Microsecond)) {
+				t.Errorf("position %d is rank %d from %v on, want rank %d", got[i], rank, at, want)
 			}
 		}
 	}
-	if end, _ := spanner.PlaceOf(math.MaxInt64); end.Year() < 2060 {
+	if end, _ := spanner.WindowAt(runstore.MaxPosition); end.Year() < 2060 {
 		t.Errorf("positions end in %v", end)
 	}
 }

@@ -4,34 +4,68 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"cloud.google.com/go/spanner"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A position is the commit timestamp of its transaction, in microseconds since 2025, and
-// a slot of 13 bits. Commit timestamps follow the order in which transactions become
-// visible (https://cloud.google.com/spanner/docs/true-time-external-consistency), so a
-// strong read at time t sees everything that will ever be committed up to t: nothing can
-// appear later before what a reader has seen, and no reader waits for a writer.
+// The feed is read in the order of commit timestamps, and of slots where these tie. Commit
+// timestamps follow the order in which transactions become visible
+// (https://cloud.google.com/spanner/docs/true-time-external-consistency), so a strong read at
+// time t sees everything that will ever be committed up to t: nothing can appear later before
+// what a reader has seen, and no reader waits for a writer.
 //
-// Timestamps of transactions that write different rows may tie. Within a tie the slots
-// differ, because they are a part of the feed's key: a transaction that would take a slot
-// which is taken fails as a whole (ALREADY_EXISTS), and is made again with another.
+// A position has 53 bits, which a timestamp in microseconds and a slot do not fit into. So it is
+// the number of a window of 16.384 ms, and the event's rank in it: the first has 1. Ranks are
+// known once the window is over, so the feed is late by a window at most. They never change: a
+// purge leaves the places of its events. Windows last until 2060.
+//
+// A window has 131,071 ranks, at a rate of eight million events a second. Events beyond share the
+// last one, and a page that has one of them has all.
+const (
+	windowBits = 14 // of the microseconds in a window
+	rankBits   = 17
+	maxRank    = 1<<rankBits - 1
+)
+
+// Slots keep the keys of events apart whose transactions have one timestamp: a transaction that
+// would take a slot which is taken fails as a whole (ALREADY_EXISTS), and is made again with
+// another.
 const (
 	slotBits = 13
 	slots    = 1 << slotBits
 	shards   = 8
 )
 
-// positionsBegin is time 0 of positions. They last until 2060.
+// positionsBegin is time 0 of positions.
 var positionsBegin = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-func position(committed time.Time, slot int64) runstore.Position {
-	return runstore.Position((committed.UnixMicro()-positionsBegin)<<slotBits | slot)
+func windowOf(committed time.Time) int64 {
+	return (committed.UnixMicro() - positionsBegin) >> windowBits
 }
 
-// placeOf is the inverse of position.
-func placeOf(p runstore.Position) (committed time.Time, slot int64) {
-	return time.UnixMicro(int64(p)>>slotBits + positionsBegin).UTC(), int64(p) & (slots - 1)
+// beginOf returns when a window begins.
+func beginOf(window int64) time.Time {
+	return time.UnixMicro(window<<windowBits + positionsBegin).UTC()
+}
+
+func position(window, rank int64) runstore.Position {
+	return runstore.Position(window<<rankBits | min(rank, maxRank))
+}
+
+// place is the inverse of position.
+func place(p runstore.Position) (window, rank int64) { return int64(p) >> rankBits, int64(p) & maxRank }
+
+// ranks counts the places of the feed, which it is given in their order from the beginning of a
+// window on.
+type ranks struct{ window, rank int64 }
+
+func (r *ranks) next(committed spanner.NullTime) runstore.Position {
+	if window := windowOf(committed.Time); window != r.window {
+		*r = ranks{window: window}
+	}
+	r.rank++
+	return position(r.window, r.rank)
 }
 
 // firstSlot chooses n neighbouring slots for a transaction's events.

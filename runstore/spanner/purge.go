@@ -36,8 +36,8 @@ func (e *edit) purge() {
 // holds no others.
 const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurging} AS p WHERE p.Purging IS NOT NULL`
 
-// clearAtOnce is how many events, and how many records, one transaction deletes: 11,000
-// rows at most, with nine for a record and two for an event. The limit is 80,000 mutations.
+// clearAtOnce is how many events, and how many records, one transaction deletes: 20,000
+// mutations at most, with nine for a record and eleven for an event. The limit is 80,000.
 // Tests set [Store.clearAtOnce] lower.
 const clearAtOnce = 1000
 
@@ -98,19 +98,10 @@ func (s *Store) clearSome(ctx context.Context, tx *spanner.ReadWriteTransaction,
 	}
 	var m mutations
 	more = len(events) == s.clearAtOnce || len(records) == s.clearAtOnce
-	for i, e := range events {
-		last := i == len(events)-1
-		if last && len(events) == s.clearAtOnce {
-			break // it may be the run's last, and is left to the next transaction
-		}
+	for _, e := range events {
 		m.remove("Events", spanner.Key{k.hash, k.run, e.Seq.Int64})
-		if last {
-			// Its place stays, without the event: a reader that stands there, or on any of the
-			// run's events, has not come further than the store.
-			m.put("Feed", append(feedPlace(e.Committed.Time, e.Slot.Int64), nulls("Run", "Seq", "Time", "Token", "Kind", "Owner", "Data")...))
-			continue
-		}
-		m.remove("Feed", spanner.Key{feedShard(e.Slot.Int64), e.Committed.Time, e.Slot.Int64})
+		// Its place stays, without the event: the ranks of others count it.
+		m.put("Feed", append(feedPlace(e.Committed.Time, e.Slot.Int64), nulls("Run", "Seq", "Time", "Token", "Kind", "Owner", "Data")...))
 	}
 	for _, r := range records {
 		m.remove("Records", spanner.Key{k.hash, k.run, r.Key})

@@ -148,7 +148,7 @@ type event struct {
 func (e *event) public() runstore.Event {
 	return runstore.Event{
 		Seq: runstore.Seq(e.Seq.Int64), Kind: string(e.Kind), Data: e.Data, Time: timeOf(e.Time), Token: runstore.Token(e.Token.Int64),
-		Owner: runstore.Owner(e.Owner), Position: position(e.Committed.Time, e.Slot.Int64),
+		Owner: runstore.Owner(e.Owner),
 	}
 }
 
@@ -170,9 +170,6 @@ func (s *Store) ReadJournalStale(ctx context.Context, id runstore.RunID, from ru
 	}
 	err = s.op(ctx, "read journal", id, invalid, func(ctx context.Context) error {
 		events, err = s.readJournal(ctx, staleness(bound), id, from, limit)
-		for i := range events {
-			events[i].Position = 0
-		}
 		return err
 	})
 	return events, err
