@@ -250,6 +250,10 @@ func readBounds(t T, e *Env) {
 	tries = append(tries,
 		beyond{"a journal from a negative seq", runstore.ErrInvalid, "from", "-1", func() error { _, err := e.Store.ReadJournal(ctx, "run", -1, 1); return err }},
 		beyond{"the feed after a negative position", runstore.ErrInvalid, "after", "-1", func() error { _, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: -1, Limit: 1}); return err }},
+		beyond{"the feed after a position that no store gives", runstore.ErrInvalid, "after", fmt.Sprint(runstore.MaxPosition), func() error {
+			_, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: runstore.MaxPosition + 1, Limit: 1})
+			return err
+		}},
 		beyond{"the newest events behind a position", runstore.ErrInvalid, "after", "newest", func() error {
 			_, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: 1, Newest: true, Limit: 1})
 			return err

@@ -210,7 +210,7 @@ func positionBeyond(t T, e *Env) {
 	if page, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: last, Limit: 10}); err != nil || len(page) != 0 {
 		t.Errorf("the feed after its last position: got %d events and error %v, want neither", len(page), err)
 	}
-	const beyond = runstore.Position(1 << 62)
+	const beyond = runstore.MaxPosition
 	_, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: beyond, Limit: 10})
 	var b *runstore.StoreBehindError
 	if !asBehind(err, &b) || b.Field != "position" || b.Presented != int64(beyond) || b.Known < int64(last) || b.Known >= int64(beyond) {

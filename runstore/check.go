@@ -129,6 +129,8 @@ func (q FeedQuery) Check() error {
 	switch {
 	case q.After < 0:
 		return invalid("after", "%d is negative", q.After)
+	case q.After > MaxPosition:
+		return invalid("after", "%d is above every position, the limit is %d; a feed that was read before positions had a limit is read anew", q.After, MaxPosition)
 	case q.Newest && q.After != 0:
 		return invalid("after", "%d: the newest events are not read behind a position", q.After)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -359,7 +358,7 @@ func TestEndOfTheFeed(t *testing.T) {
 		all := whole(t, s, 0, 100, nil)
 		costs[ledger.during(func() {
 			var behind *runstore.StoreBehindError
-			if _, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: math.MaxInt64, Limit: 1}); !errors.As(err, &behind) || behind.Known != int64(all[len(all)-1].Position) {
+			if _, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: runstore.MaxPosition, Limit: 1}); !errors.As(err, &behind) || behind.Known != int64(all[len(all)-1].Position) {
 				t.Errorf("got %v, want ErrStoreBehind that knows %d", err, all[len(all)-1].Position)
 			}
 		})] = true

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/localclock"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // Waiting returns how many writes of a run wait for the one that is under way.
@@ -102,3 +103,7 @@ const Places = places
 
 // Unreplicated reports whether a notice says that a commit may be on no standby.
 var Unreplicated = unreplicated
+
+// TakeForForeign makes the other handles of the store take this one's writes for those of another
+// process.
+func TakeForForeign(s *Store) { s.notifier.waiters = wakeup.Of(s) }

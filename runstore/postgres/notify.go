@@ -201,9 +201,9 @@ func (n *notifier) listenOnce(ready func()) error {
 	if _, err := conn.Exec(n.ctx, "LISTEN "+n.channel()); err != nil {
 		return err
 	}
-	ready()
 	n.wake()
 	n.wakeRuns("") // something may have been missed
+	ready()
 	for {
 		told, err := conn.WaitForNotification(n.ctx)
 		if err != nil {

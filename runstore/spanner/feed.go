@@ -39,8 +39,7 @@ func perShard(text, order string) string {
 		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purging + ") AS p ON p.Run = q.Run\nORDER BY " + order
 }
 
-// ReadFeed implements runstore.RunStore. An event is there once its window is over (see
-// position.go).
+// ReadFeed implements runstore.RunStore. An event is there as soon as it is committed.
 func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
 	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
 		if q.Newest {
@@ -69,7 +68,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 		begin := func() {
 			events, last, rows, count, p, stands, full = nil, 0, 0, ranks{}, page{left: limit}, false, false
 		}
-		err := s.eachWindow(ctx, "feed", stmt, begin, func(row *spanner.Row, open int64) (bool, error) {
+		err := s.each(ctx, "feed", stmt, begin, func(row *spanner.Row) (bool, error) {
 			var e event
 			if err := row.ToStructLenient(&e); err != nil {
 				return false, err
@@ -77,7 +76,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 			rows++
 			at := count.next(e.Committed)
 			stands = stands || at >= after
-			if count.window >= open || full && at > last {
+			if full && at > last {
 				return false, nil
 			}
 			last = at
@@ -103,22 +102,6 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 	}
 }
 
-// eachWindow is each for statements that read the feed. open is the first window that is not over
-// at the time of the read.
-func (s *Store) eachWindow(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row, open int64) (more bool, err error)) error {
-	var tx *spanner.ReadOnlyTransaction
-	return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, single *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		tx = single
-		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
-	}, begin, func(row *spanner.Row) (bool, error) {
-		at, err := tx.Timestamp()
-		if err != nil {
-			return false, err
-		}
-		return use(row, windowOf(at))
-	})
-}
-
 // lately are the times, in seconds, before which the end of the feed is looked for, one after the
 // other: the store's whole life at last.
 var lately = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
@@ -133,13 +116,13 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 			var rows int64
 			found := 0
 			stmt := spanner.Statement{SQL: selectLast, Params: map[string]any{"limit": most, "seconds": seconds}}
-			err := s.eachWindow(ctx, "feed-end", stmt, func() { rows, found, from = 0, 0, -1 }, func(row *spanner.Row, open int64) (bool, error) {
+			err := s.each(ctx, "feed-end", stmt, func() { rows, found, from = 0, 0, -1 }, func(row *spanner.Row) (bool, error) {
 				var e event
 				err := row.ToStructLenient(&e)
 				rows++
-				if w := windowOf(e.Committed.Time); w < open && len(e.Run) > 0 && !e.Purged.Bool {
+				if len(e.Run) > 0 && !e.Purged.Bool {
 					found++
-					from = w
+					from = windowOf(e.Committed.Time)
 				}
 				return found < limit, err
 			})

@@ -16,9 +16,9 @@ import (
 // what a reader has seen, and no reader waits for a writer.
 //
 // A position has 53 bits, which a timestamp in microseconds and a slot do not fit into. So it is
-// the number of a window of 16.384 ms, and the event's rank in it: the first has 1. Ranks are
-// known once the window is over, so the feed is late by a window at most. They never change: a
-// purge leaves the places of its events. Windows last until 2060.
+// the number of a window of 16.384 ms, and the event's rank in it: the first has 1. A rank never
+// changes: what is committed later has a later timestamp, and a purge leaves the places of its
+// events. Windows last until 2060.
 //
 // A window has 131,071 ranks, at a rate of eight million events a second. Events beyond share the
 // last one, and a page that has one of them has all.

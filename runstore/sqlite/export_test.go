@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"sync/atomic"
 	"testing"
+
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // CheckVersion is checkVersion.
@@ -81,3 +84,16 @@ const ForgetEvery = forgetEvery
 
 // MaxStep is maxStep.
 const MaxStep = maxStep
+
+// TakeForForeign makes the other handles of the file take this one's writes for those of another
+// process.
+func TakeForForeign(s *Store) { s.waiters, s.own = wakeup.Of(s), &atomic.Int64{} }
+
+// Changes returns how much has changed in the store.
+func Changes(s *Store) (n int64, err error) {
+	err = s.read(context.Background(), "changes", "", nil, func(c *conn) error {
+		n, err = c.changes()
+		return err
+	})
+	return n, err
+}

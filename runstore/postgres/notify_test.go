@@ -1,0 +1,66 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+func woken(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// Writes of another process wake who waits for their run and for their kind, and nobody else.
+func TestRunWakeupsAcrossProcesses(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	waiter, writer := open(t, address), open(t, address)
+	postgres.TakeForForeign(writer)
+	lease := hold(t, writer, "run")
+	hold(t, writer, "other")
+	wait := func(id runstore.RunID, on runstore.WakeOn) <-chan struct{} {
+		t.Helper()
+		ch, err := waiter.RunWakeups(t.Context(), id, on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ch
+	}
+	writes, releases, others := wait("run", runstore.OnWrite), wait("run", runstore.OnRelease), wait("other", runstore.OnWrite)
+	told := func() { // of a commit, and so of all writes before it
+		t.Helper()
+		woken(writes)
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Append("event", nil)
+		for seen := false; !seen; seen = woken(writes) {
+			commit(t, writer, b)
+			if t.Context().Err() != nil {
+				t.Fatal("not woken")
+			}
+		}
+	}
+	told()
+	told()
+	woken(releases) // by what was before
+	woken(others)
+	for range 3 {
+		told()
+	}
+	if woken(releases) || woken(others) {
+		t.Error("a commit wakes who waits for a release, or for another run")
+	}
+	if _, err := writer.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	told()
+	told()
+	if !woken(releases) {
+		t.Error("a release wakes nobody")
+	}
+}
