@@ -252,11 +252,13 @@ func capabilities(s runstore.RunStore) []string {
 	}
 	_, multi := s.(runstore.MultiCommitter)
 	_, notify := s.(runstore.Notifier)
+	_, runs := s.(runstore.RunNotifier)
 	_, epoch := s.(runstore.Epocher)
 	_, stale := s.(runstore.StaleReader)
 	_, describes := s.(runstore.Describer)
 	add("MultiCommitter", multi)
 	add("Notifier", notify)
+	add("RunNotifier", runs)
 	add("Epocher", epoch)
 	add("StaleReader", stale)
 	add("Describer", describes)

@@ -19,6 +19,8 @@
 //     that is told that it was fenced is cancelled at once.
 //   - One failed renewal is not the end: it is tried again, sooner and with
 //     jitter, for as long as the lease is trusted.
+//   - A contender is told of a release at once by stores that can (runstore.RunNotifier), and
+//     otherwise finds out by polling.
 //   - When the work ends, whether by return, error, cancellation or panic, the
 //     lease is released on a context of its own, within a bound.
 //

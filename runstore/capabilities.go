@@ -71,8 +71,8 @@ type Epocher interface {
 	Epochs(ctx context.Context) ([]EpochChange, error)
 	// RaiseEpoch starts a new epoch, for a reason that is stored with it. Every
 	// grant made before is ended: its fence is refused from now on. Feed positions
-	// go on above the epoch's floor (see [Epoch.Floor]), so a reader that had seen
-	// events which the store has lost misses none of those to come.
+	// go on above those of before, and above those of the events that the store may have
+	// lost, so a reader that had seen these misses none of those to come.
 	RaiseEpoch(ctx context.Context, reason string) (Epoch, error)
 }
 

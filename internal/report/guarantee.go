@@ -17,7 +17,7 @@ var sentences = map[string]string{
 	"I7":  "a caller whose clock is wrong neither steals a live lease nor loses its own",
 	"I8":  "a batch repeated with its id gets the first result",
 	"I9":  "index entries of acknowledged batches are found; stale ones are never returned",
-	"I10": "a reader of all runs that resumes from its last position misses nothing",
+	"I10": "a reader of all runs that resumes from its last position misses nothing; positions stay below 2^53",
 	"I11": "after any error but `ErrUnknownOutcome` nothing is stored",
 	"I12": "oversized or malformed input is refused before it reaches the engine, with the field and the limit",
 	"I13": "a holder that renews for longer than its bound without committing an event or a record is refused",

@@ -49,8 +49,10 @@ func (x *epochs) current() int64 {
 	return x.Epochs[len(x.Epochs)-1].Epoch
 }
 
-// epochGap is by how many segments an epoch's feed begins above what the store knows:
-// more than can have been written since the backup that was restored.
+// epochGap is by how many segments an epoch's feed begins above what the store knows: more than
+// were written since the backup that was restored, if that is 60 days old and a hundred segments
+// are written each second. 8,191 epochs leave as many again below the last position, 2^43
+// segments.
 const epochGap = 1 << 29
 
 const epochCopies = 16
