@@ -106,4 +106,9 @@ var Unreplicated = unreplicated
 
 // TakeForForeign makes the other handles of the store take this one's writes for those of another
 // process.
-func TakeForForeign(s *Store) { s.notifier.waiters = wakeup.Of(s) }
+func TakeForForeign(s *Store) { s.notifier.waiters, s.notifier.process = wakeup.Of(s), "another" }
+
+// Notify has a handle hear of a write to a run by another.
+func Notify(s, sender *Store, id runstore.RunID) {
+	s.notifier.wakeRuns(sender.notifier.process + " " + nameOf(id))
+}

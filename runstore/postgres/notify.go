@@ -27,6 +27,7 @@ const (
 type notifier struct {
 	store   *Store
 	waiters wakeup.Hub
+	process string        // names this process in payloads
 	dirty   chan struct{} // holds a value when something was committed since
 	cancel  context.CancelFunc
 	ctx     context.Context
@@ -39,7 +40,7 @@ type notifier struct {
 }
 
 func newNotifier(s *Store) *notifier {
-	n := &notifier{store: s, waiters: hubOf(s), dirty: make(chan struct{}, 1), runs: map[string]runstore.WakeOn{}, wakers: map[chan struct{}]bool{}}
+	n := &notifier{store: s, waiters: hubOf(s), process: thisProcess, dirty: make(chan struct{}, 1), runs: map[string]runstore.WakeOn{}, wakers: map[chan struct{}]bool{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background()) // ends with the handle
 	if !s.opts.Pooled {
 		n.work.Go(n.send)

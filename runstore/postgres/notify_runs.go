@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
@@ -17,6 +18,9 @@ import (
 // programs from before payloads send no other. The server takes up to 8,000 bytes:
 // https://www.postgresql.org/docs/15/sql-notify.html
 const maxNames = 500
+
+// thisProcess stands before the names: who sent a notification has woken its own process already.
+var thisProcess = rand.Text()
 
 func nameOf(id runstore.RunID) string {
 	h := fnv.New64a()
@@ -37,6 +41,7 @@ func (n *notifier) payload() string {
 		return ""
 	}
 	var b strings.Builder
+	b.WriteString(n.process)
 	for name, on := range runs {
 		b.WriteString(" " + name)
 		if on == runstore.OnRelease {
@@ -49,7 +54,11 @@ func (n *notifier) payload() string {
 // wakeRuns wakes those who wait for the runs that a payload names.
 func (n *notifier) wakeRuns(payload string) {
 	runs := map[string]runstore.WakeOn{}
-	for _, name := range strings.Fields(payload) {
+	process, names, _ := strings.Cut(payload, " ")
+	if process == n.process { // whose waiters were woken at once
+		return
+	}
+	for _, name := range strings.Fields(names) {
 		if name, is := strings.CutSuffix(name, released); is {
 			runs[name] = runstore.OnRelease
 		} else {

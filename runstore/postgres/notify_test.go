@@ -64,3 +64,21 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 		t.Error("a release wakes nobody")
 	}
 }
+
+// A write has woken its own process by the time that its notification comes.
+func TestOwnNotificationsWakeNobody(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, foreign := open(t, address), open(t, address)
+	postgres.TakeForForeign(foreign)
+	ch, err := s.RunWakeups(t.Context(), "run", runstore.OnWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken(ch)
+	for sender, wakes := range map[*postgres.Store]bool{s: false, foreign: true} {
+		if postgres.Notify(s, sender, "run"); woken(ch) != wakes {
+			t.Errorf("a notification of this process: %t, wakes: %t", sender == s, !wakes)
+		}
+	}
+}
