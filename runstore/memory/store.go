@@ -131,7 +131,7 @@ func (s *Store) find(id runstore.RunID) (*run, error) {
 }
 
 // Handle is one open handle on a [Store]. It implements runstore.RunStore and
-// the capabilities MultiCommitter, Notifier, Epocher and Describer.
+// the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and Describer.
 type Handle struct {
 	store  *Store
 	mu     sync.Mutex

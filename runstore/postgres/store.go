@@ -16,7 +16,7 @@ import (
 const defaultSchema = "tapestore"
 
 // Store is an open handle on a store in PostgreSQL. It implements
-// runstore.RunStore and the capabilities MultiCommitter, Notifier, Epocher and
+// runstore.RunStore and the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and
 // Describer.
 type Store struct {
 	pool      *pgxpool.Pool

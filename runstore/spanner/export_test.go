@@ -48,6 +48,10 @@ func (s *Store) SetClearAtOnce(n int) {
 // SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
 func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }
 
+// SetWindows changes how many bits the microseconds of a window of the feed have, and its last
+// rank. All handles of a database must have the same, and none may be in use yet.
+func (s *Store) SetWindows(bits int, maxRank int64) { s.windows = windows{bits, maxRank} }
+
 // Slots is how many positions a microsecond has, Shards over how many parts of a table
 // what is ordered by time is spread.
 const (
@@ -67,7 +71,7 @@ func FeedShard(slot int64) int64 { return feedShard(slot) }
 // PositionsOf returns the positions of places of the feed that were committed at these times, the
 // first at the beginning of a window.
 func PositionsOf(committed ...time.Time) (all []runstore.Position) {
-	var count ranks
+	count := ranks{windows: windows{windowBits, maxRank}}
 	for _, at := range committed {
 		all = append(all, count.next(spanner.NullTime{Time: at, Valid: true}))
 	}
@@ -77,5 +81,5 @@ func PositionsOf(committed ...time.Time) (all []runstore.Position) {
 // WindowAt returns when the window of a position begins, and the event's rank in it.
 func WindowAt(p runstore.Position) (begin time.Time, rank int64) {
 	window, rank := place(p)
-	return beginOf(window), rank
+	return windows{windowBits, maxRank}.begin(window), rank
 }

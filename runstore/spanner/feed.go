@@ -39,13 +39,14 @@ func perShard(text, order string) string {
 		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purging + ") AS p ON p.Run = q.Run\nORDER BY " + order
 }
 
-// ReadFeed implements runstore.RunStore. An event is there as soon as it is committed.
+// ReadFeed implements runstore.RunStore. An event is there as soon as it is committed, unless its
+// window has no rank left for it (see position.go).
 func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
 	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
 		if q.Newest {
 			events, err = s.newest(ctx, q.Limit)
 		} else {
-			events, err = s.feedPage(ctx, q.After, q.Limit)
+			events, _, err = s.feedPage(ctx, q.After, q.Limit)
 		}
 		return err
 	})
@@ -55,20 +56,22 @@ func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []ru
 // mostPlaces bounds the places that one request looks at where there are no events.
 const mostPlaces = 10_000
 
-func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, err error) {
+// feedPage reads a page. end reports that nothing stood behind it when it was read.
+func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, end bool, err error) {
 	for from, most := after, int64(limit)+1; ; most *= 4 {
 		window, rank := place(from)
 		asked := rank + most
-		stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": beginOf(window), "limit": asked}}
+		stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
 		var last runstore.Position
 		var rows int64
 		var count ranks
 		var p page
-		stands, full := false, false
+		stands, full, shared, early := false, false, false, false
 		begin := func() {
-			events, last, rows, count, p, stands, full = nil, 0, 0, ranks{}, page{left: limit}, false, false
+			events, last, rows, count, p = nil, 0, 0, ranks{windows: s.windows}, page{left: limit}
+			stands, full, shared, early = false, false, false, false
 		}
-		err := s.each(ctx, "feed", stmt, begin, func(row *spanner.Row) (bool, error) {
+		err := s.eachWindow(ctx, "feed", stmt, begin, func(row *spanner.Row, open int64) (bool, error) {
 			var e event
 			if err := row.ToStructLenient(&e); err != nil {
 				return false, err
@@ -76,7 +79,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 			rows++
 			at := count.next(e.Committed)
 			stands = stands || at >= after
-			if full && at > last {
+			if early = count.last() && count.window >= open; early || full && at > last {
 				return false, nil
 			}
 			last = at
@@ -86,30 +89,47 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 				events = append(events, one)
 				full = !p.more(len(e.Data)) || full
 			}
-			return !full || at&maxRank == maxRank, nil
+			shared = count.last()
+			return !full || shared, nil
 		})
 		switch {
-		case err == nil && rows == asked && int64(last)&maxRank == maxRank:
+		case err == nil && rows == asked && shared:
 			continue // others may share the last rank
 		case err != nil || len(events) > 0:
-			return events, err
+			return events, early || rows < asked && !full, err
 		case !stands && after > 0:
-			return nil, s.behind(ctx, after)
+			return nil, true, s.behind(ctx, after)
 		case rows < asked || last <= from:
-			return nil, nil
+			return nil, true, nil
 		}
 		from, most = last, min(most, mostPlaces/4) // a page of places without events
 	}
+}
+
+// eachWindow is each for a page of the feed. open is the first window that is not over at the time
+// of the read: more may be committed in it.
+func (s *Store) eachWindow(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row, open int64) (more bool, err error)) error {
+	var tx *spanner.ReadOnlyTransaction
+	return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, single *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		tx = single
+		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
+	}, begin, func(row *spanner.Row) (bool, error) {
+		at, err := tx.Timestamp()
+		if err != nil {
+			return false, err
+		}
+		return use(row, s.windows.of(at))
+	})
 }
 
 // lately are the times, in seconds, before which the end of the feed is looked for, one after the
 // other: the store's whole life at last.
 var lately = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
 
-// newest reads the end of the feed: it finds the window in which the last events begin, and reads
-// on from there.
+// newest reads the end of the feed: it finds the windows in which the last events begin and end,
+// and reads on from the first until it is behind the other. It does not follow writers further.
 func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEvent, err error) {
-	from := int64(-1)
+	from, to := int64(-1), int64(-1)
 	enough := false
 	for _, seconds := range lately {
 		for most := int64(limit); ; most *= 4 {
@@ -122,7 +142,8 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 				rows++
 				if len(e.Run) > 0 && !e.Purged.Bool {
 					found++
-					from = windowOf(e.Committed.Time)
+					from = s.windows.of(e.Committed.Time)
+					to = max(to, from)
 				}
 				return found < limit, err
 			})
@@ -142,9 +163,9 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 	}
 	size := 0
 	for after := position(from, 0); ; after = events[len(events)-1].Position {
-		more, err := s.feedPage(ctx, after, runstore.MaxPage)
-		if err != nil || len(more) == 0 {
-			return events, err
+		more, end, err := s.feedPage(ctx, after, runstore.MaxPage)
+		if err != nil {
+			return nil, err
 		}
 		events = append(events, more...)
 		for _, e := range more {
@@ -153,6 +174,12 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 		for len(events) > limit || len(events) > 1 && size-len(events[0].Data) > runstore.MaxPageBytes {
 			size -= len(events[0].Data)
 			events = events[1:]
+		}
+		if end || len(events) == 0 {
+			return events, nil
+		}
+		if window, _ := place(events[len(events)-1].Position); window > to {
+			return events, nil
 		}
 	}
 }
@@ -177,8 +204,8 @@ func (s *Store) behind(ctx context.Context, after runstore.Position) error {
 			continue
 		}
 		var count ranks
-		stmt = spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": beginOf(windowOf(last.Time)), "limit": int64(maxRank)}}
-		err = s.each(ctx, "feed", stmt, func() { count = ranks{} }, func(row *spanner.Row) (bool, error) {
+		stmt = spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": s.windows.begin(s.windows.of(last.Time)), "limit": s.windows.maxRank}}
+		err = s.each(ctx, "feed", stmt, func() { count = ranks{windows: s.windows} }, func(row *spanner.Row) (bool, error) {
 			var e event
 			err := row.ToStructLenient(&e)
 			known = count.next(e.Committed)

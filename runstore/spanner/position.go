@@ -21,12 +21,18 @@ import (
 // events. Windows last until 2060.
 //
 // A window has 131,071 ranks, at a rate of eight million events a second. Events beyond share the
-// last one, and a page that has one of them has all.
+// last one. They are read once their window is over, and a page that has one of them has all.
 const (
 	windowBits = 14 // of the microseconds in a window
 	rankBits   = 17
 	maxRank    = 1<<rankBits - 1
 )
+
+// windows are the length of a store's windows and their last rank. Tests set others.
+type windows struct {
+	bits    int // of the microseconds in a window
+	maxRank int64
+}
 
 // Slots keep the keys of events apart whose transactions have one timestamp: a transaction that
 // would take a slot which is taken fails as a whole (ALREADY_EXISTS), and is made again with
@@ -40,17 +46,18 @@ const (
 // positionsBegin is time 0 of positions.
 var positionsBegin = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-func windowOf(committed time.Time) int64 {
-	return (committed.UnixMicro() - positionsBegin) >> windowBits
+// of returns the window of a commit timestamp.
+func (w windows) of(committed time.Time) int64 {
+	return (committed.UnixMicro() - positionsBegin) >> w.bits
 }
 
-// beginOf returns when a window begins.
-func beginOf(window int64) time.Time {
-	return time.UnixMicro(window<<windowBits + positionsBegin).UTC()
+// begin returns when a window begins.
+func (w windows) begin(window int64) time.Time {
+	return time.UnixMicro(window<<w.bits + positionsBegin).UTC()
 }
 
 func position(window, rank int64) runstore.Position {
-	return runstore.Position(window<<rankBits | min(rank, maxRank))
+	return runstore.Position(window<<rankBits | rank)
 }
 
 // place is the inverse of position.
@@ -58,15 +65,21 @@ func place(p runstore.Position) (window, rank int64) { return int64(p) >> rankBi
 
 // ranks counts the places of the feed, which it is given in their order from the beginning of a
 // window on.
-type ranks struct{ window, rank int64 }
+type ranks struct {
+	windows
+	window, rank int64
+}
 
 func (r *ranks) next(committed spanner.NullTime) runstore.Position {
-	if window := windowOf(committed.Time); window != r.window {
-		*r = ranks{window: window}
+	if window := r.of(committed.Time); window != r.window {
+		r.window, r.rank = window, 0
 	}
-	r.rank++
+	r.rank = min(r.rank+1, r.maxRank)
 	return position(r.window, r.rank)
 }
+
+// last reports whether events may share the rank of the place that was counted last.
+func (r *ranks) last() bool { return r.rank == r.maxRank }
 
 // firstSlot chooses n neighbouring slots for a transaction's events.
 func firstSlot(n int) int64 { return rand.Int64N(int64(slots - n + 1)) }

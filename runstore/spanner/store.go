@@ -38,6 +38,7 @@ type Store struct {
 	ring           int64         // remembered, but in tests
 	clearAtOnce    int           // that constant, but in tests
 	maxMutations   int           // likewise
+	windows        windows       // likewise
 
 	// attempts counts how often a transaction of a write was begun, repeats included.
 	attempts atomic.Int64
@@ -76,7 +77,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, ring: remembered, clearAtOnce: clearAtOnce, maxMutations: maxMutations, idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, ring: remembered, clearAtOnce: clearAtOnce, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()

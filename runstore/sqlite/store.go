@@ -13,7 +13,7 @@ import (
 )
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore
-// and the capabilities MultiCommitter, Notifier, Epocher and Describer.
+// and the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and Describer.
 type Store struct {
 	*core
 	closeOnce sync.Once

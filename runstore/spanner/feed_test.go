@@ -1,0 +1,89 @@
+package spanner_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/spanner"
+)
+
+// A reader of the newest events does not follow those who write meanwhile.
+func TestNewestEventsWhileOthersWrite(t *testing.T) {
+	t.Parallel()
+	for _, events := range []int{1, runstore.MaxPage} {
+		t.Run(fmt.Sprint(events, " events"), func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, fair)
+			writer := open(t, p)
+			lease := hold(t, writer, "run")
+			data := make([]string, events)
+			commit(t, writer, appending(lease, data...))
+			var requests atomic.Int64
+			const most = 8 // requests that find more events: the reader asks for fewer
+			reader := open(t, p, func(o *spanner.Options) {
+				o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(
+					func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+						if strings.HasSuffix(method, "ExecuteStreamingSql") && requests.Add(1) <= most {
+							commit(t, writer, appending(lease, data...))
+						}
+						return begin(ctx, desc, cc, method, opts...)
+					}))
+			})
+			requests.Store(0)
+			page, err := reader.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: 3})
+			if err != nil || len(page) == 0 {
+				t.Errorf("got %d events, %v", len(page), err)
+			}
+			if n := requests.Load(); n >= most {
+				t.Errorf("%d requests, each of which found that others had written", n)
+			}
+		})
+	}
+}
+
+// Events beyond the last rank of a window share it: they are read once no other can join them, and
+// all on one page.
+func TestEventsBeyondTheLastRank(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	const ranks = 3
+	opened := func(bits int) *spanner.Store {
+		s := open(t, p)
+		s.SetWindows(bits, ranks)
+		return s
+	}
+	endless, short := opened(49), opened(14) // windows of years, and of 16 ms
+	lease := hold(t, endless, "run")
+	commit(t, endless, appending(lease, "1", "2", "3", "4", "5"))
+	if all, err := endless.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(all) != ranks-1 {
+		t.Errorf("in a window that goes on: got %d events, %v, want %d", len(all), err, ranks-1)
+	}
+	commit(t, endless, appending(lease, "6"))
+	feedOf(t, short, 6) // the window is over
+	for _, limit := range []int{1, 2, 3, 4, 10} {
+		var got strings.Builder
+		var after runstore.Position
+		for {
+			page, err := short.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			for _, e := range page {
+				got.Write(e.Data)
+			}
+			after = page[len(page)-1].Position
+		}
+		if got.String() != "123456" {
+			t.Errorf("in pages of %d: got %s, want each event once", limit, got.String())
+		}
+	}
+}
