@@ -2,19 +2,23 @@ package conformance
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// feedThroughEpochs raises the epoch again and again, and reckons what positions would be
-// left if it went on so to the last epoch that there is.
+// feedThroughEpochs raises the epoch many times, with an event in each epoch. From the
+// positions that these raises cost it computes what all epochs up to MaxEpoch would cost.
 func feedThroughEpochs(t T, e *Env) {
 	e.Create(t, "run")
-	raises := e.Scaled(t, "epochs", 8, 64)
+	raises := e.Long(t, "epochs", 128, 4096)
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))
 	b.Append("event", nil)
 	committed(t, e.Store, b)
 	for i := range raises {
+		if i == raises/2 && e.Advance != nil {
+			e.Elapse(t, 30*365*24*time.Hour) // time alone costs no positions, or few
+		}
 		e.raise(t, e.Store, fmt.Sprintf("raise %d", i))
 		committed(t, e.Store, b)
 	}

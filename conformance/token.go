@@ -20,6 +20,7 @@ func tokenCases() []Case {
 		{Guarantee: "I2", Name: "position-beyond-the-known-means-store-behind", Run: positionBeyond},
 		{Guarantee: "I2", Name: "epoch-raises-the-token-and-frees-the-lease", Needs: []Need{NeedEpoch}, Run: epochRaises},
 		{Guarantee: "I2", Name: "epoch-ends-every-grant-before-it", Needs: []Need{NeedEpoch}, Run: epochFences},
+		{Guarantee: "I2", Name: "raises-at-once-begin-an-epoch-each", Needs: []Need{NeedEpoch}, Run: raisesAtOnce},
 		{Guarantee: "I2", Name: "epoch-reaches-purged-runs", Needs: []Need{NeedEpoch}, Run: epochAfterPurge},
 		{Guarantee: "I2", Name: "epoch-lifts-the-feed-above-lost-positions", Needs: []Need{NeedEpoch}, Run: epochLiftsFeed},
 		{Guarantee: "I2", Name: "epochs-are-listed-with-their-reasons", Needs: []Need{NeedEpoch}, Run: epochsListed},

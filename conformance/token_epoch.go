@@ -46,6 +46,30 @@ func epochRaises(t T, e *Env) {
 	}
 }
 
+// raisesAtOnce has several handles raise the epoch at the same time: each raise begins an epoch
+// of its own, which is listed under its own reason.
+func raisesAtOnce(t T, e *Env) {
+	const operators = 6
+	handles := e.handles(t, operators)
+	for round := range e.Scaled(t, "rounds", 2, 5) {
+		errs, raised := make([]error, operators), make([]string, operators)
+		contend(operators, func(i int) {
+			reason := fmt.Sprintf("operator %d, round %d", i, round)
+			epoch, err := handles[i].(runstore.Epocher).RaiseEpoch(t.Context(), reason)
+			errs[i] = err
+			if k := int(epoch) - operators*round - 1; k >= 0 && k < operators {
+				raised[k] = fmt.Sprintf("%d: %s", epoch, reason)
+			}
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		for _, each := range raised {
+			e.raised.add(each) // what the store must list when the case ends, see checkEpochs
+		}
+	}
+}
+
 func epochFences(t T, e *Env) {
 	for _, id := range []runstore.RunID{"held", "strict"} {
 		e.Create(t, id)

@@ -316,5 +316,18 @@ func guardedRelease(t T, e *Env) {
 		t.Errorf("the release, repeated: %v", err)
 	}
 	equal(t, "version of the record", record(t, e.Store, "run", "record").Version, runstore.Version(2))
-	e.Acquire(t, e.Store, "run", "next")
+
+	// A release without writes leaves no result behind: its repeat is recognized by the grant alone.
+	lease = e.Acquire(t, e.Store, "run", "next")
+	req = runstore.ReleaseRequest{Fence: lease.Fence(), Guards: []runstore.Guard{runstore.AtSeq(e.Get(t, "run").LastSeq + 1)}}
+	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
+		t.Fatalf("a release without writes whose guard holds: %v", err)
+	}
+	later := runstore.NewBatch("run", runstore.Unguarded("test"))
+	later.Append("test", []byte("later"))
+	applied(t, e.Store, "an unfenced event after the release", later)
+	if _, err := e.Reopen(t).ReleaseLease(t.Context(), req); err != nil {
+		t.Errorf("the release without writes, repeated after its guard failed: %v", err)
+	}
+	e.Acquire(t, e.Store, "run", "last")
 }

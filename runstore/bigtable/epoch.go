@@ -1,11 +1,13 @@
 package bigtable
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,15 +22,27 @@ import (
 // mutation; copies of it are spread over the table, so that creations, which need the
 // epoch, do not all read one row.
 type epochs struct {
+	// By is random, so that no two writers write the same value. It comes first, where a
+	// filter can compare it: see written.
+	By     uint64  `json:"by"`
 	Format int     `json:"format,omitempty"` // of the store, see format.go
 	Epochs []epoch `json:"epochs,omitempty"`
 	// Incarnation is where the table was when the last epoch began.
 	Incarnation string `json:"incarnation"`
 	// Ended tells that all grants of former epochs are ended.
-	Ended bool `json:"ended"`
-	// By is random, so that no two writers write the same value.
-	By     uint64 `json:"by"`
+	Ended  bool `json:"ended"`
 	stored []byte
+}
+
+// written returns the range of values that only the write of x can have stored. A filter may have
+// 20 KB, which a list of some ninety epochs exceeds, so the range is that of the prefix with By.
+// Earlier programs put the number at the end, and only the whole value is unique.
+func (x *epochs) written() (from, to []byte) {
+	from = x.stored
+	if end := bytes.IndexByte(x.stored, ','); bytes.HasPrefix(x.stored, []byte(`{"by":`)) && end > 0 {
+		from = x.stored[:end+1]
+	}
+	return from, append(slices.Clone(from), 0xff)
 }
 
 type epoch struct {
@@ -97,8 +111,7 @@ func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool
 	set.Set(familyOther, "", 0, next.stored)
 	m, wants := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set), false
 	if old.stored != nil {
-		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1),
-			bigtable.ValueRangeFilter(old.stored, append(append([]byte{}, old.stored...), 0)))
+		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(old.written()))
 		m, wants = bigtable.NewCondMutation(same, set, nil), true
 	}
 	for t, doubt := s.tries(), false; ; doubt = true {
@@ -344,6 +357,7 @@ func (s *Store) copyEpochs(ctx context.Context, x *epochs) error {
 	all := make([]mutation, 0, epochCopies)
 	for i := 1; i < epochCopies; i++ {
 		m := bigtable.NewMutation()
+		m.DeleteTimestampRange(familyOther, "", 0, numbered(x.current()))
 		m.Set(familyOther, "", numbered(x.current()), x.stored)
 		all = append(all, mutation{epochKey(i), m, len(x.stored)})
 	}
