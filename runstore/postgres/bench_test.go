@@ -151,8 +151,13 @@ func (r *rig) runs(b *testing.B, n int) []runstore.Lease {
 var payload = make([]byte, 100)
 
 func (r *rig) fenced(b *testing.B, leases []runstore.Lease) func(i int) error {
+	return r.fencedAs(b, leases, func() runstore.BatchID { return "" })
+}
+
+func (r *rig) fencedAs(b *testing.B, leases []runstore.Lease, id func() runstore.BatchID) func(i int) error {
 	return func(i int) error {
 		batch := runstore.NewBatch(leases[i].Run, leases[i].Fence())
+		batch.ID = id()
 		batch.Append("bench", payload)
 		_, err := r.store.Commit(b.Context(), batch)
 		return err
@@ -171,8 +176,10 @@ func BenchmarkAppend(b *testing.B) {
 			r := newRig(b)
 			leases := r.runs(b, clients)
 			bare := make([]int64, clients)
+			var ids atomic.Int64
 			compare(b, clients,
 				side{"tapestore", r.fenced(b, leases)},
+				side{"with-id", r.fencedAs(b, leases, func() runstore.BatchID { return runstore.BatchID(fmt.Sprint("batch-", ids.Add(1))) })},
 				side{"hand", func(i int) error {
 					var seq int64
 					return r.raw.QueryRow(b.Context(), handWritten, []byte(leases[i].Run), int64(1), payload).Scan(&seq)

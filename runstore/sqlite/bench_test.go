@@ -86,7 +86,13 @@ func leases(b *testing.B, s runstore.RunStore, n int) []runstore.Lease {
 
 // appendUnder commits one event under a lease.
 func appendUnder(b *testing.B, s runstore.RunStore, lease runstore.Lease) {
+	appendAs(b, s, lease, "")
+}
+
+// appendAs commits one event under a lease and an id, if any.
+func appendAs(b *testing.B, s runstore.RunStore, lease runstore.Lease, id runstore.BatchID) {
 	batch := runstore.NewBatch(lease.Run, lease.Fence())
+	batch.ID = id
 	batch.Append("event", payload)
 	if _, err := s.Commit(context.Background(), batch); err != nil {
 		b.Error(err)
@@ -130,7 +136,14 @@ func BenchmarkOneCommitter(b *testing.B) {
 			appendUnder(b, s, lease)
 		}
 	}}
-	b.Run("against=update+insert", func(b *testing.B) { compare(b, store, side{"handwritten", handWritten(b, true)}) })
+	var ids int
+	named := side{"commit-with-id", func(n int) {
+		for range n {
+			ids++
+			appendAs(b, s, lease, runstore.BatchID(fmt.Sprintf("batch-%d", ids)))
+		}
+	}}
+	b.Run("against=update+insert", func(b *testing.B) { compare(b, store, named, side{"handwritten", handWritten(b, true)}) })
 	b.Run("against=insert", func(b *testing.B) { compare(b, store, side{"bare-insert", handWritten(b, false)}) })
 }
 
