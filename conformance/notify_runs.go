@@ -11,9 +11,9 @@ import (
 func runNotifyCases() []Case {
 	needs := []Need{NeedRunNotify}
 	return []Case{
-		{Guarantee: "I10", Name: "writes-to-a-run-wake-who-waits-for-it", Needs: needs, Run: runWakes},
-		{Guarantee: "I10", Name: "refused-writes-and-heartbeats-wake-nobody", Needs: needs, Run: refusedWakesNobody},
-		{Guarantee: "I10", Name: "what-frees-a-lease-wakes-who-waits-for-it", Needs: needs, Run: releaseWakes},
+		{Guarantee: "I10", Name: "a-write-to-a-run-wakes-its-waiters", Needs: needs, Run: runWakes},
+		{Guarantee: "I10", Name: "refused-writes-and-heartbeats-wake-no-waiter", Needs: needs, Run: refusedWakesNobody},
+		{Guarantee: "I10", Name: "a-freed-lease-wakes-its-waiters", Needs: needs, Run: releaseWakes},
 	}
 }
 
@@ -26,19 +26,19 @@ func runWakeups(t T, s runstore.RunStore, id runstore.RunID, on runstore.WakeOn)
 	return ch
 }
 
-// wakesEach makes writes, each of which is to wake all who wait.
+// wakesEach makes writes, each of which must wake all waiters.
 func wakesEach(t T, waiting map[string]<-chan struct{}, writes []namedWrite) {
 	t.Helper()
 	for _, w := range writes {
 		for _, ch := range waiting {
-			woken(ch) // by what was before
+			woken(ch) // by an earlier write
 		}
 		if err := w.do(); err != nil {
 			t.Fatalf("%s: %v", w.name, err)
 		}
-		for who, ch := range waiting {
+		for where, ch := range waiting {
 			if !woken(ch) {
-				t.Errorf("%s: no hint for who waits at %s", w.name, who)
+				t.Errorf("%s: no hint for the waiter at %s", w.name, where)
 			}
 		}
 	}
@@ -117,8 +117,8 @@ func refusedWakesNobody(t T, e *Env) {
 	}
 }
 
-// becomesQuiet repeats a write that wakes nobody until it has done so several times in a row: a
-// hint at a write of before may be late.
+// becomesQuiet repeats a write until it has woken no waiter several times in a row: the hint at an
+// earlier write may be late.
 func becomesQuiet(t T, w namedWrite, waiting []<-chan struct{}, expected func(err error) bool) {
 	t.Helper()
 	const tries = 200
@@ -133,7 +133,7 @@ func becomesQuiet(t T, w namedWrite, waiting []<-chan struct{}, expected func(er
 			}
 		}
 		if n == tries {
-			t.Fatalf("%s still wakes who waits, after %d times", w.name, tries)
+			t.Fatalf("%s still wakes waiters, after %d times", w.name, tries)
 		}
 	}
 }

@@ -15,12 +15,12 @@
 //     for the TTL less a margin. A slow reply never stretches it, and no clock is
 //     ever compared with the store's.
 //   - The work's context is cancelled, with a [LostError] as its cause, before
-//     the lease expires on the store clock, however the store hangs; a holder
-//     that is told that it was fenced is cancelled at once.
+//     the lease expires on the store clock, even if the store hangs. It is cancelled
+//     at once when the store answers that the holder is fenced.
 //   - One failed renewal is not the end: it is tried again, sooner and with
 //     jitter, for as long as the lease is trusted.
-//   - A contender is told of a release at once by stores that can (runstore.RunNotifier), and
-//     otherwise finds out by polling.
+//   - A waiting contender asks for the lease as soon as the store reports that it may be free
+//     (runstore.RunNotifier). Without such a report it polls.
 //   - When the work ends, whether by return, error, cancellation or panic, the
 //     lease is released on a context of its own, within a bound.
 //

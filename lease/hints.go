@@ -7,17 +7,18 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// hints are what the store tells one who waits for a run's lease: that it may be free.
+// hints receives the store's wake-ups for one run while Keeper.Acquire waits for its lease: the
+// lease may be free.
 type hints struct {
 	keeper *Keeper
 	run    runstore.RunID
 	asked  bool
 	cancel context.CancelFunc
-	ch     <-chan struct{} // nil if the store gives none
+	ch     <-chan struct{} // nil if the store sends none
 }
 
-// begin asks the store for hints, the first time that it is called, and reports whether it gives
-// them from now on. A store that cannot be asked is polled.
+// begin subscribes to the store's wake-ups when it is first called, and reports whether it did so.
+// Without a subscription the caller polls.
 func (h *hints) begin(ctx context.Context) bool {
 	notifier, ok := h.keeper.store.(runstore.RunNotifier)
 	if h.asked || !ok {
@@ -34,7 +35,7 @@ func (h *hints) begin(ctx context.Context) bool {
 	return true
 }
 
-// end returns what begin has asked for.
+// end ends the subscription.
 func (h *hints) end() {
 	if h.cancel != nil {
 		h.cancel()

@@ -24,9 +24,9 @@ func (c *counting) AcquireLease(ctx context.Context, req runstore.AcquireRequest
 	return c.Handle.AcquireLease(ctx, req)
 }
 
-// A release is handed to a contender at once, however long contenders have waited and whatever the
-// holder and others commit, and costs each contender one request.
-func TestAcquireHearsOfARelease(t *testing.T) {
+// A release wakes the contenders without delay and costs each of them one request. Commits of the
+// holder and to other runs wake no contender.
+func TestReleaseWakesContenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 64
 		store := memory.New(nil)
@@ -56,7 +56,7 @@ func TestAcquireHearsOfARelease(t *testing.T) {
 		}
 		for left := waiters; left > 0; left-- {
 			holder := <-granted
-			synctest.Wait() // the others have been refused
+			synctest.Wait() // all other contenders have been refused
 			before := contended.asked.Load()
 			for _, b := range []runstore.Batch{runstore.NewBatch("run", holder.Lease.Fence()), runstore.NewBatch("other", runstore.Unguarded("test"))} {
 				b.Append("work", nil)
@@ -76,6 +76,7 @@ func TestAcquireHearsOfARelease(t *testing.T) {
 			if n := contended.asked.Load() - before; n != int64(left-1) {
 				t.Errorf("a release costs %d waiters %d requests", left-1, n)
 			}
+			// In the bubble time passes only while every goroutine waits for a timer.
 			if waited := time.Since(released); waited > 0 {
 				t.Errorf("the next holder waited for %v", waited)
 			}

@@ -10,14 +10,14 @@ import (
 // notifyExhibits hint wrongly at writes to single runs.
 func notifyExhibits() []exhibit {
 	return []exhibit{
-		{"release-wakes-nobody", "Who waits for a lease is not told of its release.",
-			"I10/what-frees-a-lease-wakes-who-waits-for-it", releaseSilent},
-		{"only-events-wake", "Who waits for a run is told of its events alone.",
-			"I10/writes-to-a-run-wake-who-waits-for-it", eventsWake},
-		{"refused-writes-wake", "A write that was refused is hinted at, so that contenders wake each other.",
-			"I10/refused-writes-and-heartbeats-wake-nobody", refusalsWake},
-		{"commits-wake-who-waits-for-a-release", "Who waits for a lease is told of every commit of its holder.",
-			"I10/what-frees-a-lease-wakes-who-waits-for-it", commitsWake},
+		{"release-wakes-no-waiter", "A release does not wake the callers that wait for the lease.",
+			"I10/a-freed-lease-wakes-its-waiters", releaseSilent},
+		{"only-events-wake", "Only events wake the callers that wait for a run.",
+			"I10/a-write-to-a-run-wakes-its-waiters", eventsWake},
+		{"refused-writes-wake", "A refused write wakes the contenders, so that they wake each other.",
+			"I10/refused-writes-and-heartbeats-wake-no-waiter", refusalsWake},
+		{"commits-wake-waiters-for-a-release", "Every commit of the holder wakes the callers that wait for its lease.",
+			"I10/a-freed-lease-wakes-its-waiters", commitsWake},
 	}
 }
 
@@ -30,7 +30,7 @@ func releaseSilent(s *store) {
 	}
 }
 
-// own has who waits for a run wait at a hub that only the broken store wakes.
+// own makes all waiters wait at a hub that only the broken store wakes.
 func own(s *store) wakeup.Hub {
 	hub := wakeup.Of(s)
 	s.wakeups = func(ctx context.Context, _ *handle, id runstore.RunID, _ runstore.WakeOn) (<-chan struct{}, error) {

@@ -280,7 +280,8 @@ func feedEndsAtPurged(s *store) {
 	}
 }
 
-// epochsCostTooMuch takes 2^49 positions for each epoch, beside the 2^40 of the reference store.
+// epochsCostTooMuch takes 2^49 more positions for each epoch than the reference store, which takes
+// 2^40.
 func epochsCostTooMuch(s *store) {
 	away := func(p runstore.Position) runstore.Position { return p + p>>40<<49 }
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {

@@ -10,18 +10,18 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fed is what a run's row says of the feed: how many of the run's events it has. Where in the
-// feed an event is, only the log says.
+// fed is what a run's row records about the feed: how many of the run's events the feed has. Only
+// the log records at which position.
 type fed struct {
 	through int64              // the seq of the last event that the feed has
-	at      bigtable.Timestamp // of the cell that says so
+	at      bigtable.Timestamp // of the cell with that seq
 	// steps are how far the feed had the events at earlier segments. Only a failover that lost
 	// the end of the log needs them; see Store.survived.
 	steps []step
 	old   []string // columns that are not needed any more
 }
 
-// step says that the feed has a run's events up to a seq once its log has a segment.
+// step records that the feed has a run's events up to a seq if its log has a segment.
 type step struct {
 	number, through int64
 	column          string
@@ -36,14 +36,14 @@ const (
 )
 
 // The columns of the feed's family. The timestamp of their cells is the number of a segment, so
-// what an older segment says never hides what a newer one does. Programs before the second edition
+// the cell of an older segment never hides that of a newer one. Programs before the second edition
 // wrote extents: columns of the prefix "p" that said where in the feed some events are.
 func columnThrough(life int64) string { return "t" + be64(life) }
 func columnStep(life, number int64) string {
 	return columnThrough(life) + be64(number/stepSegments)
 }
 
-// fed decodes what the row says of the feed.
+// fed decodes what the row records about the feed.
 func (r *row) fed() (*fed, error) {
 	x, life := &fed{}, be64(r.head.Life)
 	for _, item := range r.cells[familyFeed] {
@@ -69,9 +69,9 @@ func (r *row) fed() (*fed, error) {
 
 var errFed = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
-// tell adds what a segment says to the changes of its runs' rows, by their keys. It may be
-// written more than once, and late.
-func (g *segment) tell(rows map[string]mutation) {
+// propagate adds a segment's ranges to the changes of its runs' rows, by their keys. The changes
+// may be written more than once, and late.
+func (g *segment) propagate(rows map[string]mutation) {
 	for _, r := range g.Ranges {
 		key := runKey(runstore.RunID(r.Run))
 		row, there := rows[key]

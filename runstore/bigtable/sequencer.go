@@ -279,7 +279,7 @@ func (q *sequencer) tellAll(ctx context.Context) error {
 	}
 	rows := map[string]mutation{}
 	for _, g := range q.recent {
-		g.tell(rows)
+		g.propagate(rows)
 	}
 	if err := q.store.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
 		return err

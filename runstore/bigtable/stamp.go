@@ -356,7 +356,7 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 				return false
 			}
 			if g.number > told {
-				g.tell(rows)
+				g.propagate(rows)
 			}
 			return true
 		})

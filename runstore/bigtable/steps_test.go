@@ -23,8 +23,14 @@ func skip(t testing.TB, s *bigtable.Store) {
 // lose deletes the segments of the feed's log, but for some.
 func lose(t testing.TB, tbl *client.Table, kept []string) {
 	t.Helper()
-	for _, key := range keys(t, tbl, "l") {
-		if slices.Contains(kept, key) {
+	deleteRows(t, tbl, "l", func(key string) bool { return !slices.Contains(kept, key) })
+}
+
+// deleteRows deletes the rows of a prefix that chosen returns true for.
+func deleteRows(t testing.TB, tbl *client.Table, prefix string, chosen func(key string) bool) {
+	t.Helper()
+	for _, key := range keys(t, tbl, prefix) {
+		if !chosen(key) {
 			continue
 		}
 		m := client.NewMutation()

@@ -215,7 +215,11 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 
 // RaiseEpoch implements runstore.Epocher.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
-	defer s.notifier.waiters.AfterRaise(&err)
+	defer func() {
+		if s.notifier.waiters.AfterRaise(&err); runstore.OutcomeOf(err) != runstore.NotApplied {
+			s.notifier.raised()
+		}
+	}()
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func() error {
 		var conn *pgxpool.Conn
 		var at incarnation

@@ -12,18 +12,18 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// A notification is a hint. It is sent from a transaction of its own after the
-// commit, because a transaction that notifies takes a lock of the whole instance
-// during its commit, and at most every notifyPace: one stands for all before it.
+// A notification is a hint. A transaction that notifies takes a lock of the whole instance during
+// its commit, so notifications are sent by transactions of their own after the commit, at most one
+// in notifyPace for all commits since the last.
 const (
 	notifyPace = 20 * time.Millisecond
-	// pollPace is how often the others' commits are looked for where there is no
-	// LISTEN.
+	// pollPace is how often a handle looks for commits of other handles where LISTEN does not
+	// work.
 	pollPace = 250 * time.Millisecond
 )
 
-// notifier tells other handles of this one's commits, and those who wait at this
-// handle of all.
+// notifier sends notifications of this handle's commits to other processes, and wakes the callers
+// that wait at this handle.
 type notifier struct {
 	store   *Store
 	waiters wakeup.Hub
@@ -34,7 +34,8 @@ type notifier struct {
 	work    sync.WaitGroup
 
 	mu     sync.Mutex
-	runs   map[string]runstore.WakeOn // the names of the runs that were written to since; see payload
+	runs   map[string]runstore.WakeOn // the names of the runs written to since the last notification; see payload
+	all    bool                       // the next notification stands for all runs
 	wakers map[chan struct{}]bool
 	ready  chan struct{} // nil until somebody waits
 }
@@ -63,6 +64,15 @@ func hint(ch chan struct{}) {
 	}
 }
 
+// raised is called after a raise of the epoch, which ends the grants of all runs.
+func (n *notifier) raised() {
+	n.mu.Lock()
+	n.all = true
+	n.mu.Unlock()
+	hint(n.dirty)
+	n.wake()
+}
+
 // committed is called after every write but a heartbeat, with its runs.
 func (n *notifier) committed(requests ...*request) {
 	if !n.store.opts.Pooled {
@@ -89,7 +99,7 @@ func (n *notifier) wake() {
 
 func (n *notifier) channel() string { return n.store.opts.Schema + "_commits" }
 
-// send tells other handles.
+// send notifies other processes, until the handle is closed.
 func (n *notifier) send() {
 	for {
 		select {
@@ -97,7 +107,7 @@ func (n *notifier) send() {
 			return
 		case <-n.dirty:
 		}
-		// An error loses a hint, and whoever waits polls as well.
+		// An error loses a hint; waiting callers poll as well.
 		_, _ = n.store.pool.Exec(n.ctx, `SELECT pg_notify($1::text, $2::text)`, n.channel(), n.payload())
 		if !rest(n.ctx, notifyPace) {
 			return
@@ -179,7 +189,7 @@ func (n *notifier) listen(ready func()) {
 		if err := n.listenOnce(ready); err != nil && n.ctx.Err() == nil {
 			n.store.opts.Logger.Warn("tapestore: the connection for notifications was lost; polling goes on", "error", err)
 		}
-		ready()  // whoever waits for the first connection polls meanwhile
+		ready()  // callers that wait for the first connection poll meanwhile
 		n.wake() // something may have been missed
 		if !rest(n.ctx, pause) {
 			return

@@ -13,13 +13,16 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// The payload of a notification names the runs that were written to: by hashes, since ids may be
-// any bytes, with a mark where the lease may have been freed. Two runs of one name are woken together. An empty payload stands for all runs, and
-// programs from before payloads send no other. The server takes up to 8,000 bytes:
-// https://www.postgresql.org/docs/15/sql-notify.html
+// maxNames is how many runs a payload names: 500 names of 13 bytes fit into the 8,000 bytes that
+// the server takes (https://www.postgresql.org/docs/15/sql-notify.html).
+//
+// A payload names the runs that were written to by hashes of their ids, since ids may be any bytes,
+// and marks those whose lease may have been freed. Runs with the same hash are woken together. An
+// empty payload stands for all runs; programs of before payloads send no other.
 const maxNames = 500
 
-// thisProcess stands before the names: who sent a notification has woken its own process already.
+// thisProcess stands before the names, because a sender has woken the callers of its own process
+// already.
 var thisProcess = rand.Text()
 
 func nameOf(id runstore.RunID) string {
@@ -31,13 +34,15 @@ func nameOf(id runstore.RunID) string {
 // released marks the names of runs whose lease a write may have freed.
 const released = "!"
 
-// payload takes the names of the runs that were written to since.
+// payload returns the payload for the writes since it was last called.
 func (n *notifier) payload() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	runs := n.runs
 	n.runs = map[string]runstore.WakeOn{}
-	if len(runs) > maxNames {
+	all := n.all || len(runs) > maxNames
+	n.all = false
+	if all {
 		return ""
 	}
 	var b strings.Builder
@@ -51,11 +56,11 @@ func (n *notifier) payload() string {
 	return b.String()
 }
 
-// wakeRuns wakes those who wait for the runs that a payload names.
+// wakeRuns wakes the callers that wait for the runs that a payload names.
 func (n *notifier) wakeRuns(payload string) {
 	runs := map[string]runstore.WakeOn{}
 	process, names, _ := strings.Cut(payload, " ")
-	if process == n.process { // whose waiters were woken at once
+	if process == n.process { // its callers were woken at once
 		return
 	}
 	for _, name := range strings.Fields(names) {
@@ -79,7 +84,7 @@ func (r *request) kind() runstore.WakeOn {
 	return runstore.OnWrite
 }
 
-// hubOf returns where those wait that this process's handles of the store wake.
+// hubOf returns the hub that all handles of the store in this process share.
 func hubOf(s *Store) wakeup.Hub {
 	to := s.pool.Config().ConnConfig
 	return wakeup.Of(fmt.Sprintf("postgres:%s:%d/%s/%s", to.Host, to.Port, to.Database, s.opts.Schema))

@@ -16,7 +16,8 @@ func woken(ch <-chan struct{}) bool {
 	}
 }
 
-// Writes of another process wake who waits for their run and for their kind, and nobody else.
+// Writes of another process wake the callers that wait for their run and for their kind, and no
+// other caller. A raise of the epoch wakes all.
 func TestRunWakeupsAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -53,7 +54,7 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 		told()
 	}
 	if woken(releases) || woken(others) {
-		t.Error("a commit wakes who waits for a release, or for another run")
+		t.Error("a commit wakes a caller that waits for a release, or for another run")
 	}
 	if _, err := writer.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Fatal(err)
@@ -61,7 +62,15 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 	told()
 	told()
 	if !woken(releases) {
-		t.Error("a release wakes nobody")
+		t.Error("a release does not wake a caller that waits for it")
+	}
+	if _, err := writer.RaiseEpoch(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	told()
+	told()
+	if !woken(releases) || !woken(others) {
+		t.Error("a raise of the epoch does not wake every caller")
 	}
 }
 

@@ -1,9 +1,9 @@
 // Package wakeup carries hints on single runs between the users of a store within one process,
 // for adapters that implement runstore.RunNotifier.
 //
-// Each write of the process names its run when it has ended, so a waiter is woken at once, and by
-// writes to its own run only. What other processes write an adapter learns in its engine's way,
-// and passes on by [Hub.Wake] or [Hub.WakeEach].
+// A write of the process names its run when it returns, so it wakes the waiters of that run at
+// once, and no others. An adapter that learns of writes by other processes calls [Hub.Wake] or
+// [Hub.WakeEach].
 package wakeup
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Hub is where the waiters of one store are. All hubs of a process with one key are the same.
+// Hub holds the waiters of one store. Within a process all hubs with the same key are the same.
 type Hub struct{ key any }
 
-// Of returns the hub of the store that a comparable key identifies within the process: whatever
-// all of its handles have in common, and no other store has.
+// Of returns the hub of a store. The comparable key identifies the store within the process: all
+// handles of the store use the same key, and no other store uses it.
 func Of(key any) Hub { return Hub{key} }
 
-// waiters are the channels of those who wait for one run, and what for.
+// waiters are the channels that wait for one run, with the kind of write that wakes each.
 type waiters map[chan struct{}]runstore.WakeOn
 
 // stores are the waiters of all stores, by their hubs' keys and by runs.
@@ -67,7 +67,7 @@ func (h Hub) remove(id runstore.RunID, ch chan struct{}) {
 	count.Add(-1)
 }
 
-// After wakes those who wait for runs, unless the error of a write to them says that nothing was
+// After wakes the waiters of runs, unless the error of a write to them says that nothing was
 // applied. Writes defer it.
 func (h Hub) After(err *error, on runstore.WakeOn, runs ...runstore.RunID) {
 	if runstore.OutcomeOf(*err) != runstore.NotApplied {
@@ -97,7 +97,7 @@ func (h Hub) AfterRaise(err *error) {
 	}
 }
 
-// Wake wakes those who wait for runs after a write of a kind: a release is a write, too.
+// Wake wakes the waiters of runs after a write of a kind. A release is also a write.
 func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
 	if count.Load() == 0 {
 		return
@@ -113,8 +113,8 @@ func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
 	}
 }
 
-// WakeEach wakes those for whom chosen says so, by the run and the kind of writes that they wait
-// for.
+// WakeEach wakes the waiters for which chosen returns true, given their run and the kind of write
+// that they wait for.
 func (h Hub) WakeEach(chosen func(id runstore.RunID, on runstore.WakeOn) bool) {
 	mu.RLock()
 	defer mu.RUnlock()
@@ -127,7 +127,7 @@ func (h Hub) WakeEach(chosen func(id runstore.RunID, on runstore.WakeOn) bool) {
 	}
 }
 
-// Waiting returns the runs that somebody waits for.
+// Waiting returns the runs that have waiters.
 func (h Hub) Waiting() []runstore.RunID {
 	mu.RLock()
 	defer mu.RUnlock()
