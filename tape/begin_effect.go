@@ -68,7 +68,10 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		Run: req.Run, Key: key, Decision: req.Decision, Tool: req.Tool, Semantics: req.Semantics, Mode: req.Mode,
 		BusinessKey: req.BusinessKey, Connector: req.Connector, Scope: req.Scope,
 		Status: EffectPending, Request: req.Request,
-	}, dueAtOnce: req.Mode == Outbox}
+	}}
+	if req.Mode == Outbox {
+		fresh.next = runstore.After(0)
+	}
 	entry, value := fresh.beginEntry(), fresh.encode()
 	if err := checkSize("the names of an effect", len(entry), MaxEffectNames, req.names()...); err != nil {
 		return Effect{}, err
@@ -89,9 +92,7 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		done, err := t.commit(ctx, b)
 		if err == nil {
 			fresh.Seq, fresh.Time = done.FirstSeq, done.Time
-			if fresh.dueAtOnce {
-				fresh.NextDispatch = done.Time
-			}
+			fresh.NextDispatch = fresh.next.Resolve(done.Time)
 			return fresh.Effect, nil
 		}
 		if !errors.Is(err, runstore.ErrConflict) {

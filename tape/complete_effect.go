@@ -2,7 +2,6 @@ package tape
 
 import (
 	"context"
-	"errors"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -27,12 +26,14 @@ type OutcomeRequest struct {
 // Errors: ErrNotBegun; runstore.ErrFenced, also where nothing would have been
 // written.
 func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, error) {
-	return t.settle(ctx, req, transition{
-		missing: ErrNotBegun,
-		open:    func(s EffectStatus) bool { return s == EffectPending },
-		entry: func(e Effect) map[string]any {
-			return map[string]any{"status": outcomeWord(req.Status)}
-		},
+	return t.settle(ctx, req, func(e storedEffect, found bool) (storedEffect, *step, error) {
+		if !found {
+			return e, nil, ErrNotBegun
+		}
+		if e.Status != EffectPending {
+			return e, nil, nil
+		}
+		return e.settled(req, map[string]any{"status": outcomeWord(req.Status)})
 	})
 }
 
@@ -43,69 +44,54 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 // Errors: ErrNoSuchEffect; runstore.ErrFenced, also where nothing would have
 // been written.
 func (t *Tape) ReconcileEffect(ctx context.Context, req OutcomeRequest) (Effect, error) {
-	return t.settle(ctx, req, transition{
-		missing: ErrNoSuchEffect,
-		open:    func(s EffectStatus) bool { return s != EffectConfirmed && s != EffectFailed },
-		entry: func(e Effect) map[string]any {
-			return map[string]any{"status": "reconciled", "resolved_to": req.Status}
-		},
+	return t.settle(ctx, req, func(e storedEffect, found bool) (storedEffect, *step, error) {
+		if !found {
+			return e, nil, ErrNoSuchEffect
+		}
+		if e.Status == EffectConfirmed || e.Status == EffectFailed {
+			return e, nil, nil
+		}
+		return e.settled(req, map[string]any{"status": "reconciled", "resolved_to": req.Status})
 	})
 }
 
-// transition is a way in which an effect gets its outcome.
-type transition struct {
-	// missing is the error for an effect that is not there.
-	missing error
-	// open reports whether the effect can still get an outcome.
-	open func(EffectStatus) bool
-	// entry returns what the journal says, but for tool and key.
-	entry func(Effect) map[string]any
-}
-
-func (t *Tape) settle(ctx context.Context, req OutcomeRequest, how transition) (Effect, error) {
+func (t *Tape) settle(ctx context.Context, req OutcomeRequest, decide transition[storedEffect]) (Effect, error) {
 	if err := t.admit(req.Run, req.Fence); err != nil {
 		return Effect{}, err
 	}
-	fields := []field{{"response_json", req.Response}, {"error_json", req.Error}}
+	if err := checkOutcome(req.Response, req.Error); err != nil {
+		return Effect{}, err
+	}
+	return t.changeEffect(ctx, req.Run, req.Key, req.Fence, decide)
+}
+
+func checkOutcome(response, failure string) error {
+	fields := []field{{"response_json", response}, {"error_json", failure}}
 	if err := checkText(fields...); err != nil {
+		return err
+	}
+	return checkSize("an outcome", len(response)+len(failure), MaxOutcome, fields...)
+}
+
+// changeEffect applies a transition to an effect.
+func (t *Tape) changeEffect(ctx context.Context, run runstore.RunID, key string, f runstore.Fence, decide transition[storedEffect]) (Effect, error) {
+	if err := checkLength("idempotency_key", key, maxEffectKey); err != nil {
 		return Effect{}, err
 	}
-	if err := checkSize("an outcome", len(req.Response)+len(req.Error), MaxOutcome, fields...); err != nil {
-		return Effect{}, err
-	}
-	var lost error
-	for range maxAttempts {
-		e, found, err := t.readEffect(ctx, req.Run, req.Key)
-		if err != nil {
-			return Effect{}, err
-		}
-		if !found {
-			return Effect{}, how.missing
-		}
-		if !how.open(e.Status) {
-			if err := t.confirm(ctx, req.Fence); err != nil {
-				return Effect{}, err
-			}
-			return e.Effect, nil
-		}
-		payload := how.entry(e.Effect)
-		payload["tool"], payload["idempotency_key"] = e.Tool, e.Key
-		e.Status, e.Response, e.Error = req.Status, req.Response, req.Error
-		entry, value := compactJSON(payload), e.encode()
-		b := guards(req.Run, req.Fence, runstore.AtVersion(effectKey(req.Key), e.version))
-		b.Append(kindEffect, entry)
-		b.Put(effectKey(req.Key), value, e.places()...)
-		done, err := t.commit(ctx, b)
-		if err == nil {
-			e.Time = done.Time
-			return e.Effect, nil
-		}
-		if !errors.Is(err, runstore.ErrConflict) {
-			return Effect{}, err
-		}
-		lost = err
-	}
-	return Effect{}, lost
+	e, err := effects.change(ctx, t, run, f, effectKey(key), decide)
+	return e.Effect, err
+}
+
+// settled gives an effect its outcome. The entry is completed by the effect's names.
+func (e storedEffect) settled(req OutcomeRequest, entry map[string]any) (storedEffect, *step, error) {
+	e.Status, e.Response, e.Error = req.Status, req.Response, req.Error
+	return e, e.note(entry), nil
+}
+
+// note returns a step with a journal entry on the effect.
+func (e storedEffect) note(entry map[string]any) *step {
+	entry["tool"], entry["idempotency_key"] = e.Tool, e.Key
+	return note(kindEffect, entry)
 }
 
 // outcomeWord is the journal's word for the status that an effect got.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -53,40 +55,23 @@ func (t *Tape) RecordDecision(ctx context.Context, run runstore.RunID, d Decisio
 	if err := checkText(fields...); err != nil {
 		return Decision{}, err
 	}
-	entry := compactJSON(map[string]any{
+	entry := map[string]any{
 		"decision_index": d.Index, "model": d.Model, "policy_version": d.PolicyVersion, "rationale": d.Rationale,
-	})
-	value := encode(decisionHead{Model: d.Model, Policy: d.PolicyVersion}, d.Request, d.Response, d.Rationale)
-	if err := checkSize("a journal entry", len(entry), runstore.MaxEventData,
+	}
+	value, _ := d.encode()
+	if err := checkSize("a journal entry", len(compactJSON(entry)), runstore.MaxEventData,
 		fields[0], fields[3], fields[4]); err != nil {
 		return Decision{}, err
 	}
 	if err := checkSize("a decision", len(value), MaxDecision, fields...); err != nil {
 		return Decision{}, err
 	}
-	key := decisionKey(d.Index)
-	var lost error
-	for range maxAttempts {
-		// The fence is judged before the version, so a replay with a stale fence is
-		// refused by this commit and reads nothing.
-		b := guards(run, f, runstore.AtVersion(key, 0))
-		b.Append(kindDecision, entry)
-		b.Put(key, value)
-		done, err := t.commit(ctx, b)
-		if err == nil {
-			d.Seq, d.Time = done.FirstSeq, done.Time
-			return d, nil
+	return decisions.create(ctx, t, run, f, decisionKey(d.Index), func(stored Decision, found bool) (Decision, *step, error) {
+		if found {
+			return stored, nil, nil
 		}
-		if !errors.Is(err, runstore.ErrConflict) {
-			return Decision{}, err
-		}
-		lost = err
-		stored, found, err := t.GetDecision(ctx, run, d.Index)
-		if err != nil || found {
-			return stored, err
-		}
-	}
-	return Decision{}, lost
+		return d, note(kindDecision, entry), nil
+	})
 }
 
 // GetDecision returns a recorded decision; found is false when there is none, or
@@ -96,14 +81,29 @@ func (t *Tape) GetDecision(ctx context.Context, run runstore.RunID, index int64)
 	if err != nil || !found {
 		return Decision{}, false, err
 	}
-	var head decisionHead
-	d = Decision{Index: index, Seq: rec.Created.Seq, Time: rec.Created.Time}
+	d, err = decisionOf(run, rec)
+	return d, err == nil, err
+}
+
+var decisions = ledger[Decision]{decode: decisionOf, encode: Decision.encode}
+
+func (d Decision) encode() ([]byte, []runstore.Place) {
+	return encode(decisionHead{Model: d.Model, Policy: d.PolicyVersion}, d.Request, d.Response, d.Rationale), nil
+}
+
+func decisionOf(run runstore.RunID, rec runstore.Record) (Decision, error) {
+	index, err := strconv.ParseInt(strings.TrimPrefix(string(rec.Key), "decision/"), 10, 64)
+	d := Decision{Index: index, Seq: rec.Created.Seq, Time: rec.Created.Time}
 	what := fmt.Sprintf("decision %d of run %q", index, run)
+	if err != nil {
+		return Decision{}, refuse(ErrFormat, "%s is damaged: %v", what, err)
+	}
+	var head decisionHead
 	if err := decode(what, rec.Value, &head, &d.Request, &d.Response, &d.Rationale); err != nil {
-		return Decision{}, false, err
+		return Decision{}, err
 	}
 	d.Model, d.PolicyVersion = head.Model, head.Policy
-	return d, true, nil
+	return d, nil
 }
 
 // readRecord reads one record; found is false when it is absent, or its run.

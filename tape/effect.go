@@ -2,6 +2,8 @@ package tape
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -79,7 +81,10 @@ type Effect struct {
 	ExternalRef          string
 	DispatchClaimedBy    string
 	DispatchClaimExpires time.Time
-	LastDispatchError    string
+	// Claims counts the claims of the effect's dispatch. It names the last one: a report under a
+	// claim that is not the last changes nothing.
+	Claims            int64
+	LastDispatchError string
 }
 
 // size returns at least the bytes that the effect takes in an answer.
@@ -103,6 +108,21 @@ const (
 	IndexDispatch runstore.IndexName = "effect.dispatch"
 )
 
+// dispatchIndex returns the queue of one connector's effects to dispatch.
+func dispatchIndex(connector string) runstore.IndexName {
+	return indexFor(IndexDispatch, connector)
+}
+
+// indexFor returns the part of an index that is about one name. A name that is too long for an
+// index is replaced by its hash.
+func indexFor(index runstore.IndexName, name string) runstore.IndexName {
+	if len(index)+1+len(name) > runstore.MaxIndexName {
+		sum := sha256.Sum256([]byte(name))
+		name = "#" + hex.EncodeToString(sum[:])
+	}
+	return index + "/" + runstore.IndexName(name)
+}
+
 const effectPrefix = "effect/"
 
 // maxEffectKey is the longest idempotency key.
@@ -122,32 +142,36 @@ type effectHead struct {
 	Connector   string          `json:"connector,omitempty"`
 	Scope       string          `json:"scope,omitempty"`
 	Attempts    int32           `json:"attempts,omitempty"`
-	// DueAtOnce says that the effect is due since its creation, whose time nobody
-	// knows before it is stored. NextDispatch is any other time.
-	DueAtOnce     bool   `json:"due_at_once,omitempty"`
-	NextDispatch  int64  `json:"next_dispatch_us,omitempty"`
-	ExternalRef   string `json:"external_ref,omitempty"`
-	ClaimedBy     string `json:"claimed_by,omitempty"`
-	ClaimExpires  int64  `json:"claim_expires_us,omitempty"`
-	DispatchError string `json:"dispatch_error,omitempty"`
+	// DueAtOnce marks an effect that is due since its creation. Earlier programs wrote it, and
+	// NextUS for any other time.
+	DueAtOnce     bool       `json:"due_at_once,omitempty"`
+	NextUS        int64      `json:"next_dispatch_us,omitempty"`
+	NextDispatch  storedWhen `json:"next_dispatch,omitzero"`
+	ExternalRef   string     `json:"external_ref,omitempty"`
+	ClaimedBy     string     `json:"claimed_by,omitempty"`
+	ClaimExpires  storedWhen `json:"claim_expires,omitzero"`
+	Claims        int64      `json:"claims,omitempty"`
+	DispatchError string     `json:"dispatch_error,omitempty"`
 }
 
 // storedEffect is an effect with what is needed to write it again.
 type storedEffect struct {
 	Effect
-	version   runstore.Version
-	dueAtOnce bool
+	// next and claimEnd are NextDispatch and DispatchClaimExpires, before the commit that
+	// writes them has a time.
+	next, claimEnd runstore.When
 }
+
+var effects = ledger[storedEffect]{decode: effectOf, encode: func(e storedEffect) ([]byte, []runstore.Place) {
+	return e.encode(), e.places()
+}}
 
 func (e storedEffect) encode() []byte {
 	head := effectHead{
 		Status: e.Status, Tool: e.Tool, Decision: e.Decision, Semantics: e.Semantics, Mode: e.Mode,
 		BusinessKey: e.BusinessKey, Connector: e.Connector, Scope: e.Scope, Attempts: e.DispatchAttempts,
-		DueAtOnce: e.dueAtOnce, ExternalRef: e.ExternalRef, ClaimedBy: e.DispatchClaimedBy,
-		ClaimExpires: runstore.Micros(e.DispatchClaimExpires), DispatchError: e.LastDispatchError,
-	}
-	if !e.dueAtOnce {
-		head.NextDispatch = runstore.Micros(e.NextDispatch)
+		NextDispatch: storeWhen(e.next), ExternalRef: e.ExternalRef, ClaimedBy: e.DispatchClaimedBy,
+		ClaimExpires: storeWhen(e.claimEnd), Claims: e.Claims, DispatchError: e.LastDispatchError,
 	}
 	return encode(head, e.Request, e.Response, e.Error)
 }
@@ -157,12 +181,15 @@ func (e storedEffect) places() []runstore.Place {
 	switch e.Status {
 	case EffectPending:
 		places := []runstore.Place{{Index: IndexPending, At: runstore.After(0)}}
-		switch {
-		case e.Mode != Outbox:
-		case !e.NextDispatch.IsZero():
-			places = append(places, runstore.Place{Index: IndexDispatch, At: runstore.At(e.NextDispatch)})
-		case e.dueAtOnce: // it is being created
-			places = append(places, runstore.Place{Index: IndexDispatch, At: runstore.After(0)})
+		due := e.next
+		if e.DispatchClaimedBy != "" || !e.claimEnd.IsZero() {
+			due = e.claimEnd
+		}
+		if e.Mode == Outbox && !due.IsZero() {
+			places = append(places, runstore.Place{Index: IndexDispatch, At: due})
+			if e.Connector != "" {
+				places = append(places, runstore.Place{Index: dispatchIndex(e.Connector), At: due})
+			}
 		}
 		return places
 	case EffectUnknown:
@@ -174,7 +201,7 @@ func (e storedEffect) places() []runstore.Place {
 
 // effectOf is the inverse of storedEffect.encode.
 func effectOf(run runstore.RunID, rec runstore.Record) (storedEffect, error) {
-	e := storedEffect{version: rec.Version}
+	var e storedEffect
 	e.Run, e.Key = run, strings.TrimPrefix(string(rec.Key), effectPrefix)
 	e.Seq, e.Time = rec.Created.Seq, rec.Updated.Time
 	var head effectHead
@@ -184,13 +211,18 @@ func effectOf(run runstore.RunID, rec runstore.Record) (storedEffect, error) {
 	}
 	e.Status, e.Tool, e.Decision, e.Semantics, e.Mode = head.Status, head.Tool, head.Decision, head.Semantics, head.Mode
 	e.BusinessKey, e.Connector, e.Scope = head.BusinessKey, head.Connector, head.Scope
-	e.DispatchAttempts, e.dueAtOnce = head.Attempts, head.DueAtOnce
-	e.NextDispatch = runstore.FromMicros(head.NextDispatch)
-	if head.DueAtOnce {
+	e.DispatchAttempts, e.Claims = head.Attempts, head.Claims
+	switch {
+	case head.DueAtOnce:
 		e.NextDispatch = rec.Created.Time
+	case head.NextUS != 0:
+		e.NextDispatch = runstore.FromMicros(head.NextUS)
+	default:
+		e.NextDispatch = head.NextDispatch.time(rec.Updated.Time)
 	}
 	e.ExternalRef, e.DispatchClaimedBy, e.LastDispatchError = head.ExternalRef, head.ClaimedBy, head.DispatchError
-	e.DispatchClaimExpires = runstore.FromMicros(head.ClaimExpires)
+	e.DispatchClaimExpires = head.ClaimExpires.time(rec.Updated.Time)
+	e.next, e.claimEnd = whenAt(e.NextDispatch), whenAt(e.DispatchClaimExpires)
 	return e, nil
 }
 

@@ -2,6 +2,7 @@ package tape
 
 import (
 	"context"
+	"hash/maphash"
 	"log/slog"
 	"time"
 
@@ -36,17 +37,22 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Tape runs Tape's state machines over a store. It holds no state of its own:
+// Tape runs Tape's state machines over a store. It stores nothing elsewhere:
 // any number of them, in any number of processes, may work on one store.
 type Tape struct {
 	store runstore.RunStore
 	mode  FenceMode
 	log   *slog.Logger
+	turns [retryTurns]chan struct{}
+	seed  maphash.Seed
 }
 
 // New returns a Tape over store. Whoever opened the store closes it.
 func New(store runstore.RunStore, opts *Options) *Tape {
-	t := &Tape{store: store, log: slog.Default()}
+	t := &Tape{store: store, log: slog.Default(), seed: maphash.MakeSeed()}
+	for i := range t.turns {
+		t.turns[i] = make(chan struct{}, 1)
+	}
 	if opts != nil {
 		t.mode = opts.Fence
 		if opts.Logger != nil {
@@ -64,10 +70,6 @@ func (t *Tape) Ping(ctx context.Context) error {
 	_, err := t.store.Now(ctx)
 	return err
 }
-
-// maxAttempts bounds how often an operation starts over because another writer
-// changed what it had read. Every round lost is a round that somebody else won.
-const maxAttempts = 16
 
 // clampTime keeps a caller's time within what a store accepts as a bound.
 func clampTime(at time.Time) time.Time {

@@ -1,0 +1,189 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// ledger stores rows of one kind, each in one record, and changes them by compare-and-swap on the
+// record's version: a row is read, a transition decides what becomes of it, and one commit writes
+// the row with its journal entries if the record is still at the version that was read. A commit
+// that loses to another writer changes nothing, and the transition is decided again on what the
+// winner wrote.
+type ledger[R any] struct {
+	// decode returns the row of a record.
+	decode func(run runstore.RunID, rec runstore.Record) (R, error)
+	// encode returns the value of a row's record, and its places in the queues of all runs.
+	encode func(row R) ([]byte, []runstore.Place)
+}
+
+// step is what a transition writes beside its row. A nil step writes nothing.
+type step struct {
+	// entries are journaled in order. The first explains the change of the row.
+	entries []journalEntry
+	// deletes removes the row.
+	deletes bool
+	// guards must hold at the commit, beside the fence and the row's version.
+	guards []runstore.Guard
+	// writes are the other changes of the commit. Its events are ignored.
+	writes runstore.Writes
+}
+
+type journalEntry struct {
+	kind    string
+	payload map[string]any
+}
+
+// note returns a step with one journal entry.
+func note(kind string, payload map[string]any) *step {
+	return &step{entries: []journalEntry{{kind, payload}}}
+}
+
+// transition decides what becomes of a row: the row to write, and what is written with it. found is
+// false where the run has no row under the key; row is then the zero row.
+type transition[R any] func(row R, found bool) (R, *step, error)
+
+// change applies a transition to the row under key and returns the row as it then stands. Where
+// there is nothing to write it returns the row as it is, and a stale fence is refused all the same.
+// Two round trips, and one more for a fence where nothing is written.
+func (l ledger[R]) change(ctx context.Context, t *Tape, run runstore.RunID, f runstore.Fence, key runstore.RecordKey, decide transition[R]) (R, error) {
+	read := func() (runstore.Record, bool, error) { return t.readRecord(ctx, run, key) }
+	return l.swap(ctx, t, run, f, key, read, decide)
+}
+
+// create is change for a row that is likely to be new: it commits before it reads. A transition of
+// the absent row must not fail. One round trip for a new row, two for one that exists.
+func (l ledger[R]) create(ctx context.Context, t *Tape, run runstore.RunID, f runstore.Fence, key runstore.RecordKey, decide transition[R]) (R, error) {
+	first := true
+	read := func() (runstore.Record, bool, error) {
+		if first {
+			first = false
+			return runstore.Record{}, false, nil
+		}
+		return t.readRecord(ctx, run, key)
+	}
+	return l.swap(ctx, t, run, f, key, read, decide)
+}
+
+func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runstore.Fence, key runstore.RecordKey,
+	read func() (runstore.Record, bool, error), decide transition[R]) (row R, err error) {
+	retries := t.retries(key, run)
+	defer retries.end()
+	var none R
+	for {
+		rec, found, err := read()
+		if err != nil {
+			return none, err
+		}
+		row = none
+		if found {
+			if row, err = l.decode(run, rec); err != nil {
+				return none, err
+			}
+		}
+		next, s, err := decide(row, found)
+		if err != nil {
+			return none, err
+		}
+		if s == nil {
+			if retries.n == 0 { // else the commit that lost has judged the fence, which comes before versions
+				err = t.confirm(ctx, f)
+			}
+			return next, err
+		}
+		b := guards(run, f, runstore.AtVersion(key, rec.Version))
+		b.Require(s.guards...)
+		b.Writes = s.writes
+		b.Events = nil
+		for _, e := range s.entries {
+			b.Append(e.kind, compactJSON(e.payload))
+		}
+		written := runstore.RecordWrite{Key: key, Delete: s.deletes}
+		if !s.deletes {
+			written.Value, written.Index = l.encode(next)
+		}
+		b.Records = append([]runstore.RecordWrite{written}, b.Records...)
+		done, err := t.commit(ctx, b)
+		switch {
+		case err == nil && s.deletes:
+			return next, nil
+		case err == nil:
+			stamp := runstore.Stamp{Seq: done.LastSeq, Time: done.Time}
+			if len(s.entries) > 0 {
+				stamp.Seq = done.FirstSeq
+			}
+			rec.Key, rec.Value, rec.Version, rec.Updated = key, written.Value, done.Versions[0], stamp
+			if !found {
+				rec.Created = stamp
+			}
+			return l.decode(run, rec)
+		case !errors.Is(err, runstore.ErrConflict):
+			return none, err
+		}
+		if err := retries.next(ctx, err); err != nil {
+			return none, err
+		}
+	}
+}
+
+// maxAttempts bounds how often an operation starts over because another writer
+// changed what it had read. Every round lost is a round that another writer won.
+const maxAttempts = 16
+
+// retries paces the operations of this process that lose to each other. The first attempt is
+// optimistic. An operation that lost waits for its turn among those of the same row that lost, so
+// that each later round has one contender from every process, and rests before it tries again.
+type retries struct {
+	turn chan struct{} // of the row, shared with others by its hash
+	held bool
+	n    int
+}
+
+const (
+	retryTurns = 256
+	// firstRest is the mean pause after the second lost round: about a commit on a local disk. It
+	// doubles from round to round up to maxRest.
+	firstRest = 2 * time.Millisecond
+	maxRest   = 100 * time.Millisecond
+)
+
+func (t *Tape) retries(key runstore.RecordKey, run runstore.RunID) *retries {
+	h := maphash.String(t.seed, string(run)) ^ maphash.String(t.seed, string(key))
+	return &retries{turn: t.turns[h%retryTurns]}
+}
+
+// next returns nil when the operation may try again, and lost, the conflict, when it may not.
+func (r *retries) next(ctx context.Context, lost error) error {
+	if r.n++; r.n == maxAttempts {
+		return lost
+	}
+	if !r.held {
+		select {
+		case r.turn <- struct{}{}:
+			r.held = true
+			return nil
+		case <-ctx.Done():
+			return lost
+		}
+	}
+	rest := min(firstRest<<(r.n-2), maxRest)
+	timer := time.NewTimer(rest/2 + rand.N(rest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return lost
+	}
+}
+
+func (r *retries) end() {
+	if r.held {
+		<-r.turn
+	}
+}
