@@ -40,7 +40,7 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 	id := runstore.RunID(req.GetRunId())
 	fence, err := fenceOf(ctx, id, req)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, beginEffectStatus(err)
 	}
 	e, err := s.tape.BeginEffect(ctx, tape.BeginEffectRequest{
 		Run: id, Decision: req.GetDecisionIndex(), Tool: req.GetToolName(), Call: req.GetCallIndex(),
@@ -49,7 +49,7 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 		BusinessKey: req.GetBusinessKey(), Connector: req.GetConnector(), Scope: req.GetScope(), Fence: fence,
 	})
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, beginEffectStatus(err)
 	}
 	return &tapepb.BeginEffectResponse{
 		Seq: int64(e.Seq), IdempotencyKey: e.Key, Status: tapepb.EffectStatus(e.Status),

@@ -161,7 +161,7 @@ func TestScopesAndSemantics(t *testing.T) { // 15, 26 to 30
 			`tape store: policy violation — scope "admin" not granted to run`},
 		{"business key alone", &tapepb.BeginEffectRequest{BusinessKey: "b"}, codes.Internal,
 			"tape store: begin_effect: business_key requires connector"},
-		{"business key", &tapepb.BeginEffectRequest{BusinessKey: "b", Connector: "c"}, codes.Unimplemented, "business_key"},
+		{"business key", &tapepb.BeginEffectRequest{BusinessKey: "b", Connector: "c"}, codes.PermissionDenied, "business_key"},
 	} {
 		e.req.RunId, e.req.CustomKey, e.req.ToolName = id, "K", "pay"
 		_, err := c.BeginEffect(t.Context(), e.req)

@@ -73,7 +73,29 @@ func statusOf(err error) error {
 	if err == nil {
 		return nil
 	}
+	return lookup(err).status(err)
+}
+
+// beginEffectStatus returns the status of a BeginEffect's error. Tape's Python plugin takes every
+// status but PERMISSION_DENIED for a passing fault, and calls the counterparty with nothing on
+// file. So a refusal that resending cannot change is PERMISSION_DENIED, and its ErrorInfo has the
+// reason that the table gives it. What the protocol itself answers as INTERNAL stays so, and faults
+// that pass keep their status.
+func beginEffectStatus(err error) error {
+	if err == nil {
+		return nil
+	}
 	w := lookup(err)
+	switch w.kind {
+	case tape.ErrRefused, runstore.ErrConflict, runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrUnknownOutcome:
+	default:
+		w.code = codes.PermissionDenied
+	}
+	return w.status(err)
+}
+
+// status returns the status of an error of the row's kind.
+func (w wire) status(err error) error {
 	// A caller that went away before the store was asked is told so. Once a write
 	// was in flight its outcome is unknown, and that matters more.
 	if runstore.OutcomeOf(err) == runstore.NotApplied {

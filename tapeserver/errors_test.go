@@ -33,6 +33,29 @@ func TestTheTableNamesEveryKindOnce(t *testing.T) {
 	}
 }
 
+// A client that is told PERMISSION_DENIED does not act. BeginEffect says so for every refusal but
+// the protocol's own INTERNAL and faults that pass, and keeps the reason of the table.
+func TestBeginEffectRefusalsForbidToAct(t *testing.T) {
+	t.Parallel()
+	other := map[error]codes.Code{
+		tape.ErrRefused: codes.Internal, runstore.ErrConflict: codes.Aborted, runstore.ErrUnavailable: codes.Unavailable,
+		runstore.ErrClosed: codes.Unavailable, runstore.ErrUnknownOutcome: codes.Unknown,
+	}
+	for _, w := range table {
+		err := beginEffectStatus(&runstore.OpError{Op: "commit", Run: "r", Err: w.kind})
+		want, passes := other[w.kind]
+		if !passes {
+			want = codes.PermissionDenied
+		}
+		if got := status.Code(err); got != want || reasonOf(err) != w.reason {
+			t.Errorf("%v: %v with reason %s, want %v with %s", w.kind, got, reasonOf(err), want, w.reason)
+		}
+	}
+	if err := beginEffectStatus(nil); err != nil {
+		t.Errorf("beginEffectStatus(nil) = %v", err)
+	}
+}
+
 func TestStatusOf(t *testing.T) {
 	t.Parallel()
 	op := func(err, cause error) error {

@@ -105,7 +105,7 @@ func TestUnknownRun(t *testing.T) { // 5
 	for what, err := range map[string]error{
 		"GetRun": getErr, "ResumeRun": resumeErr, "EndRun": endErr, "RecordDecision": decisionErr, "BeginEffect": effectErr,
 	} {
-		wantStatus(t, what, err, codes.NotFound, "no such run")
+		wantStatus(t, what, err, call{name: what}.refusal(codes.NotFound), "no such run")
 	}
 	d, err := c.GetDecision(t.Context(), &tapepb.GetDecisionRequest{RunId: id})
 	if err != nil || d.GetFound() || d.GetDecision() != nil {

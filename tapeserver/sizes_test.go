@@ -105,7 +105,8 @@ func TestEveryAnswerReachesADefaultClient(t *testing.T) {
 
 func wantTooLarge(t *testing.T, what string, err error, field, limit string) {
 	t.Helper()
-	wantStatus(t, what, err, codes.InvalidArgument, "the limit is "+limit)
+	code := call{name: what}.refusal(codes.InvalidArgument)
+	wantStatus(t, what, err, code, "the limit is "+limit)
 	if info := infoOf(t, err); info.GetReason() != "TOO_LARGE" || info.GetMetadata()["field"] != field {
 		t.Errorf("%s: %v, want TOO_LARGE for the field %s", what, info, field)
 	}

@@ -3,6 +3,7 @@ package tapeserver
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,6 +45,10 @@ func newWatch(log *slog.Logger) *watch {
 	return &watch{log: log, now: time.Now, damage: map[string]time.Time{}}
 }
 
+// damages are the reasons by which a BeginEffect is refused, as PERMISSION_DENIED, because stored
+// data is wrong or gone.
+var damages = []string{"STORE_BEHIND", "CORRUPT", "UNREADABLE_VALUE"}
+
 // isRead reports whether a method only reads.
 func isRead(method string) bool {
 	return strings.HasPrefix(method, "Get") || strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Subscribe")
@@ -61,7 +66,8 @@ func (w *watch) call(ctx context.Context, method string, err error) {
 	case err == errShuttingDown || ctx.Err() != nil: // ended by its client or by the server
 	case code == codes.Unavailable, code == codes.Unknown:
 		w.record(state, isRead(method), err)
-	case code == codes.DataLoss, code == codes.Internal && reasonOf(err) != "REFUSED":
+	case code == codes.DataLoss, code == codes.Internal && reasonOf(err) != "REFUSED",
+		code == codes.PermissionDenied && slices.Contains(damages, reasonOf(err)):
 		w.damaged(method, err)
 	}
 }

@@ -85,6 +85,11 @@ func TestTheLogNamesDamage(t *testing.T) {
 	if got := lines(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "stored data is damaged or lost") || !strings.Contains(got, "GetEffect") {
 		t.Errorf("log: %q, want one line", got)
 	}
+	w.call(t.Context(), "BeginEffect", beginEffectStatus(runstore.ErrStoreBehind))
+	if got := lines(); !strings.Contains(got, "stored data is damaged or lost") || !strings.Contains(got, "BeginEffect") {
+		t.Errorf("log: %q, want a line although the client is told PERMISSION_DENIED", got)
+	}
+	w.call(t.Context(), "BeginEffect", beginEffectStatus(tape.ErrNoSuchRun))
 	w.call(t.Context(), "EndRun", statusOf(tape.ErrRefused))
 	if got := lines(); got != "" {
 		t.Errorf("log: %q, want nothing of a refusal", got)
