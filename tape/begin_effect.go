@@ -51,7 +51,7 @@ func (req BeginEffectRequest) key() (key, blame string) {
 // runstore.ErrFenced, for a replay too; runstore.ErrUnsupported for a business key
 // with a connector.
 func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect, error) {
-	if err := t.admit(req.Run, req.Fence); err != nil {
+	if err := t.admit("BeginEffect", req.Run, req.Fence); err != nil {
 		return Effect{}, err
 	}
 	if req.Semantics == SemanticsUnspecified {

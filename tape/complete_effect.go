@@ -26,7 +26,7 @@ type OutcomeRequest struct {
 // Errors: ErrNotBegun; runstore.ErrFenced, also where nothing would have been
 // written.
 func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, error) {
-	return t.settle(ctx, req, func(e storedEffect, found bool) (storedEffect, *step, error) {
+	return t.settle(ctx, "CompleteEffect", req, func(e storedEffect, found bool) (storedEffect, *step, error) {
 		if !found {
 			return e, nil, ErrNotBegun
 		}
@@ -44,7 +44,7 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 // Errors: ErrNoSuchEffect; runstore.ErrFenced, also where nothing would have
 // been written.
 func (t *Tape) ReconcileEffect(ctx context.Context, req OutcomeRequest) (Effect, error) {
-	return t.settle(ctx, req, func(e storedEffect, found bool) (storedEffect, *step, error) {
+	return t.settle(ctx, "ReconcileEffect", req, func(e storedEffect, found bool) (storedEffect, *step, error) {
 		if !found {
 			return e, nil, ErrNoSuchEffect
 		}
@@ -55,8 +55,8 @@ func (t *Tape) ReconcileEffect(ctx context.Context, req OutcomeRequest) (Effect,
 	})
 }
 
-func (t *Tape) settle(ctx context.Context, req OutcomeRequest, decide transition[storedEffect]) (Effect, error) {
-	if err := t.admit(req.Run, req.Fence); err != nil {
+func (t *Tape) settle(ctx context.Context, method string, req OutcomeRequest, decide transition[storedEffect]) (Effect, error) {
+	if err := t.admit(method, req.Run, req.Fence); err != nil {
 		return Effect{}, err
 	}
 	if err := checkOutcome(req.Response, req.Error); err != nil {

@@ -45,7 +45,7 @@ func decisionKey(index int64) runstore.RecordKey {
 // Errors: ErrNoSuchRun; runstore.ErrTooLarge above [MaxDecision];
 // runstore.ErrFenced, for a replay too.
 func (t *Tape) RecordDecision(ctx context.Context, run runstore.RunID, d Decision, f runstore.Fence) (Decision, error) {
-	if err := t.admit(run, f); err != nil {
+	if err := t.admit("RecordDecision", run, f); err != nil {
 		return Decision{}, err
 	}
 	fields := []field{

@@ -43,14 +43,14 @@ func (g Grant) Fence(run runstore.RunID) (runstore.Fence, error) {
 	}.Fence(), nil
 }
 
-// admit refuses a write without a fence where one is required, and a fence that
-// is for another run.
-func (t *Tape) admit(run runstore.RunID, f runstore.Fence) error {
+// admit refuses a fence that is for another run, and a write without one where the method
+// needs it.
+func (t *Tape) admit(method string, run runstore.RunID, f runstore.Fence) error {
 	if err := checkRun(run); err != nil {
 		return err
 	}
 	if f.IsZero() {
-		if t.mode == FenceRequired {
+		if t.mode == FenceRequired && authorities[method] == Driver {
 			return refuse(ErrFenceRequired,
 				"this server takes fenced writes only: present the grant that BeginRun or ResumeRun answered")
 		}

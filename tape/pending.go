@@ -38,6 +38,15 @@ func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect
 		streams = append(streams, runstore.Entries(ctx, t.store,
 			runstore.IndexQuery{Index: IndexUnknown, Until: runstore.EndOfTime, Limit: page}))
 	}
+	// The pending ones are read first: an effect that becomes UNKNOWN in between
+	// is in both queues, and not in neither.
+	return t.listEffects(ctx, merge(streams), q.Limit, func(storedEffect) bool { return true })
+}
+
+// listEffects returns up to limit of the effects that entries hold and that are wanted: each once,
+// in order, and as many as fit into an answer. One that cannot be read is logged and left out, so
+// that it does not hide the others.
+func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.IndexEntry, error], limit int, wanted func(storedEffect) bool) ([]Effect, error) {
 	type identity struct {
 		run runstore.RunID
 		key runstore.RecordKey
@@ -45,12 +54,10 @@ func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect
 	seen := map[identity]bool{}
 	var effects []Effect
 	size := 0
-	for entry, err := range merge(streams) {
+	for entry, err := range entries {
 		if err != nil {
 			return nil, err
 		}
-		// The pending ones are read first: an effect that becomes UNKNOWN in between
-		// is in both queues, and not in neither.
 		id := identity{entry.Run, entry.Record.Key}
 		if seen[id] {
 			continue
@@ -60,14 +67,17 @@ func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect
 		if err == nil && e.size() > maxAnswer {
 			err = errUnanswerable
 		}
-		if err != nil { // one run must not hide the others
+		if err != nil {
 			t.log.WarnContext(ctx, "a list of effects leaves one out", "run", entry.Run, "record", entry.Record.Key, "error", err)
+			continue
+		}
+		if !wanted(e) {
 			continue
 		}
 		if size += e.size(); size > maxAnswer {
 			break
 		}
-		if effects = append(effects, e.Effect); len(effects) == q.Limit {
+		if effects = append(effects, e.Effect); len(effects) == limit {
 			break
 		}
 	}

@@ -47,7 +47,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 
 // renew extends the grant of f and sees that the run is RUNNING under it.
 func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, ttl time.Duration) (Run, runstore.Lease, error) {
-	if err := t.admit(id, f); err != nil {
+	if err := t.admit("ResumeRun", id, f); err != nil {
 		return Run{}, runstore.Lease{}, err
 	}
 	renewed, err := retry(ctx, func() (runstore.Renewed, error) {
@@ -80,13 +80,14 @@ type EndRunRequest struct {
 }
 
 // EndRun gives a run its status, notes the end in its journal and releases its
-// lease, whoever holds it, in one commit. Every call does so again. It returns
-// the run as it stands afterwards. Two round trips: the summary is read to be
+// lease, whoever holds it, in one commit. Every call does so again. COMPENSATING under a
+// fence keeps the lease: the driver goes on unwinding, until it ends the run once more.
+// EndRun returns the run as it stands afterwards. Two round trips: the summary is read to be
 // written again.
 //
 // Errors: ErrNoSuchRun; runstore.ErrFenced.
 func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
-	if err := t.admit(req.Run, req.Fence); err != nil {
+	if err := t.admit("EndRun", req.Run, req.Fence); err != nil {
 		return Run{}, err
 	}
 	detail := field{"detail_json", req.Detail}
@@ -108,10 +109,14 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		b.Writes = req.Status.writes()
 		b.Append(kindRun, entry)
 		b.Put(runstore.SummaryKey, value)
-		b.Release = true
+		// A driver that unwinds its run keeps the lease until the end that follows.
+		b.Release = req.Status != RunCompensating || req.Fence.IsZero()
 		done, err := t.commit(ctx, b)
 		if err == nil {
-			run.LastSeq, run.EndedAt, run.LeaseOwner = done.LastSeq, done.Time, ""
+			run.LastSeq, run.EndedAt = done.LastSeq, done.Time
+			if b.Release {
+				run.LeaseOwner = ""
+			}
 			return run, nil
 		}
 		if !errors.Is(err, runstore.ErrConflict) {

@@ -72,5 +72,6 @@ func effectRecord(e tape.Effect) *tapepb.EffectRecord {
 		DispatchAttempts: e.DispatchAttempts, NextDispatchAtMs: millis(e.NextDispatch),
 		ExternalRef: e.ExternalRef, DispatchClaimedBy: e.DispatchClaimedBy,
 		DispatchClaimExpiresAtMs: millis(e.DispatchClaimExpires), LastDispatchError: e.LastDispatchError,
+		DispatchClaimGeneration: e.Claims,
 	}
 }

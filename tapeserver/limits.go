@@ -82,7 +82,7 @@ func replyBytes(method string) int64 {
 	switch method {
 	case "BeginRun", "ResumeRun", "EndRun", "GetRun", "Check", "List":
 		return stateReply
-	case "ListPendingEffects", "ListRunsToRecover":
+	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch":
 		return listReply
 	default: // a stored record
 		return runstore.MaxRecordValue

@@ -2272,8 +2272,10 @@ type EffectRecord struct {
 	DispatchClaimExpiresAtMs int64                  `protobuf:"varint,19,opt,name=dispatch_claim_expires_at_ms,json=dispatchClaimExpiresAtMs,proto3" json:"dispatch_claim_expires_at_ms,omitempty"`
 	LastDispatchError        string                 `protobuf:"bytes,20,opt,name=last_dispatch_error,json=lastDispatchError,proto3" json:"last_dispatch_error,omitempty"`
 	Scope                    string                 `protobuf:"bytes,21,opt,name=scope,proto3" json:"scope,omitempty"`
-	unknownFields            protoimpl.UnknownFields
-	sizeCache                protoimpl.SizeCache
+	// The generation of the last claim of the effect's dispatch.
+	DispatchClaimGeneration int64 `protobuf:"varint,1000,opt,name=dispatch_claim_generation,json=dispatchClaimGeneration,proto3" json:"dispatch_claim_generation,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *EffectRecord) Reset() {
@@ -2451,6 +2453,13 @@ func (x *EffectRecord) GetScope() string {
 		return x.Scope
 	}
 	return ""
+}
+
+func (x *EffectRecord) GetDispatchClaimGeneration() int64 {
+	if x != nil {
+		return x.DispatchClaimGeneration
+	}
+	return 0
 }
 
 type ListEffectsToDispatchRequest struct {
@@ -2634,9 +2643,11 @@ func (x *ClaimEffectDispatchRequest) GetFence() *Fence {
 }
 
 type ClaimEffectDispatchResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Acquired      bool                   `protobuf:"varint,1,opt,name=acquired,proto3" json:"acquired,omitempty"`
-	Effect        *EffectRecord          `protobuf:"bytes,2,opt,name=effect,proto3" json:"effect,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Acquired bool                   `protobuf:"varint,1,opt,name=acquired,proto3" json:"acquired,omitempty"`
+	Effect   *EffectRecord          `protobuf:"bytes,2,opt,name=effect,proto3" json:"effect,omitempty"`
+	// The generation of the claim, if it was acquired: reports present it.
+	Generation    int64 `protobuf:"varint,1000,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2685,6 +2696,13 @@ func (x *ClaimEffectDispatchResponse) GetEffect() *EffectRecord {
 	return nil
 }
 
+func (x *ClaimEffectDispatchResponse) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type RecordDispatchAttemptRequest struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	RunId            string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -2692,8 +2710,11 @@ type RecordDispatchAttemptRequest struct {
 	Error            string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	NextDispatchAtMs int64                  `protobuf:"varint,4,opt,name=next_dispatch_at_ms,json=nextDispatchAtMs,proto3" json:"next_dispatch_at_ms,omitempty"`
 	Fence            *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The generation under which the attempt was made. A report under another than the
+	// effect's last changes nothing. 0 for none.
+	ClaimGeneration int64 `protobuf:"varint,1001,opt,name=claim_generation,json=claimGeneration,proto3" json:"claim_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RecordDispatchAttemptRequest) Reset() {
@@ -2759,6 +2780,13 @@ func (x *RecordDispatchAttemptRequest) GetFence() *Fence {
 		return x.Fence
 	}
 	return nil
+}
+
+func (x *RecordDispatchAttemptRequest) GetClaimGeneration() int64 {
+	if x != nil {
+		return x.ClaimGeneration
+	}
+	return 0
 }
 
 type RecordExternalObservationRequest struct {
@@ -7628,7 +7656,7 @@ const file_tape_proto_rawDesc = "" +
 	"\rresponse_json\x18\x04 \x01(\tR\fresponseJson\x12\x1d\n" +
 	"\n" +
 	"error_json\x18\x05 \x01(\tR\terrorJson\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\xbf\x06\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\xfc\x06\n" +
 	"\fEffectRecord\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12%\n" +
@@ -7652,7 +7680,8 @@ const file_tape_proto_rawDesc = "" +
 	"\x13dispatch_claimed_by\x18\x12 \x01(\tR\x11dispatchClaimedBy\x12>\n" +
 	"\x1cdispatch_claim_expires_at_ms\x18\x13 \x01(\x03R\x18dispatchClaimExpiresAtMs\x12.\n" +
 	"\x13last_dispatch_error\x18\x14 \x01(\tR\x11lastDispatchError\x12\x14\n" +
-	"\x05scope\x18\x15 \x01(\tR\x05scope\"i\n" +
+	"\x05scope\x18\x15 \x01(\tR\x05scope\x12;\n" +
+	"\x19dispatch_claim_generation\x18\xe8\a \x01(\x03R\x17dispatchClaimGeneration\"i\n" +
 	"\x1cListEffectsToDispatchRequest\x12\x15\n" +
 	"\x06now_ms\x18\x01 \x01(\x03R\x05nowMs\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
@@ -7665,16 +7694,20 @@ const file_tape_proto_rawDesc = "" +
 	"\aclaimer\x18\x03 \x01(\tR\aclaimer\x12 \n" +
 	"\flease_ttl_ms\x18\x04 \x01(\x03R\n" +
 	"leaseTtlMs\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"h\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\x89\x01\n" +
 	"\x1bClaimEffectDispatchResponse\x12\x1a\n" +
 	"\bacquired\x18\x01 \x01(\bR\bacquired\x12-\n" +
-	"\x06effect\x18\x02 \x01(\v2\x15.tape.v1.EffectRecordR\x06effect\"\xca\x01\n" +
+	"\x06effect\x18\x02 \x01(\v2\x15.tape.v1.EffectRecordR\x06effect\x12\x1f\n" +
+	"\n" +
+	"generation\x18\xe8\a \x01(\x03R\n" +
+	"generation\"\xf6\x01\n" +
 	"\x1cRecordDispatchAttemptRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12-\n" +
 	"\x13next_dispatch_at_ms\x18\x04 \x01(\x03R\x10nextDispatchAtMs\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\xec\x02\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12*\n" +
+	"\x10claim_generation\x18\xe9\a \x01(\x03R\x0fclaimGeneration\"\xec\x02\n" +
 	" RecordExternalObservationRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x129\n" +

@@ -1,0 +1,269 @@
+package tape_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// outbox begins a run with one outbox effect, "K" of connector "bank", and claims its dispatch.
+func outbox(t *testing.T, tp *tape.Tape) (run runstore.RunID) {
+	t.Helper()
+	r := begin(t, tp, "i")
+	if _, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: "K", Mode: tape.Outbox, Connector: "bank"}); err != nil {
+		t.Fatal(err)
+	}
+	return r.ID
+}
+
+func claim(t *testing.T, tp *tape.Tape, run runstore.RunID, claimer string, ttl time.Duration) (tape.Effect, bool) {
+	t.Helper()
+	e, acquired, found, err := tp.ClaimEffectDispatch(t.Context(), run, "K", tape.ClaimRequest{Claimer: claimer, TTL: ttl})
+	if err != nil || !found {
+		t.Fatalf("claim by %s: found %t, %v", claimer, found, err)
+	}
+	return e, acquired
+}
+
+func toDispatch(t *testing.T, tp *tape.Tape, q tape.DispatchQuery) string {
+	t.Helper()
+	list, err := tp.ListEffectsToDispatch(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, e := range list {
+		keys = append(keys, e.Key)
+	}
+	return strings.Join(keys, " ")
+}
+
+// A dispatcher whose claim has lapsed reports late. Its generation is not the last, so the report
+// neither ends the claim of the next dispatcher nor makes the effect due again.
+func TestLateDispatchReportChangesNothing(t *testing.T) {
+	t.Parallel()
+	tp, s, store := newTape(t)
+	run := outbox(t, tp)
+	first, acquired := claim(t, tp, run, "A", time.Second)
+	if !acquired || first.DispatchClaimedBy != "A" || first.Claims != 1 {
+		t.Fatalf("A's claim: %+v, %t", first, acquired)
+	}
+	if loser, acquired := claim(t, tp, run, "B", time.Minute); acquired || loser.DispatchClaimedBy != "A" {
+		t.Errorf("B's claim while A's is live: %t, claimed by %s; want A", acquired, loser.DispatchClaimedBy)
+	}
+	store.Advance(time.Second)
+	second, acquired := claim(t, tp, run, "B", time.Minute)
+	if !acquired || second.DispatchClaimedBy != "B" || second.Claims != 2 {
+		t.Fatalf("B's claim after A's: %+v, %t", second, acquired)
+	}
+	before := historyOf(t, s, run)
+	for _, next := range []time.Time{{}, second.Time} {
+		late, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: first.Claims, Error: "late", Next: next})
+		if err != nil || late != second {
+			t.Errorf("A's late report: %+v, %v, want %+v", late, err, second)
+		}
+	}
+	if after := historyOf(t, s, run); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("A's late report changed %+v to %+v", before, after)
+	}
+	if got := toDispatch(t, tp, tape.DispatchQuery{}); got != "" {
+		t.Errorf("to dispatch: %s, want nothing while B's claim is live", got)
+	}
+	done, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: second.Claims, Error: "refused"})
+	if err != nil || done.Status != tape.EffectUnknown || done.DispatchClaimedBy != "" || done.DispatchAttempts != 1 {
+		t.Errorf("B's report: %+v, %v, want UNKNOWN after one attempt", done, err)
+	}
+}
+
+// Every state of an outbox effect, with a claim or without, meets every operation of a dispatcher.
+func TestDispatchTransitions(t *testing.T) {
+	t.Parallel()
+	const none, live, lapsed, appointed = "", "claimed", "claim lapsed", "appointed"
+	later := time.Hour
+	for _, status := range []tape.EffectStatus{tape.EffectPending, tape.EffectConfirmed, tape.EffectFailed, tape.EffectUnknown} {
+		for _, state := range []string{none, live, lapsed, appointed} {
+			if state == appointed && status != tape.EffectPending {
+				continue
+			}
+			for _, report := range []string{"none", "last", "stale"} {
+				t.Run(fmt.Sprint(status, " ", state, " ", report), func(t *testing.T) {
+					t.Parallel()
+					tp, s, store := newTape(t)
+					run := outbox(t, tp)
+					if state == live || state == lapsed {
+						claim(t, tp, run, "stale", time.Second)
+						store.Advance(time.Second)
+						claim(t, tp, run, "last", time.Minute)
+					}
+					now, err := s.Now(t.Context())
+					if err == nil && state == appointed {
+						_, err = tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Next: now.Add(later)})
+					}
+					if err == nil && status != tape.EffectPending {
+						_, err = tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "K", Status: status})
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					if state == lapsed {
+						store.Advance(time.Minute)
+					}
+					open := status == tape.EffectPending
+					claimable := open && (state == none || state == lapsed)
+					if got := toDispatch(t, tp, tape.DispatchQuery{Connector: "bank"}); (got == "K") != claimable {
+						t.Errorf("to dispatch: %q, claimable %t", got, claimable)
+					}
+					before := historyOf(t, s, run)
+					generation := map[string]int64{"none": 0, "last": 2, "stale": 1}[report]
+					hasClaims := state == live || state == lapsed
+					if !hasClaims && report != "none" {
+						generation = 7 // of no claim that there was
+					}
+					e, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: generation, Error: "x"})
+					if err != nil {
+						t.Fatal(err)
+					}
+					applies := open && (report == "none" || report == "last" && hasClaims)
+					if applies != (e.Status == tape.EffectUnknown && e.LastDispatchError == "x") {
+						t.Errorf("a report: %+v, want it applied: %t", e, applies)
+					}
+					if after := historyOf(t, s, run); (len(after.events) == len(before.events)+1) != applies {
+						t.Errorf("a report made %d entries of %d, applied: %t", len(after.events), len(before.events), applies)
+					}
+					if applies {
+						return
+					}
+					if _, acquired := claim(t, tp, run, "C", 0); acquired != claimable {
+						t.Errorf("a claim: acquired %t, want %t", acquired, claimable)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestOneOfManyClaimersWins(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	run := outbox(t, tp)
+	const claimers = 32
+	winners := make([]string, claimers)
+	var all sync.WaitGroup
+	won := make(chan string, claimers)
+	for i := range claimers {
+		all.Go(func() {
+			name := fmt.Sprint("claimer ", i)
+			e, acquired, _, err := tp.ClaimEffectDispatch(t.Context(), run, "K", tape.ClaimRequest{Claimer: name})
+			if err != nil {
+				t.Error(err)
+			}
+			if winners[i] = e.DispatchClaimedBy; acquired {
+				won <- name
+			}
+		})
+	}
+	all.Wait()
+	if len(won) != 1 {
+		t.Fatalf("%d claimers won, want 1", len(won))
+	}
+	winner := <-won
+	for i, seen := range winners {
+		if seen != winner {
+			t.Errorf("claimer %d sees %q, want the winner, %q", i, seen, winner)
+		}
+	}
+}
+
+func TestEffectsToDispatch(t *testing.T) {
+	t.Parallel()
+	tp, s, store := newTape(t)
+	r := begin(t, tp, "i")
+	long := strings.Repeat("c", 300) // longer than the name of an index
+	for _, e := range []tape.BeginEffectRequest{
+		{CustomKey: "inline", Connector: "bank"},
+		{CustomKey: "first", Mode: tape.Outbox, Connector: "bank"},
+		{CustomKey: "second", Mode: tape.Outbox, Connector: long},
+		{CustomKey: "third", Mode: tape.Outbox},
+	} {
+		e.Run = r.ID
+		store.Advance(time.Millisecond)
+		if _, err := tp.BeginEffect(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now, err := s.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: r.ID, Key: "first", Error: "x", Next: now.Add(time.Minute)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		q    tape.DispatchQuery
+		want string
+	}{
+		{tape.DispatchQuery{}, "second third"},
+		{tape.DispatchQuery{Limit: 1}, "second"},
+		{tape.DispatchQuery{Connector: "bank"}, ""},
+		{tape.DispatchQuery{Connector: "bank", Now: now.Add(time.Minute)}, "first"},
+		{tape.DispatchQuery{Connector: long}, "second"},
+		{tape.DispatchQuery{Connector: "other"}, ""},
+		{tape.DispatchQuery{Now: now.Add(time.Hour)}, "second third first"},
+		{tape.DispatchQuery{Now: time.UnixMilli(1)}, ""},
+	} {
+		if got := toDispatch(t, tp, c.q); got != c.want {
+			t.Errorf("%.60v: %q, want %q", c.q, got, c.want)
+		}
+	}
+}
+
+func TestDispatchInput(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	run := outbox(t, tp)
+	before := historyOf(t, s, run)
+	report := func(req tape.DispatchReport) error {
+		req.Run, req.Key = run, "K"
+		_, err := tp.RecordDispatchAttempt(t.Context(), req)
+		return err
+	}
+	claim := func(req tape.ClaimRequest) error {
+		_, _, _, err := tp.ClaimEffectDispatch(t.Context(), run, "K", req)
+		return err
+	}
+	for field, err := range map[string]error{
+		"claimer":             claim(tape.ClaimRequest{Claimer: strings.Repeat("x", 257)}),
+		"lease_ttl_ms":        claim(tape.ClaimRequest{TTL: 25 * time.Hour}),
+		"error":               report(tape.DispatchReport{Error: "\xff"}),
+		"next_dispatch_at_ms": report(tape.DispatchReport{Next: runstore.EndOfTime.Add(time.Hour)}),
+	} {
+		var limit *runstore.LimitError
+		if !errors.As(err, &limit) || limit.Field != field {
+			t.Errorf("%v, want an error that names %s", err, field)
+		}
+	}
+	if after := historyOf(t, s, run); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("refused input changed %+v to %+v", before, after)
+	}
+	if err := report(tape.DispatchReport{Error: strings.Repeat("x", 1<<20)}); err != nil {
+		t.Errorf("a long error: %v, want it cut", err)
+	}
+	if e, _, err := tp.GetEffect(t.Context(), run, "K"); err != nil || len(e.LastDispatchError) != tape.MaxDispatchError {
+		t.Errorf("%d bytes of the error, %v, want %d", len(e.LastDispatchError), err, tape.MaxDispatchError)
+	}
+	if err := (func() error {
+		_, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "none"})
+		return err
+	})(); !errors.Is(err, tape.ErrNoSuchEffect) {
+		t.Errorf("a report on an unknown effect: %v", err)
+	}
+	if _, acquired, found, err := tp.ClaimEffectDispatch(t.Context(), run, "none", tape.ClaimRequest{}); acquired || found || err != nil {
+		t.Errorf("a claim of an unknown effect: %t, %t, %v", acquired, found, err)
+	}
+}

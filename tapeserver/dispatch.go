@@ -1,0 +1,61 @@
+package tapeserver
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+func (s *service) ListEffectsToDispatch(ctx context.Context, req *tapepb.ListEffectsToDispatchRequest) (*tapepb.ListEffectsToDispatchResponse, error) {
+	effects, err := s.tape.ListEffectsToDispatch(ctx, tape.DispatchQuery{
+		Now: clockOf(req.GetNowMs()), Limit: limitOf(req.GetLimit()), Connector: req.GetConnector(),
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	response := &tapepb.ListEffectsToDispatchResponse{}
+	for _, e := range effects {
+		response.Effects = append(response.Effects, effectRecord(e))
+	}
+	return response, nil
+}
+
+func (s *service) ClaimEffectDispatch(ctx context.Context, req *tapepb.ClaimEffectDispatchRequest) (*tapepb.ClaimEffectDispatchResponse, error) {
+	id := runstore.RunID(req.GetRunId())
+	fence, err := fenceOf(ctx, id, req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	e, acquired, found, err := s.tape.ClaimEffectDispatch(ctx, id, req.GetIdempotencyKey(), tape.ClaimRequest{
+		Claimer: req.GetClaimer(), TTL: durationOf(req.GetLeaseTtlMs()), Fence: fence,
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	response := &tapepb.ClaimEffectDispatchResponse{Acquired: acquired}
+	if found {
+		response.Effect = effectRecord(e)
+	}
+	if acquired {
+		response.Generation = e.Claims
+	}
+	return response, nil
+}
+
+func (s *service) RecordDispatchAttempt(ctx context.Context, req *tapepb.RecordDispatchAttemptRequest) (*tapepb.EffectRecord, error) {
+	id := runstore.RunID(req.GetRunId())
+	fence, err := fenceOf(ctx, id, req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	e, err := s.tape.RecordDispatchAttempt(ctx, tape.DispatchReport{
+		Run: id, Key: req.GetIdempotencyKey(), Claim: req.GetClaimGeneration(),
+		Error: req.GetError(), Next: clockOf(req.GetNextDispatchAtMs()), Fence: fence,
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return effectRecord(e), nil
+}
