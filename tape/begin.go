@@ -113,16 +113,26 @@ func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec 
 	return BeginRunResult{}, lost
 }
 
-// acquire takes the lease, live or not, and makes the run RUNNING.
+// acquire takes the lease, live or not, and makes the run RUNNING. It finishes a compaction of the run
+// first: the grant is guarded by the compaction's record, which nearly always is absent.
 func (t *Tape) acquire(ctx context.Context, id runstore.RunID, spec runstore.LeaseSpec, why string, guards ...runstore.Guard) (runstore.Lease, error) {
-	spec.Grant = runstore.NewGrantID()
-	granted, err := retry(ctx, func() (runstore.Granted, error) {
-		return t.store.AcquireLease(ctx, runstore.AcquireRequest{
-			Run: id, LeaseSpec: spec, Preempt: clip(why+string(spec.Owner), runstore.MaxOwner),
-			Guards: guards, Writes: RunRunning.writes(),
+	compacted := runstore.Version(0)
+	for {
+		spec.Grant = runstore.NewGrantID()
+		granted, err := retry(ctx, func() (runstore.Granted, error) {
+			return t.store.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: id, LeaseSpec: spec, Preempt: clip(why+string(spec.Owner), runstore.MaxOwner),
+				Guards: append([]runstore.Guard{runstore.AtVersion(compactionKey, compacted)}, guards...),
+				Writes: RunRunning.writes(),
+			})
 		})
-	})
-	return granted.Lease, noSuchRun(err)
+		if !meetsCompaction(err) || compacted > 0 { // a run is compacted once
+			return granted.Lease, noSuchRun(err)
+		}
+		if compacted, err = t.awaitCompaction(ctx, id); err != nil {
+			return runstore.Lease{}, err
+		}
+	}
 }
 
 func (req BeginRunRequest) lease() (runstore.LeaseSpec, error) {

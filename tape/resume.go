@@ -81,9 +81,9 @@ type EndRunRequest struct {
 
 // EndRun gives a run its status, notes the end in its journal and releases its
 // lease, whoever holds it, in one commit. Every call does so again. COMPENSATING under a
-// fence keeps the lease: the driver goes on unwinding, until it ends the run once more.
-// EndRun returns the run as it stands afterwards. Two round trips: the summary is read to be
-// written again.
+// fence keeps the lease: the driver goes on unwinding, until it ends the run once more. A run
+// that is TERMINAL, FAILED, CANCELLED or STUCK may be compacted. EndRun returns the run as it
+// stands afterwards. Two round trips: the summary is read to be written again.
 //
 // Errors: ErrNoSuchRun; runstore.ErrFenced.
 func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
@@ -98,6 +98,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		return Run{}, err
 	}
 	var lost error
+	compacted := false
 	for range maxAttempts {
 		run, version, err := t.readRun(ctx, req.Run)
 		if err != nil {
@@ -108,7 +109,12 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		b := guards(req.Run, req.Fence, runstore.AtVersion(runstore.SummaryKey, version))
 		b.Writes = req.Status.writes()
 		b.Append(kindRun, entry)
-		b.Put(runstore.SummaryKey, value)
+		var places []runstore.Place
+		if req.Status.ended() && !compacted {
+			places = append(places, runstore.Place{Index: IndexEnded, At: runstore.After(0)})
+			b.Require(runstore.AtVersion(compactionKey, 0))
+		}
+		b.Put(runstore.SummaryKey, value, places...)
 		// A driver that unwinds its run keeps the lease until the end that follows.
 		b.Release = req.Status != RunCompensating || req.Fence.IsZero()
 		done, err := t.commit(ctx, b)
@@ -121,6 +127,12 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		}
 		if !errors.Is(err, runstore.ErrConflict) {
 			return Run{}, err
+		}
+		if meetsCompaction(err) {
+			if _, err := t.awaitCompaction(ctx, req.Run); err != nil {
+				return Run{}, err
+			}
+			compacted = true // for good
 		}
 		lost = err
 	}

@@ -1,0 +1,122 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// finishCompaction finishes a compaction that has begun, and returns what it did, or that it was done
+// already. A commit that loses, to another finisher or to a transition of a row, starts a new round,
+// which follows the state that the record then has.
+func (t *Tape) finishCompaction(ctx context.Context, id runstore.RunID, f runstore.Fence) (Compacted, error) {
+	var pace pace
+	for seen := runstore.Version(0); ; {
+		rec, found, err := t.readRecord(ctx, id, compactionKey)
+		if err != nil {
+			return Compacted{}, err
+		}
+		if !found { // the run was purged meanwhile
+			return Compacted{}, ErrNoSuchRun
+		}
+		state, err := compactionOf(id, rec)
+		if err != nil || state.Done {
+			return state.result(), err
+		}
+		if state.version > seen { // another finisher makes progress: wait for it as long as it takes
+			pace.n = min(pace.n, maxAttempts/2)
+		}
+		seen = state.version
+		done, err := t.compactOnce(ctx, id, f, state)
+		if err == nil {
+			return done.result(), nil
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return Compacted{}, err
+		}
+		if err := pace.next(ctx, err); err != nil {
+			return Compacted{}, err
+		}
+	}
+}
+
+// compactOnce blanks the rows that are not blank yet, a batch per commit, and closes the compaction.
+func (t *Tape) compactOnce(ctx context.Context, id runstore.RunID, f runstore.Fence, state compaction) (compaction, error) {
+	var collected blankRows
+	batch := func() runstore.Batch { return guards(id, f, runstore.AtVersion(compactionKey, state.version)) }
+	for rec, err := range runstore.Records(ctx, t.store, id, "") {
+		if err != nil {
+			return compaction{}, noSuchRun(err)
+		}
+		if string(rec.Key) > obligationPrefix {
+			break
+		}
+		row, found, err := blankOf(id, rec, state.UpTo)
+		if err != nil {
+			return compaction{}, err
+		}
+		if !found || collected.add(row) {
+			continue
+		}
+		b := batch()
+		next := state.blank(&b, collected.rows)
+		if state, err = t.stampCompaction(ctx, b, next); err != nil {
+			return compaction{}, err
+		}
+		collected = blankRows{}
+		collected.add(row)
+	}
+	run, summary, err := t.readRun(ctx, id)
+	if err != nil {
+		return compaction{}, err
+	}
+	return t.closeCompaction(ctx, batch(), run, summary, state, collected.rows)
+}
+
+// awaitCompaction finishes the compaction that a guard has met, and returns the version that its
+// record then keeps.
+func (t *Tape) awaitCompaction(ctx context.Context, id runstore.RunID) (runstore.Version, error) {
+	if _, err := t.finishCompaction(ctx, id, runstore.Fence{}); err != nil {
+		return 0, err
+	}
+	rec, _, err := t.readRecord(ctx, id, compactionKey)
+	return rec.Version, err
+}
+
+// meetsCompaction reports whether a commit lost because the run's compaction is not at the version
+// that its guard names.
+func meetsCompaction(err error) bool {
+	var conflict *runstore.ConflictError
+	return errors.As(err, &conflict) && conflict.Key == compactionKey
+}
+
+// pace spaces the rounds of a compaction that lose to other writers. Unlike [retries] it takes no
+// turn: a round may be long, and other rows share the turn.
+type pace struct{ n int }
+
+// next returns nil after a rest, when the next round may start, and lost, the conflict, when it may not.
+func (p *pace) next(ctx context.Context, lost error) error {
+	if p.n++; p.n == maxAttempts {
+		return lost
+	}
+	rest := min(firstRest<<(p.n-1), maxRest)
+	timer := time.NewTimer(rest/2 + rand.N(rest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return lost
+	}
+}
+
+// millis returns a time in milliseconds since 1970; 0 for the zero time.
+func millis(at time.Time) int64 {
+	if at.IsZero() {
+		return 0
+	}
+	return at.UnixMilli()
+}

@@ -1,0 +1,172 @@
+package tape
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The bounds of the rows that one commit blanks.
+const (
+	// compactRows is how many. A batch takes 256 records and 256 guards; the run's summary, the
+	// compaction and the status are among them.
+	compactRows = 250
+	// compactBytes is how many bytes their blank forms have together: half of what a batch takes.
+	compactBytes = runstore.MaxBatchBytes / 2
+)
+
+const (
+	decisionPrefix   = "decision/"
+	obligationPrefix = "obligation/"
+)
+
+// blankRow is a decision or an effect without its bodies, with the version at which it was read.
+type blankRow struct {
+	key     runstore.RecordKey
+	version runstore.Version
+	value   []byte
+	places  []runstore.Place
+	// saved is the length of the bodies that count.
+	saved int64
+}
+
+func (r blankRow) size() int { return len(r.key) + len(r.value) }
+
+// blankRows collects the rows of one commit.
+type blankRows struct {
+	rows []blankRow
+	size int
+}
+
+// add adds a row, or reports that there is no room for it.
+func (c *blankRows) add(r blankRow) bool {
+	if len(c.rows) == compactRows || len(c.rows) > 0 && c.size+r.size() > compactBytes {
+		return false
+	}
+	c.rows, c.size = append(c.rows, r), c.size+r.size()
+	return true
+}
+
+// survey is what startCompaction finds in the records of a run.
+type survey struct {
+	state compaction
+	// open and unknown are the obligations and effects that are not settled.
+	open, unknown int
+	// rows are those to blank, if fits; otherwise one commit does not take them.
+	rows []blankRow
+	fits bool
+}
+
+// surveyRun reads the records of a run up to the last obligation. It ends early at a compaction.
+// It keeps no bodies.
+func (t *Tape) surveyRun(ctx context.Context, run Run) (survey, error) {
+	s := survey{fits: true}
+	var collected blankRows
+	for rec, err := range runstore.Records(ctx, t.store, run.ID, "") {
+		if err != nil {
+			return survey{}, noSuchRun(err)
+		}
+		key := string(rec.Key)
+		switch {
+		case rec.Key == compactionKey:
+			s.state, err = compactionOf(run.ID, rec)
+			return s, err
+		case strings.HasPrefix(key, obligationPrefix):
+			open, err := openObligation(run.ID, rec)
+			if err != nil {
+				return survey{}, err
+			}
+			if open {
+				s.open++
+			}
+			continue
+		case key > obligationPrefix:
+			s.rows = collected.rows
+			return s, nil
+		case strings.HasPrefix(key, effectPrefix):
+			e, err := effectOf(run.ID, rec)
+			if err != nil {
+				return survey{}, err
+			}
+			if e.Status == EffectUnknown {
+				s.unknown++
+			}
+		}
+		row, found, err := blankOf(run.ID, rec, run.LastSeq)
+		if err != nil {
+			return survey{}, err
+		}
+		if found && s.fits {
+			s.fits = collected.add(row)
+		}
+	}
+	s.rows = collected.rows
+	return s, nil
+}
+
+// blankOf returns the blank form of a decision or effect that has bodies recorded up to a seq; found
+// is false for every other record.
+func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row blankRow, found bool, err error) {
+	row = blankRow{key: rec.Key, version: rec.Version}
+	if rec.Created.Seq > upTo {
+		return row, false, nil
+	}
+	switch {
+	case strings.HasPrefix(string(rec.Key), decisionPrefix):
+		d, err := decisions.decode(run, rec)
+		if err != nil || d.Request == "" && d.Response == "" && d.Rationale == "" {
+			return row, false, err
+		}
+		row.saved = int64(len(d.Request) + len(d.Response))
+		d.Request, d.Response, d.Rationale = "", "", ""
+		row.value, row.places = decisions.encode(d)
+	case strings.HasPrefix(string(rec.Key), effectPrefix):
+		e, err := effects.decode(run, rec)
+		if err != nil {
+			return row, false, err
+		}
+		before := len(e.Request) + len(e.Response) + len(e.Error)
+		e.Request = ""
+		if rec.Updated.Seq <= upTo { // else the outcome was recorded after the compaction began
+			e.Response, e.Error = "", ""
+		}
+		if row.saved = int64(before - len(e.Response) - len(e.Error)); row.saved == 0 {
+			return row, false, nil
+		}
+		row.value, row.places = effects.encode(e)
+	default:
+		return row, false, nil
+	}
+	// The row stands in its queues where it stood: relative times are those of its last change.
+	for i, p := range row.places {
+		if d, relative := p.At.Offset(); relative {
+			row.places[i].At = runstore.At(rec.Updated.Time.Add(d))
+		}
+	}
+	return row, true, nil
+}
+
+// openObligation reports whether an obligation is PENDING or COMMITTED.
+func openObligation(run runstore.RunID, rec runstore.Record) (bool, error) {
+	const pending, committed = 1, 2
+	var e envelope
+	var head struct {
+		Status int32 `json:"status"`
+	}
+	line, _, _ := bytes.Cut(rec.Value, []byte{'\n'})
+	err := json.Unmarshal(line, &e)
+	if err == nil && e.Format > format {
+		err = fmt.Errorf("format %d, this version reads up to %d", e.Format, format)
+	}
+	if err == nil {
+		err = json.Unmarshal(e.Head, &head)
+	}
+	if err != nil {
+		return false, refuse(ErrFormat, "obligation %q of run %q is unreadable: %v", clip(string(rec.Key), 64), run, err)
+	}
+	return head.Status == pending || head.Status == committed, nil
+}

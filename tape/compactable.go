@@ -1,0 +1,62 @@
+package tape
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// IndexEnded is the cross-run queue of ended runs that were never compacted, ordered by their end.
+// It is a place of the summary: EndRun puts it there, the last commit of a compaction removes it.
+// A run that is begun again may stay in the queue, so readers look at its status.
+const IndexEnded runstore.IndexName = "run.ended"
+
+// ended reports whether a run of this status may be compacted.
+func (s RunStatus) ended() bool {
+	return slices.Contains([]RunStatus{RunTerminal, RunFailed, RunCancelled, RunStuck}, s)
+}
+
+// ListCompactableRuns returns up to limit (100 for 0 or less) runs that ended before a time, the
+// earliest first: those that are TERMINAL, FAILED, CANCELLED or STUCK and were never compacted. The
+// zero time is the store clock. It does not look at effects and obligations, so CompactRun may
+// still refuse a listed run. It returns fewer than the limit when they would not fit into one
+// answer. A run that cannot be read is logged and left out. One read per page.
+func (t *Tape) ListCompactableRuns(ctx context.Context, before time.Time, limit int) ([]Run, error) {
+	if limit <= 0 {
+		limit = 100
+	}
+	until := time.Time{}
+	if !before.IsZero() {
+		if until = olderThan(before); until.IsZero() {
+			return nil, nil // before all times of a store
+		}
+	}
+	scan := runstore.IndexQuery{Index: IndexEnded, Until: until, Limit: min(limit, runstore.MaxPage), Heads: true}
+	var runs []Run
+	size := 0
+	for entry, err := range runstore.Entries(ctx, t.store, scan) {
+		if err != nil {
+			return nil, err
+		}
+		if !RunStatus(entry.Head.Status).ended() {
+			continue
+		}
+		run, err := runOf(entry.Head)
+		if err == nil && run.size() > maxAnswer {
+			err = errUnanswerable
+		}
+		if err != nil { // one run must not hide the others
+			t.log.WarnContext(ctx, "a list of runs leaves one out", "run", entry.Run, "error", err)
+			continue
+		}
+		if size += run.size(); size > maxAnswer {
+			break
+		}
+		if runs = append(runs, run); len(runs) == limit {
+			break
+		}
+	}
+	return runs, nil
+}

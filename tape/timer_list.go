@@ -1,0 +1,218 @@
+package tape
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// DueTimersQuery asks for the unfired timers that are due.
+type DueTimersQuery struct {
+	// Now is the time at which timers are judged; the store clock where it is zero.
+	Now time.Time
+	// Limit is 200 for 0 or less.
+	Limit int
+	// Claim fires each timer that is returned.
+	Claim bool
+}
+
+// ListDueTimers returns unfired timers of all runs that are due, the earliest first. It returns
+// fewer than the limit when they would not fit into one answer. A timer that cannot be read is
+// logged and left out. One read per page.
+//
+// With Claim each timer is fired by one commit of its own, guarded by the version of its record:
+// of all callers exactly one fires it. A timer that another caller fired, cancelled or set again
+// in between is left out. One round trip more per timer, up to 16 at a time.
+//
+// A claim delivers at most once. A caller that loses the answer, or ends its call before the
+// answer, has lost the timers that the call fired: no call lists a fired timer again. A caller
+// that must act at least once lists without Claim, acts, and then cancels the timer. A commit
+// whose reply was lost is repeated under its batch id. If the outcome stays unknown, the timer
+// may be fired and is not returned. ListDueTimers then fails if it fired nothing else; otherwise
+// it logs the timer and returns the others.
+//
+// Listing takes no fence: a timer belongs to whichever reactor claims it first, not to the driver
+// of its run.
+func (t *Tape) ListDueTimers(ctx context.Context, q DueTimersQuery) ([]Timer, error) {
+	if q.Limit <= 0 {
+		q.Limit = 200
+	}
+	if !q.Now.IsZero() && !q.Now.After(time.Unix(0, 0)) {
+		return nil, nil // before all times of a store
+	}
+	next, stop := iter.Pull2(t.dueTimers(ctx, q))
+	defer stop()
+	scan := timerScan{next: next}
+	var listed []Timer
+	size := 0
+	for {
+		due, err := scan.take(q.Limit-len(listed), maxAnswer-size)
+		if err != nil {
+			return t.partial(ctx, listed, "", "", err)
+		}
+		if len(due) == 0 {
+			break
+		}
+		var failed *claimError
+		if q.Claim {
+			due, failed = t.claimTimers(ctx, due)
+		}
+		for _, d := range due {
+			listed, size = append(listed, d.Timer), size+d.size()
+		}
+		if failed != nil {
+			return t.partial(ctx, listed, failed.run, failed.timer, failed.err)
+		}
+	}
+	return inFireOrder(listed), nil
+}
+
+// inFireOrder sorts timers by their time. The index holds them in that order, save for those of
+// fire_at_ms 0 or less, which share a place.
+func inFireOrder(listed []Timer) []Timer {
+	slices.SortStableFunc(listed, func(a, b Timer) int { return cmp.Compare(a.FireAtMS, b.FireAtMS) })
+	return listed
+}
+
+// partial ends a list at an error: timers that were fired must be returned, or nobody acts on them.
+func (t *Tape) partial(ctx context.Context, listed []Timer, run runstore.RunID, timer string, err error) ([]Timer, error) {
+	if len(listed) == 0 || !listed[0].Fired {
+		return nil, err
+	}
+	t.log.WarnContext(ctx, "a claim of timers ends early", "fired", len(listed), "run", run, "timer", timer, "error", err)
+	return inFireOrder(listed), nil
+}
+
+// dueTimer is a timer with the version at which it was read.
+type dueTimer struct {
+	Timer
+	version runstore.Version
+}
+
+// dueTimers iterates over the timers that are due. It logs and leaves out those that cannot be
+// read or answered.
+func (t *Tape) dueTimers(ctx context.Context, q DueTimersQuery) iter.Seq2[dueTimer, error] {
+	return func(yield func(dueTimer, error) bool) {
+		scan := runstore.IndexQuery{Index: IndexTimers, Until: clampTime(q.Now), Limit: min(q.Limit, runstore.MaxPage)}
+		for entry, err := range runstore.Entries(ctx, t.store, scan) {
+			if err != nil {
+				yield(dueTimer{}, err)
+				return
+			}
+			m, err := timerOf(entry.Run, entry.Record)
+			if err == nil && m.size() > maxAnswer {
+				err = errUnanswerable
+			}
+			if err != nil { // one run must not hide the others
+				t.log.WarnContext(ctx, "a list of timers leaves one out", "run", entry.Run, "record", clip(string(entry.Record.Key), 64), "error", err)
+				continue
+			}
+			if !yield(dueTimer{m, entry.Record.Version}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// timerScan takes timers from an iteration. One that does not fit is kept for the next take.
+type timerScan struct {
+	next func() (dueTimer, error, bool)
+	kept *dueTimer
+}
+
+// take returns up to limit timers that take up to room bytes in an answer; none at the end.
+func (s *timerScan) take(limit, room int) ([]dueTimer, error) {
+	var taken []dueTimer
+	for len(taken) < limit {
+		if s.kept == nil {
+			d, err, ok := s.next()
+			if err != nil {
+				if len(taken) == 0 {
+					return nil, err
+				}
+				failed := err
+				s.next = func() (dueTimer, error, bool) { return dueTimer{}, failed, true }
+				return taken, nil
+			}
+			if !ok {
+				break
+			}
+			s.kept = &d
+		}
+		if room -= s.kept.size(); room < 0 {
+			break
+		}
+		taken, s.kept = append(taken, *s.kept), nil
+	}
+	return taken, nil
+}
+
+// claimsInFlight is how many timers one call fires at a time. 16: a full list of 200 takes 13
+// round trips, and one call leaves room for others in a pool of connections.
+const claimsInFlight = 16
+
+// claimError says which timer could not be fired.
+type claimError struct {
+	run   runstore.RunID
+	timer string
+	err   error
+}
+
+// claimTimers fires timers and returns those that it fired, in the order given. It starts no
+// further claim after one that failed.
+func (t *Tape) claimTimers(ctx context.Context, due []dueTimer) ([]dueTimer, *claimError) {
+	var (
+		mu     sync.Mutex
+		failed *claimError
+		wg     sync.WaitGroup
+		slots  = make(chan struct{}, claimsInFlight)
+		order  = rand.Perm(len(due)) // so that callers of the same list seldom meet
+	)
+	for _, i := range order {
+		slots <- struct{}{}
+		mu.Lock()
+		stop := failed != nil
+		mu.Unlock()
+		if stop {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			d := &due[i]
+			err := t.fire(ctx, d)
+			if err == nil || errors.Is(err, runstore.ErrConflict) || errors.Is(err, ErrNoSuchRun) {
+				return // fired, or no longer the timer that was listed
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if failed == nil {
+				failed = &claimError{d.Run, d.ID, err}
+				return
+			}
+			t.log.WarnContext(ctx, "a timer may be fired and is not returned", "run", d.Run, "timer", clip(d.ID, 64), "error", err)
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(due, func(d dueTimer) bool { return !d.Fired }), failed
+}
+
+// fire fires a timer that is as it was read.
+func (t *Tape) fire(ctx context.Context, d *dueTimer) error {
+	fired := d.Timer
+	fired.Fired = true
+	value, places := fired.encode()
+	b := runstore.NewBatch(d.Run, runstore.AtVersion(timerKey(d.ID), d.version))
+	b.Put(timerKey(d.ID), value, places...)
+	if _, err := t.commit(ctx, b); err != nil {
+		return err
+	}
+	d.Timer = fired
+	return nil
+}
