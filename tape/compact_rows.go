@@ -19,10 +19,7 @@ const (
 	compactBytes = runstore.MaxBatchBytes / 2
 )
 
-const (
-	decisionPrefix   = "decision/"
-	obligationPrefix = "obligation/"
-)
+const decisionPrefix = "decision/"
 
 // blankRow is a decision or an effect without its bodies, with the version at which it was read.
 type blankRow struct {

@@ -2,7 +2,6 @@ package tape
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -56,47 +55,6 @@ func (t *Tape) ListEffectsToDispatch(ctx context.Context, q DispatchQuery) ([]Ef
 func (e storedEffect) isDispatchable(now time.Time) bool {
 	return e.Status == EffectPending && e.Mode == Outbox &&
 		!e.NextDispatch.IsZero() && !e.NextDispatch.After(now) && !e.DispatchClaimExpires.After(now)
-}
-
-// defaultClaimTTL is the TTL of a claim whose caller names none.
-const defaultClaimTTL = time.Minute
-
-// maxClaimTTL bounds claims: an effect whose dispatcher died is not dispatched for that long.
-const maxClaimTTL = 24 * time.Hour
-
-// claimTTL returns the TTL of a claim that was asked for.
-func claimTTL(ttl time.Duration) (time.Duration, error) {
-	if ttl <= 0 {
-		return defaultClaimTTL, nil
-	}
-	if ttl < time.Millisecond || ttl > maxClaimTTL {
-		return 0, &runstore.LimitError{
-			Kind: runstore.ErrInvalid, Field: "lease_ttl_ms",
-			Problem: fmt.Sprintf("%v is out of range, the limits are 1 and %d ms (0 or less means %d)",
-				ttl, maxClaimTTL.Milliseconds(), defaultClaimTTL.Milliseconds()),
-		}
-	}
-	return ttl, nil
-}
-
-// ClaimRequest asks for the right to do a piece of work that is open to all: to dispatch an effect,
-// or to work off an obligation.
-type ClaimRequest struct {
-	Claimer string
-	// TTL of 0 or less means one minute, on the store clock.
-	TTL   time.Duration
-	Fence runstore.Fence
-}
-
-// check returns the claim's TTL.
-func (req ClaimRequest) check() (time.Duration, error) {
-	if err := checkText(field{"claimer", req.Claimer}); err != nil {
-		return 0, err
-	}
-	if err := checkLength("claimer", req.Claimer, runstore.MaxOwner); err != nil {
-		return 0, err
-	}
-	return claimTTL(req.TTL)
 }
 
 // ClaimEffectDispatch gives the caller the right to dispatch an effect for as long as the claim

@@ -22,7 +22,7 @@ func outbox(t *testing.T, tp *tape.Tape) (run runstore.RunID) {
 	return r.ID
 }
 
-func claim(t *testing.T, tp *tape.Tape, run runstore.RunID, claimer string, ttl time.Duration) (tape.Effect, bool) {
+func claimDispatch(t *testing.T, tp *tape.Tape, run runstore.RunID, claimer string, ttl time.Duration) (tape.Effect, bool) {
 	t.Helper()
 	e, acquired, found, err := tp.ClaimEffectDispatch(t.Context(), run, "K", tape.ClaimRequest{Claimer: claimer, TTL: ttl})
 	if err != nil || !found {
@@ -50,15 +50,15 @@ func TestLateDispatchReportChangesNothing(t *testing.T) {
 	t.Parallel()
 	tp, s, store := newTape(t)
 	run := outbox(t, tp)
-	first, acquired := claim(t, tp, run, "A", time.Second)
+	first, acquired := claimDispatch(t, tp, run, "A", time.Second)
 	if !acquired || first.DispatchClaimedBy != "A" || first.Claims != 1 {
 		t.Fatalf("A's claim: %+v, %t", first, acquired)
 	}
-	if loser, acquired := claim(t, tp, run, "B", time.Minute); acquired || loser.DispatchClaimedBy != "A" {
+	if loser, acquired := claimDispatch(t, tp, run, "B", time.Minute); acquired || loser.DispatchClaimedBy != "A" {
 		t.Errorf("B's claim while A's is live: %t, claimed by %s; want A", acquired, loser.DispatchClaimedBy)
 	}
 	store.Advance(time.Second)
-	second, acquired := claim(t, tp, run, "B", time.Minute)
+	second, acquired := claimDispatch(t, tp, run, "B", time.Minute)
 	if !acquired || second.DispatchClaimedBy != "B" || second.Claims != 2 {
 		t.Fatalf("B's claim after A's: %+v, %t", second, acquired)
 	}
@@ -97,9 +97,9 @@ func TestDispatchTransitions(t *testing.T) {
 					tp, s, store := newTape(t)
 					run := outbox(t, tp)
 					if state == live || state == lapsed {
-						claim(t, tp, run, "stale", time.Second)
+						claimDispatch(t, tp, run, "stale", time.Second)
 						store.Advance(time.Second)
-						claim(t, tp, run, "last", time.Minute)
+						claimDispatch(t, tp, run, "last", time.Minute)
 					}
 					now, err := s.Now(t.Context())
 					if err == nil && state == appointed {
@@ -139,7 +139,7 @@ func TestDispatchTransitions(t *testing.T) {
 					if applies {
 						return
 					}
-					if _, acquired := claim(t, tp, run, "C", 0); acquired != claimable {
+					if _, acquired := claimDispatch(t, tp, run, "C", 0); acquired != claimable {
 						t.Errorf("a claim: acquired %t, want %t", acquired, claimable)
 					}
 				})
@@ -238,7 +238,7 @@ func TestDispatchInput(t *testing.T) {
 		return err
 	}
 	for field, err := range map[string]error{
-		"claimer":             claim(tape.ClaimRequest{Claimer: strings.Repeat("x", 257)}),
+		"claimer":             claim(tape.ClaimRequest{Claimer: strings.Repeat("x", tape.MaxClaimer+1)}),
 		"lease_ttl_ms":        claim(tape.ClaimRequest{TTL: 25 * time.Hour}),
 		"error":               report(tape.DispatchReport{Error: "\xff"}),
 		"next_dispatch_at_ms": report(tape.DispatchReport{Next: runstore.EndOfTime.Add(time.Hour)}),

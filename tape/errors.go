@@ -13,6 +13,8 @@ var (
 	ErrNoSuchRun = errors.New("no such run")
 	// ErrNoSuchEffect: the run has no effect under that key.
 	ErrNoSuchEffect = errors.New("no such effect")
+	// ErrNoSuchObligation: the run has no obligation of that seq.
+	ErrNoSuchObligation = errors.New("no such obligation")
 	// ErrNotBegun: an effect was completed that was never begun.
 	ErrNotBegun = errors.New("complete_effect before begin_effect")
 	// ErrScope: the run was not granted the scope that an effect needs; see
@@ -30,7 +32,9 @@ var (
 // Kinds lists the kinds of errors that this package adds, for tables that must
 // be complete.
 func Kinds() []error {
-	return []error{ErrNoSuchRun, ErrNoSuchEffect, ErrNotBegun, ErrScope, ErrRefused, ErrFenceRequired, ErrFormat}
+	return []error{
+		ErrNoSuchRun, ErrNoSuchEffect, ErrNoSuchObligation, ErrNotBegun, ErrScope, ErrRefused, ErrFenceRequired, ErrFormat,
+	}
 }
 
 // ScopeError tells which scope was missing. It matches ErrScope.

@@ -14,6 +14,8 @@ const (
 	kindDecision = "decision"
 	kindEffect   = "effect"
 	kindPolicy   = "policy"
+
+	kindObligation = "obligation"
 )
 
 // Entry is one entry of a run's journal.

@@ -32,7 +32,7 @@ func Subject(kind, payload string, run runstore.RunID) string {
 			status = "pending"
 		}
 		return path("effect", status, text("tool"), id)
-	case "obligation":
+	case kindObligation:
 		return path("obligation", status, text("kind"), id)
 	case "gate":
 		return path("gate", status, text("gate"), id)

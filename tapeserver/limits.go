@@ -80,9 +80,10 @@ const (
 // replyBytes returns how much the reply of a method may take until it is known.
 func replyBytes(method string) int64 {
 	switch method {
-	case "BeginRun", "ResumeRun", "EndRun", "GetRun", "Check", "List":
+	case "BeginRun", "ResumeRun", "EndRun", "GetRun", "Check", "List",
+		"SetBudget", "AdmitBudget", "ChargeBudget":
 		return stateReply
-	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch":
+	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch", "ListObligations", "ListUnresolvedObligations":
 		return listReply
 	default: // a stored record
 		return runstore.MaxRecordValue

@@ -3092,8 +3092,11 @@ type ResolveObligationRequest struct {
 	Status        ObligationStatus       `protobuf:"varint,3,opt,name=status,proto3,enum=tape.v1.ObligationStatus" json:"status,omitempty"`
 	ResultJson    string                 `protobuf:"bytes,4,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
 	Fence         *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The generation of the claim under which the caller worked. A claim that is
+	// not the obligation's last changes nothing; 0 or less is not checked.
+	ClaimGeneration int64 `protobuf:"varint,1001,opt,name=claim_generation,json=claimGeneration,proto3" json:"claim_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ResolveObligationRequest) Reset() {
@@ -3161,6 +3164,13 @@ func (x *ResolveObligationRequest) GetFence() *Fence {
 	return nil
 }
 
+func (x *ResolveObligationRequest) GetClaimGeneration() int64 {
+	if x != nil {
+		return x.ClaimGeneration
+	}
+	return 0
+}
+
 type ObligationRecord struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	RunId            string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -3178,8 +3188,10 @@ type ObligationRecord struct {
 	ClaimedBy        string                 `protobuf:"bytes,13,opt,name=claimed_by,json=claimedBy,proto3" json:"claimed_by,omitempty"`
 	ClaimExpiresAtMs int64                  `protobuf:"varint,14,opt,name=claim_expires_at_ms,json=claimExpiresAtMs,proto3" json:"claim_expires_at_ms,omitempty"`
 	ResultJson       string                 `protobuf:"bytes,15,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How often the obligation was claimed.
+	ClaimGeneration int64 `protobuf:"varint,1000,opt,name=claim_generation,json=claimGeneration,proto3" json:"claim_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ObligationRecord) Reset() {
@@ -3315,6 +3327,13 @@ func (x *ObligationRecord) GetResultJson() string {
 		return x.ResultJson
 	}
 	return ""
+}
+
+func (x *ObligationRecord) GetClaimGeneration() int64 {
+	if x != nil {
+		return x.ClaimGeneration
+	}
+	return 0
 }
 
 type ListUnresolvedObligationsRequest struct {
@@ -3514,9 +3533,11 @@ func (x *ClaimObligationRequest) GetFence() *Fence {
 }
 
 type ClaimObligationResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Acquired      bool                   `protobuf:"varint,1,opt,name=acquired,proto3" json:"acquired,omitempty"`
-	Obligation    *ObligationRecord      `protobuf:"bytes,2,opt,name=obligation,proto3" json:"obligation,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Acquired   bool                   `protobuf:"varint,1,opt,name=acquired,proto3" json:"acquired,omitempty"`
+	Obligation *ObligationRecord      `protobuf:"bytes,2,opt,name=obligation,proto3" json:"obligation,omitempty"`
+	// Names the claim in later reports; 0 unless acquired.
+	Generation    int64 `protobuf:"varint,1000,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3565,6 +3586,13 @@ func (x *ClaimObligationResponse) GetObligation() *ObligationRecord {
 	return nil
 }
 
+func (x *ClaimObligationResponse) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type RecordObligationAttemptRequest struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	RunId           string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -3572,6 +3600,9 @@ type RecordObligationAttemptRequest struct {
 	Error           string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	NextAttemptAtMs int64                  `protobuf:"varint,4,opt,name=next_attempt_at_ms,json=nextAttemptAtMs,proto3" json:"next_attempt_at_ms,omitempty"`
 	Fence           *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
+	// As in ResolveObligationRequest. A claim ends with its first report: a repeat of
+	// that report changes nothing.
+	ClaimGeneration int64 `protobuf:"varint,1001,opt,name=claim_generation,json=claimGeneration,proto3" json:"claim_generation,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3639,6 +3670,13 @@ func (x *RecordObligationAttemptRequest) GetFence() *Fence {
 		return x.Fence
 	}
 	return nil
+}
+
+func (x *RecordObligationAttemptRequest) GetClaimGeneration() int64 {
+	if x != nil {
+		return x.ClaimGeneration
+	}
+	return 0
 }
 
 type SetBudgetRequest struct {
@@ -7734,14 +7772,15 @@ const file_tape_proto_rawDesc = "" +
 	"\x0fonly_unresolved\x18\x02 \x01(\bR\x0eonlyUnresolved\x12>\n" +
 	"\rstatus_filter\x18\x03 \x01(\x0e2\x19.tape.v1.ObligationStatusR\fstatusFilter\"V\n" +
 	"\x17ListObligationsResponse\x12;\n" +
-	"\vobligations\x18\x01 \x03(\v2\x19.tape.v1.ObligationRecordR\vobligations\"\xd3\x01\n" +
+	"\vobligations\x18\x01 \x03(\v2\x19.tape.v1.ObligationRecordR\vobligations\"\xff\x01\n" +
 	"\x18ResolveObligationRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12%\n" +
 	"\x0eobligation_seq\x18\x02 \x01(\x03R\robligationSeq\x121\n" +
 	"\x06status\x18\x03 \x01(\x0e2\x19.tape.v1.ObligationStatusR\x06status\x12\x1f\n" +
 	"\vresult_json\x18\x04 \x01(\tR\n" +
 	"resultJson\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\xfc\x03\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12*\n" +
+	"\x10claim_generation\x18\xe9\a \x01(\x03R\x0fclaimGeneration\"\xa8\x04\n" +
 	"\x10ObligationRecord\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x03R\x03seq\x12\x1d\n" +
@@ -7762,7 +7801,8 @@ const file_tape_proto_rawDesc = "" +
 	"claimed_by\x18\r \x01(\tR\tclaimedBy\x12-\n" +
 	"\x13claim_expires_at_ms\x18\x0e \x01(\x03R\x10claimExpiresAtMs\x12\x1f\n" +
 	"\vresult_json\x18\x0f \x01(\tR\n" +
-	"resultJson\"\xd9\x01\n" +
+	"resultJson\x12*\n" +
+	"\x10claim_generation\x18\xe8\a \x01(\x03R\x0fclaimGeneration\"\xd9\x01\n" +
 	" ListUnresolvedObligationsRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x15\n" +
 	"\x06now_ms\x18\x02 \x01(\x03R\x05nowMs\x12'\n" +
@@ -7777,18 +7817,22 @@ const file_tape_proto_rawDesc = "" +
 	"\aclaimer\x18\x03 \x01(\tR\aclaimer\x12 \n" +
 	"\flease_ttl_ms\x18\x04 \x01(\x03R\n" +
 	"leaseTtlMs\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"p\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\x91\x01\n" +
 	"\x17ClaimObligationResponse\x12\x1a\n" +
 	"\bacquired\x18\x01 \x01(\bR\bacquired\x129\n" +
 	"\n" +
 	"obligation\x18\x02 \x01(\v2\x19.tape.v1.ObligationRecordR\n" +
-	"obligation\"\xc8\x01\n" +
+	"obligation\x12\x1f\n" +
+	"\n" +
+	"generation\x18\xe8\a \x01(\x03R\n" +
+	"generation\"\xf4\x01\n" +
 	"\x1eRecordObligationAttemptRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12%\n" +
 	"\x0eobligation_seq\x18\x02 \x01(\x03R\robligationSeq\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12+\n" +
 	"\x12next_attempt_at_ms\x18\x04 \x01(\x03R\x0fnextAttemptAtMs\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\x86\x01\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12*\n" +
+	"\x10claim_generation\x18\xe9\a \x01(\x03R\x0fclaimGeneration\"\x86\x01\n" +
 	"\x10SetBudgetRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x17\n" +
 	"\ausd_cap\x18\x02 \x01(\x01R\x06usdCap\x12\x1b\n" +

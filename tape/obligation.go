@@ -1,0 +1,186 @@
+package tape
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// ObligationStatus is the state of an obligation.
+type ObligationStatus int32
+
+// The statuses of an obligation. COMPENSATED and STUCK are final.
+const (
+	ObligationUnspecified ObligationStatus = 0
+	// ObligationPending: the next attempt is due at NextAttempt.
+	ObligationPending ObligationStatus = 1
+	// ObligationCommitted: a worker has claimed the obligation.
+	ObligationCommitted   ObligationStatus = 2
+	ObligationCompensated ObligationStatus = 3
+	// ObligationStuck: every attempt failed, or a worker gave up.
+	ObligationStuck ObligationStatus = 4
+)
+
+func (s ObligationStatus) final() bool { return s == ObligationCompensated || s == ObligationStuck }
+
+// word is the journal's word for the status.
+func (s ObligationStatus) word() string {
+	switch s {
+	case ObligationCommitted:
+		return "committed"
+	case ObligationCompensated:
+		return "compensated"
+	case ObligationStuck:
+		return "stuck"
+	default:
+		return "pending"
+	}
+}
+
+// Obligation is the duty to compensate one effect in one way. Its run has at most one of an effect
+// key and a kind.
+type Obligation struct {
+	Run runstore.RunID
+	// Seq is that of the entry that registered the obligation. It identifies the obligation within
+	// its run.
+	Seq       runstore.Seq
+	EffectKey string
+	// Kind names the compensator.
+	Kind        string
+	Payload     string
+	Compensator string
+	Status      ObligationStatus
+	// Time is that of the last change.
+	Time time.Time
+	// Attempts counts the failed ones.
+	Attempts, MaxAttempts int32
+	// NextAttempt is when a PENDING obligation is due; zero once the attempts were used up.
+	NextAttempt time.Time
+	LastError   string
+	// ClaimedBy and ClaimExpires are set while the obligation is COMMITTED.
+	ClaimedBy    string
+	ClaimExpires time.Time
+	// Claims counts the claims. It is the generation of the last one: a report under an earlier
+	// claim changes nothing.
+	Claims int64
+	Result string
+}
+
+// The limits of an obligation's texts, in bytes. A row at all of them fits into one record and one
+// answer, and each bounds one request whatever the row holds, so an obligation that was registered
+// can always be resolved.
+const (
+	// MaxObligationNames is the largest journal entry that registers an obligation: a JSON text of
+	// its effect key and kind.
+	MaxObligationNames = 64 << 10
+	// MaxCompensation is the largest payload.
+	MaxCompensation = 2_000_000
+	// MaxCompensator is the longest reference to a compensator.
+	MaxCompensator = 4 << 10
+	// MaxClaimer is the longest name of a claimer.
+	MaxClaimer = 1 << 10
+	// MaxAttemptError is the longest error of an attempt. As JSON it may be six times as long, and
+	// a journal entry has up to 1 MiB.
+	MaxAttemptError = 128 << 10
+	// MaxResult is the largest result.
+	MaxResult = 1_000_000
+)
+
+// defaultMaxAttempts applies where a registration names no number of attempts.
+const defaultMaxAttempts = 5
+
+// size returns at least the bytes that the obligation takes in an answer.
+func (o Obligation) size() int {
+	const numbers = 256 // and the tags and lengths of all fields: under 200 bytes
+	return numbers + len(o.Run) + len(o.EffectKey) + len(o.Kind) + len(o.Payload) + len(o.Compensator) +
+		len(o.LastError) + len(o.ClaimedBy) + len(o.Result)
+}
+
+// The cross-run queues of obligations. Those to work on stand in IndexObligations: PENDING ones at
+// their next attempt, COMMITTED ones at the deadline of their claim. STUCK ones stand in
+// IndexStuckObligations by the time at which they got stuck.
+const (
+	IndexObligations      runstore.IndexName = "obligation.due"
+	IndexStuckObligations runstore.IndexName = "obligation.stuck"
+)
+
+const obligationPrefix = "obligation/"
+
+// obligationKey hashes the identity of an obligation, which may be longer than a record key. A kind
+// has no zero byte, so the last one in the hashed text separates the two.
+func obligationKey(effectKey, kind string) runstore.RecordKey {
+	sum := sha256.Sum256([]byte(effectKey + "\x00" + kind))
+	return runstore.RecordKey(obligationPrefix + hex.EncodeToString(sum[:]))
+}
+
+// obligationHead is the stored form of an obligation's small fields. Its payload and result are
+// bodies; its seq is that of the record's creation, its time that of the record's last change.
+type obligationHead struct {
+	Status       ObligationStatus `json:"status"`
+	EffectKey    string           `json:"effect_key,omitempty"`
+	Kind         string           `json:"kind,omitempty"`
+	Compensator  string           `json:"compensator,omitempty"`
+	Attempts     int32            `json:"attempts,omitempty"`
+	MaxAttempts  int32            `json:"max_attempts,omitempty"`
+	NextAttempt  storedWhen       `json:"next_attempt,omitzero"`
+	LastError    string           `json:"last_error,omitempty"`
+	ClaimedBy    string           `json:"claimed_by,omitempty"`
+	ClaimExpires storedWhen       `json:"claim_expires,omitzero"`
+	Claims       int64            `json:"claims,omitempty"`
+}
+
+// storedObligation is an obligation with what is needed to write it again.
+type storedObligation struct {
+	Obligation
+	// next and claimEnd are NextAttempt and ClaimExpires, before the commit that writes them has a
+	// time.
+	next, claimEnd runstore.When
+}
+
+var obligations = ledger[storedObligation]{decode: obligationOf, encode: storedObligation.encode}
+
+func (o storedObligation) key() runstore.RecordKey { return obligationKey(o.EffectKey, o.Kind) }
+
+func (o storedObligation) encode() ([]byte, []runstore.Place) {
+	head := obligationHead{
+		Status: o.Status, EffectKey: o.EffectKey, Kind: o.Kind, Compensator: o.Compensator,
+		Attempts: o.Attempts, MaxAttempts: o.MaxAttempts, NextAttempt: storeWhen(o.next), LastError: o.LastError,
+		ClaimedBy: o.ClaimedBy, ClaimExpires: storeWhen(o.claimEnd), Claims: o.Claims,
+	}
+	return encode(head, o.Payload, o.Result), o.places()
+}
+
+// places returns the queue that the obligation stands in.
+func (o storedObligation) places() []runstore.Place {
+	switch o.Status {
+	case ObligationPending:
+		return []runstore.Place{{Index: IndexObligations, At: o.next}}
+	case ObligationCommitted:
+		return []runstore.Place{{Index: IndexObligations, At: o.claimEnd}}
+	case ObligationStuck:
+		return []runstore.Place{{Index: IndexStuckObligations, At: runstore.After(0)}}
+	default:
+		return nil
+	}
+}
+
+// obligationOf is the inverse of storedObligation.encode.
+func obligationOf(run runstore.RunID, rec runstore.Record) (storedObligation, error) {
+	var o storedObligation
+	var head obligationHead
+	what := fmt.Sprintf("obligation %d of run %q", rec.Created.Seq, run)
+	if err := decode(what, rec.Value, &head, &o.Payload, &o.Result); err != nil {
+		return storedObligation{}, err
+	}
+	o.Run, o.Seq, o.Time = run, rec.Created.Seq, rec.Updated.Time
+	o.EffectKey, o.Kind, o.Compensator, o.Status = head.EffectKey, head.Kind, head.Compensator, head.Status
+	o.Attempts, o.MaxAttempts, o.LastError = head.Attempts, head.MaxAttempts, head.LastError
+	o.ClaimedBy, o.Claims = head.ClaimedBy, head.Claims
+	o.NextAttempt = head.NextAttempt.time(rec.Updated.Time)
+	o.ClaimExpires = head.ClaimExpires.time(rec.Updated.Time)
+	o.next, o.claimEnd = whenAt(o.NextAttempt), whenAt(o.ClaimExpires)
+	return o, nil
+}

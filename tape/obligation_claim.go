@@ -1,0 +1,239 @@
+package tape
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// ObligationClaimRequest asks for the right to work on an obligation.
+type ObligationClaimRequest struct {
+	Run runstore.RunID
+	Seq runstore.Seq
+	// Claimer is the caller's name, which callers that lose to this one see.
+	Claimer string
+	// TTL is 60 s for 0 or less, and from 1 ms to 24 h.
+	TTL   time.Duration
+	Fence runstore.Fence
+}
+
+// ObligationClaim is the outcome of a request for a claim.
+type ObligationClaim struct {
+	// Acquired says that the request won. The claim's generation is then Obligation.Claims.
+	Acquired bool
+	// Found says that there is such an obligation.
+	Found bool
+	// Obligation is the row after the request: of a request that lost, with the winner's name.
+	Obligation Obligation
+}
+
+// ClaimObligation claims an obligation that is PENDING and due, or COMMITTED under a claim that has
+// expired on the store clock. One of any number of concurrent callers wins. Three round trips, and
+// one more where the clock has to judge the row.
+//
+// Errors: runstore.ErrFenced, also where nothing would have been written.
+func (t *Tape) ClaimObligation(ctx context.Context, req ObligationClaimRequest) (ObligationClaim, error) {
+	if err := t.admit("ClaimObligation", req.Run, req.Fence); err != nil {
+		return ObligationClaim{}, err
+	}
+	ttl, err := ClaimRequest{Claimer: req.Claimer, TTL: req.TTL}.check()
+	if err != nil {
+		return ObligationClaim{}, err
+	}
+	acquired := false
+	o, err := t.changeObligation(ctx, req.Run, req.Seq, req.Fence, func(o storedObligation) (storedObligation, *step, error) {
+		var err error
+		if acquired, err = t.claimable(ctx, o.Obligation); err != nil || !acquired {
+			return o, nil, err
+		}
+		o.Status, o.ClaimedBy, o.claimEnd = ObligationCommitted, req.Claimer, runstore.After(ttl)
+		o.Claims++
+		return o, o.note("claimed", map[string]any{"claimer": req.Claimer}), nil
+	})
+	if errors.Is(err, ErrNoSuchObligation) {
+		return ObligationClaim{}, t.confirm(ctx, req.Fence)
+	}
+	if err != nil {
+		return ObligationClaim{}, err
+	}
+	return ObligationClaim{Acquired: acquired, Found: true, Obligation: o}, nil
+}
+
+// claimable reports whether a claim on the obligation may be granted.
+func (t *Tape) claimable(ctx context.Context, o Obligation) (bool, error) {
+	var at time.Time
+	switch o.Status {
+	case ObligationPending:
+		at = o.NextAttempt
+	case ObligationCommitted:
+		at = o.ClaimExpires
+	default:
+		return false, nil
+	}
+	if !at.After(o.Time) {
+		return true, nil // the row's own change was not earlier
+	}
+	now, err := t.store.Now(ctx)
+	return err == nil && !at.After(now), err
+}
+
+// ObligationAttempt reports an attempt that failed.
+type ObligationAttempt struct {
+	Run   runstore.RunID
+	Seq   runstore.Seq
+	Error string
+	// Next is when to try again; the zero time gives up.
+	Next time.Time
+	// Generation is that of the claim under which the attempt was made. 0 or less is not checked.
+	Generation int64
+	Fence      runstore.Fence
+}
+
+// RecordObligationAttempt counts a failed attempt, ends the claim and makes the obligation PENDING
+// until the next attempt, or STUCK where no attempt is left or wanted. A final obligation is
+// returned as it is. So is one whose last claim is not the presented one, or has ended: a repeat of
+// a report under a generation is counted once. Three round trips.
+//
+// Errors: ErrNoSuchObligation; runstore.ErrFenced, also where nothing would have been written.
+func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttempt) (Obligation, error) {
+	if err := t.admit("RecordObligationAttempt", req.Run, req.Fence); err != nil {
+		return Obligation{}, err
+	}
+	failure := field{"error", req.Error}
+	if err := checkText(failure); err != nil {
+		return Obligation{}, err
+	}
+	if err := checkLength(failure.name, failure.text, MaxAttemptError); err != nil {
+		return Obligation{}, err
+	}
+	if !req.Next.IsZero() {
+		if err := checkTime("next_attempt_at_ms", req.Next); err != nil {
+			return Obligation{}, err
+		}
+	}
+	return t.changeObligation(ctx, req.Run, req.Seq, req.Fence, func(o storedObligation) (storedObligation, *step, error) {
+		ended := req.Generation > 0 && o.Status != ObligationCommitted
+		if o.Status.final() || ended || o.superseded(req.Generation) {
+			return o, nil, nil
+		}
+		transition, nextMS := "retry-scheduled", int64(0)
+		o.Attempts++
+		o.LastError = req.Error
+		if req.Next.IsZero() || o.Attempts >= o.MaxAttempts {
+			transition = "stuck"
+			o.Status, o.next = ObligationStuck, runstore.When{}
+		} else {
+			nextMS = req.Next.UnixMilli()
+			o.Status, o.next = ObligationPending, runstore.At(req.Next)
+		}
+		o = o.released()
+		return o, o.note(transition, map[string]any{
+			"attempts": o.Attempts, "error": req.Error, "next_attempt_at_ms": nextMS,
+		}), nil
+	})
+}
+
+// ObligationResult reports what became of an obligation.
+type ObligationResult struct {
+	Run runstore.RunID
+	Seq runstore.Seq
+	// Status is COMPENSATED unless it is STUCK.
+	Status ObligationStatus
+	Result string
+	// Generation is that of the claim under which the caller worked. 0 or less is not checked.
+	Generation int64
+	Fence      runstore.Fence
+}
+
+// ResolveObligation makes an obligation COMPENSATED or STUCK, claimed or not. A final obligation
+// is returned as it is, and so is one whose last claim is not the presented one. Three round trips.
+//
+// Errors: ErrNoSuchObligation; runstore.ErrFenced, also where nothing would have been written.
+func (t *Tape) ResolveObligation(ctx context.Context, req ObligationResult) (Obligation, error) {
+	if err := t.admit("ResolveObligation", req.Run, req.Fence); err != nil {
+		return Obligation{}, err
+	}
+	result := field{"result_json", req.Result}
+	if err := checkText(result); err != nil {
+		return Obligation{}, err
+	}
+	if err := checkLength(result.name, result.text, MaxResult); err != nil {
+		return Obligation{}, err
+	}
+	if req.Status != ObligationStuck {
+		req.Status = ObligationCompensated
+	}
+	return t.changeObligation(ctx, req.Run, req.Seq, req.Fence, func(o storedObligation) (storedObligation, *step, error) {
+		if o.Status.final() || o.superseded(req.Generation) {
+			return o, nil, nil
+		}
+		o.Status, o.Result = req.Status, req.Result
+		o = o.released()
+		return o, o.note("resolved", map[string]any{}), nil
+	})
+}
+
+// superseded reports whether a claim was presented that is not the obligation's last.
+func (o storedObligation) superseded(generation int64) bool {
+	return generation > 0 && generation != o.Claims
+}
+
+// released returns the obligation without its claim.
+func (o storedObligation) released() storedObligation {
+	o.ClaimedBy, o.claimEnd = "", runstore.When{}
+	return o
+}
+
+// note returns a step with a journal entry on a change of the obligation.
+func (o storedObligation) note(transition string, entry map[string]any) *step {
+	entry["obligation_seq"], entry["effect_key"], entry["kind"] = o.Seq, o.EffectKey, o.Kind
+	entry["status"], entry["transition"] = o.Status.word(), transition
+	return note(kindObligation, entry)
+}
+
+// changeObligation applies a transition to the obligation of a seq.
+//
+// Errors: ErrNoSuchObligation.
+func (t *Tape) changeObligation(ctx context.Context, run runstore.RunID, seq runstore.Seq, f runstore.Fence,
+	decide func(storedObligation) (storedObligation, *step, error)) (Obligation, error) {
+	key, err := t.obligationAt(ctx, run, seq)
+	if err != nil {
+		return Obligation{}, err
+	}
+	o, err := obligations.change(ctx, t, run, f, key, func(o storedObligation, found bool) (storedObligation, *step, error) {
+		if !found || o.Seq != seq {
+			return o, nil, ErrNoSuchObligation
+		}
+		return decide(o)
+	})
+	return o.Obligation, err
+}
+
+// obligationAt returns the key of the obligation that a run's journal registers at seq. One read.
+//
+// Errors: ErrNoSuchObligation.
+func (t *Tape) obligationAt(ctx context.Context, run runstore.RunID, seq runstore.Seq) (runstore.RecordKey, error) {
+	if seq <= 0 {
+		return "", ErrNoSuchObligation
+	}
+	events, err := t.store.ReadJournal(ctx, run, seq, 1)
+	if errors.Is(err, runstore.ErrNotFound) {
+		return "", ErrNoSuchObligation
+	}
+	if err != nil {
+		return "", err
+	}
+	var entry struct {
+		EffectKey  string `json:"effect_key"`
+		Kind       string `json:"kind"`
+		Transition string `json:"transition"`
+	}
+	if len(events) == 0 || events[0].Seq != seq || events[0].Kind != kindObligation ||
+		json.Unmarshal(events[0].Data, &entry) != nil || entry.Transition != "registered" {
+		return "", ErrNoSuchObligation
+	}
+	return obligationKey(entry.EffectKey, entry.Kind), nil
+}

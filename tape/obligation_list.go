@@ -1,0 +1,165 @@
+package tape
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// ObligationQuery asks for obligations of one run.
+type ObligationQuery struct {
+	Run runstore.RunID
+	// Unresolved leaves out COMPENSATED and STUCK ones.
+	Unresolved bool
+	// Status, if positive, is the only one wanted; Unresolved then does not apply.
+	Status ObligationStatus
+}
+
+func (q ObligationQuery) wants(s ObligationStatus) bool {
+	if q.Status > 0 {
+		return s == q.Status
+	}
+	return !q.Unresolved || !s.final()
+}
+
+// ListObligations returns the obligations of a run, those registered last first, which is the order
+// of unwinding. Where they would not fit into one answer it leaves out the oldest. An obligation
+// that cannot be read is logged and left out. One read per page of the run's obligations.
+func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obligation, error) {
+	if err := checkRun(q.Run); err != nil {
+		return nil, err
+	}
+	// The keys are hashes, so every record is read. What is kept is bounded: obligations up to
+	// floor, a seq, do not fit.
+	var kept []Obligation
+	size, floor := 0, runstore.Seq(0)
+	trim := func() {
+		slices.SortFunc(kept, func(a, b Obligation) int { return cmp.Compare(b.Seq, a.Seq) })
+		size = 0
+		for i, o := range kept {
+			if size+o.size() > maxAnswer {
+				floor = o.Seq
+				clear(kept[i:])
+				kept = kept[:i]
+				return
+			}
+			size += o.size()
+		}
+	}
+	for rec, err := range runstore.Records(ctx, t.store, q.Run, obligationPrefix) {
+		if errors.Is(err, runstore.ErrNotFound) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if rec.Created.Seq <= floor {
+			continue
+		}
+		o, ok := t.listed(ctx, q.Run, rec)
+		if !ok || !q.wants(o.Status) {
+			continue
+		}
+		kept = append(kept, o)
+		if size += o.size(); size > maxAnswer+maxAnswer/4 { // each trim follows a megabyte of rows
+			trim()
+		}
+	}
+	trim()
+	return kept, nil
+}
+
+// listed returns a row of a list. One that cannot be read or answered is logged, and ok is false:
+// it must not hide the others.
+func (t *Tape) listed(ctx context.Context, run runstore.RunID, rec runstore.Record) (o Obligation, ok bool) {
+	stored, err := obligationOf(run, rec)
+	if err == nil && stored.size() > maxAnswer {
+		err = errUnanswerable
+	}
+	if err != nil {
+		t.log.WarnContext(ctx, "a list of obligations leaves one out", "run", run, "record", rec.Key, "error", err)
+		return Obligation{}, false
+	}
+	return stored.Obligation, true
+}
+
+// UnresolvedQuery asks for the obligations of all runs that want a worker or a person.
+type UnresolvedQuery struct {
+	// Now judges what is due, in whole milliseconds: what is due within the millisecond is due. The
+	// zero time is the store clock.
+	Now time.Time
+	// Limit is 500 for 0 or less.
+	Limit int
+	// Pending asks for the PENDING ones that are due, and CommittedExpired for the COMMITTED ones
+	// whose claim has expired; Pending includes CommittedExpired, and is meant where no field is set.
+	// Stuck asks for the STUCK ones.
+	Pending, Stuck, CommittedExpired bool
+}
+
+// ListUnresolvedObligations returns obligations of all runs, ordered by their next attempt and then
+// by their last change. Of more than the limit, or than fit into one answer, it returns those that
+// wait for longest: since they were due, their claim expired or they got stuck. An obligation that
+// cannot be read is logged and left out. One read per page and queue.
+func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery) ([]Obligation, error) {
+	if q.Limit <= 0 {
+		q.Limit = 500
+	}
+	q.Pending = q.Pending || !q.Stuck && !q.CommittedExpired
+	wanted := map[ObligationStatus]bool{
+		ObligationPending: q.Pending, ObligationCommitted: q.Pending || q.CommittedExpired, ObligationStuck: q.Stuck,
+	}
+	type identity struct {
+		run runstore.RunID
+		seq runstore.Seq
+	}
+	seen := map[identity]bool{}
+	var listed []Obligation
+	size := 0
+	for entry, err := range merge(t.unresolved(ctx, q, wanted)) {
+		if err != nil {
+			return nil, err
+		}
+		o, ok := t.listed(ctx, entry.Run, entry.Record)
+		// A row that moves within the queues during the scans may be met twice.
+		id := identity{o.Run, o.Seq}
+		if !ok || !wanted[o.Status] || seen[id] {
+			continue
+		}
+		seen[id] = true
+		if size += o.size(); size > maxAnswer {
+			break
+		}
+		if listed = append(listed, o); len(listed) == q.Limit {
+			break
+		}
+	}
+	slices.SortStableFunc(listed, func(a, b Obligation) int {
+		return cmp.Or(cmp.Compare(a.NextAttempt.UnixMilli(), b.NextAttempt.UnixMilli()), a.Time.Compare(b.Time))
+	})
+	return listed, nil
+}
+
+// unresolved returns the scans that find the wanted obligations. The queue of those that are due
+// comes first: a row that gets stuck in between is in both, and not in neither.
+func (t *Tape) unresolved(ctx context.Context, q UnresolvedQuery, wanted map[ObligationStatus]bool) []iter.Seq2[runstore.IndexEntry, error] {
+	page := min(q.Limit, runstore.MaxPage)
+	var streams []iter.Seq2[runstore.IndexEntry, error]
+	until := q.Now
+	if !until.IsZero() {
+		until = clampTime(until.Truncate(time.Millisecond).Add(time.Millisecond - runstore.TimePrecision))
+	}
+	if wanted[ObligationCommitted] && (until.IsZero() || until.After(time.Unix(0, 0))) {
+		streams = append(streams, runstore.Entries(ctx, t.store,
+			runstore.IndexQuery{Index: IndexObligations, Until: until, Limit: page}))
+	}
+	if wanted[ObligationStuck] {
+		streams = append(streams, runstore.Entries(ctx, t.store,
+			runstore.IndexQuery{Index: IndexStuckObligations, Until: runstore.EndOfTime, Limit: page}))
+	}
+	return streams
+}
