@@ -181,7 +181,7 @@ func (t *Tape) closeCompaction(ctx context.Context, b runstore.Batch, run Run, s
 		"decisions_zeroed": c.Decisions, "effects_zeroed": c.Effects, "bytes_saved": c.Bytes,
 	}))
 	b.Require(runstore.AtVersion(runstore.SummaryKey, summary))
-	b.Put(runstore.SummaryKey, run.encode(false))
+	b.Put(runstore.SummaryKey, run.encode(false), run.places()...)
 	if _, err := t.stampCompaction(ctx, b, c); err != nil {
 		return compaction{}, err
 	}

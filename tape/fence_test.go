@@ -74,6 +74,20 @@ func writes() []write {
 			_, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "outbox", Fence: f})
 			return err
 		}},
+		{name: "RecordExternalObservation", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.RecordExternalObservation(t.Context(), tape.Observation{
+				Run: run, Key: "outbox", Resolution: tape.ResolvedDuplicate, CompensateKind: "reverse", Fence: f,
+			})
+			return err
+		}},
+		{name: "AwaitSignal", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, _, err := tp.AwaitSignal(t.Context(), tape.AwaitRequest{Run: run, Gate: "empty", Fence: f})
+			return err
+		}},
+		{name: "SendSignal", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.SendSignal(t.Context(), tape.Signal{Run: run, Gate: "empty", Fence: f})
+			return err
+		}},
 		{name: "ReconcileEffect", do: outcome(reconcile, "open")},
 		{name: "ReconcileEffect replayed", do: outcome(reconcile, "done")},
 		{name: "ResumeRun", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {

@@ -16,6 +16,7 @@ const (
 	kindPolicy   = "policy"
 
 	kindObligation = "obligation"
+	kindGate       = "gate"
 )
 
 // Entry is one entry of a run's journal.

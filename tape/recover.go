@@ -8,7 +8,8 @@ import (
 )
 
 // ListRunsToRecover returns up to limit (100 for 0 or less) runs that want a
-// driver at now: RUNNABLE ones, and RUNNING ones whose lease ended before now. The
+// driver at now: RUNNABLE ones, WAITING ones for which a signal was delivered that they have not
+// consumed, and RUNNING ones whose lease ended before now. The
 // zero now is the store clock. It takes no lease, so several recoverers may see
 // the same run; BeginRun and ResumeRun decide between them. It returns fewer than
 // the limit when they would not fit into one answer. A run that cannot be read is
@@ -59,8 +60,12 @@ func recoverable(head runstore.Run, now time.Time) bool {
 	if head.Summary.Version == 0 {
 		return false
 	}
-	if RunStatus(head.Status) != RunRunning || now.IsZero() {
+	switch RunStatus(head.Status) {
+	case RunRunnable, RunWaiting: // one that waits stands here while a signal waits for it
 		return true
+	case RunRunning:
+		return now.IsZero() || head.ExpiresAt.UnixMilli() < now.UnixMilli()
+	default:
+		return false
 	}
-	return head.ExpiresAt.UnixMilli() < now.UnixMilli()
 }

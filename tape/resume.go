@@ -109,7 +109,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		b := guards(req.Run, req.Fence, runstore.AtVersion(runstore.SummaryKey, version))
 		b.Writes = req.Status.writes()
 		b.Append(kindRun, entry)
-		var places []runstore.Place
+		places := run.places()
 		if req.Status.ended() && !compacted {
 			places = append(places, runstore.Place{Index: IndexEnded, At: runstore.After(0)})
 			b.Require(runstore.AtVersion(compactionKey, 0))

@@ -59,3 +59,20 @@ func (s *service) RecordDispatchAttempt(ctx context.Context, req *tapepb.RecordD
 	}
 	return effectRecord(e), nil
 }
+
+func (s *service) RecordExternalObservation(ctx context.Context, req *tapepb.RecordExternalObservationRequest) (*tapepb.EffectRecord, error) {
+	id := runstore.RunID(req.GetRunId())
+	fence, err := fenceOf(ctx, id, req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	e, err := s.tape.RecordExternalObservation(ctx, tape.Observation{
+		Run: id, Key: req.GetIdempotencyKey(), Resolution: tape.Resolution(req.GetResolution()),
+		ExternalRef: req.GetExternalRef(), Response: req.GetResponseJson(), Error: req.GetErrorJson(),
+		CompensateKind: req.GetCompensateOnDuplicateKind(), Fence: fence,
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return effectRecord(e), nil
+}

@@ -71,6 +71,20 @@ var calls = []call{
 		_, err := c.RecordDispatchAttempt(ctx, &tapepb.RecordDispatchAttemptRequest{RunId: id, IdempotencyKey: "outbox", Fence: f})
 		return err
 	}},
+	{name: "RecordExternalObservation", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.RecordExternalObservation(ctx, &tapepb.RecordExternalObservationRequest{
+			RunId: id, IdempotencyKey: "outbox", Resolution: tapepb.EffectResolution_EFFECT_RESOLUTION_STUCK, Fence: f,
+		})
+		return err
+	}},
+	{name: "AwaitSignal", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.AwaitSignal(ctx, &tapepb.AwaitSignalRequest{RunId: id, GateName: "empty", Fence: f})
+		return err
+	}},
+	{name: "SendSignal", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.SendSignal(ctx, &tapepb.SendSignalRequest{RunId: id, GateName: "empty", Fence: f})
+		return err
+	}},
 	{name: "ReconcileEffect", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
 		_, err := c.ReconcileEffect(ctx, &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "open", ResolvedStatus: failed, Fence: f})
 		return err

@@ -28,7 +28,7 @@ import (
 // served are the methods of this version; the others answer UNIMPLEMENTED.
 var served = strings.Fields("BeginRun ResumeRun EndRun GetRun ListRunsToRecover SubscribeRun RecordDecision GetDecision " +
 	"BeginEffect CompleteEffect GetEffect ReconcileEffect ListPendingEffects " +
-	"ListEffectsToDispatch ClaimEffectDispatch RecordDispatchAttempt " +
+	"ListEffectsToDispatch ClaimEffectDispatch RecordDispatchAttempt RecordExternalObservation AwaitSignal SendSignal " +
 	"RegisterCompensation ListObligations ListUnresolvedObligations ClaimObligation RecordObligationAttempt ResolveObligation " +
 	"SetBudget AdmitBudget ChargeBudget")
 

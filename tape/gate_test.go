@@ -1,0 +1,274 @@
+package tape_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+func await(t *testing.T, tp *tape.Tape, run runstore.RunID, gate string) (string, bool) {
+	t.Helper()
+	resolution, delivered, err := tp.AwaitSignal(t.Context(), tape.AwaitRequest{Run: run, Gate: gate})
+	if err != nil {
+		t.Fatalf("await %q: %v", gate, err)
+	}
+	return resolution, delivered
+}
+
+func signal(t *testing.T, tp *tape.Tape, run runstore.RunID, gate, resolution string) bool {
+	t.Helper()
+	sent, err := tp.SendSignal(t.Context(), tape.Signal{Run: run, Gate: gate, Resolution: resolution})
+	if err != nil || sent.Run != run {
+		t.Fatalf("signal %q: %+v, %v", gate, sent, err)
+	}
+	return sent.Released
+}
+
+// standing returns a run's status, the gate at which it waits, and whether it is to be recovered.
+func standing(t *testing.T, tp *tape.Tape, id runstore.RunID) string {
+	t.Helper()
+	run, err := tp.GetRun(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := tp.ListRunsToRecover(t.Context(), time.Time{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := ""
+	for _, r := range runs {
+		if r.ID == id {
+			listed = " listed"
+		}
+	}
+	return fmt.Sprintf("%d %s%s", run.Status, run.WaitingOn, listed)
+}
+
+func TestSignalReleasesTheRunThatWaits(t *testing.T) { // 51, 52
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	r := begin(t, tp, "i")
+	check := func(when, want string) {
+		t.Helper()
+		if got := standing(t, tp, r.ID); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	if _, delivered := await(t, tp, r.ID, "a"); delivered {
+		t.Error("a gate without a signal has delivered")
+	}
+	check("parked", "3 a")
+	if run, err := s.GetRun(t.Context(), r.ID); err != nil || run.Holder != (runstore.Holder{}) {
+		t.Errorf("parked: %+v, %v, want no holder", run.Holder, err)
+	}
+	if signal(t, tp, r.ID, "b", "early") {
+		t.Error("a signal at another gate has released the run")
+	}
+	check("another gate's signal", "3 a listed")
+	if got, delivered := await(t, tp, r.ID, "b"); !delivered || got != "early" {
+		t.Errorf("await b: %q, %t", got, delivered)
+	}
+	check("consumed", "3 a")
+	if !signal(t, tp, r.ID, "a", "yes") {
+		t.Error("the gate's signal has not released the run")
+	}
+	check("released", "1  listed")
+	if signal(t, tp, r.ID, "a", "no") {
+		t.Error("a second signal has released the run again")
+	}
+	for range 2 {
+		if got, delivered := await(t, tp, r.ID, "a"); !delivered || got != "no" {
+			t.Errorf("await a: %q, %t, want the last resolution", got, delivered)
+		}
+	}
+	check("at the end", "1  listed")
+	if got := fmt.Sprint(historyOf(t, s, r.ID).kinds()); got != "[run gate gate]" {
+		t.Errorf("journal: %s", got)
+	}
+}
+
+func TestSignalBeforeAnyoneWaits(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	r := begin(t, tp, "i")
+	if signal(t, tp, r.ID, "a", "first") {
+		t.Error("a run that does not wait was released")
+	}
+	before := historyOf(t, s, r.ID)
+	for range 2 {
+		if got, delivered := await(t, tp, r.ID, "a"); !delivered || got != "first" {
+			t.Errorf("await: %q, %t", got, delivered)
+		}
+	}
+	if after := historyOf(t, s, r.ID); len(after.events) != len(before.events) {
+		t.Error("a look at a delivered signal was journaled")
+	}
+	if run, err := tp.GetRun(t.Context(), r.ID); err != nil || run.Status != tape.RunRunning || run.LeaseOwner == "" {
+		t.Errorf("the run is %+v, %v, want it RUNNING under its lease", run, err)
+	}
+}
+
+// A run that has ended is not revived: neither by a driver that parks nor by a signal.
+func TestGatesOfAnEndedRun(t *testing.T) {
+	t.Parallel()
+	for _, status := range []tape.RunStatus{tape.RunTerminal, tape.RunFailed, tape.RunStuck, tape.RunCancelled} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			tp, _, _ := newTape(t)
+			r := begin(t, tp, "i")
+			await(t, tp, r.ID, "a")
+			if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: status}); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := tp.AwaitSignal(t.Context(), tape.AwaitRequest{Run: r.ID, Gate: "b"}); !errors.Is(err, tape.ErrRefused) {
+				t.Errorf("await: %v, want ErrRefused", err)
+			}
+			if signal(t, tp, r.ID, "a", "late") {
+				t.Error("a signal has released a run that has ended")
+			}
+			if got, want := standing(t, tp, r.ID), fmt.Sprintf("%d a", status); got != want {
+				t.Errorf("the run: %q, want %q", got, want)
+			}
+			if got, delivered := await(t, tp, r.ID, "a"); !delivered || got != "late" {
+				t.Errorf("await: %q, %t, want the signal that came late", got, delivered)
+			}
+			if got, want := standing(t, tp, r.ID), fmt.Sprintf("%d a", status); got != want {
+				t.Errorf("the run: %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// between calls f once, before the first commit that the store gets.
+type between struct {
+	runstore.RunStore
+	once sync.Once
+	f    func()
+}
+
+func (s *between) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	s.once.Do(s.f)
+	return s.RunStore.Commit(ctx, b)
+}
+
+// A signal that arrives between the look at a gate and the parking of the run is not lost, nor is
+// one at another gate.
+func TestNoSignalIsLostBetweenLookAndPark(t *testing.T) {
+	t.Parallel()
+	for gate, want := range map[string]string{"a": "2 ", "b": "3 a listed"} {
+		t.Run(gate, func(t *testing.T) {
+			t.Parallel()
+			tp, s, _ := newTape(t)
+			r := begin(t, tp, "i")
+			slow := tape.New(&between{RunStore: s, f: func() { signal(t, tp, r.ID, gate, "now") }}, nil)
+			_, delivered := await(t, slow, r.ID, "a")
+			if delivered != (gate == "a") {
+				t.Errorf("delivered %t", delivered)
+			}
+			if got := standing(t, tp, r.ID); got != want {
+				t.Errorf("the run: %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// The run parks between a signal's look and its commit: the signal releases it.
+func TestNoParkIsMissedBySignal(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	r := begin(t, tp, "i")
+	slow := tape.New(&between{RunStore: s, f: func() { await(t, tp, r.ID, "a") }}, nil)
+	if !signal(t, slow, r.ID, "a", "now") {
+		t.Error("the signal has not released the run")
+	}
+	if got := standing(t, tp, r.ID); got != "1  listed" {
+		t.Errorf("the run: %q, want it RUNNABLE", got)
+	}
+}
+
+func TestManySignalsAndOneRun(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	r := begin(t, tp, "i")
+	const gates = 12
+	var all sync.WaitGroup
+	for i := range gates {
+		all.Go(func() { signal(t, tp, r.ID, fmt.Sprint(i), "x") })
+	}
+	await(t, tp, r.ID, "driver's")
+	all.Wait()
+	if got := standing(t, tp, r.ID); got != "3 driver's listed" {
+		t.Errorf("the run: %q, want it WAITING with signals to consume", got)
+	}
+	for i := range gates {
+		if _, delivered := await(t, tp, r.ID, fmt.Sprint(i)); !delivered {
+			t.Errorf("the signal at gate %d is lost", i)
+		}
+	}
+	if got := standing(t, tp, r.ID); got != "3 driver's" {
+		t.Errorf("the run: %q, want it WAITING with nothing to consume", got)
+	}
+}
+
+func TestSignalFindsTheNewestRunOfItsSession(t *testing.T) { // 53
+	t.Parallel()
+	tp, _, store := newTape(t)
+	var newest runstore.RunID
+	for _, invocation := range []string{"first", "second"} {
+		store.Advance(time.Second)
+		newest = begin(t, tp, invocation).ID
+	}
+	key := beginRequest("first").Key
+	if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: newest, Status: tape.RunTerminal}); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := tp.SendSignal(t.Context(), tape.Signal{App: key.App, User: key.User, Session: key.Session, Gate: "g"})
+	if err != nil || sent.Run != newest {
+		t.Errorf("the signal went to %q, %v, want %q", sent.Run, err, newest)
+	}
+	_, err = tp.SendSignal(t.Context(), tape.Signal{App: key.App, User: key.User, Session: "none", Gate: "g"})
+	if !errors.Is(err, tape.ErrRefused) || !strings.Contains(err.Error(), "no run for that session") {
+		t.Errorf("an unknown session: %v", err)
+	}
+}
+
+func TestGateInput(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	r := begin(t, tp, "i")
+	before := historyOf(t, s, r.ID)
+	awaits := func(req tape.AwaitRequest) error {
+		req.Run = r.ID
+		_, _, err := tp.AwaitSignal(t.Context(), req)
+		return err
+	}
+	_, longErr := tp.SendSignal(t.Context(), tape.Signal{Run: r.ID, Gate: "g", Resolution: strings.Repeat("x", tape.MaxSignal+1)})
+	_, unknownErr := tp.SendSignal(t.Context(), tape.Signal{Run: "none", Gate: "g"})
+	for field, err := range map[string]error{
+		"gate_name": awaits(tape.AwaitRequest{Gate: strings.Repeat("g", 1024)}), "resolution_json": longErr,
+		"payload_json": awaits(tape.AwaitRequest{Gate: "g", Context: strings.Repeat("x", tape.MaxGateContext+1)}),
+	} {
+		var limit *runstore.LimitError
+		if !errors.As(err, &limit) || limit.Field != field {
+			t.Errorf("%v, want an error that names %s", err, field)
+		}
+	}
+	if !errors.Is(unknownErr, tape.ErrNoSuchRun) {
+		t.Errorf("an unknown run: %v", unknownErr)
+	}
+	if after := historyOf(t, s, r.ID); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("refused input changed %+v to %+v", before, after)
+	}
+	// Both at their limits fit into one gate.
+	if err := awaits(tape.AwaitRequest{Gate: "g", Context: strings.Repeat("x", tape.MaxGateContext)}); err != nil {
+		t.Error(err)
+	}
+	signal(t, tp, r.ID, "g", strings.Repeat("x", tape.MaxSignal))
+}

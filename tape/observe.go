@@ -1,0 +1,128 @@
+package tape
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Resolution says what an observer has found out about an effect at its counterparty. Numbers that
+// are not named here leave the effect's status as it is.
+type Resolution int32
+
+// The resolutions of an observation.
+const (
+	ResolvedUnspecified Resolution = 0
+	ResolvedConfirmed   Resolution = 1
+	ResolvedFailed      Resolution = 2
+	// ResolvedAbsent: the counterparty knows nothing of it. An idempotent effect is dispatched again.
+	ResolvedAbsent Resolution = 3
+	// ResolvedDuplicate: it happened more than once.
+	ResolvedDuplicate Resolution = 4
+	// ResolvedStuck: nobody can find out for now.
+	ResolvedStuck Resolution = 5
+)
+
+// MaxExternalRef is the longest reference of a counterparty.
+const MaxExternalRef = 4 << 10
+
+// Observation is what was found out about an effect at its counterparty.
+type Observation struct {
+	Run        runstore.RunID
+	Key        string
+	Resolution Resolution
+	// ExternalRef, Response and Error replace what is stored.
+	ExternalRef     string
+	Response, Error string
+	// CompensateKind, if not empty, is the kind of the obligation that a DUPLICATE registers.
+	CompensateKind string
+	Fence          runstore.Fence
+}
+
+// RecordExternalObservation records what was found out about an effect, and ends the claim of its
+// dispatch. A DUPLICATE with a kind registers the obligation in the same commit. An effect that is
+// CONFIRMED stays as it is unless it was seen CONFIRMED or DUPLICATE, because what happened cannot
+// be undone by an observer that does not find it. Two round trips, and one more read for an
+// obligation.
+//
+// Errors: ErrNoSuchEffect; runstore.ErrTooLarge above [MaxOutcome], [MaxExternalRef] and the limits
+// of obligations; runstore.ErrFenced, if a fence is presented.
+func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Effect, error) {
+	if err := t.admit("RecordExternalObservation", o.Run, o.Fence); err != nil {
+		return Effect{}, err
+	}
+	if err := checkOutcome(o.Response, o.Error); err != nil {
+		return Effect{}, err
+	}
+	if err := checkText(field{"external_ref", o.ExternalRef}); err != nil {
+		return Effect{}, err
+	}
+	if err := checkLength("external_ref", o.ExternalRef, MaxExternalRef); err != nil {
+		return Effect{}, err
+	}
+	var duty *storedObligation
+	if o.Resolution == ResolvedDuplicate && o.CompensateKind != "" {
+		c := Compensation{Run: o.Run, EffectKey: o.Key, Kind: o.CompensateKind, Payload: string(compactJSON(map[string]any{
+			"external_ref": o.ExternalRef, "idempotency_key": o.Key, "reason": "duplicate-observed",
+		}))}
+		fresh, err := c.obligation()
+		if err != nil {
+			return Effect{}, err
+		}
+		duty = &fresh
+	}
+	return t.changeEffect(ctx, o.Run, o.Key, o.Fence, func(e storedEffect, found bool) (storedEffect, *step, error) {
+		if !found {
+			return e, nil, ErrNoSuchEffect
+		}
+		seen := o.Resolution == ResolvedConfirmed || o.Resolution == ResolvedDuplicate
+		if e.Status == EffectConfirmed && !seen {
+			return e, nil, nil
+		}
+		e.unclaim()
+		e.resolve(o.Resolution)
+		e.ExternalRef, e.Response, e.Error = o.ExternalRef, o.Response, o.Error
+		s := e.note(map[string]any{
+			"status": "observed", "transition": "observed-" + o.Resolution.word(), "external_ref": o.ExternalRef,
+		})
+		if duty != nil {
+			if err := t.alsoRegister(ctx, s, *duty); err != nil {
+				return e, nil, err
+			}
+		}
+		return e, s, nil
+	})
+}
+
+// resolve gives an effect the status that follows from a resolution.
+func (e *storedEffect) resolve(r Resolution) {
+	switch {
+	case r == ResolvedConfirmed, r == ResolvedDuplicate:
+		e.Status = EffectConfirmed
+	case r == ResolvedAbsent && e.Semantics == Idempotent:
+		e.Status = EffectPending
+		e.next = runstore.After(0)
+	case r == ResolvedFailed, r == ResolvedAbsent:
+		e.Status = EffectFailed
+	case r == ResolvedStuck:
+		e.Status = EffectUnknown
+	}
+}
+
+// word is the journal's word for a resolution.
+func (r Resolution) word() string {
+	switch r {
+	case ResolvedConfirmed:
+		return "confirmed"
+	case ResolvedFailed:
+		return "failed"
+	case ResolvedAbsent:
+		return "absent"
+	case ResolvedDuplicate:
+		return "duplicate"
+	case ResolvedStuck:
+		return "stuck"
+	default:
+		return "unspecified"
+	}
+}
