@@ -18,7 +18,7 @@ import (
 )
 
 // call is one writing method on a run that has decision 0 and the effects "open",
-// PENDING, and "done", CONFIRMED.
+// PENDING, and "done", CONFIRMED, and the obligation preparedObligation.
 type call struct {
 	name string
 	do   func(context.Context, tapepb.TapeClient, string, *tapepb.Fence) error
@@ -73,14 +73,53 @@ var calls = []call{
 		_, err := c.EndRun(ctx, &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL, Fence: f})
 		return err
 	}},
+	{name: "RegisterCompensation", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "new", Fence: f})
+		return err
+	}},
+	{name: "RegisterCompensation replayed", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "open", Fence: f})
+		return err
+	}},
+	{name: "ClaimObligation", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ClaimObligation(ctx, &tapepb.ClaimObligationRequest{RunId: id, ObligationSeq: preparedObligation, Fence: f})
+		return err
+	}},
+	{name: "ClaimObligation of nothing", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ClaimObligation(ctx, &tapepb.ClaimObligationRequest{RunId: id, ObligationSeq: 1, Fence: f})
+		return err
+	}},
+	{name: "RecordObligationAttempt", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.RecordObligationAttempt(ctx, &tapepb.RecordObligationAttemptRequest{RunId: id, ObligationSeq: preparedObligation, Fence: f})
+		return err
+	}},
+	{name: "ResolveObligation", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ResolveObligation(ctx, &tapepb.ResolveObligationRequest{RunId: id, ObligationSeq: preparedObligation, Fence: f})
+		return err
+	}},
+	{name: "SetBudget", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.SetBudget(ctx, &tapepb.SetBudgetRequest{RunId: id, UsdCap: 1, Fence: f})
+		return err
+	}},
+	{name: "ChargeBudget", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ChargeBudget(ctx, &tapepb.ChargeBudgetRequest{RunId: id, Usd: 1, Fence: f})
+		return err
+	}},
 }
+
+// preparedObligation is the seq of the PENDING obligation that prepare registers, right after it
+// begins the run.
+const preparedObligation = 2
 
 // prepare begins the run that the calls work on.
 func prepare(t *testing.T, c tapepb.TapeClient) *tapepb.BeginRunResponse {
 	t.Helper()
 	r := begin(t, c, "i")
 	id := r.GetRunId()
-	_, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id})
+	_, err := c.RegisterCompensation(t.Context(), &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "open"})
+	if err == nil {
+		_, err = c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id})
+	}
 	for _, key := range []string{"open", "done"} {
 		if err == nil {
 			_, err = c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: id, CustomKey: key})
@@ -135,9 +174,6 @@ func TestAZombieIsRefusedByEveryWritingMethod(t *testing.T) {
 				}
 				if after := getRun(t, c, zombie.GetRunId()); !proto.Equal(before, after) {
 					t.Errorf("the zombie changed %v to %v", before, after)
-				}
-				if n := len(journal(t, c, zombie.GetRunId(), 0, int(before.GetSeqCursor()))); n != 5 {
-					t.Errorf("%d entries, want the 5 of before", n)
 				}
 			})
 		}
@@ -250,6 +286,7 @@ func TestAMalformedFenceIsRefusedNeverIgnored(t *testing.T) {
 			t.Parallel()
 			cl := client(t)
 			r := prepare(t, cl)
+			before := getRun(t, cl, r.GetRunId())
 			ctx := metadata.AppendToOutgoingContext(t.Context(), c.headers...)
 			for _, w := range calls {
 				err := w.do(ctx, cl, r.GetRunId(), c.field)
@@ -258,8 +295,8 @@ func TestAMalformedFenceIsRefusedNeverIgnored(t *testing.T) {
 					t.Errorf("%s blames %q, want %q", w.name, field, c.blame)
 				}
 			}
-			if cursor := getRun(t, cl, r.GetRunId()).GetSeqCursor(); cursor != 5 {
-				t.Errorf("cursor %d, want 5: nothing was written", cursor)
+			if after := getRun(t, cl, r.GetRunId()); !proto.Equal(before, after) {
+				t.Errorf("a refused fence changed %v to %v", before, after)
 			}
 		})
 	}
