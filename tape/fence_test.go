@@ -13,7 +13,8 @@ import (
 )
 
 // write is one writing operation on a run that has decision 0, the PENDING effects "open" and
-// "outbox", and a CONFIRMED effect "done". Its name begins with that of the RPC.
+// "outbox", a CONFIRMED effect "done", a PENDING obligation "open" and a COMPENSATED obligation
+// "done". Its name begins with that of the RPC.
 type write struct {
 	name string
 	do   func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error
@@ -55,7 +56,7 @@ func writes() []write {
 			return err
 		}
 	}
-	return []write{
+	return append(obligationWrites(), []write{
 		{name: "RecordDecision", do: decision(1)},
 		{name: "RecordDecision replayed", do: decision(0)},
 		{name: "BeginEffect", do: effect("new", "")},
@@ -104,7 +105,62 @@ func writes() []write {
 			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: run, Status: tape.RunTerminal, Fence: f})
 			return err
 		}},
+		{name: "SetBudget", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.SetBudget(t.Context(), tape.BudgetCaps{Run: run, USD: 1, Fence: f})
+			return err
+		}},
+		{name: "ChargeBudget", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.ChargeBudget(t.Context(), tape.BudgetCharge{Run: run, USD: 1, Fence: f})
+			return err
+		}},
+	}...)
+}
+
+// obligationWrites are the writing operations on obligations, on one that they change and on one
+// that they leave as it is.
+func obligationWrites() []write {
+	register := func(key string) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.RegisterCompensation(t.Context(), tape.Compensation{Run: run, EffectKey: key, Fence: f})
+			return err
+		}
 	}
+	// seq returns the seq of a run's obligation, 0 for none.
+	seq := func(t *testing.T, tp *tape.Tape, run runstore.RunID, key string) runstore.Seq {
+		all, err := tp.ListObligations(t.Context(), tape.ObligationQuery{Run: run})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range all {
+			if o.EffectKey == key {
+				return o.Seq
+			}
+		}
+		return 0
+	}
+	var writes []write
+	for key, suffix := range map[string]string{"open": "", "done": " of a final one"} {
+		writes = append(writes,
+			write{name: "ClaimObligation" + suffix, do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+				_, err := tp.ClaimObligation(t.Context(), tape.ObligationClaimRequest{Run: run, Seq: seq(t, tp, run, key), Fence: f})
+				return err
+			}},
+			write{name: "RecordObligationAttempt" + suffix, do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+				_, err := tp.RecordObligationAttempt(t.Context(), tape.ObligationAttempt{Run: run, Seq: seq(t, tp, run, key), Fence: f})
+				return err
+			}},
+			write{name: "ResolveObligation" + suffix, do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+				_, err := tp.ResolveObligation(t.Context(), tape.ObligationResult{Run: run, Seq: seq(t, tp, run, key), Fence: f})
+				return err
+			}})
+	}
+	return append(writes,
+		write{name: "ClaimObligation of nothing", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.ClaimObligation(t.Context(), tape.ObligationClaimRequest{Run: run, Seq: 99, Fence: f})
+			return err
+		}},
+		write{name: "RegisterCompensation", do: register("new")},
+		write{name: "RegisterCompensation replayed", do: register("done")})
 }
 
 // prepare begins the run that writes work on.
@@ -121,6 +177,15 @@ func prepare(t *testing.T, tp *tape.Tape) tape.BeginRunResult {
 	}
 	if _, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "done", Status: tape.EffectConfirmed}); err != nil {
 		t.Fatal(err)
+	}
+	for _, key := range []string{"open", "done"} {
+		o, err := tp.RegisterCompensation(t.Context(), tape.Compensation{Run: r.ID, EffectKey: key})
+		if err == nil && key == "done" {
+			_, err = tp.ResolveObligation(t.Context(), tape.ObligationResult{Run: r.ID, Seq: o.Seq})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	return r
 }

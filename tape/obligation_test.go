@@ -385,3 +385,40 @@ func TestOneClaimerWins(t *testing.T) {
 		store.Advance(time.Hour)
 	}
 }
+
+func TestLostRepliesAboutObligationsAndBudgetsAreResolved(t *testing.T) {
+	t.Parallel()
+	_, s, _ := newTape(t)
+	tp := tape.New(&lossy{RunStore: s}, nil)
+	r := begin(t, tp, "i")
+	f := r.Lease.Fence()
+	o, err := tp.RegisterCompensation(t.Context(), tape.Compensation{Run: r.ID, EffectKey: "E", Kind: "K", Fence: f})
+	if err != nil || o.Seq != 2 {
+		t.Errorf("RegisterCompensation = %+v, %v, want seq 2", o, err)
+	}
+	c, err := tp.ClaimObligation(t.Context(), tape.ObligationClaimRequest{Run: r.ID, Seq: 2, Claimer: "c", Fence: f})
+	if err != nil || !c.Acquired || c.Obligation.Claims != 1 {
+		t.Errorf("ClaimObligation = %+v, %v, want generation 1", c, err)
+	}
+	o, err = tp.RecordObligationAttempt(t.Context(), tape.ObligationAttempt{Run: r.ID, Seq: 2, Next: time.UnixMilli(1), Fence: f})
+	if err != nil || o.Attempts != 1 {
+		t.Errorf("RecordObligationAttempt = %+v, %v, want 1 attempt", o, err)
+	}
+	o, err = tp.ResolveObligation(t.Context(), tape.ObligationResult{Run: r.ID, Seq: 2, Fence: f})
+	if err != nil || o.Status != tape.ObligationCompensated || o.Seq != 2 {
+		t.Errorf("ResolveObligation = %+v, %v, want COMPENSATED", o, err)
+	}
+	for i := range 2 {
+		b, err := tp.ChargeBudget(t.Context(), tape.BudgetCharge{Run: r.ID, USD: 1, Tokens: 2, Fence: f})
+		if want := (tape.Budget{Run: r.ID, USDSpent: float64(i + 1), TokensSpent: int64(2 * (i + 1))}); err != nil || b != want {
+			t.Errorf("ChargeBudget = %+v, %v, want %+v", b, err, want)
+		}
+	}
+	b, err := tp.SetBudget(t.Context(), tape.BudgetCaps{Run: r.ID, USD: 5, Fence: f})
+	if want := (tape.Budget{Run: r.ID, USDCap: 5, USDSpent: 2, TokensSpent: 4}); err != nil || b != want {
+		t.Errorf("SetBudget = %+v, %v, want %+v", b, err, want)
+	}
+	if got, want := fmt.Sprint(historyOf(t, s, r.ID).kinds()), "[run obligation obligation obligation obligation]"; got != want {
+		t.Errorf("journal = %s, want %s", got, want)
+	}
+}

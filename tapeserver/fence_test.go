@@ -18,7 +18,8 @@ import (
 )
 
 // call is one writing method on a run that has decision 0, the PENDING effects "open" and "outbox",
-// and the CONFIRMED effect "done". Its name begins with that of the RPC.
+// the CONFIRMED effect "done" and the obligation preparedObligation. Its name begins with that of
+// the RPC.
 type call struct {
 	name string
 	do   func(context.Context, tapepb.TapeClient, string, *tapepb.Fence) error
@@ -107,14 +108,53 @@ var calls = []call{
 		_, err := c.EndRun(ctx, &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL, Fence: f})
 		return err
 	}},
+	{name: "RegisterCompensation", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "new", Fence: f})
+		return err
+	}},
+	{name: "RegisterCompensation replayed", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "open", Fence: f})
+		return err
+	}},
+	{name: "ClaimObligation", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ClaimObligation(ctx, &tapepb.ClaimObligationRequest{RunId: id, ObligationSeq: preparedObligation, Fence: f})
+		return err
+	}},
+	{name: "ClaimObligation of nothing", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ClaimObligation(ctx, &tapepb.ClaimObligationRequest{RunId: id, ObligationSeq: 1, Fence: f})
+		return err
+	}},
+	{name: "RecordObligationAttempt", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.RecordObligationAttempt(ctx, &tapepb.RecordObligationAttemptRequest{RunId: id, ObligationSeq: preparedObligation, Fence: f})
+		return err
+	}},
+	{name: "ResolveObligation", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ResolveObligation(ctx, &tapepb.ResolveObligationRequest{RunId: id, ObligationSeq: preparedObligation, Fence: f})
+		return err
+	}},
+	{name: "SetBudget", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.SetBudget(ctx, &tapepb.SetBudgetRequest{RunId: id, UsdCap: 1, Fence: f})
+		return err
+	}},
+	{name: "ChargeBudget", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.ChargeBudget(ctx, &tapepb.ChargeBudgetRequest{RunId: id, Usd: 1, Fence: f})
+		return err
+	}},
 }
+
+// preparedObligation is the seq of the PENDING obligation that prepare registers, right after it
+// begins the run.
+const preparedObligation = 2
 
 // prepare begins the run that the calls work on.
 func prepare(t *testing.T, c tapepb.TapeClient) *tapepb.BeginRunResponse {
 	t.Helper()
 	r := begin(t, c, "i")
 	id := r.GetRunId()
-	_, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id})
+	_, err := c.RegisterCompensation(t.Context(), &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "open"})
+	if err == nil {
+		_, err = c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id})
+	}
 	for key, mode := range map[string]tapepb.EffectDispatchMode{"open": 0, "outbox": outbox, "done": 0} {
 		if err == nil {
 			_, err = c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: id, CustomKey: key, DispatchMode: mode})
