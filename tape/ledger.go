@@ -26,6 +26,9 @@ type ledger[R any] struct {
 type step struct {
 	// entries are journaled in order. The first explains the change of the row.
 	entries []journalEntry
+	// raw are events that are appended as they are, in place of entries. The last explains the
+	// change of the row.
+	raw []runstore.NewEvent
 	// deletes removes the row.
 	deletes bool
 	// guards must hold at the commit, beside the fence and the row's version.
@@ -99,11 +102,11 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 		b := guards(run, f, runstore.AtVersion(key, rec.Version))
 		b.Require(s.guards...)
 		b.Writes = s.writes
-		b.Events = nil
+		b.Events = s.raw
 		for _, e := range s.entries {
 			b.Append(e.kind, compactJSON(e.payload))
 		}
-		written := runstore.RecordWrite{Key: key, Delete: s.deletes}
+		written := runstore.RecordWrite{Key: key, Delete: s.deletes, Event: max(len(s.raw)-1, 0)}
 		if !s.deletes {
 			written.Value, written.Index = l.encode(next)
 		}

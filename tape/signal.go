@@ -2,8 +2,6 @@ package tape
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -14,8 +12,7 @@ import (
 const IndexSession runstore.IndexName = "run.session"
 
 func sessionIndex(key RunKey) runstore.IndexName {
-	sum := sha256.Sum256(compactJSON([]string{key.App, key.User, key.Session}))
-	return IndexSession + "/" + runstore.IndexName(hex.EncodeToString(sum[:]))
+	return IndexSession + "/" + runstore.IndexName(hashOf(key.App, key.User, key.Session))
 }
 
 // places returns the places of the summary of a run that has begun and not ended.

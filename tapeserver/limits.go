@@ -83,7 +83,8 @@ func replyBytes(method string) int64 {
 	case "BeginRun", "ResumeRun", "EndRun", "GetRun", "Check", "List",
 		"SetBudget", "AdmitBudget", "ChargeBudget":
 		return stateReply
-	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch", "ListObligations", "ListUnresolvedObligations":
+	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch", "ListObligations", "ListUnresolvedObligations",
+		"GetSession", "ListSessions":
 		return listReply
 	default: // a stored record
 		return runstore.MaxRecordValue

@@ -29,6 +29,7 @@ import (
 var served = strings.Fields("BeginRun ResumeRun EndRun GetRun ListRunsToRecover SubscribeRun RecordDecision GetDecision " +
 	"BeginEffect CompleteEffect GetEffect ReconcileEffect ListPendingEffects " +
 	"ListEffectsToDispatch ClaimEffectDispatch RecordDispatchAttempt RecordExternalObservation AwaitSignal SendSignal " +
+	"CreateSession GetSession ListSessions DeleteSession AppendEvent " +
 	"RegisterCompensation ListObligations ListUnresolvedObligations ClaimObligation RecordObligationAttempt ResolveObligation " +
 	"SetBudget AdmitBudget ChargeBudget")
 

@@ -7019,9 +7019,11 @@ func (x *GetSessionRequest) GetMaxEvents() int64 {
 }
 
 type GetSessionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Found         bool                   `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
-	Session       *Session               `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Found   bool                   `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
+	Session *Session               `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	// The session has older events, which do not fit into an answer.
+	Truncated     bool `protobuf:"varint,1000,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7068,6 +7070,13 @@ func (x *GetSessionResponse) GetSession() *Session {
 		return x.Session
 	}
 	return nil
+}
+
+func (x *GetSessionResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
 }
 
 type ListSessionsRequest struct {
@@ -8104,10 +8113,11 @@ const file_tape_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x1d\n" +
 	"\n" +
-	"max_events\x18\x04 \x01(\x03R\tmaxEvents\"V\n" +
+	"max_events\x18\x04 \x01(\x03R\tmaxEvents\"u\n" +
 	"\x12GetSessionResponse\x12\x14\n" +
 	"\x05found\x18\x01 \x01(\bR\x05found\x12*\n" +
-	"\asession\x18\x02 \x01(\v2\x10.tape.v1.SessionR\asession\"I\n" +
+	"\asession\x18\x02 \x01(\v2\x10.tape.v1.SessionR\asession\x12\x1d\n" +
+	"\ttruncated\x18\xe8\a \x01(\bR\ttruncated\"I\n" +
 	"\x13ListSessionsRequest\x12\x19\n" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\"D\n" +
