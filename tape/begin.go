@@ -19,6 +19,8 @@ type BeginRunRequest struct {
 	TTL time.Duration
 	// Identity is stored with a new run and ignored for one that exists.
 	Identity Identity
+	// WaitForLease leaves a live lease of another owner alone: ErrLeaseHeld.
+	WaitForLease bool
 	// Fence, if presented, must be the run's current grant: the run goes on under
 	// it, and no lease is taken away.
 	Fence runstore.Fence
@@ -47,7 +49,8 @@ const reactor runstore.Reactor = "agent"
 // and its writes are fenced from then on. One that is TERMINAL or STUCK is left
 // as it is. Two round trips for a run that exists.
 //
-// Errors: runstore.ErrFenced when a fence was presented that is not current.
+// Errors: runstore.ErrFenced when a fence was presented that is not current; runstore.ErrLeaseHeld if
+// the caller waits for the lease.
 func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResult, error) {
 	spec, err := req.lease()
 	if err != nil {
@@ -69,6 +72,7 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	begun := RunRunning.writes()
 	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &spec}
 	create.Writes.Append(kindRun, entry)
+	create.Writes.Put(grantKey, encode(storedGrant{ID: string(spec.Grant)}))
 	create.Writes.Put(runstore.SummaryKey, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
 	created, err := retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
 	if err != nil {
@@ -77,11 +81,11 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	if created.New {
 		return BeginRunResult{ID: id, Status: RunRunning, Lease: created.Lease}, nil
 	}
-	return t.rebegin(ctx, req.Key, created.Run, spec)
+	return t.rebegin(ctx, req.Key, created.Run, spec, req.WaitForLease)
 }
 
 // rebegin takes over a run that exists, found as head.
-func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec) (BeginRunResult, error) {
+func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec, wait bool) (BeginRunResult, error) {
 	var lost error
 	for range maxAttempts {
 		found, err := runOf(head)
@@ -95,11 +99,9 @@ func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec 
 		if found.Status == RunTerminal || found.Status == RunStuck {
 			return result, nil
 		}
-		// The status that was looked at is a guard: a run that ends meanwhile must
-		// not be revived.
-		result.Lease, err = t.acquire(ctx, head.ID, spec, "begin run by ", runstore.InStatus(head.Status))
+		granted, err := t.acquire(ctx, head, spec, acquisition{why: "begin run by ", wait: wait, revives: true})
 		if err == nil {
-			result.Status = RunRunning
+			result.Lease, result.Status = granted.Lease, RunRunning
 			return result, nil
 		}
 		if !errors.Is(err, runstore.ErrConflict) {
@@ -111,28 +113,6 @@ func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec 
 		}
 	}
 	return BeginRunResult{}, lost
-}
-
-// acquire takes the lease, live or not, and makes the run RUNNING. It finishes a compaction of the run
-// first: the grant is guarded by the compaction's record, which nearly always is absent.
-func (t *Tape) acquire(ctx context.Context, id runstore.RunID, spec runstore.LeaseSpec, why string, guards ...runstore.Guard) (runstore.Lease, error) {
-	compacted := runstore.Version(0)
-	for {
-		spec.Grant = runstore.NewGrantID()
-		granted, err := retry(ctx, func() (runstore.Granted, error) {
-			return t.store.AcquireLease(ctx, runstore.AcquireRequest{
-				Run: id, LeaseSpec: spec, Preempt: clip(why+string(spec.Owner), runstore.MaxOwner),
-				Guards: append([]runstore.Guard{runstore.AtVersion(compactionKey, compacted)}, guards...),
-				Writes: RunRunning.writes(),
-			})
-		})
-		if !meetsCompaction(err) || compacted > 0 { // a run is compacted once
-			return granted.Lease, noSuchRun(err)
-		}
-		if compacted, err = t.awaitCompaction(ctx, id); err != nil {
-			return runstore.Lease{}, err
-		}
-	}
 }
 
 func (req BeginRunRequest) lease() (runstore.LeaseSpec, error) {

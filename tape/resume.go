@@ -16,16 +16,27 @@ type ResumeRunRequest struct {
 	Owner string
 	// TTL of 0 or less means two minutes.
 	TTL time.Duration
+	// WaitForLease leaves a live lease of another owner alone: ErrLeaseHeld.
+	WaitForLease bool
 	// Fence, if presented, must be the current grant, which is then renewed.
 	Fence runstore.Fence
 }
 
-// ResumeRun makes a run RUNNING, whatever its status, and gives the caller its
-// lease. Without a fence it takes the lease, live or not, under a new token. With
-// the fence of the current grant it is a heartbeat: the same grant, later expiry.
-// It returns the run as it stands afterwards. Two round trips.
+// ResumeRun makes a run RUNNING and gives the caller its lease, or more time under it. It returns
+// the run as it stands afterwards.
 //
-// Errors: ErrNoSuchRun; runstore.ErrFenced when the fence is not current.
+//   - With the fence of the current grant it is a heartbeat: the same grant, a later expiry.
+//   - Without a fence, by the owner that the live lease was granted to, it is a heartbeat too. Two
+//     processes may use one owner's name, so the caller gets no grant, and no authority that it
+//     did not have.
+//   - Otherwise it takes the lease, live or not, under a new token.
+//   - A run that has ended is returned as it is, without a grant. A run that is COMPENSATING stays
+//     so.
+//
+// Two round trips, and two more for a heartbeat without a fence.
+//
+// Errors: ErrNoSuchRun; runstore.ErrFenced when the fence is not current; runstore.ErrLeaseHeld if
+// the caller waits for the lease.
 func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runstore.Lease, error) {
 	if err := checkRun(req.Run); err != nil {
 		return Run{}, runstore.Lease{}, err
@@ -37,12 +48,42 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 	if !req.Fence.IsZero() {
 		return t.renew(ctx, req.Run, req.Fence, spec.TTL)
 	}
-	lease, err := t.acquire(ctx, req.Run, spec, "resume run by ")
-	if err != nil {
-		return Run{}, runstore.Lease{}, err
+	var lost error
+	for range maxAttempts {
+		head, err := t.store.GetRun(ctx, req.Run)
+		if err != nil {
+			return Run{}, runstore.Lease{}, noSuchRun(err)
+		}
+		run, err := runOf(head)
+		if err != nil || run.Status.ended() {
+			return run, runstore.Lease{}, err
+		}
+		fence, err := t.heartbeatFence(ctx, head, spec.Owner)
+		if err == nil && !fence.IsZero() {
+			run, _, err = t.renew(ctx, req.Run, fence, spec.TTL)
+			if !errors.Is(err, runstore.ErrFenced) {
+				return run, runstore.Lease{}, err
+			}
+			lost = err // another driver took it over meanwhile
+			continue
+		}
+		var granted runstore.Granted
+		if err == nil {
+			granted, err = t.acquire(ctx, head, spec, acquisition{why: "resume run by ", wait: req.WaitForLease})
+		}
+		if err == nil {
+			if run.Status != RunCompensating {
+				run.Status = RunRunning
+			}
+			run.LastSeq, run.LeaseOwner, run.LeaseExpiresAt = granted.Committed.LastSeq, req.Owner, granted.ExpiresAt
+			return run, granted.Lease, nil
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return Run{}, runstore.Lease{}, err
+		}
+		lost = err
 	}
-	run, err := t.GetRun(ctx, req.Run)
-	return run, lease, err
+	return Run{}, runstore.Lease{}, lost
 }
 
 // renew extends the grant of f and sees that the run is RUNNING under it.
@@ -57,7 +98,7 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 		return Run{}, runstore.Lease{}, noSuchRun(err)
 	}
 	run, err := t.GetRun(ctx, id)
-	if err == nil && run.Status != RunRunning {
+	if err == nil && run.Status != RunRunning && run.Status != RunCompensating {
 		// Only a write that presented no fence can have changed the status under a
 		// current grant. The heartbeat sets it back, under the fence.
 		b := runstore.NewBatch(id, f)

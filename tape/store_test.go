@@ -134,7 +134,7 @@ func TestRoundTrips(t *testing.T) {
 		{"ResumeRun, takeover", func() error {
 			_, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: prepared.ID})
 			return err
-		}, "[acquire get]"},
+		}, "[get acquire]"},
 	} {
 		if err := op.do(); err != nil {
 			t.Errorf("%s: %v", op.name, err)

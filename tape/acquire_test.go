@@ -1,0 +1,147 @@
+package tape_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// A heartbeat that presents no fence, by the owner of the live lease, renews it and gives the
+// caller nothing to write with. Once the lease is over, or by another owner, ResumeRun takes it.
+func TestHeartbeatIsNoTakeover(t *testing.T) {
+	t.Parallel()
+	tp, s, store := newTape(t)
+	req := beginRequest("i")
+	req.Owner, req.TTL = "driver", time.Minute
+	r, err := tp.BeginRun(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resume := func(owner string) (tape.Run, runstore.Lease) {
+		t.Helper()
+		run, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Owner: owner, TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return run, lease
+	}
+	for range 3 {
+		store.Advance(45 * time.Second)
+		run, lease := resume("driver")
+		if lease.Token != 0 || run.LeaseOwner != "driver" || run.Status != tape.RunRunning {
+			t.Errorf("heartbeat: %+v, %+v, want no grant", run, lease)
+		}
+	}
+	if _, err := tp.RecordDecision(t.Context(), r.ID, tape.Decision{}, r.Lease.Fence()); err != nil {
+		t.Errorf("the driver after heartbeats: %v", err)
+	}
+	again, err := tp.BeginRun(t.Context(), req)
+	if err != nil || again.Lease.Token != 2 {
+		t.Fatalf("begin again: %+v, %v", again, err)
+	}
+	store.Advance(time.Minute)
+	if _, lease := resume("driver"); lease.Token != 3 {
+		t.Errorf("the owner after its lease was over: %+v, want token 3", lease)
+	}
+	if _, lease := resume("another"); lease.Token != 4 {
+		t.Errorf("another owner: %+v, want token 4", lease)
+	}
+	for token := runstore.Token(5); token < 7; token++ { // two drivers without a name are not one
+		if _, lease := resume(""); lease.Token != token {
+			t.Errorf("no owner: %+v, want token %d", lease, token)
+		}
+	}
+	if head, err := s.GetRun(t.Context(), r.ID); err != nil || head.Token != 6 {
+		t.Errorf("%+v, %v", head, err)
+	}
+}
+
+func TestResumeRunRevivesNoRunThatHasEnded(t *testing.T) {
+	t.Parallel()
+	for _, status := range []tape.RunStatus{tape.RunTerminal, tape.RunFailed, tape.RunStuck, tape.RunCancelled, tape.RunCompensating} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			tp, _, _ := newTape(t)
+			r := begin(t, tp, "i")
+			if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: status}); err != nil {
+				t.Fatal(err)
+			}
+			run, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Owner: "late"})
+			unwinds := status == tape.RunCompensating
+			if err != nil || run.Status != status || (lease.Token == 2) != unwinds {
+				t.Errorf("ResumeRun = %+v, %+v, %v; want the status kept, and a grant to unwind only", run, lease, err)
+			}
+			if got, err := tp.GetRun(t.Context(), r.ID); err != nil || got.Status != status {
+				t.Errorf("the run is %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+// A driver that unwinds its run keeps its lease up to the end that follows.
+func TestUnwindingWorksToItsEnd(t *testing.T) {
+	t.Parallel()
+	_, s, _ := newTape(t)
+	tp := tape.New(s, &tape.Options{Fence: tape.FenceRequired})
+	r := begin(t, tp, "i")
+	f := r.Lease.Fence()
+	o, err := tp.RegisterCompensation(t.Context(), tape.Compensation{Run: r.ID, EffectKey: "K", Kind: "undo", Fence: f})
+	if err == nil {
+		_, err = tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunCompensating, Fence: f})
+	}
+	if err == nil {
+		_, _, err = tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Fence: f})
+	}
+	if run, getErr := tp.GetRun(t.Context(), r.ID); err != nil || getErr != nil || run.Status != tape.RunCompensating {
+		t.Fatalf("%v, the run is %+v, %v; want it COMPENSATING after a heartbeat", err, run, getErr)
+	}
+	if err == nil {
+		_, err = tp.ResolveObligation(t.Context(), tape.ObligationResult{Run: r.ID, Seq: o.Seq, Status: tape.ObligationCompensated})
+	}
+	if err == nil {
+		_, err = tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunFailed, Fence: f})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunTerminal, Fence: f}); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("an end after the end: %v, want ErrFenced", err)
+	}
+}
+
+func TestWaitForLease(t *testing.T) {
+	t.Parallel()
+	tp, _, store := newTape(t)
+	begin := func(owner string) (tape.BeginRunResult, error) {
+		req := beginRequest("i")
+		req.Owner, req.TTL, req.WaitForLease = owner, time.Minute, true
+		return tp.BeginRun(t.Context(), req)
+	}
+	resume := func(id runstore.RunID, owner string) (runstore.Lease, error) {
+		_, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: id, Owner: owner, TTL: time.Minute, WaitForLease: true})
+		return lease, err
+	}
+	first, err := begin("A")
+	if err != nil || first.Lease.Token != 1 {
+		t.Fatal(first, err)
+	}
+	_, beginErr := begin("B")
+	_, resumeErr := resume(first.ID, "B")
+	for what, err := range map[string]error{"begin": beginErr, "resume": resumeErr} {
+		var held *runstore.LeaseHeldError
+		if !errors.As(err, &held) || held.Holder.Owner != "A" || held.Remaining <= 0 || held.Remaining > time.Minute {
+			t.Errorf("%s by B: %v, want the lease held by A", what, err)
+		}
+	}
+	if again, err := begin("A"); err != nil || again.Lease.Token != 2 {
+		t.Errorf("A again: %+v, %v, want token 2", again, err)
+	}
+	store.Advance(time.Minute)
+	if lease, err := resume(first.ID, "B"); err != nil || lease.Token != 3 {
+		t.Errorf("B after A's lease: %+v, %v, want token 3", lease, err)
+	}
+}
