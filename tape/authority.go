@@ -27,8 +27,10 @@ func (a Authority) String() string {
 func Authorities() map[string]Authority {
 	return map[string]Authority{
 		"BeginRun": Grants, "ResumeRun": Grants, "EndRun": Driver,
-		"RecordDecision": Driver,
-		"BeginEffect":    Driver, "CompleteEffect": Driver,
+		"EndRun(CANCELLED)": Anyone, // an operator's decision
+		"RecordDecision":    Driver,
+		"BeginEffect":       Driver,
+		"CompleteEffect":    Driver, "CompleteEffect(OUTBOX)": Claim, // which a dispatcher has called
 		"ReconcileEffect": Anyone, "RecordExternalObservation": Anyone,
 		"ClaimEffectDispatch": Claim, "RecordDispatchAttempt": Claim,
 		"RegisterCompensation": Driver,

@@ -20,15 +20,21 @@ type OutcomeRequest struct {
 }
 
 // CompleteEffect records the outcome of a PENDING effect. Any other effect is
-// returned as it is: the first outcome wins. Two round trips: the record is read
-// to be written again.
+// returned as it is: the first outcome wins. Where fences are required, an outcome needs one
+// unless a dispatcher calls the counterparty. Two round trips: the record is read to be written
+// again.
 //
-// Errors: ErrNotBegun; runstore.ErrFenced, also where nothing would have been
+// Errors: ErrNotBegun; ErrFenceRequired; runstore.ErrFenced, also where nothing would have been
 // written.
 func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, error) {
-	return t.settle(ctx, "CompleteEffect", req, func(e storedEffect, found bool) (storedEffect, *step, error) {
+	return t.settle(ctx, "CompleteEffect(OUTBOX)", req, func(e storedEffect, found bool) (storedEffect, *step, error) {
 		if !found {
 			return e, nil, ErrNotBegun
+		}
+		if e.Mode != Outbox {
+			if err := t.require("CompleteEffect", req.Fence); err != nil {
+				return e, nil, err
+			}
 		}
 		if e.Status != EffectPending {
 			return e, nil, nil

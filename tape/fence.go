@@ -49,17 +49,26 @@ func (t *Tape) admit(method string, run runstore.RunID, f runstore.Fence) error 
 	if err := checkRun(run); err != nil {
 		return err
 	}
-	if f.IsZero() {
-		if t.mode == FenceRequired && authorities[method] == Driver {
-			return refuse(ErrFenceRequired,
-				"this server takes fenced writes only: present the grant that BeginRun or ResumeRun answered")
-		}
-		return nil
-	}
-	if f.Run() != run {
+	if !f.IsZero() && f.Run() != run {
 		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for another run than run_id"}
 	}
-	return nil
+	return t.require(method, f)
+}
+
+// require refuses a write without a fence where the method needs one.
+func (t *Tape) require(method string, f runstore.Fence) error {
+	switch {
+	case !f.IsZero() || authorities[method] != Driver:
+		return nil
+	case t.mode == FenceConnection:
+		return refuse(ErrFenceRequired,
+			"this connection holds no grant of the run: call BeginRun or ResumeRun on it, or present the grant that they answered")
+	case t.mode == FenceRequired:
+		return refuse(ErrFenceRequired,
+			"this server takes fenced writes only: present the grant that BeginRun or ResumeRun answered")
+	default:
+		return nil
+	}
 }
 
 // guards returns first and, if there is one, the fence.

@@ -76,6 +76,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 				run.Status = RunRunning
 			}
 			run.LastSeq, run.LeaseOwner, run.LeaseExpiresAt = granted.Committed.LastSeq, req.Owner, granted.ExpiresAt
+			run.Token, run.Reactor = granted.Token, string(granted.Reactor)
 			return run, granted.Lease, nil
 		}
 		if !errors.Is(err, runstore.ErrConflict) {
@@ -120,6 +121,14 @@ type EndRunRequest struct {
 	Fence  runstore.Fence
 }
 
+// method returns the method under which the end is admitted.
+func (req EndRunRequest) method() string {
+	if req.Status == RunCancelled {
+		return "EndRun(CANCELLED)"
+	}
+	return "EndRun"
+}
+
 // EndRun gives a run its status, notes the end in its journal and releases its
 // lease, whoever holds it, in one commit. Every call does so again. COMPENSATING under a
 // fence keeps the lease: the driver goes on unwinding, until it ends the run once more. A run
@@ -128,7 +137,7 @@ type EndRunRequest struct {
 //
 // Errors: ErrNoSuchRun; runstore.ErrFenced.
 func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
-	if err := t.admit("EndRun", req.Run, req.Fence); err != nil {
+	if err := t.admit(req.method(), req.Run, req.Fence); err != nil {
 		return Run{}, err
 	}
 	detail := field{"detail_json", req.Detail}
@@ -162,7 +171,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		if err == nil {
 			run.LastSeq, run.EndedAt = done.LastSeq, done.Time
 			if b.Release {
-				run.LeaseOwner = ""
+				run.LeaseOwner, run.Reactor = "", ""
 			}
 			return run, nil
 		}

@@ -82,7 +82,11 @@ type Run struct {
 	LeaseOwner string
 	// LeaseExpiresAt is the expiry of the last grant, also after its end.
 	LeaseExpiresAt time.Time
-	StartedAt      time.Time
+	// Token is that of the last grant, current or ended; 0 before the first.
+	Token runstore.Token
+	// Reactor is the role of the current holder.
+	Reactor   string
+	StartedAt time.Time
 	// EndedAt is when the run was ended last; zero before the first time.
 	EndedAt time.Time
 	// WaitingOn is the gate at which the run is parked.
@@ -161,7 +165,7 @@ func runOf(head runstore.Run) (Run, error) {
 	var s summary
 	r := Run{
 		ID: head.ID, Status: RunStatus(head.Status), LastSeq: head.LastSeq,
-		LeaseExpiresAt: head.ExpiresAt, StartedAt: head.CreatedAt,
+		LeaseExpiresAt: head.ExpiresAt, StartedAt: head.CreatedAt, Token: head.Token, Reactor: string(head.Holder.Reactor),
 	}
 	if err := decode(fmt.Sprintf("the summary of run %q", head.ID), head.Summary.Value, &s, &r.Detail); err != nil {
 		return Run{}, err

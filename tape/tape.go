@@ -16,16 +16,16 @@ const (
 	// FencePresented checks every fence that is presented and accepts writes
 	// without one, for clients that know of no fences.
 	FencePresented FenceMode = iota
-	// FenceRequired refuses writes without a fence.
+	// FenceRequired refuses writes without a fence that need one; see [Authorities].
 	FenceRequired
+	// FenceConnection is FenceRequired for a server that presents, for clients that know of no
+	// fences, the grant that it answered on their connection.
+	FenceConnection
 )
 
 // String returns the mode as it is written on a command line.
 func (m FenceMode) String() string {
-	if m == FenceRequired {
-		return "required"
-	}
-	return "presented"
+	return [...]string{"presented", "required", "connection"}[m]
 }
 
 // Options adjusts a Tape; nil means the defaults.

@@ -31,7 +31,7 @@ func (s *service) AdmitBudget(ctx context.Context, req *tapepb.AdmitBudgetReques
 
 func (s *service) ChargeBudget(ctx context.Context, req *tapepb.ChargeBudgetRequest) (*tapepb.BudgetState, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)
 	}

@@ -124,6 +124,7 @@ type conn struct {
 	called  bool
 	closed  bool
 	replies map[*hold]struct{} // those that the client has not taken
+	grants  grants
 }
 
 // connAddr is the address by which the calls of a connection find it.

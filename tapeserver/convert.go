@@ -44,6 +44,7 @@ func runState(r tape.Run) *tapepb.RunState {
 		StartedAtMs: millis(r.StartedAt), EndedAtMs: millis(r.EndedAt), WaitingOnGate: r.WaitingOn,
 		TenantId: r.Tenant, Actor: r.Actor, Subject: r.Subject, AgentId: r.AgentID,
 		AiplexInstanceId: r.InstanceID, GatewayRoute: r.GatewayRoute, Scopes: r.Scopes, Labels: r.Labels,
+		Token: int64(r.Token), Reactor: r.Reactor,
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 func (s *service) RecordDecision(ctx context.Context, req *tapepb.RecordDecisionRequest) (*tapepb.DecisionRecord, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -38,7 +38,7 @@ func (s *service) GetDecision(ctx context.Context, req *tapepb.GetDecisionReques
 
 func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectRequest) (*tapepb.BeginEffectResponse, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, beginEffectStatus(err)
 	}
@@ -59,7 +59,7 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 
 func (s *service) CompleteEffect(ctx context.Context, req *tapepb.CompleteEffectRequest) (*tapepb.EffectRecord, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)
 	}

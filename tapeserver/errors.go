@@ -145,7 +145,13 @@ func facts(err error) map[string]string {
 	var fenced *runstore.FencedError
 	var behind *runstore.StoreBehindError
 	var limit *runstore.LimitError
+	var held *runstore.LeaseHeldError
 	switch {
+	case errors.As(err, &held):
+		return map[string]string{
+			"holder":       strings.ToValidUTF8(string(held.Holder.Owner), "\uFFFD"),
+			"remaining_ms": fmt.Sprint(held.Remaining.Milliseconds()),
+		}
 	case errors.As(err, &fenced):
 		return map[string]string{
 			"presented_token": fmt.Sprint(int64(fenced.Presented)),

@@ -10,7 +10,7 @@ import (
 
 func (s *service) AwaitSignal(ctx context.Context, req *tapepb.AwaitSignalRequest) (*tapepb.AwaitSignalResponse, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -19,6 +19,9 @@ func (s *service) AwaitSignal(ctx context.Context, req *tapepb.AwaitSignalReques
 	})
 	if err != nil {
 		return nil, statusOf(err)
+	}
+	if !delivered {
+		s.released(ctx, id)
 	}
 	return &tapepb.AwaitSignalResponse{Delivered: delivered, ResolutionJson: resolution}, nil
 }

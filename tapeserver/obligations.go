@@ -11,7 +11,7 @@ import (
 
 func (s *service) RegisterCompensation(ctx context.Context, req *tapepb.RegisterCompensationRequest) (*tapepb.ObligationRecord, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)
 	}

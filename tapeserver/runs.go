@@ -15,6 +15,7 @@ type service struct {
 	tapepb.UnimplementedTapeServer
 	tape     *tape.Tape
 	tail     *tail.Tail
+	opts     Options
 	draining <-chan struct{}
 }
 
@@ -22,21 +23,22 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 	key := tape.RunKey{
 		App: req.GetAppName(), User: req.GetUserId(), Session: req.GetSessionId(), Invocation: req.GetInvocationId(),
 	}
-	fence, err := fenceOf(ctx, key.ID(), req)
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	r, err := s.tape.BeginRun(ctx, tape.BeginRunRequest{
-		Key: key, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Fence: fence,
-		Identity: tape.Identity{
-			Tenant: req.GetTenantId(), Actor: req.GetActor(), Subject: req.GetSubject(), AgentID: req.GetAgentId(),
-			InstanceID: req.GetAiplexInstanceId(), GatewayRoute: req.GetGatewayRoute(),
-			Scopes: req.GetScopes(), Labels: req.GetLabels(),
-		},
+	var r tape.BeginRunResult
+	err := s.take(ctx, key.ID(), req, req.GetWaitForLease(), func(fence runstore.Fence, wait bool) (err error) {
+		r, err = s.tape.BeginRun(ctx, tape.BeginRunRequest{
+			Key: key, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), WaitForLease: wait, Fence: fence,
+			Identity: tape.Identity{
+				Tenant: req.GetTenantId(), Actor: req.GetActor(), Subject: req.GetSubject(), AgentID: req.GetAgentId(),
+				InstanceID: req.GetAiplexInstanceId(), GatewayRoute: req.GetGatewayRoute(),
+				Scopes: req.GetScopes(), Labels: req.GetLabels(),
+			},
+		})
+		return err
 	})
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	s.granted(ctx, r.Lease)
 	return &tapepb.BeginRunResponse{
 		RunId: string(r.ID), Resumed: r.Resumed, NextSeq: int64(r.LastSeq), Status: tapepb.RunStatus(r.Status),
 		Grant: answerGrant(ctx, r.Lease),
@@ -45,22 +47,24 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 
 func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (*tapepb.ResumeRunResponse, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	run, lease, err := s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
-		Run: id, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Fence: fence,
+	var run tape.Run
+	var lease runstore.Lease
+	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, wait bool) (err error) {
+		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
+			Run: id, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), WaitForLease: wait, Fence: fence,
+		})
+		return err
 	})
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	s.granted(ctx, lease)
 	return &tapepb.ResumeRunResponse{Run: runState(run), Grant: answerGrant(ctx, lease)}, nil
 }
 
 func (s *service) EndRun(ctx context.Context, req *tapepb.EndRunRequest) (*tapepb.EndRunResponse, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := fenceOf(ctx, id, req)
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -69,6 +73,9 @@ func (s *service) EndRun(ctx context.Context, req *tapepb.EndRunRequest) (*tapep
 	})
 	if err != nil {
 		return nil, statusOf(err)
+	}
+	if run.Status != tape.RunCompensating {
+		s.released(ctx, id)
 	}
 	return &tapepb.EndRunResponse{Run: runState(run)}, nil
 }

@@ -24,6 +24,9 @@ type Options struct {
 	// Fence says what becomes of writes without a fence; tape.FencePresented by
 	// default.
 	Fence tape.FenceMode
+	// WaitForLease makes every BeginRun and ResumeRun leave a live lease of another owner alone, as
+	// the field wait_for_lease does for one request.
+	WaitForLease bool
 	// MaxMessageBytes bounds a request; 4 MiB by default.
 	MaxMessageBytes int
 	// Limits bounds what clients make the server hold.
@@ -99,7 +102,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StreamInterceptor(s.stream),
 	)
 	services := registrar{s.grpc, s}
-	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, draining: s.drain.Done()})
+	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, draining: s.drain.Done()})
 	healthpb.RegisterHealthServer(services, s.health)
 	reflection.Register(services)
 	return s

@@ -502,8 +502,10 @@ type BeginRunRequest struct {
 	Scopes           []string               `protobuf:"bytes,26,rep,name=scopes,proto3" json:"scopes,omitempty"`
 	Labels           map[string]string      `protobuf:"bytes,27,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Fence            *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Leaves a live lease of another owner alone: ABORTED, with reason LEASE_HELD.
+	WaitForLease  bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BeginRunRequest) Reset() {
@@ -641,6 +643,13 @@ func (x *BeginRunRequest) GetFence() *Fence {
 	return nil
 }
 
+func (x *BeginRunRequest) GetWaitForLease() bool {
+	if x != nil {
+		return x.WaitForLease
+	}
+	return false
+}
+
 type BeginRunResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	RunId   string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -719,11 +728,13 @@ func (x *BeginRunResponse) GetGrant() *Grant {
 }
 
 type ResumeRunRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RunId         string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	LeaseOwner    string                 `protobuf:"bytes,2,opt,name=lease_owner,json=leaseOwner,proto3" json:"lease_owner,omitempty"`
-	LeaseTtlMs    int64                  `protobuf:"varint,3,opt,name=lease_ttl_ms,json=leaseTtlMs,proto3" json:"lease_ttl_ms,omitempty"`
-	Fence         *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	RunId      string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	LeaseOwner string                 `protobuf:"bytes,2,opt,name=lease_owner,json=leaseOwner,proto3" json:"lease_owner,omitempty"`
+	LeaseTtlMs int64                  `protobuf:"varint,3,opt,name=lease_ttl_ms,json=leaseTtlMs,proto3" json:"lease_ttl_ms,omitempty"`
+	Fence      *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Leaves a live lease of another owner alone: ABORTED, with reason LEASE_HELD.
+	WaitForLease  bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -784,6 +795,13 @@ func (x *ResumeRunRequest) GetFence() *Fence {
 		return x.Fence
 	}
 	return nil
+}
+
+func (x *ResumeRunRequest) GetWaitForLease() bool {
+	if x != nil {
+		return x.WaitForLease
+	}
+	return false
 }
 
 type ResumeRunResponse struct {
@@ -1166,8 +1184,12 @@ type RunState struct {
 	GatewayRoute     string                 `protobuf:"bytes,25,opt,name=gateway_route,json=gatewayRoute,proto3" json:"gateway_route,omitempty"`
 	Scopes           []string               `protobuf:"bytes,26,rep,name=scopes,proto3" json:"scopes,omitempty"`
 	Labels           map[string]string      `protobuf:"bytes,27,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The token of the last grant, current or ended.
+	Token int64 `protobuf:"varint,1000,opt,name=token,proto3" json:"token,omitempty"`
+	// The role of the current holder.
+	Reactor       string `protobuf:"bytes,1001,opt,name=reactor,proto3" json:"reactor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunState) Reset() {
@@ -1338,6 +1360,20 @@ func (x *RunState) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *RunState) GetToken() int64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RunState) GetReactor() string {
+	if x != nil {
+		return x.Reactor
+	}
+	return ""
 }
 
 // JournalEntry is one event of a run's journal.
@@ -7536,7 +7572,7 @@ var File_tape_proto protoreflect.FileDescriptor
 const file_tape_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"tape.proto\x12\atape.v1\"\xbf\x04\n" +
+	"tape.proto\x12\atape.v1\"\xe6\x04\n" +
 	"\x0fBeginRunRequest\x12\x19\n" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\x12\x1d\n" +
@@ -7555,7 +7591,8 @@ const file_tape_proto_rawDesc = "" +
 	"\rgateway_route\x18\x19 \x01(\tR\fgatewayRoute\x12\x16\n" +
 	"\x06scopes\x18\x1a \x03(\tR\x06scopes\x12<\n" +
 	"\x06labels\x18\x1b \x03(\v2$.tape.v1.BeginRunRequest.LabelsEntryR\x06labels\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x1a9\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12%\n" +
+	"\x0ewait_for_lease\x18\xe9\a \x01(\bR\fwaitForLease\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb1\x01\n" +
@@ -7564,14 +7601,15 @@ const file_tape_proto_rawDesc = "" +
 	"\aresumed\x18\x02 \x01(\bR\aresumed\x12\x19\n" +
 	"\bnext_seq\x18\x03 \x01(\x03R\anextSeq\x12*\n" +
 	"\x06status\x18\x04 \x01(\x0e2\x12.tape.v1.RunStatusR\x06status\x12%\n" +
-	"\x05grant\x18\xe8\a \x01(\v2\x0e.tape.v1.GrantR\x05grant\"\x93\x01\n" +
+	"\x05grant\x18\xe8\a \x01(\v2\x0e.tape.v1.GrantR\x05grant\"\xba\x01\n" +
 	"\x10ResumeRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vlease_owner\x18\x02 \x01(\tR\n" +
 	"leaseOwner\x12 \n" +
 	"\flease_ttl_ms\x18\x03 \x01(\x03R\n" +
 	"leaseTtlMs\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"_\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12%\n" +
+	"\x0ewait_for_lease\x18\xe9\a \x01(\bR\fwaitForLease\"_\n" +
 	"\x11ResumeRunResponse\x12#\n" +
 	"\x03run\x18\x01 \x01(\v2\x11.tape.v1.RunStateR\x03run\x12%\n" +
 	"\x05grant\x18\xe8\a \x01(\v2\x0e.tape.v1.GrantR\x05grant\"\x9a\x01\n" +
@@ -7592,7 +7630,7 @@ const file_tape_proto_rawDesc = "" +
 	"\x04runs\x18\x01 \x03(\v2\x11.tape.v1.RunStateR\x04runs\"G\n" +
 	"\x13SubscribeRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x19\n" +
-	"\bfrom_seq\x18\x02 \x01(\x03R\afromSeq\"\xe5\x05\n" +
+	"\bfrom_seq\x18\x02 \x01(\x03R\afromSeq\"\x97\x06\n" +
 	"\bRunState\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x19\n" +
 	"\bapp_name\x18\x02 \x01(\tR\aappName\x12\x17\n" +
@@ -7617,7 +7655,9 @@ const file_tape_proto_rawDesc = "" +
 	"\x12aiplex_instance_id\x18\x18 \x01(\tR\x10aiplexInstanceId\x12#\n" +
 	"\rgateway_route\x18\x19 \x01(\tR\fgatewayRoute\x12\x16\n" +
 	"\x06scopes\x18\x1a \x03(\tR\x06scopes\x125\n" +
-	"\x06labels\x18\x1b \x03(\v2\x1d.tape.v1.RunState.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x1b \x03(\v2\x1d.tape.v1.RunState.LabelsEntryR\x06labels\x12\x15\n" +
+	"\x05token\x18\xe8\a \x01(\x03R\x05token\x12\x19\n" +
+	"\areactor\x18\xe9\a \x01(\tR\areactor\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa6\x02\n" +

@@ -1,0 +1,240 @@
+package tapeserver_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// connections serves a store with grants by connection, and returns what opens connections of
+// their own. Their clients know of no fences.
+func connections(t *testing.T, store runstore.RunStore, opts tapeserver.Options) (connect func() tapepb.TapeClient) {
+	t.Helper()
+	opts.Fence = tape.FenceConnection
+	address, _ := listen(t, store, &opts)
+	return func() tapepb.TapeClient {
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return tapepb.NewTapeClient(conn)
+	}
+}
+
+func beginAs(t *testing.T, c tapepb.TapeClient, owner string) string {
+	t.Helper()
+	req := beginRequest("i")
+	req.LeaseOwner, req.LeaseTtlMs = owner, 60_000
+	r, err := c.BeginRun(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.GetRunId()
+}
+
+// acts reports whether a client that behaves as Tape's Python plugin calls the counterparty: unless
+// BeginEffect answers PERMISSION_DENIED, it does. It swallows the errors of CompleteEffect.
+func acts(ctx context.Context, c tapepb.TapeClient, id, key string) bool {
+	_, err := c.BeginEffect(ctx, &tapepb.BeginEffectRequest{RunId: id, CustomKey: key, ToolName: "pay"})
+	if status.Code(err) == codes.PermissionDenied {
+		return false
+	}
+	_, _ = c.CompleteEffect(ctx, &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: key, Status: confirmed})
+	return true
+}
+
+// The driver of a run is paused, another takes the run over, and the first one wakes up. It knows
+// of no fences, and its owner's name may be the other's: it does not act again, and does not take
+// the run back.
+func TestPausedDriverOnItsConnection(t *testing.T) {
+	t.Parallel()
+	for _, owner := range []string{"A", "B"} { // the second driver's name is B
+		t.Run(owner, func(t *testing.T) {
+			t.Parallel()
+			connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+			paused, next := connect(), connect()
+			id := beginAs(t, paused, owner)
+			if !acts(t.Context(), paused, id, "first") {
+				t.Fatal("the driver may not act under its own grant")
+			}
+			if again := beginAs(t, next, "B"); again != id {
+				t.Fatalf("another run: %s", again)
+			}
+			before := getRun(t, next, id)
+			if acts(t.Context(), paused, id, "second") {
+				t.Error("the paused driver acts after another took over")
+			}
+			_, err := paused.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id})
+			wantStatus(t, "RecordDecision", err, codes.FailedPrecondition, "fenced")
+			_, err = paused.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: owner, LeaseTtlMs: 60_000})
+			if owner == "B" { // the same name: a heartbeat, which moves no grant
+				if err != nil {
+					t.Errorf("ResumeRun by the same owner = %v", err)
+				}
+			} else {
+				wantStatus(t, "ResumeRun", err, codes.Aborted, "held")
+			}
+			if acts(t.Context(), paused, id, "third") {
+				t.Error("the paused driver acts after its heartbeat")
+			}
+			if after := getRun(t, next, id); after.GetToken() != before.GetToken() || after.GetSeqCursor() != before.GetSeqCursor() {
+				t.Errorf("the paused driver changed %v to %v", before, after)
+			}
+			if !acts(t.Context(), next, id, "second") {
+				t.Error("the next driver may not act")
+			}
+		})
+	}
+}
+
+// Helpers of an SDK send heartbeats over a connection of their own: the driver's grant stays.
+func TestHeartbeatFromAnotherConnection(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	connect := connections(t, store.Open(), tapeserver.Options{})
+	driver, helper := connect(), connect()
+	id := beginAs(t, driver, "host:1")
+	for range 3 {
+		store.Advance(45 * time.Second)
+		r, err := helper.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 60_000})
+		if err != nil || r.GetGrant() != nil || r.GetRun().GetToken() != 1 {
+			t.Fatalf("heartbeat = %v, %v, want no grant and token 1", r, err)
+		}
+	}
+	if runs, err := helper.ListRunsToRecover(t.Context(), &tapepb.ListRunsToRecoverRequest{}); err != nil || len(runs.GetRuns()) != 0 {
+		t.Errorf("to recover: %v, %v, want nothing while the helper heartbeats", runs, err)
+	}
+	if !acts(t.Context(), driver, id, "k") {
+		t.Error("the driver may not act")
+	}
+	if acts(t.Context(), helper, id, "l") {
+		t.Error("the helper acts, though no grant was answered on its connection")
+	}
+	own, err := driver.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1"})
+	if err != nil || own.GetGrant().GetToken() != 1 {
+		t.Errorf("the driver's own heartbeat = %v, %v, want its grant", own, err)
+	}
+}
+
+// A connection without a grant writes nothing that needs one; what needs none goes through.
+func TestConnectionWithoutAGrant(t *testing.T) {
+	t.Parallel()
+	for _, w := range calls {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+			driver, other := connect(), connect()
+			id := prepare(t, driver).GetRunId()
+			err := w.do(t.Context(), other, id, nil)
+			if w.free() {
+				if err != nil {
+					t.Errorf("%s = %v, want no error", w.name, err)
+				}
+				return
+			}
+			wantStatus(t, w.name, err, w.refusal(codes.FailedPrecondition), "call BeginRun or ResumeRun")
+			if err := w.do(t.Context(), driver, id, nil); err != nil {
+				t.Errorf("%s on the driver's connection = %v", w.name, err)
+			}
+		})
+	}
+}
+
+// After a broken connection, or on another server over the same store, a client begins again.
+func TestNewConnectionBeginsAgain(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	first, second := connections(t, store.Open(), tapeserver.Options{})(), connections(t, store.Open(), tapeserver.Options{})()
+	id := beginAs(t, first, "host:1")
+	if acts(t.Context(), second, id, "k") {
+		t.Error("a connection to another server acts without a grant of its own")
+	}
+	beginAs(t, second, "host:1")
+	if !acts(t.Context(), second, id, "k") {
+		t.Error("the new connection may not act")
+	}
+	if acts(t.Context(), first, id, "l") {
+		t.Error("the former connection acts")
+	}
+}
+
+// Reports on an outbox effect and observations need no lease: the run may have ended. Operators
+// may cancel a run.
+func TestWorkThatOutlivesItsRun(t *testing.T) {
+	t.Parallel()
+	connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+	driver, worker := connect(), connect()
+	id := prepare(t, driver).GetRunId()
+	if _, err := driver.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := worker.ClaimEffectDispatch(t.Context(), &tapepb.ClaimEffectDispatchRequest{RunId: id, IdempotencyKey: "outbox"}); err != nil || !r.GetAcquired() {
+		t.Errorf("claim = %v, %v", r, err)
+	}
+	if _, err := worker.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: "outbox", Status: confirmed}); err != nil {
+		t.Errorf("a dispatcher's CompleteEffect = %v", err)
+	}
+	_, err := worker.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: "open", Status: confirmed})
+	wantStatus(t, "CompleteEffect of an inline effect", err, codes.FailedPrecondition, "call BeginRun or ResumeRun")
+	if _, err := worker.ReconcileEffect(t.Context(), &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "open", ResolvedStatus: confirmed}); err != nil {
+		t.Errorf("a reconciler's ReconcileEffect = %v", err)
+	}
+	if _, err := worker.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_CANCELLED}); err != nil {
+		t.Errorf("an operator's EndRun(CANCELLED) = %v", err)
+	}
+}
+
+// With WaitForLease two workers that list the same run do not evict each other.
+func TestTakeoverOfExpiredLeasesOnly(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	connect := connections(t, store.Open(), tapeserver.Options{WaitForLease: true})
+	first, second := connect(), connect()
+	id := beginAs(t, first, "A")
+	req := beginRequest("i")
+	req.LeaseOwner = "B"
+	_, err := second.BeginRun(t.Context(), req)
+	wantStatus(t, "BeginRun", err, codes.Aborted, "held")
+	if info := infoOf(t, err); info.GetReason() != "LEASE_HELD" || info.GetMetadata()["holder"] != "A" || info.GetMetadata()["remaining_ms"] == "" {
+		t.Errorf("details = %v, want the holder and its remaining time", info)
+	}
+	store.Advance(time.Minute)
+	if _, err := second.BeginRun(t.Context(), req); err != nil {
+		t.Errorf("BeginRun after the lease = %v", err)
+	}
+	if acts(t.Context(), first, id, "k") || !acts(t.Context(), second, id, "k") {
+		t.Error("the first driver acts, or the second one does not")
+	}
+}
+
+// A connection remembers a bounded number of grants.
+func TestGrantsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := connections(t, memory.New(nil).Open(), tapeserver.Options{})()
+	var first string
+	for i := range tapeserver.MaxGrants + 1 {
+		r, err := c.BeginRun(t.Context(), beginRequest(fmt.Sprint(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			first = r.GetRunId()
+		}
+	}
+	if acts(t.Context(), c, first, "k") {
+		t.Error("the oldest grant is still presented")
+	}
+}
