@@ -20,6 +20,7 @@ import (
 type serveConfig struct {
 	listen, probes, store string
 	fence                 tape.FenceMode
+	waitForLease          bool
 	maxMessageBytes       int
 	limits                tapeserver.Limits
 	drain                 time.Duration
@@ -54,7 +55,7 @@ bare path), sqlite::memory:, postgres://…, alloydb://…, bigtable://… and s
 A server that cannot be reached is waited for: 30 seconds, or what patience=… in the URL says.`,
 		Example: `  tapestore serve --store sqlite:./tape.db
   tapestore serve --store 'postgres://tape@db.internal/tape?patience=5s'
-  tapestore serve --listen 127.0.0.1:7878 --store memory --fence required`,
+  tapestore serve --listen 127.0.0.1:7878 --store memory --fence connection --takeover expired`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := serveSettings(cmd, os.LookupEnv)
@@ -72,7 +73,8 @@ A server that cannot be reached is waited for: 30 seconds, or what patience=… 
 	f.String("healthz-listen", defaultProbes, "HTTP address of the probes /healthz and /readyz; empty for none [TAPE_HEALTHZ_LISTEN]")
 	f.String("store", defaultStore, "store URL [TAPE_STORE]")
 	f.String("db", "", "SQLite file; the older form of --store, used when no store is given [TAPE_DB]")
-	f.String("fence", tape.FencePresented.String(), `"presented" checks the fences that clients present, "required" refuses writes without one [TAPE_FENCE]`)
+	f.String("fence", tape.FencePresented.String(), `"presented" checks the fences that clients present, "required" refuses a driver's writes without one, "connection" presents for clients that know of none the grant answered on their connection [TAPE_FENCE]`)
+	f.String("takeover", "any", `"any" lets BeginRun and ResumeRun take a live lease, "expired" only one that is over, or the caller's own [TAPE_TAKEOVER]`)
 	f.Int("max-message-bytes", 4<<20, "largest request")
 	f.Int64("max-bytes-in-flight", 128<<20, "requests and replies in memory; the process takes about three times as much at most")
 	f.Int("max-connections", 1024, "open connections")
@@ -116,8 +118,17 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 		cfg.fence = tape.FencePresented
 	case tape.FenceRequired.String():
 		cfg.fence = tape.FenceRequired
+	case tape.FenceConnection.String():
+		cfg.fence = tape.FenceConnection
 	default:
-		return cfg, fmt.Errorf("--fence is %q; it is presented or required", mode)
+		return cfg, fmt.Errorf("--fence is %q; it is presented, required or connection", mode)
+	}
+	switch takeover, _ := setting("takeover", "TAPE_TAKEOVER"); takeover {
+	case "any":
+	case "expired":
+		cfg.waitForLease = true
+	default:
+		return cfg, fmt.Errorf("--takeover is %q; it is any or expired", takeover)
 	}
 	drain, _ := setting("drain", "TAPE_DRAIN")
 	if cfg.drain, err = time.ParseDuration(drain); err != nil || cfg.drain <= 0 {

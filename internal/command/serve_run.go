@@ -44,7 +44,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	}
 	// Seven eighths leave the store a sixteenth to close after calls that had to be cut; as a rule it has all but that.
 	server := tapeserver.New(store, &tapeserver.Options{
-		Fence: cfg.fence, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
+		Fence: cfg.fence, WaitForLease: cfg.waitForLease, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
 	})
 	shown, _ := runstore.ParseURL(cfg.store) // without secrets
 	started()
@@ -53,7 +53,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		log.Warn("no TLS and no authentication: every client that can reach this address can read and change every run",
 			"address", a.String())
 	}
-	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String())
+	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String(), "wait_for_lease", cfg.waitForLease)
 	err = server.Serve(ctx, lis)
 	if err != nil { // the listener failed; no drain has begun
 		return errors.Join(err, store.Close())

@@ -82,7 +82,10 @@ func TestServeSettings(t *testing.T) {
 		{name: "odd level", args: "--log-level=loud", err: "debug, info, warn or error"},
 		{name: "no drain", args: "--drain=0s", err: "above zero"},
 		{name: "no streams", args: "--max-streams=0", err: "--max-streams is 0; the least is 1"},
-		{name: "odd fence", args: "--fence=maybe", err: "presented or required"},
+		{name: "odd fence", args: "--fence=maybe", err: "presented, required or connection"},
+		{name: "odd takeover", args: "--takeover=never", err: "any or expired"},
+		{name: "fences of connections", args: "--fence=connection", env: env{"TAPE_TAKEOVER": "expired"},
+			want: with(func(c *serveConfig) { c.fence, c.waitForLease = tape.FenceConnection, true })},
 		{name: "no store", args: "--store=", err: "--store is empty"},
 		{name: "no message", args: "--max-message-bytes=0", err: "the least is 1"},
 	} {
