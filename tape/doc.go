@@ -23,7 +23,9 @@
 // gRPC's clients accept by default. The room for an effect's outcome is reserved when
 // the effect begins: [MaxRequest] bounds its request, [MaxOutcome] its response and
 // error, [MaxEffectNames] its names, each whatever the others hold. [MaxDecision],
-// [MaxRunNames] and [MaxDetail] bound decisions and runs. What is larger is refused
+// [MaxRunNames] and [MaxDetail] bound decisions and runs. [MaxObligationNames],
+// [MaxCompensation], [MaxCompensator], [MaxClaimer], [MaxAttemptError] and [MaxResult]
+// bound an obligation's texts, each whatever the others hold. What is larger is refused
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
 //
@@ -31,8 +33,9 @@
 //
 // The run's status is the store's Status; who it is, its scopes and its end are
 // the record under runstore.SummaryKey. A decision is the record decision/INDEX,
-// an effect the record effect/KEY. A row's seq and time are the stamps of its
-// record, and a journal entry's those of its event, so no value repeats them.
-// Values carry a format number, and a newer one than this package knows is
+// an effect the record effect/KEY, and the budget the record budget. An obligation is
+// the record obligation/HASH: HASH is that of its effect key and kind. A row's seq and
+// time are the stamps of its record, and a journal entry's those of its event, so no
+// value repeats them. Values carry a format number, and a newer one than this package knows is
 // refused with [ErrFormat].
 package tape

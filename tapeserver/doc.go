@@ -43,6 +43,12 @@
 //	rationale, model and policy version, as JSON   1,048,576 bytes
 //	key, identity, scopes and labels, as JSON      262,144 bytes
 //	detail_json of EndRun                          2,000,000 bytes
+//	payload_json of an obligation                  2,000,000 bytes
+//	effect_key and kind of an obligation, as JSON  65,536 bytes
+//	compensator_ref                                4,096 bytes
+//	claimer                                        1,024 bytes
+//	error of an obligation's attempt               131,072 bytes
+//	result_json of an obligation                   1,000,000 bytes
 //
 // None of them depends on what is stored already: what an effect's request holds takes
 // nothing from its outcome. The message of a status has up to 1,024 bytes.
