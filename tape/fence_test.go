@@ -12,7 +12,7 @@ import (
 )
 
 // write is one writing operation on a run that has decision 0, a PENDING effect
-// "open" and a CONFIRMED effect "done".
+// "open", a CONFIRMED effect "done" and a timer "t".
 type write struct {
 	name string
 	do   func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error
@@ -50,6 +50,18 @@ func writes() []write {
 			return err
 		}
 	}
+	timer := func(id string, at int64) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: run, ID: id, FireAtMS: at}, f)
+			return err
+		}
+	}
+	cancel := func(id string) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.CancelTimer(t.Context(), run, id, f)
+			return err
+		}
+	}
 	return []write{
 		{name: "RecordDecision", do: decision(1)},
 		{name: "RecordDecision replayed", do: decision(0)},
@@ -74,6 +86,19 @@ func writes() []write {
 			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: run, Status: tape.RunTerminal, Fence: f})
 			return err
 		}},
+		{name: "SetTimer", do: timer("new", 1)},
+		{name: "SetTimer again", do: timer("t", 2)},
+		{name: "SetTimer replayed", do: timer("t", 1)},
+		{name: "CancelTimer", do: cancel("t")},
+		{name: "CancelTimer of nothing", do: cancel("none")},
+		// A run that goes on is not compacted, and one that has ended has no grant.
+		{name: "CompactRun", acquires: true, do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.CompactRun(t.Context(), run, f)
+			if errors.Is(err, tape.ErrRefused) {
+				return nil
+			}
+			return err
+		}},
 	}
 }
 
@@ -90,6 +115,9 @@ func prepare(t *testing.T, tp *tape.Tape) tape.BeginRunResult {
 		}
 	}
 	if _, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "done", Status: tape.EffectConfirmed}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tp.SetTimer(t.Context(), tape.Timer{Run: r.ID, ID: "t", FireAtMS: 1}, runstore.Fence{}); err != nil {
 		t.Fatal(err)
 	}
 	return r

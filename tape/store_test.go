@@ -66,6 +66,32 @@ func TestRoundTrips(t *testing.T) {
 			_, err := tp.ListPendingEffects(t.Context(), tape.PendingQuery{Pending: true, Limit: 1})
 			return err
 		}, "[scan]"},
+		{"SetTimer", func() error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: prepared.ID, ID: "new", FireAtMS: 1}, fence)
+			return err
+		}, "[commit]"},
+		{"SetTimer, replayed", func() error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: prepared.ID, ID: "new", FireAtMS: 1}, fence)
+			return err
+		}, "[commit records]"},
+		{"SetTimer, changed", func() error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: prepared.ID, ID: "new", FireAtMS: 2}, fence)
+			return err
+		}, "[commit records commit]"},
+		{"ListDueTimers", func() error { // of "t" and "new"
+			_, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{Limit: 2})
+			return err
+		}, "[scan]"},
+		{"ListDueTimers, claiming", func() error {
+			_, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{Limit: 2, Claim: true})
+			return err
+		}, "[scan commit commit]"},
+		{"CancelTimer", func() error { _, err := tp.CancelTimer(t.Context(), prepared.ID, "new", fence); return err },
+			"[records commit]"},
+		{"CancelTimer, replayed without a fence", func() error {
+			_, err := tp.CancelTimer(t.Context(), prepared.ID, "new", runstore.Fence{})
+			return err
+		}, "[records]"},
 		{"ResumeRun, heartbeat", func() error {
 			_, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: prepared.ID, Fence: fence})
 			return err
@@ -79,6 +105,24 @@ func TestRoundTrips(t *testing.T) {
 			_, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: prepared.ID})
 			return err
 		}, "[acquire get]"},
+		{"EndRun, unfenced", func() error {
+			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: prepared.ID, Status: tape.RunFailed})
+			return err
+		}, "[get commit]"},
+		{"ListCompactableRuns", func() error {
+			_, err := tp.ListCompactableRuns(t.Context(), time.Time{}, 1)
+			return err
+		}, "[scan]"},
+		{"CompactRun", func() error { _, err := tp.CompactRun(t.Context(), prepared.ID, runstore.Fence{}); return err },
+			"[get records now commit]"},
+		{"CompactRun, replayed", func() error { _, err := tp.CompactRun(t.Context(), prepared.ID, runstore.Fence{}); return err },
+			"[get records]"},
+		{"BeginRun, compacted", func() error { _, err := tp.BeginRun(t.Context(), beginRequest("i")); return err },
+			"[create acquire records acquire]"},
+		{"EndRun, compacted", func() error {
+			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: prepared.ID, Status: tape.RunFailed})
+			return err
+		}, "[get commit records get commit]"},
 	} {
 		if err := op.do(); err != nil {
 			t.Errorf("%s: %v", op.name, err)

@@ -82,7 +82,8 @@ func replyBytes(method string) int64 {
 	switch method {
 	case "BeginRun", "ResumeRun", "EndRun", "GetRun", "Check", "List":
 		return stateReply
-	case "ListPendingEffects", "ListRunsToRecover":
+	case "ListPendingEffects", "ListRunsToRecover", "ListDueTimers", "ListCompactableRuns",
+		"CompactRun": // it answers little, but reads the run page by page
 		return listReply
 	default: // a stored record
 		return runstore.MaxRecordValue

@@ -27,7 +27,8 @@ import (
 
 // served are the methods of this version; the others answer UNIMPLEMENTED.
 var served = strings.Fields("BeginRun ResumeRun EndRun GetRun ListRunsToRecover SubscribeRun RecordDecision GetDecision " +
-	"BeginEffect CompleteEffect GetEffect ReconcileEffect ListPendingEffects")
+	"BeginEffect CompleteEffect GetEffect ReconcileEffect ListPendingEffects " +
+	"SetTimer CancelTimer ListDueTimers ListCompactableRuns CompactRun")
 
 func TestTheContractIsDeclaredWhole(t *testing.T) {
 	t.Parallel()
