@@ -76,14 +76,22 @@ func (t *Tape) compactOnce(ctx context.Context, id runstore.RunID, f runstore.Fe
 	return t.closeCompaction(ctx, batch(), run, summary, state, collected.rows)
 }
 
-// awaitCompaction finishes the compaction that a guard has met, and returns the version that its
-// record then keeps.
+// awaitCompaction finishes the compaction that a guard has met, if it is not done, and returns the
+// version that its record then keeps.
 func (t *Tape) awaitCompaction(ctx context.Context, id runstore.RunID) (runstore.Version, error) {
-	if _, err := t.finishCompaction(ctx, id, runstore.Fence{}); err != nil {
-		return 0, err
+	for {
+		rec, found, err := t.readRecord(ctx, id, compactionKey)
+		if err != nil || !found {
+			return 0, err
+		}
+		state, err := compactionOf(id, rec)
+		if err != nil || state.Done {
+			return state.version, err
+		}
+		if _, err := t.finishCompaction(ctx, id, runstore.Fence{}); err != nil {
+			return 0, err
+		}
 	}
-	rec, _, err := t.readRecord(ctx, id, compactionKey)
-	return rec.Version, err
 }
 
 // meetsCompaction reports whether a commit lost because the run's compaction is not at the version

@@ -13,8 +13,8 @@ import (
 )
 
 // write is one writing operation on a run that has decision 0, the PENDING effects "open" and
-// "outbox", a CONFIRMED effect "done", a PENDING obligation "open" and a COMPENSATED obligation
-// "done". Its name begins with that of the RPC.
+// "outbox", a CONFIRMED effect "done", a PENDING obligation "open", a COMPENSATED obligation "done"
+// and a timer "t". Its name begins with that of the RPC.
 type write struct {
 	name string
 	do   func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error
@@ -53,6 +53,18 @@ func writes() []write {
 	decision := func(index int64) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
 		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
 			_, err := tp.RecordDecision(t.Context(), run, tape.Decision{Index: index}, f)
+			return err
+		}
+	}
+	timer := func(id string, at int64) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: run, ID: id, FireAtMS: at}, f)
+			return err
+		}
+	}
+	cancel := func(id string) func(*testing.T, *tape.Tape, runstore.RunID, runstore.Fence) error {
+		return func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.CancelTimer(t.Context(), run, id, f)
 			return err
 		}
 	}
@@ -103,6 +115,19 @@ func writes() []write {
 		}},
 		{name: "EndRun", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
 			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: run, Status: tape.RunTerminal, Fence: f})
+			return err
+		}},
+		{name: "SetTimer", do: timer("new", 1)},
+		{name: "SetTimer again", do: timer("t", 2)},
+		{name: "SetTimer replayed", do: timer("t", 1)},
+		{name: "CancelTimer", do: cancel("t")},
+		{name: "CancelTimer of nothing", do: cancel("none")},
+		// A run that goes on is not compacted, and one that has ended has no grant.
+		{name: "CompactRun", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
+			_, err := tp.CompactRun(t.Context(), run, f)
+			if errors.Is(err, tape.ErrRefused) {
+				return nil
+			}
 			return err
 		}},
 		{name: "SetBudget", do: func(t *testing.T, tp *tape.Tape, run runstore.RunID, f runstore.Fence) error {
@@ -176,6 +201,9 @@ func prepare(t *testing.T, tp *tape.Tape) tape.BeginRunResult {
 		}
 	}
 	if _, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "done", Status: tape.EffectConfirmed}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tp.SetTimer(t.Context(), tape.Timer{Run: r.ID, ID: "t", FireAtMS: 1}, runstore.Fence{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"open", "done"} {

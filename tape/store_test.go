@@ -122,6 +122,32 @@ func TestRoundTrips(t *testing.T) {
 			return err
 		}, "[records commit]"},
 		{"AdmitBudget", func() error { _, err := tp.AdmitBudget(t.Context(), prepared.ID, 1, 1); return err }, "[records]"},
+		{"SetTimer", func() error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: prepared.ID, ID: "new", FireAtMS: 1}, fence)
+			return err
+		}, "[commit]"},
+		{"SetTimer, replayed", func() error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: prepared.ID, ID: "new", FireAtMS: 1}, fence)
+			return err
+		}, "[commit records]"},
+		{"SetTimer, changed", func() error {
+			_, err := tp.SetTimer(t.Context(), tape.Timer{Run: prepared.ID, ID: "new", FireAtMS: 2}, fence)
+			return err
+		}, "[commit records commit]"},
+		{"ListDueTimers", func() error { // of "t" and "new"
+			_, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{Limit: 2})
+			return err
+		}, "[scan]"},
+		{"ListDueTimers, claiming", func() error {
+			_, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{Limit: 2, Claim: true})
+			return err
+		}, "[scan commit commit]"},
+		{"CancelTimer", func() error { _, err := tp.CancelTimer(t.Context(), prepared.ID, "new", fence); return err },
+			"[records commit]"},
+		{"CancelTimer, replayed without a fence", func() error {
+			_, err := tp.CancelTimer(t.Context(), prepared.ID, "new", runstore.Fence{})
+			return err
+		}, "[records]"},
 		{"ResumeRun, heartbeat", func() error {
 			_, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: prepared.ID, Fence: fence})
 			return err
@@ -135,6 +161,34 @@ func TestRoundTrips(t *testing.T) {
 			_, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: prepared.ID})
 			return err
 		}, "[get acquire]"},
+		{"EndRun, unfenced", func() error {
+			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: prepared.ID, Status: tape.RunFailed})
+			return err
+		}, "[get commit]"},
+		{"ListCompactableRuns", func() error {
+			_, err := tp.ListCompactableRuns(t.Context(), time.Time{}, 1)
+			return err
+		}, "[scan]"},
+		{"CompactRun", func() error {
+			open, err := inner.ListObligations(t.Context(), tape.ObligationQuery{Run: prepared.ID, Unresolved: true})
+			for _, o := range open { // a run with one is not settled
+				if err == nil {
+					_, err = inner.ResolveObligation(t.Context(), tape.ObligationResult{Run: prepared.ID, Seq: o.Seq})
+				}
+			}
+			if err == nil {
+				_, err = tp.CompactRun(t.Context(), prepared.ID, runstore.Fence{})
+			}
+			return err
+		}, "[get records now commit]"},
+		{"CompactRun, replayed", func() error { _, err := tp.CompactRun(t.Context(), prepared.ID, runstore.Fence{}); return err },
+			"[get records]"},
+		{"BeginRun, compacted", func() error { _, err := tp.BeginRun(t.Context(), beginRequest("i")); return err },
+			"[create acquire records acquire]"},
+		{"EndRun, compacted", func() error {
+			_, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: prepared.ID, Status: tape.RunFailed})
+			return err
+		}, "[get commit records get commit]"},
 	} {
 		if err := op.do(); err != nil {
 			t.Errorf("%s: %v", op.name, err)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tapestore/tapestore/runstore/memory"
@@ -18,8 +19,8 @@ import (
 )
 
 // call is one writing method on a run that has decision 0, the PENDING effects "open" and "outbox",
-// the CONFIRMED effect "done" and the obligation preparedObligation. Its name begins with that of
-// the RPC.
+// the CONFIRMED effect "done", the obligation preparedObligation and the timer "t". Its name begins
+// with that of the RPC.
 type call struct {
 	name string
 	do   func(context.Context, tapepb.TapeClient, string, *tapepb.Fence) error
@@ -140,6 +141,30 @@ var calls = []call{
 		_, err := c.ChargeBudget(ctx, &tapepb.ChargeBudgetRequest{RunId: id, Usd: 1, Fence: f})
 		return err
 	}},
+	{name: "SetTimer", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.SetTimer(ctx, &tapepb.SetTimerRequest{RunId: id, TimerId: "new", FireAtMs: 1, Fence: f})
+		return err
+	}},
+	{name: "SetTimer replayed", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.SetTimer(ctx, &tapepb.SetTimerRequest{RunId: id, TimerId: "t", FireAtMs: 1, Fence: f})
+		return err
+	}},
+	{name: "CancelTimer", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.CancelTimer(ctx, &tapepb.CancelTimerRequest{RunId: id, TimerId: "t", Fence: f})
+		return err
+	}},
+	{name: "CancelTimer of nothing", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.CancelTimer(ctx, &tapepb.CancelTimerRequest{RunId: id, TimerId: "none", Fence: f})
+		return err
+	}},
+	// A run that goes on is not compacted, and one that has ended has no grant.
+	{name: "CompactRun", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
+		_, err := c.CompactRun(ctx, &tapepb.CompactRunRequest{RunId: id, Fence: f})
+		if strings.Contains(status.Convert(err).Message(), "not terminal") {
+			return nil
+		}
+		return err
+	}},
 }
 
 // preparedObligation is the seq of the PENDING obligation that prepare registers, right after it
@@ -162,6 +187,9 @@ func prepare(t *testing.T, c tapepb.TapeClient) *tapepb.BeginRunResponse {
 	}
 	if err == nil {
 		_, err = c.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: "done", Status: confirmed})
+	}
+	if err == nil {
+		_, err = c.SetTimer(t.Context(), &tapepb.SetTimerRequest{RunId: id, TimerId: "t", FireAtMs: 1})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,8 @@ func replyBytes(method string) int64 {
 		"SetBudget", "AdmitBudget", "ChargeBudget":
 		return stateReply
 	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch", "ListObligations", "ListUnresolvedObligations",
-		"GetSession", "ListSessions":
+		"GetSession", "ListSessions", "ListDueTimers", "ListCompactableRuns",
+		"CompactRun": // it answers little, but reads the run page by page
 		return listReply
 	default: // a stored record
 		return runstore.MaxRecordValue

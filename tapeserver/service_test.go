@@ -31,7 +31,8 @@ var served = strings.Fields("BeginRun ResumeRun EndRun GetRun ListRunsToRecover 
 	"ListEffectsToDispatch ClaimEffectDispatch RecordDispatchAttempt RecordExternalObservation AwaitSignal SendSignal " +
 	"CreateSession GetSession ListSessions DeleteSession AppendEvent " +
 	"RegisterCompensation ListObligations ListUnresolvedObligations ClaimObligation RecordObligationAttempt ResolveObligation " +
-	"SetBudget AdmitBudget ChargeBudget")
+	"SetBudget AdmitBudget ChargeBudget " +
+	"SetTimer CancelTimer ListDueTimers ListCompactableRuns CompactRun")
 
 func TestTheContractIsDeclaredWhole(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,176 @@
+package tape_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+func TestEachTimerFiresOnce(t *testing.T) {
+	t.Parallel()
+	const timers, claimers = 300, 24
+	tp, s, _ := newTape(t)
+	runs := []tape.BeginRunResult{begin(t, tp, "a"), begin(t, tp, "b")}
+	for i := range timers {
+		setTimer(t, tp, runs[i%2].ID, fmt.Sprint(i), int64(i))
+	}
+	var mu sync.Mutex
+	fired := map[string]int{}
+	start := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range claimers {
+		wg.Go(func() {
+			<-start
+			for {
+				listed, err := tape.New(s, nil).ListDueTimers(t.Context(), tape.DueTimersQuery{Claim: true, Limit: 10 + 3*i})
+				if err != nil {
+					t.Errorf("ListDueTimers: %v", err)
+				}
+				if len(listed) == 0 {
+					return
+				}
+				mu.Lock()
+				for _, m := range listed {
+					fired[m.ID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	if len(fired) != timers {
+		t.Errorf("%d timers fired, want %d", len(fired), timers)
+	}
+	for id, n := range fired {
+		if n != 1 {
+			t.Errorf("timer %s fired %d times", id, n)
+		}
+	}
+}
+
+// scanned calls a function after the first page of an index with entries.
+type scanned struct {
+	runstore.RunStore
+	once sync.Once
+	then func()
+}
+
+func (s *scanned) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	found, err := s.RunStore.ScanIndex(ctx, q)
+	if len(found) > 0 {
+		s.once.Do(s.then)
+	}
+	return found, err
+}
+
+func TestAClaimLeavesOutTimersThatChange(t *testing.T) {
+	t.Parallel()
+	inner, s, _ := newTape(t)
+	r := begin(t, inner, "i")
+	for i, id := range []string{"fired", "stays", "cancelled", "moved", "same"} {
+		setTimer(t, inner, r.ID, id, int64(i))
+	}
+	tp := tape.New(&scanned{RunStore: s, then: func() {
+		due(t, inner, tape.DueTimersQuery{Limit: 1, Claim: true})
+		setTimer(t, inner, r.ID, "moved", 4_000_000_000_000)
+		setTimer(t, inner, r.ID, "same", 4) // as it is: nothing is written
+		if _, err := inner.CancelTimer(t.Context(), r.ID, "cancelled", runstore.Fence{}); err != nil {
+			t.Error(err)
+		}
+	}}, nil)
+	if got := due(t, tp, tape.DueTimersQuery{Claim: true}); got != "[stays same]" {
+		t.Errorf("claimed %s, want [stays same]", got)
+	}
+	if got := due(t, tp, tape.DueTimersQuery{Now: runstore.EndOfTime}); got != "[moved]" {
+		t.Errorf("unfired %s, want [moved]", got)
+	}
+}
+
+func TestTimersSurviveLostReplies(t *testing.T) {
+	t.Parallel()
+	_, s, _ := newTape(t)
+	tp := tape.New(&lossy{RunStore: s}, nil)
+	r := begin(t, tp, "i")
+	for i := range 3 {
+		first := setTimer(t, tp, r.ID, fmt.Sprint(i), int64(i))
+		if listed, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{}); err != nil || len(listed) != 1 || listed[0] != first {
+			t.Errorf("listed %+v, %v, want %+v", listed, err, first)
+		}
+		if got, want := due(t, tp, tape.DueTimersQuery{Claim: true}), fmt.Sprintf("[%d]", i); got != want {
+			t.Errorf("claimed %s, want %s", got, want)
+		}
+		if cancelled, err := tp.CancelTimer(t.Context(), r.ID, fmt.Sprint(i), runstore.Fence{}); !cancelled || err != nil {
+			t.Errorf("CancelTimer = %v, %v, want true", cancelled, err)
+		}
+	}
+}
+
+// mute applies commits to a record and never answers them.
+type mute struct {
+	runstore.RunStore
+	key runstore.RecordKey
+}
+
+func (s mute) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	done, err := s.RunStore.Commit(ctx, b)
+	if len(b.Records) == 1 && b.Records[0].Key == s.key {
+		return runstore.Committed{}, &runstore.OpError{Op: "test", Err: runstore.ErrUnknownOutcome, Cause: errors.New("reply lost")}
+	}
+	return done, err
+}
+
+func TestAClaimOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	inner, s, _ := newTape(t)
+	r := begin(t, inner, "i")
+	var log bytes.Buffer
+	tp := tape.New(mute{s, "timer/mute"}, &tape.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	setTimer(t, inner, r.ID, "mute", 1)
+	if listed, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{Claim: true}); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Errorf("the only claim = %+v, %v, want ErrUnknownOutcome", listed, err)
+	}
+	setTimer(t, inner, r.ID, "mute", 2)
+	setTimer(t, inner, r.ID, "heard", 2)
+	if got := due(t, tp, tape.DueTimersQuery{Claim: true}); got != "[heard]" {
+		t.Errorf("claimed %s, want [heard]", got)
+	}
+	if !strings.Contains(log.String(), "timer=mute") {
+		t.Errorf("log = %s, want the timer that may be fired", log.String())
+	}
+}
+
+// broken fails every scan behind the first page.
+type broken struct{ runstore.RunStore }
+
+func (s broken) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	if q.After != "" {
+		return nil, &runstore.OpError{Op: "scan", Err: runstore.ErrUnavailable}
+	}
+	q.Limit = 1
+	return s.RunStore.ScanIndex(ctx, q)
+}
+
+func TestAScanThatFailsLosesNoClaim(t *testing.T) {
+	t.Parallel()
+	inner, s, _ := newTape(t)
+	r := begin(t, inner, "i")
+	setTimer(t, inner, r.ID, "a", 1)
+	setTimer(t, inner, r.ID, "b", 2)
+	tp := tape.New(broken{s}, &tape.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if listed, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{}); !errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("ListDueTimers = %+v, %v, want ErrUnavailable", listed, err)
+	}
+	if got := due(t, tp, tape.DueTimersQuery{Claim: true}); got != "[a]" {
+		t.Errorf("claimed %s, want [a]", got)
+	}
+}
