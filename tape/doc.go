@@ -1,6 +1,6 @@
-// Package tape is Tape's semantics, written once over runstore.RunStore: runs,
-// decisions and effects as state machines over records. It knows no engine and
-// no wire.
+// Package tape is Tape's semantics, written once over runstore.RunStore: runs, decisions,
+// effects, the outbox, obligations, budgets, gates, timers, compaction and sessions as state
+// machines over records. It knows no engine and no wire.
 //
 // Every change is one commit: the record, the run's counter and the journal
 // entry become visible together or not at all. What a guard can check is not
@@ -14,8 +14,25 @@
 // commit, so the store refuses a zombie in the same atomic step in which it would
 // have written. An operation that turns out to write nothing (a decision that is
 // recorded already, an effect that is complete) is refused to a zombie too: with a
-// fence it ends in a commit that has guards only. With [FenceRequired] a write
-// without a fence is refused.
+// fence it ends in a commit that has guards only. With [FenceRequired] and
+// [FenceConnection] a write without a fence is refused where [Authorities] says that it
+// needs one.
+//
+// # State machines
+//
+// A row is one record. A transition reads it, decides, and writes it with its journal
+// entries if it is still at the version that was read; see ledger. The store's clock is
+// the only one: a deadline is stored relative to the commit that sets it.
+//
+//	effect      PENDING to CONFIRMED, FAILED or UNKNOWN by CompleteEffect; PENDING and UNKNOWN by
+//	            ReconcileEffect; any but CONFIRMED by RecordExternalObservation, which may send it back
+//	            to PENDING. A claim of its dispatch ends with its TTL, with a report and with an
+//	            observation.
+//	obligation  PENDING to COMMITTED by a claim, back by a failed attempt; COMPENSATED and STUCK are final.
+//	gate        empty to delivered by SendSignal, delivered to consumed by AwaitSignal.
+//	timer       set to fired by a list that claims.
+//	run         WAITING by AwaitSignal, RUNNABLE by SendSignal, RUNNING by BeginRun and ResumeRun; ended
+//	            by EndRun, and only BeginRun revives one that is FAILED or CANCELLED.
 //
 // # Limits
 //
@@ -25,7 +42,9 @@
 // error, [MaxEffectNames] its names, each whatever the others hold. [MaxDecision],
 // [MaxRunNames] and [MaxDetail] bound decisions and runs. [MaxObligationNames],
 // [MaxCompensation], [MaxCompensator], [MaxClaimer], [MaxAttemptError] and [MaxResult]
-// bound an obligation's texts, each whatever the others hold. What is larger is refused
+// bound an obligation's texts, [MaxSignal] and [MaxGateContext] a gate's, [MaxDispatchError]
+// and [MaxExternalRef] a dispatch's, [MaxSessionState], [MaxSessionEvent] and
+// [MaxSessionNames] a session's, each whatever the others hold. What is larger is refused
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
 //
@@ -34,7 +53,10 @@
 // The run's status is the store's Status; who it is, its scopes and its end are
 // the record under runstore.SummaryKey. A decision is the record decision/INDEX,
 // an effect the record effect/KEY, and the budget the record budget. An obligation is
-// the record obligation/HASH: HASH is that of its effect key and kind. A row's seq and
+// the record obligation/HASH: HASH is that of its effect key and kind. A gate is the record
+// gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
+// the last grant, compaction the progress of one. A session is a run of its own, which no list of
+// runs shows: its state is the record session, its events are its journal. A row's seq and
 // time are the stamps of its record, and a journal entry's those of its event, so no
 // value repeats them. Values carry a format number, and a newer one than this package knows is
 // refused with [ErrFormat].

@@ -25,10 +25,17 @@
 // from the field are refused with INVALID_ARGUMENT. Reads need no authority and do
 // not look at it. A fence that is not current is refused by the store with
 // FAILED_PRECONDITION and an ErrorInfo of reason FENCED, whose metadata names the
-// current token and owner: stop, somebody else drives the run.
+// current token and owner: stop, another driver holds the run. BeginEffect answers
+// PERMISSION_DENIED with the same reason, and so do all of its refusals that resending cannot
+// change: clients act on every other status.
 //
 // A BeginRun or ResumeRun that presents the current grant continues under it, as
-// a heartbeat; without a fence they take the run over.
+// a heartbeat; without a fence BeginRun takes the run over, and ResumeRun does unless the
+// caller is the owner of the live lease. With the field wait_for_lease (number 1001) a live lease
+// of another owner is left alone: ABORTED, reason LEASE_HELD.
+//
+// With tape.FenceConnection the server presents, for requests without a fence, the grant that it
+// answered on their connection; see grants.
 //
 // # Limits
 //
@@ -49,6 +56,12 @@
 //	claimer                                        1,024 bytes
 //	error of an obligation's attempt               131,072 bytes
 //	result_json of an obligation                   1,000,000 bytes
+//	error of a dispatch, which is cut and not refused  8,192 bytes
+//	external_ref                                   4,096 bytes
+//	payload_json of AwaitSignal                    1,000,000 bytes
+//	resolution_json                                2,000,000 bytes
+//	state_json of a session, with its deltas       2,000,000 bytes
+//	content_json and actions_json together         2,000,000 bytes
 //
 // None of them depends on what is stored already: what an effect's request holds takes
 // nothing from its outcome. The message of a status has up to 1,024 bytes.
