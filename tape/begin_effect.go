@@ -21,7 +21,7 @@ type BeginEffectRequest struct {
 	// Semantics is Idempotent, and Mode Inline, where they are unspecified.
 	Semantics EffectSemantics
 	Mode      DispatchMode
-	// BusinessKey together with Connector is not supported yet.
+	// BusinessKey, if not empty, names the effect over all runs, together with Connector.
 	BusinessKey, Connector string
 	// Scope, if not empty, must be among the run's scopes.
 	Scope string
@@ -43,13 +43,15 @@ func (req BeginEffectRequest) key() (key, blame string) {
 
 // BeginEffect puts an effect on file as PENDING before anybody acts, or returns
 // the one that its run has under that key, whatever became of it. It is durable
-// when BeginEffect returns. One round trip for a new effect; a scope costs one
-// more to read what the run was granted, and a replay one more to read the effect.
+// when BeginEffect returns. If another run has begun an effect of the same connector and business
+// key, it returns that one, which has that run's id and key. One round trip for a new effect; a
+// scope costs one more to read what the run was granted, a business key one more to register it,
+// and a replay one more to read the effect.
 //
 // Errors: ErrNoSuchRun; ErrScope, which is journaled when the scope was named;
 // ErrRefused; runstore.ErrTooLarge above [MaxRequest] and [MaxEffectNames];
 // runstore.ErrFenced, for a replay too; runstore.ErrUnsupported for a business key
-// with a connector.
+// where the store is no runstore.MultiCommitter.
 func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect, error) {
 	if err := t.admit("BeginEffect", req.Run, req.Fence); err != nil {
 		return Effect{}, err
@@ -89,7 +91,16 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		}
 		b.Append(kindEffect, entry)
 		b.Put(effectKey(key), value, fresh.places()...)
-		done, err := t.commit(ctx, b)
+		var done runstore.Committed
+		var err error
+		if req.BusinessKey == "" {
+			done, err = t.commit(ctx, b)
+		} else {
+			var other Effect
+			if done, other, err = t.commitRegistered(ctx, b, fresh.Effect); err == errRegistered {
+				return other, nil
+			}
+		}
 		if err == nil {
 			fresh.Seq, fresh.Time = done.FirstSeq, done.Time
 			fresh.NextDispatch = fresh.next.Resolve(done.Time)
@@ -122,8 +133,6 @@ func (req BeginEffectRequest) check() error {
 	case req.BusinessKey != "" && req.Connector == "":
 		return refuse(ErrRefused, "begin_effect: business_key requires connector "+
 			"(cross-run dedupe is per-(connector, business_key))")
-	case req.BusinessKey != "":
-		return refuse(runstore.ErrUnsupported, "begin_effect: business_key: deduplication over runs is not supported yet")
 	}
 	key, blame := req.key()
 	if len(key) > maxEffectKey {

@@ -160,7 +160,7 @@ func TestBeginEffectRules(t *testing.T) {
 		{"no scope", tape.BeginEffectRequest{Semantics: tape.NonIdempotent, Mode: tape.Outbox}, tape.ErrScope, `scope "<required>" not granted`, "run"},
 		{"other scope", tape.BeginEffectRequest{Scope: "admin"}, tape.ErrScope, `policy violation — scope "admin" not granted to run`, "policy"},
 		{"business key alone", tape.BeginEffectRequest{BusinessKey: "b"}, tape.ErrRefused, "business_key requires connector", "run"},
-		{"business key", tape.BeginEffectRequest{BusinessKey: "b", Connector: "c"}, runstore.ErrUnsupported, "business_key", "run"},
+		{"business key", tape.BeginEffectRequest{BusinessKey: "b", Connector: "c"}, nil, "", "effect"},
 		{"granted", tape.BeginEffectRequest{Scope: "pay", Semantics: tape.NonIdempotent, Mode: tape.Outbox}, nil, "", "effect"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

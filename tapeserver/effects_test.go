@@ -161,7 +161,6 @@ func TestScopesAndSemantics(t *testing.T) { // 15, 26 to 30
 			`tape store: policy violation — scope "admin" not granted to run`},
 		{"business key alone", &tapepb.BeginEffectRequest{BusinessKey: "b"}, codes.Internal,
 			"tape store: begin_effect: business_key requires connector"},
-		{"business key", &tapepb.BeginEffectRequest{BusinessKey: "b", Connector: "c"}, codes.PermissionDenied, "business_key"},
 	} {
 		e.req.RunId, e.req.CustomKey, e.req.ToolName = id, "K", "pay"
 		_, err := c.BeginEffect(t.Context(), e.req)
@@ -190,5 +189,26 @@ func TestScopesAndSemantics(t *testing.T) { // 15, 26 to 30
 	}
 	if r, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: bare.GetRunId(), ToolName: "t"}); err != nil || r.GetStatus() != pending {
 		t.Errorf("BeginEffect without any scope = %v, %v, want PENDING", r, err)
+	}
+}
+
+func TestBusinessKeys(t *testing.T) { // 31
+	t.Parallel()
+	c := client(t)
+	a, b := begin(t, c, "a").GetRunId(), begin(t, c, "b").GetRunId()
+	pay := func(run, connector string) *tapepb.BeginEffectResponse {
+		t.Helper()
+		r, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: run, ToolName: "pay", Connector: connector, BusinessKey: "invoice-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := pay(a, "bank")
+	if second := pay(b, "bank"); !proto.Equal(first, second) || second.GetIdempotencyKey() != a+"/decision-0/pay/0" {
+		t.Errorf("in another run: %v, want %v", second, first)
+	}
+	if other := pay(b, "another bank"); other.GetIdempotencyKey() != b+"/decision-0/pay/0" {
+		t.Errorf("of another connector: %v, want an effect of the run", other)
 	}
 }
