@@ -1,0 +1,110 @@
+package protocol_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
+	"github.com/tapestore/tapestore/conformance/protocol"
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := emulators.CloseShared(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// TestLife serves a store of each engine, with grants by connection.
+func TestLife(t *testing.T) {
+	for name, harness := range map[string]func(t *testing.T) conformance.Harness{
+		"memory": func(*testing.T) conformance.Harness { return embedded.Memory() },
+		"sqlite": func(*testing.T) conformance.Harness { return embedded.SQLite(conformance.T.TempDir, sqlite.Options{}) },
+		"postgres": func(t *testing.T) conformance.Harness {
+			server, err := emulators.Shared(context.Background())
+			emulators.Require(t, err)
+			return engines.Postgres(server, nil)
+		},
+		"alloydb": func(t *testing.T) conformance.Harness {
+			server, err := emulators.Shared(context.Background())
+			emulators.Require(t, err)
+			own, err := emulators.AlloyDB(t.Context(), &emulators.AlloyDBOptions{Postgres: server})
+			closing(t, own, err)
+			return engines.AlloyDB(own, nil)
+		},
+		"bigtable": func(t *testing.T) conformance.Harness {
+			own, err := emulators.Bigtable(t.Context(), nil)
+			closing(t, own, err)
+			return engines.Bigtable(own, nil)
+		},
+		"spanner": func(t *testing.T) conformance.Harness {
+			own, err := emulators.Spanner(t.Context(), nil)
+			emulators.Require(t, err)
+			closing(t, own, err)
+			return engines.Spanner(own, own, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, err := harness(t).New(t).Open(t.Context())
+			closing(t, store, err)
+			_, multi := store.(runstore.MultiCommitter)
+			protocol.Life(t, serve(t, store), multi)
+		})
+	}
+}
+
+func closing(t *testing.T, c io.Closer, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// serve serves a store for the length of the test, and returns a client on one connection.
+func serve(t *testing.T, store runstore.RunStore) tapepb.TapeClient {
+	t.Helper()
+	lis := bufconn.Listen(1 << 20)
+	ctx, cancel := context.WithCancel(context.Background())
+	server := tapeserver.New(store, &tapeserver.Options{Fence: tape.FenceConnection, Logger: slog.New(slog.DiscardHandler)})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, lis) }()
+	conn, err := grpc.NewClient("passthrough:///test",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+	})
+	return tapepb.NewTapeClient(conn)
+}
