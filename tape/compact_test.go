@@ -210,14 +210,13 @@ func TestListCompactableRuns(t *testing.T) {
 		}
 	}
 	begin(t, tp, "5") // FAILED no more
-	if _, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: ids[4]}); err != nil {
-		t.Fatal(err)
-	}
-	waiting := runstore.NewBatch(ids[8], runstore.Unguarded("a test"))
 	status := runstore.Status(tape.RunWaiting)
-	waiting.Status = &status
-	if _, err := s.Commit(t.Context(), waiting); err != nil {
-		t.Fatal(err)
+	for _, id := range []runstore.RunID{ids[4], ids[8]} {
+		waiting := runstore.NewBatch(id, runstore.Unguarded("a test"))
+		waiting.Status = &status
+		if _, err := s.Commit(t.Context(), waiting); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if got := compactable(t, tp); fmt.Sprint(got) != fmt.Sprint(want[2:3]) {
 		t.Errorf("compactable: %v, want %v", got, want[2:3])
@@ -279,7 +278,7 @@ func TestACompactionCutAnywhereIsFinished(t *testing.T) {
 	t.Parallel()
 	const decisions = 520
 	want := tape.Compacted{Decisions: decisions, Effects: 2, Bytes: 7*decisions + 7 + 2 + 1 + 7}
-	for _, finisher := range []string{"CompactRun", "BeginRun", "ResumeRun", "EndRun"} {
+	for _, finisher := range []string{"CompactRun", "BeginRun", "EndRun"} {
 		for n, whole := 0, false; !whole; n++ {
 			tp, s, _ := newTape(t)
 			r := begin(t, tp, "i")
@@ -301,10 +300,6 @@ func TestACompactionCutAnywhereIsFinished(t *testing.T) {
 			switch finisher {
 			case "BeginRun":
 				begin(t, tp, "i")
-			case "ResumeRun":
-				if _, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID}); err != nil {
-					t.Fatal(err)
-				}
 			case "EndRun":
 				end(t, tp, r.ID, tape.RunCancelled)
 			}
