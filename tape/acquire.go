@@ -16,12 +16,23 @@ type storedGrant struct {
 	ID string `json:"id"`
 }
 
+// Takeover says which live lease a request for a run's lease may end.
+type Takeover int
+
+const (
+	// TakeAny: whoever holds it.
+	TakeAny Takeover = iota
+	// TakeOwn: one that was granted to the same owner's name. Another one is ErrLeaseHeld.
+	TakeOwn
+	// TakeNone: none, and a request without a fence is no heartbeat either.
+	TakeNone
+)
+
 // acquisition says how a lease is taken.
 type acquisition struct {
 	// why goes, with the owner, into the preempted holder's run.
-	why string
-	// wait leaves a live lease of another owner alone.
-	wait bool
+	why      string
+	takeover Takeover
 	// revives makes the run RUNNING whatever its status is. Otherwise one that is COMPENSATING
 	// stays so.
 	revives bool
@@ -34,9 +45,9 @@ type acquisition struct {
 func (t *Tape) acquire(ctx context.Context, head runstore.Run, spec runstore.LeaseSpec, how acquisition) (runstore.Granted, error) {
 	req := runstore.AcquireRequest{Run: head.ID}
 	switch {
-	case !how.wait:
+	case how.takeover == TakeAny:
 		req.Preempt = clip(how.why+string(spec.Owner), runstore.MaxOwner)
-	case isOwn(head, spec.Owner): // its own former lease, and no later one
+	case how.takeover == TakeOwn && isOwn(head, spec.Owner): // its own former lease, and no later one
 		req.Preempt = clip(how.why+string(spec.Owner), runstore.MaxOwner)
 		req.Guards = []runstore.Guard{runstore.AtToken(head.Token)}
 	}

@@ -118,11 +118,11 @@ func TestWaitForLease(t *testing.T) {
 	tp, _, store := newTape(t)
 	begin := func(owner string) (tape.BeginRunResult, error) {
 		req := beginRequest("i")
-		req.Owner, req.TTL, req.WaitForLease = owner, time.Minute, true
+		req.Owner, req.TTL, req.Takeover = owner, time.Minute, tape.TakeOwn
 		return tp.BeginRun(t.Context(), req)
 	}
 	resume := func(id runstore.RunID, owner string) (runstore.Lease, error) {
-		_, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: id, Owner: owner, TTL: time.Minute, WaitForLease: true})
+		_, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: id, Owner: owner, TTL: time.Minute, Takeover: tape.TakeOwn})
 		return lease, err
 	}
 	first, err := begin("A")

@@ -19,8 +19,8 @@ type BeginRunRequest struct {
 	TTL time.Duration
 	// Identity is stored with a new run and ignored for one that exists.
 	Identity Identity
-	// WaitForLease leaves a live lease of another owner alone: ErrLeaseHeld.
-	WaitForLease bool
+	// Takeover is TakeAny by default.
+	Takeover Takeover
 	// Fence, if presented, must be the run's current grant: the run goes on under
 	// it, and no lease is taken away.
 	Fence runstore.Fence
@@ -49,8 +49,8 @@ const reactor runstore.Reactor = "agent"
 // and its writes are fenced from then on. One that is TERMINAL or STUCK is left
 // as it is. Two round trips for a run that exists.
 //
-// Errors: runstore.ErrFenced when a fence was presented that is not current; runstore.ErrLeaseHeld if
-// the caller waits for the lease.
+// Errors: runstore.ErrFenced when a fence was presented that is not current; runstore.ErrLeaseHeld where
+// Takeover spares the holder.
 func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResult, error) {
 	spec, err := req.lease()
 	if err != nil {
@@ -81,11 +81,11 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	if created.New {
 		return BeginRunResult{ID: id, Status: RunRunning, Lease: created.Lease}, nil
 	}
-	return t.rebegin(ctx, req.Key, created.Run, spec, req.WaitForLease)
+	return t.rebegin(ctx, req.Key, created.Run, spec, req.Takeover)
 }
 
 // rebegin takes over a run that exists, found as head.
-func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec, wait bool) (BeginRunResult, error) {
+func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec, takeover Takeover) (BeginRunResult, error) {
 	var lost error
 	for range maxAttempts {
 		found, err := runOf(head)
@@ -99,7 +99,7 @@ func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec 
 		if found.Status == RunTerminal || found.Status == RunStuck {
 			return result, nil
 		}
-		granted, err := t.acquire(ctx, head, spec, acquisition{why: "begin run by ", wait: wait, revives: true})
+		granted, err := t.acquire(ctx, head, spec, acquisition{why: "begin run by ", takeover: takeover, revives: true})
 		if err == nil {
 			result.Lease, result.Status = granted.Lease, RunRunning
 			return result, nil

@@ -16,11 +16,14 @@ type OutcomeRequest struct {
 	// Response and Error replace what is stored. Together they have up to
 	// [MaxOutcome] bytes, however large the effect's request is.
 	Response, Error string
-	Fence           runstore.Fence
+	// Claim is the generation of the claim under which a dispatcher has acted; 0 for none.
+	Claim int64
+	Fence runstore.Fence
 }
 
 // CompleteEffect records the outcome of a PENDING effect. Any other effect is
-// returned as it is: the first outcome wins. Where fences are required, an outcome needs one
+// returned as it is: the first outcome wins. So is an OUTBOX effect that was claimed again since
+// the request's claim. Where fences are required, an outcome needs one
 // unless a dispatcher calls the counterparty. Two round trips: the record is read to be written
 // again.
 //
@@ -36,7 +39,7 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 				return e, nil, err
 			}
 		}
-		if e.Status != EffectPending {
+		if e.Status != EffectPending || e.Mode == Outbox && req.Claim > 0 && req.Claim != e.Claims {
 			return e, nil, nil
 		}
 		return e.settled(req, map[string]any{"status": outcomeWord(req.Status)})

@@ -111,8 +111,8 @@ type DispatchReport struct {
 const MaxDispatchError = 8 << 10
 
 // RecordDispatchAttempt records that a dispatch has failed, and ends its claim: the effect is due
-// again at Next, or becomes UNKNOWN, for a reconciler. An effect that is not PENDING, and one whose
-// last claim is not the report's, is returned as it is. Two round trips.
+// again at Next, or becomes UNKNOWN, for a reconciler. An effect that is not PENDING is returned as it
+// is, and so is one whose last claim is not the report's or has ended by a report or an observation. Two round trips.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrFenced, if a fence is presented.
 func (t *Tape) RecordDispatchAttempt(ctx context.Context, req DispatchReport) (Effect, error) {
@@ -132,7 +132,7 @@ func (t *Tape) RecordDispatchAttempt(ctx context.Context, req DispatchReport) (E
 		if !found {
 			return e, nil, ErrNoSuchEffect
 		}
-		if e.Status != EffectPending || req.Claim > 0 && req.Claim != e.Claims {
+		if e.Status != EffectPending || req.Claim > 0 && (req.Claim != e.Claims || e.DispatchClaimExpires.IsZero()) {
 			return e, nil, nil
 		}
 		e.unclaim()

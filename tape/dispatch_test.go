@@ -81,6 +81,46 @@ func TestLateDispatchReportChangesNothing(t *testing.T) {
 	}
 }
 
+// A report ends its claim, so its repeat counts no attempt. An observation ends it, too.
+func TestDispatchReportCountsOnce(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	run := outbox(t, tp)
+	e, _ := claimDispatch(t, tp, run, "A", time.Minute)
+	for range 3 {
+		got, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: 1, Error: "x", Next: e.Time})
+		if err != nil || got.DispatchAttempts != 1 || got.Status != tape.EffectPending {
+			t.Errorf("the report: %+v, %v, want one attempt", got, err)
+		}
+	}
+	claimDispatch(t, tp, run, "B", time.Minute)
+	if _, err := tp.RecordExternalObservation(t.Context(), tape.Observation{Run: run, Key: "K", Resolution: tape.ResolvedAbsent}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: 2, Error: "late"})
+	if err != nil || got.Status != tape.EffectPending || got.DispatchAttempts != 1 {
+		t.Errorf("a report after an observation: %+v, %v, want it PENDING", got, err)
+	}
+}
+
+// A dispatcher whose claim has lapsed decides nothing: the outcome is that of the last claim.
+func TestLateClaimCompletesNothing(t *testing.T) {
+	t.Parallel()
+	tp, _, store := newTape(t)
+	run := outbox(t, tp)
+	claimDispatch(t, tp, run, "A", time.Second)
+	store.Advance(time.Second)
+	claimDispatch(t, tp, run, "B", time.Minute)
+	e, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "K", Status: tape.EffectFailed, Claim: 1})
+	if err != nil || e.Status != tape.EffectPending {
+		t.Errorf("A's outcome: %+v, %v, want the effect as it is", e, err)
+	}
+	e, err = tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "K", Status: tape.EffectConfirmed, Claim: 2})
+	if err != nil || e.Status != tape.EffectConfirmed {
+		t.Errorf("B's outcome: %+v, %v, want it CONFIRMED", e, err)
+	}
+}
+
 // Every state of an outbox effect, with a claim or without, meets every operation of a dispatcher.
 func TestDispatchTransitions(t *testing.T) {
 	t.Parallel()

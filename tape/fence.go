@@ -62,7 +62,7 @@ func (t *Tape) require(method string, f runstore.Fence) error {
 		return nil
 	case t.mode == FenceConnection:
 		return refuse(ErrFenceRequired,
-			"this connection holds no grant of the run: call BeginRun or ResumeRun on it, or present the grant that they answered")
+			"this connection holds no grant of the run: call BeginRun on it, or present the grant that it answered")
 	case t.mode == FenceRequired:
 		return refuse(ErrFenceRequired,
 			"this server takes fenced writes only: present the grant that BeginRun or ResumeRun answered")

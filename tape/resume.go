@@ -16,8 +16,8 @@ type ResumeRunRequest struct {
 	Owner string
 	// TTL of 0 or less means two minutes.
 	TTL time.Duration
-	// WaitForLease leaves a live lease of another owner alone: ErrLeaseHeld.
-	WaitForLease bool
+	// Takeover is TakeAny by default.
+	Takeover Takeover
 	// Fence, if presented, must be the current grant, which is then renewed.
 	Fence runstore.Fence
 }
@@ -35,8 +35,8 @@ type ResumeRunRequest struct {
 //
 // Two round trips, and two more for a heartbeat without a fence.
 //
-// Errors: ErrNoSuchRun; runstore.ErrFenced when the fence is not current; runstore.ErrLeaseHeld if
-// the caller waits for the lease.
+// Errors: ErrNoSuchRun; runstore.ErrFenced when the fence is not current; runstore.ErrLeaseHeld where
+// Takeover spares the holder.
 func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runstore.Lease, error) {
 	if err := checkRun(req.Run); err != nil {
 		return Run{}, runstore.Lease{}, err
@@ -58,7 +58,10 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		if err != nil || run.Status.ended() {
 			return run, runstore.Lease{}, err
 		}
-		fence, err := t.heartbeatFence(ctx, head, spec.Owner)
+		var fence runstore.Fence
+		if req.Takeover != TakeNone {
+			fence, err = t.heartbeatFence(ctx, head, spec.Owner)
+		}
 		if err == nil && !fence.IsZero() {
 			run, _, err = t.renew(ctx, req.Run, fence, spec.TTL)
 			if !errors.Is(err, runstore.ErrFenced) {
@@ -69,7 +72,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		}
 		var granted runstore.Granted
 		if err == nil {
-			granted, err = t.acquire(ctx, head, spec, acquisition{why: "resume run by ", wait: req.WaitForLease})
+			granted, err = t.acquire(ctx, head, spec, acquisition{why: "resume run by ", takeover: req.Takeover})
 		}
 		if err == nil {
 			if run.Status != RunCompensating {

@@ -184,7 +184,7 @@ func sessionEventOf(first runstore.Event, data []byte) (SessionEvent, error) {
 }
 
 // mergeState returns a state with a delta merged into it: a null removes a member, anything else
-// replaces it whole. What is no JSON text counts as {}, a delta that is no object changes nothing,
+// replaces it whole. What is no JSON text counts as {}, a delta without members changes nothing,
 // and a state that is no object stays as it is.
 func mergeState(state, delta string) string {
 	if !json.Valid([]byte(state)) {
@@ -196,6 +196,9 @@ func mergeState(state, delta string) string {
 	}
 	if json.Unmarshal([]byte(delta), &changes) != nil {
 		changes = nil
+	}
+	if len(changes) == 0 {
+		return state
 	}
 	for name, value := range changes {
 		if string(value) == "null" {

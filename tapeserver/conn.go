@@ -171,6 +171,7 @@ func (c *conn) Close() error {
 	for h := range replies {
 		h.release()
 	}
+	c.grants.close()
 	c.listener.remove(c)
 	return c.Conn.Close()
 }

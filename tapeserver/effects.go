@@ -59,13 +59,13 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 
 func (s *service) CompleteEffect(ctx context.Context, req *tapepb.CompleteEffectRequest) (*tapepb.EffectRecord, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := s.fence(ctx, id, req)
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	e, err := s.tape.CompleteEffect(ctx, tape.OutcomeRequest{
-		Run: id, Key: req.GetIdempotencyKey(), Status: tape.EffectStatus(req.GetStatus()),
-		Response: req.GetResponseJson(), Error: req.GetErrorJson(), Fence: fence,
+	var e tape.Effect
+	err := s.orFree(ctx, id, req, func(fence runstore.Fence) (err error) {
+		e, err = s.tape.CompleteEffect(ctx, tape.OutcomeRequest{
+			Run: id, Key: req.GetIdempotencyKey(), Status: tape.EffectStatus(req.GetStatus()),
+			Response: req.GetResponseJson(), Error: req.GetErrorJson(), Claim: req.GetClaimGeneration(), Fence: fence,
+		})
+		return err
 	})
 	if err != nil {
 		return nil, statusOf(err)

@@ -21,7 +21,7 @@ func (s *service) AwaitSignal(ctx context.Context, req *tapepb.AwaitSignalReques
 		return nil, statusOf(err)
 	}
 	if !delivered {
-		s.released(ctx, id)
+		s.released(ctx, fence)
 	}
 	return &tapepb.AwaitSignalResponse{Delivered: delivered, ResolutionJson: resolution}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
@@ -18,38 +19,55 @@ import (
 //     processes, whatever their owner's names are, the one that was granted the lease later writes,
 //     and the other is refused.
 //  2. A connection that has no grant of a run writes nothing that needs one. After a broken
-//     connection, a restart of the server, or on another replica, the client calls BeginRun or
-//     ResumeRun again.
+//     connection, a restart of the server, or on another replica, the client calls BeginRun again.
 //  3. A heartbeat from another connection, as some SDKs send, renews the lease if it names the
 //     holder's owner (tape.Tape.ResumeRun). It moves no grant.
-//  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone: a
-//     driver that wakes up after its successor has begun does not take the run back.
+//  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
+//     whatever its owner's name is: a driver that wakes up after its successor has begun does not
+//     take the run back.
+//
+// A connection is one process: a proxy that puts the calls of several processes on one connection
+// makes them one driver.
 //
 // Grants are forgotten when the run ends or is parked, when the connection closes, and, the oldest
-// first, beyond maxGrants.
+// of the connection first, beyond maxGrants and maxGrantsInAll.
 
-// maxGrants is how many grants a connection remembers: some 300 bytes each.
-const maxGrants = 4096
+const (
+	// maxGrants is how many grants a connection remembers.
+	maxGrants = 4096
+	// maxGrantsInAll is how many all connections remember together: 96 MiB at 480 bytes each, with
+	// the longest owner's names.
+	maxGrantsInAll = 200_000
+)
 
 // grants are those of one connection.
 type grants struct {
 	mu    sync.Mutex
 	byRun map[runstore.RunID]tape.Grant
 	order []runstore.RunID // the oldest first
+	all   *atomic.Int64    // counts the grants of all connections; nil before the first
 }
 
-func (g *grants) put(lease runstore.Lease) {
+// put remembers a grant. A reply that comes late brings no grant back that a later one has replaced.
+func (g *grants) put(lease runstore.Lease, all *atomic.Int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.byRun == nil {
-		g.byRun = map[runstore.RunID]tape.Grant{}
+		g.byRun, g.all = map[runstore.RunID]tape.Grant{}, all
+	}
+	if known, ok := g.byRun[lease.Run]; ok && known.Token > int64(lease.Token) {
+		return
 	}
 	g.remove(lease.Run)
-	if len(g.order) == maxGrants {
+	if len(g.order) == maxGrants || len(g.order) > 0 && all.Load() >= maxGrantsInAll {
 		g.remove(g.order[0])
+	}
+	if all.Load() >= maxGrantsInAll {
+		return // the run's driver is refused, and begins on a connection with room
 	}
 	g.byRun[lease.Run] = tape.GrantOf(lease)
 	g.order = append(g.order, lease.Run)
+	all.Add(1)
 }
 
 func (g *grants) get(run runstore.RunID) (tape.Grant, bool) {
@@ -59,17 +77,31 @@ func (g *grants) get(run runstore.RunID) (tape.Grant, bool) {
 	return grant, ok
 }
 
-func (g *grants) forget(run runstore.RunID) {
+// forget forgets the grant of a run, up to a token.
+func (g *grants) forget(run runstore.RunID, token runstore.Token) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.remove(run)
+	if g.byRun[run].Token <= int64(token) {
+		g.remove(run)
+	}
+}
+
+// close forgets all grants.
+func (g *grants) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for len(g.order) > 0 {
+		g.remove(g.order[len(g.order)-1])
+	}
 }
 
 // remove removes a run's grant. The caller holds g.mu.
 func (g *grants) remove(run runstore.RunID) {
 	if _, ok := g.byRun[run]; ok {
 		delete(g.byRun, run)
-		g.order = slices.Delete(g.order, slices.Index(g.order, run), slices.Index(g.order, run)+1)
+		i := slices.Index(g.order, run)
+		g.order = slices.Delete(g.order, i, i+1)
+		g.all.Add(-1)
 	}
 }
 
@@ -89,22 +121,46 @@ func (s *service) fence(ctx context.Context, run runstore.RunID, req fencedReque
 // granted remembers a grant that is answered on the connection of a call.
 func (s *service) granted(ctx context.Context, lease runstore.Lease) {
 	if s.opts.Fence == tape.FenceConnection && lease.Token != 0 {
-		connOf(ctx).grants.put(lease)
+		connOf(ctx).grants.put(lease, s.grants)
 	}
 }
 
-// released forgets the grant of a run that has ended or is parked.
-func (s *service) released(ctx context.Context, run runstore.RunID) {
-	if s.opts.Fence == tape.FenceConnection {
-		connOf(ctx).grants.forget(run)
+// released forgets the grant of a run that has ended or is parked, under the fence that did so.
+func (s *service) released(ctx context.Context, f runstore.Fence) {
+	if s.opts.Fence == tape.FenceConnection && !f.IsZero() {
+		connOf(ctx).grants.forget(f.Run(), f.Token())
 	}
+}
+
+// orFree calls a method that needs a driver's authority for some requests and none for others. A
+// request that presents no fence is tried under the grant of its connection, and, if that was taken
+// over, without one: work that outlives a lease is not refused because its process once held it.
+func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequest, call func(f runstore.Fence) error) error {
+	presented, err := fenceOf(ctx, run, req)
+	if err != nil {
+		return err
+	}
+	f, err := s.fence(ctx, run, req)
+	if err != nil {
+		return err
+	}
+	err = call(f)
+	if presented.IsZero() && !f.IsZero() && errors.Is(err, runstore.ErrFenced) {
+		if free := call(runstore.Fence{}); !errors.Is(free, tape.ErrFenceRequired) {
+			return free
+		}
+	}
+	return err
 }
 
 // take calls a method that asks for a run's lease. A request that presents no fence is tried under
 // the grant of its connection first, so that it is a heartbeat. If that grant was taken over, the
 // request leaves a live lease alone.
-func (s *service) take(ctx context.Context, run runstore.RunID, req fencedRequest, wait bool, call func(f runstore.Fence, wait bool) error) error {
-	wait = wait || s.opts.WaitForLease
+func (s *service) take(ctx context.Context, run runstore.RunID, req fencedRequest, wait bool, call func(f runstore.Fence, takeover tape.Takeover) error) error {
+	takeover := tape.TakeAny
+	if wait || s.opts.WaitForLease {
+		takeover = tape.TakeOwn
+	}
 	presented, err := fenceOf(ctx, run, req)
 	if err != nil {
 		return err
@@ -115,9 +171,9 @@ func (s *service) take(ctx context.Context, run runstore.RunID, req fencedReques
 			return err
 		}
 	}
-	err = call(f, wait)
+	err = call(f, takeover)
 	if presented.IsZero() && !f.IsZero() && errors.Is(err, runstore.ErrFenced) {
-		err = call(runstore.Fence{}, true)
+		err = call(runstore.Fence{}, tape.TakeNone)
 	}
 	return err
 }

@@ -80,13 +80,11 @@ func TestPausedDriverOnItsConnection(t *testing.T) {
 			_, err := paused.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id})
 			wantStatus(t, "RecordDecision", err, codes.FailedPrecondition, "fenced")
 			_, err = paused.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: owner, LeaseTtlMs: 60_000})
-			if owner == "B" { // the same name: a heartbeat, which moves no grant
-				if err != nil {
-					t.Errorf("ResumeRun by the same owner = %v", err)
-				}
-			} else {
-				wantStatus(t, "ResumeRun", err, codes.Aborted, "held")
-			}
+			wantStatus(t, "ResumeRun", err, codes.Aborted, "held")
+			req := beginRequest("i")
+			req.LeaseOwner = owner
+			_, err = paused.BeginRun(t.Context(), req)
+			wantStatus(t, "BeginRun", err, codes.Aborted, "held")
 			if acts(t.Context(), paused, id, "third") {
 				t.Error("the paused driver acts after its heartbeat")
 			}
@@ -145,7 +143,7 @@ func TestConnectionWithoutAGrant(t *testing.T) {
 				}
 				return
 			}
-			wantStatus(t, w.name, err, w.refusal(codes.FailedPrecondition), "call BeginRun or ResumeRun")
+			wantStatus(t, w.name, err, w.refusal(codes.FailedPrecondition), "call BeginRun")
 			if err := w.do(t.Context(), driver, id, nil); err != nil {
 				t.Errorf("%s on the driver's connection = %v", w.name, err)
 			}
@@ -188,13 +186,41 @@ func TestWorkThatOutlivesItsRun(t *testing.T) {
 		t.Errorf("a dispatcher's CompleteEffect = %v", err)
 	}
 	_, err := worker.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: "open", Status: confirmed})
-	wantStatus(t, "CompleteEffect of an inline effect", err, codes.FailedPrecondition, "call BeginRun or ResumeRun")
+	wantStatus(t, "CompleteEffect of an inline effect", err, codes.FailedPrecondition, "call BeginRun")
 	if _, err := worker.ReconcileEffect(t.Context(), &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "open", ResolvedStatus: confirmed}); err != nil {
 		t.Errorf("a reconciler's ReconcileEffect = %v", err)
+	}
+	// A process that drove the run once is a worker like any other.
+	if _, err := driver.ReconcileEffect(t.Context(), &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "open", ResolvedStatus: confirmed}); err != nil {
+		t.Errorf("the former driver's ReconcileEffect = %v", err)
 	}
 	if _, err := worker.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_CANCELLED}); err != nil {
 		t.Errorf("an operator's EndRun(CANCELLED) = %v", err)
 	}
+}
+
+// A driver dispatches an effect of its own run, and another takes the run over meanwhile: the outcome
+// is recorded, so that the effect is not dispatched again.
+func TestDispatcherWhoseRunWasTakenOver(t *testing.T) {
+	t.Parallel()
+	connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+	first, second := connect(), connect()
+	id := prepare(t, first).GetRunId()
+	claim, err := first.ClaimEffectDispatch(t.Context(), &tapepb.ClaimEffectDispatchRequest{RunId: id, IdempotencyKey: "outbox", Claimer: "first"})
+	if err != nil || !claim.GetAcquired() {
+		t.Fatal(claim, err)
+	}
+	beginAs(t, second, "second")
+	done, err := first.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{
+		RunId: id, IdempotencyKey: "outbox", Status: confirmed, ClaimGeneration: claim.GetGeneration(),
+	})
+	if err != nil || done.GetStatus() != confirmed {
+		t.Errorf("CompleteEffect = %v, %v, want it CONFIRMED", done, err)
+	}
+	_, err = first.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: "open", Status: confirmed})
+	wantStatus(t, "CompleteEffect of an inline effect", err, codes.FailedPrecondition, "fenced")
+	_, err = first.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL})
+	wantStatus(t, "EndRun", err, codes.FailedPrecondition, "fenced")
 }
 
 // With WaitForLease two workers that list the same run do not evict each other.

@@ -2,6 +2,7 @@ package tapeserver
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tail"
@@ -16,6 +17,7 @@ type service struct {
 	tape     *tape.Tape
 	tail     *tail.Tail
 	opts     Options
+	grants   *atomic.Int64 // how many all connections remember
 	draining <-chan struct{}
 }
 
@@ -24,9 +26,9 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 		App: req.GetAppName(), User: req.GetUserId(), Session: req.GetSessionId(), Invocation: req.GetInvocationId(),
 	}
 	var r tape.BeginRunResult
-	err := s.take(ctx, key.ID(), req, req.GetWaitForLease(), func(fence runstore.Fence, wait bool) (err error) {
+	err := s.take(ctx, key.ID(), req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		r, err = s.tape.BeginRun(ctx, tape.BeginRunRequest{
-			Key: key, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), WaitForLease: wait, Fence: fence,
+			Key: key, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
 			Identity: tape.Identity{
 				Tenant: req.GetTenantId(), Actor: req.GetActor(), Subject: req.GetSubject(), AgentID: req.GetAgentId(),
 				InstanceID: req.GetAiplexInstanceId(), GatewayRoute: req.GetGatewayRoute(),
@@ -49,9 +51,9 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 	id := runstore.RunID(req.GetRunId())
 	var run tape.Run
 	var lease runstore.Lease
-	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, wait bool) (err error) {
+	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
-			Run: id, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), WaitForLease: wait, Fence: fence,
+			Run: id, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
 		})
 		return err
 	})
@@ -64,18 +66,18 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 
 func (s *service) EndRun(ctx context.Context, req *tapepb.EndRunRequest) (*tapepb.EndRunResponse, error) {
 	id := runstore.RunID(req.GetRunId())
-	fence, err := s.fence(ctx, id, req)
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	run, err := s.tape.EndRun(ctx, tape.EndRunRequest{
-		Run: id, Status: tape.RunStatus(req.GetStatus()), Detail: req.GetDetailJson(), Fence: fence,
+	var run tape.Run
+	err := s.orFree(ctx, id, req, func(fence runstore.Fence) (err error) {
+		run, err = s.tape.EndRun(ctx, tape.EndRunRequest{
+			Run: id, Status: tape.RunStatus(req.GetStatus()), Detail: req.GetDetailJson(), Fence: fence,
+		})
+		if err == nil && run.Status != tape.RunCompensating {
+			s.released(ctx, fence)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, statusOf(err)
-	}
-	if run.Status != tape.RunCompensating {
-		s.released(ctx, id)
 	}
 	return &tapepb.EndRunResponse{Run: runState(run)}, nil
 }

@@ -102,7 +102,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StreamInterceptor(s.stream),
 	)
 	services := registrar{s.grpc, s}
-	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, draining: s.drain.Done()})
+	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, draining: s.drain.Done()})
 	healthpb.RegisterHealthServer(services, s.health)
 	reflection.Register(services)
 	return s

@@ -2021,8 +2021,11 @@ type CompleteEffectRequest struct {
 	ResponseJson   string                 `protobuf:"bytes,4,opt,name=response_json,json=responseJson,proto3" json:"response_json,omitempty"`
 	ErrorJson      string                 `protobuf:"bytes,5,opt,name=error_json,json=errorJson,proto3" json:"error_json,omitempty"`
 	Fence          *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The generation of the claim under which a dispatcher has acted. An effect that was
+	// claimed again since stays as it is. 0 for none.
+	ClaimGeneration int64 `protobuf:"varint,1001,opt,name=claim_generation,json=claimGeneration,proto3" json:"claim_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CompleteEffectRequest) Reset() {
@@ -2095,6 +2098,13 @@ func (x *CompleteEffectRequest) GetFence() *Fence {
 		return x.Fence
 	}
 	return nil
+}
+
+func (x *CompleteEffectRequest) GetClaimGeneration() int64 {
+	if x != nil {
+		return x.ClaimGeneration
+	}
+	return 0
 }
 
 type GetEffectRequest struct {
@@ -7721,7 +7731,7 @@ const file_tape_proto_rawDesc = "" +
 	"\x06status\x18\x03 \x01(\x0e2\x15.tape.v1.EffectStatusR\x06status\x12#\n" +
 	"\rresponse_json\x18\x04 \x01(\tR\fresponseJson\x12\x1d\n" +
 	"\n" +
-	"error_json\x18\x05 \x01(\tR\terrorJson\"\xf1\x01\n" +
+	"error_json\x18\x05 \x01(\tR\terrorJson\"\x9d\x02\n" +
 	"\x15CompleteEffectRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12-\n" +
@@ -7729,7 +7739,8 @@ const file_tape_proto_rawDesc = "" +
 	"\rresponse_json\x18\x04 \x01(\tR\fresponseJson\x12\x1d\n" +
 	"\n" +
 	"error_json\x18\x05 \x01(\tR\terrorJson\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"R\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12*\n" +
+	"\x10claim_generation\x18\xe9\a \x01(\x03R\x0fclaimGeneration\"R\n" +
 	"\x10GetEffectRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\"X\n" +
