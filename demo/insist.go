@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -92,7 +89,7 @@ func attemptOf(call string, err error) attempt {
 		return a
 	}
 	a.Reason = err.Error()
-	if info := refusal(err); info != nil && status.Code(err) == codes.FailedPrecondition {
+	if info := refusal(err); info.GetReason() == "FENCED" {
 		a.Refused, a.Reason = true, info.GetReason()
 		a.Presented, a.Current = info.GetMetadata()["presented_token"], info.GetMetadata()["current_token"]
 	}

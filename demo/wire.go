@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
@@ -56,6 +55,5 @@ func refusal(err error) *errdetails.ErrorInfo {
 // nothing that it sends can succeed any more.
 func isFenced(err error) bool {
 	var failed *wireError
-	return errors.As(err, &failed) && status.Code(failed.err) == codes.FailedPrecondition &&
-		refusal(failed.err).GetReason() == "FENCED"
+	return errors.As(err, &failed) && refusal(failed.err).GetReason() == "FENCED"
 }

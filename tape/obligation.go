@@ -82,8 +82,9 @@ const (
 	MaxCompensator = 4 << 10
 	// MaxClaimer is the longest name of a claimer.
 	MaxClaimer = 1 << 10
-	// MaxAttemptError is the longest error of an attempt. As JSON it may be six times as long, and
-	// a journal entry has up to 1 MiB.
+	// MaxAttemptError is how much of the error of an attempt is kept. A longer one is cut, and not
+	// refused: an attempt that could not be reported would be made again. As JSON it may be six
+	// times as long, and a journal entry has up to 1 MiB.
 	MaxAttemptError = 128 << 10
 	// MaxResult is the largest result.
 	MaxResult = 1_000_000

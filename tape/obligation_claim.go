@@ -102,13 +102,10 @@ func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttemp
 	if err := t.admit("RecordObligationAttempt", req.Run, req.Fence); err != nil {
 		return Obligation{}, err
 	}
-	failure := field{"error", req.Error}
-	if err := checkText(failure); err != nil {
+	if err := checkText(field{"error", req.Error}); err != nil {
 		return Obligation{}, err
 	}
-	if err := checkLength(failure.name, failure.text, MaxAttemptError); err != nil {
-		return Obligation{}, err
-	}
+	failure := clip(req.Error, MaxAttemptError)
 	if !req.Next.IsZero() {
 		if err := checkTime("next_attempt_at_ms", req.Next); err != nil {
 			return Obligation{}, err
@@ -121,7 +118,7 @@ func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttemp
 		}
 		transition, nextMS := "retry-scheduled", int64(0)
 		o.Attempts++
-		o.LastError = req.Error
+		o.LastError = failure
 		if req.Next.IsZero() || o.Attempts >= o.MaxAttempts {
 			transition = "stuck"
 			o.Status, o.next = ObligationStuck, runstore.When{}
@@ -131,7 +128,7 @@ func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttemp
 		}
 		o = o.released()
 		return o, o.note(transition, map[string]any{
-			"attempts": o.Attempts, "error": req.Error, "next_attempt_at_ms": nextMS,
+			"attempts": o.Attempts, "error": failure, "next_attempt_at_ms": nextMS,
 		}), nil
 	})
 }

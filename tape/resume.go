@@ -150,9 +150,10 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 	if err := checkLength(detail.name, detail.text, MaxDetail); err != nil {
 		return Run{}, err
 	}
-	var lost error
+	retries := t.retries(runstore.SummaryKey, req.Run)
+	defer retries.end()
 	compacted := false
-	for range maxAttempts {
+	for {
 		run, version, err := t.readRun(ctx, req.Run)
 		if err != nil {
 			return Run{}, err
@@ -187,9 +188,10 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 			}
 			compacted = true // for good
 		}
-		lost = err
+		if err := retries.next(ctx, err); err != nil {
+			return Run{}, err
+		}
 	}
-	return Run{}, lost
 }
 
 // endWord is the journal's word for a status that ends a run.

@@ -54,7 +54,7 @@
 //	effect_key and kind of an obligation, as JSON  65,536 bytes
 //	compensator_ref                                4,096 bytes
 //	claimer                                        1,024 bytes
-//	error of an obligation's attempt               131,072 bytes
+//	error of an obligation's attempt, cut and not refused  131,072 bytes
 //	result_json of an obligation                   1,000,000 bytes
 //	error of a dispatch, which is cut and not refused  8,192 bytes
 //	external_ref                                   4,096 bytes

@@ -109,8 +109,18 @@ func (g *grants) remove(run runstore.RunID) {
 // connection.
 func (s *service) fence(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
 	f, err := fenceOf(ctx, run, req)
-	if err != nil || !f.IsZero() || s.opts.Fence != tape.FenceConnection {
-		return f, err
+	if err == nil && f.IsZero() {
+		if f, err = s.ofConnection(ctx, run); err == nil && f.IsZero() && s.opts.Fence != tape.FenceConnection {
+			s.unfenced.Add(1)
+		}
+	}
+	return f, err
+}
+
+// ofConnection returns the grant of a call's connection as a fence, if there is one.
+func (s *service) ofConnection(ctx context.Context, run runstore.RunID) (runstore.Fence, error) {
+	if s.opts.Fence != tape.FenceConnection {
+		return runstore.Fence{}, nil
 	}
 	if grant, ok := connOf(ctx).grants.get(run); ok {
 		return grant.Fence(run)
@@ -167,7 +177,7 @@ func (s *service) take(ctx context.Context, run runstore.RunID, req fencedReques
 	}
 	f := presented
 	if f.IsZero() {
-		if f, err = s.fence(ctx, run, req); err != nil {
+		if f, err = s.ofConnection(ctx, run); err != nil {
 			return err
 		}
 	}

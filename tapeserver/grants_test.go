@@ -3,6 +3,8 @@ package tapeserver_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -262,5 +264,22 @@ func TestGrantsAreBounded(t *testing.T) {
 	}
 	if acts(t.Context(), c, first, "k") {
 		t.Error("the oldest grant is still presented")
+	}
+}
+
+// A server counts the writes of drivers that present no fence, so that its operator sees whether
+// required would refuse any.
+func TestUnfencedWritesAreCounted(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	c, stop := start(t, memory.New(nil).Open(), &tapeserver.Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	r := begin(t, c, "i")
+	for i, f := range []*tapepb.Fence{nil, fenceField(r.GetGrant()), nil} {
+		if _, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: r.GetRunId(), DecisionIndex: int64(i), Fence: f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := stop(); err != nil || !strings.Contains(out.String(), "mode=presented writes=2") {
+		t.Errorf("Serve = %v, log %q; want two writes without a fence", err, out.String())
 	}
 }

@@ -18,6 +18,7 @@ type service struct {
 	tail     *tail.Tail
 	opts     Options
 	grants   *atomic.Int64 // how many all connections remember
+	unfenced *atomic.Int64 // writes of drivers that presented no fence
 	draining <-chan struct{}
 }
 

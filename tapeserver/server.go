@@ -54,6 +54,7 @@ type Server struct {
 	tail     *tail.Tail
 	inFlight *bytesInFlight
 	streams  atomic.Int64
+	unfenced atomic.Int64
 
 	// drain ends when the server begins to drain, and cut when calls in flight are to end.
 	drain, cut           context.Context
@@ -102,7 +103,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StreamInterceptor(s.stream),
 	)
 	services := registrar{s.grpc, s}
-	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, draining: s.drain.Done()})
+	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, unfenced: &s.unfenced, draining: s.drain.Done()})
 	healthpb.RegisterHealthServer(services, s.health)
 	reflection.Register(services)
 	return s
@@ -126,6 +127,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		return err // it failed by itself, nothing is to be drained
 	case <-ctx.Done():
 		s.stop(accepted)
+		if n := s.unfenced.Load(); n > 0 {
+			s.opts.Logger.Info("drivers wrote without a fence", "mode", s.opts.Fence.String(), "writes", n)
+		}
 		return nil
 	}
 }
