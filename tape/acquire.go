@@ -8,7 +8,7 @@ import (
 
 // grantKey is the record with the id of the run's last grant, which is written with the grant.
 // Nothing answers it to a client. A heartbeat that presents no fence finds in it the fence to renew,
-// on whatever server it arrives.
+// on every server of the store.
 const grantKey runstore.RecordKey = "grant"
 
 // storedGrant is the stored form of the grant's record.
@@ -20,7 +20,7 @@ type storedGrant struct {
 type Takeover int
 
 const (
-	// TakeAny: whoever holds it.
+	// TakeAny: that of any holder.
 	TakeAny Takeover = iota
 	// TakeOwn: one that was granted to the same owner's name. Another one is ErrLeaseHeld.
 	TakeOwn
@@ -33,7 +33,7 @@ type acquisition struct {
 	// why goes, with the owner, into the preempted holder's run.
 	why      string
 	takeover Takeover
-	// revives makes the run RUNNING whatever its status is. Otherwise one that is COMPENSATING
+	// revives makes a run of any status RUNNING. Otherwise one that is COMPENSATING
 	// stays so.
 	revives bool
 }

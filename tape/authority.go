@@ -12,7 +12,7 @@ const (
 	// Claim: the claim of a piece of work, which its report names by generation. The work outlives
 	// the run's lease, and often the run.
 	Claim
-	// Anyone: nothing. The write states a fact that is true whoever reports it: a signal, an
+	// Anyone: nothing. The write states a fact that does not depend on its reporter: a signal, an
 	// observation, an operator's decision.
 	Anyone
 )
@@ -23,7 +23,7 @@ func (a Authority) String() string {
 }
 
 // Authorities returns what each writing RPC of Tape's protocol needs, by its name. A fence that is
-// presented is checked whatever the authority.
+// presented is always checked.
 func Authorities() map[string]Authority {
 	return map[string]Authority{
 		"BeginRun": Grants, "ResumeRun": Grants, "EndRun": Driver,

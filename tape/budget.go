@@ -75,7 +75,7 @@ type BudgetCharge struct {
 	Fence  runstore.Fence
 }
 
-// ChargeBudget adds to both sums of a run's budget, whatever its caps are. Concurrent charges add
+// ChargeBudget adds to both sums of a run's budget, also beyond its caps. Concurrent charges add
 // up. Two charges are two charges, however equal: a caller that repeats one charges twice. Nothing
 // is journaled. Two round trips.
 //

@@ -47,7 +47,7 @@ func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Eff
 		register.Put(registeredKey, encode(registration{Run: begun.Run, Key: begun.Key}))
 		b.ID, register.ID = runstore.NewBatchID(), runstore.NewBatchID()
 		// The effect's batch is judged first, its fence before its versions: a zombie learns that it
-		// is one whatever is registered.
+		// is one, registered effect or not.
 		done, err := retry(ctx, func() ([]runstore.Committed, error) {
 			return multi.CommitMulti(ctx, []runstore.Batch{b, register})
 		})

@@ -5,7 +5,7 @@ package tape
 //
 // Why it is not simple: a run may hold more records than one commit takes, its effects may still
 // change, and the program may end between any two commits. A reader must never learn that a
-// compaction was done when it was not, and the counts must be right whoever finishes it.
+// compaction was done when it was not, and the counts must be right if another caller finishes it.
 //
 // Invariants:
 //
@@ -75,7 +75,7 @@ func compactionOf(run runstore.RunID, rec runstore.Record) (compaction, error) {
 //
 // A run of up to 250 rows to blank takes one commit: four round trips, and one for each further page
 // of records. A larger run takes a commit per batch. A call that is cut leaves the run
-// between the two, and the next CompactRun, BeginRun, ResumeRun or EndRun of the run finishes it.
+// between the two, and the next CompactRun, BeginRun or EndRun of the run finishes it.
 //
 // A run that ended has no current grant, so no fence is required in any mode. One that is presented
 // must be current.
@@ -168,7 +168,7 @@ func (t *Tape) stampCompaction(ctx context.Context, b runstore.Batch, next compa
 // closeCompaction is the last commit of a compaction: it blanks the last rows, journals the counts,
 // and takes the run out of the queue of ended runs.
 func (t *Tape) closeCompaction(ctx context.Context, b runstore.Batch, run Run, summary runstore.Version, c compaction, rows []blankRow) (compaction, error) {
-	// The payload tells the time, so the store clock is read first: the entry's own time is the
+	// The payload has the time, so the store clock is read first: the entry's own time is the
 	// commit's, and later by about a round trip.
 	now, err := t.store.Now(ctx)
 	if err != nil {

@@ -3,7 +3,6 @@ package tape
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -110,15 +109,7 @@ func (p *pace) next(ctx context.Context, lost error) error {
 	if p.n++; p.n == maxAttempts {
 		return lost
 	}
-	rest := min(firstRest<<(p.n-1), maxRest)
-	timer := time.NewTimer(rest/2 + rand.N(rest))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return lost
-	}
+	return restAfter(ctx, p.n-1, lost)
 }
 
 // millis returns a time in milliseconds since 1970; 0 for the zero time.

@@ -1,10 +1,7 @@
 package tape
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -73,11 +70,11 @@ func (t *Tape) surveyRun(ctx context.Context, run Run) (survey, error) {
 			s.state, err = compactionOf(run.ID, rec)
 			return s, err
 		case strings.HasPrefix(key, obligationPrefix):
-			open, err := openObligation(run.ID, rec)
+			o, err := obligationOf(run.ID, rec)
 			if err != nil {
 				return survey{}, err
 			}
-			if open {
+			if o.Status == ObligationPending || o.Status == ObligationCommitted {
 				s.open++
 			}
 			continue
@@ -145,25 +142,4 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 		}
 	}
 	return row, true, nil
-}
-
-// openObligation reports whether an obligation is PENDING or COMMITTED.
-func openObligation(run runstore.RunID, rec runstore.Record) (bool, error) {
-	const pending, committed = 1, 2
-	var e envelope
-	var head struct {
-		Status int32 `json:"status"`
-	}
-	line, _, _ := bytes.Cut(rec.Value, []byte{'\n'})
-	err := json.Unmarshal(line, &e)
-	if err == nil && e.Format > format {
-		err = fmt.Errorf("format %d, this version reads up to %d", e.Format, format)
-	}
-	if err == nil {
-		err = json.Unmarshal(e.Head, &head)
-	}
-	if err != nil {
-		return false, refuse(ErrFormat, "obligation %q of run %q is unreadable: %v", clip(string(rec.Key), 64), run, err)
-	}
-	return head.Status == pending || head.Status == committed, nil
 }

@@ -34,29 +34,5 @@ func (t *Tape) ListCompactableRuns(ctx context.Context, before time.Time, limit 
 		}
 	}
 	scan := runstore.IndexQuery{Index: IndexEnded, Until: until, Limit: min(limit, runstore.MaxPage), Heads: true}
-	var runs []Run
-	size := 0
-	for entry, err := range runstore.Entries(ctx, t.store, scan) {
-		if err != nil {
-			return nil, err
-		}
-		if !RunStatus(entry.Head.Status).ended() {
-			continue
-		}
-		run, err := runOf(entry.Head)
-		if err == nil && run.size() > maxAnswer {
-			err = errUnanswerable
-		}
-		if err != nil { // one run must not hide the others
-			t.log.WarnContext(ctx, "a list of runs leaves one out", "run", entry.Run, "error", err)
-			continue
-		}
-		if size += run.size(); size > maxAnswer {
-			break
-		}
-		if runs = append(runs, run); len(runs) == limit {
-			break
-		}
-	}
-	return runs, nil
+	return t.listRuns(ctx, scan, limit, func(head runstore.Run) bool { return RunStatus(head.Status).ended() })
 }

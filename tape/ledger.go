@@ -174,7 +174,13 @@ func (r *retries) next(ctx context.Context, lost error) error {
 			return lost
 		}
 	}
-	rest := min(firstRest<<(r.n-2), maxRest)
+	return restAfter(ctx, r.n-2, lost)
+}
+
+// restAfter pauses for a jittered time that doubles with n. It returns nil, or the conflict that was
+// lost when ctx ends before.
+func restAfter(ctx context.Context, n int, lost error) error {
+	rest := min(firstRest<<n, maxRest)
 	timer := time.NewTimer(rest/2 + rand.N(rest))
 	defer timer.Stop()
 	select {

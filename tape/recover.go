@@ -9,9 +9,8 @@ import (
 
 // ListRunsToRecover returns up to limit (100 for 0 or less) runs that want a
 // driver at now: RUNNABLE ones, WAITING ones for which a signal was delivered that they have not
-// consumed, and RUNNING ones whose lease ended before now. The
-// zero now is the store clock. It takes no lease, so several recoverers may see
-// the same run; BeginRun and ResumeRun decide between them. It returns fewer than
+// consumed, and RUNNING ones whose lease ended before now. The zero now is the store clock. It takes
+// no lease, so several recoverers may see the same run; BeginRun and ResumeRun decide between them. It returns fewer than
 // the limit when they would not fit into one answer. A run that cannot be read is
 // logged and left out. One read per page.
 func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) ([]Run, error) {
@@ -25,20 +24,26 @@ func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) 
 	q := runstore.IndexQuery{
 		Index: runstore.IndexRunnable, Until: now, Limit: min(limit, runstore.MaxPage),
 	}
+	return t.listRuns(ctx, q, limit, func(head runstore.Run) bool { return recoverable(head, now) })
+}
+
+// listRuns returns up to limit of the runs that an index holds and that are wanted, as many as fit
+// into an answer. One that cannot be read is logged and left out, so that it does not hide the others.
+func (t *Tape) listRuns(ctx context.Context, q runstore.IndexQuery, limit int, wanted func(head runstore.Run) bool) ([]Run, error) {
 	var runs []Run
 	size := 0
 	for entry, err := range runstore.Entries(ctx, t.store, q) {
 		if err != nil {
 			return nil, err
 		}
-		if !recoverable(entry.Head, now) {
+		if !wanted(entry.Head) {
 			continue
 		}
 		run, err := runOf(entry.Head)
 		if err == nil && run.size() > maxAnswer {
 			err = errUnanswerable
 		}
-		if err != nil { // one run must not hide the others
+		if err != nil {
 			t.log.WarnContext(ctx, "a list of runs leaves one out", "run", entry.Run, "error", err)
 			continue
 		}

@@ -46,12 +46,18 @@ type grants struct {
 	byRun map[runstore.RunID]tape.Grant
 	order []runstore.RunID // the oldest first
 	all   *atomic.Int64    // counts the grants of all connections; nil before the first
+
+	closed bool
 }
 
-// put remembers a grant. A reply that comes late brings no grant back that a later one has replaced.
+// put remembers a grant, unless its connection has closed. A reply that comes late brings no grant
+// back that a later one has replaced.
 func (g *grants) put(lease runstore.Lease, all *atomic.Int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
 	if g.byRun == nil {
 		g.byRun, g.all = map[runstore.RunID]tape.Grant{}, all
 	}
@@ -86,10 +92,11 @@ func (g *grants) forget(run runstore.RunID, token runstore.Token) {
 	}
 }
 
-// close forgets all grants.
+// close forgets all grants, and those that come later.
 func (g *grants) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.closed = true
 	for len(g.order) > 0 {
 		g.remove(g.order[len(g.order)-1])
 	}
