@@ -49,7 +49,7 @@ func (x *executions) steps(order string) []result {
 			} else {
 				m, err = x.c.do(e, e.first(e.clean))
 			}
-			all = append(all, result{e.content(), answer(m, err)})
+			all = append(all, result{e.content(), e.answer(m, err)})
 		}
 		x.known[order] = all
 	}
@@ -62,16 +62,18 @@ func (x *executions) after(order string) result { return x.steps(order)[len(orde
 // calls returns the store calls of the request.
 func (c entry) calls(t *testing.T, hideMulti bool) []string {
 	t.Helper()
-	e := newEnv(t, c, hideMulti)
+	e := newEnv(t, c)
 	defer e.close()
+	e.hideMulti = hideMulti
 	count := newCutter(e.touched, 0, 0)
 	_, _ = c.do(e, e.first(tapepb.NewTapeClient(e.serve(count)))) // a refusal is a case, too
 	return count.trace()
 }
 
-func onMemory(t *testing.T, c entry) *env { return newEnv(t, c, false) }
+func onMemory(t *testing.T, c entry) *env { return newEnv(t, c) }
 
-// eachCall runs a test for each harm at each store call of each case.
+// eachCall runs a test for each harm at each store call of each case. What follows a call is what comes
+// before the next one, so harm after a call is done at the last call only.
 func eachCall(t *testing.T, harms []harm, test func(t *testing.T, x *executions, calls []string, n int, h harm)) {
 	for _, c := range entries() {
 		t.Run(c.name(), func(t *testing.T) {
@@ -83,7 +85,12 @@ func eachCall(t *testing.T, harms []harm, test func(t *testing.T, x *executions,
 			x := newExecutions(t, c, onMemory)
 			for n := 1; n <= len(calls); n++ {
 				for _, h := range harms {
-					t.Run(fmt.Sprintf("%v call %d, %s", h, n, calls[n-1]), func(t *testing.T) { test(t, x, calls, n, h) })
+					switch {
+					case (h == killedAfter || h == frozenAfter) && n < len(calls):
+					case (h == lostRequest || h == silenced) && isRead(calls[n-1]): // as lostReply
+					default:
+						t.Run(fmt.Sprintf("%v call %d, %s", h, n, calls[n-1]), func(t *testing.T) { test(t, x, calls, n, h) })
+					}
 				}
 			}
 		})
@@ -100,6 +107,9 @@ func TestRepeats(t *testing.T) {
 			none, once, twice := x.after(""), x.after("R"), x.after("RR")
 			if none.content == once.content && !strings.Contains(c.what, "another run's effect") {
 				t.Errorf("the request changes nothing:\n%v", once)
+			}
+			if same := once.answer == twice.answer; c.again == "" && same != (c.answers == "") {
+				t.Errorf("a repeat is answered the same: %t, and the case says %q\n--- once\n%v--- twice\n%v", same, c.answers, once, twice)
 			}
 			if same := once.content == twice.content; same != (c.again == "") {
 				t.Errorf("a repeat leaves the same: %t, and the case says %q\n--- once\n%v--- twice\n%v", same, c.again, once, twice)
@@ -118,7 +128,7 @@ func TestKilled(t *testing.T) {
 			defer e.close()
 			cut := newCutter(e.touched, h, n)
 			m, err := x.c.do(e, e.first(tapepb.NewTapeClient(e.serve(cut))))
-			if got := answer(m, err); got != "Unavailable " {
+			if got := e.answer(m, err); got != "Unavailable " {
 				t.Errorf("the client of the killed server is answered %s, want a broken connection", got)
 			}
 			x.wantContinued(t, e, n, h, len(calls), next)
@@ -138,12 +148,12 @@ func (x *executions) wantContinued(t *testing.T, e *env, n int, h harm, calls in
 	} else {
 		m, err = x.c.do(e, e.first(e.clean))
 	}
-	got := result{e.content(), answer(m, err)}
+	got := result{e.content(), e.answer(m, err)}
 	possible := []string{"", "R"}
 	switch {
 	case h == killedBefore && n == 1:
 		possible = []string{""}
-	case h != killedBefore && n == calls:
+	case (h == killedAfter || h == silenced) && n == calls: // the last call is a write, and was applied
 		possible = []string{"R"}
 	}
 	whole := false
@@ -177,7 +187,7 @@ func TestLost(t *testing.T) {
 			defer e.close()
 			cut := newCutter(e.touched, h, n)
 			m, err := x.c.do(e, e.first(tapepb.NewTapeClient(e.serve(cut))))
-			got := result{e.content(), answer(m, err)}
+			got := result{e.content(), e.answer(m, err)}
 			if !isRead(calls[n-1]) && h != silenced {
 				if want := x.after("R"); got != want {
 					t.Fatalf("got\n%v\nwant\n%v", got, want)
@@ -193,10 +203,7 @@ func TestLost(t *testing.T) {
 			case got.content != x.after("").content && !x.c.steps && !x.c.heartbeat:
 				t.Errorf("the client is answered %s, which says that nothing is stored, and the store has\n%s", got.answer, got.content)
 			}
-			if h != silenced {
-				h = killedBefore // a read that failed: nothing is known of what is stored
-			}
-			x.wantContinued(t, e, 0, h, len(calls), next)
+			x.wantContinued(t, e, n, h, len(calls), next)
 		}
 	})
 }
@@ -210,9 +217,9 @@ func TestFrozen(t *testing.T) {
 		cut := newCutter(e.touched, h, n)
 		c := tapepb.NewTapeClient(e.serve(cut))
 		answered := make(chan string)
-		go func() { answered <- answer(x.c.do(e, e.first(c))) }()
+		go func() { answered <- e.answer(x.c.do(e, e.first(c))) }()
 		<-cut.reached
-		rival := answer(x.c.act(e))
+		rival := e.answer(x.c.act(e))
 		close(cut.resume)
 		first := <-answered
 		left := e.content()
@@ -240,7 +247,7 @@ func TestFrozen(t *testing.T) {
 // Every RPC that the server serves is in the table.
 func TestEveryRPCHasACase(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, entry{}, false)
+	e := newEnv(t, entry{})
 	defer e.close()
 	conn := e.serve(newCutter(e.touched, 0, 0))
 	var known []string

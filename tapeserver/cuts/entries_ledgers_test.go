@@ -16,9 +16,9 @@ var obligationEntries = []entry{
 		return by.RegisterCompensation(by, &tapepb.RegisterCompensationRequest{
 			RunId: e.run, EffectKey: "k", Kind: "reverse", PayloadJson: by.name, Fence: by.fence})
 	}},
-	{rpc: "ClaimObligation", setup: obligation, do: claimObligation, rival: unfenced(claimObligation)},
+	{rpc: "ClaimObligation", setup: obligation, do: claimObligation, rival: unfenced(claimObligation), answers: notAgain},
 	{rpc: "ClaimObligation", what: "lapsed claim", setup: func(e *env) { claimedObligation(e); e.advance(time.Hour) },
-		do: claimObligation, rival: unfenced(claimObligation)},
+		do: claimObligation, rival: unfenced(claimObligation), answers: notAgain},
 	{rpc: "RecordObligationAttempt", setup: claimedObligation, do: func(e *env, by caller) (proto.Message, error) {
 		return reportAttempt(e, by, e.generation)
 	}, rival: func(e *env) (proto.Message, error) { return reportAttempt(e, reclaimObligation(e), e.generation+1) }},
@@ -74,14 +74,14 @@ var ledgerEntries = []entry{
 	{rpc: "SetBudget", setup: begin, again: "the caps are replaced by equal ones", do: func(e *env, by caller) (proto.Message, error) {
 		return by.SetBudget(by, &tapepb.SetBudgetRequest{RunId: e.run, UsdCap: 5, TokenCap: int64(len(by.name)), Fence: by.fence})
 	}},
-	{rpc: "ChargeBudget", setup: begin, do: charge, again: "two charges are two charges: a client that repeats one after UNKNOWN or a broken connection may charge twice"},
+	{rpc: "ChargeBudget", setup: begin, do: charge, again: twoCharges},
 	{rpc: "ChargeBudget", what: "spent before", setup: func(e *env) {
 		begin(e)
 		must[proto.Message](e)(charge(e, e.first(e.clean)))
-	}, do: charge, again: "two charges are two charges"},
-	{rpc: "AwaitSignal", what: "parks", setup: begin, do: await},
+	}, do: charge, again: twoCharges},
+	{rpc: "AwaitSignal", what: "parks", setup: begin, do: await, answers: released},
 	{rpc: "AwaitSignal", what: "delivered", setup: func(e *env) { begin(e); signal(e) }, do: await},
-	{rpc: "AwaitSignal", what: "signal meanwhile", setup: begin, do: await, rival: unfenced(send)},
+	{rpc: "AwaitSignal", what: "signal meanwhile", setup: begin, do: await, rival: unfenced(send), answers: released},
 	{rpc: "SendSignal", what: "filed", setup: begin, do: send, rival: unfenced(send), again: "a later signal replaces an earlier one"},
 	{rpc: "SendSignal", what: "releases", setup: parked, do: send, rival: unfenced(send), again: "a later signal replaces an earlier one"},
 	{rpc: "SendSignal", what: "parks meanwhile", setup: begin, do: send, again: "a later signal replaces an earlier one",
@@ -95,10 +95,14 @@ var ledgerEntries = []entry{
 	{rpc: "SetTimer", what: "changed", setup: timer, do: setTimer("t"), rival: unfenced(setTimer("t"))},
 	{rpc: "SetTimer", what: "no id", setup: begin, do: setTimer(""), rival: unfenced(setTimer("")),
 		again: "the server makes up an id for each request"},
-	{rpc: "CancelTimer", setup: timer, do: cancelTimer, rival: unfenced(setTimer("t"))},
-	{rpc: "ListDueTimers", what: "claiming", setup: timer, do: claimTimers, rival: unfenced(claimTimers)},
-	{rpc: "ListDueTimers", what: "claiming one that is cancelled", setup: timer, do: claimTimers, rival: unfenced(cancelTimer)},
+	{rpc: "CancelTimer", setup: timer, do: cancelTimer, rival: unfenced(setTimer("t")), answers: "not cancelled"},
+	{rpc: "ListDueTimers", what: "claiming", setup: timer, do: claimTimers, rival: unfenced(claimTimers), answers: lostTimers},
+	{rpc: "ListDueTimers", what: "claiming, cancelled meanwhile", setup: timer, do: claimTimers, rival: unfenced(cancelTimer), answers: lostTimers},
 }
+
+const twoCharges = "charges twice: a charge has no identity"
+
+const lostTimers = "without the timers that the first fired, which are lost with its answer"
 
 func charge(e *env, by caller) (proto.Message, error) {
 	return by.ChargeBudget(by, &tapepb.ChargeBudgetRequest{RunId: e.run, Usd: 1, Tokens: 10, Fence: by.fence})
@@ -150,10 +154,10 @@ var sessionEntries = []entry{
 	{rpc: "AppendEvent", what: "new session", do: appendEvent, rival: unfenced(appendEvent), again: eventAgain},
 	{rpc: "AppendEvent", what: "existing session", setup: session, do: appendEvent, rival: unfenced(appendEvent), again: eventAgain},
 	{rpc: "AppendEvent", what: "deleted meanwhile", setup: session, do: appendEvent, rival: unfenced(deleteSession), again: eventAgain},
-	{rpc: "DeleteSession", setup: session, do: deleteSession, rival: unfenced(appendEvent)},
+	{rpc: "DeleteSession", setup: session, do: deleteSession, rival: unfenced(appendEvent), answers: "not deleted"},
 }
 
-const eventAgain = "an event's id is no identity: a client that repeats a request after UNKNOWN or a broken connection may append twice"
+const eventAgain = "appends twice: an event's id is no identity"
 
 func createSession(id string) func(*env, caller) (proto.Message, error) {
 	return func(_ *env, by caller) (proto.Message, error) {
@@ -172,7 +176,9 @@ func deleteSession(_ *env, by caller) (proto.Message, error) {
 	return by.DeleteSession(by, &tapepb.DeleteSessionRequest{AppName: "a", UserId: "u", SessionId: "s"})
 }
 
-func session(e *env) { must[proto.Message](e)(createSession("s")(e, caller{e.t.Context(), e.clean, "before", nil})) }
+func session(e *env) {
+	must[proto.Message](e)(createSession("s")(e, caller{e.t.Context(), e.clean, "before", nil}))
+}
 
 // manyDecisions records more decisions than one commit blanks.
 func manyDecisions(e *env) {

@@ -22,6 +22,8 @@ type entry struct {
 	// again says why a repeat of the request acts again. Where it is empty, a repeat leaves the store
 	// as it is.
 	again string
+	// answers says how such a repeat is answered where not as the first request.
+	answers string
 	// steps says that the RPC takes several commits, and that the next caller finishes what a cut one
 	// leaves.
 	steps bool
@@ -89,6 +91,11 @@ func after(d time.Duration, do func(*env, caller) (proto.Message, error)) func(*
 	}
 }
 
+const (
+	released = "FENCED: the first has released the lease"
+	notAgain = "not acquired, until the claim lapses"
+)
+
 const newGrant = "a request without a fence takes the lease under a new token"
 
 var runEntries = []entry{
@@ -105,10 +112,10 @@ var runEntries = []entry{
 		begin(e)
 		takeOver(e)
 		e.fence = nil
-	}, do: doResume}, // a repeat is a heartbeat by the holder's name
+	}, do: doResume, answers: "as a heartbeat, without a grant"},
 	{rpc: "ResumeRun", what: "under its fence", setup: begin, do: doResume, heartbeat: true},
 	{rpc: "ResumeRun", what: "by the holder's name", setup: func(e *env) { begin(e); e.fence = nil }, do: doResume, heartbeat: true},
-	{rpc: "EndRun", setup: begin, do: doEnd},
+	{rpc: "EndRun", setup: begin, do: doEnd, answers: released},
 	{rpc: "EndRun", what: "no fence", setup: func(e *env) { begin(e); e.fence = nil }, do: doEnd,
 		again: "every end is journaled"},
 	{rpc: "EndRun", what: "COMPENSATING", setup: begin, again: "every end is journaled, and this one keeps the lease",
@@ -121,12 +128,12 @@ var runEntries = []entry{
 		e.fence = nil
 	}, do: doEnd},
 	{rpc: "RecordDecision", setup: begin, do: decide},
-	{rpc: "CompactRun", setup: endedRun, do: doCompact, rival: resumed},
+	{rpc: "CompactRun", setup: endedRun, do: doCompact, rival: resumed, answers: "already compacted"},
 	{rpc: "CompactRun", what: "more rows than a commit takes", setup: func(e *env) {
 		begin(e)
 		manyDecisions(e)
 		end(e)
-	}, do: doCompact, rival: resumed, steps: true},
+	}, do: doCompact, rival: resumed, steps: true, answers: "already compacted"},
 }
 
 func doBegin(_ *env, by caller) (proto.Message, error) {
@@ -202,9 +209,9 @@ var effectEntries = []entry{
 	{rpc: "ReconcileEffect", setup: pending, do: reconcile(confirmed), rival: unfenced(reconcile(confirmed))},
 	{rpc: "ReconcileEffect", what: "to UNKNOWN", setup: pending, do: reconcile(unknown), rival: unfenced(reconcile(unknown)),
 		again: "an effect that stays open is reconciled, and journaled, once per request"},
-	{rpc: "ClaimEffectDispatch", setup: outbox, do: claimEffect, rival: unfenced(claimEffect)},
+	{rpc: "ClaimEffectDispatch", setup: outbox, do: claimEffect, rival: unfenced(claimEffect), answers: notAgain},
 	{rpc: "ClaimEffectDispatch", what: "lapsed claim", setup: func(e *env) { claimedEffect(e); e.advance(time.Hour) },
-		do: claimEffect, rival: unfenced(claimEffect)},
+		do: claimEffect, rival: unfenced(claimEffect), answers: notAgain},
 	{rpc: "RecordDispatchAttempt", setup: claimedEffect, do: func(e *env, by caller) (proto.Message, error) {
 		return reportDispatch(e, by, e.generation)
 	}, rival: func(e *env) (proto.Message, error) { return reportDispatch(e, reclaimEffect(e), e.generation+1) }},

@@ -41,7 +41,8 @@ type env struct {
 	// advance moves the store clock.
 	advance func(time.Duration)
 	// timed says that the clock stands still, so that times are part of the content.
-	timed     bool
+	timed bool
+	// hideMulti makes the stores of later servers commit to one run at a time.
 	hideMulti bool
 	touched   *touched
 	stops     []func()
@@ -58,17 +59,16 @@ type env struct {
 }
 
 // newEnv prepares a case on a memory store of its own. The caller closes it.
-func newEnv(t *testing.T, c entry, hideMulti bool) *env {
+func newEnv(t *testing.T, c entry) *env {
 	t.Helper()
 	store := memory.New(&memory.Options{Clock: func() time.Time { return epoch }})
-	e := &env{t: t, store: store.Open(), advance: store.Advance, timed: true, hideMulti: hideMulti}
+	e := &env{t: t, store: store.Open(), advance: store.Advance, timed: true, touched: newTouched()}
 	e.prepare(c)
 	return e
 }
 
 func (e *env) prepare(c entry) {
 	e.t.Helper()
-	e.touched = newTouched()
 	clean := newCutter(e.touched, 0, 0)
 	e.tape = tape.New(behind(e.store, clean, e.hideMulti), nil)
 	e.clean = tapepb.NewTapeClient(e.serve(clean))
@@ -173,8 +173,8 @@ func (e *env) first(c tapepb.TapeClient) caller {
 }
 
 // answer is what a caller gets: the response or the status, as text. Grant ids are random and left
-// out.
-func answer(m proto.Message, err error) string {
+// out, and so are times where the clock moves.
+func (e *env) answer(m proto.Message, err error) string {
 	if err != nil {
 		s := status.Convert(err)
 		reason := ""
@@ -186,14 +186,17 @@ func answer(m proto.Message, err error) string {
 		return fmt.Sprintf("%v %s", s.Code(), reason)
 	}
 	m = proto.Clone(m)
-	hideGrant(m.ProtoReflect())
+	e.hideRandom(m.ProtoReflect())
 	return withoutUUIDs(prototext.MarshalOptions{Multiline: true}.Format(m))
 }
 
-func hideGrant(m protoreflect.Message) {
+func (e *env) hideRandom(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if f.Message() != nil && f.Message().Name() == "Grant" {
-			m.Mutable(f).Message().Clear(f.Message().Fields().ByName("grant_id"))
+		switch {
+		case f.Name() == "grant_id", !e.timed && strings.HasSuffix(string(f.Name()), "_ms"):
+			m.Clear(f)
+		case f.Message() != nil && !f.IsList() && !f.IsMap():
+			e.hideRandom(v.Message())
 		}
 		return true
 	})

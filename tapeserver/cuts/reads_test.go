@@ -117,7 +117,7 @@ func (x *executions) interruptRead(t *testing.T, n int, h harm) {
 		close(cut.resume) // nobody works meanwhile: the call is late
 	}
 	m, err := x.c.do(e, e.first(c))
-	if got := answer(m, err); h == frozenAfter {
+	if got := e.answer(m, err); h == frozenAfter {
 		if got != x.after("R").answer {
 			t.Errorf("a late read is answered %s, want %s", got, x.after("R").answer)
 		}
@@ -127,7 +127,7 @@ func (x *executions) interruptRead(t *testing.T, n int, h harm) {
 	if left := e.content(); left != x.after("").content {
 		t.Errorf("an interrupted read leaves\n%s\nwant\n%s", left, x.after("").content)
 	}
-	if got, want := answer(x.c.do(e, e.first(e.clean))), x.after("R").answer; got != want {
+	if got, want := e.answer(x.c.do(e, e.first(e.clean))), x.after("R").answer; got != want {
 		t.Errorf("the next read is answered %s, want %s", got, want)
 	}
 }

@@ -18,6 +18,8 @@ type harm int
 const (
 	// killedBefore ends the server's process before the call reaches the store.
 	killedBefore harm = iota + 1
+	// killedDuring ends it while the store works on the call.
+	killedDuring
 	// killedAfter ends it after the call was applied.
 	killedAfter
 	// lostRequest loses the request of the call.
@@ -33,7 +35,7 @@ const (
 )
 
 func (h harm) String() string {
-	return [...]string{"none", "killed before", "killed after", "lost request", "lost reply", "silenced", "frozen before", "frozen after"}[h]
+	return [...]string{"none", "killed before", "killed during", "killed after", "lost request", "lost reply", "silenced", "frozen before", "frozen after"}[h]
 }
 
 // touched notes which runs and indexes the servers of one store have used.
@@ -66,7 +68,7 @@ type cutter struct {
 	harm    harm
 	at      int // the call at which harm is done; 0 for none
 
-	// kill breaks the connections of the server.
+	// kill ends the server: it breaks the connections, or lets another process kill this one.
 	kill func()
 	// reached is closed at the call, and resume ends a freeze.
 	reached, resume chan struct{}
@@ -133,6 +135,9 @@ func through[V any](ctx context.Context, c *cutter, op string, call func() (V, e
 		c.kill()
 		<-ctx.Done() // the connection is gone; the process does nothing more
 		return fail(runstore.ErrUnavailable, errKilled)
+	case killedDuring:
+		go c.kill()
+		return call()
 	case lostRequest:
 		return fail(lost, errLost)
 	case lostReply, silenced:
