@@ -148,12 +148,12 @@ const replaced = "the state is replaced by an equal one, and the time of the las
 var sessionEntries = []entry{
 	{rpc: "CreateSession", what: "new", do: createSession("s"), rival: unfenced(createSession("s")), again: replaced},
 	{rpc: "CreateSession", what: "existing", setup: session, do: createSession("s"), rival: unfenced(appendEvent), again: replaced},
-	{rpc: "CreateSession", what: "deleted meanwhile", setup: session, do: createSession("s"), rival: unfenced(deleteSession), again: replaced},
+	{rpc: "CreateSession", what: "deleted meanwhile", setup: session, do: createSession("s"), rival: unfenced(deleteSession), again: replaced, recreated: true},
 	{rpc: "CreateSession", what: "no id", do: createSession(""), rival: unfenced(createSession("")),
 		again: "the server makes up an id for each request"},
 	{rpc: "AppendEvent", what: "new session", do: appendEvent, rival: unfenced(appendEvent), again: eventAgain},
 	{rpc: "AppendEvent", what: "existing session", setup: session, do: appendEvent, rival: unfenced(appendEvent), again: eventAgain},
-	{rpc: "AppendEvent", what: "deleted meanwhile", setup: session, do: appendEvent, rival: unfenced(deleteSession), again: eventAgain},
+	{rpc: "AppendEvent", what: "deleted meanwhile", setup: session, do: appendEvent, rival: unfenced(deleteSession), again: eventAgain, recreated: true},
 	{rpc: "DeleteSession", setup: session, do: deleteSession, rival: unfenced(appendEvent), answers: "not deleted"},
 }
 

@@ -27,6 +27,9 @@ type entry struct {
 	// steps says that the RPC takes several commits, and that the next caller finishes what a cut one
 	// leaves.
 	steps bool
+	// recreated says that the request may create its run again. The versions of the records then count
+	// attempts that a deletion has undone.
+	recreated bool
 	// heartbeat says that a request that fails may have extended the lease.
 	heartbeat bool
 }
@@ -81,14 +84,6 @@ func (c entry) act(e *env) (proto.Message, error) {
 // unfenced makes the request as another caller without a grant.
 func unfenced(do func(*env, caller) (proto.Message, error)) func(*env) (proto.Message, error) {
 	return func(e *env) (proto.Message, error) { return do(e, e.second()) }
-}
-
-// after makes the request after a while, as another caller without a grant.
-func after(d time.Duration, do func(*env, caller) (proto.Message, error)) func(*env) (proto.Message, error) {
-	return func(e *env) (proto.Message, error) {
-		e.advance(d)
-		return do(e, e.second())
-	}
 }
 
 const (

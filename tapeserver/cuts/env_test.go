@@ -87,7 +87,7 @@ func (e *env) close() {
 // serve starts a server over the store behind a cutter, and returns a connection to it.
 func (e *env) serve(c *cutter) *grpc.ClientConn {
 	e.t.Helper()
-	lis := &listener{Listener: bufconn.Listen(1 << 20)}
+	lis := &listener{Listener: bufconn.Listen(32 << 10)}
 	c.kill = lis.breakAll
 	server := tapeserver.New(behind(e.store, c, e.hideMulti), &tapeserver.Options{Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())

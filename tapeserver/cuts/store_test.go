@@ -32,10 +32,15 @@ const (
 	frozenBefore
 	// frozenAfter applies the call, and holds its reply until resume.
 	frozenAfter
+	// lostLate is lostRequest, and the loss is noticed at resume.
+	lostLate
+	// unheard is lostReply, and the loss is noticed at resume.
+	unheard
 )
 
 func (h harm) String() string {
-	return [...]string{"none", "killed before", "killed during", "killed after", "lost request", "lost reply", "silenced", "frozen before", "frozen after"}[h]
+	return [...]string{"none", "killed before", "killed during", "killed after", "lost request", "lost reply", "silenced", "frozen before", "frozen after",
+		"request lost late", "reply lost late"}[h]
 }
 
 // touched notes which runs and indexes the servers of one store have used.
@@ -142,6 +147,13 @@ func through[V any](ctx context.Context, c *cutter, op string, call func() (V, e
 		return fail(lost, errLost)
 	case lostReply, silenced:
 		_, _ = call()
+		return fail(lost, errLost)
+	case lostLate, unheard:
+		if h == unheard {
+			_, _ = call()
+		}
+		close(c.reached)
+		<-c.resume
 		return fail(lost, errLost)
 	case frozenBefore:
 		close(c.reached)
