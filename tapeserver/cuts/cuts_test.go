@@ -43,18 +43,24 @@ func (x *executions) steps(order string) []result {
 		defer e.close()
 		all := []result{{content: e.content()}}
 		for _, step := range order {
-			var m proto.Message
-			var err error
-			if step == 'V' {
-				m, err = x.c.act(e)
-			} else {
-				m, err = x.c.do(e, e.first(e.clean))
-			}
-			all = append(all, result{e.content(), e.answer(m, err)})
+			all = append(all, x.c.make(e, step))
 		}
 		x.known[order] = all
 	}
 	return x.known[order]
+}
+
+// make makes the request of a step and returns its result.
+func (c entry) make(e *env, step rune) result {
+	e.t.Helper()
+	var m proto.Message
+	var err error
+	if step == 'V' {
+		m, err = c.act(e)
+	} else {
+		m, err = c.do(e, e.first(e.clean))
+	}
+	return result{e.content(), e.answer(m, err)}
 }
 
 // after returns the result of an order.
@@ -124,7 +130,7 @@ func TestRepeats(t *testing.T) {
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	eachCall(t, []harm{killedBefore, killedAfter}, func(t *testing.T, x *executions, calls []string, n int, h harm) {
-		for _, next := range []string{"R", "V"} {
+		for _, next := range "RV" {
 			e := x.open(t, x.c)
 			defer e.close()
 			cut := newCutter(e.touched, h, n)
@@ -139,17 +145,10 @@ func TestKilled(t *testing.T) {
 
 // wantContinued checks what an interruption has left, and what follows when the next request is made
 // on another server: the results of an order of whole requests.
-func (x *executions) wantContinued(t *testing.T, e *env, n int, h harm, calls int, next string) {
+func (x *executions) wantContinued(t *testing.T, e *env, n int, h harm, calls int, next rune) {
 	t.Helper()
 	left := e.content()
-	var m proto.Message
-	var err error
-	if next == "V" {
-		m, err = x.c.act(e)
-	} else {
-		m, err = x.c.do(e, e.first(e.clean))
-	}
-	got := result{e.content(), e.answer(m, err)}
+	got := x.c.make(e, next)
 	possible := []string{"", "R"}
 	switch {
 	case h == killedBefore && n == 1:
@@ -163,7 +162,7 @@ func (x *executions) wantContinued(t *testing.T, e *env, n int, h harm, calls in
 			continue
 		}
 		whole = true
-		if want := x.after(before + next); got == want {
+		if want := x.after(before + string(next)); got == want {
 			return
 		}
 	}
@@ -171,9 +170,9 @@ func (x *executions) wantContinued(t *testing.T, e *env, n int, h harm, calls in
 		t.Errorf("half done:\n%s--- of\n%s--- and\n%s", left, x.after("").content, x.after("R").content)
 		return
 	}
-	t.Errorf("the interruption left\n%s--- and the next request (%s)\n%v", left, next, got)
+	t.Errorf("the interruption left\n%s--- and the next request (%c)\n%v", left, next, got)
 	for _, before := range possible {
-		t.Logf("--- %q gives\n%v", before+next, x.after(before+next))
+		t.Logf("--- %q gives\n%v", before+string(next), x.after(before+string(next)))
 	}
 }
 
@@ -183,7 +182,7 @@ func (x *executions) wantContinued(t *testing.T, e *env, n int, h harm, calls in
 func TestLost(t *testing.T) {
 	t.Parallel()
 	eachCall(t, []harm{lostRequest, lostReply, silenced}, func(t *testing.T, x *executions, calls []string, n int, h harm) {
-		for _, next := range []string{"R", "V"} {
+		for _, next := range "RV" {
 			e := x.open(t, x.c)
 			defer e.close()
 			cut := newCutter(e.touched, h, n)
@@ -218,9 +217,13 @@ func TestFrozen(t *testing.T) {
 		defer e.close()
 		cut := newCutter(e.touched, h, n)
 		c := tapepb.NewTapeClient(e.serve(cut))
-		answered := make(chan string)
+		answered := make(chan string, 1)
 		go func() { answered <- e.answer(x.c.do(e, e.first(c))) }()
-		<-cut.reached
+		select {
+		case <-cut.reached:
+		case got := <-answered:
+			t.Fatalf("the request is answered %s before it makes the call", got)
+		}
 		rival := e.answer(x.c.act(e))
 		close(cut.resume)
 		first := <-answered

@@ -8,7 +8,7 @@
 //   - Lost: the request or the reply of the call is lost. In a variant the store answers nothing
 //     more until the RPC has ended.
 //   - Frozen: the call is held, before or after it is applied, while another caller works on the same
-//     run. Then it goes on.
+//     run, takes it over or claims the same work. Then it goes on, or turns out to be lost.
 //
 // # Guarantees
 //
@@ -20,10 +20,15 @@
 //     The table of cases names the others, whose requests have no identity in the protocol.
 //  3. Serial: an RPC that was frozen and its rival leave what the two leave one after the other, in one
 //     of the two orders, and are answered accordingly.
-//  4. Definite errors: after any status but UNKNOWN nothing of the RPC is stored. A heartbeat is the
-//     exception: it may have extended the lease.
+//  4. Definite errors: after UNAVAILABLE nothing of the RPC is stored, and where the outcome is not
+//     known the status is UNKNOWN. The exceptions are a heartbeat, which may have extended the lease,
+//     and the compaction of guarantee 1.
 //  5. A read that is interrupted fails, and changes nothing.
 //
 // The comparison is by content: each run's head, journal, records with their versions and times, and
-// places in indexes.
+// places in indexes. A run without any of these, which a new session or business key begins with, is
+// left out: no reader finds it.
+//
+// All cases run on the memory store, where an interruption is done to the server inside the test. Some
+// run on SQLite too, with a server process that gets SIGKILL.
 package cuts

@@ -49,7 +49,7 @@ const (
 func TestServer(t *testing.T) {
 	text := os.Getenv(serverVariable)
 	if text == "" {
-		t.Skip("not started as a server")
+		return
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // it ends with the parent
@@ -209,5 +209,5 @@ func (x *executions) killProcess(t *testing.T, n *touched, at, calls int, h harm
 	if got := <-answered; got != "Unavailable " && (h != killedDuring || got != x.after("R").answer) {
 		t.Errorf("the client of the killed server is answered %s, want a broken connection", got)
 	}
-	x.wantContinued(t, e, at, h, calls, "R")
+	x.wantContinued(t, e, at, h, calls, 'R')
 }

@@ -41,7 +41,11 @@ func claimManyTimers(t *testing.T, c entry, n int, h harm) {
 	var answered []string
 	meanwhile := h >= frozenBefore
 	if meanwhile {
-		<-cut.reached
+		select {
+		case <-cut.reached:
+		case got := <-first:
+			t.Fatalf("the claim is answered %v before it makes the call", got)
+		}
 		answered = append(answered, timerIDs(claimTimers(e, e.second()))...)
 		close(cut.resume)
 	}
