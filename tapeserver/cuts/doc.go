@@ -1,4 +1,4 @@
-// Package cuts tests what becomes of an RPC that is interrupted between two of its calls to the
+// Package cuts tests the outcome of an RPC that is interrupted between two of its calls to the
 // store. It has tests only.
 //
 // The tests take every RPC that the server serves, found in the descriptor, and interrupt it at each

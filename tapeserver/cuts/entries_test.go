@@ -151,7 +151,7 @@ func doCompact(e *env, by caller) (proto.Message, error) {
 	return by.CompactRun(by, &tapepb.CompactRunRequest{RunId: e.run})
 }
 
-// resumed begins the run again, whatever its compaction has come to.
+// resumed begins the run again. BeginRun finishes a compaction that has begun.
 func resumed(e *env) (proto.Message, error) {
 	return e.clean.BeginRun(e.t.Context(), beginRequest("i", "host:2", nil))
 }

@@ -132,7 +132,7 @@ func (x *executions) interruptRead(t *testing.T, n int, h harm) {
 	}
 }
 
-// isServed reports whether a method is implemented, whatever it answers an empty request.
+// isServed reports whether a method is implemented. Its answer to an empty request does not matter.
 func isServed(t *testing.T, conn *grpc.ClientConn, m protoreflect.MethodDescriptor) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
