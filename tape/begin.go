@@ -31,8 +31,8 @@ type BeginRunResult struct {
 	ID runstore.RunID
 	// Resumed reports whether the run existed.
 	Resumed bool
-	// LastSeq is 0 for a new run, else the run's last seq as read before the
-	// grant.
+	// LastSeq is 0 for a new run, else the run's last seq at the grant. For a run that is TERMINAL or
+	// STUCK, and a heartbeat, it is the last seq as read.
 	LastSeq runstore.Seq
 	Status  RunStatus
 	// Lease is the grant; zero for a run that is TERMINAL or STUCK.
@@ -101,7 +101,7 @@ func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec 
 		}
 		granted, err := t.acquire(ctx, head, spec, acquisition{why: "begin run by ", takeover: takeover, revives: true})
 		if err == nil {
-			result.Lease, result.Status = granted.Lease, RunRunning
+			result.Lease, result.Status, result.LastSeq = granted.Lease, RunRunning, granted.Committed.LastSeq
 			return result, nil
 		}
 		if !errors.Is(err, runstore.ErrConflict) {

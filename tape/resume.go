@@ -101,7 +101,14 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 	if err != nil {
 		return Run{}, runstore.Lease{}, noSuchRun(err)
 	}
-	run, err := t.GetRun(ctx, id)
+	head, err := t.store.GetRun(ctx, id)
+	if err != nil {
+		return Run{}, runstore.Lease{}, noSuchRun(err)
+	}
+	if head.Token != f.Token() { // taken over since the renewal
+		return Run{}, runstore.Lease{}, &runstore.FencedError{Presented: f.Token(), Current: head.Token, Holder: head.Holder}
+	}
+	run, err := runOf(head)
 	if err == nil && run.Status != RunRunning && run.Status != RunCompensating {
 		// Only a write that presented no fence can have changed the status under a
 		// current grant. The heartbeat sets it back, under the fence.
