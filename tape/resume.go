@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tapestore/tapestore/crossrun"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -170,7 +171,9 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 		}
 		b.Put(runstore.SummaryKey, value, places...)
 		// A driver that unwinds its run keeps the lease until the end that follows.
-		b.Release = req.Status != RunCompensating || req.Fence.IsZero()
+		if b.Release = req.Status != RunCompensating || req.Fence.IsZero(); b.Release {
+			b.Require(crossrun.Idle())
+		}
 		done, err := t.commit(ctx, b)
 		if err == nil {
 			run.LastSeq, run.EndedAt = done.LastSeq, done.Time
@@ -187,6 +190,11 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 				return Run{}, err
 			}
 			compacted = true // for good
+		}
+		if meetsStep(err) {
+			if err := t.endStep(ctx, req.Run, req.Fence); err != nil {
+				return Run{}, err
+			}
 		}
 		if err := retries.next(ctx, err); err != nil {
 			return Run{}, err

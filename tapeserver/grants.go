@@ -25,6 +25,9 @@ import (
 //  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
 //     whatever its owner's name is: a driver that wakes up after its successor has begun does not
 //     take the run back.
+//  5. An event of a session names its run by session and invocation. On a connection that has that
+//     run's grant the event is appended under it, so a driver that was taken over appends nothing.
+//     On any other connection it is appended: events come from users too, and before the run.
 //
 // A connection is one process: a proxy that puts the calls of several processes on one connection
 // makes them one driver.
@@ -133,6 +136,23 @@ func (s *service) ofConnection(ctx context.Context, run runstore.RunID) (runstor
 		return grant.Fence(run)
 	}
 	return runstore.Fence{}, nil
+}
+
+// sessionFence returns the fence of a write to a session: what the request presents, which has to name
+// its run, or the grant of a run on the call's connection. The run may be empty, for no run. A write
+// under the connection's grant is refused once that grant was taken over; it is not tried without.
+func (s *service) sessionFence(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
+	grant, present, err := presented(ctx, req)
+	switch {
+	case err != nil:
+		return runstore.Fence{}, err
+	case !present:
+		return s.ofConnection(ctx, run)
+	case grant.Run == "":
+		return runstore.Fence{}, malformed("fence.run_id", "is missing: a session belongs to no run")
+	default:
+		return grant.Fence(grant.Run)
+	}
 }
 
 // granted remembers a grant that is answered on the connection of a call.
