@@ -16,7 +16,8 @@
 // recorded already, an effect that is complete) is refused to a zombie too: with a
 // fence it ends in a commit that has guards only. With [FenceRequired] and
 // [FenceConnection] a write without a fence is refused where [Authorities] says that it
-// needs one.
+// needs one. A write to a session may present the fence of any run, and is then applied only while
+// that grant is current; see package crossrun for how, and for what its readers see meanwhile.
 //
 // # State machines
 //
@@ -56,7 +57,8 @@
 // the record obligation/HASH: HASH is that of its effect key and kind. A gate is the record
 // gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
 // the last grant, compaction the progress of one. A session is a run of its own, which no list of
-// runs shows: its state is the record session, its events are its journal. A row's seq and
+// runs shows: its state is the record session, its events are its journal. The records that begin
+// with crossrun/ are those of steps over two runs. A row's seq and
 // time are the stamps of its record, and a journal entry's those of its event, so no
 // value repeats them. Values carry a format number, and a newer one than this package knows is
 // refused with [ErrFormat].

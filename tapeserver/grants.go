@@ -38,7 +38,7 @@ import (
 const (
 	// maxGrants is how many grants a connection remembers.
 	maxGrants = 4096
-	// maxGrantsInAll is how many all connections remember together: 96 MiB at 480 bytes each, with
+	// maxGrantsInAll is how many all connections remember together: 100 MB at 500 bytes each, with
 	// the longest owner's names.
 	maxGrantsInAll = 200_000
 )

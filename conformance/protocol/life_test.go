@@ -69,6 +69,8 @@ func TestLife(t *testing.T) {
 			closing(t, store, err)
 			_, multi := store.(runstore.MultiCommitter)
 			protocol.Life(t, serve(t, store), multi)
+			sessionsUnderFences(t, serve(t, store), serve(t, store))
+			sessionsOfDriversThatDie(t, store)
 		})
 	}
 }
