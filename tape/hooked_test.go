@@ -29,7 +29,7 @@ func hook(s runstore.RunStore, before, after func(op string) error) runstore.Run
 	return h
 }
 
-func call[R any](h *hooked, op string, do func() (R, error)) (R, error) {
+func hookedCall[R any](h *hooked, op string, do func() (R, error)) (R, error) {
 	var none R
 	if h.before != nil {
 		if err := h.before(op); err != nil {
@@ -46,49 +46,49 @@ func call[R any](h *hooked, op string, do func() (R, error)) (R, error) {
 }
 
 func (h *hooked) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
-	return call(h, "create", func() (runstore.Created, error) { return h.RunStore.CreateRun(ctx, spec) })
+	return hookedCall(h, "create", func() (runstore.Created, error) { return h.RunStore.CreateRun(ctx, spec) })
 }
 
 func (h *hooked) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	return call(h, "get", func() (runstore.Run, error) { return h.RunStore.GetRun(ctx, id) })
+	return hookedCall(h, "get", func() (runstore.Run, error) { return h.RunStore.GetRun(ctx, id) })
 }
 
 func (h *hooked) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
-	return call(h, "acquire", func() (runstore.Granted, error) { return h.RunStore.AcquireLease(ctx, req) })
+	return hookedCall(h, "acquire", func() (runstore.Granted, error) { return h.RunStore.AcquireLease(ctx, req) })
 }
 
 func (h *hooked) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
-	return call(h, "renew", func() (runstore.Renewed, error) { return h.RunStore.RenewLease(ctx, req) })
+	return hookedCall(h, "renew", func() (runstore.Renewed, error) { return h.RunStore.RenewLease(ctx, req) })
 }
 
 func (h *hooked) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
-	return call(h, "release", func() (runstore.Committed, error) { return h.RunStore.ReleaseLease(ctx, req) })
+	return hookedCall(h, "release", func() (runstore.Committed, error) { return h.RunStore.ReleaseLease(ctx, req) })
 }
 
 func (h *hooked) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	return call(h, "commit", func() (runstore.Committed, error) { return h.RunStore.Commit(ctx, b) })
+	return hookedCall(h, "commit", func() (runstore.Committed, error) { return h.RunStore.Commit(ctx, b) })
 }
 
 func (h hookedMulti) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
-	return call(h.hooked, "multi", func() ([]runstore.Committed, error) {
+	return hookedCall(h.hooked, "multi", func() ([]runstore.Committed, error) {
 		return h.RunStore.(runstore.MultiCommitter).CommitMulti(ctx, batches)
 	})
 }
 
 func (h *hooked) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
-	return call(h, "journal", func() ([]runstore.Event, error) { return h.RunStore.ReadJournal(ctx, id, from, limit) })
+	return hookedCall(h, "journal", func() ([]runstore.Event, error) { return h.RunStore.ReadJournal(ctx, id, from, limit) })
 }
 
 func (h *hooked) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
-	return call(h, "records", func() ([]runstore.Record, error) { return h.RunStore.ReadRecords(ctx, id, q) })
+	return hookedCall(h, "records", func() ([]runstore.Record, error) { return h.RunStore.ReadRecords(ctx, id, q) })
 }
 
 func (h *hooked) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
-	return call(h, "scan", func() ([]runstore.IndexEntry, error) { return h.RunStore.ScanIndex(ctx, q) })
+	return hookedCall(h, "scan", func() ([]runstore.IndexEntry, error) { return h.RunStore.ScanIndex(ctx, q) })
 }
 
 func (h *hooked) Now(ctx context.Context) (time.Time, error) {
-	return call(h, "now", func() (time.Time, error) { return h.RunStore.Now(ctx) })
+	return hookedCall(h, "now", func() (time.Time, error) { return h.RunStore.Now(ctx) })
 }
 
 var (

@@ -15,6 +15,14 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
+// TestSessionsUnderFences writes to sessions under the fences of runs on a store of each engine.
+func TestSessionsUnderFences(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
+		sessionsUnderFences(t, serve(t, store), serve(t, store))
+		sessionsOfDriversThatDie(t, store)
+	})
+}
+
 // sessionsUnderFences lets two drivers of one run, on two servers of one store, write to a session
 // under the grants that they were answered.
 func sessionsUnderFences(t *testing.T, first, second tapepb.TapeClient) {
