@@ -15,7 +15,10 @@ type ResumeRunRequest struct {
 	// Owner names the driver; it may be empty. A renewal keeps the owner that the
 	// grant was made to.
 	Owner string
-	// TTL of 0 or less means two minutes.
+	// Reactor is the role in which the driver holds the lease: "recovery", say. Empty means "agent".
+	// A renewal keeps the role that the grant was made for.
+	Reactor string
+	// TTL of 0 or less means two minutes, one above runstore.MaxTTL means that.
 	TTL time.Duration
 	// Takeover is TakeAny by default.
 	Takeover Takeover
@@ -42,7 +45,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 	if err := checkRun(req.Run); err != nil {
 		return Run{}, runstore.Lease{}, err
 	}
-	spec, err := leaseSpec(req.Owner, req.TTL)
+	spec, err := leaseSpec(req.Owner, req.Reactor, req.TTL)
 	if err != nil {
 		return Run{}, runstore.Lease{}, err
 	}

@@ -118,7 +118,7 @@ func (t *Tape) endStep(ctx context.Context, run runstore.RunID, f runstore.Fence
 	}
 	_, err := t.acquireLease(ctx, runstore.AcquireRequest{
 		Run: run, Preempt: "a step of the run is under way",
-		LeaseSpec: runstore.LeaseSpec{Owner: unnamed, Reactor: reactor, TTL: defaultTTL, Grant: runstore.NewGrantID()},
+		LeaseSpec: runstore.LeaseSpec{Owner: unnamed, Reactor: agent, TTL: defaultTTL, Grant: runstore.NewGrantID()},
 	})
 	return noSuchRun(err)
 }

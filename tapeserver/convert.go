@@ -24,8 +24,8 @@ func clockOf(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// durationOf returns a …_ttl_ms field. One too long for a duration becomes the
-// longest, which no limit lets through.
+// durationOf returns a …_ttl_ms field. One too long for a duration becomes the longest: above every
+// limit, as it was.
 func durationOf(ms int64) time.Duration {
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64

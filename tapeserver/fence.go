@@ -103,7 +103,10 @@ func answerGrant(ctx context.Context, l runstore.Lease) *tapepb.Grant {
 	_ = grpc.SetHeader(ctx, metadata.Pairs(
 		GrantOwnerHeader, g.Owner, GrantTokenHeader, strconv.FormatInt(g.Token, 10), GrantIDHeader, g.ID,
 		GrantRunHeader, string(g.Run)))
-	return &tapepb.Grant{Owner: g.Owner, Token: g.Token, GrantId: g.ID, RunId: string(g.Run)}
+	return &tapepb.Grant{
+		Owner: g.Owner, Token: g.Token, GrantId: g.ID, RunId: string(g.Run),
+		ExpiresAtMs: millis(l.ExpiresAt), TtlMs: l.TTL.Milliseconds(),
+	}
 }
 
 func malformed(field, format string, args ...any) error {

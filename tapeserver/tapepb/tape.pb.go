@@ -7508,7 +7508,12 @@ type Grant struct {
 	Token   int64                  `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
 	GrantId string                 `protobuf:"bytes,3,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
 	// The run whose lease it is.
-	RunId         string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	RunId string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// When it expires unless it is renewed, on the store's clock.
+	ExpiresAtMs int64 `protobuf:"varint,5,opt,name=expires_at_ms,json=expiresAtMs,proto3" json:"expires_at_ms,omitempty"`
+	// The TTL as granted: that of the request, 2 minutes where it has none, and 30 at most. A driver
+	// that keeps time by itself counts it from the moment when its request left.
+	TtlMs         int64 `protobuf:"varint,6,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7569,6 +7574,20 @@ func (x *Grant) GetRunId() string {
 		return x.RunId
 	}
 	return ""
+}
+
+func (x *Grant) GetExpiresAtMs() int64 {
+	if x != nil {
+		return x.ExpiresAtMs
+	}
+	return 0
+}
+
+func (x *Grant) GetTtlMs() int64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
 }
 
 // Fence is what a write presents to be made under a grant. It is checked by
@@ -8261,12 +8280,14 @@ const file_tape_proto_rawDesc = "" +
 	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"p\n" +
 	"\x13AppendEventResponse\x12*\n" +
 	"\x05event\x18\x01 \x01(\v2\x14.tape.v1.EventRecordR\x05event\x12-\n" +
-	"\x13last_update_time_ms\x18\x02 \x01(\x03R\x10lastUpdateTimeMs\"e\n" +
+	"\x13last_update_time_ms\x18\x02 \x01(\x03R\x10lastUpdateTimeMs\"\xa0\x01\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x03R\x05token\x12\x19\n" +
 	"\bgrant_id\x18\x03 \x01(\tR\agrantId\x12\x15\n" +
-	"\x06run_id\x18\x04 \x01(\tR\x05runId\"e\n" +
+	"\x06run_id\x18\x04 \x01(\tR\x05runId\x12\"\n" +
+	"\rexpires_at_ms\x18\x05 \x01(\x03R\vexpiresAtMs\x12\x15\n" +
+	"\x06ttl_ms\x18\x06 \x01(\x03R\x05ttlMs\"e\n" +
 	"\x05Fence\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x03R\x05token\x12\x19\n" +
