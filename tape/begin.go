@@ -49,8 +49,8 @@ const agent runstore.Reactor = "agent"
 // BeginRun begins a run, or takes over one that has begun. A new run is created
 // with its lease and first journal entry in one round trip. Of several calls that
 // race to create it exactly one finds it new. A run that exists becomes RUNNING
-// and its lease goes to the caller, whoever holds it: the holder's grant is ended
-// and its writes are fenced from then on. One that is TERMINAL or STUCK is left
+// and its lease goes to the caller, even if another driver holds it: that grant is
+// ended and its writes are fenced from then on. One that is TERMINAL or STUCK is left
 // as it is. Two round trips for a run that exists.
 //
 // Errors: runstore.ErrFenced when a fence was presented that is not current; runstore.ErrLeaseHeld where

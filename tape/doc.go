@@ -40,12 +40,12 @@
 // Texts are bounded so that every answer fits into a message of 4 MiB, which is what
 // gRPC's clients accept by default. The room for an effect's outcome is reserved when
 // the effect begins: [MaxRequest] bounds its request, [MaxOutcome] its response and
-// error, [MaxEffectNames] its names, each whatever the others hold. [MaxDecision],
+// error, [MaxEffectNames] its names, independently of each other. [MaxDecision],
 // [MaxRunNames] and [MaxDetail] bound decisions and runs. [MaxObligationNames],
 // [MaxCompensation], [MaxCompensator], [MaxClaimer], [MaxAttemptError] and [MaxResult]
 // bound an obligation's texts, [MaxSignal] and [MaxGateContext] a gate's, [MaxDispatchError]
 // and [MaxExternalRef] a dispatch's, [MaxSessionState], [MaxSessionEvent] and
-// [MaxSessionNames] a session's, each whatever the others hold. What is larger is refused
+// [MaxSessionNames] a session's, independently of each other. What is larger is refused
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
 //

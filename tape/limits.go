@@ -9,7 +9,7 @@ import (
 )
 
 // The limits of texts, in bytes. They are so that every answer fits into 4 MiB, the
-// largest message that gRPC's clients accept by default, whatever else its record
+// largest message that gRPC's clients accept by default, with all else that its record
 // holds. What a request may carry never depends on what is stored already, so an
 // effect that was begun can always be completed and a run always be ended.
 const (

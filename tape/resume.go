@@ -137,7 +137,7 @@ func (req EndRunRequest) method() string {
 }
 
 // EndRun gives a run its status, notes the end in its journal and releases its
-// lease, whoever holds it, in one commit. Every call does so again. COMPENSATING under a
+// lease, the caller's or another driver's, in one commit. Every call does so again. COMPENSATING under a
 // fence keeps the lease: the driver goes on unwinding, until it ends the run once more. A run
 // that is TERMINAL, FAILED, CANCELLED or STUCK may be compacted. EndRun returns the run as it
 // stands afterwards. Two round trips: the summary is read to be written again.

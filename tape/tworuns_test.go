@@ -313,7 +313,7 @@ func TestSessionWriteOfADriverThatDies(t *testing.T) {
 }
 
 // A deletion under a fence ends before each of its store calls. Once the session cannot be seen, its
-// events do not come back, whatever is written next.
+// events do not come back with the next write.
 func TestSessionDeletedHalfway(t *testing.T) {
 	t.Parallel()
 	for kind, wrap := range twoRunStores {

@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// millis returns a time as the wire tells it; the zero time is 0.
+// millis returns a time in the unit of the wire, milliseconds since 1970; the zero time is 0.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -16,14 +16,14 @@ import (
 // connection under the grant of that connection. The store checks it as it checks every fence.
 //
 //  1. A grant is presented on the connection on which it was answered, and on no other. So of two
-//     processes, whatever their owner's names are, the one that was granted the lease later writes,
+//     processes, even of one owner's name, the one that was granted the lease later writes,
 //     and the other is refused.
 //  2. A connection that has no grant of a run writes nothing that needs one. After a broken
 //     connection, a restart of the server, or on another replica, the client calls BeginRun again.
 //  3. A heartbeat from another connection, as some SDKs send, renews the lease if it names the
 //     holder's owner (tape.Tape.ResumeRun). It moves no grant.
 //  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
-//     whatever its owner's name is: a driver that wakes up after its successor has begun does not
+//     even one of the same owner's name: a driver that wakes up after its successor has begun does not
 //     take the run back.
 //  5. An event of a session names its run by session and invocation. On a connection that has that
 //     run's grant the event is appended under it, so a driver that was taken over appends nothing.
