@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -91,10 +92,14 @@ func TestDemo(t *testing.T) {
 func TestDemoTellsWhyItFailed(t *testing.T) {
 	t.Parallel()
 	opts := testOptions(t)
-	opts.ttl = time.Hour // no server grants that
-	err := demo(t.Context(), &bytes.Buffer{}, opts)
-	if err == nil || !strings.Contains(err.Error(), "worker-1 ended") {
-		t.Errorf("error %v, want one that says that worker-1 ended", err)
+	other, err := exec.LookPath("go") // a program that knows no command "serve"
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.tapestore = other
+	err = demo(t.Context(), &bytes.Buffer{}, opts)
+	if err == nil || !strings.Contains(err.Error(), "server ended") || !strings.Contains(err.Error(), "unknown command") {
+		t.Errorf("error %v, want one that says that the server ended, and why", err)
 	}
 	opts = testOptions(t)
 	opts.tapestore = filepath.Join(t.TempDir(), "missing")

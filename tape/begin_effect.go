@@ -42,7 +42,7 @@ func (req BeginEffectRequest) key() (key, blame string) {
 }
 
 // BeginEffect puts an effect on file as PENDING before anybody acts, or returns
-// the one that its run has under that key, whatever became of it. It is durable
+// the one that its run has under that key, with any status. It is durable
 // when BeginEffect returns. If another run has begun an effect of the same connector and business
 // key, it returns that one, which has that run's id and key. One round trip for a new effect; a
 // scope costs one more to read what the run was granted, a business key one more to register it,

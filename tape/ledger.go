@@ -99,7 +99,7 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 			}
 			return next, err
 		}
-		b := guards(run, f, runstore.AtVersion(key, rec.Version))
+		b := runstore.NewBatch(run, runstore.AtVersion(key, rec.Version))
 		b.Require(s.guards...)
 		b.Writes = s.writes
 		b.Events = s.raw
@@ -111,10 +111,13 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 			written.Value, written.Index = l.encode(next)
 		}
 		b.Records = append([]runstore.RecordWrite{written}, b.Records...)
-		done, err := t.commit(ctx, b)
+		done, err := t.commitUnder(ctx, f, b)
 		switch {
 		case err == nil && s.deletes:
 			return next, nil
+		case err == nil && len(done.Versions) == 0:
+			// A step over two runs was recognised by its lead, which does not remember versions.
+			return l.reread(ctx, t, run, key, next)
 		case err == nil:
 			stamp := runstore.Stamp{Seq: done.LastSeq, Time: done.Time}
 			if len(s.entries) > 0 {
@@ -132,6 +135,15 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 			return none, err
 		}
 	}
+}
+
+// reread returns the row under key as it stands, and next where there is none any more.
+func (l ledger[R]) reread(ctx context.Context, t *Tape, run runstore.RunID, key runstore.RecordKey, next R) (R, error) {
+	rec, found, err := t.readRecord(ctx, run, key)
+	if err != nil || !found {
+		return next, nil // it was written, and is gone or cannot be read now
+	}
+	return l.decode(run, rec)
 }
 
 // maxAttempts bounds how often an operation starts over because another writer

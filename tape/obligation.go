@@ -70,7 +70,7 @@ type Obligation struct {
 }
 
 // The limits of an obligation's texts, in bytes. A row at all of them fits into one record and one
-// answer, and each bounds one request whatever the row holds, so an obligation that was registered
+// answer, and none depends on what the row holds, so an obligation that was registered
 // can always be resolved.
 const (
 	// MaxObligationNames is the largest journal entry that registers an obligation: a JSON text of

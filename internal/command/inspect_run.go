@@ -58,7 +58,7 @@ func (in *inspection) runs(ctx context.Context, _ []string) error {
 	return in.show([]string{"RUN", "STATUS", "SEQ", "TOKEN", "LEASE", "STARTED", "APP", "USER", "SESSION", "INVOCATION"}, rows)
 }
 
-// lease tells in a few words who holds a run, by the store clock.
+// lease returns in a few words which owner holds a run, by the store clock.
 func (in *inspection) lease(head runstore.Run) string {
 	switch left := head.ExpiresAt.Sub(in.now).Round(time.Millisecond); {
 	case head.Holder.Token == 0:
