@@ -56,7 +56,10 @@
 // the record obligation/HASH: HASH is that of its effect key and kind. A gate is the record
 // gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
 // the last grant, compaction the progress of one. A session is a run of its own, which no list of
-// runs shows: its state is the record session, its events are its journal. A row's seq and
+// runs shows: its state is the record session, its events are its journal. A business key and its
+// connector are a run of their own, too, business/HASH, whose record effect names the run and the
+// key of their effect. The record business/ATTEMPT of a run is the mark of an attempt to begin an
+// effect with a business key, on a store that commits to one run at a time. A row's seq and
 // time are the stamps of its record, and a journal entry's those of its event, so no
 // value repeats them. Values carry a format number, and a newer one than this package knows is
 // refused with [ErrFormat].

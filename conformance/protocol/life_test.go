@@ -36,6 +36,12 @@ func TestMain(m *testing.M) {
 
 // TestLife serves a store of each engine, with grants by connection.
 func TestLife(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, store runstore.RunStore) { protocol.Life(t, serve(t, store)) })
+}
+
+// onEachEngine runs a test on an empty store of each engine.
+func onEachEngine(t *testing.T, test func(t *testing.T, store runstore.RunStore)) {
+	t.Helper()
 	for name, harness := range map[string]func(t *testing.T) conformance.Harness{
 		"memory": func(*testing.T) conformance.Harness { return embedded.Memory() },
 		"sqlite": func(*testing.T) conformance.Harness { return embedded.SQLite(conformance.T.TempDir, sqlite.Options{}) },
@@ -67,8 +73,7 @@ func TestLife(t *testing.T) {
 			t.Parallel()
 			store, err := harness(t).New(t).Open(t.Context())
 			closing(t, store, err)
-			_, multi := store.(runstore.MultiCommitter)
-			protocol.Life(t, serve(t, store), multi)
+			test(t, store)
 		})
 	}
 }
