@@ -94,6 +94,7 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		}
 		b.Append(kindEffect, entry)
 		b.Put(effectKey(key), value, fresh.places()...)
+		b.Records[0].Reserve = effects.reserve(effectKey(key), fresh)
 		var done runstore.Committed
 		var err error
 		if req.BusinessKey == "" {
