@@ -37,10 +37,7 @@ func TestFullRunsCanEnd(t *testing.T) {
 			}
 		}
 		for i, key := range f.outbox {
-			if i < 2 {
-				f.top()
-			}
-			f.dispatch(key, []int{100, tape.MaxOutcome}[i%2])
+			f.dispatch(key, []int{100, tape.MaxOutcome}[i%2], i == 0)
 		}
 		f.end()
 	})
@@ -144,7 +141,7 @@ func (f *fullRun) top() {
 // fill adds records to the run and then effects until one is refused, and then records again until
 // the smallest is. Where the store has no limit, it begins a number of effects.
 func (f *fullRun) fill() {
-	for f.spares = range 30 {
+	for f.spares = range 40 {
 		f.put(runstore.RecordWrite{Key: numbered("spare", f.spares)})
 	}
 	n := 0
@@ -202,8 +199,11 @@ func (f *fullRun) complete(key string, size int) {
 }
 
 // dispatch claims an effect, fails, tries again and gives up, so that a reconciler records its outcome.
-func (f *fullRun) dispatch(key string, size int) {
+func (f *fullRun) dispatch(key string, size int, first bool) {
 	f.t.Helper()
+	if first {
+		f.top()
+	}
 	ctx := f.t.Context()
 	for _, next := range []time.Time{time.UnixMilli(1), {}} {
 		claimer := strings.Repeat("c", 50)
@@ -211,8 +211,11 @@ func (f *fullRun) dispatch(key string, size int) {
 		if err != nil || !acquired {
 			f.t.Fatalf("ClaimEffectDispatch of %s = %t, %v", key, acquired, err)
 		}
+		if first {
+			f.top()
+		}
 		_, err = f.tp.RecordDispatchAttempt(ctx, tape.DispatchReport{
-			Run: f.run.ID, Key: key, Claim: e.Claims, Error: strings.Repeat("\x01", tape.MaxDispatchError), Next: next,
+			Run: f.run.ID, Key: key, Claim: e.Claims, Error: strings.Repeat("e", 100), Next: next,
 		})
 		f.check("RecordDispatchAttempt of "+key, err)
 	}
@@ -225,6 +228,7 @@ func (f *fullRun) dispatch(key string, size int) {
 // end ends what prepare has begun, and the run.
 func (f *fullRun) end() {
 	ctx := f.t.Context()
+	f.top()
 	_, err := f.tp.ChargeBudget(ctx, tape.BudgetCharge{Run: f.run.ID, USD: 1.0 / 3, Tokens: 1 << 60, Fence: f.fence()})
 	f.check("ChargeBudget", err)
 	f.top()
@@ -233,6 +237,7 @@ func (f *fullRun) end() {
 		if err != nil || !claim.Acquired {
 			f.t.Fatalf("ClaimObligation = %+v, %v", claim, err)
 		}
+		f.top()
 		if i == 0 {
 			_, err = f.tp.ResolveObligation(ctx, tape.ObligationResult{Run: f.run.ID, Seq: duty, Result: strings.Repeat("r", tape.MaxResult)})
 		} else {
