@@ -48,6 +48,13 @@
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
 //
+// A store may also limit the records of one run, as Bigtable does. BeginEffect is then refused
+// with runstore.ErrTooLarge, field "records", while there is no room for the effect with its
+// largest outcome. An effect that was begun can be claimed, retried, completed and reconciled,
+// an obligation resolved, a gate signalled, a budget charged, and the run taken over and ended,
+// however full the run is. Registering an obligation, setting a timer and opening a gate need
+// room of their own.
+//
 // # Stored form
 //
 // The run's status is the store's Status; who it is, its scopes and its end are
