@@ -76,8 +76,8 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	begun := RunRunning.writes()
 	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &spec}
 	create.Writes.Append(kindRun, entry)
-	create.Writes.Put(grantKey, encode(storedGrant{ID: string(spec.Grant)}))
-	create.Writes.Put(runstore.SummaryKey, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
+	putLasting(&create.Writes, grantKey, encode(storedGrant{ID: string(spec.Grant)}), nil)
+	putSummary(&create.Writes, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
 	created, err := retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
 	if err != nil {
 		return BeginRunResult{}, err

@@ -49,6 +49,13 @@
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
 //
+// A store may also limit the records of one run, as Bigtable does. BeginEffect is then refused
+// with runstore.ErrTooLarge, field "records", while there is no room for the effect with its
+// largest outcome. An effect that was begun can be claimed, retried, completed and reconciled,
+// an obligation resolved, a gate signalled, a budget charged, and the run taken over and ended,
+// however full the run is. Registering an obligation, setting a timer and opening a gate need
+// room of their own.
+//
 // # Stored form
 //
 // The run's status is the store's Status; who it is, its scopes and its end are
@@ -58,7 +65,10 @@
 // gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
 // the last grant, compaction the progress of one. A session is a run of its own, which no list of
 // runs shows: its state is the record session, its events are its journal. The records that begin
-// with crossrun/ are those of steps over two runs. A row's seq and
+// with crossrun/ are those of steps over two runs. A business key and its
+// connector are a run of their own, too, business/HASH, whose record effect names the run and the
+// key of their effect. The record business/ATTEMPT of a run is the mark of an attempt to begin an
+// effect with a business key, on a store that commits to one run at a time. A row's seq and
 // time are the stamps of its record, and a journal entry's those of its event, so no
 // value repeats them. Values carry a format number, and a newer one than this package knows is
 // refused with [ErrFormat].

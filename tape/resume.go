@@ -179,7 +179,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 			places = append(places, runstore.Place{Index: IndexEnded, At: runstore.After(0)})
 			b.Require(runstore.AtVersion(compactionKey, 0))
 		}
-		b.Put(runstore.SummaryKey, value, places...)
+		putSummary(&b.Writes, value, places...)
 		// A driver that unwinds its run keeps the lease until the end that follows.
 		if b.Release = req.Status != RunCompensating || req.Fence.IsZero(); b.Release {
 			b.Require(crossrun.Idle())

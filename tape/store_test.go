@@ -48,6 +48,18 @@ func TestRoundTrips(t *testing.T) {
 			_, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: prepared.ID, CustomKey: "s", Scope: "pay", Fence: fence})
 			return err
 		}, "[get commit]"},
+		{"BeginEffect, business key, ahead", func() error {
+			_, err := tp.BeginEffect(t.Context(), business(prepared.ID, "invoice-1"))
+			return err
+		}, "[commit create commit commit]"},
+		{"BeginEffect, business key, replayed", func() error {
+			_, err := tp.BeginEffect(t.Context(), business(prepared.ID, "invoice-1"))
+			return err
+		}, "[commit records]"},
+		{"BeginEffect, business key of another run", func() error {
+			_, err := tp.BeginEffect(t.Context(), business(beginRequest("other").Key.ID(), "invoice-1"))
+			return err
+		}, "[commit create commit commit records records records]"},
 		{"CompleteEffect", func() error {
 			_, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: prepared.ID, Key: "k", Status: tape.EffectConfirmed, Fence: fence})
 			return err

@@ -36,10 +36,7 @@ func TestMain(m *testing.M) {
 
 // TestLife serves a store of each engine, with grants by connection.
 func TestLife(t *testing.T) {
-	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
-		_, multi := store.(runstore.MultiCommitter)
-		protocol.Life(t, serve(t, store), multi)
-	})
+	onEachEngine(t, func(t *testing.T, store runstore.RunStore) { protocol.Life(t, serve(t, store)) })
 }
 
 // onEachEngine runs a test on an empty store of each engine.

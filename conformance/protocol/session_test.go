@@ -77,14 +77,14 @@ func sessionsUnderFences(t *testing.T, first, second tapepb.TapeClient) {
 	}
 }
 
-// dying is a store that a driver reaches with its first left commits. It commits to one run at a
+// cutOff is a store that a driver reaches with its first left commits. It commits to one run at a
 // time.
-type dying struct {
+type cutOff struct {
 	runstore.RunStore
 	left int
 }
 
-func (s *dying) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+func (s *cutOff) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	if s.left--; s.left < 0 {
 		return runstore.Committed{}, &runstore.OpError{Op: "test", Err: runstore.ErrUnavailable}
 	}
@@ -105,7 +105,7 @@ func sessionsOfDriversThatDie(t *testing.T, store runstore.RunStore) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &dying{store, n}
+		s := &cutOff{store, n}
 		_, died := tape.New(s, nil).AppendEvent(t.Context(), session, tape.SessionEvent{ID: "e"}, "", lead.Lease.Fence())
 		next, err := tp.BeginRun(t.Context(), tape.BeginRunRequest{Key: key})
 		if err != nil {
