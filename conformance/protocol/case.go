@@ -86,9 +86,26 @@ func (c Case) missing(s *Server) string {
 // Cases returns all cases: those of the guarantees, then those of the checks.
 func Cases() []Case {
 	all := slices.Concat(
-		firstCases(),   // T2
-		runCases(),     // checks 1 to 11
-		sessionCases(), // checks 78 to 82
+		atomicCases(),     // T1
+		firstCases(),      // T2
+		claimCases(),      // T3
+		signalCases(),     // T4
+		businessCases(),   // T5
+		appendCases(),     // T9
+		cutCases(),        // T10
+		chargeCases(),     // T12
+		runCases(),        // checks 1 to 11
+		journalCases(),    // checks 12 to 17
+		effectCases(),     // checks 18 to 31
+		outboxCases(),     // checks 32 to 40
+		obligationCases(), // checks 41 to 48
+		budgetCases(),     // checks 49 and 50
+		gateCases(),       // checks 51 to 53
+		timerCases(),      // checks 54 and 55
+		valueCases(),      // checks 56 to 58
+		compactionCases(), // checks 75 to 77
+		sessionCases(),    // checks 78 to 82
+		processCases(),    // checks 83 to 85
 	)
 	slices.SortStableFunc(all, func(a, b Case) int {
 		if x, y := slices.Index(Groups(), a.Group), slices.Index(Groups(), b.Group); x != y {

@@ -143,6 +143,15 @@ func object(t T, text string) map[string]any {
 	return o
 }
 
+// countMembers returns the number of members of a JSON object; -1 for any other text.
+func countMembers(text string) int {
+	var o map[string]any
+	if json.Unmarshal([]byte(text), &o) != nil {
+		return -1
+	}
+	return len(o)
+}
+
 // expect reports an error unless ok.
 func expect(t T, ok bool, format string, args ...any) {
 	t.Helper()

@@ -81,8 +81,23 @@ func (c *presenting) Invoke(ctx context.Context, method string, args, reply any,
 		c.keep(r.GetRunId(), r.GetGrant())
 	case *tapepb.ResumeRunResponse:
 		c.keep(r.GetRun().GetRunId(), r.GetGrant())
+	case *tapepb.EndRunResponse:
+		if r.GetRun().GetStatus() != compensating {
+			c.forget(r.GetRun().GetRunId())
+		}
+	case *tapepb.AwaitSignalResponse:
+		if !r.GetDelivered() {
+			c.forget(args.(*tapepb.AwaitSignalRequest).GetRunId())
+		}
 	}
 	return nil
+}
+
+// forget forgets the grant of a run that has ended or is parked.
+func (c *presenting) forget(run string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.grants, run)
 }
 
 func (c *presenting) keep(run string, g *tapepb.Grant) {

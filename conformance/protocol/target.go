@@ -30,7 +30,7 @@ type Target struct {
 	Costly bool
 
 	// Private starts a server of the same kind on an empty store, for one case. restart ends it
-	// at once, without a drain, and starts it again on what it had stored, at the same address.
+	// without waiting for its calls, and starts it again on what it had stored, at the same address.
 	Private func(t T) (address string, restart func())
 	// Second starts a server with the store memory as another process, whose probe address is
 	// taken by the first one.

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/protocol"
@@ -30,6 +32,10 @@ func Start(t conformance.T, h conformance.Harness, mode tape.FenceMode) protocol
 		},
 	}
 }
+
+// drainTimeout is how long a server that ends takes for its calls: 200 ms, because a restart stands
+// for a crash.
+const drainTimeout = 200 * time.Millisecond
 
 // served is a store and the server on it.
 type served struct {
@@ -63,20 +69,21 @@ func (s *served) start(t conformance.T) {
 	}
 	s.address = lis.Addr().String()
 	s.server = tapeserver.New(store, &tapeserver.Options{
-		Fence: s.mode, Logger: slog.New(slog.DiscardHandler), DrainTimeout: 1, // nanosecond: calls are cut
+		Fence: s.mode, Logger: slog.New(slog.DiscardHandler), DrainTimeout: drainTimeout,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.server.Serve(ctx, lis) }()
-	s.stop = func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("serve: %v", err)
 		}
+		_ = lis.Close() // after a drain that took too long it may be open
 		if err := store.Close(); err != nil {
 			t.Errorf("close the store: %v", err)
 		}
-	}
+	})
 }
 
 // restart ends the server at once and starts it again.
