@@ -93,6 +93,7 @@ func Cases() []Case {
 		businessCases(),   // T5
 		appendCases(),     // T9
 		cutCases(),        // T10
+		zombieCases(),     // T11
 		chargeCases(),     // T12
 		runCases(),        // checks 1 to 11
 		journalCases(),    // checks 12 to 17
