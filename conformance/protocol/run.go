@@ -47,7 +47,7 @@ func RunCases(t *testing.T, target Target, cases ...Case) {
 //
 // Errors: the server did not answer the calls of Inspect.
 func Execute(ctx context.Context, target Target, pattern *regexp.Regexp, done func()) (conformance.Report, error) {
-	report := conformance.Report{Suite: version.String(), Effort: effort.Name(), Engine: "server", Version: "unknown", Tier: target.Address}
+	report := conformance.Report{Suite: version.String(), Effort: effort.Name(), Engine: "server", Version: target.Address, Tier: "remote"}
 	s, err := Inspect(ctx, target)
 	if err != nil {
 		return report, err

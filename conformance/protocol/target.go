@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -84,6 +86,8 @@ func Inspect(ctx context.Context, target Target) (*Server, error) {
 		return nil, err
 	}
 	defer func() { _ = other.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	c, name := tapepb.NewTapeClient(own), unique()
 	begun, err := c.BeginRun(ctx, &tapepb.BeginRunRequest{
 		AppName: "inspect", UserId: name, SessionId: name, InvocationId: name, LeaseOwner: "inspect",
@@ -139,6 +143,31 @@ func (t Target) dial(address string) (*grpc.ClientConn, error) {
 		creds = insecure.NewCredentials()
 	}
 	return grpc.NewClient(address, grpc.WithTransportCredentials(creds))
+}
+
+// ParseAddress returns the target of a server's address: HOST:PORT, tape://HOST:PORT and
+// grpc://HOST:PORT are plaintext, tapes://HOST[:PORT] and grpcs://HOST[:PORT] are TLS, on port 443 by
+// default.
+func ParseAddress(address string) (Target, error) {
+	scheme, host, ok := strings.Cut(address, "://")
+	if !ok {
+		scheme, host = "tape", address
+	}
+	target := Target{Address: host}
+	switch scheme {
+	case "tape", "grpc":
+	case "tapes", "grpcs":
+		target.Credentials = credentials.NewTLS(nil)
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			target.Address = net.JoinHostPort(host, "443")
+		}
+	default:
+		return Target{}, fmt.Errorf("the address has the scheme %q; it is HOST:PORT, tape://HOST:PORT or tapes://HOST:PORT", scheme)
+	}
+	if _, _, err := net.SplitHostPort(target.Address); err != nil {
+		return Target{}, fmt.Errorf("the address is not HOST:PORT: %w", err)
+	}
+	return target, nil
 }
 
 // unique returns a text that no other call returns.

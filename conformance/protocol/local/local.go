@@ -3,9 +3,12 @@ package local
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,8 +19,43 @@ import (
 	"github.com/tapestore/tapestore/tapeserver"
 )
 
+// Execute runs the protocol's suite against this module's server on an empty store of the harness,
+// outside go test; see protocol.Execute. second, if not nil, is that of the target.
+//
+// Errors: the server did not start, or did not answer.
+func Execute(ctx context.Context, h conformance.Harness, mode tape.FenceMode, second func(t conformance.T, probes string) string,
+	pattern *regexp.Regexp, done func()) (report conformance.Report, err error) {
+	broke, messages := conformance.RunPlain(ctx, "server", func(t conformance.T) {
+		target, s := start(t, h, mode)
+		if second != nil {
+			target.Second = func(t conformance.T) string { return second(t, strings.TrimPrefix(target.Probes, "http://")) }
+		}
+		if report, err = protocol.Execute(t.Context(), target, pattern, done); err != nil {
+			return
+		}
+		report.Engine, report.Version, report.Tier = "unknown", "unknown", "unknown"
+		if d, ok := s.store.(runstore.Describer); ok {
+			about, failure := d.Describe(t.Context())
+			report.Engine, report.Version, report.Tier, err = about.Engine, about.Version, about.Tier, failure
+		}
+		if h.Tier != "" {
+			report.Tier = h.Tier
+		}
+	})
+	if broke {
+		err = errors.Join(err, errors.New(strings.Join(messages, "; ")))
+	}
+	return report, err
+}
+
 // Start serves an empty store of the harness, with its HTTP probes, until the end of the test.
 func Start(t conformance.T, h conformance.Harness, mode tape.FenceMode) protocol.Target {
+	t.Helper()
+	target, _ := start(t, h, mode)
+	return target
+}
+
+func start(t conformance.T, h conformance.Harness, mode tape.FenceMode) (protocol.Target, *served) {
 	t.Helper()
 	s := open(t, h, mode)
 	probes := &tapeserver.Probes{}
@@ -30,7 +68,7 @@ func Start(t conformance.T, h conformance.Harness, mode tape.FenceMode) protocol
 			s := open(t, h, mode)
 			return s.address, func() { s.restart(t) }
 		},
-	}
+	}, s
 }
 
 // drainTimeout is how long a server that ends takes for its calls: 200 ms, because a restart stands
@@ -43,6 +81,7 @@ type served struct {
 	open    func(context.Context) (runstore.RunStore, error)
 	address string
 
+	store  runstore.RunStore
 	server *tapeserver.Server
 	stop   func()
 }
@@ -67,7 +106,7 @@ func (s *served) start(t conformance.T) {
 		_ = store.Close()
 		t.Fatalf("listen: %v", err)
 	}
-	s.address = lis.Addr().String()
+	s.store, s.address = store, lis.Addr().String()
 	s.server = tapeserver.New(store, &tapeserver.Options{
 		Fence: s.mode, Logger: slog.New(slog.DiscardHandler), DrainTimeout: drainTimeout,
 	})
