@@ -26,7 +26,7 @@ func runCases() []Case {
 		{Group: "runs", Check: 7, Name: "expired-run-is-listed", Run: expiredIsListed,
 			Doc: "ListRunsToRecover lists a RUNNING run once its lease has expired, on the server's clock or at now_ms, and not before."},
 		{Group: "runs", Check: 8, Name: "cancelled-run-is-not-listed", Run: cancelledIsNotListed,
-			Doc: "A CANCELLED run is never listed for recovery."},
+			Doc: "A CANCELLED run is never listed for recovery, and a late heartbeat does not revive it."},
 		{Group: "runs", Check: 9, Name: "failed-run-begins-again", Run: failedBeginsAgain,
 			Doc: "BeginRun of a FAILED run makes it RUNNING."},
 		{Group: "runs", Check: 10, Name: "resume-takes-over", Run: resumeTakesOver,
@@ -146,6 +146,9 @@ func cancelledIsNotListed(t T, e *Env) {
 	r, _ := e.Client.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: cancelled})
 	expect(t, r.GetRun().GetStatus() == cancelled, "EndRun = %v", r)
 	expect(t, e.listed(t, id, expires+1000) == nil, "a CANCELLED run is listed")
+	beat, err := e.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1"})
+	expect(t, err == nil && beat.GetRun().GetStatus() == cancelled && e.run(t, id).GetStatus() == cancelled, "after a late heartbeat, answered %v, %v, the run is %v", beat, err, e.run(t, id))
+	expect(t, e.listed(t, id, expires+1_000_000) == nil, "a CANCELLED run is listed after a late heartbeat")
 }
 
 func failedBeginsAgain(t T, e *Env) {
