@@ -94,7 +94,7 @@ func undisturbed(t T, e *Env, check func(t T)) {
 	var said []string
 	e.Await(t, patience, func() bool {
 		before := seqs()
-		failed, said = runPlain(t.Context(), t.Name(), check)
+		failed, said = RunPlain(t.Context(), t.Name(), check)
 		return !failed || seqs() == before
 	})
 	for _, line := range said {

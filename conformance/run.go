@@ -167,7 +167,7 @@ func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
 				report.Summary.NotRun++
 			default:
 				by.Cases = append(by.Cases, *results[i])
-				report.count(results[i].Status)
+				report.Count(results[i].Status)
 			}
 		}
 		if len(by.Cases) > 0 {
@@ -177,7 +177,8 @@ func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
 	return report
 }
 
-func (r *Report) count(s Status) {
+// Count adds a case to the summary.
+func (r *Report) Count(s Status) {
 	switch s {
 	case Passed:
 		r.Summary.Passed++
@@ -207,7 +208,7 @@ func RunCase(ctx context.Context, h Harness, c Case) Result {
 func execute(ctx context.Context, h Harness, c Case) Result {
 	began := time.Now()
 	result := Result{Name: c.Name, Status: Passed}
-	failed, messages := runPlain(ctx, c.Guarantee+"/"+c.Name, func(t T) {
+	failed, messages := RunPlain(ctx, c.Guarantee+"/"+c.Name, func(t T) {
 		e := newEnv(t, h, c)
 		if result.Reason = c.missing(e); result.Reason != "" {
 			result.Status = NotApplicable
@@ -227,7 +228,7 @@ func execute(ctx context.Context, h Harness, c Case) Result {
 func describe(ctx context.Context, h Harness, report *Report) {
 	report.Engine, report.Version, report.Tier = "unknown", "unknown", "unknown"
 	report.Capabilities = []string{}
-	runPlain(ctx, "describe", func(t T) {
+	RunPlain(ctx, "describe", func(t T) {
 		s := newEnv(t, h, Case{}).Store
 		report.Capabilities = capabilities(s)
 		if d, ok := s.(runstore.Describer); ok {

@@ -37,9 +37,9 @@ type plainT struct {
 	cleanups []func()
 }
 
-// runPlain runs f as a case of that name and returns what it said. A panic is a
-// failure, not the end of the program.
-func runPlain(ctx context.Context, name string, f func(T)) (failed bool, messages []string) {
+// RunPlain runs f as a case of that name, outside go test, and returns whether it failed and its
+// messages. A panic is a failure, not the end of the program.
+func RunPlain(ctx context.Context, name string, f func(T)) (failed bool, messages []string) {
 	t := &plainT{name: name}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	guarded := func(f func()) {

@@ -1,9 +1,3 @@
-// Package protocol tests a server of Tape's wire protocol through its public interface: gRPC calls
-// on a connection. It knows neither the server nor its store.
-//
-// [Life] is one agent's life, with every RPC of it. It is the part of the suite that shows that a
-// store carries the whole protocol; what each RPC answers in each state is tested where the state
-// machines are, in packages tape and tapeserver.
 package protocol
 
 import (

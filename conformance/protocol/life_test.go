@@ -34,6 +34,35 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// harnesses makes the stores of each engine.
+var harnesses = map[string]func(t *testing.T) conformance.Harness{
+	"memory": func(*testing.T) conformance.Harness { return embedded.Memory() },
+	"sqlite": func(*testing.T) conformance.Harness { return embedded.SQLite(conformance.T.TempDir, sqlite.Options{}) },
+	"postgres": func(t *testing.T) conformance.Harness {
+		server, err := emulators.Shared(context.Background())
+		emulators.Require(t, err)
+		return engines.Postgres(server, nil)
+	},
+	"alloydb": func(t *testing.T) conformance.Harness {
+		server, err := emulators.Shared(context.Background())
+		emulators.Require(t, err)
+		own, err := emulators.AlloyDB(t.Context(), &emulators.AlloyDBOptions{Postgres: server})
+		closing(t, own, err)
+		return engines.AlloyDB(own, nil)
+	},
+	"bigtable": func(t *testing.T) conformance.Harness {
+		own, err := emulators.Bigtable(t.Context(), nil)
+		closing(t, own, err)
+		return engines.Bigtable(own, nil)
+	},
+	"spanner": func(t *testing.T) conformance.Harness {
+		own, err := emulators.Spanner(t.Context(), nil)
+		emulators.Require(t, err)
+		closing(t, own, err)
+		return engines.Spanner(own, own, nil)
+	},
+}
+
 // TestLife serves a store of each engine, with grants by connection.
 func TestLife(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) { protocol.Life(t, serve(t, store)) })
@@ -42,33 +71,7 @@ func TestLife(t *testing.T) {
 // onEachEngine runs a test on an empty store of each engine.
 func onEachEngine(t *testing.T, test func(t *testing.T, store runstore.RunStore)) {
 	t.Helper()
-	for name, harness := range map[string]func(t *testing.T) conformance.Harness{
-		"memory": func(*testing.T) conformance.Harness { return embedded.Memory() },
-		"sqlite": func(*testing.T) conformance.Harness { return embedded.SQLite(conformance.T.TempDir, sqlite.Options{}) },
-		"postgres": func(t *testing.T) conformance.Harness {
-			server, err := emulators.Shared(context.Background())
-			emulators.Require(t, err)
-			return engines.Postgres(server, nil)
-		},
-		"alloydb": func(t *testing.T) conformance.Harness {
-			server, err := emulators.Shared(context.Background())
-			emulators.Require(t, err)
-			own, err := emulators.AlloyDB(t.Context(), &emulators.AlloyDBOptions{Postgres: server})
-			closing(t, own, err)
-			return engines.AlloyDB(own, nil)
-		},
-		"bigtable": func(t *testing.T) conformance.Harness {
-			own, err := emulators.Bigtable(t.Context(), nil)
-			closing(t, own, err)
-			return engines.Bigtable(own, nil)
-		},
-		"spanner": func(t *testing.T) conformance.Harness {
-			own, err := emulators.Spanner(t.Context(), nil)
-			emulators.Require(t, err)
-			closing(t, own, err)
-			return engines.Spanner(own, own, nil)
-		},
-	} {
+	for name, harness := range harnesses {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store, err := harness(t).New(t).Open(t.Context())

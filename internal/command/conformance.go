@@ -14,23 +14,31 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/internal/report"
+	"github.com/tapestore/tapestore/tape"
 )
 
 // errFound says that the command did its work and what it found is bad. The
 // report tells what.
-var errFound = errors.New("the store does not keep the contract")
+var (
+	errFound         = errors.New("the store does not keep the contract")
+	errFoundProtocol = errors.New("the server does not keep the protocol")
+)
 
 // suiteFlags is what conformance was told.
 type suiteFlags struct {
 	store, engine, format, run string
 	all, full, gallery         bool
+
+	// Of the protocol's suite.
+	protocol               bool
+	address, probes, fence string
 }
 
 func newConformanceCommand() *cobra.Command {
 	var given suiteFlags
 	cmd := &cobra.Command{
-		Use:   "conformance (--all | --engine NAME | --store URL | --gallery)",
-		Short: "Prove that a store keeps the contract",
+		Use:   "conformance (--all | --engine NAME | --store URL | --gallery | --protocol ADDRESS)",
+		Short: "Prove that a store keeps the contract, or a server the protocol",
 		Long: `Run the conformance suite against a store and report every case by the guarantee
 that it proves: passed, failed, or not applicable with the reason. The exit
 status is 1 when a case failed. Ctrl-C ends it early, with status 1, and what was
@@ -70,6 +78,13 @@ its own, and what is at the URL itself is not touched:
 On an engine that is slow on this machine (Spanner's emulator, AlloyDB's stand-in), cases
 repeat less than they could, and the report says which; --full repeats all.
 
+--protocol runs another suite: Tape's wire protocol, by gRPC calls alone, its guarantees
+T1 to T12 and its client-visible checks by number. With an ADDRESS it tests the server
+there, whatever it is made of: HOST:PORT, tape://HOST:PORT, or tapes://HOST:PORT for TLS.
+Its cases use names of their own, but the server should not be in use. --probes names its
+HTTP probes. With --engine, --store or --all it tests this program's own server on that
+engine, in the mode of --fence.
+
 --gallery runs the suite's own proof: stores that each break one rule, and the
 case that catches each.`,
 		Example: `  tapestore conformance --all
@@ -77,9 +92,14 @@ case that catches each.`,
   tapestore conformance --engine postgres
   tapestore conformance --store sqlite:./tape.db --format json
   tapestore conformance --store postgres://tape@db.internal/tape --run 'I3/zombie'
-  tapestore conformance --gallery`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+  tapestore conformance --gallery
+  tapestore conformance --protocol localhost:7878
+  tapestore conformance --protocol --all --fence connection`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := given.takeAddress(args, cmd.Flags().Changed("fence")); err != nil {
+				return err
+			}
 			conformance.RunChild() // before anything is made that a child would leave behind
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -89,7 +109,7 @@ case that catches each.`,
 				return errors.New("--all runs every engine; it does not go with --engine, --store or --gallery")
 			}
 			if given.gallery {
-				if given != (suiteFlags{gallery: true, format: "text"}) {
+				if given != (suiteFlags{gallery: true, format: "text", fence: given.fence}) || cmd.Flags().Changed("fence") {
 					return errors.New("--gallery goes with no other flag")
 				}
 				return showGallery(cmd)
@@ -109,6 +129,9 @@ case that catches each.`,
 	f.StringVar(&given.format, "format", "text", "text, json or html")
 	f.StringVar(&given.run, "run", "", "run only the cases whose guarantee/name matches this regular expression")
 	f.BoolVar(&given.full, "full", false, "repeat as much as the suite can on engines that are slow too, such as Spanner's emulator")
+	f.BoolVar(&given.protocol, "protocol", false, "test a server of Tape's wire protocol: the one at ADDRESS, or this program's own on --engine, --store or --all")
+	f.StringVar(&given.probes, "probes", "", "with --protocol ADDRESS: URL of the server's HTTP probes, such as http://localhost:7879")
+	f.StringVar(&given.fence, "fence", tape.FencePresented.String(), "with --protocol: mode of this program's own server: presented, required or connection")
 	f.BoolVar(&given.gallery, "gallery", false, "show that the suite catches stores that are broken on purpose")
 	return cmd
 }
@@ -122,8 +145,13 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 	if err != nil {
 		return fmt.Errorf("--run is no regular expression: %w", err)
 	}
-	selected := casesThatMatch(pattern)
-	if selected == 0 {
+	cases := storeSuite(pattern)
+	if given.protocol {
+		if cases, err = protocolSuite(pattern, given.fence); err != nil {
+			return err
+		}
+	}
+	if cases.cases == 0 {
 		return fmt.Errorf("--run %q matches no case", pattern)
 	}
 	show, ok := formats[given.format]
@@ -132,8 +160,12 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 	}
 	run := newRun(given)
 	if given.all {
-		run.Engines, run.NotRun = everyEngine(cmd.Context(), inOrder(starters), pattern, newProgress(cmd.ErrOrStderr(), selected))
-	} else if run.Engines, err = oneEngine(cmd, given, pattern, newProgress(cmd.ErrOrStderr(), selected)); err != nil {
+		run.Engines, run.NotRun = everyEngine(cmd.Context(), inOrder(starters), cases, newProgress(cmd.ErrOrStderr(), cases.cases))
+	} else if given.address != "" {
+		if run.Engines, err = oneServer(cmd, given, pattern, newProgress(cmd.ErrOrStderr(), cases.cases)); err != nil {
+			return err
+		}
+	} else if run.Engines, err = oneEngine(cmd, given, cases, newProgress(cmd.ErrOrStderr(), cases.cases)); err != nil {
 		return err
 	}
 	run.MS = time.Since(run.Began).Milliseconds()
@@ -147,6 +179,9 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 	if err := show.one(cmd.OutOrStdout(), run); err != nil || interrupted != nil {
 		return errors.Join(err, interrupted)
 	}
+	if run.Sum().Failed > 0 && given.protocol {
+		return errFoundProtocol
+	}
 	if run.Sum().Failed > 0 {
 		return errFound
 	}
@@ -154,7 +189,7 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 }
 
 // oneEngine runs the suite on the engine or the store that was named.
-func oneEngine(cmd *cobra.Command, given suiteFlags, pattern *regexp.Regexp, p *progress) ([]report.Engine, error) {
+func oneEngine(cmd *cobra.Command, given suiteFlags, cases suite, p *progress) ([]report.Engine, error) {
 	began := time.Now()
 	on, err := subjectOf(cmd.Context(), given)
 	if err != nil && cmd.Context().Err() != nil {
@@ -166,20 +201,10 @@ func oneEngine(cmd *cobra.Command, given suiteFlags, pattern *regexp.Regexp, p *
 	if on.about != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), on.about)
 	}
-	found := conformance.Execute(cmd.Context(), counted(on.harness, p.done), pattern)
+	found, err := cases.execute(cmd.Context(), on.harness, p.done)
 	p.wipe()
-	if err := on.close(); err != nil {
+	if err := errors.Join(err, on.close()); err != nil {
 		return nil, err
 	}
 	return []report.Engine{{Name: found.Engine, Started: on.about, MS: time.Since(began).Milliseconds(), Report: &found}}, nil
-}
-
-// casesThatMatch counts them.
-func casesThatMatch(pattern *regexp.Regexp) (n int) {
-	for _, c := range conformance.Cases() {
-		if pattern.MatchString(c.Guarantee + "/" + c.Name) {
-			n++
-		}
-	}
-	return n
 }

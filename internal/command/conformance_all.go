@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/internal/report"
 )
@@ -54,13 +52,13 @@ func engineNames() string {
 // ended before the next one starts, so that they do not take the machine from each
 // other. What was finished when ctx ended is kept; notRun names the engines of which
 // nothing was.
-func everyEngine(ctx context.Context, all []starter, pattern *regexp.Regexp, p *progress) (engines []report.Engine, notRun []string) {
+func everyEngine(ctx context.Context, all []starter, cases suite, p *progress) (engines []report.Engine, notRun []string) {
 	p.engines = len(all)
 	for _, s := range all {
 		var e report.Engine
 		if ctx.Err() == nil {
 			p.begin(s.name)
-			e = runOn(ctx, s, pattern, p)
+			e = runOn(ctx, s, cases, p)
 		}
 		if ctx.Err() != nil && (e.Report == nil || len(e.Report.Guarantees) == 0) {
 			notRun = append(notRun, s.name)
@@ -72,7 +70,7 @@ func everyEngine(ctx context.Context, all []starter, pattern *regexp.Regexp, p *
 	return engines, notRun
 }
 
-func runOn(ctx context.Context, s starter, pattern *regexp.Regexp, p *progress) (e report.Engine) {
+func runOn(ctx context.Context, s starter, cases suite, p *progress) (e report.Engine) {
 	began := time.Now()
 	defer func() { e.MS = time.Since(began).Milliseconds() }()
 	e.Name = s.name
@@ -87,8 +85,12 @@ func runOn(ctx context.Context, s starter, pattern *regexp.Regexp, p *progress) 
 	}
 	e.Started = on.about
 	p.started(on.about)
-	found := conformance.Execute(ctx, counted(on.harness, p.done), pattern)
-	e.Report = &found
+	found, err := cases.execute(ctx, on.harness, p.done)
+	if err == nil {
+		e.Report = &found
+	} else {
+		e.Broken = oneLine(err)
+	}
 	if err := on.close(); err != nil {
 		e.Broken = oneLine(fmt.Errorf("to end it: %w", err))
 	}
@@ -101,7 +103,7 @@ func judge(run report.Run) error {
 	var faults []error
 	for _, e := range run.Engines {
 		if e.Report != nil && e.Report.Summary.Failed > 0 {
-			faults = append(faults, fmt.Errorf("%s does not keep the contract", e.Name))
+			faults = append(faults, fmt.Errorf("%s does not keep %s", e.Name, run.Subject()))
 		}
 		if e.Broken != "" {
 			faults = append(faults, fmt.Errorf("%s: %s", e.Name, e.Broken))

@@ -101,9 +101,9 @@ func TestEveryEngine(t *testing.T) {
 	})
 	pattern := regexp.MustCompile("^I12/ttl-is-bounded$")
 	var said bytes.Buffer
-	p := newProgress(&said, casesThatMatch(pattern))
+	p := newProgress(&said, storeSuite(pattern).cases)
 	var got report.Run
-	if got.Engines, got.NotRun = everyEngine(t.Context(), all, pattern, p); len(got.NotRun) != 0 {
+	if got.Engines, got.NotRun = everyEngine(t.Context(), all, storeSuite(pattern), p); len(got.NotRun) != 0 {
 		t.Errorf("not run: %q", got.NotRun)
 	}
 	var lines []string
@@ -156,9 +156,9 @@ func TestEveryEngineInterrupted(t *testing.T) {
 	}
 	all := []starter{{"first", start(false)}, {"second", start(true)}, {"third", start(false)}}
 	pattern := regexp.MustCompile("^I12/ttl-is-bounded$")
-	p := newProgress(&bytes.Buffer{}, casesThatMatch(pattern))
+	p := newProgress(&bytes.Buffer{}, storeSuite(pattern).cases)
 	var run report.Run
-	run.Engines, run.NotRun = everyEngine(ctx, all, pattern, p)
+	run.Engines, run.NotRun = everyEngine(ctx, all, storeSuite(pattern), p)
 	if len(run.Engines) != 1 || run.Engines[0].Name != "first" || run.Engines[0].Report.Summary.Passed != 1 || made != 1 {
 		t.Errorf("got the engines %+v, want the first alone", run.Engines)
 	}
@@ -189,9 +189,9 @@ func TestProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	pattern := regexp.MustCompile("^I12/ttl-is-bounded$")
 	var said bytes.Buffer
-	p := newProgress(&said, casesThatMatch(pattern))
+	p := newProgress(&said, storeSuite(pattern).cases)
 	p.terminal = true
-	everyEngine(t.Context(), []starter{{"memory", func(context.Context) (subject, error) { return subject{embedded.Memory(), "", nothing}, nil }}}, pattern, p)
+	everyEngine(t.Context(), []starter{{"memory", func(context.Context) (subject, error) { return subject{embedded.Memory(), "", nothing}, nil }}}, storeSuite(pattern), p)
 	if got := said.String(); strings.Count(got, "\r[1/1] memory: 1 of 1 cases\r\x1b[K[1/1] memory: 1 passed") != 1 {
 		t.Errorf("said %q", got)
 	}
@@ -232,6 +232,8 @@ func TestJudge(t *testing.T) {
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	for want, given := range map[string]suiteFlags{
+		"tapestore conformance --protocol localhost:7878 --probes http://localhost:1": {protocol: true, address: "localhost:7878", probes: "http://localhost:1", format: "text"},
+		"tapestore conformance --protocol --engine sqlite --fence connection":         {protocol: true, engine: "sqlite", fence: "connection", format: "text"},
 		"tapestore conformance --all":                                              {all: true, format: "text"},
 		"tapestore conformance --engine spanner --full":                            {engine: "spanner", full: true, format: "text"},
 		"tapestore conformance --engine sqlite --run 'I1/|it'\\''s' --format html": {engine: "sqlite", run: "I1/|it's", format: "html"},

@@ -12,6 +12,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/version"
 	"github.com/tapestore/tapestore/internal/report"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
 )
 
 // formats show what was found, by name: on the one engine of a run, and on many.
@@ -33,6 +34,7 @@ func newRun(given suiteFlags) report.Run {
 		Command:  given.commandLine(),
 		Version:  version.String(),
 		Platform: platform(),
+		Protocol: given.protocol,
 		Pattern:  given.run,
 		Began:    time.Now(),
 	}
@@ -41,13 +43,24 @@ func newRun(given suiteFlags) report.Run {
 // commandLine is what a shell takes for the same run, without secrets.
 func (given suiteFlags) commandLine() string {
 	words := []string{"tapestore", "conformance"}
+	if given.protocol {
+		words = append(words, "--protocol")
+	}
 	switch {
+	case given.address != "":
+		words = append(words, shellWord(given.address))
+		if given.probes != "" {
+			words = append(words, "--probes", shellWord(given.probes))
+		}
 	case given.all:
 		words = append(words, "--all")
 	case given.engine != "":
 		words = append(words, "--engine", given.engine)
 	default:
 		words = append(words, "--store", shellWord(shownURL(given.store)))
+	}
+	if given.fence != "" && given.fence != tape.FencePresented.String() {
+		words = append(words, "--fence", given.fence)
 	}
 	if given.full {
 		words = append(words, "--full")
@@ -97,7 +110,7 @@ func reportJSON(w io.Writer, r conformance.Report) error {
 func reportText(w io.Writer, r conformance.Report) error {
 	fmt.Fprintf(w, "%s %s (%s), capabilities: %s\n", r.Engine, r.Version, r.Tier, strings.Join(r.Capabilities, ", "))
 	for _, g := range r.Guarantees {
-		fmt.Fprintf(w, "\n%s %s\n", g.ID, conformance.Title(g.ID))
+		fmt.Fprintf(w, "\n%s %s\n", g.ID, report.Title(g.ID))
 		for _, c := range g.Cases {
 			mark := map[conformance.Status]string{
 				conformance.Passed: "passed", conformance.Failed: "FAILED", conformance.NotApplicable: "not applicable",

@@ -1,10 +1,15 @@
 package report
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/protocol"
 )
+
+// Title returns the short name of a guarantee, or of another group of cases.
+func Title(group string) string { return cmp.Or(conformance.Title(group), protocol.Title(group)) }
 
 // sentences are what the guarantees say, in the short words of the README.
 var sentences = map[string]string{
@@ -26,6 +31,6 @@ var sentences = map[string]string{
 // name is a guarantee's title without its explanation; a group that is none of the
 // guarantees has none.
 func name(guarantee string) string {
-	name, _, _ := strings.Cut(conformance.Title(guarantee), ":")
+	name, _, _ := strings.Cut(Title(guarantee), ":")
 	return name
 }

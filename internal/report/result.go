@@ -73,7 +73,7 @@ func (m *matrix) Result() string {
 	if n := len(s.kept) + len(s.failed) + len(s.idle) + len(s.cut); n < len(m.Columns) {
 		ran = fmt.Sprintf("the %d engines that ran", n)
 	}
-	what := "the contract"
+	what := m.Subject()
 	if m.Pattern != "" {
 		what = "what the selected cases check"
 	}
@@ -117,6 +117,14 @@ func (m *matrix) Result() string {
 		add("nothing was run")
 	}
 	return strings.Join(parts, "; ") + "."
+}
+
+// Subject is what the cases check.
+func (r Run) Subject() string {
+	if r.Protocol {
+		return "the protocol"
+	}
+	return "the contract"
 }
 
 // Counts adds the cases of all engines up.

@@ -21,6 +21,8 @@ type Run struct {
 	// Version is the program's, with its commit where that is known.
 	Version  string `json:"version"`
 	Platform string `json:"platform"`
+	// Protocol says that the cases are those of the wire protocol, and not of the store's contract.
+	Protocol bool `json:"protocol,omitempty"`
 	// Pattern chose the cases; empty means all.
 	Pattern string    `json:"run"`
 	Began   time.Time `json:"began"`

@@ -1,0 +1,173 @@
+package protocol
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tapestore/tapestore/conformance"
+)
+
+// T is what a case needs of a test.
+type T = conformance.T
+
+// Case is one rule of the protocol and the test that proves it.
+type Case struct {
+	// Group is the guarantee that the case proves, such as T2, or the part of the protocol that
+	// its check is about, such as effects.
+	Group string
+	// Check is the number of the client-visible check; 0 for a case of a guarantee.
+	Check int
+	// Name states the rule, in small letters with hyphens.
+	Name string
+	// Doc states the rule in a sentence.
+	Doc string
+	// Needs lists what the case cannot do without.
+	Needs []Need
+	// Alone says that no other case may run at the same time.
+	Alone bool
+	Run   func(t T, e *Env)
+}
+
+// ID returns the case's full name: T2/first-decision-wins, effects/22-first-outcome-stays.
+func (c Case) ID() string { return c.Group + "/" + c.name() }
+
+func (c Case) name() string {
+	if c.Check == 0 {
+		return c.Name
+	}
+	return fmt.Sprintf("%d-%s", c.Check, c.Name)
+}
+
+// Need is something that a case cannot do without. Its function returns why the server or the
+// target does not offer it, or "".
+type Need struct{ missing func(*Server) string }
+
+var (
+	// NeedGrants: BeginRun answers a grant, which later writes can present.
+	NeedGrants = Need{func(s *Server) string { return absent(s.Grants, "the server answers no grants") }}
+	// NeedGenerations: claims have generations, which reports can present.
+	NeedGenerations = Need{func(s *Server) string {
+		return absent(s.Generations, "the server's claims have no generation")
+	}}
+	// NeedBusinessKeys: BeginEffect takes a business key.
+	NeedBusinessKeys = Need{func(s *Server) string {
+		return absent(s.BusinessKeys, "the server takes no business keys on its store")
+	}}
+	// NeedValues: the server serves values.
+	NeedValues = Need{func(s *Server) string { return absent(s.Values, "the server does not serve values") }}
+	// NeedProbes: the target names the server's HTTP probes.
+	NeedProbes = Need{func(s *Server) string { return absent(s.target.Probes != "", "the target names no HTTP probes") }}
+	// NeedPrivate: the target can start a server that a case may end.
+	NeedPrivate = Need{func(s *Server) string {
+		return absent(s.target.Private != nil, "the target cannot start a server that the case may end")
+	}}
+	// NeedSecond: the target can start a second server beside the first.
+	NeedSecond = Need{func(s *Server) string {
+		return absent(s.target.Second != nil, "the target cannot start a second server")
+	}}
+)
+
+func absent(present bool, reason string) string {
+	if present {
+		return ""
+	}
+	return reason
+}
+
+func (c Case) missing(s *Server) string {
+	for _, n := range c.Needs {
+		if reason := n.missing(s); reason != "" {
+			return reason
+		}
+	}
+	return ""
+}
+
+// Cases returns all cases: those of the guarantees, then those of the checks.
+func Cases() []Case {
+	all := slices.Concat(
+		atomicCases(),     // T1
+		firstCases(),      // T2
+		claimCases(),      // T3
+		signalCases(),     // T4
+		businessCases(),   // T5
+		appendCases(),     // T9
+		cutCases(),        // T10
+		zombieCases(),     // T11
+		chargeCases(),     // T12
+		runCases(),        // checks 1 to 11
+		journalCases(),    // checks 12 to 17
+		effectCases(),     // checks 18 to 31
+		outboxCases(),     // checks 32 to 40
+		obligationCases(), // checks 41 to 48
+		budgetCases(),     // checks 49 and 50
+		gateCases(),       // checks 51 to 53
+		timerCases(),      // checks 54 and 55
+		valueCases(),      // checks 56 to 58
+		compactionCases(), // checks 75 to 77
+		sessionCases(),    // checks 78 to 82
+		processCases(),    // checks 83 to 85
+	)
+	slices.SortStableFunc(all, func(a, b Case) int {
+		if x, y := slices.Index(Groups(), a.Group), slices.Index(Groups(), b.Group); x != y {
+			return x - y
+		}
+		return a.Check - b.Check
+	})
+	return all
+}
+
+// Find returns the case of that ID.
+func Find(id string) (Case, bool) {
+	for _, c := range Cases() {
+		if c.ID() == id {
+			return c, true
+		}
+	}
+	return Case{}, false
+}
+
+// titles are the groups in the order of reports, with their short names.
+var titles = [][2]string{
+	{"T1", "One commit: row, counter and journal entry"},
+	{"T2", "The first decision, effect and outcome win"},
+	{"T3", "One claimer, and a stale claim changes nothing"},
+	{"T4", "No signal is lost between look and park"},
+	{"T5", "A business key is one effect over all runs"},
+	{"T9", "An append to a session is one step"},
+	{"T10", "Compaction of settled runs only, cut anywhere"},
+	{"T11", "A zombie writes nothing"},
+	{"T12", "Charges add up"},
+	{"runs", "Checks of runs"},
+	{"journal", "Checks of a run's journal"},
+	{"decisions", "Checks of decisions"},
+	{"effects", "Checks of effects"},
+	{"outbox", "Checks of the outbox"},
+	{"obligations", "Checks of obligations"},
+	{"budgets", "Checks of budgets"},
+	{"gates", "Checks of gates"},
+	{"timers", "Checks of timers"},
+	{"values", "Checks of values"},
+	{"compaction", "Checks of compaction"},
+	{"sessions", "Checks of sessions"},
+	{"process", "Checks of the process"},
+}
+
+// Groups returns the groups of the cases, in the order of reports.
+func Groups() []string {
+	var all []string
+	for _, t := range titles {
+		all = append(all, t[0])
+	}
+	return all
+}
+
+// Title returns the short name of a group; "" for any other text.
+func Title(group string) string {
+	for _, t := range titles {
+		if t[0] == group {
+			return t[1]
+		}
+	}
+	return ""
+}

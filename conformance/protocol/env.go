@@ -1,0 +1,207 @@
+package protocol
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/conformance/effort"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// patience is how long a case waits for what must happen: 30 s, which no working server needs. A
+// case that waits longer fails instead of blocking the suite.
+const patience = 30 * time.Second
+
+// Env is what a case works with: a server, and a process of its own.
+type Env struct {
+	*Server
+	*Process
+	id string
+}
+
+func newEnv(t T, s *Server) *Env {
+	t.Helper()
+	return &Env{Server: s, Process: s.process(t, s.target.Address), id: unique()}
+}
+
+// NewProcess returns another process.
+func (e *Env) NewProcess(t T) *Process {
+	t.Helper()
+	return e.process(t, e.target.Address)
+}
+
+// Name returns a name that is the case's own.
+func (e *Env) Name(name string) string { return name + "-" + e.id }
+
+// Rounds returns how often a case repeats what depends on luck: n times, a quarter of it on a
+// costly engine, and ten times n in a full run.
+func (e *Env) Rounds(n int) int {
+	if effort.Full() {
+		return 10 * n
+	}
+	if e.target.Costly {
+		return max(n/4, 1)
+	}
+	return n
+}
+
+// request returns the request that begins the case's run of that invocation.
+func (e *Env) request(invocation string) *tapepb.BeginRunRequest {
+	return &tapepb.BeginRunRequest{
+		AppName: e.Name("app"), UserId: "ana", SessionId: "s", InvocationId: invocation,
+		LeaseOwner: "host:1", LeaseTtlMs: 60_000, Scopes: []string{"pay", "read"},
+	}
+}
+
+// Begin begins the run of an invocation, or takes it over, by a process.
+func (e *Env) Begin(t T, p *Process, invocation string) *tapepb.BeginRunResponse {
+	t.Helper()
+	r, _ := p.Client.BeginRun(t.Context(), e.request(invocation))
+	return r
+}
+
+// begin begins the case's run, and returns its id.
+func (e *Env) begin(t T) string {
+	t.Helper()
+	return e.Begin(t, e.Process, "i").GetRunId()
+}
+
+// run returns a run as it stands.
+func (p *Process) run(t T, id string) *tapepb.RunState {
+	t.Helper()
+	r, _ := p.Client.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: id})
+	return r
+}
+
+// effect returns an effect as it stands.
+func (p *Process) effect(t T, run, key string) *tapepb.EffectRecord {
+	t.Helper()
+	r, _ := p.Client.GetEffect(t.Context(), &tapepb.GetEffectRequest{RunId: run, IdempotencyKey: key})
+	if !r.GetFound() {
+		t.Fatalf("run %s has no effect %s", run, key)
+	}
+	return r.GetEffect()
+}
+
+// obligation returns an obligation as it stands.
+func (p *Process) obligation(t T, run string, seq int64) *tapepb.ObligationRecord {
+	t.Helper()
+	r, _ := p.Client.ListObligations(t.Context(), &tapepb.ListObligationsRequest{RunId: run})
+	for _, o := range r.GetObligations() {
+		if o.GetSeq() == seq {
+			return o
+		}
+	}
+	t.Fatalf("run %s has no obligation %d", run, seq)
+	return nil
+}
+
+// journal returns the entries of a run from a seq to its last one.
+func (p *Process) journal(t T, id string, from int64) []*tapepb.JournalEntry {
+	t.Helper()
+	last := p.run(t, id).GetSeqCursor()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := p.Try.SubscribeRun(ctx, &tapepb.SubscribeRunRequest{RunId: id, FromSeq: from})
+	if err != nil {
+		t.Fatalf("SubscribeRun: %v", err)
+	}
+	var entries []*tapepb.JournalEntry
+	for len(entries) == 0 || entries[len(entries)-1].GetSeq() < last {
+		entry, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("the journal of run %s has %d entries and then %v; seq_cursor is %d", id, len(entries), err, last)
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}
+
+// payload returns the members of an entry's payload.
+func payload(t T, e *tapepb.JournalEntry) map[string]any {
+	t.Helper()
+	var p map[string]any
+	if err := json.Unmarshal([]byte(e.GetPayloadJson()), &p); err != nil {
+		t.Fatalf("entry %d has the payload %q: %v", e.GetSeq(), e.GetPayloadJson(), err)
+	}
+	return p
+}
+
+// object returns the members of a JSON object.
+func object(t T, text string) map[string]any {
+	t.Helper()
+	var o map[string]any
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		t.Fatalf("%q is not an object: %v", text, err)
+	}
+	return o
+}
+
+// countMembers returns the number of members of a JSON object; -1 for any other text.
+func countMembers(text string) int {
+	var o map[string]any
+	if json.Unmarshal([]byte(text), &o) != nil {
+		return -1
+	}
+	return len(o)
+}
+
+// expect reports an error unless ok.
+func expect(t T, ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Errorf(format, args...)
+	}
+}
+
+// require ends the case unless ok.
+func require(t T, ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf(format, args...)
+	}
+}
+
+// expectStatus checks an error's code and that its message contains text.
+func expectStatus(t T, what string, err error, code codes.Code, text string) {
+	t.Helper()
+	if status.Code(err) != code || !strings.Contains(status.Convert(err).Message(), text) {
+		t.Errorf("%s: %v, want %v with %q", what, err, code, text)
+	}
+}
+
+// until calls done until it returns true, with a short pause between calls.
+func until(t T, what string, done func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for pause := time.Millisecond; !done(); pause = min(2*pause, 50*time.Millisecond) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			t.Fatalf("after %v still not: %s", patience, what)
+		}
+	}
+}
+
+// together calls f n times at the same time, with the numbers from 0, and waits for all.
+func together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			f(i)
+		})
+	}
+	close(start)
+	wg.Wait()
+}

@@ -1,0 +1,132 @@
+package protocol
+
+import (
+	"context"
+	"path"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// Process stands for a process: it has a connection of its own.
+type Process struct {
+	// Client ends the case if a call fails. It is for the case's own goroutine.
+	Client tapepb.TapeClient
+	// Try returns the errors of its calls.
+	Try tapepb.TapeClient
+	// Bare is Try without fences, where the server requires them.
+	Bare tapepb.TapeClient
+
+	conn *grpc.ClientConn
+}
+
+// process opens a connection to an address, for the length of the case.
+func (s *Server) process(t T, address string) *Process {
+	t.Helper()
+	conn, err := s.target.dial(address)
+	if err != nil {
+		t.Fatalf("connect to %s: %v", address, err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	p := &Process{conn: conn, Bare: tapepb.NewTapeClient(conn)}
+	calls := grpc.ClientConnInterface(conn)
+	if s.Mode == ModeRequired {
+		calls = &presenting{ClientConnInterface: conn, grants: map[string]*tapepb.Grant{}}
+	}
+	p.Try = tapepb.NewTapeClient(calls)
+	p.Client = tapepb.NewTapeClient(mustConn{calls, t})
+	return p
+}
+
+// mustConn ends the case if a call fails.
+type mustConn struct {
+	grpc.ClientConnInterface
+	t T
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c mustConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	c.t.Helper()
+	if err := c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...); err != nil {
+		c.t.Fatalf("%s: %v", path.Base(method), err)
+	}
+	return nil
+}
+
+// presenting presents the grants that BeginRun and ResumeRun answered to it, with a driver's
+// writes.
+type presenting struct {
+	grpc.ClientConnInterface
+
+	mu     sync.Mutex
+	grants map[string]*tapepb.Grant
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *presenting) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	request := args.(proto.Message)
+	if a, ok := tape.Authorities()[path.Base(method)]; ok && a == tape.Driver {
+		request = c.fenced(request)
+	}
+	if err := c.ClientConnInterface.Invoke(ctx, method, request, reply, opts...); err != nil {
+		return err
+	}
+	switch r := reply.(type) {
+	case *tapepb.BeginRunResponse:
+		c.keep(r.GetRunId(), r.GetGrant())
+	case *tapepb.ResumeRunResponse:
+		c.keep(r.GetRun().GetRunId(), r.GetGrant())
+	case *tapepb.EndRunResponse:
+		if r.GetRun().GetStatus() != compensating {
+			c.forget(r.GetRun().GetRunId())
+		}
+	case *tapepb.AwaitSignalResponse:
+		if !r.GetDelivered() {
+			c.forget(args.(*tapepb.AwaitSignalRequest).GetRunId())
+		}
+	}
+	return nil
+}
+
+// forget forgets the grant of a run that has ended or is parked.
+func (c *presenting) forget(run string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.grants, run)
+}
+
+func (c *presenting) keep(run string, g *tapepb.Grant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g != nil {
+		c.grants[run] = g
+	}
+}
+
+// fenced returns a request with the fence of its run's grant, if it has none.
+func (c *presenting) fenced(m proto.Message) proto.Message {
+	id, hasRun := m.(interface{ GetRunId() string })
+	field := m.ProtoReflect().Descriptor().Fields().ByName("fence")
+	if !hasRun || field == nil || m.ProtoReflect().Has(field) {
+		return m
+	}
+	c.mu.Lock()
+	g := c.grants[id.GetRunId()]
+	c.mu.Unlock()
+	if g == nil {
+		return m
+	}
+	m = proto.Clone(m)
+	m.ProtoReflect().Set(field, protoreflect.ValueOfMessage(fenceOf(g).ProtoReflect()))
+	return m
+}
+
+// fenceOf returns the fence that presents a grant.
+func fenceOf(g *tapepb.Grant) *tapepb.Fence {
+	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId(), RunId: g.GetRunId()}
+}

@@ -1,0 +1,128 @@
+package protocol_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
+	"github.com/tapestore/tapestore/conformance/protocol"
+	"github.com/tapestore/tapestore/conformance/protocol/local"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// TestModes runs the suite in each mode of a server.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []tape.FenceMode{tape.FencePresented, tape.FenceConnection, tape.FenceRequired} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			target := local.Start(t, embedded.Memory(), mode)
+			s, err := protocol.Inspect(t.Context(), target)
+			if err != nil || string(s.Mode) != mode.String() || !s.Grants || !s.Generations || !s.BusinessKeys || s.Values {
+				t.Fatalf("Inspect = %+v, %v", s, err)
+			}
+			protocol.Run(t, target)
+		})
+	}
+}
+
+// TestEngines runs the suite on each engine, in the mode that unmodified clients use.
+func TestEngines(t *testing.T) {
+	t.Parallel()
+	for name, harness := range harnesses {
+		if name == "memory" {
+			continue // see TestModes
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			protocol.Run(t, local.Start(t, harness(t), tape.FenceConnection))
+		})
+	}
+}
+
+// Outside go test the same cases run, and those that do not apply to this module's server are few.
+func TestExecute(t *testing.T) {
+	t.Parallel()
+	report, err := local.Execute(t.Context(), embedded.Memory(), tape.FencePresented, nil, nil, nil)
+	if err != nil || report.Engine != "memory" || report.Summary.Failed+report.Summary.NotRun > 0 {
+		t.Errorf("Execute = %+v, %v", report, err)
+	}
+	if sum := report.Summary; sum.Passed+sum.NotApplicable != len(protocol.Cases()) {
+		t.Errorf("%d passed and %d not applicable of %d cases", sum.Passed, sum.NotApplicable, len(protocol.Cases()))
+	}
+	var exempt []string
+	for _, g := range report.Guarantees {
+		for _, c := range g.Cases {
+			if c.Status == conformance.NotApplicable {
+				exempt = append(exempt, g.ID+"/"+c.Name+": "+c.Reason)
+			}
+		}
+	}
+	want := []string{
+		"values/56-versions: the server does not serve values",
+		"values/57-compare-and-set: the server does not serve values",
+		"values/58-watch: the server does not serve values",
+		"process/83-second-server-starts: the target cannot start a second server",
+	}
+	if !slices.Equal(exempt, want) {
+		t.Errorf("not applicable are %q, want %q", exempt, want)
+	}
+}
+
+// Each case says what it proves, under a name of its own, and together they cover all checks and
+// guarantees of the suite.
+func TestCases(t *testing.T) {
+	t.Parallel()
+	var ids, groups []string
+	checks := map[int]int{}
+	for _, c := range protocol.Cases() {
+		if c.Doc == "" || c.Run == nil || !slices.Contains(protocol.Groups(), c.Group) || slices.Contains(ids, c.ID()) {
+			t.Errorf("case %s is there twice, or lacks its doc, its function or a known group", c.ID())
+		}
+		if (c.Check == 0) != strings.HasPrefix(c.Group, "T") {
+			t.Errorf("case %s has the number %d", c.ID(), c.Check)
+		}
+		if found, ok := protocol.Find(c.ID()); !ok || found.Name != c.Name {
+			t.Errorf("Find(%s) = %s, %t", c.ID(), found.ID(), ok)
+		}
+		ids, groups = append(ids, c.ID()), append(groups, c.Group)
+		checks[c.Check]++
+	}
+	for n := 1; n <= 85; n++ {
+		want := 1
+		if n >= 59 && n <= 74 { // feeds, reactions and tasks
+			want = 0
+		}
+		if checks[n] != want {
+			t.Errorf("check %d has %d cases, want %d", n, checks[n], want)
+		}
+	}
+	for _, g := range protocol.Groups() {
+		if !slices.Contains(groups, g) || protocol.Title(g) == "" {
+			t.Errorf("group %s has no case, or no title", g)
+		}
+	}
+}
+
+func TestParseAddress(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"localhost:7878": "localhost:7878", "tape://h:1": "h:1", "grpc://[::1]:1": "[::1]:1",
+		"tapes://h:1": "h:1 with TLS", "tapes://h": "h:443 with TLS", "grpcs://h": "h:443 with TLS",
+		"h": "error", "tape://h": "error", "http://h:1": "error", "": "error",
+	} {
+		target, err := protocol.ParseAddress(address)
+		got := target.Address
+		if target.Credentials != nil {
+			got += " with TLS"
+		}
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("ParseAddress(%q) = %s, %v; want %s", address, got, err, want)
+		}
+	}
+}

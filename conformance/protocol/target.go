@@ -1,0 +1,188 @@
+package protocol
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// Target is a server under test. Only Address is needed; what else is left out makes some cases
+// not applicable.
+type Target struct {
+	// Address is the server's gRPC address, as grpc.NewClient takes it.
+	Address string
+	// Credentials are those of the connections; nil for plaintext.
+	Credentials credentials.TransportCredentials
+	// Probes is the base URL of the server's HTTP probes, such as http://localhost:7879.
+	Probes string
+	// Costly says that each call takes milliseconds of this machine's CPU. Cases then repeat less.
+	Costly bool
+
+	// Private starts a server of the same kind on an empty store, for one case. restart ends it
+	// without waiting for its calls, and starts it again on what it had stored, at the same address.
+	Private func(t T) (address string, restart func())
+	// Second starts a server with the store memory as another process, whose probe address is
+	// taken by the first one.
+	Second func(t T) (address string)
+}
+
+// Mode is what a server does with a driver's write that presents no fence.
+type Mode string
+
+// The modes of a server.
+const (
+	// ModeNone: the server knows no fences.
+	ModeNone Mode = "none"
+	// ModePresented: it takes such a write, and checks the fences that are presented.
+	ModePresented Mode = "presented"
+	// ModeConnection: it applies the write under the grant that it answered on the connection, and
+	// refuses it on a connection without one.
+	ModeConnection Mode = "connection"
+	// ModeRequired: it refuses the write.
+	ModeRequired Mode = "required"
+)
+
+// Server is what a suite has found out about a server.
+type Server struct {
+	target Target
+
+	// Mode is what the server does with a driver's write without a fence.
+	Mode Mode
+	// Grants says that BeginRun answers a grant.
+	Grants bool
+	// Generations says that claims have generations.
+	Generations bool
+	// BusinessKeys says that effects can have business keys.
+	BusinessKeys bool
+	// Values says that the server serves values.
+	Values bool
+}
+
+// Inspect finds out what a server offers, by calls on two connections.
+//
+// Errors: those of the calls that every server must answer.
+func Inspect(ctx context.Context, target Target) (*Server, error) {
+	s := &Server{target: target, Mode: ModeNone}
+	own, err := target.dial(target.Address)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = own.Close() }()
+	other, err := target.dial(target.Address)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = other.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c, name := tapepb.NewTapeClient(own), unique()
+	begun, err := c.BeginRun(ctx, &tapepb.BeginRunRequest{
+		AppName: "inspect", UserId: name, SessionId: name, InvocationId: name, LeaseOwner: "inspect",
+	}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, fmt.Errorf("BeginRun: %w", err)
+	}
+	run, grant := begun.GetRunId(), begun.GetGrant()
+	fence := &tapepb.Fence{Owner: grant.GetOwner(), Token: grant.GetToken(), GrantId: grant.GetGrantId(), RunId: grant.GetRunId()}
+	if s.Grants = grant != nil; s.Grants {
+		if s.Mode, err = modeOf(ctx, c, tapepb.NewTapeClient(other), run); err != nil {
+			return nil, err
+		}
+	} else {
+		fence = nil
+	}
+	effect, err := c.BeginEffect(ctx, &tapepb.BeginEffectRequest{
+		RunId: run, CustomKey: "claimed", Connector: name, DispatchMode: outbox, Fence: fence,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("BeginEffect: %w", err)
+	}
+	claim, err := c.ClaimEffectDispatch(ctx, &tapepb.ClaimEffectDispatchRequest{RunId: run, IdempotencyKey: effect.GetIdempotencyKey(), Claimer: "inspect"})
+	s.Generations = err == nil && claim.GetGeneration() > 0
+	_, err = c.BeginEffect(ctx, &tapepb.BeginEffectRequest{RunId: run, CustomKey: "business", Connector: name, BusinessKey: name, Fence: fence})
+	s.BusinessKeys = reason(err) != "UNSUPPORTED"
+	_, err = c.GetValue(ctx, &tapepb.GetValueRequest{Namespace: name, Key: name})
+	s.Values = status.Code(err) != codes.Unimplemented
+	_, err = c.EndRun(ctx, &tapepb.EndRunRequest{RunId: run, Status: cancelled, Fence: fence})
+	return s, errors.Join(err)
+}
+
+// modeOf finds out the mode by a write without a fence on the connection with the grant, and on
+// another one.
+func modeOf(ctx context.Context, own, other tapepb.TapeClient, run string) (Mode, error) {
+	write := &tapepb.RecordDecisionRequest{RunId: run}
+	if _, err := other.RecordDecision(ctx, write); err == nil {
+		return ModePresented, nil
+	} else if reason(err) != "FENCE_REQUIRED" {
+		return "", fmt.Errorf("RecordDecision: %w", err)
+	}
+	if _, err := own.RecordDecision(ctx, write); err == nil {
+		return ModeConnection, nil
+	} else if reason(err) != "FENCE_REQUIRED" {
+		return "", fmt.Errorf("RecordDecision: %w", err)
+	}
+	return ModeRequired, nil
+}
+
+func (t Target) dial(address string) (*grpc.ClientConn, error) {
+	creds := t.Credentials
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	return grpc.NewClient(address, grpc.WithTransportCredentials(creds))
+}
+
+// ParseAddress returns the target of a server's address: HOST:PORT, tape://HOST:PORT and
+// grpc://HOST:PORT are plaintext, tapes://HOST[:PORT] and grpcs://HOST[:PORT] are TLS, on port 443 by
+// default.
+func ParseAddress(address string) (Target, error) {
+	scheme, host, ok := strings.Cut(address, "://")
+	if !ok {
+		scheme, host = "tape", address
+	}
+	target := Target{Address: host}
+	switch scheme {
+	case "tape", "grpc":
+	case "tapes", "grpcs":
+		target.Credentials = credentials.NewTLS(nil)
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			target.Address = net.JoinHostPort(host, "443")
+		}
+	default:
+		return Target{}, fmt.Errorf("the address has the scheme %q; it is HOST:PORT, tape://HOST:PORT or tapes://HOST:PORT", scheme)
+	}
+	if _, _, err := net.SplitHostPort(target.Address); err != nil {
+		return Target{}, fmt.Errorf("the address is not HOST:PORT: %w", err)
+	}
+	return target, nil
+}
+
+// unique returns a text that no other call returns.
+func unique() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b) // it never fails
+	return hex.EncodeToString(b)
+}
+
+// reason returns the reason of a status's ErrorInfo.
+func reason(err error) string {
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,48 @@
+package command
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"regexp"
+
+	"github.com/tapestore/tapestore/conformance"
+)
+
+// servingLine is the line in which serve logs its address.
+var servingLine = regexp.MustCompile(`msg=serving grpc=(\S+)`)
+
+// secondServer starts this program as a server with the store memory, whose probe address is taken,
+// for the length of a case. It returns the server's gRPC address.
+func secondServer(t conformance.T, probes string) (address string) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatalf("the path of this program: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "serve", "--store", "memory", "--listen", "127.0.0.1:0", "--healthz-listen", probes, "--log-format", "text", "--log-level", "info")
+	dieWithParent(cmd)
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatalf("start a second server: %v", err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start a second server: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // the end of the case's context may have done so
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if m := servingLine.FindStringSubmatch(lines.Text()); m != nil {
+			go func() { // the server must not block on a full pipe; the loop ends with the server
+				for lines.Scan() {
+				}
+			}()
+			return m[1]
+		}
+	}
+	t.Fatalf("the second server ended before it served")
+	return ""
+}
