@@ -18,6 +18,7 @@ const asDemo = "demo"
 // TestMain lets the demo start this binary in its roles, and the tests start it as
 // the demo.
 func TestMain(m *testing.M) {
+	roles["racer"] = runRacer
 	if len(os.Args) > 1 {
 		switch {
 		case os.Args[1] == asDemo:

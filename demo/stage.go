@@ -51,16 +51,16 @@ func (s *stage) database() string { return filepath.Join(s.dir, "tape.db") }
 // serving is the line of the server's log that tells where it listens.
 var serving = regexp.MustCompile(`\bmsg=serving\b.*\bgrpc=(\S+)`)
 
-// startServer starts the real command on a fresh file. Fences are required, so that
-// a write that presents none would show.
-func (s *stage) startServer(ctx context.Context) error {
+// startServer starts the real command on a fresh file, with flags such as --fence.
+func (s *stage) startServer(ctx context.Context, flags ...string) error {
 	hear := func(line string) {
 		if m := serving.FindStringSubmatch(line); m != nil {
 			_ = send(s.cast.pipe, report{From: "server", Kind: listening, Address: m[1]})
 		}
 	}
-	p, err := s.cast.start("server", hear, s.opts.tapestore, "serve", "--store", "sqlite:"+s.database(),
-		"--listen", "127.0.0.1:0", "--healthz-listen", "", "--fence", "required")
+	p, err := s.cast.start("server", hear, s.opts.tapestore, append([]string{
+		"serve", "--store", "sqlite:" + s.database(), "--listen", "127.0.0.1:0", "--healthz-listen", "",
+	}, flags...)...)
 	if err != nil {
 		return err
 	}

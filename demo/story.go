@@ -22,7 +22,8 @@ const (
 // nothing to check is an error.
 func (s *stage) play(ctx context.Context) (seen evidence, err error) {
 	seen.TTL = s.opts.ttl
-	if err := s.startServer(ctx); err != nil {
+	// A write that presents no fence would show.
+	if err := s.startServer(ctx, "--fence", "required"); err != nil {
 		return seen, err
 	}
 	if err := s.startBank(ctx, inFlight); err != nil {
