@@ -107,10 +107,9 @@ type race struct {
 func newRace(t *testing.T, opts options, flags []string) *race {
 	t.Helper()
 	out := &bytes.Buffer{}
-	s, err := newStage(t.TempDir(), opts, newNarrator(out, false))
+	s := newStage(t.TempDir(), opts, out)
 	ctx, cancel := context.WithTimeout(t.Context(), opts.limit)
 	r := &race{T: t, ctx: ctx, stage: s, out: out}
-	r.must(err)
 	t.Cleanup(func() {
 		cancel()
 		s.close()
@@ -119,8 +118,10 @@ func newRace(t *testing.T, opts options, flags []string) *race {
 		}
 	})
 	r.must(s.startServer(ctx, flags...))
-	r.must(s.startBank(ctx, ""))
-	begun, err := s.tape.BeginRun(ctx, beginRequest("dead:1", time.Millisecond, nil))
+	r.must(s.startBank(ctx))
+	dead := beginRequest()
+	dead.LeaseOwner, dead.LeaseTtlMs = "dead:1", 1
+	begun, err := s.tape.BeginRun(ctx, dead)
 	r.must(err)
 	r.run = begun.GetRunId()
 	for { // its lease has expired when it is listed
@@ -141,14 +142,14 @@ func (r *race) must(err error) {
 
 func (r *race) worker(name, kind string, beat bool) *process {
 	r.Helper()
-	args := []string{"-name", name, "-server", r.address, "-bank", r.counter, "-ttl", r.opts.ttl.String()}
+	var args []string
 	if kind == "plugin" {
 		args = append(args, "-plugin")
 	}
 	if beat {
 		args = append(args, "-beat", "100ms")
 	}
-	p, err := r.startRole(name, "racer", args...)
+	p, err := r.startWorker(name, "racer", args...)
 	r.must(err)
 	return p
 }
@@ -163,8 +164,7 @@ func (r *race) await(p *process, kind string) report {
 // tell has a worker go on from the point at which it waits.
 func (r *race) tell(p *process) {
 	r.Helper()
-	_, err := fmt.Fprintln(p.stdin, "go")
-	r.must(err)
+	r.must(p.proceed())
 }
 
 // check looks at what the bank did and, if the second worker kept the run, at what is on record.

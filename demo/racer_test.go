@@ -2,19 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/lease"
-	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tapeclient"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -40,7 +39,7 @@ const (
 
 func runRacer(args []string) int {
 	flags := flag.NewFlagSet("racer", flag.ContinueOnError)
-	flags.StringVar(&sender, "name", "", "its name")
+	name := flags.String("name", "", "its name")
 	server := flags.String("server", "", "Tape's address")
 	bank := flags.String("bank", "", "the bank's address")
 	ttl := flags.Duration("ttl", 0, "the lease's TTL")
@@ -49,7 +48,7 @@ func runRacer(args []string) int {
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
-	r := &racer{owner: fmt.Sprintf("%s:%d", sender, os.Getpid()), ttl: *ttl, bank: newTeller(*bank), stdin: commands()}
+	r := &racer{owner: fmt.Sprintf("%s:%d", *name, os.Getpid()), ttl: *ttl, bank: newTeller(*bank), stdin: commands()}
 	var err error
 	r.tape, err = tapeclient.Dial("tape://"+*server, &tapeclient.Options{
 		Owner: r.owner, Lease: lease.Options{TTL: *ttl, MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second},
@@ -94,11 +93,11 @@ func (r *racer) driver() error {
 		// A driver whose lease ran out while it was stopped does not even try. This one does, so that
 		// the server's answer is seen.
 		_, err := run.Tape().RecordDecision(context.WithoutCancel(ctx), &tapepb.RecordDecisionRequest{RunId: run.ID(), ResponseJson: "{}"})
-		tell(report{Kind: wrote, Text: verdict(err)})
+		tell(report{Kind: wrote, Text: answer(err)})
 		_, err = run.Act(ctx, payment(), func(ctx context.Context, key string) (string, error) {
 			paid, err := r.bank.operate(ctx, key, encode(step{"pay", 100}))
 			r.wait(called)
-			return encode(paid), err
+			return paid, err
 		})
 		if err != nil {
 			return err
@@ -140,7 +139,7 @@ func (r *racer) plugin(server string, beat time.Duration) error {
 				_, err := r.tape.Tape().ResumeRun(ctx, &tapepb.ResumeRunRequest{
 					RunId: found.GetRunId(), LeaseOwner: r.owner, LeaseTtlMs: r.ttl.Milliseconds(),
 				})
-				tell(report{Kind: renewed, Text: "heartbeat: " + verdict(err)})
+				say("heartbeat: %s", answer(err))
 			}
 		}()
 	}
@@ -148,7 +147,7 @@ func (r *racer) plugin(server string, beat time.Duration) error {
 	effect := payment()
 	effect.RunId = found.GetRunId()
 	begun, err := tape.BeginEffect(ctx, effect)
-	tell(report{Kind: wrote, Text: verdict(err)})
+	tell(report{Kind: wrote, Text: answer(err)})
 	if status.Code(err) == codes.PermissionDenied || begun.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED {
 		return nil
 	}
@@ -159,7 +158,7 @@ func (r *racer) plugin(server string, beat time.Duration) error {
 	}
 	r.wait(called)
 	_, _ = tape.CompleteEffect(ctx, &tapepb.CompleteEffectRequest{
-		RunId: found.GetRunId(), IdempotencyKey: key, ResponseJson: encode(paid), Status: tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED,
+		RunId: found.GetRunId(), IdempotencyKey: key, ResponseJson: paid, Status: tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED,
 	})
 	_, _ = tape.EndRun(ctx, &tapepb.EndRunRequest{RunId: found.GetRunId(), Status: tapepb.RunStatus_RUN_STATUS_TERMINAL})
 	return nil
@@ -176,18 +175,16 @@ func payment() *tapepb.BeginEffectRequest {
 	return &tapepb.BeginEffectRequest{ToolName: "pay", RequestJson: "{}", Semantics: tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT}
 }
 
-// verdict returns what a write was answered: "accepted", or the status and the reason of a refusal.
-func verdict(err error) string {
+// answer returns what a write was answered: "accepted", or the status and the reason of a refusal.
+func answer(err error) string {
 	if err == nil {
 		return "accepted"
 	}
-	var detail *tapeclient.Error
-	reason := refusal(err).GetReason()
-	if errors.As(err, &detail) {
-		reason = detail.Reason
-	}
-	if runstore.OutcomeOf(err) == runstore.Unknown && reason == "" {
-		return "unknown: " + err.Error()
+	reason := ""
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			reason = info.GetReason()
+		}
 	}
 	return fmt.Sprintf("%v %s", status.Code(err), reason)
 }
