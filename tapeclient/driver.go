@@ -22,7 +22,8 @@ type Work func(ctx context.Context, run *Run) error
 // lease. The request's owner and TTL are the client's; its other fields are sent as they are.
 //
 // A live lease of another owner is taken over at once, and its holder is fenced out. With
-// req.WaitForLease Begin waits for its end instead, for as long as ctx lasts.
+// req.WaitForLease Begin waits for its end instead. While the server does not answer, Begin repeats the
+// request. Both go on for as long as ctx lasts.
 //
 // Errors: what work returned, if the lease was held to the end; a [lease.LostError], joined with it,
 // if the lease was lost; [ErrEnded] for a run that has ended; else an [*Error] of BeginRun.

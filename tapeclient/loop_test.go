@@ -135,6 +135,33 @@ func TestRecoverRuns(t *testing.T) {
 	})
 }
 
+// A recovery whose reply is lost leaves its grant to expire, and the run is recovered after that.
+func TestRecoveryThatLosesItsReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		dead, _ := f.client("dead")
+		id := abandon(t, dead, nil)
+		c, net := f.client("recovery:1")
+		net.once("ResumeRun", replyLost)
+		var drives tally
+		var errs []error
+		loops(t, 2*time.Minute, func(ctx context.Context) error {
+			l := tapeclient.Loop{OnError: func(err error) { errs = append(errs, err) }}
+			return c.RecoverRuns(ctx, l, func(ctx context.Context, run *tapeclient.Run) error {
+				drives.add(run.ID())
+				return run.End(ctx, terminal, "")
+			})
+		})
+		drives.want(t, 1, 1)
+		if len(errs) != 1 || runstore.OutcomeOf(errs[0]) != runstore.Unknown {
+			t.Errorf("errors %v, want one with an unknown outcome", errs)
+		}
+		if r := f.run(id); r.Token != 3 || tape.RunStatus(r.Status) != tape.RunTerminal {
+			t.Errorf("run %+v, want it TERMINAL under token 3", r)
+		}
+	})
+}
+
 // Two dispatchers share an outbox: each effect is called once, no more than Claim at a time by each,
 // also where the replies to claims and reports are lost.
 func TestDispatchEffects(t *testing.T) {
