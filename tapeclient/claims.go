@@ -30,7 +30,7 @@ func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, 
 		listed, err := c.tape.ListEffectsToDispatch(ctx, &tapepb.ListEffectsToDispatchRequest{Limit: int64(limit), Connector: connector})
 		var jobs []job
 		for _, e := range listed.GetEffects() {
-			jobs = append(jobs, job{e.GetRunId() + "\x00" + e.GetIdempotencyKey(), func(ctx context.Context) error {
+			jobs = append(jobs, job{e.GetRunId() + "\x00" + e.GetIdempotencyKey(), func(ctx context.Context) (done bool, err error) {
 				return c.dispatch(ctx, l, e, dispatch)
 			}})
 		}
@@ -38,17 +38,17 @@ func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, 
 	})
 }
 
-func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, dispatch Dispatch) error {
+func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, dispatch Dispatch) (done bool, err error) {
 	name, sent := c.claimer(), time.Now()
 	claim, err := c.tape.ClaimEffectDispatch(ctx, &tapepb.ClaimEffectDispatchRequest{
 		RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), Claimer: name, LeaseTtlMs: l.TTL.Milliseconds(),
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	current := claim.GetEffect()
 	if !claim.GetAcquired() && current.GetDispatchClaimedBy() != name {
-		return nil // another dispatcher's
+		return false, nil // another dispatcher's
 	}
 	generation := current.GetDispatchClaimGeneration()
 	outcome := &tapepb.CompleteEffectRequest{RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), ClaimGeneration: generation}
@@ -59,7 +59,7 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	ctx = context.WithoutCancel(ctx)
 	if failed == nil {
 		_, err := c.tape.CompleteEffect(ctx, outcome)
-		return err
+		return err == nil, err
 	}
 	report := &tapepb.RecordDispatchAttemptRequest{
 		RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), Error: failed.Error(), ClaimGeneration: generation,
@@ -68,7 +68,7 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 		report.NextDispatchAtMs = l.retryAt()
 	}
 	_, err = c.tape.RecordDispatchAttempt(ctx, report)
-	return errors.Join(fmt.Errorf("dispatch of %q: %w", e.GetIdempotencyKey(), failed), err)
+	return err == nil, errors.Join(fmt.Errorf("dispatch of %q: %w", e.GetIdempotencyKey(), failed), err)
 }
 
 // handle calls a handler under a claim that was asked for at sent. A claim that is too old by now, as
@@ -97,7 +97,7 @@ func (c *Client) ResolveObligations(ctx context.Context, l Loop, compensate Comp
 		})
 		var jobs []job
 		for _, o := range listed.GetObligations() {
-			jobs = append(jobs, job{fmt.Sprintf("%s\x00%d", o.GetRunId(), o.GetSeq()), func(ctx context.Context) error {
+			jobs = append(jobs, job{fmt.Sprintf("%s\x00%d", o.GetRunId(), o.GetSeq()), func(ctx context.Context) (done bool, err error) {
 				return c.compensate(ctx, l, o, compensate)
 			}})
 		}
@@ -105,17 +105,17 @@ func (c *Client) ResolveObligations(ctx context.Context, l Loop, compensate Comp
 	})
 }
 
-func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRecord, compensate Compensate) error {
+func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRecord, compensate Compensate) (done bool, err error) {
 	name, sent := c.claimer(), time.Now()
 	claim, err := c.tape.ClaimObligation(ctx, &tapepb.ClaimObligationRequest{
 		RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), Claimer: name, LeaseTtlMs: l.TTL.Milliseconds(),
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	current := claim.GetObligation()
 	if !claim.GetAcquired() && current.GetClaimedBy() != name {
-		return nil // another process's
+		return false, nil // another process's
 	}
 	generation, result := current.GetClaimGeneration(), ""
 	failed := handle(ctx, l, sent, func(ctx context.Context) (err error) {
@@ -128,7 +128,7 @@ func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRec
 			RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), ClaimGeneration: generation, ResultJson: result,
 			Status: tapepb.ObligationStatus_OBLIGATION_STATUS_COMPENSATED,
 		})
-		return err
+		return err == nil, err
 	}
 	report := &tapepb.RecordObligationAttemptRequest{
 		RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), Error: failed.Error(), ClaimGeneration: generation,
@@ -137,7 +137,7 @@ func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRec
 		report.NextAttemptAtMs = l.retryAt()
 	}
 	_, err = c.tape.RecordObligationAttempt(ctx, report)
-	return errors.Join(fmt.Errorf("obligation %d of run %q: %w", o.GetSeq(), o.GetRunId(), failed), err)
+	return err == nil, errors.Join(fmt.Errorf("obligation %d of run %q: %w", o.GetSeq(), o.GetRunId(), failed), err)
 }
 
 // Fire acts on a timer that is due.
@@ -157,7 +157,7 @@ func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
 		for _, t := range listed.GetTimers() {
 			// A timer that was set again meanwhile has the same id, and must be handled too.
 			key := fmt.Sprintf("%s\x00%s\x00%d", t.GetRunId(), t.GetTimerId(), claims.Add(1))
-			jobs = append(jobs, job{key, func(ctx context.Context) error { return c.fire(ctx, l, t, fire) }})
+			jobs = append(jobs, job{key, func(ctx context.Context) (done bool, err error) { return true, c.fire(ctx, l, t, fire) }})
 		}
 		return jobs, err
 	})

@@ -23,15 +23,16 @@ const (
 
 // Loop says how a loop looks for work. A zero field has its default.
 type Loop struct {
-	// Tick is the pause between two looks, with jitter of a tenth. 1 s by default. A loop that found
-	// more than it could take looks again as soon as it has room.
+	// Tick is the pause between two looks, with jitter of a tenth. 1 s by default. A loop that found as
+	// much as it could take looks again as soon as a piece of it is done.
 	Tick time.Duration
 	// Claim is how many pieces of work are handled at a time. 16 by default.
 	Claim int
 	// TTL is how long a claim lasts on the server's clock, and bounds one call of a handler: its
 	// context ends a tenth earlier. Runs are bounded by their leases instead. 1 min by default.
 	TTL time.Duration
-	// Retry is the pause before work that has failed is due again. 10 s by default.
+	// Retry is the pause before work that has failed is due again, counted on the clock of this
+	// process, as the protocol names the time. 10 s by default.
 	Retry time.Duration
 	// OnError receives the errors of calls and handlers; a loop goes on after every one. It must be
 	// safe for concurrent use. They are discarded by default.
@@ -63,13 +64,14 @@ func (l Loop) retryAt() int64 { return time.Now().Add(l.Retry).UnixMilli() }
 // job is a piece of work that a look has found.
 type job struct {
 	key string // what the loop handles once at a time
-	do  func(ctx context.Context) error
+	// do handles it, and reports whether it is done with, so that the next look finds something else.
+	do func(ctx context.Context) (done bool, err error)
 }
 
 // pool is the work that a loop handles at the moment.
 type pool struct {
 	wg   sync.WaitGroup
-	room chan struct{} // has an element when a job has ended since the last look
+	room chan struct{} // has an element when a job was done since the last look
 
 	mu   sync.Mutex
 	busy map[string]bool
@@ -88,16 +90,13 @@ func (l Loop) run(ctx context.Context, list func(ctx context.Context, limit int)
 			if err != nil && ctx.Err() == nil {
 				l.OnError(err)
 			}
+			// What is in hand may be found again, until its claim is made.
+			left = len(jobs) >= free
 			for _, j := range jobs {
-				if free == 0 {
-					left = true
-					break
-				}
-				if p.start(ctx, j, l.OnError) {
+				if free > 0 && p.start(ctx, j, l.OnError) {
 					free--
 				}
 			}
-			left = left || free == 0
 		}
 		if !p.pause(ctx, l.Tick-l.Tick/20+rand.N(l.Tick/10+1), left) {
 			return context.Cause(ctx)
@@ -120,17 +119,18 @@ func (p *pool) start(ctx context.Context, j job, onError func(error)) bool {
 	}
 	p.busy[j.key] = true
 	p.wg.Go(func() {
-		defer func() {
-			p.mu.Lock()
-			delete(p.busy, j.key)
-			p.mu.Unlock()
+		done, err := j.do(ctx)
+		if err != nil {
+			onError(err)
+		}
+		p.mu.Lock()
+		delete(p.busy, j.key)
+		p.mu.Unlock()
+		if done {
 			select {
 			case p.room <- struct{}{}:
 			default:
 			}
-		}()
-		if err := j.do(ctx); err != nil {
-			onError(err)
 		}
 	})
 	return true
@@ -178,12 +178,16 @@ func (c *Client) RecoverRuns(ctx context.Context, l Loop, work Work) error {
 		listed, err := c.tape.ListRunsToRecover(ctx, &tapepb.ListRunsToRecoverRequest{})
 		var jobs []job
 		for _, r := range listed.GetRuns() {
-			jobs = append(jobs, job{r.GetRunId(), func(ctx context.Context) error {
-				err := c.Resume(ctx, r.GetRunId(), work)
-				if taken := errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, ErrEnded); taken || errors.Is(err, ErrParked) {
-					return nil
+			jobs = append(jobs, job{r.GetRunId(), func(ctx context.Context) (done bool, err error) {
+				err = c.Resume(ctx, r.GetRunId(), work)
+				if taken := errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, ErrEnded); taken {
+					return false, nil
 				}
-				return err
+				done = err == nil || errors.Is(err, ErrParked)
+				if done {
+					err = nil
+				}
+				return done, err
 			}})
 		}
 		// Processes that list the same runs begin with different ones.
@@ -197,8 +201,8 @@ func (c *Client) RecoverRuns(ctx context.Context, l Loop, work Work) error {
 type Observe func(ctx context.Context, e *tapepb.EffectRecord) (*tapepb.RecordExternalObservationRequest, error)
 
 // ReconcileEffects looks for effects whose outcome is UNKNOWN, and for effects that have been PENDING
-// for longer than pendingFor (not at all for 0), asks observe about each, and records what it returns,
-// until ctx ends; it then returns the cause. The protocol has no claims for this work: two processes
+// for longer than pendingFor on the clock of this process (none for 0). It asks observe about each and
+// records what observe returns, until ctx ends; it then returns the cause. The protocol has no claims for this work: two processes
 // may ask about one effect, and the server keeps what is CONFIRMED.
 func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.Duration, observe Observe) error {
 	l = l.withDefaults()
@@ -210,16 +214,16 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 		listed, err := c.tape.ListPendingEffects(ctx, req)
 		var jobs []job
 		for _, e := range listed.GetEffects() {
-			jobs = append(jobs, job{e.GetRunId() + "\x00" + e.GetIdempotencyKey(), func(ctx context.Context) error {
+			jobs = append(jobs, job{e.GetRunId() + "\x00" + e.GetIdempotencyKey(), func(ctx context.Context) (done bool, err error) {
 				ctx, cancel := l.bound(ctx, time.Now())
 				defer cancel()
 				seen, err := observe(ctx, e)
 				if err != nil || seen == nil {
-					return err
+					return false, err
 				}
 				seen.RunId, seen.IdempotencyKey = e.GetRunId(), e.GetIdempotencyKey()
 				_, err = c.tape.RecordExternalObservation(ctx, seen)
-				return err
+				return err == nil, err
 			}})
 		}
 		// Effects about which nothing is known yet must not keep the others away.

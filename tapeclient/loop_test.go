@@ -409,6 +409,46 @@ func TestReconcileEffects(t *testing.T) {
 	})
 }
 
+// Work that a loop cannot get done makes it look again at every tick, and no sooner.
+func TestWorkThatIsNotDone(t *testing.T) {
+	for name, answer := range map[string]error{"not known yet": nil, "an error": errors.New("timeout")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := serve(t, required())
+				agent, net := f.client("agent")
+				outbox(t, agent, 4, tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT)
+				time.Sleep(2 * time.Minute) // they are old
+				net.set(nil)
+				loops(t, 20*time.Second+500*time.Millisecond, func(ctx context.Context) error {
+					return agent.ReconcileEffects(ctx, tapeclient.Loop{Claim: 2}, time.Minute, func(context.Context, *tapepb.EffectRecord) (*tapepb.RecordExternalObservationRequest, error) {
+						return nil, answer
+					})
+				})
+				if looks := net.count("ListPendingEffects"); looks < 20 || looks > 22 {
+					t.Errorf("%d looks in 20 s, want one a second", looks)
+				}
+			})
+		})
+	}
+}
+
+// A loop that finds as much as it can take does not wait for its tick.
+func TestABusyLoopDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		agent, _ := f.client("agent")
+		outbox(t, agent, 60, tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT)
+		var calls tally
+		loops(t, time.Second, func(ctx context.Context) error {
+			return agent.DispatchEffects(ctx, tapeclient.Loop{Tick: time.Hour, Claim: 4}, "", func(_ context.Context, e *tapepb.EffectRecord) (string, error) {
+				calls.add(e.GetIdempotencyKey())
+				return "1", nil
+			})
+		})
+		calls.want(t, 60, 1)
+	})
+}
+
 // A loop reports what fails and goes on.
 func TestALoopOutlivesItsErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
