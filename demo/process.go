@@ -83,13 +83,13 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// start starts a program, prints what it reports, and passes each line of its standard error to hear,
+// start starts a program, prints what it reports, and passes each line of its standard error to onLine,
 // if that is not nil.
-func (s *stage) start(name string, hear func(p *process, line string), program string, args ...string) (*process, error) {
+func (s *stage) start(name string, onLine func(p *process, line string), program string, args ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(program, args...), reports: make(chan report, 1000)}
-	p.errors = &lastLines{hear: func(line string) {
-		if hear != nil {
-			hear(p, line)
+	p.errors = &lastLines{onLine: func(line string) {
+		if onLine != nil {
+			onLine(p, line)
 		}
 	}}
 	p.cmd.SysProcAttr, p.cmd.Stderr = childAttributes(), p.errors
@@ -171,7 +171,7 @@ func (p *process) kill() {
 
 // lastLines keeps the last 20 lines of a process's standard error for the message of a failure.
 type lastLines struct {
-	hear func(string)
+	onLine func(string)
 
 	mu    sync.Mutex
 	lines []string
@@ -189,7 +189,7 @@ func (l *lastLines) Write(b []byte) (int, error) {
 		}
 		l.lines, l.part = append(l.lines, string(line)), bytes.Clone(rest)
 		l.lines = l.lines[max(0, len(l.lines)-20):]
-		l.hear(string(line))
+		l.onLine(string(line))
 	}
 }
 

@@ -152,7 +152,7 @@ func (c *Client) Close() error { return c.closer() }
 func (c *Client) Owner() string { return c.opts.Owner }
 
 // Tape returns the protocol's RPCs with repeats after lost replies, and with errors of type [*Error].
-// No fence is presented but that of the request itself.
+// No fence is presented but that of the request itself. Streams are passed on as gRPC has them.
 //
 // These writes are repeated only if they were surely not applied: ChargeBudget, AppendEvent,
 // ListDueTimers that claims, an observation of ABSENT, EndRun and AwaitSignal without a fence, SetTimer

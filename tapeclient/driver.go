@@ -163,14 +163,14 @@ func endsGrant(req proto.Message) bool {
 
 // refused ends the work if err says that this grant is not the run's current one.
 func (r *Run) refused(req proto.Message, err error) {
-	if runOf(req) != r.lease.Run {
-		return
+	if presents, ok := req.(interface{ GetFence() *tapepb.Fence }); !ok || runOf(req) != r.lease.Run || !proto.Equal(presents.GetFence(), r.fence()) {
+		return // a read, another run, or a fence that the caller has chosen
 	}
 	var fenced *runstore.FencedError
 	var behind *runstore.StoreBehindError
 	reason := &runstore.OpError{Op: "write", Run: r.lease.Run}
 	switch {
-	case errors.As(err, &fenced) && fenced.Presented == r.lease.Token: // not a fence that the caller has chosen
+	case errors.As(err, &fenced):
 		reason.Err = fenced
 	case errors.As(err, &behind):
 		reason.Err = behind

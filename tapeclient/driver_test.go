@@ -156,6 +156,36 @@ func TestFencedDriver(t *testing.T) {
 	}
 }
 
+// The fence is presented by requests that name the run and present none, and the caller's request
+// stays as it is.
+func TestWhichRequestsPresentTheFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, tapeserver.Options{})
+		c, _ := f.client("driver:1")
+		other := beginRequest()
+		other.InvocationId = "2"
+		begun, err := c.Tape().BeginRun(t.Context(), other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin(t, c, func(ctx context.Context, run *tapeclient.Run) error {
+			if _, err := run.Tape().SetTimer(ctx, &tapepb.SetTimerRequest{RunId: begun.GetRunId(), TimerId: "t"}); err != nil {
+				t.Errorf("a write to another run = %v, want no fence and no refusal", err)
+			}
+			own := &tapepb.SetTimerRequest{RunId: run.ID(), TimerId: "t"}
+			if _, err := run.Tape().SetTimer(ctx, own); err != nil || own.GetFence() != nil {
+				t.Errorf("a write to the run = %v, and the caller's request has fence %v", err, own.GetFence())
+			}
+			own.Fence = &tapepb.Fence{Owner: "x", Token: run.Token(), GrantId: "x"}
+			_, err := run.Tape().SetTimer(ctx, own)
+			if !errors.Is(err, runstore.ErrFenced) {
+				t.Errorf("a write with a fence of its own = %v, want ErrFenced", err)
+			}
+			return nil
+		})
+	})
+}
+
 // Without an answer to its heartbeats a driver stops before its lease expires on the store clock, and
 // does not act from then on.
 func TestSilentServerEndsTheWork(t *testing.T) {

@@ -80,7 +80,7 @@ func TestWritesWithoutIdentity(t *testing.T) {
 	})
 }
 
-// Once an attempt's outcome is unknown, it stays unknown, whatever the repeats are answered.
+// Once an attempt's outcome is unknown, the refusal of a repeat does not make it known.
 func TestAnUnknownOutcomeStaysUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := serve(t, required())

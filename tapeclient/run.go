@@ -13,9 +13,8 @@ import (
 )
 
 // Decide returns the run's decision of that index: the recorded one, or the one that think makes,
-// once it is recorded. The first record of an index wins, so the result is what every later driver
-// reads, whatever think answers then. The fields run_id and decision_index of think's result are
-// filled in.
+// once it is recorded. The first record of an index wins, so every later driver reads the result of
+// this call. The fields run_id and decision_index of think's result are filled in.
 //
 // Errors: that of think; an [*Error] of GetDecision or RecordDecision.
 func (r *Run) Decide(ctx context.Context, index int64, think func(ctx context.Context) (*tapepb.RecordDecisionRequest, error)) (*tapepb.DecisionRecord, error) {
