@@ -272,12 +272,7 @@ func TestSessionWriteOfADriverThatDies(t *testing.T) {
 			tp := tape.New(s, nil)
 			lead := prepareSession(t, tp)
 			n := 0
-			dying := hook(s, func(string) error {
-				if n++; n >= at {
-					return errDown
-				}
-				return nil
-			}, nil)
+			dying := hook(failing(s, at-1), func(string) error { n++; return nil }, nil)
 			err := c.do(t.Context(), tape.New(dying, nil), lead.Lease.Fence())
 			if n < at {
 				return
@@ -345,12 +340,7 @@ func TestSessionDeletedHalfway(t *testing.T) {
 					tp := tape.New(s, nil)
 					lead := prepareSession(t, tp)
 					n := 0
-					dying := hook(s, func(string) error {
-						if n++; n >= at {
-							return errDown
-						}
-						return nil
-					}, nil)
+					dying := hook(failing(s, at-1), func(string) error { n++; return nil }, nil)
 					_, err := tape.New(dying, nil).DeleteSession(t.Context(), session, lead.Lease.Fence())
 					if n < at {
 						break
