@@ -3,6 +3,7 @@ package tape_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -89,6 +90,37 @@ func (h *hooked) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 
 func (h *hooked) Now(ctx context.Context) (time.Time, error) {
 	return hookedCall(h, "now", func() (time.Time, error) { return h.RunStore.Now(ctx) })
+}
+
+// ahead returns s, which calls f ahead of its call number n of a kind.
+func ahead(s runstore.RunStore, op string, n int, f func()) runstore.RunStore {
+	return hook(s, nth(op, n, f), nil)
+}
+
+// behind returns s, which calls f behind its call number n of a kind.
+func behind(s runstore.RunStore, op string, n int, f func()) runstore.RunStore {
+	return hook(s, nil, nth(op, n, f))
+}
+
+func nth(op string, n int, f func()) func(string) error {
+	var calls atomic.Int64
+	return func(called string) error {
+		if called == op && calls.Add(1) == int64(n) {
+			f()
+		}
+		return nil
+	}
+}
+
+// failing returns s, of which no call but the first n succeeds: errDown.
+func failing(s runstore.RunStore, n int) runstore.RunStore {
+	var calls atomic.Int64
+	return hook(s, func(string) error {
+		if calls.Add(1) > int64(n) {
+			return errDown
+		}
+		return nil
+	}, nil)
 }
 
 var (

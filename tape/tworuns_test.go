@@ -272,12 +272,7 @@ func TestSessionWriteOfADriverThatDies(t *testing.T) {
 			tp := tape.New(s, nil)
 			lead := prepareSession(t, tp)
 			n := 0
-			dying := hook(s, func(string) error {
-				if n++; n >= at {
-					return errDown
-				}
-				return nil
-			}, nil)
+			dying := hook(failing(s, at-1), func(string) error { n++; return nil }, nil)
 			err := c.do(t.Context(), tape.New(dying, nil), lead.Lease.Fence())
 			if n < at {
 				return
@@ -345,12 +340,7 @@ func TestSessionDeletedHalfway(t *testing.T) {
 					tp := tape.New(s, nil)
 					lead := prepareSession(t, tp)
 					n := 0
-					dying := hook(s, func(string) error {
-						if n++; n >= at {
-							return errDown
-						}
-						return nil
-					}, nil)
+					dying := hook(failing(s, at-1), func(string) error { n++; return nil }, nil)
 					_, err := tape.New(dying, nil).DeleteSession(t.Context(), session, lead.Lease.Fence())
 					if n < at {
 						break
@@ -437,5 +427,73 @@ func TestConcurrentAppendsUnderFences(t *testing.T) {
 				t.Errorf("events %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// The largest state and the largest event fit into one write under a fence.
+func TestLargestSessionWriteUnderAFence(t *testing.T) {
+	t.Parallel()
+	for kind, wrap := range twoRunStores {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			tp := tape.New(wrap(memory.New(nil).Open()), nil)
+			f := begin(t, tp, "i").Lease.Fence()
+			key := tape.SessionKey{App: strings.Repeat("a", tape.MaxSessionNames-1), Session: "s"}
+			state := fmt.Sprintf(`{"k":%q}`, strings.Repeat("x", tape.MaxSessionState-len(`{"k":""}`)))
+			if _, err := tp.CreateSession(t.Context(), key, state, f); err != nil {
+				t.Fatal(err)
+			}
+			e := tape.SessionEvent{Author: strings.Repeat("a", tape.MaxSessionNames), Content: strings.Repeat("x", tape.MaxSessionEvent)}
+			if _, err := tp.AppendEvent(t.Context(), key, e, "", f); err != nil {
+				t.Fatal(err)
+			}
+			got := getSession(t, tp, key, 0)
+			if len(got.State) != tape.MaxSessionState || len(got.Events) != 1 && !got.Truncated {
+				t.Errorf("a state of %d bytes and %d events", len(got.State), len(got.Events))
+			}
+		})
+	}
+}
+
+// A takeover finds a step under way, and the store fails behind each of its calls. A caller that was
+// told that nothing was done lost nothing; the next takeover completes the step.
+func TestTakeoverThatCannotCompleteAStep(t *testing.T) {
+	t.Parallel()
+	unknown := 0
+	for left := 4; left <= 5; left++ { // calls of a step behind which its intent is on file
+		for n := 0; ; n++ {
+			s := twoRunStores["written ahead"](memory.New(nil).Open())
+			tp := tape.New(s, nil)
+			lead := prepareSession(t, tp)
+			_, err := tape.New(failing(s, left), nil).AppendEvent(t.Context(), session, tape.SessionEvent{ID: "new"}, `{"b":2}`, lead.Lease.Fence())
+			if !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Fatalf("%d calls: %v, want an unknown outcome", left, err)
+			}
+			_, err = tape.New(failing(s, n), nil).BeginRun(t.Context(), beginRequest("i"))
+			run, unread := tp.GetRun(t.Context(), lead.ID)
+			if unread != nil {
+				t.Fatal(unread)
+			}
+			switch {
+			case err == nil:
+			case runstore.OutcomeOf(err) == runstore.NotApplied && run.Token != lead.Lease.Token:
+				t.Errorf("failed after %d calls: %v, and the lease was taken", n, err)
+			case runstore.OutcomeOf(err) == runstore.Unknown:
+				unknown++
+			}
+			if err != nil {
+				begin(t, tp, "i")
+			}
+			checkNoStep(t, s, lead.ID)
+			if got := stateOf(t, s); got != stateBefore && got != `old new {"a":1,"b":2}` {
+				t.Errorf("failed after %d calls: the session is %s", n, got)
+			}
+			if err == nil {
+				break
+			}
+		}
+	}
+	if unknown == 0 {
+		t.Error("no takeover failed behind its grant")
 	}
 }
