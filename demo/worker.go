@@ -70,11 +70,12 @@ func runWorker(args []string) int {
 	if err == nil {
 		err = w.work(context.Background(), c, *recover)
 	}
+	var lost *lease.LostError
 	switch {
 	case err == nil:
 		return exitDone
-	case errors.Is(err, lease.ErrLost):
-		say("stops by itself: %v", err)
+	case errors.As(err, &lost):
+		say("stops by itself: %v", lost)
 		return exitLost
 	default:
 		say("gives up: %v", err)

@@ -45,7 +45,8 @@ type Granted struct {
 }
 
 // Work is what is done under a lease. It must return soon after ctx has ended;
-// context.Cause(ctx) is then a [LostError] if the lease was lost. Every write that it makes must present [Held.Fence].
+// context.Cause(ctx) is then a [LostError] if the lease was lost. Every write that
+// it makes must present [Held.Fence].
 type Work func(ctx context.Context, held *Held) error
 
 // Do waits for the lease as [Keeper.Acquire] does, and runs work under it as

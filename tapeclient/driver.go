@@ -26,14 +26,15 @@ type Work func(ctx context.Context, run *Run) error
 // request. Both go on for as long as ctx lasts.
 //
 // Errors: what work returned, if the lease was held to the end; a [lease.LostError], joined with it,
-// if the lease was lost; [ErrEnded] for a run that has ended; else an [*Error] of BeginRun.
+// if the lease was lost; [ErrEnded] for a run that has ended; runstore.ErrUnsupported from a server that
+// grants no leases; else an [*Error] of BeginRun.
 func (c *Client) Begin(ctx context.Context, req *tapepb.BeginRunRequest, work Work) error {
 	return c.drive(ctx, true, work, func(ctx context.Context, ttl time.Duration) (taken, error) {
 		own := proto.CloneOf(req)
 		own.LeaseOwner, own.LeaseTtlMs = c.opts.Owner, ttl.Milliseconds()
 		answer := &tapepb.BeginRunResponse{}
 		err := c.attempt(ctx, tapepb.Tape_BeginRun_FullMethodName, own, answer)
-		return taken{answer.GetRunId(), answer.GetResumed(), answer.GetNextSeq(), answer.GetStatus(), answer.GetGrant()}, err
+		return taken{id: answer.GetRunId(), resumed: answer.GetResumed(), lastSeq: answer.GetNextSeq(), status: answer.GetStatus(), grant: answer.GetGrant()}, err
 	})
 }
 
@@ -49,7 +50,10 @@ func (c *Client) Resume(ctx context.Context, run string, work Work) error {
 			RunId: run, LeaseOwner: c.opts.Owner, LeaseTtlMs: ttl.Milliseconds(), WaitForLease: true,
 		}, answer)
 		state := answer.GetRun()
-		return taken{run, true, state.GetSeqCursor(), state.GetStatus(), answer.GetGrant()}, err
+		return taken{
+			id: run, resumed: true, lastSeq: state.GetSeqCursor(), status: state.GetStatus(), grant: answer.GetGrant(),
+			heartbeat: answer.GetGrant() == nil && state.GetToken() > 0,
+		}, err
 	})
 }
 
@@ -60,6 +64,8 @@ type taken struct {
 	lastSeq int64
 	status  tapepb.RunStatus
 	grant   *tapepb.Grant // nil when the call granted none
+	// heartbeat says that the call has renewed the live lease of this very owner.
+	heartbeat bool
 }
 
 // drive takes a lease and runs work under it.
@@ -209,10 +215,14 @@ func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	switch {
 	case answer.grant != nil:
 		return runstore.Granted{Lease: r.lease}, nil
-	case answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING:
-		// A request without a fence by the holder's name is a heartbeat: this process drives the run.
+	case answer.heartbeat && answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING: // this process drives the run
 		held := &runstore.LeaseHeldError{Holder: runstore.Holder{Owner: req.Owner}, Remaining: req.TTL}
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{Op: "take lease", Run: r.lease.Run, Err: held}}
+	case answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING:
+		return runstore.Granted{}, &Error{OpError: &runstore.OpError{
+			Op: "take lease", Run: r.lease.Run,
+			Err: &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "grant", Problem: "the server grants no leases"},
+		}}
 	default:
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{
 			Op: "take lease", Run: r.lease.Run, Err: &EndedError{Status: answer.status},

@@ -287,6 +287,37 @@ func TestGate(t *testing.T) {
 	})
 }
 
+// A server that grants no leases cannot fence a driver: nothing is driven.
+func TestServerWithoutGrants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, tapeserver.Options{})
+		c, net := f.client("driver:1")
+		net.bare.Store(true)
+		err := c.Begin(t.Context(), beginRequest(), nil)
+		if !errors.Is(err, runstore.ErrUnsupported) {
+			t.Errorf("Begin = %v, want ErrUnsupported", err)
+		}
+		time.Sleep(time.Minute)
+		listed, err := c.Tape().ListRunsToRecover(t.Context(), &tapepb.ListRunsToRecoverRequest{})
+		if err != nil || len(listed.GetRuns()) != 1 {
+			t.Fatalf("to recover: %v, %v", listed, err)
+		}
+		if err := c.Resume(t.Context(), listed.GetRuns()[0].GetRunId(), nil); !errors.Is(err, runstore.ErrUnsupported) {
+			t.Errorf("Resume = %v, want ErrUnsupported", err)
+		}
+		net.bare.Store(false)
+		time.Sleep(time.Minute)
+		err = c.Begin(t.Context(), beginRequest(), func(ctx context.Context, _ *tapeclient.Run) error {
+			net.bare.Store(true) // from the first heartbeat on
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, lease.ErrLost) || !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("Begin = %v, want ErrLost and ErrFenced", err)
+		}
+	})
+}
+
 // The outcome of a call: confirmed, failed for good, or open.
 func TestOutcomesOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

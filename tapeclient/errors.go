@@ -138,7 +138,7 @@ func errorOf(ctx context.Context, method string, req any, err error) error {
 		e.also = append(e.also, ErrDenied)
 	}
 	if ctx.Err() != nil { // gRPC's status hides it
-		e.also = append(e.also, ctx.Err(), context.Cause(ctx))
+		e.Cause, e.also = fmt.Errorf("%w: %w", context.Cause(ctx), err), append(e.also, ctx.Err())
 	}
 	return e
 }

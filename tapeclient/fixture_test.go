@@ -6,6 +6,7 @@ import (
 	"net"
 	"path"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -91,6 +92,8 @@ const (
 type network struct {
 	*grpc.ClientConn
 
+	bare atomic.Bool // the server answers no grants
+
 	mu    sync.Mutex
 	calls map[string]int
 	harm  func(method string, n int) fault // of the n-th call of a method, from 1
@@ -145,6 +148,16 @@ func (n *network) Invoke(ctx context.Context, method string, args, reply any, op
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	err := n.ClientConn.Invoke(ctx, method, args, reply, opts...)
+	switch r := reply.(type) {
+	case *tapepb.BeginRunResponse:
+		if n.bare.Load() {
+			r.Grant = nil
+		}
+	case *tapepb.ResumeRunResponse:
+		if n.bare.Load() {
+			r.Grant, r.Run.Token = nil, 0
+		}
+	}
 	if what == replyLost {
 		return status.Error(codes.Unavailable, "connection reset")
 	}
