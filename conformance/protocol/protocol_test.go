@@ -63,6 +63,7 @@ func TestExecute(t *testing.T) {
 		}
 	}
 	want := []string{
+		"T11/every-driver-rpc-refuses-a-zombies-connection: the server takes a driver's writes without a fence",
 		"values/56-versions: the server does not serve values",
 		"values/57-compare-and-set: the server does not serve values",
 		"values/58-watch: the server does not serve values",
