@@ -45,6 +45,10 @@ type Need struct{ missing func(*Server) string }
 var (
 	// NeedGrants: BeginRun answers a grant, which later writes can present.
 	NeedGrants = Need{func(s *Server) string { return absent(s.Grants, "the server answers no grants") }}
+	// NeedRefusals: the server refuses a driver's write without a fence, on some connection.
+	NeedRefusals = Need{func(s *Server) string {
+		return absent(s.Mode == ModeConnection || s.Mode == ModeRequired, "the server takes a driver's writes without a fence")
+	}}
 	// NeedGenerations: claims have generations, which reports can present.
 	NeedGenerations = Need{func(s *Server) string {
 		return absent(s.Generations, "the server's claims have no generation")

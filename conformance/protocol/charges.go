@@ -25,13 +25,13 @@ func (e *Env) expectSpent(t T, run string, n int) {
 }
 
 func chargesAddUp(t T, e *Env) {
-	id, n := e.begin(t), 64
+	id, n := e.begin(t), e.Count(64, "charges")
 	together(n, func(int) { e.charge(t, id) })
 	e.expectSpent(t, id, n)
 }
 
 func capsAndCharges(t T, e *Env) {
-	id, n := e.begin(t), 16
+	id, n := e.begin(t), e.Count(16, "charges")
 	together(2*n, func(i int) {
 		if i%2 == 0 {
 			e.charge(t, id)

@@ -29,7 +29,7 @@ func claimCases() []Case {
 func claimer(i int) string { return fmt.Sprintf("claimer-%d", i) }
 
 func oneDispatcher(t T, e *Env) {
-	id := e.begin(t)
+	id, contenders := e.begin(t), e.contenders()
 	processes := make([]*Process, contenders)
 	for i := range processes {
 		processes[i] = e.NewProcess(t)
@@ -58,7 +58,7 @@ func oneDispatcher(t T, e *Env) {
 }
 
 func oneClaimerOfObligation(t T, e *Env) {
-	id := e.begin(t)
+	id, contenders := e.begin(t), e.contenders()
 	for round := range e.Rounds(4) {
 		e.contendForObligation(t, e.owe(t, id, fmt.Sprint(round), 0), contenders)
 	}

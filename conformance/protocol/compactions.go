@@ -67,10 +67,7 @@ func (e *Env) expectBlank(t T, run string, n int) {
 }
 
 func cutCompaction(t T, e *Env) {
-	n := large
-	if e.target.Costly {
-		n = 20
-	}
+	n := e.Count(large, "rows")
 	const most = 20 * time.Millisecond // a compaction of this size takes about as long
 	for round := range e.Rounds(2) {
 		id := e.endedLarge(t, fmt.Sprint(round), n)

@@ -3,6 +3,7 @@ package protocol
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,8 @@ const patience = 30 * time.Second
 type Env struct {
 	*Server
 	*Process
-	id string
+	id      string
+	leftOut []string // what Count has left out; for the case's own goroutine
 }
 
 func newEnv(t T, s *Server) *Env {
@@ -39,16 +41,23 @@ func (e *Env) NewProcess(t T) *Process {
 // Name returns a name that is the case's own.
 func (e *Env) Name(name string) string { return name + "-" + e.id }
 
-// Rounds returns how often a case repeats what depends on luck: n times, a quarter of it on a
-// costly engine, and ten times n in a full run.
+// Rounds returns how often a case repeats what depends on luck: n times, or ten times n in a full
+// run. On a costly engine a quick run leaves three quarters out, and says so.
 func (e *Env) Rounds(n int) int {
 	if effort.Full() {
 		return 10 * n
 	}
-	if e.target.Costly {
-		return max(n/4, 1)
+	return e.Count(n, "rounds")
+}
+
+// Count returns n, or a quarter of n in a quick run on a costly engine, which the report then shows.
+func (e *Env) Count(n int, what string) int {
+	few := max(n/4, 1)
+	if !e.target.Costly || effort.Full() || few == n {
+		return n
 	}
-	return n
+	e.leftOut = append(e.leftOut, fmt.Sprintf("%d of %d %s", few, n, what))
+	return few
 }
 
 // request returns the request that begins the case's run of that invocation.

@@ -21,8 +21,8 @@ func firstCases() []Case {
 	}
 }
 
-// contenders is how many calls a case makes at the same time.
-const contenders = 16
+// contenders returns how many calls a case makes at the same time.
+func (e *Env) contenders() int { return e.Count(16, "concurrent calls") }
 
 // entries counts the journal entries of a run for which want returns true.
 func (p *Process) entries(t T, run, kind string, want func(p map[string]any) bool) (n int) {
@@ -36,7 +36,7 @@ func (p *Process) entries(t T, run, kind string, want func(p map[string]any) boo
 }
 
 func firstDecisionWins(t T, e *Env) {
-	id := e.begin(t)
+	id, contenders := e.begin(t), e.contenders()
 	for round := range e.Rounds(4) {
 		answers := make([]*tapepb.DecisionRecord, contenders)
 		together(contenders, func(i int) {
@@ -59,7 +59,7 @@ func firstDecisionWins(t T, e *Env) {
 }
 
 func firstEffectWins(t T, e *Env) {
-	id := e.begin(t)
+	id, contenders := e.begin(t), e.contenders()
 	for round := range e.Rounds(4) {
 		key := fmt.Sprint(round)
 		answers := make([]*tapepb.BeginEffectResponse, contenders)
@@ -80,7 +80,7 @@ func firstEffectWins(t T, e *Env) {
 }
 
 func firstOutcomeWins(t T, e *Env) {
-	id := e.begin(t)
+	id, contenders := e.begin(t), e.contenders()
 	for round := range e.Rounds(4) {
 		key := fmt.Sprint(round)
 		e.beginEffect(t, &tapepb.BeginEffectRequest{RunId: id, CustomKey: key})

@@ -1,11 +1,13 @@
 package protocol_test
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/conformance/protocol"
 	"github.com/tapestore/tapestore/conformance/protocol/local"
@@ -61,6 +63,7 @@ func TestExecute(t *testing.T) {
 		}
 	}
 	want := []string{
+		"T11/every-driver-rpc-refuses-a-zombies-connection: the server takes a driver's writes without a fence",
 		"values/56-versions: the server does not serve values",
 		"values/57-compare-and-set: the server does not serve values",
 		"values/58-watch: the server does not serve values",
@@ -68,6 +71,22 @@ func TestExecute(t *testing.T) {
 	}
 	if !slices.Equal(exempt, want) {
 		t.Errorf("not applicable are %q, want %q", exempt, want)
+	}
+}
+
+// On a costly engine the cases repeat less, and the report says which.
+func TestCostly(t *testing.T) {
+	t.Parallel()
+	if effort.Full() {
+		t.Skip("not applicable: a full run leaves nothing out")
+	}
+	cheap, costly := embedded.Memory(), embedded.Memory()
+	costly.Costly = true
+	for h, want := range map[*conformance.Harness][]string{&costly: {"16 of 64 charges"}, &cheap: nil} {
+		report, err := local.Execute(t.Context(), *h, tape.FencePresented, nil, regexp.MustCompile("^T12/charges-add-up$"), nil)
+		if err != nil || report.Summary.Passed != 1 || !slices.Equal(report.Guarantees[0].Cases[0].LeftOut, want) {
+			t.Errorf("Execute = %+v, %v; want %q left out", report, err, want)
+		}
 	}
 }
 

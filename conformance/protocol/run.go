@@ -15,7 +15,8 @@ import (
 )
 
 // Run runs the suite against a server as subtests of t, named by the cases' IDs. What does not
-// apply to the server is skipped with its reason.
+// apply to the server is skipped with its reason. The cases run in parallel, except on a costly
+// engine.
 func Run(t *testing.T, target Target) {
 	t.Helper()
 	RunCases(t, target, Cases()...)
@@ -30,7 +31,7 @@ func RunCases(t *testing.T, target Target, cases ...Case) {
 	}
 	for _, c := range cases {
 		t.Run(c.ID(), func(t *testing.T) {
-			if !c.Alone {
+			if !c.Alone && !target.Costly {
 				t.Parallel()
 			}
 			if why := c.missing(s); why != "" {
@@ -74,6 +75,9 @@ func Execute(ctx context.Context, target Target, pattern *regexp.Regexp, done fu
 	}
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 2*runtime.GOMAXPROCS(0))
+	if target.Costly { // side by side its calls cost more, because they conflict
+		slots = make(chan struct{}, 1)
+	}
 	for i, c := range selected {
 		if c.Alone {
 			run(i)
@@ -132,7 +136,11 @@ func execute(ctx context.Context, s *Server, c Case) conformance.Result {
 		result.Status = conformance.NotApplicable
 		return result
 	}
-	broke, messages := conformance.RunPlain(ctx, c.ID(), func(t T) { c.Run(t, newEnv(t, s)) })
+	broke, messages := conformance.RunPlain(ctx, c.ID(), func(t T) {
+		e := newEnv(t, s)
+		defer func() { result.LeftOut = e.leftOut }()
+		c.Run(t, e)
+	})
 	if broke {
 		result.Status, result.Reason = conformance.Failed, strings.Join(messages, "\n")
 	}

@@ -21,8 +21,8 @@ func zombieCases() []Case {
 			Doc: "Each writing RPC of the service's descriptor refuses the fence of a driver whose run was taken over, and changes nothing."},
 		{Group: "T11", Name: "every-writing-rpc-refuses-a-zombies-headers", Needs: needs, Run: zombieByHeaders,
 			Doc: "The same with the fence in the request's headers, also for RPCs that have no field for one."},
-		{Group: "T11", Name: "every-driver-rpc-refuses-a-zombies-connection", Needs: needs, Run: zombieByConnection,
-			Doc: "A server that presents the grants of connections, or requires fences, refuses a driver's writes without a fence on the connection of a driver whose run was taken over."},
+		{Group: "T11", Name: "every-driver-rpc-refuses-a-zombies-connection", Needs: []Need{NeedGrants, NeedRefusals}, Run: zombieByConnection,
+			Doc: "A driver's write without a fence is refused on the connection of a driver whose run was taken over."},
 		{Group: "T11", Name: "refused-begin-effect-is-permission-denied", Needs: needs, Run: refusedBeginEffect,
 			Doc: "BeginEffect refuses what no repeat can change as PERMISSION_DENIED: plugins take every other status for a fault that passes, and act."},
 		{Group: "T11", Name: "a-stranger-may-what-the-table-says", Needs: needs, Run: strangersMay,
@@ -154,12 +154,6 @@ func zombieByHeaders(t T, e *Env) {
 }
 
 func zombieByConnection(t T, e *Env) {
-	if e.Mode == ModePresented {
-		// A write without a fence is taken: the mode says so. What it must not do is refuse some and
-		// take others, so that its users know where they are.
-		strangersMay(t, e)
-		return
-	}
 	p := e.NewProcess(t)
 	z := e.takenOver(t, p)
 	before := z.state(t)

@@ -78,8 +78,8 @@ its own, and what is at the URL itself is not touched:
 On an engine that is slow on this machine (Spanner's emulator, AlloyDB's stand-in), cases
 repeat less than they could, and the report says which; --full repeats all.
 
---protocol runs another suite: Tape's wire protocol, by gRPC calls alone, its guarantees
-T1 to T12 and its client-visible checks by number. With an ADDRESS it tests the server
+--protocol runs another suite: Tape's wire protocol by gRPC calls alone, its guarantees
+and its client-visible checks by number. With an ADDRESS it tests the server
 there, whatever it is made of: HOST:PORT, tape://HOST:PORT, or tapes://HOST:PORT for TLS.
 Its cases use names of their own, but the server should not be in use. --probes names its
 HTTP probes. With --engine, --store or --all it tests this program's own server on that
