@@ -130,7 +130,7 @@ func TestCreatorsOfABusinessKeyInterleave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		voids := 0
-		for seed := range uint64(1500) {
+		for seed := range uint64(600) {
 			what := fmt.Sprintf("seed %d", seed)
 			random := rand.New(rand.NewPCG(seed, 1))
 			s := memory.New(nil).Open()
