@@ -123,7 +123,7 @@ func (r *racer) plugin(server string, beat time.Duration) error {
 	r.wait(listed)
 	req := again(found)
 	req.LeaseOwner, req.LeaseTtlMs = r.owner, r.ttl.Milliseconds()
-	for {
+	for again := time.Tick(20 * time.Millisecond); ; <-again {
 		_, err := tape.BeginRun(ctx, req)
 		if err == nil {
 			break
@@ -131,7 +131,6 @@ func (r *racer) plugin(server string, beat time.Duration) error {
 		if status.Code(err) != codes.Aborted { // held: with --takeover expired
 			return err
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	if beat > 0 {
 		go func() {
