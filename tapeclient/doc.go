@@ -6,8 +6,8 @@
 // [Client.Begin] and [Client.Resume] take a run's lease, renew it by heartbeats ([lease.Keeper]) and
 // run the caller's work under it. They guarantee:
 //
-//   - Every write that names the run and goes through [Run.Tape] presents the fencing token of the
-//     grant. A server that checks fences, as package tapeserver does, applies it only while the
+//   - Every write that names the run, and every write to a session, presents the fencing token of
+//     the grant when it goes through [Run.Tape]. A server that checks fences, as package tapeserver does, applies it only while the
 //     grant is current.
 //   - The work's context is cancelled, with a [lease.LostError] as its cause, as soon as a heartbeat
 //     or a write is refused because the grant is not current, and before the lease expires if no

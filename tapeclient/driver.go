@@ -121,15 +121,16 @@ func (r *Run) Resumed() (lastSeq int64, resumed bool) { return r.taken.lastSeq, 
 // Token returns the fencing token of the grant.
 func (r *Run) Token() int64 { return r.taken.grant.GetToken() }
 
-// Tape returns the protocol's RPCs as [Client.Tape] does. Every write that names the run and presents
-// no fence presents that of the grant, so EndRun and AwaitSignal are repeated too. A write that is
-// refused because the grant is not current cancels the work's context.
+// Tape returns the protocol's RPCs as [Client.Tape] does. Every write that names the run, and every
+// write to a session, presents the fence of the grant unless it has one, so EndRun and AwaitSignal
+// are repeated too. A write that is refused because the grant is not current cancels the work's
+// context.
 func (r *Run) Tape() tapepb.TapeClient { return r.tape }
 
 // fence returns the grant as a request presents it.
 func (r *Run) fence() *tapepb.Fence {
 	g := r.taken.grant
-	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId()}
+	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId(), RunId: r.ID()}
 }
 
 // invoke makes a call of the driver.
@@ -169,8 +170,8 @@ func endsGrant(req proto.Message) bool {
 
 // refused ends the work if err says that this grant is not the run's current one.
 func (r *Run) refused(req proto.Message, err error) {
-	if presents, ok := req.(interface{ GetFence() *tapepb.Fence }); !ok || runOf(req) != r.lease.Run || !proto.Equal(presents.GetFence(), r.fence()) {
-		return // a read, another run, or a fence that the caller has chosen
+	if presents, ok := req.(interface{ GetFence() *tapepb.Fence }); !ok || !proto.Equal(presents.GetFence(), r.fence()) {
+		return // a read, a write without a fence, or one with a fence that the caller has chosen
 	}
 	var fenced *runstore.FencedError
 	var behind *runstore.StoreBehindError

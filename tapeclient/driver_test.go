@@ -111,6 +111,10 @@ func TestFencedDriver(t *testing.T) {
 			_, err := run.Tape().SetTimer(ctx, &tapepb.SetTimerRequest{RunId: run.ID(), TimerId: "t"})
 			return err
 		},
+		"by an event of a session": func(ctx context.Context, run *tapeclient.Run) error {
+			_, err := run.Tape().AppendEvent(ctx, &tapepb.AppendEventRequest{AppName: "a", UserId: "u", SessionId: "s", Event: &tapepb.EventRecord{Id: "e"}})
+			return err
+		},
 		"by BeginEffect": func(ctx context.Context, run *tapeclient.Run) error {
 			count := 0
 			_, err := run.Act(ctx, pay(), paid(&count))
@@ -156,7 +160,7 @@ func TestFencedDriver(t *testing.T) {
 	}
 }
 
-// The fence is presented by requests that name the run and present none, and the caller's request
+// The fence is presented by requests that name the run, or are to a session, and present none, and the caller's request
 // stays as it is.
 func TestWhichRequestsPresentTheFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -171,6 +175,9 @@ func TestWhichRequestsPresentTheFence(t *testing.T) {
 		begin(t, c, func(ctx context.Context, run *tapeclient.Run) error {
 			if _, err := run.Tape().SetTimer(ctx, &tapepb.SetTimerRequest{RunId: begun.GetRunId(), TimerId: "t"}); err != nil {
 				t.Errorf("a write to another run = %v, want no fence and no refusal", err)
+			}
+			if _, err := run.Tape().CreateSession(ctx, &tapepb.CreateSessionRequest{AppName: "a", UserId: "u", SessionId: "s"}); err != nil {
+				t.Errorf("a write to a session = %v", err)
 			}
 			own := &tapepb.SetTimerRequest{RunId: run.ID(), TimerId: "t"}
 			if _, err := run.Tape().SetTimer(ctx, own); err != nil || own.GetFence() != nil {

@@ -125,17 +125,27 @@ func (c *Client) endedBefore(ctx context.Context, req, reply proto.Message) bool
 	return run.GetToken() == wait.GetFence().GetToken() && (parked || released)
 }
 
-// fenced returns a request with the run's fence, if it is a write that names the run and presents
-// none.
+// fenced returns a request with the run's fence, if it is a write that presents none, to the run or
+// to a session.
 func (r *Run) fenced(req proto.Message) proto.Message {
 	m := req.ProtoReflect()
 	fence := m.Descriptor().Fields().ByName("fence")
-	if fence == nil || runOf(req) != r.lease.Run || m.Has(fence) {
+	if fence == nil || runOf(req) != r.lease.Run && !toSession(req) || m.Has(fence) {
 		return req
 	}
 	clone := proto.Clone(req) // the caller's stays as it is
 	clone.ProtoReflect().Set(fence, protoreflect.ValueOfMessage(r.fence().ProtoReflect()))
 	return clone
+}
+
+// toSession reports whether a request writes to a session, which is no part of a run.
+func toSession(req proto.Message) bool {
+	switch req.(type) {
+	case *tapepb.CreateSessionRequest, *tapepb.AppendEventRequest, *tapepb.DeleteSessionRequest:
+		return true
+	default:
+		return false
+	}
 }
 
 // sleep waits for d, and reports whether ctx lasted that long.
