@@ -227,7 +227,7 @@ func TestGroupWithIDs(t *testing.T) {
 }
 
 // Events, ids and records under a fence are committed without tapestore.write, which does what
-// they do in more than twice the time.
+// they do in about twice the time.
 func TestUsualCommitsCallNoFunction(t *testing.T) {
 	t.Parallel()
 	address := database(t)

@@ -39,7 +39,7 @@ import (
 //
 // A statement has only the parts that its batches need: each part costs 50 to 100 µs of the
 // server's time, used or not. Rejected: tapestore.write for every commit. PL/pgSQL runs about ten
-// statements for what is one here, in 2.5 times the server's time, and for one run only
+// statements for what is one here, in twice the server's time, and for one run only
 // (BenchmarkAppend).
 //
 // $1 to $7 are scalars, and arrays with an element for each run where there are several: run,
