@@ -136,6 +136,11 @@ func TestCommitsWithIDsShareAStatement(t *testing.T) {
 						t.Errorf("the late one: got %v, want ErrConflict at version 1", err)
 					}
 					wantJournal(t, s, leases[i].Run, "before")
+					// What was refused is not remembered.
+					again := usual(leases[i], "batch 5", "key", 1, runstore.Place{Index: "after", At: runstore.After(0)})
+					if done := commit(t, s, again); done.Replayed || done.FirstSeq != 2 {
+						t.Errorf("the late one at the right version: got %+v, want seq 2", done)
+					}
 					continue
 				}
 				want := runstore.Committed{FirstSeq: 2, LastSeq: 2, Versions: []runstore.Version{2}}
@@ -154,7 +159,7 @@ func TestCommitsWithIDsShareAStatement(t *testing.T) {
 					t.Errorf("commit %d, repeated: got %+v, want %+v", i, again, want)
 				}
 			}
-			for index, want := range map[runstore.IndexName]int{"before": 2, "after": n - 2} {
+			for index, want := range map[runstore.IndexName]int{"before": 1, "after": n - 1} {
 				entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: index, Until: runstore.EndOfTime, Limit: 100})
 				if err != nil || len(entries) != want {
 					t.Errorf("index %s has %d entries, %v, want %d", index, len(entries), err, want)
@@ -255,6 +260,21 @@ func TestUsualCommitsCallNoFunction(t *testing.T) {
 	}
 	if _, err := s.Commit(t.Context(), usual(run, "2", "key", 1)); !errors.Is(err, runstore.ErrUnavailable) {
 		t.Errorf("a repeat: got %v, want the error of the function, which the test has broken", err)
+	}
+}
+
+// A record that is made anew has a version above those of the one that was deleted.
+func TestRecordMadeAnewByTheStatement(t *testing.T) {
+	t.Parallel()
+	s := open(t, database(t))
+	lease := hold(t, s, "run")
+	commit(t, s, usual(lease, "1", "key", 0))
+	commit(t, s, usual(lease, "2", "key", 1))
+	b := appending(lease, "deleted")
+	b.Delete("key")
+	commit(t, s, b)
+	if done := commit(t, s, usual(lease, "3", "key", 0)); len(done.Versions) != 1 || done.Versions[0] != 3 {
+		t.Errorf("got %+v, want version 3", done)
 	}
 }
 

@@ -136,7 +136,7 @@ const (
 	// endAlone returns what tapestore.write answers as JSON: that costs those nothing that do not
 	// need it.
 	endAlone = `
-SELECT now, last_seq, {versions}, CASE WHEN now IS NULL AND set_config('bytea_output', 'hex', true) = 'hex' THEN to_jsonb(tapestore.write(
+SELECT now, last_seq, {versions}, CASE WHEN now IS NULL AND set_config('bytea_output', 'hex', true) || set_config('timezone', 'UTC', true) <> '' THEN to_jsonb(tapestore.write(
 	0::smallint, {id}, ($10::bigint[])[1], {name}, {token}, {grant}, {owner}, NULL, NULL, NULL, {guarded}, NULL, NULL, NULL, false, 0, NULL, NULL,
 	0, $11::bytea[], $12::bytea[], {records}, NULL, false, NULL, NULL, false, false, false, false)) END
 FROM (SELECT) AS one LEFT JOIN r ON true`
