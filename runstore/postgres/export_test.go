@@ -81,6 +81,9 @@ func StatementOfAnEvent() string { return commitStatements[form{alone: true}].sq
 func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	r := commitRequest(b)
 	r.nonce = newNonce()
+	if !r.direct() {
+		return callWrite, r.write.args(r.nonce, 0)
+	}
 	u := &unit{requests: []*request{r}}
 	_, base := s.positions.current()
 	u.commit(base)
