@@ -169,22 +169,6 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 	return nil
 }
 
-// readAppended reads the answer of an append.
-func (u *unit) readAppended(rows pgx.Rows, a *answer) error {
-	var now pgtype.Timestamptz
-	var last pgtype.Int8
-	var why []byte
-	if err := rows.Scan(&now, &last, &why); err != nil || why != nil {
-		return errors.Join(err, a.refused(why, u.requests[0].run))
-	}
-	n := 0
-	for _, r := range u.requests {
-		n += len(r.events)
-	}
-	*a = answer{verdict: applied, now: timeOf(now), first: runstore.Seq(last.Int64) - runstore.Seq(n) + 1, last: runstore.Seq(last.Int64)}
-	return nil
-}
-
 // readRenewed reads the answer of a heartbeat.
 func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
 	var expires pgtype.Timestamptz
@@ -192,7 +176,7 @@ func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
 	var reactor, why []byte
 	f := u.requests[0].fence
 	if err := rows.Scan(&expires, &strict, &reactor, &why); err != nil || why != nil {
-		return errors.Join(err, a.refused(why, f.Run()))
+		return errors.Join(err, a.fromJSON(why, f.Run()))
 	}
 	*a = answer{verdict: applied, head: rules.Head{
 		Run: runstore.Run{ID: f.Run(), ExpiresAt: timeOf(expires), Holder: runstore.Holder{
@@ -203,15 +187,17 @@ func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
 	return nil
 }
 
-// refused reads why a statement was refused, which comes as JSON: it costs those
-// nothing that are not.
-func (a *answer) refused(why []byte, id runstore.RunID) error {
+// fromJSON reads an answer that comes as JSON, where it is the exception. Without one it
+// changes nothing.
+func (a *answer) fromJSON(why []byte, id runstore.RunID) error {
 	if why == nil {
 		return nil
 	}
 	var row struct {
 		Verdict  verdict
 		Now      time.Time
+		First    runstore.Seq `json:"first_seq"`
+		Last     runstore.Seq `json:"last_seq"`
 		Status   int32
 		Created  *time.Time
 		Runnable *time.Time
@@ -248,7 +234,7 @@ func (a *answer) refused(why []byte, id runstore.RunID) error {
 		maxStall: pgtype.Int8{Int64: row.MaxStall}, progressed: nullable(row.Progressed),
 		former: pgtype.Int2{Int16: row.Former}, unlisted: pgtype.Bool{Bool: row.Unlisted},
 	}
-	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), head: h.head(id), versions: row.Versions}
+	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), first: row.First, last: row.Last, head: h.head(id), versions: row.Versions}
 	a.head.Epoch = runstore.Epoch(row.Epoch)
 	return nil
 }

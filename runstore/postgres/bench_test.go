@@ -119,6 +119,8 @@ func newRig(b *testing.B) *rig {
 	b.Cleanup(r.raw.Close)
 	r.exec(b, `CREATE TABLE hand_runs (id bytea PRIMARY KEY, token bigint NOT NULL, seq bigint NOT NULL, owner text, expires timestamptz NOT NULL) WITH (fillfactor = 70)`)
 	r.exec(b, `CREATE TABLE hand_events (run bytea NOT NULL, seq bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq))`)
+	r.exec(b, `CREATE TABLE hand_batches (run bytea NOT NULL, id text NOT NULL, seq bigint NOT NULL, PRIMARY KEY (run, id))`)
+	r.exec(b, `CREATE TABLE hand_records (run bytea NOT NULL, key text NOT NULL, version bigint NOT NULL, value bytea NOT NULL, PRIMARY KEY (run, key))`)
 	r.exec(b, `CREATE TABLE bare_events (run bytea NOT NULL, seq bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq))`)
 	return r
 }
@@ -150,48 +152,78 @@ func (r *rig) runs(b *testing.B, n int) []runstore.Lease {
 
 var payload = make([]byte, 100)
 
-func (r *rig) fenced(b *testing.B, leases []runstore.Lease) func(i int) error {
-	return r.fencedAs(b, leases, func() runstore.BatchID { return "" })
-}
-
-func (r *rig) fencedAs(b *testing.B, leases []runstore.Lease, id func() runstore.BatchID) func(i int) error {
+// fenced commits an event under a fence; fill adds to the batch.
+func (r *rig) fenced(b *testing.B, leases []runstore.Lease, fill ...func(batch *runstore.Batch)) func(i int) error {
 	return func(i int) error {
 		batch := runstore.NewBatch(leases[i].Run, leases[i].Fence())
-		batch.ID = id()
 		batch.Append("bench", payload)
+		for _, f := range fill {
+			f(&batch)
+		}
 		_, err := r.store.Commit(b.Context(), batch)
 		return err
 	}
 }
 
-// handWritten is the best single statement we know that locks, checks and appends.
-const handWritten = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq)
+// The best single statements we know that lock, check and append; that remember an id, too; and
+// that put a new record besides.
+const (
+	handWritten = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq)
 	INSERT INTO hand_events (run, seq, data) SELECT $1, seq, $3 FROM r RETURNING seq`
+	handWithID = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq),
+		b AS (INSERT INTO hand_batches (run, id, seq) SELECT $1, $4, seq FROM r)
+	INSERT INTO hand_events (run, seq, data) SELECT $1, seq, $3 FROM r RETURNING seq`
+	handWithRecord = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq),
+		b AS (INSERT INTO hand_batches (run, id, seq) SELECT $1, $4, seq FROM r),
+		p AS (INSERT INTO hand_records (run, key, version, value) SELECT $1, $5, 1, $3 FROM r)
+	INSERT INTO hand_events (run, seq, data) SELECT $1, seq, $3 FROM r RETURNING seq`
+)
 
-// BenchmarkAppend is a fenced append to runs of their own, against a hand-written
-// statement and a bare INSERT.
+// BenchmarkAppend is a fenced commit to runs of their own, against hand-written statements: an
+// event; an event and an id; and what package tape commits, an event, an id and a record that is
+// guarded to be new.
 func BenchmarkAppend(b *testing.B) {
-	for _, clients := range []int{1, 16} {
-		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
-			r := newRig(b)
-			leases := r.runs(b, clients)
-			bare := make([]int64, clients)
-			var ids atomic.Int64
-			compare(b, clients,
-				side{"tapestore", r.fenced(b, leases)},
-				side{"with-id", r.fencedAs(b, leases, func() runstore.BatchID { return runstore.BatchID(fmt.Sprint("batch-", ids.Add(1))) })},
-				side{"hand", func(i int) error {
-					var seq int64
-					return r.raw.QueryRow(b.Context(), handWritten, []byte(leases[i].Run), int64(1), payload).Scan(&seq)
-				}},
-				side{"insert", func(i int) error {
-					bare[i]++
-					_, err := r.raw.Exec(b.Context(), `INSERT INTO bare_events (run, seq, data) VALUES ($1, $2, $3)`,
-						[]byte(leases[i].Run), bare[i], payload)
-					return err
-				}},
-			)
-		})
+	var n atomic.Int64
+	next := func() string { return fmt.Sprint("a-name-of-some-length-", n.Add(1)) }
+	withID := func(batch *runstore.Batch) { batch.ID = runstore.BatchID(next()) }
+	withRecord := func(batch *runstore.Batch) {
+		key := runstore.RecordKey(next())
+		batch.Require(runstore.AtVersion(key, 0))
+		batch.Put(key, payload)
+	}
+	for _, tc := range []struct {
+		name string
+		fill []func(batch *runstore.Batch)
+		sql  string
+	}{
+		{"event", nil, handWritten},
+		{"id", []func(*runstore.Batch){withID}, handWithID},
+		{"record", []func(*runstore.Batch){withID, withRecord}, handWithRecord},
+	} {
+		for _, clients := range []int{1, 16} {
+			b.Run(fmt.Sprintf("%s/clients=%d", tc.name, clients), func(b *testing.B) {
+				r := newRig(b)
+				leases := r.runs(b, clients)
+				bare := make([]int64, clients)
+				compare(b, clients,
+					side{"tapestore", r.fenced(b, leases, tc.fill...)},
+					side{"hand", func(i int) error {
+						args := []any{[]byte(leases[i].Run), int64(1), payload}
+						for range tc.fill {
+							args = append(args, next())
+						}
+						var seq int64
+						return r.raw.QueryRow(b.Context(), tc.sql, args...).Scan(&seq)
+					}},
+					side{"insert", func(i int) error {
+						bare[i]++
+						_, err := r.raw.Exec(b.Context(), `INSERT INTO bare_events (run, seq, data) VALUES ($1, $2, $3)`,
+							[]byte(leases[i].Run), bare[i], payload)
+						return err
+					}},
+				)
+			})
+		}
 	}
 }
 

@@ -24,15 +24,13 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 	return done, err
 }
 
-// commitRequest chooses the statement for a batch.
+// commitRequest returns the request for a batch.
 func commitRequest(b runstore.Batch) *request {
-	r := &request{run: b.Run(), size: sizeOf(b.Writes)}
-	if g := b.Guards(); b.ID == "" && onlyFence(g) && onlyEvents(b.Writes) {
-		r.fence, r.events = g.Fence, b.Events
-		return r
-	}
-	r.write = newWrite(opCommit, b.Run(), b.Writes)
+	r := &request{run: b.Run(), size: sizeOf(b.Writes), write: newWrite(opCommit, b.Run(), b.Writes)}
 	r.write.guard(b.Guards())
+	if r.write.direct() {
+		r.fence = b.Guards().Fence
+	}
 	if b.ID != "" {
 		r.remember(rules.BatchResult(b.ID))
 	}
@@ -49,14 +47,6 @@ func (r *request) remember(name string) {
 		r.result = []byte(name)
 		r.write.result = r.result
 	}
-}
-
-func onlyFence(g runstore.Guards) bool {
-	return !g.Fence.IsZero() && g.Token == nil && len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0
-}
-
-func onlyEvents(w runstore.Writes) bool {
-	return len(w.Events) > 0 && len(w.Records) == 0 && w.Status == nil && w.Runnable.IsZero() && !w.Release && !w.Purge
 }
 
 func sizeOf(w runstore.Writes) int {

@@ -42,7 +42,7 @@ type party struct {
 // run sends a group of one run, and returns when it has its answers, or its context
 // has ended.
 func (c *crowd) run(ctx context.Context, group []*request) {
-	if !onlyAppends(group) {
+	if !shareable(group) {
 		c.alone(ctx, group)
 		return
 	}
@@ -71,10 +71,11 @@ func (c *crowd) run(ctx context.Context, group []*request) {
 	}
 }
 
-// onlyAppends reports whether a group is of appends under one fence.
-func onlyAppends(group []*request) bool {
+// shareable reports whether a group may share a statement with those of other runs: there is
+// one for each of its batches, and one for all of them.
+func shareable(group []*request) bool {
 	return !slices.ContainsFunc(group, func(r *request) bool {
-		return r.write != nil || r.ttl != 0 || r.fence != group[0].fence
+		return !r.direct() || r.fence != group[0].fence || len(group) > 1 && !r.plain()
 	})
 }
 

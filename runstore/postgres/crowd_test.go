@@ -284,8 +284,9 @@ func TestCrowdComesLate(t *testing.T) {
 		}
 	}
 	late := w.sent()[0]
-	nonces, ok := late.args[8].([]*int64)
-	if !ok || len(nonces) != 2*n {
+	at := noncesOf(late)
+	nonces := late.args[at].([]*int64)
+	if len(nonces) != 2*n {
 		t.Fatalf("sent %s\nwith %v, want one statement for %d runs", late.sql, late.args, n)
 	}
 	conn := connect(t, address)
@@ -301,7 +302,7 @@ func TestCrowdComesLate(t *testing.T) {
 			others[i] = &other
 		}
 	}
-	late.args[8] = others
+	late.args[at] = others
 	exec(t, conn, late.sql, late.args...)
 	for _, l := range leases {
 		wantJournal(t, s, l.Run, "first", "second") // else something else than the nonces refused it

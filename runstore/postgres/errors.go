@@ -21,6 +21,10 @@ var (
 	errDisagree = errors.New("postgres: the check of the statement and that of the rules disagree")
 )
 
+// retried are the unique indexes that refuse a write which succeeds later: under the number of
+// another transaction (see feed.go), or at another time, where a place was at the same one.
+var retried = []string{"events_position", "places_pkey"}
+
 // fate is what an error of the engine says about the statement that met it.
 type fate int
 
@@ -59,7 +63,7 @@ func fateOf(err error) fate {
 		case code == "40001", code == "40P01", // serialization failure, deadlock
 			code == "25006",                  // read-only: a standby that is about to be promoted, or a primary on its way out
 			code == "26000", code == "0A000", // a plan that went with its session, or with a migration
-			code == "23505" && server.ConstraintName == "events_position": // see feed.go
+			code == "23505" && slices.Contains(retried, server.ConstraintName):
 			return again
 		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), code == "40003": // the last: completion unknown
 			return lost

@@ -28,15 +28,17 @@ const (
 
 // NewRequest makes a request that appends events.
 func NewRequest(ctx context.Context, id runstore.RunID, place order, events ...runstore.NewEvent) *Request {
-	r := &request{ctx: ctx, run: id, order: place, events: events}
-	for _, e := range events {
-		r.size += len(e.Data)
-	}
-	return r
+	w := runstore.Writes{Events: events}
+	return &request{ctx: ctx, run: id, order: place, write: newWrite(opCommit, id, w), size: sizeOf(w)}
 }
 
 // Events returns what a request appends.
-func (r *request) Events() []runstore.NewEvent { return r.events }
+func (r *request) Events() (events []runstore.NewEvent) {
+	for i, kind := range r.write.kinds {
+		events = append(events, runstore.NewEvent{Kind: string(kind), Data: r.write.payloads[i]})
+	}
+	return events
+}
 
 // Place returns a request's place among those it shares a round trip with.
 func (r *request) Place() order { return r.order }
@@ -67,8 +69,8 @@ func (l *Lanes) Waiting(id runstore.RunID) (n int, busy bool) {
 func AppendTogether(ctx context.Context, s *Store, batches ...runstore.Batch) error {
 	var parties []*party
 	for _, b := range batches {
-		f := b.Guards().Fence
-		r := &request{ctx: ctx, run: f.Run(), fence: f, events: b.Events, nonce: newNonce()}
+		r := commitRequest(b)
+		r.ctx, r.nonce = ctx, newNonce()
 		parties = append(parties, &party{ctx: ctx, group: []*request{r}})
 	}
 	s.sendTogether(ctx, parties)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -64,9 +65,39 @@ func Reads(limit int) map[string]string {
 	return all
 }
 
-// Writes returns the statements of an append and of a heartbeat.
+// Writes returns the statements of commits and of a heartbeat.
 func Writes() map[string]string {
-	return map[string]string{"append one": appendOne, "append many": appendMany, "append together": appendTogether, "renew": renew}
+	all := map[string]string{"renew": renew}
+	for f, s := range commitStatements {
+		all[fmt.Sprintf("commit %+v", f)] = s.sql
+	}
+	return all
+}
+
+// StatementOfAnEvent returns the statement of a commit of events, without an id.
+func StatementOfAnEvent() string { return commitStatements[form{alone: true}].sql }
+
+// StatementOf returns the statement of a commit alone, and its arguments.
+func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
+	r := commitRequest(b)
+	r.nonce = newNonce()
+	if !r.direct() {
+		return callWrite, r.write.args(r.nonce, 0)
+	}
+	u := &unit{requests: []*request{r}}
+	_, base := s.positions.current()
+	u.commit(base)
+	return u.sql, u.args
+}
+
+// Together returns the statements for several runs.
+func Together() (all []string) {
+	for f, s := range commitStatements {
+		if f.together {
+			all = append(all, s.sql)
+		}
+	}
+	return all
 }
 
 // ScanOf returns the statement of a scan and its arguments.

@@ -115,8 +115,8 @@ func TestFeedWaitsForItsWriters(t *testing.T) {
 				t.Errorf("the feed's lag is %+v, %v; want one event", lag, err)
 			}
 			wantJournal(t, s, "fast", "before", "later")
-			exec(t, conn, postgres.Writes()["append one"], []byte("slow"), int64(slow.Token), []byte(slow.Grant), []byte(slow.Owner),
-				get[int64](t, conn, `SELECT position_base - (xid_base << 14) FROM tapestore.store`), int64(1), []byte("test"), []byte("first"))
+			sql, args := postgres.StatementOf(s, appending(slow, "first"))
+			exec(t, conn, sql, args...)
 			exec(t, conn, `COMMIT`)
 			if got := feedOf(t, s, runstore.MaxPage); strings.Join(got, " ") != "before first later" {
 				t.Errorf("then the feed shows %q, want the slow writer's event before the later one", got)
@@ -154,8 +154,8 @@ func TestFeedNeverGoesBackwards(t *testing.T) {
 	read := begin("READ COMMITTED")
 	writer := connect(t, with(address, "default_query_exec_mode=exec"))
 	exec(t, writer, `BEGIN`)
-	exec(t, writer, postgres.Writes()["append one"], []byte("slow"), int64(slow.Token), []byte(slow.Grant), []byte(slow.Owner),
-		get[int64](t, writer, `SELECT position_base - (xid_base << 14) FROM tapestore.store`), int64(1), []byte("test"), []byte("first"))
+	sql, args := postgres.StatementOf(s, appending(slow, "first"))
+	exec(t, writer, sql, args...)
 	commit(t, s, appending(fast, "later"))
 	if got := read(); got != "before shown" {
 		t.Errorf("while an append is open that began between the statements, the feed shows %q, want what was before", got)

@@ -26,13 +26,14 @@ type request struct {
 	// comes before who takes.
 	order order
 
-	// What is wanted is one of the three: an append under a fence (several of one
-	// fence become one statement), a heartbeat, or any other write.
-	fence  runstore.Fence
-	events []runstore.NewEvent
-	ttl    time.Duration
-	write  *write
-	size   int
+	// What is wanted is a heartbeat, with a fence and a ttl, or a write. A write has a fence
+	// here if it is direct.
+	fence runstore.Fence
+	ttl   time.Duration
+	write *write
+	size  int
+	// apart is whether the write was in a commitMerged that was not applied.
+	apart bool
 
 	// acquire, if not nil, is all that the write asks for. Of several on one run that
 	// share a round trip one goes to the server; what it finds answers the others
@@ -66,10 +67,10 @@ func (r *request) underWay() {
 
 // appends returns how many events r appends at most.
 func (r *request) appends() int {
-	if r.write != nil {
-		return len(r.write.payloads)
+	if r.write == nil {
+		return 0
 	}
-	return len(r.events)
+	return len(r.write.payloads)
 }
 
 func newNonce() int64 { return rand.Int64N(1<<63-1) + 1 }
@@ -214,10 +215,6 @@ func whileAnyLives(group []*request) (context.Context, func()) {
 
 // keep makes r independent of the slices that its caller gave.
 func (r *request) keep() {
-	r.events = slices.Clone(r.events)
-	for i := range r.events {
-		r.events[i].Data = bytes.Clone(r.events[i].Data)
-	}
 	if r.write != nil {
 		if status := r.write.newStatus; status != nil {
 			own := *status

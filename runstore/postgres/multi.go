@@ -26,11 +26,6 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		requests := make([]*request, len(batches))
 		for i, b := range batches {
 			r := commitRequest(b)
-			if r.write == nil { // every batch through the function, which says which events are its own
-				r.write = newWrite(opCommit, b.Run(), b.Writes)
-				r.write.guard(b.Guards())
-				r.events = nil
-			}
 			r.write.oneInstant = true
 			requests[i] = r
 		}
@@ -166,7 +161,7 @@ func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*req
 // explainDetail says why a batch was refused, from what tapestore.demand raised.
 func explainDetail(detail string, b runstore.Batch) error {
 	var a answer
-	if err := a.refused([]byte(detail), b.Run()); err != nil {
+	if err := a.fromJSON([]byte(detail), b.Run()); err != nil {
 		return err
 	}
 	// The detail, which a server logs, has a hash of the grant's id.

@@ -20,7 +20,7 @@ func TestPageShowsTheAppend(t *testing.T) {
 	}
 	_, shown, _ := strings.Cut(string(page), "```sql\nWITH r AS (")
 	shown, _, _ = strings.Cut(shown, "```")
-	if got, want := words("WITH r AS ("+shown), words(postgres.Writes()["append one"]); got != want {
+	if got, want := words("WITH r AS ("+shown), words(postgres.StatementOfAnEvent()); got != want {
 		t.Errorf("README.md shows the statement\n%s\nwant what is sent\n%s", got, want)
 	}
 }

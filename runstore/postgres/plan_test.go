@@ -142,16 +142,17 @@ func TestPlans(t *testing.T) {
 		for name, sql := range statements {
 			p := explain(t, conn, "", sql)
 			p.each(func(p plan) {
-				if p.Node == "Seq Scan" && slices.Contains([]string{"runs", "events", "records", "places"}, p.Relation) {
+				if p.Node == "Seq Scan" && slices.Contains([]string{"runs", "events", "records", "places", "batches"}, p.Relation) {
 					t.Errorf("%s, %s: scans all %s", name, when, p.Relation)
 				}
-				// The keys of one read are few. Others sort behind their LIMIT.
-				if strings.Contains(p.Node, "Sort") && !p.has("Limit") && name != "keys" {
+				// The keys of one read are few, as are the records of a commit and the results of a
+				// run (see TestCommitCostsWhatItChanges). Others sort behind their LIMIT.
+				if strings.Contains(p.Node, "Sort") && !p.has("Limit") && name != "keys" && !strings.HasPrefix(name, "commit") {
 					t.Errorf("%s, %s: sorts more than its page", name, when)
 				}
 				// A statement's own arguments and locks, and the open transactions, are no table.
 				if p.Node == "HashAggregate" || p.Node == "Hash" && p.Plans[0].Node != "CTE Scan" && p.Plans[0].Node != "Function Scan" {
-					t.Errorf("%s, %s: hashes a table", name, when)
+					t.Errorf("%s, %s: hashes a table: %+v", name, when, p)
 				}
 			})
 			if want, read := wantIndexes[name]; read && !slices.Equal(p.indexes(), want) {
@@ -232,5 +233,50 @@ func TestScanCostsWhatItReturns(t *testing.T) {
 		if more := 20; blocks > 2*few[what]+more { // an index may have got a level higher
 			t.Errorf("%s: a page of 20 touches %d blocks with 20,000 runs, %d with 1,000", what, blocks, few[what])
 		}
+	}
+}
+
+// A commit touches as many blocks in a run of 2,000 records and all the results that it keeps
+// as in one that has few, and reads no row that it does not need.
+func TestCommitCostsWhatItChanges(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	conn := session(t, address, s)
+	cost := func(id runstore.RunID, records, ids int) int {
+		lease := hold(t, s, id)
+		b := appending(lease, "event")
+		b.ID = "first"
+		b.Put("put", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+		commit(t, s, b)
+		exec(t, conn, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+			SELECT no, 1, 0, 0, created, created, 0, int4send(i), 'value' FROM tapestore.runs, generate_series(1, $2::integer) i WHERE id = $1`, []byte(id), records)
+		exec(t, conn, `INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
+			SELECT no, i, 0, 0, created, 0, 'b'::bytea || int4send(i), '{}' FROM tapestore.runs, generate_series(1, $2::integer) i WHERE id = $1`, []byte(id), ids)
+		exec(t, conn, `VACUUM ANALYZE tapestore.records, tapestore.batches`)
+		b = appending(lease, "event")
+		b.ID = "second"
+		b.Require(runstore.AtVersion("put", 1), runstore.AtVersion("new", 0))
+		b.Put("put", []byte("again"))
+		b.Put("new", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+		sql, args := postgres.StatementOf(s, b)
+		p := explain(t, conn, ", ANALYZE, BUFFERS", sql, args...)
+		if run, err := s.GetRun(t.Context(), id); err != nil || run.LastSeq != 2 {
+			t.Fatalf("the statement was not applied: %+v, %v", run, err)
+		}
+		p.each(func(p plan) {
+			if p.Relation != "" && p.Relation != "runs" && p.Removed > 0 {
+				t.Errorf("%d records: %s of %s reads %v rows that it does not need", records, p.Node, p.Relation, p.Removed)
+			}
+			if (p.Relation == "batches" || p.Relation == "records") && p.Rows > 2 {
+				t.Errorf("%d records: %s of %s reads %v rows, want those of the commit", records, p.Node, p.Relation, p.Rows)
+			}
+		})
+		return p.Hit + p.Read
+	}
+	few, many := cost("few", 1, 1), cost("many", 2000, 380)
+	t.Logf("%d blocks, and %d in the large run", few, many)
+	if many > few+20 { // an index may have got a level higher
+		t.Errorf("a commit touches %d blocks in a run of 2,000 records, %d in one of two", many, few)
 	}
 }

@@ -9,43 +9,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// appendOne appends an event under a fence, appendMany several. The fence is
-// checked on the row that the UPDATE locks; where it waited for another
-// transaction, on what that one left.
-//
-// The one row that they return is that of the UPDATE, or, where the fence did not
-// hold, why. To add only that to the plan of a hand-written statement is what makes
-// them fast.
-//
-// $1 run, $2 token, $3 grant, $4 owner, $5 position of transaction 0, $6 nonce,
-// $7 kind, $8 data; $9 how many.
 const (
-	appendOne = `WITH r AS (
-	UPDATE tapestore.runs SET last_seq = last_seq + 1, last_position = greatest(last_position + 1, ` + slot + `), progressed = clock_timestamp()
-	WHERE id = $1::bytea` + fenced + ` AND (given_up IS NULL OR $6::bigint <> ALL (given_up))
-	RETURNING no, last_seq, last_position, progressed AS now
-), e AS (
-	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
-	SELECT no, last_seq, last_position, $6::bigint, $2::bigint, now, $7::bytea, $4::bytea, $8::bytea FROM r
-)
-SELECT r.now, r.last_seq` + whyNot
-
-	appendMany = `WITH r AS (
-	UPDATE tapestore.runs SET last_seq = last_seq + $9::bigint,
-		last_position = greatest(last_position + 1, ` + slot + `) + $9::bigint - 1, progressed = clock_timestamp()
-	WHERE id = $1::bytea` + fenced + ` AND (given_up IS NULL OR NOT given_up && $6::bigint[])
-	RETURNING no, last_seq, last_position, progressed AS now
-), e AS (
-	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
-	SELECT r.no, r.last_seq - $9::bigint + e.i, r.last_position - $9::bigint + e.i,
-		e.nonce, $2::bigint, r.now, e.kind, $4::bytea, e.data
-	FROM r, unnest($6::bigint[], $7::bytea[], $8::bytea[]) WITH ORDINALITY AS e (nonce, kind, data, i)
-)
-SELECT r.now, r.last_seq` + whyNot
-
 	// renew is a heartbeat: it changes one row, and no column that is in an index.
 	//
-	// $5 microseconds, $6 nonce.
+	// $1 run, $2 token, $3 grant, $4 owner, $5 microseconds, $6 nonce.
 	renew = `WITH r AS (
 	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond'),
 		ttl = $5::bigint, renewed = clock_timestamp()
@@ -53,9 +20,6 @@ SELECT r.now, r.last_seq` + whyNot
 		AND (given_up IS NULL OR $6::bigint <> ALL (given_up)) RETURNING expires AS now, is_strict, reactor
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
-
-	// slot is the first position of this transaction (see feed.go).
-	slot = `$5::bigint + (pg_current_xact_id()::text::bigint << 14)`
 
 	// fenced is the fence as a condition on a row of runs. PostgreSQL evaluates it before it
 	// waits for the row, and again only if the row was changed meanwhile. So the condition
@@ -75,6 +39,10 @@ type unit struct {
 	read     func(rows pgx.Rows, a *answer) error
 	requests []*request
 	ready    func() // if not nil, is called when there is a connection
+
+	// Of a statement for several batches: those of each run, and whether they were applied.
+	groups  [][]*request
+	applied []bool
 }
 
 // units makes the statements of a group, and returns the contenders for the lease
@@ -85,6 +53,13 @@ func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
 		r := group[i]
 		u := &unit{requests: []*request{r}}
 		switch {
+		case r.direct():
+			for r.plain() && !r.apart && i+1 < len(group) && group[i+1].plain() && group[i+1].fence == r.fence {
+				i++
+				u.requests = append(u.requests, group[i])
+			}
+			_, base := s.positions.current()
+			u.commit(base)
 		case r.write != nil:
 			if r.acquire != nil {
 				if asked {
@@ -94,15 +69,8 @@ func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
 				asked = true
 			}
 			u.sql, u.args, u.read = callWrite, r.write.args(r.nonce, 0), u.readAnswer
-		case r.ttl > 0:
-			u.sql, u.args, u.read = renew, append(fenceArgs(r.fence), r.ttl.Microseconds(), r.nonce), u.readRenewed
 		default:
-			for i+1 < len(group) && group[i+1].fence == r.fence && group[i+1].write == nil && group[i+1].ttl == 0 {
-				i++
-				u.requests = append(u.requests, group[i])
-			}
-			_, base := s.positions.current()
-			u.append(base)
+			u.sql, u.args, u.read = renew, append(fenceArgs(r.fence), r.ttl.Microseconds(), r.nonce), u.readRenewed
 		}
 		all = append(all, u)
 	}
@@ -111,32 +79,6 @@ func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
 
 func fenceArgs(f runstore.Fence) []any {
 	return []any{[]byte(f.Run()), int64(f.Token()), []byte(f.Grant()), data([]byte(f.Owner()))}
-}
-
-// append chooses the statement for the events of the unit's requests.
-func (u *unit) append(base int64) {
-	n := 0
-	for _, r := range u.requests {
-		n += len(r.events)
-	}
-	u.read = u.readAppended
-	args := append(fenceArgs(u.requests[0].fence), base)
-	if n == 1 {
-		e := u.requests[0].events[0]
-		u.sql, u.args = appendOne, append(args, u.requests[0].nonce, []byte(e.Kind), data(e.Data))
-		return
-	}
-	nonces, kinds, payloads := make([]*int64, 0, n), make([][]byte, 0, n), make([][]byte, 0, n)
-	for _, r := range u.requests {
-		for i, e := range r.events {
-			var nonce *int64
-			if i == 0 {
-				nonce = &r.nonce
-			}
-			nonces, kinds, payloads = append(nonces, nonce), append(kinds, []byte(e.Kind)), append(payloads, data(e.Data))
-		}
-	}
-	u.sql, u.args = appendMany, append(args, nonces, kinds, payloads, int64(n))
 }
 
 // sendGroup sends the requests of a group in one round trip, which is one
@@ -155,29 +97,21 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 			}
 			return
 		}
+		var rest []*request
 		for i, u := range all {
-			u.share(answers, i, err)
+			for _, r := range u.requests {
+				switch {
+				case err != nil:
+					r.err = err
+				case u.groups == nil:
+					r.answer, r.err = answers[i], nil
+				case !u.applied[0]: // one of them is refused, or a repeat
+					r.apart = true
+					rest = append(rest, r)
+				}
+			}
 		}
-		group = answerContenders(all, contenders, err)
-	}
-}
-
-// share gives a statement's answer to the requests that it served.
-func (u *unit) share(answers []answer, i int, err error) {
-	if err != nil {
-		for _, r := range u.requests {
-			r.err = err
-		}
-		return
-	}
-	a := answers[i]
-	next := a.first
-	for _, r := range u.requests {
-		r.answer, r.err = a, nil
-		if r.write == nil && r.ttl == 0 && a.verdict == applied {
-			r.answer.first, r.answer.last = next, next+runstore.Seq(len(r.events))-1
-			next = r.answer.last + 1
-		}
+		group = append(answerContenders(all, contenders, err), rest...)
 	}
 }
 

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -174,18 +175,22 @@ func TestGivenUpWriteComesLate(t *testing.T) {
 // renamed returns a statement's arguments with another nonce.
 func renamed(s statement) []any {
 	args := append([]any(nil), s.args...)
-	at := 5
-	if strings.Contains(s.sql, ".write(") {
-		at = 2
-	}
 	var nonce int64 = 77
-	switch args[at].(type) {
-	case int64:
-		args[at] = nonce
-	case []*int64:
+	if at := noncesOf(s); at >= 0 {
 		args[at] = append([]*int64{&nonce}, args[at].([]*int64)[1:]...)
+	} else {
+		args[2] = nonce
 	}
 	return args
+}
+
+// noncesOf returns the place of the nonces among the arguments of a commit's statement. That of
+// tapestore.write has one nonce, and -1.
+func noncesOf(s statement) int {
+	if !strings.HasPrefix(s.sql, "WITH ") {
+		return -1
+	}
+	return slices.IndexFunc(s.args, func(arg any) bool { _, ok := arg.([]*int64); return ok })
 }
 
 // A grant whose reply was lost, and which another has ended when that shows, is
