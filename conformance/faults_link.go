@@ -17,6 +17,7 @@ func linkCases() []Case {
 		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-the-store", Needs: link, Run: lostReply},
 		{Guarantee: "I8", Name: "a-late-copy-of-a-request-is-not-applied-twice", Needs: link, Run: lateCopy},
 		{Guarantee: "I8", Name: "a-cut-connection-is-no-error-the-caller-must-know", Needs: link, Run: cutConnections},
+		{Guarantee: "I8", Name: "appends-to-many-runs-over-a-bad-network-are-applied-once", Needs: link, Run: faultsAmongMany},
 		{Guarantee: "I8", Name: "histories-over-a-bad-network-are-linearizable", Needs: link, Run: badNetwork},
 		{Guarantee: "I5", Name: "journal-and-record-histories-over-a-slow-network-are-linearizable", Needs: link, Run: slowNetwork},
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-over-a-slow-network", Needs: link, Run: slowTail},
@@ -171,6 +172,50 @@ func cutConnections(t T, e *Env) {
 		v.checkOwn(t, e.Store, fmt.Sprintf("%d/", i))
 	}
 	dense(t, journal(t, e.Store, "run"))
+}
+
+// faultsAmongMany appends to many runs at once, without ids, over a network that fails: in
+// one round its connections were cut while they were idle, so that the first attempts fail
+// before anything is sent, in the next it loses replies. All is repeated, and an engine with
+// group commit may repeat several appends in one step. Each is applied once and
+// acknowledged.
+func faultsAmongMany(t T, e *Env) {
+	const runs = 12
+	n := e.network(t)
+	leases := heldRuns(t, e, n.s, runs)
+	want := ""
+	for round := range e.Scaled(t, "rounds", 6, 20) {
+		errs := make([]error, runs)
+		work := func() (receipt, error) {
+			contend(runs, func(i int) {
+				_, errs[i] = n.s.Commit(t.Context(), appending(leases[i], fmt.Sprint("round ", round)))
+			})
+			return receipt{}, nil
+		}
+		var a *attempt
+		if round%2 == 0 {
+			n.Harm.Cut()
+			n.Harm.Heal()
+			a = start(work)
+		} else {
+			n.Harm.DropReplies(0)
+			a = start(work)
+			a.meets(t, 3, n.Harm.AwaitDropped)
+			n.Harm.Heal()
+		}
+		a.ends(t, fmt.Sprintf("appends to %d runs", runs))
+		want += fmt.Sprintf(" round %d@%v", round, leases[0].Token)
+		for i, lease := range leases {
+			if errs[i] != nil {
+				t.Errorf("round %d: an append to %q amid faults that were healed: %v", round, lease.Run, errs[i])
+			} else if got := " " + told(journal(t, e.Store, lease.Run)); got != want {
+				t.Errorf("round %d: the journal of %q is%s, want%s", round, lease.Run, got, want)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
 }
 
 // badNetwork harms the network in every way while clients write a history.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // notifyCases prove what a Notifier promises, which is little: a hint, so that a
@@ -27,16 +28,6 @@ func wakeups(t T, ctx context.Context, s runstore.RunStore) <-chan struct{} {
 	return ch
 }
 
-// woken takes a wake-up if there is one.
-func woken(ch <-chan struct{}) bool {
-	select {
-	case _, ok := <-ch:
-		return ok
-	default:
-		return false
-	}
-}
-
 func signal(t T, s runstore.RunStore) {
 	t.Helper()
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))
@@ -50,8 +41,8 @@ func wakes(t T, e *Env) {
 	var ownWoken, otherWoken bool
 	e.Await(t, patience, func() bool {
 		signal(t, e.Store) // again and again: one wake-up may be lost
-		ownWoken = ownWoken || woken(own)
-		otherWoken = otherWoken || woken(other)
+		ownWoken = ownWoken || wakeup.Take(own)
+		otherWoken = otherWoken || wakeup.Take(other)
 		return ownWoken && otherWoken
 	})
 }
@@ -66,14 +57,14 @@ func coalesced(t T, e *Env) {
 	}
 	n := 0
 	e.Await(t, patience, func() bool {
-		if woken(ch) {
+		if wakeup.Take(ch) {
 			n++
 			return true
 		}
 		signal(t, e.Store)
 		return false
 	})
-	for woken(ch) {
+	for wakeup.Take(ch) {
 		n++
 	}
 	if n >= signals {
@@ -94,8 +85,8 @@ func wakeupsEnd(t T, e *Env) {
 	quiet := 0
 	e.Await(t, patience, func() bool {
 		signal(t, e.Store)
-		switch awake := woken(living); {
-		case woken(ended):
+		switch awake := wakeup.Take(living); {
+		case wakeup.Take(ended):
 			quiet = 0
 		case awake:
 			quiet++

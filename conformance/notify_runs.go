@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // runNotifyCases prove what a RunNotifier promises within one process, where no hint is late.
@@ -31,13 +32,13 @@ func wakesEach(t T, waiting map[string]<-chan struct{}, writes []namedWrite) {
 	t.Helper()
 	for _, w := range writes {
 		for _, ch := range waiting {
-			woken(ch) // by an earlier write
+			wakeup.Take(ch) // by an earlier write
 		}
 		if err := w.do(); err != nil {
 			t.Fatalf("%s: %v", w.name, err)
 		}
 		for where, ch := range waiting {
-			if !woken(ch) {
+			if !wakeup.Take(ch) {
 				t.Errorf("%s: no hint for the waiter at %s", w.name, where)
 			}
 		}
@@ -128,7 +129,7 @@ func becomesQuiet(t T, w namedWrite, waiting []<-chan struct{}, expected func(er
 		}
 		quiet++
 		for _, ch := range waiting {
-			if woken(ch) {
+			if wakeup.Take(ch) {
 				quiet = 0
 			}
 		}

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -12,41 +15,38 @@ import (
 	"time"
 )
 
-// bank is the counterparty. It answers two paths: POST /operations applies an
-// operation, once per idempotency key, and GET /ledger tells what it did.
+const idempotencyKey = "Idempotency-Key"
+
+// bank is the counterparty. POST /operations applies an operation, once per idempotency key, and GET
+// /ledger returns what was done.
 type bank struct {
-	mu      sync.Mutex
-	ledger  []*posting // in the order of first calls
-	applied int        // operations so far, for their references
-	// hold is the ending of the key whose first reply is held back.
+	mu     sync.Mutex
+	ledger []*posting // in the order of first calls
+	// hold is the ending of the key whose first reply is held back until the caller is gone.
 	hold string
+	// forgets makes the bank apply every call, as one without idempotency keys does.
+	forgets bool
 }
 
 // posting is what the bank did under one idempotency key.
 type posting struct {
-	Key string
-	// Calls is how often it was asked, Applied how often it moved money.
+	Key            string
 	Calls, Applied int
-	// Moved is the sum of what it moved, in cents.
-	Moved int64
-	Reply receipt
+	Moved          int64 // in cents
 }
 
-// receipt is what the bank answers; the same for every call with one key.
-type receipt struct {
-	Reference string `json:"reference"`
-	Tool      string `json:"tool"`
-	Cents     int64  `json:"cents"`
+// step is one operation.
+type step struct {
+	Tool  string `json:"tool"`
+	Cents int64  `json:"cents"`
 }
-
-const idempotencyKey = "Idempotency-Key"
 
 // runBank serves until the demo closes its standard input.
 func runBank(args []string) int {
 	b := &bank{}
-	sender = "bank"
 	flags := flag.NewFlagSet("bank", flag.ContinueOnError)
 	flags.StringVar(&b.hold, "hold", "", "hold the first reply to a key with this ending until the caller is gone")
+	flags.BoolVar(&b.forgets, "forgets", false, "apply every call")
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
@@ -72,62 +72,103 @@ func (b *bank) operate(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want an operation and an idempotency key", http.StatusBadRequest)
 		return
 	}
-	reply, keep := b.apply(key, op)
-	if keep {
-		tell(report{Kind: held, Key: key, Text: "keeps its reply back"})
+	if b.apply(key, op) {
+		tell(report{Kind: held, Key: key, Text: "holds its reply back"})
 		<-r.Context().Done() // the caller is gone
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(reply) // the caller is gone if this fails
+	_ = json.NewEncoder(w).Encode(op) // the caller is gone if this fails
 }
 
-// apply applies an operation unless it knows the key, and returns the reply and
-// whether it is to be held back.
-func (b *bank) apply(key string, op step) (reply receipt, keep bool) {
+// apply applies an operation under a new key, and reports whether the reply is to be held back.
+func (b *bank) apply(key string, op step) (hold bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := b.find(key)
-	p.Calls++
-	if p.Applied > 0 {
-		say("knows the key: moves nothing, answers %s again", p.Reply.Reference)
-		return p.Reply, false
+	p := find(b.ledger, key)
+	if p == nil {
+		p = &posting{Key: key}
+		b.ledger = append(b.ledger, p)
 	}
-	b.applied++
+	p.Calls++
+	if p.Applied > 0 && !b.forgets {
+		say("knows the key of %s: moves nothing", op.Tool)
+		return false
+	}
 	p.Applied++
 	p.Moved += op.Cents
-	p.Reply = receipt{Reference: fmt.Sprintf("BANK-%04d", b.applied), Tool: op.Tool, Cents: op.Cents}
-	say("applies %s of %s as %s", op.Tool, money(op.Cents), p.Reply.Reference)
-	if b.hold != "" && strings.HasSuffix(key, b.hold) {
-		b.hold = ""
-		return p.Reply, true
-	}
-	return p.Reply, false
+	say("applies %s of %s", op.Tool, money(op.Cents))
+	hold = b.hold != "" && strings.HasSuffix(key, b.hold) && p.Calls == 1
+	return hold
 }
 
-func (b *bank) find(key string) *posting {
-	for _, p := range b.ledger {
+func find(ledger []*posting, key string) *posting {
+	for _, p := range ledger {
 		if p.Key == key {
 			return p
 		}
 	}
-	p := &posting{Key: key}
-	b.ledger = append(b.ledger, p)
-	return p
+	return nil
 }
 
 func (b *bank) show(w http.ResponseWriter, _ *http.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(b.ledger)
 }
 
-// money writes cents as people read them.
-func money(cents int64) string {
-	whole := fmt.Sprint(cents / 100)
-	for at := len(whole) - 3; at > 0; at -= 3 {
-		whole = whole[:at] + "," + whole[at:]
+// teller is a client of the bank.
+type teller struct {
+	url    string
+	client *http.Client
+}
+
+func newTeller(address string) *teller {
+	// net/http repeats a request with an idempotency key when a kept connection fails. The calls are
+	// counted here, so each one has a connection of its own.
+	return &teller{url: "http://" + address, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+}
+
+// operate asks for an operation under a key, once, and returns the bank's answer as JSON.
+func (t *teller) operate(ctx context.Context, key, operation string) (string, error) {
+	reply, err := t.call(ctx, http.MethodPost, "/operations", key, operation)
+	return string(bytes.TrimSpace(reply)), err
+}
+
+// ledger returns what the bank did.
+func (t *teller) ledger(ctx context.Context) (l []*posting, err error) {
+	reply, err := t.call(ctx, http.MethodGet, "/ledger", "", "")
+	if err == nil {
+		err = json.Unmarshal(reply, &l)
 	}
-	return fmt.Sprintf("%s.%02d", whole, cents%100)
+	return l, err
+}
+
+func (t *teller) call(ctx context.Context, method, path, key, body string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, t.url+path, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(idempotencyKey, key)
+	res, err := t.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	reply, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("the bank: %s: %s", res.Status, reply)
+	}
+	return reply, err
+}
+
+// money returns an amount of cents with two decimals.
+func money(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%100) }
+
+// encode returns a value of this package as JSON.
+func encode(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // it is made of numbers and texts
+	}
+	return string(b)
 }

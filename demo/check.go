@@ -1,235 +1,229 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// finding is the answer to one question about the evidence.
-type finding struct {
-	// Rule is what must be so.
-	Rule string
-	// Faults are what was not so; none if all was well.
-	Faults []string
+// evidence is all that is checked: what was seen from outside while the script was played, and what
+// the bank and the store say afterwards.
+type evidence struct {
+	TTL time.Duration
+	Run string
+
+	// KilledKey is that of the effect in flight at the death of worker-1, and KilledEffect its status
+	// in the journal then.
+	KilledKey    string
+	KilledEffect tapepb.EffectStatus
+	// Expiries are the ends of the leases of worker-1 and worker-2, in ms of the store's clock.
+	Expiries []int64
+
+	zombie       *process
+	Stopped      time.Duration // how long worker-2 was
+	Tried        []report
+	Before       *tapepb.RunState // before worker-2 woke up
+	Unchanged    bool             // the run was the same after worker-2 had stopped
+	ZombieExit   int
+	FinisherExit int
+	Bank         []*posting
+	Status       tape.RunStatus
+	Journal      []entry
+	Plans        map[int64]plan // by decision
 }
 
-// rules are what the demo must show. Each one is about facts of its own, so that a
-// doctored fact is found by its rule.
-var rules = []struct {
-	text  string
-	check func(*evidence, *faults)
-}{
-	{"the run is TERMINAL", checkEnd},
-	{"each decision was made once, and its effects begun once and confirmed once", checkOnce},
-	{"the bank applied each effect exactly once, with the amount decided", checkApplied},
-	{"the bank was called once for each effect, and once more for the one in flight at the kill", checkCalls},
-	{"worker-1 died in mid-effect: applied at the bank, pending in the journal", checkKill},
-	{"the journal has every seq once, each under a token, and tokens never decrease: 1, 2, 3", checkTokens},
-	{"both takeovers came after the end of the lease on the store's clock", checkTakeovers},
-	{"worker-2 kept its lease by heartbeats, for longer than it was granted, under one token", checkHeartbeats},
-	{"worker-2 was stopped for longer than its lease lasts", checkPause},
-	{"all writes of worker-2 after its sleep were refused: it is fenced", checkRefusals},
-	{"they changed nothing: the run is what it was before", checkUnchanged},
-	{"worker-2 stopped by itself, and worker-3 had finished", checkExits},
+// entry is an event of the journal with its payload read.
+type entry struct {
+	Seq      runstore.Seq   `json:"-"`
+	Ms       int64          `json:"-"` // its time, on the store's clock
+	Token    runstore.Token `json:"-"`
+	Owner    runstore.Owner `json:"-"`
+	Kind     string         `json:"-"`
+	Status   string         `json:"status"`
+	Decision int64          `json:"decision_index"`
+	Key      string         `json:"idempotency_key"`
 }
 
-// check answers all questions.
-func check(e evidence) (all []finding) {
-	for _, r := range rules {
-		f := &faults{}
-		r.check(&e, f)
-		all = append(all, finding{Rule: r.text, Faults: f.list})
+// String returns what an event says.
+func (j entry) String() string {
+	switch j.Kind {
+	case "decision":
+		return fmt.Sprint("decision ", j.Decision)
+	case "effect":
+		return "effect " + j.Key + " " + j.Status
+	default:
+		return j.Kind + " " + j.Status
+	}
+}
+
+// readJournal reads the run, its journal and its decisions.
+func (e *evidence) readJournal(ctx context.Context, store runstore.RunStore) error {
+	run, err := store.GetRun(ctx, runstore.RunID(e.Run))
+	if err != nil {
+		return err
+	}
+	e.Status, e.Plans = tape.RunStatus(run.Status), map[int64]plan{}
+	for event, err := range runstore.Journal(ctx, store, run.ID, 1) {
+		if err != nil {
+			return err
+		}
+		j := entry{Seq: event.Seq, Ms: event.Time.UnixMilli(), Token: event.Token, Owner: event.Owner, Kind: event.Kind}
+		if err := json.Unmarshal(event.Data, &j); err != nil {
+			return fmt.Errorf("event %d: %w", event.Seq, err)
+		}
+		e.Journal = append(e.Journal, j)
+		if j.Kind != "decision" {
+			continue
+		}
+		d, _, err := tape.New(store, nil).GetDecision(ctx, run.ID, j.Decision)
+		if err != nil {
+			return err
+		}
+		var p plan
+		if err := json.Unmarshal([]byte(d.Response), &p); err != nil {
+			return err
+		}
+		e.Plans[j.Decision] = p
+	}
+	return nil
+}
+
+// amounts returns what the recorded decisions ask for, in cents by idempotency key.
+func (e *evidence) amounts() map[string]int64 {
+	all := map[string]int64{}
+	for index, p := range e.Plans {
+		for _, s := range p.Steps {
+			all[fmt.Sprintf("%s/decision-%d/%s/0", e.Run, index, s.Tool)] = s.Cents
+		}
 	}
 	return all
 }
 
-type faults struct{ list []string }
-
-func (f *faults) add(format string, args ...any) {
-	f.list = append(f.list, fmt.Sprintf(format, args...))
+// rule is what must be so, with what was not.
+type rule struct {
+	text   string
+	faults []string
 }
 
-func checkEnd(e *evidence, f *faults) {
-	if e.Status != tape.RunTerminal {
-		f.add("its status is %v", tapepb.RunStatus(e.Status))
-	}
-	if n := len(e.Journal); n == 0 || e.Journal[n-1].Kind != "run" || e.Journal[n-1].Status != "terminal" {
-		f.add("its journal does not end with its end")
-	}
-}
-
-func checkOnce(e *evidence, f *faults) {
-	count := map[string]int{}
-	for _, j := range e.Journal {
-		switch j.Kind {
-		case "decision":
-			count[fmt.Sprint("decision ", j.Decision)]++
-		case "effect":
-			count["effect "+j.Key+" "+j.Status]++
+// check judges the evidence by every rule.
+func (e *evidence) check() (rules []*rule) {
+	// expect adds a fault to the last rule.
+	expect := func(ok bool, format string, args ...any) {
+		if r := rules[len(rules)-1]; !ok {
+			r.faults = append(r.faults, fmt.Sprintf(format, args...))
 		}
 	}
-	expected := map[string]bool{}
+	begin := func(text string) { rules = append(rules, &rule{text: text}) }
+	amounts := e.amounts()
+	keys := slices.Sorted(maps.Keys(amounts))
+
+	begin("the run is TERMINAL: each decision was made once, its effects were begun once and confirmed once")
+	expect(e.Status == tape.RunTerminal, "its status is %v", tapepb.RunStatus(e.Status))
+	want := []string{"run running", "run terminal"}
 	for index := range e.Plans {
-		expected[fmt.Sprint("decision ", index)] = true
+		want = append(want, fmt.Sprint("decision ", index))
 	}
-	for _, x := range e.effects() {
-		expected["effect "+x.Key+" pending"], expected["effect "+x.Key+" confirmed"] = true, true
+	for _, key := range keys {
+		want = append(want, "effect "+key+" pending", "effect "+key+" confirmed")
 	}
-	if len(expected) == 0 {
-		f.add("nothing was decided")
+	var got []string
+	for _, j := range e.Journal {
+		got = append(got, j.String())
 	}
-	for what := range expected {
-		if n := count[what]; n != 1 {
-			f.add("%s is there %d times", what, n)
-		}
-	}
-	for what := range count {
-		if !expected[what] {
-			f.add("nobody decided %s", what)
-		}
-	}
-	slices.Sort(f.list)
-}
+	slices.Sort(want)
+	slices.Sort(got)
+	expect(len(keys) > 0 && slices.Equal(got, want), "the journal has %q, want %q", got, want)
 
-func checkApplied(e *evidence, f *faults) {
-	effects := e.effects()
-	for _, x := range effects {
-		p := find(e.Bank, x.Key)
-		if p.Applied != 1 {
-			f.add("%s was applied %d times", x.Key, p.Applied)
+	begin("the bank applied each effect once, with the amount decided, and was called twice only for the one in flight at the kill")
+	for _, key := range keys {
+		p, calls := find(e.Bank, key), 1
+		if key == e.KilledKey {
+			calls = 2
 		}
-		if p.Moved != x.Cents {
-			f.add("%s moved %s, decided were %s", x.Key, money(p.Moved), money(x.Cents))
-		}
+		expect(p != nil && p.Applied == 1 && p.Moved == amounts[key] && p.Calls == calls, "%s: %+v, want one payment in %d calls", key, p, calls)
 	}
-	for _, p := range e.Bank {
-		if !slices.ContainsFunc(effects, func(x effect) bool { return x.Key == p.Key }) {
-			f.add("nobody decided %s, which moved %s", p.Key, money(p.Moved))
-		}
-	}
-}
+	expect(len(e.Bank) == len(keys), "%d postings for %d effects", len(e.Bank), len(keys))
 
-func checkCalls(e *evidence, f *faults) {
-	for _, x := range e.effects() {
-		want := 1
-		if x.Key == e.Killed.Key {
-			want = 2
-		}
-		if n := find(e.Bank, x.Key).Calls; n != want {
-			f.add("%d calls for %s, not %d", n, x.Key, want)
-		}
-	}
-}
+	begin("worker-1 died in mid-effect: the effect was pending in the journal")
+	expect(amounts[e.KilledKey] > 0 && e.KilledEffect == tapepb.EffectStatus_EFFECT_STATUS_PENDING, "%q was %v", e.KilledKey, e.KilledEffect)
 
-func checkKill(e *evidence, f *faults) {
-	if p := find(e.Killed.Bank, e.Killed.Key); p.Applied != 1 || p.Calls != 1 {
-		f.add("by then the bank had applied %q %d times in %d calls", e.Killed.Key, p.Applied, p.Calls)
-	}
-	if e.Killed.Effect != tapepb.EffectStatus_EFFECT_STATUS_PENDING {
-		f.add("in the journal it was %v", e.Killed.Effect)
-	}
-	if !strings.Contains(e.Killed.Exit, "killed") {
-		f.add("worker-1 ended with: %s", e.Killed.Exit)
-	}
-}
-
-func checkTokens(e *evidence, f *faults) {
-	var last runstore.Token
-	owners := map[runstore.Token]string{}
+	begin("the journal has every seq once; the tokens are 1, 2 and 3, in this order, one for each worker")
+	last := runstore.Token(1)
 	for i, j := range e.Journal {
-		if want := runstore.Seq(i + 1); j.Seq != want {
-			f.add("seq %d stands where %d should", j.Seq, want)
-		}
-		if j.Token < last {
-			f.add("event %d is under token %v, after one under %v", j.Seq, j.Token, last)
-		}
+		expect(j.Seq == runstore.Seq(i+1), "seq %d is in the place of %d", j.Seq, i+1)
+		expect(j.Token == last || j.Token == last+1, "event %d is under token %v after %v", j.Seq, j.Token, last)
+		expect(strings.HasPrefix(string(j.Owner), fmt.Sprintf("worker-%d:", j.Token)), "event %d is by %s under token %v", j.Seq, j.Owner, j.Token)
 		last = j.Token
-		if o, known := owners[j.Token]; known && o != j.Owner {
-			f.add("event %d is by %s, token %v was granted to %s", j.Seq, j.Owner, j.Token, o)
-		}
-		owners[j.Token] = j.Owner
 	}
-	for token := runstore.Token(1); token <= 3; token++ {
-		if want := fmt.Sprintf("worker-%d:", token); !strings.HasPrefix(owners[token], want) {
-			f.add("token %v is that of %q, not of %s…", token, owners[token], want)
-		}
-	}
-	if len(owners) != 3 {
-		f.add("events under %d tokens, not 3", len(owners))
-	}
-}
+	expect(last == 3, "the last token is %v", last)
 
-func checkTakeovers(e *evidence, f *faults) {
-	// The wire tells the end of a lease in whole milliseconds.
-	ends := map[runstore.Token]int64{2: e.Killed.LeaseUntil.UnixMilli(), 3: e.Zombie.LeaseUntil.UnixMilli()}
+	begin("each recovery came after the end of the lease before it; heartbeats extended that of worker-2, whose stop outlasted it")
+	first := map[runstore.Token]int64{}
 	for _, j := range e.Journal {
-		if until := ends[j.Token]; j.Token > 1 && (until <= 0 || j.Time.UnixMilli() < until) {
-			f.add("event %d under token %v came at %v, the lease before it ended at %v", j.Seq, j.Token,
-				j.Time.UTC(), time.UnixMilli(until).UTC())
+		if _, ok := first[j.Token]; !ok {
+			first[j.Token] = j.Ms
 		}
 	}
+	for i, end := range e.Expiries {
+		expect(end > 0 && first[runstore.Token(i+2)] >= end, "token %d came at %d, the lease before it ended at %d", i+2, first[runstore.Token(i+2)], end)
+	}
+	expect(len(e.Expiries) == 2 && e.Expiries[1]-first[2] > e.TTL.Milliseconds(), "the lease of worker-2 ended at %v, its first event was at %d", e.Expiries, first[2])
+	expect(e.Stopped > e.TTL, "stopped for %v under a lease of %v", e.Stopped, e.TTL)
+
+	begin("worker-2 was refused all of its writes after it woke up, and they changed nothing")
+	const fenced = "FENCED, token 2 is out and 3 is in"
+	calls := map[string]bool{}
+	for _, r := range e.Tried {
+		calls[r.Key] = true
+		expect(r.Answer == fenced, "%s: %s", r.Key, r.Answer)
+	}
+	expect(len(calls) == 7, "%d kinds of writes were tried, want 7", len(calls))
+	expect(e.Unchanged && e.Before.GetSeqCursor() == int64(len(e.Journal)), "the run was %v before, and has %d events now", e.Before, len(e.Journal))
+
+	begin("worker-2 stopped by itself because its lease was lost, and worker-3 had finished")
+	expect(e.ZombieExit == exitLost && e.FinisherExit == exitDone, "their exit statuses are %d and %d", e.ZombieExit, e.FinisherExit)
+	return rules
 }
 
-func checkHeartbeats(e *evidence, f *faults) {
+// print prints the evidence and the rules. It returns an error if something was not as it should be.
+func (e *evidence) print(out io.Writer) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "\nThe journal, read from the store's file\n\n  seq\ttoken\towner\twhat\n")
 	for _, j := range e.Journal {
-		if j.Token != 2 {
-			continue
+		fmt.Fprintf(t, "  %d\t%v\t%s\t%s\n", j.Seq, j.Token, j.Owner, strings.ReplaceAll(j.String(), e.Run, "…"))
+	}
+	fmt.Fprintf(t, "\nThe bank's ledger\n\n  calls\tapplied\tmoved\tidempotency key\n")
+	for _, p := range e.Bank {
+		note := ""
+		if p.Key == e.KilledKey {
+			note = "  (in flight at the kill)"
 		}
-		// The grant was made before the first event under it.
-		if kept := e.Zombie.LeaseUntil.Sub(j.Time); kept <= e.TTL {
-			f.add("the lease of %v ended %v after event %d", e.TTL, kept, j.Seq)
+		fmt.Fprintf(t, "  %d\t%d\t%s\t%s%s\n", p.Calls, p.Applied, money(p.Moved), strings.ReplaceAll(p.Key, e.Run, "…"), note)
+	}
+	_ = t.Flush()
+	fmt.Fprintln(out)
+	failed, rules := 0, e.check()
+	for _, r := range rules {
+		mark := "ok    "
+		if len(r.faults) > 0 {
+			mark = "FAILED"
+			failed++
 		}
-		return
+		fmt.Fprintf(out, "  %s  %s\n", mark, strings.Join(append([]string{r.text}, r.faults...), "\n            "))
 	}
-	f.add("no event under token 2")
-}
-
-func checkPause(e *evidence, f *faults) {
-	if e.Zombie.Paused <= e.TTL {
-		f.add("stopped for %v, its lease lasts %v", e.Zombie.Paused, e.TTL)
+	if failed > 0 {
+		return fmt.Errorf("%d of %d checks failed", failed, len(rules))
 	}
-}
-
-func checkRefusals(e *evidence, f *faults) {
-	count := map[string]int{}
-	for _, a := range e.Zombie.Attempts {
-		count[a.Call]++
-		switch {
-		case !a.Refused && a.Reason == "":
-			f.add("%s was accepted", a.Call)
-		case !a.Refused || a.Reason != "FENCED" || a.Presented != "2" || a.Current != "3":
-			f.add("%s was not refused for token 2 being out and 3 in: %s", a.Call, a.Reason)
-		}
-	}
-	for _, w := range writes {
-		if count[w.call] == 0 {
-			f.add("%s was not tried", w.call)
-		}
-	}
-}
-
-func checkUnchanged(e *evidence, f *faults) {
-	if e.Zombie.Before == nil || !proto.Equal(e.Zombie.Before, e.Zombie.After) {
-		f.add("before: %v; after: %v", e.Zombie.Before, e.Zombie.After)
-	}
-	if n := int64(len(e.Journal)); n != e.Zombie.Before.GetSeqCursor() {
-		f.add("before it had %d events, and now it has %d", e.Zombie.Before.GetSeqCursor(), n)
-	}
-}
-
-func checkExits(e *evidence, f *faults) {
-	if e.Zombie.Exit != exitFenced {
-		f.add("the exit status of worker-2 is %d, not %d", e.Zombie.Exit, exitFenced)
-	}
-	if e.FinisherExit != exitDone {
-		f.add("the exit status of worker-3 is %d", e.FinisherExit)
-	}
+	fmt.Fprintf(out, "\nAll %d checks passed.\n", len(rules))
+	return nil
 }

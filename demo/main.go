@@ -44,7 +44,7 @@ func run(args []string) int {
 	// demo from cleaning up.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	defer stop()
-	err := demo(ctx, os.Stdout, options{ttl: *ttl, limit: *limit, tapestore: *binary, colour: isTerminal(os.Stdout)})
+	err := demo(ctx, os.Stdout, options{ttl: *ttl, limit: *limit, tapestore: *binary})
 	if err == nil {
 		return 0
 	}
@@ -60,10 +60,10 @@ type options struct {
 	ttl       time.Duration
 	limit     time.Duration
 	tapestore string
-	colour    bool
+	forgets   bool // the bank applies every call: for the test that the checks notice
 }
 
-// demo plays the story, prints it to out and returns what was not as it should be.
+// demo plays the script, prints it to out and returns what was not as it should be.
 // When it returns, its processes are gone and so are its files.
 func demo(ctx context.Context, out io.Writer, opts options) (err error) {
 	dir, err := os.MkdirTemp("", "tapestore-demo-")
@@ -80,11 +80,7 @@ func demo(ctx context.Context, out io.Writer, opts options) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, opts.limit, fmt.Errorf("not over after %v", opts.limit))
 	defer cancel()
-	narrator := newNarrator(out, opts.colour)
-	s, err := newStage(dir, opts, narrator)
-	if err != nil {
-		return err
-	}
+	s := newStage(dir, opts, out)
 	seen, err := s.play(ctx)
 	s.close()
 	if err != nil {
@@ -94,7 +90,7 @@ func demo(ctx context.Context, out io.Writer, opts options) (err error) {
 		}
 		return err
 	}
-	return narrator.evidence(seen, check(seen))
+	return seen.print(out)
 }
 
 // build builds the real command; the demo is no test of a library.

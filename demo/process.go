@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -12,18 +14,64 @@ import (
 	"sync"
 )
 
-// process is one of the cast.
+// report is one line that the bank or a worker writes to its standard output for the demo to read.
+type report struct {
+	// Kind is one of those below; empty for what is only printed.
+	Kind    string `json:"kind,omitempty"`
+	Text    string `json:"text,omitempty"`
+	Address string `json:"address,omitempty"` // with listening
+	Run     string `json:"run,omitempty"`     // with holding
+	Key     string `json:"key,omitempty"`     // an idempotency key with held and waiting, a call with tried
+	Answer  string `json:"answer,omitempty"`  // with tried
+}
+
+// The kinds of reports that the demo waits for.
+const (
+	listening = "listening" // the server or the bank can be called
+	holding   = "holding"   // a worker was granted the lease
+	held      = "held"      // the bank has applied an operation and holds its reply
+	waiting   = "waiting"   // a worker has recorded an effect and waits for a line of input
+	tried     = "tried"     // a fenced worker tried a write
+)
+
+// The exit statuses of the bank and the workers.
+const (
+	exitDone     = 0
+	exitFailed   = 1
+	exitLost     = 3 // a worker has lost its lease, and stopped
+	exitOrphaned = 4 // the demo is gone
+)
+
+// tell writes a report in one piece. It fails only when the demo is gone, and then the end of the
+// standard input ends this process.
+func tell(r report) { _, _ = os.Stdout.WriteString(encode(r) + "\n") }
+
+func say(format string, args ...any) { tell(report{Text: fmt.Sprintf(format, args...)}) }
+
+// commands returns the lines of the standard input. Its end means that the demo is gone, and ends this
+// process too.
+func commands() <-chan string {
+	lines := make(chan string, 1) // a line that is not read yet must not hide the end
+	go func() {
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+			lines <- in.Text()
+		}
+		os.Exit(exitOrphaned)
+	}()
+	return lines
+}
+
+// process is a process of the demo.
 type process struct {
-	name  string
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	// reports are what it says; closed when it is gone.
-	reports chan report
+	name    string
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	reports chan report // closed when it has ended
 	errors  *lastLines
 }
 
-// starter is the thread that starts all children. On Linux a child gets its death
-// signal when the thread that started it ends, so this one never does.
+// starter is the thread that starts all children. On Linux a child gets its death signal when the
+// thread that started it ends, so this one never does.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -35,22 +83,45 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// start starts a program that reports on out. hear, if not nil, is told each line
-// of its standard error.
-func start(name string, out *os.File, hear func(string), program string, args ...string) (*process, error) {
-	p := &process{
-		name: name, cmd: exec.Command(program, args...),
-		reports: make(chan report, 1000), errors: &lastLines{hear: hear},
-	}
-	p.cmd.SysProcAttr = childAttributes()
-	p.cmd.Stdout, p.cmd.Stderr = out, p.errors
+// start starts a program, prints what it reports, and passes each line of its standard error to onLine,
+// if that is not nil.
+func (s *stage) start(name string, onLine func(p *process, line string), program string, args ...string) (*process, error) {
+	p := &process{name: name, cmd: exec.Command(program, args...), reports: make(chan report, 1000)}
+	p.errors = &lastLines{onLine: func(line string) {
+		if onLine != nil {
+			onLine(p, line)
+		}
+	}}
+	p.cmd.SysProcAttr, p.cmd.Stderr = childAttributes(), p.errors
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	started := make(chan error)
 	starter() <- func() { started <- p.cmd.Start() }
-	return p, <-started
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	s.all = append(s.all, p)
+	go func() {
+		defer close(p.reports)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var r report
+			if json.Unmarshal(lines.Bytes(), &r) != nil {
+				r = report{Text: lines.Text()} // of a library, perhaps
+			}
+			if r.Text != "" {
+				s.print(name, r.Text)
+			}
+			p.reports <- r
+		}
+		_ = p.cmd.Wait() // how it ended is in its ProcessState
+	}()
+	return p, nil
 }
 
 // await returns the next report of a kind and drops those before it.
@@ -60,7 +131,7 @@ func (p *process) await(ctx context.Context, kind string) (report, error) {
 		case r, open := <-p.reports:
 			switch {
 			case !open:
-				return r, fmt.Errorf("%s ended before it was %s: %s%s", p.name, kind, p.status(), p.errors)
+				return r, fmt.Errorf("%s ended before it was %s: %v%s", p.name, kind, p.cmd.ProcessState, p.errors)
 			case r.Kind == kind:
 				return r, nil
 			}
@@ -70,7 +141,7 @@ func (p *process) await(ctx context.Context, kind string) (report, error) {
 	}
 }
 
-// wait waits until it is gone and returns the reports until then.
+// wait waits until the process has ended and returns its reports until then.
 func (p *process) wait(ctx context.Context) (all []report, err error) {
 	for {
 		select {
@@ -85,21 +156,22 @@ func (p *process) wait(ctx context.Context) (all []report, err error) {
 	}
 }
 
-// kill ends it, stopped or not, and waits until it is gone.
+// proceed writes a line to a worker that waits for one.
+func (p *process) proceed() error {
+	_, err := fmt.Fprintln(p.stdin, "go")
+	return err
+}
+
+// kill ends the process, stopped or not, and waits for its end.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it fails when it is gone already
+	_ = p.cmd.Process.Kill() // it fails when the process has ended already
 	for range p.reports {
-		// nobody else reads them any more
 	}
 }
 
-// status tells how it ended. It must be gone.
-func (p *process) status() string { return p.cmd.ProcessState.String() }
-
-// lastLines keeps the end of a process's standard error for the case that something
-// goes wrong.
+// lastLines keeps the last 20 lines of a process's standard error for the message of a failure.
 type lastLines struct {
-	hear func(string)
+	onLine func(string)
 
 	mu    sync.Mutex
 	lines []string
@@ -117,18 +189,16 @@ func (l *lastLines) Write(b []byte) (int, error) {
 		}
 		l.lines, l.part = append(l.lines, string(line)), bytes.Clone(rest)
 		l.lines = l.lines[max(0, len(l.lines)-20):]
-		if l.hear != nil {
-			l.hear(string(line))
-		}
+		l.onLine(string(line))
 	}
 }
 
-// String returns what there is as the end of a sentence.
+// String returns the lines as the end of a sentence.
 func (l *lastLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.lines) == 0 {
 		return ""
 	}
-	return "; its last words:\n\t" + strings.Join(l.lines, "\n\t")
+	return "; its last lines:\n\t" + strings.Join(l.lines, "\n\t")
 }

@@ -2,210 +2,224 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"time"
 
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/tapeclient"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// worker drives a run. It keeps nothing: what was decided and done so far is in
-// the run's journal.
-type worker struct {
-	owner   string
-	ttl     time.Duration
-	recover bool   // take over a run that lost its driver, don't begin one
-	pause   string // wait to be told before acting on this tool
-	tape    tapepb.TapeClient
-	bank    *teller
-	stdin   <-chan string
-	hold    *hold
-	// known is the last seq of the run when it took the lease.
-	known int64
-	// pausedKey is that of the effect that it waited to act on.
-	pausedKey string
+// plan is what a decision says is to be done.
+type plan struct {
+	Steps []step `json:"steps"`
+	// Last says that the run is over when it is done.
+	Last bool `json:"last,omitempty"`
 }
 
-// runWorker drives one run to its end, or until the worker is fenced.
+// think stands for a model: asked twice, it answers differently. That is why a decision is recorded
+// before a driver acts on it, and read back by the next driver.
+func think(index int64) plan {
+	about := func(cents int64) int64 { return cents + rand.Int64N(cents/10) }
+	switch index {
+	case 0:
+		return plan{Steps: []step{{"wire_sweep", about(1_200_000_00)}}}
+	case 1:
+		return plan{Steps: []step{{"hedge_sell", about(400_000_00)}, {"hedge_buy", about(370_000_00)}}}
+	default:
+		return plan{Steps: []step{{"post_ledger", about(1_000_000_00)}}, Last: true}
+	}
+}
+
+// beginRequest begins the run that the workers drive.
+func beginRequest() *tapepb.BeginRunRequest {
+	return &tapepb.BeginRunRequest{AppName: "treasury", UserId: "acme", SessionId: "main-account", InvocationId: "daily-cash"}
+}
+
+// worker drives the run. It keeps nothing: what was decided and done so far is in the journal.
+type worker struct {
+	bank   *teller
+	pause  string // wait for a line of input before acting on this tool
+	insist bool   // when the lease is lost, try every write
+	stdin  <-chan string
+}
+
+// runWorker drives one run to its end, or until the lease is lost.
 func runWorker(args []string) int {
-	w := &worker{stdin: commands()}
+	w := &worker{}
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
-	flags.StringVar(&sender, "name", "worker", "its name; its owner text is this and the process id")
+	name := flags.String("name", "worker", "its name; its owner text is this and the process id")
 	server := flags.String("server", "", "Tape's address")
-	bankAddress := flags.String("bank", "", "the bank's address")
-	flags.DurationVar(&w.ttl, "ttl", 2*time.Second, "the lease's TTL")
-	flags.BoolVar(&w.recover, "recover", false, "wait for a run to recover")
+	bank := flags.String("bank", "", "the bank's address")
+	ttl := flags.Duration("ttl", 2*time.Second, "the lease's TTL")
+	recover := flags.Bool("recover", false, "wait for a run to recover")
 	flags.StringVar(&w.pause, "pause", "", "wait for a line of input before acting on this tool")
-	insist := flags.Bool("insist", false, "when fenced, try all writes before stopping")
+	flags.BoolVar(&w.insist, "insist", false, "when the lease is lost, try all writes before stopping")
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
-	w.owner = fmt.Sprintf("%s:%d", sender, os.Getpid())
-	conn, err := dial(*server)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return exitFailed
+	w.bank, w.stdin = newTeller(*bank), commands()
+	c, err := tapeclient.Dial("tape://"+*server, &tapeclient.Options{
+		Owner: fmt.Sprintf("%s:%d", *name, os.Getpid()), Lease: lease.Options{TTL: *ttl},
+	})
+	if err == nil {
+		err = w.work(context.Background(), c, *recover)
 	}
-	defer func() { _ = conn.Close() }()
-	w.tape = tapepb.NewTapeClient(conn)
-	w.bank = newTeller(*bankAddress)
-	err = w.work(context.Background())
+	var lost *lease.LostError
 	switch {
 	case err == nil:
 		return exitDone
-	case !isFenced(err):
+	case errors.As(err, &lost):
+		say("stops by itself: %v", lost)
+		return exitLost
+	default:
 		say("gives up: %v", err)
 		return exitFailed
 	}
-	say("is told that it is fenced: token %s is out, token %s is in", presented(err), current(err))
-	if *insist {
-		w.insist(context.Background())
-	}
-	say("stops by itself, exit status %d", exitFenced)
-	return exitFenced
 }
 
-// work gets a run and drives it to its end under a lease that is kept alive.
-func (w *worker) work(ctx context.Context) error {
-	ctx, lose := context.WithCancelCause(ctx)
-	defer lose(nil)
-	if w.recover {
-		if err := w.awaitRun(ctx); err != nil {
+// work drives the run that it begins, or the first one that it finds without a driver.
+func (w *worker) work(ctx context.Context, c *tapeclient.Client, recover bool) error {
+	if !recover {
+		return c.Begin(ctx, beginRequest(), w.drive)
+	}
+	say("looks for a run to recover")
+	ctx, done := context.WithCancelCause(ctx)
+	var err error
+	_ = c.RecoverRuns(ctx, tapeclient.Loop{Tick: 50 * time.Millisecond, Claim: 1, OnError: func(failed error) {
+		err = failed
+		done(failed)
+	}}, func(ctx context.Context, run *tapeclient.Run) error {
+		err := w.drive(ctx, run)
+		if err == nil {
+			done(nil)
+		}
+		return err
+	})
+	return err
+}
+
+// drive goes through the decisions of the run from its beginning: what is in the journal is read, what
+// is not is done.
+func (w *worker) drive(ctx context.Context, run *tapeclient.Run) error {
+	tell(report{Kind: holding, Run: run.ID(), Text: fmt.Sprintf("drives the run under token %d", run.Token())})
+	for index := int64(0); ; index++ {
+		p, err := w.decide(ctx, run, index)
+		for _, s := range p.Steps {
+			if err == nil {
+				err = w.act(ctx, run, index, s)
+			}
+		}
+		if err != nil {
 			return err
 		}
+		if p.Last {
+			say("ends the run")
+			return run.End(ctx, tapepb.RunStatus_RUN_STATUS_TERMINAL, "")
+		}
 	}
-	if err := w.begin(ctx, lose); err != nil {
-		return err
+}
+
+func (w *worker) decide(ctx context.Context, run *tapeclient.Run, index int64) (p plan, err error) {
+	did := "reads"
+	d, err := run.Decide(ctx, index, func(context.Context) (*tapepb.RecordDecisionRequest, error) {
+		did = "records"
+		return &tapepb.RecordDecisionRequest{Model: "treasurer-1", ResponseJson: encode(think(index))}, nil
+	})
+	if err != nil {
+		return p, err
 	}
-	beating, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { defer close(done); w.hold.keep(beating) }()
-	err := w.drive(ctx)
-	// The end of the run releases its lease. A heartbeat after that would be refused
-	// as any zombie's is, so there must be none.
-	stop()
-	<-done
+	say("%s decision %d: %s", did, index, d.GetResponseJson())
+	return p, json.Unmarshal([]byte(d.GetResponseJson()), &p)
+}
+
+// act has a step done once: an outcome that is on record is not asked for again.
+func (w *worker) act(ctx context.Context, run *tapeclient.Run, decision int64, s step) error {
+	begin := &tapepb.BeginEffectRequest{
+		RunId: run.ID(), DecisionIndex: decision, ToolName: s.Tool, RequestJson: encode(s),
+		Semantics: tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT,
+	}
+	if s.Tool == w.pause { // between the record of the intent and the act
+		e, err := run.Tape().BeginEffect(ctx, begin)
+		if err != nil {
+			return err
+		}
+		tell(report{Kind: waiting, Key: e.GetIdempotencyKey(), Text: "has recorded " + s.Tool + " as pending"})
+		<-w.stdin
+		defer func() {
+			if w.insist {
+				tryWrites(context.WithoutCancel(ctx), run, e.GetIdempotencyKey())
+			}
+		}()
+	}
+	e, err := run.Act(ctx, begin, func(ctx context.Context, key string) (string, error) {
+		say("calls the bank for %s", s.Tool)
+		return w.bank.operate(ctx, key, encode(s))
+	})
 	if err == nil {
-		err = w.end(ctx)
-	}
-	// That it was fenced is the news, whichever call noticed the end.
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
+		say("has the outcome of %s, on record before: %t", s.Tool, e.Replayed)
 	}
 	return err
 }
 
-// awaitRun polls until the run is one to recover. That is the store's judgement, by
-// its own clock: BeginRun would take the run from a living driver too.
-func (w *worker) awaitRun(ctx context.Context) error {
-	say("asks for runs to recover, again and again")
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		listed, err := w.tape.ListRunsToRecover(ctx, &tapepb.ListRunsToRecoverRequest{})
-		if err != nil {
-			return callError("ListRunsToRecover", err)
-		}
-		for _, r := range listed.GetRuns() {
-			if r.GetAppName() == appName && r.GetInvocationId() == invocationID {
-				say("finds the run: the lease of %s is over", r.GetLeaseOwner())
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-poll.C:
-		}
-	}
-}
+// forged is what a fenced worker would have the journal say.
+const forged = `{"forged":true}`
 
-// begin begins the run, or takes it over, and holds its lease.
-func (w *worker) begin(ctx context.Context, lose context.CancelCauseFunc) error {
-	sent := time.Now()
-	r, err := w.tape.BeginRun(ctx, beginRequest(w.owner, w.ttl, nil))
-	if err != nil {
-		return callError("BeginRun", err)
-	}
-	if r.GetGrant() == nil {
-		return fmt.Errorf("the run is %v and grants no lease", r.GetStatus())
-	}
-	w.hold = &hold{
-		tape: w.tape, run: r.GetRunId(), ttl: w.ttl, fence: fenceOf(r.GetGrant()), lose: lose,
-		until: sent.Add(trustFor(w.ttl)),
-	}
-	w.known = r.GetNextSeq() // 0 for a run that has just begun
-	verb := "begins"
-	if r.GetResumed() {
-		verb = "takes over"
-	}
-	tell(report{Kind: holding, Run: r.GetRunId(), Text: fmt.Sprintf(
-		"%s the run under token %d, for %v from now", verb, r.GetGrant().GetToken(), w.ttl)})
-	return nil
-}
-
-func beginRequest(owner string, ttl time.Duration, f *tapepb.Fence) *tapepb.BeginRunRequest {
-	return &tapepb.BeginRunRequest{
-		AppName: appName, UserId: userID, SessionId: sessionID, InvocationId: invocationID,
-		LeaseOwner: owner, LeaseTtlMs: ttl.Milliseconds(), Fence: f,
-	}
-}
-
-// drive goes through the decisions of the run from its beginning: what is in the journal is read,
-// what is not is done.
-func (w *worker) drive(ctx context.Context) error {
-	for index := int64(0); ; index++ {
-		p, err := w.decide(ctx, index)
-		if err != nil {
+// tryWrites tries every write that a driver has, under the fence of its grant, and reports each answer.
+// key is that of a pending effect.
+func tryWrites(ctx context.Context, run *tapeclient.Run, key string) {
+	id, tape := run.ID(), run.Tape()
+	for _, write := range []struct {
+		call string
+		do   func() error
+	}{
+		{"CompleteEffect", func() error {
+			_, err := tape.CompleteEffect(ctx, &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: key, ResponseJson: forged})
 			return err
-		}
-		for _, s := range p.Steps {
-			if err := w.act(ctx, index, s); err != nil {
-				return err
-			}
-		}
-		if p.Last {
-			return nil
-		}
+		}},
+		{"ReconcileEffect", func() error {
+			_, err := tape.ReconcileEffect(ctx, &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: key, ResponseJson: forged})
+			return err
+		}},
+		{"RecordDecision", func() error {
+			_, err := tape.RecordDecision(ctx, &tapepb.RecordDecisionRequest{RunId: id, DecisionIndex: 99, ResponseJson: forged})
+			return err
+		}},
+		{"BeginEffect", func() error {
+			_, err := tape.BeginEffect(ctx, &tapepb.BeginEffectRequest{RunId: id, DecisionIndex: 99, ToolName: "wire_again"})
+			return err
+		}},
+		{"AwaitSignal", func() error {
+			_, err := tape.AwaitSignal(ctx, &tapepb.AwaitSignalRequest{RunId: id, GateName: "forged"})
+			return err
+		}},
+		{"ResumeRun", func() error { _, err := tape.ResumeRun(ctx, &tapepb.ResumeRunRequest{RunId: id}); return err }},
+		{"EndRun", func() error {
+			_, err := tape.EndRun(ctx, &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_FAILED})
+			return err
+		}},
+	} {
+		got := verdict(write.do())
+		tell(report{Kind: tried, Key: write.call, Answer: got, Text: fmt.Sprintf("tries %s: %s", write.call, got)})
 	}
 }
 
-// end ends the run.
-func (w *worker) end(ctx context.Context) error {
-	if _, err := w.tape.EndRun(ctx, &tapepb.EndRunRequest{
-		RunId: w.hold.run, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL, Fence: w.hold.fence,
-	}); err != nil {
-		return w.hold.refused("EndRun", err)
+// verdict returns what a write was answered: "accepted", or the reason of its refusal and the tokens.
+func verdict(err error) string {
+	var detail *tapeclient.Error
+	switch {
+	case err == nil:
+		return "accepted"
+	case errors.As(err, &detail) && detail.Reason == "FENCED":
+		return fmt.Sprintf("FENCED, token %s is out and %s is in", detail.Facts["presented_token"], detail.Facts["current_token"])
+	case errors.As(err, &detail) && detail.Reason != "":
+		return detail.Reason
+	default:
+		return err.Error()
 	}
-	say("ends the run: TERMINAL")
-	return nil
-}
-
-// decide returns the decision of that index: the recorded one, if there is one.
-func (w *worker) decide(ctx context.Context, index int64) (plan, error) {
-	known, err := w.tape.GetDecision(ctx, &tapepb.GetDecisionRequest{RunId: w.hold.run, DecisionIndex: index})
-	if err != nil {
-		return plan{}, callError("GetDecision", err)
-	}
-	if known.GetFound() {
-		p, err := decodePlan(known.GetDecision().GetResponseJson())
-		if err == nil {
-			say("reads decision %d: %v", index, p)
-		}
-		return p, err
-	}
-	thought, rationale := think(index)
-	recorded, err := w.tape.RecordDecision(ctx, &tapepb.RecordDecisionRequest{
-		RunId: w.hold.run, DecisionIndex: index, Model: model, PolicyVersion: policyVersion,
-		ResponseJson: encode(thought), Rationale: rationale, Fence: w.hold.fence,
-	})
-	if err != nil {
-		return plan{}, w.hold.refused("RecordDecision", err)
-	}
-	p, err := decodePlan(recorded.GetResponseJson())
-	if err == nil {
-		say("records decision %d: %v", index, p)
-	}
-	return p, err
 }

@@ -8,17 +8,26 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
+// Store grants, renews and releases leases, with the guarantees and the errors of the methods of
+// [runstore.RunStore]. Every RunStore is one, and so is a client of a server that grants leases. A
+// Store that is a runstore.RunNotifier too is asked for its wake-ups.
+type Store interface {
+	AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error)
+	RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error)
+	ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error)
+}
+
 // Keeper holds leases of one store for pieces of work. It is safe for
 // concurrent use and has nothing to close.
 type Keeper struct {
-	store runstore.RunStore
+	store Store
 	opts  Options
 	wall  func() time.Time // the wall clock; tests set it apart from the monotonic one
 }
 
 // New returns a keeper on store; nil Options mean the defaults. All faults of
 // the options are told in one error, which matches runstore.ErrInvalid.
-func New(store runstore.RunStore, opts *Options) (*Keeper, error) {
+func New(store Store, opts *Options) (*Keeper, error) {
 	resolved, err := opts.resolve()
 	if err != nil {
 		return nil, err
@@ -36,8 +45,8 @@ type Granted struct {
 }
 
 // Work is what is done under a lease. It must return soon after ctx has ended;
-// context.Cause(ctx) then tells why, with a [LostError] when the lease was
-// lost. Every write that it makes must present [Held.Fence].
+// context.Cause(ctx) is then a [LostError] if the lease was lost. Every write that
+// it makes must present [Held.Fence].
 type Work func(ctx context.Context, held *Held) error
 
 // Do waits for the lease as [Keeper.Acquire] does, and runs work under it as

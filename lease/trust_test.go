@@ -21,7 +21,7 @@ func bench(t *testing.T) (*Keeper, *memory.Store, *atomic.Int64) {
 	}
 	var ahead atomic.Int64
 	k.wall = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	if _, err := k.store.CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"}); err != nil {
+	if _, err := shared.Open().CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"}); err != nil {
 		t.Fatal(err)
 	}
 	return k, shared, &ahead

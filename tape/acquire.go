@@ -61,8 +61,8 @@ func (t *Tape) acquire(ctx context.Context, head runstore.Run, spec runstore.Lea
 		attempt := req
 		attempt.LeaseSpec = spec
 		attempt.Guards = append([]runstore.Guard{runstore.AtVersion(compactionKey, compacted)}, req.Guards...)
-		attempt.Writes.Put(grantKey, encode(storedGrant{ID: string(spec.Grant)}))
-		granted, err := retry(ctx, func() (runstore.Granted, error) { return t.store.AcquireLease(ctx, attempt) })
+		putLasting(&attempt.Writes, grantKey, encode(storedGrant{ID: string(spec.Grant)}), nil)
+		granted, err := t.acquireLease(ctx, attempt)
 		if !meetsCompaction(err) || compacted > 0 { // a run is compacted once
 			return granted, noSuchRun(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/tapestore/tapestore/crossrun"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -59,6 +60,11 @@ func (t *Tape) AwaitSignal(ctx context.Context, req AwaitRequest) (resolution st
 		if !errors.Is(err, runstore.ErrConflict) {
 			return "", false, err
 		}
+		if meetsStep(err) {
+			if err := t.endStep(ctx, req.Run, req.Fence); err != nil {
+				return "", false, err
+			}
+		}
 		if err := retries.next(ctx, err); err != nil {
 			return "", false, err
 		}
@@ -85,6 +91,7 @@ func (t *Tape) park(ctx context.Context, r *gateRecords, req AwaitRequest) error
 		runstore.Status(RunWaiting), runstore.Status(RunCompensating)))
 	waiting := runstore.Status(RunWaiting)
 	b.Status, b.Release = &waiting, true
+	b.Require(crossrun.Idle())
 	r.setWaiting(&b.Writes)
 	r.putSummary(&b)
 	b.Append(kindGate, compactJSON(map[string]any{"gate": req.Gate, "status": "waiting"}))

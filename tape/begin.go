@@ -1,6 +1,7 @@
 package tape
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -15,7 +16,10 @@ type BeginRunRequest struct {
 	Key RunKey
 	// Owner names the driver; it may be empty.
 	Owner string
-	// TTL of 0 or less means two minutes.
+	// Reactor is the role in which the driver holds the lease: "recovery", say. Empty means "agent".
+	// Under a fence the lease keeps the role that it was granted for.
+	Reactor string
+	// TTL of 0 or less means two minutes, one above runstore.MaxTTL means that.
 	TTL time.Duration
 	// Identity is stored with a new run and ignored for one that exists.
 	Identity Identity
@@ -31,22 +35,22 @@ type BeginRunResult struct {
 	ID runstore.RunID
 	// Resumed reports whether the run existed.
 	Resumed bool
-	// LastSeq is 0 for a new run, else the run's last seq as read before the
-	// grant.
+	// LastSeq is 0 for a new run, else the run's last seq at the grant. For a run that is TERMINAL or
+	// STUCK, and a heartbeat, it is the last seq as read.
 	LastSeq runstore.Seq
 	Status  RunStatus
 	// Lease is the grant; zero for a run that is TERMINAL or STUCK.
 	Lease runstore.Lease
 }
 
-// reactor is the role in which a driver holds a run's lease.
-const reactor runstore.Reactor = "agent"
+// agent is the role of a driver that names none.
+const agent runstore.Reactor = "agent"
 
 // BeginRun begins a run, or takes over one that has begun. A new run is created
 // with its lease and first journal entry in one round trip. Of several calls that
 // race to create it exactly one finds it new. A run that exists becomes RUNNING
-// and its lease goes to the caller, whoever holds it: the holder's grant is ended
-// and its writes are fenced from then on. One that is TERMINAL or STUCK is left
+// and its lease goes to the caller, even if another driver holds it: that grant is
+// ended and its writes are fenced from then on. One that is TERMINAL or STUCK is left
 // as it is. Two round trips for a run that exists.
 //
 // Errors: runstore.ErrFenced when a fence was presented that is not current; runstore.ErrLeaseHeld where
@@ -72,8 +76,8 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	begun := RunRunning.writes()
 	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &spec}
 	create.Writes.Append(kindRun, entry)
-	create.Writes.Put(grantKey, encode(storedGrant{ID: string(spec.Grant)}))
-	create.Writes.Put(runstore.SummaryKey, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
+	putLasting(&create.Writes, grantKey, encode(storedGrant{ID: string(spec.Grant)}), nil)
+	putSummary(&create.Writes, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
 	created, err := retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
 	if err != nil {
 		return BeginRunResult{}, err
@@ -101,7 +105,7 @@ func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec 
 		}
 		granted, err := t.acquire(ctx, head, spec, acquisition{why: "begin run by ", takeover: takeover, revives: true})
 		if err == nil {
-			result.Lease, result.Status = granted.Lease, RunRunning
+			result.Lease, result.Status, result.LastSeq = granted.Lease, RunRunning, granted.Committed.LastSeq
 			return result, nil
 		}
 		if !errors.Is(err, runstore.ErrConflict) {
@@ -119,27 +123,25 @@ func (req BeginRunRequest) lease() (runstore.LeaseSpec, error) {
 	if err := checkText(req.fields()...); err != nil {
 		return runstore.LeaseSpec{}, err
 	}
-	return leaseSpec(req.Owner, req.TTL)
+	return leaseSpec(req.Owner, req.Reactor, req.TTL)
 }
 
 // leaseSpec returns the lease that a driver asks for, under a fresh grant id, so
 // that a lost reply is recognised.
-func leaseSpec(owner string, ttl time.Duration) (runstore.LeaseSpec, error) {
-	if err := checkText(field{"lease_owner", owner}); err != nil {
-		return runstore.LeaseSpec{}, err
-	}
-	if err := checkLength("lease_owner", owner, runstore.MaxOwner); err != nil {
-		return runstore.LeaseSpec{}, err
-	}
-	ttl, err := leaseTTL(ttl)
-	if err != nil {
-		return runstore.LeaseSpec{}, err
+func leaseSpec(owner, reactor string, ttl time.Duration) (runstore.LeaseSpec, error) {
+	for _, f := range []field{{"lease_owner", owner}, {"reactor", reactor}} {
+		if err := checkText(f); err != nil {
+			return runstore.LeaseSpec{}, err
+		}
+		if err := checkLength(f.name, f.text, runstore.MaxOwner); err != nil {
+			return runstore.LeaseSpec{}, err
+		}
 	}
 	if owner == "" {
 		owner = unnamed
 	}
 	return runstore.LeaseSpec{
-		Owner: runstore.Owner(owner), Reactor: reactor, TTL: ttl, Grant: runstore.NewGrantID(),
+		Owner: runstore.Owner(owner), Reactor: cmp.Or(runstore.Reactor(reactor), agent), TTL: leaseTTL(ttl), Grant: runstore.NewGrantID(),
 	}, nil
 }
 

@@ -9,8 +9,27 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tape"
 )
+
+// single hides that a store commits to several runs at once.
+type single struct{ runstore.RunStore }
+
+// onBothWays runs a test on a store that commits to several runs at once, and on one that does not.
+func onBothWays(t *testing.T, test func(t *testing.T, tp *tape.Tape, s *memory.Handle)) {
+	t.Parallel()
+	for name, hide := range map[string]bool{"at once": false, "ahead": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tp, s, _ := newTape(t)
+			if hide {
+				tp = tape.New(single{s}, nil)
+			}
+			test(t, tp, s)
+		})
+	}
+}
 
 func business(run runstore.RunID, key string) tape.BeginEffectRequest {
 	return tape.BeginEffectRequest{Run: run, Tool: "pay", Connector: "bank", BusinessKey: key}
@@ -26,8 +45,10 @@ func beginEffect(t *testing.T, tp *tape.Tape, req tape.BeginEffectRequest) tape.
 }
 
 func TestBusinessKeyNamesOneEffectOfAllRuns(t *testing.T) { // 31
-	t.Parallel()
-	tp, s, _ := newTape(t)
+	onBothWays(t, businessKeyNamesOneEffectOfAllRuns)
+}
+
+func businessKeyNamesOneEffectOfAllRuns(t *testing.T, tp *tape.Tape, s *memory.Handle) {
 	a, b := begin(t, tp, "a"), begin(t, tp, "b")
 	first := beginEffect(t, tp, business(a.ID, "invoice-1"))
 	if first.Run != a.ID || first.Status != tape.EffectPending || first.BusinessKey != "invoice-1" {
@@ -57,8 +78,10 @@ func TestBusinessKeyNamesOneEffectOfAllRuns(t *testing.T) { // 31
 }
 
 func TestBusinessKeyIsRefusedToAZombie(t *testing.T) {
-	t.Parallel()
-	tp, s, _ := newTape(t)
+	onBothWays(t, businessKeyIsRefusedToAZombie)
+}
+
+func businessKeyIsRefusedToAZombie(t *testing.T, tp *tape.Tape, s *memory.Handle) {
 	zombie := begin(t, tp, "i")
 	begin(t, tp, "i")
 	req := business(zombie.ID, "invoice-1")
@@ -76,8 +99,10 @@ func TestBusinessKeyIsRefusedToAZombie(t *testing.T) {
 }
 
 func TestManyRunsAndOneBusinessKey(t *testing.T) {
-	t.Parallel()
-	tp, _, _ := newTape(t)
+	onBothWays(t, manyRunsAndOneBusinessKey)
+}
+
+func manyRunsAndOneBusinessKey(t *testing.T, tp *tape.Tape, s *memory.Handle) {
 	const runs = 16
 	effects := make([]tape.Effect, runs)
 	var all sync.WaitGroup
@@ -100,8 +125,10 @@ func TestManyRunsAndOneBusinessKey(t *testing.T) {
 }
 
 func TestBusinessKeyOfAPurgedRun(t *testing.T) {
-	t.Parallel()
-	tp, s, _ := newTape(t)
+	onBothWays(t, businessKeyOfAPurgedRun)
+}
+
+func businessKeyOfAPurgedRun(t *testing.T, tp *tape.Tape, s *memory.Handle) {
 	a, b := begin(t, tp, "a"), begin(t, tp, "b")
 	beginEffect(t, tp, business(a.ID, "invoice-1"))
 	purge := runstore.NewBatch(a.ID, runstore.Unguarded("test"))
@@ -111,22 +138,6 @@ func TestBusinessKeyOfAPurgedRun(t *testing.T) {
 	}
 	if e := beginEffect(t, tp, business(b.ID, "invoice-1")); e.Run != b.ID {
 		t.Errorf("%+v, want a new effect: the first is gone", e)
-	}
-}
-
-// single hides that a store commits to several runs at once.
-type single struct{ runstore.RunStore }
-
-func TestBusinessKeyWithoutMultiCommit(t *testing.T) {
-	t.Parallel()
-	_, s, _ := newTape(t)
-	tp := tape.New(single{s}, nil)
-	r := begin(t, tp, "i")
-	if _, err := tp.BeginEffect(t.Context(), business(r.ID, "invoice-1")); !errors.Is(err, runstore.ErrUnsupported) {
-		t.Errorf("%v, want ErrUnsupported", err)
-	}
-	if n := len(historyOf(t, s, r.ID).events); n != 1 {
-		t.Errorf("%d entries, want that of the beginning", n)
 	}
 }
 
@@ -145,10 +156,15 @@ func (l lossyMulti) CommitMulti(ctx context.Context, batches []runstore.Batch) (
 }
 
 func TestLostRepliesOfBusinessKeys(t *testing.T) {
-	t.Parallel()
-	inner, s, _ := newTape(t)
+	onBothWays(t, lostRepliesOfBusinessKeys)
+}
+
+func lostRepliesOfBusinessKeys(t *testing.T, inner *tape.Tape, s *memory.Handle) {
 	a, b := begin(t, inner, "a"), begin(t, inner, "b")
-	tp := tape.New(lossyMulti{&lossy{RunStore: s}, s}, nil)
+	tp := tape.New(&lossy{RunStore: s}, nil)
+	if _, multi := inner.Store().(runstore.MultiCommitter); multi {
+		tp = tape.New(lossyMulti{&lossy{RunStore: s}, s}, nil)
+	}
 	first := beginEffect(t, tp, business(a.ID, "k"))
 	if first.Run != a.ID || first.Seq != 2 {
 		t.Errorf("%+v, want the effect of this run", first)

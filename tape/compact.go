@@ -181,7 +181,7 @@ func (t *Tape) closeCompaction(ctx context.Context, b runstore.Batch, run Run, s
 		"decisions_zeroed": c.Decisions, "effects_zeroed": c.Effects, "bytes_saved": c.Bytes,
 	}))
 	b.Require(runstore.AtVersion(runstore.SummaryKey, summary))
-	b.Put(runstore.SummaryKey, run.encode(false), run.places()...)
+	putSummary(&b.Writes, run.encode(false), run.places()...)
 	if _, err := t.stampCompaction(ctx, b, c); err != nil {
 		return compaction{}, err
 	}
@@ -194,6 +194,7 @@ func (c compaction) blank(b *runstore.Batch, rows []blankRow) compaction {
 	for _, r := range rows {
 		b.Require(runstore.AtVersion(r.key, r.version))
 		b.Put(r.key, r.value, r.places...)
+		b.Records[len(b.Records)-1].Reserve = r.reserve
 		c.Bytes += r.saved
 		if strings.HasPrefix(string(r.key), effectPrefix) {
 			c.Effects++

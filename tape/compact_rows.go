@@ -24,6 +24,7 @@ type blankRow struct {
 	version runstore.Version
 	value   []byte
 	places  []runstore.Place
+	reserve []runstore.RecordWrite
 	// saved is the length of the bodies that count.
 	saved int64
 }
@@ -132,6 +133,7 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 			return row, false, nil
 		}
 		row.value, row.places = effects.encode(e)
+		row.reserve = effects.reserve(rec.Key, e)
 	default:
 		return row, false, nil
 	}

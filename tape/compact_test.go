@@ -1,7 +1,6 @@
 package tape_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -228,50 +227,6 @@ func TestListCompactableRuns(t *testing.T) {
 	}
 }
 
-// cut fails every call after the first n.
-type cut struct {
-	*counter
-	mu   sync.Mutex
-	left int
-}
-
-func (c *cut) call() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.left--; c.left < 0 {
-		return &runstore.OpError{Op: "test", Err: runstore.ErrUnavailable}
-	}
-	return nil
-}
-
-func (c *cut) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	if err := c.call(); err != nil {
-		return runstore.Run{}, err
-	}
-	return c.counter.GetRun(ctx, id)
-}
-
-func (c *cut) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	if err := c.call(); err != nil {
-		return runstore.Committed{}, err
-	}
-	return c.counter.Commit(ctx, b)
-}
-
-func (c *cut) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
-	if err := c.call(); err != nil {
-		return nil, err
-	}
-	return c.counter.ReadRecords(ctx, id, q)
-}
-
-func (c *cut) Now(ctx context.Context) (time.Time, error) {
-	if err := c.call(); err != nil {
-		return time.Time{}, err
-	}
-	return c.counter.Now(ctx)
-}
-
 // TestACompactionCutAnywhereIsFinished cuts the compaction of a run that takes several commits behind
 // each store call, and finishes it by each operation that does.
 func TestACompactionCutAnywhereIsFinished(t *testing.T) {
@@ -286,7 +241,7 @@ func TestACompactionCutAnywhereIsFinished(t *testing.T) {
 			putEffect(t, tp, r.ID, "done", tape.EffectConfirmed)
 			putEffect(t, tp, r.ID, "open", tape.EffectPending)
 			end(t, tp, r.ID, tape.RunFailed)
-			got, err := tape.New(&cut{counter: &counter{RunStore: s}, left: n}, nil).CompactRun(t.Context(), r.ID, runstore.Fence{})
+			got, err := tape.New(failing(s, n), nil).CompactRun(t.Context(), r.ID, runstore.Fence{})
 			switch {
 			case err == nil:
 				if whole = true; got != want || n < 8 {
@@ -376,25 +331,6 @@ func TestALargeRunCompacts(t *testing.T) {
 	checkCompacted(t, tp, s, r.ID, want)
 }
 
-// before calls a function before one of the commits that reach a store.
-type before struct {
-	runstore.RunStore
-	mu    sync.Mutex
-	n     int
-	first func()
-}
-
-func (s *before) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	s.mu.Lock()
-	s.n--
-	now := s.n == 0
-	s.mu.Unlock()
-	if now {
-		s.first()
-	}
-	return s.RunStore.Commit(ctx, b)
-}
-
 // What is recorded after a compaction began keeps its bodies, as if it had been recorded after its end.
 func TestLaterWritesKeepTheirBodies(t *testing.T) {
 	t.Parallel()
@@ -404,7 +340,7 @@ func TestLaterWritesKeepTheirBodies(t *testing.T) {
 		record(t, inner, r.ID, 300)
 		putEffect(t, inner, r.ID, "open", tape.EffectPending)
 		end(t, inner, r.ID, tape.RunFailed)
-		tp := tape.New(&before{RunStore: s, n: n, first: func() {
+		tp := tape.New(ahead(s, "commit", n, func() {
 			if _, err := inner.RecordDecision(t.Context(), r.ID, tape.Decision{Index: 900, Request: "later"}, runstore.Fence{}); err != nil {
 				t.Error(err)
 			}
@@ -412,7 +348,7 @@ func TestLaterWritesKeepTheirBodies(t *testing.T) {
 				Run: r.ID, Key: "open", Status: tape.EffectUnknown, Response: "later"}); err != nil {
 				t.Error(err)
 			}
-		}}, nil)
+		}), nil)
 		want := tape.Compacted{Decisions: 300, Effects: 1, Bytes: 2107}
 		if done, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); err != nil || done != want {
 			t.Errorf("CompactRun = %+v, %v, want %+v", done, err, want)
@@ -436,15 +372,15 @@ func TestTheSettledCheckHoldsAtTheCommit(t *testing.T) {
 		record(t, inner, r.ID, decisions)
 		putEffect(t, inner, r.ID, "open", tape.EffectPending)
 		end(t, inner, r.ID, tape.RunFailed)
-		tp := tape.New(&before{RunStore: s, n: 1, first: func() {
+		tp := tape.New(ahead(s, "commit", 1, func() {
 			if _, err := inner.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "open", Status: tape.EffectUnknown}); err != nil {
 				t.Error(err)
 			}
-		}}, nil)
+		}), nil)
 		if _, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); !errors.Is(err, tape.ErrRefused) || !strings.Contains(err.Error(), "UNKNOWN") {
 			t.Errorf("CompactRun = %v, want it refused for the UNKNOWN effect", err)
 		}
-		begun := tape.New(&before{RunStore: s, n: 1, first: func() { begin(t, inner, "i") }}, nil)
+		begun := tape.New(ahead(s, "commit", 1, func() { begin(t, inner, "i") }), nil)
 		if _, err := inner.ReconcileEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "open", Status: tape.EffectFailed}); err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// OutcomeRequest tells what became of an effect.
+// OutcomeRequest reports the outcome of an effect.
 type OutcomeRequest struct {
 	Run runstore.RunID
 	// Key is the effect's idempotency key.

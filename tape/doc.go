@@ -16,7 +16,8 @@
 // recorded already, an effect that is complete) is refused to a zombie too: with a
 // fence it ends in a commit that has guards only. With [FenceRequired] and
 // [FenceConnection] a write without a fence is refused where [Authorities] says that it
-// needs one.
+// needs one. A write to a session may present the fence of any run, and is then applied only while
+// that grant is current; see package crossrun for how, and for what its readers see meanwhile.
 //
 // # State machines
 //
@@ -39,14 +40,21 @@
 // Texts are bounded so that every answer fits into a message of 4 MiB, which is what
 // gRPC's clients accept by default. The room for an effect's outcome is reserved when
 // the effect begins: [MaxRequest] bounds its request, [MaxOutcome] its response and
-// error, [MaxEffectNames] its names, each whatever the others hold. [MaxDecision],
+// error, [MaxEffectNames] its names, independently of each other. [MaxDecision],
 // [MaxRunNames] and [MaxDetail] bound decisions and runs. [MaxObligationNames],
 // [MaxCompensation], [MaxCompensator], [MaxClaimer], [MaxAttemptError] and [MaxResult]
 // bound an obligation's texts, [MaxSignal] and [MaxGateContext] a gate's, [MaxDispatchError]
 // and [MaxExternalRef] a dispatch's, [MaxSessionState], [MaxSessionEvent] and
-// [MaxSessionNames] a session's, each whatever the others hold. What is larger is refused
+// [MaxSessionNames] a session's, independently of each other. What is larger is refused
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
+//
+// A store may also limit the records of one run, as Bigtable does. BeginEffect is then refused
+// with runstore.ErrTooLarge, field "records", while there is no room for the effect with its
+// largest outcome. An effect that was begun can be claimed, retried, completed and reconciled,
+// an obligation resolved, a gate signalled, a budget charged, and the run taken over and ended,
+// however full the run is. Registering an obligation, setting a timer and opening a gate need
+// room of their own.
 //
 // # Stored form
 //
@@ -56,7 +64,11 @@
 // the record obligation/HASH: HASH is that of its effect key and kind. A gate is the record
 // gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
 // the last grant, compaction the progress of one. A session is a run of its own, which no list of
-// runs shows: its state is the record session, its events are its journal. A row's seq and
+// runs shows: its state is the record session, its events are its journal. The records that begin
+// with crossrun/ are those of steps over two runs. A business key and its
+// connector are a run of their own, too, business/HASH, whose record effect names the run and the
+// key of their effect. The record business/ATTEMPT of a run is the mark of an attempt to begin an
+// effect with a business key, on a store that commits to one run at a time. A row's seq and
 // time are the stamps of its record, and a journal entry's those of its event, so no
 // value repeats them. Values carry a format number, and a newer one than this package knows is
 // refused with [ErrFormat].

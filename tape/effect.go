@@ -164,7 +164,7 @@ type storedEffect struct {
 
 var effects = ledger[storedEffect]{decode: effectOf, encode: func(e storedEffect) ([]byte, []runstore.Place) {
 	return e.encode(), e.places()
-}}
+}, later: storedEffect.later}
 
 func (e storedEffect) encode() []byte {
 	head := effectHead{
@@ -197,6 +197,17 @@ func (e storedEffect) places() []runstore.Place {
 	default:
 		return nil
 	}
+}
+
+// later returns the places of the effect while it is PENDING, which are the most that it has, and
+// whether its outcome is open.
+func (e storedEffect) later() ([]runstore.Place, bool) {
+	if e.Status == EffectConfirmed || e.Status == EffectFailed {
+		return nil, false
+	}
+	e.Status, e.next = EffectPending, runstore.After(0)
+	e.unclaim()
+	return e.places(), true
 }
 
 // effectOf is the inverse of storedEffect.encode.

@@ -37,7 +37,7 @@ func Kinds() []error {
 	}
 }
 
-// ScopeError tells which scope was missing. It matches ErrScope.
+// ScopeError names the scope that was missing. It matches ErrScope.
 type ScopeError struct {
 	// Scope is the scope that the effect needs: "<required>" when it had to name
 	// one and named none.

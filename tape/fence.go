@@ -9,6 +9,8 @@ import (
 // Grant is a lease as it travels to the driver of a run and back: what
 // BeginRun and ResumeRun answer and a write presents.
 type Grant struct {
+	// Run may be empty in a grant that a write to the run itself presents.
+	Run   runstore.RunID
 	Owner string
 	Token int64
 	ID    string
@@ -16,16 +18,20 @@ type Grant struct {
 
 // GrantOf returns the part of a lease that travels.
 func GrantOf(l runstore.Lease) Grant {
-	return Grant{Owner: string(l.Owner), Token: int64(l.Token), ID: string(l.Grant)}
+	return Grant{Run: l.Run, Owner: string(l.Owner), Token: int64(l.Token), ID: string(l.Grant)}
 }
 
-// Fence returns the fence that a write to run presents under g. A grant that no
-// store can have made is refused here, with an error that matches
-// runstore.ErrInvalid or runstore.ErrTooLarge; whether it is current, only the
-// store can tell.
+// Fence returns the fence that a write to run presents under g. A grant of another run, and one that
+// no store can have made, is refused with an error that matches runstore.ErrInvalid or
+// runstore.ErrTooLarge. Whether the grant is current, the store checks with the write.
 func (g Grant) Fence(run runstore.RunID) (runstore.Fence, error) {
 	if err := checkRun(run); err != nil {
 		return runstore.Fence{}, err
+	}
+	if g.Run != "" && g.Run != run {
+		return runstore.Fence{}, &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: "fence.run_id", Problem: "names another run than the request",
+		}
 	}
 	if g.Token <= 0 {
 		return runstore.Fence{}, &runstore.LimitError{
@@ -92,5 +98,5 @@ func (t *Tape) confirm(ctx context.Context, f runstore.Fence) error {
 	_, err := retry(ctx, func() (runstore.Committed, error) {
 		return t.store.Commit(ctx, runstore.NewBatch(f.Run(), f))
 	})
-	return err
+	return noSuchRun(err)
 }

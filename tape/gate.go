@@ -105,15 +105,15 @@ func (t *Tape) readGate(ctx context.Context, id runstore.RunID, name string) (*g
 func (r *gateRecords) batch(name string, f runstore.Fence) runstore.Batch {
 	b := guards(r.run.ID, f, runstore.AtVersion(gatesKey, r.version[gatesKey]))
 	b.Require(runstore.AtVersion(gateKey(name), r.version[gateKey(name)]))
-	b.Put(gateKey(name), r.gate.encode())
-	b.Put(gatesKey, encode(r.gates))
+	putLasting(&b.Writes, gateKey(name), r.gate.encode(), nil)
+	putLasting(&b.Writes, gatesKey, encode(r.gates), nil)
 	return b
 }
 
 // putSummary adds the run's summary to a commit.
 func (r *gateRecords) putSummary(b *runstore.Batch) {
 	b.Require(runstore.AtVersion(runstore.SummaryKey, r.version[runstore.SummaryKey]))
-	b.Put(runstore.SummaryKey, r.run.encode(false), r.run.places()...)
+	putSummary(&b.Writes, r.run.encode(false), r.run.places()...)
 }
 
 // setWaiting gives a parked run its place among the runs to recover: it wants a driver while a

@@ -1,7 +1,6 @@
 package tape_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -146,18 +145,6 @@ func TestGatesOfAnEndedRun(t *testing.T) {
 	}
 }
 
-// between calls f once, before the first commit that the store gets.
-type between struct {
-	runstore.RunStore
-	once sync.Once
-	f    func()
-}
-
-func (s *between) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	s.once.Do(s.f)
-	return s.RunStore.Commit(ctx, b)
-}
-
 // A signal that arrives between the look at a gate and the parking of the run is not lost, nor is
 // one at another gate.
 func TestNoSignalIsLostBetweenLookAndPark(t *testing.T) {
@@ -167,7 +154,7 @@ func TestNoSignalIsLostBetweenLookAndPark(t *testing.T) {
 			t.Parallel()
 			tp, s, _ := newTape(t)
 			r := begin(t, tp, "i")
-			slow := tape.New(&between{RunStore: s, f: func() { signal(t, tp, r.ID, gate, "now") }}, nil)
+			slow := tape.New(ahead(s, "commit", 1, func() { signal(t, tp, r.ID, gate, "now") }), nil)
 			_, delivered := await(t, slow, r.ID, "a")
 			if delivered != (gate == "a") {
 				t.Errorf("delivered %t", delivered)
@@ -184,7 +171,7 @@ func TestNoParkIsMissedBySignal(t *testing.T) {
 	t.Parallel()
 	tp, s, _ := newTape(t)
 	r := begin(t, tp, "i")
-	slow := tape.New(&between{RunStore: s, f: func() { await(t, tp, r.ID, "a") }}, nil)
+	slow := tape.New(ahead(s, "commit", 1, func() { await(t, tp, r.ID, "a") }), nil)
 	if !signal(t, slow, r.ID, "a", "now") {
 		t.Error("the signal has not released the run")
 	}

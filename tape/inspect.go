@@ -1,29 +1,77 @@
 package tape
 
 import (
-	"context"
+	"fmt"
+	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// RunOf returns the run whose head a store returned, for those who list runs
+// RunOf returns the run whose head a store returned, for programs that list runs
 // from its indexes. ErrNoSuchRun for a run of the store that is none of Tape's.
 func RunOf(head runstore.Run) (Run, error) { return runOf(head) }
 
-// Effects returns all effects of a run, ordered by key. One read a page.
+// Gate is a gate of a run as stored.
+type Gate struct {
+	Name string
+	// Delivered says that a signal was sent, and Consumed that the run has taken it.
+	Delivered, Consumed bool
+	// Context is the payload with which the run waited, Resolution that of the signal.
+	Context, Resolution string
+}
+
+// Compaction is the progress of a run's compaction.
+type Compaction struct {
+	// UpTo is the last seq of the run when the compaction began.
+	UpTo runstore.Seq
+	Done bool
+	// Compacted has the counts so far.
+	Compacted
+}
+
+// RowOf returns what a record of a run holds: a Decision, Effect, Obligation, Budget, Gate, Timer,
+// Compaction or Session, the last without events. It returns nil for any other record.
 //
-// Errors: ErrNoSuchRun.
-func (t *Tape) Effects(ctx context.Context, run runstore.RunID) ([]Effect, error) {
-	var all []Effect
-	for rec, err := range runstore.Records(ctx, t.store, run, effectPrefix) {
-		if err != nil {
-			return nil, noSuchRun(err)
-		}
+// Errors: ErrFormat for a record that cannot be read.
+func RowOf(run runstore.RunID, rec runstore.Record) (any, error) {
+	key := string(rec.Key)
+	prefix, name, _ := strings.Cut(key, "/")
+	switch prefix + "/" {
+	case decisionPrefix:
+		return asRow(decisionOf(run, rec))
+	case effectPrefix:
 		e, err := effectOf(run, rec)
-		if err != nil {
+		return asRow(e.Effect, err)
+	case obligationPrefix:
+		o, err := obligationOf(run, rec)
+		return asRow(o.Obligation, err)
+	case timerPrefix:
+		return asRow(timerOf(run, rec))
+	case gatePrefix:
+		var g gate
+		err := decode(fmt.Sprintf("gate %q of run %q", name, run), rec.Value, &g, &g.resolution, &g.context)
+		return asRow(Gate{name, g.Delivered, g.Consumed, g.context, g.resolution}, err)
+	}
+	switch rec.Key {
+	case budgetKey:
+		return asRow(budgetOf(run, rec))
+	case compactionKey:
+		c, err := compactionOf(run, rec)
+		return asRow(Compaction{c.UpTo, c.Done, Compacted{Decisions: c.Decisions, Effects: c.Effects, Bytes: c.Bytes}}, err)
+	case sessionKey:
+		s, err := sessionOf(run, rec)
+		if s.deleted {
 			return nil, err
 		}
-		all = append(all, e.Effect)
+		return asRow(s.Session, err)
 	}
-	return all, nil
+	return nil, nil
+}
+
+// asRow returns no row where there is an error.
+func asRow[R any](row R, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return row, nil
 }

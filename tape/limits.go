@@ -9,7 +9,7 @@ import (
 )
 
 // The limits of texts, in bytes. They are so that every answer fits into 4 MiB, the
-// largest message that gRPC's clients accept by default, whatever else its record
+// largest message that gRPC's clients accept by default, with all else that its record
 // holds. What a request may carry never depends on what is stored already, so an
 // effect that was begun can always be completed and a run always be ended.
 const (
@@ -99,17 +99,12 @@ func checkSize(what string, size, limit int, fields ...field) error {
 // defaultTTL is the TTL of a lease whose caller names none.
 const defaultTTL = 120 * time.Second
 
-// leaseTTL returns the TTL of a lease that was asked for.
-func leaseTTL(ttl time.Duration) (time.Duration, error) {
+// leaseTTL returns the TTL that is granted where one was asked for. A longer one than the longest is
+// cut to it: the caller finds the expiry in the grant, and heartbeats. A shorter one than the shortest,
+// which is the unit of the wire, becomes that.
+func leaseTTL(ttl time.Duration) time.Duration {
 	if ttl <= 0 {
-		return defaultTTL, nil
+		return defaultTTL
 	}
-	if ttl < runstore.MinTTL || ttl > runstore.MaxTTL {
-		return 0, &runstore.LimitError{
-			Kind: runstore.ErrInvalid, Field: "lease_ttl_ms",
-			Problem: fmt.Sprintf("%v is out of range, the limits are %d and %d ms (0 or less means %d)",
-				ttl, runstore.MinTTL.Milliseconds(), runstore.MaxTTL.Milliseconds(), defaultTTL.Milliseconds()),
-		}
-	}
-	return ttl, nil
+	return min(max(ttl, runstore.MinTTL), runstore.MaxTTL)
 }

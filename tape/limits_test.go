@@ -51,6 +51,30 @@ func TestWhatBeganCanEnd(t *testing.T) {
 			t.Errorf("%s with the largest outcome = %d bytes, %v, want it recorded", key, len(e.Response), err)
 		}
 	}
+	// All else that an effect may have, as JSON six times as long.
+	odd := func(n int) string { return strings.Repeat("\x01", n) }
+	begun, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{
+		Run: r.ID, CustomKey: "outbox", Tool: names[:len(names)-200], Connector: "bank", Request: text(tape.MaxRequest), Mode: tape.Outbox,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{
+		Run: r.ID, Key: begun.Key, Error: odd(tape.MaxDispatchError), Next: time.UnixMilli(1),
+	}); err != nil {
+		t.Errorf("RecordDispatchAttempt with the largest error = %v", err)
+	}
+	if _, acquired, _, err := tp.ClaimEffectDispatch(t.Context(), r.ID, begun.Key, tape.ClaimRequest{Claimer: odd(tape.MaxClaimer)}); !acquired || err != nil {
+		t.Errorf("ClaimEffectDispatch with the longest name = %t, %v", acquired, err)
+	}
+	seen := tape.Observation{Run: r.ID, Key: begun.Key, Resolution: tape.ResolvedStuck, ExternalRef: odd(tape.MaxExternalRef), Response: text(tape.MaxOutcome)}
+	if _, err := tp.RecordExternalObservation(t.Context(), seen); err != nil {
+		t.Errorf("RecordExternalObservation with the largest texts = %v", err)
+	}
+	outcome := tape.OutcomeRequest{Run: r.ID, Key: begun.Key, Status: tape.EffectConfirmed, Response: text(tape.MaxOutcome)}
+	if e, err := tp.ReconcileEffect(t.Context(), outcome); err != nil || e.Response != outcome.Response || len(e.ExternalRef) != tape.MaxExternalRef {
+		t.Errorf("ReconcileEffect of the largest effect = %d bytes, %v, want it recorded", len(e.Response), err)
+	}
 	if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunFailed, Detail: text(tape.MaxDetail)}); err != nil {
 		t.Errorf("EndRun with the largest detail = %v", err)
 	}

@@ -70,7 +70,7 @@ type Obligation struct {
 }
 
 // The limits of an obligation's texts, in bytes. A row at all of them fits into one record and one
-// answer, and each bounds one request whatever the row holds, so an obligation that was registered
+// answer, and none depends on what the row holds, so an obligation that was registered
 // can always be resolved.
 const (
 	// MaxObligationNames is the largest journal entry that registers an obligation: a JSON text of
@@ -141,7 +141,7 @@ type storedObligation struct {
 	next, claimEnd runstore.When
 }
 
-var obligations = ledger[storedObligation]{decode: obligationOf, encode: storedObligation.encode}
+var obligations = ledger[storedObligation]{decode: obligationOf, encode: storedObligation.encode, later: storedObligation.later}
 
 func (o storedObligation) key() runstore.RecordKey { return obligationKey(o.EffectKey, o.Kind) }
 
@@ -166,6 +166,12 @@ func (o storedObligation) places() []runstore.Place {
 	default:
 		return nil
 	}
+}
+
+// later returns the longest place of a later form, and whether the obligation is open.
+func (o storedObligation) later() ([]runstore.Place, bool) {
+	open := o.Status == ObligationPending || o.Status == ObligationCommitted
+	return []runstore.Place{{Index: IndexStuckObligations, At: runstore.After(0)}}, open
 }
 
 // obligationOf is the inverse of storedObligation.encode.

@@ -1,12 +1,10 @@
 package tape_test
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -154,29 +152,15 @@ func TestListsOfObligationsLeaveOutWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// sticking gives up an obligation after the first scan of those that are due.
-type sticking struct {
-	runstore.RunStore
-	once sync.Once
-	move func()
-}
-
-func (s *sticking) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
-	found, err := s.RunStore.ScanIndex(ctx, q)
-	if q.Index == tape.IndexObligations {
-		s.once.Do(s.move)
-	}
-	return found, err
-}
-
 func TestAnObligationThatMovesBetweenTheQueuesIsListedOnce(t *testing.T) {
 	t.Parallel()
 	inner, s, store := newTape(t)
 	o := register(t, inner, begin(t, inner, "i").ID, "E", "K", 0)
-	tp := tape.New(&sticking{RunStore: s, move: func() {
+	// The first scan is of the obligations that are due.
+	tp := tape.New(behind(s, "scan", 1, func() {
 		store.Advance(time.Second)
 		attempted(t, inner, o, time.Time{})
-	}}, nil)
+	}), nil)
 	got, err := tp.ListUnresolvedObligations(t.Context(), tape.UnresolvedQuery{Pending: true, Stuck: true})
 	if err != nil || keysOf(got) != "[E]" {
 		t.Errorf("listed %s, %v, want it once", keysOf(got), err)

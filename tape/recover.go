@@ -7,12 +7,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ListRunsToRecover returns up to limit (100 for 0 or less) runs that want a
-// driver at now: RUNNABLE ones, WAITING ones for which a signal was delivered that they have not
-// consumed, and RUNNING ones whose lease ended before now. The zero now is the store clock. It takes
-// no lease, so several recoverers may see the same run; BeginRun and ResumeRun decide between them. It returns fewer than
-// the limit when they would not fit into one answer. A run that cannot be read is
-// logged and left out. One read per page.
+// ListRunsToRecover returns up to limit (100 for 0 or less) runs that need a driver at now: RUNNABLE
+// ones, WAITING ones for which a signal was delivered that they have not consumed, and RUNNING ones
+// whose lease ended before now. The zero now is the store clock. It takes no lease, so several
+// recoverers may see the same run; BeginRun and ResumeRun decide between them. It returns fewer than
+// the limit when they would not fit into one answer. A run that cannot be read is logged and left
+// out. One read per page.
 func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) ([]Run, error) {
 	if limit <= 0 {
 		limit = 100
@@ -59,7 +59,7 @@ func (t *Tape) listRuns(ctx context.Context, q runstore.IndexQuery, limit int, w
 
 // recoverable reports whether an entry of the runnable index is one for this
 // list: it is Tape's, and a lease that the caller's clock judges has ended before
-// that clock, in the milliseconds in which the wire tells both. The index itself
+// that clock, in milliseconds, the unit of both on the wire. The index itself
 // counts a lease as over at its expiry.
 func recoverable(head runstore.Run, now time.Time) bool {
 	if head.Summary.Version == 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tapestore/tapestore/crossrun"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -14,7 +15,10 @@ type ResumeRunRequest struct {
 	// Owner names the driver; it may be empty. A renewal keeps the owner that the
 	// grant was made to.
 	Owner string
-	// TTL of 0 or less means two minutes.
+	// Reactor is the role in which the driver holds the lease: "recovery", say. Empty means "agent".
+	// A renewal keeps the role that the grant was made for.
+	Reactor string
+	// TTL of 0 or less means two minutes, one above runstore.MaxTTL means that.
 	TTL time.Duration
 	// Takeover is TakeAny by default.
 	Takeover Takeover
@@ -41,7 +45,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 	if err := checkRun(req.Run); err != nil {
 		return Run{}, runstore.Lease{}, err
 	}
-	spec, err := leaseSpec(req.Owner, req.TTL)
+	spec, err := leaseSpec(req.Owner, req.Reactor, req.TTL)
 	if err != nil {
 		return Run{}, runstore.Lease{}, err
 	}
@@ -101,7 +105,14 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 	if err != nil {
 		return Run{}, runstore.Lease{}, noSuchRun(err)
 	}
-	run, err := t.GetRun(ctx, id)
+	head, err := t.store.GetRun(ctx, id)
+	if err != nil {
+		return Run{}, runstore.Lease{}, noSuchRun(err)
+	}
+	if head.Token != f.Token() { // taken over since the renewal
+		return Run{}, runstore.Lease{}, &runstore.FencedError{Presented: f.Token(), Current: head.Token, Holder: head.Holder}
+	}
+	run, err := runOf(head)
 	if err == nil && run.Status != RunRunning && run.Status != RunCompensating {
 		// Only a write that presented no fence can have changed the status under a
 		// current grant. The heartbeat sets it back, under the fence.
@@ -133,7 +144,7 @@ func (req EndRunRequest) method() string {
 }
 
 // EndRun gives a run its status, notes the end in its journal and releases its
-// lease, whoever holds it, in one commit. Every call does so again. COMPENSATING under a
+// lease, the caller's or another driver's, in one commit. Every call does so again. COMPENSATING under a
 // fence keeps the lease: the driver goes on unwinding, until it ends the run once more. A run
 // that is TERMINAL, FAILED, CANCELLED or STUCK may be compacted. EndRun returns the run as it
 // stands afterwards. Two round trips: the summary is read to be written again.
@@ -168,9 +179,11 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 			places = append(places, runstore.Place{Index: IndexEnded, At: runstore.After(0)})
 			b.Require(runstore.AtVersion(compactionKey, 0))
 		}
-		b.Put(runstore.SummaryKey, value, places...)
+		putSummary(&b.Writes, value, places...)
 		// A driver that unwinds its run keeps the lease until the end that follows.
-		b.Release = req.Status != RunCompensating || req.Fence.IsZero()
+		if b.Release = req.Status != RunCompensating || req.Fence.IsZero(); b.Release {
+			b.Require(crossrun.Idle())
+		}
 		done, err := t.commit(ctx, b)
 		if err == nil {
 			run.LastSeq, run.EndedAt = done.LastSeq, done.Time
@@ -187,6 +200,11 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 				return Run{}, err
 			}
 			compacted = true // for good
+		}
+		if meetsStep(err) {
+			if err := t.endStep(ctx, req.Run, req.Fence); err != nil {
+				return Run{}, err
+			}
 		}
 		if err := retries.next(ctx, err); err != nil {
 			return Run{}, err

@@ -187,8 +187,11 @@ func runOf(head runstore.Run) (Run, error) {
 
 // GetRun returns a run as it stands. One read.
 //
-// Errors: ErrNoSuchRun.
+// Errors: ErrNoSuchRun, also for an empty id.
 func (t *Tape) GetRun(ctx context.Context, id runstore.RunID) (Run, error) {
+	if id == "" {
+		return Run{}, ErrNoSuchRun
+	}
 	run, _, err := t.readRun(ctx, id)
 	return run, err
 }

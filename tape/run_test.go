@@ -1,7 +1,6 @@
 package tape_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -152,27 +151,15 @@ func TestBeginRunRacesCreateOneRun(t *testing.T) {
 	}
 }
 
-// interloper runs a step of somebody else before the first acquisition.
-type interloper struct {
-	runstore.RunStore
-	once sync.Once
-	step func()
-}
-
-func (s *interloper) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
-	s.once.Do(s.step)
-	return s.RunStore.AcquireLease(ctx, req)
-}
-
 func TestBeginRunDoesNotReviveARunThatEndsMeanwhile(t *testing.T) {
 	t.Parallel()
 	tp, s, _ := newTape(t)
 	first := begin(t, tp, "i")
-	slow := tape.New(&interloper{RunStore: s, step: func() {
+	slow := tape.New(ahead(s, "acquire", 1, func() {
 		if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: first.ID, Status: tape.RunTerminal}); err != nil {
 			t.Error(err)
 		}
-	}}, nil)
+	}), nil)
 	r, err := slow.BeginRun(t.Context(), beginRequest("i"))
 	if err != nil || r.Status != tape.RunTerminal || r.Lease.Token != 0 || r.LastSeq != 2 {
 		t.Errorf("BeginRun = %+v, %v, want the run TERMINAL and no lease", r, err)

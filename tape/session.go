@@ -86,12 +86,15 @@ type sessionHead struct {
 	User    string     `json:"user,omitempty"`
 	Session string     `json:"session,omitempty"`
 	Updated storedWhen `json:"updated,omitzero"`
+	// Deleted says that there is no session any more: its run is to be purged.
+	Deleted bool `json:"deleted,omitempty"`
 }
 
 // storedSession is a session to write: its last update may be the commit that writes it.
 type storedSession struct {
 	Session
 	updated runstore.When
+	deleted bool
 }
 
 var sessions = ledger[storedSession]{decode: sessionOf, encode: storedSession.encode}
@@ -109,7 +112,7 @@ func sessionOf(run runstore.RunID, rec runstore.Record) (storedSession, error) {
 	}
 	s.SessionKey = SessionKey{App: head.App, User: head.User, Session: head.Session}
 	s.Updated = head.Updated.time(rec.Updated.Time)
-	s.updated = runstore.At(s.Updated)
+	s.updated, s.deleted = runstore.At(s.Updated), head.Deleted
 	return s, nil
 }
 

@@ -22,7 +22,7 @@ func (t *Tape) GetSession(ctx context.Context, key SessionKey, limit int) (s Ses
 		return Session{}, false, err
 	}
 	stored, err := sessionOf(run, rec)
-	if err != nil {
+	if err != nil || stored.deleted {
 		return Session{}, false, err
 	}
 	s = stored.Session

@@ -16,7 +16,7 @@ var session = tape.SessionKey{App: "app", User: "user", Session: "s"}
 
 func appendEvent(t *testing.T, tp *tape.Tape, key tape.SessionKey, e tape.SessionEvent, delta string) tape.SessionEvent {
 	t.Helper()
-	got, err := tp.AppendEvent(t.Context(), key, e, delta)
+	got, err := tp.AppendEvent(t.Context(), key, e, delta, runstore.Fence{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func ids(events []tape.SessionEvent) string {
 func TestSessionLife(t *testing.T) { // 78 to 82
 	t.Parallel()
 	tp, s, store := newTape(t)
-	created, err := tp.CreateSession(t.Context(), session, `{"k":1}`)
+	created, err := tp.CreateSession(t.Context(), session, `{"k":1}`, runstore.Fence{})
 	if err != nil || created.State != `{"k":1}` || created.SessionKey != session || len(created.Events) > 0 {
 		t.Fatalf("create: %+v, %v", created, err)
 	}
@@ -61,7 +61,7 @@ func TestSessionLife(t *testing.T) { // 78 to 82
 	if got.State != `{"k":2}` || ids(got.Events) != "1 2" || got.Events[0] != full || !got.Updated.Equal(at) {
 		t.Errorf("get: %+v", got)
 	}
-	again, err := tp.CreateSession(t.Context(), session, "")
+	again, err := tp.CreateSession(t.Context(), session, "", runstore.Fence{})
 	if err != nil || again.State != "{}" {
 		t.Errorf("create again: %+v, %v", again, err)
 	}
@@ -69,7 +69,7 @@ func TestSessionLife(t *testing.T) { // 78 to 82
 		t.Errorf("after a second creation: %+v, want a new state and the events", got)
 	}
 	for _, want := range []bool{true, false} {
-		if deleted, err := tp.DeleteSession(t.Context(), session); err != nil || deleted != want {
+		if deleted, err := tp.DeleteSession(t.Context(), session, runstore.Fence{}); err != nil || deleted != want {
 			t.Errorf("delete: %t, %v, want %t", deleted, err, want)
 		}
 		if _, found, err := tp.GetSession(t.Context(), session, 0); found || err != nil {
@@ -80,7 +80,7 @@ func TestSessionLife(t *testing.T) { // 78 to 82
 	if got := getSession(t, tp, session, 0); got.State != `{"n":1}` || ids(got.Events) != "new" {
 		t.Errorf("a session that begins with an event: %+v", got)
 	}
-	fresh, err := tp.CreateSession(t.Context(), tape.SessionKey{App: "app"}, "")
+	fresh, err := tp.CreateSession(t.Context(), tape.SessionKey{App: "app"}, "", runstore.Fence{})
 	if err != nil || len(fresh.Session) != 36 {
 		t.Errorf("create without an id: %+v, %v", fresh, err)
 	}
@@ -107,7 +107,7 @@ func TestStateMerge(t *testing.T) { // 79
 		{`{"n":12345678901234567890.10}`, `{}`, `{"n":12345678901234567890.10}`},
 	} {
 		key := tape.SessionKey{App: "app", Session: fmt.Sprint(i)}
-		if _, err := tp.CreateSession(t.Context(), key, c.state); err != nil {
+		if _, err := tp.CreateSession(t.Context(), key, c.state, runstore.Fence{}); err != nil {
 			t.Fatal(err)
 		}
 		appendEvent(t, tp, key, tape.SessionEvent{}, c.delta)
@@ -127,7 +127,7 @@ func TestConcurrentAppends(t *testing.T) {
 		all.Go(func() {
 			for i := range each {
 				name := fmt.Sprintf("%d-%d", w, i)
-				if _, err := tp.AppendEvent(t.Context(), session, tape.SessionEvent{ID: name}, fmt.Sprintf(`{%q:1}`, name)); err != nil {
+				if _, err := tp.AppendEvent(t.Context(), session, tape.SessionEvent{ID: name}, fmt.Sprintf(`{%q:1}`, name), runstore.Fence{}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -184,7 +184,7 @@ func TestListSessions(t *testing.T) {
 	tp, _, store := newTape(t)
 	for _, key := range []tape.SessionKey{{App: "app", Session: "a"}, {App: "app", Session: "b"}, {App: "app", User: "u", Session: "c"}} {
 		store.Advance(time.Second)
-		if _, err := tp.CreateSession(t.Context(), key, `{"k":1}`); err != nil {
+		if _, err := tp.CreateSession(t.Context(), key, `{"k":1}`, runstore.Fence{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -218,10 +218,10 @@ func TestSessionInput(t *testing.T) {
 	tp, _, _ := newTape(t)
 	huge := strings.Repeat("x", tape.MaxSessionState+1)
 	half := fmt.Sprintf(`{"a":%q}`, huge[:tape.MaxSessionState/2])
-	_, nameErr := tp.CreateSession(t.Context(), tape.SessionKey{App: huge[:20_000], Session: "s"}, "")
-	_, stateErr := tp.CreateSession(t.Context(), session, huge)
+	_, nameErr := tp.CreateSession(t.Context(), tape.SessionKey{App: huge[:20_000], Session: "s"}, "", runstore.Fence{})
+	_, stateErr := tp.CreateSession(t.Context(), session, huge, runstore.Fence{})
 	appending := func(e tape.SessionEvent, delta string) error {
-		_, err := tp.AppendEvent(t.Context(), session, e, delta)
+		_, err := tp.AppendEvent(t.Context(), session, e, delta, runstore.Fence{})
 		return err
 	}
 	for field, err := range map[string]error{
@@ -262,7 +262,7 @@ func TestLostRepliesOfSessions(t *testing.T) {
 	if got := getSession(t, tp, session, 0); ids(got.Events) != "0 1 2" {
 		t.Errorf("events: %s", ids(got.Events))
 	}
-	if deleted, err := tp.DeleteSession(t.Context(), session); err != nil || !deleted {
+	if deleted, err := tp.DeleteSession(t.Context(), session, runstore.Fence{}); err != nil || !deleted {
 		t.Errorf("delete: %t, %v", deleted, err)
 	}
 }

@@ -7,11 +7,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
+// A write to a session may present the fence of a run. It is then applied only while that grant is
+// current, though the session is no part of the run; see commitUnder. Which run that is, the fence
+// says: most often the one whose events the session keeps.
+
 // CreateSession creates a session with a state, or replaces the state of one that exists and keeps
-// its events. An empty id becomes a new one. Three round trips.
+// its events. An empty id becomes a new one. Three round trips; under a fence one more, and five
+// more on an engine that does not commit to two runs at once.
 //
-// Errors: runstore.ErrTooLarge above [MaxSessionState] and [MaxSessionNames].
-func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string) (Session, error) {
+// Errors: runstore.ErrTooLarge above [MaxSessionState] and [MaxSessionNames]; runstore.ErrFenced and
+// ErrNoSuchRun for a fence that is not current.
+func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string, f runstore.Fence) (Session, error) {
+	if err := t.require("CreateSession", f); err != nil {
+		return Session{}, err
+	}
 	if key.Session == "" {
 		key.Session = newUUID()
 	}
@@ -24,10 +33,10 @@ func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string) 
 	if err := checkState(state, field{"state_json", state}); err != nil {
 		return Session{}, err
 	}
-	if err := t.createSessionRun(ctx, key); err != nil {
+	if err := t.createSessionRun(ctx, key, f); err != nil {
 		return Session{}, err
 	}
-	s, err := t.changeSession(ctx, key, func(s storedSession, _ bool) (storedSession, *step, error) {
+	s, err := t.changeSession(ctx, key, f, func(s storedSession, _ bool) (storedSession, *step, error) {
 		s.SessionKey, s.State, s.updated = key, state, runstore.After(0)
 		return s, &step{}, nil
 	})
@@ -36,11 +45,16 @@ func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string) 
 
 // AppendEvent appends an event to a session and merges a delta into its state, in one commit. A
 // session that does not exist is created. It returns the event with its time. Two round trips, and
-// five for a new session.
+// five for a new session; under a fence five more on an engine that does not commit to two runs at
+// once.
 //
 // Errors: runstore.ErrTooLarge above [MaxSessionEvent], [MaxSessionNames], and where the state
-// would become larger than [MaxSessionState].
-func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, delta string) (SessionEvent, error) {
+// would become larger than [MaxSessionState]; runstore.ErrFenced and ErrNoSuchRun for a fence that
+// is not current.
+func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, delta string, f runstore.Fence) (SessionEvent, error) {
+	if err := t.require("AppendEvent", f); err != nil {
+		return SessionEvent{}, err
+	}
 	if err := key.check(); err != nil {
 		return SessionEvent{}, err
 	}
@@ -52,7 +66,7 @@ func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, 
 		return SessionEvent{}, err
 	}
 	entries := e.entries()
-	s, err := t.changeSession(ctx, key, func(s storedSession, found bool) (storedSession, *step, error) {
+	s, err := t.changeSession(ctx, key, f, func(s storedSession, found bool) (storedSession, *step, error) {
 		if !found {
 			s.State = "{}"
 		}
@@ -73,15 +87,28 @@ func checkState(state string, blame field) error {
 	return checkSize("the state of a session", len(state), MaxSessionState, blame)
 }
 
+// errSessionDeleted: the record says that the session was deleted, and its run is to be purged.
+var errSessionDeleted = errors.New("the session was deleted")
+
 // changeSession applies a transition to a session, whose run it creates first if there is none.
-func (t *Tape) changeSession(ctx context.Context, key SessionKey, decide transition[storedSession]) (storedSession, error) {
+func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fence, decide transition[storedSession]) (storedSession, error) {
 	run := key.run()
 	for range maxAttempts {
-		s, err := sessions.change(ctx, t, run, runstore.Fence{}, sessionKey, decide)
-		if err != ErrNoSuchRun {
+		s, err := sessions.change(ctx, t, run, f, sessionKey, func(s storedSession, found bool) (storedSession, *step, error) {
+			if s.deleted {
+				return s, nil, errSessionDeleted
+			}
+			return decide(s, found)
+		})
+		switch err { // ErrNoSuchRun itself: the session's, not the fence's
+		case ErrNoSuchRun:
+			err = t.createSessionRun(ctx, key, f)
+		case errSessionDeleted:
+			err = t.finishDeletion(ctx, run)
+		default:
 			return s, err
 		}
-		if err := t.createSessionRun(ctx, key); err != nil {
+		if err != nil {
 			return storedSession{}, err
 		}
 	}
@@ -89,8 +116,11 @@ func (t *Tape) changeSession(ctx context.Context, key SessionKey, decide transit
 }
 
 // createSessionRun creates the run of a session, unless there is one. It is created empty, so that a
-// repeat of the creation adds nothing.
-func (t *Tape) createSessionRun(ctx context.Context, key SessionKey) error {
+// repeat of the creation adds nothing. The fence comes first: a zombie creates nothing.
+func (t *Tape) createSessionRun(ctx context.Context, key SessionKey, f runstore.Fence) error {
+	if err := t.confirm(ctx, f); err != nil {
+		return err
+	}
 	_, err := retry(ctx, func() (runstore.Created, error) {
 		return t.store.CreateRun(ctx, runstore.RunSpec{ID: key.run(), Unlisted: true})
 	})
@@ -98,8 +128,17 @@ func (t *Tape) createSessionRun(ctx context.Context, key SessionKey) error {
 }
 
 // DeleteSession removes a session with its events, and reports whether there was one. Two round
-// trips.
-func (t *Tape) DeleteSession(ctx context.Context, key SessionKey) (deleted bool, err error) {
+// trips. Under a fence it marks the session as deleted first, for a step over two runs removes no
+// run: one more, and five more on an engine that does not commit to two runs at once. A deletion
+// that ends between the two has removed the session; the next write to it or deletion of it removes
+// the events.
+//
+// Errors: runstore.ErrFenced and ErrNoSuchRun for a fence that is not current;
+// runstore.ErrUnknownOutcome where the session was marked and its events may be left.
+func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fence) (deleted bool, err error) {
+	if err := t.require("DeleteSession", f); err != nil {
+		return false, err
+	}
 	if err := key.check(); err != nil {
 		return false, err
 	}
@@ -107,29 +146,88 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey) (deleted bool,
 	retries := t.retries(sessionKey, run)
 	defer retries.end()
 	for {
-		rec, found, err := t.readRecord(ctx, run, sessionKey)
-		if err != nil || !found {
-			return false, err
-		}
-		b := runstore.NewBatch(run, runstore.AtVersion(sessionKey, rec.Version))
-		b.Purge, b.ID = true, runstore.NewBatchID()
-		sent := 0
-		_, err = retry(ctx, func() (runstore.Committed, error) {
-			sent++
-			return t.store.Commit(ctx, b)
-		})
+		s, version, err := t.readSession(ctx, run)
 		switch {
-		case err == nil:
-			return true, nil
-		case errors.Is(err, runstore.ErrNotFound):
-			// A purge forgets its own id: a repeat that finds nothing follows a purge whose reply
-			// was lost.
-			return sent > 1, nil
-		case !errors.Is(err, runstore.ErrConflict):
+		case err != nil:
 			return false, err
+		case version == 0:
+			return false, t.confirm(ctx, f)
+		case s.deleted:
+			if err := t.confirm(ctx, f); err != nil {
+				return false, err
+			}
+			return false, t.finishDeletion(ctx, run)
+		case f.IsZero():
+			deleted, err = t.purgeSession(ctx, run, version)
+		default:
+			deleted, err = t.markDeleted(ctx, key, f, version)
+		}
+		if !errors.Is(err, runstore.ErrConflict) {
+			return deleted, err
 		}
 		if err := retries.next(ctx, err); err != nil {
 			return false, err
 		}
 	}
+}
+
+// readSession returns a session's record and its version, which is 0 where there is none.
+func (t *Tape) readSession(ctx context.Context, run runstore.RunID) (storedSession, runstore.Version, error) {
+	rec, found, err := t.readRecord(ctx, run, sessionKey)
+	if errors.Is(err, ErrNoSuchRun) || err == nil && !found {
+		return storedSession{}, 0, nil
+	}
+	if err != nil {
+		return storedSession{}, 0, err
+	}
+	s, err := sessionOf(run, rec)
+	return s, rec.Version, err
+}
+
+// markDeleted deletes the session at a version, under the fence of another run.
+func (t *Tape) markDeleted(ctx context.Context, key SessionKey, f runstore.Fence, version runstore.Version) (bool, error) {
+	b := runstore.NewBatch(key.run(), runstore.AtVersion(sessionKey, version))
+	b.Put(sessionKey, encode(sessionHead{App: key.App, User: key.User, Session: key.Session, Deleted: true}, ""))
+	_, err := t.commitUnder(ctx, f, b)
+	if err == ErrNoSuchRun { // the session's: it was deleted meanwhile
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := t.finishDeletion(ctx, key.run()); err != nil {
+		return false, unknownStep(key.run(), err)
+	}
+	return true, nil
+}
+
+// finishDeletion purges the run of a session that is marked as deleted. It does nothing where the
+// session was purged, or created again, by another caller.
+func (t *Tape) finishDeletion(ctx context.Context, run runstore.RunID) error {
+	s, version, err := t.readSession(ctx, run)
+	if err != nil || !s.deleted {
+		return err
+	}
+	_, err = t.purgeSession(ctx, run, version)
+	if errors.Is(err, runstore.ErrConflict) { // only a purge changes a session that is marked
+		return nil
+	}
+	return err
+}
+
+// purgeSession purges the run of a session at a version, and reports whether it did.
+func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version runstore.Version) (purged bool, err error) {
+	b := runstore.NewBatch(run, runstore.AtVersion(sessionKey, version))
+	b.Purge, b.ID = true, runstore.NewBatchID()
+	sent := 0
+	_, err = retry(ctx, func() (runstore.Committed, error) {
+		sent++
+		return t.store.Commit(ctx, b)
+	})
+	if errors.Is(err, runstore.ErrNotFound) {
+		// A purge forgets its own id: a repeat that finds nothing follows a purge whose reply was
+		// lost.
+		return sent > 1, nil
+	}
+	return err == nil, err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -48,6 +47,18 @@ func TestRoundTrips(t *testing.T) {
 			_, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: prepared.ID, CustomKey: "s", Scope: "pay", Fence: fence})
 			return err
 		}, "[get commit]"},
+		{"BeginEffect, business key, ahead", func() error {
+			_, err := tp.BeginEffect(t.Context(), business(prepared.ID, "invoice-1"))
+			return err
+		}, "[commit create commit commit]"},
+		{"BeginEffect, business key, replayed", func() error {
+			_, err := tp.BeginEffect(t.Context(), business(prepared.ID, "invoice-1"))
+			return err
+		}, "[commit records]"},
+		{"BeginEffect, business key of another run", func() error {
+			_, err := tp.BeginEffect(t.Context(), business(beginRequest("other").Key.ID(), "invoice-1"))
+			return err
+		}, "[commit create commit commit records records records]"},
 		{"CompleteEffect", func() error {
 			_, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: prepared.ID, Key: "k", Status: tape.EffectConfirmed, Fence: fence})
 			return err
@@ -285,7 +296,8 @@ func TestLimitsNameTheFieldAndTheLimit(t *testing.T) {
 		{effect(tape.BeginEffectRequest{Connector: huge[:64<<10]}), runstore.ErrTooLarge, "connector", "65536"},
 		{effect(tape.BeginEffectRequest{CustomKey: "k", Tool: huge[:64<<10]}), runstore.ErrTooLarge, "tool_name", "65536"},
 		{beginRun(func(r *tape.BeginRunRequest) { r.Owner = huge[:257] }), runstore.ErrTooLarge, "lease_owner", "256"},
-		{beginRun(func(r *tape.BeginRunRequest) { r.TTL = time.Hour }), runstore.ErrInvalid, "lease_ttl_ms", "1800000"},
+		{beginRun(func(r *tape.BeginRunRequest) { r.Reactor = huge[:257] }), runstore.ErrTooLarge, "reactor", "256"},
+		{beginRun(func(r *tape.BeginRunRequest) { r.Reactor = "\xff" }), runstore.ErrInvalid, "reactor", "UTF-8"},
 		{beginRun(func(r *tape.BeginRunRequest) { r.Key.User = mega }), runstore.ErrTooLarge, "user_id", "262144"},
 		{beginRun(func(r *tape.BeginRunRequest) { r.Identity.Labels["k"] = huge }), runstore.ErrTooLarge, "labels", "262144"},
 		{beginRun(func(r *tape.BeginRunRequest) { r.Identity.Scopes = make([]string, 100_000) }), runstore.ErrTooLarge, "scopes", "262144"},
@@ -305,18 +317,6 @@ func TestLimitsNameTheFieldAndTheLimit(t *testing.T) {
 	}
 }
 
-// ending ends a run before the first commit that reaches the store.
-type ending struct {
-	runstore.RunStore
-	once sync.Once
-	end  func()
-}
-
-func (s *ending) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	s.once.Do(s.end)
-	return s.RunStore.Commit(ctx, b)
-}
-
 func TestScopesAreThoseOfTheCommit(t *testing.T) {
 	t.Parallel()
 	for scope, want := range map[string]string{
@@ -325,11 +325,11 @@ func TestScopesAreThoseOfTheCommit(t *testing.T) {
 	} {
 		inner, s, _ := newTape(t)
 		r := begin(t, inner, "i")
-		c := &counter{RunStore: &ending{RunStore: s, end: func() {
+		c := &counter{RunStore: ahead(s, "commit", 1, func() {
 			if _, err := inner.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunFailed}); err != nil {
 				t.Error(err)
 			}
-		}}}
+		})}
 		_, err := tape.New(c, nil).BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: "K", Scope: scope})
 		if denied := errors.Is(err, tape.ErrScope); denied != (scope == "admin") {
 			t.Errorf("%s: %v", scope, err)
@@ -340,21 +340,6 @@ func TestScopesAreThoseOfTheCommit(t *testing.T) {
 	}
 }
 
-// moving completes an effect as UNKNOWN after the first scan.
-type moving struct {
-	runstore.RunStore
-	once sync.Once
-	move func()
-}
-
-func (s *moving) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
-	found, err := s.RunStore.ScanIndex(ctx, q)
-	if q.Index == tape.IndexPending {
-		s.once.Do(s.move)
-	}
-	return found, err
-}
-
 func TestAnEffectThatMovesBetweenTheQueuesIsListedOnce(t *testing.T) {
 	t.Parallel()
 	inner, s, store := newTape(t)
@@ -362,12 +347,13 @@ func TestAnEffectThatMovesBetweenTheQueuesIsListedOnce(t *testing.T) {
 	if _, err := inner.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: "K"}); err != nil {
 		t.Fatal(err)
 	}
-	tp := tape.New(&moving{RunStore: s, move: func() {
+	// The first scan is of the PENDING ones.
+	tp := tape.New(behind(s, "scan", 1, func() {
 		store.Advance(time.Second)
 		if _, err := inner.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "K", Status: tape.EffectUnknown}); err != nil {
 			t.Error(err)
 		}
-	}}, nil)
+	}), nil)
 	// The limit keeps both scans to one page, so that the first has been made when
 	// the effect moves.
 	effects, err := tp.ListPendingEffects(t.Context(), tape.PendingQuery{Limit: 10})

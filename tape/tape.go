@@ -47,7 +47,7 @@ type Tape struct {
 	seed  maphash.Seed
 }
 
-// New returns a Tape over store. Whoever opened the store closes it.
+// New returns a Tape over store. The caller closes the store.
 func New(store runstore.RunStore, opts *Options) *Tape {
 	t := &Tape{store: store, log: slog.Default(), seed: maphash.MakeSeed()}
 	for i := range t.turns {

@@ -58,21 +58,6 @@ func TestEachTimerFiresOnce(t *testing.T) {
 	}
 }
 
-// scanned calls a function after the first page of an index with entries.
-type scanned struct {
-	runstore.RunStore
-	once sync.Once
-	then func()
-}
-
-func (s *scanned) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
-	found, err := s.RunStore.ScanIndex(ctx, q)
-	if len(found) > 0 {
-		s.once.Do(s.then)
-	}
-	return found, err
-}
-
 func TestAClaimLeavesOutTimersThatChange(t *testing.T) {
 	t.Parallel()
 	inner, s, _ := newTape(t)
@@ -80,14 +65,14 @@ func TestAClaimLeavesOutTimersThatChange(t *testing.T) {
 	for i, id := range []string{"fired", "stays", "cancelled", "moved", "same"} {
 		setTimer(t, inner, r.ID, id, int64(i))
 	}
-	tp := tape.New(&scanned{RunStore: s, then: func() {
+	tp := tape.New(behind(s, "scan", 1, func() {
 		due(t, inner, tape.DueTimersQuery{Limit: 1, Claim: true})
 		setTimer(t, inner, r.ID, "moved", 4_000_000_000_000)
 		setTimer(t, inner, r.ID, "same", 4) // as it is: nothing is written
 		if _, err := inner.CancelTimer(t.Context(), r.ID, "cancelled", runstore.Fence{}); err != nil {
 			t.Error(err)
 		}
-	}}, nil)
+	}), nil)
 	if got := due(t, tp, tape.DueTimersQuery{Claim: true}); got != "[stays same]" {
 		t.Errorf("claimed %s, want [stays same]", got)
 	}

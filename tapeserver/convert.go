@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// millis returns a time as the wire tells it; the zero time is 0.
+// millis returns a time in the unit of the wire, milliseconds since 1970; the zero time is 0.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -24,8 +24,8 @@ func clockOf(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// durationOf returns a …_ttl_ms field. One too long for a duration becomes the
-// longest, which no limit lets through.
+// durationOf returns a …_ttl_ms field. One too long for a duration becomes the longest: above every
+// limit, as it was.
 func durationOf(ms int64) time.Duration {
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -125,19 +126,20 @@ func (w wire) status(err error) error {
 	return detailed.Err()
 }
 
-// lookup returns the row of err's kind. What no row matches is an unknown
-// outcome, as everywhere.
+// lookup returns the row of err's kind. An unknown outcome is one whatever else was met on the way: a
+// repeat that the store did not judge is UNAVAILABLE, and the write before it may be stored. What no
+// row matches is an unknown outcome, as everywhere.
 func lookup(err error) wire {
-	unknown := wire{}
+	unknown := slices.IndexFunc(table, func(w wire) bool { return w.kind == runstore.ErrUnknownOutcome })
+	if errors.Is(err, runstore.ErrUnknownOutcome) {
+		return table[unknown]
+	}
 	for _, w := range table {
 		if errors.Is(err, w.kind) {
 			return w
 		}
-		if w.kind == runstore.ErrUnknownOutcome {
-			unknown = w
-		}
 	}
-	return unknown
+	return table[unknown]
 }
 
 // facts returns what an error knows, for programs.

@@ -22,33 +22,40 @@ const (
 	FenceOwnerHeader = "tape-fence-owner-bin"
 	FenceTokenHeader = "tape-fence-token"
 	FenceGrantHeader = "tape-fence-grant"
+	// FenceRunHeader is needed in writes to sessions only.
+	FenceRunHeader = "tape-fence-run-bin"
 
 	GrantOwnerHeader = "tape-grant-owner-bin"
 	GrantTokenHeader = "tape-grant-token"
 	GrantIDHeader    = "tape-grant-id"
+	GrantRunHeader   = "tape-grant-run-bin"
 )
 
 // fencedRequest is a request that writes to a run.
 type fencedRequest interface{ GetFence() *tapepb.Fence }
 
-// fenceOf returns the fence that a request on run presents, in its headers, its
-// field or both; the zero fence when it presents none. What looks like a fence and
-// is not one is refused: a write must never be less fenced than its sender thinks.
+// fenceOf returns the fence that a request on run presents; the zero fence when it presents none.
 func fenceOf(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
-	header, inHeader, err := headerGrant(ctx)
-	if err != nil {
+	grant, present, err := presented(ctx, req)
+	if err != nil || !present {
 		return runstore.Fence{}, err
 	}
-	grant := header
-	if f := req.GetFence(); f != nil {
-		grant = tape.Grant{Owner: f.GetOwner(), Token: f.GetToken(), ID: f.GetGrantId()}
-		if inHeader && grant != header {
-			return runstore.Fence{}, malformed("fence", "the field and the headers %s… present different grants", fencePrefix)
-		}
-	} else if !inHeader {
-		return runstore.Fence{}, nil
-	}
 	return grant.Fence(run)
+}
+
+// presented returns the grant that a request presents, in its headers, its field or both. What looks
+// like a grant and is not one is refused: a write must never be less fenced than its sender thinks.
+func presented(ctx context.Context, req fencedRequest) (g tape.Grant, present bool, err error) {
+	header, inHeader, err := headerGrant(ctx)
+	f := req.GetFence()
+	if err != nil || f == nil {
+		return header, inHeader, err
+	}
+	g = tape.Grant{Run: runstore.RunID(f.GetRunId()), Owner: f.GetOwner(), Token: f.GetToken(), ID: f.GetGrantId()}
+	if inHeader && g != header {
+		return tape.Grant{}, false, malformed("fence", "the field and the headers %s… present different grants", fencePrefix)
+	}
+	return g, true, nil
 }
 
 // headerGrant returns the grant in a request's headers, and whether there is one.
@@ -59,9 +66,9 @@ func headerGrant(ctx context.Context) (g tape.Grant, present bool, err error) {
 		switch {
 		case !strings.HasPrefix(key, fencePrefix):
 			continue
-		case key != FenceOwnerHeader && key != FenceTokenHeader && key != FenceGrantHeader:
-			return g, false, malformed(key, "is no header of a fence; those are %s, %s and %s",
-				FenceOwnerHeader, FenceTokenHeader, FenceGrantHeader)
+		case key != FenceOwnerHeader && key != FenceTokenHeader && key != FenceGrantHeader && key != FenceRunHeader:
+			return g, false, malformed(key, "is no header of a fence; those are %s, %s, %s and %s",
+				FenceOwnerHeader, FenceTokenHeader, FenceGrantHeader, FenceRunHeader)
 		case len(all) != 1:
 			return g, false, malformed(key, "is given %d times", len(all))
 		}
@@ -79,7 +86,9 @@ func headerGrant(ctx context.Context) (g tape.Grant, present bool, err error) {
 	if err != nil {
 		return g, false, malformed(FenceTokenHeader, "is not an integer")
 	}
-	return tape.Grant{Owner: values[FenceOwnerHeader], Token: token, ID: values[FenceGrantHeader]}, true, nil
+	return tape.Grant{
+		Run: runstore.RunID(values[FenceRunHeader]), Owner: values[FenceOwnerHeader], Token: token, ID: values[FenceGrantHeader],
+	}, true, nil
 }
 
 // answerGrant puts a granted lease into the response headers and returns it for
@@ -92,8 +101,12 @@ func answerGrant(ctx context.Context, l runstore.Lease) *tapepb.Grant {
 	// It fails only outside of a call or after the headers were sent; the field
 	// carries the grant too.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(
-		GrantOwnerHeader, g.Owner, GrantTokenHeader, strconv.FormatInt(g.Token, 10), GrantIDHeader, g.ID))
-	return &tapepb.Grant{Owner: g.Owner, Token: g.Token, GrantId: g.ID}
+		GrantOwnerHeader, g.Owner, GrantTokenHeader, strconv.FormatInt(g.Token, 10), GrantIDHeader, g.ID,
+		GrantRunHeader, string(g.Run)))
+	return &tapepb.Grant{
+		Owner: g.Owner, Token: g.Token, GrantId: g.ID, RunId: string(g.Run),
+		ExpiresAtMs: millis(l.ExpiresAt), TtlMs: l.TTL.Milliseconds(),
+	}
 }
 
 func malformed(field, format string, args ...any) error {

@@ -158,6 +158,19 @@ var calls = []call{
 		_, err := c.CancelTimer(ctx, &tapepb.CancelTimerRequest{RunId: id, TimerId: "none", Fence: f})
 		return err
 	}},
+	// The session is no part of the run.
+	{name: "CreateSession", do: func(ctx context.Context, c tapepb.TapeClient, _ string, f *tapepb.Fence) error {
+		_, err := c.CreateSession(ctx, &tapepb.CreateSessionRequest{AppName: "app", SessionId: "s", Fence: f})
+		return err
+	}},
+	{name: "AppendEvent", do: func(ctx context.Context, c tapepb.TapeClient, _ string, f *tapepb.Fence) error {
+		_, err := c.AppendEvent(ctx, &tapepb.AppendEventRequest{AppName: "app", SessionId: "s", Event: &tapepb.EventRecord{}, Fence: f})
+		return err
+	}},
+	{name: "DeleteSession", do: func(ctx context.Context, c tapepb.TapeClient, _ string, f *tapepb.Fence) error {
+		_, err := c.DeleteSession(ctx, &tapepb.DeleteSessionRequest{AppName: "app", SessionId: "s", Fence: f})
+		return err
+	}},
 	// A run that goes on is not compacted, and one that has ended has no grant.
 	{name: "CompactRun", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
 		_, err := c.CompactRun(ctx, &tapepb.CompactRunRequest{RunId: id, Fence: f})
@@ -199,13 +212,14 @@ func prepare(t *testing.T, c tapepb.TapeClient) *tapepb.BeginRunResponse {
 }
 
 func fenceField(g *tapepb.Grant) *tapepb.Fence {
-	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId()}
+	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId(), RunId: g.GetRunId()}
 }
 
 func fenceHeaders(ctx context.Context, g *tapepb.Grant) context.Context {
 	return metadata.AppendToOutgoingContext(ctx,
 		tapeserver.FenceOwnerHeader, g.GetOwner(),
-		tapeserver.FenceTokenHeader, fmt.Sprint(g.GetToken()), tapeserver.FenceGrantHeader, g.GetGrantId())
+		tapeserver.FenceTokenHeader, fmt.Sprint(g.GetToken()), tapeserver.FenceGrantHeader, g.GetGrantId(),
+		tapeserver.FenceRunHeader, g.GetRunId())
 }
 
 func TestAZombieIsRefusedByEveryWritingMethod(t *testing.T) {
@@ -238,6 +252,9 @@ func TestAZombieIsRefusedByEveryWritingMethod(t *testing.T) {
 				}
 				if after := getRun(t, c, zombie.GetRunId()); !proto.Equal(before, after) {
 					t.Errorf("the zombie changed %v to %v", before, after)
+				}
+				if all, err := c.ListSessions(t.Context(), &tapepb.ListSessionsRequest{AppName: "app"}); err != nil || len(all.GetSessions()) > 0 {
+					t.Errorf("the zombie made sessions: %v, %v", all, err)
 				}
 			})
 		}
@@ -287,17 +304,18 @@ func TestGrantsTravel(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := r.GetGrant()
-	if g.GetOwner() != owner || g.GetToken() != 1 || g.GetGrantId() == "" {
-		t.Errorf("grant = %v, want token 1 of %q", g, owner)
+	if g.GetOwner() != owner || g.GetToken() != 1 || g.GetGrantId() == "" || g.GetRunId() != r.GetRunId() {
+		t.Errorf("grant = %v, want token 1 of %q and run %s", g, owner, r.GetRunId())
 	}
-	got := fmt.Sprint(headers[tapeserver.GrantOwnerHeader], headers[tapeserver.GrantTokenHeader], headers[tapeserver.GrantIDHeader])
-	if want := fmt.Sprint([]string{owner}, []string{"1"}, []string{g.GetGrantId()}); got != want {
+	got := fmt.Sprint(headers[tapeserver.GrantOwnerHeader], headers[tapeserver.GrantTokenHeader], headers[tapeserver.GrantIDHeader],
+		headers[tapeserver.GrantRunHeader])
+	if want := fmt.Sprint([]string{owner}, []string{"1"}, []string{g.GetGrantId()}, []string{r.GetRunId()}); got != want {
 		t.Errorf("headers = %s, want %s", got, want)
 	}
 	// A heartbeat under the fence keeps the grant.
 	headers = nil
 	beat, err := c.ResumeRun(fenceHeaders(t.Context(), g), &tapepb.ResumeRunRequest{RunId: r.GetRunId(), LeaseTtlMs: 90000}, grpc.Header(&headers))
-	if err != nil || !proto.Equal(beat.GetGrant(), g) || headers[tapeserver.GrantTokenHeader][0] != "1" {
+	if err != nil || !proto.Equal(fenceField(beat.GetGrant()), fenceField(g)) || headers[tapeserver.GrantTokenHeader][0] != "1" {
 		t.Errorf("heartbeat = %v, %v, headers %v; want the same grant", beat, err, headers)
 	}
 	// Without one it takes the lease over.
@@ -352,8 +370,15 @@ func TestAMalformedFenceIsRefusedNeverIgnored(t *testing.T) {
 			r := prepare(t, cl)
 			before := getRun(t, cl, r.GetRunId())
 			ctx := metadata.AppendToOutgoingContext(t.Context(), c.headers...)
+			if len(c.headers) > 0 {
+				ctx = metadata.AppendToOutgoingContext(ctx, tapeserver.FenceRunHeader, r.GetRunId())
+			}
+			field := proto.CloneOf(c.field)
+			if field != nil {
+				field.RunId = r.GetRunId()
+			}
 			for _, w := range calls {
-				err := w.do(ctx, cl, r.GetRunId(), c.field)
+				err := w.do(ctx, cl, r.GetRunId(), field)
 				wantStatus(t, w.name, err, w.refusal(codes.InvalidArgument), c.blame)
 				if field := infoOf(t, err).GetMetadata()["field"]; field != c.blame {
 					t.Errorf("%s blames %q, want %q", w.name, field, c.blame)
@@ -363,6 +388,49 @@ func TestAMalformedFenceIsRefusedNeverIgnored(t *testing.T) {
 				t.Errorf("refused writes changed %v to %v", before, after)
 			}
 		})
+	}
+}
+
+// A fence names its run. A write to a run may leave the name out, and refuses another's. A write to
+// a session needs it, and any run's will do.
+func TestAFenceNamesItsRun(t *testing.T) {
+	t.Parallel()
+	c := client(t)
+	r, other := prepare(t, c), begin(t, c, "other")
+	before := getRun(t, c, r.GetRunId())
+	unnamed := fenceField(r.GetGrant())
+	unnamed.RunId = ""
+	for _, w := range calls {
+		method, _, _ := strings.Cut(w.name, " ")
+		session := strings.Contains("CreateSession AppendEvent DeleteSession", method)
+		refused := map[string]func() error{
+			"field": func() error { return w.do(t.Context(), c, r.GetRunId(), fenceField(other.GetGrant())) },
+			"headers": func() error {
+				return w.do(fenceHeaders(t.Context(), other.GetGrant()), c, r.GetRunId(), nil)
+			},
+		}
+		if session {
+			for how, do := range refused {
+				if err := do(); err != nil {
+					t.Errorf("%s under another run's fence, by %s = %v, want no error", w.name, how, err)
+				}
+			}
+			refused = map[string]func() error{"field": func() error { return w.do(t.Context(), c, r.GetRunId(), unnamed) }}
+		}
+		for how, do := range refused {
+			err := do()
+			wantStatus(t, w.name+", by "+how, err, w.refusal(codes.InvalidArgument), "fence.run_id")
+			if field := infoOf(t, err).GetMetadata()["field"]; field != "fence.run_id" {
+				t.Errorf("%s blames %q, want fence.run_id", w.name, field)
+			}
+		}
+	}
+	if after := getRun(t, c, r.GetRunId()); !proto.Equal(before, after) {
+		t.Errorf("refused writes changed %v to %v", before, after)
+	}
+	_, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: r.GetRunId(), DecisionIndex: 1, Fence: unnamed})
+	if err != nil {
+		t.Errorf("RecordDecision under a fence without a run = %v, want no error", err)
 	}
 }
 

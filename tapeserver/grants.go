@@ -16,15 +16,18 @@ import (
 // connection under the grant of that connection. The store checks it as it checks every fence.
 //
 //  1. A grant is presented on the connection on which it was answered, and on no other. So of two
-//     processes, whatever their owner's names are, the one that was granted the lease later writes,
+//     processes, even of one owner's name, the one that was granted the lease later writes,
 //     and the other is refused.
 //  2. A connection that has no grant of a run writes nothing that needs one. After a broken
 //     connection, a restart of the server, or on another replica, the client calls BeginRun again.
 //  3. A heartbeat from another connection, as some SDKs send, renews the lease if it names the
 //     holder's owner (tape.Tape.ResumeRun). It moves no grant.
 //  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
-//     whatever its owner's name is: a driver that wakes up after its successor has begun does not
+//     even one of the same owner's name: a driver that wakes up after its successor has begun does not
 //     take the run back.
+//  5. An event of a session names its run by session and invocation. On a connection that has that
+//     run's grant the event is appended under it, so a driver that was taken over appends nothing.
+//     On any other connection it is appended: events come from users too, and before the run.
 //
 // A connection is one process: a proxy that puts the calls of several processes on one connection
 // makes them one driver.
@@ -35,7 +38,7 @@ import (
 const (
 	// maxGrants is how many grants a connection remembers.
 	maxGrants = 4096
-	// maxGrantsInAll is how many all connections remember together: 96 MiB at 480 bytes each, with
+	// maxGrantsInAll is how many all connections remember together: 100 MB at 500 bytes each, with
 	// the longest owner's names.
 	maxGrantsInAll = 200_000
 )
@@ -133,6 +136,23 @@ func (s *service) ofConnection(ctx context.Context, run runstore.RunID) (runstor
 		return grant.Fence(run)
 	}
 	return runstore.Fence{}, nil
+}
+
+// sessionFence returns the fence of a write to a session: what the request presents, which has to name
+// its run, or the grant of a run on the call's connection. The run may be empty, for no run. A write
+// under the connection's grant is refused once that grant was taken over; it is not tried without.
+func (s *service) sessionFence(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
+	grant, present, err := presented(ctx, req)
+	switch {
+	case err != nil:
+		return runstore.Fence{}, err
+	case !present:
+		return s.ofConnection(ctx, run)
+	case grant.Run == "":
+		return runstore.Fence{}, malformed("fence.run_id", "is missing: a session belongs to no run")
+	default:
+		return grant.Fence(grant.Run)
+	}
 }
 
 // granted remembers a grant that is answered on the connection of a call.

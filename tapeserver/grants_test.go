@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,58 @@ func TestPausedDriverOnItsConnection(t *testing.T) {
 				t.Error("the next driver may not act")
 			}
 		})
+	}
+}
+
+// A driver appends the events of its run to its session, and knows of no fences. Once another took
+// over, it appends none. Events of users, of other runs and of runs that have ended are appended.
+func TestSessionOfAPausedDriver(t *testing.T) {
+	t.Parallel()
+	connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+	paused, next, user := connect(), connect(), connect()
+	begun := beginRequest("i")
+	add := func(c tapepb.TapeClient, id, invocation string) error {
+		_, err := c.AppendEvent(t.Context(), &tapepb.AppendEventRequest{
+			AppName: begun.GetAppName(), UserId: begun.GetUserId(), SessionId: begun.GetSessionId(),
+			Event: &tapepb.EventRecord{Id: id, InvocationId: invocation},
+		})
+		return err
+	}
+	var want []string
+	appended := func(c tapepb.TapeClient, id, invocation string) {
+		t.Helper()
+		if err := add(c, id, invocation); err != nil {
+			t.Errorf("event %s: %v", id, err)
+		}
+		want = append(want, id)
+	}
+	appended(user, "question", "i") // before the run begins
+	id := beginAs(t, paused, "A")
+	appended(paused, "first", "i")
+	beginAs(t, next, "A")
+	err := add(paused, "late", "i")
+	wantStatus(t, "AppendEvent", err, codes.FailedPrecondition, "fenced")
+	if reason := infoOf(t, err).GetReason(); reason != "FENCED" {
+		t.Errorf("reason %s, want FENCED", reason)
+	}
+	appended(next, "second", "i")
+	appended(user, "by a user", "i")
+	appended(paused, "another run's", "j")
+	appended(paused, "nobody's", "")
+	if _, err := next.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL}); err != nil {
+		t.Fatal(err)
+	}
+	appended(next, "after the end", "i")
+	wantStatus(t, "AppendEvent", add(paused, "later", "i"), codes.FailedPrecondition, "fenced")
+	r, err := user.GetSession(t.Context(), &tapepb.GetSessionRequest{
+		AppName: begun.GetAppName(), UserId: begun.GetUserId(), SessionId: begun.GetSessionId(),
+	})
+	var got []string
+	for _, e := range r.GetSession().GetEvents() {
+		got = append(got, e.GetId())
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("events %q, %v, want %q", got, err, want)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Limits bounds what clients can make a server hold, whoever they are. A zero field means its default; together
+// Limits bounds what clients can make a server hold. A zero field means its default; together
 // the defaults keep a server under 512 MiB. A call over a limit is refused with RESOURCE_EXHAUSTED and an
 // ErrorInfo of reason LIMIT, whose metadata names the limit and its value. It was not applied.
 type Limits struct {

@@ -29,7 +29,7 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 	var r tape.BeginRunResult
 	err := s.take(ctx, key.ID(), req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		r, err = s.tape.BeginRun(ctx, tape.BeginRunRequest{
-			Key: key, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
+			Key: key, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
 			Identity: tape.Identity{
 				Tenant: req.GetTenantId(), Actor: req.GetActor(), Subject: req.GetSubject(), AgentID: req.GetAgentId(),
 				InstanceID: req.GetAiplexInstanceId(), GatewayRoute: req.GetGatewayRoute(),
@@ -54,7 +54,7 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 	var lease runstore.Lease
 	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
-			Run: id, Owner: req.GetLeaseOwner(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
+			Run: id, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
 		})
 		return err
 	})

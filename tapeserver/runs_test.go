@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
@@ -209,19 +210,92 @@ func TestConcurrentBeginRuns(t *testing.T) {
 func TestBadInputIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	c := client(t)
-	long := beginRequest("i")
-	long.LeaseTtlMs = 3_600_000
-	endless := beginRequest("i")
-	endless.LeaseTtlMs = 1<<63 - 1
-	for i, req := range []*tapepb.BeginRunRequest{long, endless} {
-		_, err := c.BeginRun(t.Context(), req)
-		wantStatus(t, fmt.Sprint("BeginRun ", i), err, codes.InvalidArgument, "lease_ttl_ms")
-		wantStatus(t, fmt.Sprint("BeginRun ", i), err, codes.InvalidArgument, "1800000")
-	}
 	_, err := c.GetRun(t.Context(), &tapepb.GetRunRequest{})
-	wantStatus(t, "GetRun without an id", err, codes.InvalidArgument, "run_id: is empty")
+	if text := status.Convert(err).Message(); text != "no such run" {
+		t.Errorf("GetRun without an id: %q, want the protocol's words", text)
+	}
+	wantStatus(t, "GetRun without an id", err, codes.NotFound, "no such run")
+	_, err = c.EndRun(t.Context(), &tapepb.EndRunRequest{})
+	wantStatus(t, "EndRun without an id", err, codes.InvalidArgument, "run_id: is empty")
 	_, err = c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{
 		RunId: begin(t, c, "i").GetRunId(), Rationale: string(make([]byte, 1<<20)),
 	})
 	wantStatus(t, "RecordDecision", err, codes.InvalidArgument, "rationale")
+}
+
+// A lease is granted for 30 minutes at most, and the grant says for how long, and until when.
+func TestLongLeasesAreCut(t *testing.T) {
+	t.Parallel()
+	now := time.UnixMilli(1_700_000_000_000)
+	c, _ := start(t, memory.New(&memory.Options{Clock: func() time.Time { return now }}).Open(), nil)
+	for ttl, want := range map[int64]time.Duration{
+		-1: 2 * time.Minute, 0: 2 * time.Minute, 1: time.Millisecond, 1_800_000: 30 * time.Minute,
+		1_800_001: 30 * time.Minute, 1<<63 - 1: 30 * time.Minute,
+	} {
+		check := func(what string, g *tapepb.Grant, err error) {
+			t.Helper()
+			if err != nil || g.GetTtlMs() != want.Milliseconds() || g.GetExpiresAtMs() != now.Add(want).UnixMilli() {
+				t.Errorf("%s for %d ms: %v, %v, want %v from %d", what, ttl, g, err, want, now.UnixMilli())
+			}
+		}
+		req := beginRequest(fmt.Sprint(ttl))
+		req.LeaseTtlMs = ttl
+		begun, err := c.BeginRun(t.Context(), req)
+		check("BeginRun", begun.GetGrant(), err)
+		id := begun.GetRunId()
+		beat, err := c.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseTtlMs: ttl, Fence: fenceField(begun.GetGrant())})
+		check("heartbeat", beat.GetGrant(), err)
+		if at := beat.GetRun().GetLeaseExpiresAtMs(); at != beat.GetGrant().GetExpiresAtMs() {
+			t.Errorf("heartbeat for %d ms: the run's lease expires at %d, the grant at %d", ttl, at, beat.GetGrant().GetExpiresAtMs())
+		}
+		again, err := c.BeginRun(t.Context(), req)
+		check("BeginRun again", again.GetGrant(), err)
+		taken, err := c.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "b", LeaseTtlMs: ttl})
+		check("takeover", taken.GetGrant(), err)
+	}
+}
+
+// A driver names its reactor, and the run shows it as long as the driver holds the lease.
+func TestReactors(t *testing.T) {
+	t.Parallel()
+	c := client(t)
+	shows := func(what, id, want string) {
+		t.Helper()
+		if got := getRun(t, c, id).GetReactor(); got != want {
+			t.Errorf("after %s the reactor is %q, want %q", what, got, want)
+		}
+	}
+	req := beginRequest("i")
+	req.Reactor = "compensation"
+	r, err := c.BeginRun(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := r.GetRunId()
+	shows("the run began", id, "compensation")
+	beat := &tapepb.ResumeRunRequest{RunId: id, Reactor: "other", Fence: fenceField(r.GetGrant())}
+	if _, err := c.ResumeRun(t.Context(), beat); err != nil {
+		t.Fatal(err)
+	}
+	shows("a heartbeat", id, "compensation")
+	req.Reactor = "recovery"
+	if _, err := c.BeginRun(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	shows("a takeover", id, "recovery")
+	resumed, err := c.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "b", Reactor: "ræctor"})
+	if err != nil || resumed.GetRun().GetReactor() != "ræctor" {
+		t.Errorf("ResumeRun = %v, %v, want its reactor", resumed, err)
+	}
+	shows("ResumeRun", id, "ræctor")
+	req.Reactor = ""
+	if _, err := c.BeginRun(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	shows("a takeover that names none", id, "agent")
+	end := &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL}
+	if _, err := c.EndRun(t.Context(), end); err != nil {
+		t.Fatal(err)
+	}
+	shows("the end", id, "")
 }

@@ -134,7 +134,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	}
 }
 
-// stop drains the server, within the drain timeout whatever its clients and its store do.
+// stop drains the server, within the drain timeout, even if its clients and its store do not answer.
 func (s *Server) stop(lis *listener) {
 	deadline, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
 	defer cancel()

@@ -6,7 +6,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -22,21 +21,12 @@ func sessionKey(req sessionRequest) tape.SessionKey {
 	return tape.SessionKey{App: req.GetAppName(), User: req.GetUserId(), Session: req.GetSessionId()}
 }
 
-// noFence refuses a fence in the headers, rather than ignore it: a write to a session cannot check
-// the lease of a run yet.
-func noFence(ctx context.Context) error {
-	_, present, err := headerGrant(ctx)
-	if err == nil && present {
-		err = &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: fencePrefix + "…", Problem: "writes to sessions cannot present a fence yet"}
-	}
-	return err
-}
-
 func (s *service) CreateSession(ctx context.Context, req *tapepb.CreateSessionRequest) (*tapepb.Session, error) {
-	if err := noFence(ctx); err != nil {
+	fence, err := s.sessionFence(ctx, "", req)
+	if err != nil {
 		return nil, statusOf(err)
 	}
-	created, err := s.tape.CreateSession(ctx, sessionKey(req), req.GetStateJson())
+	created, err := s.tape.CreateSession(ctx, sessionKey(req), req.GetStateJson(), fence)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -67,10 +57,11 @@ func (s *service) ListSessions(ctx context.Context, req *tapepb.ListSessionsRequ
 }
 
 func (s *service) DeleteSession(ctx context.Context, req *tapepb.DeleteSessionRequest) (*tapepb.DeleteSessionResponse, error) {
-	if err := noFence(ctx); err != nil {
+	fence, err := s.sessionFence(ctx, "", req)
+	if err != nil {
 		return nil, statusOf(err)
 	}
-	deleted, err := s.tape.DeleteSession(ctx, sessionKey(req))
+	deleted, err := s.tape.DeleteSession(ctx, sessionKey(req), fence)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -78,17 +69,19 @@ func (s *service) DeleteSession(ctx context.Context, req *tapepb.DeleteSessionRe
 }
 
 func (s *service) AppendEvent(ctx context.Context, req *tapepb.AppendEventRequest) (*tapepb.AppendEventResponse, error) {
-	if err := noFence(ctx); err != nil {
-		return nil, statusOf(err)
-	}
 	e := req.GetEvent()
 	if e == nil {
 		return nil, status.Error(codes.InvalidArgument, "append_event: missing event")
 	}
+	run := tape.RunKey{App: req.GetAppName(), User: req.GetUserId(), Session: req.GetSessionId(), Invocation: e.GetInvocationId()}
+	fence, err := s.sessionFence(ctx, run.ID(), req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
 	appended, err := s.tape.AppendEvent(ctx, sessionKey(req), tape.SessionEvent{
 		ID: e.GetId(), Invocation: e.GetInvocationId(), Author: e.GetAuthor(), Branch: e.GetBranch(),
 		Content: e.GetContentJson(), Actions: e.GetActionsJson(), Time: clockOf(e.GetTimestampMs()),
-	}, req.GetStateDeltaJson())
+	}, req.GetStateDeltaJson(), fence)
 	if err != nil {
 		return nil, statusOf(err)
 	}

@@ -61,12 +61,4 @@ func TestSessions(t *testing.T) {
 			t.Errorf("GetSession after the deletion = %v", r)
 		}
 	}
-	// A fence is refused rather than ignored.
-	ctx := fenceHeaders(t.Context(), begin(t, c, "i").GetGrant())
-	_, err = c.CreateSession(ctx, &tapepb.CreateSessionRequest{AppName: "app"})
-	wantStatus(t, "CreateSession with a fence", err, codes.Unimplemented, "fence")
-	_, err = c.AppendEvent(ctx, &tapepb.AppendEventRequest{AppName: "app", Event: e})
-	wantStatus(t, "AppendEvent with a fence", err, codes.Unimplemented, "fence")
-	_, err = c.DeleteSession(ctx, &tapepb.DeleteSessionRequest{AppName: "app"})
-	wantStatus(t, "DeleteSession with a fence", err, codes.Unimplemented, "fence")
 }

@@ -13,6 +13,8 @@ func networkStores() []Broken {
 	return []Broken{
 		broken("sent-again-as-another", "A write whose reply was lost is sent again under a new id.",
 			"I8/a-lost-reply-is-resolved-by-the-store", faultstest.Flaws{NewID: true}),
+		broken("sent-again-as-another-among-many", "Of appends to many runs, those whose replies were lost are sent again under new ids.",
+			"I8/appends-to-many-runs-over-a-bad-network-are-applied-once", faultstest.Flaws{NewID: true}),
 		broken("first-copy-not-recalled", "A write that was sent again is applied once more when its first copy arrives.",
 			"I8/a-late-copy-of-a-request-is-not-applied-twice", faultstest.Flaws{NewID: true}),
 		broken("refused-copy-not-recalled", "A write that was refused when it was sent again is applied when its first copy arrives.",

@@ -3,17 +3,14 @@ package protocol
 import (
 	"strings"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
 // Life takes an agent through a session, a run with decisions and effects, an outbox, a budget, a
 // gate, a timer, obligations and compaction. The server's store is empty, and it presents the
-// grants of connections or takes writes without a fence. multi says that a business key can be used.
-func Life(t conformance.T, c tapepb.TapeClient, multi bool) {
+// grants of connections or takes writes without a fence.
+func Life(t conformance.T, c tapepb.TapeClient) {
 	ctx := t.Context()
 	l := life{T: t, c: c}
 	begin := &tapepb.BeginRunRequest{AppName: "app", UserId: "user", SessionId: "session", InvocationId: "1", LeaseOwner: "driver:1", Scopes: []string{"pay"}}
@@ -52,7 +49,7 @@ func Life(t conformance.T, c tapepb.TapeClient, multi bool) {
 	l.check("BeginEffect", err, inline.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_PENDING)
 	done, err := c.CompleteEffect(ctx, &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: inline.GetIdempotencyKey(), Status: tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED, ResponseJson: "1"})
 	l.check("CompleteEffect", err, done.GetResponseJson() == "1")
-	l.outbox(id, multi)
+	l.outbox(id)
 	l.obligations(id)
 	l.gate(id)
 	timer, err := c.SetTimer(ctx, &tapepb.SetTimerRequest{RunId: id, FireAtMs: 1, Kind: "redrive"})
@@ -94,17 +91,17 @@ func (l life) check(what string, err error, ok bool) {
 	}
 }
 
-func (l life) outbox(id string, multi bool) {
+func (l life) outbox(id string) {
 	ctx, c := l.Context(), l.c
-	req := &tapepb.BeginEffectRequest{RunId: id, ToolName: "pay", CallIndex: 1, Connector: "bank", DispatchMode: tapepb.EffectDispatchMode_EFFECT_DISPATCH_MODE_OUTBOX, RequestJson: "{}"}
-	if req.BusinessKey = "invoice-1"; !multi {
-		_, err := c.BeginEffect(ctx, req)
-		l.check("BeginEffect with a business key", nil, status.Code(err) == codes.PermissionDenied)
-		req.BusinessKey = ""
-	}
+	req := &tapepb.BeginEffectRequest{RunId: id, ToolName: "pay", CallIndex: 1, Connector: "bank", DispatchMode: tapepb.EffectDispatchMode_EFFECT_DISPATCH_MODE_OUTBOX, RequestJson: "{}", BusinessKey: "invoice-1"}
 	effect, err := c.BeginEffect(ctx, req)
 	l.check("BeginEffect of the outbox", err, effect.GetSeq() > 0)
 	key := effect.GetIdempotencyKey()
+	other, err := c.BeginRun(ctx, &tapepb.BeginRunRequest{AppName: "app", UserId: "user", SessionId: "another session", InvocationId: "2", LeaseOwner: "driver:3"})
+	l.check("BeginRun of another run", err, !other.GetResumed())
+	req = &tapepb.BeginEffectRequest{RunId: other.GetRunId(), ToolName: "pay", Connector: "bank", BusinessKey: "invoice-1"}
+	same, err := c.BeginEffect(ctx, req)
+	l.check("BeginEffect of the same business key", err, same.GetIdempotencyKey() == key && same.GetSeq() == effect.GetSeq())
 	for _, connector := range []string{"bank", ""} {
 		due, err := c.ListEffectsToDispatch(ctx, &tapepb.ListEffectsToDispatchRequest{Connector: connector})
 		l.check("ListEffectsToDispatch", err, len(due.GetEffects()) == 1 && due.GetEffects()[0].GetIdempotencyKey() == key)

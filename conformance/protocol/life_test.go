@@ -65,13 +65,18 @@ var harnesses = map[string]func(t *testing.T) conformance.Harness{
 
 // TestLife serves a store of each engine, with grants by connection.
 func TestLife(t *testing.T) {
+	onEachEngine(t, func(t *testing.T, store runstore.RunStore) { protocol.Life(t, serve(t, store)) })
+}
+
+// onEachEngine runs a test on an empty store of each engine.
+func onEachEngine(t *testing.T, test func(t *testing.T, store runstore.RunStore)) {
+	t.Helper()
 	for name, harness := range harnesses {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store, err := harness(t).New(t).Open(t.Context())
 			closing(t, store, err)
-			_, multi := store.(runstore.MultiCommitter)
-			protocol.Life(t, serve(t, store), multi)
+			test(t, store)
 		})
 	}
 }

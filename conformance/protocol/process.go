@@ -128,5 +128,5 @@ func (c *presenting) fenced(m proto.Message) proto.Message {
 
 // fenceOf returns the fence that presents a grant.
 func fenceOf(g *tapepb.Grant) *tapepb.Fence {
-	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId()}
+	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId(), RunId: g.GetRunId()}
 }

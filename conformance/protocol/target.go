@@ -96,7 +96,7 @@ func Inspect(ctx context.Context, target Target) (*Server, error) {
 		return nil, fmt.Errorf("BeginRun: %w", err)
 	}
 	run, grant := begun.GetRunId(), begun.GetGrant()
-	fence := &tapepb.Fence{Owner: grant.GetOwner(), Token: grant.GetToken(), GrantId: grant.GetGrantId()}
+	fence := &tapepb.Fence{Owner: grant.GetOwner(), Token: grant.GetToken(), GrantId: grant.GetGrantId(), RunId: grant.GetRunId()}
 	if s.Grants = grant != nil; s.Grants {
 		if s.Mode, err = modeOf(ctx, c, tapepb.NewTapeClient(other), run); err != nil {
 			return nil, err

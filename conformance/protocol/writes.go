@@ -147,5 +147,5 @@ func (p *Process) invoke(ctx context.Context, w write) error {
 // headers returns a context whose calls present a grant in their headers.
 func headers(ctx context.Context, g *tapepb.Grant) context.Context {
 	return metadata.AppendToOutgoingContext(ctx,
-		"tape-fence-owner-bin", g.GetOwner(), "tape-fence-token", strconv.FormatInt(g.GetToken(), 10), "tape-fence-grant", g.GetGrantId())
+		"tape-fence-owner-bin", g.GetOwner(), "tape-fence-token", strconv.FormatInt(g.GetToken(), 10), "tape-fence-grant", g.GetGrantId(), "tape-fence-run-bin", g.GetRunId())
 }

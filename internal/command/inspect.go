@@ -59,13 +59,13 @@ error, with the --from of the next one.`,
 	f.StringVar(&in.format, "format", "table", "table or json")
 	f.IntVar(&in.limit, "limit", 100, "length of a page")
 	runs := in.command("runs", "Runs, the newest first", cobra.NoArgs, in.runs)
-	run := in.command("run RUN_ID", "One run: identity, lease, records", cobra.ExactArgs(1), in.run)
+	run := in.command("run RUN_ID", "One run: identity, lease, its ledgers and their records", cobra.ExactArgs(1), in.run)
 	journal := in.command("journal RUN_ID", "The journal of one run: who wrote what under which token", cobra.ExactArgs(1), in.journal)
 	leases := in.command("leases", "Runs that somebody holds, and for how long yet", cobra.NoArgs, in.leases)
 	const cursor = "begin a page where the page before said that the next one does"
 	runs.Flags().StringVar(&in.from, "from", "", cursor)
 	leases.Flags().StringVar(&in.from, "from", "", cursor)
-	run.Flags().StringVar(&in.from, "from", "", "begin the page of records, and of the effects in them, at this key")
+	run.Flags().StringVar(&in.from, "from", "", "begin the page of records, and of what they hold, at this key")
 	journal.Flags().StringVar(&in.from, "from", "", "begin the page at this seq")
 	cmd.AddCommand(runs, run, journal, leases)
 	return cmd

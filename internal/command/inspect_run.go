@@ -58,16 +58,21 @@ func (in *inspection) runs(ctx context.Context, _ []string) error {
 	return in.show([]string{"RUN", "STATUS", "SEQ", "TOKEN", "LEASE", "STARTED", "APP", "USER", "SESSION", "INVOCATION"}, rows)
 }
 
-// lease tells in a few words who holds a run, by the store clock.
+// lease returns in a few words which owner holds a run, by the store clock.
 func (in *inspection) lease(head runstore.Run) string {
-	switch left := head.ExpiresAt.Sub(in.now).Round(time.Millisecond); {
-	case head.Holder.Token == 0:
+	if head.Holder.Token == 0 {
 		return "free"
-	case left > 0:
-		return fmt.Sprintf("%s for %v", head.Holder.Owner, left)
-	default:
-		return fmt.Sprintf("%s, expired %v ago", head.Holder.Owner, -left)
 	}
+	return in.holds(string(head.Holder.Owner), head.ExpiresAt)
+}
+
+// holds returns in a few words that an owner holds something until a time of the store clock.
+func (in *inspection) holds(owner string, until time.Time) string {
+	left := until.Sub(in.now).Round(time.Millisecond)
+	if left > 0 {
+		return fmt.Sprintf("%s for %v", owner, left)
+	}
+	return fmt.Sprintf("%s, expired %v ago", owner, -left)
 }
 
 func (in *inspection) leases(ctx context.Context, _ []string) error {
@@ -122,31 +127,23 @@ func (in *inspection) journal(ctx context.Context, args []string) error {
 
 // runView is what inspect run shows of a run, in JSON as it stands here.
 type runView struct {
-	Run        string       `json:"run"`
-	Status     string       `json:"status"`
-	App        string       `json:"app"`
-	User       string       `json:"user"`
-	Session    string       `json:"session"`
-	Invocation string       `json:"invocation"`
-	Seq        int64        `json:"seq"`
-	Token      int64        `json:"token"`
-	Lease      string       `json:"lease"`
-	Reactor    string       `json:"reactor,omitempty"`
-	Preempted  string       `json:"preempted,omitempty"`
-	Started    time.Time    `json:"started"`
-	Ended      time.Time    `json:"ended,omitzero"`
-	WaitingOn  string       `json:"waiting_on,omitempty"`
-	Detail     string       `json:"detail,omitempty"`
-	Effects    []effectView `json:"effects"`
-	Records    []recordView `json:"records"`
-}
-
-type effectView struct {
-	Key     string    `json:"key"`
-	Status  string    `json:"status"`
-	Tool    string    `json:"tool"`
-	Seq     int64     `json:"seq"`
-	Changed time.Time `json:"changed"`
+	Run        string    `json:"run"`
+	Status     string    `json:"status"`
+	App        string    `json:"app"`
+	User       string    `json:"user"`
+	Session    string    `json:"session"`
+	Invocation string    `json:"invocation"`
+	Seq        int64     `json:"seq"`
+	Token      int64     `json:"token"`
+	Lease      string    `json:"lease"`
+	Reactor    string    `json:"reactor,omitempty"`
+	Preempted  string    `json:"preempted,omitempty"`
+	Started    time.Time `json:"started"`
+	Ended      time.Time `json:"ended,omitzero"`
+	WaitingOn  string    `json:"waiting_on,omitempty"`
+	Detail     string    `json:"detail,omitempty"`
+	ledgers
+	Records []recordView `json:"records"`
 }
 
 type recordView struct {
@@ -158,9 +155,6 @@ type recordView struct {
 	Changed time.Time `json:"changed"`
 }
 
-// effectRecords is how the keys of records begin that hold effects.
-const effectRecords = "effect/"
-
 func (in *inspection) run(ctx context.Context, args []string) error {
 	id := runstore.RunID(args[0])
 	head, err := in.store.GetRun(ctx, id)
@@ -169,7 +163,7 @@ func (in *inspection) run(ctx context.Context, args []string) error {
 	}
 	view := runView{
 		Run: string(head.ID), Status: statusWord(tape.RunStatus(head.Status)), Seq: int64(head.LastSeq), Token: int64(head.Token),
-		Lease: in.lease(head), Reactor: string(head.Holder.Reactor), Started: head.CreatedAt, Effects: []effectView{}, Records: []recordView{},
+		Lease: in.lease(head), Reactor: string(head.Holder.Reactor), Started: head.CreatedAt, ledgers: ledgers{Effects: []effectView{}}, Records: []recordView{},
 	}
 	if p := head.Holder.Preempted; p.Reason != "" {
 		view.Preempted = fmt.Sprintf("from %s: %s", p.From, p.Reason)
@@ -177,14 +171,12 @@ func (in *inspection) run(ctx context.Context, args []string) error {
 	if run, err := tape.RunOf(head); err == nil {
 		view.App, view.User, view.Session, view.Invocation = run.App, run.User, run.Session, run.Invocation
 		view.Ended, view.WaitingOn, view.Detail = run.EndedAt, run.WaitingOn, run.Detail
+		if err := in.addSessionOf(ctx, &view.ledgers, run); err != nil {
+			return err
+		}
 	} else if !errors.Is(err, tape.ErrNoSuchRun) { // a run of the store need not be Tape's
 		return err
 	}
-	effects, err := tape.New(in.store, nil).Effects(ctx, id)
-	if err != nil {
-		return err
-	}
-	next := "" // the key of the next page's first record
 	for r, err := range runstore.Records(ctx, in.store, id, "") {
 		if err != nil {
 			return err
@@ -193,18 +185,13 @@ func (in *inspection) run(ctx context.Context, args []string) error {
 			continue
 		}
 		if len(view.Records) == in.limit {
-			next = string(r.Key)
-			in.more("records", next)
+			in.more("records", string(r.Key))
 			break
 		}
+		view.add(in.now, in.readRow(id, r))
 		view.Records = append(view.Records, recordView{
 			string(r.Key), int64(r.Version), len(r.Value), int64(r.Created.Seq), int64(r.Updated.Seq), r.Updated.Time,
 		})
-	}
-	for _, e := range effects { // those whose records are on the page
-		if key := effectRecords + e.Key; key >= in.from && (next == "" || key < next) {
-			view.Effects = append(view.Effects, effectView{e.Key, effectWord(e.Status), e.Tool, int64(e.Seq), e.Time})
-		}
 	}
 	if in.format == "json" {
 		return in.json(view)
@@ -221,26 +208,13 @@ func (in *inspection) showRun(v runView) error {
 	if err := in.show([]string{"FACT", "VALUE"}, facts); err != nil {
 		return err
 	}
-	var effects, records [][]any
-	for _, e := range v.Effects {
-		effects = append(effects, []any{e.Key, e.Status, e.Tool, e.Seq, e.Changed})
-	}
+	var records [][]any
 	for _, r := range v.Records {
 		records = append(records, []any{r.Key, r.Version, r.Bytes, r.Created, r.Updated, r.Changed})
 	}
-	fmt.Fprintln(in.out)
-	if err := in.show([]string{"EFFECT", "STATUS", "TOOL", "SEQ", "CHANGED"}, effects); err != nil {
+	if err := in.showLedgers(v.ledgers); err != nil {
 		return err
 	}
 	fmt.Fprintln(in.out)
 	return in.show([]string{"RECORD", "VERSION", "BYTES", "CREATED SEQ", "UPDATED SEQ", "CHANGED"}, records)
-}
-
-func effectWord(s tape.EffectStatus) string {
-	if word, ok := map[tape.EffectStatus]string{
-		tape.EffectPending: "pending", tape.EffectConfirmed: "confirmed", tape.EffectFailed: "failed", tape.EffectUnknown: "unknown",
-	}[s]; ok {
-		return word
-	}
-	return fmt.Sprintf("status-%d", s)
 }

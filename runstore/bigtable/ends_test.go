@@ -66,8 +66,8 @@ func TestRoomIsKept(t *testing.T) {
 	places := []runstore.Place{{Index: runstore.IndexName(strings.Repeat("i", runstore.MaxIndexName)), At: runstore.After(0)}}
 	reserving, later := signal("run", "reserving"), signal("run", "later")
 	later.Delete("reserving")
-	for i := range 200 {
-		later.Put(key(i), make([]byte, []int{0, 256, 257, 16 << 10, 17 << 10}[i%5]), places...)
+	for i := range 250 { // which take more than what is between the two limits of the row's records
+		later.Put(key(i), make([]byte, []int{16 << 10, 0, 256, 257, 17 << 10}[i%5]), places...)
 	}
 	reserving.Put("reserving", nil)
 	reserving.Records[0].Reserve = later.Records
@@ -90,6 +90,55 @@ func TestRoomIsKept(t *testing.T) {
 	replaced.Records[0].Reserve = later.Records
 	commit(t, other, replaced)
 	commit(t, other, later)
+}
+
+// A record may keep room for its own later form. Then it can be replaced by a value of any size,
+// however full the run is; and it takes little room before.
+func TestRoomIsKeptForTheRecordItself(t *testing.T) {
+	t.Parallel()
+	s := openBare(t, newTable(t))
+	hold(t, s, "run")
+	key := func(n int) runstore.RecordKey { return runstore.RecordKey(fmt.Sprintf("record-%05d", n)) }
+	queues := []runstore.Place{{Index: "queue", At: runstore.After(0)}, {Index: "another queue", At: runstore.After(0)}}
+	largest := make([]byte, runstore.MaxRecordValue)
+	stored := 0
+	for _, n := range []int{100, 10, 1} {
+		for err := error(nil); err == nil; {
+			b := signal("run", "filling")
+			for i := range n {
+				b.Records = append(b.Records, runstore.RecordWrite{Key: key(stored + i), Reserve: []runstore.RecordWrite{
+					{Key: key(stored + i), Value: largest, Index: queues},
+				}})
+			}
+			switch _, err = s.Commit(t.Context(), b); {
+			case err == nil:
+				stored += n
+			case !errors.Is(err, runstore.ErrTooLarge):
+				t.Fatal(err)
+			}
+		}
+	}
+	if stored < 1500 {
+		t.Errorf("the run has room for %d records, want 1500 at least", stored)
+	}
+	sizes := []int{runstore.MaxRecordValue, 0, 1, 200, 256, 257, 16 << 10, 16<<10 + 1}
+	for from := 0; from < stored; {
+		b := signal("run", "replaced")
+		n, size := 1, sizes[0] // one of the largest, then many at once
+		if from > 0 {
+			n = min(100, stored-from)
+		}
+		for i := range n {
+			if from > 0 {
+				size = sizes[1+(from+i)%(len(sizes)-1)]
+			}
+			b.Put(key(from+i), largest[:size], queues...)
+		}
+		if _, err := s.Commit(t.Context(), b); err != nil {
+			t.Fatalf("replacing %d records from %d on: %v", n, from, err)
+		}
+		from += n
+	}
 }
 
 // Under a strict lease a write is not repeated past its end. Whether a copy may still be

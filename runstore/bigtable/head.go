@@ -209,10 +209,15 @@ func (m *meta) takes(key runstore.RecordKey, cell []byte) int64 {
 	return max(int64(len(key)+len(cell)), m.Room)
 }
 
-// roomFor returns the most that the cells of records take that a later batch puts.
+// roomFor returns the most that the cells of records take that a later batch puts into a run that
+// is full. While the run's records take more than maxRecordBytes only tiny values stay in the row;
+// so of several values one that is not tiny may stay there, the one that passes maxRecordBytes. A
+// single such value has room above maxRecordBytes anyway.
 func roomFor(later []runstore.RecordWrite) (room int64) {
-	small := inlineBound(runstore.Writes{Records: later})
 	const most = math.MaxInt64
+	if len(later) > 1 {
+		room = maxInline
+	}
 	for _, w := range later {
 		if w.Delete {
 			continue
@@ -224,7 +229,7 @@ func roomFor(later []runstore.RecordWrite) (room int64) {
 		for _, p := range w.Index {
 			m.Places = append(m.Places, spot{[]byte(p.Index), most})
 		}
-		room += int64(len(w.Key) + len(join(&m, nil)) + min(len(w.Value), small))
+		room += int64(len(w.Key) + len(join(&m, nil)) + min(len(w.Value), tiny))
 	}
 	return room
 }

@@ -81,6 +81,7 @@ func TestSimpleProtocol(t *testing.T) {
 		"I11/a-refused-batch-leaves-nothing-under-load",
 		"I11/a-context-that-ends-in-flight-is-obeyed",
 		"I8/a-lost-reply-is-resolved-by-the-store",
+		"I8/appends-to-many-runs-over-a-bad-network-are-applied-once",
 		"I8/a-repeat-over-several-runs-gets-the-first-results",
 		// No LISTEN.
 		"I10/a-tailing-reader-misses-nothing",

@@ -5,16 +5,8 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
-
-func woken(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
-}
 
 // Writes of another process wake the callers that wait for their run and for their kind, and no
 // other caller. A raise of the epoch wakes all.
@@ -36,10 +28,10 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 	writes, releases, others := wait("run", runstore.OnWrite), wait("run", runstore.OnRelease), wait("other", runstore.OnWrite)
 	told := func() { // of a commit, and so of all writes before it
 		t.Helper()
-		woken(writes)
+		wakeup.Take(writes)
 		b := runstore.NewBatch("run", runstore.Unguarded("test"))
 		b.Append("event", nil)
-		for seen := false; !seen; seen = woken(writes) {
+		for seen := false; !seen; seen = wakeup.Take(writes) {
 			commit(t, writer, b)
 			if t.Context().Err() != nil {
 				t.Fatal("not woken")
@@ -48,12 +40,12 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 	}
 	told()
 	told()
-	woken(releases) // by what was before
-	woken(others)
+	wakeup.Take(releases) // by what was before
+	wakeup.Take(others)
 	for range 3 {
 		told()
 	}
-	if woken(releases) || woken(others) {
+	if wakeup.Take(releases) || wakeup.Take(others) {
 		t.Error("a commit wakes a caller that waits for a release, or for another run")
 	}
 	if _, err := writer.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
@@ -61,7 +53,7 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 	}
 	told()
 	told()
-	if !woken(releases) {
+	if !wakeup.Take(releases) {
 		t.Error("a release does not wake a caller that waits for it")
 	}
 	if _, err := writer.RaiseEpoch(t.Context(), "test"); err != nil {
@@ -69,7 +61,7 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 	}
 	told()
 	told()
-	if !woken(releases) || !woken(others) {
+	if !wakeup.Take(releases) || !wakeup.Take(others) {
 		t.Error("a raise of the epoch does not wake every caller")
 	}
 }
@@ -84,9 +76,9 @@ func TestOwnNotificationsWakeNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	woken(ch)
+	wakeup.Take(ch)
 	for sender, wakes := range map[*postgres.Store]bool{s: false, foreign: true} {
-		if postgres.Notify(s, sender, "run"); woken(ch) != wakes {
+		if postgres.Notify(s, sender, "run"); wakeup.Take(ch) != wakes {
 			t.Errorf("a notification of this process: %t, wakes: %t", sender == s, !wakes)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 	r.ctx = ctx
 	for t := s.tries(); ; {
-		r.nonce = newNonce()
+		r.nonce, r.answer, r.err = newNonce(), answer{}, nil // nothing of the attempt before is this one's
 		err := s.reach(ctx, r.fence.Token().Epoch())
 		if err == nil {
 			err = s.lanes.send(r)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
+	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // foreign opens a handle whose writes the other handles of this process take for those of another
@@ -35,15 +36,6 @@ func await(t *testing.T, what string, done func() bool) {
 			t.Fatalf("still waiting for %s", what)
 		}
 		time.Sleep(time.Millisecond)
-	}
-}
-
-func woken(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -77,16 +69,16 @@ func TestOthersWakeBySight(t *testing.T) {
 			if _, err := other.Commit(t.Context(), b); err != nil {
 				t.Fatal(err)
 			}
-			return woken(writes)
+			return wakeup.Take(writes)
 		})
-		if woken(releases) {
+		if wakeup.Take(releases) {
 			t.Error("a commit of another process wakes who waits for a release")
 		}
 	}
 	if _, err := other.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: granted.Lease.Fence()}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a hint at the release by another process", func() bool { return woken(releases) })
+	await(t, "a hint at the release by another process", func() bool { return wakeup.Take(releases) })
 }
 
 // A write that another process refused is no change.

@@ -134,6 +134,16 @@ func (h Hub) Waiting() []runstore.RunID {
 	return slices.Collect(maps.Keys(stores[h.key]))
 }
 
+// Take takes a wake-up if there is one, and reports whether there was. A closed channel has none.
+func Take(ch <-chan struct{}) bool {
+	select {
+	case _, open := <-ch:
+		return open
+	default:
+		return false
+	}
+}
+
 func hint(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

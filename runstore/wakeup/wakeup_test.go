@@ -10,15 +10,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-func woken(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
-}
-
 // A write wakes those who wait for its run at its store and for its kind, and nobody else.
 func TestWhoIsWoken(t *testing.T) {
 	hub := wakeup.Of("store")
@@ -44,18 +35,18 @@ func TestWhoIsWoken(t *testing.T) {
 	} {
 		tc.write()
 		tc.write() // a second hint is the first
-		if got := woken(writes); got != tc.writes {
+		if got := wakeup.Take(writes); got != tc.writes {
 			t.Errorf("%s wakes who waits for writes: %t", tc.name, got)
 		}
-		if got := woken(releases); got != tc.releases {
+		if got := wakeup.Take(releases); got != tc.releases {
 			t.Errorf("%s wakes who waits for a release: %t", tc.name, got)
 		}
-		if woken(writes) || woken(releases) || woken(otherRun) || woken(otherStore) {
+		if wakeup.Take(writes) || wakeup.Take(releases) || wakeup.Take(otherRun) || wakeup.Take(otherStore) {
 			t.Errorf("%s wakes twice, or who waits for something else", tc.name)
 		}
 	}
 	hub.AfterRaise(&applied)
-	if !woken(writes) || !woken(releases) || !woken(otherRun) || woken(otherStore) {
+	if !wakeup.Take(writes) || !wakeup.Take(releases) || !wakeup.Take(otherRun) || wakeup.Take(otherStore) {
 		t.Error("a raise of the epoch wakes all who wait at the store, and nobody else")
 	}
 }
@@ -72,7 +63,7 @@ func TestWaitingEnds(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		hub.Wake(runstore.OnRelease, "run")
-		if n := len(hub.Waiting()); n != 0 || woken(ch) {
+		if n := len(hub.Waiting()); n != 0 || wakeup.Take(ch) {
 			t.Errorf("%d runs are waited for, and who has gone was woken", n)
 		}
 	})

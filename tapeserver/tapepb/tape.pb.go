@@ -503,7 +503,10 @@ type BeginRunRequest struct {
 	Labels           map[string]string      `protobuf:"bytes,27,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Fence            *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Leaves a live lease of another owner alone: ABORTED, with reason LEASE_HELD.
-	WaitForLease  bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
+	WaitForLease bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
+	// The role in which the driver holds the lease: "recovery", say. "agent" if empty. A heartbeat
+	// keeps the role that the grant was made for.
+	Reactor       string `protobuf:"bytes,1002,opt,name=reactor,proto3" json:"reactor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -650,6 +653,13 @@ func (x *BeginRunRequest) GetWaitForLease() bool {
 	return false
 }
 
+func (x *BeginRunRequest) GetReactor() string {
+	if x != nil {
+		return x.Reactor
+	}
+	return ""
+}
+
 type BeginRunResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	RunId   string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -734,7 +744,10 @@ type ResumeRunRequest struct {
 	LeaseTtlMs int64                  `protobuf:"varint,3,opt,name=lease_ttl_ms,json=leaseTtlMs,proto3" json:"lease_ttl_ms,omitempty"`
 	Fence      *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Leaves a live lease of another owner alone: ABORTED, with reason LEASE_HELD.
-	WaitForLease  bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
+	WaitForLease bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
+	// The role in which the driver holds the lease: "recovery", say. "agent" if empty. A heartbeat
+	// keeps the role that the grant was made for.
+	Reactor       string `protobuf:"bytes,1002,opt,name=reactor,proto3" json:"reactor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -802,6 +815,13 @@ func (x *ResumeRunRequest) GetWaitForLease() bool {
 		return x.WaitForLease
 	}
 	return false
+}
+
+func (x *ResumeRunRequest) GetReactor() string {
+	if x != nil {
+		return x.Reactor
+	}
+	return ""
 }
 
 type ResumeRunResponse struct {
@@ -6929,11 +6949,13 @@ func (x *EventRecord) GetTimestampMs() int64 {
 }
 
 type CreateSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AppName       string                 `protobuf:"bytes,1,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
-	UserId        string                 `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	SessionId     string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	StateJson     string                 `protobuf:"bytes,4,opt,name=state_json,json=stateJson,proto3" json:"state_json,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	AppName   string                 `protobuf:"bytes,1,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
+	UserId    string                 `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	SessionId string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	StateJson string                 `protobuf:"bytes,4,opt,name=state_json,json=stateJson,proto3" json:"state_json,omitempty"`
+	// Of a run, which it names in run_id.
+	Fence         *Fence `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6994,6 +7016,13 @@ func (x *CreateSessionRequest) GetStateJson() string {
 		return x.StateJson
 	}
 	return ""
+}
+
+func (x *CreateSessionRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
 }
 
 type GetSessionRequest struct {
@@ -7222,10 +7251,12 @@ func (x *ListSessionsResponse) GetSessions() []*Session {
 }
 
 type DeleteSessionRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AppName       string                 `protobuf:"bytes,1,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
-	UserId        string                 `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
-	SessionId     string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	AppName   string                 `protobuf:"bytes,1,opt,name=app_name,json=appName,proto3" json:"app_name,omitempty"`
+	UserId    string                 `protobuf:"bytes,2,opt,name=user_id,json=userId,proto3" json:"user_id,omitempty"`
+	SessionId string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// Of a run, which it names in run_id.
+	Fence         *Fence `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7281,6 +7312,13 @@ func (x *DeleteSessionRequest) GetSessionId() string {
 	return ""
 }
 
+func (x *DeleteSessionRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
+}
+
 type DeleteSessionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Deleted       bool                   `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
@@ -7332,8 +7370,10 @@ type AppendEventRequest struct {
 	SessionId      string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	Event          *EventRecord           `protobuf:"bytes,4,opt,name=event,proto3" json:"event,omitempty"`
 	StateDeltaJson string                 `protobuf:"bytes,5,opt,name=state_delta_json,json=stateDeltaJson,proto3" json:"state_delta_json,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Of a run, which it names in run_id.
+	Fence         *Fence `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AppendEventRequest) Reset() {
@@ -7401,6 +7441,13 @@ func (x *AppendEventRequest) GetStateDeltaJson() string {
 	return ""
 }
 
+func (x *AppendEventRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
+}
+
 type AppendEventResponse struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Event            *EventRecord           `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -7453,13 +7500,20 @@ func (x *AppendEventResponse) GetLastUpdateTimeMs() int64 {
 	return 0
 }
 
-// Grant is the lease that BeginRun or ResumeRun granted. Whoever presents it as
-// a Fence writes under it.
+// Grant is the lease that BeginRun or ResumeRun granted. A write that presents it as a Fence is
+// made under it.
 type Grant struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Owner         string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	Token         int64                  `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	GrantId       string                 `protobuf:"bytes,3,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Owner   string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Token   int64                  `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	GrantId string                 `protobuf:"bytes,3,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// The run whose lease it is.
+	RunId string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// When it expires unless it is renewed, on the store's clock.
+	ExpiresAtMs int64 `protobuf:"varint,5,opt,name=expires_at_ms,json=expiresAtMs,proto3" json:"expires_at_ms,omitempty"`
+	// The TTL as granted: that of the request, 2 minutes where it has none, and 30 at most. A driver
+	// that keeps time by itself counts it from the moment when its request left.
+	TtlMs         int64 `protobuf:"varint,6,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7515,13 +7569,37 @@ func (x *Grant) GetGrantId() string {
 	return ""
 }
 
+func (x *Grant) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *Grant) GetExpiresAtMs() int64 {
+	if x != nil {
+		return x.ExpiresAtMs
+	}
+	return 0
+}
+
+func (x *Grant) GetTtlMs() int64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
 // Fence is what a write presents to be made under a grant. It is checked by
 // the store, in the same atomic step as the write.
 type Fence struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Owner         string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	Token         int64                  `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	GrantId       string                 `protobuf:"bytes,3,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Owner   string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Token   int64                  `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	GrantId string                 `protobuf:"bytes,3,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// The run whose grant it is. Writes to sessions need it. A write to a run does not, and
+	// refuses the fence of another run.
+	RunId         string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7577,12 +7655,19 @@ func (x *Fence) GetGrantId() string {
 	return ""
 }
 
+func (x *Fence) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
 var File_tape_proto protoreflect.FileDescriptor
 
 const file_tape_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"tape.proto\x12\atape.v1\"\xe6\x04\n" +
+	"tape.proto\x12\atape.v1\"\x81\x05\n" +
 	"\x0fBeginRunRequest\x12\x19\n" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\x12\x1d\n" +
@@ -7602,7 +7687,8 @@ const file_tape_proto_rawDesc = "" +
 	"\x06scopes\x18\x1a \x03(\tR\x06scopes\x12<\n" +
 	"\x06labels\x18\x1b \x03(\v2$.tape.v1.BeginRunRequest.LabelsEntryR\x06labels\x12%\n" +
 	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12%\n" +
-	"\x0ewait_for_lease\x18\xe9\a \x01(\bR\fwaitForLease\x1a9\n" +
+	"\x0ewait_for_lease\x18\xe9\a \x01(\bR\fwaitForLease\x12\x19\n" +
+	"\areactor\x18\xea\a \x01(\tR\areactor\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb1\x01\n" +
@@ -7611,7 +7697,7 @@ const file_tape_proto_rawDesc = "" +
 	"\aresumed\x18\x02 \x01(\bR\aresumed\x12\x19\n" +
 	"\bnext_seq\x18\x03 \x01(\x03R\anextSeq\x12*\n" +
 	"\x06status\x18\x04 \x01(\x0e2\x12.tape.v1.RunStatusR\x06status\x12%\n" +
-	"\x05grant\x18\xe8\a \x01(\v2\x0e.tape.v1.GrantR\x05grant\"\xba\x01\n" +
+	"\x05grant\x18\xe8\a \x01(\v2\x0e.tape.v1.GrantR\x05grant\"\xd5\x01\n" +
 	"\x10ResumeRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vlease_owner\x18\x02 \x01(\tR\n" +
@@ -7619,7 +7705,8 @@ const file_tape_proto_rawDesc = "" +
 	"\flease_ttl_ms\x18\x03 \x01(\x03R\n" +
 	"leaseTtlMs\x12%\n" +
 	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\x12%\n" +
-	"\x0ewait_for_lease\x18\xe9\a \x01(\bR\fwaitForLease\"_\n" +
+	"\x0ewait_for_lease\x18\xe9\a \x01(\bR\fwaitForLease\x12\x19\n" +
+	"\areactor\x18\xea\a \x01(\tR\areactor\"_\n" +
 	"\x11ResumeRunResponse\x12#\n" +
 	"\x03run\x18\x01 \x01(\v2\x11.tape.v1.RunStateR\x03run\x12%\n" +
 	"\x05grant\x18\xe8\a \x01(\v2\x0e.tape.v1.GrantR\x05grant\"\x9a\x01\n" +
@@ -8150,14 +8237,15 @@ const file_tape_proto_rawDesc = "" +
 	"\x06branch\x18\x04 \x01(\tR\x06branch\x12!\n" +
 	"\fcontent_json\x18\x05 \x01(\tR\vcontentJson\x12!\n" +
 	"\factions_json\x18\x06 \x01(\tR\vactionsJson\x12!\n" +
-	"\ftimestamp_ms\x18\a \x01(\x03R\vtimestampMs\"\x88\x01\n" +
+	"\ftimestamp_ms\x18\a \x01(\x03R\vtimestampMs\"\xaf\x01\n" +
 	"\x14CreateSessionRequest\x12\x19\n" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x1d\n" +
 	"\n" +
-	"state_json\x18\x04 \x01(\tR\tstateJson\"\x85\x01\n" +
+	"state_json\x18\x04 \x01(\tR\tstateJson\x12%\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\x85\x01\n" +
 	"\x11GetSessionRequest\x12\x19\n" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\x12\x1d\n" +
@@ -8173,32 +8261,38 @@ const file_tape_proto_rawDesc = "" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\"D\n" +
 	"\x14ListSessionsResponse\x12,\n" +
-	"\bsessions\x18\x01 \x03(\v2\x10.tape.v1.SessionR\bsessions\"i\n" +
+	"\bsessions\x18\x01 \x03(\v2\x10.tape.v1.SessionR\bsessions\"\x90\x01\n" +
 	"\x14DeleteSessionRequest\x12\x19\n" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\x12\x1d\n" +
 	"\n" +
-	"session_id\x18\x03 \x01(\tR\tsessionId\"1\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x12%\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"1\n" +
 	"\x15DeleteSessionResponse\x12\x18\n" +
-	"\adeleted\x18\x01 \x01(\bR\adeleted\"\xbd\x01\n" +
+	"\adeleted\x18\x01 \x01(\bR\adeleted\"\xe4\x01\n" +
 	"\x12AppendEventRequest\x12\x19\n" +
 	"\bapp_name\x18\x01 \x01(\tR\aappName\x12\x17\n" +
 	"\auser_id\x18\x02 \x01(\tR\x06userId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x03 \x01(\tR\tsessionId\x12*\n" +
 	"\x05event\x18\x04 \x01(\v2\x14.tape.v1.EventRecordR\x05event\x12(\n" +
-	"\x10state_delta_json\x18\x05 \x01(\tR\x0estateDeltaJson\"p\n" +
+	"\x10state_delta_json\x18\x05 \x01(\tR\x0estateDeltaJson\x12%\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"p\n" +
 	"\x13AppendEventResponse\x12*\n" +
 	"\x05event\x18\x01 \x01(\v2\x14.tape.v1.EventRecordR\x05event\x12-\n" +
-	"\x13last_update_time_ms\x18\x02 \x01(\x03R\x10lastUpdateTimeMs\"N\n" +
+	"\x13last_update_time_ms\x18\x02 \x01(\x03R\x10lastUpdateTimeMs\"\xa0\x01\n" +
 	"\x05Grant\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x03R\x05token\x12\x19\n" +
-	"\bgrant_id\x18\x03 \x01(\tR\agrantId\"N\n" +
+	"\bgrant_id\x18\x03 \x01(\tR\agrantId\x12\x15\n" +
+	"\x06run_id\x18\x04 \x01(\tR\x05runId\x12\"\n" +
+	"\rexpires_at_ms\x18\x05 \x01(\x03R\vexpiresAtMs\x12\x15\n" +
+	"\x06ttl_ms\x18\x06 \x01(\x03R\x05ttlMs\"e\n" +
 	"\x05Fence\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x03R\x05token\x12\x19\n" +
-	"\bgrant_id\x18\x03 \x01(\tR\agrantId*\xed\x01\n" +
+	"\bgrant_id\x18\x03 \x01(\tR\agrantId\x12\x15\n" +
+	"\x06run_id\x18\x04 \x01(\tR\x05runId*\xed\x01\n" +
 	"\tRunStatus\x12\x1a\n" +
 	"\x16RUN_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13RUN_STATUS_RUNNABLE\x10\x01\x12\x16\n" +
@@ -8501,117 +8595,120 @@ var file_tape_proto_depIdxs = []int32{
 	85,  // 63: tape.v1.GetValueResponse.value:type_name -> tape.v1.ValueRecord
 	85,  // 64: tape.v1.ValueEvent.value:type_name -> tape.v1.ValueRecord
 	94,  // 65: tape.v1.Session.events:type_name -> tape.v1.EventRecord
-	93,  // 66: tape.v1.GetSessionResponse.session:type_name -> tape.v1.Session
-	93,  // 67: tape.v1.ListSessionsResponse.sessions:type_name -> tape.v1.Session
-	94,  // 68: tape.v1.AppendEventRequest.event:type_name -> tape.v1.EventRecord
-	94,  // 69: tape.v1.AppendEventResponse.event:type_name -> tape.v1.EventRecord
-	8,   // 70: tape.v1.Tape.BeginRun:input_type -> tape.v1.BeginRunRequest
-	10,  // 71: tape.v1.Tape.ResumeRun:input_type -> tape.v1.ResumeRunRequest
-	12,  // 72: tape.v1.Tape.EndRun:input_type -> tape.v1.EndRunRequest
-	14,  // 73: tape.v1.Tape.GetRun:input_type -> tape.v1.GetRunRequest
-	15,  // 74: tape.v1.Tape.ListRunsToRecover:input_type -> tape.v1.ListRunsToRecoverRequest
-	17,  // 75: tape.v1.Tape.SubscribeRun:input_type -> tape.v1.SubscribeRunRequest
-	20,  // 76: tape.v1.Tape.RecordDecision:input_type -> tape.v1.RecordDecisionRequest
-	22,  // 77: tape.v1.Tape.GetDecision:input_type -> tape.v1.GetDecisionRequest
-	24,  // 78: tape.v1.Tape.BeginEffect:input_type -> tape.v1.BeginEffectRequest
-	26,  // 79: tape.v1.Tape.CompleteEffect:input_type -> tape.v1.CompleteEffectRequest
-	27,  // 80: tape.v1.Tape.GetEffect:input_type -> tape.v1.GetEffectRequest
-	29,  // 81: tape.v1.Tape.ReconcileEffect:input_type -> tape.v1.ReconcileEffectRequest
-	31,  // 82: tape.v1.Tape.ListEffectsToDispatch:input_type -> tape.v1.ListEffectsToDispatchRequest
-	33,  // 83: tape.v1.Tape.ClaimEffectDispatch:input_type -> tape.v1.ClaimEffectDispatchRequest
-	35,  // 84: tape.v1.Tape.RecordDispatchAttempt:input_type -> tape.v1.RecordDispatchAttemptRequest
-	36,  // 85: tape.v1.Tape.RecordExternalObservation:input_type -> tape.v1.RecordExternalObservationRequest
-	37,  // 86: tape.v1.Tape.RegisterCompensation:input_type -> tape.v1.RegisterCompensationRequest
-	38,  // 87: tape.v1.Tape.ListObligations:input_type -> tape.v1.ListObligationsRequest
-	40,  // 88: tape.v1.Tape.ResolveObligation:input_type -> tape.v1.ResolveObligationRequest
-	42,  // 89: tape.v1.Tape.ListUnresolvedObligations:input_type -> tape.v1.ListUnresolvedObligationsRequest
-	44,  // 90: tape.v1.Tape.ClaimObligation:input_type -> tape.v1.ClaimObligationRequest
-	46,  // 91: tape.v1.Tape.RecordObligationAttempt:input_type -> tape.v1.RecordObligationAttemptRequest
-	47,  // 92: tape.v1.Tape.SetBudget:input_type -> tape.v1.SetBudgetRequest
-	48,  // 93: tape.v1.Tape.AdmitBudget:input_type -> tape.v1.AdmitBudgetRequest
-	50,  // 94: tape.v1.Tape.ChargeBudget:input_type -> tape.v1.ChargeBudgetRequest
-	52,  // 95: tape.v1.Tape.AwaitSignal:input_type -> tape.v1.AwaitSignalRequest
-	54,  // 96: tape.v1.Tape.SendSignal:input_type -> tape.v1.SendSignalRequest
-	56,  // 97: tape.v1.Tape.ListPendingEffects:input_type -> tape.v1.ListPendingEffectsRequest
-	58,  // 98: tape.v1.Tape.SetTimer:input_type -> tape.v1.SetTimerRequest
-	60,  // 99: tape.v1.Tape.CancelTimer:input_type -> tape.v1.CancelTimerRequest
-	62,  // 100: tape.v1.Tape.ListDueTimers:input_type -> tape.v1.ListDueTimersRequest
-	64,  // 101: tape.v1.Tape.ListCompactableRuns:input_type -> tape.v1.ListCompactableRunsRequest
-	66,  // 102: tape.v1.Tape.CompactRun:input_type -> tape.v1.CompactRunRequest
-	68,  // 103: tape.v1.Tape.SubscribeEvents:input_type -> tape.v1.SubscribeEventsRequest
-	69,  // 104: tape.v1.Tape.SubscribeBySubject:input_type -> tape.v1.SubscribeBySubjectRequest
-	71,  // 105: tape.v1.Tape.RegisterReaction:input_type -> tape.v1.Reaction
-	72,  // 106: tape.v1.Tape.DeregisterReaction:input_type -> tape.v1.DeregisterReactionRequest
-	74,  // 107: tape.v1.Tape.ListReactions:input_type -> tape.v1.ListReactionsRequest
-	77,  // 108: tape.v1.Tape.ClaimTasks:input_type -> tape.v1.ClaimTasksRequest
-	79,  // 109: tape.v1.Tape.CompleteTask:input_type -> tape.v1.CompleteTaskRequest
-	81,  // 110: tape.v1.Tape.NackTask:input_type -> tape.v1.NackTaskRequest
-	83,  // 111: tape.v1.Tape.ListTasks:input_type -> tape.v1.ListTasksRequest
-	86,  // 112: tape.v1.Tape.WriteValue:input_type -> tape.v1.WriteValueRequest
-	87,  // 113: tape.v1.Tape.GetValue:input_type -> tape.v1.GetValueRequest
-	89,  // 114: tape.v1.Tape.WatchValue:input_type -> tape.v1.WatchValueRequest
-	91,  // 115: tape.v1.Tape.DeleteValue:input_type -> tape.v1.DeleteValueRequest
-	95,  // 116: tape.v1.Tape.CreateSession:input_type -> tape.v1.CreateSessionRequest
-	96,  // 117: tape.v1.Tape.GetSession:input_type -> tape.v1.GetSessionRequest
-	98,  // 118: tape.v1.Tape.ListSessions:input_type -> tape.v1.ListSessionsRequest
-	100, // 119: tape.v1.Tape.DeleteSession:input_type -> tape.v1.DeleteSessionRequest
-	102, // 120: tape.v1.Tape.AppendEvent:input_type -> tape.v1.AppendEventRequest
-	9,   // 121: tape.v1.Tape.BeginRun:output_type -> tape.v1.BeginRunResponse
-	11,  // 122: tape.v1.Tape.ResumeRun:output_type -> tape.v1.ResumeRunResponse
-	13,  // 123: tape.v1.Tape.EndRun:output_type -> tape.v1.EndRunResponse
-	18,  // 124: tape.v1.Tape.GetRun:output_type -> tape.v1.RunState
-	16,  // 125: tape.v1.Tape.ListRunsToRecover:output_type -> tape.v1.ListRunsToRecoverResponse
-	19,  // 126: tape.v1.Tape.SubscribeRun:output_type -> tape.v1.JournalEntry
-	21,  // 127: tape.v1.Tape.RecordDecision:output_type -> tape.v1.DecisionRecord
-	23,  // 128: tape.v1.Tape.GetDecision:output_type -> tape.v1.GetDecisionResponse
-	25,  // 129: tape.v1.Tape.BeginEffect:output_type -> tape.v1.BeginEffectResponse
-	30,  // 130: tape.v1.Tape.CompleteEffect:output_type -> tape.v1.EffectRecord
-	28,  // 131: tape.v1.Tape.GetEffect:output_type -> tape.v1.GetEffectResponse
-	30,  // 132: tape.v1.Tape.ReconcileEffect:output_type -> tape.v1.EffectRecord
-	32,  // 133: tape.v1.Tape.ListEffectsToDispatch:output_type -> tape.v1.ListEffectsToDispatchResponse
-	34,  // 134: tape.v1.Tape.ClaimEffectDispatch:output_type -> tape.v1.ClaimEffectDispatchResponse
-	30,  // 135: tape.v1.Tape.RecordDispatchAttempt:output_type -> tape.v1.EffectRecord
-	30,  // 136: tape.v1.Tape.RecordExternalObservation:output_type -> tape.v1.EffectRecord
-	41,  // 137: tape.v1.Tape.RegisterCompensation:output_type -> tape.v1.ObligationRecord
-	39,  // 138: tape.v1.Tape.ListObligations:output_type -> tape.v1.ListObligationsResponse
-	41,  // 139: tape.v1.Tape.ResolveObligation:output_type -> tape.v1.ObligationRecord
-	43,  // 140: tape.v1.Tape.ListUnresolvedObligations:output_type -> tape.v1.ListUnresolvedObligationsResponse
-	45,  // 141: tape.v1.Tape.ClaimObligation:output_type -> tape.v1.ClaimObligationResponse
-	41,  // 142: tape.v1.Tape.RecordObligationAttempt:output_type -> tape.v1.ObligationRecord
-	51,  // 143: tape.v1.Tape.SetBudget:output_type -> tape.v1.BudgetState
-	49,  // 144: tape.v1.Tape.AdmitBudget:output_type -> tape.v1.AdmitBudgetResponse
-	51,  // 145: tape.v1.Tape.ChargeBudget:output_type -> tape.v1.BudgetState
-	53,  // 146: tape.v1.Tape.AwaitSignal:output_type -> tape.v1.AwaitSignalResponse
-	55,  // 147: tape.v1.Tape.SendSignal:output_type -> tape.v1.SendSignalResponse
-	57,  // 148: tape.v1.Tape.ListPendingEffects:output_type -> tape.v1.ListPendingEffectsResponse
-	59,  // 149: tape.v1.Tape.SetTimer:output_type -> tape.v1.TimerRecord
-	61,  // 150: tape.v1.Tape.CancelTimer:output_type -> tape.v1.CancelTimerResponse
-	63,  // 151: tape.v1.Tape.ListDueTimers:output_type -> tape.v1.ListDueTimersResponse
-	65,  // 152: tape.v1.Tape.ListCompactableRuns:output_type -> tape.v1.ListCompactableRunsResponse
-	67,  // 153: tape.v1.Tape.CompactRun:output_type -> tape.v1.CompactRunResponse
-	70,  // 154: tape.v1.Tape.SubscribeEvents:output_type -> tape.v1.EventEntry
-	70,  // 155: tape.v1.Tape.SubscribeBySubject:output_type -> tape.v1.EventEntry
-	71,  // 156: tape.v1.Tape.RegisterReaction:output_type -> tape.v1.Reaction
-	73,  // 157: tape.v1.Tape.DeregisterReaction:output_type -> tape.v1.DeregisterReactionResponse
-	75,  // 158: tape.v1.Tape.ListReactions:output_type -> tape.v1.ListReactionsResponse
-	78,  // 159: tape.v1.Tape.ClaimTasks:output_type -> tape.v1.ClaimTasksResponse
-	80,  // 160: tape.v1.Tape.CompleteTask:output_type -> tape.v1.CompleteTaskResponse
-	82,  // 161: tape.v1.Tape.NackTask:output_type -> tape.v1.NackTaskResponse
-	84,  // 162: tape.v1.Tape.ListTasks:output_type -> tape.v1.ListTasksResponse
-	85,  // 163: tape.v1.Tape.WriteValue:output_type -> tape.v1.ValueRecord
-	88,  // 164: tape.v1.Tape.GetValue:output_type -> tape.v1.GetValueResponse
-	90,  // 165: tape.v1.Tape.WatchValue:output_type -> tape.v1.ValueEvent
-	92,  // 166: tape.v1.Tape.DeleteValue:output_type -> tape.v1.DeleteValueResponse
-	93,  // 167: tape.v1.Tape.CreateSession:output_type -> tape.v1.Session
-	97,  // 168: tape.v1.Tape.GetSession:output_type -> tape.v1.GetSessionResponse
-	99,  // 169: tape.v1.Tape.ListSessions:output_type -> tape.v1.ListSessionsResponse
-	101, // 170: tape.v1.Tape.DeleteSession:output_type -> tape.v1.DeleteSessionResponse
-	103, // 171: tape.v1.Tape.AppendEvent:output_type -> tape.v1.AppendEventResponse
-	121, // [121:172] is the sub-list for method output_type
-	70,  // [70:121] is the sub-list for method input_type
-	70,  // [70:70] is the sub-list for extension type_name
-	70,  // [70:70] is the sub-list for extension extendee
-	0,   // [0:70] is the sub-list for field type_name
+	105, // 66: tape.v1.CreateSessionRequest.fence:type_name -> tape.v1.Fence
+	93,  // 67: tape.v1.GetSessionResponse.session:type_name -> tape.v1.Session
+	93,  // 68: tape.v1.ListSessionsResponse.sessions:type_name -> tape.v1.Session
+	105, // 69: tape.v1.DeleteSessionRequest.fence:type_name -> tape.v1.Fence
+	94,  // 70: tape.v1.AppendEventRequest.event:type_name -> tape.v1.EventRecord
+	105, // 71: tape.v1.AppendEventRequest.fence:type_name -> tape.v1.Fence
+	94,  // 72: tape.v1.AppendEventResponse.event:type_name -> tape.v1.EventRecord
+	8,   // 73: tape.v1.Tape.BeginRun:input_type -> tape.v1.BeginRunRequest
+	10,  // 74: tape.v1.Tape.ResumeRun:input_type -> tape.v1.ResumeRunRequest
+	12,  // 75: tape.v1.Tape.EndRun:input_type -> tape.v1.EndRunRequest
+	14,  // 76: tape.v1.Tape.GetRun:input_type -> tape.v1.GetRunRequest
+	15,  // 77: tape.v1.Tape.ListRunsToRecover:input_type -> tape.v1.ListRunsToRecoverRequest
+	17,  // 78: tape.v1.Tape.SubscribeRun:input_type -> tape.v1.SubscribeRunRequest
+	20,  // 79: tape.v1.Tape.RecordDecision:input_type -> tape.v1.RecordDecisionRequest
+	22,  // 80: tape.v1.Tape.GetDecision:input_type -> tape.v1.GetDecisionRequest
+	24,  // 81: tape.v1.Tape.BeginEffect:input_type -> tape.v1.BeginEffectRequest
+	26,  // 82: tape.v1.Tape.CompleteEffect:input_type -> tape.v1.CompleteEffectRequest
+	27,  // 83: tape.v1.Tape.GetEffect:input_type -> tape.v1.GetEffectRequest
+	29,  // 84: tape.v1.Tape.ReconcileEffect:input_type -> tape.v1.ReconcileEffectRequest
+	31,  // 85: tape.v1.Tape.ListEffectsToDispatch:input_type -> tape.v1.ListEffectsToDispatchRequest
+	33,  // 86: tape.v1.Tape.ClaimEffectDispatch:input_type -> tape.v1.ClaimEffectDispatchRequest
+	35,  // 87: tape.v1.Tape.RecordDispatchAttempt:input_type -> tape.v1.RecordDispatchAttemptRequest
+	36,  // 88: tape.v1.Tape.RecordExternalObservation:input_type -> tape.v1.RecordExternalObservationRequest
+	37,  // 89: tape.v1.Tape.RegisterCompensation:input_type -> tape.v1.RegisterCompensationRequest
+	38,  // 90: tape.v1.Tape.ListObligations:input_type -> tape.v1.ListObligationsRequest
+	40,  // 91: tape.v1.Tape.ResolveObligation:input_type -> tape.v1.ResolveObligationRequest
+	42,  // 92: tape.v1.Tape.ListUnresolvedObligations:input_type -> tape.v1.ListUnresolvedObligationsRequest
+	44,  // 93: tape.v1.Tape.ClaimObligation:input_type -> tape.v1.ClaimObligationRequest
+	46,  // 94: tape.v1.Tape.RecordObligationAttempt:input_type -> tape.v1.RecordObligationAttemptRequest
+	47,  // 95: tape.v1.Tape.SetBudget:input_type -> tape.v1.SetBudgetRequest
+	48,  // 96: tape.v1.Tape.AdmitBudget:input_type -> tape.v1.AdmitBudgetRequest
+	50,  // 97: tape.v1.Tape.ChargeBudget:input_type -> tape.v1.ChargeBudgetRequest
+	52,  // 98: tape.v1.Tape.AwaitSignal:input_type -> tape.v1.AwaitSignalRequest
+	54,  // 99: tape.v1.Tape.SendSignal:input_type -> tape.v1.SendSignalRequest
+	56,  // 100: tape.v1.Tape.ListPendingEffects:input_type -> tape.v1.ListPendingEffectsRequest
+	58,  // 101: tape.v1.Tape.SetTimer:input_type -> tape.v1.SetTimerRequest
+	60,  // 102: tape.v1.Tape.CancelTimer:input_type -> tape.v1.CancelTimerRequest
+	62,  // 103: tape.v1.Tape.ListDueTimers:input_type -> tape.v1.ListDueTimersRequest
+	64,  // 104: tape.v1.Tape.ListCompactableRuns:input_type -> tape.v1.ListCompactableRunsRequest
+	66,  // 105: tape.v1.Tape.CompactRun:input_type -> tape.v1.CompactRunRequest
+	68,  // 106: tape.v1.Tape.SubscribeEvents:input_type -> tape.v1.SubscribeEventsRequest
+	69,  // 107: tape.v1.Tape.SubscribeBySubject:input_type -> tape.v1.SubscribeBySubjectRequest
+	71,  // 108: tape.v1.Tape.RegisterReaction:input_type -> tape.v1.Reaction
+	72,  // 109: tape.v1.Tape.DeregisterReaction:input_type -> tape.v1.DeregisterReactionRequest
+	74,  // 110: tape.v1.Tape.ListReactions:input_type -> tape.v1.ListReactionsRequest
+	77,  // 111: tape.v1.Tape.ClaimTasks:input_type -> tape.v1.ClaimTasksRequest
+	79,  // 112: tape.v1.Tape.CompleteTask:input_type -> tape.v1.CompleteTaskRequest
+	81,  // 113: tape.v1.Tape.NackTask:input_type -> tape.v1.NackTaskRequest
+	83,  // 114: tape.v1.Tape.ListTasks:input_type -> tape.v1.ListTasksRequest
+	86,  // 115: tape.v1.Tape.WriteValue:input_type -> tape.v1.WriteValueRequest
+	87,  // 116: tape.v1.Tape.GetValue:input_type -> tape.v1.GetValueRequest
+	89,  // 117: tape.v1.Tape.WatchValue:input_type -> tape.v1.WatchValueRequest
+	91,  // 118: tape.v1.Tape.DeleteValue:input_type -> tape.v1.DeleteValueRequest
+	95,  // 119: tape.v1.Tape.CreateSession:input_type -> tape.v1.CreateSessionRequest
+	96,  // 120: tape.v1.Tape.GetSession:input_type -> tape.v1.GetSessionRequest
+	98,  // 121: tape.v1.Tape.ListSessions:input_type -> tape.v1.ListSessionsRequest
+	100, // 122: tape.v1.Tape.DeleteSession:input_type -> tape.v1.DeleteSessionRequest
+	102, // 123: tape.v1.Tape.AppendEvent:input_type -> tape.v1.AppendEventRequest
+	9,   // 124: tape.v1.Tape.BeginRun:output_type -> tape.v1.BeginRunResponse
+	11,  // 125: tape.v1.Tape.ResumeRun:output_type -> tape.v1.ResumeRunResponse
+	13,  // 126: tape.v1.Tape.EndRun:output_type -> tape.v1.EndRunResponse
+	18,  // 127: tape.v1.Tape.GetRun:output_type -> tape.v1.RunState
+	16,  // 128: tape.v1.Tape.ListRunsToRecover:output_type -> tape.v1.ListRunsToRecoverResponse
+	19,  // 129: tape.v1.Tape.SubscribeRun:output_type -> tape.v1.JournalEntry
+	21,  // 130: tape.v1.Tape.RecordDecision:output_type -> tape.v1.DecisionRecord
+	23,  // 131: tape.v1.Tape.GetDecision:output_type -> tape.v1.GetDecisionResponse
+	25,  // 132: tape.v1.Tape.BeginEffect:output_type -> tape.v1.BeginEffectResponse
+	30,  // 133: tape.v1.Tape.CompleteEffect:output_type -> tape.v1.EffectRecord
+	28,  // 134: tape.v1.Tape.GetEffect:output_type -> tape.v1.GetEffectResponse
+	30,  // 135: tape.v1.Tape.ReconcileEffect:output_type -> tape.v1.EffectRecord
+	32,  // 136: tape.v1.Tape.ListEffectsToDispatch:output_type -> tape.v1.ListEffectsToDispatchResponse
+	34,  // 137: tape.v1.Tape.ClaimEffectDispatch:output_type -> tape.v1.ClaimEffectDispatchResponse
+	30,  // 138: tape.v1.Tape.RecordDispatchAttempt:output_type -> tape.v1.EffectRecord
+	30,  // 139: tape.v1.Tape.RecordExternalObservation:output_type -> tape.v1.EffectRecord
+	41,  // 140: tape.v1.Tape.RegisterCompensation:output_type -> tape.v1.ObligationRecord
+	39,  // 141: tape.v1.Tape.ListObligations:output_type -> tape.v1.ListObligationsResponse
+	41,  // 142: tape.v1.Tape.ResolveObligation:output_type -> tape.v1.ObligationRecord
+	43,  // 143: tape.v1.Tape.ListUnresolvedObligations:output_type -> tape.v1.ListUnresolvedObligationsResponse
+	45,  // 144: tape.v1.Tape.ClaimObligation:output_type -> tape.v1.ClaimObligationResponse
+	41,  // 145: tape.v1.Tape.RecordObligationAttempt:output_type -> tape.v1.ObligationRecord
+	51,  // 146: tape.v1.Tape.SetBudget:output_type -> tape.v1.BudgetState
+	49,  // 147: tape.v1.Tape.AdmitBudget:output_type -> tape.v1.AdmitBudgetResponse
+	51,  // 148: tape.v1.Tape.ChargeBudget:output_type -> tape.v1.BudgetState
+	53,  // 149: tape.v1.Tape.AwaitSignal:output_type -> tape.v1.AwaitSignalResponse
+	55,  // 150: tape.v1.Tape.SendSignal:output_type -> tape.v1.SendSignalResponse
+	57,  // 151: tape.v1.Tape.ListPendingEffects:output_type -> tape.v1.ListPendingEffectsResponse
+	59,  // 152: tape.v1.Tape.SetTimer:output_type -> tape.v1.TimerRecord
+	61,  // 153: tape.v1.Tape.CancelTimer:output_type -> tape.v1.CancelTimerResponse
+	63,  // 154: tape.v1.Tape.ListDueTimers:output_type -> tape.v1.ListDueTimersResponse
+	65,  // 155: tape.v1.Tape.ListCompactableRuns:output_type -> tape.v1.ListCompactableRunsResponse
+	67,  // 156: tape.v1.Tape.CompactRun:output_type -> tape.v1.CompactRunResponse
+	70,  // 157: tape.v1.Tape.SubscribeEvents:output_type -> tape.v1.EventEntry
+	70,  // 158: tape.v1.Tape.SubscribeBySubject:output_type -> tape.v1.EventEntry
+	71,  // 159: tape.v1.Tape.RegisterReaction:output_type -> tape.v1.Reaction
+	73,  // 160: tape.v1.Tape.DeregisterReaction:output_type -> tape.v1.DeregisterReactionResponse
+	75,  // 161: tape.v1.Tape.ListReactions:output_type -> tape.v1.ListReactionsResponse
+	78,  // 162: tape.v1.Tape.ClaimTasks:output_type -> tape.v1.ClaimTasksResponse
+	80,  // 163: tape.v1.Tape.CompleteTask:output_type -> tape.v1.CompleteTaskResponse
+	82,  // 164: tape.v1.Tape.NackTask:output_type -> tape.v1.NackTaskResponse
+	84,  // 165: tape.v1.Tape.ListTasks:output_type -> tape.v1.ListTasksResponse
+	85,  // 166: tape.v1.Tape.WriteValue:output_type -> tape.v1.ValueRecord
+	88,  // 167: tape.v1.Tape.GetValue:output_type -> tape.v1.GetValueResponse
+	90,  // 168: tape.v1.Tape.WatchValue:output_type -> tape.v1.ValueEvent
+	92,  // 169: tape.v1.Tape.DeleteValue:output_type -> tape.v1.DeleteValueResponse
+	93,  // 170: tape.v1.Tape.CreateSession:output_type -> tape.v1.Session
+	97,  // 171: tape.v1.Tape.GetSession:output_type -> tape.v1.GetSessionResponse
+	99,  // 172: tape.v1.Tape.ListSessions:output_type -> tape.v1.ListSessionsResponse
+	101, // 173: tape.v1.Tape.DeleteSession:output_type -> tape.v1.DeleteSessionResponse
+	103, // 174: tape.v1.Tape.AppendEvent:output_type -> tape.v1.AppendEventResponse
+	124, // [124:175] is the sub-list for method output_type
+	73,  // [73:124] is the sub-list for method input_type
+	73,  // [73:73] is the sub-list for extension type_name
+	73,  // [73:73] is the sub-list for extension extendee
+	0,   // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_tape_proto_init() }

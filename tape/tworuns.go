@@ -1,0 +1,124 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A write to one run can be fenced by the grant of another, the lead: it is applied only while that
+// grant is current. It is a step over both runs, which package crossrun makes: one commit where the
+// engine commits to two runs at once, a write-ahead intent on the lead elsewhere.
+//
+//  1. Once a grant of the lead was returned, no write under an earlier grant is applied to any run.
+//     acquireLease sees to it: it completes a step that it finds under way.
+//  2. Once the lead was ended or parked, no write under the grant that this released is applied
+//     either. The commit that releases a lease is guarded by crossrun.Idle, and endStep ends the
+//     step that it meets.
+
+// commitUnder commits b under f: no fence, one of b's run, or one of another run. A store without
+// runstore.MultiCommitter makes six writes for the latter.
+//
+// Errors: those of a commit; ErrNoSuchRun itself where b's run does not exist, and an error that
+// matches it where the fence's run does not.
+func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Batch) (runstore.Committed, error) {
+	if f.IsZero() {
+		return t.commit(ctx, b)
+	}
+	if f.Run() == b.Run() {
+		b.Require(f)
+		return t.commit(ctx, b)
+	}
+	lead := runstore.NewBatch(f.Run(), f)
+	lead.ID = runstore.NewBatchID()
+	done, err := retry(ctx, func() (crossrun.Result, error) { return crossrun.Commit(ctx, t.steps(), lead, b) })
+	switch {
+	case err == nil:
+		return done.Other, nil
+	case runstore.OutcomeOf(err) == runstore.Unknown:
+		return runstore.Committed{}, unknownStep(f.Run(), err)
+	case errors.Is(err, runstore.ErrNotFound):
+		if _, unread := t.store.GetRun(ctx, f.Run()); errors.Is(unread, runstore.ErrNotFound) {
+			return runstore.Committed{}, refuse(ErrNoSuchRun, "no such run: that of the fence")
+		}
+		return runstore.Committed{}, ErrNoSuchRun
+	default:
+		return runstore.Committed{}, err
+	}
+}
+
+// steps returns the store for the writes of package crossrun, which have ids: one whose reply is lost
+// is repeated, where the package would give the step up as not applied.
+func (t *Tape) steps() runstore.RunStore {
+	if _, multi := t.store.(runstore.MultiCommitter); multi {
+		return t.store // commitUnder repeats the one write
+	}
+	return repeating{t.store}
+}
+
+type repeating struct{ runstore.RunStore }
+
+func (s repeating) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if b.ID == "" { // that of the removal of a mark, on which nothing depends
+		return s.RunStore.Commit(ctx, b)
+	}
+	return retry(ctx, func() (runstore.Committed, error) { return s.RunStore.Commit(ctx, b) })
+}
+
+// unknownStep returns err as an unknown outcome and nothing else: the error that kept a step from
+// its end may have a kind of its own, such as runstore.ErrFenced, which says nothing of the step.
+func unknownStep(lead runstore.RunID, err error) error {
+	return &runstore.OpError{Op: "step over two runs", Run: lead, Err: runstore.ErrUnknownOutcome, Cause: errors.New(err.Error())}
+}
+
+// meetsStep reports whether a write lost because its run leads a step that is under way.
+func meetsStep(err error) bool {
+	var conflict *runstore.ConflictError
+	return errors.As(err, &conflict) && conflict.Key == crossrun.IntentKey
+}
+
+// acquireLease acquires a run's lease. Once it has returned, no step of an earlier grant of the run
+// changes anything. One round trip where no step is under way, which is a guard of the grant.
+//
+// Errors: those of the store. runstore.ErrUnknownOutcome where the lease was granted and the step
+// could not be completed: the next call completes it.
+func (t *Tape) acquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	acquire := func(req runstore.AcquireRequest) (runstore.Granted, error) {
+		return retry(ctx, func() (runstore.Granted, error) { return t.store.AcquireLease(ctx, req) })
+	}
+	idle := req
+	idle.Guards = append(slices.Clone(req.Guards), crossrun.Idle())
+	granted, err := acquire(idle)
+	if !meetsStep(err) {
+		return granted, err
+	}
+	if granted, err = acquire(req); err != nil {
+		return runstore.Granted{}, err
+	}
+	if err := t.recoverStep(ctx, granted.Fence()); err != nil {
+		return runstore.Granted{}, unknownStep(req.Run, err)
+	}
+	return granted, nil
+}
+
+// recoverStep completes the step that f's run leads, if there is one.
+func (t *Tape) recoverStep(ctx context.Context, f runstore.Fence) error {
+	_, err := retry(ctx, func() (crossrun.Completed, error) { return crossrun.Recover(ctx, t.steps(), f) })
+	return err
+}
+
+// endStep ends the step that a run leads, for a write that releases the run's lease. Without a
+// fence it takes the lease away first, as the write is about to do.
+func (t *Tape) endStep(ctx context.Context, run runstore.RunID, f runstore.Fence) error {
+	if !f.IsZero() {
+		return t.recoverStep(ctx, f)
+	}
+	_, err := t.acquireLease(ctx, runstore.AcquireRequest{
+		Run: run, Preempt: "a step of the run is under way",
+		LeaseSpec: runstore.LeaseSpec{Owner: unnamed, Reactor: agent, TTL: defaultTTL, Grant: runstore.NewGrantID()},
+	})
+	return noSuchRun(err)
+}

@@ -1,0 +1,179 @@
+package tapeclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// Dispatch calls the counterparty of an effect under its idempotency key, as [Call] does.
+type Dispatch func(ctx context.Context, e *tapepb.EffectRecord) (response string, err error)
+
+// DispatchEffects looks for effects of the outbox that are due, of one connector or of all (""), claims
+// each, calls dispatch and reports, until ctx ends; it then returns the cause. After an error of
+// dispatch
+//
+//   - that matches [ErrPermanent] the effect is FAILED;
+//   - that matches [ErrNotSent], or of an IDEMPOTENT effect, it is due again after Loop.Retry;
+//   - else it is UNKNOWN, for a reconciler: a repeat might act twice.
+//
+// Every report presents the generation of its claim. The report of a claim that has lapsed, and that
+// another process has made since, changes nothing.
+func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, dispatch Dispatch) error {
+	l = l.withDefaults()
+	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
+		listed, err := c.tape.ListEffectsToDispatch(ctx, &tapepb.ListEffectsToDispatchRequest{Limit: int64(limit), Connector: connector})
+		var jobs []job
+		for _, e := range listed.GetEffects() {
+			jobs = append(jobs, job{e.GetRunId() + "\x00" + e.GetIdempotencyKey(), func(ctx context.Context) (done bool, err error) {
+				return c.dispatch(ctx, l, e, dispatch)
+			}})
+		}
+		return jobs, err
+	})
+}
+
+func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, dispatch Dispatch) (done bool, err error) {
+	name, sent := c.claimer(), time.Now()
+	claim, err := c.tape.ClaimEffectDispatch(ctx, &tapepb.ClaimEffectDispatchRequest{
+		RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), Claimer: name, LeaseTtlMs: l.TTL.Milliseconds(),
+	})
+	if err != nil {
+		return false, err
+	}
+	current := claim.GetEffect()
+	if !claim.GetAcquired() && current.GetDispatchClaimedBy() != name {
+		return false, nil // another dispatcher's
+	}
+	generation := current.GetDispatchClaimGeneration()
+	outcome := &tapepb.CompleteEffectRequest{RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), ClaimGeneration: generation}
+	failed := handle(ctx, l, sent, func(ctx context.Context) error {
+		return carryOut(ctx, outcome, e.GetIdempotencyKey(), func(ctx context.Context, _ string) (string, error) { return dispatch(ctx, current) })
+	})
+	// The report is made even while the loop ends: the counterparty may have acted.
+	ctx = context.WithoutCancel(ctx)
+	if failed == nil {
+		_, err := c.tape.CompleteEffect(ctx, outcome)
+		return err == nil, err
+	}
+	report := &tapepb.RecordDispatchAttemptRequest{
+		RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), Error: failed.Error(), ClaimGeneration: generation,
+	}
+	if errors.Is(failed, ErrNotSent) || current.GetSemantics() == tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT {
+		report.NextDispatchAtMs = l.retryAt()
+	}
+	_, err = c.tape.RecordDispatchAttempt(ctx, report)
+	return err == nil, errors.Join(fmt.Errorf("dispatch of %q: %w", e.GetIdempotencyKey(), failed), err)
+}
+
+// handle calls a handler under a claim that was asked for at sent. A claim that is too old by now, as
+// after a pause of the process, is not acted under.
+func handle(ctx context.Context, l Loop, sent time.Time, handler func(ctx context.Context) error) error {
+	ctx, cancel := l.bound(ctx, sent)
+	defer cancel()
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ErrNotSent, context.Cause(ctx))
+	}
+	return handler(ctx)
+}
+
+// Compensate undoes what an obligation is about and returns the result as JSON.
+type Compensate func(ctx context.Context, o *tapepb.ObligationRecord) (result string, err error)
+
+// ResolveObligations looks for obligations that are due, or whose claim has lapsed, claims each, calls
+// compensate and reports, until ctx ends; it then returns the cause. An obligation is COMPENSATED
+// after a result, STUCK after an error that matches [ErrPermanent] or the last attempt, and else due
+// again after Loop.Retry. Every report presents the generation of its claim.
+func (c *Client) ResolveObligations(ctx context.Context, l Loop, compensate Compensate) error {
+	l = l.withDefaults()
+	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
+		listed, err := c.tape.ListUnresolvedObligations(ctx, &tapepb.ListUnresolvedObligationsRequest{
+			Limit: int32(limit), IncludePending: true, IncludeCommittedExpired: true,
+		})
+		var jobs []job
+		for _, o := range listed.GetObligations() {
+			jobs = append(jobs, job{fmt.Sprintf("%s\x00%d", o.GetRunId(), o.GetSeq()), func(ctx context.Context) (done bool, err error) {
+				return c.compensate(ctx, l, o, compensate)
+			}})
+		}
+		return jobs, err
+	})
+}
+
+func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRecord, compensate Compensate) (done bool, err error) {
+	name, sent := c.claimer(), time.Now()
+	claim, err := c.tape.ClaimObligation(ctx, &tapepb.ClaimObligationRequest{
+		RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), Claimer: name, LeaseTtlMs: l.TTL.Milliseconds(),
+	})
+	if err != nil {
+		return false, err
+	}
+	current := claim.GetObligation()
+	if !claim.GetAcquired() && current.GetClaimedBy() != name {
+		return false, nil // another process's
+	}
+	generation, result := current.GetClaimGeneration(), ""
+	failed := handle(ctx, l, sent, func(ctx context.Context) (err error) {
+		result, err = compensate(ctx, current)
+		return err
+	})
+	ctx = context.WithoutCancel(ctx) // the obligation may have been met
+	if failed == nil {
+		_, err := c.tape.ResolveObligation(ctx, &tapepb.ResolveObligationRequest{
+			RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), ClaimGeneration: generation, ResultJson: result,
+			Status: tapepb.ObligationStatus_OBLIGATION_STATUS_COMPENSATED,
+		})
+		return err == nil, err
+	}
+	report := &tapepb.RecordObligationAttemptRequest{
+		RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), Error: failed.Error(), ClaimGeneration: generation,
+	}
+	if !errors.Is(failed, ErrPermanent) {
+		report.NextAttemptAtMs = l.retryAt()
+	}
+	_, err = c.tape.RecordObligationAttempt(ctx, report)
+	return err == nil, errors.Join(fmt.Errorf("obligation %d of run %q: %w", o.GetSeq(), o.GetRunId(), failed), err)
+}
+
+// Fire acts on a timer that is due.
+type Fire func(ctx context.Context, t *tapepb.TimerRecord) error
+
+// FireTimers claims timers that are due and calls fire for each, until ctx ends; it then returns the
+// cause. A claim fires a timer once for all processes. A timer whose handler fails is set again, to
+// Loop.Retry from now, unless the error matches [ErrPermanent].
+//
+// The protocol's claim of a timer is final: up to Loop.Claim timers are lost with a process that dies
+// before it has handled them, or with the reply to their claim.
+func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
+	l = l.withDefaults()
+	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
+		listed, err := c.tape.ListDueTimers(ctx, &tapepb.ListDueTimersRequest{Limit: int64(limit), Claim: true})
+		var jobs []job
+		for _, t := range listed.GetTimers() {
+			// A timer that was set again meanwhile has the same id, and must be handled too.
+			key := fmt.Sprintf("%s\x00%s\x00%d", t.GetRunId(), t.GetTimerId(), claims.Add(1))
+			jobs = append(jobs, job{key, func(ctx context.Context) (done bool, err error) { return true, c.fire(ctx, l, t, fire) }})
+		}
+		return jobs, err
+	})
+}
+
+func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire Fire) error {
+	failed := handle(ctx, l, time.Now(), func(ctx context.Context) error { return fire(ctx, proto.CloneOf(t)) })
+	if failed == nil {
+		return nil
+	}
+	failed = fmt.Errorf("timer %q of run %q: %w", t.GetTimerId(), t.GetRunId(), failed)
+	if errors.Is(failed, ErrPermanent) {
+		return failed
+	}
+	_, err := c.tape.SetTimer(context.WithoutCancel(ctx), &tapepb.SetTimerRequest{
+		RunId: t.GetRunId(), TimerId: t.GetTimerId(), FireAtMs: l.retryAt(), Kind: t.GetKind(), PayloadJson: t.GetPayloadJson(),
+	})
+	return errors.Join(failed, err)
+}

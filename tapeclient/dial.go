@@ -1,0 +1,170 @@
+package tapeclient
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// The defaults of [Options].
+const (
+	// DefaultRequestTimeout is twice the 5 s for which a server at its limit makes a call wait.
+	DefaultRequestTimeout = 10 * time.Second
+	// DefaultRetryTimeout is the default TTL of a lease: a driver that gets no answer for longer has
+	// lost its lease.
+	DefaultRetryTimeout = lease.DefaultTTL
+
+	defaultPort    = "7878"
+	defaultTLSPort = "443"
+)
+
+// Options adjusts a [Client]. A zero field has its default; nil Options are all defaults.
+type Options struct {
+	// Owner names the process as the owner of leases and claims. By default it is the value of the
+	// environment variable TAPE_LEASE_OWNER, or else "HOSTNAME:PID". Two processes with one name are
+	// told apart by the tokens of their grants.
+	Owner string
+	// Lease adjusts the leases of runs: TTL, heartbeats, back-off.
+	Lease lease.Options
+	// RequestTimeout bounds one attempt of a call, on the monotonic clock of this process. 10 s by
+	// default.
+	RequestTimeout time.Duration
+	// RetryTimeout bounds a call with its repeats. 30 s by default.
+	RetryTimeout time.Duration
+}
+
+// Client is a client of one Tape server. It is safe for concurrent use.
+type Client struct {
+	opts   Options
+	cc     grpc.ClientConnInterface
+	closer func() error
+	tape   tapepb.TapeClient
+}
+
+// Dial returns a client of the server at url. The forms are tape://HOST:PORT, grpc://HOST:PORT and
+// HOST:PORT for plaintext, by default port 7878, and tapes://HOST:PORT and grpcs://HOST:PORT for TLS,
+// by default port 443. It connects with the first call. The dial options come after those of the
+// URL: credentials per call, other TLS settings, interceptors.
+//
+// Errors: runstore.ErrInvalid for a malformed URL or option, which the error names.
+func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
+	address, secure, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	transport := insecure.NewCredentials()
+	if secure {
+		transport = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	}
+	conn, err := grpc.NewClient(address, append([]grpc.DialOption{grpc.WithTransportCredentials(transport)}, dial...)...)
+	if err != nil {
+		return nil, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "url", Problem: err.Error()}
+	}
+	c, err := New(conn, opts)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	c.closer = conn.Close
+	return c, nil
+}
+
+// parse returns the address of a URL and whether it is served with TLS.
+func parse(url string) (address string, secure bool, err error) {
+	invalid := func(problem string) (string, bool, error) {
+		return "", false, &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: "url",
+			Problem: fmt.Sprintf("%q %s; want tape://HOST:PORT, tapes://HOST:PORT or HOST:PORT", url, problem),
+		}
+	}
+	scheme, rest, found := strings.Cut(url, "://")
+	if !found {
+		scheme, rest = "tape", url
+	}
+	port := defaultPort
+	switch scheme {
+	case "tape", "grpc":
+	case "tapes", "grpcs":
+		secure, port = true, defaultTLSPort
+	default:
+		return invalid("has an unknown scheme")
+	}
+	if strings.ContainsAny(rest, "/?#@ ") {
+		return invalid("has more than a host and a port")
+	}
+	host := rest
+	if h, p, err := net.SplitHostPort(rest); err == nil {
+		host, port = h, cmp.Or(p, port)
+	} else if strings.Contains(rest, ":") && !strings.HasPrefix(rest, "[") || strings.HasPrefix(rest, "[") && !strings.HasSuffix(rest, "]") {
+		return invalid("has a malformed port")
+	}
+	if host = strings.Trim(host, "[]"); host == "" {
+		return invalid("has no host")
+	}
+	return net.JoinHostPort(host, port), secure, nil
+}
+
+// New returns a client on a connection that the caller has made and closes.
+//
+// Errors: runstore.ErrInvalid for an option, which the error names.
+func New(cc grpc.ClientConnInterface, opts *Options) (*Client, error) {
+	c := &Client{cc: cc, closer: func() error { return nil }}
+	if opts != nil {
+		c.opts = *opts
+	}
+	c.opts.RequestTimeout = cmp.Or(c.opts.RequestTimeout, DefaultRequestTimeout)
+	c.opts.RetryTimeout = cmp.Or(c.opts.RetryTimeout, DefaultRetryTimeout)
+	if c.opts.RequestTimeout < 0 || c.opts.RetryTimeout < 0 {
+		return nil, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "timeout", Problem: "a timeout is negative"}
+	}
+	if _, err := lease.New(nil, &c.opts.Lease); err != nil {
+		return nil, err
+	}
+	c.opts.Owner = cmp.Or(c.opts.Owner, os.Getenv("TAPE_LEASE_OWNER"))
+	if c.opts.Owner == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("name of the owner: %w", err)
+		}
+		c.opts.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
+	}
+	c.tape = tapepb.NewTapeClient(&invoker{client: c})
+	return c, nil
+}
+
+// Close closes the connection that [Dial] has made. Calls in flight fail with an unknown outcome.
+func (c *Client) Close() error { return c.closer() }
+
+// Owner returns the name under which the client takes leases and claims.
+func (c *Client) Owner() string { return c.opts.Owner }
+
+// Tape returns the protocol's RPCs with repeats after lost replies, and with errors of type [*Error].
+// No fence is presented but that of the request itself. Streams are passed on as gRPC has them.
+//
+// These writes are repeated only if they were surely not applied: ChargeBudget, AppendEvent,
+// ListDueTimers that claims, an observation of ABSENT, EndRun and AwaitSignal without a fence, SetTimer
+// and CreateSession without an id, and reports of dispatches and obligations without a generation.
+func (c *Client) Tape() tapepb.TapeClient { return c.tape }
+
+// attempt makes one call, bounded by Options.RequestTimeout.
+func (c *Client) attempt(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+	if ctx.Err() != nil {
+		return notSent(ctx, method, req)
+	}
+	bound, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer cancel()
+	return errorOf(ctx, method, req, c.cc.Invoke(bound, method, req, reply, opts...))
+}

@@ -1,0 +1,274 @@
+package tapeclient
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// Work drives a run. It must return soon after ctx has ended; context.Cause(ctx) is then a
+// [lease.LostError] if the lease was lost.
+type Work func(ctx context.Context, run *Run) error
+
+// Begin begins the run that req names, or takes over the one that exists, and runs work under its
+// lease. The request's owner and TTL are the client's; its other fields are sent as they are.
+//
+// A live lease of another owner is taken over at once, and its holder is fenced out. With
+// req.WaitForLease Begin waits for its end instead. While the server does not answer, Begin repeats the
+// request. Both go on for as long as ctx lasts.
+//
+// Errors: what work returned, if the lease was held to the end; a [lease.LostError], joined with it,
+// if the lease was lost; [ErrEnded] for a run that has ended; runstore.ErrUnsupported from a server that
+// grants no leases; else an [*Error] of BeginRun.
+func (c *Client) Begin(ctx context.Context, req *tapepb.BeginRunRequest, work Work) error {
+	return c.drive(ctx, true, work, func(ctx context.Context, ttl time.Duration) (taken, error) {
+		own := proto.CloneOf(req)
+		own.LeaseOwner, own.LeaseTtlMs = c.opts.Owner, ttl.Milliseconds()
+		answer := &tapepb.BeginRunResponse{}
+		err := c.attempt(ctx, tapepb.Tape_BeginRun_FullMethodName, own, answer)
+		return taken{id: answer.GetRunId(), resumed: answer.GetResumed(), lastSeq: answer.GetNextSeq(), status: answer.GetStatus(), grant: answer.GetGrant()}, err
+	})
+}
+
+// Resume takes the lease of a run that has no live one, and runs work under it. It never takes a live
+// lease over, so that processes that resume one run do not evict each other.
+//
+// Errors: as those of [Client.Begin]; runstore.ErrLeaseHeld, with the holder and the remaining time,
+// if the lease is live.
+func (c *Client) Resume(ctx context.Context, run string, work Work) error {
+	return c.drive(ctx, false, work, func(ctx context.Context, ttl time.Duration) (taken, error) {
+		answer := &tapepb.ResumeRunResponse{}
+		err := c.attempt(ctx, tapepb.Tape_ResumeRun_FullMethodName, &tapepb.ResumeRunRequest{
+			RunId: run, LeaseOwner: c.opts.Owner, LeaseTtlMs: ttl.Milliseconds(), WaitForLease: true,
+		}, answer)
+		state := answer.GetRun()
+		return taken{
+			id: run, resumed: true, lastSeq: state.GetSeqCursor(), status: state.GetStatus(), grant: answer.GetGrant(),
+			heartbeat: answer.GetGrant() == nil && state.GetToken() > 0,
+		}, err
+	})
+}
+
+// taken is the answer of BeginRun or ResumeRun.
+type taken struct {
+	id      string
+	resumed bool
+	lastSeq int64
+	status  tapepb.RunStatus
+	grant   *tapepb.Grant // nil when the call granted none
+	// heartbeat says that the call has renewed the live lease of this very owner.
+	heartbeat bool
+}
+
+// drive takes a lease and runs work under it.
+func (c *Client) drive(ctx context.Context, wait bool, work Work, take func(ctx context.Context, ttl time.Duration) (taken, error)) error {
+	run := &Run{client: c, ending: make(chan struct{}, 1)}
+	run.tape = tapepb.NewTapeClient(&invoker{client: c, run: run})
+	keeper, err := lease.New(&leases{run: run, take: take}, &c.opts.Lease)
+	if err != nil {
+		return err
+	}
+	acquire := keeper.TryAcquire
+	if wait {
+		acquire = keeper.Acquire
+	}
+	granted, err := acquire(ctx, runstore.AcquireRequest{LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(c.opts.Owner)}})
+	if err != nil {
+		return err
+	}
+	return keeper.Hold(ctx, granted, func(ctx context.Context, held *lease.Held) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		run.held, run.work, run.cancel = held, ctx, cancel
+		return work(ctx, run)
+	})
+}
+
+// Run is a run under the lease of a driver. It is safe for concurrent use, for as long as the work to
+// which it was passed has not returned.
+type Run struct {
+	client *Client
+	tape   tapepb.TapeClient
+	taken  taken
+	lease  runstore.Lease
+	held   *lease.Held
+	work   context.Context // the work's
+	cancel context.CancelCauseFunc
+
+	// ending is held by a heartbeat and by a call that ends the grant: a heartbeat that arrived
+	// after such a call would be refused, and the lease taken for lost.
+	ending chan struct{}
+
+	mu    sync.Mutex
+	ended bool  // by this driver
+	lost  error // why a write of the work was refused as fenced
+}
+
+// ID returns the run's id.
+func (r *Run) ID() string { return r.taken.id }
+
+// Resumed reports whether the run existed before, and the seq of its last journal entry then.
+func (r *Run) Resumed() (lastSeq int64, resumed bool) { return r.taken.lastSeq, r.taken.resumed }
+
+// Token returns the fencing token of the grant.
+func (r *Run) Token() int64 { return r.taken.grant.GetToken() }
+
+// Tape returns the protocol's RPCs as [Client.Tape] does. Every write that names the run, and every
+// write to a session, presents the fence of the grant unless it has one, so EndRun and AwaitSignal
+// are repeated too. A write that is refused because the grant is not current cancels the work's
+// context.
+func (r *Run) Tape() tapepb.TapeClient { return r.tape }
+
+// fence returns the grant as a request presents it.
+func (r *Run) fence() *tapepb.Fence {
+	g := r.taken.grant
+	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId(), RunId: r.ID()}
+}
+
+// invoke makes a call of the driver.
+func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
+	if endsGrant(req) && runOf(req) == r.lease.Run {
+		select {
+		case r.ending <- struct{}{}:
+			defer func() { <-r.ending }()
+		case <-ctx.Done():
+			return notSent(ctx, method, req)
+		}
+	}
+	err := r.client.insist(ctx, method, req, reply, opts...)
+	if err == nil {
+		if parked, ok := reply.(*tapepb.AwaitSignalResponse); endsGrant(req) && runOf(req) == r.lease.Run && !(ok && parked.GetDelivered()) {
+			r.mu.Lock()
+			r.ended = true
+			r.mu.Unlock()
+		}
+		return nil
+	}
+	r.refused(req, err)
+	return err
+}
+
+// endsGrant reports whether a request ends the grant under which it is made, if it is applied.
+func endsGrant(req proto.Message) bool {
+	switch r := req.(type) {
+	case *tapepb.EndRunRequest:
+		return r.GetStatus() != tapepb.RunStatus_RUN_STATUS_COMPENSATING
+	case *tapepb.AwaitSignalRequest:
+		return true
+	default:
+		return false
+	}
+}
+
+// refused ends the work if err says that this grant is not the run's current one.
+func (r *Run) refused(req proto.Message, err error) {
+	if presents, ok := req.(interface{ GetFence() *tapepb.Fence }); !ok || !proto.Equal(presents.GetFence(), r.fence()) {
+		return // a read, a write without a fence, or one with a fence that the caller has chosen
+	}
+	var fenced *runstore.FencedError
+	var behind *runstore.StoreBehindError
+	reason := &runstore.OpError{Op: "write", Run: r.lease.Run}
+	switch {
+	case errors.As(err, &fenced):
+		reason.Err = fenced
+	case errors.As(err, &behind):
+		reason.Err = behind
+	case errors.Is(err, runstore.ErrLeaseExpired):
+		reason.Err = runstore.ErrLeaseExpired
+	default:
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost == nil && !r.ended {
+		r.lost = reason
+		r.cancel(&lease.LostError{Run: r.lease.Run, Token: r.lease.Token, Reason: reason})
+	}
+}
+
+// leases is the lease of one run as a store that a keeper renews it in.
+type leases struct {
+	run  *Run
+	take func(ctx context.Context, ttl time.Duration) (taken, error)
+}
+
+// AcquireLease asks the server once. Every grant that BeginRun or ResumeRun answers is a new one: of a
+// request whose reply is lost and its repeat the later grant counts.
+func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	answer, err := l.take(ctx, req.TTL)
+	if err != nil {
+		return runstore.Granted{}, err
+	}
+	r := l.run
+	r.taken = answer
+	r.lease = runstore.Lease{
+		Run: runstore.RunID(answer.id), Owner: runstore.Owner(answer.grant.GetOwner()), TTL: req.TTL,
+		Token: runstore.Token(answer.grant.GetToken()), Grant: runstore.GrantID(answer.grant.GetGrantId()),
+	}
+	switch {
+	case answer.grant != nil:
+		return runstore.Granted{Lease: r.lease}, nil
+	case answer.heartbeat && answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING: // this process drives the run
+		held := &runstore.LeaseHeldError{Holder: runstore.Holder{Owner: req.Owner}, Remaining: req.TTL}
+		return runstore.Granted{}, &Error{OpError: &runstore.OpError{Op: "take lease", Run: r.lease.Run, Err: held}}
+	case answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING:
+		return runstore.Granted{}, &Error{OpError: &runstore.OpError{
+			Op: "take lease", Run: r.lease.Run,
+			Err: &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "grant", Problem: "the server grants no leases"},
+		}}
+	default:
+		return runstore.Granted{}, &Error{OpError: &runstore.OpError{
+			Op: "take lease", Run: r.lease.Run, Err: &EndedError{Status: answer.status},
+		}}
+	}
+}
+
+// RenewLease is a heartbeat: ResumeRun under the fence. A grant that the driver itself has ended needs
+// none.
+func (l *leases) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	r := l.run
+	beat := &tapepb.ResumeRunRequest{
+		RunId: r.ID(), LeaseOwner: r.client.opts.Owner, LeaseTtlMs: req.TTL.Milliseconds(), Fence: r.fence(),
+	}
+	select {
+	case r.ending <- struct{}{}:
+		defer func() { <-r.ending }()
+	case <-ctx.Done():
+		return runstore.Renewed{}, notSent(ctx, "ResumeRun", beat)
+	}
+	if r.hasEnded() {
+		return runstore.Renewed{Lease: r.lease}, nil
+	}
+	answer := &tapepb.ResumeRunResponse{}
+	if err := r.client.attempt(ctx, tapepb.Tape_ResumeRun_FullMethodName, beat, answer); err != nil {
+		return runstore.Renewed{}, err
+	}
+	if answer.GetGrant() == nil { // a server that checks no fences answers none for a run that has ended
+		return runstore.Renewed{}, &Error{OpError: &runstore.OpError{
+			Op: "ResumeRun", Run: r.lease.Run, Err: &runstore.FencedError{Presented: r.lease.Token, Current: r.lease.Token},
+		}}
+	}
+	return runstore.Renewed{Lease: r.lease}, nil
+}
+
+// ReleaseLease does nothing, as the protocol cannot release a lease: either the work has ended the
+// grant, or it expires. It reports that a write of the work was refused as fenced.
+func (l *leases) ReleaseLease(context.Context, runstore.ReleaseRequest) (runstore.Committed, error) {
+	l.run.mu.Lock()
+	defer l.run.mu.Unlock()
+	return runstore.Committed{}, l.run.lost
+}
+
+func (r *Run) hasEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}

@@ -1,0 +1,161 @@
+package tapeclient
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"path"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// The pauses between the attempts of a call grow from firstPause, about two round trips to a server
+// in another zone, to maxPause, well below the TTL of a lease.
+const (
+	firstPause = 50 * time.Millisecond
+	maxPause   = 2 * time.Second
+)
+
+// invoker is a connection whose calls are repeated after lost replies and, for a driver, present the
+// fence of its run.
+type invoker struct {
+	client *Client
+	run    *Run // nil but for a driver
+}
+
+// NewStream opens a stream, which is not repeated.
+func (v *invoker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return v.client.cc.NewStream(ctx, desc, method, opts...)
+}
+
+// Invoke makes a call, with repeats.
+func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	req := args.(proto.Message)
+	if v.run == nil {
+		return v.client.insist(ctx, method, req, reply.(proto.Message), opts...)
+	}
+	return v.run.invoke(ctx, method, v.run.fenced(req), reply.(proto.Message), opts...)
+}
+
+// insist calls until the outcome is known, the error is final, or time is up. After an attempt whose
+// outcome is unknown, a refusal of the repeat says nothing of that attempt: the outcome of the
+// whole stays unknown.
+func (c *Client) insist(ctx context.Context, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
+	deadline := time.Now().Add(c.opts.RetryTimeout)
+	doubtful := false
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		proto.Reset(reply)
+		err := c.attempt(ctx, method, req, reply, opts...)
+		if err == nil {
+			return nil
+		}
+		if doubtful && errors.Is(err, runstore.ErrFenced) && c.endedBefore(ctx, req, reply) {
+			return nil
+		}
+		unknown := runstore.OutcomeOf(err) == runstore.Unknown
+		wait := pause/2 + rand.N(pause)
+		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && !unrepeatable(req); !again || ctx.Err() != nil ||
+			time.Until(deadline) < wait || !sleep(ctx, wait) {
+			if doubtful && !unknown {
+				err = &Error{OpError: &runstore.OpError{
+					Op: path.Base(method), Run: runOf(req), Err: runstore.ErrUnknownOutcome, Cause: err,
+				}}
+			}
+			return err
+		}
+		doubtful = doubtful || unknown
+	}
+}
+
+// unrepeatable reports whether a request has no identity: a repeat of one that was applied would be
+// applied again.
+func unrepeatable(req proto.Message) bool {
+	switch r := req.(type) {
+	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest:
+		return true
+	case *tapepb.ListDueTimersRequest:
+		return r.GetClaim()
+	case *tapepb.RecordExternalObservationRequest: // it makes the effect due again, and ends a claim
+		return r.GetResolution() == tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT
+	case *tapepb.EndRunRequest:
+		return r.GetFence() == nil
+	case *tapepb.AwaitSignalRequest:
+		return r.GetFence() == nil
+	case *tapepb.SetTimerRequest:
+		return r.GetTimerId() == ""
+	case *tapepb.CreateSessionRequest:
+		return r.GetSessionId() == ""
+	case *tapepb.RecordDispatchAttemptRequest:
+		return r.GetClaimGeneration() == 0
+	case *tapepb.RecordObligationAttemptRequest:
+		return r.GetClaimGeneration() == 0
+	default:
+		return false
+	}
+}
+
+// endedBefore reports whether a request that ends its own grant was applied although its repeat is
+// refused as fenced: the grant is the run's last one, and the run is as the request leaves it. It
+// then fills in the reply.
+func (c *Client) endedBefore(ctx context.Context, req, reply proto.Message) bool {
+	end, isEnd := req.(*tapepb.EndRunRequest)
+	wait, isWait := req.(*tapepb.AwaitSignalRequest)
+	if !isEnd && !isWait {
+		return false
+	}
+	run, err := c.tape.GetRun(ctx, &tapepb.GetRunRequest{RunId: string(runOf(req))})
+	if err != nil || run.GetLeaseOwner() != "" {
+		return false
+	}
+	if isEnd {
+		if run.GetToken() != end.GetFence().GetToken() || run.GetStatus() != end.GetStatus() {
+			return false
+		}
+		reply.(*tapepb.EndRunResponse).Run = run
+		return true
+	}
+	parked := run.GetStatus() == tapepb.RunStatus_RUN_STATUS_WAITING && run.GetWaitingOnGate() == wait.GetGateName()
+	released := run.GetStatus() == tapepb.RunStatus_RUN_STATUS_RUNNABLE // by a signal that came since
+	return run.GetToken() == wait.GetFence().GetToken() && (parked || released)
+}
+
+// fenced returns a request with the run's fence, if it is a write that presents none, to the run or
+// to a session.
+func (r *Run) fenced(req proto.Message) proto.Message {
+	m := req.ProtoReflect()
+	fence := m.Descriptor().Fields().ByName("fence")
+	if fence == nil || runOf(req) != r.lease.Run && !toSession(req) || m.Has(fence) {
+		return req
+	}
+	clone := proto.Clone(req) // the caller's stays as it is
+	clone.ProtoReflect().Set(fence, protoreflect.ValueOfMessage(r.fence().ProtoReflect()))
+	return clone
+}
+
+// toSession reports whether a request writes to a session, which is no part of a run.
+func toSession(req proto.Message) bool {
+	switch req.(type) {
+	case *tapepb.CreateSessionRequest, *tapepb.AppendEventRequest, *tapepb.DeleteSessionRequest:
+		return true
+	default:
+		return false
+	}
+}
+
+// sleep waits for d, and reports whether ctx lasted that long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,171 @@
+package tapeclient
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// Decide returns the run's decision of that index: the recorded one, or the one that think makes,
+// once it is recorded. The first record of an index wins, so every later driver reads the result of
+// this call. The fields run_id and decision_index of think's result are filled in.
+//
+// Errors: that of think; an [*Error] of GetDecision or RecordDecision.
+func (r *Run) Decide(ctx context.Context, index int64, think func(ctx context.Context) (*tapepb.RecordDecisionRequest, error)) (*tapepb.DecisionRecord, error) {
+	known, err := r.tape.GetDecision(ctx, &tapepb.GetDecisionRequest{RunId: r.ID(), DecisionIndex: index})
+	if err != nil {
+		return nil, err
+	}
+	if known.GetFound() {
+		return known.GetDecision(), nil
+	}
+	thought, err := think(ctx)
+	if err != nil {
+		return nil, err
+	}
+	thought = proto.CloneOf(thought)
+	thought.RunId, thought.DecisionIndex = r.ID(), index
+	return r.tape.RecordDecision(ctx, thought)
+}
+
+// Effect is an effect as Act leaves it.
+type Effect struct {
+	// Key is the effect's idempotency key.
+	Key string
+	// Status is CONFIRMED or FAILED, or PENDING for an effect that a dispatcher has to call.
+	Status tapepb.EffectStatus
+	// Response and Error are the recorded outcome, as JSON.
+	Response, Error string
+	// Replayed says that the outcome was on record, so that Act has called nothing.
+	Replayed bool
+}
+
+// Call calls a counterparty under an effect's idempotency key and returns its response as JSON. It
+// must pass the key on: after a crash the call is made again under the same key. Its error leaves
+// open whether the counterparty has acted, unless it matches [ErrPermanent] or [ErrNotSent].
+type Call func(ctx context.Context, idempotencyKey string) (response string, err error)
+
+// Act has an effect carried out. It records the intent with BeginEffect, calls the counterparty if the
+// outcome is not on record, and records the outcome. The field run_id of the request is filled in.
+//
+//   - call runs only while the lease is trusted, right after the trust was checked, and never if
+//     BeginEffect has failed or was refused ([ErrDenied]).
+//   - An error of call that matches [ErrPermanent] is recorded as FAILED, and Act returns the effect.
+//     After any other error the effect stays PENDING, and Act returns the error: the next driver
+//     calls again under the same key.
+//   - An effect of the outbox is recorded and not called.
+//   - Of several outcomes the first one that was recorded wins, and Act returns that.
+//
+// Errors: that of call; [ErrUnsettled] for an effect whose outcome a reconciler has to find out; the
+// cause of ctx if the lease was lost; an [*Error] of BeginEffect or CompleteEffect. After one of
+// CompleteEffect the counterparty has acted.
+func (r *Run) Act(ctx context.Context, req *tapepb.BeginEffectRequest, call Call) (Effect, error) {
+	req = proto.CloneOf(req)
+	req.RunId = r.ID()
+	begun, err := r.tape.BeginEffect(ctx, req)
+	if err != nil {
+		return Effect{}, err
+	}
+	effect := Effect{
+		Key: begun.GetIdempotencyKey(), Status: begun.GetStatus(),
+		Response: begun.GetResponseJson(), Error: begun.GetErrorJson(), Replayed: true,
+	}
+	switch effect.Status {
+	case tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED, tapepb.EffectStatus_EFFECT_STATUS_FAILED:
+		return effect, nil
+	case tapepb.EffectStatus_EFFECT_STATUS_PENDING:
+	default:
+		return effect, fmt.Errorf("effect %q: %w", effect.Key, ErrUnsettled)
+	}
+	if effect.Replayed = false; req.GetDispatchMode() == tapepb.EffectDispatchMode_EFFECT_DISPATCH_MODE_OUTBOX {
+		return effect, nil
+	}
+	if err := r.trust(ctx); err != nil {
+		return effect, err
+	}
+	outcome := &tapepb.CompleteEffectRequest{RunId: r.ID(), IdempotencyKey: effect.Key}
+	if err := carryOut(ctx, outcome, effect.Key, call); err != nil {
+		return effect, err
+	}
+	done, err := r.tape.CompleteEffect(ctx, outcome)
+	if err != nil {
+		return effect, err
+	}
+	effect.Status, effect.Response, effect.Error = done.GetStatus(), done.GetResponseJson(), done.GetErrorJson()
+	return effect, nil
+}
+
+// carryOut calls the counterparty and fills in the outcome. It returns the error of a call whose
+// outcome is open, or that was not made.
+func carryOut(ctx context.Context, outcome *tapepb.CompleteEffectRequest, key string, call Call) error {
+	response, err := call(ctx, key)
+	switch {
+	case err == nil:
+		outcome.Status, outcome.ResponseJson = tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED, response
+	case errors.Is(err, ErrPermanent):
+		outcome.Status, outcome.ErrorJson = tapepb.EffectStatus_EFFECT_STATUS_FAILED, errorJSON(err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// errorJSON returns an error as JSON.
+func errorJSON(err error) string {
+	text, _ := json.Marshal(map[string]string{"error": err.Error()}) // texts always encode
+	return string(text)
+}
+
+// trustPoll is how often a driver that waits for a renewal looks whether it was made: often enough
+// that a call waits little longer than the renewal's round trip.
+const trustPoll = 10 * time.Millisecond
+
+// trust returns when the lease may be believed in, or the cause of the end of ctx or of the work's
+// context. While the clocks of a machine that was suspended leave that open, it waits for the renewal
+// that decides it.
+func (r *Run) trust(ctx context.Context) error {
+	poll := time.NewTicker(trustPoll)
+	defer poll.Stop()
+	for {
+		if _, ok := r.held.Trusted(); ok && ctx.Err() == nil && r.work.Err() == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-r.work.Done():
+			return context.Cause(r.work)
+		case <-poll.C:
+		}
+	}
+}
+
+// Await returns the signal at a gate, or parks the run there: then its lease ends, the error matches
+// [ErrParked], and the work returns. The run goes on in a recovery loop after SendSignal.
+//
+// Errors: [ErrParked]; an [*Error] of AwaitSignal.
+func (r *Run) Await(ctx context.Context, gate, payload string) (resolution string, err error) {
+	answer, err := r.tape.AwaitSignal(ctx, &tapepb.AwaitSignalRequest{RunId: r.ID(), GateName: gate, PayloadJson: payload})
+	switch {
+	case err != nil:
+		return "", err
+	case !answer.GetDelivered():
+		return "", fmt.Errorf("gate %q: %w", gate, ErrParked)
+	}
+	return answer.GetResolutionJson(), nil
+}
+
+// End ends the run with a status and a detail as JSON, and with it the lease. After
+// RUN_STATUS_COMPENSATING the lease stays: the driver unwinds the run and ends it once more.
+//
+// Errors: an [*Error] of EndRun.
+func (r *Run) End(ctx context.Context, status tapepb.RunStatus, detail string) error {
+	_, err := r.tape.EndRun(ctx, &tapepb.EndRunRequest{RunId: r.ID(), Status: status, DetailJson: detail})
+	return err
+}
