@@ -78,14 +78,15 @@ func isOwn(head runstore.Run, owner runstore.Owner) bool {
 	return head.Holder.Owner == owner && owner != unnamed
 }
 
-// heartbeatFence returns the fence of the run's live lease if the owner holds it, and else the zero
-// fence. Two round trips if the owner's name is that of the holder.
-func (t *Tape) heartbeatFence(ctx context.Context, head runstore.Run, owner runstore.Owner) (runstore.Fence, error) {
+// heartbeatFence returns the fence of the run's lease if the owner holds it and it is live, or if an
+// expired one will do, and else the zero fence. Two round trips if the owner's name is that of the
+// holder.
+func (t *Tape) heartbeatFence(ctx context.Context, head runstore.Run, owner runstore.Owner, expired bool) (runstore.Fence, error) {
 	if !isOwn(head, owner) {
 		return runstore.Fence{}, nil
 	}
 	now, err := t.store.Now(ctx)
-	if err != nil || !head.Holder.ExpiresAt.After(now) {
+	if err != nil || !expired && !head.Holder.ExpiresAt.After(now) {
 		return runstore.Fence{}, err
 	}
 	rec, found, err := t.readRecord(ctx, head.ID, grantKey)

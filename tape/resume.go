@@ -24,6 +24,9 @@ type ResumeRunRequest struct {
 	Takeover Takeover
 	// Fence, if presented, must be the current grant, which is then renewed.
 	Fence runstore.Fence
+	// RenewExpired makes a request without a fence, by the owner of the last grant, a heartbeat also
+	// after that lease has expired, as long as no other driver took it.
+	RenewExpired bool
 }
 
 // ResumeRun makes a run RUNNING and gives the caller its lease, or more time under it. It returns
@@ -32,7 +35,7 @@ type ResumeRunRequest struct {
 //   - With the fence of the current grant it is a heartbeat: the same grant, a later expiry.
 //   - Without a fence, by the owner that the live lease was granted to, it is a heartbeat too. Two
 //     processes may use one owner's name, so the caller gets no grant, and no authority that it
-//     did not have.
+//     did not have. With RenewExpired the lease need not be live.
 //   - Otherwise it takes the lease, live or not, under a new token.
 //   - A run that has ended is returned as it is, without a grant. A run that is COMPENSATING stays
 //     so.
@@ -64,7 +67,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		}
 		var fence runstore.Fence
 		if req.Takeover != TakeNone {
-			fence, err = t.heartbeatFence(ctx, head, spec.Owner)
+			fence, err = t.heartbeatFence(ctx, head, spec.Owner, req.RenewExpired)
 		}
 		if err == nil && !fence.IsZero() {
 			run, _, err = t.renew(ctx, req.Run, fence, spec.TTL)

@@ -21,7 +21,9 @@ import (
 //  2. A connection that has no grant of a run writes nothing that needs one. After a broken
 //     connection, a restart of the server, or on another replica, the client calls BeginRun again.
 //  3. A heartbeat from another connection, as some SDKs send, renews the lease if it names the
-//     holder's owner (tape.Tape.ResumeRun). It moves no grant.
+//     holder's owner (tape.Tape.ResumeRun), also one that has expired and that nobody took over:
+//     after a pause a process may send it before its driver's next write. It moves no grant. A
+//     process that wants the lease calls BeginRun, or sets wait_for_lease.
 //  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
 //     even one of the same owner's name: a driver that wakes up after its successor has begun does not
 //     take the run back.
@@ -155,9 +157,10 @@ func (s *service) sessionFence(ctx context.Context, run runstore.RunID, req fenc
 	}
 }
 
-// granted remembers a grant that is answered on the connection of a call.
-func (s *service) granted(ctx context.Context, lease runstore.Lease) {
-	if s.opts.Fence == tape.FenceConnection && lease.Token != 0 {
+// granted remembers a grant that is answered on the connection of a call, unless the call renewed it:
+// the answer of a heartbeat may come after the run has ended.
+func (s *service) granted(ctx context.Context, lease runstore.Lease, renewed runstore.Token) {
+	if s.opts.Fence == tape.FenceConnection && lease.Token != 0 && lease.Token != renewed {
 		connOf(ctx).grants.put(lease, s.grants)
 	}
 }

@@ -27,7 +27,9 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 		App: req.GetAppName(), User: req.GetUserId(), Session: req.GetSessionId(), Invocation: req.GetInvocationId(),
 	}
 	var r tape.BeginRunResult
+	var renewed runstore.Token
 	err := s.take(ctx, key.ID(), req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
+		renewed = fence.Token()
 		r, err = s.tape.BeginRun(ctx, tape.BeginRunRequest{
 			Key: key, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
 			Identity: tape.Identity{
@@ -41,7 +43,7 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	s.granted(ctx, r.Lease)
+	s.granted(ctx, r.Lease, renewed)
 	return &tapepb.BeginRunResponse{
 		RunId: string(r.ID), Resumed: r.Resumed, NextSeq: int64(r.LastSeq), Status: tapepb.RunStatus(r.Status),
 		Grant: answerGrant(ctx, r.Lease),
@@ -52,16 +54,19 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 	id := runstore.RunID(req.GetRunId())
 	var run tape.Run
 	var lease runstore.Lease
+	var renewed runstore.Token
 	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
+		renewed = fence.Token()
 		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
 			Run: id, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
+			RenewExpired: s.opts.Fence == tape.FenceConnection && !req.GetWaitForLease(),
 		})
 		return err
 	})
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	s.granted(ctx, lease)
+	s.granted(ctx, lease, renewed)
 	return &tapepb.ResumeRunResponse{Run: runState(run), Grant: answerGrant(ctx, lease)}, nil
 }
 
