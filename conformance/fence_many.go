@@ -221,8 +221,12 @@ func manyHeldOpen(t T, e *Env) {
 		if errs[i] != nil {
 			fencedOut(t, what+": the former holder's append", errs[i], old, e.Get(t, old.Run))
 		}
-		if got, want := len(final), map[bool]int{true: 2, false: 1}[errs[i] == nil]; got != want {
-			t.Errorf("%s: the journal is %q after the answer %v, want %d events", what, told(final), errs[i], want)
+		want := fmt.Sprintf("taken over@%v", next[i].Lease.Token)
+		if errs[i] == nil { // it came before the preempt, under its own token
+			want = fmt.Sprintf("former@%v ", old.Token) + want
+		}
+		if got := told(final); got != want {
+			t.Errorf("%s: the journal is %q after the answer %v, want %q", what, got, errs[i], want)
 		}
 	}
 }
