@@ -8,8 +8,8 @@ import (
 // [NewBatch], so that a batch without any guard has to say so.
 type Batch struct {
 	// ID makes the batch idempotent. The store remembers at least the last
-	// [RememberedBatches] ids of a run, and answers a repeat with the first
-	// result whatever the guards say now.
+	// [RememberedBatches] results of a run, and answers a repeat with the first
+	// result, also where the guards no longer hold.
 	ID  BatchID
 	run RunID
 	// guards are set by NewBatch and Require only.

@@ -43,8 +43,8 @@ const (
 	// MaxRecordKeys is how many exact keys one read may name.
 	MaxRecordKeys = 256
 
-	// RememberedBatches is how many of a run's batch ids a store remembers at
-	// least.
+	// RememberedBatches is how many results of a run a store remembers at least: those of
+	// batches with ids, and of grants and releases with writes.
 	RememberedBatches = 128
 
 	// RememberedGrants is how many of a run's former grants, those before its last

@@ -141,17 +141,20 @@ func (c *crowd) next() []*party {
 
 // send sends parties together, and then those that were left out.
 func (c *crowd) send(parties []*party) {
-	if len(parties) > 1 {
-		all := make([]*request, len(parties))
-		for i, p := range parties {
-			all[i] = &request{ctx: p.ctx}
-		}
-		ctx, stop := whileAnyLives(all)
-		c.together(ctx, parties)
-		stop()
+	if len(parties) == 1 { // the place is taken until it has its answer
+		defer close(parties[0].done)
+		c.alone(parties[0].ctx, parties[0].group)
+		return
 	}
+	all := make([]*request, len(parties))
+	for i, p := range parties {
+		all[i] = &request{ctx: p.ctx}
+	}
+	ctx, stop := whileAnyLives(all)
+	c.together(ctx, parties)
+	stop()
 	for _, p := range parties {
-		if len(parties) > 1 && !p.leftOut {
+		if !p.leftOut {
 			close(p.done)
 			continue
 		}

@@ -21,13 +21,17 @@ const (
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
 
-	// fenced is the fence as a condition on a row of runs. PostgreSQL evaluates it before it
-	// waits for the row, and again only if the row was changed meanwhile. So the condition
-	// locks the row of a strict lease by itself before it reads the clock. It does so once
-	// for a statement, and not at all for other leases.
-	fenced = ` AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged
-		AND (NOT is_strict OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
-			AND expires > clock_timestamp())`
+	// fenced is the fence as a condition on a row of runs, with that of timely.
+	fenced = ` AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged` + timely
+
+	// timely is the end of a strict lease as a condition on a row of runs. PostgreSQL evaluates a
+	// condition before it waits for the row, and again only if the row was changed meanwhile. So
+	// where the time matters, for a strict lease and for one with a bound on its progress, the
+	// condition locks the row by itself before any clock is read. It does so once for a statement,
+	// and not at all for other leases.
+	timely = `
+		AND (NOT is_strict AND max_stall = 0 OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
+			AND (NOT is_strict OR expires > clock_timestamp()))`
 
 	whyNot = `, CASE WHEN r.now IS NULL THEN tapestore.refusal($1::bytea) END FROM (SELECT) AS one LEFT JOIN r ON true`
 )

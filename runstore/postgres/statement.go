@@ -59,12 +59,9 @@ const (
 		version_floor, former_end
 )`
 
-	// updateOne waits for the row. PostgreSQL evaluates a condition before it waits, and again only
-	// if the row was changed meanwhile. So that of a strict lease locks the row by itself before it
-	// reads the clock.
+	// updateOne waits for the row; see timely.
 	updateOne = `WITH ` + advance + `
-	WHERE {holds}{allowed} AND (NOT is_strict OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = {id} FOR NO KEY UPDATE)
-		AND expires > clock_timestamp())` + returning
+	WHERE {holds}{allowed}` + timely + returning
 
 	// updateMany finds each run by a sub-select, because a join might read all runs.
 	updateMany = `WITH seen AS MATERIALIZED (
