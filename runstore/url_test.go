@@ -68,7 +68,7 @@ func FuzzURLHidesSecrets(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, shape int, middle string) {
 		if shape < 0 || shape >= len(secretShapes) || secretShapes[shape] == "pg://user:§" && strings.Contains(middle, "@") {
-			t.Skip() // of pg://user:pass@word without a host, word is the host
+			t.Skip("of pg://user:pass@word without a host, word is the host")
 		}
 		given := strings.ReplaceAll(secretShapes[shape], "§", "Zq1"+middle+"9Kx")
 		var said []string

@@ -104,7 +104,7 @@ func FuzzNoPasswordIsPrinted(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, shape int, middle string) {
 		if shape < 0 || shape >= len(mistyped) || mistyped[shape] == "postgres://u:§" && strings.Contains(middle, "@") {
-			t.Skip() // of postgres://u:pass@word without a host, word is the host
+			t.Skip("of postgres://u:pass@word without a host, word is the host")
 		}
 		given := strings.ReplaceAll(mistyped[shape], "§", "Zq1"+middle+"9Kx")
 		said := []string{shownURL(given)}
