@@ -75,7 +75,7 @@ type third struct {
 	purges bool
 	// settles says that the lead's write may be made without a fence.
 	settles bool
-	act    func(t *testing.T, g gated)
+	act     func(t *testing.T, g gated)
 }
 
 func thirds() []third {
