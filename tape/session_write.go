@@ -44,9 +44,10 @@ func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string, 
 }
 
 // AppendEvent appends an event to a session and merges a delta into its state, in one commit. A
-// session that does not exist is created. It returns the event with its time. Two round trips, and
-// five for a new session; under a fence five more on an engine that does not commit to two runs at
-// once.
+// session that does not exist is created. It returns the event with its time. An event that is given none has that of its commit; if
+// the replies to the commit were lost and the session was changed since, the answer has the time of
+// that change. Two round trips, and five for a new session; under a fence five more on an engine that
+// does not commit to two runs at once.
 //
 // Errors: runstore.ErrTooLarge above [MaxSessionEvent], [MaxSessionNames], and where the state
 // would become larger than [MaxSessionState]; runstore.ErrFenced and ErrNoSuchRun for a fence that
@@ -76,7 +77,11 @@ func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, 
 		}
 		return s, &step{raw: entries}, checkState(s.State, change)
 	})
-	e.Time = s.Updated
+	if e.Time.IsZero() || err != nil {
+		e.Time = s.Updated
+	} else {
+		e.Time = e.Time.UTC().Truncate(runstore.TimePrecision) // as stored; the session may have a later time by now
+	}
 	return e, err
 }
 
