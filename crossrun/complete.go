@@ -21,17 +21,17 @@ type ending struct {
 }
 
 // complete ends the step whose intent, in, is on its lead at that version. Any
-// number of callers may try at once, under fences that hold or have ended: the
-// mark lets them agree on the verdict, and the fence and the intent's version let
-// the verdict's consequence happen once. An error says that the step was not seen
-// to its end, and is of unknown outcome.
-func complete(ctx context.Context, s runstore.RunStore, f runstore.Fence, in intent, version runstore.Version) (ending, error) {
+// number of callers may try at once, under fences that hold or have ended, or at
+// the lead's token: the mark lets them agree on the verdict, and the intent's
+// version, with that guard, lets the verdict's consequence happen once. An error
+// says that the step was not seen to its end, and is of unknown outcome.
+func complete(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version) (ending, error) {
 	end, markAt, err := decide(ctx, s, in)
 	if err != nil {
 		return ending{}, pendingError(in.lead, err)
 	}
 	if end.verdict == applied {
-		done, err := s.Commit(ctx, in.finish(f, version))
+		done, err := s.Commit(ctx, in.finish(under, version))
 		if err != nil {
 			return ending{}, pendingError(in.lead, err)
 		}
@@ -39,7 +39,7 @@ func complete(ctx context.Context, s runstore.RunStore, f runstore.Fence, in int
 		removeMark(ctx, s, in, markAt)
 		return end, nil
 	}
-	_, err = s.Commit(ctx, in.clear(f, version))
+	_, err = s.Commit(ctx, in.clear(under, version))
 	if err == nil {
 		if end.verdict == refused {
 			removeMark(ctx, s, in, markAt)

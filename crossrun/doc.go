@@ -30,7 +30,8 @@
 // another lead changes a run that leads a step under way. Who writes the lead by
 // other means, without its lease, and changes what steps guard or write, has to
 // guard with [Idle]; so has the holder itself after an unknown outcome, before it
-// has repeated the step or called [Recover]. A lead that is purged while a step is
+// has repeated the step or called [Recover]. Where Idle does not hold, [Settle] ends the
+// step and leaves the lease. A lead that is purged while a step is
 // under way leaves the step as it is; guard the purge with Idle too.
 //
 // # Protocol
@@ -46,7 +47,8 @@
 //     "applied". If a guard does not hold, the mark becomes "refused" instead, again
 //     at version m.
 //  3. On the lead, under its fence and at the intent's version: if it was applied,
-//     the lead's writes; the intent is deleted either way.
+//     the lead's writes; the intent is deleted either way. [Settle] does it at the
+//     lead's token, without the fence.
 //  4. On the other run: delete the mark, at the version of step 2.
 //
 // The decision is the one write that moves the mark from m. A version never comes
@@ -60,8 +62,8 @@
 // verdict, for the mark is removed only after the intent. Who finds it gone (it was
 // removed after the step's end, or purged with its run, or swept away before the
 // step was decided) concludes that the step was not applied, and that is true only
-// if its own step 3 then succeeds: the fence and the intent's version prove that
-// the step was still under way. If it does not succeed, the outcome is unknown to
+// if its own step 3 then succeeds: the intent's version, with the fence or the token,
+// proves that the step was still under way. If it does not succeed, the outcome is unknown to
 // it.
 //
 // Where a store was set back to an older state and its epoch raised, versions may

@@ -141,8 +141,8 @@ func (in intent) refuse(reason error) runstore.Batch {
 func (in intent) undecided() runstore.Guard { return runstore.AtVersion(in.markKey(), in.mark) }
 
 // finish is step 3 of a step that was applied: the lead's writes; the intent goes.
-func (in intent) finish(f runstore.Fence, version runstore.Version) runstore.Batch {
-	b := runstore.NewBatch(in.lead, f, runstore.AtVersion(IntentKey, version))
+func (in intent) finish(under runstore.Guard, version runstore.Version) runstore.Batch {
+	b := runstore.NewBatch(in.lead, under, runstore.AtVersion(IntentKey, version))
 	b.ID = in.id
 	b.Writes = in.own
 	b.Records = slices.Clone(b.Records)
@@ -151,8 +151,8 @@ func (in intent) finish(f runstore.Fence, version runstore.Version) runstore.Bat
 }
 
 // clear is step 3 of a step that was refused: the intent goes.
-func (in intent) clear(f runstore.Fence, version runstore.Version) runstore.Batch {
-	b := runstore.NewBatch(in.lead, f, runstore.AtVersion(IntentKey, version))
+func (in intent) clear(under runstore.Guard, version runstore.Version) runstore.Batch {
+	b := runstore.NewBatch(in.lead, under, runstore.AtVersion(IntentKey, version))
 	b.ID = in.batchID("clear")
 	b.Delete(IntentKey)
 	return b

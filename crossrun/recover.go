@@ -31,25 +31,49 @@ type Completed struct {
 // ErrUnknownOutcome: the step may still be under way; call again. ErrUnsupported:
 // a newer version of this package has written the intent.
 func Recover(ctx context.Context, s runstore.RunStore, f runstore.Fence) (Completed, error) {
+	return recoverUnder(ctx, s, f.Run(), func() (runstore.Guard, error) { return f, nil })
+}
+
+// Settle completes the step of the run that is under way, as [Recover] does, for a caller that does
+// not hold the run's lease. It grants no lease and ends none: the holder, if there is one, goes on.
+// The lead's events then carry no token. Two reads where there is nothing to do.
+//
+// Errors: those of [Recover], but none of a fence.
+func Settle(ctx context.Context, s runstore.RunStore, run runstore.RunID) (Completed, error) {
+	return recoverUnder(ctx, s, run, func() (runstore.Guard, error) {
+		// The intent's version says that the step is still under way. In a store that was set back,
+		// versions come again and tokens do not: each step of the new epoch has a later grant.
+		head, err := s.GetRun(ctx, run)
+		return runstore.AtToken(head.Token), err
+	})
+}
+
+// recoverUnder completes the step that a run leads. Its last write is made under the guard that
+// authority returns, which must be had before the intent is read.
+func recoverUnder(ctx context.Context, s runstore.RunStore, run runstore.RunID, authority func() (runstore.Guard, error)) (Completed, error) {
 	for range maxAttempts {
-		in, version, err := pending(ctx, s, f.Run())
+		under, err := authority()
+		if err != nil {
+			return Completed{}, err
+		}
+		in, version, err := pending(ctx, s, run)
 		if err != nil || version == 0 {
 			return Completed{}, err
 		}
-		end, err := complete(ctx, s, f, in, version)
+		end, err := complete(ctx, s, under, in, version)
 		err = errors.Join(err, end.left)
 		switch {
 		case err == nil:
 			return Completed{ID: in.id, Other: in.other, Applied: end.verdict == applied, Result: end.result, Refusal: end.reason}, nil
-		case errors.Is(err, runstore.ErrConflict): // another caller under this fence ended it
+		case errors.Is(err, runstore.ErrConflict): // another caller ended it, or the run was taken over
 			continue
 		case disowned(err):
-			return Completed{}, notApplied(f.Run(), err)
+			return Completed{}, notApplied(run, err)
 		default:
 			return Completed{}, err
 		}
 	}
-	return Completed{}, opError(f.Run(), runstore.ErrUnavailable, errors.New("other steps of the run came in between every time"))
+	return Completed{}, opError(run, runstore.ErrUnavailable, errors.New("other steps of the run came in between every time"))
 }
 
 // Acquire acquires a run's lease and completes the step that it finds under way.

@@ -104,6 +104,10 @@ func (g gated) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (r
 	return turn(g, func() (runstore.Granted, error) { return g.RunStore.AcquireLease(ctx, req) })
 }
 
+func (g gated) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	return turn(g, func() (runstore.Run, error) { return g.RunStore.GetRun(ctx, id) })
+}
+
 func (g gated) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	return turn(g, func() (runstore.Committed, error) { return g.RunStore.Commit(ctx, b) })
 }

@@ -44,9 +44,10 @@ func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string, 
 }
 
 // AppendEvent appends an event to a session and merges a delta into its state, in one commit. A
-// session that does not exist is created. It returns the event with its time. Two round trips, and
-// five for a new session; under a fence five more on an engine that does not commit to two runs at
-// once.
+// session that does not exist is created. It returns the event with its time. An event that is given none has that of its commit; if
+// the replies to the commit were lost and the session was changed since, the answer has the time of
+// that change. Two round trips, and five for a new session; under a fence five more on an engine that
+// does not commit to two runs at once.
 //
 // Errors: runstore.ErrTooLarge above [MaxSessionEvent], [MaxSessionNames], and where the state
 // would become larger than [MaxSessionState]; runstore.ErrFenced and ErrNoSuchRun for a fence that
@@ -76,7 +77,11 @@ func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, 
 		}
 		return s, &step{raw: entries}, checkState(s.State, change)
 	})
-	e.Time = s.Updated
+	if e.Time.IsZero() || err != nil {
+		e.Time = s.Updated
+	} else {
+		e.Time = e.Time.UTC().Truncate(runstore.TimePrecision) // as stored; the session may have a later time by now
+	}
 	return e, err
 }
 
@@ -134,7 +139,8 @@ func (t *Tape) createSessionRun(ctx context.Context, key SessionKey, f runstore.
 // the events.
 //
 // Errors: runstore.ErrFenced and ErrNoSuchRun for a fence that is not current;
-// runstore.ErrUnknownOutcome where the session was marked and its events may be left.
+// runstore.ErrUnknownOutcome where the session was marked and its events may be left, or where a
+// reply was lost and there is another session by now, which stays.
 func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fence) (deleted bool, err error) {
 	if err := t.require("DeleteSession", f); err != nil {
 		return false, err
@@ -162,7 +168,7 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 		default:
 			deleted, err = t.markDeleted(ctx, key, f, version)
 		}
-		if !errors.Is(err, runstore.ErrConflict) {
+		if runstore.KindOf(err) != runstore.ErrConflict {
 			return deleted, err
 		}
 		if err := retries.next(ctx, err); err != nil {
@@ -215,7 +221,9 @@ func (t *Tape) finishDeletion(ctx context.Context, run runstore.RunID) error {
 	return err
 }
 
-// purgeSession purges the run of a session at a version, and reports whether it did.
+// purgeSession purges the run of a session at a version, and reports whether it did. A conflict of a
+// repeat is of unknown outcome: what is there may be the session, changed, or one that was created
+// after the purge.
 func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version runstore.Version) (purged bool, err error) {
 	b := runstore.NewBatch(run, runstore.AtVersion(sessionKey, version))
 	b.Purge, b.ID = true, runstore.NewBatchID()
@@ -224,6 +232,9 @@ func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version run
 		sent++
 		return t.store.Commit(ctx, b)
 	})
+	if sent > 1 && errors.Is(err, runstore.ErrConflict) {
+		err = &runstore.OpError{Op: "delete session", Run: run, Err: runstore.ErrUnknownOutcome, Cause: err}
+	}
 	if errors.Is(err, runstore.ErrNotFound) {
 		// A purge forgets its own id: a repeat that finds nothing follows a purge whose reply was
 		// lost.

@@ -111,14 +111,11 @@ func (t *Tape) recoverStep(ctx context.Context, f runstore.Fence) error {
 }
 
 // endStep ends the step that a run leads, for a write that releases the run's lease. Without a
-// fence it takes the lease away first, as the write is about to do.
+// fence it leaves the lease to the driver, whose grant that write may never end.
 func (t *Tape) endStep(ctx context.Context, run runstore.RunID, f runstore.Fence) error {
 	if !f.IsZero() {
 		return t.recoverStep(ctx, f)
 	}
-	_, err := t.acquireLease(ctx, runstore.AcquireRequest{
-		Run: run, Preempt: "a step of the run is under way",
-		LeaseSpec: runstore.LeaseSpec{Owner: unnamed, Reactor: agent, TTL: defaultTTL, Grant: runstore.NewGrantID()},
-	})
+	_, err := retry(ctx, func() (crossrun.Completed, error) { return crossrun.Settle(ctx, t.steps(), run) })
 	return noSuchRun(err)
 }
