@@ -76,7 +76,7 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	begun := RunRunning.writes()
 	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &spec}
 	create.Writes.Append(kindRun, entry)
-	putLasting(&create.Writes, grantKey, encode(storedGrant{ID: string(spec.Grant)}), nil)
+	putGrant(&create.Writes, encode(storedGrant{ID: string(spec.Grant)}), false)
 	putSummary(&create.Writes, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
 	created, err := retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
 	if err != nil {

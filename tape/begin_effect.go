@@ -94,7 +94,7 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		}
 		b.Append(kindEffect, entry)
 		b.Put(effectKey(key), value, fresh.places()...)
-		b.Records[0].Reserve = effects.reserve(effectKey(key), fresh)
+		b.Records[0].Reserve = fresh.later()
 		var done runstore.Committed
 		var err error
 		if req.BusinessKey == "" {

@@ -49,6 +49,8 @@ func (c *blankRows) add(r blankRow) bool {
 // survey is what startCompaction finds in the records of a run.
 type survey struct {
 	state compaction
+	// grant is the grant's record; zero where there is none.
+	grant runstore.Record
 	// open and unknown are the obligations and effects that are not settled.
 	open, unknown int
 	// rows are those to blank, if fits; otherwise one commit does not take them.
@@ -70,6 +72,9 @@ func (t *Tape) surveyRun(ctx context.Context, run Run) (survey, error) {
 		case rec.Key == compactionKey:
 			s.state, err = compactionOf(run.ID, rec)
 			return s, err
+		case rec.Key == grantKey:
+			s.grant = rec
+			continue
 		case strings.HasPrefix(key, obligationPrefix):
 			o, err := obligationOf(run.ID, rec)
 			if err != nil {
@@ -113,12 +118,15 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 	switch {
 	case strings.HasPrefix(string(rec.Key), decisionPrefix):
 		d, err := decisions.decode(run, rec)
-		if err != nil || d.Request == "" && d.Response == "" && d.Rationale == "" {
+		if err != nil {
 			return row, false, err
 		}
+		blank, full := d.blank()
+		if !full {
+			return row, false, nil
+		}
 		row.saved = int64(len(d.Request) + len(d.Response))
-		d.Request, d.Response, d.Rationale = "", "", ""
-		row.value, row.places = decisions.encode(d)
+		row.value, row.places = decisions.encode(blank)
 	case strings.HasPrefix(string(rec.Key), effectPrefix):
 		e, err := effects.decode(run, rec)
 		if err != nil {
@@ -133,7 +141,7 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 			return row, false, nil
 		}
 		row.value, row.places = effects.encode(e)
-		row.reserve = effects.reserve(rec.Key, e)
+		row.reserve = e.later()
 	default:
 		return row, false, nil
 	}

@@ -51,10 +51,12 @@
 //
 // A store may also limit the records of one run, as Bigtable does. BeginEffect is then refused
 // with runstore.ErrTooLarge, field "records", while there is no room for the effect with its
-// largest outcome. An effect that was begun can be claimed, retried, completed and reconciled,
-// an obligation resolved, a gate signalled, a budget charged, and the run taken over and ended,
-// however full the run is. Registering an obligation, setting a timer and opening a gate need
-// room of their own.
+// largest outcome. An effect that was begun can be claimed, retried, completed, reconciled and
+// observed, an obligation resolved, a gate signalled, a budget charged, and the run taken over, ended
+// and compacted, however full the run is. An observation registers its obligation too, unless the
+// effect was CONFIRMED before. Registering any other obligation, setting a timer and opening a gate
+// need room of their own. So does, on a store without runstore.MultiCommitter, a write to a session
+// under the fence of the full run.
 //
 // # Stored form
 //

@@ -199,15 +199,17 @@ func (e storedEffect) places() []runstore.Place {
 	}
 }
 
-// later returns the places of the effect while it is PENDING, which are the most that it has, and
-// whether its outcome is open.
-func (e storedEffect) later() ([]runstore.Place, bool) {
-	if e.Status == EffectConfirmed || e.Status == EffectFailed {
-		return nil, false
+// later returns the largest later form of the effect. One that is CONFIRMED stays so. Any other may
+// become PENDING, with the most places that it has, or be seen twice, which registers an obligation:
+// the key of that one is as long for every kind.
+func (e storedEffect) later() []runstore.RecordWrite {
+	if e.Status == EffectConfirmed {
+		return roomFor(effectKey(e.Key))
 	}
 	e.Status, e.next = EffectPending, runstore.After(0)
 	e.unclaim()
-	return e.places(), true
+	duty := storedObligation{Obligation: Obligation{EffectKey: e.Key, Status: ObligationPending}}
+	return append(roomFor(effectKey(e.Key), e.places()...), duty.later()...)
 }
 
 // effectOf is the inverse of storedEffect.encode.

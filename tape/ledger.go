@@ -20,21 +20,8 @@ type ledger[R any] struct {
 	decode func(run runstore.RunID, rec runstore.Record) (R, error)
 	// encode returns the value of a row's record, and its places in the queues of all runs.
 	encode func(row R) ([]byte, []runstore.Place)
-	// later, if set, returns the places that a later form of a row may have, and whether the row
-	// keeps room for such a form; see room.go.
-	later func(row R) (places []runstore.Place, open bool)
-}
-
-// reserve returns what the record of a row reserves.
-func (l ledger[R]) reserve(key runstore.RecordKey, row R) []runstore.RecordWrite {
-	if l.later == nil {
-		return nil
-	}
-	places, open := l.later(row)
-	if !open {
-		return nil
-	}
-	return roomFor(key, places...)
+	// later, if set, returns what the record of a row reserves; see room.go.
+	later func(row R) []runstore.RecordWrite
 }
 
 // step is what a transition writes beside its row. A nil step writes nothing.
@@ -124,7 +111,9 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 		written := runstore.RecordWrite{Key: key, Delete: s.deletes, Event: max(len(s.raw)-1, 0)}
 		if !s.deletes {
 			written.Value, written.Index = l.encode(next)
-			written.Reserve = l.reserve(key, next)
+			if l.later != nil {
+				written.Reserve = l.later(next)
+			}
 		}
 		b.Records = append([]runstore.RecordWrite{written}, b.Records...)
 		done, err := t.commitUnder(ctx, f, b)

@@ -168,10 +168,13 @@ func (o storedObligation) places() []runstore.Place {
 	}
 }
 
-// later returns the longest place of a later form, and whether the obligation is open.
-func (o storedObligation) later() ([]runstore.Place, bool) {
-	open := o.Status == ObligationPending || o.Status == ObligationCommitted
-	return []runstore.Place{{Index: IndexStuckObligations, At: runstore.After(0)}}, open
+// later returns the largest later form of the obligation, which has the longest place, while it is
+// open.
+func (o storedObligation) later() []runstore.RecordWrite {
+	if o.Status != ObligationPending && o.Status != ObligationCommitted {
+		return nil
+	}
+	return roomFor(o.key(), runstore.Place{Index: IndexStuckObligations, At: runstore.After(0)})
 }
 
 // obligationOf is the inverse of storedObligation.encode.

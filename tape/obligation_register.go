@@ -94,7 +94,7 @@ func (t *Tape) alsoRegister(ctx context.Context, s *step, o storedObligation) er
 	s.guards = append(s.guards, runstore.AtVersion(o.key(), 0))
 	write := runstore.RecordWrite{Key: o.key(), Event: len(s.entries) - 1}
 	write.Value, write.Index = o.encode()
-	write.Reserve = obligations.reserve(o.key(), o)
+	write.Reserve = o.later()
 	s.writes.Records = append(s.writes.Records, write)
 	return nil
 }

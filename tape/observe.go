@@ -46,7 +46,8 @@ type Observation struct {
 // obligation.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrTooLarge above [MaxOutcome], [MaxExternalRef] and the limits
-// of obligations; runstore.ErrFenced, if a fence is presented.
+// of obligations, and for the obligation of an effect that was CONFIRMED before, in a run that is
+// full; runstore.ErrFenced, if a fence is presented.
 func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Effect, error) {
 	if err := t.admit("RecordExternalObservation", o.Run, o.Fence); err != nil {
 		return Effect{}, err

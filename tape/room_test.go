@@ -2,6 +2,7 @@ package tape_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,56 +10,127 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// reserved collects what the last put of each record reserves.
+// reserved collects what the last put of each record reserves, by commits and grants.
 type reserved struct {
 	runstore.RunStore
 	last map[runstore.RecordKey][]runstore.RecordWrite
 }
 
-func (s *reserved) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	for _, w := range b.Records {
+func (s *reserved) note(w runstore.Writes) {
+	for _, w := range w.Records {
 		s.last[w.Key] = w.Reserve
 	}
+}
+
+func (s *reserved) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	s.note(b.Writes)
 	return s.RunStore.Commit(ctx, b)
 }
 
-// An effect keeps room while its outcome is open, also when it was compacted, and no longer.
-func TestOpenEffectsKeepRoom(t *testing.T) {
+func (s *reserved) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	created, err := s.RunStore.CreateRun(ctx, spec)
+	if created.New {
+		s.note(spec.Writes)
+	}
+	return created, err
+}
+
+func (s *reserved) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	granted, err := s.RunStore.AcquireLease(ctx, req)
+	if err == nil {
+		s.note(req.Writes)
+	}
+	return granted, err
+}
+
+// An effect keeps room for its later forms, also when it was compacted, and for an obligation until it
+// is CONFIRMED.
+func TestEffectsKeepRoom(t *testing.T) {
 	t.Parallel()
 	_, s, _ := newTape(t)
 	store := &reserved{s, map[runstore.RecordKey][]runstore.RecordWrite{}}
 	tp := tape.New(store, nil)
 	r := begin(t, tp, "i")
-	keeps := func(when string, want int) {
+	keeps := func(when string, records, places int) {
 		t.Helper()
 		later := store.last["effect/k"]
-		if (len(later) == 1) != (want > 0) {
-			t.Fatalf("%s: it keeps room for %d records", when, len(later))
+		if len(later) != records {
+			t.Fatalf("%s: it keeps room for %d records, want %d", when, len(later), records)
 		}
-		if want > 0 && (later[0].Key != "effect/k" || len(later[0].Value) < tape.MaxRequest+tape.MaxOutcome || len(later[0].Index) != want) {
+		if later[0].Key != "effect/k" || len(later[0].Value) < tape.MaxRequest+tape.MaxOutcome || len(later[0].Index) != places {
 			t.Errorf("%s: it keeps room for %q with %d bytes and %d places, want itself, its outcome and %d places",
-				when, later[0].Key, len(later[0].Value), len(later[0].Index), want)
+				when, later[0].Key, len(later[0].Value), len(later[0].Index), places)
+		}
+		if records > 1 && (len(later[1].Value) < tape.MaxCompensation+tape.MaxResult || len(later[1].Index) != 1) {
+			t.Errorf("%s: it keeps room for an obligation with %d bytes and %d places, want its payload, its result and a place",
+				when, len(later[1].Value), len(later[1].Index))
 		}
 	}
 	beginEffect(t, tp, tape.BeginEffectRequest{Run: r.ID, CustomKey: "k", Request: "{}", Mode: tape.Outbox, Connector: "bank"})
-	keeps("begun", 3)
+	keeps("begun", 2, 3)
 	if _, _, _, err := tp.ClaimEffectDispatch(t.Context(), r.ID, "k", tape.ClaimRequest{Claimer: "c"}); err != nil {
 		t.Fatal(err)
 	}
-	keeps("claimed", 3)
+	keeps("claimed", 2, 3)
 	if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunFailed}); err != nil {
 		t.Fatal(err)
 	}
 	if c, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); err != nil || c.Effects != 1 {
 		t.Fatalf("CompactRun = %+v, %v", c, err)
 	}
-	keeps("compacted", 3)
+	keeps("compacted", 2, 3)
 	if _, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: r.ID, Key: "k", Error: strings.Repeat("e", 100)}); err != nil {
 		t.Fatal(err)
 	}
-	keeps("unknown", 3)
+	keeps("unknown", 2, 3)
 	if _, err := tp.ReconcileEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "k", Status: tape.EffectFailed}); err != nil {
 		t.Fatal(err)
 	}
-	keeps("reconciled", 0)
+	keeps("reconciled", 2, 3)
+	observed := tape.Observation{Run: r.ID, Key: "k", Resolution: tape.ResolvedDuplicate, CompensateKind: "refund"}
+	if _, err := tp.RecordExternalObservation(t.Context(), observed); err != nil {
+		t.Fatal(err)
+	}
+	keeps("seen twice", 1, 0)
+}
+
+// A run keeps room for the record of its compaction until it has one, and that record for its next form.
+func TestCompactionKeepsRoom(t *testing.T) {
+	t.Parallel()
+	_, s, _ := newTape(t)
+	store := &reserved{s, map[runstore.RecordKey][]runstore.RecordWrite{}}
+	tp := tape.New(store, nil)
+	keys := func(of runstore.RecordKey) (all []runstore.RecordKey) {
+		for _, w := range store.last[of] {
+			all = append(all, w.Key)
+		}
+		return all
+	}
+	keeps := func(when string, of runstore.RecordKey, want ...runstore.RecordKey) {
+		t.Helper()
+		if got := keys(of); !slices.Equal(got, want) {
+			t.Errorf("%s: the record %s keeps room for %q, want %q", when, of, got, want)
+		}
+	}
+	begin(t, tp, "i")
+	keeps("begun", "grant", "grant", "compaction")
+	r := begin(t, tp, "i")
+	keeps("taken over", "grant", "grant", "compaction")
+	d := tape.Decision{Index: 7, Model: "m", Request: "{}"}
+	if _, err := tp.RecordDecision(t.Context(), r.ID, d, runstore.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	const decision runstore.RecordKey = "decision/0000000000000000007"
+	keeps("decided", decision, decision)
+	if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunFailed}); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); err != nil || c.Decisions != 1 {
+		t.Fatalf("CompactRun = %+v, %v", c, err)
+	}
+	keeps("compacted", "grant", "grant")
+	keeps("compacted", "compaction", "compaction")
+	keeps("compacted", decision)
+	begin(t, tp, "i")
+	keeps("revived", "grant", "grant")
 }

@@ -50,8 +50,9 @@ func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string, 
 // does not commit to two runs at once.
 //
 // Errors: runstore.ErrTooLarge above [MaxSessionEvent], [MaxSessionNames], and where the state
-// would become larger than [MaxSessionState]; runstore.ErrFenced and ErrNoSuchRun for a fence that
-// is not current.
+// would become larger than [MaxSessionState]; runstore.ErrTooLarge, field "records", for the fence of
+// a run that is full, on an engine that limits the records of a run and does not commit to two runs
+// at once; runstore.ErrFenced and ErrNoSuchRun for a fence that is not current.
 func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, delta string, f runstore.Fence) (SessionEvent, error) {
 	if err := t.require("AppendEvent", f); err != nil {
 		return SessionEvent{}, err

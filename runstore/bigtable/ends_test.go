@@ -141,6 +141,50 @@ func TestRoomIsKeptForTheRecordItself(t *testing.T) {
 	}
 }
 
+// A record may keep room for its own later form and another record. Together they take little room
+// before, too.
+func TestRoomIsKeptForTwoRecords(t *testing.T) {
+	t.Parallel()
+	s := openBare(t, newTable(t))
+	hold(t, s, "run")
+	largest := make([]byte, runstore.MaxRecordValue)
+	pair := func(n int) []runstore.RecordWrite {
+		own, other := runstore.RecordKey(fmt.Sprintf("own-%05d", n)), runstore.RecordKey(fmt.Sprintf("other-%05d", n))
+		return []runstore.RecordWrite{{Key: own, Value: largest}, {Key: other, Value: largest}}
+	}
+	stored := 0
+	for _, n := range []int{100, 10, 1} {
+		for err := error(nil); err == nil; {
+			b := signal("run", "filling")
+			for i := range n {
+				later := pair(stored + i)
+				b.Records = append(b.Records, runstore.RecordWrite{Key: later[0].Key, Reserve: later})
+			}
+			switch _, err = s.Commit(t.Context(), b); {
+			case err == nil:
+				stored += n
+			case !errors.Is(err, runstore.ErrTooLarge):
+				t.Fatal(err)
+			}
+		}
+	}
+	if stored < 1000 {
+		t.Errorf("the run has room for %d pairs, want 1000 at least", stored)
+	}
+	sizes := []int{16 << 10, 256, 257, 16<<10 + 1}
+	for from := 0; from < stored; from += 100 {
+		b := signal("run", "replaced")
+		for i := from; i < min(from+100, stored); i++ {
+			for j, w := range pair(i) {
+				b.Put(w.Key, largest[:sizes[(from/100+i+j)%len(sizes)]])
+			}
+		}
+		if _, err := s.Commit(t.Context(), b); err != nil {
+			t.Fatalf("replacing the records from %d on: %v", from, err)
+		}
+	}
+}
+
 // Under a strict lease a write is not repeated past its end. Whether a copy may still be
 // under way is not known then; one that was never sent is surely not applied.
 func TestStrictWriteEndsWithItsLease(t *testing.T) {

@@ -210,26 +210,26 @@ func (m *meta) takes(key runstore.RecordKey, cell []byte) int64 {
 }
 
 // roomFor returns the most that the cells of records take that a later batch puts into a run that
-// is full. While the run's records take more than maxRecordBytes only tiny values stay in the row;
-// so of several values one that is not tiny may stay there, the one that passes maxRecordBytes. A
-// single such value has room above maxRecordBytes anyway.
+// is full. While the run's records take more than maxRecordBytes only tiny values stay in the row,
+// and one that is not tiny, the one that passes maxRecordBytes. Above maxRecordBytes there is room
+// for that one anyway, unless the others take it. A value that is not tiny and is elsewhere takes
+// less than a tiny one: its place has under tiny bytes.
 func roomFor(later []runstore.RecordWrite) (room int64) {
 	const most = math.MaxInt64
-	if len(later) > 1 {
-		room = maxInline
-	}
 	for _, w := range later {
 		if w.Delete {
 			continue
 		}
 		m := meta{
 			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, CreatedBy: most, UpdatedBy: most, Rev: most, By: math.MaxUint64, Room: most,
-			Pack: &packed{Rev: most, Nonce: math.MaxUint64, What: "r", Of: most, Offset: most, Length: most},
 		}
 		for _, p := range w.Index {
 			m.Places = append(m.Places, spot{[]byte(p.Index), most})
 		}
 		room += int64(len(w.Key) + len(join(&m, nil)) + min(len(w.Value), tiny))
+	}
+	if room > mostRecords-maxRecordBytes-maxInline {
+		room += maxInline
 	}
 	return room
 }
