@@ -134,6 +134,43 @@ func TestInspectLedgers(t *testing.T) {
 	}
 }
 
+// openedRun returns a store of its own with a run.
+func openedRun(t *testing.T, url string) (runstore.RunStore, *tape.Tape, runstore.RunID) {
+	t.Helper()
+	store, err := runstore.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	tp := tape.New(store, nil)
+	r, err := tp.BeginRun(t.Context(), tape.BeginRunRequest{Key: tape.RunKey{App: "a", User: "u", Session: "s", Invocation: "i"}, Owner: "d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, tp, r.ID
+}
+
+// The claim of an effect ends with its outcome.
+func TestInspectSettledEffect(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-settled"
+	_, tp, id := openedRun(t, url)
+	_, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: id, CustomKey: "k", Mode: tape.Outbox})
+	if err == nil {
+		_, _, _, err = tp.ClaimEffectDispatch(t.Context(), id, "k", tape.ClaimRequest{Claimer: "dispatcher-1"})
+	}
+	if err == nil {
+		_, err = tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: id, Key: "k", Status: tape.EffectConfirmed})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	words, _, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if err != nil || !hasLine(strings.Split(words, "\n"), strings.Fields("k confirmed free 1")) {
+		t.Errorf("the outbox shows\n%s%v; want the effect unclaimed, and generation 1", words, err)
+	}
+}
+
 // hasLine reports whether a line has the words in order.
 func hasLine(lines []string, words []string) bool {
 	for _, line := range lines {
