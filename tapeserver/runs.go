@@ -53,6 +53,9 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 	var run tape.Run
 	var lease runstore.Lease
 	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
+		if req.GetWaitForLease() { // asks for a lease of its own, and is no heartbeat of another process of its name
+			takeover = tape.TakeNone
+		}
 		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
 			Run: id, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
 		})
