@@ -160,7 +160,7 @@ func (l *ledgers) add(now time.Time, row any) {
 	case tape.Gate:
 		l.Gates = append(l.Gates, gateView{r.Name, gateWord(r), r.Context, r.Resolution})
 	case tape.Timer:
-		l.Timers = append(l.Timers, timerView{r.ID, r.Kind, timerWord(r, now), time.UnixMilli(r.FireAtMS), r.CreatedAt, r.Payload})
+		l.Timers = append(l.Timers, timerView{r.ID, r.Kind, timerWord(r, now), timerTime(r.FireAtMS), r.CreatedAt, r.Payload})
 	case tape.Compaction:
 		l.Compaction = &compactionView{map[bool]string{true: "done", false: "begun"}[r.Done], int64(r.UpTo), r.Decisions, r.Effects, r.Bytes}
 	case tape.Session:
@@ -173,6 +173,12 @@ func (l *ledgers) addSession(s tape.Session) {
 	for _, e := range s.Events {
 		l.Conversation.Events = append(l.Conversation.Events, eventView{e.ID, e.Author, e.Invocation, e.Time, e.Content, e.Actions})
 	}
+}
+
+// timerTime returns the time at which a timer fires, in UTC, and at most as far away as a store's
+// times are.
+func timerTime(ms int64) time.Time {
+	return time.UnixMilli(min(max(ms, 0), runstore.EndOfTime.UnixMilli())).UTC()
 }
 
 // lastEvents is how many events of a run's session are shown.

@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,37 @@ func TestInspectSettledEffect(t *testing.T) {
 	words, _, err := here(t, "", "inspect", "run", string(id), "--store", url)
 	if err != nil || !hasLine(strings.Split(words, "\n"), strings.Fields("k confirmed free 1")) {
 		t.Errorf("the outbox shows\n%s%v; want the effect unclaimed, and generation 1", words, err)
+	}
+}
+
+// A timer of any time that SetTimer takes is shown, in UTC as all times are.
+func TestInspectTimers(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-timers"
+	_, tp, id := openedRun(t, url)
+	for name, at := range map[string]int64{
+		"at-once": math.MinInt64, "never": runstore.EndOfTime.UnixMilli(), "noon": time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).UnixMilli(),
+	} {
+		if _, err := tp.SetTimer(t.Context(), tape.Timer{Run: id, ID: name, FireAtMS: at}, runstore.Fence{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	words, _, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"at-once due 1970-01-01 00:00:00.000", "never set 9999-12-31 23:59:59.999", "noon 2026-01-01 12:00:00.000"} {
+		if !hasLine(strings.Split(words, "\n"), strings.Fields(want)) {
+			t.Errorf("no line has %q in\n%s", want, words)
+		}
+	}
+	var l ledgers
+	if l.add(time.Time{}, tape.Timer{FireAtMS: 1}); l.Timers[0].Fires.Location() != time.UTC { // on a machine in UTC too
+		t.Errorf("a timer fires at %v, want UTC", l.Timers[0].Fires)
+	}
+	out, _, err := here(t, "", "inspect", "run", string(id), "--store", url, "--format", "json")
+	if err != nil || !json.Valid([]byte(out)) || !strings.Contains(out, `"fires": "2026-01-01T12:00:00Z"`) {
+		t.Errorf("inspect run --format json: %v, %q; want the time of noon in UTC", err, out)
 	}
 }
 
