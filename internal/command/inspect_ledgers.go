@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -184,10 +185,15 @@ func timerTime(ms int64) time.Time {
 // lastEvents is how many events of a run's session are shown.
 const lastEvents = 10
 
-// addSessionOf adds the session that a run belongs to, if there is one.
+// addSessionOf adds the session that a run belongs to, if there is one. One that is damaged is noted
+// and left out.
 func (in *inspection) addSessionOf(ctx context.Context, l *ledgers, run tape.Run) error {
 	key := tape.SessionKey{App: run.App, User: run.User, Session: run.Session}
 	s, found, err := tape.New(in.store, nil).GetSession(ctx, key, lastEvents)
+	if errors.Is(err, tape.ErrFormat) || errors.Is(err, runstore.ErrCorrupt) {
+		fmt.Fprintf(in.notes, "the session of the run cannot be read: %v\n", err)
+		return nil
+	}
 	if found {
 		l.addSession(s)
 	}

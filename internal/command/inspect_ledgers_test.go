@@ -1,6 +1,8 @@
 package command
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -200,6 +202,35 @@ func TestInspectTimers(t *testing.T) {
 	out, _, err := here(t, "", "inspect", "run", string(id), "--store", url, "--format", "json")
 	if err != nil || !json.Valid([]byte(out)) || !strings.Contains(out, `"fires": "2026-01-01T12:00:00Z"`) {
 		t.Errorf("inspect run --format json: %v, %q; want the time of noon in UTC", err, out)
+	}
+}
+
+// A session that cannot be read does not hide its run.
+func TestInspectDamagedSession(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-damaged-session"
+	store, tp, id := openedRun(t, url)
+	key := tape.SessionKey{App: "a", User: "u", Session: "s"}
+	if _, err := tp.AppendEvent(t.Context(), key, tape.SessionEvent{ID: "e", Author: "ana"}, `{}`, runstore.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	sum := sha256.Sum256([]byte(`["a","u","s"]`))
+	session := runstore.RunID("session/" + hex.EncodeToString(sum[:]))
+	for rec, err := range runstore.Records(t.Context(), store, session, "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := runstore.NewBatch(session, runstore.Unguarded("a test"))
+		b.Put(rec.Key, []byte("?"))
+		if _, err := store.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		damaged++
+	}
+	words, notes, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if damaged == 0 || err != nil || !hasLine(strings.Split(words, "\n"), []string{"status", "running"}) || !strings.Contains(notes, "session of the run cannot be read") {
+		t.Errorf("inspect run of a session with %d damaged records: %v, %q, %q; want the run, and a note", damaged, err, words, notes)
 	}
 }
 
