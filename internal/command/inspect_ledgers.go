@@ -222,7 +222,7 @@ func (in *inspection) tables(l ledgers) []table {
 		events = rowsOf(s.Events, func(e eventView) []any { return []any{e.ID, e.Author, e.Invocation, e.Time} })
 	}
 	if b := l.Budget; b != nil {
-		budget = [][]any{{"USD", b.USDSpent, capWord(b.USDCap)}, {"tokens", b.TokensSpent, capWord(float64(b.TokenCap))}}
+		budget = [][]any{{"USD", b.USDSpent, capWord(b.USDCap)}, {"tokens", b.TokensSpent, capWord(b.TokenCap)}}
 	}
 	if c := l.Compaction; c != nil {
 		compaction = [][]any{{c.State, c.UpTo, c.Decisions, c.Effects, c.Bytes}}
@@ -337,7 +337,7 @@ func timerWord(m tape.Timer, now time.Time) string {
 	}
 }
 
-func capWord(limit float64) string {
+func capWord[N float64 | int64](limit N) string {
 	if limit <= 0 {
 		return "none"
 	}

@@ -234,6 +234,20 @@ func TestInspectDamagedSession(t *testing.T) {
 	}
 }
 
+// A cap of tokens is shown as it is.
+func TestInspectCap(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-cap"
+	_, tp, id := openedRun(t, url)
+	if _, err := tp.SetBudget(t.Context(), tape.BudgetCaps{Run: id, Tokens: 1<<53 + 1}); err != nil {
+		t.Fatal(err)
+	}
+	words, _, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if err != nil || !hasLine(strings.Split(words, "\n"), strings.Fields("tokens 0 9007199254740993")) {
+		t.Errorf("the cap of 9007199254740993 tokens is shown as\n%s%v", words, err)
+	}
+}
+
 // hasLine reports whether a line has the words in order.
 func hasLine(lines []string, words []string) bool {
 	for _, line := range lines {
