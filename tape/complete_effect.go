@@ -23,7 +23,7 @@ type OutcomeRequest struct {
 
 // CompleteEffect records the outcome of a PENDING effect. Any other effect is
 // returned as it is: the first outcome wins. So is an OUTBOX effect that was claimed again since
-// the request's claim. Where fences are required, an outcome needs one
+// the request's claim. An outcome ends the claim. Where fences are required, an outcome needs one
 // unless a dispatcher calls the counterparty. Two round trips: the record is read to be written
 // again.
 //
@@ -47,8 +47,8 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 }
 
 // ReconcileEffect records what a reconciler found out about an effect that is
-// PENDING or UNKNOWN. A CONFIRMED or FAILED one is returned as it is. Two round
-// trips.
+// PENDING or UNKNOWN, and ends the claim of its dispatch. A CONFIRMED or FAILED one is returned
+// as it is. Two round trips.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrFenced, also where nothing would have
 // been written.
@@ -91,9 +91,12 @@ func (t *Tape) changeEffect(ctx context.Context, run runstore.RunID, key string,
 	return e.Effect, err
 }
 
-// settled gives an effect its outcome. The entry is completed by the effect's names.
+// settled gives an effect its outcome, which ends the claim of its dispatch. The entry is completed by the effect's names.
 func (e storedEffect) settled(req OutcomeRequest, entry map[string]any) (storedEffect, *step, error) {
 	e.Status, e.Response, e.Error = req.Status, req.Response, req.Error
+	if e.Status != EffectPending {
+		e.unclaim()
+	}
 	return e, e.note(entry), nil
 }
 

@@ -121,6 +121,45 @@ func TestLateClaimCompletesNothing(t *testing.T) {
 	}
 }
 
+// An outcome ends the claim of its effect, and keeps its generation: a dispatcher whose claim lost its
+// reply does not find the effect claimed by itself, and a late report is judged as before.
+func TestOutcomeEndsTheClaim(t *testing.T) {
+	t.Parallel()
+	for _, status := range []tape.EffectStatus{tape.EffectConfirmed, tape.EffectFailed, tape.EffectUnknown} {
+		for name, settle := range map[string]func(tp *tape.Tape, req tape.OutcomeRequest) (tape.Effect, error){
+			"CompleteEffect": func(tp *tape.Tape, req tape.OutcomeRequest) (tape.Effect, error) {
+				return tp.CompleteEffect(t.Context(), req)
+			},
+			"ReconcileEffect": func(tp *tape.Tape, req tape.OutcomeRequest) (tape.Effect, error) {
+				return tp.ReconcileEffect(t.Context(), req)
+			},
+		} {
+			tp, _, _ := newTape(t)
+			run := outbox(t, tp)
+			claimDispatch(t, tp, run, "A", time.Minute)
+			e, err := settle(tp, tape.OutcomeRequest{Run: run, Key: "K", Status: status})
+			if err != nil || e.Status != status || e.DispatchClaimedBy != "" || !e.DispatchClaimExpires.IsZero() || e.Claims != 1 {
+				t.Errorf("%s to %d: %+v, %v, want it unclaimed, and generation 1", name, status, e, err)
+			}
+			if again, acquired := claimDispatch(t, tp, run, "A", time.Minute); acquired || again != e {
+				t.Errorf("the repeat of the claim after %s to %d: %+v, %t, want it refused", name, status, again, acquired)
+			}
+			late, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: 1, Error: "late"})
+			if err != nil || late != e {
+				t.Errorf("a report after %s to %d: %+v, %v, want %+v", name, status, late, err, e)
+			}
+		}
+	}
+	// An effect that is left PENDING keeps its claim.
+	tp, _, _ := newTape(t)
+	run := outbox(t, tp)
+	claimDispatch(t, tp, run, "A", time.Minute)
+	e, err := tp.ReconcileEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "K", Status: tape.EffectPending})
+	if err != nil || e.DispatchClaimedBy != "A" || toDispatch(t, tp, tape.DispatchQuery{}) != "" {
+		t.Errorf("ReconcileEffect to PENDING: %+v, %v, want the claim of A", e, err)
+	}
+}
+
 // Every state of an outbox effect, with a claim or without, meets every operation of a dispatcher.
 func TestDispatchTransitions(t *testing.T) {
 	t.Parallel()

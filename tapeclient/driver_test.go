@@ -240,7 +240,7 @@ func TestWaitingForALease(t *testing.T) {
 			t.Errorf("Resume = %v, want LeaseHeldError of driver:1 for 30 s", err)
 		}
 		if err := first.Resume(t.Context(), id, nil); !errors.Is(err, runstore.ErrLeaseHeld) {
-			t.Errorf("Resume by the holder = %v, want ErrLeaseHeld", err) // which renewed the lease
+			t.Errorf("Resume by the holder = %v, want ErrLeaseHeld", err)
 		}
 		req := beginRequest()
 		req.WaitForLease = true
@@ -253,6 +253,33 @@ func TestWaitingForALease(t *testing.T) {
 		if waited := time.Since(began); err != nil || waited < 30*time.Second || waited > 31*time.Second {
 			t.Errorf("Begin = %v after %v, want it right after the lease's 30 s", err, waited)
 		}
+	})
+}
+
+// Resume renews no lease that it does not take: a run whose driver died is driven after its TTL, also
+// by a process of the same name that asks again and again.
+func TestResumeUnderTheNameOfADeadDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		dead, _ := f.client("worker")
+		id := abandon(t, dead, nil)
+		anew, _ := f.client("worker")
+		refused := 0
+		for range 4 {
+			err := anew.Resume(t.Context(), id, func(context.Context, *tapeclient.Run) error { return nil })
+			if err == nil {
+				if refused == 0 {
+					t.Error("Resume has taken a live lease")
+				}
+				return
+			}
+			if !errors.Is(err, runstore.ErrLeaseHeld) {
+				t.Fatal(err)
+			}
+			refused++
+			time.Sleep(10 * time.Second)
+		}
+		t.Errorf("after 40 s no driver has the run, and its lease of 30 s lasts until %v", f.run(id).ExpiresAt)
 	})
 }
 

@@ -301,6 +301,43 @@ func TestTakeoverOfExpiredLeasesOnly(t *testing.T) {
 	}
 }
 
+// ResumeRun that waits for a lease renews none, also by the holder's name: a process that asks again
+// and again does not keep the lease of a dead one alive. Without the field it is a heartbeat.
+func TestResumeThatWaitsRenewsNothing(t *testing.T) {
+	t.Parallel()
+	for _, opts := range []tapeserver.Options{{}, {WaitForLease: true}} {
+		store := memory.New(nil)
+		connect := connections(t, store.Open(), opts)
+		first, second := connect(), connect()
+		id := beginAs(t, first, "A")
+		waiting := &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "A", LeaseTtlMs: 600_000, WaitForLease: true}
+		expires := func() int64 {
+			run, err := first.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return run.GetLeaseExpiresAtMs()
+		}
+		began := expires()
+		_, err := second.ResumeRun(t.Context(), waiting)
+		wantStatus(t, "ResumeRun that waits", err, codes.Aborted, "held")
+		if m := infoOf(t, err).GetMetadata(); infoOf(t, err).GetReason() != "LEASE_HELD" || m["holder"] != "A" || m["remaining_ms"] == "" {
+			t.Errorf("details = %v, want the holder and its remaining time", m)
+		}
+		if got := expires(); got != began {
+			t.Errorf("%+v: ResumeRun that waits has renewed the lease by %d ms", opts, got-began)
+		}
+		beat, err := second.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "A", LeaseTtlMs: 120_000})
+		if err != nil || beat.GetGrant() != nil || expires() <= began {
+			t.Errorf("%+v: a heartbeat by name: %v, %v; want a later expiry", opts, beat, err)
+		}
+		store.Advance(2 * time.Minute)
+		if r, err := second.ResumeRun(t.Context(), waiting); err != nil || r.GetGrant().GetToken() != 2 {
+			t.Errorf("%+v: ResumeRun after the lease: %v, %v; want token 2", opts, r, err)
+		}
+	}
+}
+
 // A connection remembers a bounded number of grants.
 func TestGrantsAreBounded(t *testing.T) {
 	t.Parallel()

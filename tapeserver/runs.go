@@ -57,6 +57,9 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 	var renewed runstore.Token
 	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		renewed = fence.Token()
+		if req.GetWaitForLease() { // asks for a lease of its own, and is no heartbeat of another process of its name
+			takeover = tape.TakeNone
+		}
 		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
 			Run: id, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: durationOf(req.GetLeaseTtlMs()), Takeover: takeover, Fence: fence,
 			RenewExpired: s.opts.Fence == tape.FenceConnection && !req.GetWaitForLease(),

@@ -25,7 +25,8 @@ type Options struct {
 	// default.
 	Fence tape.FenceMode
 	// WaitForLease makes every BeginRun and ResumeRun leave a live lease of another owner alone, as
-	// the field wait_for_lease does for one request.
+	// the field wait_for_lease does for one request. ResumeRun by the owner stays a heartbeat, unless
+	// the request has the field.
 	WaitForLease bool
 	// MaxMessageBytes bounds a request; 4 MiB by default.
 	MaxMessageBytes int

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -36,7 +37,9 @@ func probes(t T, e *Env) {
 		code int
 		body string
 	}{{"/healthz", 200, "ok"}, {"/", 200, "ok"}, {"/readyz", 200, "ok"}, {"/nope", 404, "not found"}} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(e.target.Probes, "/")+c.path, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(e.target.Probes, "/")+c.path, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", e.target.Probes, err)
 		}

@@ -110,13 +110,19 @@ func (f *foreign) WatchValue(req *tapepb.WatchValueRequest, stream grpc.ServerSt
 
 func (f *foreign) start(t *testing.T) protocol.Target {
 	t.Helper()
+	return f.serve(t, f)
+}
+
+// serve serves what extends the server.
+func (f *foreign) serve(t *testing.T, s tapepb.TapeServer) protocol.Target {
+	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.values, f.changed = map[string][]*tapepb.ValueRecord{}, make(chan struct{})
 	server := grpc.NewServer()
-	tapepb.RegisterTapeServer(server, f)
+	tapepb.RegisterTapeServer(server, s)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(lis) }()
 	t.Cleanup(func() {
@@ -141,6 +147,42 @@ func TestValueCases(t *testing.T) {
 			if err != nil || result.Status != want {
 				t.Errorf("%s: %v %s, %v; want %s", id, result.Status, result.Reason, err, want)
 			}
+		}
+	}
+}
+
+// bounded notes which calls of GetRun had a deadline.
+type bounded struct {
+	foreign
+
+	deadlines chan bool
+}
+
+func (b *bounded) GetRun(ctx context.Context, _ *tapepb.GetRunRequest) (*tapepb.RunState, error) {
+	_, has := ctx.Deadline()
+	b.deadlines <- has
+	return &tapepb.RunState{}, nil
+}
+
+// Each unary call of a case has a deadline: a server that does not answer fails the case, and does not
+// block the suite.
+func TestCallsHaveDeadlines(t *testing.T) {
+	t.Parallel()
+	b := &bounded{deadlines: make(chan bool, 3)}
+	c := protocol.Case{Group: "runs", Name: "deadlines", Run: func(t protocol.T, e *protocol.Env) {
+		for _, client := range []tapepb.TapeClient{e.Client, e.Try, e.Bare} {
+			if _, err := client.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "run"}); err != nil {
+				t.Errorf("GetRun: %v", err)
+			}
+		}
+	}}
+	result, err := protocol.RunCase(t.Context(), b.serve(t, b), c)
+	if err != nil || result.Status != conformance.Passed {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	for _, name := range []string{"Client", "Try", "Bare"} {
+		if !<-b.deadlines {
+			t.Errorf("a call of %s has no deadline", name)
 		}
 	}
 }

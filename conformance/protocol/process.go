@@ -33,14 +33,25 @@ func (s *Server) process(t T, address string) *Process {
 		t.Fatalf("connect to %s: %v", address, err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	p := &Process{conn: conn, Bare: tapepb.NewTapeClient(conn)}
-	calls := grpc.ClientConnInterface(conn)
+	calls := grpc.ClientConnInterface(boundedConn{conn})
+	p := &Process{conn: conn, Bare: tapepb.NewTapeClient(calls)}
 	if s.Mode == ModeRequired {
-		calls = &presenting{ClientConnInterface: conn, grants: map[string]*tapepb.Grant{}}
+		calls = &presenting{ClientConnInterface: calls, grants: map[string]*tapepb.Grant{}}
 	}
 	p.Try = tapepb.NewTapeClient(calls)
 	p.Client = tapepb.NewTapeClient(mustConn{calls, t})
 	return p
+}
+
+// boundedConn gives each unary call up to patience: a server that does not answer fails the case, and
+// does not block the suite.
+type boundedConn struct{ grpc.ClientConnInterface }
+
+// Invoke implements grpc.ClientConnInterface.
+func (c boundedConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
 }
 
 // mustConn ends the case if a call fails.

@@ -130,6 +130,9 @@ func TestParseAddress(t *testing.T) {
 	for address, want := range map[string]string{
 		"localhost:7878": "localhost:7878", "tape://h:1": "h:1", "grpc://[::1]:1": "[::1]:1",
 		"tapes://h:1": "h:1 with TLS", "tapes://h": "h:443 with TLS", "grpcs://h": "h:443 with TLS",
+		"tapes://[::1]": "[::1]:443 with TLS", "h:": "error", "h:7878/path": "error", "h:99999": "error", "h:0": "error", "h:-1": "error",
+		"tape://h:http8": "error", "tape://u@h:1": "error", "tapes://h/path": "error", ":7878": "error", "tapes://": "error",
+		"tapes://::1": "error", "tapes://[::1": "error", "tapes://h:": "error", "[h]]:1": "error",
 		"h": "error", "tape://h": "error", "http://h:1": "error", "": "error",
 	} {
 		target, err := protocol.ParseAddress(address)

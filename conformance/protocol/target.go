@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -149,23 +150,30 @@ func (t Target) dial(address string) (*grpc.ClientConn, error) {
 // grpc://HOST:PORT are plaintext, tapes://HOST[:PORT] and grpcs://HOST[:PORT] are TLS, on port 443 by
 // default.
 func ParseAddress(address string) (Target, error) {
-	scheme, host, ok := strings.Cut(address, "://")
+	scheme, rest, ok := strings.Cut(address, "://")
 	if !ok {
-		scheme, host = "tape", address
+		scheme, rest = "tape", address
 	}
-	target := Target{Address: host}
+	target := Target{Address: rest}
 	switch scheme {
 	case "tape", "grpc":
 	case "tapes", "grpcs":
 		target.Credentials = credentials.NewTLS(nil)
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			target.Address = net.JoinHostPort(host, "443")
+		if _, _, err := net.SplitHostPort(rest); err != nil {
+			target.Address = rest + ":443"
 		}
 	default:
 		return Target{}, fmt.Errorf("the address has the scheme %q; it is HOST:PORT, tape://HOST:PORT or tapes://HOST:PORT", scheme)
 	}
-	if _, _, err := net.SplitHostPort(target.Address); err != nil {
+	host, port, err := net.SplitHostPort(target.Address)
+	if err != nil {
 		return Target{}, fmt.Errorf("the address is not HOST:PORT: %w", err)
+	}
+	if host == "" || strings.ContainsAny(host, "/?#@[] ") {
+		return Target{}, fmt.Errorf("the address is not HOST:PORT: its host is %q", host)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return Target{}, fmt.Errorf("the address is not HOST:PORT: the port is %q; it is a number from 1 to 65535", port)
 	}
 	return target, nil
 }

@@ -286,7 +286,11 @@ func waitingTakesNothing(t T, e *Env) {
 	req.LeaseOwner, req.WaitForLease = "host:2", true
 	_, byBegin := other.Bare.BeginRun(t.Context(), req)
 	_, byResume := other.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:2", WaitForLease: true})
-	for _, err := range []error{byBegin, byResume} {
+	before := e.run(t, id).GetLeaseExpiresAtMs()
+	_, byName := other.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 600_000, WaitForLease: true})
+	after := e.run(t, id).GetLeaseExpiresAtMs()
+	expect(t, before == after, "ResumeRun that waits has moved the lease's end from %d to %d", before, after)
+	for _, err := range []error{byBegin, byResume, byName} {
 		expect(t, status.Code(err) == codes.Aborted && reason(err) == "LEASE_HELD", "a request that waits for a live lease: %v, want ABORTED with LEASE_HELD", err)
 		for _, d := range status.Convert(err).Details() {
 			if info, ok := d.(*errdetails.ErrorInfo); ok {

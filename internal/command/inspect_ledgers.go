@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -160,7 +161,7 @@ func (l *ledgers) add(now time.Time, row any) {
 	case tape.Gate:
 		l.Gates = append(l.Gates, gateView{r.Name, gateWord(r), r.Context, r.Resolution})
 	case tape.Timer:
-		l.Timers = append(l.Timers, timerView{r.ID, r.Kind, timerWord(r, now), time.UnixMilli(r.FireAtMS), r.CreatedAt, r.Payload})
+		l.Timers = append(l.Timers, timerView{r.ID, r.Kind, timerWord(r, now), timerTime(r.FireAtMS), r.CreatedAt, r.Payload})
 	case tape.Compaction:
 		l.Compaction = &compactionView{map[bool]string{true: "done", false: "begun"}[r.Done], int64(r.UpTo), r.Decisions, r.Effects, r.Bytes}
 	case tape.Session:
@@ -175,13 +176,24 @@ func (l *ledgers) addSession(s tape.Session) {
 	}
 }
 
+// timerTime returns the time at which a timer fires, in UTC, and at most as far away as a store's
+// times are.
+func timerTime(ms int64) time.Time {
+	return time.UnixMilli(min(max(ms, 0), runstore.EndOfTime.UnixMilli())).UTC()
+}
+
 // lastEvents is how many events of a run's session are shown.
 const lastEvents = 10
 
-// addSessionOf adds the session that a run belongs to, if there is one.
+// addSessionOf adds the session that a run belongs to, if there is one. One that is damaged is noted
+// and left out.
 func (in *inspection) addSessionOf(ctx context.Context, l *ledgers, run tape.Run) error {
 	key := tape.SessionKey{App: run.App, User: run.User, Session: run.Session}
 	s, found, err := tape.New(in.store, nil).GetSession(ctx, key, lastEvents)
+	if errors.Is(err, tape.ErrFormat) || errors.Is(err, runstore.ErrCorrupt) {
+		fmt.Fprintf(in.notes, "the session of the run cannot be read: %v\n", err)
+		return nil
+	}
 	if found {
 		l.addSession(s)
 	}
@@ -210,7 +222,7 @@ func (in *inspection) tables(l ledgers) []table {
 		events = rowsOf(s.Events, func(e eventView) []any { return []any{e.ID, e.Author, e.Invocation, e.Time} })
 	}
 	if b := l.Budget; b != nil {
-		budget = [][]any{{"USD", b.USDSpent, capWord(b.USDCap)}, {"tokens", b.TokensSpent, capWord(float64(b.TokenCap))}}
+		budget = [][]any{{"USD", b.USDSpent, capWord(b.USDCap)}, {"tokens", b.TokensSpent, capWord(b.TokenCap)}}
 	}
 	if c := l.Compaction; c != nil {
 		compaction = [][]any{{c.State, c.UpTo, c.Decisions, c.Effects, c.Bytes}}
@@ -325,7 +337,7 @@ func timerWord(m tape.Timer, now time.Time) string {
 	}
 }
 
-func capWord(limit float64) string {
+func capWord[N float64 | int64](limit N) string {
 	if limit <= 0 {
 		return "none"
 	}

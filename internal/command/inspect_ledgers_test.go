@@ -1,8 +1,11 @@
 package command
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +134,117 @@ func TestInspectLedgers(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out)
+	}
+}
+
+// openedRun returns a store of its own with a run.
+func openedRun(t *testing.T, url string) (runstore.RunStore, *tape.Tape, runstore.RunID) {
+	t.Helper()
+	store, err := runstore.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	tp := tape.New(store, nil)
+	r, err := tp.BeginRun(t.Context(), tape.BeginRunRequest{Key: tape.RunKey{App: "a", User: "u", Session: "s", Invocation: "i"}, Owner: "d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, tp, r.ID
+}
+
+// The claim of an effect ends with its outcome.
+func TestInspectSettledEffect(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-settled"
+	_, tp, id := openedRun(t, url)
+	_, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: id, CustomKey: "k", Mode: tape.Outbox})
+	if err == nil {
+		_, _, _, err = tp.ClaimEffectDispatch(t.Context(), id, "k", tape.ClaimRequest{Claimer: "dispatcher-1"})
+	}
+	if err == nil {
+		_, err = tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: id, Key: "k", Status: tape.EffectConfirmed})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	words, _, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if err != nil || !hasLine(strings.Split(words, "\n"), strings.Fields("k confirmed free 1")) {
+		t.Errorf("the outbox shows\n%s%v; want the effect unclaimed, and generation 1", words, err)
+	}
+}
+
+// A timer of any time that SetTimer takes is shown, in UTC as all times are.
+func TestInspectTimers(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-timers"
+	_, tp, id := openedRun(t, url)
+	for name, at := range map[string]int64{
+		"at-once": math.MinInt64, "never": runstore.EndOfTime.UnixMilli(), "noon": time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC).UnixMilli(),
+	} {
+		if _, err := tp.SetTimer(t.Context(), tape.Timer{Run: id, ID: name, FireAtMS: at}, runstore.Fence{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	words, _, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"at-once due 1970-01-01 00:00:00.000", "never set 9999-12-31 23:59:59.999", "noon 2026-01-01 12:00:00.000"} {
+		if !hasLine(strings.Split(words, "\n"), strings.Fields(want)) {
+			t.Errorf("no line has %q in\n%s", want, words)
+		}
+	}
+	var l ledgers
+	if l.add(time.Time{}, tape.Timer{FireAtMS: 1}); l.Timers[0].Fires.Location() != time.UTC { // on a machine in UTC too
+		t.Errorf("a timer fires at %v, want UTC", l.Timers[0].Fires)
+	}
+	out, _, err := here(t, "", "inspect", "run", string(id), "--store", url, "--format", "json")
+	if err != nil || !json.Valid([]byte(out)) || !strings.Contains(out, `"fires": "2026-01-01T12:00:00Z"`) {
+		t.Errorf("inspect run --format json: %v, %q; want the time of noon in UTC", err, out)
+	}
+}
+
+// A session that cannot be read does not hide its run.
+func TestInspectDamagedSession(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-damaged-session"
+	store, tp, id := openedRun(t, url)
+	key := tape.SessionKey{App: "a", User: "u", Session: "s"}
+	if _, err := tp.AppendEvent(t.Context(), key, tape.SessionEvent{ID: "e", Author: "ana"}, `{}`, runstore.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	damaged := 0
+	sum := sha256.Sum256([]byte(`["a","u","s"]`))
+	session := runstore.RunID("session/" + hex.EncodeToString(sum[:]))
+	for rec, err := range runstore.Records(t.Context(), store, session, "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := runstore.NewBatch(session, runstore.Unguarded("a test"))
+		b.Put(rec.Key, []byte("?"))
+		if _, err := store.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		damaged++
+	}
+	words, notes, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if damaged == 0 || err != nil || !hasLine(strings.Split(words, "\n"), []string{"status", "running"}) || !strings.Contains(notes, "session of the run cannot be read") {
+		t.Errorf("inspect run of a session with %d damaged records: %v, %q, %q; want the run, and a note", damaged, err, words, notes)
+	}
+}
+
+// A cap of tokens is shown as it is.
+func TestInspectCap(t *testing.T) {
+	t.Parallel()
+	const url = "memory:inspect-cap"
+	_, tp, id := openedRun(t, url)
+	if _, err := tp.SetBudget(t.Context(), tape.BudgetCaps{Run: id, Tokens: 1<<53 + 1}); err != nil {
+		t.Fatal(err)
+	}
+	words, _, err := here(t, "", "inspect", "run", string(id), "--store", url)
+	if err != nil || !hasLine(strings.Split(words, "\n"), strings.Fields("tokens 0 9007199254740993")) {
+		t.Errorf("the cap of 9007199254740993 tokens is shown as\n%s%v", words, err)
 	}
 }
 

@@ -743,7 +743,8 @@ type ResumeRunRequest struct {
 	LeaseOwner string                 `protobuf:"bytes,2,opt,name=lease_owner,json=leaseOwner,proto3" json:"lease_owner,omitempty"`
 	LeaseTtlMs int64                  `protobuf:"varint,3,opt,name=lease_ttl_ms,json=leaseTtlMs,proto3" json:"lease_ttl_ms,omitempty"`
 	Fence      *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Leaves a live lease of another owner alone: ABORTED, with reason LEASE_HELD.
+	// Without a fence, leaves every live lease alone, the owner's too, and renews none: ABORTED, with
+	// reason LEASE_HELD.
 	WaitForLease bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
 	// The role in which the driver holds the lease: "recovery", say. "agent" if empty. A heartbeat
 	// keeps the role that the grant was made for.
