@@ -140,8 +140,7 @@ func (t *Tape) createSessionRun(ctx context.Context, key SessionKey, f runstore.
 // the events.
 //
 // Errors: runstore.ErrFenced and ErrNoSuchRun for a fence that is not current;
-// runstore.ErrUnknownOutcome where the session was marked and its events may be left, or where a
-// reply was lost and there is another session by now, which stays.
+// runstore.ErrUnknownOutcome where the session was marked and its events may be left.
 func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fence) (deleted bool, err error) {
 	if err := t.require("DeleteSession", f); err != nil {
 		return false, err
@@ -169,7 +168,7 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 		default:
 			deleted, err = t.markDeleted(ctx, key, f, version)
 		}
-		if runstore.KindOf(err) != runstore.ErrConflict {
+		if !errors.Is(err, runstore.ErrConflict) {
 			return deleted, err
 		}
 		if err := retries.next(ctx, err); err != nil {
@@ -222,9 +221,7 @@ func (t *Tape) finishDeletion(ctx context.Context, run runstore.RunID) error {
 	return err
 }
 
-// purgeSession purges the run of a session at a version, and reports whether it did. A conflict of a
-// repeat is of unknown outcome: what is there may be the session, changed, or one that was created
-// after the purge.
+// purgeSession purges the run of a session at a version, and reports whether it did.
 func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version runstore.Version) (purged bool, err error) {
 	b := runstore.NewBatch(run, runstore.AtVersion(sessionKey, version))
 	b.Purge, b.ID = true, runstore.NewBatchID()
@@ -233,9 +230,6 @@ func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version run
 		sent++
 		return t.store.Commit(ctx, b)
 	})
-	if sent > 1 && errors.Is(err, runstore.ErrConflict) {
-		err = &runstore.OpError{Op: "delete session", Run: run, Err: runstore.ErrUnknownOutcome, Cause: err}
-	}
 	if errors.Is(err, runstore.ErrNotFound) {
 		// A purge forgets its own id: a repeat that finds nothing follows a purge whose reply was
 		// lost.
