@@ -26,8 +26,8 @@ var (
 	// ErrParked: the run waits at a gate for a signal, without a lease. Work that meets it returns
 	// it.
 	ErrParked = errors.New("the run is parked at a gate")
-	// ErrUnsettled: the outcome of the effect is UNKNOWN. A reconciler has to find it out before the
-	// run can go on.
+	// ErrUnsettled: the outcome of the effect is UNKNOWN, or PENDING in another run. A reconciler has
+	// to find it out, or the driver of that run, before the run can go on.
 	ErrUnsettled = errors.New("the outcome of the effect is unknown")
 )
 
