@@ -47,8 +47,9 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 		return false, err
 	}
 	current := claim.GetEffect()
-	if !claim.GetAcquired() && current.GetDispatchClaimedBy() != name {
-		return false, nil // another dispatcher's
+	pending := current.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_PENDING
+	if !claim.GetAcquired() && (current.GetDispatchClaimedBy() != name || !pending) {
+		return false, nil // another dispatcher's, or settled before the claim was repeated
 	}
 	generation := current.GetDispatchClaimGeneration()
 	outcome := &tapepb.CompleteEffectRequest{RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), ClaimGeneration: generation}
