@@ -150,6 +150,10 @@ type Fire func(ctx context.Context, t *tapepb.TimerRecord) error
 //
 // The protocol's claim of a timer is final: up to Loop.Claim timers are lost with a process that dies
 // before it has handled them, or with the reply to their claim.
+//
+// The protocol cannot set a timer on a condition either. If the handler fails after the run has
+// cancelled its timer, or has set it again, the timer is set again all the same, as it was claimed.
+// While replies are lost a timer whose handler has failed may be set again, and fire, twice.
 func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
@@ -173,8 +177,9 @@ func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire F
 	if errors.Is(failed, ErrPermanent) {
 		return failed
 	}
-	_, err := c.tape.SetTimer(context.WithoutCancel(ctx), &tapepb.SetTimerRequest{
+	// Repeated also where a repeat may be applied again: a timer that fires twice, and not one that is lost.
+	err := c.insist(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
 		RunId: t.GetRunId(), TimerId: t.GetTimerId(), FireAtMs: l.retryAt(), Kind: t.GetKind(), PayloadJson: t.GetPayloadJson(),
-	})
+	}, &tapepb.TimerRecord{}, true)
 	return errors.Join(failed, err)
 }

@@ -154,9 +154,10 @@ func (c *Client) Owner() string { return c.opts.Owner }
 // Tape returns the protocol's RPCs with repeats after lost replies, and with errors of type [*Error].
 // No fence is presented but that of the request itself. Streams are passed on as gRPC has them.
 //
-// These writes are repeated only if they were surely not applied: ChargeBudget, AppendEvent,
-// ListDueTimers that claims, an observation of ABSENT, EndRun and AwaitSignal without a fence, SetTimer
-// and CreateSession without an id, and reports of dispatches and obligations without a generation.
+// These writes are repeated only if they were surely not applied: ChargeBudget, SetBudget, AppendEvent,
+// DeleteSession, SendSignal, SetTimer, CancelTimer, ListDueTimers that claims, an observation of ABSENT,
+// EndRun and AwaitSignal without a fence, CreateSession without an id, and reports of dispatches and
+// obligations without a generation.
 func (c *Client) Tape() tapepb.TapeClient { return c.tape }
 
 // attempt makes one call, bounded by Options.RequestTimeout.

@@ -31,8 +31,8 @@
 //
 // A call that was not applied for a reason that passes, or whose outcome is unknown, is repeated with
 // the same identity until Options.RetryTimeout has passed or its context has ended. The identity is
-// the protocol's: a decision's index, an effect's key, a claim's generation. Writes without an
-// identity (ChargeBudget, AppendEvent, a list of timers that claims, and those that [Client.Tape]
+// the protocol's: a decision's index, an effect's key, a claim's generation. Writes whose
+// repeat would be applied again (ChargeBudget, SendSignal, SetTimer and the others that [Client.Tape]
 // lists) are repeated only if they were surely not applied.
 //
 // # Loops

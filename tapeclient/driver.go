@@ -143,7 +143,7 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 			return notSent(ctx, method, req)
 		}
 	}
-	err := r.client.insist(ctx, method, req, reply, opts...)
+	err := r.client.insist(ctx, method, req, reply, !unrepeatable(req), opts...)
 	if err == nil {
 		if parked, ok := reply.(*tapepb.AwaitSignalResponse); endsGrant(req) && runOf(req) == r.lease.Run && !(ok && parked.GetDelivered()) {
 			r.mu.Lock()

@@ -38,15 +38,16 @@ func (v *invoker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method s
 func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	req := args.(proto.Message)
 	if v.run == nil {
-		return v.client.insist(ctx, method, req, reply.(proto.Message), opts...)
+		return v.client.insist(ctx, method, req, reply.(proto.Message), !unrepeatable(req), opts...)
 	}
 	return v.run.invoke(ctx, method, v.run.fenced(req), reply.(proto.Message), opts...)
 }
 
 // insist calls until the outcome is known, the error is final, or time is up. After an attempt whose
+// outcome is unknown it calls again only if the request is repeatable. After an attempt whose
 // outcome is unknown, a refusal of the repeat says nothing of that attempt: the outcome of the
 // whole stays unknown.
-func (c *Client) insist(ctx context.Context, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
+func (c *Client) insist(ctx context.Context, method string, req, reply proto.Message, repeatable bool, opts ...grpc.CallOption) error {
 	deadline := time.Now().Add(c.opts.RetryTimeout)
 	doubtful := false
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
@@ -60,7 +61,7 @@ func (c *Client) insist(ctx context.Context, method string, req, reply proto.Mes
 		}
 		unknown := runstore.OutcomeOf(err) == runstore.Unknown
 		wait := pause/2 + rand.N(pause)
-		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && !unrepeatable(req); !again || ctx.Err() != nil ||
+		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && repeatable; !again || ctx.Err() != nil ||
 			time.Until(deadline) < wait || !sleep(ctx, wait) {
 			if doubtful && !unknown {
 				err = &Error{OpError: &runstore.OpError{
@@ -73,11 +74,12 @@ func (c *Client) insist(ctx context.Context, method string, req, reply proto.Mes
 	}
 }
 
-// unrepeatable reports whether a request has no identity: a repeat of one that was applied would be
-// applied again.
+// unrepeatable reports whether a repeat of the request, after it was applied, would be applied again:
+// the request has no identity, or it overwrites what others have written since.
 func unrepeatable(req proto.Message) bool {
 	switch r := req.(type) {
-	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest:
+	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest, *tapepb.SendSignalRequest, *tapepb.SetTimerRequest,
+		*tapepb.CancelTimerRequest, *tapepb.SetBudgetRequest, *tapepb.DeleteSessionRequest:
 		return true
 	case *tapepb.ListDueTimersRequest:
 		return r.GetClaim()
@@ -87,8 +89,6 @@ func unrepeatable(req proto.Message) bool {
 		return r.GetFence() == nil
 	case *tapepb.AwaitSignalRequest:
 		return r.GetFence() == nil
-	case *tapepb.SetTimerRequest:
-		return r.GetTimerId() == ""
 	case *tapepb.CreateSessionRequest:
 		return r.GetSessionId() == ""
 	case *tapepb.RecordDispatchAttemptRequest:

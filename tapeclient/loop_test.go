@@ -405,6 +405,33 @@ func TestFireTimers(t *testing.T) {
 	})
 }
 
+// A timer whose handler has failed is not lost with the request, or the reply, that sets it again.
+func TestATimerIsSetAgainThroughFaults(t *testing.T) {
+	for _, harm := range []fault{notSent, replyLost} {
+		synctest.Test(t, func(t *testing.T) {
+			f := serve(t, tapeserver.Options{})
+			c, net := f.client("timers:1")
+			id := abandon(t, c, nil)
+			if _, err := c.Tape().SetTimer(t.Context(), &tapepb.SetTimerRequest{RunId: id, TimerId: "t", FireAtMs: 1}); err != nil {
+				t.Fatal(err)
+			}
+			net.once("SetTimer", harm)
+			fires := 0
+			loops(t, time.Minute, func(ctx context.Context) error {
+				return c.FireTimers(ctx, tapeclient.Loop{}, func(context.Context, *tapepb.TimerRecord) error {
+					if fires++; fires == 1 {
+						return errors.New("timeout")
+					}
+					return nil
+				})
+			})
+			if fires != 2 || net.count("SetTimer") != 2 {
+				t.Errorf("fired %d times, set again with %d calls, want 2 and 2", fires, net.count("SetTimer"))
+			}
+		})
+	}
+}
+
 // A reconciler settles UNKNOWN effects and old PENDING ones, and asks again about what it could not
 // find out, without keeping the others away.
 func TestReconcileEffects(t *testing.T) {
