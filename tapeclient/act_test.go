@@ -121,3 +121,23 @@ func TestActCallsNoEffectOfAnotherRun(t *testing.T) {
 		})
 	}
 }
+
+// An effect that became UNKNOWN during the call stays so, and Act says that its outcome is open.
+func TestActOfAnEffectThatBecameUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		c, _ := f.client("driver:1")
+		begin(t, c, func(ctx context.Context, run *tapeclient.Run) error {
+			e, err := run.Act(ctx, pay(), func(ctx context.Context, key string) (string, error) {
+				_, err := run.Tape().CompleteEffect(ctx, &tapepb.CompleteEffectRequest{
+					RunId: run.ID(), IdempotencyKey: key, Status: tapepb.EffectStatus_EFFECT_STATUS_UNKNOWN,
+				})
+				return `"paid"`, err
+			})
+			if e.Status != tapepb.EffectStatus_EFFECT_STATUS_UNKNOWN || !errors.Is(err, tapeclient.ErrUnsettled) {
+				t.Errorf("Act = %+v, %v, want UNKNOWN and ErrUnsettled", e, err)
+			}
+			return nil
+		})
+	})
+}

@@ -23,7 +23,8 @@ type Dispatch func(ctx context.Context, e *tapepb.EffectRecord) (response string
 //   - else it is UNKNOWN, for a reconciler: a repeat might act twice.
 //
 // Every report presents the generation of its claim. The report of a claim that has lapsed, and that
-// another process has made since, changes nothing.
+// another process has made since, changes nothing. An outcome that is not recorded, because the effect
+// was settled otherwise or claimed again, is an error for Loop.OnError: the counterparty was called.
 func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, dispatch Dispatch) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
@@ -59,7 +60,10 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	// The report is made even while the loop ends: the counterparty may have acted.
 	ctx = context.WithoutCancel(ctx)
 	if failed == nil {
-		_, err := c.tape.CompleteEffect(ctx, outcome)
+		done, err := c.tape.CompleteEffect(ctx, outcome)
+		if err == nil && done.GetStatus() != outcome.GetStatus() {
+			err = fmt.Errorf("dispatch of %q: the outcome %v was not recorded: the effect is %v", e.GetIdempotencyKey(), outcome.GetStatus(), done.GetStatus())
+		}
 		return err == nil, err
 	}
 	report := &tapepb.RecordDispatchAttemptRequest{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -303,6 +304,30 @@ func TestClaimOfASettledEffect(t *testing.T) {
 		})
 		if n := net.count("ClaimEffectDispatch"); n != 2 {
 			t.Errorf("%d claims, want one and its repeat", n)
+		}
+	})
+}
+
+// A report that is not taken, after the counterparty was called, is an error of the loop: nothing
+// else says that the counterparty has acted.
+func TestReportThatIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		c, _ := f.client("driver:1")
+		other, _ := f.client("reconciler:1")
+		id := outbox(t, c, 1, tapepb.EffectSemantics_EFFECT_SEMANTICS_NON_IDEMPOTENT)
+		var errs []error
+		loops(t, 10*time.Second, func(ctx context.Context) error {
+			l := tapeclient.Loop{Claim: 1, OnError: func(err error) { errs = append(errs, err) }}
+			return c.DispatchEffects(ctx, l, "", func(ctx context.Context, e *tapepb.EffectRecord) (string, error) {
+				_, err := other.Tape().ReconcileEffect(ctx, &tapepb.ReconcileEffectRequest{
+					RunId: id, IdempotencyKey: "0", ResolvedStatus: failed,
+				})
+				return `"paid"`, err
+			})
+		})
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "CONFIRMED") || !strings.Contains(errs[0].Error(), "FAILED") {
+			t.Errorf("errors %v, want one that names both outcomes", errs)
 		}
 	})
 }

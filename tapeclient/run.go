@@ -61,7 +61,8 @@ type Call func(ctx context.Context, idempotencyKey string) (response string, err
 //     calls again under the same key.
 //   - An effect that is on record as one of the outbox is not called, whatever the request says.
 //   - Nor is the effect of another run, which a business key may return: it is that run's to call.
-//   - Of several outcomes the first one that was recorded wins, and Act returns that.
+//   - Of several outcomes the first one that was recorded wins, and Act returns that: the status may
+//     differ from what call returned.
 //
 // Errors: that of call; [ErrUnsettled] for an effect that is UNKNOWN, or PENDING in another run; the
 // cause of ctx if the lease was lost; an [*Error] of BeginEffect, GetEffect (of a server that does not
@@ -106,6 +107,9 @@ func (r *Run) Act(ctx context.Context, req *tapepb.BeginEffectRequest, call Call
 		return effect, err
 	}
 	effect.Status, effect.Response, effect.Error = done.GetStatus(), done.GetResponseJson(), done.GetErrorJson()
+	if effect.Status != tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED && effect.Status != tapepb.EffectStatus_EFFECT_STATUS_FAILED {
+		return effect, fmt.Errorf("effect %q: %w", effect.Key, ErrUnsettled)
+	}
 	return effect, nil
 }
 
