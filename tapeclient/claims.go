@@ -184,6 +184,6 @@ func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire F
 	// Repeated also where a repeat may be applied again: a timer that fires twice, and not one that is lost.
 	err := c.insist(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
 		RunId: t.GetRunId(), TimerId: t.GetTimerId(), FireAtMs: l.retryAt(), Kind: t.GetKind(), PayloadJson: t.GetPayloadJson(),
-	}, &tapepb.TimerRecord{}, true)
+	}, &tapepb.TimerRecord{}, true, sleeping)
 	return errors.Join(failed, err)
 }

@@ -112,6 +112,22 @@ var bare = map[codes.Code]error{
 	codes.Unauthenticated:    runstore.ErrInvalid,
 }
 
+// final reports whether err is a status without a reason that a repeat would meet again: RESOURCE_EXHAUSTED
+// for a message that is too large, say. Its outcome may be unknown all the same. UNAVAILABLE,
+// DEADLINE_EXCEEDED, CANCELLED and UNKNOWN are what gRPC answers for a connection that has failed.
+func final(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != "" {
+		return false
+	}
+	switch status.Code(e.Cause) {
+	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:
+		return false
+	default:
+		return true
+	}
+}
+
 // errorOf returns the error of a call; nil for nil.
 func errorOf(ctx context.Context, method string, req any, err error) error {
 	if err == nil {
