@@ -179,8 +179,12 @@ func (c *Client) RecoverRuns(ctx context.Context, l Loop, work Work) error {
 		var jobs []job
 		for _, r := range listed.GetRuns() {
 			jobs = append(jobs, job{r.GetRunId(), func(ctx context.Context) (done bool, err error) {
-				err = c.Resume(ctx, r.GetRunId(), work)
-				if taken := errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, ErrEnded); taken {
+				drives := false
+				err = c.Resume(ctx, r.GetRunId(), func(ctx context.Context, run *Run) error {
+					drives = true
+					return work(ctx, run)
+				})
+				if taken := errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, ErrEnded); taken && !drives {
 					return false, nil
 				}
 				done = err == nil || errors.Is(err, ErrParked)

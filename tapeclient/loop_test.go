@@ -457,6 +457,35 @@ func TestATimerIsSetAgainThroughFaults(t *testing.T) {
 	}
 }
 
+// OnError receives every error of the work, also one that says that a run has ended or that a lease is
+// held: it is that of another run. A run that another process has taken is no error.
+func TestRecoveryReportsErrorsOfTheWork(t *testing.T) {
+	for name, answer := range map[string]error{"ended": tapeclient.ErrEnded, "held": runstore.ErrLeaseHeld} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := serve(t, required())
+				c, _ := f.client("driver:1")
+				abandon(t, c, nil)
+				drives, errs := 0, 0
+				loops(t, 5*time.Minute, func(ctx context.Context) error {
+					l := tapeclient.Loop{OnError: func(err error) {
+						if errs++; !errors.Is(err, answer) {
+							t.Errorf("OnError(%v), want %v", err, answer)
+						}
+					}}
+					return c.RecoverRuns(ctx, l, func(context.Context, *tapeclient.Run) error {
+						drives++
+						return fmt.Errorf("the child: %w", answer)
+					})
+				})
+				if drives == 0 || errs != drives {
+					t.Errorf("the work has failed %d times, and OnError has received %d errors", drives, errs)
+				}
+			})
+		})
+	}
+}
+
 // A reconciler settles UNKNOWN effects and old PENDING ones, and asks again about what it could not
 // find out, without keeping the others away.
 func TestReconcileEffects(t *testing.T) {
