@@ -249,13 +249,14 @@ func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 		Run: runstore.RunID(answer.id), Owner: runstore.Owner(answer.grant.GetOwner()), TTL: req.TTL,
 		Token: runstore.Token(answer.grant.GetToken()), Grant: runstore.GrantID(answer.grant.GetGrantId()),
 	}
+	live := answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING || answer.status == tapepb.RunStatus_RUN_STATUS_COMPENSATING
 	switch {
 	case answer.grant != nil:
 		return runstore.Granted{Lease: r.lease}, nil
-	case answer.heartbeat && answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING: // this process drives the run
+	case answer.heartbeat && live: // this process drives the run
 		held := &runstore.LeaseHeldError{Holder: runstore.Holder{Owner: req.Owner}, Remaining: req.TTL}
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{Op: "take lease", Run: r.lease.Run, Err: held}}
-	case answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING:
+	case live:
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{
 			Op: "take lease", Run: r.lease.Run,
 			Err: &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "grant", Problem: "the server grants no leases"},
