@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -111,7 +112,13 @@ func parse(url string) (address string, secure bool, err error) {
 	} else if strings.Contains(rest, ":") && !strings.HasPrefix(rest, "[") || strings.HasPrefix(rest, "[") && !strings.HasSuffix(rest, "]") {
 		return invalid("has a malformed port")
 	}
-	if host = strings.Trim(host, "[]"); host == "" {
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return invalid("has a malformed port")
+	}
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		host = strings.TrimSuffix(inner, "]")
+	}
+	if host == "" || strings.ContainsAny(host, "[]") {
 		return invalid("has no host")
 	}
 	return net.JoinHostPort(host, port), secure, nil
