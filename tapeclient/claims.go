@@ -23,7 +23,8 @@ type Dispatch func(ctx context.Context, e *tapepb.EffectRecord) (response string
 //   - else it is UNKNOWN, for a reconciler: a repeat might act twice.
 //
 // Every report presents the generation of its claim. The report of a claim that has lapsed, and that
-// another process has made since, changes nothing.
+// another process has made since, changes nothing. An outcome that is not recorded, because the effect
+// was settled otherwise or claimed again, is an error for Loop.OnError: the counterparty was called.
 func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, dispatch Dispatch) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
@@ -47,8 +48,9 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 		return false, err
 	}
 	current := claim.GetEffect()
-	if !claim.GetAcquired() && current.GetDispatchClaimedBy() != name {
-		return false, nil // another dispatcher's
+	pending := current.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_PENDING
+	if !claim.GetAcquired() && (current.GetDispatchClaimedBy() != name || !pending) {
+		return false, nil // another dispatcher's, or settled before the claim was repeated
 	}
 	generation := current.GetDispatchClaimGeneration()
 	outcome := &tapepb.CompleteEffectRequest{RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), ClaimGeneration: generation}
@@ -58,7 +60,10 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	// The report is made even while the loop ends: the counterparty may have acted.
 	ctx = context.WithoutCancel(ctx)
 	if failed == nil {
-		_, err := c.tape.CompleteEffect(ctx, outcome)
+		done, err := c.tape.CompleteEffect(ctx, outcome)
+		if err == nil && done.GetStatus() != outcome.GetStatus() {
+			err = fmt.Errorf("dispatch of %q: the outcome %v was not recorded: the effect is %v", e.GetIdempotencyKey(), outcome.GetStatus(), done.GetStatus())
+		}
 		return err == nil, err
 	}
 	report := &tapepb.RecordDispatchAttemptRequest{
@@ -149,6 +154,10 @@ type Fire func(ctx context.Context, t *tapepb.TimerRecord) error
 //
 // The protocol's claim of a timer is final: up to Loop.Claim timers are lost with a process that dies
 // before it has handled them, or with the reply to their claim.
+//
+// The protocol cannot set a timer on a condition either. If the handler fails after the run has
+// cancelled its timer, or has set it again, the timer is set again all the same, as it was claimed.
+// While replies are lost a timer whose handler has failed may be set again, and fire, twice.
 func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
@@ -172,8 +181,9 @@ func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire F
 	if errors.Is(failed, ErrPermanent) {
 		return failed
 	}
-	_, err := c.tape.SetTimer(context.WithoutCancel(ctx), &tapepb.SetTimerRequest{
+	// Repeated also where a repeat may be applied again: a timer that fires twice, and not one that is lost.
+	err := c.insist(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
 		RunId: t.GetRunId(), TimerId: t.GetTimerId(), FireAtMs: l.retryAt(), Kind: t.GetKind(), PayloadJson: t.GetPayloadJson(),
-	})
+	}, &tapepb.TimerRecord{}, true, sleeping)
 	return errors.Join(failed, err)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -111,7 +112,13 @@ func parse(url string) (address string, secure bool, err error) {
 	} else if strings.Contains(rest, ":") && !strings.HasPrefix(rest, "[") || strings.HasPrefix(rest, "[") && !strings.HasSuffix(rest, "]") {
 		return invalid("has a malformed port")
 	}
-	if host = strings.Trim(host, "[]"); host == "" {
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return invalid("has a malformed port")
+	}
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		host = strings.TrimSuffix(inner, "]")
+	}
+	if host == "" || strings.ContainsAny(host, "[]") {
 		return invalid("has no host")
 	}
 	return net.JoinHostPort(host, port), secure, nil
@@ -154,9 +161,10 @@ func (c *Client) Owner() string { return c.opts.Owner }
 // Tape returns the protocol's RPCs with repeats after lost replies, and with errors of type [*Error].
 // No fence is presented but that of the request itself. Streams are passed on as gRPC has them.
 //
-// These writes are repeated only if they were surely not applied: ChargeBudget, AppendEvent,
-// ListDueTimers that claims, an observation of ABSENT, EndRun and AwaitSignal without a fence, SetTimer
-// and CreateSession without an id, and reports of dispatches and obligations without a generation.
+// These writes are repeated only if they were surely not applied: ChargeBudget, SetBudget, AppendEvent,
+// DeleteSession, SendSignal, SetTimer, CancelTimer, ListDueTimers that claims, an observation of ABSENT,
+// EndRun and AwaitSignal without a fence, CreateSession without an id, and reports of dispatches and
+// obligations without a generation.
 func (c *Client) Tape() tapepb.TapeClient { return c.tape }
 
 // attempt makes one call, bounded by Options.RequestTimeout.

@@ -27,6 +27,7 @@ func TestURLs(t *testing.T) {
 		"host": "host:7878", "tape://host": "host:7878", "tape://host:": "host:7878", "[::1]:5": "[::1]:5", "tape://[::1]": "[::1]:7878",
 		"tapes://host": "TLS host:443", "grpcs://host:8443": "TLS host:8443", "tapes://[::1]": "TLS [::1]:443",
 		"": "", "tape://": "", "http://host": "", "tape://host:1/path": "", "tape://u@host": "", "::1": "", "a:b:c": "", "[::1": "", ":7878": "",
+		"localhost:http8": "", "tape://localhost:99999": "", "localhost:-1": "", "localhost:0": "", "localhost:+1": "", "[::1]]:7878": "", "[::1]]": "",
 	} {
 		address, secure, err := parse(url)
 		if secure {

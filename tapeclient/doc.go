@@ -12,8 +12,8 @@
 //   - The work's context is cancelled, with a [lease.LostError] as its cause, as soon as a heartbeat
 //     or a write is refused because the grant is not current, and before the lease expires if no
 //     heartbeat succeeds.
-//   - [Run.Act] calls the counterparty only after BeginEffect has recorded the effect as PENDING,
-//     and only while the lease is trusted. It never calls after a refusal: PERMISSION_DENIED from
+//   - [Run.Act] calls the counterparty only after BeginEffect has recorded the effect as PENDING in
+//     this run and INLINE, and only while the lease is trusted. It never calls after a refusal: PERMISSION_DENIED from
 //     BeginEffect ([ErrDenied]) means that the client must not act.
 //
 // The protocol has no request that releases a lease. A run's lease ends with [Run.End] and with a
@@ -31,8 +31,8 @@
 //
 // A call that was not applied for a reason that passes, or whose outcome is unknown, is repeated with
 // the same identity until Options.RetryTimeout has passed or its context has ended. The identity is
-// the protocol's: a decision's index, an effect's key, a claim's generation. Writes without an
-// identity (ChargeBudget, AppendEvent, a list of timers that claims, and those that [Client.Tape]
+// the protocol's: a decision's index, an effect's key, a claim's generation. Writes whose
+// repeat would be applied again (ChargeBudget, SendSignal, SetTimer and the others that [Client.Tape]
 // lists) are repeated only if they were surely not applied.
 //
 // # Loops

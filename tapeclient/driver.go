@@ -72,7 +72,8 @@ type taken struct {
 func (c *Client) drive(ctx context.Context, wait bool, work Work, take func(ctx context.Context, ttl time.Duration) (taken, error)) error {
 	run := &Run{client: c, ending: make(chan struct{}, 1)}
 	run.tape = tapepb.NewTapeClient(&invoker{client: c, run: run})
-	keeper, err := lease.New(&leases{run: run, take: take}, &c.opts.Lease)
+	leases := &leases{run: run, take: take}
+	keeper, err := lease.New(leases, &c.opts.Lease)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,13 @@ func (c *Client) drive(ctx context.Context, wait bool, work Work, take func(ctx 
 	if wait {
 		acquire = keeper.Acquire
 	}
-	granted, err := acquire(ctx, runstore.AcquireRequest{LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(c.opts.Owner)}})
+	asking, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	leases.refused = giveUp
+	granted, err := acquire(asking, runstore.AcquireRequest{LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(c.opts.Owner)}})
+	if refused := context.Cause(asking); err != nil && final(refused) && ctx.Err() == nil {
+		return refused
+	}
 	if err != nil {
 		return err
 	}
@@ -104,7 +111,8 @@ type Run struct {
 	cancel context.CancelCauseFunc
 
 	// ending is held by a heartbeat and by a call that ends the grant: a heartbeat that arrived
-	// after such a call would be refused, and the lease taken for lost.
+	// after such a call would be refused, and the lease taken for lost. Between attempts that were not
+	// applied the call lets heartbeats through.
 	ending chan struct{}
 
 	mu    sync.Mutex
@@ -135,15 +143,28 @@ func (r *Run) fence() *tapepb.Fence {
 
 // invoke makes a call of the driver.
 func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
+	wait := sleeping
 	if endsGrant(req) && runOf(req) == r.lease.Run {
-		select {
-		case r.ending <- struct{}{}:
-			defer func() { <-r.ending }()
-		case <-ctx.Done():
+		if !r.enter(ctx) {
 			return notSent(ctx, method, req)
 		}
+		inside := true
+		defer func() {
+			if inside {
+				<-r.ending
+			}
+		}()
+		wait = func(ctx context.Context, d time.Duration, doubtful bool) bool {
+			if doubtful {
+				return sleep(ctx, d)
+			}
+			<-r.ending // heartbeats go on: the grant has not ended
+			inside = false
+			inside = sleep(ctx, d) && r.enter(ctx)
+			return inside
+		}
 	}
-	err := r.client.insist(ctx, method, req, reply, opts...)
+	err := r.client.insist(ctx, method, req, reply, !unrepeatable(req), wait, opts...)
 	if err == nil {
 		if parked, ok := reply.(*tapepb.AwaitSignalResponse); endsGrant(req) && runOf(req) == r.lease.Run && !(ok && parked.GetDelivered()) {
 			r.mu.Lock()
@@ -154,6 +175,16 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 	}
 	r.refused(req, err)
 	return err
+}
+
+// enter takes ending, and reports whether ctx lasted that long.
+func (r *Run) enter(ctx context.Context) bool {
+	select {
+	case r.ending <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // endsGrant reports whether a request ends the grant under which it is made, if it is applied.
@@ -198,12 +229,17 @@ func (r *Run) refused(req proto.Message, err error) {
 type leases struct {
 	run  *Run
 	take func(ctx context.Context, ttl time.Duration) (taken, error)
+	// refused ends the keeper's attempts to take the lease, for an error that is final.
+	refused context.CancelCauseFunc
 }
 
 // AcquireLease asks the server once. Every grant that BeginRun or ResumeRun answers is a new one: of a
 // request whose reply is lost and its repeat the later grant counts.
 func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	answer, err := l.take(ctx, req.TTL)
+	if final(err) {
+		l.refused(err)
+	}
 	if err != nil {
 		return runstore.Granted{}, err
 	}
@@ -213,13 +249,14 @@ func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 		Run: runstore.RunID(answer.id), Owner: runstore.Owner(answer.grant.GetOwner()), TTL: req.TTL,
 		Token: runstore.Token(answer.grant.GetToken()), Grant: runstore.GrantID(answer.grant.GetGrantId()),
 	}
+	live := answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING || answer.status == tapepb.RunStatus_RUN_STATUS_COMPENSATING
 	switch {
 	case answer.grant != nil:
 		return runstore.Granted{Lease: r.lease}, nil
-	case answer.heartbeat && answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING: // this process drives the run
+	case answer.heartbeat && live: // this process drives the run
 		held := &runstore.LeaseHeldError{Holder: runstore.Holder{Owner: req.Owner}, Remaining: req.TTL}
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{Op: "take lease", Run: r.lease.Run, Err: held}}
-	case answer.status == tapepb.RunStatus_RUN_STATUS_RUNNING:
+	case live:
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{
 			Op: "take lease", Run: r.lease.Run,
 			Err: &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "grant", Problem: "the server grants no leases"},
@@ -238,12 +275,10 @@ func (l *leases) RenewLease(ctx context.Context, req runstore.RenewRequest) (run
 	beat := &tapepb.ResumeRunRequest{
 		RunId: r.ID(), LeaseOwner: r.client.opts.Owner, LeaseTtlMs: req.TTL.Milliseconds(), Fence: r.fence(),
 	}
-	select {
-	case r.ending <- struct{}{}:
-		defer func() { <-r.ending }()
-	case <-ctx.Done():
+	if !r.enter(ctx) {
 		return runstore.Renewed{}, notSent(ctx, "ResumeRun", beat)
 	}
+	defer func() { <-r.ending }()
 	if r.hasEnded() {
 		return runstore.Renewed{Lease: r.lease}, nil
 	}

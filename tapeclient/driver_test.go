@@ -283,6 +283,22 @@ func TestResumeUnderTheNameOfADeadDriver(t *testing.T) {
 	})
 }
 
+// A run that is being unwound has not ended: Resume by the process that holds its live lease says that
+// the lease is held.
+func TestResumeOfACompensatingRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		c, _ := f.client("driver:1")
+		id := abandon(t, c, func(ctx context.Context, run *tapeclient.Run) error {
+			return run.End(ctx, tapepb.RunStatus_RUN_STATUS_COMPENSATING, "")
+		})
+		err := c.Resume(t.Context(), id, nil)
+		if errors.Is(err, tapeclient.ErrEnded) || !errors.Is(err, runstore.ErrLeaseHeld) {
+			t.Errorf("Resume = %v, want ErrLeaseHeld and not ErrEnded", err)
+		}
+	})
+}
+
 // A gate parks a run without a lost lease; the signal is found by the recovery loop.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

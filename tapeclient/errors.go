@@ -26,8 +26,8 @@ var (
 	// ErrParked: the run waits at a gate for a signal, without a lease. Work that meets it returns
 	// it.
 	ErrParked = errors.New("the run is parked at a gate")
-	// ErrUnsettled: the outcome of the effect is UNKNOWN. A reconciler has to find it out before the
-	// run can go on.
+	// ErrUnsettled: the outcome of the effect is UNKNOWN, or PENDING in another run. A reconciler has
+	// to find it out, or the driver of that run, before the run can go on.
 	ErrUnsettled = errors.New("the outcome of the effect is unknown")
 )
 
@@ -110,6 +110,22 @@ var bare = map[codes.Code]error{
 	codes.OutOfRange:         runstore.ErrInvalid,
 	codes.Unimplemented:      runstore.ErrUnsupported,
 	codes.Unauthenticated:    runstore.ErrInvalid,
+}
+
+// final reports whether err is a status without a reason that a repeat would meet again: RESOURCE_EXHAUSTED
+// for a message that is too large, say. Its outcome may be unknown all the same. UNAVAILABLE,
+// DEADLINE_EXCEEDED, CANCELLED and UNKNOWN are what gRPC answers for a connection that has failed.
+func final(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != "" {
+		return false
+	}
+	switch status.Code(e.Cause) {
+	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:
+		return false
+	default:
+		return true
+	}
 }
 
 // errorOf returns the error of a call; nil for nil.

@@ -92,7 +92,8 @@ const (
 type network struct {
 	*grpc.ClientConn
 
-	bare atomic.Bool // the server answers no grants
+	bare  atomic.Bool // the server answers no grants
+	older atomic.Bool // BeginEffect does not answer the effect's run and mode
 
 	mu    sync.Mutex
 	calls map[string]int
@@ -149,6 +150,10 @@ func (n *network) Invoke(ctx context.Context, method string, args, reply any, op
 	}
 	err := n.ClientConn.Invoke(ctx, method, args, reply, opts...)
 	switch r := reply.(type) {
+	case *tapepb.BeginEffectResponse:
+		if n.older.Load() {
+			r.RunId, r.DispatchMode = "", 0
+		}
 	case *tapepb.BeginRunResponse:
 		if n.bare.Load() {
 			r.Grant = nil

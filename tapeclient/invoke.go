@@ -38,15 +38,17 @@ func (v *invoker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method s
 func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	req := args.(proto.Message)
 	if v.run == nil {
-		return v.client.insist(ctx, method, req, reply.(proto.Message), opts...)
+		return v.client.insist(ctx, method, req, reply.(proto.Message), !unrepeatable(req), sleeping, opts...)
 	}
 	return v.run.invoke(ctx, method, v.run.fenced(req), reply.(proto.Message), opts...)
 }
 
 // insist calls until the outcome is known, the error is final, or time is up. After an attempt whose
+// outcome is unknown it calls again only if the request is repeatable. Between attempts it waits with
+// wait. After an attempt whose
 // outcome is unknown, a refusal of the repeat says nothing of that attempt: the outcome of the
 // whole stays unknown.
-func (c *Client) insist(ctx context.Context, method string, req, reply proto.Message, opts ...grpc.CallOption) error {
+func (c *Client) insist(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
 	deadline := time.Now().Add(c.opts.RetryTimeout)
 	doubtful := false
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
@@ -59,9 +61,9 @@ func (c *Client) insist(ctx context.Context, method string, req, reply proto.Mes
 			return nil
 		}
 		unknown := runstore.OutcomeOf(err) == runstore.Unknown
-		wait := pause/2 + rand.N(pause)
-		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && !unrepeatable(req); !again || ctx.Err() != nil ||
-			time.Until(deadline) < wait || !sleep(ctx, wait) {
+		length := pause/2 + rand.N(pause)
+		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && repeatable && !final(err); !again || ctx.Err() != nil ||
+			time.Until(deadline) < length || !wait(ctx, length, doubtful || unknown) {
 			if doubtful && !unknown {
 				err = &Error{OpError: &runstore.OpError{
 					Op: path.Base(method), Run: runOf(req), Err: runstore.ErrUnknownOutcome, Cause: err,
@@ -73,11 +75,19 @@ func (c *Client) insist(ctx context.Context, method string, req, reply proto.Mes
 	}
 }
 
-// unrepeatable reports whether a request has no identity: a repeat of one that was applied would be
-// applied again.
+// waiter waits between two attempts and reports whether ctx lasted that long. doubtful says that the
+// outcome of an attempt is unknown.
+type waiter func(ctx context.Context, d time.Duration, doubtful bool) bool
+
+// sleeping is the waiter that only sleeps.
+func sleeping(ctx context.Context, d time.Duration, _ bool) bool { return sleep(ctx, d) }
+
+// unrepeatable reports whether a repeat of the request, after it was applied, would be applied again:
+// the request has no identity, or it overwrites what others have written since.
 func unrepeatable(req proto.Message) bool {
 	switch r := req.(type) {
-	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest:
+	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest, *tapepb.SendSignalRequest, *tapepb.SetTimerRequest,
+		*tapepb.CancelTimerRequest, *tapepb.SetBudgetRequest, *tapepb.DeleteSessionRequest:
 		return true
 	case *tapepb.ListDueTimersRequest:
 		return r.GetClaim()
@@ -87,8 +97,6 @@ func unrepeatable(req proto.Message) bool {
 		return r.GetFence() == nil
 	case *tapepb.AwaitSignalRequest:
 		return r.GetFence() == nil
-	case *tapepb.SetTimerRequest:
-		return r.GetTimerId() == ""
 	case *tapepb.CreateSessionRequest:
 		return r.GetSessionId() == ""
 	case *tapepb.RecordDispatchAttemptRequest:

@@ -179,8 +179,12 @@ func (c *Client) RecoverRuns(ctx context.Context, l Loop, work Work) error {
 		var jobs []job
 		for _, r := range listed.GetRuns() {
 			jobs = append(jobs, job{r.GetRunId(), func(ctx context.Context) (done bool, err error) {
-				err = c.Resume(ctx, r.GetRunId(), work)
-				if taken := errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, ErrEnded); taken {
+				drives := false
+				err = c.Resume(ctx, r.GetRunId(), func(ctx context.Context, run *Run) error {
+					drives = true
+					return work(ctx, run)
+				})
+				if taken := errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, ErrEnded); taken && !drives {
 					return false, nil
 				}
 				done = err == nil || errors.Is(err, ErrParked)
@@ -202,23 +206,46 @@ type Observe func(ctx context.Context, e *tapepb.EffectRecord) (*tapepb.RecordEx
 
 // ReconcileEffects looks for effects whose outcome is UNKNOWN, and for effects that have been PENDING
 // for longer than pendingFor on the clock of this process (none for 0). It asks observe about each and
-// records what observe returns, until ctx ends; it then returns the cause. The protocol has no claims for this work: two processes
-// may ask about one effect, and the server keeps what is CONFIRMED.
+// records what observe returns, until ctx ends; it then returns the cause. The protocol has no claims
+// for this work: two processes may ask about one effect, and the server keeps what is CONFIRMED.
+//
+// The server lists the effects first that have not changed for longest, and the protocol has no
+// cursor. So each look asks for 200 more than those about which observe has found nothing out. One
+// answer of the server bounds that: effects behind as many as it holds wait until some are settled.
 func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.Duration, observe Observe) error {
 	l = l.withDefaults()
+	const page = 200
+	var mu sync.Mutex
+	open := map[string]bool{} // about which observe has found nothing out, of those that were listed last
 	return l.run(ctx, func(ctx context.Context, _ int) ([]job, error) {
-		req := &tapepb.ListPendingEffectsRequest{IncludeUnknown: true}
+		mu.Lock()
+		req := &tapepb.ListPendingEffectsRequest{IncludeUnknown: true, Limit: int64(page + len(open))}
+		mu.Unlock()
 		if pendingFor > 0 {
 			req.IncludePending, req.OlderThanMs = true, time.Now().Add(-pendingFor).UnixMilli()
 		}
 		listed, err := c.tape.ListPendingEffects(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
 		var jobs []job
+		before := open
+		open = map[string]bool{}
 		for _, e := range listed.GetEffects() {
-			jobs = append(jobs, job{e.GetRunId() + "\x00" + e.GetIdempotencyKey(), func(ctx context.Context) (done bool, err error) {
+			key := e.GetRunId() + "\x00" + e.GetIdempotencyKey()
+			if before[key] {
+				open[key] = true
+			}
+			jobs = append(jobs, job{key, func(ctx context.Context) (done bool, err error) {
 				ctx, cancel := l.bound(ctx, time.Now())
 				defer cancel()
 				seen, err := observe(ctx, e)
 				if err != nil || seen == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					open[key] = true
 					return false, err
 				}
 				seen.RunId, seen.IdempotencyKey = e.GetRunId(), e.GetIdempotencyKey()
@@ -228,6 +255,6 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 		}
 		// Effects about which nothing is known yet must not keep the others away.
 		rand.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
-		return jobs, err
+		return jobs, nil
 	})
 }

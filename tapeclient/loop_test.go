@@ -371,42 +371,60 @@ func TestFireTimers(t *testing.T) {
 	})
 }
 
-// A reconciler settles UNKNOWN effects and old PENDING ones, and asks again about what it could not
-// find out, without keeping the others away.
-func TestReconcileEffects(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := serve(t, required())
-		agent, _ := f.client("agent")
-		id := outbox(t, agent, 8, tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT)
-		for i := range 6 {
-			_, err := agent.Tape().RecordDispatchAttempt(t.Context(), &tapepb.RecordDispatchAttemptRequest{RunId: id, IdempotencyKey: fmt.Sprint(i)})
-			if err != nil {
+// A timer whose handler has failed is not lost with the request, or the reply, that sets it again.
+func TestATimerIsSetAgainThroughFaults(t *testing.T) {
+	for _, harm := range []fault{notSent, replyLost} {
+		synctest.Test(t, func(t *testing.T) {
+			f := serve(t, tapeserver.Options{})
+			c, net := f.client("timers:1")
+			id := abandon(t, c, nil)
+			if _, err := c.Tape().SetTimer(t.Context(), &tapepb.SetTimerRequest{RunId: id, TimerId: "t", FireAtMs: 1}); err != nil {
 				t.Fatal(err)
 			}
-		}
-		var asked tally
-		loops(t, 90*time.Second, func(ctx context.Context) error {
-			return agent.ReconcileEffects(ctx, tapeclient.Loop{Claim: 1}, time.Minute, func(_ context.Context, e *tapepb.EffectRecord) (*tapepb.RecordExternalObservationRequest, error) {
-				if n := asked.add(e.GetIdempotencyKey()); e.GetIdempotencyKey() == "0" && n < 3 {
-					return nil, nil // not known yet
+			net.once("SetTimer", harm)
+			fires := 0
+			loops(t, time.Minute, func(ctx context.Context) error {
+				return c.FireTimers(ctx, tapeclient.Loop{}, func(context.Context, *tapepb.TimerRecord) error {
+					if fires++; fires == 1 {
+						return errors.New("timeout")
+					}
+					return nil
+				})
+			})
+			if fires != 2 || net.count("SetTimer") != 2 {
+				t.Errorf("fired %d times, set again with %d calls, want 2 and 2", fires, net.count("SetTimer"))
+			}
+		})
+	}
+}
+
+// OnError receives every error of the work, also one that says that a run has ended or that a lease is
+// held: it is that of another run. A run that another process has taken is no error.
+func TestRecoveryReportsErrorsOfTheWork(t *testing.T) {
+	for name, answer := range map[string]error{"ended": tapeclient.ErrEnded, "held": runstore.ErrLeaseHeld} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := serve(t, required())
+				c, _ := f.client("driver:1")
+				abandon(t, c, nil)
+				drives, errs := 0, 0
+				loops(t, 5*time.Minute, func(ctx context.Context) error {
+					l := tapeclient.Loop{OnError: func(err error) {
+						if errs++; !errors.Is(err, answer) {
+							t.Errorf("OnError(%v), want %v", err, answer)
+						}
+					}}
+					return c.RecoverRuns(ctx, l, func(context.Context, *tapeclient.Run) error {
+						drives++
+						return fmt.Errorf("the child: %w", answer)
+					})
+				})
+				if drives == 0 || errs != drives {
+					t.Errorf("the work has failed %d times, and OnError has received %d errors", drives, errs)
 				}
-				if e.GetStatus() == pending && time.Since(time.UnixMilli(e.GetTsMs())) < time.Minute {
-					t.Error("asked about an effect that is PENDING for less than a minute")
-				}
-				return &tapepb.RecordExternalObservationRequest{
-					Resolution: tapepb.EffectResolution_EFFECT_RESOLUTION_CONFIRMED, ExternalRef: "ref",
-				}, nil
 			})
 		})
-		for i := range 8 {
-			if e := effect(t, agent, id, fmt.Sprint(i)); e.GetStatus() != confirmed || e.GetExternalRef() != "ref" {
-				t.Errorf("effect %d is %v, want it CONFIRMED", i, e.GetStatus())
-			}
-		}
-		if asked.seen["0"] != 3 || asked.seen["1"] != 1 {
-			t.Errorf("asked %v, want 3 times about 0 and once about 1", asked.seen)
-		}
-	})
+	}
 }
 
 // Work that a loop cannot get done makes it look again at every tick, and no sooner.

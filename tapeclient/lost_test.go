@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tape"
@@ -79,6 +84,50 @@ func TestWritesWithoutIdentity(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// So is one whose repeat would undo what others have done since.
+func TestWritesThatARepeatWouldApplyAgain(t *testing.T) {
+	for method, call := range map[string]func(ctx context.Context, tape tapepb.TapeClient, id string) error{
+		"SendSignal": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.SendSignal(ctx, &tapepb.SendSignalRequest{RunId: id, GateName: "g"})
+			return err
+		},
+		"SetTimer": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.SetTimer(ctx, &tapepb.SetTimerRequest{RunId: id, TimerId: "t"})
+			return err
+		},
+		"CancelTimer": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.CancelTimer(ctx, &tapepb.CancelTimerRequest{RunId: id, TimerId: "t"})
+			return err
+		},
+		"SetBudget": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.SetBudget(ctx, &tapepb.SetBudgetRequest{RunId: id, TokenCap: 1})
+			return err
+		},
+		"DeleteSession": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.DeleteSession(ctx, &tapepb.DeleteSessionRequest{AppName: "a", UserId: "u", SessionId: "s"})
+			return err
+		},
+	} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := serve(t, required())
+				c, net := f.client("driver:1")
+				begin(t, c, func(ctx context.Context, run *tapeclient.Run) error {
+					if err := call(ctx, run.Tape(), run.ID()); err != nil {
+						t.Errorf("without a fault: %v", err)
+					}
+					net.once(method, replyLost)
+					err := call(ctx, run.Tape(), run.ID())
+					if runstore.OutcomeOf(err) != runstore.Unknown || net.count(method) != 1 {
+						t.Errorf("%v in %d calls, want an unknown outcome and 1 call", err, net.count(method))
+					}
+					return nil
+				})
+			})
+		})
+	}
 }
 
 // Once an attempt's outcome is unknown, the refusal of a repeat does not make it known.
@@ -232,5 +281,62 @@ func TestEndedContext(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || !errors.Is(err, why) || runstore.OutcomeOf(err) != runstore.NotApplied {
 			t.Errorf("a call that was not made = %v, want the context's error, its cause, and not applied", err)
 		}
+	})
+}
+
+// While a call that ends the grant is repeated because it was not applied, heartbeats keep the lease.
+func TestHeartbeatsWhileEnding(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, run *tapeclient.Run) error{
+		"EndRun": func(ctx context.Context, run *tapeclient.Run) error { return run.End(ctx, terminal, "") },
+		"AwaitSignal": func(ctx context.Context, run *tapeclient.Run) error {
+			_, err := run.Await(ctx, "g", "")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var fails error
+				store := failing{memory.New(nil).Open(), func() error { return fails }}
+				c, net := connect(t, serveStore(t, store, required()), &tapeclient.Options{Owner: "driver:1"})
+				err := c.Begin(t.Context(), beginRequest(), func(ctx context.Context, run *tapeclient.Run) error {
+					time.Sleep(9 * time.Second) // just before a heartbeat
+					fails = &runstore.OpError{Op: "commit", Err: runstore.ErrUnavailable}
+					if err := end(ctx, run); !errors.Is(err, runstore.ErrUnavailable) {
+						t.Errorf("%s = %v, want ErrUnavailable", name, err)
+					}
+					if ctx.Err() != nil || net.count("ResumeRun") < 3 {
+						t.Errorf("%d heartbeats in 39 s, cause %v, want 3 and the lease", net.count("ResumeRun"), context.Cause(ctx))
+					}
+					fails = nil
+					return end(ctx, run)
+				})
+				if err != nil && !errors.Is(err, tapeclient.ErrParked) || errors.Is(err, lease.ErrLost) {
+					t.Errorf("Begin = %v, want no lost lease", err)
+				}
+			})
+		})
+	}
+}
+
+// A request that the server refuses for its size is not repeated; whether it was applied stays unknown,
+// as gRPC answers the same to a reply that is too large.
+func TestTooLargeRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		c, net := f.client("driver:1")
+		large := strings.Repeat("x", 5<<20)
+		req := beginRequest()
+		req.Scopes = []string{large}
+		err := c.Begin(t.Context(), req, nil)
+		if status.Code(err) != codes.ResourceExhausted || net.count("BeginRun") != 1 || runstore.OutcomeOf(err) != runstore.Unknown {
+			t.Errorf("Begin = %v after %d requests, want RESOURCE_EXHAUSTED, unknown, after 1", err, net.count("BeginRun"))
+		}
+		begin(t, c, func(ctx context.Context, run *tapeclient.Run) error {
+			_, err := run.Tape().RecordDecision(ctx, &tapepb.RecordDecisionRequest{RunId: run.ID(), RequestJson: large})
+			if status.Code(err) != codes.ResourceExhausted || net.count("RecordDecision") != 1 || runstore.OutcomeOf(err) != runstore.Unknown {
+				t.Errorf("RecordDecision = %v after %d requests, want RESOURCE_EXHAUSTED, unknown, after 1", err, net.count("RecordDecision"))
+			}
+			return nil
+		})
 	})
 }

@@ -59,12 +59,14 @@ type Call func(ctx context.Context, idempotencyKey string) (response string, err
 //   - An error of call that matches [ErrPermanent] is recorded as FAILED, and Act returns the effect.
 //     After any other error the effect stays PENDING, and Act returns the error: the next driver
 //     calls again under the same key.
-//   - An effect of the outbox is recorded and not called.
-//   - Of several outcomes the first one that was recorded wins, and Act returns that.
+//   - An effect that is on record as one of the outbox is not called, whatever the request says.
+//   - Nor is the effect of another run, which a business key may return: it is that run's to call.
+//   - Of several outcomes the first one that was recorded wins, and Act returns that: the status may
+//     differ from what call returned.
 //
-// Errors: that of call; [ErrUnsettled] for an effect whose outcome a reconciler has to find out; the
-// cause of ctx if the lease was lost; an [*Error] of BeginEffect or CompleteEffect. After one of
-// CompleteEffect the counterparty has acted.
+// Errors: that of call; [ErrUnsettled] for an effect that is UNKNOWN, or PENDING in another run; the
+// cause of ctx if the lease was lost; an [*Error] of BeginEffect, GetEffect (of a server that does not
+// answer an effect's run) or CompleteEffect. After one of CompleteEffect the counterparty has acted.
 func (r *Run) Act(ctx context.Context, req *tapepb.BeginEffectRequest, call Call) (Effect, error) {
 	req = proto.CloneOf(req)
 	req.RunId = r.ID()
@@ -83,8 +85,15 @@ func (r *Run) Act(ctx context.Context, req *tapepb.BeginEffectRequest, call Call
 	default:
 		return effect, fmt.Errorf("effect %q: %w", effect.Key, ErrUnsettled)
 	}
-	if effect.Replayed = false; req.GetDispatchMode() == tapepb.EffectDispatchMode_EFFECT_DISPATCH_MODE_OUTBOX {
+	effect.Replayed = false
+	mode, own, err := r.recorded(ctx, req, begun)
+	switch {
+	case err != nil:
+		return effect, err
+	case mode == tapepb.EffectDispatchMode_EFFECT_DISPATCH_MODE_OUTBOX:
 		return effect, nil
+	case !own:
+		return effect, fmt.Errorf("effect %q is another run's: %w", effect.Key, ErrUnsettled)
 	}
 	if err := r.trust(ctx); err != nil {
 		return effect, err
@@ -98,7 +107,29 @@ func (r *Run) Act(ctx context.Context, req *tapepb.BeginEffectRequest, call Call
 		return effect, err
 	}
 	effect.Status, effect.Response, effect.Error = done.GetStatus(), done.GetResponseJson(), done.GetErrorJson()
+	if effect.Status != tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED && effect.Status != tapepb.EffectStatus_EFFECT_STATUS_FAILED {
+		return effect, fmt.Errorf("effect %q: %w", effect.Key, ErrUnsettled)
+	}
 	return effect, nil
+}
+
+// recorded returns how the effect on file is dispatched, and whether it is this run's. Both may differ
+// from the request: a business key answers the effect of another run. Of a server that answers neither
+// it asks for the run's effect of that key; the mode of another run's is then unspecified.
+func (r *Run) recorded(ctx context.Context, req *tapepb.BeginEffectRequest, begun *tapepb.BeginEffectResponse) (mode tapepb.EffectDispatchMode, own bool, err error) {
+	if begun.GetRunId() != "" {
+		return begun.GetDispatchMode(), begun.GetRunId() == r.ID(), nil
+	}
+	known, err := r.tape.GetEffect(ctx, &tapepb.GetEffectRequest{RunId: r.ID(), IdempotencyKey: begun.GetIdempotencyKey()})
+	if err != nil {
+		return 0, false, err
+	}
+	e := known.GetEffect()
+	// The run may have an effect of the same key besides the other run's.
+	if !known.GetFound() || e.GetSeq() != begun.GetSeq() || req.GetBusinessKey() != "" && e.GetBusinessKey() != req.GetBusinessKey() {
+		return 0, false, nil
+	}
+	return e.GetDispatchMode(), true, nil
 }
 
 // carryOut calls the counterparty and fills in the outcome. It returns the error of a call whose

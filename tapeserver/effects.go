@@ -54,6 +54,7 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 	return &tapepb.BeginEffectResponse{
 		Seq: int64(e.Seq), IdempotencyKey: e.Key, Status: tapepb.EffectStatus(e.Status),
 		ResponseJson: e.Response, ErrorJson: e.Error,
+		RunId: string(e.Run), DispatchMode: tapepb.EffectDispatchMode(e.Mode),
 	}, nil
 }
 

@@ -58,7 +58,9 @@ func TestEffects(t *testing.T) { // 18 to 25
 	wantStatus(t, "ReconcileEffect of nothing", err, codes.NotFound, "no such effect")
 
 	first, err := c.BeginEffect(t.Context(), sweep)
-	want := &tapepb.BeginEffectResponse{Seq: 2, IdempotencyKey: key, Status: pending}
+	want := &tapepb.BeginEffectResponse{
+		Seq: 2, IdempotencyKey: key, Status: pending, RunId: id, DispatchMode: tapepb.EffectDispatchMode_EFFECT_DISPATCH_MODE_INLINE,
+	}
 	if err != nil || !proto.Equal(first, want) {
 		t.Fatalf("BeginEffect = %v, %v, want %v", first, err, want)
 	}

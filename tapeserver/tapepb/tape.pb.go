@@ -1965,8 +1965,12 @@ type BeginEffectResponse struct {
 	Status         EffectStatus           `protobuf:"varint,3,opt,name=status,proto3,enum=tape.v1.EffectStatus" json:"status,omitempty"`
 	ResponseJson   string                 `protobuf:"bytes,4,opt,name=response_json,json=responseJson,proto3" json:"response_json,omitempty"`
 	ErrorJson      string                 `protobuf:"bytes,5,opt,name=error_json,json=errorJson,proto3" json:"error_json,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The run that the effect belongs to, and how it is dispatched. A business key answers the
+	// effect of another run, and a known key the one on file: the request's fields are not these.
+	RunId         string             `protobuf:"bytes,1000,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	DispatchMode  EffectDispatchMode `protobuf:"varint,1001,opt,name=dispatch_mode,json=dispatchMode,proto3,enum=tape.v1.EffectDispatchMode" json:"dispatch_mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BeginEffectResponse) Reset() {
@@ -2032,6 +2036,20 @@ func (x *BeginEffectResponse) GetErrorJson() string {
 		return x.ErrorJson
 	}
 	return ""
+}
+
+func (x *BeginEffectResponse) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *BeginEffectResponse) GetDispatchMode() EffectDispatchMode {
+	if x != nil {
+		return x.DispatchMode
+	}
+	return EffectDispatchMode_EFFECT_DISPATCH_MODE_UNSPECIFIED
 }
 
 type CompleteEffectRequest struct {
@@ -7812,14 +7830,16 @@ const file_tape_proto_rawDesc = "" +
 	"\tconnector\x18\n" +
 	" \x01(\tR\tconnector\x12\x14\n" +
 	"\x05scope\x18\v \x01(\tR\x05scope\x12%\n" +
-	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\xc3\x01\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\x9e\x02\n" +
 	"\x13BeginEffectResponse\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12-\n" +
 	"\x06status\x18\x03 \x01(\x0e2\x15.tape.v1.EffectStatusR\x06status\x12#\n" +
 	"\rresponse_json\x18\x04 \x01(\tR\fresponseJson\x12\x1d\n" +
 	"\n" +
-	"error_json\x18\x05 \x01(\tR\terrorJson\"\x9d\x02\n" +
+	"error_json\x18\x05 \x01(\tR\terrorJson\x12\x16\n" +
+	"\x06run_id\x18\xe8\a \x01(\tR\x05runId\x12A\n" +
+	"\rdispatch_mode\x18\xe9\a \x01(\x0e2\x1b.tape.v1.EffectDispatchModeR\fdispatchMode\"\x9d\x02\n" +
 	"\x15CompleteEffectRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12-\n" +
@@ -8549,167 +8569,168 @@ var file_tape_proto_depIdxs = []int32{
 	3,   // 16: tape.v1.BeginEffectRequest.dispatch_mode:type_name -> tape.v1.EffectDispatchMode
 	105, // 17: tape.v1.BeginEffectRequest.fence:type_name -> tape.v1.Fence
 	1,   // 18: tape.v1.BeginEffectResponse.status:type_name -> tape.v1.EffectStatus
-	1,   // 19: tape.v1.CompleteEffectRequest.status:type_name -> tape.v1.EffectStatus
-	105, // 20: tape.v1.CompleteEffectRequest.fence:type_name -> tape.v1.Fence
-	30,  // 21: tape.v1.GetEffectResponse.effect:type_name -> tape.v1.EffectRecord
-	1,   // 22: tape.v1.ReconcileEffectRequest.resolved_status:type_name -> tape.v1.EffectStatus
-	105, // 23: tape.v1.ReconcileEffectRequest.fence:type_name -> tape.v1.Fence
-	1,   // 24: tape.v1.EffectRecord.status:type_name -> tape.v1.EffectStatus
-	2,   // 25: tape.v1.EffectRecord.semantics:type_name -> tape.v1.EffectSemantics
-	3,   // 26: tape.v1.EffectRecord.dispatch_mode:type_name -> tape.v1.EffectDispatchMode
-	30,  // 27: tape.v1.ListEffectsToDispatchResponse.effects:type_name -> tape.v1.EffectRecord
-	105, // 28: tape.v1.ClaimEffectDispatchRequest.fence:type_name -> tape.v1.Fence
-	30,  // 29: tape.v1.ClaimEffectDispatchResponse.effect:type_name -> tape.v1.EffectRecord
-	105, // 30: tape.v1.RecordDispatchAttemptRequest.fence:type_name -> tape.v1.Fence
-	4,   // 31: tape.v1.RecordExternalObservationRequest.resolution:type_name -> tape.v1.EffectResolution
-	105, // 32: tape.v1.RecordExternalObservationRequest.fence:type_name -> tape.v1.Fence
-	105, // 33: tape.v1.RegisterCompensationRequest.fence:type_name -> tape.v1.Fence
-	5,   // 34: tape.v1.ListObligationsRequest.status_filter:type_name -> tape.v1.ObligationStatus
-	41,  // 35: tape.v1.ListObligationsResponse.obligations:type_name -> tape.v1.ObligationRecord
-	5,   // 36: tape.v1.ResolveObligationRequest.status:type_name -> tape.v1.ObligationStatus
-	105, // 37: tape.v1.ResolveObligationRequest.fence:type_name -> tape.v1.Fence
-	5,   // 38: tape.v1.ObligationRecord.status:type_name -> tape.v1.ObligationStatus
-	41,  // 39: tape.v1.ListUnresolvedObligationsResponse.obligations:type_name -> tape.v1.ObligationRecord
-	105, // 40: tape.v1.ClaimObligationRequest.fence:type_name -> tape.v1.Fence
-	41,  // 41: tape.v1.ClaimObligationResponse.obligation:type_name -> tape.v1.ObligationRecord
-	105, // 42: tape.v1.RecordObligationAttemptRequest.fence:type_name -> tape.v1.Fence
-	105, // 43: tape.v1.SetBudgetRequest.fence:type_name -> tape.v1.Fence
-	51,  // 44: tape.v1.AdmitBudgetResponse.budget:type_name -> tape.v1.BudgetState
-	105, // 45: tape.v1.ChargeBudgetRequest.fence:type_name -> tape.v1.Fence
-	105, // 46: tape.v1.AwaitSignalRequest.fence:type_name -> tape.v1.Fence
-	105, // 47: tape.v1.SendSignalRequest.fence:type_name -> tape.v1.Fence
-	0,   // 48: tape.v1.SendSignalResponse.run_status:type_name -> tape.v1.RunStatus
-	30,  // 49: tape.v1.ListPendingEffectsResponse.effects:type_name -> tape.v1.EffectRecord
-	105, // 50: tape.v1.SetTimerRequest.fence:type_name -> tape.v1.Fence
-	105, // 51: tape.v1.CancelTimerRequest.fence:type_name -> tape.v1.Fence
-	59,  // 52: tape.v1.ListDueTimersResponse.timers:type_name -> tape.v1.TimerRecord
-	18,  // 53: tape.v1.ListCompactableRunsResponse.runs:type_name -> tape.v1.RunState
-	105, // 54: tape.v1.CompactRunRequest.fence:type_name -> tape.v1.Fence
-	6,   // 55: tape.v1.Reaction.handler_kind:type_name -> tape.v1.HandlerKind
-	71,  // 56: tape.v1.ListReactionsResponse.reactions:type_name -> tape.v1.Reaction
-	7,   // 57: tape.v1.Task.status:type_name -> tape.v1.TaskStatus
-	76,  // 58: tape.v1.ClaimTasksResponse.tasks:type_name -> tape.v1.Task
-	76,  // 59: tape.v1.CompleteTaskResponse.task:type_name -> tape.v1.Task
-	76,  // 60: tape.v1.NackTaskResponse.task:type_name -> tape.v1.Task
-	7,   // 61: tape.v1.ListTasksRequest.status:type_name -> tape.v1.TaskStatus
-	76,  // 62: tape.v1.ListTasksResponse.tasks:type_name -> tape.v1.Task
-	85,  // 63: tape.v1.GetValueResponse.value:type_name -> tape.v1.ValueRecord
-	85,  // 64: tape.v1.ValueEvent.value:type_name -> tape.v1.ValueRecord
-	94,  // 65: tape.v1.Session.events:type_name -> tape.v1.EventRecord
-	105, // 66: tape.v1.CreateSessionRequest.fence:type_name -> tape.v1.Fence
-	93,  // 67: tape.v1.GetSessionResponse.session:type_name -> tape.v1.Session
-	93,  // 68: tape.v1.ListSessionsResponse.sessions:type_name -> tape.v1.Session
-	105, // 69: tape.v1.DeleteSessionRequest.fence:type_name -> tape.v1.Fence
-	94,  // 70: tape.v1.AppendEventRequest.event:type_name -> tape.v1.EventRecord
-	105, // 71: tape.v1.AppendEventRequest.fence:type_name -> tape.v1.Fence
-	94,  // 72: tape.v1.AppendEventResponse.event:type_name -> tape.v1.EventRecord
-	8,   // 73: tape.v1.Tape.BeginRun:input_type -> tape.v1.BeginRunRequest
-	10,  // 74: tape.v1.Tape.ResumeRun:input_type -> tape.v1.ResumeRunRequest
-	12,  // 75: tape.v1.Tape.EndRun:input_type -> tape.v1.EndRunRequest
-	14,  // 76: tape.v1.Tape.GetRun:input_type -> tape.v1.GetRunRequest
-	15,  // 77: tape.v1.Tape.ListRunsToRecover:input_type -> tape.v1.ListRunsToRecoverRequest
-	17,  // 78: tape.v1.Tape.SubscribeRun:input_type -> tape.v1.SubscribeRunRequest
-	20,  // 79: tape.v1.Tape.RecordDecision:input_type -> tape.v1.RecordDecisionRequest
-	22,  // 80: tape.v1.Tape.GetDecision:input_type -> tape.v1.GetDecisionRequest
-	24,  // 81: tape.v1.Tape.BeginEffect:input_type -> tape.v1.BeginEffectRequest
-	26,  // 82: tape.v1.Tape.CompleteEffect:input_type -> tape.v1.CompleteEffectRequest
-	27,  // 83: tape.v1.Tape.GetEffect:input_type -> tape.v1.GetEffectRequest
-	29,  // 84: tape.v1.Tape.ReconcileEffect:input_type -> tape.v1.ReconcileEffectRequest
-	31,  // 85: tape.v1.Tape.ListEffectsToDispatch:input_type -> tape.v1.ListEffectsToDispatchRequest
-	33,  // 86: tape.v1.Tape.ClaimEffectDispatch:input_type -> tape.v1.ClaimEffectDispatchRequest
-	35,  // 87: tape.v1.Tape.RecordDispatchAttempt:input_type -> tape.v1.RecordDispatchAttemptRequest
-	36,  // 88: tape.v1.Tape.RecordExternalObservation:input_type -> tape.v1.RecordExternalObservationRequest
-	37,  // 89: tape.v1.Tape.RegisterCompensation:input_type -> tape.v1.RegisterCompensationRequest
-	38,  // 90: tape.v1.Tape.ListObligations:input_type -> tape.v1.ListObligationsRequest
-	40,  // 91: tape.v1.Tape.ResolveObligation:input_type -> tape.v1.ResolveObligationRequest
-	42,  // 92: tape.v1.Tape.ListUnresolvedObligations:input_type -> tape.v1.ListUnresolvedObligationsRequest
-	44,  // 93: tape.v1.Tape.ClaimObligation:input_type -> tape.v1.ClaimObligationRequest
-	46,  // 94: tape.v1.Tape.RecordObligationAttempt:input_type -> tape.v1.RecordObligationAttemptRequest
-	47,  // 95: tape.v1.Tape.SetBudget:input_type -> tape.v1.SetBudgetRequest
-	48,  // 96: tape.v1.Tape.AdmitBudget:input_type -> tape.v1.AdmitBudgetRequest
-	50,  // 97: tape.v1.Tape.ChargeBudget:input_type -> tape.v1.ChargeBudgetRequest
-	52,  // 98: tape.v1.Tape.AwaitSignal:input_type -> tape.v1.AwaitSignalRequest
-	54,  // 99: tape.v1.Tape.SendSignal:input_type -> tape.v1.SendSignalRequest
-	56,  // 100: tape.v1.Tape.ListPendingEffects:input_type -> tape.v1.ListPendingEffectsRequest
-	58,  // 101: tape.v1.Tape.SetTimer:input_type -> tape.v1.SetTimerRequest
-	60,  // 102: tape.v1.Tape.CancelTimer:input_type -> tape.v1.CancelTimerRequest
-	62,  // 103: tape.v1.Tape.ListDueTimers:input_type -> tape.v1.ListDueTimersRequest
-	64,  // 104: tape.v1.Tape.ListCompactableRuns:input_type -> tape.v1.ListCompactableRunsRequest
-	66,  // 105: tape.v1.Tape.CompactRun:input_type -> tape.v1.CompactRunRequest
-	68,  // 106: tape.v1.Tape.SubscribeEvents:input_type -> tape.v1.SubscribeEventsRequest
-	69,  // 107: tape.v1.Tape.SubscribeBySubject:input_type -> tape.v1.SubscribeBySubjectRequest
-	71,  // 108: tape.v1.Tape.RegisterReaction:input_type -> tape.v1.Reaction
-	72,  // 109: tape.v1.Tape.DeregisterReaction:input_type -> tape.v1.DeregisterReactionRequest
-	74,  // 110: tape.v1.Tape.ListReactions:input_type -> tape.v1.ListReactionsRequest
-	77,  // 111: tape.v1.Tape.ClaimTasks:input_type -> tape.v1.ClaimTasksRequest
-	79,  // 112: tape.v1.Tape.CompleteTask:input_type -> tape.v1.CompleteTaskRequest
-	81,  // 113: tape.v1.Tape.NackTask:input_type -> tape.v1.NackTaskRequest
-	83,  // 114: tape.v1.Tape.ListTasks:input_type -> tape.v1.ListTasksRequest
-	86,  // 115: tape.v1.Tape.WriteValue:input_type -> tape.v1.WriteValueRequest
-	87,  // 116: tape.v1.Tape.GetValue:input_type -> tape.v1.GetValueRequest
-	89,  // 117: tape.v1.Tape.WatchValue:input_type -> tape.v1.WatchValueRequest
-	91,  // 118: tape.v1.Tape.DeleteValue:input_type -> tape.v1.DeleteValueRequest
-	95,  // 119: tape.v1.Tape.CreateSession:input_type -> tape.v1.CreateSessionRequest
-	96,  // 120: tape.v1.Tape.GetSession:input_type -> tape.v1.GetSessionRequest
-	98,  // 121: tape.v1.Tape.ListSessions:input_type -> tape.v1.ListSessionsRequest
-	100, // 122: tape.v1.Tape.DeleteSession:input_type -> tape.v1.DeleteSessionRequest
-	102, // 123: tape.v1.Tape.AppendEvent:input_type -> tape.v1.AppendEventRequest
-	9,   // 124: tape.v1.Tape.BeginRun:output_type -> tape.v1.BeginRunResponse
-	11,  // 125: tape.v1.Tape.ResumeRun:output_type -> tape.v1.ResumeRunResponse
-	13,  // 126: tape.v1.Tape.EndRun:output_type -> tape.v1.EndRunResponse
-	18,  // 127: tape.v1.Tape.GetRun:output_type -> tape.v1.RunState
-	16,  // 128: tape.v1.Tape.ListRunsToRecover:output_type -> tape.v1.ListRunsToRecoverResponse
-	19,  // 129: tape.v1.Tape.SubscribeRun:output_type -> tape.v1.JournalEntry
-	21,  // 130: tape.v1.Tape.RecordDecision:output_type -> tape.v1.DecisionRecord
-	23,  // 131: tape.v1.Tape.GetDecision:output_type -> tape.v1.GetDecisionResponse
-	25,  // 132: tape.v1.Tape.BeginEffect:output_type -> tape.v1.BeginEffectResponse
-	30,  // 133: tape.v1.Tape.CompleteEffect:output_type -> tape.v1.EffectRecord
-	28,  // 134: tape.v1.Tape.GetEffect:output_type -> tape.v1.GetEffectResponse
-	30,  // 135: tape.v1.Tape.ReconcileEffect:output_type -> tape.v1.EffectRecord
-	32,  // 136: tape.v1.Tape.ListEffectsToDispatch:output_type -> tape.v1.ListEffectsToDispatchResponse
-	34,  // 137: tape.v1.Tape.ClaimEffectDispatch:output_type -> tape.v1.ClaimEffectDispatchResponse
-	30,  // 138: tape.v1.Tape.RecordDispatchAttempt:output_type -> tape.v1.EffectRecord
-	30,  // 139: tape.v1.Tape.RecordExternalObservation:output_type -> tape.v1.EffectRecord
-	41,  // 140: tape.v1.Tape.RegisterCompensation:output_type -> tape.v1.ObligationRecord
-	39,  // 141: tape.v1.Tape.ListObligations:output_type -> tape.v1.ListObligationsResponse
-	41,  // 142: tape.v1.Tape.ResolveObligation:output_type -> tape.v1.ObligationRecord
-	43,  // 143: tape.v1.Tape.ListUnresolvedObligations:output_type -> tape.v1.ListUnresolvedObligationsResponse
-	45,  // 144: tape.v1.Tape.ClaimObligation:output_type -> tape.v1.ClaimObligationResponse
-	41,  // 145: tape.v1.Tape.RecordObligationAttempt:output_type -> tape.v1.ObligationRecord
-	51,  // 146: tape.v1.Tape.SetBudget:output_type -> tape.v1.BudgetState
-	49,  // 147: tape.v1.Tape.AdmitBudget:output_type -> tape.v1.AdmitBudgetResponse
-	51,  // 148: tape.v1.Tape.ChargeBudget:output_type -> tape.v1.BudgetState
-	53,  // 149: tape.v1.Tape.AwaitSignal:output_type -> tape.v1.AwaitSignalResponse
-	55,  // 150: tape.v1.Tape.SendSignal:output_type -> tape.v1.SendSignalResponse
-	57,  // 151: tape.v1.Tape.ListPendingEffects:output_type -> tape.v1.ListPendingEffectsResponse
-	59,  // 152: tape.v1.Tape.SetTimer:output_type -> tape.v1.TimerRecord
-	61,  // 153: tape.v1.Tape.CancelTimer:output_type -> tape.v1.CancelTimerResponse
-	63,  // 154: tape.v1.Tape.ListDueTimers:output_type -> tape.v1.ListDueTimersResponse
-	65,  // 155: tape.v1.Tape.ListCompactableRuns:output_type -> tape.v1.ListCompactableRunsResponse
-	67,  // 156: tape.v1.Tape.CompactRun:output_type -> tape.v1.CompactRunResponse
-	70,  // 157: tape.v1.Tape.SubscribeEvents:output_type -> tape.v1.EventEntry
-	70,  // 158: tape.v1.Tape.SubscribeBySubject:output_type -> tape.v1.EventEntry
-	71,  // 159: tape.v1.Tape.RegisterReaction:output_type -> tape.v1.Reaction
-	73,  // 160: tape.v1.Tape.DeregisterReaction:output_type -> tape.v1.DeregisterReactionResponse
-	75,  // 161: tape.v1.Tape.ListReactions:output_type -> tape.v1.ListReactionsResponse
-	78,  // 162: tape.v1.Tape.ClaimTasks:output_type -> tape.v1.ClaimTasksResponse
-	80,  // 163: tape.v1.Tape.CompleteTask:output_type -> tape.v1.CompleteTaskResponse
-	82,  // 164: tape.v1.Tape.NackTask:output_type -> tape.v1.NackTaskResponse
-	84,  // 165: tape.v1.Tape.ListTasks:output_type -> tape.v1.ListTasksResponse
-	85,  // 166: tape.v1.Tape.WriteValue:output_type -> tape.v1.ValueRecord
-	88,  // 167: tape.v1.Tape.GetValue:output_type -> tape.v1.GetValueResponse
-	90,  // 168: tape.v1.Tape.WatchValue:output_type -> tape.v1.ValueEvent
-	92,  // 169: tape.v1.Tape.DeleteValue:output_type -> tape.v1.DeleteValueResponse
-	93,  // 170: tape.v1.Tape.CreateSession:output_type -> tape.v1.Session
-	97,  // 171: tape.v1.Tape.GetSession:output_type -> tape.v1.GetSessionResponse
-	99,  // 172: tape.v1.Tape.ListSessions:output_type -> tape.v1.ListSessionsResponse
-	101, // 173: tape.v1.Tape.DeleteSession:output_type -> tape.v1.DeleteSessionResponse
-	103, // 174: tape.v1.Tape.AppendEvent:output_type -> tape.v1.AppendEventResponse
-	124, // [124:175] is the sub-list for method output_type
-	73,  // [73:124] is the sub-list for method input_type
-	73,  // [73:73] is the sub-list for extension type_name
-	73,  // [73:73] is the sub-list for extension extendee
-	0,   // [0:73] is the sub-list for field type_name
+	3,   // 19: tape.v1.BeginEffectResponse.dispatch_mode:type_name -> tape.v1.EffectDispatchMode
+	1,   // 20: tape.v1.CompleteEffectRequest.status:type_name -> tape.v1.EffectStatus
+	105, // 21: tape.v1.CompleteEffectRequest.fence:type_name -> tape.v1.Fence
+	30,  // 22: tape.v1.GetEffectResponse.effect:type_name -> tape.v1.EffectRecord
+	1,   // 23: tape.v1.ReconcileEffectRequest.resolved_status:type_name -> tape.v1.EffectStatus
+	105, // 24: tape.v1.ReconcileEffectRequest.fence:type_name -> tape.v1.Fence
+	1,   // 25: tape.v1.EffectRecord.status:type_name -> tape.v1.EffectStatus
+	2,   // 26: tape.v1.EffectRecord.semantics:type_name -> tape.v1.EffectSemantics
+	3,   // 27: tape.v1.EffectRecord.dispatch_mode:type_name -> tape.v1.EffectDispatchMode
+	30,  // 28: tape.v1.ListEffectsToDispatchResponse.effects:type_name -> tape.v1.EffectRecord
+	105, // 29: tape.v1.ClaimEffectDispatchRequest.fence:type_name -> tape.v1.Fence
+	30,  // 30: tape.v1.ClaimEffectDispatchResponse.effect:type_name -> tape.v1.EffectRecord
+	105, // 31: tape.v1.RecordDispatchAttemptRequest.fence:type_name -> tape.v1.Fence
+	4,   // 32: tape.v1.RecordExternalObservationRequest.resolution:type_name -> tape.v1.EffectResolution
+	105, // 33: tape.v1.RecordExternalObservationRequest.fence:type_name -> tape.v1.Fence
+	105, // 34: tape.v1.RegisterCompensationRequest.fence:type_name -> tape.v1.Fence
+	5,   // 35: tape.v1.ListObligationsRequest.status_filter:type_name -> tape.v1.ObligationStatus
+	41,  // 36: tape.v1.ListObligationsResponse.obligations:type_name -> tape.v1.ObligationRecord
+	5,   // 37: tape.v1.ResolveObligationRequest.status:type_name -> tape.v1.ObligationStatus
+	105, // 38: tape.v1.ResolveObligationRequest.fence:type_name -> tape.v1.Fence
+	5,   // 39: tape.v1.ObligationRecord.status:type_name -> tape.v1.ObligationStatus
+	41,  // 40: tape.v1.ListUnresolvedObligationsResponse.obligations:type_name -> tape.v1.ObligationRecord
+	105, // 41: tape.v1.ClaimObligationRequest.fence:type_name -> tape.v1.Fence
+	41,  // 42: tape.v1.ClaimObligationResponse.obligation:type_name -> tape.v1.ObligationRecord
+	105, // 43: tape.v1.RecordObligationAttemptRequest.fence:type_name -> tape.v1.Fence
+	105, // 44: tape.v1.SetBudgetRequest.fence:type_name -> tape.v1.Fence
+	51,  // 45: tape.v1.AdmitBudgetResponse.budget:type_name -> tape.v1.BudgetState
+	105, // 46: tape.v1.ChargeBudgetRequest.fence:type_name -> tape.v1.Fence
+	105, // 47: tape.v1.AwaitSignalRequest.fence:type_name -> tape.v1.Fence
+	105, // 48: tape.v1.SendSignalRequest.fence:type_name -> tape.v1.Fence
+	0,   // 49: tape.v1.SendSignalResponse.run_status:type_name -> tape.v1.RunStatus
+	30,  // 50: tape.v1.ListPendingEffectsResponse.effects:type_name -> tape.v1.EffectRecord
+	105, // 51: tape.v1.SetTimerRequest.fence:type_name -> tape.v1.Fence
+	105, // 52: tape.v1.CancelTimerRequest.fence:type_name -> tape.v1.Fence
+	59,  // 53: tape.v1.ListDueTimersResponse.timers:type_name -> tape.v1.TimerRecord
+	18,  // 54: tape.v1.ListCompactableRunsResponse.runs:type_name -> tape.v1.RunState
+	105, // 55: tape.v1.CompactRunRequest.fence:type_name -> tape.v1.Fence
+	6,   // 56: tape.v1.Reaction.handler_kind:type_name -> tape.v1.HandlerKind
+	71,  // 57: tape.v1.ListReactionsResponse.reactions:type_name -> tape.v1.Reaction
+	7,   // 58: tape.v1.Task.status:type_name -> tape.v1.TaskStatus
+	76,  // 59: tape.v1.ClaimTasksResponse.tasks:type_name -> tape.v1.Task
+	76,  // 60: tape.v1.CompleteTaskResponse.task:type_name -> tape.v1.Task
+	76,  // 61: tape.v1.NackTaskResponse.task:type_name -> tape.v1.Task
+	7,   // 62: tape.v1.ListTasksRequest.status:type_name -> tape.v1.TaskStatus
+	76,  // 63: tape.v1.ListTasksResponse.tasks:type_name -> tape.v1.Task
+	85,  // 64: tape.v1.GetValueResponse.value:type_name -> tape.v1.ValueRecord
+	85,  // 65: tape.v1.ValueEvent.value:type_name -> tape.v1.ValueRecord
+	94,  // 66: tape.v1.Session.events:type_name -> tape.v1.EventRecord
+	105, // 67: tape.v1.CreateSessionRequest.fence:type_name -> tape.v1.Fence
+	93,  // 68: tape.v1.GetSessionResponse.session:type_name -> tape.v1.Session
+	93,  // 69: tape.v1.ListSessionsResponse.sessions:type_name -> tape.v1.Session
+	105, // 70: tape.v1.DeleteSessionRequest.fence:type_name -> tape.v1.Fence
+	94,  // 71: tape.v1.AppendEventRequest.event:type_name -> tape.v1.EventRecord
+	105, // 72: tape.v1.AppendEventRequest.fence:type_name -> tape.v1.Fence
+	94,  // 73: tape.v1.AppendEventResponse.event:type_name -> tape.v1.EventRecord
+	8,   // 74: tape.v1.Tape.BeginRun:input_type -> tape.v1.BeginRunRequest
+	10,  // 75: tape.v1.Tape.ResumeRun:input_type -> tape.v1.ResumeRunRequest
+	12,  // 76: tape.v1.Tape.EndRun:input_type -> tape.v1.EndRunRequest
+	14,  // 77: tape.v1.Tape.GetRun:input_type -> tape.v1.GetRunRequest
+	15,  // 78: tape.v1.Tape.ListRunsToRecover:input_type -> tape.v1.ListRunsToRecoverRequest
+	17,  // 79: tape.v1.Tape.SubscribeRun:input_type -> tape.v1.SubscribeRunRequest
+	20,  // 80: tape.v1.Tape.RecordDecision:input_type -> tape.v1.RecordDecisionRequest
+	22,  // 81: tape.v1.Tape.GetDecision:input_type -> tape.v1.GetDecisionRequest
+	24,  // 82: tape.v1.Tape.BeginEffect:input_type -> tape.v1.BeginEffectRequest
+	26,  // 83: tape.v1.Tape.CompleteEffect:input_type -> tape.v1.CompleteEffectRequest
+	27,  // 84: tape.v1.Tape.GetEffect:input_type -> tape.v1.GetEffectRequest
+	29,  // 85: tape.v1.Tape.ReconcileEffect:input_type -> tape.v1.ReconcileEffectRequest
+	31,  // 86: tape.v1.Tape.ListEffectsToDispatch:input_type -> tape.v1.ListEffectsToDispatchRequest
+	33,  // 87: tape.v1.Tape.ClaimEffectDispatch:input_type -> tape.v1.ClaimEffectDispatchRequest
+	35,  // 88: tape.v1.Tape.RecordDispatchAttempt:input_type -> tape.v1.RecordDispatchAttemptRequest
+	36,  // 89: tape.v1.Tape.RecordExternalObservation:input_type -> tape.v1.RecordExternalObservationRequest
+	37,  // 90: tape.v1.Tape.RegisterCompensation:input_type -> tape.v1.RegisterCompensationRequest
+	38,  // 91: tape.v1.Tape.ListObligations:input_type -> tape.v1.ListObligationsRequest
+	40,  // 92: tape.v1.Tape.ResolveObligation:input_type -> tape.v1.ResolveObligationRequest
+	42,  // 93: tape.v1.Tape.ListUnresolvedObligations:input_type -> tape.v1.ListUnresolvedObligationsRequest
+	44,  // 94: tape.v1.Tape.ClaimObligation:input_type -> tape.v1.ClaimObligationRequest
+	46,  // 95: tape.v1.Tape.RecordObligationAttempt:input_type -> tape.v1.RecordObligationAttemptRequest
+	47,  // 96: tape.v1.Tape.SetBudget:input_type -> tape.v1.SetBudgetRequest
+	48,  // 97: tape.v1.Tape.AdmitBudget:input_type -> tape.v1.AdmitBudgetRequest
+	50,  // 98: tape.v1.Tape.ChargeBudget:input_type -> tape.v1.ChargeBudgetRequest
+	52,  // 99: tape.v1.Tape.AwaitSignal:input_type -> tape.v1.AwaitSignalRequest
+	54,  // 100: tape.v1.Tape.SendSignal:input_type -> tape.v1.SendSignalRequest
+	56,  // 101: tape.v1.Tape.ListPendingEffects:input_type -> tape.v1.ListPendingEffectsRequest
+	58,  // 102: tape.v1.Tape.SetTimer:input_type -> tape.v1.SetTimerRequest
+	60,  // 103: tape.v1.Tape.CancelTimer:input_type -> tape.v1.CancelTimerRequest
+	62,  // 104: tape.v1.Tape.ListDueTimers:input_type -> tape.v1.ListDueTimersRequest
+	64,  // 105: tape.v1.Tape.ListCompactableRuns:input_type -> tape.v1.ListCompactableRunsRequest
+	66,  // 106: tape.v1.Tape.CompactRun:input_type -> tape.v1.CompactRunRequest
+	68,  // 107: tape.v1.Tape.SubscribeEvents:input_type -> tape.v1.SubscribeEventsRequest
+	69,  // 108: tape.v1.Tape.SubscribeBySubject:input_type -> tape.v1.SubscribeBySubjectRequest
+	71,  // 109: tape.v1.Tape.RegisterReaction:input_type -> tape.v1.Reaction
+	72,  // 110: tape.v1.Tape.DeregisterReaction:input_type -> tape.v1.DeregisterReactionRequest
+	74,  // 111: tape.v1.Tape.ListReactions:input_type -> tape.v1.ListReactionsRequest
+	77,  // 112: tape.v1.Tape.ClaimTasks:input_type -> tape.v1.ClaimTasksRequest
+	79,  // 113: tape.v1.Tape.CompleteTask:input_type -> tape.v1.CompleteTaskRequest
+	81,  // 114: tape.v1.Tape.NackTask:input_type -> tape.v1.NackTaskRequest
+	83,  // 115: tape.v1.Tape.ListTasks:input_type -> tape.v1.ListTasksRequest
+	86,  // 116: tape.v1.Tape.WriteValue:input_type -> tape.v1.WriteValueRequest
+	87,  // 117: tape.v1.Tape.GetValue:input_type -> tape.v1.GetValueRequest
+	89,  // 118: tape.v1.Tape.WatchValue:input_type -> tape.v1.WatchValueRequest
+	91,  // 119: tape.v1.Tape.DeleteValue:input_type -> tape.v1.DeleteValueRequest
+	95,  // 120: tape.v1.Tape.CreateSession:input_type -> tape.v1.CreateSessionRequest
+	96,  // 121: tape.v1.Tape.GetSession:input_type -> tape.v1.GetSessionRequest
+	98,  // 122: tape.v1.Tape.ListSessions:input_type -> tape.v1.ListSessionsRequest
+	100, // 123: tape.v1.Tape.DeleteSession:input_type -> tape.v1.DeleteSessionRequest
+	102, // 124: tape.v1.Tape.AppendEvent:input_type -> tape.v1.AppendEventRequest
+	9,   // 125: tape.v1.Tape.BeginRun:output_type -> tape.v1.BeginRunResponse
+	11,  // 126: tape.v1.Tape.ResumeRun:output_type -> tape.v1.ResumeRunResponse
+	13,  // 127: tape.v1.Tape.EndRun:output_type -> tape.v1.EndRunResponse
+	18,  // 128: tape.v1.Tape.GetRun:output_type -> tape.v1.RunState
+	16,  // 129: tape.v1.Tape.ListRunsToRecover:output_type -> tape.v1.ListRunsToRecoverResponse
+	19,  // 130: tape.v1.Tape.SubscribeRun:output_type -> tape.v1.JournalEntry
+	21,  // 131: tape.v1.Tape.RecordDecision:output_type -> tape.v1.DecisionRecord
+	23,  // 132: tape.v1.Tape.GetDecision:output_type -> tape.v1.GetDecisionResponse
+	25,  // 133: tape.v1.Tape.BeginEffect:output_type -> tape.v1.BeginEffectResponse
+	30,  // 134: tape.v1.Tape.CompleteEffect:output_type -> tape.v1.EffectRecord
+	28,  // 135: tape.v1.Tape.GetEffect:output_type -> tape.v1.GetEffectResponse
+	30,  // 136: tape.v1.Tape.ReconcileEffect:output_type -> tape.v1.EffectRecord
+	32,  // 137: tape.v1.Tape.ListEffectsToDispatch:output_type -> tape.v1.ListEffectsToDispatchResponse
+	34,  // 138: tape.v1.Tape.ClaimEffectDispatch:output_type -> tape.v1.ClaimEffectDispatchResponse
+	30,  // 139: tape.v1.Tape.RecordDispatchAttempt:output_type -> tape.v1.EffectRecord
+	30,  // 140: tape.v1.Tape.RecordExternalObservation:output_type -> tape.v1.EffectRecord
+	41,  // 141: tape.v1.Tape.RegisterCompensation:output_type -> tape.v1.ObligationRecord
+	39,  // 142: tape.v1.Tape.ListObligations:output_type -> tape.v1.ListObligationsResponse
+	41,  // 143: tape.v1.Tape.ResolveObligation:output_type -> tape.v1.ObligationRecord
+	43,  // 144: tape.v1.Tape.ListUnresolvedObligations:output_type -> tape.v1.ListUnresolvedObligationsResponse
+	45,  // 145: tape.v1.Tape.ClaimObligation:output_type -> tape.v1.ClaimObligationResponse
+	41,  // 146: tape.v1.Tape.RecordObligationAttempt:output_type -> tape.v1.ObligationRecord
+	51,  // 147: tape.v1.Tape.SetBudget:output_type -> tape.v1.BudgetState
+	49,  // 148: tape.v1.Tape.AdmitBudget:output_type -> tape.v1.AdmitBudgetResponse
+	51,  // 149: tape.v1.Tape.ChargeBudget:output_type -> tape.v1.BudgetState
+	53,  // 150: tape.v1.Tape.AwaitSignal:output_type -> tape.v1.AwaitSignalResponse
+	55,  // 151: tape.v1.Tape.SendSignal:output_type -> tape.v1.SendSignalResponse
+	57,  // 152: tape.v1.Tape.ListPendingEffects:output_type -> tape.v1.ListPendingEffectsResponse
+	59,  // 153: tape.v1.Tape.SetTimer:output_type -> tape.v1.TimerRecord
+	61,  // 154: tape.v1.Tape.CancelTimer:output_type -> tape.v1.CancelTimerResponse
+	63,  // 155: tape.v1.Tape.ListDueTimers:output_type -> tape.v1.ListDueTimersResponse
+	65,  // 156: tape.v1.Tape.ListCompactableRuns:output_type -> tape.v1.ListCompactableRunsResponse
+	67,  // 157: tape.v1.Tape.CompactRun:output_type -> tape.v1.CompactRunResponse
+	70,  // 158: tape.v1.Tape.SubscribeEvents:output_type -> tape.v1.EventEntry
+	70,  // 159: tape.v1.Tape.SubscribeBySubject:output_type -> tape.v1.EventEntry
+	71,  // 160: tape.v1.Tape.RegisterReaction:output_type -> tape.v1.Reaction
+	73,  // 161: tape.v1.Tape.DeregisterReaction:output_type -> tape.v1.DeregisterReactionResponse
+	75,  // 162: tape.v1.Tape.ListReactions:output_type -> tape.v1.ListReactionsResponse
+	78,  // 163: tape.v1.Tape.ClaimTasks:output_type -> tape.v1.ClaimTasksResponse
+	80,  // 164: tape.v1.Tape.CompleteTask:output_type -> tape.v1.CompleteTaskResponse
+	82,  // 165: tape.v1.Tape.NackTask:output_type -> tape.v1.NackTaskResponse
+	84,  // 166: tape.v1.Tape.ListTasks:output_type -> tape.v1.ListTasksResponse
+	85,  // 167: tape.v1.Tape.WriteValue:output_type -> tape.v1.ValueRecord
+	88,  // 168: tape.v1.Tape.GetValue:output_type -> tape.v1.GetValueResponse
+	90,  // 169: tape.v1.Tape.WatchValue:output_type -> tape.v1.ValueEvent
+	92,  // 170: tape.v1.Tape.DeleteValue:output_type -> tape.v1.DeleteValueResponse
+	93,  // 171: tape.v1.Tape.CreateSession:output_type -> tape.v1.Session
+	97,  // 172: tape.v1.Tape.GetSession:output_type -> tape.v1.GetSessionResponse
+	99,  // 173: tape.v1.Tape.ListSessions:output_type -> tape.v1.ListSessionsResponse
+	101, // 174: tape.v1.Tape.DeleteSession:output_type -> tape.v1.DeleteSessionResponse
+	103, // 175: tape.v1.Tape.AppendEvent:output_type -> tape.v1.AppendEventResponse
+	125, // [125:176] is the sub-list for method output_type
+	74,  // [74:125] is the sub-list for method input_type
+	74,  // [74:74] is the sub-list for extension type_name
+	74,  // [74:74] is the sub-list for extension extendee
+	0,   // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_tape_proto_init() }
