@@ -95,6 +95,7 @@ type storedSession struct {
 	Session
 	updated runstore.When
 	deleted bool
+	created runstore.Stamp // of its record
 }
 
 var sessions = ledger[storedSession]{decode: sessionOf, encode: storedSession.encode}
@@ -112,7 +113,7 @@ func sessionOf(run runstore.RunID, rec runstore.Record) (storedSession, error) {
 	}
 	s.SessionKey = SessionKey{App: head.App, User: head.User, Session: head.Session}
 	s.Updated = head.Updated.time(rec.Updated.Time)
-	s.updated, s.deleted = runstore.At(s.Updated), head.Deleted
+	s.updated, s.deleted, s.created = runstore.At(s.Updated), head.Deleted, rec.Created
 	return s, nil
 }
 

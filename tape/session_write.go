@@ -151,11 +151,14 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 	run := key.run()
 	retries := t.retries(sessionKey, run)
 	defer retries.end()
+	var doubted runstore.Stamp // when the session was created whose purge was repeated and then refused
 	for {
 		s, version, err := t.readSession(ctx, run)
 		switch {
 		case err != nil:
 			return false, err
+		case doubted != (runstore.Stamp{}) && s.created != doubted:
+			return true, nil // it was purged: what is there now, another caller has created since
 		case version == 0:
 			return false, t.confirm(ctx, f)
 		case s.deleted:
@@ -170,6 +173,9 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 		}
 		if !errors.Is(err, runstore.ErrConflict) {
 			return deleted, err
+		}
+		if errors.Is(err, errRepeated) {
+			doubted = s.created
 		}
 		if err := retries.next(ctx, err); err != nil {
 			return false, err
@@ -221,6 +227,10 @@ func (t *Tape) finishDeletion(ctx context.Context, run runstore.RunID) error {
 	return err
 }
 
+// errRepeated goes with the conflict of a purge that was repeated: the first copy may have been
+// applied, and the conflict be with a session that was created since.
+var errRepeated = errors.New("the purge was repeated")
+
 // purgeSession purges the run of a session at a version, and reports whether it did.
 func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version runstore.Version) (purged bool, err error) {
 	b := runstore.NewBatch(run, runstore.AtVersion(sessionKey, version))
@@ -234,6 +244,9 @@ func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version run
 		// A purge forgets its own id: a repeat that finds nothing follows a purge whose reply was
 		// lost.
 		return sent > 1, nil
+	}
+	if errors.Is(err, runstore.ErrConflict) && sent > 1 {
+		err = errors.Join(err, errRepeated)
 	}
 	return err == nil, err
 }

@@ -129,10 +129,13 @@ func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRec
 	})
 	ctx = context.WithoutCancel(ctx) // the obligation may have been met
 	if failed == nil {
-		_, err := c.tape.ResolveObligation(ctx, &tapepb.ResolveObligationRequest{
-			RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), ClaimGeneration: generation, ResultJson: result,
-			Status: tapepb.ObligationStatus_OBLIGATION_STATUS_COMPENSATED,
+		const compensated = tapepb.ObligationStatus_OBLIGATION_STATUS_COMPENSATED
+		resolved, err := c.tape.ResolveObligation(ctx, &tapepb.ResolveObligationRequest{
+			RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), ClaimGeneration: generation, ResultJson: result, Status: compensated,
 		})
+		if is := resolved.GetStatus(); err == nil && is != compensated {
+			err = fmt.Errorf("obligation %d of run %q: the compensation was not recorded: the obligation is %v", o.GetSeq(), o.GetRunId(), is)
+		}
 		return err == nil, err
 	}
 	report := &tapepb.RecordObligationAttemptRequest{

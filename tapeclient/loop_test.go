@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -326,6 +327,32 @@ func TestResolveObligations(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A compensation that was not recorded is an error of the loop: another caller had given the
+// obligation up meanwhile.
+func TestCompensationThatIsNotRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		c, _ := f.client("comp:1")
+		id := abandon(t, c, func(ctx context.Context, run *tapeclient.Run) error {
+			_, err := run.Tape().RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: run.ID(), Kind: "undo"})
+			return err
+		})
+		var errs []error
+		loops(t, 5*time.Second, func(ctx context.Context) error {
+			l := tapeclient.Loop{OnError: func(err error) { errs = append(errs, err) }}
+			return c.ResolveObligations(ctx, l, func(ctx context.Context, o *tapepb.ObligationRecord) (string, error) {
+				_, err := c.Tape().ResolveObligation(ctx, &tapepb.ResolveObligationRequest{
+					RunId: id, ObligationSeq: o.GetSeq(), Status: tapepb.ObligationStatus_OBLIGATION_STATUS_STUCK,
+				})
+				return `"undone"`, err
+			})
+		})
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "STUCK") {
+			t.Errorf("errors %v, want one that names the obligation's state", errs)
+		}
+	})
 }
 
 // A timer fires once for all processes, and again after a handler that failed.
