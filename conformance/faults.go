@@ -230,7 +230,7 @@ func (b story) checkFound(t T, e *Env, id runstore.RunID, a *attempt, now string
 }
 
 // expiresAsTold fails the case unless a lease, of a run that the case has just created, ends
-// when its holder was told. An engine may read the time before it applies the request, and
+// when the answer to its holder said. An engine may read the time before it applies the request, and
 // show an expiry that is later by what the request took. It may show no earlier one.
 func expiresAsTold(t T, e *Env, lease runstore.Lease) {
 	t.Helper()

@@ -160,40 +160,6 @@ func TestAnUnknownOutcomeStaysUnknown(t *testing.T) {
 	})
 }
 
-// A claim that lost its reply is not acted under after the effect was settled.
-func TestLostClaimOfASettledEffect(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := serve(t, required())
-		c, net := f.client("driver:1")
-		id := outbox(t, c, 1, tapepb.EffectSemantics_EFFECT_SEMANTICS_NON_IDEMPOTENT)
-		other, _ := f.client("reconciler:1")
-		net.set(func(method string, n int) fault {
-			if method != "ClaimEffectDispatch" {
-				return none
-			}
-			if n == 1 {
-				return replyLost
-			}
-			_, err := other.Tape().ReconcileEffect(context.Background(), &tapepb.ReconcileEffectRequest{
-				RunId: id, IdempotencyKey: "0", ResolvedStatus: confirmed, ResponseJson: `"paid by hand"`,
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			return none
-		})
-		loops(t, 10*time.Second, func(ctx context.Context) error {
-			return c.DispatchEffects(ctx, tapeclient.Loop{}, "", func(_ context.Context, e *tapepb.EffectRecord) (string, error) {
-				t.Errorf("dispatched an effect that is %v", e.GetStatus())
-				return `"paid"`, nil
-			})
-		})
-		if n := net.count("ClaimEffectDispatch"); n < 2 {
-			t.Errorf("%d claims, want a repeat", n)
-		}
-	})
-}
-
 // A driver that was fenced out before it ended its run does not take the end of its successor for its
 // own.
 func TestEndOfAnotherDriver(t *testing.T) {

@@ -59,7 +59,7 @@ func eventIDs(s *tapepb.Session) (ids []string) {
 	return ids
 }
 
-// expectState checks a session's state, whatever its spacing and the order of its members.
+// expectState checks a session's state as JSON: spacing and the order of members do not count.
 func expectState(t T, s *tapepb.Session, want string) {
 	t.Helper()
 	if !reflect.DeepEqual(object(t, s.GetStateJson()), object(t, want)) {

@@ -15,7 +15,7 @@ import (
 func TestFullRunsAreCompactedAndTakenOver(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
 		if !strings.HasSuffix(t.Name(), "/bigtable") {
-			t.Skip("limits no records")
+			t.Skip("not applicable: the engine does not limit the records of a run")
 		}
 		f := &fullRun{t: t, s: store, tp: tape.New(store, nil), limited: true}
 		f.take("first")

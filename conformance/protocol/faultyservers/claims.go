@@ -22,7 +22,7 @@ func claimServers() []Server {
 	return []Server{
 		{
 			Name: "dispatch-reports-without-a-generation", Case: "T3/late-dispatcher-changes-nothing",
-			Breaks: "It records a failed dispatch whoever reports it, so a dispatcher whose claim has lapsed takes the effect from its successor.",
+			Breaks: "It records a failed dispatch from any caller, so a dispatcher whose claim has lapsed takes the effect from its successor.",
 			fault:  changing(func(m *tapepb.RecordDispatchAttemptRequest) { m.ClaimGeneration = 0 }),
 		},
 		{
@@ -32,7 +32,7 @@ func claimServers() []Server {
 		},
 		{
 			Name: "obligation-attempts-without-a-generation", Case: "T3/late-compensator-changes-nothing",
-			Breaks: "It records a failed attempt whoever reports it, so an obligation is worked on twice.",
+			Breaks: "It records a failed attempt from any caller, so an obligation is worked on twice.",
 			fault:  changing(func(m *tapepb.RecordObligationAttemptRequest) { m.ClaimGeneration = 0 }),
 		},
 		{
