@@ -1,0 +1,200 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Part measures one aspect of a store.
+type Part struct {
+	Name  string // as on the command line
+	Title string // for people
+	// Doc says what is measured and how, for the report. Some sentences.
+	Doc string
+	// Run measures the session's target.
+	Run func(ctx context.Context, s *Session) error
+}
+
+// Parts are all parts, in the order in which a run takes them.
+func Parts() []Part {
+	return []Part{}
+}
+
+// PartNames returns the names of all parts.
+func PartNames() (names []string) {
+	for _, p := range Parts() {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// Starter starts a target when its turn has come.
+type Starter struct {
+	Name  string
+	Start func(ctx context.Context) (Target, error)
+	// Missing reports whether an error of Start says that the machine lacks the engine.
+	Missing func(error) bool
+}
+
+// Options are for Run.
+type Options struct {
+	Parts []string // names; all if empty
+	Scale Scale    // Standard if zero
+	// Progress is called before each measurement, from one goroutine.
+	Progress func(Progress)
+}
+
+// Progress says how far a run is.
+type Progress struct {
+	Done   float64 // 0 to 1, of the whole run
+	System string
+	Part   string // "" while the engine is being started
+	What   string // "16 contenders"
+}
+
+// Run measures one target after the other, until ctx ends. What was measured by then is in the
+// report. Each target is closed before the next is started, so that they do not take the
+// machine from each other. Command, Version and Machine are the caller's to fill in.
+func Run(ctx context.Context, starters []Starter, opts Options) (Report, error) {
+	if opts.Scale.Name == "" {
+		opts.Scale = Standard()
+	}
+	parts, err := choose(opts.Parts)
+	if err != nil {
+		return Report{}, err
+	}
+	report := Report{Format: Format, Scale: opts.Scale.Name, Began: time.Now()}
+	for i, starter := range starters {
+		if ctx.Err() != nil {
+			report.Notes = append(report.Notes, Note{System: starter.Name, Text: "not measured: interrupted"})
+			continue
+		}
+		r := runner{report: &report, scale: opts.Scale, parts: parts, at: i, of: len(starters), progress: opts.Progress}
+		r.measure(ctx, starter)
+	}
+	report.Took = time.Since(report.Began)
+	return report, nil
+}
+
+func choose(names []string) ([]Part, error) {
+	if len(names) == 0 {
+		return Parts(), nil
+	}
+	var chosen []Part
+	for _, name := range names {
+		i := slices.IndexFunc(Parts(), func(p Part) bool { return p.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no part %q; there are %s", name, strings.Join(PartNames(), ", "))
+		}
+		chosen = append(chosen, Parts()[i])
+	}
+	return chosen, nil
+}
+
+// runner measures one target.
+type runner struct {
+	report   *Report
+	scale    Scale
+	parts    []Part
+	at, of   int
+	progress func(Progress)
+}
+
+func (r runner) measure(ctx context.Context, starter Starter) {
+	r.tell(0, 0, Progress{System: starter.Name})
+	target, err := starter.Start(ctx)
+	switch {
+	case err != nil && starter.Missing != nil && starter.Missing(err):
+		r.report.Systems = append(r.report.Systems, System{Name: starter.Name, Missing: err.Error()})
+		return
+	case err != nil:
+		r.report.Systems = append(r.report.Systems, System{Name: starter.Name, Missing: "it could not be started"})
+		r.report.Faults = append(r.report.Faults, Fault{System: starter.Name, Text: err.Error()})
+		return
+	}
+	r.report.Systems = append(r.report.Systems, target.System)
+	r.report.Systems = append(r.report.Systems, target.Peers...)
+	for i, part := range r.parts {
+		s := &Session{Part: part.Name, Scale: r.scale, Target: target, report: r.report}
+		s.step = func(done, total int, what string) {
+			r.tell(i, float64(done)/float64(max(1, total)), Progress{System: starter.Name, Part: part.Name, What: what})
+		}
+		s.step(0, 1, "")
+		if err := part.Run(ctx, s); err != nil && ctx.Err() == nil {
+			s.Fault(target.System.Name, err)
+		}
+		if ctx.Err() != nil {
+			s.Note(target.System.Name, "interrupted")
+			break
+		}
+	}
+	if target.Close != nil {
+		if err := target.Close(); err != nil {
+			r.report.Faults = append(r.report.Faults, Fault{System: starter.Name, Text: "to stop it: " + err.Error()})
+		}
+	}
+}
+
+// tell reports progress: part i of the target is done to the given degree.
+func (r runner) tell(part int, degree float64, p Progress) {
+	if r.progress == nil {
+		return
+	}
+	ofTarget := (float64(part) + degree) / float64(max(1, len(r.parts)))
+	p.Done = (float64(r.at) + ofTarget) / float64(r.of)
+	r.progress(p)
+}
+
+// Session is a part's measuring of one target.
+type Session struct {
+	Part   string
+	Scale  Scale
+	Target Target
+
+	mu     sync.Mutex
+	report *Report
+	step   func(done, total int, what string)
+}
+
+// Step reports progress before a measurement: how many of the part's are done, of how many.
+func (s *Session) Step(done, total int, what string) { s.step(done, total, what) }
+
+// Record adds a result.
+func (s *Session) Record(r Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.Part = s.Part
+	s.report.Results = append(s.report.Results, r)
+}
+
+// Fault records what makes the run fail.
+func (s *Session) Fault(system string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Faults = append(s.report.Faults, Fault{Part: s.Part, System: system, Text: err.Error()})
+}
+
+// Note records what was left out, or what a reader must know.
+func (s *Session) Note(system, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Notes = append(s.report.Notes, Note{Part: s.Part, System: system, Text: fmt.Sprintf(format, args...)})
+}
+
+// WithStore gives do a new store of the target, and drops it afterwards.
+func (s *Session) WithStore(ctx context.Context, do func(Store) error) error {
+	store, err := s.Target.NewStore(ctx)
+	if err != nil {
+		return err
+	}
+	err = do(store)
+	if store.Drop != nil {
+		err = errors.Join(err, store.Drop())
+	}
+	return err
+}

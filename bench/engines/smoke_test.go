@@ -1,0 +1,49 @@
+package engines_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/tapestore/tapestore/bench"
+	"github.com/tapestore/tapestore/bench/engines"
+)
+
+// TestSmoke runs every part on every engine at the smallest scale: it checks what the parts read
+// back, and no speed.
+func TestSmoke(t *testing.T) {
+	for _, starter := range engines.Starters() {
+		t.Run(starter.Name, func(t *testing.T) {
+			report, err := bench.Run(t.Context(), []bench.Starter{starter}, bench.Options{Scale: bench.Smoke()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if missing := report.Systems[0].Missing; missing != "" && os.Getenv("CI") == "" {
+				t.Skipf("not applicable: %s", missing)
+			} else if missing != "" {
+				t.Fatal(missing)
+			}
+			for _, f := range report.Faults {
+				t.Errorf("%s %s: %s", f.Part, f.System, f.Text)
+			}
+			for _, part := range bench.PartNames() {
+				if !hasResult(report, part) {
+					t.Errorf("part %s has no result and no note", part)
+				}
+			}
+		})
+	}
+}
+
+func hasResult(report bench.Report, part string) bool {
+	for _, r := range report.Results {
+		if r.Part == part && len(r.Metrics) > 0 {
+			return true
+		}
+	}
+	for _, n := range report.Notes {
+		if n.Part == part {
+			return true
+		}
+	}
+	return false
+}

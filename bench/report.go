@@ -1,0 +1,125 @@
+package bench
+
+import (
+	"slices"
+	"time"
+)
+
+// Format is the version of the JSON form of a Report. It is raised when a field changes its
+// meaning or goes away.
+const Format = 1
+
+// Report is what one run of the benchmark measured.
+type Report struct {
+	Format  int
+	Command string // what a shell takes for the same run, without secrets
+	Version string // of Tapestore
+	Machine Machine
+	Scale   string
+	Began   time.Time
+	Took    time.Duration // in nanoseconds
+	Systems []System
+	Results []Result
+	// Faults are what makes the run fail: counts that disagree, and engines that broke.
+	Faults []Fault `json:",omitempty"`
+	// Notes are what the run left out, with the reason.
+	Notes []Note `json:",omitempty"`
+}
+
+// Machine is what a run was measured on.
+type Machine struct {
+	CPU    string // model
+	Cores  int    // that the process may use
+	Memory int64  // bytes
+	OS     string // GOOS/GOARCH and kernel
+	Go     string // version of the Go toolchain
+	// SyncMS is the median time of writing 4 KiB and syncing them to the disk of the
+	// temporary directory, in milliseconds.
+	SyncMS float64
+}
+
+// System is a store or a peer that was measured.
+type System struct {
+	Name     string // as results name it
+	Engine   string // "postgres"
+	Version  string // of the engine
+	Topology string // "a server on this machine, over TCP on loopback"
+	Tier     string // "embedded", "local", "emulator", "container" or "service"
+	Durable  bool   // an acknowledged write is synced to disk
+	Peer     bool   // something that people use instead of a store of Tapestore
+	Missing  string `json:",omitempty"` // why there are no results
+	// Guarantee is what the system promises about a lease; set for peers and stores alike.
+	Guarantee Guarantee
+}
+
+// Emulated reports whether the system's figures are those of an emulator.
+func (s System) Emulated() bool { return s.Tier == "emulator" }
+
+// Guarantee says what a system promises when two processes believe that they hold a lease.
+type Guarantee struct {
+	Token    string // who checks the fencing token
+	Clock    string // whose clock judges expiry
+	InFlight string // what happens to a write in flight at a takeover
+}
+
+// Result is one point: what was measured of one system at one setting.
+type Result struct {
+	Part   string // "cas"
+	Group  string // the plot or table it belongs to, within the part: "one lease"
+	System string // Name of a System
+	Side   string // what was compared: "keeper", "hand-written", "bare insert"
+	// Params are the setting: "contenders" → "16".
+	Params  map[string]string
+	Metrics []Metric
+	// Verified says what was read back, "4,211 events of 16 runs".
+	Verified string `json:",omitempty"`
+}
+
+// Metric returns the metric of a name; ok is false if the result has none.
+func (r Result) Metric(name string) (m Metric, ok bool) {
+	i := slices.IndexFunc(r.Metrics, func(m Metric) bool { return m.Name == name })
+	if i < 0 {
+		return Metric{}, false
+	}
+	return r.Metrics[i], true
+}
+
+// Metric is one figure of a result.
+type Metric struct {
+	Name    string // "rate"
+	Unit    string // "wins/s", "ms", "B", "" for a ratio or a count
+	Better  Better `json:",omitempty"`
+	Samples []float64
+}
+
+// Better says which direction of a metric is an improvement.
+type Better string
+
+// The directions. A metric without one is a fact, such as a number of attempts.
+const (
+	More Better = "more"
+	Less Better = "less"
+)
+
+// Value is the median of the samples; 0 if there are none.
+func (m Metric) Value() float64 { return median(m.Samples) }
+
+// Fault is a reason for which a run fails.
+type Fault struct{ Part, System, Text string }
+
+// Note is something that a run left out, or that a reader must know.
+type Note struct{ Part, System, Text string }
+
+// Rate is the name of the metric that most results have: operations a second.
+const Rate = "rate"
+
+func median(all []float64) float64 {
+	if len(all) == 0 {
+		return 0
+	}
+	all = slices.Sorted(slices.Values(all))
+	if n := len(all); n%2 == 0 {
+		return (all[n/2-1] + all[n/2]) / 2
+	}
+	return all[len(all)/2]
+}

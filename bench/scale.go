@@ -1,0 +1,68 @@
+package bench
+
+import "time"
+
+// Scale sizes a run. Every setting of a part comes from it, so that a smoke run takes the same
+// path as a full one.
+type Scale struct {
+	Name   string
+	Slice  time.Duration // how long one side of a comparison works in one round
+	Rounds int           // of a comparison; samples per metric
+
+	Contenders []int // for one lease
+	Leases     []int // that the contenders share: 1 is one lease
+	Standbys   []int // keepers that wait for a lease
+	Handovers  int   // per round
+
+	Writers  []int // concurrent commits
+	Payloads []int // bytes of an event
+	Lengths  []int // events of a journal before the commits that are measured
+	Runs     []int // runs in a store before the reads that are measured
+	Live     []int // runs under a live lease before a recovery scan
+
+	Heartbeats int           // leases that one process holds
+	Beating    time.Duration // how long they are watched
+	Streams    int           // idle streams of the protocol
+
+	// Fill bounds the time for which one store is filled up to a length or a number of runs.
+	// What is not reached by then is left out, with a note.
+	Fill time.Duration
+}
+
+// Scales are the sizes by name.
+func Scales() []Scale { return []Scale{Smoke(), Standard(), Full()} }
+
+// Smoke exercises every part in seconds. Its figures mean nothing; it checks that what was
+// acknowledged is stored.
+func Smoke() Scale {
+	return Scale{
+		Name: "smoke", Slice: 5 * time.Millisecond, Rounds: 2,
+		Contenders: []int{1, 4}, Leases: []int{1, 2}, Standbys: []int{2}, Handovers: 1,
+		Writers: []int{1, 4}, Payloads: []int{100}, Lengths: []int{100, 300}, Runs: []int{20, 60}, Live: []int{20},
+		Heartbeats: 20, Beating: 50 * time.Millisecond, Streams: 5, Fill: 2 * time.Second,
+	}
+}
+
+// Standard takes under 15 minutes for six engines on two cores.
+func Standard() Scale {
+	return Scale{
+		Name: "standard", Slice: 150 * time.Millisecond, Rounds: 5,
+		Contenders: []int{1, 2, 4, 8, 16, 32, 64}, Leases: []int{1, 16}, Standbys: []int{1, 64}, Handovers: 4,
+		Writers: []int{1, 16, 64, 256}, Payloads: []int{100, 10_000}, Lengths: []int{1_000, 100_000}, Runs: []int{1_000, 20_000}, Live: []int{100, 10_000},
+		Heartbeats: 5_000, Beating: 5 * time.Second, Streams: 1_000, Fill: 5 * time.Second,
+	}
+}
+
+// Full reaches the sizes that the page on performance speaks of: journals of 10^6 events, stores
+// of 10^6 runs. It takes hours.
+func Full() Scale {
+	s := Standard()
+	s.Name, s.Slice, s.Rounds = "full", 500*time.Millisecond, 10
+	s.Writers = []int{1, 2, 4, 8, 16, 32, 64, 128, 256}
+	s.Payloads = []int{100, 1_000, 10_000, 100_000}
+	s.Lengths = []int{1_000, 10_000, 100_000, 1_000_000}
+	s.Runs = []int{1_000, 10_000, 100_000, 1_000_000}
+	s.Live = []int{100, 10_000, 100_000}
+	s.Handovers, s.Beating, s.Fill = 20, 30*time.Second, 10*time.Minute
+	return s
+}
