@@ -21,6 +21,13 @@ func TestConformanceOfTheProtocol(t *testing.T) {
 	if sum := got.Summary; status != 0 || sum.Failed+sum.NotRun > 0 || sum.NotApplicable != 3 || sum.Passed < 100 { // values are not served
 		t.Errorf("status %d, %+v: %s", status, got.Summary, errs)
 	}
+	for _, g := range got.Guarantees {
+		for _, c := range g.Cases {
+			if c.Status == conformance.Failed {
+				t.Errorf("%s/%s: %s", g.ID, c.Name, c.Reason)
+			}
+		}
+	}
 	if got.Engine != "sqlite" || got.Tier != "embedded" || !strings.Contains(strings.Join(got.Capabilities, " "), "fence=connection") {
 		t.Errorf("the report is of %s (%s): %q", got.Engine, got.Tier, got.Capabilities)
 	}

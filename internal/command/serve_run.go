@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/grpclog"
@@ -71,9 +73,26 @@ func newLog(cfg serveConfig, out io.Writer) *slog.Logger {
 	}
 	log := slog.New(handler)
 	slog.SetDefault(log)
-	// gRPC's warnings are about single connections and of use to its developers.
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(handler, slog.LevelWarn).Writer()))
+	sink := slog.NewLogLogger(handler, slog.LevelWarn).Writer()
+	grpcErrors.to.Store(&sink)
 	return log
+}
+
+// grpcErrors writes gRPC's errors to the log of the process, once there is one.
+var grpcErrors switchedWriter
+
+// gRPC takes a logger only before its first use. Its warnings are about single connections and of
+// use to its developers.
+func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, &grpcErrors)) }
+
+// switchedWriter passes writes on: to standard error until another writer is stored.
+type switchedWriter struct{ to atomic.Pointer[io.Writer] }
+
+func (s *switchedWriter) Write(p []byte) (int, error) {
+	if to := s.to.Load(); to != nil {
+		return (*to).Write(p)
+	}
+	return os.Stderr.Write(p)
 }
 
 // afterEnd returns a context that ends some time after ctx.
