@@ -174,7 +174,7 @@ func startPostgres(ctx context.Context) (bench.Target, error) {
 				}
 				return floor.OpenPostgres(ctx, config)
 			}),
-			Drop:   func() error { return db.Drop(context.Background()) },
+			Drop: func() error { return db.Drop(context.Background()) },
 		}, err
 	}, server.Close)
 }
