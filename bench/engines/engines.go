@@ -237,7 +237,7 @@ func startBigtable(ctx context.Context) (bench.Target, error) {
 	system := bench.System{Name: "bigtable", Tier: "emulator", Topology: "Google's emulator " + server.Engine().Tier + ", over gRPC; nothing on disk"}
 	return target(ctx, system, func(context.Context) (bench.Store, error) {
 		table := server.NewTable()
-		url := "bigtable://" + table.String() + "?emulator=" + server.Address()
+		url := "bigtable://" + table.Project + "/" + table.Instance + "/" + table.Table + "?emulator=" + server.Address()
 		handWritten, err := floor.At(url)
 		return bench.Store{
 			Prefix: prefix(),
