@@ -167,7 +167,7 @@ func TestCommitResults(t *testing.T) {
 			t.Errorf("%s %v: nothing was read back", r.Group, r.Params)
 		}
 	}
-	for group, n := range map[string]int{"shapes": 10, "writers, runs of their own": 2, "writers, one run": 1, "payloads": 1, "journal length": 2} {
+	for group, n := range map[string]int{"shapes": 5, "writers, runs of their own": 2, "writers, one run": 1, "payloads": 1, "journal length": 2} {
 		if groups[group] != n {
 			t.Errorf("group %s has %d results, want %d", group, groups[group], n)
 		}
