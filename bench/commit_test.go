@@ -92,38 +92,48 @@ func TestCommitVerifies(t *testing.T) {
 	}
 }
 
-// forgetful is a hand-written side that stores one write less than it acknowledges.
-type forgetful struct{ events, records atomic.Int64 }
-
-func (f *forgetful) Hold(context.Context, int) error {
-	f.events.Store(-1)
-	f.records.Store(-1)
-	return nil
+// counters is a hand-written side that only counts. It stores less than it acknowledges by missing
+// events and records.
+type counters struct {
+	missing   int64
+	committed counts
+	inserted  counts
 }
 
-func (f *forgetful) Commit(_ context.Context, _ int, w bench.Write) error {
-	f.events.Add(int64(w.Events))
+type counts struct{ events, records atomic.Int64 }
+
+func (c *counts) add(w bench.Write) error {
+	c.events.Add(int64(w.Events))
 	for range w.Keys() {
-		f.records.Add(1)
+		c.records.Add(1)
 	}
 	return nil
 }
 
-func (f *forgetful) Insert(context.Context, int, bench.Write) error { return nil }
-
-func (f *forgetful) Stored(context.Context) (committed, inserted int, err error) {
-	return int(f.events.Load()), 0, nil
+func (f *counters) Hold(context.Context, int) error {
+	for _, c := range []*counts{&f.committed, &f.inserted} {
+		c.events.Store(-f.missing)
+		c.records.Store(-f.missing)
+	}
+	return nil
 }
 
-func (f *forgetful) StoredRecords(context.Context) (committed, inserted int, err error) {
-	return int(f.records.Load()), 0, nil
+func (f *counters) Commit(_ context.Context, _ int, w bench.Write) error { return f.committed.add(w) }
+func (f *counters) Insert(_ context.Context, _ int, w bench.Write) error { return f.inserted.add(w) }
+func (f *counters) About(bench.Write) string                             { return "counts" }
+func (f *counters) Close() error                                         { return nil }
+
+func (f *counters) Stored(context.Context) (committed, inserted int, err error) {
+	return int(f.committed.events.Load()), int(f.inserted.events.Load()), nil
 }
-func (f *forgetful) About(bench.Write) string { return "nothing" }
-func (f *forgetful) Close() error             { return nil }
+
+func (f *counters) StoredRecords(context.Context) (committed, inserted int, err error) {
+	return int(f.committed.records.Load()), int(f.inserted.records.Load()), nil
+}
 
 func TestCommitVerifiesFloor(t *testing.T) {
 	engine := memory.New(nil)
-	report := measureCommits(t, func() runstore.RunStore { return engine.Open() }, new(forgetful))
+	report := measureCommits(t, func() runstore.RunStore { return engine.Open() }, &counters{missing: 1})
 	faults := map[string]int{}
 	for _, f := range report.Faults {
 		side := strings.Split(f.Text, ", ")[1]
@@ -148,13 +158,22 @@ func TestCommitVerifiesFloor(t *testing.T) {
 // round, and the cost of a long journal.
 func TestCommitResults(t *testing.T) {
 	engine := memory.New(nil)
-	report := measureCommits(t, func() runstore.RunStore { return engine.Open() }, nil)
+	report := measureCommits(t, func() runstore.RunStore { return engine.Open() }, new(counters))
 	for _, f := range report.Faults {
 		t.Error(f.Text)
 	}
-	groups := map[string]int{}
+	groups, sides := map[string]int{}, map[string]int{}
 	for _, r := range report.Results {
-		groups[r.Group]++
+		sides[r.Side]++
+		compared := r.Side == "tapestore" && r.Group != "journal length"
+		for _, name := range []string{"of hand-written", "of bare insert"} {
+			if m, _ := r.Metric(name); compared != (len(m.Samples) == bench.Smoke().Rounds) {
+				t.Errorf("%s %v, %s: %d samples %s", r.Group, r.Params, r.Side, len(m.Samples), name)
+			}
+		}
+		if r.Side == "tapestore" {
+			groups[r.Group]++
+		}
 		for _, name := range []string{bench.Rate, "latency p50", "latency p99", "allocations"} {
 			if m, ok := r.Metric(name); !ok || len(m.Samples) != bench.Smoke().Rounds {
 				t.Errorf("%s %v: metric %s has %d samples", r.Group, r.Params, name, len(m.Samples))
@@ -171,5 +190,8 @@ func TestCommitResults(t *testing.T) {
 		if groups[group] != n {
 			t.Errorf("group %s has %d results, want %d", group, groups[group], n)
 		}
+	}
+	if sides["hand-written"] != 9 || sides["bare insert"] != 9 {
+		t.Errorf("results by side: %v", sides)
 	}
 }

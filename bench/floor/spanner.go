@@ -138,7 +138,7 @@ FROM BenchRuns AS r WHERE r.Run = @run`
 // spannerHead is what a commit reads.
 type spannerHead struct {
 	Token    int64
-	GrantId  string
+	GrantID  string `spanner:"GrantId"`
 	LastSeq  int64
 	Versions []int64
 }
@@ -151,7 +151,7 @@ func (f *Spanner) Commit(ctx context.Context, run int, w bench.Write) error {
 		if err != nil {
 			return err
 		}
-		if head.Token != firstToken || head.GrantId != r.grant {
+		if head.Token != firstToken || head.GrantID != r.grant {
 			return ErrStale
 		}
 		return tx.BufferWrite(r.mutations(head, w))
@@ -168,7 +168,7 @@ func (r *spannerRun) read(ctx context.Context, tx *client.ReadWriteTransaction, 
 	if w.Key == "" || w.New {
 		row, err := tx.ReadRow(ctx, "BenchRuns", client.Key{r.key}, []string{"Token", "GrantId", "LastSeq"})
 		if err == nil {
-			err = row.Columns(&head.Token, &head.GrantId, &head.LastSeq)
+			err = row.Columns(&head.Token, &head.GrantID, &head.LastSeq)
 		}
 		return head, err
 	}
