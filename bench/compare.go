@@ -16,6 +16,9 @@ type Side struct {
 	// Over names, by the metric to record, the side whose Rate this one's is divided by,
 	// round by round: {"of hand-written": 1} compares with the second side.
 	Over map[string]int
+	// Under is Over the other way round: the named side's Rate is divided by this one's. It
+	// is what this side costs, in terms of the other.
+	Under map[string]int
 	// Verify reads back what the rounds acknowledged, and says what it found. It is called
 	// once, after the last round. Nil for a side that writes nothing.
 	Verify func(ctx context.Context) (string, error)
@@ -75,10 +78,13 @@ func (s *Session) Compare(ctx context.Context, sides ...Side) error {
 		}
 		for i, side := range sides {
 			for _, name := range sortedKeys(side.Over) {
-				mine, _ := results[i].Metric(Rate)
-				theirs, _ := results[side.Over[name]].Metric(Rate)
-				if len(mine.Samples) > round && len(theirs.Samples) > round && theirs.Samples[round] > 0 {
-					results[i].add([]Metric{{Name: name, Better: More, Samples: []float64{mine.Samples[round] / theirs.Samples[round]}}})
+				if q, ok := quotient(results[i], results[side.Over[name]], round); ok {
+					results[i].add([]Metric{{Name: name, Better: More, Samples: []float64{q}}})
+				}
+			}
+			for _, name := range sortedKeys(side.Under) {
+				if q, ok := quotient(results[side.Under[name]], results[i], round); ok {
+					results[i].add([]Metric{{Name: name, Better: Less, Samples: []float64{q}}})
 				}
 			}
 		}
@@ -101,6 +107,16 @@ func (s *Session) Compare(ctx context.Context, sides ...Side) error {
 		s.Record(results[i])
 	}
 	return ctx.Err()
+}
+
+// quotient divides the rates of two results in a round; ok is false if one of them has none.
+func quotient(a, b Result, round int) (q float64, ok bool) {
+	over, _ := a.Metric(Rate)
+	under, _ := b.Metric(Rate)
+	if len(over.Samples) <= round || len(under.Samples) <= round || under.Samples[round] <= 0 {
+		return 0, false
+	}
+	return over.Samples[round] / under.Samples[round], true
 }
 
 func (side Side) label() string {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/bench"
+	"github.com/tapestore/tapestore/bench/floor"
 	suite "github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
@@ -59,10 +60,18 @@ func Named(names ...string) (chosen []bench.Starter) {
 }
 
 // At measures the store at a URL. The runs of the benchmark have names of their own there, and
-// stay: a URL of a store that is made for the purpose is the best.
+// stay: a URL of a store that is made for the purpose is the best. The tables of the hand-written
+// sides are dropped; see package bench/floor.
 func At(url string) bench.Starter {
 	return bench.Starter{Name: "store", Start: func(ctx context.Context) (bench.Target, error) {
-		store := bench.Store{Open: func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) }}
+		handWritten, err := floor.At(url)
+		if err != nil {
+			return bench.Target{}, err
+		}
+		store := bench.Store{
+			Open:  func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
+			Floor: handWritten,
+		}
 		system, err := describe(ctx, store, bench.System{Topology: "at a URL", Durable: true, Guarantee: fenced})
 		return bench.Target{System: system, NewStore: func(context.Context) (bench.Store, error) {
 			s := store
@@ -138,6 +147,7 @@ func startSQLite(ctx context.Context) (bench.Target, error) {
 		return bench.Store{
 			Prefix: prefix(),
 			Open:   func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, "sqlite:"+path) },
+			Floor:  floor.Opener(func(ctx context.Context) (*floor.SQLite, error) { return floor.OpenSQLite(ctx, path, nil) }),
 			Drop:   func() error { return os.RemoveAll(own) },
 		}, err
 	}, func() error { return os.RemoveAll(dir) })
@@ -157,18 +167,34 @@ func startPostgres(ctx context.Context) (bench.Target, error) {
 		return bench.Store{
 			Prefix: prefix(),
 			Open:   func(ctx context.Context) (runstore.RunStore, error) { return openPostgres(ctx, db.URL) },
-			Drop:   func() error { return db.Drop(context.Background()) },
+			Floor: floor.Opener(func(ctx context.Context) (*floor.Postgres, error) {
+				config, err := poolConfig(db.URL)
+				if err != nil {
+					return nil, err
+				}
+				return floor.OpenPostgres(ctx, config)
+			}),
+			Drop: func() error { return db.Drop(context.Background()) },
 		}, err
 	}, server.Close)
 }
 
 func openPostgres(ctx context.Context, url string) (runstore.RunStore, error) {
+	config, err := poolConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	return postgres.Open(ctx, config, nil)
+}
+
+// poolConfig is that of each side.
+func poolConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
 	config.MaxConns = Pool
-	return postgres.Open(ctx, config, nil)
+	return config, nil
 }
 
 func startAlloyDB(ctx context.Context) (bench.Target, error) {
@@ -197,6 +223,7 @@ func startAlloyDB(ctx context.Context) (bench.Target, error) {
 		return bench.Store{
 			Prefix: prefix(),
 			Open:   func(ctx context.Context) (runstore.RunStore, error) { return suite.OpenAlloyDB(ctx, opts) },
+			Floor:  floor.Opener(func(ctx context.Context) (*floor.Postgres, error) { return floor.OpenAlloyDB(ctx, opts) }),
 			Drop:   func() error { return db.Drop(context.Background()) },
 		}, nil
 	}, func() error { return errors.Join(server.Close(), below.Close()) })
@@ -210,12 +237,14 @@ func startBigtable(ctx context.Context) (bench.Target, error) {
 	system := bench.System{Name: "bigtable", Tier: "emulator", Topology: "Google's emulator " + server.Engine().Tier + ", over gRPC; nothing on disk"}
 	return target(ctx, system, func(context.Context) (bench.Store, error) {
 		table := server.NewTable()
-		url := "bigtable://" + table.String() + "?emulator=" + server.Address()
+		url := "bigtable://" + table.Project + "/" + table.Instance + "/" + table.Table + "?emulator=" + server.Address()
+		handWritten, err := floor.At(url)
 		return bench.Store{
 			Prefix: prefix(),
 			Open:   func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
+			Floor:  handWritten,
 			Drop:   func() error { return server.Drop(context.Background(), table) },
-		}, nil
+		}, err
 	}, server.Close)
 }
 
@@ -230,10 +259,15 @@ func startSpanner(ctx context.Context) (bench.Target, error) {
 	}
 	return target(ctx, system, func(ctx context.Context) (bench.Store, error) {
 		database, err := server.NewDatabase(ctx)
+		if err != nil {
+			return bench.Store{}, err
+		}
 		url := "spanner://" + database.Project + "/" + database.Instance + "/" + database.Database + "?emulator=" + server.Address()
+		handWritten, err := floor.At(url)
 		return bench.Store{
 			Prefix: prefix(),
 			Open:   func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
+			Floor:  handWritten,
 			Drop:   func() error { return server.Drop(context.Background(), database) },
 		}, err
 	}, server.Close)

@@ -1,0 +1,339 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// commitPart measures fenced commits beside what is written by hand.
+func commitPart() Part {
+	return Part{
+		Name: "commit", Title: "Fenced commits",
+		Doc: "Commits under a lease: of several shapes, from 1 to many writers on runs of their own and on one run, with small and large " +
+			"events, and to short and long journals. Beside each, in the same rounds and through the same client: the best statement " +
+			"written by hand that keeps the guarantees of a fenced commit (the notes show it), and a bare insert of the same payload " +
+			"without a check. Every side reads back what it acknowledged. Allocations are those of the whole process, which has the " +
+			"client, the benchmark and, for Bigtable, the emulator in it.",
+		Run: runCommits,
+	}
+}
+
+// shape is what a commit writes.
+type shape struct {
+	name    string
+	events  int
+	id      bool
+	records int
+	new     bool // the records are new in every commit
+}
+
+var commitShapes = []shape{
+	{name: "event", events: 1},
+	{name: "event, id", events: 1, id: true},
+	{name: "record", records: 1},
+	{name: "event, id, record", events: 1, id: true, records: 1, new: true}, // what package tape commits
+	{name: "10 events, 3 records", events: 10, records: 3},
+}
+
+// write is the n-th write to its run, from 1.
+func (s shape) write(n int64, data []byte) Write {
+	w := Write{Events: s.events, Data: data, Records: s.records}
+	if s.id {
+		w.BatchID = string(runstore.NewBatchID())
+	}
+	if s.records > 0 {
+		w.Key = "state"
+	}
+	if s.new {
+		w.Key, w.New = newKey(n), true
+	}
+	return w
+}
+
+func newKey(n int64) string { return "effect/" + strconv.FormatInt(n, 10) }
+
+const eventKind = "bench"
+
+// batch is the batch of a write, as a caller of the store makes it.
+func (w Write) batch(lease runstore.Lease) runstore.Batch {
+	b := runstore.NewBatch(lease.Run, lease.Fence())
+	b.ID = runstore.BatchID(w.BatchID)
+	for range w.Events {
+		b.Append(eventKind, w.Data)
+	}
+	for key := range w.Keys() {
+		if w.New {
+			b.Require(runstore.AtVersion(runstore.RecordKey(key), 0))
+		}
+		b.Put(runstore.RecordKey(key), w.Data)
+	}
+	return b
+}
+
+// commitSetting is one comparison.
+type commitSetting struct {
+	shape   shape
+	writers int
+	oneRun  bool // all writers write to one run
+	bytes   int  // of an event or a record
+	group   string
+	params  map[string]string
+}
+
+// runs is how many runs are written to.
+func (c commitSetting) runs() int {
+	if c.oneRun {
+		return 1
+	}
+	return c.writers
+}
+
+// run is the run of a writer.
+func (c commitSetting) run(writer int) int {
+	if c.oneRun {
+		return 0
+	}
+	return writer
+}
+
+// few is how many writers the shapes are compared with, beside one.
+const few = 16
+
+// smallBytes is the size of an event where the size is not what is compared.
+const smallBytes = 100
+
+// commitSettings are all settings of a scale but the lengths of journals.
+func commitSettings(scale Scale) (all []commitSetting) {
+	most := 1
+	for _, n := range scale.Writers {
+		most = max(most, n)
+	}
+	add := func(group string, c commitSetting, params map[string]string) {
+		c.group, c.params = group, params
+		all = append(all, c)
+	}
+	for _, s := range commitShapes {
+		for _, n := range []int{1, few} {
+			if n > most {
+				continue
+			}
+			add("shapes", commitSetting{shape: s, writers: n, bytes: smallBytes}, map[string]string{"shape": s.name, "writers": strconv.Itoa(n)})
+		}
+	}
+	event := commitShapes[0]
+	for _, n := range scale.Writers {
+		add("writers, runs of their own", commitSetting{shape: event, writers: n, bytes: smallBytes}, map[string]string{"writers": strconv.Itoa(n)})
+	}
+	for _, n := range scale.Writers {
+		if n > 1 {
+			add("writers, one run", commitSetting{shape: event, writers: n, oneRun: true, bytes: smallBytes}, map[string]string{"writers": strconv.Itoa(n)})
+		}
+	}
+	for _, n := range scale.Payloads {
+		add("payloads", commitSetting{shape: event, writers: 1, bytes: n}, map[string]string{"bytes": strconv.Itoa(n)})
+	}
+	return all
+}
+
+// commits is the part on one store.
+type commits struct {
+	*Session
+	store  Store
+	handle runstore.RunStore
+	floor  Floor // nil if there is none
+	runs   int   // that were created
+	// slowest is the lowest rate of the last comparison.
+	slowest float64
+}
+
+func runCommits(ctx context.Context, s *Session) error {
+	return s.WithStore(ctx, func(store Store) (err error) {
+		c := &commits{Session: s, store: store}
+		if c.handle, err = store.Open(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.handle.Close()) }()
+		if store.Floor != nil {
+			if c.floor, err = store.Floor(ctx); err != nil {
+				return fmt.Errorf("the hand-written side: %w", err)
+			}
+			defer func() { err = errors.Join(err, c.floor.Close()) }()
+		}
+		return c.measure(ctx)
+	})
+}
+
+func (c *commits) measure(ctx context.Context) error {
+	settings := commitSettings(c.Scale)
+	began, budget := time.Now(), budget(c.Scale, len(settings))
+	skipped := "" // the group whose further settings are left out
+	for i, set := range settings {
+		what := Side{Group: set.group, Side: "commits", Params: set.params}.label()
+		c.Step(i, len(settings)+1, what)
+		if set.group == skipped {
+			continue
+		}
+		if i > 0 && settings[i-1].group == set.group && c.crowded(set) {
+			c.Note(c.Target.System.Name, "%s: left out, and more writers too: the emulator takes %.0f commits/s, so a round would take %.1f s",
+				what, c.slowest, float64(set.writers)/c.slowest)
+			skipped = set.group
+			continue
+		}
+		if took := time.Since(began); took > budget && set.writers > 1 {
+			c.Note(c.Target.System.Name, "%s: left out, the part has taken %.0f s already", what, took.Seconds())
+			continue
+		}
+		if err := c.compare(ctx, set); err != nil {
+			return err
+		}
+	}
+	c.Step(len(settings), len(settings)+1, "journal length")
+	return c.lengths(ctx)
+}
+
+// budget is the time after which settings with several writers are left out: a quarter more than
+// the slices of all sides take, and 10 s for what is between them. An engine on which many writers
+// take far longer than a slice to commit once would exceed it.
+func budget(scale Scale, settings int) time.Duration {
+	slices := time.Duration(settings*3*scale.Rounds) * scale.Slice
+	return slices*5/4 + 10*time.Second
+}
+
+// patience is how long a round of an emulator may take for each writer to commit once. 600 ms: four
+// slices of the standard scale.
+const patience = 600 * time.Millisecond
+
+// crowded reports whether an emulator is too slow for so many writers.
+func (c *commits) crowded(set commitSetting) bool {
+	return c.Target.System.Emulated() && set.writers > few && float64(set.writers)/c.slowest > patience.Seconds()
+}
+
+// compare measures a setting: the store, and beside it what is written by hand.
+func (c *commits) compare(ctx context.Context, set commitSetting) error {
+	leases, err := c.hold(ctx, set.runs())
+	if err != nil {
+		return err
+	}
+	c.slowest = 0
+	store := &commitSide{set: set, data: payload(set.bytes), counts: make([]atomic.Int64, set.runs())}
+	store.write = func(ctx context.Context, run int, w Write) error {
+		return c.commit(ctx, leases[run], w)
+	}
+	sides := []Side{{
+		Group: set.group, System: c.Target.System.Name, Side: "tapestore", Params: set.params, Round: c.round(store),
+		Verify: func(ctx context.Context) (string, error) { return c.verify(ctx, store, leases, 0) },
+	}}
+	if c.floor == nil {
+		return c.Compare(ctx, sides...)
+	}
+	if err := c.floor.Hold(ctx, set.runs()); err != nil {
+		return err
+	}
+	if set.group == "shapes" && set.writers == 1 {
+		c.Note(c.Target.System.Name, "hand-written, %s: %s", set.shape.name, c.floor.About(set.shape.write(1, store.data)))
+	}
+	hand, bare := *store, *store
+	for _, side := range []struct {
+		name  string
+		side  *commitSide
+		write func(ctx context.Context, run int, w Write) error
+		pick  func(committed, inserted int) int
+	}{
+		{"hand-written", &hand, c.floor.Commit, func(committed, _ int) int { return committed }},
+		{"bare insert", &bare, c.floor.Insert, func(_, inserted int) int { return inserted }},
+	} {
+		side.side.counts, side.side.write = make([]atomic.Int64, set.runs()), side.write
+		sides = append(sides, Side{
+			Group: set.group, System: c.Target.System.Name, Side: side.name, Params: set.params, Round: c.round(side.side),
+			Verify: func(ctx context.Context) (string, error) { return c.verifyFloor(ctx, side.side, side.pick) },
+		})
+	}
+	sides[0].Over = map[string]int{"of hand-written": 1, "of bare insert": 2}
+	return c.Compare(ctx, sides...)
+}
+
+// commitSide is one side of a comparison. counts are the writes to each run.
+type commitSide struct {
+	set    commitSetting
+	data   []byte
+	counts []atomic.Int64
+	write  func(ctx context.Context, run int, w Write) error
+}
+
+// total is the number of writes to all runs.
+func (s *commitSide) total() (n int64) {
+	for i := range s.counts {
+		n += s.counts[i].Load()
+	}
+	return n
+}
+
+// round measures a side once.
+func (c *commits) round(s *commitSide) func(ctx context.Context, d time.Duration, m *Measured) error {
+	return func(ctx context.Context, d time.Duration, m *Measured) error {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		load, err := Drive(ctx, s.set.writers, d, func(ctx context.Context, writer int) error {
+			run := s.set.run(writer)
+			return s.write(ctx, run, s.set.shape.write(s.counts[run].Add(1), s.data))
+		})
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			return err
+		}
+		rate := load.PerSecond()
+		if c.slowest == 0 || rate < c.slowest {
+			c.slowest = rate
+		}
+		m.Add(Rate, "commits/s", More, rate)
+		m.Quantiles("latency", load.Latencies)
+		m.Add("allocations", "allocs/commit", Less, float64(after.Mallocs-before.Mallocs)/float64(load.Done))
+		return nil
+	}
+}
+
+// commit commits to the store.
+func (c *commits) commit(ctx context.Context, lease runstore.Lease, w Write) error {
+	done, err := c.handle.Commit(ctx, w.batch(lease))
+	if err == nil && done.Replayed {
+		err = errors.New("the store took a new batch for a repeat")
+	}
+	return err
+}
+
+// hold creates runs under a lease each. Its leases outlive the part: a lease that has expired is
+// good until another holder takes it.
+func (c *commits) hold(ctx context.Context, n int) ([]runstore.Lease, error) {
+	leases := make([]runstore.Lease, n)
+	errs := make([]error, n)
+	slots := make(chan struct{}, few)
+	var all sync.WaitGroup
+	for i := range n {
+		id := c.store.RunID(c.runs)
+		c.runs++
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			created, err := c.handle.CreateRun(ctx, runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "bench", TTL: runstore.MaxTTL}})
+			leases[i], errs[i] = created.Lease, err
+		})
+	}
+	all.Wait()
+	return leases, errors.Join(errs...)
+}
+
+func payload(n int) []byte {
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(i)
+	}
+	return data
+}

@@ -1,0 +1,61 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// lengths measures commits of one event by one writer to journals of several lengths, which take
+// turns.
+func (c *commits) lengths(ctx context.Context) error {
+	leases, err := c.hold(ctx, len(c.Scale.Lengths))
+	if err != nil {
+		return err
+	}
+	set := commitSetting{shape: commitShapes[0], writers: 1, bytes: smallBytes}
+	data := payload(set.bytes)
+	deadline := time.Now().Add(c.Scale.Fill)
+	var sides []Side
+	for i, length := range c.Scale.Lengths {
+		lease := leases[i]
+		filled, err := c.fill(ctx, lease, data, length, deadline)
+		if err != nil {
+			return err
+		}
+		if filled < length {
+			c.Note(c.Target.System.Name, "journals of %d events and more: left out, filling them reached %d events in %v", length, filled, c.Scale.Fill)
+			break
+		}
+		s := &commitSide{set: set, data: data, counts: make([]atomic.Int64, 1)}
+		s.write = func(ctx context.Context, _ int, w Write) error { return c.commit(ctx, lease, w) }
+		side := Side{
+			Group: "journal length", System: c.Target.System.Name, Side: "tapestore",
+			Params: map[string]string{"events": strconv.Itoa(length)}, Round: c.round(s),
+			Verify: func(ctx context.Context) (string, error) {
+				return c.verify(ctx, s, []runstore.Lease{lease}, int64(length))
+			},
+		}
+		if len(sides) > 0 {
+			side.Under = map[string]int{"cost against the shortest": 0}
+		}
+		sides = append(sides, side)
+	}
+	return c.Compare(ctx, sides...)
+}
+
+// fill appends events up to a length, until the deadline, and returns how many there are.
+func (c *commits) fill(ctx context.Context, lease runstore.Lease, data []byte, length int, deadline time.Time) (filled int, err error) {
+	for filled < length && time.Now().Before(deadline) {
+		n := min(length-filled, runstore.MaxEvents)
+		if err := c.commit(ctx, lease, Write{Events: n, Data: data}); err != nil {
+			return filled, fmt.Errorf("filling a journal with %d events: %w", filled, err)
+		}
+		filled += n
+	}
+	return filled, ctx.Err()
+}

@@ -1,0 +1,197 @@
+package bench_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/bench"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// faulty is a store that acknowledges a batch and stores something else.
+type faulty struct {
+	runstore.RunStore
+	commits *atomic.Int64
+	// commit makes what is stored of every tenth batch; ok is false for nothing.
+	commit func(b runstore.Batch) (stored runstore.Batch, ok bool)
+}
+
+func (s faulty) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.commits.Add(1)%10 == 0 {
+		stored, ok := s.commit(b)
+		if !ok {
+			return runstore.Committed{FirstSeq: 1, LastSeq: 1, Time: time.Now()}, nil
+		}
+		b = stored
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+// without returns a batch under the same fence with other events and records.
+func without(b runstore.Batch, events []runstore.NewEvent, records []runstore.RecordWrite) runstore.Batch {
+	other := runstore.NewBatch(b.Run(), b.Guards().Fence)
+	other.Events, other.Records = events, records
+	return other
+}
+
+func measureCommits(t *testing.T, open func() runstore.RunStore, handWritten bench.Floor) bench.Report {
+	t.Helper()
+	store := bench.Store{Prefix: "bench", Open: func(context.Context) (runstore.RunStore, error) { return open(), nil }}
+	if handWritten != nil {
+		store.Floor = func(context.Context) (bench.Floor, error) { return handWritten, nil }
+	}
+	report, err := bench.Run(t.Context(), []bench.Starter{{Name: "memory", Start: func(context.Context) (bench.Target, error) {
+		return bench.Target{
+			System:   bench.System{Name: "memory"},
+			NewStore: func(context.Context) (bench.Store, error) { return store, nil },
+		}, nil
+	}}}, bench.Options{Parts: []string{"commit"}, Scale: bench.Smoke()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// TestCommitVerifies has stores that acknowledge what they do not store: each must make faults.
+func TestCommitVerifies(t *testing.T) {
+	for name, commit := range map[string]func(b runstore.Batch) (runstore.Batch, bool){
+		"nothing": func(b runstore.Batch) (runstore.Batch, bool) { return b, false },
+		"other data": func(b runstore.Batch) (runstore.Batch, bool) {
+			events := make([]runstore.NewEvent, len(b.Events))
+			for i, e := range b.Events {
+				events[i] = runstore.NewEvent{Kind: e.Kind, Data: make([]byte, len(e.Data))}
+			}
+			return without(b, events, b.Records), len(events) > 0
+		},
+		"no records": func(b runstore.Batch) (runstore.Batch, bool) {
+			if len(b.Records) == 0 {
+				return b, true
+			}
+			return without(b, b.Events, nil), len(b.Events) > 0
+		},
+		"an event twice": func(b runstore.Batch) (runstore.Batch, bool) {
+			return without(b, append(b.Events[:len(b.Events):len(b.Events)], b.Events...), b.Records), len(b.Events) > 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine := memory.New(nil)
+			report := measureCommits(t, func() runstore.RunStore { return faulty{engine.Open(), new(atomic.Int64), commit} }, nil)
+			if len(report.Faults) == 0 {
+				t.Fatal("the report has no fault")
+			}
+			for _, f := range report.Faults {
+				if !strings.Contains(f.Text, "reading back") {
+					t.Errorf("the fault is %q", f.Text)
+				}
+			}
+		})
+	}
+}
+
+// counters is a hand-written side that only counts. It stores less than it acknowledges by missing
+// events and records.
+type counters struct {
+	missing   int64
+	committed counts
+	inserted  counts
+}
+
+type counts struct{ events, records atomic.Int64 }
+
+func (c *counts) add(w bench.Write) error {
+	c.events.Add(int64(w.Events))
+	for range w.Keys() {
+		c.records.Add(1)
+	}
+	return nil
+}
+
+func (f *counters) Hold(context.Context, int) error {
+	for _, c := range []*counts{&f.committed, &f.inserted} {
+		c.events.Store(-f.missing)
+		c.records.Store(-f.missing)
+	}
+	return nil
+}
+
+func (f *counters) Commit(_ context.Context, _ int, w bench.Write) error { return f.committed.add(w) }
+func (f *counters) Insert(_ context.Context, _ int, w bench.Write) error { return f.inserted.add(w) }
+func (f *counters) About(bench.Write) string                             { return "counts" }
+func (f *counters) Close() error                                         { return nil }
+
+func (f *counters) Stored(context.Context) (committed, inserted int, err error) {
+	return int(f.committed.events.Load()), int(f.inserted.events.Load()), nil
+}
+
+func (f *counters) StoredRecords(context.Context) (committed, inserted int, err error) {
+	return int(f.committed.records.Load()), int(f.inserted.records.Load()), nil
+}
+
+func TestCommitVerifiesFloor(t *testing.T) {
+	engine := memory.New(nil)
+	report := measureCommits(t, func() runstore.RunStore { return engine.Open() }, &counters{missing: 1})
+	faults := map[string]int{}
+	for _, f := range report.Faults {
+		side := strings.Split(f.Text, ", ")[1]
+		if strings.HasPrefix(f.Text, "writers, ") {
+			side = strings.Split(f.Text, ", ")[2]
+		}
+		faults[side]++
+	}
+	stores := 0
+	for _, r := range report.Results {
+		if r.Side != "tapestore" {
+			t.Errorf("a result of %s was recorded", r.Side)
+		}
+		stores++
+	}
+	if stores == 0 || faults["hand-written"] == 0 || faults["bare insert"] == 0 || len(faults) != 2 {
+		t.Errorf("%d results of the store, faults %v", stores, faults)
+	}
+}
+
+// TestCommitResults has what the report promises of each setting: the sides, their ratio in every
+// round, and the cost of a long journal.
+func TestCommitResults(t *testing.T) {
+	engine := memory.New(nil)
+	report := measureCommits(t, func() runstore.RunStore { return engine.Open() }, new(counters))
+	for _, f := range report.Faults {
+		t.Error(f.Text)
+	}
+	groups, sides := map[string]int{}, map[string]int{}
+	for _, r := range report.Results {
+		sides[r.Side]++
+		compared := r.Side == "tapestore" && r.Group != "journal length"
+		for _, name := range []string{"of hand-written", "of bare insert"} {
+			if m, _ := r.Metric(name); compared != (len(m.Samples) == bench.Smoke().Rounds) {
+				t.Errorf("%s %v, %s: %d samples %s", r.Group, r.Params, r.Side, len(m.Samples), name)
+			}
+		}
+		if r.Side == "tapestore" {
+			groups[r.Group]++
+		}
+		for _, name := range []string{bench.Rate, "latency p50", "latency p99", "allocations"} {
+			if m, ok := r.Metric(name); !ok || len(m.Samples) != bench.Smoke().Rounds {
+				t.Errorf("%s %v: metric %s has %d samples", r.Group, r.Params, name, len(m.Samples))
+			}
+		}
+		if _, ok := r.Metric("cost against the shortest"); ok != (r.Group == "journal length" && r.Params["events"] != "100") {
+			t.Errorf("%s %v: has the cost of a long journal: %v", r.Group, r.Params, ok)
+		}
+		if r.Verified == "" {
+			t.Errorf("%s %v: nothing was read back", r.Group, r.Params)
+		}
+	}
+	for group, n := range map[string]int{"shapes": 5, "writers, runs of their own": 2, "writers, one run": 1, "payloads": 1, "journal length": 2} {
+		if groups[group] != n {
+			t.Errorf("group %s has %d results, want %d", group, groups[group], n)
+		}
+	}
+	if sides["hand-written"] != 9 || sides["bare insert"] != 9 {
+		t.Errorf("results by side: %v", sides)
+	}
+}
