@@ -148,3 +148,11 @@ func paramAxis(name string, values []string) (axis, bool) {
 	}
 	return a, true
 }
+
+// label names the axis, and says if its steps are factors.
+func (a axis) label() string {
+	if a.log {
+		return a.Label + " (log scale)"
+	}
+	return a.Label
+}

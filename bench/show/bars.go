@@ -26,10 +26,7 @@ type bar struct {
 }
 
 func (v *view) bars(c column, results []bench.Result, x axis, palette map[string]int) *bars {
-	b := &bars{Label: x.Label, Dots: x.log, Ticks: x.Ticks}
-	if x.log {
-		b.Label += " (log scale)"
-	}
+	b := &bars{Label: x.label(), Dots: x.log, Ticks: x.Ticks}
 	if x.ratio {
 		one := percent(x.at(1))
 		b.One = &one

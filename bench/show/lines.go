@@ -52,7 +52,7 @@ func (v *view) lines(p Plot, c column, results []bench.Result, y axis, palette m
 	x, ok := paramAxis(p.X, distinct(results, p.X))
 	ch := &chart{
 		W: width, H: height, X0: left, X1: width - right, Y0: top, Y1: height - below,
-		XLabel: x.Label, YLabel: y.Label,
+		XLabel: x.label(), YLabel: y.label(),
 	}
 	if !ok {
 		return ch, nil
@@ -64,9 +64,6 @@ func (v *view) lines(p Plot, c column, results []bench.Result, y axis, palette m
 	}
 	for _, t := range y.Ticks {
 		ch.YTicks = append(ch.YTicks, mark{down(t.At), t.Label})
-	}
-	if y.log {
-		ch.YLabel += " (log scale)"
 	}
 	var legend []entry
 	var told []string
