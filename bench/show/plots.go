@@ -14,7 +14,7 @@ type Plot struct {
 	// X is the parameter of the horizontal axis. A plot without one, or whose results have only
 	// one value of it, is drawn as bars.
 	X string
-	// Y are the metrics, each with a figure of its own. A name that ends in * is a prefix.
+	// Y are the metrics, each with a figure of its own. A * stands for any text.
 	Y       []string
 	Bars    bool   // also where X has several values
 	Caption string // how to read it
@@ -22,21 +22,19 @@ type Plot struct {
 
 // plots are the plots of a report. The first that matches a group draws it.
 var plots = []Plot{
+	{Part: "cas", X: "contenders", Y: []string{bench.Rate, "winner p50", "winner p99", "loser p50", "attempts per win"}},
+	{Part: "pause", Y: []string{"takeover"}, Bars: true},
+	{Part: "handover", X: "standbys", Y: []string{"next grant p50", "next grant p95", "requests per *"}, Bars: true},
 	{
-		Part: "cas", X: "contenders", Y: []string{bench.Rate, "winner p50", "winner p99", "loser p50", "attempts per win"},
-	},
-	{Part: "handover", X: "standbys", Y: []string{"*p50", "handover*", "delay*", "*calls*", bench.Rate}, Bars: true},
-	{
-		Part: "commit", X: "writers", Y: []string{"of hand-written", bench.Rate, "latency p50"},
-		Caption: "1 is the best hand-written statement that keeps the same guarantees, through the same client, measured in turn with the store.",
+		Part: "commit", X: "writers", Y: []string{"of hand-written", "of *", bench.Rate, "latency p50"},
+		Caption: "1 is the side that the ratio names, through the same client, measured in turn with the store.",
 	},
 	{Part: "read", Group: "journal replay", X: "events", Y: []string{bench.Rate, "allocations per event", "held memory"}},
-	{Part: "read", Y: []string{bench.Rate, "*p50", "of smallest", "of *"}},
+	{Part: "read", Y: []string{"of *", bench.Rate, "*p50"}},
+	{Part: "heartbeat", Y: []string{"leases per core", "CPU per renewal", "largest share *"}, Bars: true},
+	{Part: "protocol", Group: "RPCs", X: "clients", Y: []string{bench.Rate, "RPC p50", "store calls per RPC"}},
+	{Part: "protocol", Group: "idle streams", X: "streams", Y: []string{"of *", bench.Rate, "CPU at rest", "store calls at rest"}, Bars: true},
 }
-
-// lengthParams are the parameters that measure a history, not a load. Where a group varies one of
-// them, it is the horizontal axis.
-var lengthParams = []string{"length", "events before", "journal", "history"}
 
 // plotOf returns the declaration for a group, or one for its first metric.
 func plotOf(g group) Plot {
@@ -51,11 +49,6 @@ func plotOf(g group) Plot {
 		p.Y = []string{bench.Rate}
 		if columns := g.columns(); len(matching(p.Y, columns)) == 0 && len(columns) > 0 {
 			p.Y = []string{columns[0].Name}
-		}
-	}
-	for _, name := range lengthParams {
-		if len(distinct(g.Results, name)) > 1 && len(distinct(g.Results, p.X)) <= 1 {
-			p.X = name
 		}
 	}
 	if len(distinct(g.Results, p.X)) <= 1 {

@@ -76,9 +76,9 @@ func sampleReport() bench.Report {
 		if s.Peer {
 			stored = 1
 		}
-		add("pause", "a paused holder", s.Name, "keeper", nil, bench.Metric{Name: "late write stored", Samples: []float64{stored}})
+		add("pause", "a paused holder", s.Name, "keeper", nil, bench.Metric{Name: "late write stored", Samples: []float64{stored}}, ms("takeover", 104))
 		for _, n := range []int{1, 64} {
-			add("handover", "release to next grant", s.Name, "keeper", map[string]string{"standbys": strconv.Itoa(n)}, ms("handover p50", 9000/speed*float64(1+n/16)), ms("handover p99", 30000/speed))
+			add("handover", "release to next grant", s.Name, "keeper", map[string]string{"standbys": strconv.Itoa(n)}, ms("next grant p50", 9000/speed*float64(1+n/16)), ms("next grant p95", 30000/speed))
 		}
 		if s.Peer {
 			continue
@@ -96,7 +96,7 @@ func sampleReport() bench.Report {
 		for _, n := range []int{1000, 10000, 100000} {
 			add("commit", "journal length", s.Name, "tapestore", map[string]string{"length": strconv.Itoa(n)}, rate("commits/s", speed), ms("latency p50", 1000/speed))
 		}
-		add("heartbeat", "leases of one process", s.Name, "keeper", map[string]string{"leases": "5000"}, rate("renewals/s", 500), bench.Metric{Name: "CPU per lease", Unit: "ms/s", Better: bench.Less, Samples: samples(0.02, 5)})
+		add("heartbeat", "leases of one process", s.Name, "keeper", map[string]string{"leases": "5000"}, rate("renewals/s", 500), bench.Metric{Name: "CPU per renewal", Unit: "µs", Better: bench.Less, Samples: samples(0.02, 5)})
 		add("strange", "", s.Name, "only", map[string]string{"mode": "a"}, bench.Metric{Name: "oddity", Unit: "furlongs", Samples: []float64{42.5}})
 	}
 	return r

@@ -139,8 +139,8 @@ func TestBenchHidesSecrets(t *testing.T) {
 	if strings.Contains(b.String(), "hunter") || strings.Contains(judgeBench(r).Error(), "hunter") {
 		t.Errorf("the report shows a password: %s", b.String())
 	}
-	if want := "tapestore bench cas --store 'postgres://tape:xxxxx@db.internal/tape?…' --format json"; !strings.HasPrefix(r.Command, "tapestore bench cas --store ") || !strings.HasSuffix(r.Command, " --format json") {
-		t.Errorf("got the command %s, want one like %s", r.Command, want)
+	if !strings.HasPrefix(r.Command, "tapestore bench cas --store 'postgres://") || !strings.Contains(r.Command, "db.internal/tape?…' --format json") {
+		t.Errorf("got the command %s", r.Command)
 	}
 }
 
