@@ -8,6 +8,7 @@ require (
 	cloud.google.com/go/bigtable v1.58.0
 	cloud.google.com/go/longrunning v1.2.0
 	cloud.google.com/go/spanner v1.96.1
+	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/cloudspannerecosystem/memefish v0.8.1
 	github.com/jackc/pgx/v5 v5.12.0

@@ -1,0 +1,204 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/aclements/go-moremath/stats"
+
+	"github.com/tapestore/tapestore/bench"
+)
+
+// falseDiscoveries is the share of the reported changes that may be chance.
+const falseDiscoveries = 0.05 // the customary level
+
+// Verdict says what became of a metric between two reports.
+type Verdict string
+
+// The verdicts. A Changed metric has no better direction. A Suspected one differs by the test of
+// this metric alone, but not once the number of comparisons is taken into account.
+const (
+	Worse     Verdict = "worse"
+	Improved  Verdict = "improved"
+	Changed   Verdict = "changed"
+	Suspected Verdict = "suspected"
+	TooFew    Verdict = "too few samples"
+	Unchanged Verdict = "unchanged"
+)
+
+// Change is one metric of one result that two reports have.
+type Change struct {
+	Result  bench.Result // of the second report
+	Metric  string
+	Unit    string
+	A, B    float64 // medians
+	NA, NB  int     // samples
+	P       float64 // of the Mann-Whitney U test, two-sided
+	Verdict Verdict
+}
+
+// Difference is what two reports have in common, and what they have not.
+type Difference struct {
+	Changes      []Change // all that were compared, as the second report lists them
+	OnlyA, OnlyB []bench.Result
+	Warnings     []string // why the reports may not be comparable
+}
+
+// Diff compares two reports: it matches results by part, group, system, side and parameters, and
+// compares the samples of each metric that both have by the exact Mann-Whitney U test, which
+// assumes nothing about their distribution. It controls the false discovery rate of all these tests
+// together at 5 percent, by the procedure of Benjamini and Hochberg.
+func Diff(a, b bench.Report) Difference {
+	d := Difference{Warnings: warnings(a, b)}
+	used := make([]bool, len(a.Results))
+	for _, after := range b.Results {
+		i := -1
+		for k, before := range a.Results {
+			if !used[k] && sameResult(before, after) {
+				i = k
+				break
+			}
+		}
+		if i < 0 {
+			d.OnlyB = append(d.OnlyB, after)
+			continue
+		}
+		used[i] = true
+		for _, m := range after.Metrics {
+			before, ok := a.Results[i].Metric(m.Name)
+			if !ok || before.Unit != m.Unit || len(before.Samples) == 0 || len(m.Samples) == 0 {
+				continue
+			}
+			d.Changes = append(d.Changes, compare(after, before, m))
+		}
+	}
+	for i, before := range a.Results {
+		if !used[i] {
+			d.OnlyA = append(d.OnlyA, before)
+		}
+	}
+	d.judge()
+	return d
+}
+
+func sameResult(a, b bench.Result) bool {
+	return a.Part == b.Part && a.Group == b.Group && sideOf(a) == sideOf(b) && compareParams(a.Params, b.Params) == 0 && len(a.Params) == len(b.Params)
+}
+
+func compare(r bench.Result, a, b bench.Metric) Change {
+	c := Change{
+		Result: r, Metric: b.Name, Unit: b.Unit, A: a.Value(), B: b.Value(), NA: len(a.Samples), NB: len(b.Samples),
+		P: 1, Verdict: Unchanged,
+	}
+	test, err := stats.MannWhitneyUTest(a.Samples, b.Samples, stats.LocationDiffers)
+	if err == nil { // the only error here is that all samples are equal
+		c.P = test.P
+	}
+	if leastP(c.NA, c.NB) > falseDiscoveries && c.A != c.B {
+		c.Verdict = TooFew
+	}
+	switch up := c.B > c.A; {
+	case c.Verdict == TooFew || c.P > falseDiscoveries || c.A == c.B:
+	case b.Better == "":
+		c.Verdict = Changed
+	case up == (b.Better == bench.More):
+		c.Verdict = Improved
+	default:
+		c.Verdict = Worse
+	}
+	return c
+}
+
+// leastP is the smallest p-value that samples of these sizes can have: all of one are above all of
+// the other, in one of two directions.
+func leastP(a, b int) float64 {
+	ways := 1.0
+	for i := 1; i <= a; i++ {
+		ways = ways * float64(b+i) / float64(i)
+	}
+	return min(1, 2/ways)
+}
+
+// roundsFor is the number of samples on each side from which on a test can reach a p-value.
+func roundsFor(p float64) int {
+	n := 1
+	for leastP(n, n) > p {
+		n++
+	}
+	return n
+}
+
+// judge applies the procedure of Benjamini and Hochberg: with the p-values in order, the changes up
+// to the last one whose p-value is at most its rank's share of the level are found. The others that
+// would be significant alone become suspected.
+func (d *Difference) judge() {
+	var order []int
+	for i, c := range d.Changes {
+		if c.Verdict != TooFew {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(i, k int) int { return cmp.Compare(d.Changes[i].P, d.Changes[k].P) })
+	found := 0
+	for rank, i := range order {
+		if d.Changes[i].P <= falseDiscoveries*float64(rank+1)/float64(len(order)) {
+			found = rank + 1
+		}
+	}
+	for _, i := range order[found:] {
+		if d.Changes[i].Verdict != Unchanged {
+			d.Changes[i].Verdict = Suspected
+		}
+	}
+}
+
+// Of returns the changes with a verdict.
+func (d Difference) Of(v Verdict) (all []Change) {
+	for _, c := range d.Changes {
+		if c.Verdict == v {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// tested is the number of comparisons that had enough samples.
+func (d Difference) tested() int { return len(d.Changes) - len(d.Of(TooFew)) }
+
+// warnings say why two reports may not be comparable.
+func warnings(a, b bench.Report) (all []string) {
+	differ := func(what, x, y string) {
+		if x != y {
+			all = append(all, fmt.Sprintf("%s differs: %s and %s", what, cmp.Or(x, "unknown"), cmp.Or(y, "unknown")))
+		}
+	}
+	x, y := a.Machine, b.Machine
+	differ("the CPU", x.CPU, y.CPU)
+	differ("the number of cores", fmt.Sprint(x.Cores), fmt.Sprint(y.Cores))
+	differ("the memory", memory(x.Memory), memory(y.Memory))
+	differ("the operating system", x.OS, y.OS)
+	differ("the version of Go", x.Go, y.Go)
+	if x.SyncMS > 0 && y.SyncMS > 0 && max(x.SyncMS, y.SyncMS) > 2*min(x.SyncMS, y.SyncMS) {
+		all = append(all, fmt.Sprintf("the disk differs: a synced write takes %s ms and %s ms", number(x.SyncMS), number(y.SyncMS)))
+	}
+	differ("the scale", a.Scale, b.Scale)
+	for _, s := range a.Systems {
+		for _, t := range b.Systems {
+			if s.Name == t.Name && s.Missing == "" && t.Missing == "" {
+				differ("the version of "+s.Name, s.Version, t.Version)
+				differ("the topology of "+s.Name, s.Topology, t.Topology)
+				differ("the tier of "+s.Name, s.Tier, t.Tier)
+			}
+		}
+	}
+	for _, r := range []struct {
+		name   string
+		report bench.Report
+	}{{"A", a}, {"B", b}} {
+		if n := len(r.report.Faults); n > 0 {
+			all = append(all, fmt.Sprintf("%s has %s", r.name, count(n, "fault")))
+		}
+	}
+	return all
+}
