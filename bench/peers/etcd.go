@@ -166,6 +166,8 @@ func (s *etcd) contest(fenced bool, lock func(ctx context.Context, session *conc
 		}
 		c := &contest{leases: leases, ttl: etcdBriefTTL}
 		c.close = func() (err error) {
+			mu.Lock()
+			defer mu.Unlock()
 			for _, session := range sessions {
 				session.Orphan()
 				// The session of a paused holder has expired.
@@ -198,9 +200,12 @@ func (s *etcd) contest(fenced bool, lock func(ctx context.Context, session *conc
 				}
 				session = own
 			}
-			held, err := lock(ctx, session, fmt.Sprintf("%slease/%d", prefix, lease))
+			name := fmt.Sprintf("%slease/%d", prefix, lease)
+			held, err := lock(ctx, session, name)
 			if err != nil {
-				return nil, err
+				// A cancelled request may have put the key with which the session waits.
+				_, e := client.Delete(context.WithoutCancel(ctx), fmt.Sprintf("%s/%x", name, session.Lease()))
+				return nil, errors.Join(err, e)
 			}
 			return &holding{
 				attempts: 1,

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,8 +47,31 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, "to stop the peers:", err)
 			return 1
 		}
+		if running := stillRunning(); running != "" {
+			fmt.Fprintln(os.Stderr, "still running after Close:", running)
+			return 1
+		}
 	}
 	return code
+}
+
+// stillRunning returns the stack of a goroutine that belongs to a peer or its connections. It
+// gives them time to end, because some libraries do not wait for their goroutines.
+func stillRunning() string {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		stacks := make([]byte, 16<<20)
+		found := ""
+		for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+			for _, library := range []string{"go.etcd.io/etcd", "riverqueue", "leaderelection", "pgxpool", "bench/peers.(*"} {
+				if strings.Contains(stack, library) && !strings.Contains(stack, "stillRunning") {
+					found = stack
+				}
+			}
+		}
+		if found == "" || time.Now().After(deadline) {
+			return found
+		}
+	}
 }
 
 // strategies runs a test for each peer.

@@ -3,7 +3,7 @@ package peers
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -37,7 +37,7 @@ func (db *database) advisoryLock(try bool) func(context.Context, int, int) (benc
 					var held bool
 					err := session.QueryRow(ctx, "SELECT pg_advisory_unlock($1)", key).Scan(&held)
 					if err == nil && !held {
-						err = fmt.Errorf("the session does not hold the lock")
+						err = errors.New("the session does not hold the lock")
 					}
 					return err
 				},
@@ -124,7 +124,7 @@ func (db *database) leaseRow(ctx context.Context, contenders, leases int) (bench
 				const release = "UPDATE lease_row SET owner = NULL WHERE contest = $1 AND lease = $2 AND owner = $3"
 				done, err := db.pool.Exec(ctx, release, e.id, lease, owner)
 				if err == nil && done.RowsAffected() == 0 {
-					err = fmt.Errorf("the lease was lost")
+					err = errors.New("the lease was lost")
 				}
 				return err
 			},
@@ -132,10 +132,15 @@ func (db *database) leaseRow(ctx context.Context, contenders, leases int) (bench
 		}
 		const acquire = "UPDATE lease_row SET owner = $3, expires_at = now() + $4" +
 			" WHERE contest = $1 AND lease = $2 AND (owner IS NULL OR expires_at < now())"
-		return h, h.poll(ctx, func() (bool, error) {
+		err := h.poll(ctx, func() (bool, error) {
 			done, err := db.pool.Exec(ctx, acquire, e.id, lease, owner, ttl)
 			return done.RowsAffected() == 1, err
 		})
+		if err != nil {
+			h.release(context.WithoutCancel(ctx)) // a cancelled request may have taken the lease
+			return nil, err
+		}
+		return h, nil
 	}
 	return c, e.rows(ctx, "lease_row", leases+1)
 }
