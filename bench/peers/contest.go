@@ -52,13 +52,14 @@ func (c *contest) Turn(ctx context.Context, contender, lease int) (bench.Turn, e
 		return bench.Turn{}, fmt.Errorf("acquire: %w", err)
 	}
 	turn := bench.Turn{Waited: time.Since(began), Attempts: h.attempts, Lost: h.lost}
+	// A turn that holds its lease runs to its end: the end of a measurement must not leave a
+	// lease behind, which would stay for its whole time to live.
+	ctx = context.WithoutCancel(ctx)
 	err = h.write(ctx)
 	if err != nil {
 		err = fmt.Errorf("write: %w", err)
 	}
-	// The end of a measurement must not leave a lease behind: it would stay for its whole
-	// time to live.
-	if e := h.release(context.WithoutCancel(ctx)); e != nil {
+	if e := h.release(ctx); e != nil {
 		err = errors.Join(err, fmt.Errorf("release: %w", e))
 	}
 	turn.Calls = int(calls.Load())
@@ -152,12 +153,12 @@ func sleep(ctx context.Context, most time.Duration) error {
 }
 
 // poll calls attempt until it reports a grant. It records in h the attempts and the time of each
-// refused one.
-func (h *holding) poll(ctx context.Context, attempt func() (bool, error)) error {
+// refused one. The end of ctx ends a pause and not an attempt, whose outcome would be unknown.
+func (h *holding) poll(ctx context.Context, attempt func(ctx context.Context) (bool, error)) error {
 	for {
 		h.attempts++
 		began := time.Now()
-		granted, err := attempt()
+		granted, err := attempt(context.WithoutCancel(ctx))
 		if granted || err != nil {
 			return err
 		}

@@ -186,6 +186,41 @@ func TestCancelledTurn(t *testing.T) {
 	})
 }
 
+// TestSlices shows that no lease stays behind when the contexts of all contenders end together, as
+// they do at the end of a round.
+func TestSlices(t *testing.T) {
+	strategies(t, func(t *testing.T, s bench.Strategy) {
+		const contenders = 4
+		c := open(t, s, contenders, 1)
+		done := 0
+		for range 5 {
+			ctx, stop := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			var wins atomic.Int32
+			for contender := range contenders {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						_, err := c.Turn(ctx, contender, 0)
+						if err == nil {
+							wins.Add(1)
+							stop()
+						} else if ctx.Err() == nil {
+							t.Error(err)
+							stop()
+						}
+					}
+				})
+			}
+			all.Wait()
+			stop()
+			done += int(wins.Load())
+		}
+		if n, err := c.Committed(t.Context()); err != nil || n != done {
+			t.Errorf("%d events of %d turns: %v", n, done, err)
+		}
+	})
+}
+
 // TestPauseAndWake shows what each peer does with the late write of a paused holder, which is
 // what its Guarantee says.
 func TestPauseAndWake(t *testing.T) {

@@ -45,7 +45,7 @@ func (db *database) advisoryLock(try bool) func(context.Context, int, int) (benc
 				abandon: func() { discard(session) },
 			}
 			if try {
-				err = h.poll(ctx, func() (granted bool, err error) {
+				err = h.poll(ctx, func(ctx context.Context) (granted bool, err error) {
 					err = session.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", key).Scan(&granted)
 					return granted, err
 				})
@@ -132,15 +132,10 @@ func (db *database) leaseRow(ctx context.Context, contenders, leases int) (bench
 		}
 		const acquire = "UPDATE lease_row SET owner = $3, expires_at = now() + $4" +
 			" WHERE contest = $1 AND lease = $2 AND (owner IS NULL OR expires_at < now())"
-		err := h.poll(ctx, func() (bool, error) {
+		return h, h.poll(ctx, func(ctx context.Context) (bool, error) {
 			done, err := db.pool.Exec(ctx, acquire, e.id, lease, owner, ttl)
 			return done.RowsAffected() == 1, err
 		})
-		if err != nil {
-			h.release(context.WithoutCancel(ctx)) // a cancelled request may have taken the lease
-			return nil, err
-		}
-		return h, nil
 	}
 	return c, e.rows(ctx, "lease_row", leases+1)
 }

@@ -168,7 +168,7 @@ func (r *riverDriver) leader(ctx context.Context, contenders, leases int) (bench
 			}
 			h.attempts++
 			began := time.Now()
-			term, err := r.elect(ctx, schema(lease), id, ttl)
+			term, err := r.elect(context.WithoutCancel(ctx), schema(lease), id, ttl)
 			if err != nil {
 				return nil, err
 			}
@@ -247,7 +247,7 @@ func (r *riverDriver) jobs(ctx context.Context, contenders, leases int) (bench.C
 			}
 			h.attempts++
 			began := time.Now()
-			claimed, err := r.driver.GetExecutor().JobGetAvailable(ctx, &riverdriver.JobGetAvailableParams{
+			claimed, err := r.driver.GetExecutor().JobGetAvailable(context.WithoutCancel(ctx), &riverdriver.JobGetAvailableParams{
 				ClientID: fmt.Sprintf("contender-%d", contender), MaxAttemptedBy: 100, MaxToLock: 1, Queue: queue(lease), Schema: riverJobs,
 			})
 			if err != nil {
