@@ -7,9 +7,11 @@ GO ?= go
 export GOFLAGS += -buildvcs=false
 
 # Modules of their own: the example stands for an adapter outside this repository,
-# and what starts containers stays out of what users of this one carry.
+# and what starts containers stays out of what users of this one carry, as do the
+# libraries that the benchmark measures beside the stores.
 EXAMPLE := conformance/example
 CONTAINERS := containers
+PEERS := bench/peers
 
 .DEFAULT_GOAL := help
 
@@ -39,9 +41,10 @@ test: lint ## what CI runs: lint, then every test once; says what it leaves to t
 	$(GO) -C $(EXAMPLE) test -count=1 ./...
 
 .PHONY: test-full
-test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, containers, mutants; takes long
+test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, peers, containers, mutants; takes long
 	$(GO) run ./internal/testrun -full
 	TAPESTORE_EFFORT=full $(GO) -C $(EXAMPLE) test -race -count=1 ./...
+	$(MAKE) peers
 	$(MAKE) containers
 	$(MAKE) mutants
 
@@ -75,9 +78,19 @@ MUTANTS ?=
 mutants: ## put bugs into the adapters, one at a time, and report those that no test notices; MUTANTS='-engine sqlite' chooses
 	$(GO) run ./conformance/mutants $(MUTANTS)
 
-BENCH ?= .
 .PHONY: bench
-bench: ## the Go benchmarks; BENCH=regexp chooses
+bench: ## the benchmark of all engines and their peers, into bench.html; minutes of building the first time
+	$(GO) -C $(PEERS) run ./cmd/tapestore bench --all --format html --out $(CURDIR)/bench.html
+
+.PHONY: peers
+peers: $(STATICCHECK) ## the peers of the benchmark: lint and tests
+	$(GO) -C $(PEERS) vet ./...
+	cd $(PEERS) && $(CURDIR)/$(STATICCHECK) ./...
+	$(GO) -C $(PEERS) test -count=1 ./...
+
+BENCH ?= .
+.PHONY: gobench
+gobench: ## the Go benchmarks; BENCH=regexp chooses
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
 
 .PHONY: demo

@@ -153,6 +153,16 @@ func startSQLite(ctx context.Context) (bench.Target, error) {
 	}, func() error { return os.RemoveAll(dir) })
 }
 
+// peers attach to the target "postgres".
+var peers []func(context.Context, *emulators.PostgresServer, *bench.Target) error
+
+// RegisterPeers makes the target "postgres" call attach, which adds strategies and their systems
+// to it: what is measured beside the store on the same server. attach chains the target's Close
+// to stop what it started; after an error it leaves nothing. It is called from init functions.
+func RegisterPeers(attach func(ctx context.Context, server *emulators.PostgresServer, target *bench.Target) error) {
+	peers = append(peers, attach)
+}
+
 func startPostgres(ctx context.Context) (bench.Target, error) {
 	server, err := emulators.Postgres(ctx, &emulators.PostgresOptions{Durable: true})
 	if err != nil {
@@ -162,7 +172,7 @@ func startPostgres(ctx context.Context) (bench.Target, error) {
 		Name: "postgres", Tier: server.Engine().Tier, Durable: true,
 		Topology: "a server on this machine, over TCP on loopback, pool of 16; every commit is synced",
 	}
-	return target(ctx, system, func(ctx context.Context) (bench.Store, error) {
+	t, err := target(ctx, system, func(ctx context.Context) (bench.Store, error) {
 		db, err := server.NewDatabase(ctx, "")
 		return bench.Store{
 			Prefix: prefix(),
@@ -177,6 +187,15 @@ func startPostgres(ctx context.Context) (bench.Target, error) {
 			Drop: func() error { return db.Drop(context.Background()) },
 		}, err
 	}, server.Close)
+	if err != nil {
+		return t, err
+	}
+	for _, attach := range peers {
+		if err := attach(ctx, server, &t); err != nil {
+			return bench.Target{}, errors.Join(err, t.Close())
+		}
+	}
+	return t, nil
 }
 
 func openPostgres(ctx context.Context, url string) (runstore.RunStore, error) {

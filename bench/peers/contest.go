@@ -1,0 +1,170 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/bench"
+)
+
+// payload is the event that a turn stores. Its length is that of the benchmark's own event.
+var payload = bytes.Repeat([]byte("x"), 100)
+
+// holding is a lease that one contender holds.
+type holding struct {
+	attempts int             // requests for the lease, the granted one included
+	lost     []time.Duration // how long each refused attempt took
+	// write stores one event as the peer's users do under the lease.
+	write func(ctx context.Context) error
+	// release gives the lease up, and frees what the holding has of this process.
+	release func(ctx context.Context) error
+	// pause stops the heartbeat, or makes the server end the session, as it happens to a
+	// holder that does not run.
+	pause func(ctx context.Context) error
+	// wake is write as a paused holder does it when it runs again. Nil means write.
+	wake func(ctx context.Context) error
+	// abandon frees what a paused holding has of this process. Nil means nothing.
+	abandon func()
+}
+
+// contest is a contest for leases of one peer. It implements bench.Contest and bench.Pauser.
+type contest struct {
+	// acquire waits for a lease. Leases are numbered from 0; lease number leases is that of
+	// PauseAndWake, where brief asks for a short time to live.
+	acquire   func(ctx context.Context, contender, lease int, brief bool) (*holding, error)
+	leases    int
+	ttl       time.Duration // of a brief lease; 0 where a lease lasts as long as its session
+	committed func(ctx context.Context) (int, error)
+	close     func() error // nil means nothing
+}
+
+func (c *contest) Turn(ctx context.Context, contender, lease int) (bench.Turn, error) {
+	var calls atomic.Int64
+	ctx = context.WithValue(ctx, callsKey{}, &calls)
+	began := time.Now()
+	h, err := c.acquire(ctx, contender, lease, false)
+	if err != nil {
+		return bench.Turn{}, fmt.Errorf("acquire: %w", err)
+	}
+	turn := bench.Turn{Waited: time.Since(began), Attempts: h.attempts, Lost: h.lost}
+	// A turn that holds its lease runs to its end: the end of a measurement must not leave a
+	// lease behind, which would stay for its whole time to live.
+	ctx = context.WithoutCancel(ctx)
+	err = h.write(ctx)
+	if err != nil {
+		err = fmt.Errorf("write: %w", err)
+	}
+	if e := h.release(ctx); e != nil {
+		err = errors.Join(err, fmt.Errorf("release: %w", e))
+	}
+	turn.Calls = int(calls.Load())
+	return turn, err
+}
+
+func (c *contest) Committed(ctx context.Context) (int, error) { return c.committed(ctx) }
+
+func (c *contest) Close() error {
+	if c.close == nil {
+		return nil
+	}
+	return c.close()
+}
+
+// PauseAndWake pauses a holder, lets another contender take the lease over and write, and then
+// lets the first write while the second still holds the lease.
+func (c *contest) PauseAndWake(ctx context.Context) (bench.Woke, error) {
+	first, err := c.acquire(ctx, 0, c.leases, true)
+	if err != nil {
+		return bench.Woke{}, fmt.Errorf("acquire: %w", err)
+	}
+	if first.abandon != nil {
+		defer first.abandon()
+	}
+	paused := time.Now()
+	if err := first.pause(ctx); err != nil {
+		return bench.Woke{}, fmt.Errorf("pause the holder: %w", err)
+	}
+	second, err := c.acquire(ctx, 1, c.leases, true)
+	if err != nil {
+		return bench.Woke{}, fmt.Errorf("take the lease over: %w", err)
+	}
+	woke := bench.Woke{Takeover: time.Since(paused), TTL: c.ttl, Answer: "no error"}
+	before, err := c.committed(ctx)
+	if err != nil {
+		return woke, err
+	}
+	if err := second.write(ctx); err != nil {
+		return woke, fmt.Errorf("write of the successor: %w", err)
+	}
+	late := first.write
+	if first.wake != nil {
+		late = first.wake
+	}
+	if err := late(ctx); err != nil {
+		woke.Answer = err.Error()
+	}
+	if err := second.release(ctx); err != nil {
+		// The late write may have ended the successor's lease. What is stored decides.
+		woke.Answer += "; the successor's release: " + err.Error()
+	}
+	after, err := c.committed(ctx)
+	if err != nil {
+		return woke, err
+	}
+	switch after - before {
+	case 1:
+	case 2:
+		woke.Stored = true
+	default:
+		return woke, fmt.Errorf("the successor and the paused holder wrote one event each, and %d were stored", after-before)
+	}
+	return woke, nil
+}
+
+// callsKey is the key of a context's counter of requests.
+type callsKey struct{}
+
+// called counts a request to a server for the turn of ctx.
+func called(ctx context.Context) {
+	if n, ok := ctx.Value(callsKey{}).(*atomic.Int64); ok {
+		n.Add(1)
+	}
+}
+
+// pollAtMost bounds the pause between two attempts of the peers that poll. Each pause is random
+// below it: half of it, on average, is a few times what a turn takes on a local disk.
+const pollAtMost = 10 * time.Millisecond
+
+// sleep waits for a random time below most. It returns the error of ctx if that ends first.
+func sleep(ctx context.Context, most time.Duration) error {
+	timer := time.NewTimer(rand.N(most))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// poll calls attempt until it reports a grant. It records in h the attempts and the time of each
+// refused one. The end of ctx ends a pause and not an attempt, whose outcome would be unknown.
+func (h *holding) poll(ctx context.Context, attempt func(ctx context.Context) (bool, error)) error {
+	for {
+		h.attempts++
+		began := time.Now()
+		granted, err := attempt(context.WithoutCancel(ctx))
+		if granted || err != nil {
+			return err
+		}
+		h.lost = append(h.lost, time.Since(began))
+		if err := sleep(ctx, pollAtMost); err != nil {
+			return err
+		}
+	}
+}
