@@ -22,7 +22,7 @@ type Part struct {
 
 // Parts are all parts, in the order in which a run takes them.
 func Parts() []Part {
-	return []Part{casPart(), pausePart()}
+	return []Part{casPart(), pausePart(), handoverPart(), heartbeatPart()}
 }
 
 // PartNames returns the names of all parts.

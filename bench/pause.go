@@ -72,10 +72,10 @@ func (s *Session) pauseAndWake(ctx context.Context, strategy Strategy) (err erro
 		m.Add("late write stored", "", Less, stored)
 		m.Add("takeover", "ms", Less, float64(woke.Takeover)/float64(time.Millisecond))
 		r.add(m.metrics)
-		r.Params = map[string]string{"ttl": woke.TTL.String(), "answer": woke.Answer}
-		r.Verified = "the late write is not in the store"
+		r.Params = map[string]string{"ttl": woke.TTL.String()}
+		r.Verified = "the late write is not in the store; its answer: " + woke.Answer
 		if woke.Stored {
-			r.Verified = "the late write is in the store"
+			r.Verified = "the late write is in the store; its answer: " + woke.Answer
 		}
 	}
 	s.Record(r)
@@ -90,7 +90,6 @@ func (c *storeContest) PauseAndWake(ctx context.Context) (Woke, error) {
 	if err != nil {
 		return woke, err
 	}
-	began := time.Now()
 	write := func(l runstore.Lease, kind string) error {
 		batch := runstore.NewBatch(run, l.Fence())
 		batch.Append(kind, []byte(strconv.FormatUint(uint64(l.Token), 10)))
@@ -100,6 +99,7 @@ func (c *storeContest) PauseAndWake(ctx context.Context) (Woke, error) {
 	if err := write(paused.Lease, "work"); err != nil {
 		return woke, err
 	}
+	began := time.Now()
 	k, err := lease.New(&caller{RunStore: c.handle}, &lease.Options{MinBackoff: contestMinBackoff, MaxBackoff: contestMaxBackoff})
 	if err != nil {
 		return woke, err
