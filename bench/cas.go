@@ -15,9 +15,9 @@ func casPart() Part {
 	return Part{
 		Name: "cas", Title: "Contention for a lease",
 		Doc: `Contenders take turns at leases: each acquires a lease, commits one event under its fence and releases it, without a pause between its turns. ` +
-			`They share one handle, as the goroutines of one process do. A slice ends after at least one turn; contenders that wait then give up, which counts as a wait and not as a turn. ` +
+			`They share one handle, as the goroutines of one process do. A slice ends after at least one turn; contenders that wait then give up, which counts as a wait and not as a turn. The rate is counted until the last turn ends. ` +
 			`The optimistic loop asks again at once. The keeper with back-off polls every 1 to 50 ms, that with hints has its default options. ` +
-			`Attempts are requests for the lease and readings that found it held; the latency of losers is that of one such attempt. ` +
+			`Attempts are requests for the lease and readings that found it held; those of contenders that never win are divided among the wins, too. The latency of losers is that of one such attempt. ` +
 			`Jain's index is that of the turns of all rounds: 1 is equal shares, 1/n is one winner. ` +
 			`The contract of a store has no queue for a lease, neither a row lock that outlives a call nor tickets, so no strategy here waits in one. ` +
 			`An uncontended client runs beside every setting: one contender alone, with the optimistic loop.`,
@@ -137,7 +137,7 @@ type competition struct {
 
 // slice is what the contenders did in one round.
 type slice struct {
-	took            time.Duration
+	took            time.Duration // until the last win
 	wins            int
 	attempts, calls int
 	waited, lost    []time.Duration
@@ -193,10 +193,14 @@ func (c *competition) run(ctx context.Context, d time.Duration) (slice, error) {
 				switch {
 				case err == nil:
 					c.turns[w]++
+					r.wins++
+					r.took = time.Since(began)
+					r.waited = append(r.waited, turn.Waited)
 					r.add(turn)
 				case playing.Err() != nil && errors.Is(err, context.Canceled):
 					c.cut++
-					r.longest = max(r.longest, time.Since(at))
+					turn.Waited = time.Since(at)
+					r.add(turn)
 				default:
 					fail(fmt.Errorf("contender %d: %w", w, err))
 				}
@@ -208,15 +212,13 @@ func (c *competition) run(ctx context.Context, d time.Duration) (slice, error) {
 		})
 	}
 	all.Wait()
-	r.took = time.Since(began)
 	return r, context.Cause(ctx)
 }
 
+// add adds what a turn has cost, whether it won or was cut short.
 func (r *slice) add(t Turn) {
-	r.wins++
 	r.attempts += t.Attempts
 	r.calls += t.Calls
-	r.waited = append(r.waited, t.Waited)
 	r.lost = append(r.lost, t.Lost...)
 	r.longest = max(r.longest, t.Waited)
 }

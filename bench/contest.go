@@ -20,7 +20,8 @@ type Contest interface {
 	// one contender follow each other.
 	//
 	// A ctx that ends while the contender waits ends the turn, with an error that matches
-	// that of ctx. A contender that holds the lease by then should finish its turn.
+	// that of ctx, and with the attempts, calls and losses until then. A contender that
+	// holds the lease by then should finish its turn.
 	Turn(ctx context.Context, contender, lease int) (Turn, error)
 	// Committed counts the writes that the turns left in the store. The benchmark compares
 	// the number with that of the turns.

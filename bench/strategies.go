@@ -149,28 +149,29 @@ func (c *storeContest) Turn(ctx context.Context, contender, of int) (Turn, error
 	own := c.contenders[contender]
 	calls, asked := own.caller.calls.Load(), own.caller.asked.Load()
 	own.caller.lost = nil
+	spent := func(t Turn) Turn {
+		t.Attempts = int(own.caller.asked.Load() - asked)
+		t.Calls = int(own.caller.calls.Load() - calls)
+		t.Lost = own.caller.lost
+		return t
+	}
 	began := time.Now()
 	held, err := own.acquire(ctx, runstore.AcquireRequest{
 		Run: c.runs[of], LeaseSpec: runstore.LeaseSpec{Owner: owner(contender), TTL: contestTTL},
 	})
-	if err != nil {
-		return Turn{}, err
-	}
 	t := Turn{Waited: time.Since(began)}
+	if err != nil {
+		return spent(t), err
+	}
 	ctx = context.WithoutCancel(ctx) // what is granted is used and released
 	batch := runstore.NewBatch(held.Run, held.Fence())
 	batch.Append("turn", []byte(held.Owner))
 	if _, err := own.caller.Commit(ctx, batch); err != nil {
-		return Turn{}, err
+		return spent(t), err
 	}
 	c.won(of, held.Token)
-	if _, err := own.caller.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held.Fence()}); err != nil {
-		return Turn{}, err
-	}
-	t.Attempts = int(own.caller.asked.Load() - asked)
-	t.Calls = int(own.caller.calls.Load() - calls)
-	t.Lost = own.caller.lost
-	return t, nil
+	_, err = own.caller.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held.Fence()})
+	return spent(t), err
 }
 
 func (c *storeContest) won(of int, token runstore.Token) {
