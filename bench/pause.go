@@ -66,7 +66,7 @@ func (s *Session) pauseAndWake(ctx context.Context, strategy Strategy) (err erro
 			stored = 1
 		}
 		if woke.Stored && strategy.System == s.Target.System.Name {
-			s.Fault(strategy.System, fmt.Errorf("%s: a holder that was paused beyond its lease wrote under it after the takeover; it was told: %s", strategy.Name, woke.Answer))
+			s.Fault(strategy.System, fmt.Errorf("%s: a holder that was paused beyond its lease wrote under it after the takeover; the answer: %s", strategy.Name, woke.Answer))
 		}
 		var m Measured
 		m.Add("late write stored", "", Less, stored)
