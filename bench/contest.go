@@ -18,6 +18,10 @@ type Contest interface {
 	// Turn is a contender's whole turn: it waits until it holds the lease, commits one
 	// write under it, and releases it. Turns of different contenders run at once, turns of
 	// one contender follow each other.
+	//
+	// A ctx that ends while the contender waits ends the turn, with an error that matches
+	// that of ctx, and with the attempts, calls and losses until then. A contender that
+	// holds the lease by then should finish its turn.
 	Turn(ctx context.Context, contender, lease int) (Turn, error)
 	// Committed counts the writes that the turns left in the store. The benchmark compares
 	// the number with that of the turns.

@@ -10,9 +10,11 @@ type Scale struct {
 	Rounds int           // of a comparison; samples per metric
 
 	Contenders []int // for one lease
-	Leases     []int // that the contenders share: 1 is one lease
-	Standbys   []int // keepers that wait for a lease
-	Handovers  int   // per round
+	// PeerContenders are those of Contenders at which peers compete, too.
+	PeerContenders []int
+	Leases         []int // that the contenders share: 1 is one lease
+	Standbys       []int // keepers that wait for a lease
+	Handovers      int   // per round
 
 	Writers  []int // concurrent commits
 	Payloads []int // bytes of an event
@@ -37,7 +39,7 @@ func Scales() []Scale { return []Scale{Smoke(), Standard(), Full()} }
 func Smoke() Scale {
 	return Scale{
 		Name: "smoke", Slice: 5 * time.Millisecond, Rounds: 2,
-		Contenders: []int{1, 4}, Leases: []int{1, 2}, Standbys: []int{2}, Handovers: 1,
+		Contenders: []int{1, 4}, PeerContenders: []int{1, 4}, Leases: []int{1, 2}, Standbys: []int{2}, Handovers: 1,
 		Writers: []int{1, 4}, Payloads: []int{100}, Lengths: []int{100, 300}, Runs: []int{20, 60}, Live: []int{20},
 		Heartbeats: 20, Beating: 50 * time.Millisecond, Streams: 5, Fill: 2 * time.Second,
 	}
@@ -47,7 +49,7 @@ func Smoke() Scale {
 func Standard() Scale {
 	return Scale{
 		Name: "standard", Slice: 150 * time.Millisecond, Rounds: 5,
-		Contenders: []int{1, 2, 4, 8, 16, 32, 64}, Leases: []int{1, 16}, Standbys: []int{1, 64}, Handovers: 4,
+		Contenders: []int{1, 2, 4, 8, 16, 32, 64}, PeerContenders: []int{1, 8, 32}, Leases: []int{1, 16}, Standbys: []int{1, 64}, Handovers: 4,
 		Writers: []int{1, 16, 64, 256}, Payloads: []int{100, 10_000}, Lengths: []int{1_000, 100_000}, Runs: []int{1_000, 20_000}, Live: []int{100, 10_000},
 		Heartbeats: 5_000, Beating: 5 * time.Second, Streams: 1_000, Fill: 5 * time.Second,
 	}
@@ -58,6 +60,7 @@ func Standard() Scale {
 func Full() Scale {
 	s := Standard()
 	s.Name, s.Slice, s.Rounds = "full", 500*time.Millisecond, 10
+	s.PeerContenders = s.Contenders
 	s.Writers = []int{1, 2, 4, 8, 16, 32, 64, 128, 256}
 	s.Payloads = []int{100, 1_000, 10_000, 100_000}
 	s.Lengths = []int{1_000, 10_000, 100_000, 1_000_000}

@@ -19,6 +19,8 @@
 //     at once when the store answers that the holder is fenced.
 //   - One failed renewal is not the end: it is tried again, sooner and with
 //     jitter, for as long as the lease is trusted.
+//   - Renewals have jitter: leases that were granted together spread over half a heartbeat at
+//     once, and further from renewal to renewal. No interval exceeds Options.Heartbeat.
 //   - A waiting contender asks for the lease as soon as the store reports that it may be free
 //     (runstore.RunNotifier). Without such a report it polls.
 //   - When the work ends, whether by return, error, cancellation or panic, the

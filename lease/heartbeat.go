@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -83,6 +84,7 @@ type beat struct {
 	flight   chan renewal // the renewal that is in flight; nil when none is
 	failures int          // since the last success
 	last     error        // the last failure
+	begun    bool         // the first heartbeat is planned
 }
 
 func newBeat(h *Held) *beat {
@@ -147,7 +149,7 @@ func (b *beat) expired() bool {
 	return false
 }
 
-// succeed plans the next heartbeat: from when the request left, as the trust.
+// succeed plans the next heartbeat, with jitter: from when the request left, as the trust.
 func (b *beat) succeed() {
 	h := b.held
 	h.mu.Lock()
@@ -157,6 +159,7 @@ func (b *beat) succeed() {
 		every = time.Duration(float64(every) * short) // it was granted elsewhere, for less
 	}
 	h.mu.Unlock()
+	every = b.jitter(every)
 	b.failures, b.last = 0, nil
 	select {
 	case <-h.doubt: // answered by this success; if not, Trusted asks again
@@ -164,6 +167,17 @@ func (b *beat) succeed() {
 	}
 	b.due.Reset(time.Until(sent.Add(every)))
 	b.expiry.Reset(time.Until(until))
+}
+
+// jitter draws the time to the next heartbeat: from 0.5 to 1.0 of the heartbeat for the first of
+// a grant, so that leases that were granted together spread over half of it at once, and from 0.8
+// for those that follow, so that they go on spreading. It never exceeds the heartbeat.
+func (b *beat) jitter(every time.Duration) time.Duration {
+	least := every / 5 * 4
+	if !b.begun {
+		b.begun, least = true, every/2
+	}
+	return least + rand.N(every-least+1)
 }
 
 // fail plans a retry, sooner than a heartbeat.

@@ -23,8 +23,10 @@ type Options struct {
 	// long a run waits for a successor when its holder dies. 30 s by default;
 	// from runstore.MinTTL to runstore.MaxTTL.
 	TTL time.Duration
-	// Heartbeat is the time from one successful renewal's request to the next
-	// renewal. TTL/3 by default, so that two may fail and the lease lives.
+	// Heartbeat is the longest time from one successful renewal's request to the next
+	// renewal. TTL/3 by default, so that two may fail and the lease lives. Each interval is
+	// drawn between 0.8 and 1.0 of it, the first one after the grant between 0.5 and 1.0:
+	// leases that were granted together do not renew together.
 	Heartbeat time.Duration
 	// Margin is what a holder's trust is shorter than the TTL. TTL/10 by default.
 	// It must cover the drift of two clocks within one TTL and the time that the

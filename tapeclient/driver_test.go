@@ -77,8 +77,9 @@ func TestDriver(t *testing.T) {
 		if tape.RunStatus(r.Status) != tape.RunTerminal || r.Token != 1 || r.Holder.Token != 0 {
 			t.Errorf("run %+v, want it TERMINAL and free under token 1", r)
 		}
-		if beats := net.count("ResumeRun"); beats != 9 {
-			t.Errorf("%d heartbeats, want 9 in 95 s", beats)
+		// The first comes after 5 to 10 s, the others every 8 to 10 s.
+		if beats := net.count("ResumeRun"); beats < 9 || beats > 12 {
+			t.Errorf("%d heartbeats, want 9 to 12 in 95 s", beats)
 		}
 		if got, want := f.kinds(id), []string{"run", "decision", "effect", "effect", "run"}; !slices.Equal(got, want) {
 			t.Errorf("journal %v, want %v", got, want)
