@@ -165,3 +165,24 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 		}
 	}
 }
+
+// Two handles commit in turn batches with ids and without events: the run's results are numbered
+// one by one, though no seq tells a handle of the other's batches.
+func TestResultsOfHandlesAreNumbered(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	host := embedded.NewHost()
+	stores := []*sqlite.Store{openAt(t, path, host), openAt(t, path, host)}
+	if _, err := stores[0].CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	const n = 10
+	for i := range n {
+		if _, err := stores[i%2].Commit(t.Context(), withID("run", fmt.Sprint(i), 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := query[string](t, path, `SELECT group_concat(no) FROM (SELECT no FROM batches ORDER BY no)`); got != "1,2,3,4,5,6,7,8,9,10" {
+		t.Errorf("the %d results have the numbers %s", n, got)
+	}
+}
