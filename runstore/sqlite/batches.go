@@ -39,15 +39,19 @@ func (tx *tx) remember(run int64, name string, result kept) error {
 	if name == "" {
 		return nil
 	}
-	text, err := json.Marshal(result)
-	if err != nil {
-		return err
-	}
 	v, err := tx.c.one(tx.ctx, numberBatch, run)
 	if err != nil {
 		return err
 	}
-	no := v[0].(int64)
+	return tx.keep(run, name, v[0].(int64), result)
+}
+
+// keep is remember where the result has its number already.
+func (tx *tx) keep(run int64, name string, no int64, result kept) error {
+	text, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
 	if _, err := tx.c.exec(tx.ctx, insertBatch, run, name, no, text); err != nil {
 		return err
 	}
@@ -56,6 +60,11 @@ func (tx *tx) remember(run int64, name string, result kept) error {
 	}
 	return err
 }
+
+// repeatedError is that of a batch that was applied before. It carries the first result.
+type repeatedError struct{ first *kept }
+
+func (*repeatedError) Error() string { return "sqlite: the batch was applied before" }
 
 // replay returns the result that is remembered under a name, nil if there is none.
 func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {

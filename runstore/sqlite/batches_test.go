@@ -165,3 +165,31 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 		}
 	}
 }
+
+// Two handles commit in turn, to one run batches with ids and without events, to another the
+// reverse. What each handle remembers of the runs is out of date every time: results and events
+// are numbered one by one all the same.
+func TestHandlesInTurn(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	host := embedded.NewHost()
+	stores := []*sqlite.Store{openAt(t, path, host), openAt(t, path, host)}
+	for _, id := range []runstore.RunID{"results", "events"} {
+		if _, err := stores[0].CreateRun(t.Context(), runstore.RunSpec{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const n = 10
+	for i := range n {
+		if _, err := stores[i%2].Commit(t.Context(), withID("results", fmt.Sprint(i), 0)); err != nil {
+			t.Fatal(err)
+		}
+		done, err := stores[i%2].Commit(t.Context(), withID("events", "", 1))
+		if want := runstore.Seq(i + 1); err != nil || done.LastSeq != want {
+			t.Fatalf("got last seq %d, %v, want %d", done.LastSeq, err, want)
+		}
+	}
+	if got := query[string](t, path, `SELECT group_concat(no) FROM (SELECT no FROM batches ORDER BY no)`); got != "1,2,3,4,5,6,7,8,9,10" {
+		t.Errorf("the %d results have the numbers %s", n, got)
+	}
+}

@@ -19,31 +19,51 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 
 const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 
-// commit answers a batch that was applied before, or makes it.
+// commit applies a batch, or returns the result of a batch that was applied before. extend
+// checks the id of a plain batch.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
-	if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
-		return first.committed(), err
+	if !plain(b) {
+		if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
+			return first.committed(), err
+		}
 	}
-	return tx.decide(b, nil)
+	done, err := tx.decide(b, nil)
+	if err != nil {
+		var repeated *repeatedError
+		if errors.As(err, &repeated) {
+			return repeated.first.committed(), nil
+		}
+	}
+	return done, err
 }
 
-// decide checks the guards of a batch and applies it. A fence, and nothing but events to
-// append, needs no look at the run before: extend checks the fence.
-func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error) {
+// plain reports whether extend checks all guards of a batch and its id, so that the run's row
+// is not read before.
+func plain(b runstore.Batch) bool {
 	g := b.Guards()
+	return len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0 && g.Token == nil &&
+		b.Status == nil && b.Runnable.IsZero() && !b.Release && !b.Purge
+}
+
+// decide checks the guards of a batch and applies it.
+func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error) {
 	var r *row
-	if b.ID != "" || len(g.Versions) > 0 || len(g.Statuses) > 0 || g.NextSeq != 0 || g.Token != nil ||
-		b.Status != nil || !b.Runnable.IsZero() || b.Release || b.Purge {
+	if !plain(b) {
 		var err error
 		if r, err = tx.guarded(b); err != nil {
 			return runstore.Committed{}, err
 		}
 	}
-	done, err := tx.apply(r, b.Run(), b.Writes, g.Fence)
-	if err != nil || b.ID == "" || b.Purge {
+	name := rules.BatchResult(b.ID)
+	if b.Purge {
+		name = "" // the run forgets all its results
+	}
+	done, err := tx.apply(r, b.Run(), b.Writes, b.Guards().Fence, name)
+	if err != nil || name == "" {
 		return done, err
 	}
-	return done, tx.remember(r.no, rules.BatchResult(b.ID), kept{Committed: done, Whole: whole})
+	at := tx.store.heads[b.Run()] // as extend left it
+	return done, tx.keep(at.no, name, at.results, kept{Committed: done, Whole: whole})
 }
 
 // guarded returns the run of a batch whose guards all hold.
@@ -67,21 +87,26 @@ func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, er
 }
 
 // extend is the fenced write: it checks the fence on the run's row, allots the
-// seqs and notes where the events will stand, in one statement. No row changes
-// when the fence is not the current grant.
+// seqs and records where the events will stand, in one statement. No row changes
+// when the fence is not the current grant, or when the batch was applied before.
 //
 // It finds the row by its number and its last seq, which the handle remembers
 // (see heads), and which are looked up where it does not: UPDATE … RETURNING by
-// id would tell them too, at three times the cost.
+// id would return them too, at three times the cost.
 const (
-	lookUp = `SELECT no, last_seq, length(tail) FROM runs WHERE id = ? AND purged = 0`
-	extend = `UPDATE runs SET last_seq = ?, tail = CAST(tail || ? AS BLOB)
+	lookUp = `SELECT no, last_seq, length(tail), batches FROM runs WHERE id = ? AND purged = 0`
+	// progressed changes by a write that is progress under a fence (I13).
+	advanceRow = `last_seq = ?, tail = CAST(tail || ? AS BLOB), progressed = coalesce(?, progressed)
 		WHERE no = ? AND last_seq = ? AND purged = 0`
-	// extendBy is extend by what counts as progress under a fence (I13).
-	extendBy = `UPDATE runs SET last_seq = ?, tail = CAST(tail || ? AS BLOB), progressed = ?
-		WHERE no = ? AND last_seq = ? AND purged = 0`
+	extend = `UPDATE runs SET ` + advanceRow
+	// extendNamed is extend by a batch with an id, whose result gets the next number.
+	extendNamed = `UPDATE runs SET batches = batches + 1, ` + advanceRow + `
+			AND batches = ? AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.run = runs.no AND b.id = ?)`
 	fenced = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
 			AND (strict = 0 OR expires > ?)`
+	extendFenced      = extend + fenced
+	extendNamedFenced = extendNamed + fenced
+
 	insertEvent = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
 	seal        = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ?`
 	sealed      = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
@@ -90,9 +115,10 @@ const (
 // head is what a handle remembers of a run's row. It is never trusted: extend
 // finds no row when it is out of date.
 type head struct {
-	no   int64
-	last runstore.Seq
-	tail int // bytes
+	no      int64
+	last    runstore.Seq
+	tail    int   // bytes
+	results int64 // the number of the last result
 }
 
 // heads are the runs that a handle extended last. They belong to whoever leads
@@ -112,11 +138,12 @@ func (h heads) set(id runstore.RunID, at head) {
 
 // apply makes the writes of a run whose other guards hold. It is the one place
 // where a run's journal and records change. r is the run where it is known
-// already; only appending events and changing records can do without it.
-func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence) (runstore.Committed, error) {
+// already; only appending events and changing records can do without it. name is
+// that of the batch's result, which the caller keeps; empty if it keeps none.
+func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence, name string) (runstore.Committed, error) {
 	done := runstore.Committed{Time: tx.now}
 	progress := !f.IsZero() && rules.IsProgress(w)
-	no, last, err := tx.extend(id, w.Events, f, progress)
+	no, last, err := tx.extend(id, w.Events, f, progress, name)
 	if err != nil {
 		return done, err
 	}
@@ -161,15 +188,17 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 }
 
 // extend appends events under a fence, or without one if f is zero, and returns
-// the run's number and last seq. progress says that the write counts as such.
-func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.Fence, progress bool) (no int64, last runstore.Seq, err error) {
+// the run's number and last seq. progress says that the write counts as such. The
+// error is a repeatedError if there is a result of that name.
+func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.Fence, progress bool, name string) (no int64, last runstore.Seq, err error) {
 	var where []byte
 	var first runstore.Position
 	if n := len(events); n > 0 {
 		first = tx.positions(n)
 		where = extent{first, n}.append(nil)
 	}
-	at, err := tx.advance(id, len(events), where, f, progress)
+	token, owner := driver.Value(int64(f.Token())), blob(f.Owner())
+	at, err := tx.advance(id, len(events), where, f, token, owner, progress, name)
 	if err != nil {
 		tx.next -= runstore.Position(len(events)) // nobody has them
 		return 0, 0, err
@@ -177,7 +206,7 @@ func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.F
 	for i, e := range events {
 		seq := at.last - runstore.Seq(len(events)-1-i)
 		if _, err := tx.c.exec(tx.ctx, insertEvent, int64(first)+int64(i), at.no, int64(seq), e.Kind, data(e.Data),
-			tx.now.UnixMicro(), int64(f.Token()), blob(f.Owner())); err != nil {
+			tx.at, token, owner); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -194,7 +223,11 @@ func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.F
 }
 
 // advance moves a run's last seq on by n.
-func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence, progresses bool) (head, error) {
+func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (head, error) {
+	var progressed driver.Value
+	if progresses {
+		progressed = tx.at
+	}
 	at, remembered := tx.store.heads[id]
 	for {
 		if !remembered {
@@ -205,16 +238,18 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence, 
 			if v == nil {
 				return head{}, runstore.ErrNotFound
 			}
-			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64))}
+			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
 		}
-		query, args := extend, []driver.Value{int64(at.last) + int64(n), data(where)}
-		if progresses {
-			query, args = extendBy, append(args, tx.now.UnixMicro())
+		query, underFence := extend, extendFenced
+		args := make([]driver.Value, 0, 11)
+		args = append(args, int64(at.last)+int64(n), data(where), progressed, at.no, int64(at.last))
+		if name != "" {
+			query, underFence = extendNamed, extendNamedFenced
+			args = append(args, at.results, name)
 		}
-		args = append(args, at.no, int64(at.last))
 		if !f.IsZero() {
-			query += fenced
-			args = append(args, int64(f.Token()), string(f.Grant()), blob(f.Owner()), tx.now.UnixMicro())
+			query = underFence
+			args = append(args, token, string(f.Grant()), owner, tx.at)
 		}
 		changed, err := tx.c.exec(tx.ctx, query, args...)
 		switch {
@@ -223,8 +258,18 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence, 
 		case changed > 0:
 			at.last += runstore.Seq(n)
 			at.tail += len(where)
+			if name != "" {
+				at.results++
+			}
 			return at, nil
 		case !remembered:
+			first, err := tx.replay(id, name)
+			if err != nil {
+				return head{}, err
+			}
+			if first != nil {
+				return head{}, &repeatedError{first}
+			}
 			return head{}, tx.refused(id, func(r *row) error { return r.Fence(f, tx.now) })
 		}
 		delete(tx.store.heads, id)

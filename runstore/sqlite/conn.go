@@ -133,6 +133,12 @@ func (c *conn) one(ctx context.Context, query string, args ...driver.Value) (row
 	return row, err
 }
 
+// dataVersion returns SQLite's data version. Within a transaction and after its COMMIT it differs
+// from every former one if any connection has changed the database since.
+func (c *conn) dataVersion() (uint32, error) {
+	return c.raw.(sqlite.FileControl).FileControlDataVersion("main")
+}
+
 func (c *conn) named(args []driver.Value) []driver.NamedValue {
 	c.args = c.args[:0]
 	for i, v := range args {

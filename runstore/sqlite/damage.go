@@ -26,7 +26,15 @@ type damage struct {
 
 // note remembers err if it tells of damage, and logs the first that does.
 func (d *damage) note(err error) {
-	if d == nil || !isDamage(err) || !d.first.CompareAndSwap(nil, &err) {
+	if err != nil && d != nil && isDamage(err) {
+		d.noteFirst(err)
+	}
+}
+
+// noteFirst is apart from note because its argument is moved to the heap, and note is called
+// after every statement.
+func (d *damage) noteFirst(err error) {
+	if !d.first.CompareAndSwap(nil, &err) {
 		return
 	}
 	d.logger.Error("the database is damaged: writes are refused from now on; restore a backup, "+

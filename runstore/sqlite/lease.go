@@ -116,7 +116,7 @@ func (tx *tx) saveWith(r *row, id runstore.RunID, w runstore.Writes, f runstore.
 	if err := tx.save(r); err != nil || w.IsZero() {
 		return runstore.Committed{LastSeq: r.LastSeq, Time: tx.now}, err
 	}
-	return tx.apply(r, id, w, f)
+	return tx.apply(r, id, w, f, "")
 }
 
 // repeatedGrant returns what the request for a grant was answered, nil unless the grant is
@@ -251,7 +251,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		}
 		w := req.Writes
 		w.Release = true
-		done, err := tx.apply(r, f.Run(), w, f)
+		done, err := tx.apply(r, f.Run(), w, f, "")
 		if err != nil || req.Writes.IsZero() {
 			return done, err
 		}

@@ -86,7 +86,7 @@ func newerSchema(version, known int) error {
 		"version %d of the database is newer than this program's %d; use a newer program", version, known)}
 }
 
-// refuseNewer ends a transaction that has just begun if a newer program has migrated the
+// refuseNewer refuses a transaction that has just begun if a newer program has migrated the
 // database since it was opened: this one might drop what it does not know. The version is in the
 // file's header, which the transaction has read.
 func (s *core) refuseNewer(ctx context.Context, c *conn) error {
@@ -94,9 +94,8 @@ func (s *core) refuseNewer(ctx context.Context, c *conn) error {
 	if err == nil && row[0].(int64) <= int64(s.known) {
 		return nil
 	}
-	_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
 	if err != nil {
-		return unavailable(err)
+		return err
 	}
 	return newerSchema(int(row[0].(int64)), s.known)
 }

@@ -37,8 +37,9 @@ type core struct {
 	waiters wakeup.Hub
 	own     *atomic.Int64 // changes by this process, see countOwn
 	handles atomic.Int32
-	heads   heads // of whoever leads the writer, as trims is
-	trims   int   // looks at the log's size that were due
+	heads   heads // of the writer's leader, as left and trims are
+	left    left
+	trims   int // looks at the log's size that were due
 
 	progress progress // of the last commit, for the witness; used by the leader of the writer
 

@@ -16,39 +16,64 @@ type tx struct {
 	c     *conn
 	store *core
 	now   time.Time
+	at    driver.Value // now in microseconds, as rows store it
 
-	epoch   runstore.Epoch
-	next    runstore.Position // of the next event
-	changed bool              // something changed that no event's position witnesses
-	changes int64             // the store's counter of changes
-	begun   int64             // how much had changed when it began, see conn.changes
-	anchor  *anchor           // of the store clock, if this transaction sets it
+	state
+	changed bool    // something changed that no event's position witnesses
+	begun   int64   // how much had changed when it began, see conn.changes
+	anchor  *anchor // of the store clock, if this transaction sets it
 }
 
-// beginState is what every transaction has to know: where the feed ends, and what
-// another handle may have changed since the last one.
+// state is what every transaction has to know of the store.
+type state struct {
+	epoch   runstore.Epoch
+	next    runstore.Position // of the next event
+	changes int64             // the store's counter of changes
+}
+
+// left is the state that this connection's last transaction left, and SQLite's data version
+// then. A transaction that begins at the same version reads nothing: no other connection has
+// committed between them.
+type left struct {
+	known   bool
+	version uint32
+	state
+}
+
+// beginState reads state, and what another handle may have set the clock to.
 const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at, changes FROM store`
 
 func (s *core) newTx(ctx context.Context, c *conn) (*tx, error) {
 	t := &tx{ctx: ctx, c: c, store: s}
 	if err := s.intact(t.start); err != nil {
-		_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to tell
-		return nil, unavailable(err)
+		_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to report
+		return nil, err
 	}
 	return t, nil
 }
 
-// start reads the state that the transaction begins in.
+// start learns the state that the transaction begins in.
 func (tx *tx) start() error {
-	row, err := tx.c.one(tx.ctx, beginState)
+	version, err := tx.c.dataVersion()
 	if err != nil {
 		return err
 	}
-	tx.next, tx.epoch = runstore.Position(row[0].(int64))+1, runstore.Epoch(row[1].(int64))
-	tx.changes = row[4].(int64)
-	tx.begun = tx.changes + row[0].(int64)
 	clock := tx.store.clock
-	clock.refresh(row[2].(int64), row[3].(int64))
+	if last := tx.store.left; last.known && last.version == version {
+		tx.state = last.state
+	} else {
+		if err := tx.store.refuseNewer(tx.ctx, tx.c); err != nil {
+			return err
+		}
+		row, err := tx.c.one(tx.ctx, beginState)
+		if err != nil {
+			return err
+		}
+		tx.next, tx.epoch = runstore.Position(row[0].(int64))+1, runstore.Epoch(row[1].(int64))
+		tx.changes = row[4].(int64)
+		clock.refresh(row[2].(int64), row[3].(int64))
+	}
+	tx.begun = tx.changes + int64(tx.next) - 1
 	now, behind := clock.now()
 	if behind {
 		a, at, err := clock.load(tx.ctx, tx.c)
@@ -61,6 +86,7 @@ func (tx *tx) start() error {
 		tx.anchor = &a
 	}
 	tx.now = now
+	tx.at = now.UnixMicro()
 	return nil
 }
 
@@ -84,6 +110,8 @@ func (s *core) committed(tx *tx) {
 	if tx.anchor != nil {
 		s.clock.set(*tx.anchor)
 	}
+	version, err := tx.c.dataVersion()
+	s.left = left{err == nil, version, tx.state}
 	s.progress.Changes, s.progress.Position = tx.changes, tx.next-1
 	s.witness.write(s.progress)
 	if n := tx.changes + int64(tx.next) - 1 - tx.begun; n > 0 {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -78,8 +78,7 @@ func (w *witness) write(p progress) {
 	if p == w.known {
 		return
 	}
-	// Fixed in length, so that every write replaces the one before it whole.
-	w.line = fmt.Appendf(w.line[:0], "{\"Incarnation\":%q,\"Changes\":%20d,\"Position\":%20d}\n", p.Incarnation, p.Changes, p.Position)
+	w.line = p.append(w.line[:0])
 	if _, err := w.file.WriteAt(w.line, 0); err != nil {
 		_ = w.file.Close()
 		_ = os.Remove(w.path)
@@ -87,6 +86,25 @@ func (w *witness) write(p progress) {
 		return
 	}
 	w.known = p
+}
+
+// append appends p as a line of JSON. The line is fixed in length, so that every write replaces
+// the one before it whole. Package fmt would take as long as the write itself.
+func (p progress) append(line []byte) []byte {
+	line = append(line, `{"Incarnation":`...)
+	line = strconv.AppendQuote(line, p.Incarnation)
+	line = append(line, `,"Changes":`...)
+	line = appendPadded(line, p.Changes)
+	line = append(line, `,"Position":`...)
+	line = appendPadded(line, int64(p.Position))
+	return append(line, "}\n"...)
+}
+
+// appendPadded appends n, after as many spaces as make it 20 bytes: no int64 is longer.
+func appendPadded(line []byte, n int64) []byte {
+	var digits [20]byte
+	text := strconv.AppendInt(digits[:0], n, 10)
+	return append(append(line, "                    "[len(text):]...), text...)
 }
 
 // close closes the file. The last commit is written down already.

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,7 @@ import (
 type writer struct {
 	store *core
 	max   int // operations in one transaction
+	last  int // how many the last one had; the leader's
 
 	mu      sync.Mutex
 	queue   []*operation
@@ -42,7 +44,8 @@ type operation struct {
 	state atomic.Int32
 	err   error
 	leads bool // it was handed the lead; guarded by the writer's lock
-	// turn is told when the operation has finished, or has been handed the lead.
+	// turn receives when the operation has finished, or has been handed the lead; nil for one
+	// that leads from the beginning.
 	turn chan struct{}
 }
 
@@ -65,7 +68,7 @@ func newWriter(s *core, maxGroup int) *writer {
 // ends before the transaction began leaves nothing behind; once it has begun, its
 // result is waited for.
 func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
-	op := &operation{ctx: ctx, apply: apply, turn: make(chan struct{}, 1)}
+	op := &operation{ctx: ctx, apply: apply}
 	leads, err := w.enqueue(op)
 	if err != nil {
 		return err
@@ -101,8 +104,11 @@ func (w *writer) enqueue(op *operation) (leads bool, err error) {
 	if w.closing {
 		return false, runstore.ErrClosed
 	}
-	w.queue = append(w.queue, op)
 	leads, w.leading = !w.leading, true
+	if !leads {
+		op.turn = make(chan struct{}, 1)
+	}
+	w.queue = append(w.queue, op)
 	return leads, nil
 }
 
@@ -143,12 +149,11 @@ func (w *writer) close() {
 	}
 }
 
-// take claims the operations that still have a caller, up to the group's size.
-// The leader's is the first of them.
-func (w *writer) take() []*operation {
+// take claims the operations that still have a caller, and adds them to a group up to
+// its size. The leader's is the first of all.
+func (w *writer) take(group []*operation) []*operation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	group := make([]*operation, 0, min(len(w.queue), w.max))
 	for i, op := range w.queue {
 		if len(group) == w.max {
 			w.queue = append(w.queue[:0:0], w.queue[i:]...)
@@ -174,9 +179,9 @@ func (w *writer) group(leader *operation) {
 		w.release(c)
 		return
 	}
-	group := w.take()
+	group := w.take(nil)
 	if err == nil {
-		err = w.run(tx, group)
+		group, err = w.run(tx, group)
 	}
 	var broken *brokenError
 	if errors.As(err, &broken) && len(group) > 1 {
@@ -207,7 +212,10 @@ func (w *writer) alone(c *conn, op *operation) error {
 	if err != nil {
 		return unavailable(err)
 	}
-	return w.run(tx, []*operation{op})
+	if err := w.apply(tx, []*operation{op}); err != nil {
+		return err
+	}
+	return w.end(tx)
 }
 
 // finish gives the caller its result: that of the operation, unless the
@@ -217,7 +225,9 @@ func (op *operation) finish(err error) {
 		op.err = err
 	}
 	op.state.Store(finished)
-	op.turn <- struct{}{}
+	if op.turn != nil {
+		op.turn <- struct{}{}
+	}
 }
 
 // errAbandoned: nobody waits for the transaction any more.
@@ -233,9 +243,6 @@ func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 		}
 		_, err := c.exec(ctx, "BEGIN IMMEDIATE")
 		if err == nil {
-			if err := w.store.refuseNewer(ctx, c); err != nil {
-				return nil, err
-			}
 			return w.store.newTx(ctx, c)
 		}
 		if !isBusy(err) {
@@ -254,8 +261,30 @@ type brokenError struct{ error }
 
 func (e *brokenError) Unwrap() error { return e.error }
 
-// run applies the operations and commits. The error is that of all of them.
-func (w *writer) run(tx *tx, group []*operation) error {
+// run applies a group and what joins it meanwhile, commits, and returns the whole group. The
+// error is that of all of it.
+//
+// Callers whose transaction has just ended come back one after the other, and the first of
+// them leads. It would sync alone, and the others wait for that. So while a group is smaller
+// than the one before it, its leader yields the processor to callers that can run, for as
+// long as that brings one. A lone writer never yields.
+func (w *writer) run(tx *tx, group []*operation) ([]*operation, error) {
+	for applied := 0; applied < len(group); {
+		if err := w.apply(tx, group[applied:]); err != nil {
+			return group, err
+		}
+		applied = len(group)
+		if group = w.take(group); len(group) == applied && applied < w.last {
+			runtime.Gosched()
+			group = w.take(group)
+		}
+	}
+	w.last = len(group)
+	return group, w.end(tx)
+}
+
+// apply applies operations. The error is that of the whole transaction, which is gone then.
+func (w *writer) apply(tx *tx, group []*operation) error {
 	for _, op := range group {
 		op.err = w.store.intact(func() error { return op.apply(tx) })
 		if op.err != nil && runstore.KindOf(op.err) == runstore.ErrUnknownOutcome { // none of the contract's
@@ -267,6 +296,11 @@ func (w *writer) run(tx *tx, group []*operation) error {
 			return &brokenError{unavailable(cause)}
 		}
 	}
+	return nil
+}
+
+// end commits. The error is that of all operations.
+func (w *writer) end(tx *tx) error {
 	if err := w.store.intact(tx.finish); err != nil {
 		if rollbackErr := w.rollback(tx.c); rollbackErr != nil {
 			return outcome.Unknown(errors.Join(err, rollbackErr))
@@ -308,6 +342,7 @@ func (w *writer) commit(c *conn) error {
 
 func (w *writer) rollback(c *conn) error {
 	clear(w.store.heads) // what they remember was not committed
+	w.store.left = left{}
 	_, err := c.exec(context.Background(), "ROLLBACK")
 	if code(err) == sqlite3.SQLITE_ERROR {
 		return nil // SQLite has rolled back by itself, as it does when the disk is full
