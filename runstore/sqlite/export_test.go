@@ -20,6 +20,14 @@ func Queued(s *Store) int {
 	return len(s.writer.queue)
 }
 
+// Write runs during inside a transaction of the writer.
+func Write(ctx context.Context, s *Store, during func()) error {
+	return s.writer.do(ctx, func(*tx) error {
+		during()
+		return nil
+	})
+}
+
 // Scans returns the queries of ScanIndex, with how many arguments each has.
 func Scans() map[string]int {
 	return map[string]int{

@@ -210,3 +210,34 @@ func TestGivingUpInAQueue(t *testing.T) {
 		}
 	}
 }
+
+// A commit that joins a transaction which began before its strict lease expired is judged at the
+// time when it joins, and refused (I3).
+func TestStrictLeaseOfACommitThatJoins(t *testing.T) {
+	t.Parallel()
+	host := embedded.NewHost()
+	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), host)
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{
+		ID: "run", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: time.Minute, Strict: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := make(chan error, 1)
+	err = sqlite.Write(t.Context(), s, func() {
+		host.Advance(2 * time.Minute)
+		go func() {
+			b := runstore.NewBatch("run", created.Lease.Fence())
+			b.Append("late", nil)
+			_, err := s.Commit(context.Background(), b)
+			late <- err
+		}()
+		awaitQueued(t, s, 1)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; !errors.Is(err, runstore.ErrLeaseExpired) {
+		t.Errorf("a commit under an expired strict lease: %v, want %v", err, runstore.ErrLeaseExpired)
+	}
+}

@@ -85,9 +85,21 @@ func (tx *tx) start() error {
 		}
 		tx.anchor = &a
 	}
+	tx.setNow(now)
+	return nil
+}
+
+// readClock moves the transaction's time on, for operations that joined it after it began: a
+// strict lease that expired before an operation did must not be live for it.
+func (tx *tx) readClock() {
+	if now, _ := tx.store.clock.now(); now.After(tx.now) {
+		tx.setNow(now)
+	}
+}
+
+func (tx *tx) setNow(now time.Time) {
 	tx.now = now
 	tx.at = now.UnixMicro()
-	return nil
 }
 
 const countChange = `UPDATE store SET changes = changes + 1, clock_seen = max(clock_seen, ?) RETURNING changes`

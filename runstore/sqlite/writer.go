@@ -270,6 +270,7 @@ func (e *brokenError) Unwrap() error { return e.error }
 // long as that brings one. A lone writer never yields.
 func (w *writer) run(tx *tx, group []*operation) ([]*operation, error) {
 	for applied := 0; applied < len(group); {
+		tx.readClock()
 		if err := w.apply(tx, group[applied:]); err != nil {
 			return group, err
 		}
