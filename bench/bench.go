@@ -22,7 +22,7 @@ type Part struct {
 
 // Parts are all parts, in the order in which a run takes them.
 func Parts() []Part {
-	return []Part{}
+	return []Part{readPart(), protocolPart()}
 }
 
 // PartNames returns the names of all parts.

@@ -16,6 +16,9 @@ type Side struct {
 	// Over names, by the metric to record, the side whose Rate this one's is divided by,
 	// round by round: {"of hand-written": 1} compares with the second side.
 	Over map[string]int
+	// Cost is Over turned around: it divides the named side's Rate by this one's, so that 2 is
+	// a side whose operations take twice as long.
+	Cost map[string]int
 	// Verify reads back what the rounds acknowledged, and says what it found. It is called
 	// once, after the last round. Nil for a side that writes nothing.
 	Verify func(ctx context.Context) (string, error)
@@ -73,13 +76,24 @@ func (s *Session) Compare(ctx context.Context, sides ...Side) error {
 			}
 			results[i].add(m.metrics)
 		}
+		ratio := func(i, j int, name string, better Better) {
+			a, _ := results[i].Metric(Rate)
+			b, _ := results[j].Metric(Rate)
+			if len(a.Samples) <= round || len(b.Samples) <= round || a.Samples[round] == 0 || b.Samples[round] == 0 {
+				return
+			}
+			value, of := a.Samples[round]/b.Samples[round], i
+			if better == Less {
+				of = j
+			}
+			results[of].add([]Metric{{Name: name, Better: better, Samples: []float64{value}}})
+		}
 		for i, side := range sides {
 			for _, name := range sortedKeys(side.Over) {
-				mine, _ := results[i].Metric(Rate)
-				theirs, _ := results[side.Over[name]].Metric(Rate)
-				if len(mine.Samples) > round && len(theirs.Samples) > round && theirs.Samples[round] > 0 {
-					results[i].add([]Metric{{Name: name, Better: More, Samples: []float64{mine.Samples[round] / theirs.Samples[round]}}})
-				}
+				ratio(i, side.Over[name], name, More)
+			}
+			for _, name := range sortedKeys(side.Cost) {
+				ratio(side.Cost[name], i, name, Less)
 			}
 		}
 	}
