@@ -34,8 +34,8 @@ func (l Load) Jain() float64 {
 	return sum * sum / (float64(len(l.PerWorker)) * squares)
 }
 
-// Drive calls do from so many workers at once until d has passed. Each worker finishes what it
-// has begun, so Took is a little more than d. The first error ends the load and is returned; the
+// Drive calls do from so many workers at once until d has passed, at least once from each. Each
+// worker finishes what it has begun, so Took is a little more than d. The first error ends the load and is returned; the
 // context of the others is cancelled then.
 func Drive(ctx context.Context, workers int, d time.Duration, do func(ctx context.Context, worker int) error) (Load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -47,7 +47,7 @@ func Drive(ctx context.Context, workers int, d time.Duration, do func(ctx contex
 	for w := range workers {
 		all.Go(func() {
 			<-start
-			for ctx.Err() == nil && time.Since(began) < d {
+			for first := true; ctx.Err() == nil && (first || time.Since(began) < d); first = false {
 				at := time.Now()
 				if err := do(ctx, w); err != nil {
 					cancel(err)
