@@ -19,7 +19,7 @@ func TestProtocolReportsWhatAStoreLoses(t *testing.T) {
 		}
 	}
 	report = run(t, "protocol", func(s runstore.RunStore) runstore.RunStore { return lossy{RunStore: s, journal: true} })
-	if !strings.Contains(faults(report), "RecordDecision, 1 clients: reading back: the journal of run") {
+	if !strings.Contains(faults(report), "RecordDecision, 1 clients: reading back: entry 2 of run") {
 		t.Errorf("faults: %s", faults(report))
 	}
 }
