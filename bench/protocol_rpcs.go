@@ -31,8 +31,7 @@ type rpcClient struct {
 	calls    int
 	open     string         // key of the effect that was begun and is not completed
 	begun    []*protocolRun // further runs
-	session  string
-	appended []string // ids of the session's events
+	appended []string       // ids of the session's events
 }
 
 // replayed is how many entries a subscriber reads: an agent's run of a few dozen steps.
