@@ -22,7 +22,7 @@ type Part struct {
 
 // Parts are all parts, in the order in which a run takes them.
 func Parts() []Part {
-	return []Part{casPart(), pausePart(), handoverPart(), commitPart(), heartbeatPart()}
+	return []Part{casPart(), pausePart(), handoverPart(), commitPart(), readPart(), heartbeatPart(), protocolPart()}
 }
 
 // PartNames returns the names of all parts.

@@ -40,6 +40,5 @@
 // Postgres while a transaction is open that may append; a buffer per follower, which slow clients would
 // fill; one reader per run that reads ahead, which reads for followers that do not keep up.
 //
-// BenchmarkIdleStreams of package tapeserver measures what a thousand idle followers cost
-// writers.
+// The part protocol of package bench measures what a thousand idle followers cost writers.
 package tail

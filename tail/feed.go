@@ -9,7 +9,7 @@ import (
 )
 
 // feedInterval is 50 ms, the shortest time between two reads of the feed. On a busy store
-// these reads are most of what followers cost (BenchmarkIdleStreams), and writes of this
+// these reads are most of what followers cost (package bench, part protocol), and writes of this
 // process do not wait for them. So the interval doubles with each page that has no news for
 // a follower, up to pollInterval. Other processes announce their writes at most every 20 ms
 // (SQLite, Postgres).

@@ -145,7 +145,20 @@ const (
 type nullEvent struct {
 	seq, position, token pgtype.Int8
 	time                 nullTime
-	kind, owner, data    []byte
+	kind, owner          interned
+	data                 []byte
+}
+
+// interned is a text that is the same in most rows: it is copied only where it differs from
+// that of the row before.
+type interned string
+
+// ScanBytes implements pgtype.BytesScanner. NULL is the empty text.
+func (t *interned) ScanBytes(v []byte) error {
+	if string(*t) != string(v) {
+		*t = interned(v)
+	}
+	return nil
 }
 
 func (e *nullEvent) targets() []any {

@@ -33,7 +33,7 @@ func Scans() map[string]int {
 	return map[string]int{
 		scanPlaces: 7, scanHeads: 7, scanRuns: 4, scanRunnable: 6,
 		backwards(scanPlaces): 7, backwards(scanHeads): 7, backwards(scanRuns): 4, backwards(scanRunnable): 6,
-		selectHead: 1, selectFeed: 2, selectEvents: 2, recordsFrom: 6, recordOfKey: 2,
+		selectHead: 1, selectFeed: 2, selectEvents: 3, recordsFrom: 6, recordOfKey: 2,
 		extendFenced: 9, extendNamedFenced: 11, lookUp: 1, renew: 9,
 		selectBatch: 2, numberBatch: 1, forgetBatches: 2,
 	}

@@ -123,14 +123,8 @@ func afterPrefix(prefix runstore.RecordKey) driver.Value {
 
 const (
 	selectLastPosition = `SELECT coalesce(max(pos), 0) FROM events`
-
-	selectTail = `SELECT no, last_seq, tail_seq, tail FROM runs WHERE id = ? AND purged = 0`
-	// The sealed extents from the row that holds a seq on.
-	selectSealed = `SELECT first_seq, extents FROM journal WHERE run = ?1 AND first_seq >=
-		coalesce((SELECT max(first_seq) FROM journal WHERE run = ?1 AND first_seq <= ?2), 0) ORDER BY first_seq`
-	eventColumns = `events.pos, events.seq, events.kind, events.data, events.time, events.token, events.owner`
-	selectEvents = `SELECT ` + eventColumns + ` FROM events WHERE pos BETWEEN ? AND ? ORDER BY pos`
-	selectFeed   = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
+	eventColumns       = `events.pos, events.seq, events.kind, events.data, events.time, events.token, events.owner`
+	selectFeed         = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
 		WHERE events.pos > ? ORDER BY events.pos LIMIT ?`
 	selectNewest = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
 		ORDER BY events.pos DESC LIMIT ?`
@@ -141,75 +135,6 @@ func scanEvent(v []driver.Value) runstore.Event {
 		Position: runstore.Position(v[0].(int64)), Seq: runstore.Seq(v[1].(int64)), Kind: text[string](v[2]), Data: bytesOf(v[3]),
 		Time: runstore.FromMicros(v[4].(int64)), Token: runstore.Token(v[5].(int64)), Owner: runstore.Owner(bytesOf(v[6])),
 	}
-}
-
-// ReadJournal implements runstore.RunStore.
-func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
-	err = s.read(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(c *conn) error {
-		run, err := c.one(ctx, selectTail, blob(id))
-		if err != nil {
-			return err
-		}
-		if run == nil {
-			return runstore.ErrNotFound
-		}
-		from, p := max(from, 1), page{left: limit}
-		last, next := runstore.Seq(run[1].(int64)), from // next is the seq of the next event read
-		if from > last {
-			return nil
-		}
-		// read takes the events of one row of extents; errEnough ends the page.
-		read := func(seq runstore.Seq, extents []byte) error {
-			for _, e := range decodeExtents(extents) {
-				first := seq
-				seq += runstore.Seq(e.count)
-				if seq <= from {
-					continue
-				}
-				skip := max(0, int64(from-first))
-				full := false
-				err := c.query(ctx, selectEvents, func(v []driver.Value) error {
-					event := scanEvent(v)
-					if event.Seq != next {
-						return damaged("the journal has seq %d where %d belongs", event.Seq, next)
-					}
-					next++
-					events = append(events, event)
-					err := p.add(len(event.Data))
-					full = err != nil
-					return err
-				}, int64(e.pos)+skip, int64(e.pos)+int64(e.count)-1)
-				if err != nil {
-					return err
-				}
-				if full {
-					return errEnough
-				}
-			}
-			return nil
-		}
-		if from < runstore.Seq(run[2].(int64)) {
-			full := false
-			err := c.query(ctx, selectSealed, func(v []driver.Value) error {
-				err := read(runstore.Seq(v[0].(int64)), bytesOf(v[1]))
-				full = err == errEnough
-				return err
-			}, run[0], int64(from))
-			if err != nil || full {
-				return err
-			}
-		}
-		err = read(runstore.Seq(run[2].(int64)), bytesOf(run[3]))
-		switch {
-		case err == errEnough:
-			return nil
-		case err == nil && next <= last:
-			return damaged("the journal ends before seq %d, its last is %d", next, last)
-		default:
-			return err
-		}
-	})
-	return events, err
 }
 
 // ReadFeed implements runstore.RunStore.

@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// protocolPart measures the server of the wire protocol.
+func protocolPart() Part {
+	return Part{
+		Name: "protocol", Title: "Wire protocol", Run: measureProtocol,
+		Doc: `A server over the store, on loopback, in the process of its clients. Each client has a connection and a run of its own, and ` +
+			`presents its fence in every write. Store calls are counted between the server and the store. A side without and one ` +
+			`with idle streams take turns: both let the server rest for a slice of time and count its store calls and the CPU time of the process, ` +
+			`then measure the decisions that the clients record. What the RPCs acknowledged is read back from the journals.`,
+	}
+}
+
+// protocolClients are the numbers of clients that call at once: one, and as many as the pool of
+// a store has connections.
+var protocolClients = []int{1, 16}
+
+// streamsPerConnection is how many idle streams share a connection.
+const streamsPerConnection = 50
+
+func measureProtocol(ctx context.Context, s *Session) error {
+	s.Step(0, 2, "RPCs")
+	return s.WithStore(ctx, func(store Store) (err error) {
+		handle, err := store.Open(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, handle.Close()) }()
+		server, err := serve(handle, store.Prefix)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.stop()) }()
+		if err := s.measureRPCs(ctx, server, handle); err != nil {
+			return err
+		}
+		s.Step(1, 2, "idle streams")
+		return s.measureStreams(ctx, server, handle)
+	})
+}
+
+// protocolServer is a server over a store, and the connections to it.
+type protocolServer struct {
+	address string
+	calls   *storeCalls
+	prefix  string
+	end     context.CancelFunc
+	ended   chan error
+	conns   []*grpc.ClientConn
+}
+
+func serve(store runstore.RunStore, prefix string) (*protocolServer, error) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	counted, calls := countCalls(store)
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &protocolServer{address: lis.Addr().String(), calls: calls, prefix: prefix, end: cancel, ended: make(chan error, 1)}
+	server := tapeserver.New(counted, &tapeserver.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	go func() { p.ended <- server.Serve(ctx, lis) }()
+	return p, nil
+}
+
+// dial returns a client with a connection of its own, which stop closes.
+func (p *protocolServer) dial() (tapepb.TapeClient, error) {
+	conn, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	p.conns = append(p.conns, conn)
+	return tapepb.NewTapeClient(conn), nil
+}
+
+// stop closes the connections and ends the server.
+func (p *protocolServer) stop() (err error) {
+	for _, conn := range p.conns {
+		err = errors.Join(err, conn.Close())
+	}
+	p.end()
+	return errors.Join(err, <-p.ended)
+}
+
+// protocolRun is a run that one client drives.
+type protocolRun struct {
+	client tapepb.TapeClient
+	id     string
+	fence  *tapepb.Fence
+	kinds  []string // of the journal's entries, as acknowledged
+}
+
+// begin begins a run of a name, which is its journal's first entry.
+func (p *protocolServer) begin(ctx context.Context, client tapepb.TapeClient, name string) (*protocolRun, error) {
+	r, err := client.BeginRun(ctx, &tapepb.BeginRunRequest{
+		AppName: p.prefix, UserId: "bench", SessionId: "bench", InvocationId: name,
+		LeaseOwner: "bench", LeaseTtlMs: runstore.MaxTTL.Milliseconds(), Scopes: []string{"bench"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r.GetResumed() || r.GetGrant() == nil {
+		return nil, fmt.Errorf("BeginRun answered %v", r)
+	}
+	run := &protocolRun{client: client, id: r.GetRunId(), fence: &tapepb.Fence{
+		Owner: r.Grant.GetOwner(), Token: r.Grant.GetToken(), GrantId: r.Grant.GetGrantId(), RunId: r.Grant.GetRunId(),
+	}, kinds: []string{"run"}}
+	return run, nil
+}
+
+// check compares a run's journal with what was acknowledged.
+func (r *protocolRun) check(ctx context.Context, store runstore.RunStore) error {
+	seq := 0
+	for e, err := range runstore.Journal(ctx, store, runstore.RunID(r.id), 1) {
+		if err != nil {
+			return err
+		}
+		if seq++; int(e.Seq) != seq || seq > len(r.kinds) || e.Kind != r.kinds[seq-1] {
+			return fmt.Errorf("entry %d of run %s has seq %d and kind %q; %d were acknowledged", seq, r.id, e.Seq, e.Kind, len(r.kinds))
+		}
+	}
+	if seq != len(r.kinds) {
+		return fmt.Errorf("the journal of run %s ends at %d; %d entries were acknowledged", r.id, seq, len(r.kinds))
+	}
+	return nil
+}
+
+// checkRuns compares the journals of runs with what was acknowledged.
+func checkRuns(ctx context.Context, store runstore.RunStore, runs []*protocolRun) (string, error) {
+	entries := 0
+	for _, r := range runs {
+		entries += len(r.kinds)
+	}
+	_, err := fill(ctx, runstore.MaxTTL, fillers, len(runs), func(ctx context.Context, i int) error { return runs[i].check(ctx, store) })
+	return fmt.Sprintf("%d entries in the journals of %d runs", entries, len(runs)), err
+}

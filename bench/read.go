@@ -1,0 +1,223 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// readPart measures reads.
+func readPart() Part {
+	return Part{
+		Name: "read", Title: "Reads", Run: measureReads,
+		Doc: `One reader replays whole journals, follows the feed of all runs from its start, and reads the first page of an ` +
+			`index. Each is compared between stores of different size, in turn; the cost against the smallest is the time of ` +
+			`the same read there, divided. Every event and entry is compared with what the store had acknowledged. ` +
+			`Allocations are those of the whole process: on an embedded engine the engine's too. Held memory is the most that ` +
+			`the process held in addition during a pass over the journal, garbage not counted: it is flat when it does not grow with the ` +
+			`length. The delay of a follower is the time from the acknowledgement of a commit to the delivery of its event; each ` +
+			`commit comes up to 20 ms after the delivery before it, so that the follower waits. A recovery scan finds ` +
+			`the runs without a driver among those under a live lease.`,
+	}
+}
+
+// recoverable is how many runs want a driver while a recovery scan is measured: a page, and no
+// more than there are under a lease.
+const recoverable = scanPage
+
+func measureReads(ctx context.Context, s *Session) error {
+	return errors.Join(
+		s.inStore(ctx, 0, "journals", s.readJournals),
+		s.inStore(ctx, 2, "followers", s.readAsFollower),
+		s.readIndexes(ctx),
+		s.readRecovery(ctx),
+	)
+}
+
+// readSteps is how many measurements the part has, for its progress.
+const readSteps = 7
+
+// inStore gives do a new store with an open handle.
+func (s *Session) inStore(ctx context.Context, step int, what string, do func(context.Context, Store, runstore.RunStore) error) error {
+	s.Step(step, readSteps, what)
+	return s.WithStore(ctx, func(store Store) error {
+		handle, err := store.Open(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(ctx, store, handle), handle.Close())
+	})
+}
+
+// readJournals compares the replay of journals of all lengths, and reads their feed.
+func (s *Session) readJournals(ctx context.Context, store Store, handle runstore.RunStore) error {
+	start, err := feedEnd(ctx, handle)
+	if err != nil {
+		return err
+	}
+	var journals []*filledJournal
+	add := func(length, perCommit int) error {
+		s.Step(0, readSteps, fmt.Sprintf("writing %d events, %d a commit", length, perCommit))
+		j, err := fillJournal(ctx, handle, journalID(store, len(journals)), length, perCommit, s.Scale.Payloads[0], s.Scale.Fill)
+		if err != nil {
+			return err
+		}
+		if got := len(j.numbers); got < length {
+			s.Note(s.Target.System.Name, "a journal of %d events, %d a commit, was filled to %d in %v", length, perCommit, got, s.Scale.Fill)
+		}
+		journals = append(journals, j)
+		return nil
+	}
+	lengths := slices.Sorted(slices.Values(s.Scale.Lengths))
+	for _, length := range lengths {
+		if err := add(length, min(100, length)); err != nil {
+			return err
+		}
+	}
+	if err := add(lengths[len(lengths)-1], 1); err != nil {
+		return err
+	}
+
+	s.Step(1, readSteps, "replay")
+	var sides []Side
+	for i, j := range journals {
+		r := &replay{store: handle, journal: j}
+		if err := r.first(ctx); err != nil {
+			s.Fault(s.Target.System.Name, fmt.Errorf("replay of %d events: %w", len(j.numbers), err))
+			continue
+		}
+		side := Side{
+			Group: "journal replay", System: s.Target.System.Name, Side: fmt.Sprintf("%d a commit", j.perCommit),
+			Params: map[string]string{"events": strconv.Itoa(len(j.numbers))},
+			Round:  r.round, Verify: r.verify,
+		}
+		if i > 0 && len(sides) > 0 {
+			side.Under = map[string]int{fmt.Sprintf("cost against %d events", len(journals[0].numbers)): 0}
+		}
+		sides = append(sides, side)
+	}
+	f := newFeedTail(handle, start, journals)
+	if err := f.whole(ctx); err != nil {
+		s.Fault(s.Target.System.Name, fmt.Errorf("feed: %w", err))
+	} else {
+		sides = append(sides, Side{
+			Group: "feed", System: s.Target.System.Name, Side: "from the start",
+			Params: map[string]string{"events": strconv.Itoa(f.total)}, Round: f.round, Verify: f.verify,
+		})
+	}
+	return s.Compare(ctx, sides...)
+}
+
+// readIndexes compares scans of stores with different numbers of runs.
+func (s *Session) readIndexes(ctx context.Context) (err error) {
+	var sides []Side
+	var filled []int
+	for i, n := range slices.Sorted(slices.Values(s.Scale.Runs)) {
+		s.Step(3, readSteps, fmt.Sprintf("writing %d runs", n))
+		store, handle, closeStore, err := s.openStore(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, closeStore()) }()
+		runs, err := fillRuns(ctx, store, handle, n, func(int) bool { return false }, s.Scale.Payloads[0], s.Scale.Fill)
+		if err != nil {
+			return err
+		}
+		got := len(runs.ids)
+		if got < n {
+			s.Note(s.Target.System.Name, "a store of %d runs was filled to %d in %v", n, got, s.Scale.Fill)
+		}
+		if i > 0 && got <= filled[0] {
+			s.Note(s.Target.System.Name, "a store of %d runs was left out: no more than %d were filled", n, filled[0])
+			continue
+		}
+		filled = append(filled, got)
+		for _, index := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable, runs.index(store)} {
+			c := &indexScan{store: handle, index: index, name: string(index), runs: runs}
+			if index == runs.index(store) {
+				c.name, c.own = "records", true
+			}
+			sides = s.addScan(ctx, sides, c, "index scan", "runs", got, filled[0])
+		}
+	}
+	s.Step(4, readSteps, "index scans")
+	return s.Compare(ctx, sides...)
+}
+
+// readRecovery compares recovery scans of stores with different numbers of runs under a lease.
+func (s *Session) readRecovery(ctx context.Context) (err error) {
+	var sides []Side
+	var filled []int
+	for i, n := range slices.Sorted(slices.Values(s.Scale.Live)) {
+		s.Step(5, readSteps, fmt.Sprintf("writing %d runs under a lease", n))
+		store, handle, closeStore, err := s.openStore(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, closeStore()) }()
+		// Those that want a driver lie between the others, at the same distance.
+		due := min(recoverable, n)
+		leased := func(i int) bool { return i*due/(n+due) == (i+1)*due/(n+due) }
+		runs, err := fillRuns(ctx, store, handle, n+due, leased, s.Scale.Payloads[0], s.Scale.Fill)
+		if err != nil {
+			return err
+		}
+		live := 0
+		for _, is := range runs.live {
+			if is {
+				live++
+			}
+		}
+		if len(runs.ids) < n+due {
+			s.Note(s.Target.System.Name, "a store of %d runs under a lease was filled to %d in %v", n, live, s.Scale.Fill)
+		}
+		if i > 0 && live <= filled[0] {
+			s.Note(s.Target.System.Name, "a store of %d runs under a lease was left out: no more than %d were filled", n, filled[0])
+			continue
+		}
+		filled = append(filled, live)
+		c := &indexScan{store: handle, index: runstore.IndexRunnable, name: "runnable", runs: runs}
+		sides = s.addScan(ctx, sides, c, "recovery scan", "live runs", live, filled[0])
+	}
+	s.Step(6, readSteps, "recovery scans")
+	return s.Compare(ctx, sides...)
+}
+
+// addScan verifies a scan, and adds a side of it, compared with the first of the same index.
+func (s *Session) addScan(ctx context.Context, sides []Side, c *indexScan, group, param string, n, smallest int) []Side {
+	if err := c.whole(ctx); err != nil {
+		s.Fault(s.Target.System.Name, fmt.Errorf("%s, %s, %d %s: %w", group, c.name, n, param, err))
+		return sides
+	}
+	side := Side{
+		Group: group, System: s.Target.System.Name, Side: c.name,
+		Params: map[string]string{param: strconv.Itoa(n)}, Round: c.round, Verify: c.verify,
+	}
+	if first := slices.IndexFunc(sides, func(other Side) bool { return other.Side == c.name }); first >= 0 {
+		side.Under = map[string]int{fmt.Sprintf("cost against %d %s", smallest, param): first}
+	}
+	return append(sides, side)
+}
+
+// openStore makes a store and opens a handle, for a measurement of several stores at once.
+func (s *Session) openStore(ctx context.Context) (Store, runstore.RunStore, func() error, error) {
+	store, err := s.Target.NewStore(ctx)
+	if err != nil {
+		return store, nil, nil, err
+	}
+	drop := func() error {
+		if store.Drop == nil {
+			return nil
+		}
+		return store.Drop()
+	}
+	handle, err := store.Open(ctx)
+	if err != nil {
+		return store, nil, nil, errors.Join(err, drop())
+	}
+	return store, handle, func() error { return errors.Join(handle.Close(), drop()) }, nil
+}

@@ -1,0 +1,182 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+const (
+	selectTail = `SELECT no, last_seq, tail_seq, tail FROM runs WHERE id = ? AND purged = 0`
+	// The sealed extents from the row that holds a seq on.
+	selectSealed = `SELECT first_seq, extents FROM journal WHERE run = ?1 AND first_seq >=
+		coalesce((SELECT max(first_seq) FROM journal WHERE run = ?1 AND first_seq <= ?2), 0) ORDER BY first_seq`
+	// An event comes as one value, because the driver allocates for each that it returns. The
+	// numbers are decimal, with a space behind each; then come kind, owner and data.
+	selectEvents = `SELECT CAST(pos || ' ' || seq || ' ' || time || ' ' || token || ' ' ||
+			length(CAST(kind AS BLOB)) || ' ' || length(CAST(owner AS BLOB)) || ' ' || kind || owner || data AS BLOB)
+		FROM events WHERE pos BETWEEN ? AND ? AND run = ? ORDER BY pos`
+)
+
+// maxGap is how many events of other runs a query for events of one run passes over: 16. A
+// further query costs more than those.
+const maxGap = 16
+
+// journalPage reads a page of a run's journal.
+type journalPage struct {
+	ctx  context.Context
+	conn *conn
+	run  driver.Value
+	page page
+	next runstore.Seq // of the next event
+
+	// The events from first to last, count of them the run's, are known and not read yet.
+	first, last runstore.Position
+	count       int
+
+	events []runstore.Event
+	kind   string         // of the last event: most have the one of the event before
+	owner  runstore.Owner // likewise
+}
+
+// ReadJournal implements runstore.RunStore.
+func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	err = s.read(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(c *conn) error {
+		run, err := c.one(ctx, selectTail, blob(id))
+		if err != nil {
+			return err
+		}
+		if run == nil {
+			return runstore.ErrNotFound
+		}
+		from, last, tail := max(from, 1), runstore.Seq(run[1].(int64)), runstore.Seq(run[2].(int64))
+		if from > last {
+			return nil
+		}
+		p := &journalPage{ctx: ctx, conn: c, run: run[0], page: page{left: limit}, next: from}
+		p.events = make([]runstore.Event, 0, min(int64(limit), int64(last-from)+1))
+		err = p.read(from, tail, bytesOf(run[3]))
+		if err == nil && p.next <= last {
+			err = damaged("the journal ends before seq %d, its last is %d", p.next, last)
+		}
+		if err == errEnough {
+			err = nil
+		}
+		events = p.events
+		return err
+	})
+	return events, err
+}
+
+// read reads from a seq on, first the sealed extents and then those that begin at tailSeq.
+// It returns errEnough when the page is full.
+func (p *journalPage) read(from, tailSeq runstore.Seq, tail []byte) error {
+	if from < tailSeq {
+		full := false
+		err := p.conn.query(p.ctx, selectSealed, func(v []driver.Value) error {
+			err := p.add(from, runstore.Seq(v[0].(int64)), bytesOf(v[1]))
+			full = err == errEnough
+			return err
+		}, p.run, int64(from))
+		if full {
+			return errEnough
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := p.add(from, tailSeq, tail); err != nil {
+		return err
+	}
+	return p.flush()
+}
+
+// add takes the extents of one row, the first of which begins at seq, and reads the events of
+// those that lie side by side by one query.
+func (p *journalPage) add(from, seq runstore.Seq, extents []byte) error {
+	for _, e := range decodeExtents(extents) {
+		first := seq
+		seq += runstore.Seq(e.count)
+		if seq <= from {
+			continue
+		}
+		if skip := from - first; skip > 0 {
+			e.pos += runstore.Position(skip)
+			e.count -= int(skip)
+		}
+		if p.count > 0 && (p.count >= p.page.left || e.pos <= p.last || e.pos-p.last-1 > maxGap) {
+			if err := p.flush(); err != nil {
+				return err
+			}
+		}
+		if p.count == 0 {
+			p.first = e.pos
+		}
+		p.last = e.pos + runstore.Position(e.count) - 1
+		p.count += e.count
+	}
+	return nil
+}
+
+// flush reads the events that are known.
+func (p *journalPage) flush() error {
+	if p.count == 0 {
+		return nil
+	}
+	p.count = 0
+	full := false
+	err := p.conn.query(p.ctx, selectEvents, func(v []driver.Value) error {
+		event, err := p.decode(bytesOf(v[0]))
+		if err != nil {
+			return err
+		}
+		if event.Seq != p.next {
+			return damaged("the journal has seq %d where %d belongs", event.Seq, p.next)
+		}
+		p.next++
+		p.events = append(p.events, event)
+		err = p.page.add(len(event.Data))
+		full = err != nil
+		return err
+	}, int64(p.first), int64(p.last), p.run)
+	if err == nil && full {
+		return errEnough
+	}
+	return err
+}
+
+// decode reads an event in the form of selectEvents. The event keeps the row's bytes.
+func (p *journalPage) decode(row []byte) (e runstore.Event, err error) {
+	var numbers [6]int64
+	at := 0
+	for i := range numbers {
+		negative := at < len(row) && row[at] == '-'
+		if negative {
+			at++
+		}
+		for at < len(row) && row[at] != ' ' {
+			numbers[i] = 10*numbers[i] + int64(row[at]-'0')
+			at++
+		}
+		if negative {
+			numbers[i] = -numbers[i]
+		}
+		at++
+	}
+	kind := at + int(numbers[4])
+	owner := kind + int(numbers[5])
+	if at > kind || kind > owner || owner > len(row) {
+		return e, damaged("the event behind seq %d cannot be read", p.next-1)
+	}
+	if p.kind != string(row[at:kind]) {
+		p.kind = string(row[at:kind])
+	}
+	if string(p.owner) != string(row[kind:owner]) {
+		p.owner = runstore.Owner(row[kind:owner])
+	}
+	return runstore.Event{
+		Position: runstore.Position(numbers[0]), Seq: runstore.Seq(numbers[1]), Kind: p.kind, Data: row[owner:len(row):len(row)],
+		Time: runstore.FromMicros(numbers[2]), Token: runstore.Token(numbers[3]), Owner: p.owner,
+	}, nil
+}
