@@ -275,11 +275,21 @@ func TestRecordMadeAnewByTheStatement(t *testing.T) {
 	lease := hold(t, s, "run")
 	commit(t, s, usual(lease, "1", "key", 0))
 	commit(t, s, usual(lease, "2", "key", 1))
-	b := appending(lease, "deleted")
-	b.Delete("key")
-	commit(t, s, b)
-	if done := commit(t, s, usual(lease, "3", "key", 0)); len(done.Versions) != 1 || done.Versions[0] != 3 {
-		t.Errorf("got %+v, want version 3", done)
+	several, unguarded := usual(lease, "4", "key", 0), appending(lease, "5")
+	several.Append("test", []byte("second"))
+	unguarded.Put("key", nil)
+	for i, again := range []runstore.Batch{usual(lease, "3", "key", 0), several, unguarded} {
+		b := appending(lease, "deleted")
+		b.Delete("key")
+		commit(t, s, b)
+		want := runstore.Version(3 + i)
+		if done := commit(t, s, again); len(done.Versions) != 1 || done.Versions[0] != want {
+			t.Errorf("got %+v, want version %d", done, want)
+		}
+		stored, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"key"}})
+		if err != nil || len(stored) != 1 || stored[0].Version != want {
+			t.Errorf("stored is %+v, %v; want version %d", stored, err, want)
+		}
 	}
 }
 
