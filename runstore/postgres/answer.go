@@ -40,6 +40,7 @@ type answer struct {
 	// Of a remembered grant or release: its token, and how the grant before it ended.
 	resultToken  runstore.Token
 	resultFormer runstore.GrantEnd
+	results      int64 // of an append: how many results the run ever had
 }
 
 // headColumns are a run's, for reads. Those of tapestore.answer are the same.

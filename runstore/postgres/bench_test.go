@@ -113,14 +113,25 @@ func newRig(b *testing.B) *rig {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = r.store.Close() })
-	if r.raw, err = pgxpool.NewWithConfig(b.Context(), pool()); err != nil {
+	raw := pool()
+	for name, value := range map[string]string{"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"} {
+		raw.ConnConfig.RuntimeParams[name] = value // as the store's connections
+	}
+	if r.raw, err = pgxpool.NewWithConfig(b.Context(), raw); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(r.raw.Close)
-	r.exec(b, `CREATE TABLE hand_runs (id bytea PRIMARY KEY, token bigint NOT NULL, seq bigint NOT NULL, owner text, expires timestamptz NOT NULL) WITH (fillfactor = 70)`)
-	r.exec(b, `CREATE TABLE hand_events (run bytea NOT NULL, seq bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq))`)
-	r.exec(b, `CREATE TABLE hand_batches (run bytea NOT NULL, id text NOT NULL, seq bigint NOT NULL, PRIMARY KEY (run, id))`)
-	r.exec(b, `CREATE TABLE hand_records (run bytea NOT NULL, key text NOT NULL, version bigint NOT NULL, value bytea NOT NULL, PRIMARY KEY (run, key))`)
+	r.exec(b, `CREATE TABLE hand_runs (no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id bytea NOT NULL UNIQUE, token bigint NOT NULL,
+		grant_id bytea NOT NULL, owner text, seq bigint NOT NULL, expires timestamptz NOT NULL) WITH (fillfactor = 70)`)
+	const events = ` (run bigint NOT NULL, seq bigint NOT NULL, token bigint NOT NULL, time timestamptz NOT NULL,
+		kind text NOT NULL, owner text NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq))`
+	r.exec(b, `CREATE TABLE unfed_events`+events)
+	r.exec(b, `CREATE TABLE hand_events`+events)
+	r.exec(b, `ALTER TABLE hand_events ADD COLUMN position xid8 NOT NULL DEFAULT pg_current_xact_id()`)
+	r.exec(b, `CREATE INDEX ON hand_events (position)`)
+	r.exec(b, `CREATE TABLE hand_batches (run bigint NOT NULL, id text NOT NULL, seq bigint NOT NULL, time timestamptz NOT NULL, PRIMARY KEY (run, id))`)
+	r.exec(b, `CREATE TABLE hand_records (run bigint NOT NULL, version bigint NOT NULL, seq bigint NOT NULL, time timestamptz NOT NULL,
+		key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY (run, key)) WITH (fillfactor = 70)`)
 	r.exec(b, `CREATE TABLE bare_events (run bytea NOT NULL, seq bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq))`)
 	return r
 }
@@ -145,7 +156,8 @@ func (r *rig) runs(b *testing.B, n int) []runstore.Lease {
 			b.Fatal(err)
 		}
 		all[i] = created.Lease
-		r.exec(b, `INSERT INTO hand_runs (id, token, seq, expires) VALUES ($1, 1, 0, clock_timestamp() + interval '1 hour')`, []byte(id))
+		r.exec(b, `INSERT INTO hand_runs (id, token, grant_id, owner, seq, expires) VALUES ($1, 1, $2, 'bench', 0, clock_timestamp() + interval '1 hour')`,
+			[]byte(id), []byte(created.Lease.Grant))
 	}
 	return all
 }
@@ -165,23 +177,34 @@ func (r *rig) fenced(b *testing.B, leases []runstore.Lease, fill ...func(batch *
 	}
 }
 
-// The best single statements we know that lock, check and append; that remember an id, too; and
-// that put a new record besides.
-const (
-	handWritten = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq)
-	INSERT INTO hand_events (run, seq, data) SELECT $1, seq, $3 FROM r RETURNING seq`
-	handWithID = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq),
-		b AS (INSERT INTO hand_batches (run, id, seq) SELECT $1, $4, seq FROM r)
-	INSERT INTO hand_events (run, seq, data) SELECT $1, seq, $3 FROM r RETURNING seq`
-	handWithRecord = `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 RETURNING seq),
-		b AS (INSERT INTO hand_batches (run, id, seq) SELECT $1, $4, seq FROM r),
-		p AS (INSERT INTO hand_records (run, key, version, value) SELECT $1, $5, 1, $3 FROM r)
-	INSERT INTO hand_events (run, seq, data) SELECT $1, seq, $3 FROM r RETURNING seq`
-)
+// handWritten returns the best single statement we know of the same guarantees: it locks the run's
+// row by its id, token and grant id, and appends an event with the token, owner and time, and with a
+// place in a feed of all runs. It may also remember an id, and insert a record that is guarded to
+// be new; where these are there already, it fails by their unique index. Without a feed it keeps no
+// index of positions: an order of commits over all runs is then not to be had.
+//
+// It does less than the store: leases are never strict and have no bound on their progress, it has
+// no trace by which a lost reply is settled, a refusal gives no reason, results stay for ever, and no
+// record has places.
+func handWritten(feed, id, record bool) string {
+	events := "unfed_events"
+	if feed {
+		events = "hand_events"
+	}
+	sql := `WITH r AS (UPDATE hand_runs SET seq = seq + 1 WHERE id = $1 AND token = $2 AND grant_id = $3
+		RETURNING no, seq, token, owner, clock_timestamp() AS now)`
+	if id {
+		sql += `, b AS (INSERT INTO hand_batches (run, seq, time, id) SELECT no, seq, now, $6 FROM r)`
+	}
+	if record {
+		sql += `, p AS (INSERT INTO hand_records (run, version, seq, time, key, value) SELECT no, 1, seq, now, $7, $5 FROM r)`
+	}
+	return sql + ` INSERT INTO ` + events + ` (run, seq, token, time, kind, owner, data) SELECT no, seq, token, now, $4, owner, $5 FROM r RETURNING seq`
+}
 
 // BenchmarkAppend is a fenced commit to runs of their own, against hand-written statements: an
 // event; an event and an id; and what package tape commits, an event, an id and a record that is
-// guarded to be new.
+// guarded to be new. The side "unfed" is the statement without a feed.
 func BenchmarkAppend(b *testing.B) {
 	var n atomic.Int64
 	next := func() string { return fmt.Sprint("a-name-of-some-length-", n.Add(1)) }
@@ -194,27 +217,34 @@ func BenchmarkAppend(b *testing.B) {
 	for _, tc := range []struct {
 		name string
 		fill []func(batch *runstore.Batch)
-		sql  string
 	}{
-		{"event", nil, handWritten},
-		{"id", []func(*runstore.Batch){withID}, handWithID},
-		{"record", []func(*runstore.Batch){withID, withRecord}, handWithRecord},
+		{"event", nil},
+		{"id", []func(*runstore.Batch){withID}},
+		{"record", []func(*runstore.Batch){withID, withRecord}},
 	} {
 		for _, clients := range []int{1, 16} {
 			b.Run(fmt.Sprintf("%s/clients=%d", tc.name, clients), func(b *testing.B) {
 				r := newRig(b)
 				leases := r.runs(b, clients)
 				bare := make([]int64, clients)
-				compare(b, clients,
-					side{"tapestore", r.fenced(b, leases, tc.fill...)},
-					side{"hand", func(i int) error {
-						args := []any{[]byte(leases[i].Run), int64(1), payload}
-						for range tc.fill {
+				hand := func(feed bool) func(i int) error {
+					sql := handWritten(feed, len(tc.fill) > 0, len(tc.fill) > 1)
+					return func(i int) error {
+						args := []any{[]byte(leases[i].Run), int64(1), []byte(leases[i].Grant), "bench", payload}
+						if len(tc.fill) > 0 {
 							args = append(args, next())
 						}
+						if len(tc.fill) > 1 {
+							args = append(args, []byte(next()))
+						}
 						var seq int64
-						return r.raw.QueryRow(b.Context(), tc.sql, args...).Scan(&seq)
-					}},
+						return r.raw.QueryRow(b.Context(), sql, args...).Scan(&seq)
+					}
+				}
+				compare(b, clients,
+					side{"tapestore", r.fenced(b, leases, tc.fill...)},
+					side{"hand", hand(true)},
+					side{"unfed", hand(false)},
 					side{"insert", func(i int) error {
 						bare[i]++
 						_, err := r.raw.Exec(b.Context(), `INSERT INTO bare_events (run, seq, data) VALUES ($1, $2, $3)`,
@@ -237,15 +267,17 @@ func BenchmarkAppendOneRun(b *testing.B) {
 		side{"tapestore", func(int) error { return appendOne(0) }},
 		side{"for-update", func(int) error {
 			return pgx.BeginFunc(b.Context(), r.raw, func(tx pgx.Tx) error {
-				var token, seq int64
-				err := tx.QueryRow(b.Context(), `SELECT token, seq FROM hand_runs WHERE id = $1 FOR UPDATE`, []byte(lease.Run)).Scan(&token, &seq)
+				var no, token, seq int64
+				err := tx.QueryRow(b.Context(), `SELECT no, token, seq FROM hand_runs WHERE id = $1 AND grant_id = $2 FOR UPDATE`,
+					[]byte(lease.Run), []byte(lease.Grant)).Scan(&no, &token, &seq)
 				if err != nil || token != 1 {
 					return errors.Join(err, errors.New("fenced"))
 				}
-				if _, err := tx.Exec(b.Context(), `INSERT INTO hand_events (run, seq, data) VALUES ($1, $2, $3)`, []byte(lease.Run), seq+1, payload); err != nil {
+				if _, err := tx.Exec(b.Context(), `INSERT INTO hand_events (run, seq, token, time, kind, owner, data)
+					VALUES ($1, $2, $3, clock_timestamp(), 'bench', 'bench', $4)`, no, seq+1, token, payload); err != nil {
 					return err
 				}
-				_, err = tx.Exec(b.Context(), `UPDATE hand_runs SET seq = $2 WHERE id = $1`, []byte(lease.Run), seq+1)
+				_, err = tx.Exec(b.Context(), `UPDATE hand_runs SET seq = $2 WHERE no = $1`, no, seq+1)
 				return err
 			})
 		}},

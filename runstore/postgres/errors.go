@@ -21,9 +21,10 @@ var (
 	errDisagree = errors.New("postgres: the check of the statement and that of the rules disagree")
 )
 
-// retried are the unique indexes that refuse a write which succeeds later: under the number of
-// another transaction (see feed.go), or at another time, where a place was at the same one.
-var retried = []string{"events_position", "places_pkey"}
+// retried are the unique indexes that refuse a write which has another end later: under the number
+// of another transaction (see feed.go), at another time, where a place was at the same one, or with
+// a newer snapshot, which has the id or the record (see commitStatements).
+var retried = []string{"events_position", "places_pkey", "batches_pkey", "records_pkey"}
 
 // fate is what an error of the engine says about the statement that met it.
 type fate int
@@ -114,6 +115,13 @@ func (s *Store) rejected(ctx context.Context, err error) error {
 func undefined(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && slices.Contains([]string{"42883", "42P01", "42703"}, server.Code)
+}
+
+// spoils reports whether an error may be that of one statement or batch alone, so that its
+// neighbours in a transaction may be applied without it.
+func spoils(err error) bool {
+	var server *pgconn.PgError
+	return fateOf(err) == failed && !timedOut(err) || errors.As(err, &server) && server.Code == "23505"
 }
 
 // timedOut reports whether the server gave a statement up for its time, or for a

@@ -65,19 +65,30 @@ func (l *Lanes) Waiting(id runstore.RunID) (n int, busy bool) {
 	return len(at.waiting), true
 }
 
-// AppendTogether sends batches of events under fences of different runs in one statement.
+// AppendTogether sends batches of events under fences of different runs in one statement, but for
+// those with a hint that makes them go alone.
 func AppendTogether(ctx context.Context, s *Store, batches ...runstore.Batch) error {
 	var parties []*party
 	for _, b := range batches {
 		r := commitRequest(b)
-		r.ctx, r.nonce = ctx, newNonce()
+		r.ctx, r.nonce, r.hints = ctx, newNonce(), s.hints.of(r)
+		if r.hints.forgets {
+			if s.sendGroup(ctx, []*request{r}); r.err != nil {
+				return r.err
+			}
+			continue
+		}
 		parties = append(parties, &party{ctx: ctx, group: []*request{r}})
+	}
+	if len(parties) == 0 {
+		return nil
 	}
 	s.sendTogether(ctx, parties)
 	for _, p := range parties {
 		if err := p.group[0].err; err != nil || p.leftOut {
 			return errors.Join(err, fmt.Errorf("run %q: left out: %t", p.group[0].run, p.leftOut))
 		}
+		s.hints.learn(p.group[0])
 	}
 	return nil
 }

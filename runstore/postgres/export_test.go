@@ -69,13 +69,13 @@ func Reads(limit int) map[string]string {
 func Writes() map[string]string {
 	all := map[string]string{"renew": renew}
 	for f, s := range commitStatements {
-		all[fmt.Sprintf("commit %+v", f)] = s.sql
+		all[fmt.Sprintf("commit %+v", f)] = s().sql
 	}
 	return all
 }
 
 // StatementOfAnEvent returns the statement of a commit of events, without an id.
-func StatementOfAnEvent() string { return commitStatements[form{alone: true}].sql }
+func StatementOfAnEvent() string { return commitStatements[form{alone: true, one: true}]().sql }
 
 // StatementOf returns the statement of a commit alone, and its arguments.
 func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
@@ -90,11 +90,17 @@ func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	return u.sql, u.args
 }
 
+// HintsOf returns the hints for a batch, and takes that to forget.
+func HintsOf(s *Store, b runstore.Batch) (timed, forgets bool) {
+	h := s.hints.of(commitRequest(b))
+	return h.timed, h.forgets
+}
+
 // Together returns the statements for several runs.
 func Together() (all []string) {
 	for f, s := range commitStatements {
 		if f.together {
-			all = append(all, s.sql)
+			all = append(all, s().sql)
 		}
 	}
 	return all

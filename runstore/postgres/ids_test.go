@@ -21,7 +21,7 @@ func usual(l runstore.Lease, id runstore.BatchID, key runstore.RecordKey, at run
 
 // A commit that waited for the row of its run while another was applied is judged by what that
 // one left: its results and its records, which the waiting statement had read before. It takes
-// one round trip.
+// one round trip, and a second one where an index refuses what the other has added.
 func TestCommitThatLostAppliesNothing(t *testing.T) {
 	t.Parallel()
 	withID := func(l runstore.Lease, id runstore.BatchID) runstore.Batch {
@@ -35,24 +35,25 @@ func TestCommitThatLostAppliesNothing(t *testing.T) {
 		want          error
 		replayed      bool
 		journal       []string
+		sent          int
 	}{
 		{"the same id", func(l runstore.Lease) runstore.Batch { return withID(l, "1") }, func(l runstore.Lease) runstore.Batch { return withID(l, "1") },
-			nil, true, []string{"1"}},
+			nil, true, []string{"1"}, 2},
 		{"the same new record", func(l runstore.Lease) runstore.Batch { return usual(l, "1", "new", 0) }, func(l runstore.Lease) runstore.Batch { return usual(l, "2", "new", 0) },
-			runstore.ErrConflict, false, []string{"1"}},
+			runstore.ErrConflict, false, []string{"1"}, 2},
 		{"the same version", func(l runstore.Lease) runstore.Batch { return usual(l, "1", "old", 1) }, func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) },
-			runstore.ErrConflict, false, []string{"1"}},
+			runstore.ErrConflict, false, []string{"1"}, 1},
 		{"the same version, first without an id", func(l runstore.Lease) runstore.Batch { b := usual(l, "1", "old", 1); b.ID = ""; return b },
-			func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) }, runstore.ErrConflict, false, []string{"1"}},
+			func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) }, runstore.ErrConflict, false, []string{"1"}, 1},
 		{"the same version, first without an event", func(l runstore.Lease) runstore.Batch { b := usual(l, "1", "old", 1); b.Events = nil; return b },
-			func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) }, runstore.ErrConflict, false, nil},
+			func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) }, runstore.ErrConflict, false, nil, 1},
 		{"a version without a record", func(l runstore.Lease) runstore.Batch { return usual(l, "1", "old", 1) }, func(l runstore.Lease) runstore.Batch {
 			b := appending(l, "2")
 			b.Require(runstore.AtVersion("old", 1))
 			return b
-		}, runstore.ErrConflict, false, []string{"1"}},
+		}, runstore.ErrConflict, false, []string{"1"}, 1},
 		{"nothing in common", func(l runstore.Lease) runstore.Batch { return usual(l, "1", "new", 0) }, func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) },
-			nil, false, []string{"1", "2"}},
+			nil, false, []string{"1", "2"}, 1},
 	} {
 		for _, mode := range []string{"cache_statement", "simple_protocol"} {
 			t.Run(tc.name+"/"+mode, func(t *testing.T) {
@@ -86,8 +87,8 @@ func TestCommitThatLostAppliesNothing(t *testing.T) {
 					t.Errorf("got %+v, want seq %d, replayed: %v", done, last, tc.replayed)
 				}
 				wantJournal(t, s, "run", tc.journal...)
-				if n := len(w.sent()); n != 1 {
-					t.Errorf("%d statements were sent, want 1", n)
+				if n := len(w.sent()); n != tc.sent {
+					t.Errorf("%d statements were sent, want %d", n, tc.sent)
 				}
 			})
 		}
@@ -274,11 +275,21 @@ func TestRecordMadeAnewByTheStatement(t *testing.T) {
 	lease := hold(t, s, "run")
 	commit(t, s, usual(lease, "1", "key", 0))
 	commit(t, s, usual(lease, "2", "key", 1))
-	b := appending(lease, "deleted")
-	b.Delete("key")
-	commit(t, s, b)
-	if done := commit(t, s, usual(lease, "3", "key", 0)); len(done.Versions) != 1 || done.Versions[0] != 3 {
-		t.Errorf("got %+v, want version 3", done)
+	several, unguarded := usual(lease, "4", "key", 0), appending(lease, "5")
+	several.Append("test", []byte("second"))
+	unguarded.Put("key", nil)
+	for i, again := range []runstore.Batch{usual(lease, "3", "key", 0), several, unguarded} {
+		b := appending(lease, "deleted")
+		b.Delete("key")
+		commit(t, s, b)
+		want := runstore.Version(3 + i)
+		if done := commit(t, s, again); len(done.Versions) != 1 || done.Versions[0] != want {
+			t.Errorf("got %+v, want version %d", done, want)
+		}
+		stored, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"key"}})
+		if err != nil || len(stored) != 1 || stored[0].Version != want {
+			t.Errorf("stored is %+v, %v; want version %d", stored, err, want)
+		}
 	}
 }
 

@@ -146,7 +146,8 @@ func TestStrictLeaseEndsDuringTheWait(t *testing.T) {
 }
 
 // TestStrictLeaseEndsDuringTheWaitForALock is that where the other transaction leaves the
-// row as it was: PostgreSQL does not evaluate a condition again then.
+// row as it was: PostgreSQL does not evaluate a condition again then. The first append under
+// the lease lets the handle know that the lease is strict, which gives the next one its own form.
 func TestStrictLeaseEndsDuringTheWaitForALock(t *testing.T) {
 	t.Parallel()
 	for _, tc := range heldWrites {
@@ -165,6 +166,9 @@ func TestStrictLeaseEndsDuringTheWaitForALock(t *testing.T) {
 					Run: "run", Preempt: "test", LeaseSpec: runstore.LeaseSpec{Owner: "holder", TTL: ttl, Strict: true},
 				})
 				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Commit(t.Context(), appending(lease.Lease, "first")); err != nil && !errors.Is(err, runstore.ErrLeaseExpired) {
 					t.Fatal(err)
 				}
 				exec(t, other, "BEGIN")

@@ -34,6 +34,7 @@ type request struct {
 	size  int
 	// apart is whether the write was in a commitMerged that was not applied.
 	apart bool
+	hints hints
 
 	// acquire, if not nil, is all that the write asks for. Of several on one run that
 	// share a round trip one goes to the server; what it finds answers the others

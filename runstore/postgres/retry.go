@@ -14,7 +14,7 @@ import (
 func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 	r.ctx = ctx
 	for t := s.tries(); ; {
-		r.nonce = newNonce()
+		r.nonce, r.hints = newNonce(), s.hints.of(r)
 		err := s.reach(ctx, r.fence.Token().Epoch())
 		if err == nil {
 			err = s.lanes.send(r)
@@ -22,6 +22,7 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 			err = notSent{err}
 		}
 		if err == nil {
+			s.hints.learn(r)
 			if r.answer.verdict == applied && !r.heartbeat() {
 				s.notifier.committed(r)
 			}

@@ -28,7 +28,8 @@ SELECT r.now, r.is_strict, r.reactor` + whyNot
 	// condition before it waits for the row, and again only if the row was changed meanwhile. So
 	// where the time matters, for a strict lease and for one with a bound on its progress, the
 	// condition locks the row by itself before any clock is read. It does so once for a statement,
-	// and not at all for other leases.
+	// and not at all for other leases. An append has it only where the lease is known to be such a
+	// one, see hints.
 	timely = `
 		AND (NOT is_strict AND max_stall = 0 OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
 			AND (NOT is_strict OR expires > clock_timestamp()))`
@@ -94,7 +95,7 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 			r.sent = s.here.Read()
 		}
 		answers, err := s.ask(ctx, all)
-		if err != nil && len(group) > 1 && fateOf(err) == failed && !timedOut(err) && ctx.Err() == nil {
+		if err != nil && len(group) > 1 && spoils(err) && ctx.Err() == nil {
 			// One has spoilt it for all: its neighbours are not to suffer.
 			for _, r := range group {
 				s.sendGroup(ctx, []*request{r})

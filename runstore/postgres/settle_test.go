@@ -3,7 +3,9 @@ package postgres_test
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -178,11 +180,17 @@ func renamed(s statement) []any {
 	var nonce int64 = 77
 	if at := noncesOf(s); at >= 0 {
 		args[at] = append([]*int64{&nonce}, args[at].([]*int64)[1:]...)
+	} else if of := nonceOfOne.FindStringSubmatch(s.sql); of != nil {
+		at, _ := strconv.Atoi(of[1])
+		args[at-1] = nonce
 	} else {
 		args[2] = nonce
 	}
 	return args
 }
+
+// nonceOfOne finds the nonce among the parameters of the statement for one event.
+var nonceOfOne = regexp.MustCompile(`\$([0-9]+)::bigint <> ALL \(given_up\)`)
 
 // noncesOf returns the place of the nonces among the arguments of a commit's statement. That of
 // tapestore.write has one nonce, and -1.

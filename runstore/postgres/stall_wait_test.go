@@ -20,6 +20,7 @@ func TestProgressIsCountedFromTheLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	commit(t, s, appending(created.Lease, "first")) // the next has the form for such a lease
 	other := connect(t, address)
 	exec(t, other, "BEGIN")
 	exec(t, other, `SELECT FROM tapestore.runs WHERE id = 'run' FOR NO KEY UPDATE`)

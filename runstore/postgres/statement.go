@@ -1,17 +1,11 @@
 package postgres
 
 import (
-	"errors"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/tapestore/tapestore/runstore"
+	"sync"
 )
 
 // A commit that appends events under a fence is one statement, which may also remember an id,
@@ -27,18 +21,22 @@ import (
 //  1. The fence, the end of a strict lease and the nonces that were given up are conditions on
 //     the row of the run. PostgreSQL evaluates them on the row that it locks:
 //     https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED
-//  2. last_seq and batches of that row are those of the snapshot. Every write that changes
-//     records or results of a run changes one of the two. So what the snapshot has of these
-//     tables is current.
-//  3. The run has no result of the id, and every guarded version is as wanted, in the snapshot:
-//     by 2 also under the lock.
-//  4. If a condition does not hold, the statement changes nothing. tapestore.write, which is
+//  2. The run has no result of the id, and every guarded version is as wanted, in the snapshot.
+//  3. What is new in the snapshot, an id or a record, is new under the lock too: else a unique
+//     index refuses the statement, and it is sent again with a newer snapshot.
+//  4. Where a record is there already, last_seq and batches of the locked row are those of the
+//     snapshot. Every write that changes records of a run changes one of the two. So the
+//     versions in the snapshot are current.
+//  5. If a condition does not hold, the statement changes nothing. tapestore.write, which is
 //     VOLATILE and so has a newer snapshot, then returns the first result of the id, explains the
 //     refusal, or applies a batch that had lost to another writer, in the same round trip. The
 //     batches of the other forms are sent again, each in a statement of its own.
 //
-// A statement has only the parts that its batches need: each part costs 50 to 100 µs of the
-// server's time, used or not. Rejected: tapestore.write for every commit. PL/pgSQL runs about ten
+// A statement has only the parts that its batches need: each part costs 10 to 100 µs of the
+// server's time, used or not. For the same reason an append of one event, with at most one
+// guard and one record, has a form of its own, with scalars where the others have arrays; what
+// few appends need is left out unless a hint asks for it (hints.go); and a record that is
+// guarded to be new is only inserted. Rejected: tapestore.write for every commit. PL/pgSQL runs about ten
 // statements for what is one here, in twice the server's time, and for one run only
 // (BenchmarkAppend).
 //
@@ -48,7 +46,8 @@ import (
 // run from 1, nonce, kind, data. $13 to $18, ids: run, number within the run from 0, its first and
 // its last event, nonce, name of the result. $19 to $21, guards: run, key, version. $22 to $26,
 // records: run, key, value, event from 0, how many places. $27 to $30, places: record from 1,
-// index, time, microseconds after the commit.
+// index, time, microseconds after the commit. A statement for one event takes $10 to $25 as
+// scalars.
 const (
 	advance = `r AS (
 	UPDATE tapestore.runs SET last_seq = runs.last_seq + {events}, batches = runs.batches + {results}, progressed = clock_timestamp(),
@@ -61,7 +60,7 @@ const (
 
 	// updateOne waits for the row; see timely.
 	updateOne = `WITH ` + advance + `
-	WHERE {holds}{allowed}` + timely + returning
+	WHERE {holds}{allowed}{timely}` + returning
 
 	// updateMany finds each run by a sub-select, because a join might read all runs.
 	updateMany = `WITH seen AS MATERIALIZED (
@@ -77,11 +76,20 @@ const (
 
 	// holds are the conditions on the row of a run.
 	holds = `runs.id = {id} AND runs.token = {token} AND runs.grant_id = {grant} AND runs.owner = {owner} AND grant_state = 1 AND NOT purged
-		AND (given_up IS NULL OR NOT given_up && $10::bigint[])`
+		AND (given_up IS NULL OR {not given up})`
+
+	// untimed leaves the leases for which the time matters to tapestore.write, see timely.
+	untimed = `
+		AND NOT is_strict AND max_stall = 0`
 
 	// unchanged has a sub-select, which PostgreSQL does not evaluate again.
 	unchanged = `
 		AND (runs.last_seq, runs.batches) = (SELECT seen.last_seq, seen.batches FROM tapestore.runs AS seen WHERE seen.id = {id})`
+
+	newID = `
+		AND (SELECT true FROM tapestore.batches WHERE run = {no} AND batches.id = $18::bytea) IS NULL`
+	newRecord = `
+		AND (SELECT true FROM tapestore.records WHERE run = {no} AND records.key = $23::bytea) IS NULL`
 
 	// newIDs, atVersions and changed look each row up in a sub-select. As joins they might read all
 	// results or records of the run.
@@ -89,24 +97,26 @@ const (
 		AND NOT EXISTS (SELECT FROM unnest($13::bigint[], $18::bytea[]) AS new (i, id)
 			WHERE new.i = {i} AND (SELECT true FROM tapestore.batches WHERE run = {no} AND batches.id = new.id))`
 	atVersions = `
-		AND NOT EXISTS (SELECT FROM unnest($19::bigint[], $20::bytea[], $21::bigint[]) AS wanted (i, key, version)
+		AND NOT EXISTS (SELECT FROM {guard rows} AS wanted (i, key, version)
 			WHERE wanted.i = {i} AND wanted.version <> coalesce((SELECT version FROM tapestore.records WHERE run = {no} AND records.key = wanted.key), 0))`
 
 	appendEvents = `, e AS (
 	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data, versions)
 	SELECT no, last_seq - events + n, last_position - events + n, nonce, token, now, kind, owner, data, CASE WHEN n = 1 THEN nullif({versions}, '{}') END
-	FROM r JOIN unnest($8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[]) AS new (i, n, nonce, kind, data) USING (i)
+	FROM r JOIN {event rows} AS new (i, n, nonce, kind, data) USING (i)
 )`
 
-	// rememberIDs also forgets the oldest results, as tapestore.write does.
 	rememberIDs = `, b AS (
 	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
 	SELECT no, batches - results + n, last_seq - events + first, last_seq - events + last, now, nonce, id, {versions}, token, former_end
-	FROM r JOIN unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[]) AS new (i, n, first, last, nonce, id) USING (i)
-), kept AS MATERIALIZED (
+	FROM r JOIN {id rows} AS new (i, n, first, last, nonce, id) USING (i)
+)`
+
+	// forgetResults forgets the oldest results of a run, as tapestore.write does.
+	forgetResults = `, kept AS MATERIALIZED (
 	SELECT no, batches, (SELECT named.n FROM tapestore.batches AS named
 		WHERE named.run = no AND get_byte(named.id, 0) <> 110 ORDER BY named.n DESC OFFSET 127 LIMIT 1) AS named
-	FROM r WHERE batches / 128 > (batches - results) / 128
+	FROM r
 ), forgotten AS (
 	DELETE FROM tapestore.batches USING kept WHERE batches.run = kept.no AND batches.n < kept.batches - 256
 		AND (get_byte(batches.id, 0) = 110 OR batches.n < kept.named)
@@ -115,7 +125,7 @@ const (
 	// putRecords gives a new record a version above every one that a deleted record of the run had.
 	putRecords = `, changed AS MATERIALIZED (
 	SELECT new.*, no, token, now, last_seq - events + 1 + event AS seq, coalesce(former.version, version_floor) + 1 AS version, former.places
-	FROM r JOIN unnest($22::bigint[], $23::bytea[], $24::bytea[], $25::integer[], $26::smallint[]) WITH ORDINALITY AS new (i, key, value, event, placed, k)
+	FROM r JOIN {record rows} AS new (i, key, value, event, placed, k)
 		USING (i) LEFT JOIN LATERAL (SELECT * FROM tapestore.records WHERE run = no AND records.key = new.key OFFSET 0) AS former ON true
 ), put AS (
 	INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, created_token, updated_token, places, key, value)
@@ -124,27 +134,42 @@ const (
 		updated_token = excluded.updated_token, places = excluded.places, value = excluded.value
 ), gone AS (
 	DELETE FROM tapestore.places USING changed WHERE changed.places > 0 AND places.run = changed.no AND places.key = changed.key
-), placed AS (
+)`
+
+	putPlaces = `, placed AS (
 	INSERT INTO tapestore.places (at, written, run, name, key)
 	SELECT coalesce(at, now + after * interval '1 microsecond'), now, no, name, key
 	FROM changed JOIN unnest($27::integer[], $28::bytea[], $29::timestamptz[], $30::bigint[]) AS new (k, name, at, after) USING (k)
 )`
 
+	// insertRecord is putRecords for one record that is guarded to be new.
+	insertRecord = `, put AS (
+	INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, created_token, updated_token, places, key, value)
+	SELECT no, version_floor + 1, last_seq, last_seq, now, now, token, token, 0, $23::bytea, $24::bytea FROM r
+)`
+
 	// endAlone returns what tapestore.write answers as JSON: that costs those nothing that do not
 	// need it.
 	endAlone = `
-SELECT now, last_seq, {versions}, CASE WHEN now IS NULL AND set_config('bytea_output', 'hex', true) || set_config('timezone', 'UTC', true) <> '' THEN to_jsonb(tapestore.write(
-	0::smallint, {id}, ($10::bigint[])[1], {name}, {token}, {grant}, {owner}, NULL, NULL, NULL, {guarded}, NULL, NULL, NULL, false, 0, NULL, NULL,
-	0, $11::bytea[], $12::bytea[], {records}, NULL, false, NULL, NULL, false, false, false, false)) END
+SELECT now, last_seq, {versions}, batches, CASE WHEN now IS NULL AND set_config('bytea_output', 'hex', true) || set_config('timezone', 'UTC', true) <> '' THEN to_jsonb(tapestore.write(
+	0::smallint, {id}, {nonce}, {name}, {token}, {grant}, {owner}, NULL, NULL, NULL, {guarded}, NULL, NULL, NULL, false, 0, NULL, NULL,
+	0, {kinds}, {data}, {records}, NULL, false, NULL, NULL, false, false, false, false)) END
 FROM (SELECT) AS one LEFT JOIN r ON true`
 
 	endTogether = `
-SELECT array_agg(i), array_agg(now), array_agg(last_seq), {all versions} FROM r`
+SELECT array_agg(i), array_agg(now), array_agg(last_seq), {all versions}, array_agg(batches) FROM r`
 )
 
 // form is the kind of a commit's statement, with its parts.
 type form struct {
-	together, alone, ids, records bool
+	together, alone bool
+	one             bool // alone, with one event, at most one guard, and at most one record, which has no places
+
+	ids, guards, puts bool // one excepted, guards and puts are there together, with places
+	fresh             bool // one record, which is guarded to be new; neither guards nor puts
+
+	timed   bool // see hints
+	forgets bool // see hints
 }
 
 // commitStatement is a text, and which of the 30 arguments it has.
@@ -153,48 +178,99 @@ type commitStatement struct {
 	args []int
 }
 
-var commitStatements = map[form]commitStatement{}
+// commitStatements has every form. A text is made when it is first used.
+var commitStatements = map[form]func() commitStatement{}
 
 func init() {
 	both := []bool{false, true}
-	for _, ids := range both {
-		for _, records := range both {
-			commitStatements[form{alone: true, ids: ids, records: records}] = commitStatement{}
-			commitStatements[form{together: true, ids: ids, records: records}] = commitStatement{}
+	for _, records := range both {
+		for _, ids := range both {
+			addForms(form{together: true, ids: ids, guards: records, puts: records})
+			for _, timed := range both {
+				addForms(form{ids: ids, timed: timed}) // merged
+				for _, forgets := range both {
+					f := form{alone: true, ids: ids, timed: timed, forgets: forgets && ids}
+					array, one, guarded, put, fresh := f, f, f, f, f
+					array.guards, array.puts = records, records
+					one.one, one.guards, one.puts = true, records, records
+					guarded.one, guarded.guards = true, true
+					put.one, put.puts = true, true
+					fresh.one, fresh.fresh = true, true
+					addForms(array, one, guarded, put, fresh)
+				}
+			}
 		}
-		commitStatements[form{ids: ids}] = commitStatement{} // merged
 	}
-	for f := range commitStatements {
-		commitStatements[f] = f.statement()
+}
+
+func addForms(all ...form) {
+	for _, f := range all {
+		commitStatements[f] = sync.OnceValue(f.statement)
 	}
 }
 
 var parameter = regexp.MustCompile(`\$[0-9]+`)
 
+// arrays and scalars are where a statement takes its events, ids, guards and records from.
+var (
+	arrays = []string{
+		"{event rows}", "unnest($8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[])",
+		"{id rows}", "unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[])",
+		"{guard rows}", "unnest($19::bigint[], $20::bytea[], $21::bigint[])",
+		"{record rows}", "unnest($22::bigint[], $23::bytea[], $24::bytea[], $25::integer[], $26::smallint[]) WITH ORDINALITY",
+		"{not given up}", "NOT given_up && $10::bigint[]",
+		"{nonce}", "($10::bigint[])[1]", "{kinds}", "$11::bytea[]", "{data}", "$12::bytea[]",
+	}
+	scalars = []string{
+		"{event rows}", "(SELECT 1::bigint, 1, $10::bigint, $11::bytea, $12::bytea)",
+		"{id rows}", "(SELECT 1::bigint, 0, 1, 1, $10::bigint, $18::bytea)",
+		"{guard rows}", "(SELECT 1::bigint, $20::bytea, $21::bigint)",
+		"{record rows}", "(SELECT 1::bigint, $23::bytea, $24::bytea, $25::integer, 0::smallint, 1)",
+		"{not given up}", "$10::bigint <> ALL (given_up)",
+		"{nonce}", "$10::bigint", "{kinds}", "ARRAY[$11::bytea]", "{data}", "ARRAY[$12::bytea]",
+	}
+)
+
 // statement returns the statement of a form. Its parameters are numbered anew, because none may
 // be left out.
 func (f form) statement() commitStatement {
-	allowed := ""
+	allowed, ofTime, rows := "", untimed, arrays
 	name, guarded, records := "NULL", "NULL, NULL", strings.Repeat("NULL, ", 6)+"NULL"
 	versions, allVersions := "'{}'::bigint[]", "'{}'::bigint[]"
-	if (f.ids || f.records) && !f.together {
+	if f.one {
+		rows = scalars
+	}
+	if f.timed {
+		ofTime = timely
+	}
+	if (f.guards || f.puts) && !f.together {
 		allowed += unchanged
 	}
 	if f.ids {
-		allowed += newIDs
-		name = "($18::bytea[])[1]"
+		allowed += f.oneOf(newID, newIDs)
+		name = f.oneOf("$18::bytea", "($18::bytea[])[1]")
 	}
-	if f.records {
+	if f.guards {
 		allowed += atVersions
-		guarded = "$20::bytea[], $21::bigint[]"
+		guarded = f.oneOf("ARRAY[$20::bytea], ARRAY[$21::bigint]", "$20::bytea[], $21::bigint[]")
+	}
+	if f.puts {
 		records = "$23::bytea[], $24::bytea[], $25::integer[], $27::integer[], $28::bytea[], $29::timestamptz[], $30::bigint[]"
-		versions = "ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k)"
+		versions = f.oneOf("ARRAY(SELECT version FROM changed)", "ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k)")
 		allVersions = "ARRAY(SELECT version FROM changed ORDER BY k)"
+	}
+	if f.fresh {
+		allowed += newRecord
+		guarded = "ARRAY[$23::bytea], ARRAY[0::bigint]"
+		versions = "array_remove(ARRAY[version_floor + 1], NULL)"
+	}
+	if f.one && (f.puts || f.fresh) {
+		records = "ARRAY[$23::bytea], ARRAY[$24::bytea], ARRAY[$25::integer], NULL, NULL, NULL, NULL"
 	}
 	sql := updateOne
 	values := []string{
 		"{id}", "$1::bytea", "{token}", "$2::bigint", "{grant}", "$3::bytea", "{owner}", "$4::bytea",
-		"{base}", "$5::bigint", "{events}", "$6::bigint", "{results}", "$7::bigint", "{i}", "1::bigint", "{no}", "runs.no",
+		"{base}", "$5::bigint", "{events}", f.oneOf("1::bigint", "$6::bigint"), "{results}", f.oneOf(f.oneResult(), "$7::bigint"), "{i}", "1::bigint", "{no}", "runs.no",
 	}
 	if f.together {
 		sql = updateMany
@@ -203,19 +279,19 @@ func (f form) statement() commitStatement {
 			"{base}", "w.base", "{events}", "w.events", "{results}", "w.results", "{i}", "w.i", "{no}", "found.no",
 		}
 	}
-	if f.records {
-		sql += putRecords
+	for _, part := range []struct {
+		has bool
+		sql string
+	}{
+		{f.puts, putRecords}, {f.puts && !f.one, putPlaces}, {f.fresh, insertRecord}, {true, appendEvents},
+		{f.ids, rememberIDs}, {f.forgets, forgetResults}, {f.alone, endAlone}, {!f.alone, endTogether},
+	} {
+		if part.has {
+			sql += part.sql
+		}
 	}
-	sql += appendEvents
-	if f.ids {
-		sql += rememberIDs
-	}
-	if f.alone {
-		sql += endAlone
-	} else {
-		sql += endTogether
-	}
-	sql = strings.NewReplacer("{holds}", holds, "{allowed}", allowed).Replace(sql)
+	sql = strings.NewReplacer("{holds}", holds, "{allowed}", allowed, "{timely}", ofTime).Replace(sql)
+	sql = strings.NewReplacer(rows...).Replace(sql)
 	sql = strings.NewReplacer(append(values, "{versions}", versions, "{all versions}", allVersions,
 		"{name}", name, "{guarded}", guarded, "{records}", records)...).Replace(sql)
 	var args []int
@@ -231,164 +307,17 @@ func (f form) statement() commitStatement {
 	return commitStatement{sql, args}
 }
 
-// direct reports whether r is a commit for which there is a statement.
-func (r *request) direct() bool { return r.write != nil && !r.fence.IsZero() }
-
-// plain reports whether r may share a statement with others of its run: it is direct, and reads and changes no record.
-func (r *request) plain() bool {
-	return r.direct() && len(r.write.keys) == 0 && len(r.write.guards) == 0
+func (f form) oneOf(one, other string) string {
+	if f.one {
+		return one
+	}
+	return other
 }
 
-// direct reports whether there is a statement for a commit: it appends events under a fence, and
-// at most checks versions, puts records and has an id.
-func (c *write) direct() bool {
-	deletes := slices.ContainsFunc(c.values, func(v []byte) bool { return v == nil })
-	return !c.fence.IsZero() && c.token == nil && c.seq == nil && c.status == nil && len(c.payloads) > 0 && !deletes &&
-		c.newStatus == nil && c.runnable.IsZero() && !c.release && !c.purge
-}
-
-// commitArgs are the arguments of a commit statement, see there.
-type commitArgs struct {
-	runs, grants, owners                   [][]byte
-	tokens, bases, counts, results         []int64
-	eventOf, eventNo                       []int64
-	nonces                                 []*int64
-	kinds, payloads                        [][]byte
-	resultOf, resultNo, first, last, named []int64
-	names                                  [][]byte
-	guardOf, versions                      []int64
-	guards                                 [][]byte
-	recordOf                               []int64
-	keys, values                           [][]byte
-	explained                              []int32
-	places                                 []int16
-	placed                                 []int32
-	indexes                                [][]byte
-	times                                  []*time.Time
-	afters                                 []*int64
-}
-
-// add adds the batches of one run. Positions of its events begin at base.
-func (a *commitArgs) add(base int64, group []*request) {
-	f := group[0].fence
-	run, n, results := int64(len(a.runs)+1), int64(0), int64(0)
-	for _, r := range group {
-		w := r.write
-		if r.result != nil {
-			a.resultOf, a.resultNo = append(a.resultOf, run), append(a.resultNo, results)
-			a.first, a.last = append(a.first, n+1), append(a.last, n+int64(len(w.payloads)))
-			a.named, a.names = append(a.named, r.nonce), append(a.names, r.result)
-			results++
-		}
-		for k := range w.payloads {
-			n++
-			var nonce *int64
-			if k == 0 {
-				nonce = &r.nonce
-			}
-			a.eventOf, a.eventNo, a.nonces = append(a.eventOf, run), append(a.eventNo, n), append(a.nonces, nonce)
-		}
-		a.kinds, a.payloads = append(a.kinds, w.kinds...), append(a.payloads, w.payloads...)
-		for _, g := range w.guards {
-			a.guardOf, a.guards, a.versions = append(a.guardOf, run), append(a.guards, []byte(g.Key)), append(a.versions, int64(g.Version))
-		}
-		before, places := len(a.keys), make([]int16, len(w.keys))
-		for i, record := range w.placed {
-			places[record-1]++
-			a.placed, a.indexes = append(a.placed, int32(before)+record), append(a.indexes, w.names[i])
-		}
-		a.times, a.afters = append(a.times, w.times...), append(a.afters, w.afters...)
-		for range w.keys {
-			a.recordOf = append(a.recordOf, run)
-		}
-		a.keys, a.values, a.explained = append(a.keys, w.keys...), append(a.values, w.values...), append(a.explained, w.explained...)
-		a.places = append(a.places, places...)
+// oneResult is how many results a statement for one event remembers.
+func (f form) oneResult() string {
+	if f.ids {
+		return "1::bigint"
 	}
-	a.runs, a.grants, a.owners = append(a.runs, []byte(f.Run())), append(a.grants, []byte(f.Grant())), append(a.owners, data([]byte(f.Owner())))
-	a.tokens, a.bases = append(a.tokens, int64(f.Token())), append(a.bases, base)
-	a.counts, a.results = append(a.counts, n), append(a.results, results)
-}
-
-// statement returns the statement for the batches that were added, and its arguments.
-func (a *commitArgs) statement(f form) (sql string, args []any) {
-	f.ids, f.records = len(a.names) > 0, len(a.keys) > 0 || len(a.guards) > 0
-	all := []any{
-		a.runs, a.tokens, a.grants, a.owners, a.bases, a.counts, a.results,
-		a.eventOf, a.eventNo, a.nonces, a.kinds, a.payloads,
-		a.resultOf, a.resultNo, a.first, a.last, a.named, a.names,
-		a.guardOf, a.guards, a.versions,
-		a.recordOf, a.keys, a.values, a.explained, a.places,
-		a.placed, a.indexes, a.times, a.afters,
-	}
-	if !f.together {
-		copy(all, []any{a.runs[0], a.tokens[0], a.grants[0], a.owners[0], a.bases[0], a.counts[0], a.results[0]})
-	}
-	s := commitStatements[f]
-	for _, i := range s.args {
-		args = append(args, all[i])
-	}
-	return s.sql, args
-}
-
-// commit makes the statement for batches of one run under one fence, whose events have
-// positions from base on.
-func (u *unit) commit(base int64) {
-	var args commitArgs
-	args.add(base, u.requests)
-	alone := len(u.requests) == 1
-	if u.read = u.readCommitted; !alone {
-		u.groups, u.read = [][]*request{u.requests}, u.readTogether
-	}
-	u.sql, u.args = args.statement(form{alone: alone})
-}
-
-// readCommitted reads the answer of a statement for one batch: its own, or that of
-// tapestore.write.
-func (u *unit) readCommitted(rows pgx.Rows, a *answer) error {
-	var now pgtype.Timestamptz
-	var last pgtype.Int8
-	var versions []runstore.Version
-	var written []byte
-	r := u.requests[0]
-	if err := rows.Scan(&now, &last, &versions, &written); err != nil || written != nil {
-		return errors.Join(err, a.fromJSON(written, r.run))
-	}
-	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions}
-	a.first = a.last - runstore.Seq(r.appends()) + 1
-	return nil
-}
-
-// readTogether reads the answer of a statement for several batches, which has an element for
-// each run that was not left out.
-func (u *unit) readTogether(rows pgx.Rows, _ *answer) error {
-	var which, last []int64
-	var now []pgtype.Timestamptz
-	var versions []runstore.Version
-	if err := rows.Scan(&which, &now, &last, &versions); err != nil {
-		return err
-	}
-	u.applied = make([]bool, len(u.groups))
-	at := make([]int, len(u.groups))
-	for k, i := range which {
-		u.applied[i-1], at[i-1] = true, k
-	}
-	for i, group := range u.groups {
-		if !u.applied[i] {
-			continue
-		}
-		next := runstore.Seq(last[at[i]]) - runstore.Seq(appendsOf(group)) + 1
-		for _, r := range group {
-			puts := len(r.write.keys)
-			r.answer = answer{verdict: applied, now: timeOf(now[at[i]]), first: next, last: next + runstore.Seq(r.appends()) - 1, versions: versions[:puts:puts]}
-			next, versions = r.answer.last+1, versions[puts:]
-		}
-	}
-	return nil
-}
-
-func appendsOf(group []*request) (n int) {
-	for _, r := range group {
-		n += r.appends()
-	}
-	return n
+	return "0::bigint"
 }

@@ -27,6 +27,7 @@ type Store struct {
 	bulkhead  bulkhead
 	positions positions
 	notifier  *notifier
+	hints     hintBook
 	texts     sync.Map // statements with the schema's own name
 
 	closeOnce sync.Once

@@ -25,7 +25,7 @@ func (s *Store) sendTogether(ctx context.Context, parties []*party) {
 	u.sql, u.args = args.statement(form{together: true})
 	_, err := s.ask(ctx, []*unit{u})
 	// One may have spoilt it for all: then each goes alone.
-	spoilt := err != nil && fateOf(err) == failed && !timedOut(err) && ctx.Err() == nil
+	spoilt := err != nil && spoils(err) && ctx.Err() == nil
 	for i, p := range parties {
 		p.leftOut = spoilt || err == nil && !u.applied[i]
 		for _, r := range p.group {

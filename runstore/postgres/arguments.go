@@ -1,0 +1,249 @@
+package postgres
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// direct reports whether r is a commit for which there is a statement.
+func (r *request) direct() bool { return r.write != nil && !r.fence.IsZero() }
+
+// plain reports whether r may share a statement with others of its run: it is direct, reads and changes no record,
+// and forgets no results.
+func (r *request) plain() bool {
+	return r.direct() && !r.hints.forgets && len(r.write.keys) == 0 && len(r.write.guards) == 0
+}
+
+// direct reports whether there is a statement for a commit: it appends events under a fence, and
+// at most checks versions, puts records and has an id.
+func (c *write) direct() bool {
+	deletes := slices.ContainsFunc(c.values, func(v []byte) bool { return v == nil })
+	return !c.fence.IsZero() && c.token == nil && c.seq == nil && c.status == nil && len(c.payloads) > 0 && !deletes &&
+		c.newStatus == nil && c.runnable.IsZero() && !c.release && !c.purge
+}
+
+// commitArgs are the arguments of a commit statement, see there.
+type commitArgs struct {
+	runs, grants, owners                   [][]byte
+	tokens, bases, counts, results         []int64
+	eventOf, eventNo                       []int64
+	nonces                                 []*int64
+	kinds, payloads                        [][]byte
+	resultOf, resultNo, first, last, named []int64
+	names                                  [][]byte
+	guardOf, versions                      []int64
+	guards                                 [][]byte
+	recordOf                               []int64
+	keys, values                           [][]byte
+	explained                              []int32
+	places                                 []int16
+	placed                                 []int32
+	indexes                                [][]byte
+	times                                  []*time.Time
+	afters                                 []*int64
+}
+
+// add adds the batches of one run. Positions of its events begin at base.
+func (a *commitArgs) add(base int64, group []*request) {
+	f := group[0].fence
+	run, n, results := int64(len(a.runs)+1), int64(0), int64(0)
+	for _, r := range group {
+		w := r.write
+		if r.result != nil {
+			a.resultOf, a.resultNo = append(a.resultOf, run), append(a.resultNo, results)
+			a.first, a.last = append(a.first, n+1), append(a.last, n+int64(len(w.payloads)))
+			a.named, a.names = append(a.named, r.nonce), append(a.names, r.result)
+			results++
+		}
+		for k := range w.payloads {
+			n++
+			var nonce *int64
+			if k == 0 {
+				nonce = &r.nonce
+			}
+			a.eventOf, a.eventNo, a.nonces = append(a.eventOf, run), append(a.eventNo, n), append(a.nonces, nonce)
+		}
+		a.kinds, a.payloads = append(a.kinds, w.kinds...), append(a.payloads, w.payloads...)
+		for _, g := range w.guards {
+			a.guardOf, a.guards, a.versions = append(a.guardOf, run), append(a.guards, []byte(g.Key)), append(a.versions, int64(g.Version))
+		}
+		before, places := len(a.keys), make([]int16, len(w.keys))
+		for i, record := range w.placed {
+			places[record-1]++
+			a.placed, a.indexes = append(a.placed, int32(before)+record), append(a.indexes, w.names[i])
+		}
+		a.times, a.afters = append(a.times, w.times...), append(a.afters, w.afters...)
+		for range w.keys {
+			a.recordOf = append(a.recordOf, run)
+		}
+		a.keys, a.values, a.explained = append(a.keys, w.keys...), append(a.values, w.values...), append(a.explained, w.explained...)
+		a.places = append(a.places, places...)
+	}
+	a.runs, a.grants, a.owners = append(a.runs, []byte(f.Run())), append(a.grants, []byte(f.Grant())), append(a.owners, data([]byte(f.Owner())))
+	a.tokens, a.bases = append(a.tokens, int64(f.Token())), append(a.bases, base)
+	a.counts, a.results = append(a.counts, n), append(a.results, results)
+}
+
+// statement returns the statement for the batches that were added, and its arguments.
+func (a *commitArgs) statement(f form) (sql string, args []any) {
+	f.ids, f.guards = len(a.names) > 0, len(a.keys) > 0 || len(a.guards) > 0
+	f.puts = f.guards
+	all := []any{
+		a.runs, a.tokens, a.grants, a.owners, a.bases, a.counts, a.results,
+		a.eventOf, a.eventNo, a.nonces, a.kinds, a.payloads,
+		a.resultOf, a.resultNo, a.first, a.last, a.named, a.names,
+		a.guardOf, a.guards, a.versions,
+		a.recordOf, a.keys, a.values, a.explained, a.places,
+		a.placed, a.indexes, a.times, a.afters,
+	}
+	if !f.together {
+		copy(all, []any{a.runs[0], a.tokens[0], a.grants[0], a.owners[0], a.bases[0], a.counts[0], a.results[0]})
+	}
+	s := commitStatements[f]()
+	for _, i := range s.args {
+		args = append(args, all[i])
+	}
+	return s.sql, args
+}
+
+// one returns the form of a statement for one event, if r has no more than that takes.
+func (r *request) one() (f form, ok bool) {
+	w := r.write
+	f = form{alone: true, one: true, ids: r.result != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
+	if f.guards && f.puts && w.guards[0].Version == 0 && string(w.guards[0].Key) == string(w.keys[0]) {
+		f.fresh, f.guards, f.puts = true, false, false
+	}
+	return f, len(w.payloads) == 1 && len(w.guards) <= 1 && len(w.keys) <= 1 && len(w.placed) == 0
+}
+
+// scalar returns an argument of a statement for one event.
+func (r *request) scalar(i int, base int64) any {
+	w := r.write
+	switch i + 1 {
+	case 1:
+		return []byte(r.run)
+	case 2:
+		return int64(r.fence.Token())
+	case 3:
+		return []byte(r.fence.Grant())
+	case 4:
+		return data([]byte(r.fence.Owner()))
+	case 5:
+		return base
+	case 10:
+		return r.nonce
+	case 11:
+		return w.kinds[0]
+	case 12:
+		return w.payloads[0]
+	case 18:
+		return r.result
+	case 20:
+		return []byte(w.guards[0].Key)
+	case 21:
+		return int64(w.guards[0].Version)
+	case 23:
+		return w.keys[0]
+	case 24:
+		return w.values[0]
+	case 25:
+		return w.explained[0]
+	}
+	panic("postgres: a statement for one event has no such argument")
+}
+
+// commit makes the statement for batches of one run under one fence, whose events have
+// positions from base on.
+func (u *unit) commit(base int64) {
+	first := u.requests[0]
+	u.read = u.readCommitted
+	if len(u.requests) > 1 {
+		u.groups, u.read = [][]*request{u.requests}, u.readTogether
+	} else if f, ok := first.one(); ok {
+		f.timed, f.forgets = first.hints.timed, f.ids && first.hints.forgets
+		s := commitStatements[f]()
+		u.sql, u.args = s.sql, make([]any, len(s.args))
+		for k, i := range s.args {
+			u.args[k] = first.scalar(i, base)
+		}
+		return
+	}
+	var args commitArgs
+	args.add(base, u.requests)
+	alone := u.groups == nil
+	u.sql, u.args = args.statement(form{alone: alone, timed: first.hints.timed, forgets: alone && first.result != nil && first.hints.forgets})
+}
+
+// readCommitted reads the answer of a statement for one batch: its own, or that of
+// tapestore.write.
+func (u *unit) readCommitted(rows pgx.Rows, a *answer) error {
+	var now pgtype.Timestamptz
+	var last pgtype.Int8
+	var results pgtype.Int8
+	var versions []runstore.Version
+	var written []byte
+	r := u.requests[0]
+	if err := rows.Scan(&now, &last, &versions, &results, &written); err != nil || written != nil {
+		return errors.Join(err, a.fromJSON(written, r.run))
+	}
+	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions, results: results.Int64}
+	a.first = a.last - runstore.Seq(r.appends()) + 1
+	return nil
+}
+
+// readTogether reads the answer of a statement for several batches, which has an element for
+// each run that was not left out.
+func (u *unit) readTogether(rows pgx.Rows, _ *answer) error {
+	var which, last, results []int64
+	var now []pgtype.Timestamptz
+	var versions []runstore.Version
+	if err := rows.Scan(&which, &now, &last, &versions, &results); err != nil {
+		return err
+	}
+	u.applied = make([]bool, len(u.groups))
+	at := make([]int, len(u.groups))
+	for k, i := range which {
+		u.applied[i-1], at[i-1] = true, k
+	}
+	for i, group := range u.groups {
+		if !u.applied[i] {
+			continue
+		}
+		next := runstore.Seq(last[at[i]]) - runstore.Seq(appendsOf(group)) + 1
+		remembered := results[at[i]] - resultsOf(group)
+		for _, r := range group {
+			puts := len(r.write.keys)
+			if r.result != nil {
+				remembered++
+			}
+			r.answer = answer{
+				verdict: applied, now: timeOf(now[at[i]]), first: next, last: next + runstore.Seq(r.appends()) - 1,
+				versions: versions[:puts:puts], results: remembered,
+			}
+			next, versions = r.answer.last+1, versions[puts:]
+		}
+	}
+	return nil
+}
+
+func appendsOf(group []*request) (n int) {
+	for _, r := range group {
+		n += r.appends()
+	}
+	return n
+}
+
+func resultsOf(group []*request) (n int64) {
+	for _, r := range group {
+		if r.result != nil {
+			n++
+		}
+	}
+	return n
+}

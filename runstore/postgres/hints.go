@@ -1,0 +1,71 @@
+package postgres
+
+import (
+	"sync"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// hints are what a handle expects of an append. A statement for an append leaves out what most
+// do not need, and a hint adds it. None decides what is applied: without one an append of a timed
+// lease takes the way of tapestore.write, and results are forgotten later.
+type hints struct {
+	timed   bool // the lease is strict or has a bound on its progress, see timely
+	forgets bool // the run has results to forget
+}
+
+const (
+	// forgetEvery is after how many results of a run the oldest are forgotten, as in
+	// tapestore.write.
+	forgetEvery = 128
+	// maxHints bounds the memory of a handle: 65,536 runs are more than one handle drives.
+	maxHints = 1 << 16
+)
+
+// hintBook keeps the hints of a handle.
+type hintBook struct {
+	mu    sync.Mutex
+	timed map[runstore.RunID]runstore.Fence
+	full  map[runstore.RunID]bool
+}
+
+// of returns the hints for a write. That to forget is given out once.
+func (b *hintBook) of(r *request) (h hints) {
+	if !r.direct() {
+		return h
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.timed) > 0 {
+		h.timed = b.timed[r.run] == r.fence
+	}
+	if r.result != nil && b.full[r.run] {
+		h.forgets = true
+		delete(b.full, r.run)
+	}
+	return h
+}
+
+// learn takes note of the answer to a write.
+func (b *hintBook) learn(r *request) {
+	holder := r.answer.head.Holder
+	timed := holder.Strict || holder.MaxStall > 0
+	full := r.result != nil && r.answer.results > 0 && r.answer.results%forgetEvery == 0
+	if !r.direct() || !timed && !full {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if timed {
+		if b.timed == nil || len(b.timed) >= maxHints {
+			b.timed = map[runstore.RunID]runstore.Fence{}
+		}
+		b.timed[r.run] = r.fence
+	}
+	if full {
+		if b.full == nil || len(b.full) >= maxHints {
+			b.full = map[runstore.RunID]bool{}
+		}
+		b.full[r.run] = true
+	}
+}
