@@ -27,10 +27,6 @@ func protocolPart() Part {
 	}
 }
 
-// protocolClients are the numbers of clients that call at once: one, and as many as the pool of
-// a store has connections.
-var protocolClients = []int{1, 16}
-
 // streamsPerConnection is how many idle streams share a connection.
 const streamsPerConnection = 50
 
@@ -47,11 +43,12 @@ func measureProtocol(ctx context.Context, s *Session) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, server.stop()) }()
-		if err := s.measureRPCs(ctx, server, handle); err != nil {
+		clients := s.bearable("clients", s.Scale.Clients)
+		if err := s.measureRPCs(ctx, server, handle, clients); err != nil {
 			return err
 		}
 		s.Step(1, 2, "idle streams")
-		return s.measureStreams(ctx, server, handle)
+		return s.measureStreams(ctx, server, handle, clients[len(clients)-1])
 	})
 }
 

@@ -49,10 +49,10 @@ var rpcKinds = []rpcKind{
 	{name: "SubscribeRun, 100 entries", call: (*rpcClient).subscribe},
 }
 
-// measureRPCs compares the RPCs, by one client and by several.
-func (s *Session) measureRPCs(ctx context.Context, server *protocolServer, store runstore.RunStore) error {
+// measureRPCs compares the RPCs, by each number of clients.
+func (s *Session) measureRPCs(ctx context.Context, server *protocolServer, store runstore.RunStore, clients []int) error {
 	var sides []Side
-	for _, n := range protocolClients {
+	for _, n := range clients {
 		for _, kind := range rpcKinds {
 			var clients []*rpcClient
 			for i := range n {

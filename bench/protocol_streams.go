@@ -22,9 +22,8 @@ type idleStreams struct {
 	opened  int                 // in all rounds
 }
 
-// measureStreams compares the server without and with idle streams.
-func (s *Session) measureStreams(ctx context.Context, server *protocolServer, store runstore.RunStore) error {
-	writers := protocolClients[len(protocolClients)-1]
+// measureStreams compares the server without and with idle streams, beside so many writers.
+func (s *Session) measureStreams(ctx context.Context, server *protocolServer, store runstore.RunStore, writers int) error {
 	var clients []tapepb.TapeClient
 	for range max(writers, (s.Scale.Streams+streamsPerConnection-1)/streamsPerConnection) {
 		client, err := server.dial()
@@ -42,7 +41,7 @@ func (s *Session) measureStreams(ctx context.Context, server *protocolServer, st
 		written = append(written, run)
 	}
 	quiet := make([]*protocolRun, s.Scale.Streams)
-	made, err := fill(ctx, s.Scale.Fill, fillers, len(quiet), func(ctx context.Context, i int) (err error) {
+	made, err := fill(ctx, s.Scale.Fill, s.fillers(), len(quiet), func(ctx context.Context, i int) (err error) {
 		quiet[i], err = server.begin(ctx, clients[i/streamsPerConnection], fmt.Sprint("quiet ", i))
 		return err
 	})

@@ -62,7 +62,7 @@ func (s *Session) readJournals(ctx context.Context, store Store, handle runstore
 	var journals []*filledJournal
 	add := func(length, perCommit int) error {
 		s.Step(0, readSteps, fmt.Sprintf("writing %d events, %d a commit", length, perCommit))
-		j, err := fillJournal(ctx, handle, journalID(store, len(journals)), length, perCommit, s.Scale.Payloads[0], s.Scale.Fill)
+		j, err := fillJournal(ctx, s.fillers(), handle, journalID(store, len(journals)), length, perCommit, s.Scale.Payloads[0], s.Scale.Fill)
 		if err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (s *Session) readIndexes(ctx context.Context) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, closeStore()) }()
-		runs, err := fillRuns(ctx, store, handle, n, func(int) bool { return false }, s.Scale.Payloads[0], s.Scale.Fill)
+		runs, err := fillRuns(ctx, s.fillers(), store, handle, n, func(int) bool { return false }, s.Scale.Payloads[0], s.Scale.Fill)
 		if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (s *Session) readRecovery(ctx context.Context) (err error) {
 		// Those that want a driver lie between the others, at the same distance.
 		due := min(recoverable, n)
 		leased := func(i int) bool { return i*due/(n+due) == (i+1)*due/(n+due) }
-		runs, err := fillRuns(ctx, store, handle, n+due, leased, s.Scale.Payloads[0], s.Scale.Fill)
+		runs, err := fillRuns(ctx, s.fillers(), store, handle, n+due, leased, s.Scale.Payloads[0], s.Scale.Fill)
 		if err != nil {
 			return err
 		}

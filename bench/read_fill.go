@@ -15,6 +15,15 @@ import (
 // connection has a request waiting.
 const fillers = 32
 
+// fillers is how many goroutines fill a store of the target. An emulator gets one: Spanner's aborts
+// transactions that run at once.
+func (s *Session) fillers() int {
+	if s.Target.System.Emulated() {
+		return 1
+	}
+	return fillers
+}
+
 // fill calls do for 0 to n-1, from so many goroutines at once, and begins no call after the
 // budget. It returns how many calls were made: those for 0 to made-1. The first error ends it.
 func fill(ctx context.Context, budget time.Duration, workers, n int, do func(ctx context.Context, i int) error) (made int, err error) {
@@ -69,9 +78,9 @@ type filledJournal struct {
 	numbers   []int // of the event at each seq, from 1; as acknowledged
 }
 
-// fillJournal creates a run and appends n events to it, from several writers under one lease.
+// fillJournal creates a run and appends n events to it, from so many workers under one lease.
 // It stops early when the budget is spent.
-func fillJournal(ctx context.Context, s runstore.RunStore, id runstore.RunID, n, perCommit, size int, budget time.Duration) (*filledJournal, error) {
+func fillJournal(ctx context.Context, workers int, s runstore.RunStore, id runstore.RunID, n, perCommit, size int, budget time.Duration) (*filledJournal, error) {
 	spec := runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "bench", TTL: runstore.MaxTTL}}
 	created, err := s.CreateRun(ctx, spec)
 	if err != nil {
@@ -79,7 +88,7 @@ func fillJournal(ctx context.Context, s runstore.RunStore, id runstore.RunID, n,
 	}
 	j := &filledJournal{lease: created.Lease, perCommit: perCommit, size: max(size, 8)}
 	firsts := make([]runstore.Seq, (n+perCommit-1)/perCommit) // by commit
-	made, err := fill(ctx, budget, fillers, len(firsts), func(ctx context.Context, i int) error {
+	made, err := fill(ctx, budget, workers, len(firsts), func(ctx context.Context, i int) error {
 		batch := runstore.NewBatch(id, j.lease.Fence())
 		for k := i * perCommit; k < min(n, (i+1)*perCommit); k++ {
 			batch.Append("event", numbered(k, size))
@@ -138,7 +147,7 @@ const readItem runstore.RecordKey = "item"
 
 // fillRuns creates up to n runs. Those that leased names get a lease, which outlives the
 // benchmark.
-func fillRuns(ctx context.Context, store Store, s runstore.RunStore, n int, leased func(i int) bool, size int, budget time.Duration) (*filledRuns, error) {
+func fillRuns(ctx context.Context, workers int, store Store, s runstore.RunStore, n int, leased func(i int) bool, size int, budget time.Duration) (*filledRuns, error) {
 	now, err := s.Now(ctx)
 	if err != nil {
 		return nil, err
@@ -151,7 +160,7 @@ func fillRuns(ctx context.Context, store Store, s runstore.RunStore, n int, leas
 		start: now.Add(-2 * time.Hour), shared: len(before) > 0, // 10^6 ms are 17 minutes
 		ids: make([]runstore.RunID, n), created: make([]time.Time, n), live: make([]bool, n),
 	}
-	made, err := fill(ctx, budget, fillers, n, func(ctx context.Context, i int) error {
+	made, err := fill(ctx, budget, workers, n, func(ctx context.Context, i int) error {
 		f.ids[i], f.live[i] = store.RunID(i), leased(i)
 		spec := runstore.RunSpec{ID: f.ids[i], Runnable: runstore.At(f.at(i))}
 		if f.live[i] {

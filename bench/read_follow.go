@@ -63,7 +63,7 @@ func (s *Session) readAsFollower(ctx context.Context, store Store, handle runsto
 	}
 	var sides []Side
 	for i, way := range ways {
-		j, err := fillJournal(ctx, handle, journalID(store, i), 1, 1, s.Scale.Payloads[0], time.Hour)
+		j, err := fillJournal(ctx, s.fillers(), handle, journalID(store, i), 1, 1, s.Scale.Payloads[0], time.Hour)
 		if err != nil {
 			return err
 		}

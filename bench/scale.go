@@ -24,6 +24,7 @@ type Scale struct {
 
 	Heartbeats int           // leases that one process holds
 	Beating    time.Duration // how long they are watched
+	Clients    []int         // of the protocol that call at once
 	Streams    int           // idle streams of the protocol
 
 	// Fill bounds the time for which one store is filled up to a length or a number of runs.
@@ -41,7 +42,7 @@ func Smoke() Scale {
 		Name: "smoke", Slice: 5 * time.Millisecond, Rounds: 2,
 		Contenders: []int{1, 4}, PeerContenders: []int{1, 4}, Leases: []int{1, 2}, Standbys: []int{2}, Handovers: 1,
 		Writers: []int{1, 4}, Payloads: []int{100}, Lengths: []int{100, 300}, Runs: []int{20, 60}, Live: []int{20},
-		Heartbeats: 20, Beating: 50 * time.Millisecond, Streams: 5, Fill: 2 * time.Second,
+		Heartbeats: 20, Beating: 50 * time.Millisecond, Clients: []int{1, 2}, Streams: 5, Fill: 2 * time.Second,
 	}
 }
 
@@ -51,7 +52,7 @@ func Standard() Scale {
 		Name: "standard", Slice: 150 * time.Millisecond, Rounds: 5,
 		Contenders: []int{1, 2, 4, 8, 16, 32, 64}, PeerContenders: []int{1, 8, 32}, Leases: []int{1, 16}, Standbys: []int{1, 64}, Handovers: 4,
 		Writers: []int{1, 16, 64, 256}, Payloads: []int{100, 10_000}, Lengths: []int{1_000, 100_000}, Runs: []int{1_000, 20_000}, Live: []int{100, 10_000},
-		Heartbeats: 5_000, Beating: 5 * time.Second, Streams: 1_000, Fill: 5 * time.Second,
+		Heartbeats: 5_000, Beating: 5 * time.Second, Clients: []int{1, 16}, Streams: 1_000, Fill: 5 * time.Second,
 	}
 }
 
