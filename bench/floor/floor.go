@@ -11,8 +11,8 @@
 //   - A record has a version, which every put raises. A put that is guarded to be new is refused
 //     if the record is there.
 //
-// What the statement leaves out, on every engine: events get no position in the feed of all runs,
-// watchers are not notified, records have no places in queues, the holder's progress is not noted
+// What the statement leaves out: outside PostgreSQL, events get no position in the feed of all runs;
+// and on every engine watchers are not notified, records have no places in queues, the holder's progress is not noted
 // (I13), a repeat under a batch id gets an error and not the first result, ids are not forgotten,
 // deleted records leave no version behind, a write whose reply was lost is not looked up, and input
 // is not checked. The comment of each type says what is particular to it.

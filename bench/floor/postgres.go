@@ -16,7 +16,8 @@ import (
 // Commit is one statement and one round trip: UPDATE of the run's row by its id, token and grant
 // id, which locks it, and INSERT … SELECT from its RETURNING for events, id and records. Without an
 // event SELECT … FOR NO KEY UPDATE takes the place of the UPDATE. Several events, or records, are
-// arrays. The time is the server's clock_timestamp. Where the token is stale the statement returns
+// arrays. The time is the server's clock_timestamp. The id of the transaction, with an index, gives
+// events their order in a feed of all runs. Where the token is stale the statement returns
 // no row; where the id or a new record exists it fails by the unique index.
 //
 // Concurrent commits on one run wait for its row, and each syncs for itself: the store's merging of
@@ -40,7 +41,8 @@ CREATE SCHEMA tapestore_bench;
 CREATE TABLE tapestore_bench.runs (no bigint PRIMARY KEY, id bytea NOT NULL UNIQUE, token bigint NOT NULL, grant_id text NOT NULL,
 	owner text NOT NULL, last_seq bigint NOT NULL) WITH (fillfactor = 70);
 CREATE TABLE tapestore_bench.events (run bigint NOT NULL, seq bigint NOT NULL, token bigint NOT NULL, time timestamptz NOT NULL,
-	kind text NOT NULL, owner text NOT NULL, data bytea NOT NULL, PRIMARY KEY (run, seq));
+	kind text NOT NULL, owner text NOT NULL, data bytea NOT NULL, position xid8 NOT NULL DEFAULT pg_current_xact_id(), PRIMARY KEY (run, seq));
+CREATE INDEX ON tapestore_bench.events (position);
 CREATE TABLE tapestore_bench.batches (run bigint NOT NULL, seq bigint NOT NULL, time timestamptz NOT NULL, id text NOT NULL, PRIMARY KEY (run, id));
 CREATE TABLE tapestore_bench.records (run bigint NOT NULL, version bigint NOT NULL, seq bigint NOT NULL, time timestamptz NOT NULL,
 	key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY (run, key)) WITH (fillfactor = 70);
