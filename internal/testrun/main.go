@@ -23,7 +23,7 @@ import (
 // served are the packages whose tests start servers, the slowest first.
 var served = []string{
 	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable", "./emulators",
-	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report",
+	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor",
 }
 
 func main() {
