@@ -174,6 +174,9 @@ func runCommits(ctx context.Context, s *Session) error {
 func (c *commits) measure(ctx context.Context) error {
 	settings := commitSettings(c.Scale)
 	began, budget := time.Now(), budget(c.Scale, len(settings))
+	if c.Target.System.Emulated() {
+		budget /= 2 // its figures are not ranked
+	}
 	skipped := "" // the group whose further settings are left out
 	for i, set := range settings {
 		what := Side{Group: set.group, Side: "commits", Params: set.params}.label()
@@ -207,7 +210,7 @@ func budget(scale Scale, settings int) time.Duration {
 	return slices*5/4 + 10*time.Second
 }
 
-// patience is how long a round of an emulator may take for each writer to commit once. 600 ms: four
+// patience is how long a round of an emulator may take for each writer to commit once. 600 ms: five
 // slices of the standard scale.
 const patience = 600 * time.Millisecond
 

@@ -49,7 +49,7 @@ func Smoke() Scale {
 // Standard takes under 15 minutes for six engines on two cores.
 func Standard() Scale {
 	return Scale{
-		Name: "standard", Slice: 150 * time.Millisecond, Rounds: 5,
+		Name: "standard", Slice: 120 * time.Millisecond, Rounds: 5,
 		Contenders: []int{1, 2, 4, 8, 16, 32, 64}, PeerContenders: []int{1, 8, 32}, Leases: []int{1, 16}, Standbys: []int{1, 64}, Handovers: 4,
 		Writers: []int{1, 16, 64, 256}, Payloads: []int{100, 10_000}, Lengths: []int{1_000, 100_000}, Runs: []int{1_000, 20_000}, Live: []int{100, 10_000},
 		Heartbeats: 5_000, Beating: 5 * time.Second, Clients: []int{1, 16}, Streams: 1_000, Fill: 5 * time.Second,
