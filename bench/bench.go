@@ -119,8 +119,12 @@ func (r runner) measure(ctx context.Context, starter Starter) {
 	}
 	r.report.Systems = append(r.report.Systems, target.System)
 	r.report.Systems = append(r.report.Systems, target.Peers...)
+	scale := r.scale
+	if target.System.Emulated() {
+		scale = scale.forEmulator()
+	}
 	for i, part := range r.parts {
-		s := &Session{Part: part.Name, Scale: r.scale, Target: target, report: r.report}
+		s := &Session{Part: part.Name, Scale: scale, Target: target, report: r.report}
 		s.step = func(done, total int, what string) {
 			r.tell(i, float64(done)/float64(max(1, total)), Progress{System: starter.Name, Part: part.Name, What: what})
 		}

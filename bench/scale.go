@@ -32,6 +32,14 @@ type Scale struct {
 	Fill time.Duration
 }
 
+// forEmulator is the scale for an emulator, whose figures are not ranked: half the rounds, and half
+// the time to fill a store.
+func (s Scale) forEmulator() Scale {
+	s.Rounds = (s.Rounds + 1) / 2
+	s.Fill /= 2
+	return s
+}
+
 // Scales are the sizes by name.
 func Scales() []Scale { return []Scale{Smoke(), Standard(), Full()} }
 
