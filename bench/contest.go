@@ -34,7 +34,7 @@ type Turn struct {
 	Waited   time.Duration   // from the first attempt to the grant
 	Attempts int             // requests for the lease, the successful one included
 	Calls    int             // requests to the store of the whole turn
-	Lost     []time.Duration // how long each refused attempt took; empty where a refusal is not told
+	Lost     []time.Duration // how long each refused attempt took; empty where the system reports no refusal
 }
 
 // Pauser is a Contest that can show what a paused holder does. It is the scenario behind every
@@ -47,7 +47,7 @@ type Pauser interface {
 // Woke is what happened to the write of a holder that was paused beyond its lease.
 type Woke struct {
 	Stored bool   // the late write is in the store
-	Answer string // what the paused holder was told
+	Answer string // what the system answered to the late write
 	// Takeover is the time from the pause to the grant of the successor, and TTL that of the
 	// lease.
 	Takeover, TTL time.Duration

@@ -30,7 +30,7 @@ func handoverPart() Part {
 		Doc: `Standbys wait for one lease, each with a keeper, on one shared handle; the holder has a handle of its own, and so has a writer of another run, which commits every 5 ms. ` +
 			`Release: from the call that releases the lease, 20 ms after its grant, to the next grant. ` +
 			`Expiry: from the expiry of a lease of 100 ms to the next grant, both on the store clock. Time passes unannounced, so hints are no help there. ` +
-			`Standbys with hints have a keeper's default options (they poll every 1 to 10 s besides); standbys that poll do so every 50 to 100 ms. ` +
+			`Standbys with hints have a keeper's default options (they also poll, every 1 to 10 s); standbys that poll do so every 50 to 100 ms. ` +
 			`Requests per handover are those of all standbys. Idle: how often one standby asks the store while nothing happens, at the beginning of its wait; ` +
 			`with the defaults it falls to one request in 7.5 s. What an engine sends of itself to deliver hints is not counted.`,
 		Run: runHandover,

@@ -57,7 +57,7 @@ func (s System) Emulated() bool { return s.Tier == "emulator" }
 
 // Guarantee says what a system promises when two processes believe that they hold a lease.
 type Guarantee struct {
-	Token    string // who checks the fencing token
+	Token    string // what checks the fencing token
 	Clock    string // whose clock judges expiry
 	InFlight string // what happens to a write in flight at a takeover
 }

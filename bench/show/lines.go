@@ -17,7 +17,7 @@ const (
 
 // chart is a line chart, ready to be drawn.
 type chart struct {
-	Alt    string // for those who do not see it
+	Alt    string // the text alternative
 	W, H   float64
 	X0, X1 float64 // the frame
 	Y0, Y1 float64
