@@ -3,6 +3,7 @@ package bench_test
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tapestore/tapestore/bench"
@@ -111,12 +112,11 @@ func TestReadsOfTheFeedWaitForCommitsInFlight(t *testing.T) {
 // transaction in flight.
 type late struct {
 	runstore.RunStore
-	shows bool
+	shows atomic.Bool
 }
 
 func (s *late) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
-	if !s.shows && !q.Newest {
-		s.shows = true
+	if !q.Newest && s.shows.CompareAndSwap(false, true) {
 		return nil, nil
 	}
 	return s.RunStore.ReadFeed(ctx, q)
