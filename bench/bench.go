@@ -106,7 +106,7 @@ type runner struct {
 }
 
 func (r runner) measure(ctx context.Context, starter Starter) {
-	r.tell(0, 0, Progress{System: starter.Name})
+	r.step(0, 0, Progress{System: starter.Name})
 	target, err := starter.Start(ctx)
 	switch {
 	case err != nil && starter.Missing != nil && starter.Missing(err):
@@ -126,7 +126,7 @@ func (r runner) measure(ctx context.Context, starter Starter) {
 	for i, part := range r.parts {
 		s := &Session{Part: part.Name, Scale: scale, Target: target, report: r.report}
 		s.step = func(done, total int, what string) {
-			r.tell(i, float64(done)/float64(max(1, total)), Progress{System: starter.Name, Part: part.Name, What: what})
+			r.step(i, float64(done)/float64(max(1, total)), Progress{System: starter.Name, Part: part.Name, What: what})
 		}
 		s.step(0, 1, "")
 		if err := part.Run(ctx, s); err != nil && ctx.Err() == nil {
@@ -144,8 +144,8 @@ func (r runner) measure(ctx context.Context, starter Starter) {
 	}
 }
 
-// tell reports progress: part i of the target is done to the given degree.
-func (r runner) tell(part int, degree float64, p Progress) {
+// step reports progress: part i of the target is done to the given degree.
+func (r runner) step(part int, degree float64, p Progress) {
 	if r.progress == nil {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 // together. It hides the optional interfaces of the store, RunNotifier among them.
 //
 // A request for a lease ignores the end of its context once it has been sent: an abandoned
-// request may be granted, and then nobody releases the lease.
+// request may be granted, and then no caller releases the lease.
 type caller struct {
 	runstore.RunStore
 	calls   atomic.Int64 // of any kind

@@ -13,7 +13,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// commitPart measures fenced commits beside what is written by hand.
+// commitPart compares fenced commits with hand-written statements.
 func commitPart() Part {
 	return Part{
 		Name: "commit", Title: "Fenced commits",
@@ -219,7 +219,7 @@ func (c *commits) crowded(set commitSetting) bool {
 	return c.Target.System.Emulated() && set.writers > few && float64(set.writers)/c.slowest > patience.Seconds()
 }
 
-// compare measures a setting: the store, and beside it what is written by hand.
+// compare measures a setting: the store, the hand-written statement and the bare insert, in turn.
 func (c *commits) compare(ctx context.Context, set commitSetting) error {
 	leases, err := c.hold(ctx, set.runs())
 	if err != nil {

@@ -87,14 +87,14 @@ func (p *idleStreams) round(ctx context.Context, d time.Duration, m *Measured) e
 	if _, err := Drive(ctx, len(p.written), d, write); err != nil {
 		return err
 	}
-	own, ofRPCs, cpu, began := p.server.calls.own.Load(), p.server.calls.ofRPCs.Load(), processorTime(), time.Now()
-	if err := rest(ctx, d); err != nil {
+	own, ofRPCs, cpu, began := p.server.calls.own.Load(), p.server.calls.ofRPCs.Load(), cpuTime(), time.Now()
+	if err := sleep(ctx, d); err != nil {
 		return err
 	}
 	idle := time.Since(began).Seconds()
 	calls := p.server.calls.own.Load() - own + p.server.calls.ofRPCs.Load() - ofRPCs
 	m.Add("store calls at rest", "calls/s", Less, float64(calls)/idle)
-	m.Add("CPU at rest", "cores", Less, (processorTime()-cpu).Seconds()/idle)
+	m.Add("CPU at rest", "cores", Less, (cpuTime()-cpu).Seconds()/idle)
 
 	own, ofRPCs = p.server.calls.own.Load(), p.server.calls.ofRPCs.Load()
 	load, err := Drive(ctx, len(p.written), d, write)

@@ -161,7 +161,7 @@ func (f *follow) round(ctx context.Context, d time.Duration, m *Measured) error 
 	}
 	var delays []time.Duration
 	for began := time.Now(); len(delays) < f.least || time.Since(began) < d; {
-		if err := rest(ctx, rand.N(20*time.Millisecond)); err != nil {
+		if err := sleep(ctx, rand.N(20*time.Millisecond)); err != nil {
 			return err
 		}
 		number := len(f.run.numbers)

@@ -65,9 +65,17 @@ func (r *replay) round(ctx context.Context, d time.Duration, m *Measured) error 
 		m.Add("held memory", "B", Less, r.peak)
 		r.peak = -1 // measured once
 	}
+	began := time.Now()
+	return readFor(d, m, func() (int, error) {
+		return r.read(ctx, func() bool { return time.Since(began) < d })
+	})
+}
+
+// readFor calls read until d has passed, and records the events a second and what each allocated.
+func readFor(d time.Duration, m *Measured, read func() (events int, err error)) error {
 	before, began, events := allocated(), time.Now(), 0
 	for events == 0 || time.Since(began) < d {
-		n, err := r.read(ctx, func() bool { return time.Since(began) < d })
+		n, err := read()
 		if err != nil {
 			return err
 		}
@@ -188,7 +196,7 @@ func (f *feedTail) whole(ctx context.Context) error {
 	for passes := f.passes; f.passes == passes; {
 		_, err := f.page(ctx)
 		if errors.Is(err, errFeedEnds) && time.Since(began) < feedPatience {
-			err = rest(ctx, 10*time.Millisecond)
+			err = sleep(ctx, 10*time.Millisecond)
 		}
 		if err != nil {
 			return err
@@ -198,20 +206,7 @@ func (f *feedTail) whole(ctx context.Context) error {
 }
 
 func (f *feedTail) round(ctx context.Context, d time.Duration, m *Measured) error {
-	before, began, events := allocated(), time.Now(), 0
-	for events == 0 || time.Since(began) < d {
-		n, err := f.page(ctx)
-		if err != nil {
-			return err
-		}
-		events += n
-	}
-	took := time.Since(began)
-	objects, bytes := allocated().since(before, events)
-	m.Add(Rate, "events/s", More, float64(events)/took.Seconds())
-	m.Add("allocations per event", "", Less, objects)
-	m.Add("allocated per event", "B", Less, bytes)
-	return nil
+	return readFor(d, m, func() (int, error) { return f.page(ctx) })
 }
 
 func (f *feedTail) verify(ctx context.Context) (string, error) {
@@ -228,16 +223,4 @@ func feedEnd(ctx context.Context, s runstore.RunStore) (runstore.Position, error
 		return 0, err
 	}
 	return last[len(last)-1].Position, nil
-}
-
-// rest waits for d, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
