@@ -16,6 +16,9 @@ func runnableCases() []Case {
 		{Guarantee: "I9", Name: "a-run-is-runnable-when-it-says-so", Run: runnableWhen},
 		{Guarantee: "I9", Name: "a-live-lease-hides-a-runnable-run", Run: runnableLease},
 		{Guarantee: "I9", Name: "an-abandoned-run-becomes-runnable", Run: runnableAbandoned},
+		{Guarantee: "I9", Name: "a-renewed-lease-hides-its-run-until-its-expiry", Run: runnableRenewed},
+		{Guarantee: "I9", Name: "a-raised-epoch-shows-the-runs-whose-leases-it-ended", Needs: []Need{NeedEpoch}, Run: runnableRaised},
+		{Guarantee: "I9", Name: "no-runnable-run-is-lost-while-scans-move-entries", Run: runnableMoved},
 		{Guarantee: "I9", Name: "runnable-runs-come-in-order-and-in-pages", Run: runnablePages},
 		{Guarantee: "I9", Name: "no-runnable-run-is-lost-among-concurrent-drivers", Run: runnableDrivers},
 	}
@@ -28,11 +31,14 @@ func heads(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
 	var ids []runstore.RunID
 	for _, entry := range every(t, fmt.Sprintf("scan of %q", q.Index), runstore.Entries(t.Context(), s, q)) {
 		ids = append(ids, entry.Run)
-		at := entry.Head.CreatedAt
+		from, to := entry.Head.CreatedAt, entry.Head.CreatedAt
 		if q.Index == runstore.IndexRunnable {
-			at = entry.Head.RunnableAt
+			from, to = entry.Head.RunnableAt, entry.Head.RunnableAt
+			if expires := entry.Head.Holder.ExpiresAt; expires.After(to) {
+				to = expires
+			}
 		}
-		if entry.Head.ID != entry.Run || !entry.At.Equal(at) || entry.Record.Version != 0 {
+		if entry.Head.ID != entry.Run || entry.At.Before(from) || entry.At.After(to) || entry.Record.Version != 0 {
 			t.Errorf("entry of run %q at %v carries head %+v and record %+v", entry.Run, entry.At, entry.Head, entry.Record)
 		}
 	}

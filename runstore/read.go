@@ -113,7 +113,8 @@ type IndexQuery struct {
 // IndexEntry is one entry of an index, true at the time of the read.
 type IndexEntry struct {
 	Run RunID
-	// At is the entry's time in the index.
+	// At is the entry's time in the index. In [IndexRunnable] it is at least the run's
+	// RunnableAt, and at most the later of that and the expiry of its current grant.
 	At time.Time
 	// Record is the record that is placed there; zero for the indexes of runs.
 	Record Record

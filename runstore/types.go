@@ -76,9 +76,12 @@ const SummaryKey RecordKey = "run"
 const (
 	// IndexRuns holds every run, ordered by the time of its creation.
 	IndexRuns IndexName = "runs"
-	// IndexRunnable holds the runs that somebody should drive now, ordered by
-	// the time from which they may run: those whose RunnableAt has come and that
-	// no live lease covers.
+	// IndexRunnable holds the runs that want a driver and that no live lease covers.
+	// An entry's time is the later of RunnableAt and the expiry of the current grant
+	// as it was when the grant was made. A renewal touches no index, so the expiry
+	// of a renewed lease may be later than the time of its entry; a scan that finds
+	// such an entry due may move it to the present expiry, and never beyond it.
+	// A scan costs what it returns and moves, however many live leases there are.
 	IndexRunnable IndexName = "runnable"
 )
 

@@ -27,7 +27,7 @@ type Broken struct {
 // Stores returns all broken stores, those that break the lease first.
 func Stores() []Broken {
 	var all []Broken
-	for _, group := range [][]exhibit{fenceExhibits(), leaseExhibits(), grantExhibits(), tokenExhibits(), progressExhibits(), notifyExhibits(), batchExhibits(), readExhibits(), replicaExhibits(), inputExhibits(), stepExhibits()} {
+	for _, group := range [][]exhibit{fenceExhibits(), leaseExhibits(), grantExhibits(), tokenExhibits(), progressExhibits(), runnableExhibits(), notifyExhibits(), batchExhibits(), readExhibits(), replicaExhibits(), inputExhibits(), stepExhibits()} {
 		for _, x := range group {
 			all = append(all, Broken{Name: x.name, Breaks: x.breaks, Case: x.caught, Open: x.harness})
 		}

@@ -67,7 +67,7 @@ func (s *Store) entries(q runstore.IndexQuery, now time.Time) []place {
 	case runstore.IndexRunnable:
 		for _, r := range s.order {
 			if r.Runnable(until) {
-				all = append(all, place{at: r.RunnableAt, written: r.CreatedAt, run: r.ID})
+				all = append(all, place{at: r.RunnableFrom(), written: r.CreatedAt, run: r.ID})
 			}
 		}
 	default:

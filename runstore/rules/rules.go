@@ -252,6 +252,16 @@ func (h Head) Lease(ttl time.Duration) runstore.Lease {
 	}
 }
 
+// RunnableFrom returns the first time at which the run is runnable: the later of RunnableAt and
+// the expiry of the current grant. Zero means never. It is the latest time at which
+// runstore.IndexRunnable may place the run.
+func (h Head) RunnableFrom() time.Time {
+	if h.RunnableAt.IsZero() || h.State != Current || h.ExpiresAt.Before(h.RunnableAt) {
+		return h.RunnableAt
+	}
+	return h.ExpiresAt
+}
+
 // Runnable reports whether the run wants a driver at now (see
 // runstore.IndexRunnable).
 func (h Head) Runnable(now time.Time) bool {

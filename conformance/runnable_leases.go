@@ -1,0 +1,166 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// createRunnable creates runs that are runnable since an hour, a second apart, and returns their
+// ids in that order.
+func createRunnable(t T, e *Env, runs int) []runstore.RunID {
+	t.Helper()
+	base := e.Now(t).Add(-time.Hour)
+	ids := make([]runstore.RunID, runs)
+	for i := range ids {
+		ids[i] = runstore.RunID(fmt.Sprint("run-", i))
+		spec := runstore.RunSpec{ID: ids[i], Runnable: runstore.At(base.Add(time.Duration(i) * time.Second))}
+		if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+	}
+	return ids
+}
+
+// runnableRenewed scans runs whose leases were renewed beyond the expiry that each had when it
+// was granted, which is the time of their entries. Such an entry is due and its run is not
+// runnable. A scan may move the entry: the run must still be found at the renewed expiry, after a
+// release, and after a further renewal.
+func runnableRenewed(t T, e *Env) {
+	const runs = 9
+	ids := createRunnable(t, e, runs)
+	leases := make([]runstore.Lease, runs)
+	var renewed, expired []runstore.RunID
+	latest := time.Time{}
+	for i, id := range ids {
+		leases[i] = hold(t, e.Store, acquire(id, "owner", e.ShortTTL()))
+		if i%3 == 0 {
+			expired = append(expired, id)
+			continue
+		}
+		renewed = append(renewed, id)
+		again, err := e.Store.RenewLease(t.Context(), runstore.RenewRequest{Fence: leases[i].Fence(), TTL: 2 * TTL})
+		if err != nil {
+			t.Fatalf("renew: %v", err)
+		}
+		latest = again.ExpiresAt
+	}
+	e.expire(t)
+	due := runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 2}
+	sorted := func(q runstore.IndexQuery, s runstore.RunStore) []runstore.RunID {
+		t.Helper()
+		found := heads(t, s, q)
+		slices.Sort(found)
+		return found
+	}
+	other := e.Reopen(t)
+	for range 2 { // a second scan finds what the first one moved
+		for _, s := range []runstore.RunStore{e.Store, other} {
+			equal(t, "expired runs", sorted(due, s), expired)
+			newest := due
+			newest.Newest = true
+			equal(t, "expired runs, newest first", sorted(newest, s), expired)
+			equal(t, "runs at the renewed expiry",
+				sorted(runstore.IndexQuery{Index: runstore.IndexRunnable, Until: latest, Limit: 100}, s), ids)
+		}
+	}
+	released := ids[1]
+	letGo(t, e.Store, leases[1])
+	equal(t, "after a release", sorted(due, other), slices.Sorted(slices.Values(append(slices.Clone(expired), released))))
+	if err := renew(t, e.Store, leases[2], 3*TTL); err != nil {
+		t.Fatalf("renew: %v", err)
+	}
+	shows(t, other, "renewed again, at the expiry of before", ids[2], latest, false)
+	shows(t, other, "renewed again, at the end of time", ids[2], runstore.EndOfTime, true)
+	e.Acquire(t, other, ids[0], "successor")
+	shows(t, other, "taken over", ids[0], time.Time{}, false)
+	b := runstore.NewBatch(ids[4], leases[4].Fence())
+	b.Runnable = runstore.At(latest.Add(time.Hour))
+	committed(t, e.Store, b)
+	shows(t, other, "runnable after its lease, at the expiry", ids[4], latest, false)
+	shows(t, other, "runnable after its lease, then", ids[4], latest.Add(time.Hour), true)
+	b = runstore.NewBatch(ids[4], leases[4].Fence())
+	b.Runnable, b.Release = runstore.After(0), true
+	committed(t, e.Store, b)
+	shows(t, other, "released and runnable at once", ids[4], time.Time{}, true)
+}
+
+// runnableRaised raises the epoch over runs with leases: all are runnable at once, whatever time
+// their entries had.
+func runnableRaised(t T, e *Env) {
+	ids := createRunnable(t, e, 5)
+	for i, id := range ids[:4] {
+		lease := e.Acquire(t, e.Store, id, "owner")
+		if i%2 == 0 {
+			if err := renew(t, e.Store, lease, 2*TTL); err != nil {
+				t.Fatalf("renew: %v", err)
+			}
+		}
+	}
+	other := e.Reopen(t)
+	due := runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 2}
+	equal(t, "before the raise", heads(t, other, due), ids[4:])
+	for _, reason := range []string{"a restore", "another restore"} {
+		e.raise(t, e.Store, reason)
+		for _, s := range []runstore.RunStore{e.Store, other} {
+			found := heads(t, s, due)
+			slices.Sort(found)
+			equal(t, "after "+reason, found, ids)
+		}
+		e.Acquire(t, other, ids[1], "successor")
+		shows(t, e.Store, "taken in the new epoch", ids[1], time.Time{}, false)
+	}
+}
+
+// runnableMoved lets drivers take, renew, release and leave their runs while scanners read the
+// index, in which they may move entries. No run may be lost, and none may appear under a time
+// that its run contradicts, which heads checks.
+func runnableMoved(t T, e *Env) {
+	const drivers, scanners, runsOfEach = 3, 2, 2
+	rounds := e.Scaled(t, "rounds of each driver", 6, 40)
+	ids := createRunnable(t, e, drivers*runsOfEach)
+	stores := e.handles(t, drivers+scanners)
+	drive := func(s runstore.RunStore, id runstore.RunID, release bool) error {
+		req := acquire(id, "driver", runstore.MinTTL)
+		req.Preempt = "the driver left it"
+		granted, err := s.AcquireLease(t.Context(), req)
+		if err != nil {
+			return err
+		}
+		if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: granted.Fence(), TTL: TTL}); err != nil || !release {
+			return err
+		}
+		_, err = s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: granted.Fence()})
+		return err
+	}
+	var scan []func() error
+	for _, s := range stores[drivers:] {
+		scan = append(scan, func() error {
+			for _, until := range []time.Time{{}, runstore.EndOfTime} {
+				q := runstore.IndexQuery{Index: runstore.IndexRunnable, Until: until, Limit: 2}
+				if _, err := collect(runstore.Entries(t.Context(), s, q)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	during(t, func() error {
+		together(t, drivers, func(i int) error {
+			for round := range rounds {
+				for _, id := range ids[i*runsOfEach : (i+1)*runsOfEach] {
+					if err := drive(stores[i], id, round%2 == 0); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		return nil
+	}, scan...)
+	found := heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime, Limit: 3})
+	slices.Sort(found)
+	equal(t, "runs in the index at the end", found, ids)
+}
