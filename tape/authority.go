@@ -40,6 +40,7 @@ func Authorities() map[string]Authority {
 		"SetTimer": Anyone, "CancelTimer": Anyone,
 		"CompactRun":    Anyone,
 		"CreateSession": Anyone, "DeleteSession": Anyone, "AppendEvent": Anyone,
+		"WriteValue": Anyone, "DeleteValue": Anyone,
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package tape is Tape's semantics, written once over runstore.RunStore: runs, decisions,
-// effects, the outbox, obligations, budgets, gates, timers, compaction and sessions as state
+// effects, the outbox, obligations, budgets, gates, timers, compaction, sessions and values as state
 // machines over records. It knows no engine and no wire.
 //
 // Every change is one commit: the record, the run's counter and the journal
@@ -16,7 +16,7 @@
 // recorded already, an effect that is complete) is refused to a zombie too: with a
 // fence it ends in a commit that has guards only. With [FenceRequired] and
 // [FenceConnection] a write without a fence is refused where [Authorities] says that it
-// needs one. A write to a session may present the fence of any run, and is then applied only while
+// needs one. A write to a session or a value may present the fence of any run, and is then applied only while
 // that grant is current; see package crossrun for how, and for what its readers see meanwhile.
 //
 // # State machines
@@ -45,7 +45,7 @@
 // [MaxCompensation], [MaxCompensator], [MaxClaimer], [MaxAttemptError] and [MaxResult]
 // bound an obligation's texts, [MaxSignal] and [MaxGateContext] a gate's, [MaxDispatchError]
 // and [MaxExternalRef] a dispatch's, [MaxSessionState], [MaxSessionEvent] and
-// [MaxSessionNames] a session's, independently of each other. What is larger is refused
+// [MaxSessionNames] a session's, [MaxValueNames] a value's, independently of each other. What is larger is refused
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
 //
@@ -66,7 +66,8 @@
 // the record obligation/HASH: HASH is that of its effect key and kind. A gate is the record
 // gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
 // the last grant, compaction the progress of one. A session is a run of its own, which no list of
-// runs shows: its state is the record session, its events are its journal. The records that begin
+// runs shows: its state is the record session, its events are its journal. A value is one too: its
+// present version is the record value, its journal has every version. The records that begin
 // with crossrun/ are those of steps over two runs. A business key and its
 // connector are a run of their own, too, business/HASH, whose record effect names the run and the
 // key of their effect. The record business/ATTEMPT of a run is the mark of an attempt to begin an

@@ -33,7 +33,7 @@ func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string, 
 	if err := checkState(state, field{"state_json", state}); err != nil {
 		return Session{}, err
 	}
-	if err := t.createSessionRun(ctx, key, f); err != nil {
+	if err := t.createShared(ctx, key.run(), f); err != nil {
 		return Session{}, err
 	}
 	s, err := t.changeSession(ctx, key, f, func(s storedSession, _ bool) (storedSession, *step, error) {
@@ -108,7 +108,7 @@ func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fen
 		})
 		switch err { // ErrNoSuchRun itself: the session's, not the fence's
 		case ErrNoSuchRun:
-			err = t.createSessionRun(ctx, key, f)
+			err = t.createShared(ctx, run, f)
 		case errSessionDeleted:
 			err = t.finishDeletion(ctx, run)
 		default:
@@ -119,18 +119,6 @@ func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fen
 		}
 	}
 	return storedSession{}, refuse(runstore.ErrUnavailable, "the session was deleted again and again")
-}
-
-// createSessionRun creates the run of a session, unless there is one. It is created empty, so that a
-// repeat of the creation adds nothing. The fence comes first: a zombie creates nothing.
-func (t *Tape) createSessionRun(ctx context.Context, key SessionKey, f runstore.Fence) error {
-	if err := t.confirm(ctx, f); err != nil {
-		return err
-	}
-	_, err := retry(ctx, func() (runstore.Created, error) {
-		return t.store.CreateRun(ctx, runstore.RunSpec{ID: key.run(), Unlisted: true})
-	})
-	return err
 }
 
 // DeleteSession removes a session with its events, and reports whether there was one. Two round

@@ -50,6 +50,18 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	}
 }
 
+// createShared creates the run of a session or a value, unless there is one. It is created empty, so
+// that a repeat of the creation adds nothing. The fence comes first: a zombie creates nothing.
+func (t *Tape) createShared(ctx context.Context, run runstore.RunID, f runstore.Fence) error {
+	if err := t.confirm(ctx, f); err != nil {
+		return err
+	}
+	_, err := retry(ctx, func() (runstore.Created, error) {
+		return t.store.CreateRun(ctx, runstore.RunSpec{ID: run, Unlisted: true})
+	})
+	return err
+}
+
 // steps returns the store for the writes of package crossrun, which have ids: one whose reply is lost
 // is repeated, where the package would give the step up as not applied.
 func (t *Tape) steps() runstore.RunStore {

@@ -171,6 +171,15 @@ var calls = []call{
 		_, err := c.DeleteSession(ctx, &tapepb.DeleteSessionRequest{AppName: "app", SessionId: "s", Fence: f})
 		return err
 	}},
+	// So is a value.
+	{name: "WriteValue", do: func(ctx context.Context, c tapepb.TapeClient, _ string, f *tapepb.Fence) error {
+		_, err := c.WriteValue(ctx, &tapepb.WriteValueRequest{Key: "k", ValueJson: "1", IfVersion: -1, Fence: f})
+		return err
+	}},
+	{name: "DeleteValue", do: func(ctx context.Context, c tapepb.TapeClient, _ string, f *tapepb.Fence) error {
+		_, err := c.DeleteValue(ctx, &tapepb.DeleteValueRequest{Key: "k", Fence: f})
+		return err
+	}},
 	// A run that goes on is not compacted, and one that has ended has no grant.
 	{name: "CompactRun", do: func(ctx context.Context, c tapepb.TapeClient, id string, f *tapepb.Fence) error {
 		_, err := c.CompactRun(ctx, &tapepb.CompactRunRequest{RunId: id, Fence: f})
@@ -402,14 +411,14 @@ func TestAFenceNamesItsRun(t *testing.T) {
 	unnamed.RunId = ""
 	for _, w := range calls {
 		method, _, _ := strings.Cut(w.name, " ")
-		session := strings.Contains("CreateSession AppendEvent DeleteSession", method)
+		shared := strings.Contains("CreateSession AppendEvent DeleteSession WriteValue DeleteValue", method)
 		refused := map[string]func() error{
 			"field": func() error { return w.do(t.Context(), c, r.GetRunId(), fenceField(other.GetGrant())) },
 			"headers": func() error {
 				return w.do(fenceHeaders(t.Context(), other.GetGrant()), c, r.GetRunId(), nil)
 			},
 		}
-		if session {
+		if shared {
 			for how, do := range refused {
 				if err := do(); err != nil {
 					t.Errorf("%s under another run's fence, by %s = %v, want no error", w.name, how, err)

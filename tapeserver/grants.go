@@ -31,6 +31,10 @@ import (
 //     run's grant the event is appended under it, so a driver that was taken over appends nothing.
 //     On any other connection it is appended: events come from users too, and before the run.
 //
+//  6. A write to a value names no run. On a connection with grants it is applied under the grant that
+//     was answered last, on any other connection without one. A process that drives several runs and
+//     needs each write under its own run's grant presents that grant.
+//
 // A connection is one process: a proxy that puts the calls of several processes on one connection
 // makes them one driver.
 //
@@ -88,6 +92,16 @@ func (g *grants) get(run runstore.RunID) (tape.Grant, bool) {
 	return grant, ok
 }
 
+// last returns the grant that was answered last, if there is one.
+func (g *grants) last() (tape.Grant, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.order) == 0 {
+		return tape.Grant{}, false
+	}
+	return g.byRun[g.order[len(g.order)-1]], true
+}
+
 // forget forgets the grant of a run, up to a token.
 func (g *grants) forget(run runstore.RunID, token runstore.Token) {
 	g.mu.Lock()
@@ -140,21 +154,41 @@ func (s *service) ofConnection(ctx context.Context, run runstore.RunID) (runstor
 	return runstore.Fence{}, nil
 }
 
-// sessionFence returns the fence of a write to a session: what the request presents, which has to name
-// its run, or the grant of a run on the call's connection. The run may be empty, for no run. A write
-// under the connection's grant is refused once that grant was taken over; it is not tried without.
+// sessionFence returns the fence of a write to a session: what the request presents, or the grant of a
+// run on the call's connection. The run may be empty, for no run. A write under the connection's
+// grant is refused once that grant was taken over; it is not tried without.
 func (s *service) sessionFence(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
-	grant, present, err := presented(ctx, req)
-	switch {
-	case err != nil:
-		return runstore.Fence{}, err
-	case !present:
-		return s.ofConnection(ctx, run)
-	case grant.Run == "":
-		return runstore.Fence{}, malformed("fence.run_id", "is missing: a session belongs to no run")
-	default:
+	f, present, err := sharedFence(ctx, req)
+	if err != nil || present {
+		return f, err
+	}
+	return s.ofConnection(ctx, run)
+}
+
+// valueFence returns the fence of a write to a value: what the request presents, or the last grant of
+// the call's connection.
+func (s *service) valueFence(ctx context.Context, req fencedRequest) (runstore.Fence, error) {
+	f, present, err := sharedFence(ctx, req)
+	if err != nil || present || s.opts.Fence != tape.FenceConnection {
+		return f, err
+	}
+	if grant, ok := connOf(ctx).grants.last(); ok {
 		return grant.Fence(grant.Run)
 	}
+	return runstore.Fence{}, nil
+}
+
+// sharedFence returns the fence that a write to what no run owns presents. It has to name its run.
+func sharedFence(ctx context.Context, req fencedRequest) (f runstore.Fence, present bool, err error) {
+	grant, present, err := presented(ctx, req)
+	if err != nil || !present {
+		return f, false, err
+	}
+	if grant.Run == "" {
+		return f, false, malformed("fence.run_id", "is missing: sessions and values belong to no run")
+	}
+	f, err = grant.Fence(grant.Run)
+	return f, true, err
 }
 
 // granted remembers a grant that is answered on the connection of a call, unless the call renewed it:

@@ -101,6 +101,46 @@ func TestPausedDriverOnItsConnection(t *testing.T) {
 	}
 }
 
+// A driver writes a value and knows of no fences. Once another took its run over, it writes none, until
+// it begins a run that is its own. Clients that drive no run write values.
+func TestValueOfAPausedDriver(t *testing.T) {
+	t.Parallel()
+	connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+	paused, next, user := connect(), connect(), connect()
+	version := int64(0)
+	write := func(c tapepb.TapeClient) error {
+		_, err := c.WriteValue(t.Context(), &tapepb.WriteValueRequest{Key: "k", ValueJson: "1", IfVersion: -1})
+		return err
+	}
+	written := func(who string, c tapepb.TapeClient) {
+		t.Helper()
+		if err := write(c); err != nil {
+			t.Errorf("WriteValue by %s: %v", who, err)
+		}
+		version++
+	}
+	written("a driver before it begins", paused)
+	beginAs(t, paused, "A")
+	written("a driver", paused)
+	beginAs(t, next, "A")
+	for range 2 {
+		err := write(paused)
+		wantStatus(t, "WriteValue", err, codes.FailedPrecondition, "fenced")
+		_, err = paused.DeleteValue(t.Context(), &tapepb.DeleteValueRequest{Key: "k"})
+		wantStatus(t, "DeleteValue", err, codes.FailedPrecondition, "fenced")
+	}
+	written("the next driver", next)
+	written("a user", user)
+	if _, err := paused.BeginRun(t.Context(), beginRequest("of its own")); err != nil {
+		t.Fatal(err)
+	}
+	written("the driver of another run", paused)
+	got, err := user.GetValue(t.Context(), &tapepb.GetValueRequest{Key: "k"})
+	if err != nil || got.GetValue().GetVersion() != version {
+		t.Errorf("GetValue = %v, %v, want version %d", got, err, version)
+	}
+}
+
 // A driver appends the events of its run to its session, and knows of no fences. Once another took
 // over, it appends none. Events of users, of other runs and of runs that have ended are appended.
 func TestSessionOfAPausedDriver(t *testing.T) {

@@ -32,7 +32,8 @@ var served = strings.Fields("BeginRun ResumeRun EndRun GetRun ListRunsToRecover 
 	"CreateSession GetSession ListSessions DeleteSession AppendEvent " +
 	"RegisterCompensation ListObligations ListUnresolvedObligations ClaimObligation RecordObligationAttempt ResolveObligation " +
 	"SetBudget AdmitBudget ChargeBudget " +
-	"SetTimer CancelTimer ListDueTimers ListCompactableRuns CompactRun")
+	"SetTimer CancelTimer ListDueTimers ListCompactableRuns CompactRun " +
+	"WriteValue GetValue WatchValue DeleteValue")
 
 func TestTheContractIsDeclaredWhole(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ var damages = []string{"STORE_BEHIND", "CORRUPT", "UNREADABLE_VALUE"}
 
 // isRead reports whether a method only reads.
 func isRead(method string) bool {
-	return strings.HasPrefix(method, "Get") || strings.HasPrefix(method, "List") || strings.HasPrefix(method, "Subscribe")
+	return slices.ContainsFunc([]string{"Get", "List", "Subscribe", "Watch"}, func(p string) bool { return strings.HasPrefix(method, p) })
 }
 
 // call records how a call of a client ended.

@@ -90,27 +90,28 @@ func (c Case) missing(s *Server) string {
 // Cases returns all cases: those of the guarantees, then those of the checks.
 func Cases() []Case {
 	all := slices.Concat(
-		atomicCases(),     // T1
-		firstCases(),      // T2
-		claimCases(),      // T3
-		signalCases(),     // T4
-		businessCases(),   // T5
-		appendCases(),     // T9
-		cutCases(),        // T10
-		zombieCases(),     // T11
-		chargeCases(),     // T12
-		runCases(),        // checks 1 to 11
-		journalCases(),    // checks 12 to 17
-		effectCases(),     // checks 18 to 31
-		outboxCases(),     // checks 32 to 40
-		obligationCases(), // checks 41 to 48
-		budgetCases(),     // checks 49 and 50
-		gateCases(),       // checks 51 to 53
-		timerCases(),      // checks 54 and 55
-		valueCases(),      // checks 56 to 58
-		compactionCases(), // checks 75 to 77
-		sessionCases(),    // checks 78 to 82
-		processCases(),    // checks 83 to 85
+		atomicCases(),         // T1
+		firstCases(),          // T2
+		claimCases(),          // T3
+		signalCases(),         // T4
+		businessCases(),       // T5
+		valueGuaranteeCases(), // T8
+		appendCases(),         // T9
+		cutCases(),            // T10
+		zombieCases(),         // T11
+		chargeCases(),         // T12
+		runCases(),            // checks 1 to 11
+		journalCases(),        // checks 12 to 17
+		effectCases(),         // checks 18 to 31
+		outboxCases(),         // checks 32 to 40
+		obligationCases(),     // checks 41 to 48
+		budgetCases(),         // checks 49 and 50
+		gateCases(),           // checks 51 to 53
+		timerCases(),          // checks 54 and 55
+		valueCases(),          // checks 56 to 58
+		compactionCases(),     // checks 75 to 77
+		sessionCases(),        // checks 78 to 82
+		processCases(),        // checks 83 to 85
 	)
 	slices.SortStableFunc(all, func(a, b Case) int {
 		if x, y := slices.Index(Groups(), a.Group), slices.Index(Groups(), b.Group); x != y {
@@ -138,6 +139,7 @@ var titles = [][2]string{
 	{"T3", "One claimer, and a stale claim changes nothing"},
 	{"T4", "No signal is lost between look and park"},
 	{"T5", "A business key is one effect over all runs"},
+	{"T8", "Values by compare-and-set, each version watched"},
 	{"T9", "An append to a session is one step"},
 	{"T10", "Compaction of settled runs only, cut anywhere"},
 	{"T11", "A zombie writes nothing"},

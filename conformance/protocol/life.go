@@ -73,6 +73,12 @@ func Life(t conformance.T, c tapepb.TapeClient) {
 	l.check("CompactRun", err, compacted.GetDecisionsZeroed() == 1 && compacted.GetEffectsZeroed() >= 1 && compacted.GetBytesSaved() > 0)
 	blank, err := c.GetDecision(ctx, &tapepb.GetDecisionRequest{RunId: id})
 	l.check("GetDecision after a compaction", err, blank.GetFound() && blank.GetDecision().GetResponseJson() == "")
+	value, err := c.WriteValue(ctx, &tapepb.WriteValueRequest{Namespace: "app", Key: "rate", ValueJson: "1.5", Writer: "driver:1"})
+	l.check("WriteValue", err, value.GetVersion() == 1)
+	read, err := c.GetValue(ctx, &tapepb.GetValueRequest{Namespace: "app", Key: "rate"})
+	l.check("GetValue", err, read.GetFound() && read.GetValue().GetValueJson() == "1.5")
+	deleted, err := c.DeleteValue(ctx, &tapepb.DeleteValueRequest{Namespace: "app", Key: "rate"})
+	l.check("DeleteValue", err, deleted.GetDeleted() && deleted.GetVersion() == 2)
 	gone, err := c.DeleteSession(ctx, &tapepb.DeleteSessionRequest{AppName: "app", UserId: "user", SessionId: "session"})
 	l.check("DeleteSession", err, gone.GetDeleted())
 }

@@ -22,7 +22,7 @@ func TestModes(t *testing.T) {
 			t.Parallel()
 			target := local.Start(t, embedded.Memory(), mode)
 			s, err := protocol.Inspect(t.Context(), target)
-			if err != nil || string(s.Mode) != mode.String() || !s.Grants || !s.Generations || !s.BusinessKeys || s.Values {
+			if err != nil || string(s.Mode) != mode.String() || !s.Grants || !s.Generations || !s.BusinessKeys || !s.Values {
 				t.Fatalf("Inspect = %+v, %v", s, err)
 			}
 			protocol.Run(t, target)
@@ -64,9 +64,6 @@ func TestExecute(t *testing.T) {
 	}
 	want := []string{
 		"T11/every-driver-rpc-refuses-a-zombies-connection: the server takes a driver's writes without a fence",
-		"values/56-versions: the server does not serve values",
-		"values/57-compare-and-set: the server does not serve values",
-		"values/58-watch: the server does not serve values",
 		"process/83-second-server-starts: the target cannot start a second server",
 	}
 	if !slices.Equal(exempt, want) {

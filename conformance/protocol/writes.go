@@ -70,6 +70,9 @@ func (z *prepared) writes() []write {
 		{"CreateSession", "", &tapepb.CreateSessionRequest{AppName: e.Name("app"), UserId: "ana", SessionId: "z", StateJson: `{"z":1}`}},
 		{"AppendEvent", "", e.appendRequest("z", "zombie", "{}")},
 		{"DeleteSession", "", &tapepb.DeleteSessionRequest{AppName: e.Name("app"), UserId: "ana", SessionId: "z"}},
+		{"WriteValue", "", &tapepb.WriteValueRequest{Namespace: e.Name("ns"), Key: "z", ValueJson: "1", IfVersion: -1}},
+		{"WriteValue", "", &tapepb.WriteValueRequest{Namespace: e.Name("ns"), Key: "z", ValueJson: "2"}},
+		{"DeleteValue", "", &tapepb.DeleteValueRequest{Namespace: e.Name("ns"), Key: "z"}},
 		{"AwaitSignal", "", &tapepb.AwaitSignalRequest{RunId: id, GateName: "empty"}},
 		{"ResumeRun", "", &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 60_000}},
 		{"BeginRun", "", e.request(z.invocation)},
@@ -135,7 +138,8 @@ func (w write) setFence(f *tapepb.Fence) bool {
 // which the writes before it have changed.
 func (w write) mayFail(err error) bool {
 	message := status.Convert(err).Message()
-	return w.method == "CompactRun" && (strings.Contains(message, "not terminal") || strings.Contains(message, "not settled"))
+	return w.method == "CompactRun" && (strings.Contains(message, "not terminal") || strings.Contains(message, "not settled")) ||
+		w.method == "WriteValue" && strings.Contains(message, "version conflict")
 }
 
 // invoke sends a write as it is.

@@ -88,9 +88,11 @@ func (z *prepared) state(t T) string {
 	budget, _ := e.Client.AdmitBudget(ctx, &tapepb.AdmitBudgetRequest{RunId: z.run})
 	timers := e.due(t, z.run, z.due+2, false)
 	session, _ := e.Client.GetSession(ctx, &tapepb.GetSessionRequest{AppName: e.Name("app"), UserId: "ana", SessionId: "z"})
+	value, err := e.Try.GetValue(ctx, &tapepb.GetValueRequest{Namespace: e.Name("ns"), Key: "z"})
+	require(t, err == nil || status.Code(err) == codes.Unimplemented, "GetValue: %v", err)
 	var s strings.Builder
 	for _, m := range []proto.Message{
-		run, decisions, fresh, e.effect(t, z.run, "open"), e.effect(t, z.run, "out"), e.effect(t, z.run, "idle"), obligations, budget, session,
+		run, decisions, fresh, e.effect(t, z.run, "open"), e.effect(t, z.run, "out"), e.effect(t, z.run, "idle"), obligations, budget, session, value,
 	} {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		require(t, err == nil, "marshal: %v", err)
@@ -130,6 +132,9 @@ func zombieByField(t T, e *Env) {
 			continue // zombieByHeaders tries it
 		}
 		err := p.invoke(t.Context(), w)
+		if status.Code(err) == codes.Unimplemented && reason(err) == "" {
+			continue // the server does not serve it
+		}
 		expect(t, isRefusal(w.method, err), "%s by a zombie: %v, want the reason FENCED", w.name, err)
 		z.unchanged(t, before, w.name+" by a zombie")
 	}

@@ -157,6 +157,29 @@ var sessionEntries = []entry{
 	{rpc: "DeleteSession", setup: session, do: deleteSession, rival: unfenced(appendEvent), answers: "not deleted"},
 }
 
+var valueEntries = []entry{
+	{rpc: "WriteValue", what: "new value", do: writeValue(-1), rival: unfenced(writeValue(-1)), again: versionAgain},
+	{rpc: "WriteValue", what: "any version", setup: valueAtOne, do: writeValue(-1), rival: unfenced(writeValue(-1)), again: versionAgain},
+	{rpc: "WriteValue", what: "at a version", setup: valueAtOne, do: writeValue(1), rival: unfenced(writeValue(-1)), answers: "version conflict"},
+	{rpc: "DeleteValue", setup: valueAtOne, do: deleteValue, rival: unfenced(writeValue(-1)), again: versionAgain},
+}
+
+const versionAgain = "each call is a version of its own"
+
+func writeValue(at int64) func(*env, caller) (proto.Message, error) {
+	return func(_ *env, by caller) (proto.Message, error) {
+		return by.WriteValue(by, &tapepb.WriteValueRequest{Namespace: "n", Key: "k", ValueJson: by.name, IfVersion: at, Writer: by.name})
+	}
+}
+
+func deleteValue(_ *env, by caller) (proto.Message, error) {
+	return by.DeleteValue(by, &tapepb.DeleteValueRequest{Namespace: "n", Key: "k"})
+}
+
+func valueAtOne(e *env) {
+	must[proto.Message](e)(writeValue(0)(e, caller{e.t.Context(), e.clean, "before", nil}))
+}
+
 const eventAgain = "appends twice: an event's id is no identity"
 
 func createSession(id string) func(*env, caller) (proto.Message, error) {

@@ -44,6 +44,15 @@ var reads = []entry{
 		}
 		return stream.Recv()
 	}},
+	{rpc: "WatchValue", what: "first version", setup: valueAtOne, do: func(_ *env, by caller) (proto.Message, error) {
+		ctx, cancel := context.WithCancel(by)
+		defer cancel()
+		stream, err := by.WatchValue(ctx, &tapepb.WatchValueRequest{Namespace: "n", Key: "k"})
+		if err != nil {
+			return nil, err
+		}
+		return stream.Recv()
+	}},
 	{rpc: "GetDecision", do: func(e *env, by caller) (proto.Message, error) {
 		return by.GetDecision(by, &tapepb.GetDecisionRequest{RunId: e.run})
 	}},
@@ -75,6 +84,9 @@ var reads = []entry{
 	{rpc: "GetSession", do: func(_ *env, by caller) (proto.Message, error) {
 		return by.GetSession(by, &tapepb.GetSessionRequest{AppName: "a", UserId: "u", SessionId: "s"})
 	}},
+	{rpc: "GetValue", setup: valueAtOne, do: func(_ *env, by caller) (proto.Message, error) {
+		return by.GetValue(by, &tapepb.GetValueRequest{Namespace: "n", Key: "k"})
+	}},
 	{rpc: "ListSessions", do: func(_ *env, by caller) (proto.Message, error) {
 		return by.ListSessions(by, &tapepb.ListSessionsRequest{AppName: "a", UserId: "u"})
 	}},
@@ -85,7 +97,9 @@ var reads = []entry{
 func TestReads(t *testing.T) {
 	t.Parallel()
 	for _, r := range reads {
-		r.setup = furnished
+		if r.setup == nil {
+			r.setup = furnished
+		}
 		t.Run(r.name(), func(t *testing.T) {
 			t.Parallel()
 			x := newExecutions(t, r, onMemory)

@@ -6388,12 +6388,14 @@ func (x *ValueRecord) GetDeleted() bool {
 }
 
 type WriteValueRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	ValueJson     string                 `protobuf:"bytes,3,opt,name=value_json,json=valueJson,proto3" json:"value_json,omitempty"`
-	IfVersion     int64                  `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
-	Writer        string                 `protobuf:"bytes,5,opt,name=writer,proto3" json:"writer,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Key       string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	ValueJson string                 `protobuf:"bytes,3,opt,name=value_json,json=valueJson,proto3" json:"value_json,omitempty"`
+	IfVersion int64                  `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
+	Writer    string                 `protobuf:"bytes,5,opt,name=writer,proto3" json:"writer,omitempty"`
+	// Of a run, which it names in run_id.
+	Fence         *Fence `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6461,6 +6463,13 @@ func (x *WriteValueRequest) GetWriter() string {
 		return x.Writer
 	}
 	return ""
+}
+
+func (x *WriteValueRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
 }
 
 type GetValueRequest struct {
@@ -6688,9 +6697,11 @@ func (x *ValueEvent) GetPrevValueJson() string {
 }
 
 type DeleteValueRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Key       string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Of a run, which it names in run_id.
+	Fence         *Fence `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6737,6 +6748,13 @@ func (x *DeleteValueRequest) GetKey() string {
 		return x.Key
 	}
 	return ""
+}
+
+func (x *DeleteValueRequest) GetFence() *Fence {
+	if x != nil {
+		return x.Fence
+	}
+	return nil
 }
 
 type DeleteValueResponse struct {
@@ -8212,7 +8230,7 @@ const file_tape_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x13\n" +
 	"\x05ts_ms\x18\x05 \x01(\x03R\x04tsMs\x12\x16\n" +
 	"\x06writer\x18\x06 \x01(\tR\x06writer\x12\x18\n" +
-	"\adeleted\x18\a \x01(\bR\adeleted\"\x99\x01\n" +
+	"\adeleted\x18\a \x01(\bR\adeleted\"\xc0\x01\n" +
 	"\x11WriteValueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1d\n" +
@@ -8220,7 +8238,8 @@ const file_tape_proto_rawDesc = "" +
 	"value_json\x18\x03 \x01(\tR\tvalueJson\x12\x1d\n" +
 	"\n" +
 	"if_version\x18\x04 \x01(\x03R\tifVersion\x12\x16\n" +
-	"\x06writer\x18\x05 \x01(\tR\x06writer\"A\n" +
+	"\x06writer\x18\x05 \x01(\tR\x06writer\x12%\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"A\n" +
 	"\x0fGetValueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\"T\n" +
@@ -8235,10 +8254,11 @@ const file_tape_proto_rawDesc = "" +
 	"ValueEvent\x12*\n" +
 	"\x05value\x18\x01 \x01(\v2\x14.tape.v1.ValueRecordR\x05value\x12!\n" +
 	"\fprev_version\x18\x02 \x01(\x03R\vprevVersion\x12&\n" +
-	"\x0fprev_value_json\x18\x03 \x01(\tR\rprevValueJson\"D\n" +
+	"\x0fprev_value_json\x18\x03 \x01(\tR\rprevValueJson\"k\n" +
 	"\x12DeleteValueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\"I\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12%\n" +
+	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"I\n" +
 	"\x13DeleteValueResponse\x12\x18\n" +
 	"\adeleted\x18\x01 \x01(\bR\adeleted\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\"\xd8\x01\n" +
@@ -8614,123 +8634,125 @@ var file_tape_proto_depIdxs = []int32{
 	76,  // 61: tape.v1.NackTaskResponse.task:type_name -> tape.v1.Task
 	7,   // 62: tape.v1.ListTasksRequest.status:type_name -> tape.v1.TaskStatus
 	76,  // 63: tape.v1.ListTasksResponse.tasks:type_name -> tape.v1.Task
-	85,  // 64: tape.v1.GetValueResponse.value:type_name -> tape.v1.ValueRecord
-	85,  // 65: tape.v1.ValueEvent.value:type_name -> tape.v1.ValueRecord
-	94,  // 66: tape.v1.Session.events:type_name -> tape.v1.EventRecord
-	105, // 67: tape.v1.CreateSessionRequest.fence:type_name -> tape.v1.Fence
-	93,  // 68: tape.v1.GetSessionResponse.session:type_name -> tape.v1.Session
-	93,  // 69: tape.v1.ListSessionsResponse.sessions:type_name -> tape.v1.Session
-	105, // 70: tape.v1.DeleteSessionRequest.fence:type_name -> tape.v1.Fence
-	94,  // 71: tape.v1.AppendEventRequest.event:type_name -> tape.v1.EventRecord
-	105, // 72: tape.v1.AppendEventRequest.fence:type_name -> tape.v1.Fence
-	94,  // 73: tape.v1.AppendEventResponse.event:type_name -> tape.v1.EventRecord
-	8,   // 74: tape.v1.Tape.BeginRun:input_type -> tape.v1.BeginRunRequest
-	10,  // 75: tape.v1.Tape.ResumeRun:input_type -> tape.v1.ResumeRunRequest
-	12,  // 76: tape.v1.Tape.EndRun:input_type -> tape.v1.EndRunRequest
-	14,  // 77: tape.v1.Tape.GetRun:input_type -> tape.v1.GetRunRequest
-	15,  // 78: tape.v1.Tape.ListRunsToRecover:input_type -> tape.v1.ListRunsToRecoverRequest
-	17,  // 79: tape.v1.Tape.SubscribeRun:input_type -> tape.v1.SubscribeRunRequest
-	20,  // 80: tape.v1.Tape.RecordDecision:input_type -> tape.v1.RecordDecisionRequest
-	22,  // 81: tape.v1.Tape.GetDecision:input_type -> tape.v1.GetDecisionRequest
-	24,  // 82: tape.v1.Tape.BeginEffect:input_type -> tape.v1.BeginEffectRequest
-	26,  // 83: tape.v1.Tape.CompleteEffect:input_type -> tape.v1.CompleteEffectRequest
-	27,  // 84: tape.v1.Tape.GetEffect:input_type -> tape.v1.GetEffectRequest
-	29,  // 85: tape.v1.Tape.ReconcileEffect:input_type -> tape.v1.ReconcileEffectRequest
-	31,  // 86: tape.v1.Tape.ListEffectsToDispatch:input_type -> tape.v1.ListEffectsToDispatchRequest
-	33,  // 87: tape.v1.Tape.ClaimEffectDispatch:input_type -> tape.v1.ClaimEffectDispatchRequest
-	35,  // 88: tape.v1.Tape.RecordDispatchAttempt:input_type -> tape.v1.RecordDispatchAttemptRequest
-	36,  // 89: tape.v1.Tape.RecordExternalObservation:input_type -> tape.v1.RecordExternalObservationRequest
-	37,  // 90: tape.v1.Tape.RegisterCompensation:input_type -> tape.v1.RegisterCompensationRequest
-	38,  // 91: tape.v1.Tape.ListObligations:input_type -> tape.v1.ListObligationsRequest
-	40,  // 92: tape.v1.Tape.ResolveObligation:input_type -> tape.v1.ResolveObligationRequest
-	42,  // 93: tape.v1.Tape.ListUnresolvedObligations:input_type -> tape.v1.ListUnresolvedObligationsRequest
-	44,  // 94: tape.v1.Tape.ClaimObligation:input_type -> tape.v1.ClaimObligationRequest
-	46,  // 95: tape.v1.Tape.RecordObligationAttempt:input_type -> tape.v1.RecordObligationAttemptRequest
-	47,  // 96: tape.v1.Tape.SetBudget:input_type -> tape.v1.SetBudgetRequest
-	48,  // 97: tape.v1.Tape.AdmitBudget:input_type -> tape.v1.AdmitBudgetRequest
-	50,  // 98: tape.v1.Tape.ChargeBudget:input_type -> tape.v1.ChargeBudgetRequest
-	52,  // 99: tape.v1.Tape.AwaitSignal:input_type -> tape.v1.AwaitSignalRequest
-	54,  // 100: tape.v1.Tape.SendSignal:input_type -> tape.v1.SendSignalRequest
-	56,  // 101: tape.v1.Tape.ListPendingEffects:input_type -> tape.v1.ListPendingEffectsRequest
-	58,  // 102: tape.v1.Tape.SetTimer:input_type -> tape.v1.SetTimerRequest
-	60,  // 103: tape.v1.Tape.CancelTimer:input_type -> tape.v1.CancelTimerRequest
-	62,  // 104: tape.v1.Tape.ListDueTimers:input_type -> tape.v1.ListDueTimersRequest
-	64,  // 105: tape.v1.Tape.ListCompactableRuns:input_type -> tape.v1.ListCompactableRunsRequest
-	66,  // 106: tape.v1.Tape.CompactRun:input_type -> tape.v1.CompactRunRequest
-	68,  // 107: tape.v1.Tape.SubscribeEvents:input_type -> tape.v1.SubscribeEventsRequest
-	69,  // 108: tape.v1.Tape.SubscribeBySubject:input_type -> tape.v1.SubscribeBySubjectRequest
-	71,  // 109: tape.v1.Tape.RegisterReaction:input_type -> tape.v1.Reaction
-	72,  // 110: tape.v1.Tape.DeregisterReaction:input_type -> tape.v1.DeregisterReactionRequest
-	74,  // 111: tape.v1.Tape.ListReactions:input_type -> tape.v1.ListReactionsRequest
-	77,  // 112: tape.v1.Tape.ClaimTasks:input_type -> tape.v1.ClaimTasksRequest
-	79,  // 113: tape.v1.Tape.CompleteTask:input_type -> tape.v1.CompleteTaskRequest
-	81,  // 114: tape.v1.Tape.NackTask:input_type -> tape.v1.NackTaskRequest
-	83,  // 115: tape.v1.Tape.ListTasks:input_type -> tape.v1.ListTasksRequest
-	86,  // 116: tape.v1.Tape.WriteValue:input_type -> tape.v1.WriteValueRequest
-	87,  // 117: tape.v1.Tape.GetValue:input_type -> tape.v1.GetValueRequest
-	89,  // 118: tape.v1.Tape.WatchValue:input_type -> tape.v1.WatchValueRequest
-	91,  // 119: tape.v1.Tape.DeleteValue:input_type -> tape.v1.DeleteValueRequest
-	95,  // 120: tape.v1.Tape.CreateSession:input_type -> tape.v1.CreateSessionRequest
-	96,  // 121: tape.v1.Tape.GetSession:input_type -> tape.v1.GetSessionRequest
-	98,  // 122: tape.v1.Tape.ListSessions:input_type -> tape.v1.ListSessionsRequest
-	100, // 123: tape.v1.Tape.DeleteSession:input_type -> tape.v1.DeleteSessionRequest
-	102, // 124: tape.v1.Tape.AppendEvent:input_type -> tape.v1.AppendEventRequest
-	9,   // 125: tape.v1.Tape.BeginRun:output_type -> tape.v1.BeginRunResponse
-	11,  // 126: tape.v1.Tape.ResumeRun:output_type -> tape.v1.ResumeRunResponse
-	13,  // 127: tape.v1.Tape.EndRun:output_type -> tape.v1.EndRunResponse
-	18,  // 128: tape.v1.Tape.GetRun:output_type -> tape.v1.RunState
-	16,  // 129: tape.v1.Tape.ListRunsToRecover:output_type -> tape.v1.ListRunsToRecoverResponse
-	19,  // 130: tape.v1.Tape.SubscribeRun:output_type -> tape.v1.JournalEntry
-	21,  // 131: tape.v1.Tape.RecordDecision:output_type -> tape.v1.DecisionRecord
-	23,  // 132: tape.v1.Tape.GetDecision:output_type -> tape.v1.GetDecisionResponse
-	25,  // 133: tape.v1.Tape.BeginEffect:output_type -> tape.v1.BeginEffectResponse
-	30,  // 134: tape.v1.Tape.CompleteEffect:output_type -> tape.v1.EffectRecord
-	28,  // 135: tape.v1.Tape.GetEffect:output_type -> tape.v1.GetEffectResponse
-	30,  // 136: tape.v1.Tape.ReconcileEffect:output_type -> tape.v1.EffectRecord
-	32,  // 137: tape.v1.Tape.ListEffectsToDispatch:output_type -> tape.v1.ListEffectsToDispatchResponse
-	34,  // 138: tape.v1.Tape.ClaimEffectDispatch:output_type -> tape.v1.ClaimEffectDispatchResponse
-	30,  // 139: tape.v1.Tape.RecordDispatchAttempt:output_type -> tape.v1.EffectRecord
-	30,  // 140: tape.v1.Tape.RecordExternalObservation:output_type -> tape.v1.EffectRecord
-	41,  // 141: tape.v1.Tape.RegisterCompensation:output_type -> tape.v1.ObligationRecord
-	39,  // 142: tape.v1.Tape.ListObligations:output_type -> tape.v1.ListObligationsResponse
-	41,  // 143: tape.v1.Tape.ResolveObligation:output_type -> tape.v1.ObligationRecord
-	43,  // 144: tape.v1.Tape.ListUnresolvedObligations:output_type -> tape.v1.ListUnresolvedObligationsResponse
-	45,  // 145: tape.v1.Tape.ClaimObligation:output_type -> tape.v1.ClaimObligationResponse
-	41,  // 146: tape.v1.Tape.RecordObligationAttempt:output_type -> tape.v1.ObligationRecord
-	51,  // 147: tape.v1.Tape.SetBudget:output_type -> tape.v1.BudgetState
-	49,  // 148: tape.v1.Tape.AdmitBudget:output_type -> tape.v1.AdmitBudgetResponse
-	51,  // 149: tape.v1.Tape.ChargeBudget:output_type -> tape.v1.BudgetState
-	53,  // 150: tape.v1.Tape.AwaitSignal:output_type -> tape.v1.AwaitSignalResponse
-	55,  // 151: tape.v1.Tape.SendSignal:output_type -> tape.v1.SendSignalResponse
-	57,  // 152: tape.v1.Tape.ListPendingEffects:output_type -> tape.v1.ListPendingEffectsResponse
-	59,  // 153: tape.v1.Tape.SetTimer:output_type -> tape.v1.TimerRecord
-	61,  // 154: tape.v1.Tape.CancelTimer:output_type -> tape.v1.CancelTimerResponse
-	63,  // 155: tape.v1.Tape.ListDueTimers:output_type -> tape.v1.ListDueTimersResponse
-	65,  // 156: tape.v1.Tape.ListCompactableRuns:output_type -> tape.v1.ListCompactableRunsResponse
-	67,  // 157: tape.v1.Tape.CompactRun:output_type -> tape.v1.CompactRunResponse
-	70,  // 158: tape.v1.Tape.SubscribeEvents:output_type -> tape.v1.EventEntry
-	70,  // 159: tape.v1.Tape.SubscribeBySubject:output_type -> tape.v1.EventEntry
-	71,  // 160: tape.v1.Tape.RegisterReaction:output_type -> tape.v1.Reaction
-	73,  // 161: tape.v1.Tape.DeregisterReaction:output_type -> tape.v1.DeregisterReactionResponse
-	75,  // 162: tape.v1.Tape.ListReactions:output_type -> tape.v1.ListReactionsResponse
-	78,  // 163: tape.v1.Tape.ClaimTasks:output_type -> tape.v1.ClaimTasksResponse
-	80,  // 164: tape.v1.Tape.CompleteTask:output_type -> tape.v1.CompleteTaskResponse
-	82,  // 165: tape.v1.Tape.NackTask:output_type -> tape.v1.NackTaskResponse
-	84,  // 166: tape.v1.Tape.ListTasks:output_type -> tape.v1.ListTasksResponse
-	85,  // 167: tape.v1.Tape.WriteValue:output_type -> tape.v1.ValueRecord
-	88,  // 168: tape.v1.Tape.GetValue:output_type -> tape.v1.GetValueResponse
-	90,  // 169: tape.v1.Tape.WatchValue:output_type -> tape.v1.ValueEvent
-	92,  // 170: tape.v1.Tape.DeleteValue:output_type -> tape.v1.DeleteValueResponse
-	93,  // 171: tape.v1.Tape.CreateSession:output_type -> tape.v1.Session
-	97,  // 172: tape.v1.Tape.GetSession:output_type -> tape.v1.GetSessionResponse
-	99,  // 173: tape.v1.Tape.ListSessions:output_type -> tape.v1.ListSessionsResponse
-	101, // 174: tape.v1.Tape.DeleteSession:output_type -> tape.v1.DeleteSessionResponse
-	103, // 175: tape.v1.Tape.AppendEvent:output_type -> tape.v1.AppendEventResponse
-	125, // [125:176] is the sub-list for method output_type
-	74,  // [74:125] is the sub-list for method input_type
-	74,  // [74:74] is the sub-list for extension type_name
-	74,  // [74:74] is the sub-list for extension extendee
-	0,   // [0:74] is the sub-list for field type_name
+	105, // 64: tape.v1.WriteValueRequest.fence:type_name -> tape.v1.Fence
+	85,  // 65: tape.v1.GetValueResponse.value:type_name -> tape.v1.ValueRecord
+	85,  // 66: tape.v1.ValueEvent.value:type_name -> tape.v1.ValueRecord
+	105, // 67: tape.v1.DeleteValueRequest.fence:type_name -> tape.v1.Fence
+	94,  // 68: tape.v1.Session.events:type_name -> tape.v1.EventRecord
+	105, // 69: tape.v1.CreateSessionRequest.fence:type_name -> tape.v1.Fence
+	93,  // 70: tape.v1.GetSessionResponse.session:type_name -> tape.v1.Session
+	93,  // 71: tape.v1.ListSessionsResponse.sessions:type_name -> tape.v1.Session
+	105, // 72: tape.v1.DeleteSessionRequest.fence:type_name -> tape.v1.Fence
+	94,  // 73: tape.v1.AppendEventRequest.event:type_name -> tape.v1.EventRecord
+	105, // 74: tape.v1.AppendEventRequest.fence:type_name -> tape.v1.Fence
+	94,  // 75: tape.v1.AppendEventResponse.event:type_name -> tape.v1.EventRecord
+	8,   // 76: tape.v1.Tape.BeginRun:input_type -> tape.v1.BeginRunRequest
+	10,  // 77: tape.v1.Tape.ResumeRun:input_type -> tape.v1.ResumeRunRequest
+	12,  // 78: tape.v1.Tape.EndRun:input_type -> tape.v1.EndRunRequest
+	14,  // 79: tape.v1.Tape.GetRun:input_type -> tape.v1.GetRunRequest
+	15,  // 80: tape.v1.Tape.ListRunsToRecover:input_type -> tape.v1.ListRunsToRecoverRequest
+	17,  // 81: tape.v1.Tape.SubscribeRun:input_type -> tape.v1.SubscribeRunRequest
+	20,  // 82: tape.v1.Tape.RecordDecision:input_type -> tape.v1.RecordDecisionRequest
+	22,  // 83: tape.v1.Tape.GetDecision:input_type -> tape.v1.GetDecisionRequest
+	24,  // 84: tape.v1.Tape.BeginEffect:input_type -> tape.v1.BeginEffectRequest
+	26,  // 85: tape.v1.Tape.CompleteEffect:input_type -> tape.v1.CompleteEffectRequest
+	27,  // 86: tape.v1.Tape.GetEffect:input_type -> tape.v1.GetEffectRequest
+	29,  // 87: tape.v1.Tape.ReconcileEffect:input_type -> tape.v1.ReconcileEffectRequest
+	31,  // 88: tape.v1.Tape.ListEffectsToDispatch:input_type -> tape.v1.ListEffectsToDispatchRequest
+	33,  // 89: tape.v1.Tape.ClaimEffectDispatch:input_type -> tape.v1.ClaimEffectDispatchRequest
+	35,  // 90: tape.v1.Tape.RecordDispatchAttempt:input_type -> tape.v1.RecordDispatchAttemptRequest
+	36,  // 91: tape.v1.Tape.RecordExternalObservation:input_type -> tape.v1.RecordExternalObservationRequest
+	37,  // 92: tape.v1.Tape.RegisterCompensation:input_type -> tape.v1.RegisterCompensationRequest
+	38,  // 93: tape.v1.Tape.ListObligations:input_type -> tape.v1.ListObligationsRequest
+	40,  // 94: tape.v1.Tape.ResolveObligation:input_type -> tape.v1.ResolveObligationRequest
+	42,  // 95: tape.v1.Tape.ListUnresolvedObligations:input_type -> tape.v1.ListUnresolvedObligationsRequest
+	44,  // 96: tape.v1.Tape.ClaimObligation:input_type -> tape.v1.ClaimObligationRequest
+	46,  // 97: tape.v1.Tape.RecordObligationAttempt:input_type -> tape.v1.RecordObligationAttemptRequest
+	47,  // 98: tape.v1.Tape.SetBudget:input_type -> tape.v1.SetBudgetRequest
+	48,  // 99: tape.v1.Tape.AdmitBudget:input_type -> tape.v1.AdmitBudgetRequest
+	50,  // 100: tape.v1.Tape.ChargeBudget:input_type -> tape.v1.ChargeBudgetRequest
+	52,  // 101: tape.v1.Tape.AwaitSignal:input_type -> tape.v1.AwaitSignalRequest
+	54,  // 102: tape.v1.Tape.SendSignal:input_type -> tape.v1.SendSignalRequest
+	56,  // 103: tape.v1.Tape.ListPendingEffects:input_type -> tape.v1.ListPendingEffectsRequest
+	58,  // 104: tape.v1.Tape.SetTimer:input_type -> tape.v1.SetTimerRequest
+	60,  // 105: tape.v1.Tape.CancelTimer:input_type -> tape.v1.CancelTimerRequest
+	62,  // 106: tape.v1.Tape.ListDueTimers:input_type -> tape.v1.ListDueTimersRequest
+	64,  // 107: tape.v1.Tape.ListCompactableRuns:input_type -> tape.v1.ListCompactableRunsRequest
+	66,  // 108: tape.v1.Tape.CompactRun:input_type -> tape.v1.CompactRunRequest
+	68,  // 109: tape.v1.Tape.SubscribeEvents:input_type -> tape.v1.SubscribeEventsRequest
+	69,  // 110: tape.v1.Tape.SubscribeBySubject:input_type -> tape.v1.SubscribeBySubjectRequest
+	71,  // 111: tape.v1.Tape.RegisterReaction:input_type -> tape.v1.Reaction
+	72,  // 112: tape.v1.Tape.DeregisterReaction:input_type -> tape.v1.DeregisterReactionRequest
+	74,  // 113: tape.v1.Tape.ListReactions:input_type -> tape.v1.ListReactionsRequest
+	77,  // 114: tape.v1.Tape.ClaimTasks:input_type -> tape.v1.ClaimTasksRequest
+	79,  // 115: tape.v1.Tape.CompleteTask:input_type -> tape.v1.CompleteTaskRequest
+	81,  // 116: tape.v1.Tape.NackTask:input_type -> tape.v1.NackTaskRequest
+	83,  // 117: tape.v1.Tape.ListTasks:input_type -> tape.v1.ListTasksRequest
+	86,  // 118: tape.v1.Tape.WriteValue:input_type -> tape.v1.WriteValueRequest
+	87,  // 119: tape.v1.Tape.GetValue:input_type -> tape.v1.GetValueRequest
+	89,  // 120: tape.v1.Tape.WatchValue:input_type -> tape.v1.WatchValueRequest
+	91,  // 121: tape.v1.Tape.DeleteValue:input_type -> tape.v1.DeleteValueRequest
+	95,  // 122: tape.v1.Tape.CreateSession:input_type -> tape.v1.CreateSessionRequest
+	96,  // 123: tape.v1.Tape.GetSession:input_type -> tape.v1.GetSessionRequest
+	98,  // 124: tape.v1.Tape.ListSessions:input_type -> tape.v1.ListSessionsRequest
+	100, // 125: tape.v1.Tape.DeleteSession:input_type -> tape.v1.DeleteSessionRequest
+	102, // 126: tape.v1.Tape.AppendEvent:input_type -> tape.v1.AppendEventRequest
+	9,   // 127: tape.v1.Tape.BeginRun:output_type -> tape.v1.BeginRunResponse
+	11,  // 128: tape.v1.Tape.ResumeRun:output_type -> tape.v1.ResumeRunResponse
+	13,  // 129: tape.v1.Tape.EndRun:output_type -> tape.v1.EndRunResponse
+	18,  // 130: tape.v1.Tape.GetRun:output_type -> tape.v1.RunState
+	16,  // 131: tape.v1.Tape.ListRunsToRecover:output_type -> tape.v1.ListRunsToRecoverResponse
+	19,  // 132: tape.v1.Tape.SubscribeRun:output_type -> tape.v1.JournalEntry
+	21,  // 133: tape.v1.Tape.RecordDecision:output_type -> tape.v1.DecisionRecord
+	23,  // 134: tape.v1.Tape.GetDecision:output_type -> tape.v1.GetDecisionResponse
+	25,  // 135: tape.v1.Tape.BeginEffect:output_type -> tape.v1.BeginEffectResponse
+	30,  // 136: tape.v1.Tape.CompleteEffect:output_type -> tape.v1.EffectRecord
+	28,  // 137: tape.v1.Tape.GetEffect:output_type -> tape.v1.GetEffectResponse
+	30,  // 138: tape.v1.Tape.ReconcileEffect:output_type -> tape.v1.EffectRecord
+	32,  // 139: tape.v1.Tape.ListEffectsToDispatch:output_type -> tape.v1.ListEffectsToDispatchResponse
+	34,  // 140: tape.v1.Tape.ClaimEffectDispatch:output_type -> tape.v1.ClaimEffectDispatchResponse
+	30,  // 141: tape.v1.Tape.RecordDispatchAttempt:output_type -> tape.v1.EffectRecord
+	30,  // 142: tape.v1.Tape.RecordExternalObservation:output_type -> tape.v1.EffectRecord
+	41,  // 143: tape.v1.Tape.RegisterCompensation:output_type -> tape.v1.ObligationRecord
+	39,  // 144: tape.v1.Tape.ListObligations:output_type -> tape.v1.ListObligationsResponse
+	41,  // 145: tape.v1.Tape.ResolveObligation:output_type -> tape.v1.ObligationRecord
+	43,  // 146: tape.v1.Tape.ListUnresolvedObligations:output_type -> tape.v1.ListUnresolvedObligationsResponse
+	45,  // 147: tape.v1.Tape.ClaimObligation:output_type -> tape.v1.ClaimObligationResponse
+	41,  // 148: tape.v1.Tape.RecordObligationAttempt:output_type -> tape.v1.ObligationRecord
+	51,  // 149: tape.v1.Tape.SetBudget:output_type -> tape.v1.BudgetState
+	49,  // 150: tape.v1.Tape.AdmitBudget:output_type -> tape.v1.AdmitBudgetResponse
+	51,  // 151: tape.v1.Tape.ChargeBudget:output_type -> tape.v1.BudgetState
+	53,  // 152: tape.v1.Tape.AwaitSignal:output_type -> tape.v1.AwaitSignalResponse
+	55,  // 153: tape.v1.Tape.SendSignal:output_type -> tape.v1.SendSignalResponse
+	57,  // 154: tape.v1.Tape.ListPendingEffects:output_type -> tape.v1.ListPendingEffectsResponse
+	59,  // 155: tape.v1.Tape.SetTimer:output_type -> tape.v1.TimerRecord
+	61,  // 156: tape.v1.Tape.CancelTimer:output_type -> tape.v1.CancelTimerResponse
+	63,  // 157: tape.v1.Tape.ListDueTimers:output_type -> tape.v1.ListDueTimersResponse
+	65,  // 158: tape.v1.Tape.ListCompactableRuns:output_type -> tape.v1.ListCompactableRunsResponse
+	67,  // 159: tape.v1.Tape.CompactRun:output_type -> tape.v1.CompactRunResponse
+	70,  // 160: tape.v1.Tape.SubscribeEvents:output_type -> tape.v1.EventEntry
+	70,  // 161: tape.v1.Tape.SubscribeBySubject:output_type -> tape.v1.EventEntry
+	71,  // 162: tape.v1.Tape.RegisterReaction:output_type -> tape.v1.Reaction
+	73,  // 163: tape.v1.Tape.DeregisterReaction:output_type -> tape.v1.DeregisterReactionResponse
+	75,  // 164: tape.v1.Tape.ListReactions:output_type -> tape.v1.ListReactionsResponse
+	78,  // 165: tape.v1.Tape.ClaimTasks:output_type -> tape.v1.ClaimTasksResponse
+	80,  // 166: tape.v1.Tape.CompleteTask:output_type -> tape.v1.CompleteTaskResponse
+	82,  // 167: tape.v1.Tape.NackTask:output_type -> tape.v1.NackTaskResponse
+	84,  // 168: tape.v1.Tape.ListTasks:output_type -> tape.v1.ListTasksResponse
+	85,  // 169: tape.v1.Tape.WriteValue:output_type -> tape.v1.ValueRecord
+	88,  // 170: tape.v1.Tape.GetValue:output_type -> tape.v1.GetValueResponse
+	90,  // 171: tape.v1.Tape.WatchValue:output_type -> tape.v1.ValueEvent
+	92,  // 172: tape.v1.Tape.DeleteValue:output_type -> tape.v1.DeleteValueResponse
+	93,  // 173: tape.v1.Tape.CreateSession:output_type -> tape.v1.Session
+	97,  // 174: tape.v1.Tape.GetSession:output_type -> tape.v1.GetSessionResponse
+	99,  // 175: tape.v1.Tape.ListSessions:output_type -> tape.v1.ListSessionsResponse
+	101, // 176: tape.v1.Tape.DeleteSession:output_type -> tape.v1.DeleteSessionResponse
+	103, // 177: tape.v1.Tape.AppendEvent:output_type -> tape.v1.AppendEventResponse
+	127, // [127:178] is the sub-list for method output_type
+	76,  // [76:127] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_tape_proto_init() }

@@ -1,0 +1,129 @@
+package tape
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A write to a value may present the fence of a run. It is then applied only while that grant is
+// current, though the value is no part of the run; see commitUnder.
+
+// AnyVersion makes a write unconditional.
+const AnyVersion runstore.Version = -1
+
+// WriteValue writes a value if it is at version at, where 0 means that it was never written and
+// [AnyVersion] that any version will do. A tombstone keeps its version. It returns the value as
+// written.
+//
+// One round trip for a write at a version above 0, two for one at [AnyVersion] or at 0, and two more for
+// the first write; under a fence five more on an engine that does not commit to two runs at once.
+//
+// Errors: ErrRefused for another version, with the version that the value has;
+// runstore.ErrTooLarge above [MaxValueNames] or where the journal entry does not fit into
+// runstore.MaxEventData; runstore.ErrFenced and ErrNoSuchRun for a fence that is not current;
+// runstore.ErrConflict where other writers won [maxAttempts] times against a write at [AnyVersion].
+func (t *Tape) WriteValue(ctx context.Context, key ValueKey, json, writer string, at runstore.Version, f runstore.Fence) (Value, error) {
+	if err := t.require("WriteValue", f); err != nil {
+		return Value{}, err
+	}
+	if err := key.check(writer); err != nil {
+		return Value{}, err
+	}
+	if err := checkText(field{"value_json", json}); err != nil {
+		return Value{}, err
+	}
+	next := Value{ValueKey: key, JSON: json, Writer: writer}
+	write := func() (Value, error) {
+		if at >= 0 {
+			return t.writeValueAt(ctx, next, at, f)
+		}
+		return values.change(ctx, t, key.Run(), f, valueKey, func(v Value, _ bool) (Value, *step, error) {
+			next.Version = v.Version + 1
+			e, err := next.event()
+			return next, &step{raw: []runstore.NewEvent{e}}, err
+		})
+	}
+	v, err := write()
+	if err == ErrNoSuchRun { // itself: the value's, not the fence's
+		if at > 0 {
+			return Value{}, valueConflict(0, at)
+		}
+		if err := t.createShared(ctx, key.Run(), f); err != nil {
+			return Value{}, err
+		}
+		v, err = write()
+	}
+	return v, err
+}
+
+// writeValueAt writes a value that is at a version, in one commit.
+func (t *Tape) writeValueAt(ctx context.Context, v Value, at runstore.Version, f runstore.Fence) (Value, error) {
+	v.Version = at + 1
+	e, err := v.event()
+	if err != nil {
+		return Value{}, err
+	}
+	b := runstore.NewBatch(v.Run(), runstore.AtVersion(valueKey, at))
+	b.Events = []runstore.NewEvent{e}
+	stored, _ := v.encode()
+	b.Put(valueKey, stored)
+	done, err := t.commitUnder(ctx, f, b)
+	var conflict *runstore.ConflictError
+	switch {
+	case errors.As(err, &conflict) && conflict.Key == valueKey:
+		return Value{}, valueConflict(conflict.Current, at)
+	case err != nil:
+		return Value{}, err
+	case len(done.Versions) == 0:
+		// A step over two runs was recognised by its lead, which does not remember versions. The
+		// value may have changed since: its time is then that of the change.
+		stored, err := values.reread(ctx, t, v.Run(), valueKey, v)
+		v.Updated = stored.Updated
+		return v, err
+	}
+	v.Updated = done.Time
+	return v, nil
+}
+
+func valueConflict(have, want runstore.Version) error {
+	return refuse(ErrRefused, "write_value: version conflict (have %d, expected %d)", have, want)
+}
+
+// DeleteValue deletes a value: it leaves a tombstone, which is a version. A value that was never
+// written stays so, and found is then false. Two round trips; under a fence one more where nothing was
+// written, and five more on an engine that does not commit to two runs at once.
+//
+// Errors: as for [Tape.WriteValue] at [AnyVersion].
+func (t *Tape) DeleteValue(ctx context.Context, key ValueKey, f runstore.Fence) (v Value, found bool, err error) {
+	if err := t.require("DeleteValue", f); err != nil {
+		return Value{}, false, err
+	}
+	if err := key.Check(); err != nil {
+		return Value{}, false, err
+	}
+	v, err = values.change(ctx, t, key.Run(), f, valueKey, func(v Value, there bool) (Value, *step, error) {
+		if found = there; !found {
+			return v, nil, nil
+		}
+		v.Version, v.JSON, v.Deleted = v.Version+1, "", true
+		e, err := v.event()
+		return v, &step{raw: []runstore.NewEvent{e}}, err
+	})
+	return v, found && err == nil, err
+}
+
+// GetValue returns a value, which may be a tombstone. found is false for one that was never written.
+// One read.
+func (t *Tape) GetValue(ctx context.Context, key ValueKey) (v Value, found bool, err error) {
+	if err := key.Check(); err != nil {
+		return Value{}, false, err
+	}
+	rec, found, err := t.readRecord(ctx, key.Run(), valueKey)
+	if err != nil || !found {
+		return Value{}, false, err
+	}
+	v, err = valueOf(key.Run(), rec)
+	return v, err == nil, err
+}
