@@ -16,10 +16,11 @@ import (
 // and the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and Describer.
 type Store struct {
 	*core
-	closeOnce sync.Once
-	closed    chan struct{}
-	watching  sync.WaitGroup // the goroutines of Wakeups and RunWakeups
-	others    others
+	closeOnce  sync.Once
+	closed     chan struct{}
+	watching   sync.WaitGroup // the goroutines of Wakeups and RunWakeups
+	others     others
+	background *background
 }
 
 // core is what handles of one opening share: the connections and what goes with
@@ -82,14 +83,18 @@ func (s *Store) Another() *Store {
 			return s // closed, as every handle is
 		}
 		if s.handles.CompareAndSwap(n, n+1) {
-			return &Store{core: s.core, closed: make(chan struct{})}
+			return s.core.newHandle()
 		}
 	}
 }
 
 func (s *core) handle() *Store {
 	s.handles.Add(1)
-	return &Store{core: s, closed: make(chan struct{})}
+	return s.newHandle()
+}
+
+func (s *core) newHandle() *Store {
+	return &Store{core: s, closed: make(chan struct{}), background: newBackground()}
 }
 
 func open(ctx context.Context, path string, options *Options) (*core, error) {
@@ -215,6 +220,7 @@ func (s *Store) Close() error {
 	var err error
 	s.closeOnce.Do(func() {
 		close(s.closed)
+		s.background.close()
 		s.watching.Wait() // the last connection to close folds the log into the file
 		if s.handles.Add(-1) > 0 {
 			return
