@@ -12,31 +12,31 @@ type background struct {
 
 	mu      sync.Mutex
 	closed  bool
-	running map[string]bool
+	running int
 	ended   *sync.Cond // broadcasts when work ends
 }
 
 func newBackground() *background {
 	ctx, stop := context.WithCancel(context.Background())
-	b := &background{ctx: ctx, stop: stop, running: map[string]bool{}}
+	b := &background{ctx: ctx, stop: stop}
 	b.ended = sync.NewCond(&b.mu)
 	return b
 }
 
-// start runs work on a goroutine of its own, unless work of that name is running or the handle
-// is closed. The context of the work ends with Close.
-func (b *background) start(name string, work func(context.Context)) {
+// start runs work on a goroutine of its own, unless the handle is closed. The context of the work
+// ends with Close.
+func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.running[name] {
+	if b.closed {
 		return
 	}
-	b.running[name] = true
+	b.running++
 	go func() {
 		defer func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			delete(b.running, name)
+			b.running--
 			b.ended.Broadcast()
 		}()
 		work(b.ctx)
@@ -49,7 +49,12 @@ func (b *background) close() {
 	defer b.mu.Unlock()
 	b.closed = true
 	b.stop()
-	for len(b.running) > 0 {
+	b.await()
+}
+
+// await waits until no work is running. The caller holds the lock.
+func (b *background) await() {
+	for b.running > 0 {
 		b.ended.Wait()
 	}
 }

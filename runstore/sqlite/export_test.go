@@ -34,7 +34,8 @@ func Scans() map[string]int {
 		scanPlaces: 7, scanHeads: 7, scanRuns: 4, scanRunnable: 4,
 		backwards(scanPlaces): 7, backwards(scanHeads): 7, backwards(scanRuns): 4, backwards(scanRunnable): 4,
 		selectHead: 1, selectFeed: 2, selectEvents: 3, recordsFrom: 6, recordOfKey: 2,
-		extendFenced: 9, extendNamedFenced: 11, lookUp: 1, renew: 9,
+		extends[underFence]: 9, extends[underFence+withName+withRecords]: 11, lookUp: 1, renew: 9,
+		selectGarbage: 1, sweepPlaces: 1, sweepRecords: 1, sweepBatches: 1, oldestExtents: 1, sweepEvents: 3, renumberGrants: 2,
 		selectBatch: 2, numberBatch: 1, moveEntry: 1, forgetBatches: 2,
 	}
 }
@@ -108,17 +109,20 @@ func Changes(s *Store) (n int64, err error) {
 
 // AwaitBackground waits until a handle has no background work.
 func AwaitBackground(s *Store) {
-	b := s.background
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for len(b.running) > 0 {
-		b.ended.Wait()
-	}
-}
-
-// InBackground reports whether background work of a name is running.
-func InBackground(s *Store, name string) bool {
 	s.background.mu.Lock()
 	defer s.background.mu.Unlock()
-	return s.background.running[name]
+	s.background.await()
+}
+
+// InBackground reports whether a handle has background work.
+func InBackground(s *Store) bool {
+	s.background.mu.Lock()
+	defer s.background.mu.Unlock()
+	return s.background.running > 0
+}
+
+// SweepingRows lets one operation delete n rows of a purged run.
+func (o Options) SweepingRows(n int64) *Options {
+	o.sweepRows = n
+	return &o
 }

@@ -22,10 +22,11 @@ const movesPerCommit = 256
 // moveBehindLeases moves the entries of runs in the background, unless the handle is moving
 // others already. A move that fails is left to a later scan, which meets the same entry.
 func (s *Store) moveBehindLeases(runs []int64) {
-	if len(runs) == 0 || s.opts.ReadOnly {
+	if len(runs) == 0 || s.opts.ReadOnly || !s.moving.CompareAndSwap(false, true) {
 		return
 	}
-	s.background.start("move", func(ctx context.Context) {
+	s.background.start(func(ctx context.Context) {
+		defer s.moving.Store(false)
 		for batch := range slices.Chunk(runs, movesPerCommit) {
 			err := s.writer.do(ctx, func(tx *tx) error {
 				for _, no := range batch {

@@ -163,7 +163,7 @@ func TestScanWhereNothingCanBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = looking.Close() })
-	if ids := due(t, looking); len(ids) != 0 || sqlite.InBackground(looking, "move") {
+	if ids := due(t, looking); len(ids) != 0 || sqlite.InBackground(looking) {
 		t.Errorf("a store that is only read: got runnable runs %v, want none, and nothing to be moved", ids)
 	}
 	due(t, s)
@@ -186,7 +186,7 @@ func TestCloseEndsAMove(t *testing.T) {
 	host.Advance(2 * time.Second)
 	resume := embedded.StallSQLite(t, path)
 	due(t, s)
-	if !sqlite.InBackground(s, "move") {
+	if !sqlite.InBackground(s) {
 		t.Error("the move does not wait for the write lock")
 	}
 	if err := s.Close(); err != nil {

@@ -21,6 +21,7 @@ type Store struct {
 	watching   sync.WaitGroup // the goroutines of Wakeups and RunWakeups
 	others     others
 	background *background
+	moving     atomic.Bool // entries in the index of runnable runs
 }
 
 // core is what handles of one opening share: the connections and what goes with
@@ -41,6 +42,9 @@ type core struct {
 	heads   heads // of the writer's leader, as left and trims are
 	left    left
 	trims   int // looks at the log's size that were due
+	// sweeping is held by whoever deletes the rows of purged runs.
+	sweeping chan struct{}
+	littered bool // there were such rows at opening
 
 	progress progress // of the last commit, for the witness; used by the leader of the writer
 
@@ -68,7 +72,11 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	if err != nil {
 		return nil, opError("open sqlite store", "", explain(path, err))
 	}
-	return c.handle(), nil
+	s := c.handle()
+	if c.littered {
+		s.background.start(func(ctx context.Context) { s.sweep(ctx) })
+	}
+	return s, nil
 }
 
 // Another returns another handle on the same connections, closed on its own. A
@@ -110,6 +118,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 	s := &core{
 		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
 		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
+		sweeping: make(chan struct{}, 1),
 	}
 	s.damage.path, s.damage.logger = path, opts.Logger
 	s.waiters, s.own = wakeup.Of(s), &atomic.Int64{}
@@ -205,7 +214,12 @@ func (s *core) settle(ctx context.Context, c *conn) error {
 	if _, err := c.exec(ctx, noteOpening, now.UnixMicro()); err != nil {
 		return err
 	}
-	row, err := c.one(ctx, selectProgress)
+	row, err := c.one(ctx, newestGarbage)
+	if err != nil {
+		return err
+	}
+	s.littered = row[0] != nil
+	row, err = c.one(ctx, selectProgress)
 	if err != nil {
 		return err
 	}
