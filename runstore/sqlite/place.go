@@ -28,7 +28,7 @@ func (s *Store) moveBehindLeases(runs []int64) {
 	s.background.start(func(ctx context.Context) {
 		defer s.moving.Store(false)
 		for batch := range slices.Chunk(runs, movesPerCommit) {
-			err := s.writer.do(ctx, func(tx *tx) error {
+			err := s.writer.doBulk(ctx, func(tx *tx) error {
 				for _, no := range batch {
 					if _, err := tx.c.exec(tx.ctx, moveEntry, no); err != nil {
 						return err
