@@ -16,9 +16,11 @@ const (
 		FROM events WHERE pos BETWEEN ? AND ? AND run = ? ORDER BY pos`
 )
 
-// maxGap is how many events of other runs a query for events of one run passes over: 16. A
-// further query costs more than those.
-const maxGap = 16
+// maxGap is how many events of other runs a query for events of one run passes over: 8. In a feed
+// that alternates between nine runs, with events of 100 bytes, that reads a journal 2.3 times as
+// fast as a query for each event. It breaks even at a gap of 32; with events of 3,000 bytes, of
+// which a page holds one, at 4.
+const maxGap = 8
 
 // journalPage reads a page of a run's journal.
 type journalPage struct {
