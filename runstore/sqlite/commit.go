@@ -12,9 +12,13 @@ import (
 // Commit implements runstore.RunStore.
 func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	defer s.waiters.AfterBatches(&err, batch)
-	return write(ctx, s, "commit", batch.Run(), batch.Check(), func(tx *tx) (runstore.Committed, error) {
+	done, err = write(ctx, s, "commit", batch.Run(), batch.Check(), func(tx *tx) (runstore.Committed, error) {
 		return tx.commit(batch)
 	})
+	if err == nil {
+		s.sweepAfter(ctx, batch)
+	}
+	return done, err
 }
 
 const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
@@ -98,19 +102,48 @@ const (
 	// progressed changes by a write that is progress under a fence (I13).
 	advanceRow = `last_seq = ?, tail = CAST(tail || ? AS BLOB), progressed = coalesce(?, progressed)
 		WHERE no = ? AND last_seq = ? AND purged = 0`
-	extend = `UPDATE runs SET ` + advanceRow
-	// extendNamed is extend by a batch with an id, whose result gets the next number.
-	extendNamed = `UPDATE runs SET batches = batches + 1, ` + advanceRow + `
+	// A batch with an id: its result gets the next number.
+	countResult = `batches = batches + 1, `
+	firstOfName = `
 			AND batches = ? AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.run = runs.no AND b.id = ?)`
-	fenced = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
+	// A batch with records raises the version of each by one.
+	countVersion = `version_bound = version_bound + 1, `
+	fenced       = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
 			AND (strict = 0 OR expires > ?)`
-	extendFenced      = extend + fenced
-	extendNamedFenced = extendNamed + fenced
 
 	insertEvent = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
-	seal        = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ?`
+	seal        = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ? AND length(tail) > 0`
 	sealed      = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
 )
+
+// The kinds of extend, to be added.
+const (
+	underFence = 1 << iota
+	withName
+	withRecords
+)
+
+// extends holds the statement of each kind of extend.
+var extends = func() (all [8]string) {
+	for kind := range all {
+		query := `UPDATE runs SET `
+		if kind&withName != 0 {
+			query += countResult
+		}
+		if kind&withRecords != 0 {
+			query += countVersion
+		}
+		query += advanceRow
+		if kind&withName != 0 {
+			query += firstOfName
+		}
+		if kind&underFence != 0 {
+			query += fenced
+		}
+		all[kind] = query
+	}
+	return all
+}()
 
 // head is what a handle remembers of a run's row. It is never trusted: extend
 // finds no row when it is out of date.
@@ -143,7 +176,7 @@ func (h heads) set(id runstore.RunID, at head) {
 func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence, name string) (runstore.Committed, error) {
 	done := runstore.Committed{Time: tx.now}
 	progress := !f.IsZero() && rules.IsProgress(w)
-	no, last, err := tx.extend(id, w.Events, f, progress, name)
+	no, last, err := tx.extend(id, w, f, progress, name)
 	if err != nil {
 		return done, err
 	}
@@ -190,15 +223,26 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 // extend appends events under a fence, or without one if f is zero, and returns
 // the run's number and last seq. progress says that the write counts as such. The
 // error is a repeatedError if there is a result of that name.
-func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.Fence, progress bool, name string) (no int64, last runstore.Seq, err error) {
+func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, progress bool, name string) (no int64, last runstore.Seq, err error) {
+	events := w.Events
 	var where []byte
 	var first runstore.Position
+	kind := 0
+	if !f.IsZero() {
+		kind += underFence
+	}
+	if name != "" {
+		kind += withName
+	}
+	if len(w.Records) > 0 {
+		kind += withRecords
+	}
 	if n := len(events); n > 0 {
 		first = tx.positions(n)
 		where = extent{first, n}.append(nil)
 	}
 	token, owner := driver.Value(int64(f.Token())), blob(f.Owner())
-	at, err := tx.advance(id, len(events), where, f, token, owner, progress, name)
+	at, err := tx.advance(id, kind, len(events), where, f, token, owner, progress, name)
 	if err != nil {
 		tx.next -= runstore.Position(len(events)) // nobody has them
 		return 0, 0, err
@@ -222,8 +266,8 @@ func (tx *tx) extend(id runstore.RunID, events []runstore.NewEvent, f runstore.F
 	return at.no, at.last, nil
 }
 
-// advance moves a run's last seq on by n.
-func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (head, error) {
+// advance moves a run's last seq on by n, by the statement of a kind.
+func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (head, error) {
 	var progressed driver.Value
 	if progresses {
 		progressed = tx.at
@@ -240,18 +284,15 @@ func (tx *tx) advance(id runstore.RunID, n int, where []byte, f runstore.Fence, 
 			}
 			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
 		}
-		query, underFence := extend, extendFenced
 		args := make([]driver.Value, 0, 11)
 		args = append(args, int64(at.last)+int64(n), data(where), progressed, at.no, int64(at.last))
 		if name != "" {
-			query, underFence = extendNamed, extendNamedFenced
 			args = append(args, at.results, name)
 		}
 		if !f.IsZero() {
-			query = underFence
 			args = append(args, token, string(f.Grant()), owner, tx.at)
 		}
-		changed, err := tx.c.exec(tx.ctx, query, args...)
+		changed, err := tx.c.exec(tx.ctx, extends[kind], args...)
 		switch {
 		case err != nil:
 			return head{}, err

@@ -31,11 +31,12 @@ func Write(ctx context.Context, s *Store, during func()) error {
 // Scans returns the queries of ScanIndex, with how many arguments each has.
 func Scans() map[string]int {
 	return map[string]int{
-		scanPlaces: 7, scanHeads: 7, scanRuns: 4, scanRunnable: 6,
-		backwards(scanPlaces): 7, backwards(scanHeads): 7, backwards(scanRuns): 4, backwards(scanRunnable): 6,
+		scanPlaces: 7, scanHeads: 7, scanRuns: 4, scanRunnable: 4,
+		backwards(scanPlaces): 7, backwards(scanHeads): 7, backwards(scanRuns): 4, backwards(scanRunnable): 4,
 		selectHead: 1, selectFeed: 2, selectEvents: 3, recordsFrom: 6, recordOfKey: 2,
-		extendFenced: 9, extendNamedFenced: 11, lookUp: 1, renew: 9,
-		selectBatch: 2, numberBatch: 1, forgetBatches: 2,
+		extends[underFence]: 9, extends[underFence+withName+withRecords]: 11, lookUp: 1, renew: 9,
+		selectGarbage: 1, sweepPlaces: 1, sweepRecords: 1, sweepBatches: 1, oldestExtents: 1, sweepEvents: 3, renumberGrants: 2,
+		selectBatch: 2, numberBatch: 1, moveEntry: 1, forgetBatches: 2,
 	}
 }
 
@@ -104,4 +105,24 @@ func Changes(s *Store) (n int64, err error) {
 		return err
 	})
 	return n, err
+}
+
+// AwaitBackground waits until a handle has no background work.
+func AwaitBackground(s *Store) {
+	s.background.mu.Lock()
+	defer s.background.mu.Unlock()
+	s.background.await()
+}
+
+// InBackground reports whether a handle has background work.
+func InBackground(s *Store) bool {
+	s.background.mu.Lock()
+	defer s.background.mu.Unlock()
+	return s.background.running > 0
+}
+
+// SweepingRows lets one operation delete n rows of a purged run.
+func (o Options) SweepingRows(n int64) *Options {
+	o.sweepRows = n
+	return &o
 }

@@ -26,11 +26,11 @@ const (
 		FROM runs INDEXED BY runs_created` + withSummary + `
 		WHERE runs.purged = 0 AND runs.unlisted = 0 AND runs.created <= ? AND (runs.created, runs.no) > (?, ?)
 		ORDER BY runs.created, runs.no LIMIT ?`
-	scanRunnable = `SELECT runs.runnable, runs.created, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
+	// It has no limit, because its reader passes over runs whose leases were renewed.
+	scanRunnable = `SELECT runs.place, runs.created, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
 		FROM runs INDEXED BY runs_runnable` + withSummary + `
-		WHERE runs.runnable IS NOT NULL AND runs.runnable <= ? AND (runs.runnable, runs.created, runs.no) > (?, ?, ?)
-			AND runs.purged = 0 AND NOT (runs.grant_state = 1 AND runs.expires > ?)
-		ORDER BY runs.runnable, runs.created, runs.no LIMIT ?`
+		WHERE runs.place IS NOT NULL AND runs.place <= ? AND (runs.place, runs.created, runs.no) > (?, ?, ?)
+		ORDER BY runs.place, runs.created, runs.no LIMIT -1`
 )
 
 // scanHeads is scanPlaces with the head and the summary of each run, as scanRun reads them,
@@ -71,6 +71,7 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 			return nil, err
 		}
 	}
+	var renewed []int64 // runs that are due by their place and covered by a renewed lease
 	err = s.read(ctx, "scan index", "", invalid, func(c *conn) error {
 		until := q.Until
 		if until.IsZero() {
@@ -85,7 +86,7 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 		case runstore.IndexRuns:
 			statement, args = runsScan, []driver.Value{end, after.At, after.Run, limit}
 		case runstore.IndexRunnable:
-			statement, args = runnableScan, []driver.Value{end, after.At, after.Written, after.Run, due, limit}
+			statement, args = runnableScan, []driver.Value{end, after.At, after.Written, after.Run}
 		default:
 			statement, ofRuns = placesScan, false
 			if q.Heads {
@@ -106,6 +107,10 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 				e.Head = scanRun(v)
 				v = v[headWidth+recordWidth:]
 			}
+			if q.Index == runstore.IndexRunnable && e.Head.Holder.ExpiresAt.After(until) {
+				renewed = append(renewed, at.Run)
+				return nil
+			}
 			if !ofRuns {
 				e.Record = scanRecord(v)
 			}
@@ -113,6 +118,7 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 			return p.add(len(e.Record.Value) + len(e.Head.Summary.Value))
 		}, args...)
 	})
+	s.moveBehindLeases(renewed)
 	return found, err
 }
 

@@ -33,13 +33,18 @@ func failing(t *testing.T) (d *disk, s *sqlite.Store, path string, lease runstor
 // its file and of its write-ahead log.
 func survivor(t *testing.T, path string) *sqlite.Store {
 	t.Helper()
-	copied := filepath.Join(t.TempDir(), "tape.db")
+	return openAt(t, survivorPath(t, path), embedded.NewHost())
+}
+
+func survivorPath(t *testing.T, path string) (copied string) {
+	t.Helper()
+	copied = filepath.Join(t.TempDir(), "tape.db")
 	for _, suffix := range []string{"", "-wal", "-witness"} {
 		if _, err := os.Stat(path + suffix); err == nil {
 			copyFile(t, path+suffix, copied+suffix)
 		}
 	}
-	return openAt(t, copied, embedded.NewHost())
+	return copied
 }
 
 func eventsOf(t *testing.T, s runstore.RunStore) int {

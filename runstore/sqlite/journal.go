@@ -12,16 +12,15 @@ const (
 	// The sealed extents from the row that holds a seq on.
 	selectSealed = `SELECT first_seq, extents FROM journal WHERE run = ?1 AND first_seq >=
 		coalesce((SELECT max(first_seq) FROM journal WHERE run = ?1 AND first_seq <= ?2), 0) ORDER BY first_seq`
-	// An event comes as one value, because the driver allocates for each that it returns. The
-	// numbers are decimal, with a space behind each; then come kind, owner and data.
-	selectEvents = `SELECT CAST(pos || ' ' || seq || ' ' || time || ' ' || token || ' ' ||
-			length(CAST(kind AS BLOB)) || ' ' || length(CAST(owner AS BLOB)) || ' ' || kind || owner || data AS BLOB)
+	selectEvents = `SELECT CAST(` + eventNumbers + ` || ' 0 ' || kind || owner || data AS BLOB)
 		FROM events WHERE pos BETWEEN ? AND ? AND run = ? ORDER BY pos`
 )
 
-// maxGap is how many events of other runs a query for events of one run passes over: 16. A
-// further query costs more than those.
-const maxGap = 16
+// maxGap is how many events of other runs a query for events of one run passes over: 8. In a feed
+// that alternates between nine runs, with events of 100 bytes, that reads a journal 2.3 times as
+// fast as a query for each event. It breaks even at a gap of 32; with events of 3,000 bytes, of
+// which a page holds one, at 4.
+const maxGap = 8
 
 // journalPage reads a page of a run's journal.
 type journalPage struct {
@@ -35,9 +34,8 @@ type journalPage struct {
 	first, last runstore.Position
 	count       int
 
-	events []runstore.Event
-	kind   string         // of the last event: most have the one of the event before
-	owner  runstore.Owner // likewise
+	events  []runstore.Event
+	decoder eventDecoder
 }
 
 // ReadJournal implements runstore.RunStore.
@@ -127,7 +125,7 @@ func (p *journalPage) flush() error {
 	p.count = 0
 	full := false
 	err := p.conn.query(p.ctx, selectEvents, func(v []driver.Value) error {
-		event, err := p.decode(bytesOf(v[0]))
+		event, err := p.decoder.decode(bytesOf(v[0]))
 		if err != nil {
 			return err
 		}
@@ -135,7 +133,7 @@ func (p *journalPage) flush() error {
 			return damaged("the journal has seq %d where %d belongs", event.Seq, p.next)
 		}
 		p.next++
-		p.events = append(p.events, event)
+		p.events = append(p.events, event.Event)
 		err = p.page.add(len(event.Data))
 		full = err != nil
 		return err
@@ -144,39 +142,4 @@ func (p *journalPage) flush() error {
 		return errEnough
 	}
 	return err
-}
-
-// decode reads an event in the form of selectEvents. The event keeps the row's bytes.
-func (p *journalPage) decode(row []byte) (e runstore.Event, err error) {
-	var numbers [6]int64
-	at := 0
-	for i := range numbers {
-		negative := at < len(row) && row[at] == '-'
-		if negative {
-			at++
-		}
-		for at < len(row) && row[at] != ' ' {
-			numbers[i] = 10*numbers[i] + int64(row[at]-'0')
-			at++
-		}
-		if negative {
-			numbers[i] = -numbers[i]
-		}
-		at++
-	}
-	kind := at + int(numbers[4])
-	owner := kind + int(numbers[5])
-	if at > kind || kind > owner || owner > len(row) {
-		return e, damaged("the event behind seq %d cannot be read", p.next-1)
-	}
-	if p.kind != string(row[at:kind]) {
-		p.kind = string(row[at:kind])
-	}
-	if string(p.owner) != string(row[kind:owner]) {
-		p.owner = runstore.Owner(row[kind:owner])
-	}
-	return runstore.Event{
-		Position: runstore.Position(numbers[0]), Seq: runstore.Seq(numbers[1]), Kind: p.kind, Data: row[owner:len(row):len(row)],
-		Time: runstore.FromMicros(numbers[2]), Token: runstore.Token(numbers[3]), Owner: p.owner,
-	}, nil
 }

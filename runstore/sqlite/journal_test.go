@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// TestAReplayAllocatesLittle reads a journal of 1,500 events. A replay makes 2 allocations for
-// an event, and some for each page.
+// TestAReplayAllocatesLittle reads a journal of 1,500 events, and the feed. A replay makes 2
+// allocations for an event, and some for each page.
 func TestAReplayAllocatesLittle(t *testing.T) {
 	for _, perCommit := range []int{1, 100} {
 		t.Run(fmt.Sprint(perCommit, " a commit"), func(t *testing.T) {
@@ -37,22 +37,48 @@ func TestAReplayAllocatesLittle(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			n := 0
-			for e, err := range runstore.Journal(t.Context(), s, "run", 1) {
-				if n++; err != nil || int(e.Seq) != n || e.Kind != "event" || e.Owner != "driver" {
-					t.Fatalf("event %d: %+v, %v", n, e, err)
+			for name, replay := range map[string]func(check func(runstore.Event)){
+				"journal": func(check func(runstore.Event)) {
+					for e, err := range runstore.Journal(t.Context(), s, "run", 1) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						check(e)
+					}
+				},
+				"feed": func(check func(runstore.Event)) {
+					for after := runstore.Position(0); after < length; {
+						page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: runstore.MaxPage})
+						if err != nil || len(page) == 0 {
+							t.Fatalf("got %d events, error %v", len(page), err)
+						}
+						for _, e := range page {
+							if e.Run != "run" {
+								t.Fatalf("got an event of run %q", e.Run)
+							}
+							check(e.Event)
+						}
+						after = page[len(page)-1].Position
+					}
+				},
+			} {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				n := 0
+				replay(func(e runstore.Event) {
+					if n++; int(e.Seq) != n || e.Kind != "event" || e.Owner != "driver" {
+						t.Fatalf("event %d: %+v", n, e)
+					}
+				})
+				runtime.ReadMemStats(&after)
+				if n != length {
+					t.Fatalf("%s: %d events", name, n)
 				}
-			}
-			runtime.ReadMemStats(&after)
-			if n != length {
-				t.Fatalf("%d events", n)
-			}
-			perEvent := float64(after.Mallocs-before.Mallocs) / length
-			t.Logf("%.2f allocations per event", perEvent)
-			if perEvent > 3 {
-				t.Errorf("%.2f allocations per event, want 3 at most", perEvent)
+				perEvent := float64(after.Mallocs-before.Mallocs) / length
+				t.Logf("%s: %.2f allocations per event", name, perEvent)
+				if perEvent > 3 {
+					t.Errorf("%s: %.2f allocations per event, want 3 at most", name, perEvent)
+				}
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/rules"
@@ -188,20 +189,26 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (rene
 		if !req.Writes.IsZero() {
 			return tx.renewWith(req)
 		}
-		now := tx.now.UnixMicro()
-		v, err := tx.c.one(tx.ctx, renew, tx.now.Add(req.TTL).UnixMicro(), req.TTL.Microseconds(), now, blob(f.Run()),
-			int64(f.Token()), string(f.Grant()), blob(f.Owner()), now, now)
-		if err != nil {
-			return runstore.Renewed{}, err
-		}
-		if v == nil {
-			return runstore.Renewed{}, tx.refused(f.Run(), func(r *row) error { return r.Renew(req, tx.now) })
-		}
-		return runstore.Renewed{Lease: runstore.Lease{
-			Run: f.Run(), Owner: f.Owner(), Reactor: runstore.Reactor(bytesOf(v[1])), Token: f.Token(), Grant: f.Grant(),
-			TTL: req.TTL, ExpiresAt: runstore.FromMicros(v[0].(int64)), Strict: v[2].(int64) != 0,
-		}}, nil
+		lease, err := tx.renew(req)
+		return runstore.Renewed{Lease: lease}, err
 	})
+}
+
+// renew extends the lease of a request if its fence holds.
+func (tx *tx) renew(req runstore.RenewRequest) (runstore.Lease, error) {
+	f, now := req.Fence, tx.now.UnixMicro()
+	v, err := tx.c.one(tx.ctx, renew, tx.now.Add(req.TTL).UnixMicro(), req.TTL.Microseconds(), now, blob(f.Run()),
+		int64(f.Token()), string(f.Grant()), blob(f.Owner()), now, now)
+	if err != nil {
+		return runstore.Lease{}, err
+	}
+	if v == nil {
+		return runstore.Lease{}, tx.refused(f.Run(), func(r *row) error { return r.Renew(req, tx.now) })
+	}
+	return runstore.Lease{
+		Run: f.Run(), Owner: f.Owner(), Reactor: runstore.Reactor(bytesOf(v[1])), Token: f.Token(), Grant: f.Grant(),
+		TTL: req.TTL, ExpiresAt: runstore.FromMicros(v[0].(int64)), Strict: v[2].(int64) != 0,
+	}, nil
 }
 
 // renewWith is a renewal with writes.
@@ -218,10 +225,12 @@ func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, er
 	if err := r.Renew(req, tx.now); err != nil {
 		return renewed, err
 	}
-	r.Head = r.Renewed(req.TTL, tx.now)
-	renewed.Lease = r.Lease(req.TTL)
-	if renewed.Committed, err = tx.saveWith(r, r.ID, req.Writes, req.Fence); err != nil {
+	// The writes come first, because they are the progress that the statement of a renewal asks for.
+	if renewed.Committed, err = tx.apply(r, r.ID, req.Writes, req.Fence, ""); err != nil {
 		return renewed, err
+	}
+	if renewed.Lease, err = tx.renew(req); err != nil {
+		return renewed, fmt.Errorf("renew after the writes: %v", err) // no refusal: the transaction must go
 	}
 	return renewed, tx.remember(r.no, name, kept{Committed: renewed.Committed})
 }

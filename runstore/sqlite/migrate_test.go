@@ -159,3 +159,32 @@ func TestMigrateFromVersion3(t *testing.T) {
 		t.Errorf("got runs %+v, error %v; want the two that were not purged", runs, err)
 	}
 }
+
+// A store of the fourth version places its runnable runs behind their grants, and keeps versions
+// growing over a purge.
+func TestMigrateFromVersion4(t *testing.T) {
+	t.Parallel()
+	path := ofVersion(t, "version4")
+	s := openAt(t, path, embedded.NewHost())
+	places := query[string](t, path, `SELECT group_concat(coalesce(place - CASE id WHEN CAST('renewed' AS BLOB) THEN expires
+		WHEN CAST('held' AS BLOB) THEN expires ELSE runnable END, 'none'), ' ' ORDER BY no) FROM runs`)
+	if want := "0 0 0 none none"; places != want {
+		t.Errorf("renewed, held, released, purged and never are off their places by %q, want %q", places, want)
+	}
+	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(entries) != 3 || entries[0].Run != "released" {
+		t.Errorf("got %+v, error %v; want the released run and two whose grants expire", entries, err)
+	}
+	for _, id := range []runstore.RunID{"held", "purged"} {
+		if id != "purged" {
+			purgeRun(t.Context(), t, s, id)
+		}
+		spec := runstore.RunSpec{ID: id}
+		spec.Writes.Put("doc", nil)
+		created, err := s.CreateRun(t.Context(), spec)
+		if err != nil || created.Committed.Versions[0] <= 3 {
+			t.Errorf("%s: got version %d, error %v; want one above 3, which the record had", id, created.Committed.Versions, err)
+		}
+	}
+	nothingLeft(t, path)
+}

@@ -12,7 +12,7 @@ import (
 // CommitMulti implements runstore.MultiCommitter.
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer s.waiters.AfterBatches(&err, batches...)
-	return write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
+	done, err = write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
 		whole := rules.Whole(batches)
 		done, made, err := tx.recall(batches, whole)
 		if err != nil || made {
@@ -41,6 +41,10 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		}
 		return results(done), nil
 	})
+	if err == nil {
+		s.sweepAfter(ctx, batches...)
+	}
+	return done, err
 }
 
 // recall returns the first result of each batch that was applied before, and whether

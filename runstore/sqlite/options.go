@@ -54,7 +54,8 @@ type Options struct {
 	// Clock is the host's, for tests that move it.
 	Clock HostClock
 
-	vfs string // the name of SQLite's file system; empty is SQLite's own
+	vfs       string // the name of SQLite's file system; empty is SQLite's own
+	sweepRows int64  // how many rows of a purged run one operation deletes, for tests
 }
 
 func (o *Options) withDefaults() (Options, error) {
@@ -67,6 +68,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if opts.MaxGroup == 0 {
 		opts.MaxGroup = 512
+	}
+	if opts.sweepRows == 0 {
+		opts.sweepRows = sweepRows
 	}
 	if opts.Readers == 0 {
 		opts.Readers = max(4, runtime.GOMAXPROCS(0))

@@ -123,19 +123,12 @@ func afterPrefix(prefix runstore.RecordKey) driver.Value {
 
 const (
 	selectLastPosition = `SELECT coalesce(max(pos), 0) FROM events`
-	eventColumns       = `events.pos, events.seq, events.kind, events.data, events.time, events.token, events.owner`
-	selectFeed         = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
+	feedEvent          = `SELECT CAST(` + eventNumbers + ` || ' ' || length(runs.id) || ' ' || kind || events.owner || runs.id || data AS BLOB)`
+	selectFeed         = feedEvent + ` FROM events CROSS JOIN runs ON runs.no = events.run
 		WHERE events.pos > ? ORDER BY events.pos LIMIT ?`
-	selectNewest = `SELECT ` + eventColumns + `, runs.id FROM events CROSS JOIN runs ON runs.no = events.run
+	selectNewest = feedEvent + ` FROM events CROSS JOIN runs ON runs.no = events.run
 		ORDER BY events.pos DESC LIMIT ?`
 )
-
-func scanEvent(v []driver.Value) runstore.Event {
-	return runstore.Event{
-		Position: runstore.Position(v[0].(int64)), Seq: runstore.Seq(v[1].(int64)), Kind: text[string](v[2]), Data: bytesOf(v[3]),
-		Time: runstore.FromMicros(v[4].(int64)), Token: runstore.Token(v[5].(int64)), Owner: runstore.Owner(bytesOf(v[6])),
-	}
-}
 
 // ReadFeed implements runstore.RunStore.
 func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
@@ -144,17 +137,22 @@ func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []ru
 		if err != nil {
 			return err
 		}
-		if known := last[0].(int64); int64(q.After) > known {
+		known := last[0].(int64)
+		if int64(q.After) > known {
 			return &runstore.StoreBehindError{Field: "position", Presented: int64(q.After), Known: known}
 		}
-		p := page{left: q.Limit}
+		p, decoder := page{left: q.Limit}, eventDecoder{}
+		events = make([]runstore.FeedEvent, 0, min(int64(q.Limit), known-int64(q.After)))
 		statement, args := selectFeed, []driver.Value{int64(q.After), int64(q.Limit)}
 		if q.Newest {
 			statement, args = selectNewest, args[1:]
 			defer func() { slices.Reverse(events) }()
 		}
 		return c.query(ctx, statement, func(v []driver.Value) error {
-			e := runstore.FeedEvent{Run: runstore.RunID(bytesOf(v[7])), Event: scanEvent(v)}
+			e, err := decoder.decode(bytesOf(v[0]))
+			if err != nil {
+				return err
+			}
 			events = append(events, e)
 			return p.add(len(e.Data))
 		}, args...)

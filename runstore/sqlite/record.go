@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
 )
 
 const (
@@ -17,17 +16,6 @@ const (
 	raiseFloor   = `UPDATE runs SET version_floor = max(version_floor, ?) WHERE no = ? RETURNING version_floor`
 	insertPlace  = `INSERT INTO places (name, at, written, run, key) VALUES (?, ?, ?, ?, ?)`
 	deletePlaces = `DELETE FROM places WHERE run = ? AND key = ?`
-
-	purgeEvents    = `DELETE FROM events WHERE pos BETWEEN ? AND ? AND run = ?`
-	lastEvent      = `SELECT pos, run FROM events ORDER BY pos DESC LIMIT 1`
-	keepPosition   = `UPDATE events SET run = 0, seq = 0, kind = '', data = x'', token = 0, owner = x'' WHERE pos = ?`
-	selectExtents  = `SELECT extents FROM journal WHERE run = ? UNION ALL SELECT tail FROM runs WHERE no = ?`
-	purgeJournal   = `DELETE FROM journal WHERE run = ?`
-	purgeTail      = `UPDATE runs SET tail_seq = 1, tail = x'' WHERE no = ?`
-	purgeRecords   = `DELETE FROM records WHERE run = ?`
-	purgePlaces    = `DELETE FROM places WHERE run = ?`
-	purgeBatches   = `DELETE FROM batches WHERE run = ?`
-	highestVersion = `SELECT coalesce(max(version), 0) FROM records WHERE run = ?`
 )
 
 // change puts or deletes one record and moves its places. r is the run's row
@@ -73,52 +61,4 @@ func (tx *tx) delete(no int64, r *row, key runstore.RecordKey) error {
 		r.floor = runstore.Version(floor[0].(int64))
 	}
 	return err
-}
-
-// purge removes everything of a run but its row, which keeps its token and what
-// keeps its versions growing.
-func (tx *tx) purge(r *row) error {
-	highest, err := tx.c.one(tx.ctx, highestVersion, r.no)
-	if err != nil {
-		return err
-	}
-	if err := tx.purgeEvents(r.no); err != nil {
-		return err
-	}
-	for _, statement := range []string{purgeJournal, purgeTail, purgeRecords, purgePlaces, purgeBatches} {
-		if _, err := tx.c.exec(tx.ctx, statement, r.no); err != nil {
-			return err
-		}
-	}
-	r.floor = max(r.floor, runstore.Version(highest[0].(int64)))
-	r.Head = r.Ended(rules.Revoked)
-	r.purged, r.LastSeq = true, 0
-	tx.changed = true
-	return tx.save(r)
-}
-
-// purgeEvents removes a run's events from the feed. The feed's last position must
-// not be given out again, so an event that stands there leaves a mark.
-func (tx *tx) purgeEvents(no int64) error {
-	if v, err := tx.c.one(tx.ctx, lastEvent); err != nil {
-		return err
-	} else if v != nil && v[1].(int64) == no {
-		if _, err := tx.c.exec(tx.ctx, keepPosition, v[0]); err != nil {
-			return err
-		}
-	}
-	var extents []extent
-	v, err := tx.c.all(tx.ctx, selectExtents, no, no)
-	if err != nil {
-		return err
-	}
-	for _, row := range v {
-		extents = append(extents, decodeExtents(bytesOf(row[0]))...)
-	}
-	for _, e := range extents {
-		if _, err := tx.c.exec(tx.ctx, purgeEvents, int64(e.pos), int64(e.pos)+int64(e.count)-1, no); err != nil {
-			return err
-		}
-	}
-	return nil
 }

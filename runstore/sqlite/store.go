@@ -16,10 +16,12 @@ import (
 // and the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and Describer.
 type Store struct {
 	*core
-	closeOnce sync.Once
-	closed    chan struct{}
-	watching  sync.WaitGroup // the goroutines of Wakeups and RunWakeups
-	others    others
+	closeOnce  sync.Once
+	closed     chan struct{}
+	watching   sync.WaitGroup // the goroutines of Wakeups and RunWakeups
+	others     others
+	background *background
+	moving     atomic.Bool // entries in the index of runnable runs
 }
 
 // core is what handles of one opening share: the connections and what goes with
@@ -40,6 +42,9 @@ type core struct {
 	heads   heads // of the writer's leader, as left and trims are
 	left    left
 	trims   int // looks at the log's size that were due
+	// sweeping is held by whoever deletes the rows of purged runs.
+	sweeping chan struct{}
+	littered bool // there were such rows at opening
 
 	progress progress // of the last commit, for the witness; used by the leader of the writer
 
@@ -67,7 +72,11 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	if err != nil {
 		return nil, opError("open sqlite store", "", explain(path, err))
 	}
-	return c.handle(), nil
+	s := c.handle()
+	if c.littered {
+		s.background.start(func(ctx context.Context) { s.sweep(ctx) })
+	}
+	return s, nil
 }
 
 // Another returns another handle on the same connections, closed on its own. A
@@ -82,14 +91,18 @@ func (s *Store) Another() *Store {
 			return s // closed, as every handle is
 		}
 		if s.handles.CompareAndSwap(n, n+1) {
-			return &Store{core: s.core, closed: make(chan struct{})}
+			return s.core.newHandle()
 		}
 	}
 }
 
 func (s *core) handle() *Store {
 	s.handles.Add(1)
-	return &Store{core: s, closed: make(chan struct{})}
+	return s.newHandle()
+}
+
+func (s *core) newHandle() *Store {
+	return &Store{core: s, closed: make(chan struct{}), background: newBackground()}
 }
 
 func open(ctx context.Context, path string, options *Options) (*core, error) {
@@ -105,6 +118,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 	s := &core{
 		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
 		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
+		sweeping: make(chan struct{}, 1),
 	}
 	s.damage.path, s.damage.logger = path, opts.Logger
 	s.waiters, s.own = wakeup.Of(s), &atomic.Int64{}
@@ -200,7 +214,12 @@ func (s *core) settle(ctx context.Context, c *conn) error {
 	if _, err := c.exec(ctx, noteOpening, now.UnixMicro()); err != nil {
 		return err
 	}
-	row, err := c.one(ctx, selectProgress)
+	row, err := c.one(ctx, newestGarbage)
+	if err != nil {
+		return err
+	}
+	s.littered = row[0] != nil
+	row, err = c.one(ctx, selectProgress)
 	if err != nil {
 		return err
 	}
@@ -215,6 +234,7 @@ func (s *Store) Close() error {
 	var err error
 	s.closeOnce.Do(func() {
 		close(s.closed)
+		s.background.close()
 		s.watching.Wait() // the last connection to close folds the log into the file
 		if s.handles.Add(-1) > 0 {
 			return

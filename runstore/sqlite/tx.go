@@ -233,19 +233,23 @@ func (tx *tx) find(id runstore.RunID) (*row, error) {
 	return r, err
 }
 
-const updateHead = `UPDATE runs SET purged = ?, status = ?, created = ?, runnable = ?, last_seq = ?, version_floor = ?,
+const updateHead = `UPDATE runs SET purged = ?, status = ?, created = ?, runnable = ?, place = ?, last_seq = ?, version_floor = ?,
 	token = ?, grant_id = ?, grant_state = ?, owner = ?, reactor = ?, strict = ?, expires = ?,
 	preempted_from = ?, preempt_reason = ?, ttl = ?, granted = ?, renewed = ?, max_stall = ?, progressed = ?,
 	former_end = ?, unlisted = ? WHERE no = ?`
 
-// save writes a run's row back, but for what appending keeps there.
+// save writes a run's row back, but for what appending keeps there. It puts the run into the
+// index of runnable runs at the present expiry of its grant.
 func (tx *tx) save(r *row) error {
-	var runnable driver.Value
+	var runnable, place driver.Value
 	if !r.RunnableAt.IsZero() {
 		runnable = r.RunnableAt.UnixMicro()
+		if !r.purged {
+			place = r.RunnableFrom().UnixMicro()
+		}
 	}
 	h := r.Holder
-	_, err := tx.c.exec(tx.ctx, updateHead, flag(r.purged), int64(r.Status), r.CreatedAt.UnixMicro(), runnable, int64(r.LastSeq),
+	_, err := tx.c.exec(tx.ctx, updateHead, flag(r.purged), int64(r.Status), r.CreatedAt.UnixMicro(), runnable, place, int64(r.LastSeq),
 		int64(r.floor), int64(r.Token), string(r.Grant), int64(r.State), blob(h.Owner), blob(h.Reactor), flag(h.Strict),
 		runstore.Micros(r.ExpiresAt), blob(h.Preempted.From), blob(h.Preempted.Reason),
 		h.TTL.Microseconds(), runstore.Micros(h.GrantedAt), runstore.Micros(h.RenewedAt), h.MaxStall.Microseconds(),

@@ -125,7 +125,7 @@ const (
 	selectEpoch    = `SELECT epoch FROM store`
 	updateEpoch    = `UPDATE store SET epoch = ?, changes = max(changes, ?) + 1`
 	insertEpoch    = `INSERT INTO epochs (epoch, at, reason) VALUES (?, ?, ?)`
-	endAllGrants   = `UPDATE runs SET grant_state = 3, owner = x'', reactor = x'', strict = 0, preempted_from = x'', preempt_reason = x'' WHERE grant_state = 1`
+	endAllGrants   = `UPDATE runs SET grant_state = 3, place = iif(purged, NULL, runnable), owner = x'', reactor = x'', strict = 0, preempted_from = x'', preempt_reason = x'' WHERE grant_state = 1`
 	insertMark     = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, 0, 0, '', x'', ?, 0, x'')`
 )
 

@@ -41,6 +41,7 @@ type operation struct {
 	// written anything yet: then its neighbours go on without it. It may run again
 	// in another transaction.
 	apply func(*tx) error
+	bulk  bool // it takes milliseconds, and joins no group that another one leads
 	state atomic.Int32
 	err   error
 	leads bool // it was handed the lead; guarded by the writer's lock
@@ -68,7 +69,17 @@ func newWriter(s *core, maxGroup int) *writer {
 // ends before the transaction began leaves nothing behind; once it has begun, its
 // result is waited for.
 func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
-	op := &operation{ctx: ctx, apply: apply}
+	return w.submit(&operation{ctx: ctx, apply: apply})
+}
+
+// doBulk is do for work that takes milliseconds. It leads a group when its turn comes, and never
+// joins one: an operation that waited for one piece of bulk work does not wait for the next.
+func (w *writer) doBulk(ctx context.Context, apply func(*tx) error) error {
+	return w.submit(&operation{ctx: ctx, apply: apply, bulk: true})
+}
+
+func (w *writer) submit(op *operation) error {
+	ctx := op.ctx
 	leads, err := w.enqueue(op)
 	if err != nil {
 		return err
@@ -150,20 +161,25 @@ func (w *writer) close() {
 }
 
 // take claims the operations that still have a caller, and adds them to a group up to
-// its size. The leader's is the first of all.
+// its size. The leader's is the first of all. Bulk work stays in the queue until it leads.
 func (w *writer) take(group []*operation) []*operation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var left []*operation
 	for i, op := range w.queue {
 		if len(group) == w.max {
-			w.queue = append(w.queue[:0:0], w.queue[i:]...)
-			return group
+			left = append(left, w.queue[i:]...)
+			break
+		}
+		if op.bulk && len(group) > 0 {
+			left = append(left, op)
+			continue
 		}
 		if op.state.CompareAndSwap(waiting, running) {
 			group = append(group, op)
 		}
 	}
-	w.queue = nil
+	w.queue = left
 	return group
 }
 

@@ -1,0 +1,199 @@
+package sqlite_test
+
+import (
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// placeOf returns where the run "run" stands in the index of runnable runs.
+func placeOf(t *testing.T, path string) time.Time {
+	t.Helper()
+	return runstore.FromMicros(query[int64](t, path, "SELECT coalesce(place, 0) FROM runs WHERE id = CAST('run' AS BLOB)"))
+}
+
+// driven creates the run "run", which is runnable at once and leased for a second.
+func driven(t *testing.T, s *sqlite.Store) runstore.Created {
+	t.Helper()
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{
+		ID: "run", Runnable: runstore.After(0), Lease: &runstore.LeaseSpec{Owner: "owner", TTL: time.Second},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created
+}
+
+func renewFor(t *testing.T, s *sqlite.Store, lease runstore.Lease, ttl time.Duration, writes runstore.Writes) runstore.Lease {
+	t.Helper()
+	renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: ttl, Writes: writes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return renewed.Lease
+}
+
+// due returns the runs that a scan finds to be runnable now.
+func due(t *testing.T, s *sqlite.Store) (ids []runstore.RunID) {
+	t.Helper()
+	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 10})
+	if err != nil {
+		t.Fatalf("scan: %v", err)
+	}
+	for _, e := range entries {
+		ids = append(ids, e.Run)
+	}
+	return ids
+}
+
+// A renewal, with writes or without, leaves a run's entry where the grant put it; a scan that
+// meets the entry while the lease is live moves it to the expiry.
+func TestScanMovesTheEntryOfARenewedLease(t *testing.T) {
+	t.Parallel()
+	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+	s := openAt(t, path, host)
+	created := driven(t, s)
+	granted := created.Lease.ExpiresAt
+	if got := placeOf(t, path); !got.Equal(granted) {
+		t.Fatalf("granted: the entry is at %v, want the expiry %v", got, granted)
+	}
+	lease := renewFor(t, s, created.Lease, time.Minute, runstore.Writes{})
+	var writes runstore.Writes
+	writes.Append("test", nil)
+	writes.Put("doc", nil)
+	lease = renewFor(t, s, lease, 2*time.Minute, writes)
+	if got := placeOf(t, path); !got.Equal(granted) {
+		t.Errorf("renewed: the entry is at %v, want the expiry as granted, %v", got, granted)
+	}
+	host.Advance(2 * time.Second)
+	for range 2 {
+		if ids := due(t, s); len(ids) != 0 {
+			t.Errorf("got runnable runs %v, want none: the lease was renewed", ids)
+		}
+		sqlite.AwaitBackground(s)
+		if got := placeOf(t, path); !got.Equal(lease.ExpiresAt) {
+			t.Errorf("scanned: the entry is at %v, want the expiry as renewed, %v", got, lease.ExpiresAt)
+		}
+	}
+	host.Advance(2 * time.Minute)
+	if ids := due(t, s); len(ids) != 1 {
+		t.Errorf("got runnable runs %v once the lease has expired, want the run", ids)
+	}
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	if got := placeOf(t, path); !got.Equal(created.Run.RunnableAt) {
+		t.Errorf("released: the entry is at %v, want %v", got, created.Run.RunnableAt)
+	}
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Purge = true
+	if _, err := s.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if got := placeOf(t, path); !got.IsZero() {
+		t.Errorf("purged: the entry is at %v, want none", got)
+	}
+}
+
+// A move that comes after the release of the lease that its scan saw moves nothing.
+func TestMoveAfterARelease(t *testing.T) {
+	t.Parallel()
+	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+	s := openAt(t, path, host)
+	created := driven(t, s)
+	lease := renewFor(t, s, created.Lease, time.Minute, runstore.Writes{})
+	host.Advance(2 * time.Second)
+	var released sync.WaitGroup
+	err := sqlite.Write(t.Context(), s, func() {
+		released.Go(func() {
+			if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+				t.Errorf("release: %v", err)
+			}
+		})
+		awaitQueued(t, s, 1)
+		due(t, s)
+		awaitQueued(t, s, 2) // the release, and the move behind it
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	released.Wait()
+	sqlite.AwaitBackground(s)
+	if got := placeOf(t, path); !got.Equal(created.Run.RunnableAt) {
+		t.Errorf("the entry is at %v, want %v: the lease was released before the move", got, created.Run.RunnableAt)
+	}
+}
+
+// A scan that finds entries to move succeeds where nothing can be written, and finds them again.
+func TestScanWhereNothingCanBeWritten(t *testing.T) {
+	t.Parallel()
+	d, path, host := newDisk(t), filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+	t.Cleanup(func() { d.set(nil) })
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: host}.OnFileSystem(d.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	created := driven(t, s)
+	lease := renewFor(t, s, created.Lease, time.Minute, runstore.Writes{})
+	host.Advance(2 * time.Second)
+
+	d.set(on("write", walFile, fault{code: sqlite3.SQLITE_FULL}))
+	for range 2 {
+		if ids := due(t, s); len(ids) != 0 {
+			t.Errorf("got runnable runs %v, want none", ids)
+		}
+		sqlite.AwaitBackground(s)
+	}
+	if d.set(nil) == 0 {
+		t.Error("no move was tried")
+	}
+	if got := placeOf(t, path); !got.Equal(created.Lease.ExpiresAt) {
+		t.Errorf("the entry is at %v on a full disk, want the expiry as granted, %v", got, created.Lease.ExpiresAt)
+	}
+	looking, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: host, ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = looking.Close() })
+	if ids := due(t, looking); len(ids) != 0 || sqlite.InBackground(looking) {
+		t.Errorf("a store that is only read: got runnable runs %v, want none, and nothing to be moved", ids)
+	}
+	due(t, s)
+	sqlite.AwaitBackground(s)
+	if got := placeOf(t, path); !got.Equal(lease.ExpiresAt) {
+		t.Errorf("the entry is at %v, want the expiry as renewed, %v, once there is room", got, lease.ExpiresAt)
+	}
+}
+
+// Close ends a move that waits for another process.
+func TestCloseEndsAMove(t *testing.T) {
+	t.Parallel()
+	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	created := driven(t, s)
+	renewFor(t, s, created.Lease, time.Minute, runstore.Writes{})
+	host.Advance(2 * time.Second)
+	resume := embedded.StallSQLite(t, path)
+	due(t, s)
+	if !sqlite.InBackground(s) {
+		t.Error("the move does not wait for the write lock")
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	resume()
+	if got := placeOf(t, path); !got.Equal(created.Lease.ExpiresAt) {
+		t.Errorf("the entry is at %v, want the expiry as granted, %v", got, created.Lease.ExpiresAt)
+	}
+}
