@@ -2,11 +2,13 @@ package postgres_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -48,4 +50,34 @@ func BenchmarkLease(b *testing.B) {
 		}
 		return swap(b.Context(), nil)
 	}})
+}
+
+// BenchmarkScanLeases is a page of 20 runnable runs, of a store with 100 live leases beside them and of
+// one with 100,000, in turn.
+func BenchmarkScanLeases(b *testing.B) {
+	server, err := emulators.Postgres(b.Context(), nil)
+	emulators.Require(b, err)
+	b.Cleanup(func() { _ = server.Close() })
+	scan := func(leases int) func(int) error {
+		db, err := server.NewDatabase(b.Context(), "")
+		if err != nil {
+			b.Fatal(err)
+		}
+		s, conn := open(b, db.URL), connect(b, db.URL)
+		for i := range dueNow.Limit {
+			if _, err := s.CreateRun(b.Context(), runstore.RunSpec{ID: runstore.RunID(fmt.Sprint(i)), Runnable: runstore.After(0)}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		exec(b, conn, fillLeased, leases, time.Now().Add(time.Hour))
+		exec(b, conn, "VACUUM ANALYZE")
+		return func(int) error {
+			found, err := s.ScanIndex(b.Context(), dueNow)
+			if err == nil && len(found) != dueNow.Limit {
+				err = fmt.Errorf("%d entries", len(found))
+			}
+			return err
+		}
+	}
+	compare(b, 1, side{"at-100000", scan(100_000)}, side{"at-100", scan(100)})
 }

@@ -28,7 +28,9 @@ func TestPlaceOfEveryGrant(t *testing.T) {
 	address := database(t)
 	s := open(t, address)
 	conn := connect(t, address)
-	spec := func(owner runstore.Owner) runstore.LeaseSpec { return runstore.LeaseSpec{Owner: owner, TTL: time.Minute} }
+	spec := func(owner runstore.Owner) runstore.LeaseSpec {
+		return runstore.LeaseSpec{Owner: owner, TTL: time.Minute}
+	}
 	var lease runstore.Lease
 	check := func(what, place string) {
 		t.Helper()
