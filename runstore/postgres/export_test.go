@@ -67,7 +67,7 @@ func Reads(limit int) map[string]string {
 
 // Writes returns the statements of commits and of a heartbeat.
 func Writes() map[string]string {
-	all := map[string]string{"renew": renew}
+	all := map[string]string{"renew": renew, "acquire": acquire, "release": release, "move": limited(moveRenewed, maxMoves)}
 	for f, s := range commitStatements {
 		all[fmt.Sprintf("commit %+v", f)] = s().sql
 	}

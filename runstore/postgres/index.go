@@ -28,18 +28,27 @@ const (
 			ORDER BY created, no LIMIT {limit}) runs` + withSummary + `
 	) sized WHERE before <= $4::bigint ORDER BY o1, o3`
 
-	scanRunnable = `SELECT * FROM (
-		SELECT runs.runnable AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
-			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.runnable, runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
-		FROM (SELECT * FROM tapestore.runs
-			WHERE runnable IS NOT NULL AND NOT purged AND runnable <= coalesce($1::timestamptz, statement_timestamp())
-				AND (runnable, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint){from}
-				AND NOT (grant_state = 1 AND expires > coalesce($1::timestamptz, statement_timestamp()))
-			ORDER BY runnable, created, no LIMIT {limit}) runs` + withSummary + `
-	) sized WHERE before <= $5::bigint ORDER BY o1, o2, o3`
+	due = `place <= coalesce($1::timestamptz, statement_timestamp())
+		AND (place, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint){from}`
+	live = `(grant_state = 1 AND expires > coalesce($1::timestamptz, statement_timestamp()))`
 )
 
 var (
+	// A scan of runnable runs passes over those whose places are due and whose leases are not,
+	// because they were renewed. Its last part returns the place of the first of these, in a row
+	// without an id, if there is one among the first entries, as many as a page has: if there is
+	// none, the page passed over none. See mover.
+	scanRunnable = `SELECT * FROM (
+		SELECT runs.place AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
+			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.place, runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
+		FROM (SELECT * FROM tapestore.runs WHERE ` + due + ` AND NOT ` + live + `
+			ORDER BY place, created, no LIMIT {limit}) runs` + withSummary + `
+	) sized WHERE before <= $5::bigint
+	UNION ALL SELECT min(place) FILTER (WHERE live), NULL, 0, NULL, NULL, ` + noHead + `, ` + noRecord + `, NULL FROM (
+		SELECT place, ` + live + ` AS live FROM tapestore.runs WHERE ` + due + ` ORDER BY place, created, no LIMIT {limit}
+	) first HAVING bool_or(live)
+	ORDER BY o1, o2, o3`
+
 	scanPlaces = scanOfPlaces("", "octet_length(records.value)", "")
 
 	// scanPlacesWithHeads returns the head of each entry's run and its summary too, and counts
@@ -49,7 +58,14 @@ var (
 		` LEFT JOIN tapestore.records AS summary ON summary.run = runs.no AND summary.key = 'run'::bytea`)
 
 	summaryColumns = strings.ReplaceAll(recordColumns, "records.", "summary.")
+
+	noHead, noRecord = nulls(headColumns), nulls(recordColumns)
 )
+
+// nulls returns as many NULLs as there are columns.
+func nulls(columns string) string {
+	return "NULL" + strings.Repeat(", NULL", strings.Count(columns, ","))
+}
 
 // scanOfPlaces returns the query for an index of records. columns are those of the run, size
 // is the size of an entry, and join adds a table to the page.
@@ -69,8 +85,8 @@ func scanOfPlaces(columns, size, join string) string {
 // latter.
 func bothWays(query, from string) [2]string {
 	return [2]string{
-		strings.Replace(query, "{from}", "", 1),
-		backwards(strings.Replace(query, "{from}", " AND "+from, 1)),
+		strings.ReplaceAll(query, "{from}", ""),
+		backwards(strings.ReplaceAll(query, "{from}", " AND "+from)),
 	}
 }
 
@@ -118,7 +134,7 @@ func indexKindOf(q runstore.IndexQuery) indexKind {
 // scans are the statements of each kind, forwards and backwards.
 var scans = map[indexKind][2]string{
 	ofRuns:            bothWays(scanRuns, "created >= $5::timestamptz"),
-	ofRunnable:        bothWays(scanRunnable, "runnable >= $6::timestamptz"),
+	ofRunnable:        bothWays(scanRunnable, "place >= $6::timestamptz"),
 	ofPlaces:          bothWays(scanPlaces, "p.at >= $8::timestamptz"),
 	ofPlacesWithHeads: bothWays(scanPlacesWithHeads, "p.at >= $8::timestamptz"),
 }
@@ -127,7 +143,10 @@ var scans = map[indexKind][2]string{
 func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
 	after, invalid := checkScan(q)
 	err = s.read(ctx, "scan index", "", invalid, func(rq *query) error {
-		found, err = rq.scan(q, after)
+		var due *time.Time
+		if found, due, err = rq.scan(q, after); err == nil && due != nil {
+			s.mover.move(*due, q.Until)
+		}
 		return err
 	})
 	return found, err
@@ -141,8 +160,9 @@ func checkScan(q runstore.IndexQuery) (after cursor, invalid error) {
 	return after, invalid
 }
 
-// scan reads a page of an index behind a place.
-func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.IndexEntry, err error) {
+// scan reads a page of an index behind a place. If it passed over runs whose places are to be
+// moved, renewed is the place of the first of them.
+func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.IndexEntry, renewed *time.Time, err error) {
 	sql, args := scanOf(what, after)
 	var at, written nullTime
 	var no int64
@@ -159,6 +179,11 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 		targets = append(targets, record.targets()...)
 	}
 	err = q.each(sql, args, append(targets, &before), func() error {
+		if id == nil {
+			first := timeOf(at)
+			renewed = &first
+			return nil
+		}
 		here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
 		e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
 		if kind != ofPlaces {
@@ -171,7 +196,7 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 		found = append(found, e)
 		return nil
 	})
-	return found, err
+	return found, renewed, err
 }
 
 // scanOf chooses the statement of a scan and its arguments.

@@ -40,6 +40,8 @@ type request struct {
 	// share a round trip one goes to the server; what it finds answers the others
 	// too.
 	acquire *runstore.AcquireRequest
+	// releases is whether the write is a release and nothing else.
+	releases bool
 
 	ctx    context.Context
 	lane   *lane // whose head it is part of while it is sent; else nil

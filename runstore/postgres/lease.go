@@ -170,6 +170,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		w.guard(g)
 		w.release = true
 		r := &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: ends}
+		r.releases = len(req.Guards) == 0 && req.Writes.IsZero()
 		if !req.Writes.IsZero() {
 			r.remember(rules.ReleaseResult(f.Grant()))
 		}

@@ -40,6 +40,9 @@ func TestMigrateStepByStep(t *testing.T) {
 				SELECT no, 3, 1, 1, '2026-01-01Z', '2026-01-01Z', 1, 'run', 'summary' FROM tapestore.runs`)
 			exec(t, conn, `INSERT INTO tapestore.places (at, written, run, name, key)
 				SELECT '2026-01-04Z', '2026-01-01Z', no, 'queue', 'run' FROM tapestore.runs`)
+			exec(t, conn, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, status,
+					grant_state, purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+				VALUES (0, 1, 0, 0, '2026-01-01Z', '2026-01-02Z', '2036-01-03Z', 4, 1, false, false, 'leased', 'grant', 'owner', 'agent', '', '')`)
 		}
 	}
 	s := open(t, with(address, "migrate=no"))
@@ -47,6 +50,10 @@ func TestMigrateStepByStep(t *testing.T) {
 	if err != nil || run.Token != 7 || run.Status != 4 || run.LastSeq != 1 || string(run.Summary.Value) != "summary" || run.Summary.Version != 3 ||
 		!run.RunnableAt.Equal(time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)) {
 		t.Errorf("got run %+v, %v", run, err)
+	}
+	runnable, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(runnable) != 2 || !runnable[0].At.Equal(run.RunnableAt) || !runnable[1].At.Equal(time.Date(2036, 1, 3, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("got runnable %+v, %v, want the free run at its time and the leased one at the expiry", runnable, err)
 	}
 	events, err := s.ReadJournal(t.Context(), "run", 1, 10)
 	if err != nil || len(events) != 1 || string(events[0].Data) != "event" {

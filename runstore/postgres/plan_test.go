@@ -194,7 +194,7 @@ func TestScanCostsWhatItReturns(t *testing.T) {
 				t.Errorf("%s: a page of %v entries, want %v", what, p.Rows, entries)
 			}
 			p.each(func(p plan) {
-				if p.Removed > 0 {
+				if p.Removed > 0 && p.Node != "Aggregate" { // that has one row, of what the page passed over
 					t.Errorf("%s: reads %v entries that it does not return", what, p.Removed)
 				}
 			})

@@ -108,7 +108,7 @@ func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run
 // limited writes the limit into a statement. As a parameter it would be unknown to
 // a plan that is made for all values, which then prepares for a tenth of the table.
 func limited(sql string, limit int) string {
-	return strings.Replace(sql, "{limit}", strconv.Itoa(limit), 1)
+	return strings.ReplaceAll(sql, "{limit}", strconv.Itoa(limit))
 }
 
 // A page ends where its size passes MaxPageBytes. The server finds the place: what

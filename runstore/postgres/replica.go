@@ -38,7 +38,7 @@ func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.Inde
 	after, invalid := checkScan(q)
 	q.Heads = false // a Candidate has none
 	err = s.op(ctx, "scan index", "", invalid, func() error {
-		entries, err := (&query{ctx, s, conn}).scan(q, after)
+		entries, _, err := (&query{ctx, s, conn}).scan(q, after)
 		if err == nil {
 			found = runstore.CandidatesOf(entries)
 		}

@@ -72,6 +72,12 @@ func (s *Store) units(group []*request) (all []*unit, contenders []*request) {
 					continue
 				}
 				asked = true
+				u.acquire()
+				break
+			}
+			if r.releases {
+				u.release()
+				break
 			}
 			u.sql, u.args, u.read = callWrite, r.write.args(r.nonce, 0), u.readAnswer
 		default:

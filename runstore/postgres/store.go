@@ -27,6 +27,7 @@ type Store struct {
 	bulkhead  bulkhead
 	positions positions
 	notifier  *notifier
+	mover     *mover
 	hints     hintBook
 	texts     sync.Map // statements with the schema's own name
 
@@ -70,7 +71,7 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, outcome.Unavailable(err)
 	}
-	s.notifier = newNotifier(s)
+	s.notifier, s.mover = newNotifier(s), newMover(s)
 	// The first connection is made now, so that what is wrong with it is told here.
 	if err := s.read(ctx, "open", "", nil, func(*query) error { return nil }); err != nil {
 		s.pool.Close()
@@ -84,6 +85,7 @@ func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.closed)
 		s.notifier.close()
+		s.mover.close()
 		s.pool.Close() // waits for the operations under way
 	})
 	return nil

@@ -100,12 +100,39 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 			held[i] = granted.Lease
 			return err
 		}},
+		{"release under a stale fence", runstore.ErrFenced, func(s *postgres.Store, _ int) error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: stale.Fence()})
+			return err
+		}},
+		{"acquire under a former grant id", runstore.ErrFenced, func(s *postgres.Store, i int) error {
+			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: held[i].Run, LeaseSpec: runstore.LeaseSpec{Owner: "late", TTL: time.Minute, Grant: "grant-" + runstore.GrantID(held[i].Run)},
+			})
+			return err
+		}},
+		{"acquire what is absent", runstore.ErrNotFound, func(s *postgres.Store, _ int) error {
+			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{Run: "absent", LeaseSpec: runstore.LeaseSpec{Owner: "late", TTL: time.Minute}})
+			return err
+		}},
 		{"release at a stale seq", runstore.ErrConflict, func(s *postgres.Store, i int) error {
 			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held[i].Fence(), Guards: []runstore.Guard{runstore.AtSeq(99)}})
 			return err
 		}},
 		{"release", nil, func(s *postgres.Store, i int) error {
 			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held[i].Fence(), Guards: []runstore.Guard{runstore.AtToken(held[i].Token)}})
+			return err
+		}},
+		{"release again", nil, func(s *postgres.Store, i int) error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held[i].Fence()})
+			return err
+		}},
+		{"acquire after a release", nil, func(s *postgres.Store, i int) error {
+			granted, err := s.AcquireLease(ctx, runstore.AcquireRequest{Run: held[i].Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+			held[i] = granted.Lease
+			return err
+		}},
+		{"release without guards", nil, func(s *postgres.Store, i int) error {
+			_, err := s.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held[i].Fence()})
 			return err
 		}},
 		{"create with lease and writes", nil, func(s *postgres.Store, i int) error {

@@ -1,0 +1,123 @@
+package postgres
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// A request for the lease without guards and writes, and a release without them, are one
+// statement each. Where the case is not the common one (the run is gone, the grant was made or
+// ended before, the write was given up, another was faster) the statement changes nothing and
+// calls tapestore.write, in the same round trip. Its invariants:
+//
+//  1. Who sees a live lease of another does not lock the row: it is refused by what it sees.
+//  2. Whether the lease is free is a condition on the row under its lock, as the fence of a
+//     release is. The lock is taken by a sub-select, before the clock is read from which the new
+//     lease counts.
+//  3. The former grants are those of the snapshot, which is older than the lock. So the
+//     token of the locked row must be that of the snapshot: then no grant was made between.
+//  4. The epoch is read from the snapshot too. A raise of the epoch locks the table, and the
+//     statement locks it before it takes its snapshot, so none is between.
+const (
+	// acquireFree: $1 run, $2 nonce, $3 grant, $4 owner, $5 reactor, $6 microseconds, $7 strict,
+	// $8 microseconds without progress.
+	acquireFree = `WITH seen AS MATERIALIZED (
+	SELECT runs.no, ` + headColumns + `, formers.former, grant_state = 1 AND expires > clock_timestamp() AND grant_id <> $3::bytea AS held
+	FROM tapestore.runs LEFT JOIN tapestore.grants AS formers ON formers.run = runs.no WHERE id = $1::bytea AND NOT purged
+), r AS (
+	UPDATE tapestore.runs SET token = ` + nextToken + `, recent = (ARRAY[$2::bigint, ` + nextToken + `] || recent)[1:32],
+		former_end = CASE grant_state WHEN 0 THEN 0 WHEN 2 THEN 1 WHEN 3 THEN 5 ELSE 3 END,
+		grant_state = 1, grant_id = $3::bytea, owner = $4::bytea, reactor = $5::bytea, is_strict = $7::boolean, preempted_from = '', preempt_reason = '',
+		ttl = $6::bigint, max_stall = $8::bigint, (granted, renewed, progressed, expires, indexed_expires) = (
+			SELECT now, now, now, now + $6::bigint * interval '1 microsecond', now + $6::bigint * interval '1 microsecond'
+			FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock)
+	WHERE no = (SELECT locked.no FROM seen JOIN tapestore.runs AS locked ON locked.no = seen.no AND locked.token = seen.token
+			WHERE NOT held AND tapestore.former($3::bytea) = ANY (seen.former) IS NOT true FOR NO KEY UPDATE OF locked)
+		AND (grant_state <> 1 OR expires <= clock_timestamp()) AND (grant_state = 0 OR grant_id <> $3::bytea) AND NOT purged
+		AND (given_up IS NULL OR $2::bigint <> ALL (given_up))
+	RETURNING ` + headColumns + `
+), g AS (
+	INSERT INTO tapestore.grants AS g (run, former) SELECT no, ARRAY[tapestore.former(grant_id)] FROM seen WHERE grant_state <> 0 AND EXISTS (SELECT FROM r)
+	ON CONFLICT (run) DO UPDATE SET former = (excluded.former || g.former)[1:64] RETURNING g.former
+)
+SELECT 1::smallint, runs.granted, ` + headColumns + `, (SELECT epoch FROM tapestore.store), (SELECT former FROM g) FROM r AS runs
+UNION ALL SELECT 0::smallint, clock_timestamp(), ` + headColumns + `, (SELECT epoch FROM tapestore.store), former FROM seen AS runs WHERE held
+UNION ALL SELECT w.verdict, w.now, {answered}, w.epoch, tapestore.former_grants(2::smallint, $1::bytea)
+FROM tapestore.write(2::smallint, $1::bytea, $2::bigint, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+	$4::bytea, $5::bytea, $6::bigint, $7::boolean, $8::bigint, $3::bytea, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+	NULL, false, NULL, NULL, false, false, false, false) AS w
+WHERE NOT EXISTS (SELECT FROM r) AND NOT EXISTS (SELECT FROM seen WHERE held)`
+
+	nextToken = `greatest(token, (SELECT epoch << 40 FROM tapestore.store)) + 1`
+
+	// release: $1 run, $2 token, $3 grant, $4 owner, $5 nonce. Where the run has results to forget,
+	// tapestore.write does that.
+	release = `WITH r AS (
+	UPDATE tapestore.runs SET grant_state = 2, batches = batches + 1
+	WHERE id = $1::bytea` + fenced + ` AND (given_up IS NULL OR $5::bigint <> ALL (given_up)) AND (batches + 1) % 128 <> 0
+	RETURNING no, token, last_seq, batches, former_end, clock_timestamp() AS now
+), b AS (
+	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
+	SELECT no, batches - 1, 0, last_seq, now, $5::bigint, 'n'::bytea || int8send($5::bigint), '{}', token, former_end FROM r
+)
+SELECT now, last_seq, CASE WHEN now IS NULL AND set_config('bytea_output', 'hex', true) || set_config('timezone', 'UTC', true) <> '' THEN to_jsonb(tapestore.write(
+	3::smallint, $1::bytea, $5::bigint, NULL, $2::bigint, $3::bytea, $4::bytea, NULL, NULL, NULL, NULL, NULL,
+	NULL, NULL, NULL, false, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+	NULL, false, NULL, NULL, true, false, false, false)) END
+FROM (SELECT) AS one LEFT JOIN r ON true`
+)
+
+// acquire is acquireFree with the columns of tapestore.answer.
+var acquire = strings.Replace(acquireFree, "{answered}",
+	strings.ReplaceAll(strings.ReplaceAll(headColumns, "runs.last_seq", "w.seq"), "runs.", "w."), 1)
+
+// acquire makes the statement for a request for the lease that has a statement of its own.
+func (u *unit) acquire() {
+	r := u.requests[0]
+	l := r.acquire.LeaseSpec
+	u.sql, u.read = acquire, u.readAcquired
+	u.args = []any{
+		[]byte(r.run), r.nonce, []byte(l.Grant), data([]byte(l.Owner)), data([]byte(l.Reactor)), l.TTL.Microseconds(), l.Strict, l.MaxStall.Microseconds(),
+	}
+}
+
+// readAcquired reads the answer to a request for the lease.
+func (u *unit) readAcquired(rows pgx.Rows, a *answer) error {
+	var told pgtype.Int2
+	var now pgtype.Timestamptz
+	var head nullHead
+	var epoch pgtype.Int8
+	var former [][]byte
+	if err := rows.Scan(append(append([]any{&told, &now}, head.targets()...), &epoch, &former)...); err != nil {
+		return err
+	}
+	*a = answer{verdict: verdict(told.Int16), now: timeOf(now), last: runstore.Seq(head.seq.Int64), head: head.head(u.requests[0].run)}
+	a.head.Epoch = runstore.Epoch(epoch.Int64)
+	for _, one := range former {
+		a.head.Former = append(a.head.Former, one...)
+	}
+	return nil
+}
+
+// release makes the statement for a release that has a statement of its own.
+func (u *unit) release() {
+	r := u.requests[0]
+	u.sql, u.args, u.read = release, append(fenceArgs(r.write.fence), r.nonce), u.readReleased
+}
+
+// readReleased reads the answer to a release: its own, or that of tapestore.write.
+func (u *unit) readReleased(rows pgx.Rows, a *answer) error {
+	var now pgtype.Timestamptz
+	var last pgtype.Int8
+	var written []byte
+	if err := rows.Scan(&now, &last, &written); err != nil || written != nil {
+		return errors.Join(err, a.fromJSON(written, u.requests[0].run))
+	}
+	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64)}
+	return nil
+}
