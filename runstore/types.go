@@ -80,7 +80,8 @@ const (
 	// An entry's time is the later of RunnableAt and the expiry of the current grant
 	// as it was when the grant was made. A renewal touches no index, so the expiry
 	// of a renewed lease may be later than the time of its entry; a scan that finds
-	// such an entry due may move it to the present expiry, and never beyond it.
+	// such an entry due may move it to the present expiry, and never beyond it. An entry that
+	// moves between two pages of a scan may be on both; a scan from the newest may miss it.
 	// A scan costs what it returns and moves, however many live leases there are.
 	IndexRunnable IndexName = "runnable"
 )
