@@ -62,7 +62,7 @@ func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, 
 		}
 	}()
 	due := min(dueRuns, n)
-	leased := func(i int) bool { return i*due/(n+due) == (i+1)*due/(n+due) } // the others lie between, at the same distance
+	leased := func(i int) bool { return i >= due } // so that those that are due exist however far the fill gets
 	runs, err := fillRuns(ctx, s.fillers(), store, handle, n+due, leased, s.Scale.Payloads[0], s.Scale.Growth)
 	if err != nil {
 		return nil, 0, nil, err
@@ -84,9 +84,6 @@ func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, 
 // firstScan records the scan that finds every entry where its grant placed it, and what the scans
 // cost until they have settled. Then it reads the whole index back.
 func (s *Session) firstScan(ctx context.Context, l *liveStore, live int) error {
-	if len(l.scan.runs.ids) == 0 {
-		return errors.New("the store is empty")
-	}
 	var m Measured
 	first := l.sent()
 	scan := func() (took time.Duration, objects float64, err error) {
