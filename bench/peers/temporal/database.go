@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"sync/atomic"
 
+	"github.com/iancoleman/strcase"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
@@ -62,6 +63,7 @@ func openDatabase(ctx context.Context, server *emulators.PostgresServer) (_ *dat
 	db.pool = sqlx.NewDb(stdlib.OpenDB(*connection), driverName)
 	db.pool.SetMaxOpenConns(engines.Pool)
 	db.pool.SetMaxIdleConns(engines.Pool)
+	db.pool.MapperFunc(strcase.ToSnake)
 	tables, err := fs.ReadFile(schema.Assets(), schemaFile)
 	if err != nil {
 		return nil, err
