@@ -14,7 +14,6 @@ import (
 type careless struct {
 	runstore.RunStore
 	breaks string
-
 }
 
 func (s *careless) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
