@@ -12,6 +12,7 @@ export GOFLAGS += -buildvcs=false
 EXAMPLE := conformance/example
 CONTAINERS := containers
 PEERS := bench/peers
+TEMPORAL := bench/peers/temporal
 
 .DEFAULT_GOAL := help
 
@@ -84,9 +85,9 @@ bench: ## the benchmark of all engines and their peers, into bench.html; minutes
 
 .PHONY: peers
 peers: $(STATICCHECK) ## the peers of the benchmark: lint and tests
-	$(GO) -C $(PEERS) vet ./...
-	cd $(PEERS) && $(CURDIR)/$(STATICCHECK) ./...
-	$(GO) -C $(PEERS) test -count=1 ./...
+	for module in $(PEERS) $(TEMPORAL); do \
+		$(GO) -C $$module vet ./... && (cd $$module && $(CURDIR)/$(STATICCHECK) ./...) && $(GO) -C $$module test -count=1 ./... || exit 1; \
+	done
 
 BENCH ?= .
 .PHONY: gobench

@@ -22,7 +22,7 @@ type Part struct {
 
 // Parts are all parts, in the order in which a run takes them.
 func Parts() []Part {
-	return []Part{casPart(), pausePart(), handoverPart(), commitPart(), readPart(), heartbeatPart(), protocolPart()}
+	return []Part{casPart(), pausePart(), handoverPart(), commitPart(), readPart(), scalePart(), heartbeatPart(), protocolPart()}
 }
 
 // PartNames returns the names of all parts.
@@ -163,6 +163,8 @@ type Session struct {
 	mu     sync.Mutex
 	report *Report
 	step   func(done, total int, what string)
+
+	uncounted bool // a note says that requests are not counted
 }
 
 // Step reports progress before a measurement: how many of the part's are done, of how many.

@@ -20,26 +20,20 @@ func readPart() Part {
 			`Allocations are those of the whole process: on an embedded engine the engine's too. Held memory is the most that ` +
 			`the process held in addition during a pass over the journal, garbage not counted: it is flat when it does not grow with the ` +
 			`length. The delay of a follower is the time from the acknowledgement of a commit to the delivery of its event; each ` +
-			`commit comes up to 20 ms after the delivery before it, so that the follower waits. A recovery scan finds ` +
-			`the runs without a driver among those under a live lease.`,
+			`commit comes up to 20 ms after the delivery before it, so that the follower waits.`,
 	}
 }
-
-// recoverable is how many runs want a driver while a recovery scan is measured: a page, and no
-// more than there are under a lease.
-const recoverable = scanPage
 
 func measureReads(ctx context.Context, s *Session) error {
 	return errors.Join(
 		s.inStore(ctx, 0, "journals", s.readJournals),
 		s.inStore(ctx, 2, "followers", s.readAsFollower),
 		s.readIndexes(ctx),
-		s.readRecovery(ctx),
 	)
 }
 
 // readSteps is how many measurements the part has, for its progress.
-const readSteps = 7
+const readSteps = 5
 
 // inStore gives do a new store with an open handle.
 func (s *Session) inStore(ctx context.Context, step int, what string, do func(context.Context, Store, runstore.RunStore) error) error {
@@ -145,45 +139,6 @@ func (s *Session) readIndexes(ctx context.Context) (err error) {
 		}
 	}
 	s.Step(4, readSteps, "index scans")
-	return s.Compare(ctx, sides...)
-}
-
-// readRecovery compares recovery scans of stores with different numbers of runs under a lease.
-func (s *Session) readRecovery(ctx context.Context) (err error) {
-	var sides []Side
-	var filled []int
-	for i, n := range slices.Sorted(slices.Values(s.Scale.Live)) {
-		s.Step(5, readSteps, fmt.Sprintf("writing %d runs under a lease", n))
-		store, handle, closeStore, err := s.openStore(ctx)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, closeStore()) }()
-		// Those that want a driver lie between the others, at the same distance.
-		due := min(recoverable, n)
-		leased := func(i int) bool { return i*due/(n+due) == (i+1)*due/(n+due) }
-		runs, err := fillRuns(ctx, s.fillers(), store, handle, n+due, leased, s.Scale.Payloads[0], s.Scale.Fill)
-		if err != nil {
-			return err
-		}
-		live := 0
-		for _, is := range runs.live {
-			if is {
-				live++
-			}
-		}
-		if len(runs.ids) < n+due {
-			s.Note(s.Target.System.Name, "a store of %d runs under a lease was filled to %d in %v", n, live, s.Scale.Fill)
-		}
-		if i > 0 && live <= filled[0] {
-			s.Note(s.Target.System.Name, "a store of %d runs under a lease was left out: no more than %d were filled", n, filled[0])
-			continue
-		}
-		filled = append(filled, live)
-		c := &indexScan{store: handle, index: runstore.IndexRunnable, name: "runnable", runs: runs}
-		sides = s.addScan(ctx, sides, c, "recovery scan", "live runs", live, filled[0])
-	}
-	s.Step(6, readSteps, "recovery scans")
 	return s.Compare(ctx, sides...)
 }
 

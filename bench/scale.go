@@ -20,7 +20,11 @@ type Scale struct {
 	Payloads []int // bytes of an event
 	Lengths  []int // events of a journal before the commits that are measured
 	Runs     []int // runs in a store before the reads that are measured
-	Live     []int // runs under a live lease before a recovery scan
+	Live     []int // runs under a live lease before a scan for those without a driver
+	Sizes    []int // records, and events, of one run
+	Handles  []int // of one store, in processes of their own as it were
+	// Every is how often each of the handles commits.
+	Every time.Duration
 
 	Heartbeats int           // leases that one process holds
 	Beating    time.Duration // how long they are watched
@@ -30,6 +34,8 @@ type Scale struct {
 	// Fill bounds the time for which one store is filled up to a length or a number of runs.
 	// What is not reached by then is left out, with a note.
 	Fill time.Duration
+	// Growth is Fill for the part scale, on emulators too.
+	Growth time.Duration
 }
 
 // forEmulator is the scale for an emulator, whose figures are not ranked: half the rounds, and half
@@ -49,8 +55,9 @@ func Smoke() Scale {
 	return Scale{
 		Name: "smoke", Slice: 5 * time.Millisecond, Rounds: 2,
 		Contenders: []int{1, 4}, PeerContenders: []int{1, 4}, Leases: []int{1, 2}, Standbys: []int{2}, Handovers: 1,
-		Writers: []int{1, 4}, Payloads: []int{100}, Lengths: []int{100, 300}, Runs: []int{20, 60}, Live: []int{20},
-		Heartbeats: 20, Beating: 50 * time.Millisecond, Clients: []int{1, 2}, Streams: 5, Fill: 2 * time.Second,
+		Writers: []int{1, 4}, Payloads: []int{100}, Lengths: []int{100, 300}, Runs: []int{20, 60}, Live: []int{10, 30},
+		Sizes: []int{20, 300}, Handles: []int{1, 2}, Every: 20 * time.Millisecond,
+		Heartbeats: 20, Beating: 50 * time.Millisecond, Clients: []int{1, 2}, Streams: 5, Fill: 2 * time.Second, Growth: 2 * time.Second,
 	}
 }
 
@@ -60,7 +67,8 @@ func Standard() Scale {
 		Name: "standard", Slice: 120 * time.Millisecond, Rounds: 5,
 		Contenders: []int{1, 2, 4, 8, 16, 32, 64}, PeerContenders: []int{1, 8, 32}, Leases: []int{1, 16}, Standbys: []int{1, 64}, Handovers: 4,
 		Writers: []int{1, 16, 64, 256}, Payloads: []int{100, 10_000}, Lengths: []int{1_000, 100_000}, Runs: []int{1_000, 20_000}, Live: []int{100, 10_000},
-		Heartbeats: 5_000, Beating: 5 * time.Second, Clients: []int{1, 16}, Streams: 1_000, Fill: 5 * time.Second,
+		Sizes: []int{100, 10_000}, Handles: []int{1, 8, 32}, Every: 200 * time.Millisecond,
+		Heartbeats: 5_000, Beating: 5 * time.Second, Clients: []int{1, 16}, Streams: 1_000, Fill: 5 * time.Second, Growth: 10 * time.Second,
 	}
 }
 
@@ -75,6 +83,7 @@ func Full() Scale {
 	s.Lengths = []int{1_000, 10_000, 100_000, 1_000_000}
 	s.Runs = []int{1_000, 10_000, 100_000, 1_000_000}
 	s.Live = []int{100, 10_000, 100_000}
-	s.Handovers, s.Beating, s.Fill = 20, 30*time.Second, 10*time.Minute
+	s.Sizes = []int{1_000, 100_000, 1_000_000}
+	s.Handovers, s.Beating, s.Fill, s.Growth = 20, 30*time.Second, 10*time.Minute, 20*time.Minute
 	return s
 }

@@ -19,6 +19,8 @@ type Target struct {
 	// those of peers, which take turns with them. Peers are their systems.
 	Strategies []Strategy
 	Peers      []System
+	// Serial says that the engine runs one transaction at a time, and aborts others.
+	Serial bool
 	// Close stops the server, if the target started it.
 	Close func() error
 }
@@ -30,6 +32,9 @@ type Store struct {
 	Prefix string
 	// Open opens a new handle. The caller closes it.
 	Open func(ctx context.Context) (runstore.RunStore, error)
+	// Network makes a network to the store. That to an emulator adds a round trip of 4 ms. Nil
+	// means that handles are opened by Open and nothing is counted. The caller closes it.
+	Network func(ctx context.Context) (Network, error)
 	// Floor opens the hand-written side through the same client, with a pool of the same
 	// size; nil where there is none. The store was opened before: it makes the database. The
 	// caller closes it.

@@ -69,11 +69,12 @@ func At(url string) bench.Starter {
 			return bench.Target{}, err
 		}
 		store := bench.Store{
-			Open:  func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
-			Floor: handWritten,
+			Open:    func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
+			Network: emulatorNetwork(url), Floor: handWritten,
 		}
 		system, err := describe(ctx, store, bench.System{Topology: "at a URL", Durable: true, Guarantee: fenced})
-		return bench.Target{System: system, NewStore: func(context.Context) (bench.Store, error) {
+		serial := system.Engine == "spanner" && store.Network != nil // the emulator
+		return bench.Target{System: system, Serial: serial, NewStore: func(context.Context) (bench.Store, error) {
 			s := store
 			s.Prefix = prefix()
 			return s, nil
@@ -175,8 +176,9 @@ func startPostgres(ctx context.Context) (bench.Target, error) {
 	t, err := target(ctx, system, func(ctx context.Context) (bench.Store, error) {
 		db, err := server.NewDatabase(ctx, "")
 		return bench.Store{
-			Prefix: prefix(),
-			Open:   func(ctx context.Context) (runstore.RunStore, error) { return openPostgres(ctx, db.URL) },
+			Prefix:  prefix(),
+			Open:    func(ctx context.Context) (runstore.RunStore, error) { return openPostgres(ctx, db.URL) },
+			Network: postgresNetwork(db.URL),
 			Floor: floor.Opener(func(ctx context.Context) (*floor.Postgres, error) {
 				config, err := poolConfig(db.URL)
 				if err != nil {
@@ -240,10 +242,11 @@ func startAlloyDB(ctx context.Context) (bench.Target, error) {
 		}
 		opts.MaxConns = Pool
 		return bench.Store{
-			Prefix: prefix(),
-			Open:   func(ctx context.Context) (runstore.RunStore, error) { return suite.OpenAlloyDB(ctx, opts) },
-			Floor:  floor.Opener(func(ctx context.Context) (*floor.Postgres, error) { return floor.OpenAlloyDB(ctx, opts) }),
-			Drop:   func() error { return db.Drop(context.Background()) },
+			Prefix:  prefix(),
+			Open:    func(ctx context.Context) (runstore.RunStore, error) { return suite.OpenAlloyDB(ctx, opts) },
+			Network: alloydbNetwork(server, opts),
+			Floor:   floor.Opener(func(ctx context.Context) (*floor.Postgres, error) { return floor.OpenAlloyDB(ctx, opts) }),
+			Drop:    func() error { return db.Drop(context.Background()) },
 		}, nil
 	}, func() error { return errors.Join(server.Close(), below.Close()) })
 }
@@ -259,10 +262,10 @@ func startBigtable(ctx context.Context) (bench.Target, error) {
 		url := "bigtable://" + table.Project + "/" + table.Instance + "/" + table.Table + "?emulator=" + server.Address()
 		handWritten, err := floor.At(url)
 		return bench.Store{
-			Prefix: prefix(),
-			Open:   func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
-			Floor:  handWritten,
-			Drop:   func() error { return server.Drop(context.Background(), table) },
+			Prefix:  prefix(),
+			Open:    func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
+			Network: emulatorNetwork(url), Floor: handWritten,
+			Drop: func() error { return server.Drop(context.Background(), table) },
 		}, err
 	}, server.Close)
 }
@@ -276,7 +279,7 @@ func startSpanner(ctx context.Context) (bench.Target, error) {
 		Name: "spanner", Tier: "emulator",
 		Topology: "Google's emulator on this machine, over gRPC on loopback; one transaction at a time, nothing on disk",
 	}
-	return target(ctx, system, func(ctx context.Context) (bench.Store, error) {
+	t, err := target(ctx, system, func(ctx context.Context) (bench.Store, error) {
 		database, err := server.NewDatabase(ctx)
 		if err != nil {
 			return bench.Store{}, err
@@ -284,10 +287,12 @@ func startSpanner(ctx context.Context) (bench.Target, error) {
 		url := "spanner://" + database.Project + "/" + database.Instance + "/" + database.Database + "?emulator=" + server.Address()
 		handWritten, err := floor.At(url)
 		return bench.Store{
-			Prefix: prefix(),
-			Open:   func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
-			Floor:  handWritten,
-			Drop:   func() error { return server.Drop(context.Background(), database) },
+			Prefix:  prefix(),
+			Open:    func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
+			Network: emulatorNetwork(url), Floor: handWritten,
+			Drop: func() error { return server.Drop(context.Background(), database) },
 		}, err
 	}, server.Close)
+	t.Serial = true
+	return t, err
 }

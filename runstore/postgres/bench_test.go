@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/emulators"
@@ -255,33 +254,6 @@ func BenchmarkAppend(b *testing.B) {
 			})
 		}
 	}
-}
-
-// BenchmarkAppendOneRun is a fenced append of 16 writers to one run, against the
-// loop that locks the row first.
-func BenchmarkAppendOneRun(b *testing.B) {
-	r := newRig(b)
-	lease := r.runs(b, 1)[0]
-	appendOne := r.fenced(b, []runstore.Lease{lease})
-	compare(b, 16,
-		side{"tapestore", func(int) error { return appendOne(0) }},
-		side{"for-update", func(int) error {
-			return pgx.BeginFunc(b.Context(), r.raw, func(tx pgx.Tx) error {
-				var no, token, seq int64
-				err := tx.QueryRow(b.Context(), `SELECT no, token, seq FROM hand_runs WHERE id = $1 AND grant_id = $2 FOR UPDATE`,
-					[]byte(lease.Run), []byte(lease.Grant)).Scan(&no, &token, &seq)
-				if err != nil || token != 1 {
-					return errors.Join(err, errors.New("fenced"))
-				}
-				if _, err := tx.Exec(b.Context(), `INSERT INTO hand_events (run, seq, token, time, kind, owner, data)
-					VALUES ($1, $2, $3, clock_timestamp(), 'bench', 'bench', $4)`, no, seq+1, token, payload); err != nil {
-					return err
-				}
-				_, err = tx.Exec(b.Context(), `UPDATE hand_runs SET seq = $2 WHERE no = $1`, no, seq+1)
-				return err
-			})
-		}},
-	)
 }
 
 // BenchmarkAcquire is 32 contenders for one lease, each of whom lets it go as soon
