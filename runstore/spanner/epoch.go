@@ -110,7 +110,7 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 // epochShards gives each shard the epoch.
 func epochShards(epoch int64) (list []*spanner.Mutation) {
 	for shard := range shards {
-		list = append(list, spanner.InsertOrUpdate("EpochShards", []string{"Shard", "Epoch"}, []any{shard, epoch}))
+		list = append(list, spanner.InsertOrUpdate("GrantEpochs", []string{"Shard", "Epoch"}, []any{shard, epoch}))
 	}
 	return list
 }

@@ -12,9 +12,9 @@ import (
 // Statements are the texts of all queries and DML of the adapter, by name.
 func Statements() map[string]string {
 	all := map[string]string{
-		"guard": guardText(1), "guard of three": guardText(3), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
-		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "purging": selectPurging, "unfinished": selectUnfinished,
-		"tables": selectTables, "version": selectVersion,
+		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(), "guard of a head": guardShape{runs: 1}.text(), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
+		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "unfinished": selectUnfinished,
+		"tables": selectTables, "version": selectVersion, "policies": selectPolicies, "empty feed": emptyFeed,
 	}
 	for kind, text := range scans {
 		all[fmt.Sprintf("scan %+v", kind)] = text
@@ -44,6 +44,9 @@ func (s *Store) SetClearAtOnce(n int) {
 	s.background.Wait()
 	s.clearAtOnce = n
 }
+
+// SetLaneWait is for a handle that nobody uses yet.
+func (s *Store) SetLaneWait(d time.Duration) { s.laneWait = d }
 
 // SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
 func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }

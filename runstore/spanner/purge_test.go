@@ -51,7 +51,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			commit(t, s, purging("run"))
 			c := raw(t, p)
 			for what, want := range map[string]int64{
-				"Events": 0, "Records": 0, "Queue": 0, "Writes WHERE Callers": 0, "Feed": int64(events), "Feed WHERE Run IS NOT NULL": 0,
+				"Events": 0, "Records": 0, "Queue": 0, "Writes WHERE Callers": 0, "Writes WHERE Ended IS NULL": 0, "Feed": int64(events), "Feed WHERE Data IS NOT NULL": 0,
 				"Runs": 1, "Runs WHERE Purging IS NOT NULL": 0,
 			} {
 				if n := count(t, c, "SELECT COUNT(*) FROM "+what); n != want {
@@ -79,7 +79,7 @@ func TestPurgeIsFinished(t *testing.T) {
 	b.Runnable = runstore.After(0)
 	commit(t, s, b)
 	cut := p.server.Refuse(0, codes.PermissionDenied, func(c emulators.SpannerCall) bool {
-		r, ok := c.Request.(*spannerpb.ExecuteSqlRequest)
+		r, ok := c.Request.(*spannerpb.ReadRequest)
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
 	})
 	defer cut.End()
@@ -88,8 +88,8 @@ func TestPurgeIsFinished(t *testing.T) {
 		t.Fatal("nothing was deleted, or by another statement")
 	}
 	raw := raw(t, p)
-	if n := count(t, raw, "SELECT COUNT(*) FROM Feed"); n != 2 {
-		t.Fatalf("%d rows in the feed, want those that could not be deleted", n)
+	if n := count(t, raw, "SELECT COUNT(*) FROM Events"); n != 2 {
+		t.Fatalf("%d rows in the journal, want those that could not be deleted", n)
 	}
 	if _, err := s.ReadJournal(t.Context(), "run", 1, 10); !errors.Is(err, runstore.ErrNotFound) {
 		t.Errorf("journal: %v", err)

@@ -127,7 +127,7 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 		{"acquire a held lease", rpcs(sql, rollback), runstore.ErrLeaseHeld, acquire("taken", "")},
 		{"create with a lease", write, nil, func() error { _, err := s.CreateRun(ctx, withLease("new")); return err }},
 		{"create what exists", rpcs(sql, rollback, sql), nil, func() error { _, err := s.CreateRun(ctx, runstore.RunSpec{ID: "taken"}); return err }},
-		{"purge", rpcs(sql, commits, sql, keys, keys, commits), nil, func() error {
+		{"purge", rpcs(sql, commits, keys, keys, keys, commits), nil, func() error {
 			b := runstore.NewBatch("over", runstore.Unguarded("test"))
 			b.Purge = true
 			_, err := s.Commit(ctx, b)
