@@ -45,6 +45,12 @@ func (s *Store) SetClearAtOnce(n int) {
 	s.clearAtOnce = n
 }
 
+// MovePlace moves the entry of a lease's run as a scan that has seen the lease does.
+func (s *Store) MovePlace(l runstore.Lease) {
+	k := keyOf(l.Run)
+	s.move([]grant{{k.hash, k.run, int64(l.Token), []byte(l.Grant)}})
+}
+
 // SetLaneWait is for a handle that nobody uses yet.
 func (s *Store) SetLaneWait(d time.Duration) { s.laneWait = d }
 

@@ -110,6 +110,75 @@ func TestPurgeIsFinished(t *testing.T) {
 	}
 }
 
+// A purge that was cut goes on where it was cut, in transactions of bounded size. Meanwhile
+// and after it nobody sees its events, also in a new run of the same id.
+func TestPurgeGoesOn(t *testing.T) {
+	t.Parallel()
+	const atOnce = 4
+	var l ledger
+	p := newPlace(t, fair)
+	s, c := open(t, p, l.keep), raw(t, p)
+	s.SetClearAtOnce(atOnce)
+	lease := hold(t, s, "run")
+	for i := range 10 {
+		b := appending(lease, fmt.Sprint("old ", i))
+		b.Put(runstore.RecordKey(fmt.Sprint("key ", i)), nil)
+		commit(t, s, b)
+	}
+	commits, seen := p.served(commits), 0
+	cut := p.server.Refuse(1, codes.PermissionDenied, func(call emulators.SpannerCall) bool {
+		if commits(call) {
+			seen++
+		}
+		return seen == 3 // the first makes the purge, the second is a step
+	})
+	defer cut.End()
+	commit(t, s, purging("run"))
+	met(t, cut, 1)
+	cut.End()
+	for what, want := range map[string]int64{"Events": 6, "Runs WHERE LastSeq = 6": 1, "Records": 6} {
+		if n := count(t, c, "SELECT COUNT(*) FROM "+what); n != want {
+			t.Fatalf("%d rows in %s, want %d: the step before the cut", n, what, want)
+		}
+	}
+	feedHas := func(want ...string) {
+		t.Helper()
+		found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 100})
+		if err != nil || len(found) != len(want) {
+			t.Fatalf("the feed has %d events, error %v, want %q", len(found), err, want)
+		}
+		for i, e := range found {
+			if string(e.Data) != want[i] {
+				t.Errorf("event %d of the feed is %q, want %q", i, e.Data, want[i])
+			}
+		}
+	}
+	feedHas()
+	var again runstore.Lease
+	steps := 0
+	for _, one := range l.during(func() { again = holdAnew(t, s, "run") }) {
+		r, ok := one.request.(*spannerpb.CommitRequest)
+		if !ok {
+			continue
+		}
+		steps++
+		if n := len(r.GetMutations()); n > 2*atOnce+remembered+8 {
+			t.Errorf("a step of %d mutations", n)
+		}
+	}
+	if steps != 2+1 {
+		t.Errorf("%d commits, want two for what the cut has left, and that of the creation", steps)
+	}
+	commit(t, s, appending(again, "new"))
+	feedHas("new")
+	if events, err := s.ReadJournal(t.Context(), "run", 1, 100); err != nil || len(events) != 1 || string(events[0].Data) != "new" {
+		t.Errorf("the journal of the new run: %+v, %v", events, err)
+	}
+	if records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 100}); err != nil || len(records) != 0 {
+		t.Errorf("the records of the new run: %+v, %v", records, err)
+	}
+}
+
 // feedOf waits until the feed has n events, and returns the position of the last.
 func feedOf(t *testing.T, s *spanner.Store, n int) (last runstore.Position) {
 	t.Helper()
