@@ -114,6 +114,9 @@ func TestMigrate(t *testing.T) {
 			if n := count(t, raw(t, p), "SELECT MAX(Version) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
 				t.Errorf("got version %d of the schema, want %d", n, len(spanner.Migrations()))
 			}
+			if n := count(t, raw(t, p), "SELECT COUNT(*) FROM Feed WHERE Data IS NOT NULL"); n != 0 {
+				t.Errorf("%d rows of the feed still hold their events", n)
+			}
 			s := open(t, p)
 			asItWas(t, s)
 			inUse(t, s)

@@ -83,6 +83,40 @@ func runnable(t *testing.T, s *spanner.Store) int {
 	return len(found)
 }
 
+// A grant places a run behind its expiry; whatever ends the grant takes the run back.
+func TestGrantsPlaceTheRun(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, fair)
+	s, c := open(t, p), raw(t, p)
+	lease := hold(t, s, "run")
+	b := appending(lease)
+	b.Runnable = runstore.After(0)
+	commit(t, s, b)
+	places := func(after string, want int64) {
+		t.Helper()
+		if n := count(t, c, due); n != want {
+			t.Errorf("after %s %d entries are due, want %d", after, n, want)
+		}
+	}
+	places("a grant", 0)
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	places("a release", 1)
+	takeOver(t, s, "run")
+	places("a takeover", 0)
+	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	places("a new epoch", 1)
+	takeOver(t, s, "run")
+	commit(t, s, purging("run"))
+	places("a purge", 0)
+	if n := count(t, c, "SELECT COUNT(*) FROM Runs WHERE Place IS NOT NULL"); n != 0 {
+		t.Error("a purged run is in the index")
+	}
+}
+
 // A scan moves the entries of renewed leases, behind itself, so that the next one does not
 // meet them.
 func TestScanMovesEntriesOfRenewedLeases(t *testing.T) {

@@ -218,6 +218,8 @@ func says(one sent) string {
 		return "is not routed to the leader"
 	case one.method != rollback && !strings.HasPrefix(one.request.(tagged).GetRequestOptions().GetTransactionTag(), "tapestore-"):
 		return "has no transaction tag"
+	case begin != nil && !locks(one.request):
+		return "takes the wrong locks"
 	case begin != nil && begin.GetIsolationLevel() != spannerpb.TransactionOptions_SERIALIZABLE:
 		return "is not serializable"
 	case begin != nil && begin.GetReadWrite().GetReadLockMode() != spannerpb.TransactionOptions_ReadWrite_PESSIMISTIC:
@@ -226,4 +228,11 @@ func says(one sent) string {
 		return "does not begin its transaction"
 	}
 	return ""
+}
+
+// locks reports whether a request that begins a transaction takes exclusive locks, as all do
+// but grants, which read rows that all grants share.
+func locks(request any) bool {
+	r, ok := request.(*spannerpb.ExecuteSqlRequest)
+	return !ok || strings.Contains(r.GetSql(), "LOCK_SCANNED_RANGES=exclusive") != strings.Contains(r.GetSql(), "GrantEpochs")
 }
