@@ -148,7 +148,7 @@ func (e *edit) place(slot int64) {
 			{"RunHash", k.hash}, {"Run", k.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}, {"Time", event.Time},
 			{"Token", int64(event.Token)}, {"Kind", stored(event.Kind)}, {"Owner", stored(event.Owner)}, {"Data", event.Data},
 		})
-		e.insert("Feed", append(feedPlace(spanner.CommitTimestamp, slot), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
+		e.insert("Feed", append(feedPlace(spanner.CommitTimestamp, slot, e.g.feedShards), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
 		slot++
 	}
 }

@@ -75,7 +75,7 @@ func KeyOf(id runstore.RunID) (hash, shard int64) {
 }
 
 // FeedShard returns the shard of the feed that a slot is in.
-func FeedShard(slot int64) int64 { return feedShard(slot) }
+func FeedShard(slot int64) int64 { return feedShard(slot, shards) }
 
 // PositionsOf returns the positions of places of the feed that were committed at these times, the
 // first at the beginning of a window.

@@ -24,12 +24,13 @@ type guarded struct {
 	Done    []*result
 	Epoch   spanner.NullInt64
 
-	key     runKey
-	ring    int64              // how many results the run keeps
-	doubt   bool               // a former attempt may have been committed
-	made    bool               // the write was made, with those of other runs that it is one with
-	asked   localclock.Reading // when the statement left, on the clock of this process
-	records map[runstore.RecordKey]*record
+	key        runKey
+	ring       int64 // how many results the run keeps
+	feedShards int64
+	doubt      bool               // a former attempt may have been committed
+	made       bool               // the write was made, with those of other runs that it is one with
+	asked      localclock.Reading // when the statement left, on the clock of this process
+	records    map[runstore.RecordKey]*record
 }
 
 // result is what a write answered.
@@ -171,7 +172,7 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		if err != nil {
 			return nil, err
 		}
-		g := &guarded{key: runs[len(all)].key, ring: s.ring, asked: began, records: map[runstore.RecordKey]*record{}}
+		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, asked: began, records: map[runstore.RecordKey]*record{}}
 		if err := row.ToStructLenient(g); err != nil {
 			return nil, err
 		}

@@ -160,8 +160,8 @@ func (c *clearing) results(ctx context.Context, tx *spanner.ReadWriteTransaction
 	})
 }
 
-func feedPlace(committed any, slot int64) []column {
-	return []column{{"Shard", feedShard(slot)}, {"Committed", committed}, {"Slot", slot}}
+func feedPlace(committed any, slot, n int64) []column {
+	return []column{{"Shard", feedShard(slot, n)}, {"Committed", committed}, {"Slot", slot}}
 }
 
 // finishPurges deletes what handles that are gone have left.

@@ -43,6 +43,8 @@ type Store struct {
 	// attempts counts how often a transaction of a write was begun, repeats included.
 	attempts atomic.Int64
 
+	feedShards int64 // over how many this handle writes: no more than readers read
+
 	lanes    lanes
 	laneWait time.Duration // that constant, but in tests
 
@@ -82,7 +84,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, laneWait: laneWait, ring: remembered, clearAtOnce: clearAtOnce, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []grant, movesWaiting), idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, laneWait: laneWait, ring: remembered, clearAtOnce: clearAtOnce, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []grant, movesWaiting), feedShards: shards, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()
@@ -91,6 +93,12 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err := s.incarnate(ctx); err != nil {
 		_ = s.Close()
 		return nil, unclassified(ctx, err)
+	}
+	if s.feedShards < opts.FeedShards {
+		if err := s.growFeed(ctx); err != nil {
+			_ = s.Close()
+			return nil, unclassified(ctx, err)
+		}
 	}
 	s.moving.Go(s.movePlaces)
 	s.background.Go(func() {

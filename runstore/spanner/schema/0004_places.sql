@@ -25,6 +25,9 @@ CREATE NULL_FILTERED INDEX IF NOT EXISTS RunsPurged ON Runs (Purging);
 
 DROP INDEX IF EXISTS RunsPurging;
 
+-- Over how many shards the feed is spread; it only grows. NULL: eight.
+ALTER TABLE Store ADD COLUMN IF NOT EXISTS FeedShards INT64;
+
 CREATE TABLE IF NOT EXISTS GrantEpochs (
 	Shard INT64 NOT NULL,
 	Epoch INT64 NOT NULL,
