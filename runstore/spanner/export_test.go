@@ -12,7 +12,7 @@ import (
 // Statements are the texts of all queries and DML of the adapter, by name.
 func Statements() map[string]string {
 	all := map[string]string{
-		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(), "guard of a head": guardShape{runs: 1}.text(), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
+		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(), "guard of a head": guardShape{runs: 1}.text(), "guard of an id": guardShape{runs: 1, result: true}.text(), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
 		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "unfinished": selectUnfinished,
 		"tables": selectTables, "version": selectVersion, "policies": selectPolicies, "empty feed": emptyFeed,
 	}

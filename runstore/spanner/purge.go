@@ -44,7 +44,7 @@ func (e *edit) purge() {
 const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
 
 // clearAtOnce is how many events, and how many records, one transaction deletes: at most
-// 11,000 mutations, with nine for a record with its places, one for an event, and the results
+// 12,000 mutations, with nine for a record with its places, one for an event, and the results
 // of the last transaction. The limit is 80,000. Tests set [Store.clearAtOnce] lower.
 const clearAtOnce = 1000
 
