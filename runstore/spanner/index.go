@@ -184,12 +184,12 @@ func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound
 
 func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runstore.IndexQuery, at cursor) (entries []runstore.IndexEntry, err error) {
 	at = at.from(q)
-	for {
+	for limit := q.Limit; ; limit = min(4*limit, runstore.MaxPage) {
 		rows, last := 0, entry{}
 		var p page
 		var stale []grant
 		begin := func() { entries, rows, p, stale = nil, 0, page{left: q.Limit}, nil }
-		err := s.eachAt(ctx, bound, "scan", scanOf(q, at), begin, func(row *spanner.Row) (bool, error) {
+		err := s.eachAt(ctx, bound, "scan", scanOf(q, at, limit), begin, func(row *spanner.Row) (bool, error) {
 			last = entry{}
 			if err := row.ToStructLenient(&last); err != nil {
 				return false, err
@@ -209,17 +209,18 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 		if err == nil {
 			s.moveLater(stale)
 		}
-		if err != nil || len(entries) > 0 || rows < q.Limit {
+		if err != nil || len(entries) > 0 || rows < limit {
 			return entries, err
 		}
 		at = last.place() // a page of runs that are being purged, or held
 	}
 }
 
-// scanOf returns the statement of a scan that resumes behind a place.
-func scanOf(q runstore.IndexQuery, at cursor) spanner.Statement {
+// scanOf returns the statement of a scan that resumes behind a place and reads up to limit
+// entries: more than the query's after pages of nothing that counts.
+func scanOf(q runstore.IndexQuery, at cursor, limit int) spanner.Statement {
 	params := map[string]any{
-		"limit": int64(q.Limit), "until": nullTime(q.Until.Truncate(runstore.TimePrecision)),
+		"limit": int64(limit), "until": nullTime(q.Until.Truncate(runstore.TimePrecision)),
 		"o1": time.UnixMicro(at.O1).UTC(), "o3": at.O3, "run": at.Run,
 	}
 	if q.Index != runstore.IndexRuns {

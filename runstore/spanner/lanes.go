@@ -28,6 +28,7 @@ const laneWait = 2 * time.Second
 // two writes wait for each other. leave ends the turn.
 func (l *lanes) enter(ctx context.Context, wait time.Duration, runs ...runstore.RunID) (leave func()) {
 	slices.Sort(runs)
+	runs = slices.Compact(runs)
 	ended := make(chan struct{})
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
