@@ -144,12 +144,11 @@ func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Ver
 func (e *edit) place(slot int64) {
 	k := e.g.key
 	for _, event := range e.events {
-		shared := []column{
-			{"Run", k.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}, {"Time", event.Time},
+		e.insert("Events", []column{
+			{"RunHash", k.hash}, {"Run", k.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}, {"Time", event.Time},
 			{"Token", int64(event.Token)}, {"Kind", stored(event.Kind)}, {"Owner", stored(event.Owner)}, {"Data", event.Data},
-		}
-		e.insert("Events", append([]column{{"RunHash", k.hash}}, shared...))
-		e.insert("Feed", append([]column{{"Shard", feedShard(slot)}}, shared...))
+		})
+		e.insert("Feed", append(feedPlace(spanner.CommitTimestamp, slot, e.g.feedShards), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
 		slot++
 	}
 }
@@ -174,7 +173,7 @@ func (e *edit) remember(id resultID, whole []byte) {
 	e.put("Writes", []column{
 		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", id.callers}, {"Slot", slot}, {"Id", id.id}, {"Kind", id.kind},
 		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
-		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", whole}, {"FormerEnd", e.former},
+		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", whole}, {"FormerEnd", e.former}, {"Ended", nil},
 	})
 }
 
@@ -192,8 +191,9 @@ func (e *edit) save() {
 	for i, before := range e.old.columns() {
 		if !reflect.DeepEqual(before.value, after[i].value) {
 			columns = append(columns, after[i])
-			if name := before.name; name == "Created" || name == "Runnable" || name == "Purging" {
-				e.count += 16
+			switch before.name {
+			case "Created", "Runnable", "Purging", "GrantState", "HeldUntil":
+				e.count += 16 // entries in the indexes
 			}
 		}
 	}

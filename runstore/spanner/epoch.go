@@ -15,7 +15,7 @@ import (
 
 const (
 	selectEpochs = `SELECT e.Epoch, e.Began, e.Reason FROM Epochs AS e ORDER BY e.Epoch`
-	selectStore  = `SELECT s.Epoch, s.Incarnation, s.Ended, CURRENT_TIMESTAMP() AS Now FROM Store AS s WHERE s.One = 1`
+	selectStore  = `SELECT s.Epoch, s.Incarnation, s.Ended, COALESCE(s.FeedShards, 8) AS FeedShards, CURRENT_TIMESTAMP() AS Now FROM Store AS s WHERE s.One = 1`
 
 	// endGrants is partitioned DML: it visits every run, however many there are, outside
 	// any transaction, perhaps more than once. Grants of the new epoch have tokens above
@@ -54,6 +54,7 @@ type known struct {
 	Epoch       int64
 	Incarnation string
 	Ended       bool
+	FeedShards  int64
 	Now         time.Time
 }
 
@@ -83,11 +84,12 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 				return err
 			}
 			now.Ended, now.Incarnation = false, s.incarnation()
+			place := feedPlace(spanner.CommitTimestamp, slots-1, shards)
 			list := []*spanner.Mutation{
 				spanner.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, now.Epoch, now.Incarnation, false}),
 				spanner.Insert("Epochs", []string{"Epoch", "Began", "Reason"}, []any{now.Epoch, now.Now.Truncate(runstore.TimePrecision), []byte(reason)}),
 				// A reader that had seen what the store has lost is not ahead of it any more.
-				spanner.InsertOrUpdate("Feed", names(feedPlace(spanner.CommitTimestamp, slots-1)), values(feedPlace(spanner.CommitTimestamp, slots-1))),
+				spanner.InsertOrUpdate("Feed", names(place), values(place)),
 			}
 			return tx.BufferWrite(append(list, epochShards(now.Epoch)...))
 		}, s.transaction("raise"))
@@ -110,7 +112,7 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 // epochShards gives each shard the epoch.
 func epochShards(epoch int64) (list []*spanner.Mutation) {
 	for shard := range shards {
-		list = append(list, spanner.InsertOrUpdate("EpochShards", []string{"Shard", "Epoch"}, []any{shard, epoch}))
+		list = append(list, spanner.InsertOrUpdate("GrantEpochs", []string{"Shard", "Epoch"}, []any{shard, epoch}))
 	}
 	return list
 }
@@ -167,7 +169,9 @@ func (s *Store) incarnate(ctx context.Context) error {
 	var there bool
 	err := s.each(ctx, "store", spanner.Statement{SQL: selectStore}, func() { now, there = known{}, false }, func(row *spanner.Row) (bool, error) {
 		there = true
-		return true, row.ToStruct(&now)
+		err := row.ToStruct(&now)
+		s.feedShards = now.FeedShards
+		return true, err
 	})
 	switch {
 	case err != nil:
@@ -230,5 +234,28 @@ func (s *Store) begin(ctx context.Context) error {
 			return tx.BufferWrite(append(list, epochShards(0)...))
 		}, s.transaction("begin"))
 		return err
+	})
+}
+
+// growFeed learns over how many shards the feed is spread, and raises the number to that of
+// the options. It comes before the handle's first write.
+func (s *Store) growFeed(ctx context.Context) error {
+	return s.again(ctx, func(ctx context.Context) error {
+		var now known
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+				return row.ToStruct(&now)
+			})
+			if err != nil {
+				return err
+			}
+			if now.FeedShards >= s.opts.FeedShards {
+				return errNothing
+			}
+			now.FeedShards = s.opts.FeedShards
+			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "FeedShards"}, []any{1, now.FeedShards})})
+		}, s.transaction("grow-feed"))
+		s.feedShards = now.FeedShards
+		return nothing(err)
 	})
 }

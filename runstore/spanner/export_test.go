@@ -12,9 +12,9 @@ import (
 // Statements are the texts of all queries and DML of the adapter, by name.
 func Statements() map[string]string {
 	all := map[string]string{
-		"guard": guardText(1), "guard of three": guardText(3), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
-		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "purging": selectPurging, "unfinished": selectUnfinished,
-		"tables": selectTables, "version": selectVersion,
+		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(), "guard of a head": guardShape{runs: 1}.text(), "guard of an id": guardShape{runs: 1, result: true}.text(), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
+		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "unfinished": selectUnfinished,
+		"tables": selectTables, "version": selectVersion, "policies": selectPolicies, "empty feed": emptyFeed,
 	}
 	for kind, text := range scans {
 		all[fmt.Sprintf("scan %+v", kind)] = text
@@ -45,6 +45,15 @@ func (s *Store) SetClearAtOnce(n int) {
 	s.clearAtOnce = n
 }
 
+// MovePlace moves the entry of a lease's run as a scan that has seen the lease does.
+func (s *Store) MovePlace(l runstore.Lease) {
+	k := keyOf(l.Run)
+	s.move([]grant{{k.hash, k.run, int64(l.Token), []byte(l.Grant)}})
+}
+
+// SetLaneWait is for a handle that nobody uses yet.
+func (s *Store) SetLaneWait(d time.Duration) { s.laneWait = d }
+
 // SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
 func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }
 
@@ -66,7 +75,7 @@ func KeyOf(id runstore.RunID) (hash, shard int64) {
 }
 
 // FeedShard returns the shard of the feed that a slot is in.
-func FeedShard(slot int64) int64 { return feedShard(slot) }
+func FeedShard(slot int64) int64 { return feedShard(slot, shards) }
 
 // PositionsOf returns the positions of places of the feed that were committed at these times, the
 // first at the beginning of a window.

@@ -13,29 +13,48 @@ import (
 // The statement of a page of the feed: the next places of every shard, each read in the
 // order of its key, of these the first, and only then what stands there. It begins with the
 // window of the place that the reader stands on, of which the ranks count.
-var selectFeed = `SELECT f.Run, f.Seq, f.Committed, f.Slot, f.Time, f.Token, f.Kind, f.Owner, f.Data, q.Purged
+var selectFeed = `SELECT q.Run, e.Seq, q.Committed, q.Slot, e.Time, e.Token, e.Kind, e.Owner, e.Data, q.Purged
 FROM (
-` + perShard(`SELECT q.Shard, q.Committed, q.Slot, q.Run
+` + perShardOf(feedShards, `SELECT q.Shard, q.Committed, q.Slot, q.Run, q.Seq
 	FROM Feed AS q
 	WHERE q.Shard = one_shard AND q.Committed >= @committed
-	ORDER BY q.Committed, q.Slot LIMIT @limit`, `q.Committed, q.Slot`) + `
-) AS q
-JOIN Feed AS f ON f.Shard = q.Shard AND f.Committed = q.Committed AND f.Slot = q.Slot
-ORDER BY f.Committed, f.Slot`
+	ORDER BY q.Committed, q.Slot LIMIT @limit`, `q.Committed, q.Slot, q.Shard`) + `
+) AS q` + joinEvents + `
+ORDER BY q.Committed, q.Slot, q.Shard`
+
+// feedShards is the number of the feed's shards. A page reads it with its events, so a handle
+// that was opened before the feed grew misses none.
+const feedShards = `(SELECT COALESCE(s.FeedShards, 8) FROM Store AS s WHERE s.One = 1)`
+
+// joinEvents finds the events of a scan's places by their whole keys. A place has none if its
+// run was purged, also if there is a new run of that id: Committed tells their events apart,
+// because a purge and a creation write the same row of Runs. The first eight bytes of the
+// id's hash are RunHash (keyOf), as a signed number.
+const joinEvents = `
+LEFT JOIN Events AS e ON e.RunHash = (CAST(CONCAT('0x', TO_HEX(SUBSTR(SHA256(q.Run), 1, 4))) AS INT64) << 32)
+		| CAST(CONCAT('0x', TO_HEX(SUBSTR(SHA256(q.Run), 5, 4))) AS INT64)
+	AND e.Run = q.Run AND e.Seq = q.Seq AND e.Committed = q.Committed`
 
 // selectLast finds the last entry of a time before now: Spanner may read all of that, so
 // it is short at first. Only who is told that it is ahead waits for it.
-var selectLast = perShard(`SELECT q.Run, q.Committed, q.Slot FROM Feed AS q 
+var selectLast = `SELECT e.Seq, q.Committed, q.Slot, q.Purged
+FROM (
+` + perShardOf(feedShards, `SELECT q.Run, q.Seq, q.Committed, q.Slot FROM Feed AS q
 	WHERE q.Shard = one_shard AND q.Committed >= TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL @seconds SECOND)
 	ORDER BY q.Committed DESC, q.Slot DESC LIMIT @limit`,
-	`q.Committed DESC, q.Slot DESC`)
+	`q.Committed DESC, q.Slot DESC`) + `
+) AS q` + joinEvents + `
+ORDER BY q.Committed DESC, q.Slot DESC`
 
-// perShard makes one statement of the same for each shard, which reads keys only: most of
+// perShard is perShardOf for the indexes.
+func perShard(text, order string) string { return perShardOf(strconv.Itoa(shards), text, order) }
+
+// perShardOf makes one statement of the same for each of n shards, which reads keys only: most of
 // what the shards yield is not on the page. It marks the rows of runs that are being
 // purged. They are few, and left out by the reader, so that a page of nothing else is not
 // taken for the end.
-func perShard(text, order string) string {
-	return "SELECT q.*, p.Run IS NOT NULL AS Purged FROM (\nSELECT q.* FROM UNNEST(GENERATE_ARRAY(0, " + strconv.Itoa(shards-1) + ")) AS one_shard,\nUNNEST(ARRAY(" +
+func perShardOf(n, text, order string) string {
+	return "SELECT q.*, p.Run IS NOT NULL AS Purged FROM (\nSELECT q.* FROM UNNEST(GENERATE_ARRAY(0, " + n + " - 1)) AS one_shard,\nUNNEST(ARRAY(" +
 		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purging + ") AS p ON p.Run = q.Run\nORDER BY " + order
 }
 
@@ -140,7 +159,7 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 				var e event
 				err := row.ToStructLenient(&e)
 				rows++
-				if len(e.Run) > 0 && !e.Purged.Bool {
+				if e.Seq.Valid && !e.Purged.Bool {
 					found++
 					from = s.windows.of(e.Committed.Time)
 					to = max(to, from)

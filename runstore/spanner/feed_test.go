@@ -87,3 +87,49 @@ func TestEventsBeyondTheLastRank(t *testing.T) {
 		}
 	}
 }
+
+// A feed grows while handles are open that know of fewer shards: each reads all events, at the
+// same positions.
+func TestFeedGrows(t *testing.T) {
+	t.Parallel()
+	const each = 12
+	p := newPlace(t, fair)
+	before := open(t, p)
+	hold(t, before, "run")
+	writeAll := func(stores ...*spanner.Store) {
+		t.Helper()
+		for range each {
+			for _, s := range stores {
+				commit(t, s, signal("run", "event"))
+			}
+		}
+	}
+	writeAll(before)
+	grown := open(t, p, func(o *spanner.Options) { o.FeedShards = 64 })
+	after := open(t, p, func(o *spanner.Options) { o.FeedShards = 16 }) // it does not shrink
+	writeAll(before, grown, after)
+	c := raw(t, p)
+	if n := count(t, c, "SELECT FeedShards FROM Store"); n != 64 {
+		t.Errorf("the feed has %d shards, want 64", n)
+	}
+	if n := count(t, c, "SELECT MAX(Shard) FROM Feed"); n < 16 {
+		t.Errorf("the last shard with an event is %d, want one of those that were added", n)
+	}
+	var positions []runstore.Position
+	for i, s := range []*spanner.Store{before, grown, after} {
+		found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 100})
+		if err != nil || len(found) != 4*each {
+			t.Fatalf("handle %d reads %d events, error %v, want %d", i, len(found), err, 4*each)
+		}
+		for j, e := range found {
+			switch {
+			case e.Seq != runstore.Seq(j+1):
+				t.Errorf("handle %d reads event %d at %d", i, e.Seq, j)
+			case i == 0:
+				positions = append(positions, e.Position)
+			case e.Position != positions[j]:
+				t.Errorf("handle %d reads event %d at position %d, the first at %d", i, e.Seq, e.Position, positions[j])
+			}
+		}
+	}
+}

@@ -23,14 +23,14 @@ type guarded struct {
 	Records []*record
 	Done    []*result
 	Epoch   spanner.NullInt64
-	Former  []byte // the run's former grants, read with the epoch
 
-	key     runKey
-	ring    int64              // how many results the run keeps
-	doubt   bool               // a former attempt may have been committed
-	made    bool               // the write was made, with those of other runs that it is one with
-	asked   localclock.Reading // when the statement left, on the clock of this process
-	records map[runstore.RecordKey]*record
+	key        runKey
+	ring       int64 // how many results the run keeps
+	feedShards int64
+	doubt      bool               // a former attempt may have been committed
+	made       bool               // the write was made, with those of other runs that it is one with
+	asked      localclock.Reading // when the statement left, on the clock of this process
+	records    map[runstore.RecordKey]*record
 }
 
 // result is what a write answered.
@@ -72,38 +72,68 @@ func (i resultID) kindOf() string {
 	return i.kind.StringVal
 }
 
-// The statement that reads what decides about a write of run number n: rows by their
-// whole keys, and those of one ring of results, which stand together. NULL stands for
-// what is not asked.
-const selectGuard = `SELECT
-	CURRENT_TIMESTAMP() AS Now,
-	ARRAY(SELECT AS STRUCT ` + headColumns + ` FROM Runs AS h WHERE h.RunHash = @hash# AND h.Run = @run#) AS Head,
-	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM Records AS k
-		WHERE k.RunHash = @hash# AND k.Run = @run# AND k.Key IN UNNEST(@keys#)) AS Records,
-	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole, w.FormerEnd FROM Writes AS w
-		WHERE w.RunHash = @hash# AND w.Run = @run# AND w.Callers = @callers# AND w.Id = @id# AND IFNULL(w.Kind, 'b') = @kind#) AS Done,
-	(SELECT e.Epoch FROM EpochShards AS e WHERE e.Shard = @shard#) AS Epoch,
-	(SELECT f.FormerGrants FROM Runs AS f WHERE f.RunHash = @hash# AND f.Run = @run# AND @shard# IS NOT NULL) AS Former,
-	# AS Number`
+// guardShape is what a guard statement reads besides the heads of its runs. Statements name
+// nothing that is not asked for: each table costs a seek, and a plan of its own.
+type guardShape struct {
+	runs                   int
+	records, result, epoch bool
+}
 
-// guardText returns the statement for n runs.
-func guardText(n int) string {
-	if text, ok := guardTexts.Load(n); ok {
+// The columns of a guard statement for run number #: rows by their whole keys.
+const (
+	guardHead    = "CURRENT_TIMESTAMP() AS Now,\n\tARRAY(SELECT AS STRUCT " + headColumns
+	guardRun     = " FROM Runs AS h WHERE h.RunHash = @hash# AND h.Run = @run#) AS Head"
+	guardRecords = `,
+	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM Records AS k
+		WHERE k.RunHash = @hash# AND k.Run = @run# AND k.Key IN UNNEST(@keys#)) AS Records`
+	guardResult = `,
+	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole, w.FormerEnd
+		FROM Writes@{FORCE_INDEX=WritesById} AS w
+		WHERE w.RunHash = @hash# AND w.Run = @run# AND w.Callers = @callers# AND w.Id = @id# AND IFNULL(w.Kind, 'b') = @kind#) AS Done`
+	guardEpoch = `,
+	(SELECT e.Epoch FROM GrantEpochs AS e WHERE e.Shard = @shard#) AS Epoch`
+
+	// lockExclusive takes the locks of the commit at once. With shared ones, two writers of
+	// a run both read its row, and neither can write it before the other is aborted.
+	lockExclusive = "@{LOCK_SCANNED_RANGES=exclusive}\n"
+)
+
+// text returns the statement. One for a grant takes shared locks: an exclusive one on the
+// epoch's row would have the grants of a shard wait for each other.
+func (g guardShape) text() string {
+	if text, ok := guardTexts.Load(g); ok {
 		return text.(string)
 	}
-	parts := make([]string, n)
+	columns := guardHead
+	if g.epoch {
+		columns += ", h.FormerGrants"
+	}
+	columns += guardRun
+	if g.records {
+		columns += guardRecords
+	}
+	if g.result {
+		columns += guardResult
+	}
+	if g.epoch {
+		columns += guardEpoch
+	}
+	parts := make([]string, g.runs)
 	for i := range parts {
-		parts[i] = strings.ReplaceAll(selectGuard, "#", strconv.Itoa(i))
+		parts[i] = strings.ReplaceAll("SELECT "+columns+",\n\t# AS Number", "#", strconv.Itoa(i))
 	}
-	text := parts[0]
-	if n > 1 {
-		text = strings.Join(parts, "\nUNION ALL\n") + "\nORDER BY Number"
+	text := strings.Join(parts, "\nUNION ALL\n")
+	if g.runs > 1 {
+		text += "\nORDER BY Number"
 	}
-	guardTexts.Store(n, text)
+	if !g.epoch {
+		text = lockExclusive + text
+	}
+	guardTexts.Store(g, text)
 	return text
 }
 
-var guardTexts sync.Map
+var guardTexts sync.Map // of guardShape
 
 // asked is what a guard statement is to read of a run besides its head.
 type asked struct {
@@ -115,8 +145,11 @@ type asked struct {
 
 // guard returns the guarded state of runs.
 func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []asked) ([]*guarded, error) {
-	params := map[string]any{}
+	params, shape := map[string]any{}, guardShape{runs: len(runs)}
 	for i, a := range runs {
+		shape.records = shape.records || len(a.keys) > 0
+		shape.result = shape.result || len(a.id.id) > 0
+		shape.epoch = shape.epoch || a.epoch
 		n := strconv.Itoa(i)
 		keys := make([][]byte, len(a.keys))
 		for j, k := range a.keys {
@@ -125,10 +158,10 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		params["hash"+n], params["run"+n], params["keys"+n] = a.key.hash, a.key.run, keys
 		params["callers"+n], params["id"+n] = spanner.NullBool{Bool: a.id.callers, Valid: len(a.id.id) > 0}, a.id.id
 		params["kind"+n] = a.id.kindOf()
-		params["shard"+n] = spanner.NullInt64{Int64: a.key.shard, Valid: a.epoch}
+		params["shard"+n] = a.key.shard
 	}
 	began := s.here.Read()
-	rows := tx.QueryWithOptions(ctx, spanner.Statement{SQL: guardText(len(runs)), Params: params}, s.query("guard"))
+	rows := tx.QueryWithOptions(ctx, spanner.Statement{SQL: shape.text(), Params: params}, s.query("guard"))
 	defer rows.Stop()
 	var all []*guarded
 	for {
@@ -139,12 +172,9 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		if err != nil {
 			return nil, err
 		}
-		g := &guarded{key: runs[len(all)].key, ring: s.ring, asked: began, records: map[runstore.RecordKey]*record{}}
+		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, asked: began, records: map[runstore.RecordKey]*record{}}
 		if err := row.ToStructLenient(g); err != nil {
 			return nil, err
-		}
-		if len(g.Head) > 0 {
-			g.Head[0].FormerGrants = g.Former
 		}
 		for _, r := range g.Records {
 			g.records[runstore.RecordKey(r.Key)] = r

@@ -12,7 +12,7 @@ import (
 // headColumns are those of a run's row that a head is made of.
 const headColumns = `h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
 	h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.TtlMicros, h.Granted, h.Renewed, h.MaxStallMicros, h.Progressed, h.FormerEnd,
-	h.Unlisted, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging`
+	h.Unlisted, h.HeldUntil, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging`
 
 // head is a run's row.
 type head struct {
@@ -38,6 +38,9 @@ type head struct {
 	Progressed spanner.NullTime
 	FormerEnd  spanner.NullInt64
 	Unlisted   spanner.NullBool
+	// HeldUntil is the expiry of the current grant as it was made, or as a scan moved it
+	// (places.go): it is never later than Expires.
+	HeldUntil spanner.NullTime
 
 	VersionFloor int64
 	VersionTop   int64
@@ -45,7 +48,7 @@ type head struct {
 	OtherWrites  int64
 	Seen         time.Time
 	Purging      []byte
-	// FormerGrants are read for a grant only; see guarded.Former.
+	// FormerGrants are read for a grant only.
 	FormerGrants []byte
 }
 
@@ -73,6 +76,9 @@ func (h *head) rules() rules.Head {
 // grant puts a grant, or its end, into the head. The end leaves the names of the last
 // holder, which nobody is shown.
 func (h *head) grant(r rules.Head) {
+	if int64(r.Token) != h.Token {
+		h.HeldUntil = nullTime(r.ExpiresAt)
+	}
 	h.Token, h.GrantState, h.GrantID, h.Expires = int64(r.Token), int64(r.State), stored(r.Grant), nullTime(r.ExpiresAt)
 	h.FormerGrants = r.Former
 	if r.State == rules.Current {
@@ -91,7 +97,7 @@ func (h *head) columns() []column {
 		{"GrantState", h.GrantState}, {"GrantId", stored(h.GrantID)}, {"Owner", stored(h.Owner)}, {"Reactor", stored(h.Reactor)},
 		{"Strict", h.Strict}, {"Expires", h.Expires}, {"PreemptedFrom", stored(h.PreemptedFrom)}, {"PreemptReason", stored(h.PreemptReason)},
 		{"TtlMicros", h.TTL}, {"Granted", h.Granted}, {"Renewed", h.Renewed}, {"MaxStallMicros", h.MaxStall}, {"Progressed", h.Progressed},
-		{"FormerEnd", h.FormerEnd}, {"Unlisted", h.Unlisted},
+		{"FormerEnd", h.FormerEnd}, {"Unlisted", h.Unlisted}, {"HeldUntil", h.HeldUntil},
 		{"VersionFloor", h.VersionFloor}, {"VersionTop", h.VersionTop}, {"CallerWrites", h.CallerWrites}, {"OtherWrites", h.OtherWrites},
 		{"Seen", h.Seen}, {"Purging", h.Purging}, {"FormerGrants", h.FormerGrants},
 	}

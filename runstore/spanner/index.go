@@ -38,12 +38,11 @@ const (
 		AND (q.Listed > @o1 OR (q.RunHash > @o3 OR (q.RunHash = @o3 AND q.Run > @run)))
 	ORDER BY q.Listed, q.RunHash, q.Run LIMIT @limit`
 
-	scanRunnable = `SELECT q.Runnable AS O1, q.Created AS O2, q.RunHash AS O3, q.Run
-	FROM Runs@{FORCE_INDEX=RunsRunnable} AS q
-	WHERE q.Shard = one_shard AND q.Runnable IS NOT NULL AND q.Created IS NOT NULL AND q.Runnable <= ` + dueBy + ` AND q.Runnable >= @o1
-		AND (q.Runnable > @o1 OR (q.Created > @o2 OR (q.Created = @o2 AND (q.RunHash > @o3 OR (q.RunHash = @o3 AND q.Run > @run)))))
-		AND NOT (q.GrantState = 1 AND q.Expires > ` + dueBy + `)
-	ORDER BY q.Runnable, q.Created, q.RunHash, q.Run LIMIT @limit`
+	scanRunnable = `SELECT q.Place AS O1, q.Created AS O2, q.RunHash AS O3, q.Run
+	FROM Runs@{FORCE_INDEX=RunsPlaced} AS q
+	WHERE q.Shard = one_shard AND q.Place IS NOT NULL AND q.Created IS NOT NULL AND q.Place <= ` + dueBy + ` AND q.Place >= @o1
+		AND (q.Place > @o1 OR (q.Created > @o2 OR (q.Created = @o2 AND (q.RunHash > @o3 OR (q.RunHash = @o3 AND q.Run > @run)))))
+	ORDER BY q.Place, q.Created, q.RunHash, q.Run LIMIT @limit`
 	orderRuns = `q.O1, q.O2, q.O3, q.Run`
 )
 
@@ -82,7 +81,7 @@ LEFT JOIN Records AS k ON k.RunHash = q.O3 AND k.Run = q.Run AND k.Key = b'run'`
 // withHeads fetches the heads of the runs of a scan.
 func withHeads(scan, order string) string {
 	return `SELECT q.O1, q.O2, q.O3, q.Run,
-	` + headAndSummary + `
+	` + headAndSummary + `, h.GrantState = 1 AND h.Expires > ` + dueBy + ` AS Held
 FROM (` + scan + `) AS q` + joinHeads + `
 ORDER BY ` + order
 }
@@ -108,7 +107,7 @@ var scans = map[scanKind]string{
 // backwards reverses a scan, or an order: it reverses the bounds by the cursor (the
 // parameters @o1 to @key) and the order, and adds the lower bound.
 func backwards(text string) string {
-	for _, bounded := range []string{"q.Due", "q.Listed", "q.Runnable"} {
+	for _, bounded := range []string{"q.Due", "q.Listed", "q.Place"} {
 		text = strings.ReplaceAll(text, bounded+" >= @o1", bounded+" >= @from AND "+bounded+" >= @o1")
 	}
 	for _, name := range []string{"o1", "o2", "o3", "run", "key"} {
@@ -149,6 +148,7 @@ type entry struct {
 	Summary      []*record
 	SummaryValue []byte
 	Purged       spanner.NullBool
+	Held         spanner.NullBool // by a lease that is live when the scan ends
 }
 
 // ScanIndex implements runstore.RunStore.
@@ -184,10 +184,12 @@ func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound
 
 func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runstore.IndexQuery, at cursor) (entries []runstore.IndexEntry, err error) {
 	at = at.from(q)
-	for {
+	for limit := q.Limit; ; limit = min(4*limit, runstore.MaxPage) {
 		rows, last := 0, entry{}
 		var p page
-		err := s.eachAt(ctx, bound, "scan", scanOf(q, at), func() { entries, rows, p = nil, 0, page{left: q.Limit} }, func(row *spanner.Row) (bool, error) {
+		var stale []grant
+		begin := func() { entries, rows, p, stale = nil, 0, page{left: q.Limit}, nil }
+		err := s.eachAt(ctx, bound, "scan", scanOf(q, at, limit), begin, func(row *spanner.Row) (bool, error) {
 			last = entry{}
 			if err := row.ToStructLenient(&last); err != nil {
 				return false, err
@@ -196,21 +198,29 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 			if last.Purged.Bool {
 				return true, nil
 			}
+			if q.Index == runstore.IndexRunnable && last.Held.Bool { // renewed since it got its place
+				stale = append(stale, grant{last.O3, last.Run, last.Head[0].Token, last.Head[0].GrantID})
+				return true, nil
+			}
 			one, err := last.public()
 			entries = append(entries, one)
 			return p.more(len(one.Record.Value) + len(one.Head.Summary.Value)), err
 		})
-		if err != nil || len(entries) > 0 || rows < q.Limit {
+		if err == nil {
+			s.moveLater(stale)
+		}
+		if err != nil || len(entries) > 0 || rows < limit {
 			return entries, err
 		}
-		at = last.place() // a page of runs that are being purged
+		at = last.place() // a page of runs that are being purged, or held
 	}
 }
 
-// scanOf returns the statement of a scan that resumes behind a place.
-func scanOf(q runstore.IndexQuery, at cursor) spanner.Statement {
+// scanOf returns the statement of a scan that resumes behind a place and reads up to limit
+// entries: more than the query's after pages of nothing that counts.
+func scanOf(q runstore.IndexQuery, at cursor, limit int) spanner.Statement {
 	params := map[string]any{
-		"limit": int64(q.Limit), "until": nullTime(q.Until.Truncate(runstore.TimePrecision)),
+		"limit": int64(limit), "until": nullTime(q.Until.Truncate(runstore.TimePrecision)),
 		"o1": time.UnixMicro(at.O1).UTC(), "o3": at.O3, "run": at.Run,
 	}
 	if q.Index != runstore.IndexRuns {

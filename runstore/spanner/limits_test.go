@@ -21,7 +21,7 @@ func TestCommitsBeyondSpannersLimits(t *testing.T) {
 	t.Parallel()
 	var l ledger
 	s := open(t, newPlace(t, fair), l.keep)
-	leases := make([]runstore.Lease, 9)
+	leases := make([]runstore.Lease, 11)
 	for i := range leases {
 		leases[i] = hold(t, s, runstore.RunID(fmt.Sprint("run ", i)))
 	}
@@ -40,8 +40,8 @@ func TestCommitsBeyondSpannersLimits(t *testing.T) {
 		says    string
 	}{
 		{several(9, runstore.MaxEvents, 1), "the limit for one commit is 8192"},
-		{several(5, runstore.MaxEvents, 1), "Spanner's limit for one commit is 80000"},
-		{several(6, 7, runstore.MaxEventData), "Spanner's limit for one commit is 100000000"},
+		{several(6, runstore.MaxEvents, 1), "Spanner's limit for one commit is 80000"},
+		{several(11, 7, runstore.MaxEventData), "Spanner's limit for one commit is 100000000"},
 	} {
 		made := l.during(func() {
 			_, err := s.CommitMulti(t.Context(), tc.batches)

@@ -182,8 +182,12 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 	if version == len(migrations) {
 		return nil
 	}
+	pending, err := s.pending(ctx, slices.Concat(migrations[version:]...))
+	if err != nil {
+		return err
+	}
 	changed, err := admin.UpdateDatabaseDdl(ctx, &databasepb.UpdateDatabaseDdlRequest{
-		Database: s.opts.database(), Statements: slices.Concat(migrations[version:]...),
+		Database: s.opts.database(), Statements: pending,
 	})
 	if err == nil {
 		err = changed.Wait(ctx)
@@ -192,15 +196,36 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	if err != nil {
+		if left, failed := s.pending(ctx, pending); failed == nil && len(left) < len(pending) { // another replica was quicker
+			return status.Error(codes.Unavailable, err.Error())
+		}
 		return err
+	}
+	if version > 0 {
+		if _, err := s.client.PartitionedUpdateWithOptions(ctx, spanner.Statement{SQL: emptyFeed}, s.query("migrate")); err != nil {
+			return err
+		}
 	}
 	return s.migrated(ctx, version)
 }
 
+// emptyFeed deletes what Feed held once more of events before version 4 of the schema. It is
+// partitioned DML: it visits every row, outside any transaction, perhaps more than once.
+const emptyFeed = `UPDATE Feed SET Time = NULL, Token = NULL, Kind = NULL, Owner = NULL, Data = NULL WHERE Data IS NOT NULL`
+
+// pending leaves out the statement that cannot be repeated, where it was executed before.
+func (s *Store) pending(ctx context.Context, all []string) ([]string, error) {
+	policies := int64(0)
+	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectPolicies}, s.query("policies")).Do(func(row *spanner.Row) error {
+		return row.Columns(&policies)
+	})
+	return slices.DeleteFunc(slices.Clone(all), func(one string) bool { return policies > 0 && strings.Contains(one, " ADD ROW DELETION POLICY ") }), err
+}
+
 // migrated records that the schema is of this program's version and was of another before.
-// The same transaction gives each shard the epoch, where EpochShards was created in the
-// place of another table. No program can raise the epoch in between: one of version 2
-// writes the table that is gone, and one of this version opens the store after this.
+// The same transaction gives each shard the epoch, where GrantEpochs was created in the
+// place of another table. No program can raise the epoch in between: one of versions 2 and 3
+// writes a table that is gone, and one of this version opens the store after this.
 func (s *Store) migrated(ctx context.Context, version int) error {
 	_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 		var list []*spanner.Mutation
@@ -240,8 +265,9 @@ func newerSchema(version int) error {
 }
 
 const (
-	selectTables  = `SELECT t.table_name FROM information_schema.tables AS t WHERE t.table_schema = ''`
-	selectVersion = `SELECT COALESCE(MAX(v.Version), 0) AS Version FROM TapestoreSchema AS v`
+	selectTables   = `SELECT t.table_name FROM information_schema.tables AS t WHERE t.table_schema = ''`
+	selectPolicies = `SELECT COUNT(*) FROM information_schema.tables AS t WHERE t.table_name = 'Writes' AND t.row_deletion_policy_expression IS NOT NULL`
+	selectVersion  = `SELECT COALESCE(MAX(v.Version), 0) AS Version FROM TapestoreSchema AS v`
 )
 
 // version is that of the database, 0 for an empty one.

@@ -36,7 +36,7 @@ func ofVersion(t *testing.T, version int64) place {
 	add("Store", row{"One": 1, "Epoch": 1, "Incarnation": p.String(), "Ended": true})
 	add("Epochs", row{"Epoch": 1, "Began": now, "Reason": []byte("test")})
 	for shard := range spanner.Shards {
-		add("EpochCopies", row{"Shard": shard, "Epoch": 1})
+		add(epochTable(version), row{"Shard": shard, "Epoch": 1})
 	}
 	for i, id := range []runstore.RunID{"held", "released", "purged"} {
 		hash, shard := spanner.KeyOf(id)
@@ -92,6 +92,14 @@ func ofVersion(t *testing.T, version int64) place {
 	return p
 }
 
+// epochTable is the table of a version whose name every write of that version reads.
+func epochTable(version int64) string {
+	if version < 3 {
+		return "EpochCopies"
+	}
+	return "EpochShards"
+}
+
 var firstToken = int64(runstore.Epoch(1).Floor()) + 1
 
 // A database of an earlier version of the schema is migrated with all that it holds, by
@@ -105,6 +113,9 @@ func TestMigrate(t *testing.T) {
 			together(t, p, 3)
 			if n := count(t, raw(t, p), "SELECT MAX(Version) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
 				t.Errorf("got version %d of the schema, want %d", n, len(spanner.Migrations()))
+			}
+			if n := count(t, raw(t, p), "SELECT COUNT(*) FROM Feed WHERE Data IS NOT NULL"); n != 0 {
+				t.Errorf("%d rows of the feed still hold their events", n)
 			}
 			s := open(t, p)
 			asItWas(t, s)
@@ -133,8 +144,8 @@ func asItWas(t *testing.T, s *spanner.Store) {
 			t.Errorf("scan of %s, newest %t: got %d entries, error %v, want %d", q.Index, q.Newest, len(found), err, want)
 		}
 	}
-	if events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(events) != 2 {
-		t.Errorf("got %d events in the feed, error %v, want 2", len(events), err)
+	if events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(events) != 2 || string(events[0].Data) != "data" {
+		t.Errorf("got the events %+v in the feed, error %v, want 2 with their data", events, err)
 	}
 }
 
@@ -188,44 +199,59 @@ func inUse(t *testing.T, s *spanner.Store) {
 	}
 }
 
-// guardOfVersion2 is what every write of a program of version 2 reads first.
-const guardOfVersion2 = `SELECT
+// guardOf is what every write of a program of an older version reads first.
+func guardOf(version int64) string {
+	return `SELECT
 	CURRENT_TIMESTAMP() AS Now,
 	ARRAY(SELECT AS STRUCT h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
 	h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging
 		FROM Runs AS h WHERE h.RunHash = @hash AND h.Run = @run) AS Head,
-	(SELECT e.Epoch FROM EpochCopies AS e WHERE e.Shard = @shard) AS Epoch`
+	(SELECT e.Epoch FROM ` + epochTable(version) + ` AS e WHERE e.Shard = @shard) AS Epoch`
+}
 
-// A program of version 2 that has the database open can neither write to runs nor raise the
-// epoch once the schema is of a later version.
-func TestMigrationEndsWritesOfVersion2(t *testing.T) {
+// feedOfVersion3 names the tables and the index that the feed and the scans of versions 2 and
+// 3 read.
+const feedOfVersion3 = `SELECT q.Run, p.Run FROM Feed AS q LEFT JOIN (SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurging} AS p WHERE p.Purging IS NOT NULL) AS p ON p.Run = q.Run`
+
+// A program of an older version that has the database open can neither write to runs nor
+// raise the epoch once the schema is of a later version, nor read a feed that it would
+// misunderstand.
+func TestMigrationEndsOlderPrograms(t *testing.T) {
 	t.Parallel()
-	p := ofVersion(t, 2)
-	c := raw(t, p)
-	hash, _ := spanner.KeyOf("held")
-	guard := func() error {
-		stmt := client.Statement{SQL: guardOfVersion2, Params: map[string]any{"hash": hash, "run": []byte("held"), "shard": client.NullInt64{}}}
-		return c.Single().Query(t.Context(), stmt).Do(func(*client.Row) error { return nil })
-	}
-	raise := func() error {
-		_, err := c.Apply(t.Context(), []*client.Mutation{
-			client.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 2, p.String(), true}),
-			client.InsertOrUpdate("EpochCopies", []string{"Shard", "Epoch"}, []any{0, 2}),
+	for version := int64(2); version < int64(len(spanner.Migrations())); version++ {
+		t.Run(fmt.Sprintf("version %d", version), func(t *testing.T) {
+			t.Parallel()
+			p := ofVersion(t, version)
+			c := raw(t, p)
+			hash, _ := spanner.KeyOf("held")
+			query := func(sql string) error {
+				stmt := client.Statement{SQL: sql, Params: map[string]any{"hash": hash, "run": []byte("held"), "shard": client.NullInt64{}}}
+				return c.Single().Query(t.Context(), stmt).Do(func(*client.Row) error { return nil })
+			}
+			raise := func() error {
+				_, err := c.Apply(t.Context(), []*client.Mutation{
+					client.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 2, p.String(), true}),
+					client.InsertOrUpdate(epochTable(version), []string{"Shard", "Epoch"}, []any{0, 2}),
+				})
+				return err
+			}
+			if err := errors.Join(query(guardOf(version)), query(feedOfVersion3)); err != nil {
+				t.Fatalf("its statements before: %v", err)
+			}
+			s := open(t, p)
+			if err := query(guardOf(version)); client.ErrCode(err) != codes.InvalidArgument {
+				t.Errorf("a write: got error %v, want InvalidArgument", err)
+			}
+			if err := query(feedOfVersion3); client.ErrCode(err) != codes.InvalidArgument {
+				t.Errorf("a page of the feed: got error %v, want InvalidArgument", err)
+			}
+			if err := raise(); client.ErrCode(err) != codes.NotFound {
+				t.Errorf("a new epoch: got error %v, want NotFound", err)
+			}
+			if next := takeOver(t, s, "held"); next.Token != runstore.Token(firstToken)+1 {
+				t.Errorf("the next token is %v, want %v", next.Token, firstToken+1)
+			}
 		})
-		return err
-	}
-	if err := guard(); err != nil {
-		t.Fatalf("the statement of version 2 on version 2: %v", err)
-	}
-	s := open(t, p)
-	if err := guard(); client.ErrCode(err) != codes.InvalidArgument {
-		t.Errorf("a write by a program of version 2: got error %v, want InvalidArgument", err)
-	}
-	if err := raise(); client.ErrCode(err) != codes.NotFound {
-		t.Errorf("a new epoch by a program of version 2: got error %v, want NotFound", err)
-	}
-	if next := takeOver(t, s, "held"); next.Token != runstore.Token(firstToken)+1 {
-		t.Errorf("the next token is %v, want %v", next.Token, firstToken+1)
 	}
 }
 
@@ -236,7 +262,7 @@ func TestMigratedMeanwhile(t *testing.T) {
 	p := newPlace(t, fair)
 	s := open(t, p)
 	lease := hold(t, s, "run")
-	alter(t, p, "DROP TABLE EpochShards")
+	alter(t, p, "ALTER TABLE Runs DROP COLUMN PreemptReason")
 	refused := func(when string, want error) {
 		t.Helper()
 		_, err := s.Commit(t.Context(), appending(lease, "late"))
@@ -254,7 +280,7 @@ func TestMigratedMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("the migration is done", runstore.ErrUnsupported)
-	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.LastSeq != 0 {
-		t.Errorf("got %d events, error %v, want a run without any", run.LastSeq, err)
+	if events, err := s.ReadJournal(t.Context(), "run", 1, 10); err != nil || len(events) != 0 {
+		t.Errorf("got %d events, error %v, want a run without any", len(events), err)
 	}
 }

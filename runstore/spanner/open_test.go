@@ -109,7 +109,7 @@ func TestOpenTogether(t *testing.T) {
 	p := newPlace(t, fair)
 	together(t, p, 10)
 	c := raw(t, p)
-	if n := count(t, c, "SELECT COUNT(*) FROM EpochShards WHERE Epoch = 0"); n != spanner.Shards {
+	if n := count(t, c, "SELECT COUNT(*) FROM GrantEpochs WHERE Epoch = 0"); n != spanner.Shards {
 		t.Errorf("the epoch has %d copies", n)
 	}
 	if n := count(t, c, "SELECT COUNT(*) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
@@ -153,7 +153,7 @@ func TestRestoredStore(t *testing.T) {
 	if _, err := s.Commit(t.Context(), appending(lease, "zombie")); !errors.Is(err, runstore.ErrFenced) {
 		t.Errorf("a commit of before: got %v, want ErrFenced", err)
 	}
-	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM EpochShards WHERE Epoch = 1"); n != 8 {
+	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM GrantEpochs WHERE Epoch = 1"); n != 8 {
 		t.Errorf("%d shards know the epoch", n)
 	}
 	open(t, p)

@@ -35,6 +35,10 @@ type Options struct {
 	// aborts it, or does not answer: 30 seconds by default. The caller's context may end
 	// it earlier.
 	Patience time.Duration
+	// FeedShards is over how many parts of a table the ends of the feed are spread, which all
+	// appends go to: a power of two from 8 to 256. Zero leaves the number as it is, 8 in a new
+	// store. It only grows: the highest that a handle was ever opened with counts for all.
+	FeedShards int64
 	// Clock reads the time of day as this process has it; nil means time.Now. Nothing is
 	// judged or stamped by it: the store clock is Spanner's. Tests set it wrong.
 	Clock func() time.Time
@@ -74,6 +78,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if opts.Emulator != "" && opts.Omni != "" {
 		problems = append(problems, badOption("emulator", "goes with no omni"))
+	}
+	if n := opts.FeedShards; n != 0 && (n < shards || n > maxFeedShards || n&(n-1) != 0) {
+		problems = append(problems, badOption("feed_shards", "%d is no power of two from %d to %d", n, shards, maxFeedShards))
 	}
 	if opts.Patience < time.Millisecond || opts.Patience > time.Hour {
 		problems = append(problems, badOption("patience", "%v is out of range, the limits are 1ms and 1h", opts.Patience))

@@ -41,6 +41,8 @@ const (
 	slotBits = 13
 	slots    = 1 << slotBits
 	shards   = 8
+	// maxFeedShards bounds what a page of the feed reads: up to its limit from each shard.
+	maxFeedShards = 256
 )
 
 // positionsBegin is time 0 of positions.
@@ -84,5 +86,8 @@ func (r *ranks) last() bool { return r.rank == r.maxRank }
 // firstSlot chooses n neighbouring slots for a transaction's events.
 func firstSlot(n int) int64 { return rand.Int64N(int64(slots - n + 1)) }
 
-// feedShard is the shard of a slot: neighbours share one, mostly.
-func feedShard(slot int64) int64 { return slot / (slots / shards) }
+// feedShard is the shard of a slot, where the feed has n: neighbours share one, mostly.
+//
+// A feed that grows leaves its rows where they are. While handles write to different numbers of
+// shards, events that tie may have one slot too; then the shard orders them.
+func feedShard(slot, n int64) int64 { return slot / (slots / n) }

@@ -5,18 +5,25 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"time"
 
 	"cloud.google.com/go/spanner"
 	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// A purge may delete more rows than one commit takes. So it is decided by one mutation of
-// the run's row: from then on there is no run, and scans and the feed leave out what has
-// rows of it. The rows are deleted behind that, a thousand at a time, by the caller, by
-// whoever creates the run anew, or by the next handle that is opened.
+// A purge is two steps. One mutation of the run's row decides it: from then on there is no
+// run, and scans and the feed leave out what has rows of it. The rows are deleted behind that,
+// in transactions of bounded size, by the caller, by whoever creates the run anew, or by the
+// next handle that is opened.
+//
+// Events go from the last to the first, and each transaction lowers the row's LastSeq with
+// them. So a handle that goes on begins where the last one ended, and no transaction passes
+// over what the ones before it have deleted. Their places in the feed stay, without events:
+// the ranks of others count them.
 
 // purge marks the run.
 func (e *edit) purge() {
@@ -34,17 +41,14 @@ func (e *edit) purge() {
 
 // purging are the runs that are being purged: hardly ever there are any, and the index
 // holds no others.
-const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurging} AS p WHERE p.Purging IS NOT NULL`
+const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
 
-// clearAtOnce is how many events, and how many records, one transaction deletes: 20,000
-// mutations at most, with nine for a record and eleven for an event. The limit is 80,000.
-// Tests set [Store.clearAtOnce] lower.
+// clearAtOnce is how many events, and how many records, one transaction deletes: at most
+// 12,000 mutations, with nine for a record with its places, one for an event, and the results
+// of the last transaction. The limit is 80,000. Tests set [Store.clearAtOnce] lower.
 const clearAtOnce = 1000
 
-const (
-	selectPurging    = `SELECT h.Purging FROM Runs AS h WHERE h.RunHash = @hash AND h.Run = @run`
-	selectUnfinished = purging + ` LIMIT 1000`
-)
+const selectUnfinished = purging + ` LIMIT 1000`
 
 // clearNow deletes a purged run's rows. The purge stands without it.
 func (s *Store) clearNow(ctx context.Context, id runstore.RunID) {
@@ -55,10 +59,13 @@ func (s *Store) clearNow(ctx context.Context, id runstore.RunID) {
 
 // clear deletes a purged run's rows, if any are left.
 func (s *Store) clear(ctx context.Context, id runstore.RunID) error {
+	c := clearing{s: s, key: keyOf(id)}
 	for more := true; more; {
+		var next clearing
 		err := s.again(ctx, func(ctx context.Context) error {
 			_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
-				more, err = s.clearSome(ctx, tx, keyOf(id))
+				next = c
+				more, err = next.some(ctx, tx)
 				return err
 			}, s.transaction("clear"))
 			return err
@@ -66,66 +73,95 @@ func (s *Store) clear(ctx context.Context, id runstore.RunID) error {
 		if err != nil {
 			return err
 		}
+		c = next
 	}
 	return nil
 }
 
-func (s *Store) clearSome(ctx context.Context, tx *spanner.ReadWriteTransaction, k runKey) (more bool, err error) {
-	params := map[string]any{"hash": k.hash, "run": k.run}
-	var mark []byte
-	err = s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectPurging, Params: params}, s.query("purging")), func(row *spanner.Row) error {
-		return row.Columns(&mark)
-	})
-	if err != nil || len(mark) == 0 { // another was quicker
+// clearing is the deletion of a purged run's rows.
+type clearing struct {
+	s    *Store
+	key  runKey
+	mark []byte // of the purge: a run that was made anew and purged again has another
+	last []byte // the last record that was deleted
+}
+
+// some is one transaction of it. more reports whether rows are left.
+func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
+	var h head
+	k, most := c.key, c.s.clearAtOnce
+	row, err := tx.ReadRowWithOptions(ctx, "Runs", spanner.Key{k.hash, k.run}, []string{"Purging", "LastSeq"}, c.s.read("purging", 0))
+	if spanner.ErrCode(err) == codes.NotFound {
+		return false, nil
+	}
+	if err == nil {
+		err = row.ToStructLenient(&h)
+	}
+	if err != nil || len(h.Purging) == 0 { // another was quicker
 		return false, err
 	}
-	var events []event
-	var records []record
-	all := spanner.Key{k.hash, k.run}.AsPrefix()
-	err = tx.ReadWithOptions(ctx, "Events", all, []string{"Seq", "Committed", "Slot"}, s.read("clear", s.clearAtOnce)).Do(func(row *spanner.Row) error {
-		events = append(events, event{})
-		return row.ToStructLenient(&events[len(events)-1])
-	})
-	if err != nil {
-		return false, err
-	}
-	err = tx.ReadWithOptions(ctx, "Records", all, []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}, s.read("clear", s.clearAtOnce)).Do(func(row *spanner.Row) error {
-		records = append(records, record{})
-		return row.ToStructLenient(&records[len(records)-1])
-	})
-	if err != nil {
-		return false, err
+	if !bytes.Equal(h.Purging, c.mark) {
+		c.mark, c.last = h.Purging, nil
 	}
 	var m mutations
-	more = len(events) == s.clearAtOnce || len(records) == s.clearAtOnce
-	for _, e := range events {
-		m.remove("Events", spanner.Key{k.hash, k.run, e.Seq.Int64})
-		// Its place stays, without the event: the ranks of others count it.
-		m.put("Feed", append(feedPlace(e.Committed.Time, e.Slot.Int64), nulls("Run", "Seq", "Time", "Token", "Kind", "Owner", "Data")...))
+	if h.LastSeq > 0 {
+		end := h.LastSeq
+		h.LastSeq = max(0, end-int64(most))
+		m.remove("Events", spanner.KeyRange{Start: spanner.Key{k.hash, k.run, h.LastSeq}, End: spanner.Key{k.hash, k.run, end}, Kind: spanner.OpenClosed})
+	}
+	records, err := c.records(ctx, tx, most)
+	if err != nil {
+		return false, err
 	}
 	for _, r := range records {
 		m.remove("Records", spanner.Key{k.hash, k.run, r.Key})
 		for i, name := range r.PlaceNames {
 			m.remove("Queue", spanner.Key{name, k.shard, r.PlaceTimes[i], r.UpdatedTime.Time, k.hash, k.run, r.Key})
 		}
+		c.last = r.Key
 	}
+	more = h.LastSeq > 0 || len(records) == most
 	if !more {
-		m.remove("Writes", spanner.Key{k.hash, k.run, true}.AsPrefix())
-		m.list = append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "Purging"}, []any{k.hash, k.run, []byte(nil)}))
+		if err := c.results(ctx, tx, &m); err != nil {
+			return false, err
+		}
+		h.Purging = nil
 	}
+	m.list = append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "LastSeq", "Purging"}, []any{k.hash, k.run, h.LastSeq, h.Purging}))
 	return more, tx.BufferWrite(m.list)
 }
 
-func feedPlace(committed any, slot int64) []column {
-	return []column{{"Shard", feedShard(slot)}, {"Committed", committed}, {"Slot", slot}}
+// records reads the next records that are to be deleted.
+func (c *clearing) records(ctx context.Context, tx *spanner.ReadWriteTransaction, most int) (records []record, err error) {
+	rows := spanner.KeyRange{Start: spanner.Key{c.key.hash, c.key.run, stored(c.last)}, End: spanner.Key{c.key.hash, c.key.run}, Kind: spanner.OpenClosed}
+	columns := []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}
+	err = tx.ReadWithOptions(ctx, "Records", rows, columns, c.s.read("clear", most)).Do(func(row *spanner.Row) error {
+		records = append(records, record{})
+		return row.ToStructLenient(&records[len(records)-1])
+	})
+	return records, err
 }
 
-func nulls(names ...string) []column {
-	all := make([]column, len(names))
-	for i, n := range names {
-		all[i] = column{n, nil}
-	}
-	return all
+// results ends the results of the run's writes. Those of callers' ids are forgotten at once.
+// The others are kept for calls that do not know yet what became of their writes, the purge
+// among them: no call lasts longer than an hour ([Options.Patience]), and after a day the
+// table's row deletion policy deletes the rows.
+func (c *clearing) results(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
+	m.remove("Writes", spanner.Key{c.key.hash, c.key.run, true}.AsPrefix())
+	rows := tx.ReadWithOptions(ctx, "Writes", spanner.Key{c.key.hash, c.key.run, false}.AsPrefix(), []string{"Slot", "Time"}, c.s.read("clear", 0))
+	return rows.Do(func(row *spanner.Row) error {
+		var slot int64
+		var at time.Time
+		if err := row.Columns(&slot, &at); err != nil {
+			return err
+		}
+		m.add(spanner.Update("Writes", []string{"RunHash", "Run", "Callers", "Slot", "Ended"}, []any{c.key.hash, c.key.run, false, slot, at}), nil)
+		return nil
+	})
+}
+
+func feedPlace(committed any, slot, n int64) []column {
+	return []column{{"Shard", feedShard(slot, n)}, {"Committed", committed}, {"Slot", slot}}
 }
 
 // finishPurges deletes what handles that are gone have left.

@@ -51,7 +51,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			commit(t, s, purging("run"))
 			c := raw(t, p)
 			for what, want := range map[string]int64{
-				"Events": 0, "Records": 0, "Queue": 0, "Writes WHERE Callers": 0, "Feed": int64(events), "Feed WHERE Run IS NOT NULL": 0,
+				"Events": 0, "Records": 0, "Queue": 0, "Writes WHERE Callers": 0, "Writes WHERE Ended IS NULL": 0, "Feed": int64(events), "Feed WHERE Data IS NOT NULL": 0,
 				"Runs": 1, "Runs WHERE Purging IS NOT NULL": 0,
 			} {
 				if n := count(t, c, "SELECT COUNT(*) FROM "+what); n != want {
@@ -79,7 +79,7 @@ func TestPurgeIsFinished(t *testing.T) {
 	b.Runnable = runstore.After(0)
 	commit(t, s, b)
 	cut := p.server.Refuse(0, codes.PermissionDenied, func(c emulators.SpannerCall) bool {
-		r, ok := c.Request.(*spannerpb.ExecuteSqlRequest)
+		r, ok := c.Request.(*spannerpb.ReadRequest)
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
 	})
 	defer cut.End()
@@ -88,8 +88,8 @@ func TestPurgeIsFinished(t *testing.T) {
 		t.Fatal("nothing was deleted, or by another statement")
 	}
 	raw := raw(t, p)
-	if n := count(t, raw, "SELECT COUNT(*) FROM Feed"); n != 2 {
-		t.Fatalf("%d rows in the feed, want those that could not be deleted", n)
+	if n := count(t, raw, "SELECT COUNT(*) FROM Events"); n != 2 {
+		t.Fatalf("%d rows in the journal, want those that could not be deleted", n)
 	}
 	if _, err := s.ReadJournal(t.Context(), "run", 1, 10); !errors.Is(err, runstore.ErrNotFound) {
 		t.Errorf("journal: %v", err)
@@ -107,6 +107,75 @@ func TestPurgeIsFinished(t *testing.T) {
 		if n := count(t, raw, "SELECT COUNT(*) FROM "+table); n != 0 {
 			t.Errorf("%d rows in %s", n, table)
 		}
+	}
+}
+
+// A purge that was cut goes on where it was cut, in transactions of bounded size. Meanwhile
+// and after it nobody sees its events, also in a new run of the same id.
+func TestPurgeGoesOn(t *testing.T) {
+	t.Parallel()
+	const atOnce = 4
+	var l ledger
+	p := newPlace(t, fair)
+	s, c := open(t, p, l.keep), raw(t, p)
+	s.SetClearAtOnce(atOnce)
+	lease := hold(t, s, "run")
+	for i := range 10 {
+		b := appending(lease, fmt.Sprint("old ", i))
+		b.Put(runstore.RecordKey(fmt.Sprint("key ", i)), nil)
+		commit(t, s, b)
+	}
+	commits, seen := p.served(commits), 0
+	cut := p.server.Refuse(1, codes.PermissionDenied, func(call emulators.SpannerCall) bool {
+		if commits(call) {
+			seen++
+		}
+		return seen == 3 // the first makes the purge, the second is a step
+	})
+	defer cut.End()
+	commit(t, s, purging("run"))
+	met(t, cut, 1)
+	cut.End()
+	for what, want := range map[string]int64{"Events": 6, "Runs WHERE LastSeq = 6": 1, "Records": 6} {
+		if n := count(t, c, "SELECT COUNT(*) FROM "+what); n != want {
+			t.Fatalf("%d rows in %s, want %d: the step before the cut", n, what, want)
+		}
+	}
+	feedHas := func(want ...string) {
+		t.Helper()
+		found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 100})
+		if err != nil || len(found) != len(want) {
+			t.Fatalf("the feed has %d events, error %v, want %q", len(found), err, want)
+		}
+		for i, e := range found {
+			if string(e.Data) != want[i] {
+				t.Errorf("event %d of the feed is %q, want %q", i, e.Data, want[i])
+			}
+		}
+	}
+	feedHas()
+	var again runstore.Lease
+	steps := 0
+	for _, one := range l.during(func() { again = holdAnew(t, s, "run") }) {
+		r, ok := one.request.(*spannerpb.CommitRequest)
+		if !ok {
+			continue
+		}
+		steps++
+		if n := len(r.GetMutations()); n > 2*atOnce+remembered+8 {
+			t.Errorf("a step of %d mutations", n)
+		}
+	}
+	if steps != 2+1 {
+		t.Errorf("%d commits, want two for what the cut has left, and that of the creation", steps)
+	}
+	commit(t, s, appending(again, "new"))
+	feedHas("new")
+	if events, err := s.ReadJournal(t.Context(), "run", 1, 100); err != nil || len(events) != 1 || string(events[0].Data) != "new" {
+		t.Errorf("the journal of the new run: %+v, %v", events, err)
+	}
+	if records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 100}); err != nil || len(records) != 0 {
+		t.Errorf("the records of the new run: %+v, %v", records, err)
 	}
 }
 

@@ -127,7 +127,7 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 		{"acquire a held lease", rpcs(sql, rollback), runstore.ErrLeaseHeld, acquire("taken", "")},
 		{"create with a lease", write, nil, func() error { _, err := s.CreateRun(ctx, withLease("new")); return err }},
 		{"create what exists", rpcs(sql, rollback, sql), nil, func() error { _, err := s.CreateRun(ctx, runstore.RunSpec{ID: "taken"}); return err }},
-		{"purge", rpcs(sql, commits, sql, keys, keys, commits), nil, func() error {
+		{"purge", rpcs(sql, commits, keys, keys, keys, commits), nil, func() error {
 			b := runstore.NewBatch("over", runstore.Unguarded("test"))
 			b.Purge = true
 			_, err := s.Commit(ctx, b)
@@ -218,6 +218,8 @@ func says(one sent) string {
 		return "is not routed to the leader"
 	case one.method != rollback && !strings.HasPrefix(one.request.(tagged).GetRequestOptions().GetTransactionTag(), "tapestore-"):
 		return "has no transaction tag"
+	case begin != nil && !locks(one.request):
+		return "takes the wrong locks"
 	case begin != nil && begin.GetIsolationLevel() != spannerpb.TransactionOptions_SERIALIZABLE:
 		return "is not serializable"
 	case begin != nil && begin.GetReadWrite().GetReadLockMode() != spannerpb.TransactionOptions_ReadWrite_PESSIMISTIC:
@@ -226,4 +228,11 @@ func says(one sent) string {
 		return "does not begin its transaction"
 	}
 	return ""
+}
+
+// locks reports whether a request that begins a transaction takes exclusive locks, as all do
+// but grants, which read rows that all grants share.
+func locks(request any) bool {
+	r, ok := request.(*spannerpb.ExecuteSqlRequest)
+	return !ok || strings.Contains(r.GetSql(), "LOCK_SCANNED_RANGES=exclusive") != strings.Contains(r.GetSql(), "GrantEpochs")
 }

@@ -43,6 +43,13 @@ type Store struct {
 	// attempts counts how often a transaction of a write was begun, repeats included.
 	attempts atomic.Int64
 
+	feedShards int64 // over how many this handle writes: no more than readers read
+
+	lanes    lanes
+	laneWait time.Duration // that constant, but in tests
+
+	stale      chan []grant // entries of the runnable index to be moved (places.go)
+	moving     sync.WaitGroup
 	background sync.WaitGroup
 	stopped    context.Context // ends the work in the background
 	stop       context.CancelFunc
@@ -77,7 +84,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, ring: remembered, clearAtOnce: clearAtOnce, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, laneWait: laneWait, ring: remembered, clearAtOnce: clearAtOnce, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []grant, movesWaiting), feedShards: shards, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()
@@ -87,6 +94,13 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 		_ = s.Close()
 		return nil, unclassified(ctx, err)
 	}
+	if s.feedShards < opts.FeedShards {
+		if err := s.growFeed(ctx); err != nil {
+			_ = s.Close()
+			return nil, unclassified(ctx, err)
+		}
+	}
+	s.moving.Go(s.movePlaces)
 	s.background.Go(func() {
 		if err := s.finishPurges(s.stopped); err != nil && s.stopped.Err() == nil {
 			opts.Logger.Warn("spanner: what is left of purged runs could not be deleted", "error", err)
@@ -182,6 +196,7 @@ func (s *Store) Close() error {
 		}
 		s.life.Unlock()
 		s.stop()
+		s.moving.Wait()
 		s.background.Wait()
 		<-s.idle
 		s.client.Close()

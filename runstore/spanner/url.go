@@ -2,6 +2,7 @@ package spanner
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,9 +33,9 @@ var priorities = map[string]spannerpb.RequestOptions_Priority{
 }
 
 // ParseURL reads spanner://project/instance/database?key=value&… The keys are those of
-// [Options]: create=no, emulator=host:port, omni=host:port, patience, priority, role.
+// [Options]: create=no, emulator=host:port, feed_shards=64, omni=host:port, patience, priority, role.
 func ParseURL(u runstore.URL) (*Options, error) {
-	if err := u.Known("create", "emulator", "omni", "patience", "priority", "role"); err != nil {
+	if err := u.Known("create", "emulator", "feed_shards", "omni", "patience", "priority", "role"); err != nil {
 		return nil, err
 	}
 	path, ok := strings.CutPrefix(u.Address, "//")
@@ -59,6 +60,13 @@ func ParseURL(u runstore.URL) (*Options, error) {
 			return nil, badOption("patience", "%q is no duration such as 10s", v)
 		}
 		o.Patience = d
+	}
+	if v := u.Params.Get("feed_shards"); v != "" {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n == 0 {
+			return nil, badOption("feed_shards", "%q is no number such as 64", v)
+		}
+		o.FeedShards = n
 	}
 	if o.Priority, ok = priorities[u.Params.Get("priority")]; !ok {
 		return nil, badOption("priority", "%q is neither low nor medium nor high", u.Params.Get("priority"))

@@ -72,6 +72,7 @@ func (s *Store) transact(ctx context.Context, tag string, requests ...*request) 
 		r.own = make([]byte, 16)
 		_, _ = rand.Read(r.own) // never fails
 	}
+	defer s.enterLanes(ctx, requests)()
 	for t := s.tries(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		var refusal error
@@ -101,6 +102,14 @@ func (s *Store) transact(ctx context.Context, tag string, requests ...*request) 
 			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
+}
+
+func (s *Store) enterLanes(ctx context.Context, requests []*request) (leave func()) {
+	runs := make([]runstore.RunID, len(requests))
+	for i, r := range requests {
+		runs[i] = r.run
+	}
+	return s.lanes.enter(ctx, s.laneWait, runs...)
 }
 
 // attempt is the transaction once. In doubt of a former attempt a refusal too is
@@ -240,7 +249,7 @@ func (s *Store) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
 
 // readEpoch reads the epoch for a refusal that depends on it.
 func (s *Store) readEpoch(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded) error {
-	row, err := tx.ReadRowWithOptions(ctx, "EpochShards", spanner.Key{g.key.shard}, []string{"Epoch"},
+	row, err := tx.ReadRowWithOptions(ctx, "GrantEpochs", spanner.Key{g.key.shard}, []string{"Epoch"},
 		&spanner.ReadOptions{Priority: s.opts.Priority, RequestTag: "tapestore-epoch"})
 	if err != nil {
 		return err
