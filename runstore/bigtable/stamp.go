@@ -148,6 +148,8 @@ func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tri
 	if feeds && e.head.MarkRev == 0 {
 		e.mark()
 	}
+	e.place()
+	e.rows, e.beside = append(e.rows, e.beside...), nil
 	if err := s.writeAll(ctx, e.rows); err != nil {
 		s.waste.add(e.orphans()...) // some of them may have been written
 		return err
