@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -368,7 +369,7 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 		if from = end; now.Closed {
 			break
 		}
-		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}); err != nil {
+		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}, localclock.Reading{}); err != nil {
 			return nil, err
 		}
 	}
