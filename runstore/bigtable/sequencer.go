@@ -243,7 +243,7 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 				return err
 			}
 		}
-		g, more, err := q.compose(ctx, ids)
+		g, more, err := q.compose(ctx, ids, !tell)
 		if err != nil {
 			return err
 		}
@@ -331,8 +331,9 @@ func (q *sequencer) remembered(id runstore.RunID) (last, fed progress, known boo
 }
 
 // compose makes the next segment, of events that the log does not have; more reports
-// whether there are others.
-func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segment, more bool, err error) {
+// whether there are others. If own, this handle has committed the last events of the runs, and
+// the rows of those that it remembers are not read.
+func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more bool, err error) {
 	g = &segment{By: rand.Uint64(), number: q.end}
 	left := int64(maxSegment)
 	name := func(id runstore.RunID, life, through, last int64) {
@@ -351,7 +352,7 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segme
 	}
 	var keys []string
 	for _, id := range ids {
-		if last, fed, known := q.remembered(id); known {
+		if last, fed, known := q.remembered(id); own && known {
 			name(id, last.life, fed.seq, last.seq)
 		} else {
 			keys = append(keys, runKey(id))

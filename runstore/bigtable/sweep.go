@@ -54,7 +54,7 @@ func (s *Store) sweep(ctx context.Context) {
 		}
 		return nil
 	})
-	if s.feed.passes++; err == nil && s.feed.passes%patrolEvery == 1 {
+	if s.feed.passes++; err == nil && s.feed.passes%patrolEvery == 0 {
 		err = s.patrol(ctx, hashed(be64(rand.Int64())))
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
