@@ -163,5 +163,6 @@ func runnableMoved(t T, e *Env) {
 	}, scan...)
 	found := onePage(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime, Limit: 100})
 	slices.Sort(found)
-	equal(t, "runs in the index at the end", found, ids)
+	// A run whose entry a scan of before moves between two pages may be on both.
+	equal(t, "runs in the index at the end", slices.Compact(found), ids)
 }

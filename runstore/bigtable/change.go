@@ -94,13 +94,17 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		}
 		began := s.clock.here.Read()
 		e, err := f(r, now)
-		if (err != nil || e == nil) && !fresh {
+		if (err != nil || e == nil || e.replay) && !fresh {
 			r.forget()
 			continue
 		}
 		if err != nil || e == nil {
 			return nil, err
 		}
+		if e.replay {
+			return nil, s.replace(ctx, r)
+		}
+		e.place()
 		if turn.yields(r.stored, s.yieldFor) {
 			r.forget()
 			if fresh = false; !t.More(ctx) {
@@ -118,7 +122,9 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			s.waste.add(e.orphans()...) // some of them may have been written
 			return nil, err
 		}
+		beside := s.writeBeside(ctx, e)
 		swapped, doubt, err := s.swap(ctx, r, e, t, turn)
+		unplaced := beside()
 		if err != nil {
 			r.forget()
 			return nil, err
@@ -143,6 +149,12 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 				r.forget()
 				return nil, outcome.Unknown(err)
 			}
+		}
+		if swapped && unplaced != nil {
+			e.dead, e.gone = nil, nil // the entry of before leads to the run
+			s.made(r, e)
+			r.forget()
+			return nil, outcome.Unknown(unplaced)
 		}
 		if swapped {
 			s.made(r, e)
@@ -250,15 +262,19 @@ type edit struct {
 	until   localclock.Reading // it is over then: the strict lease under which it is made ends; zero: never
 	result  *result
 	tail    tail
+	granted bool       // it makes a grant
+	replay  bool       // it was made before
 	rows    []mutation // to be written before it
+	beside  []mutation // to be written at the same time, see runnable.go
 	dead    []string   // rows that nothing names after it
+	gone    []string   // those among them that no scan needs any more
 	done    runstore.Committed
 }
 
 // orphans returns the rows that were written for a change which was not made, and
 // never will be: their keys are this change's alone.
 func (e *edit) orphans() (keys []string) {
-	for _, m := range e.rows {
+	for _, m := range append(e.rows[:len(e.rows):len(e.rows)], e.beside...) {
 		if m.key[:1] != kindSegment { // which others may have written alike
 			keys = append(keys, m.key)
 		}
@@ -288,6 +304,7 @@ func (e *edit) beat() {
 func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.Granted, error) {
 	granted := before.Granted(req, e.time())
 	e.head.grant(granted)
+	e.granted = true
 	if len(granted.Former) > 0 {
 		e.set(familyOther, columnFormer, granted.Former)
 	}
@@ -396,5 +413,6 @@ func (s *Store) made(r *run, e *edit) {
 		}
 	}
 	s.waste.made(e.dead)
+	s.waste.add(e.gone...)
 	s.feed.committed(r.id, e)
 }

@@ -63,7 +63,7 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 			}
 			if first, repeated := r.results[rules.BatchResult(batch.ID)]; repeated {
 				done = first.committed()
-				return nil, nil
+				return r.replay(), nil
 			}
 			if err := r.head.rules(r.id, r.beat).Guards(batch.Guards(), now, r.version); err != nil {
 				return nil, err
@@ -79,7 +79,9 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 			}
 			return e, nil
 		})
-		if e != nil {
+		if err != nil {
+			done = runstore.Committed{}
+		} else if e != nil {
 			done = e.done
 		}
 		return err
@@ -251,25 +253,8 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64
 	return m.Version
 }
 
-// runnable sets when the run wants a driver, and its place in the index.
-func (e *edit) runnable(w runstore.When) {
-	h := &e.head
-	at := runstore.Micros(w.Resolve(e.time()))
-	if at == h.Runnable {
-		return
-	}
-	if h.Runnable != 0 {
-		e.dead = append(e.dead, h.runnablePlace(e.run.id).rowKey())
-	}
-	h.Runnable, h.RunnableRev, h.RunnableBy = at, h.Rev, e.nonce
-	if at != 0 {
-		e.rows = append(e.rows, put(h.runnablePlace(e.run.id).rowKey(), "", nil))
-	}
-}
-
-func (h *head) runnablePlace(id runstore.RunID) place {
-	return place{index: string(runstore.IndexRunnable), at: h.Runnable, written: h.Created, run: id, rev: h.RunnableRev, nonce: h.RunnableBy}
-}
+// runnable sets when the run wants a driver.
+func (e *edit) runnable(w runstore.When) { e.head.Runnable = runstore.Micros(w.Resolve(e.time())) }
 
 func (h *head) runsPlace(id runstore.RunID) place {
 	return place{index: string(runstore.IndexRuns), at: h.Created, run: id, rev: h.Life, nonce: h.LifeBy}
@@ -298,9 +283,6 @@ func (e *edit) purge() {
 		for _, p := range m.places(e.run.id, key) {
 			e.dead = append(e.dead, p.rowKey())
 		}
-	}
-	if h.Runnable != 0 {
-		e.dead = append(e.dead, h.runnablePlace(e.run.id).rowKey())
 	}
 	if !h.Unlisted {
 		e.dead = append(e.dead, h.runsPlace(e.run.id).rowKey())

@@ -46,6 +46,9 @@ type head struct {
 	RunnableRev int64  `json:"runnableRev,omitempty"`
 	RunnableBy  uint64 `json:"runnableBy,omitempty"`
 	Seq         int64  `json:"seq"`
+	// RunnableFrom is where that entry was placed, if it was behind Runnable: at the expiry of
+	// the current grant as granted. See runnable.go.
+	RunnableFrom int64 `json:"runnableFrom,omitempty"`
 	// Sealed is how many segments of the journal are rows of their own.
 	Sealed int64 `json:"sealed,omitempty"`
 	// Time is that of the last write: a run's times never go back.

@@ -5,8 +5,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -24,6 +22,10 @@ import (
 // perShard is how many entries a scan reads more of each shard than a page has, for
 // those that are not true.
 const perShard = 16
+
+// maxEach bounds how many entries one request reads of a shard. A scan that meets many which are
+// not true reads ever more.
+const maxEach = 1024
 
 // ScanIndex implements runstore.RunStore: the clock, if what is due now is asked for, one
 // read of the entries, and one of the runs that verifies them. Where a shard holds more
@@ -63,32 +65,44 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, cursor string, 
 		low = max(low, cursor)
 	}
 	q.Until = runstore.FromMicros(until)
-	v := &verifier{store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{}}
-	began := s.clock.here.Read()
-	for low < high {
-		if s.clock.here.Since(began) > s.scanMost { // entries that it relies on may have been deleted
-			return nil, outcome.Unavailable(errSlowScan)
-		}
-		page, more, err := s.candidates(ctx, q, low, high)
+	v := &verifier{
+		store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{},
+		owned: map[runstore.RunID]bool{}, took: map[runstore.RunID]place{}, met: map[string]bool{}, chunk: min(maxVerified, q.Limit+perShard),
+	}
+	began, each := s.clock.here.Read(), 0
+	slow := func() bool { return s.clock.here.Since(began) > s.scanMost } // entries that it relies on may have been deleted
+	for low < high && !slow() {
+		page, more, err := s.candidates(ctx, q, low, high, each)
 		if err != nil {
 			return nil, err
 		}
-		if err := v.verify(ctx, page, more); err != nil {
+		horizon := ""
+		if len(page) > 0 && more {
+			horizon = page[len(page)-1].order()
+		}
+		if err := v.verify(ctx, page, horizon); err != nil {
 			return nil, err
 		}
 		if v.full() || !more || len(page) == 0 {
 			break
 		}
+		each = min(max(2*each, perShard), maxEach)
 		if q.Newest {
 			high = page[len(page)-1].order()
 		} else {
 			low = page[len(page)-1].order()
 		}
 	}
-	if s.clock.here.Since(began) > s.scanMost {
-		return nil, outcome.Unavailable(errSlowScan)
+	if err := v.lookBack(ctx); err != nil && !slow() {
+		return nil, err
 	}
-	s.waste.add(v.dead...)
+	err := v.settle(ctx) // also if it was slow: the next scan meets less
+	if err == nil && slow() {
+		err = outcome.Unavailable(errSlowScan)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if v.left { // between what was verified and what moved behind it something may stand
 		v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { return v.before(v.covered, v.orders[e.Cursor]) })
 	}
@@ -103,7 +117,7 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, cursor string, 
 			return 1
 		}
 	})
-	return v.entries, nil
+	return v.entries[:min(len(v.entries), q.Limit)], nil
 }
 
 // firstMicros returns the first microsecond that is not before t. Entries are at whole
@@ -116,88 +130,29 @@ func firstMicros(t time.Time) int64 {
 	return us
 }
 
-var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; ask for fewer entries", scanMost)
-
-// candidates reads a page of entries, true or not, in order: of those above low and
-// below high the first, or the last.
-func (s *Store) candidates(ctx context.Context, q runstore.IndexQuery, low, high string) (page []place, more bool, err error) {
-	limit := q.Limit + perShard
-	// All shards in one request, unless they hold too much: then what came first is not
-	// what is first in order.
-	var ranges bigtable.RowRangeList
-	for i := range shards {
-		shard := kindIndex + string([]byte{byte(i)})
-		ranges = append(ranges, bigtable.NewOpenRange(shard+low, shard+high))
-	}
-	page, err = s.entries(ctx, ranges, limit, q.Newest)
-	if err == nil && len(page) == limit {
-		page, err = s.eachShard(ctx, ranges, limit, q.Newest)
-		more = true
-	}
-	slices.SortFunc(page, func(a, b place) int {
-		if q.Newest {
-			a, b = b, a
-		}
-		return strings.Compare(a.order(), b.order())
-	})
-	if len(page) > limit {
-		page = page[:limit]
-	}
-	return page, more, err
-}
-
-// eachShard reads the first entries of every shard.
-func (s *Store) eachShard(ctx context.Context, ranges bigtable.RowRangeList, limit int, newest bool) ([]place, error) {
-	pages, errs := make([][]place, len(ranges)), make([]error, len(ranges))
-	var wg sync.WaitGroup
-	for i, r := range ranges {
-		wg.Go(func() { pages[i], errs[i] = s.entries(ctx, r, limit, newest) })
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
-	}
-	return slices.Concat(pages...), nil
-}
-
-func (s *Store) entries(ctx context.Context, rows bigtable.RowSet, limit int, newest bool) (page []place, err error) {
-	options := []bigtable.ReadOption{
-		bigtable.RowFilter(bigtable.ChainFilters(wholeFamily(familyOther), bigtable.LatestNFilter(1), bigtable.StripValueFilter())),
-		bigtable.LimitRows(int64(limit)),
-	}
-	if newest {
-		options = append(options, bigtable.ReverseScan())
-	}
-	err = s.again(ctx, func(ctx context.Context) error {
-		page = page[:0]
-		return s.table.ReadRows(ctx, rows, func(r bigtable.Row) bool {
-			if p, ok := placeOf(r.Key()[2:]); ok {
-				page = append(page, p)
-			}
-			return true
-		}, options...)
-	})
-	return page, err
-}
+var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; the next one meets fewer entries that are not true", scanMost)
 
 // verifier collects the entries of a page that are true.
 type verifier struct {
-	store    *Store
-	query    runstore.IndexQuery
-	low      string // the range of the scan: above low and below high
-	high     string
-	seen     map[string]bool // entries that were looked at
-	entries  []runstore.IndexEntry
-	orders   map[runstore.Cursor]string // of the entries
-	size     int
-	dead     []string
-	covered  string // all before it was verified…
-	left     bool   // …and something behind it was not
-	chased   map[subject]int
-	horizon  string // of the page that is verified: nothing behind it is known
-	hasLimit bool
+	store   *Store
+	query   runstore.IndexQuery
+	owned   map[runstore.RunID]bool  // runs whose own rows in IndexRunnable were met
+	took    map[runstore.RunID]place // by which row of IndexRunnable runs were taken
+	met     map[string]bool          // rows of IndexRunnable that were read
+	moves   []shift
+	strays  []stray
+	chunk   int    // how many the next request verifies at most
+	low     string // the range of the scan: above low and below high
+	high    string
+	seen    map[string]bool // entries that were looked at
+	entries []runstore.IndexEntry
+	orders  map[runstore.Cursor]string // of the entries
+	size    int
+	dead    []string
+	covered string // all before it was verified…
+	left    bool   // …and something behind it was not
+	chased  map[subject]int
+	horizon string // of the page that is verified: nothing behind it is known; empty: all is
 }
 
 func (v *verifier) full() bool {
@@ -228,15 +183,17 @@ func (v *verifier) compare(a, b place) int {
 const chases = 2
 
 // maxVerified bounds how many runs one request verifies.
-const maxVerified = 128
+const maxVerified = 256
 
 // verify takes the true entries of a page, and those that have come to stand in its
 // range since it was read in the place of another: a record that moves about within a
 // queue is found, whenever it moves.
-func (v *verifier) verify(ctx context.Context, page []place, more bool) error {
-	v.horizon, v.hasLimit = "", more
-	if len(page) > 0 {
-		v.horizon = page[len(page)-1].order()
+func (v *verifier) verify(ctx context.Context, page []place, horizon string) error {
+	v.horizon = horizon
+	if v.query.Index == runstore.IndexRunnable {
+		for _, p := range page {
+			v.met[p.order()] = true
+		}
 	}
 	for len(page) > 0 && !v.full() {
 		n, size := 0, 0
@@ -244,7 +201,7 @@ func (v *verifier) verify(ctx context.Context, page []place, more bool) error {
 		if v.query.Heads {
 			filter[runstore.SummaryKey], size = true, filterSize(runstore.SummaryKey)
 		}
-		for ; n < len(page) && n < maxVerified; n++ {
+		for ; n < len(page) && n < v.chunk; n++ {
 			if k := page[n].record(); !filter[k] {
 				if size += filterSize(k); size > maxFilter && n > 0 {
 					break
@@ -256,7 +213,7 @@ func (v *verifier) verify(ctx context.Context, page []place, more bool) error {
 		if err != nil {
 			return err
 		}
-		page = page[n:]
+		page, v.chunk = page[n:], min(2*v.chunk, maxVerified)
 		for _, p := range moved {
 			if i, there := slices.BinarySearchFunc(page, p, v.compare); !there {
 				page = slices.Insert(slices.Clone(page), i, p)
@@ -341,20 +298,23 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 			}
 			continue
 		}
-		if !slices.Contains(now.places, p) && r.head.Rev >= p.rev && known.Sub(runstore.FromMicros(r.head.Time)) > placeGrace {
+		if p.index == string(runstore.IndexRunnable) {
+			v.tidy(p, r)
+		} else if !slices.Contains(now.places, p) && r.head.Rev >= p.rev && known.Sub(runstore.FromMicros(r.head.Time)) > placeGrace {
 			v.dead = append(v.dead, p.rowKey())
 		}
 		for _, c := range now.places {
 			order := c.order()
 			switch {
-			case v.seen[order] || order <= v.low || order >= v.high || v.hasLimit && v.before(v.horizon, order):
+			case v.seen[order] || order <= v.low || order >= v.high || v.horizon != "" && v.before(v.horizon, order):
 			case v.before(last, order) && v.chased[c.of()] < chases:
 				moved = append(moved, c)
 			default:
 				v.seen[order] = true
-				if !p.ofRun() || p.index == string(runstore.IndexRuns) || r.head.rules(p.run, r.beat).Runnable(v.query.Until) {
-					taken = append(taken, truth{c, now})
+				if p.index == string(runstore.IndexRunnable) && (!r.head.rules(p.run, r.beat).Runnable(v.query.Until) || v.twice(c)) {
+					continue
 				}
+				taken = append(taken, truth{c, now})
 			}
 		}
 	}
@@ -396,6 +356,8 @@ func (p place) standing(r *row, heads bool) (now standing, err error) {
 			return now, nil
 		} else if p.index == string(runstore.IndexRuns) {
 			now.places = []place{r.head.runsPlace(p.run)}
+		} else if r.head.placed(p) {
+			now.places = []place{p}
 		} else if r.head.Runnable != 0 {
 			now.places = []place{r.head.runnablePlace(p.run)}
 		}

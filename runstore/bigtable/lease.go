@@ -134,7 +134,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 			h := r.judged()
 			if first, ok := r.repeatedGrant(h, req.LeaseSpec); ok {
 				granted = first
-				return nil, nil
+				return r.replay(), nil
 			}
 			if _, err := h.Acquire(req, now); err != nil {
 				return nil, err
@@ -217,7 +217,7 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (rene
 			if first, repeated := r.results[rules.BatchResult(req.ID)]; repeated {
 				renewed.Committed = first.committed()
 				renewed.Lease = h.RenewedBefore(req, renewed.Committed)
-				return nil, nil
+				return r.replay(), nil
 			}
 			if err := h.Renew(req, now); err != nil {
 				return nil, err
@@ -274,7 +274,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 			name := rules.ReleaseResult(f.Grant())
 			if first, repeated := r.results[name]; repeated && first.Token == int64(f.Token()) {
 				done = first.committed()
-				return nil, nil
+				return r.replay(), nil
 			}
 			h := r.head.rules(r.id, r.beat)
 			replay, err := h.Release(f, now)
@@ -283,7 +283,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 			}
 			if replay {
 				done = runstore.Committed{LastSeq: h.LastSeq, Time: now, Replayed: true}
-				return nil, nil
+				return r.replay(), nil
 			}
 			if err := h.Guards(guards, now, r.version); err != nil {
 				return nil, err
@@ -299,7 +299,9 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 			}
 			return e, nil
 		})
-		if e != nil {
+		if err != nil {
+			done = runstore.Committed{}
+		} else if e != nil {
 			done = e.done
 		}
 		return err

@@ -20,36 +20,60 @@ import (
 // background, soon after their commit: a commit spends nothing on it. What a crash left
 // is found by way of the runs' marks; see sweep.go.
 //
-// A round reads how far the rows of the log are told to the rows of the runs (the
-// hint), all segments after that, and then the runs' rows. So it knows for each run
-// which events the log has: those that its row says, and those that these segments
-// name. It names those that follow in the next segment. If another handle created that
-// one first, the round begins again.
+// A round needs to know all segments of the log, and of each run which events it has. The
+// handle remembers both (logEnd, fed) as long as it appends; if the next segment turns out to be
+// another handle's, it reads the segments that it does not know and begins again. So a round
+// of a handle that is alone is one request, the conditional creation of a segment. A round that
+// knows nothing reads how far the segments are told to the rows of the runs (the hint), all
+// segments after that, and then the runs' rows: the log has the events that a run's row says, and
+// those that these segments name.
+//
+// The rows are told every few seconds, and before a seal, which needs it.
 type sequencer struct {
 	store *Store
 	mu    sync.Mutex
-	dirty map[runstore.RunID]bool // runs with events that the feed may not have
-	long  map[runstore.RunID]bool // runs with events to seal
+	dirty map[runstore.RunID]bool     // runs with events that the feed may not have
+	long  map[runstore.RunID]bool     // runs with events to seal
+	heads map[runstore.RunID]progress // of runs that this handle committed to last
 	kick  chan struct{}
 	done  chan struct{}
 
+	passes int                         // over the marks
 	lonely map[mark]localclock.Reading // marks without a run, and when they were first seen; see sweep.go
 
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
-	end    int64              // no segment of this number was there
-	recent map[int64]*segment // those before end that may not be told yet
+	end    int64                       // no segment of this number was there…
+	read   localclock.Reading          // …at this time
+	recent map[int64]*segment          // those before end that may not be told yet
+	fed    map[runstore.RunID]progress // of runs whose last events the segments before end name
+	epoch  int64                       // the newest that was known when fed was begun
+}
+
+// progress is how far a life of a run has come: its last event, or the last that the log has.
+type progress struct {
+	life, seq    int64
+	epoch, stamp int64 // of the run's head
 }
 
 func newSequencer(s *Store) *sequencer {
 	return &sequencer{
 		store: s, dirty: map[runstore.RunID]bool{}, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
-		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, lonely: map[mark]localclock.Reading{},
+		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{}, lonely: map[mark]localclock.Reading{},
 	}
 }
 
 // committed hears of every change that was made.
 func (q *sequencer) committed(id runstore.RunID, e *edit) {
+	q.mu.Lock()
+	if len(q.heads) >= maxRuns {
+		clear(q.heads)
+	}
+	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp}
+	if e.purged || e.moved {
+		delete(q.heads, id)
+	}
+	q.mu.Unlock()
 	if e.purged {
 		q.store.later(func(ctx context.Context) error { return q.store.visit(ctx, id) })
 		return
@@ -90,9 +114,23 @@ const (
 	maxPace = 80 * time.Millisecond
 )
 
+const (
+	// tellEvery is how often the rows of runs are told what the log has. A handle that dies
+	// leaves so much of the log to be read again, and the passes of others read the rows of the
+	// runs in it: with 4 s, as often as they pass.
+	tellEvery = 4 * time.Second
+	// maxRecent bounds the segments that are not told.
+	maxRecent = 64
+	// patrolEvery is after how many passes over the marks one looks at rows that no mark
+	// leads to.
+	patrolEvery = 8
+)
+
 func (q *sequencer) work() {
 	sweep := time.NewTimer(rand.N(sweepEvery))
 	defer sweep.Stop()
+	tell := time.NewTicker(tellEvery)
+	defer tell.Stop()
 	wait, ended := pace, localclock.Reading{}
 	for {
 		select {
@@ -108,6 +146,10 @@ func (q *sequencer) work() {
 		case <-sweep.C:
 			q.store.sweep(q.store.stopped)
 			sweep.Reset(sweepEvery/2 + rand.N(sweepEvery))
+		case <-tell.C:
+			if err := q.tell(q.store.stopped); err != nil && q.store.stopped.Err() == nil {
+				q.store.opts.Logger.Warn("bigtable: runs wait to be told what the feed has", "error", err)
+			}
 		case <-q.done:
 			ctx, cancel := context.WithTimeout(q.store.stopped, q.store.closeGrace)
 			defer cancel()
@@ -133,7 +175,10 @@ func (q *sequencer) rounds(ctx context.Context) {
 	dirty, long := q.dirty, q.long
 	q.dirty, q.long = map[runstore.RunID]bool{}, map[runstore.RunID]bool{}
 	q.mu.Unlock()
-	err := q.sequence(ctx, slices.Collect(maps.Keys(dirty))...)
+	err := q.bring(ctx, false, slices.Collect(maps.Keys(dirty))...)
+	if err == nil && len(long) > 0 {
+		err = q.tell(ctx)
+	}
 	if err == nil {
 		for id := range long {
 			if err = q.store.prepareSeal(ctx, id); err != nil && !q.store.passOver(id, err) {
@@ -158,37 +203,68 @@ func (q *sequencer) rounds(ctx context.Context) {
 	}
 }
 
-// sequence brings all events of runs into the feed.
+// sequence brings all events of runs into the feed, and tells the rows of the runs.
 func (q *sequencer) sequence(ctx context.Context, ids ...runstore.RunID) error {
-	if len(ids) == 0 {
-		return nil
+	return q.bring(ctx, true, ids...)
+}
+
+// tell tells the rows of runs what the log has.
+func (q *sequencer) tell(ctx context.Context) error {
+	if err := q.enter(ctx); err != nil {
+		return err
 	}
+	defer func() { <-q.turn }()
+	return q.tellAll(ctx)
+}
+
+// enter waits for the turn.
+func (q *sequencer) enter(ctx context.Context) error {
 	select {
 	case q.turn <- struct{}{}:
+		return nil
 	case <-ctx.Done():
 		return outcome.Unavailable(ctx.Err())
 	}
+}
+
+// bring brings all events of runs into the feed. To tell their rows, it reads the log's end first,
+// so that it tells what others appended, too.
+func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
 	defer func() { <-q.turn }()
-	for {
-		if err := q.catchUp(ctx); err != nil {
-			return err
+	for known := !tell && q.end > 0; ; known = false {
+		if !known || q.store.clock.here.Since(q.read) > q.store.logGrace {
+			if err := q.catchUp(ctx); err != nil {
+				return err
+			}
 		}
-		g, more, err := q.compose(ctx, ids)
+		g, more, err := q.compose(ctx, ids, !tell)
 		if err != nil {
 			return err
 		}
 		if g != nil {
-			made, err := q.store.append(ctx, g)
+			made, err := q.store.append(ctx, g, q.read)
 			if err != nil {
 				return err
 			}
 			if !made {
 				continue
 			}
-			q.recent[g.number], q.end = g, g.next()
+			q.learn(g)
+			q.end, q.read = g.next(), q.store.clock.here.Read()
 		}
-		if err := q.tellAll(ctx); err != nil || !more {
-			return err
+		if tell || len(q.recent) >= maxRecent {
+			if err := q.tellAll(ctx); err != nil {
+				return err
+			}
+		}
+		if !more {
+			return nil
 		}
 	}
 }
@@ -200,6 +276,7 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 		return err
 	}
 	if q.end <= told { // others were busy, or this is the first round
+		clear(q.fed)
 		last, err := q.store.log(ctx, max(told, 0))
 		if err != nil {
 			return err
@@ -210,25 +287,77 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 		}
 	}
 	maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
+	read := q.store.clock.here.Read()
 	end, err := q.store.follow(ctx, q.end, func(g *segment) bool {
-		q.recent[g.number] = g
+		q.learn(g)
 		return true
 	})
 	if err == nil {
-		q.end = end
+		q.end, q.read = end, read
 	}
 	return err
 }
 
-// compose makes the next segment, of events that the log does not have; more reports
-// whether there are others.
-func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segment, more bool, err error) {
-	keys := make([]string, len(ids))
-	for i, id := range ids {
-		keys[i] = runKey(id)
+// learn takes over a segment of the log: the one behind all that are known.
+func (q *sequencer) learn(g *segment) {
+	q.recent[g.number] = g
+	for _, r := range g.Ranges {
+		if known, there := q.fed[runstore.RunID(r.Run)]; there && known.life == r.Life {
+			known.seq = max(known.seq, r.From+r.N-1)
+			q.fed[runstore.RunID(r.Run)] = known
+		}
 	}
+}
+
+// lacks reports whether the log may lack events of a run whose row is not told that it has them.
+func (q *sequencer) lacks(ctx context.Context, id runstore.RunID, h *head) bool {
+	if q.enter(ctx) != nil {
+		return true
+	}
+	defer func() { <-q.turn }()
+	known := q.fed[id]
+	return known.life != h.Life || known.seq < h.Seq || h.isOld(q.store.epoch()) || len(q.recent) == 0
+}
+
+// remembered returns what the handle knows of a run's head and of its events in the log, without
+// a request.
+func (q *sequencer) remembered(id runstore.RunID) (last, fed progress, known bool) {
+	q.mu.Lock()
+	last, known = q.heads[id]
+	q.mu.Unlock()
+	fed, there := q.fed[id]
+	h := head{Epoch: last.epoch, Stamp: last.stamp}
+	return last, fed, known && there && fed.life == last.life && last.seq >= fed.seq && !h.isOld(q.store.epoch())
+}
+
+// compose makes the next segment, of events that the log does not have; more reports
+// whether there are others. If own, this handle has committed the last events of the runs, and
+// the rows of those that it remembers are not read.
+func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more bool, err error) {
 	g = &segment{By: rand.Uint64(), number: q.end}
 	left := int64(maxSegment)
+	name := func(id runstore.RunID, life, through, last int64) {
+		n := min(last-through, left)
+		more = more || n < last-through
+		if n > 0 {
+			left -= n
+			g.Ranges = append(g.Ranges, span{[]byte(id), life, through + 1, n})
+		}
+	}
+	if now := q.store.epoch(); now != nil && now.Epoch != q.epoch || len(q.fed) >= maxRuns {
+		clear(q.fed) // the log may have lost its end
+		if now != nil {
+			q.epoch = now.Epoch
+		}
+	}
+	var keys []string
+	for _, id := range ids {
+		if last, fed, known := q.remembered(id); own && known {
+			name(id, last.life, fed.seq, last.seq)
+		} else {
+			keys = append(keys, runKey(id))
+		}
+	}
 	err = q.store.readList(ctx, keys, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
@@ -243,14 +372,8 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID) (g *segme
 			return err
 		}
 		through := max(x.through, q.named(id, parsed.head.Life))
-		n := min(parsed.head.Seq-through, left)
-		if n < parsed.head.Seq-through {
-			more = true
-		}
-		if n > 0 {
-			left -= n
-			g.Ranges = append(g.Ranges, span{[]byte(id), parsed.head.Life, through + 1, n})
-		}
+		q.fed[id] = progress{life: parsed.head.Life, seq: through}
+		name(id, parsed.head.Life, through, parsed.head.Seq)
 		return nil
 	})
 	if err != nil || len(g.Ranges) == 0 {
@@ -312,9 +435,15 @@ func (s *Store) hint(ctx context.Context) (told int64, err error) {
 
 // append creates a segment, if there is none of its number. A handle that was suspended may find
 // its number removed: what it creates there is void, and deleted.
-func (s *Store) append(ctx context.Context, g *segment) (made bool, err error) {
+//
+// absent is when the number was still to come. No segment is removed sooner than placeGrace after
+// it was created, so one that is created soon enough after that time is not void.
+func (s *Store) append(ctx context.Context, g *segment, absent localclock.Reading) (made bool, err error) {
 	if made, err = s.create(ctx, g); err != nil || !made {
 		return false, err
+	}
+	if s.clock.here.Since(absent) < s.logGrace {
+		return true, nil
 	}
 	void, err := s.isVoid(ctx, g.number)
 	if err == nil && void {

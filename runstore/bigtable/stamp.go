@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -148,6 +149,8 @@ func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tri
 	if feeds && e.head.MarkRev == 0 {
 		e.mark()
 	}
+	e.place()
+	e.rows, e.beside = append(e.rows, e.beside...), nil
 	if err := s.writeAll(ctx, e.rows); err != nil {
 		s.waste.add(e.orphans()...) // some of them may have been written
 		return err
@@ -366,7 +369,7 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 		if from = end; now.Closed {
 			break
 		}
-		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}); err != nil {
+		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}, localclock.Reading{}); err != nil {
 			return nil, err
 		}
 	}

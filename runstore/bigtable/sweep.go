@@ -54,7 +54,7 @@ func (s *Store) sweep(ctx context.Context) {
 		}
 		return nil
 	})
-	if err == nil {
+	if s.feed.passes++; err == nil && s.feed.passes%patrolEvery == 0 {
 		err = s.patrol(ctx, hashed(be64(rand.Int64())))
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
@@ -108,7 +108,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		switch {
 		case s.isIdle(id, parsed, x):
 			idle = append(idle, id)
-		case !parsed.head.Purged && x.through < parsed.head.Seq:
+		case !parsed.head.Purged && x.through < parsed.head.Seq && s.feed.lacks(ctx, id, &parsed.head):
 			behind = append(behind, id)
 		}
 		if parsed.head.isOld(s.epoch()) { // its creation was under way when the epoch was raised, or it came late

@@ -15,7 +15,8 @@ type waste struct {
 	store *Store
 	mu    sync.Mutex
 	keys  []string
-	aging []aged // entries of indexes and segments of the feed, the oldest first
+	moves []shift // entries of runnable runs
+	aging []aged  // entries of indexes and segments of the feed, the oldest first
 	more  chan struct{}
 	done  chan struct{}
 }
@@ -92,6 +93,22 @@ func (w *waste) add(keys ...string) {
 	}
 }
 
+// move moves entries of runnable runs. A move that is left out is found again by the next scan.
+func (w *waste) move(moves ...shift) {
+	if len(moves) == 0 {
+		return
+	}
+	w.mu.Lock()
+	if len(w.moves) < maxWaste {
+		w.moves = append(w.moves, moves...)
+	}
+	w.mu.Unlock()
+	select {
+	case w.more <- struct{}{}:
+	default: // one is pending already
+	}
+}
+
 func (w *waste) close() { close(w.done) }
 
 func (w *waste) work() {
@@ -121,9 +138,10 @@ func (w *waste) work() {
 // empty deletes what has come together. What cannot be deleted is left to the passes.
 func (w *waste) empty(ctx context.Context) {
 	w.mu.Lock()
-	keys := w.keys
-	w.keys = nil
+	keys, moves := w.keys, w.moves
+	w.keys, w.moves = nil, nil
 	w.mu.Unlock()
+	keys = append(keys, w.write(ctx, moves)...)
 	all := make([]mutation, len(keys))
 	for i, k := range keys {
 		all[i] = remove(k)
@@ -131,6 +149,24 @@ func (w *waste) empty(ctx context.Context) {
 	if err := w.store.writeAll(ctx, all); err != nil && ctx.Err() == nil {
 		w.store.opts.Logger.Warn("bigtable: rows that nothing names could not be deleted", "rows", len(keys), "error", err)
 	}
+}
+
+// write writes entries at their new places, and returns the keys of those that they replace.
+func (w *waste) write(ctx context.Context, moves []shift) (replaced []string) {
+	all := make([]mutation, len(moves))
+	for i, m := range moves {
+		all[i] = put(m.to.rowKey(), "", nil)
+		if m.gone != "" {
+			replaced = append(replaced, m.gone)
+		}
+	}
+	if err := w.store.writeAll(ctx, all); err != nil {
+		if ctx.Err() == nil {
+			w.store.opts.Logger.Warn("bigtable: entries of runnable runs could not be moved", "entries", len(moves), "error", err)
+		}
+		return nil
+	}
+	return replaced
 }
 
 // closeGrace bounds what is finished when a handle is closed.

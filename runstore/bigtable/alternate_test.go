@@ -1,0 +1,62 @@
+package bigtable_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// Handles that remember what the log of the feed has of a run append to it in turns, and one of
+// them tells the run's row what it has, or none does. Each event is in the feed once.
+func TestHandlesAppendInTurns(t *testing.T) {
+	t.Parallel()
+	for _, told := range []bool{false, true} {
+		table := newTable(t)
+		s, other := openBare(t, table), openBare(t, table)
+		hold(t, s, "run")
+		hold(t, s, "another")
+		n := 0
+		for round := range 4 {
+			for _, h := range []*bigtable.Store{s, other, other, s, s} {
+				n++
+				commit(t, h, signal("run", fmt.Sprint(n)))
+				bigtable.Rounds(t.Context(), h)
+			}
+			if told {
+				commit(t, other, signal("another", fmt.Sprint(round)))
+				if err := bigtable.Sequence(t.Context(), other, "run", "another"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		seen := map[runstore.RunID]runstore.Seq{}
+		for _, e := range whole(t, s, 0, 100, nil) {
+			if seen[e.Run]++; e.Seq != seen[e.Run] {
+				t.Errorf("told %v: event %d of %q comes as number %d", told, e.Seq, e.Run, seen[e.Run])
+			}
+		}
+		if int(seen["run"]) != n {
+			t.Errorf("told %v: the feed has %d events of the run, want %d", told, seen["run"], n)
+		}
+	}
+}
+
+// A handle whose runs' rows are not told yet what the log has seals their journals nevertheless.
+func TestRowsAreToldBeforeASeal(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	hold(t, s, "run")
+	b := signal("run", "first")
+	for range 200 {
+		b.Append("test", []byte("event"))
+	}
+	commit(t, s, b)
+	bigtable.Rounds(t.Context(), s)
+	commit(t, s, signal("run", "last"))
+	if n := len(keys(t, tbl, "s")); n == 0 {
+		t.Error("no segment of the journal was written")
+	}
+}

@@ -1,0 +1,95 @@
+package bigtable
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// candidates reads a page of entries, true or not, in order: of those above low and
+// below high the first, or the last. It reads so many of each shard, or if each is 0 as many as
+// the page needs, of all shards by one request if that suffices.
+func (s *Store) candidates(ctx context.Context, q runstore.IndexQuery, low, high string, each int) (page []place, more bool, err error) {
+	limit := q.Limit + perShard
+	// All shards in one request, unless they hold too much: then what came first is not
+	// what is first in order.
+	rows := ranges(low, high)
+	if each == 0 {
+		page, err = s.entries(ctx, rows, limit, q.Newest)
+	}
+	horizon := ""
+	if err == nil && (each > 0 || len(page) == limit) {
+		each = max(each, perShard, 2*limit/shards)
+		page, horizon, err = s.eachShard(ctx, rows, each, q.Newest)
+	}
+	slices.SortFunc(page, func(a, b place) int {
+		if q.Newest {
+			a, b = b, a
+		}
+		return strings.Compare(a.order(), b.order())
+	})
+	if more = horizon != ""; more {
+		page = slices.DeleteFunc(page, func(p place) bool {
+			return q.Newest && p.order() < horizon || !q.Newest && p.order() > horizon
+		})
+	}
+	return page, more, err
+}
+
+// ranges returns the rows of all shards above low and below high.
+func ranges(low, high string) (all bigtable.RowRangeList) {
+	for i := range shards {
+		shard := kindIndex + string([]byte{byte(i)})
+		all = append(all, bigtable.NewOpenRange(shard+low, shard+high))
+	}
+	return all
+}
+
+// eachShard reads the first entries of every shard. Behind the horizon a shard may have others,
+// unless it is empty.
+func (s *Store) eachShard(ctx context.Context, ranges bigtable.RowRangeList, limit int, newest bool) (page []place, horizon string, err error) {
+	pages, errs := make([][]place, len(ranges)), make([]error, len(ranges))
+	var wg sync.WaitGroup
+	for i, r := range ranges {
+		wg.Go(func() { pages[i], errs[i] = s.entries(ctx, r, limit, newest) })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return nil, "", err
+		}
+		if len(pages[i]) < limit {
+			continue
+		}
+		last := pages[i][limit-1].order()
+		if horizon == "" || newest && last > horizon || !newest && last < horizon {
+			horizon = last
+		}
+	}
+	return slices.Concat(pages...), horizon, nil
+}
+
+func (s *Store) entries(ctx context.Context, rows bigtable.RowSet, limit int, newest bool) (page []place, err error) {
+	options := []bigtable.ReadOption{
+		bigtable.RowFilter(bigtable.ChainFilters(wholeFamily(familyOther), bigtable.LatestNFilter(1), bigtable.StripValueFilter())),
+		bigtable.LimitRows(int64(limit)), // 0 is no limit
+	}
+	if newest {
+		options = append(options, bigtable.ReverseScan())
+	}
+	err = s.again(ctx, func(ctx context.Context) error {
+		page = page[:0]
+		return s.table.ReadRows(ctx, rows, func(r bigtable.Row) bool {
+			if p, ok := placeOf(r.Key()[2:]); ok {
+				page = append(page, p)
+			}
+			return true
+		}, options...)
+	})
+	return page, err
+}

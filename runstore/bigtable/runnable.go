@@ -1,0 +1,230 @@
+package bigtable
+
+import (
+	"context"
+	"slices"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/rules"
+)
+
+// The entry of a runnable run is a row at the later of RunnableAt and the expiry of the current
+// grant as granted, so that a scan of what is due does not meet the runs of live leases.
+// Renewals touch no row.
+//
+// It is not simple because the row and the run's head cannot be written in one step, and because
+// a grant and a release must not wait for one row before the other.
+//
+//  1. The head names the write that placed the run (RunnableRev, RunnableBy). A row with these is
+//     the run's, wherever it stands between RunnableAt and the expiry of the current grant. Any
+//     other row of the run only leads to it.
+//  2. A commit that sets RunnableAt writes the row before the head. A grant and the end of a grant
+//     write both at once, and are acknowledged when both are written. The row of before is
+//     removed after that: until then it leads to the run, and its time is no later than the one
+//     that was acknowledged last.
+//  3. The repeat of a request that was applied writes the row again before it is acknowledged, since
+//     the first copy may have failed between the two.
+//  4. A row that moves is written at the later time first, and then removed at the earlier one. A
+//     scan that meets the row of a renewed lease moves it to the present expiry, and one that
+//     meets a row which only leads to the run writes the run's own before it removes that.
+//  5. Rows of a grant that has ended are not the run's, because the end names another write: a
+//     scan that was suspended cannot move a run of a later grant.
+//
+// A row that moved up, or that nothing replaces, is removed at once: a scan forwards meets the run
+// at its later place. A scan backwards reads its range again, forwards (Store.scan). A row that
+// moved down stays for placeGrace.
+
+// runnableFrom returns where the head places the run in IndexRunnable, 0 if it does not.
+func (h *head) runnableFrom() int64 {
+	if h.Runnable == 0 {
+		return 0
+	}
+	return max(h.Runnable, h.RunnableFrom)
+}
+
+func (h *head) runnablePlace(id runstore.RunID) place {
+	return place{index: string(runstore.IndexRunnable), at: h.runnableFrom(), written: h.Created, run: id, rev: h.RunnableRev, nonce: h.RunnableBy}
+}
+
+// placed reports whether p is the run's own row in IndexRunnable.
+func (h *head) placed(p place) bool {
+	return h.Runnable != 0 && p.rev == h.RunnableRev && p.nonce == h.RunnableBy
+}
+
+// place gives the run its entry in IndexRunnable as the change leaves it.
+func (e *edit) place() {
+	h, was := &e.head, &e.run.head
+	from := was.runnableFrom()
+	at := from
+	switch {
+	case h.Runnable == 0:
+		at = 0
+	case rules.GrantState(h.State) != rules.Current:
+		at = h.Runnable
+	case e.granted:
+		at = max(h.Runnable, h.Expires)
+	case h.Runnable != was.Runnable:
+		at = max(h.Runnable, h.expiry(e.run.beat))
+	}
+	if h.RunnableFrom = 0; at > h.Runnable {
+		h.RunnableFrom = at
+	}
+	if at != 0 && (e.granted || h.RunnableFrom != 0 || h.Renewed != was.Renewed) {
+		h.requires(formatPlaces)
+	}
+	if at == from {
+		return
+	}
+	if from != 0 {
+		old := was.runnablePlace(e.run.id).rowKey()
+		if at == 0 || at > from {
+			e.gone = append(e.gone, old)
+		} else {
+			e.dead = append(e.dead, old)
+		}
+	}
+	h.RunnableRev, h.RunnableBy = h.Rev, e.nonce
+	if at == 0 {
+		return
+	}
+	row := put(h.runnablePlace(e.run.id).rowKey(), "", nil)
+	if h.Runnable != was.Runnable || len(e.rows) > 0 {
+		e.rows = append(e.rows, row)
+	} else {
+		e.beside = append(e.beside, row)
+	}
+}
+
+// writeBeside begins to write the rows that are written together with the head. The function that
+// it returns waits for them.
+func (s *Store) writeBeside(ctx context.Context, e *edit) (wait func() error) {
+	if len(e.beside) == 0 {
+		return func() error { return nil }
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.writeAll(ctx, e.beside) }()
+	return func() error { return <-done }
+}
+
+// replay is the decision of a request that was applied before.
+func (r *run) replay() *edit { return &edit{run: r, replay: true} }
+
+// replace writes the run's entry in IndexRunnable again, before the repeat of a request is
+// acknowledged.
+func (s *Store) replace(ctx context.Context, r *run) error {
+	if !r.exists() || r.head.Runnable == 0 || r.head.Format < formatPlaces {
+		return nil
+	}
+	if err := s.writeAll(ctx, []mutation{put(r.head.runnablePlace(r.id).rowKey(), "", nil)}); err != nil {
+		return outcome.Unknown(err)
+	}
+	return nil
+}
+
+// shift is a row of IndexRunnable to be written, and one to be removed after that.
+type shift struct {
+	to   place
+	gone string // or empty
+}
+
+// tidy notes what a scan does about a row of IndexRunnable that it met, whose run is at r.
+func (v *verifier) tidy(p place, r *row) {
+	h := &r.head
+	if h.placed(p) && r.exists() {
+		if v.met[p.order()] {
+			v.owned[p.run] = true
+		}
+		to := p
+		to.at = h.expiry(r.beat)
+		if !h.rules(p.run, r.beat).Runnable(v.query.Until) && to.at > p.at && h.Format >= formatPlaces {
+			v.moves = append(v.moves, shift{to, p.rowKey()})
+		}
+		return
+	}
+	if h.Rev < p.rev {
+		return // its write may still be made
+	}
+	if !r.exists() || h.Runnable == 0 {
+		v.dead = append(v.dead, p.rowKey())
+		return
+	}
+	one := shift{to: h.runnablePlace(p.run)}
+	known, _ := v.store.clock.estimate()
+	if one.to.at > p.at || known.Sub(runstore.FromMicros(h.Time)) > placeGrace {
+		one.gone = p.rowKey()
+	}
+	v.strays = append(v.strays, stray{one, p})
+}
+
+// twice reports whether a run was taken by another row of the same write, which was moved since.
+func (v *verifier) twice(p place) bool {
+	first, taken := v.took[p.run]
+	if taken && first.rev == p.rev && first != p {
+		return true
+	}
+	v.took[p.run] = p
+	return false
+}
+
+// stray is a row that only led to its run, and what to do about it.
+type stray struct {
+	shift
+	met place
+}
+
+// settle sees to the rows that the scan met. The rows of runs that the scan may have to find on a
+// later page are written before it returns, the others in the background.
+func (v *verifier) settle(ctx context.Context) error {
+	var first []mutation
+	for _, one := range v.strays {
+		switch {
+		case v.owned[one.to.run]:
+			if one.gone != "" {
+				v.dead = append(v.dead, one.gone)
+			}
+		case v.before(one.met.order(), one.to.order()):
+			first = append(first, put(one.to.rowKey(), "", nil))
+			if one.gone != "" {
+				v.dead = append(v.dead, one.gone)
+			}
+		default:
+			v.moves = append(v.moves, one.shift)
+		}
+	}
+	if err := v.store.writeAll(ctx, first); err != nil {
+		return err
+	}
+	v.store.waste.add(v.dead...)
+	v.store.waste.move(v.moves...)
+	return nil
+}
+
+// lookBack reads the range of a scan backwards through IndexRunnable once more, forwards: a run that
+// moved to a later place, behind the scan, has no row at its earlier one any more.
+func (v *verifier) lookBack(ctx context.Context) error {
+	if !v.query.Newest || v.query.Index != runstore.IndexRunnable {
+		return nil
+	}
+	low := v.low
+	if v.left || v.horizon != "" {
+		low = v.covered
+	}
+	if v.full() { // what is behind its last entry is of the next page
+		low = v.high
+		for _, e := range v.entries {
+			low = min(low, v.orders[e.Cursor])
+		}
+	}
+	page, err := v.store.entries(ctx, ranges(low, v.high), 0, false)
+	if err != nil {
+		return err
+	}
+	page = slices.DeleteFunc(page, func(p place) bool { return v.seen[p.order()] })
+	slices.SortFunc(page, v.compare)
+	v.query.Limit, v.size = v.query.Limit+len(page), 0
+	left, covered := v.left, v.covered
+	err = v.verify(ctx, page, low)
+	v.left, v.covered = left, covered
+	return err
+}
