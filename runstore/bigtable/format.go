@@ -21,7 +21,7 @@ import (
 //     more, because it reads a copy of that row for these.
 //
 // 0 stands for 1. A field that this program does not know counts as a newer format.
-const format = 3
+const format = 4
 
 // formatStamps is the format of runs whose cells have the stamp of an epoch, see stamp.go. A
 // run of the first epoch has none.
@@ -32,6 +32,10 @@ const formatStamps = 2
 // with a grant id, and runs that are not listed. A program of format 2 would drop or misread
 // these. The store has this format from the first opening on by a program that knows it.
 const formatGrants = 3
+
+// formatCold is the format of runs some of whose records have left the row, see cold.go. A program
+// of format 3 would take them for absent.
+const formatCold = 4
 
 // requires raises the format of a run's head.
 func (h *head) requires(format int) { h.Format = max(h.Format, format) }
