@@ -3,6 +3,7 @@ package bigtable
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -255,10 +256,7 @@ func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Tries
 	}
 	if err != nil || !made {
 		r.forget() // the rows of a move in doubt are left to the pass over the mark
-		if err != nil {
-			err = outcome.Unavailable(err)
-		}
-		return false, err
+		return false, asUnavailable(r.id, err)
 	}
 	before := coldID{r.head.Life, r.head.Moved}
 	if before.last == 0 {
@@ -273,6 +271,16 @@ func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Tries
 		s.runs.setPrints(r, prints{m.list.id(), mergePrints(r.prints.all, m.prints)})
 	}
 	return true, nil
+}
+
+// asUnavailable returns err, of a move whose outcome may be unknown, as one that says that nothing was
+// applied of what a caller asked for.
+func asUnavailable(id runstore.RunID, err error) error {
+	var op *runstore.OpError
+	if err == nil || outcome.Definite(err) || !errors.As(outcome.Of("move records", id, err), &op) {
+		return err
+	}
+	return outcome.Unavailable(op.Cause)
 }
 
 // deadCold returns rows of cold records that do not count, and never will: those of moves that failed,
