@@ -504,3 +504,85 @@ func TestRaiseKeepsColdRecords(t *testing.T) {
 	relieve(t, s)
 	all.readAs(t, openBare(t, table), "a/00001")
 }
+
+// A rewriting drops tombstones and the rows that they hide, and is resumed by another handle where one has
+// left it.
+func TestRewritingKeepsTheDeletedAway(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 80)
+	relieve(t, s)
+	for i := range 30 {
+		edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
+	}
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	relieve(t, s) // of the tombstones too
+	before := len(keys(t, raw(t, table), "k"))
+	for step := 0; ; step++ {
+		handle := openBare(t, table, cool)
+		more, err := bigtable.Rewrite(t.Context(), handle, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What was replaced is deleted in any order, the tombstones first here.
+		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
+		if err := bigtable.DropTombs(t.Context(), handle); err != nil {
+			t.Fatal(err)
+		}
+		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
+		edit(t, s, all, fmt.Sprintf("c/%d", step), "between two steps")
+		if !more {
+			break
+		}
+		if step > 50 {
+			t.Fatal("it does not end")
+		}
+	}
+	visit(t, s)
+	after := len(keys(t, raw(t, table), "k"))
+	if want := coldRows(t, s); after != want || after > before-30 {
+		t.Errorf("%d rows of cold records remain of %d, want %d", after, before, want)
+	}
+	all.readAs(t, openBare(t, table), "a/00000", "a/00029")
+}
+
+// The pass over the mark of an idle run keeps the large values of cold records.
+func TestVisitKeepsColdValues(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := kept{}
+	for i := range 3 {
+		edit(t, s, all, fmt.Sprintf("large/%d", i), strings.Repeat("x", 20<<10+i))
+	}
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("a/%d", i), "small")
+	}
+	relieve(t, s)
+	visit(t, s)
+	all.readAs(t, openBare(t, table))
+}
+
+// A record in a queue stays in the row of its run, where scans find it, and so does a summary. It may leave
+// when it has left its queues.
+func TestRecordsInQueuesStay(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	b := signal("run", "in a queue")
+	b.Put("waiting", []byte("value"), waiting)
+	b.Put(runstore.SummaryKey, []byte("summary"))
+	commit(t, s, b)
+	filled(t, s, 60)
+	relieve(t, s)
+	found, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10, Heads: true})
+	if err != nil || len(found) != 1 || string(found[0].Record.Value) != "value" || string(found[0].Head.Summary.Value) != "summary" {
+		t.Errorf("got %v, %v, want the record and the summary", found, err)
+	}
+}

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -149,6 +150,24 @@ func ColdRows(ctx context.Context, s *Store, id runstore.RunID) (int, error) {
 		return 0, err
 	}
 	return int(c.Keys) + len(c.moves), nil
+}
+
+// Rewrite makes one step of a rewriting, and reports whether it needs another.
+func Rewrite(ctx context.Context, s *Store, id runstore.RunID) (more bool, err error) {
+	return s.underLane(byTest(ctx), id, s.rewrite)
+}
+
+// DropTombs deletes, of the rows that a handle is to delete, the latest of each record.
+func DropTombs(ctx context.Context, s *Store) error {
+	var all []mutation
+	last := ""
+	for _, k := range slices.Sorted(slices.Values(s.waste.keys)) {
+		if k[:1] == kindCold && len(k) > 16 && k[:len(k)-16] != last {
+			last = k[:len(k)-16]
+			all = append(all, remove(k))
+		}
+	}
+	return s.writeAll(byTest(ctx), all)
 }
 
 // Patrol looks at rows of segments and packs that follow a hash.
