@@ -107,6 +107,7 @@ func Cases() []Case {
 		clockCases(),       // I7
 		atomicCases(),      // I4
 		versionCases(),     // I4
+		manyRecordsCases(), // I12
 		multiCases(),       // I4, I8
 		crossrunCases(),    // I3, I4, I8, I11, I12
 		journalCases(),     // I5

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -60,7 +61,7 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 		return nil, err
 	}
 	defer s.runs.leave(r)
-	fresh, turn := false, newTurn(s.clock.here)
+	fresh, turn, relieved := false, newTurn(s.clock.here), false
 	for t := s.tries(); ; {
 		if !fresh && (n.fresh || !r.has(n)) {
 			if err := s.load(ctx, r, n); err != nil {
@@ -92,8 +93,23 @@ func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide)
 			fresh = false
 			continue
 		}
+		if len(n.keys) > 0 && r.head.RecordBytes > maxRecordBytes && s.isHeavy(r) {
+			if err := s.moveNow(ctx, r, t); err != nil {
+				return nil, err
+			}
+			fresh = false
+			continue
+		}
 		began := s.clock.here.Read()
 		e, err := f(r, now)
+		if isFull(err) && !relieved { // some records may have become movable since the last move
+			relieved = true
+			if err := s.moveNow(ctx, r, t); err != nil {
+				return nil, err
+			}
+			fresh = false
+			continue
+		}
 		if (err != nil || e == nil || e.replay) && !fresh {
 			r.forget()
 			continue
@@ -177,7 +193,7 @@ func (r *run) has(n needs) bool {
 		return false
 	}
 	for _, k := range n.keys {
-		if _, known := r.records[k]; !known && !r.all {
+		if _, known := r.records[k]; !known && !r.isAbsent(k) {
 			return false
 		}
 	}
@@ -185,7 +201,8 @@ func (r *run) has(n needs) bool {
 }
 
 // load reads what an operation needs. What the handle knows beside it stays, if the
-// head is still the same.
+// head is still the same. Records that have left the row are read together with it (withCold): their
+// versions are those of the revision that was read, and the write compares that revision.
 func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	var filters []bigtable.Filter
 	// Who puts one record the handle does not know will put others.
@@ -198,12 +215,27 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	if n.results || n.replays {
 		filters = append(filters, wholeFamily(familyBatches))
 	}
-	var found *row
-	var err error
+	var absent []runstore.RecordKey // from the row, as far as is known
+	for _, k := range n.keys {
+		if k != runstore.SummaryKey {
+			absent = append(absent, k)
+		}
+	}
+	read := func() (*row, error) { return s.readRun(ctx, r.id, filters...) }
 	if n.epoch {
-		found, err = s.readRunAndEpoch(ctx, r.id, filters...)
+		read = func() (*row, error) { return s.readRunAndEpoch(ctx, r.id, filters...) }
+	} else if len(absent) > 0 {
+		filters = append(filters, coldFilter())
+	}
+	found, list, colds, err := (*row)(nil), (*cold)(nil), coldPage{}, error(nil)
+	if len(absent) == 0 {
+		found, err = read()
 	} else {
-		found, err = s.readRun(ctx, r.id, filters...)
+		found, list, colds, err = s.withCold(ctx, r.id, read, func(c *cold) (coldPage, error) {
+			return s.coldKeys(ctx, r.id, c, slices.DeleteFunc(slices.Clone(absent), func(k runstore.RecordKey) bool {
+				return r.prints.of == c.id() && !r.prints.has(k)
+			}))
+		})
 	}
 	if err != nil {
 		return err
@@ -224,6 +256,14 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 	for _, k := range n.keys {
 		r.records[k] = nil
 	}
+	for _, one := range colds.rows {
+		m := &meta{}
+		if _, err := split(one.cell, m); err != nil {
+			return err
+		}
+		m.cold, m.Under = one.move.rev, 0
+		r.records[one.key] = m
+	}
 	for _, item := range found.cells[familyRecords] {
 		key := runstore.RecordKey(qualifier(familyRecords, item))
 		m := &meta{}
@@ -232,6 +272,9 @@ func (s *Store) load(ctx context.Context, r *run, n needs) error {
 		}
 		m.size = m.takes(key, item.Value)
 		r.records[key] = m
+	}
+	if err := s.learnPrints(ctx, r, list, n.keys); err != nil {
+		return err
 	}
 	if n.results || n.replays {
 		r.results = map[string]result{}
@@ -264,6 +307,7 @@ type edit struct {
 	tail    tail
 	granted bool       // it makes a grant
 	replay  bool       // it was made before
+	fixed   int64      // by how much the records grow that cannot leave the row
 	rows    []mutation // to be written before it
 	beside  []mutation // to be written at the same time, see runnable.go
 	dead    []string   // rows that nothing names after it
@@ -415,4 +459,5 @@ func (s *Store) made(r *run, e *edit) {
 	s.waste.made(e.dead)
 	s.waste.add(e.gone...)
 	s.feed.committed(r.id, e)
+	s.relieve(r)
 }

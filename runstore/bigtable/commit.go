@@ -111,7 +111,7 @@ func keysOf(g runstore.Guards, w runstore.Writes) (keys []runstore.RecordKey) {
 // written, 0 if it is absent. Its error is nil: it has the signature that rules.Head.Guards
 // wants.
 func (r *run) version(key runstore.RecordKey) (runstore.Version, error) {
-	if m := r.records[key]; m != nil {
+	if m := r.records[key]; m != nil && !m.Gone {
 		return runstore.Version(m.Version), nil
 	}
 	return 0, nil
@@ -157,16 +157,27 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 }
 
-// fits refuses a change after which the run's row would have too many records. Values
-// are elsewhere then, so it is their number that counts, and the length of their keys. A
-// change that does not take more room than before always fits: one that deletes a record
-// and puts those that it kept room for does not.
+// fits refuses a change after which the run's row would have too many records that cannot leave it. Values
+// are elsewhere then, so it is their number that counts, and the length of their keys. A change after
+// which these do not take more room than before always fits: one that deletes a record and puts those that
+// it kept room for does not.
 func (e *edit) fits() error {
-	if h := &e.head; h.RecordBytes > mostRecords && h.RecordBytes > e.run.head.RecordBytes {
-		return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "records", Problem: fmt.Sprintf(
-			"the run's records, without large values, would take %d bytes of its row; the limit in Bigtable is %d: delete some", h.RecordBytes, mostRecords)}
+	if h := &e.head; h.RecordBytes > mostRecords && e.fixed > 0 {
+		return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: fieldRecords, Problem: fmt.Sprintf(
+			"the run's records that are in queues or keep room, without large values, would take %d bytes of its row; the limit in Bigtable is %d: delete some, or take them out of the queues",
+			h.RecordBytes, mostRecords)}
 	}
 	return nil
+}
+
+// fieldRecords is the field of the error of fits. No check of the input has it for a batch that it lets
+// through.
+const fieldRecords = "records"
+
+// isFull reports whether err is that of fits.
+func isFull(err error) bool {
+	var limit *runstore.LimitError
+	return errors.As(err, &limit) && limit.Kind == runstore.ErrTooLarge && limit.Field == fieldRecords
 }
 
 // inlineBound returns how large a value of the batch may be to stay in the run's row.
@@ -206,10 +217,23 @@ func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstor
 
 // change puts or deletes one record under a token, and returns its version.
 func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64) int64 {
-	old := e.run.records[w.Key]
+	old, under := e.run.records[w.Key], int64(0)
 	h := &e.head
 	if old != nil {
+		if under = old.under(); old.Gone {
+			if w.Delete {
+				e.records[w.Key] = old
+				return 0
+			}
+			h.RecordBytes -= old.size
+			old = nil
+		}
+	}
+	if old != nil {
 		h.RecordBytes -= old.size
+		if !old.isMovable(w.Key) {
+			e.fixed -= old.size
+		}
 		for _, p := range old.places(e.run.id, w.Key) {
 			e.dead = append(e.dead, p.rowKey())
 		}
@@ -222,12 +246,14 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64
 			h.Floor = max(h.Floor, old.Version)
 			e.drop(familyRecords, string(w.Key))
 		}
-		e.records[w.Key] = nil
+		if e.records[w.Key] = nil; under != 0 {
+			e.setRecord(w.Key, &meta{Gone: true, Under: under, Rev: h.Rev, By: e.nonce}, nil)
+		}
 		return 0
 	}
 	m := &meta{
 		Version: h.Floor + 1, CreatedSeq: seq, Created: e.now, CreatedBy: token, UpdatedSeq: seq, Updated: e.now, UpdatedBy: token,
-		Rev: h.Rev, By: e.nonce,
+		Rev: h.Rev, By: e.nonce, Under: under,
 	}
 	if old != nil {
 		m.Version, m.CreatedSeq, m.Created, m.CreatedBy = old.Version+1, old.CreatedSeq, old.Created, old.CreatedBy
@@ -245,12 +271,20 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64
 		e.rows = append(e.rows, pack.rows(e.run.id)...)
 	}
 	m.Room = roomFor(w.Reserve)
-	cell := join(m, value)
-	m.size = m.takes(w.Key, cell)
-	h.RecordBytes += m.size
-	e.set(familyRecords, string(w.Key), cell)
-	e.records[w.Key] = m
+	e.setRecord(w.Key, m, value)
 	return m.Version
+}
+
+// setRecord sets the cell of a record.
+func (e *edit) setRecord(key runstore.RecordKey, m *meta, value []byte) {
+	cell := join(m, value)
+	m.size = m.takes(key, cell)
+	e.head.RecordBytes += m.size
+	if !m.isMovable(key) {
+		e.fixed += m.size
+	}
+	e.set(familyRecords, string(key), cell)
+	e.records[key] = m
 }
 
 // runnable sets when the run wants a driver.
@@ -288,6 +322,10 @@ func (e *edit) purge() {
 		e.dead = append(e.dead, h.runsPlace(e.run.id).rowKey())
 	}
 	e.end(true)
+	if h.Moved != 0 {
+		e.drop(familyOther, columnCold)
+	}
+	h.Floor, h.Moved, h.ColdTop = max(h.Floor, h.ColdTop), 0, 0
 	h.Purged, h.Runnable, h.Sealed, h.EventBytes, h.RecordBytes, h.Batches = true, 0, 0, 0, 0, 0
 	for _, f := range []string{familyEvents, familyRecords, familyBatches, familyFeed} {
 		e.m.DeleteCellsInFamily(f)

@@ -12,8 +12,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
-// A row that has as many records as it may takes no more: not applied, and told with
-// the field and the limit. Deleting makes room.
+// A row that has as many records in queues as it may takes no more: not applied, and told with
+// the field and the limit. Deleting makes room, and so does taking records out of the queues. Records in no
+// queue go on.
 func TestTooManyRecords(t *testing.T) {
 	t.Parallel()
 	s := openBare(t, newTable(t))
@@ -26,7 +27,7 @@ func TestTooManyRecords(t *testing.T) {
 	for err == nil {
 		b := signal("run", "many")
 		for i := range 200 {
-			b.Put(key(stored+i), make([]byte, 256))
+			b.Put(key(stored+i), make([]byte, 256), waiting)
 		}
 		if _, err = s.Commit(t.Context(), b); err == nil {
 			stored += 200
@@ -43,15 +44,43 @@ func TestTooManyRecords(t *testing.T) {
 	if err != nil || int(run.LastSeq) != stored/200 {
 		t.Errorf("the run has %d events, %v, want those of the %d writes that were applied", run.LastSeq, err, stored/200)
 	}
-	b := signal("run", "fewer")
-	for i := range 200 {
-		b.Delete(key(i))
+	for round := range 20 {
+		b := signal("run", "not in a queue")
+		for i := range 100 {
+			b.Put(key(100_000+100*round+i), make([]byte, 256))
+		}
+		commit(t, s, b)
 	}
-	commit(t, s, b)
-	b = signal("run", "another")
-	b.Put("another", nil)
-	commit(t, s, b)
+	another := func(n int) error {
+		b := signal("run", "another")
+		for i := range 150 {
+			b.Put(key(50_000+1000*n+i), nil, waiting)
+		}
+		_, err := s.Commit(t.Context(), b)
+		return err
+	}
+	for n, change := range []func(b *runstore.Batch, key runstore.RecordKey){
+		func(b *runstore.Batch, key runstore.RecordKey) { b.Delete(key) },
+		func(b *runstore.Batch, key runstore.RecordKey) { b.Put(key, make([]byte, 256)) },
+	} {
+		for filled := 10 * n; err == nil || !errors.Is(err, runstore.ErrTooLarge); filled++ {
+			if err = another(filled + 100); filled > 10*n+9 {
+				t.Fatalf("it is not full after deleting: %v", err)
+			}
+		}
+		b := signal("run", "fewer")
+		for i := range 200 {
+			change(&b, key(200*n+i))
+		}
+		commit(t, s, b)
+		if err = another(n); err != nil {
+			t.Errorf("change %d made no room: %v", n, err)
+		}
+	}
 }
+
+// waiting is a place that keeps a record in the row of its run.
+var waiting = runstore.Place{Index: "queue", At: runstore.After(0)}
 
 // What a record reserves counts for every handle while the record is there, and the batch
 // that deletes it and puts what it reserved fits, however full the run is.
@@ -78,7 +107,7 @@ func TestRoomIsKept(t *testing.T) {
 		for err := error(nil); err == nil; next += n {
 			b := signal("run", "filling")
 			for i := range n {
-				b.Put(key(next+i), make([]byte, 256))
+				b.Put(key(next+i), make([]byte, 256), waiting)
 			}
 			if _, err = other.Commit(t.Context(), b); err != nil && !errors.Is(err, runstore.ErrTooLarge) {
 				t.Fatal(err)
@@ -150,7 +179,9 @@ func TestRoomIsKeptForTwoRecords(t *testing.T) {
 	largest := make([]byte, runstore.MaxRecordValue)
 	pair := func(n int) []runstore.RecordWrite {
 		own, other := runstore.RecordKey(fmt.Sprintf("own-%05d", n)), runstore.RecordKey(fmt.Sprintf("other-%05d", n))
-		return []runstore.RecordWrite{{Key: own, Value: largest}, {Key: other, Value: largest}}
+		return []runstore.RecordWrite{
+			{Key: own, Value: largest, Index: []runstore.Place{waiting}}, {Key: other, Value: largest, Index: []runstore.Place{waiting}},
+		}
 	}
 	stored := 0
 	for _, n := range []int{100, 10, 1} {
@@ -176,7 +207,7 @@ func TestRoomIsKeptForTwoRecords(t *testing.T) {
 		b := signal("run", "replaced")
 		for i := from; i < min(from+100, stored); i++ {
 			for j, w := range pair(i) {
-				b.Put(w.Key, largest[:sizes[(from/100+i+j)%len(sizes)]])
+				b.Put(w.Key, largest[:sizes[(from/100+i+j)%len(sizes)]], waiting)
 			}
 		}
 		if _, err := s.Commit(t.Context(), b); err != nil {

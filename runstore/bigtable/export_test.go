@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -108,6 +109,66 @@ func SetYield(s *Store, d time.Duration) { s.yieldFor = d }
 // Bound has a handle wait for one request, and for a scan, for as long as a slow machine may
 // take.
 func Bound(o *Options, d time.Duration) { o.bound = d }
+
+// Hot has records leave the row of their run above so many bytes, and cold ones be rewritten early.
+func Hot(o *Options, bytes int64) { o.hot = bytes }
+
+// Relieve moves records out of a run's row, if it is heavy, and rewrites cold ones.
+func Relieve(ctx context.Context, s *Store, id runstore.RunID, rewrite bool) error {
+	ctx = byTest(ctx)
+	again, err := s.underLane(ctx, id, s.moveRecords)
+	for again = again || rewrite; again && err == nil; {
+		again, err = s.underLane(ctx, id, s.rewrite)
+	}
+	return err
+}
+
+// Moves returns how many moves the row of a run lists, and what the row holds of records.
+func Moves(ctx context.Context, s *Store, id runstore.RunID) (moves int, bytes int64, err error) {
+	r, err := s.readRun(byTest(ctx), id, coldFilter())
+	if err != nil {
+		return 0, 0, err
+	}
+	c, err := r.cold()
+	if c != nil {
+		moves = len(c.moves)
+	}
+	return moves, r.head.RecordBytes, err
+}
+
+// SetHot is Hot for a handle that is open.
+func SetHot(s *Store, bytes int64) { s.hotBytes, s.maxTombs, s.rewriteRows = bytes, 10, 10 }
+
+// ColdRows returns how many rows of cold records a run should have: one for each key and for each move.
+func ColdRows(ctx context.Context, s *Store, id runstore.RunID) (int, error) {
+	r, err := s.readRun(byTest(ctx), id, coldFilter())
+	if err != nil {
+		return 0, err
+	}
+	c, err := r.cold()
+	if err != nil || c == nil {
+		return 0, err
+	}
+	return int(c.Keys) + len(c.moves), nil
+}
+
+// Rewrite makes one step of a rewriting, and reports whether it needs another.
+func Rewrite(ctx context.Context, s *Store, id runstore.RunID) (more bool, err error) {
+	return s.underLane(byTest(ctx), id, s.rewrite)
+}
+
+// DropTombs deletes, of the rows that a handle is to delete, the latest of each record.
+func DropTombs(ctx context.Context, s *Store) error {
+	var all []mutation
+	last := ""
+	for _, k := range slices.Sorted(slices.Values(s.waste.keys)) {
+		if k[:1] == kindCold && len(k) > 16 && k[:len(k)-16] != last {
+			last = k[:len(k)-16]
+			all = append(all, remove(k))
+		}
+	}
+	return s.writeAll(byTest(ctx), all)
+}
 
 // Patrol looks at rows of segments and packs that follow a hash.
 func Patrol(ctx context.Context, s *Store, hash string) error { return s.patrol(byTest(ctx), hash) }

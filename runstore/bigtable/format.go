@@ -37,6 +37,10 @@ const formatGrants = 3
 // be moved by a scan (runnable.go). A program of format 3 would delete such an entry.
 const formatPlaces = 4
 
+// formatCold is the format of runs some of whose records have left the row, see cold.go. A program
+// of format 4 would take them for absent.
+const formatCold = 5
+
 // requires raises the format of a run's head.
 func (h *head) requires(format int) { h.Format = max(h.Format, format) }
 

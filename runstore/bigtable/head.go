@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -87,6 +88,10 @@ type head struct {
 	// EventBytes and RecordBytes are what the row holds of them.
 	EventBytes  int64 `json:"eventBytes,omitempty"`
 	RecordBytes int64 `json:"recordBytes,omitempty"`
+	// Moved is the revision of the last move of records out of the row, 0 if there was none, and
+	// ColdTop the highest version of a record that was moved; see cold.go.
+	Moved   int64 `json:"moved,omitempty"`
+	ColdTop int64 `json:"coldTop,omitempty"`
 }
 
 // slack is how far an expiry that a holder computed may lie beside the one that
@@ -203,7 +208,24 @@ type meta struct {
 	Places     []spot  `json:"p,omitempty"`  // where it stands
 	Pack       *packed `json:"d,omitempty"`  // where its value is, if not here
 	Room       int64   `json:"m,omitempty"`  // that it keeps for records that a later batch puts instead
+	Gone       bool    `json:"g,omitempty"`  // it is a tombstone: the record was deleted, and hides a cold row
+	Under      int64   `json:"u0,omitempty"` // the move of the cold row that it hides, 0 if there is none
 	size       int64   // what it takes of the room for records
+	cold       int64   // the move that it left the row with, 0 if it is there
+}
+
+// isMovable reports whether the record of a key may leave the run's row. A scan of a queue finds a
+// record in the row, and so does a read of a run its summary.
+func (m *meta) isMovable(key runstore.RecordKey) bool {
+	return len(m.Places) == 0 && m.Room == 0 && key != runstore.SummaryKey
+}
+
+// under returns the move of the cold row that a change of the record hides.
+func (m *meta) under() int64 {
+	if m.cold != 0 {
+		return m.cold
+	}
+	return m.Under
 }
 
 // takes is what a record takes of the room for records: its cell, or what is kept for
@@ -216,9 +238,15 @@ func (m *meta) takes(key runstore.RecordKey, cell []byte) int64 {
 // is full. While the run's records take more than maxRecordBytes only tiny values stay in the row,
 // and one that is not tiny, the one that passes maxRecordBytes. Above maxRecordBytes there is room
 // for that one anyway, unless the others take it. A value that is not tiny and is elsewhere takes
-// less than a tiny one: its place has under tiny bytes.
+// less than a tiny one: its place has under tiny bytes. Records without places need no room: they leave
+// a row that is full.
 func roomFor(later []runstore.RecordWrite) (room int64) {
 	const most = math.MaxInt64
+	if !slices.ContainsFunc(later, func(w runstore.RecordWrite) bool {
+		return !w.Delete && (len(w.Index) > 0 || w.Key == runstore.SummaryKey)
+	}) {
+		return 0
+	}
 	for _, w := range later {
 		if w.Delete {
 			continue

@@ -14,6 +14,7 @@ import (
 const (
 	kindRun     = "r" // hash, run id: the run itself
 	kindSegment = "s" // hash, length, run id, life, number: sealed events
+	kindCold    = "k" // hash, length, run id, life, what: records that have left the run's row
 	kindPack    = "d" // hash, length, run id, revision, nonce, what: values too large for the run's row
 	kindIndex   = "i" // shard, index, time, written, run, record, revision: a place in a queue
 	kindMark    = "m" // shard, length, run id, revision, nonce: the run may have events that the feed has not, or garbage

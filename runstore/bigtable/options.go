@@ -40,6 +40,8 @@ type Options struct {
 
 	// bound replaces attemptTimeout and scanMost in tests, which may run on a slow machine.
 	bound time.Duration
+	// hot replaces hotBytes in tests, and bounds the rewriting of cold records.
+	hot int64
 }
 
 // names are what Bigtable's Admin API accepts:

@@ -21,7 +21,7 @@ const patrolled = 64
 func (s *Store) patrol(ctx context.Context, hash string) error {
 	var rows []string
 	owned := map[runstore.RunID][]string{}
-	for _, kind := range []string{kindSegment, kindPack} {
+	for _, kind := range []string{kindSegment, kindCold, kindPack} {
 		keys, err := s.keys(ctx, kind+hash, after(kind), patrolled)
 		if err == nil && len(keys) < patrolled {
 			var more []string
@@ -61,12 +61,12 @@ func (s *Store) patrol(ctx context.Context, hash string) error {
 	return s.patrolLog(ctx, hash)
 }
 
-// isOver reports whether a row of a segment or a pack is of a life of the run that is
+// isOver reports whether a row of a segment, a cold record or a pack is of a life of the run that is
 // over. That stays so: lives and revisions only grow, a write that names the row was
 // either made, before the head that was read, or never will be.
 func (h *head) isOver(key string) bool {
 	_, since, ok := ownerOf(key)
-	last := h.Life // of a segment; a pack has the revision of its write
+	last := h.Life // of the others; a pack has the revision of its write
 	if key[:1] == kindPack {
 		last = h.Rev
 	}

@@ -3,6 +3,8 @@ package bigtable
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	"cloud.google.com/go/bigtable"
 
@@ -69,70 +71,104 @@ func (r *row) public(id runstore.RunID) (found runstore.Run, pack *packed, err e
 	return found, pack, nil
 }
 
-// ReadRecords implements runstore.RunStore: one read, and another for large values.
+// ReadRecords implements runstore.RunStore: one read, another where the run has cold records, and one for
+// large values.
 func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
 	err = s.op(ctx, "read records", id, q.Check(id), func(ctx context.Context) error {
 		return steady(func() error {
-			records, err = s.readRecords(ctx, id, q, 0)
+			records, err = s.readRecords(ctx, id, q)
 			return err
 		})
 	})
 	return records, err
 }
 
-// readRecords reads a page of records. It leaves out the cells below a stamp before it counts
-// the cells of the page, and reads anew if the run's head has a higher stamp and there are such.
-func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, stamp int64) (records []runstore.Record, err error) {
-	filters := recordFilters(q.Keys)
-	left := len(q.Keys)
-	if left == 0 {
-		from := max(string(q.Prefix), string(q.After)+"\x00")
-		if q.After == "" {
-			from = string(q.Prefix)
-		}
-		left = q.Limit
-		if end := after(string(q.Prefix)); end != "" && from >= end {
-			filters = nil // behind them all: the service refuses a range that ends before it begins
-		} else {
-			filters = []bigtable.Filter{bigtable.ChainFilters(
-				since(stamp, columns(familyRecords, from, end)), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(q.Limit))}
-		}
-	}
-	r, err := s.readRun(ctx, id, filters...)
-	if err != nil {
-		return nil, err
-	}
-	if !r.exists() {
-		return nil, runstore.ErrNotFound
-	}
-	if r.late && len(q.Keys) == 0 {
-		return s.readRecords(ctx, id, q, r.head.Stamp)
-	}
+// readRecords reads records by their keys, or a page of them.
+func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
 	asked := map[runstore.RecordKey]bool{}
 	for _, k := range q.Keys {
 		asked[k] = true
 	}
-	var wanted []want
-	size := 0
-	for _, item := range r.cells[familyRecords] {
-		key := runstore.RecordKey(qualifier(familyRecords, item))
-		if len(q.Keys) > 0 && !asked[key] {
-			continue
-		}
-		var m meta
-		value, err := split(item.Value, &m)
+	if len(asked) > 0 {
+		filters := append(recordFilters(q.Keys), coldFilter())
+		r, _, colds, err := s.withCold(ctx, id,
+			func() (*row, error) { return s.readRun(ctx, id, filters...) },
+			func(c *cold) (coldPage, error) { return s.coldKeys(ctx, id, c, slices.Sorted(maps.Keys(asked))) })
 		if err != nil {
 			return nil, err
 		}
-		records = append(records, m.record(key, value))
-		size += len(value)
-		if m.Pack != nil {
+		all, err := r.merged(colds, func(key runstore.RecordKey) bool { return asked[key] })
+		if err != nil {
+			return nil, err
+		}
+		return s.pageOf(ctx, id, all, 0)
+	}
+	// A page may lose all of its rows to tombstones and to rows that do not count.
+	for limit, stamp := q.Limit, int64(0); ; {
+		r, colds, upTo, err := s.readPrefix(ctx, id, q, limit, stamp)
+		if err != nil {
+			return nil, err
+		}
+		if r.late && r.head.Stamp > stamp {
+			stamp = r.head.Stamp
+			continue
+		}
+		all, err := r.merged(colds, upTo)
+		if err != nil {
+			return nil, err
+		}
+		if len(all) > 0 || len(r.cells[familyRecords]) < limit && !colds.cut {
+			return s.pageOf(ctx, id, all, q.Limit)
+		}
+		limit *= 2
+	}
+}
+
+// readPrefix reads the cells of up to limit records behind q.After in the run's row, and as many cold ones. All
+// of either kind were met for the keys for which upTo is true. It leaves out the cells below a stamp before it
+// counts them.
+func (s *Store) readPrefix(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, limit int, stamp int64) (r *row, colds coldPage, upTo func(runstore.RecordKey) bool, err error) {
+	filters := []bigtable.Filter{coldFilter()}
+	from := max(string(q.Prefix), string(q.After)+"\x00")
+	if q.After == "" {
+		from = string(q.Prefix)
+	}
+	// Behind them all there is none: the service refuses a range that ends before it begins.
+	if end := after(string(q.Prefix)); end == "" || from < end {
+		filters = append(filters, bigtable.ChainFilters(
+			since(stamp, columns(familyRecords, from, end)), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(limit)))
+	}
+	r, _, colds, err = s.withCold(ctx, id,
+		func() (*row, error) { return s.readRun(ctx, id, filters...) },
+		func(c *cold) (coldPage, error) {
+			return s.coldRange(ctx, id, c, q.Prefix, q.After, limit, runstore.MaxPageBytes)
+		})
+	if err != nil {
+		return nil, coldPage{}, nil, err
+	}
+	last := ""
+	if items := r.cells[familyRecords]; len(items) == limit {
+		last = qualifier(familyRecords, items[limit-1])
+	}
+	return r, colds, func(key runstore.RecordKey) bool {
+		return (last == "" || string(key) <= last) && (!colds.cut || key <= colds.through)
+	}, nil
+}
+
+// pageOf returns the first records of a page that ends by its size, and by a limit if that is not 0.
+func (s *Store) pageOf(ctx context.Context, id runstore.RunID, all []found, limit int) (records []runstore.Record, err error) {
+	var wanted []want
+	size := 0
+	for _, one := range all {
+		if limit > 0 && (len(records) == limit || size > runstore.MaxPageBytes) {
+			break
+		}
+		records = append(records, one.meta.record(one.key, one.value))
+		size += len(one.value)
+		if m := &one.meta; m.Pack != nil {
 			i := len(records) - 1
 			wanted = append(wanted, want{id, m.Pack, func(value []byte) { records[i].Value = value }})
 			size += int(m.Pack.Length)
-		}
-		if len(q.Keys) == 0 && (len(records) == left || size > runstore.MaxPageBytes) {
-			break
 		}
 	}
 	return records, s.fetch(ctx, wanted)

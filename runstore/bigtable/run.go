@@ -25,17 +25,23 @@ type run struct {
 	beat    int64
 	former  rules.FormerGrants           // as they were when needs.epoch was last read
 	records map[runstore.RecordKey]*meta // nil: absent
-	all     bool                         // a record that is not among them is absent
+	all     bool                         // a record that is not among them is not in the row
 	results map[string]result            // by their names; nil: not read
 	tail    tail
 
 	sealing atomic.Pointer[sealing] // segments that the next write takes out of the row
+
+	prints    prints // of the cold records, as of a list of moves
+	misses    int    // reads of cold records that found none
+	left      int64  // what the records took after the last move
+	relieving atomic.Bool
 }
 
 // runs holds what a handle knows of the runs that it writes to.
 type runs struct {
-	mu  sync.Mutex
-	all map[runstore.RunID]*run
+	mu     sync.Mutex
+	all    map[runstore.RunID]*run
+	prints int // fingerprints of all runs
 }
 
 // Bounds of what a handle keeps in mind.
@@ -97,10 +103,11 @@ func (rs *runs) prepared(id runstore.RunID) bool {
 // evict makes room for another run. The caller holds rs.mu.
 func (rs *runs) evict() {
 	for id, r := range rs.all {
-		if len(rs.all) < maxRuns {
+		if len(rs.all) < maxRuns && rs.prints < maxPrints {
 			return
 		}
 		if r.uses == 0 {
+			rs.prints -= len(r.prints.all)
 			delete(rs.all, id)
 		}
 	}
@@ -109,6 +116,17 @@ func (rs *runs) evict() {
 // forget makes the next operation read the run.
 func (r *run) forget() {
 	r.known, r.stored, r.records, r.all, r.results, r.tail, r.former = false, nil, nil, false, nil, tail{}, nil
+}
+
+// isAbsent reports whether there surely is no record of a key, by what the handle knows.
+func (r *run) isAbsent(key runstore.RecordKey) bool {
+	return r.all && (r.head.Moved == 0 || !r.mayBeCold(key))
+}
+
+// mayBeCold reports whether there may be a cold record of a key, by what the handle knows.
+func (r *run) mayBeCold(key runstore.RecordKey) bool {
+	known := r.prints.of == coldID{r.head.Life, r.head.Moved}
+	return key != runstore.SummaryKey && !(known && !r.prints.has(key))
 }
 
 // judged returns the head as package rules judges a request for the lease, with the

@@ -117,7 +117,7 @@ func (e *edit) begin(now *epoch) {
 // cells. The caller has the run's lane.
 func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tries) error {
 	found, err := s.readRun(ctx, r.id,
-		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed))
+		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), coldFilter())
 	if err != nil || found.stored == nil || !found.head.isOld(now) {
 		r.forget()
 		return err
@@ -233,6 +233,11 @@ func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds boo
 		e.m.DeleteCellsInFamily(family)
 		for _, item := range found.cells[family] {
 			e.set(family, qualifier(family, item), item.Value)
+		}
+	}
+	for _, item := range found.cells[familyOther] {
+		if column := qualifier(familyOther, item); column == columnCold && item.Timestamp >= numbered(found.head.Stamp) {
+			e.set(familyOther, column, item.Value)
 		}
 	}
 	// The feed's cells change beside the head: those of the new epoch stay as they are.

@@ -35,6 +35,7 @@ type Store struct {
 	table    *bigtable.Table
 	clock    clock
 	runs     runs
+	colds    colds
 	feed     *sequencer
 	passed   passed
 	history  atomic.Pointer[history] // what is known of the epochs; nil: there was none
@@ -48,7 +49,12 @@ type Store struct {
 	yieldFor time.Duration // how long an operation waits for another one's turn
 	// attemptTimeout bounds one request.
 	attemptTimeout time.Duration
-	closeGrace     time.Duration // bounds what the background finishes when the handle is closed
+	// What its records take of a run's row before some leave it, how many rows a step of a rewriting
+	// copies, and how many tombstones call for one; see move.go.
+	hotBytes, maxTombs int64
+	rewriteRows        int
+
+	closeGrace time.Duration // bounds what the background finishes when the handle is closed
 
 	background sync.WaitGroup
 	life       sync.Mutex // guards the following, and what is begun against Close
@@ -82,9 +88,12 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, logGrace: placeGrace / 2, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, logGrace: placeGrace / 2, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}), idle: make(chan struct{})}
 	if opts.bound > 0 {
 		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
+	}
+	if opts.hot > 0 {
+		s.hotBytes, s.maxTombs, s.rewriteRows = opts.hot, 10, 10
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*run{}

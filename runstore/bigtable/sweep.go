@@ -192,7 +192,7 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	if err != nil || e == nil {
 		return err
 	}
-	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords)); err != nil || found.head.Rev != e.head.Rev {
+	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), coldFilter()); err != nil || found.head.Rev != e.head.Rev {
 		return err
 	}
 	var dead []mutation
@@ -201,6 +201,14 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 			if found.head.isOver(key) {
 				dead = append(dead, remove(key))
 			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := s.deadCold(ctx, id, found, func(keys []string) error {
+		for _, key := range keys {
+			dead = append(dead, remove(key))
 		}
 		return nil
 	}); err != nil {
@@ -250,14 +258,20 @@ func (s *Store) deadPacks(ctx context.Context, id runstore.RunID, found *row) (d
 		return nil, err
 	}
 	named := map[string]bool{}
+	name := func(m *meta) {
+		if m.Pack != nil {
+			named[m.Pack.key(id, 0)[:len(prefix)+25]] = true
+		}
+	}
 	for _, item := range found.cells[familyRecords] {
 		var m meta
 		if _, err := split(item.Value, &m); err != nil {
 			return nil, err
 		}
-		if m.Pack != nil {
-			named[m.Pack.key(id, 0)[:len(prefix)+25]] = true
-		}
+		name(&m)
+	}
+	if err := s.coldPacks(ctx, id, found, name); err != nil {
+		return nil, err
 	}
 	for _, key := range keys {
 		rest := key[len(prefix):]

@@ -1,0 +1,180 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// manyRecordsCases prove that a run has room for many records, and that what holds for a few holds for them:
+// versions, stamps, pages and deletions.
+func manyRecordsCases() []Case {
+	return []Case{
+		{Guarantee: "I12", Name: "a-run-holds-many-records", Run: manyRecords},
+	}
+}
+
+// recordModel is what the records of a run should be, by their numbers.
+type recordModel struct {
+	id  runstore.RunID
+	all []runstore.Record // version 0: absent
+	top []runstore.Version
+}
+
+// manyValue is the value of a record: large enough that some hundreds of records exceed what a store would
+// hold of them in one place.
+func manyValue(n, round int) []byte {
+	return append(fmt.Appendf(nil, "%d of %d ", round, n), bytes.Repeat([]byte{'.'}, 150+n%100)...)
+}
+
+// key returns the key of a record. The keys of neighbours are far apart in order.
+func (m *recordModel) key(n int) runstore.RecordKey {
+	return runstore.RecordKey(fmt.Sprintf("part/%d/%06d", n%7, n))
+}
+
+// apply commits a change of some records: put, or deleted where round is negative. Each is guarded by its
+// version.
+func (m *recordModel) apply(t T, s runstore.RunStore, round int, numbers []int) {
+	t.Helper()
+	for len(numbers) > 0 {
+		some := numbers[:min(100, len(numbers))]
+		numbers = numbers[len(some):]
+		var guards []runstore.Guard
+		for _, n := range some {
+			guards = append(guards, runstore.AtVersion(m.key(n), m.all[n].Version))
+		}
+		b := runstore.NewBatch(m.id, guards[0], guards[1:]...)
+		b.Append("test", nil)
+		for _, n := range some {
+			if round < 0 {
+				b.Delete(m.key(n))
+			} else {
+				b.Put(m.key(n), manyValue(n, round))
+			}
+		}
+		done := committed(t, s, b)
+		stamp := runstore.Stamp{Seq: done.FirstSeq, Time: done.Time}
+		for i, n := range some {
+			was, now := m.all[n], runstore.Record{Key: m.key(n), Version: done.Versions[i], Updated: stamp, Created: stamp}
+			switch {
+			case round < 0:
+				m.all[n] = runstore.Record{}
+				continue
+			case was.Version > 0 && now.Version != was.Version+1, now.Version <= m.top[n]:
+				t.Errorf("%s has version %d, after %d and at most %d", m.key(n), now.Version, was.Version, m.top[n])
+			case was.Version > 0:
+				now.Created = was.Created
+			}
+			now.Value = manyValue(n, round)
+			m.all[n], m.top[n] = now, now.Version
+		}
+	}
+}
+
+// check reads the records by all their pages, by a prefix, and by some of their keys.
+func (m *recordModel) check(t T, s runstore.RunStore) {
+	t.Helper()
+	want := map[runstore.RecordKey]runstore.Record{}
+	for _, r := range m.all {
+		if r.Version > 0 {
+			want[r.Key] = r
+		}
+	}
+	same := func(got runstore.Record) {
+		t.Helper()
+		w := want[got.Key]
+		if got.Version != w.Version || got.Created != w.Created || got.Updated != w.Updated || !bytes.Equal(got.Value, w.Value) {
+			t.Fatalf("%s: got version %d, created %v, updated %v, a value of %d bytes, want %d, %v, %v, %d",
+				got.Key, got.Version, got.Created, got.Updated, len(got.Value), w.Version, w.Created, w.Updated, len(w.Value))
+		}
+	}
+	for _, prefix := range []runstore.RecordKey{"", "part/3/"} {
+		wanted, found, last := 0, 0, runstore.RecordKey("")
+		for key := range want {
+			if strings.HasPrefix(string(key), string(prefix)) {
+				wanted++
+			}
+		}
+		for r, err := range runstore.Records(t.Context(), s, m.id, prefix) {
+			if err != nil {
+				t.Fatalf("records of %q: %v", prefix, err)
+			}
+			if r.Key <= last {
+				t.Fatalf("%s comes after %s", r.Key, last)
+			}
+			same(r)
+			found++
+			last = r.Key
+		}
+		equal(t, fmt.Sprintf("records of the prefix %q", prefix), found, wanted)
+	}
+	var keys []runstore.RecordKey
+	there := 0
+	for n := 0; n < len(m.all) && len(keys) < runstore.MaxRecordKeys; n += max(1, len(m.all)/runstore.MaxRecordKeys) {
+		keys = append(keys, m.key(n))
+		if m.all[n].Version > 0 {
+			there++
+		}
+	}
+	found, err := s.ReadRecords(t.Context(), m.id, runstore.RecordQuery{Keys: keys})
+	if err != nil {
+		t.Fatalf("read %d keys: %v", len(keys), err)
+	}
+	for _, r := range found {
+		same(r)
+	}
+	equal(t, "records of some keys", len(found), there)
+}
+
+// refuses commits to some records at versions that they do not have.
+func (m *recordModel) refuses(t T, s runstore.RunStore) {
+	t.Helper()
+	for n := 0; n < len(m.all); n += max(1, len(m.all)/20) {
+		b := runstore.NewBatch(m.id, runstore.AtVersion(m.key(n), m.all[n].Version+1))
+		b.Put(m.key(n), nil)
+		_, err := s.Commit(t.Context(), b)
+		var conflict *runstore.ConflictError
+		if !errors.As(err, &conflict) || conflict.Current != m.all[n].Version {
+			t.Fatalf("%s: got %v, want a conflict at version %d", m.key(n), err, m.all[n].Version)
+		}
+	}
+}
+
+// every returns each step-th number from first on.
+func (m *recordModel) every(step, first int) (numbers []int) {
+	for n := first; n < len(m.all); n += step {
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+func manyRecords(t T, e *Env) {
+	n := e.Long(t, "records", 1500, 100_000)
+	e.Create(t, "run")
+	m := &recordModel{id: "run", all: make([]runstore.Record, n), top: make([]runstore.Version, n)}
+	for first := range 3 {
+		m.apply(t, e.Reopen(t), 0, m.every(3, first))
+	}
+	other := e.Reopen(t)
+	m.check(t, other)
+	m.apply(t, other, 1, m.every(9, 0))
+	m.apply(t, e.Store, -1, m.every(6, 1))
+	m.refuses(t, e.Reopen(t))
+	m.check(t, e.Store)
+	m.apply(t, e.Reopen(t), 2, m.every(18, 1)) // a third of those that were deleted
+	m.apply(t, other, 3, m.every(9, 0))        // again
+	m.refuses(t, e.Store)
+	m.check(t, e.Reopen(t))
+
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Purge = true
+	committed(t, e.Store, b)
+	e.Create(t, "run")
+	clear(m.all)
+	m.check(t, other)
+	m.apply(t, other, 4, m.every(5, 0))
+	m.check(t, e.Reopen(t))
+}

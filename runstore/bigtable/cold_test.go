@@ -1,0 +1,588 @@
+package bigtable_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// cool has records leave the row of their run early.
+func cool(o *bigtable.Options) { bigtable.Hot(o, 3<<10) }
+
+// kept is what a run's records should be.
+type kept map[runstore.RecordKey]runstore.Record
+
+// reads checks the records of "run": all pages of some limits, some prefixes, and single keys.
+func (k kept) readAs(t testing.TB, s *bigtable.Store, others ...runstore.RecordKey) {
+	t.Helper()
+	keys := slices.Sorted(maps.Keys(k))
+	for _, prefix := range []runstore.RecordKey{"", "a", "b/", "b/0\x00", "zz"} {
+		var want []runstore.RecordKey
+		for _, key := range keys {
+			if strings.HasPrefix(string(key), string(prefix)) {
+				want = append(want, key)
+			}
+		}
+		for _, limit := range []int{3, 50, runstore.MaxPage} {
+			var got []runstore.RecordKey
+			q := runstore.RecordQuery{Prefix: prefix, Limit: limit}
+			for {
+				page, err := s.ReadRecords(t.Context(), "run", q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(page) == 0 {
+					break
+				}
+				for _, r := range page {
+					got = append(got, r.Key)
+					k.same(t, r)
+				}
+				q.After = page[len(page)-1].Key
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("prefix %q, limit %d: got the %d records %.300q, want the %d %.300q", prefix, limit, len(got), got, len(want), want)
+			}
+		}
+	}
+	for part := range slices.Chunk(append(keys, others...), runstore.MaxRecordKeys) {
+		found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: part})
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := map[runstore.RecordKey]bool{}
+		for _, r := range found {
+			k.same(t, r)
+			there[r.Key] = true
+		}
+		for _, key := range part {
+			if _, want := k[key]; there[key] != want {
+				t.Fatalf("the record %q is there: %t, want %t", key, there[key], want)
+			}
+		}
+	}
+}
+
+func (k kept) same(t testing.TB, got runstore.Record) {
+	t.Helper()
+	want := k[got.Key]
+	if got.Version != want.Version || got.Created != want.Created || got.Updated != want.Updated || !bytes.Equal(got.Value, want.Value) {
+		t.Fatalf("the record %q is %s, want %s", got.Key, shortRecord(got), shortRecord(want))
+	}
+}
+
+func shortRecord(r runstore.Record) string {
+	return fmt.Sprintf("version %d, created %v, updated %v, %s", r.Version, r.Created, r.Updated, short(r.Value))
+}
+
+// Random changes of records by several handles, which move records and rewrite cold ones on the way, leave
+// what a model says: versions, stamps and values. Versions never fall, over deletions, purges and
+// new runs of the id.
+func TestRecordsLeaveTheRow(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			coldModel(t, rand.New(rand.NewPCG(seed, 1)))
+		})
+	}
+}
+
+func coldModel(t *testing.T, random *rand.Rand) {
+	table := newTable(t)
+	handles := []*bigtable.Store{open(t, table, cool), openBare(t, table, cool), openBare(t, table, cool)}
+	key := func() runstore.RecordKey {
+		n := random.IntN(120)
+		return []runstore.RecordKey{
+			runstore.RecordKey(fmt.Sprintf("a/%d", n)), runstore.RecordKey(fmt.Sprintf("b/%d\x00\x01", n)), runstore.RecordKey(fmt.Sprintf("b/%d\x00", n)),
+			runstore.RecordKey([]byte{0xff, byte(n)}), runstore.SummaryKey,
+		}[random.IntN(40)%5]
+	}
+	all, highest, moved := kept{}, map[runstore.RecordKey]runstore.Version{}, 0
+	hold(t, handles[0], "run")
+	for round := range 300 {
+		s := handles[random.IntN(len(handles))]
+		switch random.IntN(40) {
+		case 0:
+			if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
+				t.Fatal(err)
+			}
+		case 1:
+			i := random.IntN(len(handles))
+			handles[i] = openBare(t, table, cool)
+		case 2:
+			bigtable.EmptyWaste(t.Context(), s)
+		case 3:
+			all.readAs(t, s, "absent", "b/")
+		case 4:
+			if random.IntN(3) > 0 {
+				break
+			}
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			b.Purge = true
+			commit(t, s, b)
+			clear(all)
+			holdAnewAs(t, s, "run", runstore.GrantID(fmt.Sprint("round ", round)))
+		}
+		b := signal("run", fmt.Sprint(round))
+		guards := []runstore.Guard{runstore.Unguarded("test")}
+		names := map[runstore.RecordKey]bool{}
+		for range 1 + random.IntN(8) {
+			k := key()
+			if names[k] {
+				continue
+			}
+			names[k] = true
+			if random.IntN(2) == 0 && guards[0] == runstore.Guard(runstore.Unguarded("test")) {
+				guards = guards[1:]
+			}
+			if len(guards) == 0 || random.IntN(2) == 0 && guards[0] != runstore.Guard(runstore.Unguarded("test")) {
+				guards = append(guards, runstore.AtVersion(k, all[k].Version))
+			}
+			switch random.IntN(5) {
+			case 0:
+				b.Delete(k)
+			case 1:
+				b.Put(k, fmt.Appendf(nil, "%d in a queue", round), waiting)
+			case 2:
+				b.Put(k, bytes.Repeat([]byte{byte(round)}, 17<<10))
+			default:
+				b.Put(k, fmt.Appendf(nil, "value %d of %q", round, k))
+			}
+		}
+		guarded := runstore.NewBatch("run", guards[0], guards[1:]...)
+		guarded.Writes = b.Writes
+		if random.IntN(4) == 0 { // a refusal tells the present version
+			k := key()
+			refused := runstore.NewBatch("run", runstore.AtVersion(k, all[k].Version+1))
+			refused.Put(k, nil)
+			_, err := s.Commit(t.Context(), refused)
+			var conflict *runstore.ConflictError
+			if !errors.As(err, &conflict) || conflict.Current != all[k].Version {
+				t.Fatalf("round %d: the guard of %q got %v, want a conflict at version %d", round, k, err, all[k].Version)
+			}
+		}
+		done, err := s.Commit(t.Context(), guarded)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		stamp := runstore.Stamp{Seq: done.FirstSeq, Time: done.Time}
+		for i, w := range guarded.Records {
+			was, there := all[w.Key]
+			if w.Delete {
+				delete(all, w.Key)
+				continue
+			}
+			now := runstore.Record{Key: w.Key, Version: done.Versions[i], Value: w.Value, Created: stamp, Updated: stamp}
+			if there {
+				now.Created = was.Created
+				if now.Version != was.Version+1 {
+					t.Fatalf("round %d: %q went from version %d to %d", round, w.Key, was.Version, now.Version)
+				}
+			}
+			if now.Version <= highest[w.Key] {
+				t.Fatalf("round %d: %q has version %d after %d", round, w.Key, now.Version, highest[w.Key])
+			}
+			all[w.Key], highest[w.Key] = now, now.Version
+		}
+		n, _, err := bigtable.Moves(t.Context(), s, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if moved = max(moved, n); n > 0 && random.IntN(8) == 0 {
+			all.readAs(t, handles[random.IntN(len(handles))])
+		}
+		if random.IntN(6) == 0 {
+			if err := bigtable.Relieve(t.Context(), s, "run", false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if moved < 3 {
+		t.Errorf("%d moves were made, want several", moved)
+	}
+	for _, s := range handles {
+		all.readAs(t, s)
+	}
+	all.readAs(t, openBare(t, table))
+}
+
+// holdAnewAs is holdAnew under a grant id of its own.
+func holdAnewAs(t testing.TB, s *bigtable.Store, id runstore.RunID, grant runstore.GrantID) {
+	t.Helper()
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Grant: grant}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// filled puts n records into "run", and returns them.
+func filled(t testing.TB, s *bigtable.Store, n int) kept {
+	t.Helper()
+	all := kept{}
+	for i := range n {
+		edit(t, s, all, fmt.Sprintf("a/%05d", i), fmt.Sprint("value ", i))
+	}
+	return all
+}
+
+// edit puts one record into "run", or deletes it if value is empty.
+func edit(t testing.TB, s *bigtable.Store, all kept, key, value string) {
+	t.Helper()
+	b, k := signal("run", key), runstore.RecordKey(key)
+	if value == "" {
+		b.Delete(k)
+	} else {
+		b.Put(k, []byte(value))
+	}
+	done := commit(t, s, b)
+	stamp := runstore.Stamp{Seq: done.FirstSeq, Time: done.Time}
+	now := runstore.Record{Key: k, Version: done.Versions[0], Value: []byte(value), Created: stamp, Updated: stamp}
+	if was, there := all[k]; there {
+		now.Created = was.Created
+	}
+	if all[k] = now; value == "" {
+		delete(all, k)
+	}
+}
+
+// A move that is cut after its rows were written, or while they are, changes nothing that is read. The
+// next one is made, and the pass over the run's mark deletes what the first left.
+func TestMoveIsCut(t *testing.T) {
+	t.Parallel()
+	for _, rewrite := range []bool{false, true} {
+		for _, method := range []string{writes, swaps} {
+			for _, harm := range []string{"refused", "reply lost"} {
+				t.Run(fmt.Sprintf("%s %s, rewriting %t", method, harm, rewrite), func(t *testing.T) {
+					t.Parallel()
+					table := newTable(t)
+					s, other := openDying(t, table), openBare(t, table, cool)
+					hold(t, other, "run")
+					all := filled(t, other, 60)
+					if rewrite {
+						relieve(t, other)
+						edit(t, other, all, "a/00001", "")
+						edit(t, other, all, "a/00002", "changed")
+						for i := range 60 {
+							edit(t, other, all, fmt.Sprintf("b/%d", i), "more")
+						}
+						relieve(t, other)
+					}
+					mine := func(c emulators.BigtableCall) bool {
+						return c.Table == table.String() && c.Method == method && !isServed(c)
+					}
+					var cut *emulators.BigtableFault
+					if harm == "refused" {
+						cut = server(t).Refuse(0, s.only(mine))
+					} else {
+						cut = server(t).DropReplies(0, s.only(mine))
+					}
+					defer cut.End()
+					bigtable.SetHot(s.Store, 3<<10)
+					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.Relieve(ctx, s.Store, "run", rewrite) }); err == nil {
+						t.Error("the move was not cut")
+					} else if errors.Is(err, runstore.ErrUnknownOutcome) {
+						t.Errorf("got %v: a move has no outcome that a caller could not know", err)
+					}
+					all.readAs(t, other, "a/00001")
+					edit(t, other, all, "a/00003", "changed")
+					edit(t, other, all, "a/00004", "")
+					relieve(t, other)
+					all.readAs(t, other, "a/00001", "a/00004")
+					visit(t, other)
+					all.readAs(t, openBare(t, table), "a/00001", "a/00004")
+					if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, other); got != want {
+						t.Errorf("%d rows of cold records remain, want %d", got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// relieve moves records of "run" out of its row.
+func relieve(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	before, _, err := bigtable.Moves(t.Context(), s, "run")
+	if err == nil {
+		err = bigtable.Relieve(t.Context(), s, "run", false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, _, err := bigtable.Moves(t.Context(), s, "run"); err != nil || after <= before {
+		t.Fatalf("no records were moved: %v", err)
+	}
+}
+
+// visit has the pass over the marks find "run" idle.
+func visit(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.Ahead(s, func() { bigtable.Sweep(t.Context(), s) })
+}
+
+// coldRows returns how many rows of cold records there should be.
+func coldRows(t testing.TB, s *bigtable.Store) int {
+	t.Helper()
+	n, err := bigtable.ColdRows(t.Context(), s, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What a suspended process writes of a move that failed counts for nothing, however late: not over records
+// that were deleted or changed since, and not in a new run of the id.
+func TestLateMoveCountsForNothing(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"changed", "purged"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			mover, s := openBare(t, table, cool), openBare(t, table)
+			hold(t, s, "run")
+			all := filled(t, s, 60)
+			isMove := func(c emulators.BigtableCall) bool {
+				return c.Table == table.String() && c.Method == writes && !isServed(c)
+			}
+			held := server(t).Hold(1, isMove)
+			moved := make(chan error, 1)
+			go func() { moved <- bigtable.Relieve(t.Context(), mover, "run", false) }()
+			met(t, held, 1)
+			if what == "purged" {
+				b := runstore.NewBatch("run", runstore.Unguarded("test"))
+				b.Purge = true
+				commit(t, s, b)
+				holdAnew(t, s, "run")
+				clear(all)
+			}
+			edit(t, s, all, "a/00000", "")
+			edit(t, s, all, "a/00001", "changed")
+			bigtable.SetHot(s, 3<<10)
+			if what == "changed" {
+				relieve(t, s)
+			}
+			held.End()
+			if err := <-moved; err != nil {
+				t.Fatal(err)
+			}
+			all.readAs(t, s, "a/00000", "a/00001")
+			all.readAs(t, openBare(t, table), "a/00000", "a/00001")
+			bigtable.EmptyWaste(t.Context(), mover)
+			if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, s); got != want {
+				t.Errorf("%d rows of cold records remain, want %d", got, want)
+			}
+		})
+	}
+}
+
+// A purge leaves no cold rows.
+func TestPurgeLeavesNoColdRows(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := open(t, table, cool)
+	lease := hold(t, s, "run")
+	filled(t, s, 60)
+	tbl := raw(t, table)
+	await(t, "cold records", func() bool { return len(keys(t, tbl, "k")) > 0 })
+	purge(t, s, lease)
+	await(t, "an end of the cold rows", func() bool { return len(keys(t, tbl, "k")) == 0 })
+}
+
+// A reader that was held between its two reads while records moved, changed and were deleted sees one state.
+func TestReadsMeetOneState(t *testing.T) {
+	t.Parallel()
+	for n := range 2 { // the cold rows, the run's row
+		table := newTable(t)
+		s, reader := openBare(t, table, cool), openBare(t, table)
+		hold(t, s, "run")
+		all := filled(t, s, 60)
+		relieve(t, s)
+		all.readAs(t, reader) // it knows the list of moves now
+		whilePaused(t, table, "read records", n, func() {
+			found, err := reader.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: runstore.MaxPage})
+			if err != nil {
+				t.Error(err)
+			}
+			got := kept{}
+			for _, r := range found {
+				got[r.Key] = r
+			}
+			if len(got) != len(all) {
+				t.Errorf("held before read %d: got %d records, want %d", n, len(got), len(all))
+			}
+			for _, r := range got {
+				all.same(t, r)
+			}
+		}, func() {
+			for i := range 60 {
+				if edit(t, s, all, fmt.Sprintf("a/%05d", i), "changed"); i%7 == 0 {
+					edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
+				}
+			}
+			relieve(t, s)
+			if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
+				t.Error(err)
+			}
+			bigtable.EmptyWaste(t.Context(), s)
+		})
+	}
+}
+
+// Commits of a run with many cold records cost what those of a small one do: one request for a new record
+// and for one that was changed lately, two for one that is cold. Rows and requests stay small.
+func TestColdRecordsCostCommitsLittle(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 60)
+	relieve(t, s)
+	other := openBare(t, table)
+	for i := range 6 { // after which it has read the fingerprints
+		edit(t, other, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	l := keepLedger(t, table)
+	for what, test := range map[string]struct{ key, want string }{
+		"a new record":         {"c", swaps},
+		"a record of the row":  {"b/0", swaps},
+		"a cold record":        {"a/00000", rpcs(reads, reads, swaps)},
+		"a cold record again":  {"a/00000", swaps},
+		"another new record":   {"d", swaps},
+		"one more cold record": {"a/00001", rpcs(reads, reads, swaps)},
+	} {
+		if what == "a cold record again" {
+			continue
+		}
+		if got := l.during(func() { edit(t, other, all, test.key, what) }); got != test.want {
+			t.Errorf("%s: got the RPCs %s, want %s", what, got, test.want)
+		}
+		if got := l.during(func() { edit(t, other, all, test.key, what+" again") }); got != swaps {
+			t.Errorf("%s again: got the RPCs %s, want %s", what, got, swaps)
+		}
+	}
+	n := l.during(func() {
+		if _, err := other.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"a/00003"}}); err != nil {
+			t.Error(err)
+		}
+	})
+	if n != rpcs(reads, reads) {
+		t.Errorf("a read of a cold record: got the RPCs %s, want two reads", n)
+	}
+}
+
+// An epoch that is raised keeps the cold records of a run.
+func TestRaiseKeepsColdRecords(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 60)
+	relieve(t, s)
+	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	all.readAs(t, s)
+	edit(t, s, all, "a/00000", "changed")
+	edit(t, s, all, "a/00001", "")
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	relieve(t, s)
+	all.readAs(t, openBare(t, table), "a/00001")
+}
+
+// A rewriting drops tombstones and the rows that they hide, and is resumed by another handle where one has
+// left it.
+func TestRewritingKeepsTheDeletedAway(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 80)
+	relieve(t, s)
+	for i := range 30 {
+		edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
+	}
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	relieve(t, s) // of the tombstones too
+	before := len(keys(t, raw(t, table), "k"))
+	for step := 0; ; step++ {
+		handle := openBare(t, table, cool)
+		more, err := bigtable.Rewrite(t.Context(), handle, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What was replaced is deleted in any order, the tombstones first here.
+		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
+		if err := bigtable.DropTombs(t.Context(), handle); err != nil {
+			t.Fatal(err)
+		}
+		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
+		edit(t, s, all, fmt.Sprintf("c/%d", step), "between two steps")
+		if !more {
+			break
+		}
+		if step > 50 {
+			t.Fatal("it does not end")
+		}
+	}
+	visit(t, s)
+	after := len(keys(t, raw(t, table), "k"))
+	if want := coldRows(t, s); after != want || after > before-30 {
+		t.Errorf("%d rows of cold records remain of %d, want %d", after, before, want)
+	}
+	all.readAs(t, openBare(t, table), "a/00000", "a/00029")
+}
+
+// The pass over the mark of an idle run keeps the large values of cold records.
+func TestVisitKeepsColdValues(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := kept{}
+	for i := range 3 {
+		edit(t, s, all, fmt.Sprintf("large/%d", i), strings.Repeat("x", 20<<10+i))
+	}
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("a/%d", i), "small")
+	}
+	relieve(t, s)
+	visit(t, s)
+	all.readAs(t, openBare(t, table))
+}
+
+// A record in a queue stays in the row of its run, where scans find it, and so does a summary. It may leave
+// when it has left its queues.
+func TestRecordsInQueuesStay(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	b := signal("run", "in a queue")
+	b.Put("waiting", []byte("value"), waiting)
+	b.Put(runstore.SummaryKey, []byte("summary"))
+	commit(t, s, b)
+	filled(t, s, 60)
+	relieve(t, s)
+	found, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10, Heads: true})
+	if err != nil || len(found) != 1 || string(found[0].Record.Value) != "value" || string(found[0].Head.Summary.Value) != "summary" {
+		t.Errorf("got %v, %v, want the record and the summary", found, err)
+	}
+}

@@ -1,0 +1,346 @@
+package bigtable
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+// A move copies the records of a run that were changed longest ago into rows of their own, and then
+// makes one conditional mutation of the run's row: it lists the move and removes their cells. It holds
+// the run's lane, so it never races with a write of the same handle. If another handle writes first,
+// nothing counts of what was copied, and the rows are deleted; after a crash the pass over the run's mark
+// deletes them.
+//
+// A rewriting drops what moves leave in the end: tombstones, and a list of moves that is long. It copies
+// page after page of cold rows under a new move each, and the list says how far it has come, so it
+// is resumed after a crash. Every step is a move of its own, and a write of the run comes between two.
+
+// Bounds of the records in a run's row.
+const (
+	// hotBytes is how much of a row its records take before some leave it: less than a handle reads
+	// at once (maxLoaded). A third stays, of those changed last.
+	hotBytes = 192 << 10
+	// rewriteRows is how many rows one step of a rewriting copies, rewriteBytes how much about.
+	rewriteRows  = 1000
+	rewriteBytes = 1 << 20
+	// maxMoves is how many moves a list has before it is rewritten, 16 bytes each.
+	maxMoves = 2048
+	// maxTombs is how many tombstones cold rows have before they are rewritten, unless more than
+	// half of the rows are records.
+	maxTombs = 1000
+)
+
+// isHeavy reports whether records should leave the run's row. After a move that left much, because it has
+// places or keeps room, the next waits for as much as a move usually takes.
+func (s *Store) isHeavy(r *run) bool {
+	return r.exists() && r.head.RecordBytes > max(s.hotBytes, r.left+s.hotBytes*2/3)
+}
+
+// relieve moves records of a run that is heavy, in the background, and rewrites cold rows if that is
+// due. One such call at a time is enough.
+func (s *Store) relieve(r *run) {
+	if !s.isHeavy(r) || !r.relieving.CompareAndSwap(false, true) {
+		return
+	}
+	id := r.id
+	s.later(func(ctx context.Context) error {
+		defer r.relieving.Store(false)
+		again, err := s.underLane(ctx, id, s.moveRecords)
+		for again && err == nil {
+			again, err = s.underLane(ctx, id, s.rewrite)
+		}
+		return s.unlessPassedOver(id, err)
+	})
+}
+
+// underLane calls f with the lane of a run.
+func (s *Store) underLane(ctx context.Context, id runstore.RunID, f func(context.Context, *run, *outcome.Tries) (bool, error)) (bool, error) {
+	r, err := s.runs.enter(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	defer s.runs.leave(r)
+	return f(ctx, r, s.tries())
+}
+
+// mover is a change of a run that moves records.
+type mover struct {
+	*edit
+	list   *cold
+	move   coldMove
+	prints []uint32
+}
+
+// moveNow moves records of a run before a write of it. If another handle wrote first, the handle knows the
+// run no more.
+func (s *Store) moveNow(ctx context.Context, r *run, t *outcome.Tries) error {
+	_, err := s.moveRecords(ctx, r, t)
+	if err == nil && !r.known && !t.More(ctx) {
+		err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
+	}
+	if err != nil {
+		r.forget()
+	}
+	return err
+}
+
+// newMover reads a run's row. It returns nil, and the handle knows the run no more, if there is no such
+// run, or the run is of an old epoch, which the next write raises.
+func (s *Store) newMover(ctx context.Context, r *run) (*mover, *row, error) {
+	at, err := s.readRun(ctx, r.id, wholeFamily(familyRecords), coldFilter())
+	if err != nil || !at.exists() || at.head.isOld(s.epoch()) {
+		r.forget()
+		return nil, nil, err
+	}
+	list, err := at.cold()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !r.known || string(at.stored) != string(r.stored) {
+		r.forget()
+		r.known, r.stored, r.head, r.beat = true, at.stored, at.head, at.beat
+		r.records = map[runstore.RecordKey]*meta{}
+	}
+	m := &mover{edit: newEdit(r, runstore.FromMicros(r.head.Time))}
+	m.list, m.move = &cold{life: r.head.Life}, coldMove{m.head.Rev, m.nonce}
+	if list != nil {
+		*m.list = *list
+	}
+	m.list.moves = append(slices.Clone(m.list.moves), m.move)
+	m.head.requires(formatCold)
+	m.head.Moved = m.move.rev
+	m.records = map[runstore.RecordKey]*meta{}
+	return m, at, nil
+}
+
+// add writes a record as a row.
+func (m *mover) add(key runstore.RecordKey, cell []byte, about *meta) {
+	column := coldHere
+	if about.Pack != nil {
+		column = coldPacked
+	}
+	m.rows = append(m.rows, putAt(coldKey(m.run.id, m.list.life, key, m.move), column, numbered(m.head.Stamp), cell))
+	m.prints = append(m.prints, hashOf(string(key)))
+	m.head.ColdTop = max(m.head.ColdTop, about.Version)
+	if about.Gone {
+		m.list.Tombs++
+	}
+}
+
+// moveRecords moves the records of a run that were changed longest ago, and reports whether cold rows are
+// to be rewritten.
+func (s *Store) moveRecords(ctx context.Context, r *run, t *outcome.Tries) (rewrites bool, err error) {
+	m, at, err := s.newMover(ctx, r)
+	if err != nil || m == nil {
+		return false, err
+	}
+	type candidate struct {
+		key   runstore.RecordKey
+		cell  []byte
+		about meta
+	}
+	var movable []candidate
+	for _, item := range at.cells[familyRecords] {
+		one := candidate{key: runstore.RecordKey(qualifier(familyRecords, item)), cell: item.Value}
+		if _, err := split(item.Value, &one.about); err != nil {
+			return false, ofRun(r.id, err)
+		}
+		if one.about.isMovable(one.key) {
+			movable = append(movable, one)
+		}
+	}
+	slices.SortStableFunc(movable, func(a, b candidate) int { return cmp.Compare(b.about.Rev, a.about.Rev) })
+	kept := int64(0)
+	for _, one := range movable {
+		size := int64(len(one.key) + len(one.cell))
+		if kept += size; kept <= s.hotBytes/3 {
+			continue
+		}
+		m.add(one.key, one.cell, &one.about)
+		m.drop(familyRecords, string(one.key))
+		m.head.RecordBytes -= size
+		if before := one.about.Under; before == 0 {
+			m.list.Keys++
+		} else if nonce, listed := m.list.nonceOf(before); listed {
+			m.dead = append(m.dead, coldKey(r.id, m.list.life, one.key, coldMove{before, nonce}))
+		}
+		one.about.cold, one.about.Under = m.move.rev, 0
+		m.records[one.key] = &one.about
+	}
+	if len(m.prints) > 0 {
+		if made, err := s.makeMove(ctx, r, m, t); err != nil || !made {
+			return false, err
+		}
+	}
+	r.left = r.head.RecordBytes
+	c := m.list
+	return len(m.prints) > 0 && (c.Start != 0 || c.Tombs > s.maxTombs && 2*c.Tombs > c.Keys || len(c.moves) > maxMoves), nil
+}
+
+// rewrite makes one step of a rewriting, and reports whether it needs another.
+func (s *Store) rewrite(ctx context.Context, r *run, t *outcome.Tries) (more bool, err error) {
+	m, at, err := s.newMover(ctx, r)
+	if err != nil || m == nil || len(m.list.moves) < 2 {
+		return false, err
+	}
+	c := m.list
+	before := *c
+	before.moves = c.moves[:len(c.moves)-1]
+	if c.Start == 0 {
+		c.Start, c.Cursor, c.Tombs = before.id().last, nil, 0
+	}
+	page, err := s.coldRange(ctx, r.id, &before, "", runstore.RecordKey(c.Cursor), s.rewriteRows, rewriteBytes)
+	if err != nil {
+		return false, err
+	}
+	if page.cut && page.through == "" {
+		return false, nil // only rows that do not count: the pass over the mark deletes them
+	}
+	for _, one := range page.rows {
+		var about meta
+		if _, err := split(one.cell, &about); err != nil {
+			return false, ofRun(r.id, err)
+		}
+		// A cell that hides the tombstone names it, so it stays.
+		if about.Gone && cell(at.cells, familyRecords, string(one.key)) == nil {
+			c.Keys--
+			continue
+		}
+		m.add(one.key, one.cell, &about)
+	}
+	for _, key := range page.seen {
+		of, _, _ := coldParts(key[len(coldPrefix(r.id, c.life)):])
+		if !page.cut || of <= page.through {
+			m.dead = append(m.dead, key)
+		}
+	}
+	if c.Cursor = []byte(page.through); !page.cut {
+		i := 0
+		for ; c.moves[i].rev <= c.Start; i++ {
+			m.dead = append(m.dead, printKey(r.id, c.life, c.moves[i]))
+		}
+		c.moves, c.Start, c.Cursor = c.moves[i:], 0, nil
+	}
+	made, err := s.makeMove(ctx, r, m, t)
+	return made && page.cut, err
+}
+
+// makeMove writes the rows of a move, and then makes it. Nothing that a caller sees depends on the
+// move, so no error of it is an unknown outcome.
+func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Tries) (made bool, err error) {
+	if m.head.MarkRev == 0 {
+		m.mark()
+	}
+	m.rows = append(m.rows, putAt(printKey(r.id, m.list.life, m.move), "", numbered(m.head.Stamp), encodePrints(m.prints)))
+	m.set(familyOther, columnCold, m.list.encode())
+	if err := s.writeAll(ctx, m.rows); err != nil {
+		s.waste.add(m.orphans()...) // some of them may have been written
+		return false, err
+	}
+	made, _, err = s.swap(ctx, r, m.edit, t, nil)
+	if err == nil && !made {
+		var now *row
+		if now, err = s.readRun(ctx, r.id); err == nil {
+			if made, err = m.isMade(&now.head); err == nil && !made {
+				s.waste.add(m.orphans()...)
+			}
+		}
+	}
+	if err != nil || !made {
+		r.forget() // the rows of a move in doubt are left to the pass over the mark
+		return false, asUnavailable(r.id, err)
+	}
+	before := coldID{r.head.Life, r.head.Moved}
+	if before.last == 0 {
+		before = r.prints.of // of a run without cold records there are none
+		s.runs.setPrints(r, prints{of: before})
+	}
+	s.made(r, m.edit)
+	if !r.known { // others have written since
+		return true, nil
+	}
+	if s.colds.learn(r.id, m.list); r.prints.of == before {
+		s.runs.setPrints(r, prints{m.list.id(), mergePrints(r.prints.all, m.prints)})
+	}
+	return true, nil
+}
+
+// asUnavailable returns err, of a move whose outcome may be unknown, as one that says that nothing was
+// applied of what a caller asked for.
+func asUnavailable(id runstore.RunID, err error) error {
+	var op *runstore.OpError
+	if err == nil || outcome.Definite(err) || !errors.As(outcome.Of("move records", id, err), &op) {
+		return err
+	}
+	return outcome.Unavailable(op.Cause)
+}
+
+// deadCold returns rows of cold records that do not count, and never will: those of moves that failed,
+// those that later ones replaced, and those of lives that are over.
+func (s *Store) deadCold(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) error {
+	all := ownedKey(kindCold, id)
+	c, err := at.cold()
+	if err != nil {
+		return err
+	}
+	last := runstore.RecordKey("")
+	return s.scanPrefix(ctx, all, func(keys []string) error {
+		var over []string
+		for _, k := range keys {
+			rest := k[len(all):]
+			switch {
+			case at.head.isOver(k):
+				over = append(over, k)
+			case c == nil || len(rest) < 9 || fromBE64(rest) != c.life:
+			case rest[8] == 'p' && len(rest) == 25:
+				move := coldMove{fromBE64(rest[9:]), uint64(fromBE64(rest[17:]))}
+				if nonce, listed := c.nonceOf(move.rev); move.rev <= at.head.Rev && (!listed || nonce != move.nonce) {
+					over = append(over, k)
+				}
+			default:
+				key, move, ok := coldParts(rest[9:])
+				counts := ok && c.counts(key, move)
+				if ok && move.rev <= at.head.Rev && (!counts || key == last) {
+					over = append(over, k)
+				}
+				if counts {
+					last = key
+				}
+			}
+		}
+		return dead(over)
+	})
+}
+
+// coldPacks calls f for each cold record of a run that counts and whose value is in a pack.
+func (s *Store) coldPacks(ctx context.Context, id runstore.RunID, at *row, f func(*meta)) error {
+	c, err := at.cold()
+	if err != nil || c == nil {
+		return err
+	}
+	from := coldPrefix(id, c.life)
+	var failed error
+	err = s.again(ctx, func(ctx context.Context) error {
+		failed = nil
+		return s.table.ReadRows(ctx, bigtable.NewRange(from, after(from)), func(r bigtable.Row) bool {
+			key, move, ok := coldParts(strings.TrimPrefix(r.Key(), from))
+			if !ok || !c.counts(key, move) {
+				return true
+			}
+			var about meta
+			if _, failed = split(cell(r, familyOther, coldPacked), &about); failed == nil {
+				f(&about)
+			}
+			return failed == nil
+		}, bigtable.RowFilter(latest(column(familyOther, coldPacked))))
+	})
+	return cmp.Or(err, failed)
+}
