@@ -38,8 +38,8 @@ const formatGrants = 3
 const formatPlaces = 4
 
 // formatCold is the format of runs some of whose records have left the row, see cold.go. A program
-// of format 4 would take them for absent.
-const formatCold = 5
+// of format 3 would take them for absent. No release knows one of the two and not the other.
+const formatCold = formatPlaces
 
 // requires raises the format of a run's head.
 func (h *head) requires(format int) { h.Format = max(h.Format, format) }
