@@ -51,7 +51,10 @@ import (
 const (
 	advance = `r AS (
 	UPDATE tapestore.runs SET last_seq = runs.last_seq + {events}, batches = runs.batches + {results}, progressed = clock_timestamp(),
-		last_position = greatest(last_position + 1, {base} + (pg_current_xact_id()::text::bigint << 14)) + {events} - 1`
+		last_position = {position} + {events} - 1`
+
+	// firstPosition is that of the first event, see feed.go.
+	firstPosition = `greatest(runs.last_position + 1, {base} + (pg_current_xact_id()::text::bigint << 14))`
 
 	returning = `
 	RETURNING {i} AS i, no, runs.token, runs.owner, {events} AS events, {results} AS results, runs.last_seq, last_position, progressed AS now, runs.batches,
@@ -76,7 +79,7 @@ const (
 
 	// holds are the conditions on the row of a run.
 	holds = `runs.id = {id} AND runs.token = {token} AND runs.grant_id = {grant} AND runs.owner = {owner} AND grant_state = 1 AND NOT purged
-		AND (given_up IS NULL OR {not given up})`
+		AND (given_up IS NULL OR {not given up}) AND {position} + {events} <= 9007199254740992`
 
 	// untimed leaves the leases for which the time matters to tapestore.write, see timely.
 	untimed = `
@@ -291,6 +294,7 @@ func (f form) statement() commitStatement {
 		}
 	}
 	sql = strings.NewReplacer("{holds}", holds, "{allowed}", allowed, "{timely}", ofTime).Replace(sql)
+	sql = strings.ReplaceAll(sql, "{position}", firstPosition)
 	sql = strings.NewReplacer(rows...).Replace(sql)
 	sql = strings.NewReplacer(append(values, "{versions}", versions, "{all versions}", allVersions,
 		"{name}", name, "{guarded}", guarded, "{records}", records)...).Replace(sql)
