@@ -77,7 +77,9 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 		s.pool.Close()
 		return nil, err
 	}
-	s.background.Go(s.collectLeft)
+	if s.collectOnce(ctx, nil) { // a crash has left much to collect
+		s.background.Go(s.collectLeft)
+	}
 	return s, nil
 }
 
