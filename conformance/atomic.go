@@ -20,6 +20,7 @@ func atomicCases() []Case {
 		{Guarantee: "I4", Name: "acquire-with-writes-is-one-step", Run: acquireWhole},
 		{Guarantee: "I4", Name: "release-with-writes-is-one-step", Run: releaseWhole},
 		{Guarantee: "I4", Name: "purge-removes-a-run-whole", Run: purgeWhole},
+		{Guarantee: "I4", Name: "a-purge-that-is-cut-short-leaves-nothing", Run: purgeCutShort},
 		{Guarantee: "I4", Name: "a-bad-batch-among-good-ones-fails-alone", Run: failsAlone},
 	}
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"encoding/binary"
 	"errors"
 	"slices"
 	"time"
@@ -21,11 +22,25 @@ func (r *request) plain() bool {
 }
 
 // direct reports whether there is a statement for a commit: it appends events under a fence, and
-// at most checks versions, puts records and has an id.
+// at most checks versions, puts records and has an id; or it only puts one record.
 func (c *write) direct() bool {
 	deletes := slices.ContainsFunc(c.values, func(v []byte) bool { return v == nil })
-	return !c.fence.IsZero() && c.token == nil && c.seq == nil && c.status == nil && len(c.payloads) > 0 && !deletes &&
+	return !c.fence.IsZero() && c.token == nil && c.seq == nil && c.status == nil && (len(c.payloads) > 0 || c.single()) && !deletes &&
 		c.newStatus == nil && c.runnable.IsZero() && !c.release && !c.purge
+}
+
+// single reports whether a commit without events puts one record, which has no places.
+func (c *write) single() bool {
+	return len(c.payloads) == 0 && len(c.keys) == 1 && len(c.guards) <= 1 && len(c.placed) == 0
+}
+
+// resultName returns the name of the row in batches that a commit leaves, or nil if it leaves
+// none: one without events has the nonce there.
+func (r *request) resultName() []byte {
+	if r.result == nil && r.write.single() {
+		return binary.BigEndian.AppendUint64([]byte{'n'}, uint64(r.nonce))
+	}
+	return r.result
 }
 
 // commitArgs are the arguments of a commit statement, see there.
@@ -115,11 +130,11 @@ func (a *commitArgs) statement(f form) (sql string, args []any) {
 // one returns the form of a statement for one event, if r has no more than that takes.
 func (r *request) one() (f form, ok bool) {
 	w := r.write
-	f = form{alone: true, one: true, ids: r.result != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
+	f = form{alone: true, one: true, none: w.single(), ids: r.resultName() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
 	if f.guards && f.puts && w.guards[0].Version == 0 && string(w.guards[0].Key) == string(w.keys[0]) {
 		f.fresh, f.guards, f.puts = true, false, false
 	}
-	return f, len(w.payloads) == 1 && len(w.guards) <= 1 && len(w.keys) <= 1 && len(w.placed) == 0
+	return f, len(w.payloads) <= 1 && len(w.guards) <= 1 && len(w.keys) <= 1 && len(w.placed) == 0
 }
 
 // scalar returns an argument of a statement for one event.
@@ -143,7 +158,7 @@ func (r *request) scalar(i int, base int64) any {
 	case 12:
 		return w.payloads[0]
 	case 18:
-		return r.result
+		return r.resultName()
 	case 20:
 		return []byte(w.guards[0].Key)
 	case 21:
@@ -193,7 +208,9 @@ func (u *unit) readCommitted(rows pgx.Rows, a *answer) error {
 		return errors.Join(err, a.fromJSON(written, r.run))
 	}
 	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions, results: results.Int64}
-	a.first = a.last - runstore.Seq(r.appends()) + 1
+	if n := runstore.Seq(r.appends()); n > 0 {
+		a.first = a.last - n + 1
+	}
 	return nil
 }
 

@@ -21,6 +21,9 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 		done = a.committed()
 		return nil
 	})
+	if err == nil && batch.Purge {
+		s.collectAfter(ctx, batch.Run())
+	}
 	return done, err
 }
 

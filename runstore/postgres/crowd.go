@@ -75,7 +75,7 @@ func (c *crowd) run(ctx context.Context, group []*request) {
 // one for each of its batches, and one for all of them.
 func shareable(group []*request) bool {
 	return !slices.ContainsFunc(group, func(r *request) bool {
-		return !r.direct() || r.hints.forgets || r.fence != group[0].fence || len(group) > 1 && !r.plain()
+		return !r.direct() || r.write.single() || r.hints.forgets || r.fence != group[0].fence || len(group) > 1 && !r.plain()
 	})
 }
 

@@ -23,8 +23,8 @@ import (
 // refuses the write, and it is repeated under a new number.
 //
 // Each epoch has a base that is added, so that positions go on when the numbers of
-// transactions begin anew in another cluster. Positions end at runstore.MaxPosition, which
-// a constraint of the table checks.
+// transactions begin anew in another cluster. Positions end at runstore.MaxPosition: writes
+// that would go beyond are refused.
 //
 // Numbers are the whole cluster's. Most transactions that stay open are strangers: they
 // write other tables, or other databases. A read of the feed passes over them. It sends

@@ -39,7 +39,7 @@ func (b *hintBook) of(r *request) (h hints) {
 	if len(b.timed) > 0 {
 		h.timed = b.timed[r.run] == r.fence
 	}
-	if r.result != nil && b.full[r.run] {
+	if r.resultName() != nil && b.full[r.run] {
 		h.forgets = true
 		delete(b.full, r.run)
 	}
@@ -50,8 +50,11 @@ func (b *hintBook) of(r *request) (h hints) {
 func (b *hintBook) learn(r *request) {
 	holder := r.answer.head.Holder
 	timed := holder.Strict || holder.MaxStall > 0
-	full := r.result != nil && r.answer.results > 0 && r.answer.results%forgetEvery == 0
-	if !r.direct() || !timed && !full {
+	if !r.direct() {
+		return
+	}
+	full := r.resultName() != nil && r.answer.results > 0 && r.answer.results%forgetEvery == 0
+	if !timed && !full {
 		return
 	}
 	b.mu.Lock()

@@ -76,6 +76,7 @@ func scanOfPlaces(columns, size, join string) string {
 		FROM (SELECT * FROM tapestore.places p
 			WHERE p.name = $1::bytea AND p.at <= coalesce($2::timestamptz, statement_timestamp())
 				AND (p.at, p.written, p.run, p.key) > ($3::timestamptz, $4::timestamptz, $5::bigint, $6::bytea){from}
+				AND (SELECT true FROM tapestore.runs WHERE runs.no = p.run) -- of a purged run there may be some left
 			ORDER BY p.at, p.written, p.run, p.key LIMIT {limit}) p
 		JOIN tapestore.runs ON runs.no = p.run JOIN tapestore.records ON records.run = p.run AND records.key = p.key` + join + `
 	) sized WHERE before <= $7::bigint ORDER BY o1, o2, o3, o4`

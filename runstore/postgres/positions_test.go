@@ -122,8 +122,11 @@ func TestPositionsRunOut(t *testing.T) {
 	before := stored(t, conn)
 	record := appending(granted.Lease, "with a record")
 	record.Put("record", nil)
+	unfenced := runstore.NewBatch("run", runstore.Unguarded("test"))
+	unfenced.Append("test", nil)
 	for what, b := range map[string]runstore.Batch{
-		"an event": appending(granted.Lease, "event"), "events": appending(granted.Lease, "one", "two"), "a record and an event": record,
+		"an event without a fence": unfenced,
+		"an event":                 appending(granted.Lease, "event"), "events": appending(granted.Lease, "one", "two"), "a record and an event": record,
 	} {
 		_, err := s.Commit(t.Context(), b)
 		var limit *runstore.LimitError

@@ -51,7 +51,10 @@ import (
 const (
 	advance = `r AS (
 	UPDATE tapestore.runs SET last_seq = runs.last_seq + {events}, batches = runs.batches + {results}, progressed = clock_timestamp(),
-		last_position = greatest(last_position + 1, {base} + (pg_current_xact_id()::text::bigint << 14)) + {events} - 1`
+		last_position = {position} + {events} - 1`
+
+	// firstPosition is that of the first event, see feed.go.
+	firstPosition = `greatest(runs.last_position + 1, {base} + (pg_current_xact_id()::text::bigint << 14))`
 
 	returning = `
 	RETURNING {i} AS i, no, runs.token, runs.owner, {events} AS events, {results} AS results, runs.last_seq, last_position, progressed AS now, runs.batches,
@@ -76,7 +79,7 @@ const (
 
 	// holds are the conditions on the row of a run.
 	holds = `runs.id = {id} AND runs.token = {token} AND runs.grant_id = {grant} AND runs.owner = {owner} AND grant_state = 1 AND NOT purged
-		AND (given_up IS NULL OR {not given up})`
+		AND (given_up IS NULL OR {not given up}) AND {position} + {events} <= 9007199254740992`
 
 	// untimed leaves the leases for which the time matters to tapestore.write, see timely.
 	untimed = `
@@ -108,7 +111,7 @@ const (
 
 	rememberIDs = `, b AS (
 	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
-	SELECT no, batches - results + n, last_seq - events + first, last_seq - events + last, now, nonce, id, {versions}, token, former_end
+	SELECT no, batches - results + n, {first seq}, last_seq - events + last, now, nonce, id, {versions}, token, former_end
 	FROM r JOIN {id rows} AS new (i, n, first, last, nonce, id) USING (i)
 )`
 
@@ -124,7 +127,7 @@ const (
 
 	// putRecords gives a new record a version above every one that a deleted record of the run had.
 	putRecords = `, changed AS MATERIALIZED (
-	SELECT new.*, no, token, now, last_seq - events + 1 + event AS seq, coalesce(former.version, version_floor) + 1 AS version, former.places
+	SELECT new.*, no, token, now, last_seq - events + least(1 + event, events) AS seq, coalesce(former.version, version_floor) + 1 AS version, former.places
 	FROM r JOIN {record rows} AS new (i, key, value, event, placed, k)
 		USING (i) LEFT JOIN LATERAL (SELECT * FROM tapestore.records WHERE run = no AND records.key = new.key OFFSET 0) AS former ON true
 ), put AS (
@@ -164,6 +167,7 @@ SELECT array_agg(i), array_agg(now), array_agg(last_seq), {all versions}, array_
 type form struct {
 	together, alone bool
 	one             bool // alone, with one event, at most one guard, and at most one record, which has no places
+	none            bool // one, without the event
 
 	ids, guards, puts bool // one excepted, guards and puts are there together, with places
 	fresh             bool // one record, which is guarded to be new; neither guards nor puts
@@ -197,6 +201,10 @@ func init() {
 					put.one, put.puts = true, true
 					fresh.one, fresh.fresh = true, true
 					addForms(array, one, guarded, put, fresh)
+					if ids { // with a nonce for its id, where it has none
+						one.none, put.none, fresh.none = records, true, true
+						addForms(one, put, fresh)
+					}
 				}
 			}
 		}
@@ -223,7 +231,7 @@ var (
 	}
 	scalars = []string{
 		"{event rows}", "(SELECT 1::bigint, 1, $10::bigint, $11::bytea, $12::bytea)",
-		"{id rows}", "(SELECT 1::bigint, 0, 1, 1, $10::bigint, $18::bytea)",
+		"{id rows}", "(SELECT 1::bigint, 0, 1, {events}, $10::bigint, $18::bytea)",
 		"{guard rows}", "(SELECT 1::bigint, $20::bytea, $21::bigint)",
 		"{record rows}", "(SELECT 1::bigint, $23::bytea, $24::bytea, $25::integer, 0::smallint, 1)",
 		"{not given up}", "$10::bigint <> ALL (given_up)",
@@ -270,7 +278,7 @@ func (f form) statement() commitStatement {
 	sql := updateOne
 	values := []string{
 		"{id}", "$1::bytea", "{token}", "$2::bigint", "{grant}", "$3::bytea", "{owner}", "$4::bytea",
-		"{base}", "$5::bigint", "{events}", f.oneOf("1::bigint", "$6::bigint"), "{results}", f.oneOf(f.oneResult(), "$7::bigint"), "{i}", "1::bigint", "{no}", "runs.no",
+		"{base}", "$5::bigint", "{events}", f.oneOf(f.oneEvent(), "$6::bigint"), "{results}", f.oneOf(f.oneResult(), "$7::bigint"), "{i}", "1::bigint", "{no}", "runs.no",
 	}
 	if f.together {
 		sql = updateMany
@@ -283,7 +291,7 @@ func (f form) statement() commitStatement {
 		has bool
 		sql string
 	}{
-		{f.puts, putRecords}, {f.puts && !f.one, putPlaces}, {f.fresh, insertRecord}, {true, appendEvents},
+		{f.puts, putRecords}, {f.puts && !f.one, putPlaces}, {f.fresh, insertRecord}, {!f.none, appendEvents},
 		{f.ids, rememberIDs}, {f.forgets, forgetResults}, {f.alone, endAlone}, {!f.alone, endTogether},
 	} {
 		if part.has {
@@ -291,6 +299,12 @@ func (f form) statement() commitStatement {
 		}
 	}
 	sql = strings.NewReplacer("{holds}", holds, "{allowed}", allowed, "{timely}", ofTime).Replace(sql)
+	position, firstSeq := firstPosition, "last_seq - events + first"
+	if f.none {
+		rows = append([]string{"{kinds}", "NULL", "{data}", "NULL"}, rows...)
+		position, firstSeq = "(runs.last_position + 1)", "0"
+	}
+	sql = strings.NewReplacer("{position}", position, "{first seq}", firstSeq).Replace(sql)
 	sql = strings.NewReplacer(rows...).Replace(sql)
 	sql = strings.NewReplacer(append(values, "{versions}", versions, "{all versions}", allVersions,
 		"{name}", name, "{guarded}", guarded, "{records}", records)...).Replace(sql)
@@ -312,6 +326,14 @@ func (f form) oneOf(one, other string) string {
 		return one
 	}
 	return other
+}
+
+// oneEvent is how many events a statement for at most one appends.
+func (f form) oneEvent() string {
+	if f.none {
+		return "0::bigint"
+	}
+	return "1::bigint"
 }
 
 // oneResult is how many results a statement for one event remembers.

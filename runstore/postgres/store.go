@@ -31,8 +31,9 @@ type Store struct {
 	hints     hintBook
 	texts     sync.Map // statements with the schema's own name
 
-	closeOnce sync.Once
-	closed    chan struct{}
+	closeOnce  sync.Once
+	closed     chan struct{}
+	background sync.WaitGroup
 }
 
 var _ interface {
@@ -77,6 +78,9 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 		s.pool.Close()
 		return nil, err
 	}
+	if s.collectOnce(ctx, nil) { // a crash has left much to collect
+		s.background.Go(s.collectLeft)
+	}
 	return s, nil
 }
 
@@ -84,6 +88,7 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.closed)
+		s.background.Wait()
 		s.notifier.close()
 		s.mover.close()
 		s.pool.Close() // waits for the operations under way

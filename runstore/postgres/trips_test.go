@@ -68,6 +68,12 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 		{"commit one event", nil, committing(lease, 1, nothing)},
 		{"commit many events", nil, committing(lease, 30, nothing)},
 		{"commit everything", nil, committing(lease, 3, everything)},
+		{"commit one record", nil, func(s *postgres.Store, _ int) error {
+			b := runstore.NewBatch(lease.Run, lease.Fence())
+			b.Put("alone", nil)
+			_, err := s.Commit(ctx, b)
+			return err
+		}},
 		{"commit with an id", nil, committing(lease, 1, func(b *runstore.Batch) { b.ID = runstore.NewBatchID() })},
 		{"commit under a stale fence", runstore.ErrFenced, committing(stale, 1, nothing)},
 		{"commit everything under a stale fence", runstore.ErrFenced, committing(stale, 3, everything)},

@@ -1,0 +1,170 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// leavings counts the rows of runs that are purged.
+const leavings = `SELECT (SELECT count(*) FROM tapestore.garbage) + sum(n) FROM (
+	SELECT count(*) AS n FROM tapestore.events WHERE run NOT IN (SELECT no FROM tapestore.runs)
+	UNION ALL SELECT count(*) FROM tapestore.records WHERE run NOT IN (SELECT no FROM tapestore.runs)
+	UNION ALL SELECT count(*) FROM tapestore.places WHERE run NOT IN (SELECT no FROM tapestore.runs)
+	UNION ALL SELECT count(*) FROM tapestore.batches WHERE run NOT IN (SELECT no FROM tapestore.runs)) AS each`
+
+// purgeable makes a run of n events and n records in a queue, which takes several steps to collect.
+func purgeable(t *testing.T, s *postgres.Store, conn *pgx.Conn, id runstore.RunID, n int) runstore.Lease {
+	t.Helper()
+	lease := hold(t, s, id)
+	b := appending(lease, "event")
+	b.ID = "batch"
+	commit(t, s, b)
+	exec(t, conn, `INSERT INTO tapestore.events (run, seq, position, token, time, kind, owner, data)
+		SELECT no, seq, last_position + seq - 1, token, created, 'test', owner, 'old' FROM tapestore.runs, generate_series(2, $2::bigint) AS seq WHERE id = $1`, []byte(id), n)
+	exec(t, conn, `UPDATE tapestore.runs SET last_position = last_position + $2::bigint - 1, last_seq = $2::bigint WHERE id = $1`, []byte(id), n)
+	exec(t, conn, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+		SELECT no, 1, 1, 1, created, created, 1, 'key' || int4send(i), 'old' FROM tapestore.runs, generate_series(1, $2::integer) AS i WHERE id = $1`, []byte(id), n)
+	exec(t, conn, `INSERT INTO tapestore.places (at, written, run, name, key)
+		SELECT created, created, no, 'queue', 'key' || int4send(i) FROM tapestore.runs, generate_series(1, $2::integer) AS i WHERE id = $1`, []byte(id), n)
+	return lease
+}
+
+func purge(t *testing.T, s *postgres.Store, id runstore.RunID) {
+	t.Helper()
+	b := runstore.NewBatch(id, runstore.Unguarded("test"))
+	b.Purge = true
+	commit(t, s, b)
+}
+
+// anew creates a run that was purged, under a lease.
+func anew(t *testing.T, s *postgres.Store, id runstore.RunID) runstore.Lease {
+	t.Helper()
+	made, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made.Lease
+}
+
+// withoutCollecting does f while no step can be made.
+func withoutCollecting(t *testing.T, conn *pgx.Conn, f func()) {
+	t.Helper()
+	exec(t, conn, `ALTER FUNCTION tapestore.collect RENAME TO hidden`)
+	f()
+	exec(t, conn, `ALTER FUNCTION tapestore.hidden RENAME TO collect`)
+}
+
+// A purge that returns has left nothing, however many steps it took.
+func TestPurgeLeavesNothing(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, address), connect(t, address)
+	purgeable(t, s, conn, "large", 5001)
+	commit(t, s, appending(hold(t, s, "small"), "event"))
+	keep := get[int](t, conn, leavings)
+	for _, id := range []runstore.RunID{"large", "small"} {
+		purge(t, s, id)
+		if n := get[int](t, conn, leavings); n != keep {
+			t.Errorf("purge of %q: %d rows are left", id, n)
+		}
+	}
+}
+
+// What a purge could not collect is not to be seen, neither by readers nor by the run that is
+// made anew, and the next handle collects it.
+func TestPurgeIsCollectedLater(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, address), connect(t, address)
+	lease := purgeable(t, s, conn, "run", 5000)
+	last := get[int64](t, conn, `SELECT last_position FROM tapestore.runs WHERE id = 'run'`)
+	withoutCollecting(t, conn, func() {
+		purge(t, s, "run")
+		if n := get[int](t, conn, leavings); n < 15_000 {
+			t.Fatalf("%d rows are left, want those of 5,000 events and records", n)
+		}
+		again := anew(t, s, "run")
+		if again.Token != lease.Token+1 {
+			t.Errorf("token of the run made anew: %d, want %d", again.Token, lease.Token+1)
+		}
+		b := appending(again, "new")
+		b.ID = "batch" // which the purged run knew
+		b.Require(runstore.AtVersion("key", 0))
+		b.Put("key", []byte("new"), runstore.Place{Index: "queue", At: runstore.After(0)})
+		if done := commit(t, s, b); done.FirstSeq != 1 || done.Replayed || done.Versions[0] <= 1 {
+			t.Errorf("a batch of the run made anew: %+v, want seq 1 and a version above those of before", done)
+		}
+		for _, limit := range []int{1, 10} {
+			entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: limit})
+			if err != nil || len(entries) != 1 || string(entries[0].Record.Value) != "new" {
+				t.Errorf("the queue with limit %d: %+v, %v; want the entry of the run made anew", limit, entries, err)
+			}
+			events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: limit})
+			if err != nil || len(events) != 1 || string(events[0].Data) != "new" || int64(events[0].Position) <= last {
+				t.Errorf("the feed with limit %d: %+v, %v; want the event of the run made anew", limit, events, err)
+			}
+		}
+	})
+	// One step is lost with its connection, and made again.
+	tx, err := connect(t, address).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !get[bool](t, tx, `SELECT tapestore.collect(NULL, 2000)`) {
+		t.Error("the first of several steps is the last")
+	}
+	if err := tx.Conn().Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	open(t, address)
+	await(t, "the garbage to be collected", func() bool { return get[int](t, conn, leavings) == 0 })
+	events, err := s.ReadJournal(t.Context(), "run", 1, 10)
+	if err != nil || len(events) != 1 {
+		t.Errorf("the run made anew has %d events, %v; want 1", len(events), err)
+	}
+}
+
+// While a step holds its locks nobody waits for it: no heartbeat or commit of another run, nor
+// the purged run that is made anew, nor its next purge; and the feed goes on.
+func TestNothingWaitsForCollecting(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, address), connect(t, address)
+	purgeable(t, s, conn, "run", 5000)
+	lease := hold(t, s, "other")
+	withoutCollecting(t, conn, func() { purge(t, s, "run") })
+	tx, err := connect(t, address).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	get[bool](t, tx, `SELECT tapestore.collect(NULL, 2000)`)
+	exec(t, conn, `SET lock_timeout = '5s'`)
+	if get[bool](t, conn, `SELECT tapestore.collect('run', 1)`) {
+		t.Error("two steps take the same run")
+	}
+
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: time.Minute}); err != nil {
+		t.Errorf("heartbeat: %v", err)
+	}
+	commit(t, s, appending(lease, "of another run"))
+	for n := range 2 {
+		commit(t, s, appending(anew(t, s, "run"), fmt.Sprint("anew ", n)))
+		events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10})
+		if err != nil || len(events) != 2 || string(events[1].Data) != fmt.Sprint("anew ", n) {
+			t.Errorf("the feed: %+v, %v; want two events, the last one anew", events, err)
+		}
+		purge(t, s, "run")
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	purge(t, s, "other") // which collects for others too
+	open(t, address)
+	await(t, "the garbage to be collected", func() bool { return get[int](t, conn, leavings) == 0 })
+}
