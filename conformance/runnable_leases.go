@@ -32,7 +32,7 @@ func runnableRenewed(t T, e *Env) {
 	const runs = 9
 	ids := createRunnable(t, e, runs)
 	leases := make([]runstore.Lease, runs)
-	var renewed, expired []runstore.RunID
+	var expired []runstore.RunID
 	latest := time.Time{}
 	for i, id := range ids {
 		leases[i] = hold(t, e.Store, acquire(id, "owner", e.ShortTTL()))
@@ -40,7 +40,6 @@ func runnableRenewed(t T, e *Env) {
 			expired = append(expired, id)
 			continue
 		}
-		renewed = append(renewed, id)
 		again, err := e.Store.RenewLease(t.Context(), runstore.RenewRequest{Fence: leases[i].Fence(), TTL: 2 * TTL})
 		if err != nil {
 			t.Fatalf("renew: %v", err)
