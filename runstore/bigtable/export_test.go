@@ -9,6 +9,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/localclock"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // ByTest is the metadata of requests that a test makes through one of the functions
@@ -121,6 +122,15 @@ func Relieve(ctx context.Context, s *Store, id runstore.RunID, rewrite bool) err
 		again, err = s.underLane(ctx, id, s.rewrite)
 	}
 	return err
+}
+
+// RelieveHeavy does what a handle does in the background after a write of a run.
+func RelieveHeavy(ctx context.Context, s *Store, id runstore.RunID) error {
+	heavy, err := s.underLane(ctx, id, func(_ context.Context, r *run, _ *outcome.Tries) (bool, error) { return s.isHeavy(r), nil })
+	if err != nil || !heavy {
+		return err
+	}
+	return Relieve(ctx, s, id, false)
 }
 
 // Moves returns how many moves the row of a run lists, and what the row holds of records.

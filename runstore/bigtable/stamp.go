@@ -235,6 +235,8 @@ func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds boo
 			e.set(family, qualifier(family, item), item.Value)
 		}
 	}
+	// Rows of cold records may be missing after a failover. Whatever is put in their place has a higher version.
+	h.Floor = max(h.Floor, h.ColdTop)
 	for _, item := range found.cells[familyOther] {
 		if column := qualifier(familyOther, item); column == columnCold && item.Timestamp >= numbered(found.head.Stamp) {
 			e.set(familyOther, column, item.Value)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -195,33 +196,27 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), coldFilter()); err != nil || found.head.Rev != e.head.Rev {
 		return err
 	}
-	var dead []mutation
-	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
-		for _, key := range keys {
-			if found.head.isOver(key) {
-				dead = append(dead, remove(key))
-			}
+	// Page by page: a pass that is cut goes on where it was, since the mark goes last.
+	collect := func(keys []string) error {
+		dead := make([]mutation, len(keys))
+		for i, k := range keys {
+			dead[i] = remove(k)
 		}
-		return nil
+		return s.writeAll(ctx, dead)
+	}
+	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
+		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOver(k) }))
 	}); err != nil {
 		return err
 	}
-	if err := s.deadCold(ctx, id, found, func(keys []string) error {
-		for _, key := range keys {
-			dead = append(dead, remove(key))
-		}
-		return nil
-	}); err != nil {
+	if err := s.deadCold(ctx, id, found, collect); err != nil {
 		return err
 	}
 	packs, err := s.deadPacks(ctx, id, found)
+	if err == nil {
+		err = collect(packs)
+	}
 	if err != nil {
-		return err
-	}
-	for _, k := range packs {
-		dead = append(dead, remove(k))
-	}
-	if err := s.writeAll(ctx, dead); err != nil {
 		return err
 	}
 	m := found.head.mark(id)

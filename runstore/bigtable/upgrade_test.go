@@ -166,6 +166,21 @@ func TestOlderProgramIsRefused(t *testing.T) {
 			t.Errorf("after %s: format %s, want 3", what, got)
 		}
 	}
+	bigtable.SetHot(s, 3<<10)
+	for i := range 60 {
+		b := signal("held", "records")
+		b.Put(runstore.RecordKey(fmt.Sprint("cold/", i)), []byte("value"))
+		commit(t, s, b)
+	}
+	if err := bigtable.Relieve(t.Context(), s, "held", false); err != nil {
+		t.Fatal(err)
+	}
+	if got := format(tbl, "held"); got != "4" {
+		t.Errorf("after records left the row: format %s, want 4", got)
+	}
+	if found, err := openBare(t, table).ReadRecords(t.Context(), "held", runstore.RecordQuery{Limit: 100}); err != nil || len(found) != 61 {
+		t.Errorf("after records left the row: got %d records, %v, want those of the version before and 60 more", len(found), err)
+	}
 	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "unlisted", Unlisted: true}); err != nil {
 		t.Fatal(err)
 	}
