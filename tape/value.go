@@ -36,7 +36,7 @@ const MaxValueNames = 16 << 10
 // Tape's version are the same number.
 const (
 	valueKey  runstore.RecordKey = "value"
-	kindValue                    = "value"
+	kindValue string             = "value"
 )
 
 // Run returns the id of the value's run, which no run of Tape's has.
