@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// A run begins and completes effects until the store refuses one more, and fails. It can be compacted,
+// A run begins effects until the store refuses one more, completes them, and fails. It can be compacted,
 // and, compacted or not, taken over and ended.
 func TestFullRunsAreCompactedAndTakenOver(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
@@ -38,9 +38,14 @@ func TestFullRunsAreCompactedAndTakenOver(t *testing.T) {
 				break
 			}
 			f.check("BeginEffect", err)
-			f.complete(key, 100)
+		}
+		if begun == 3000 {
+			t.Fatal("no effect was refused")
 		}
 		f.top()
+		for n := range begun {
+			f.complete(fmt.Sprintf("effect-%d", n), 100)
+		}
 		_, err := f.tp.EndRun(t.Context(), tape.EndRunRequest{Run: f.run.ID, Status: tape.RunFailed, Fence: f.fence()})
 		f.check("EndRun", err)
 		if _, err := f.tp.CompactRun(t.Context(), f.run.ID, runstore.Fence{}); err != nil {

@@ -92,6 +92,7 @@ func (f *fullRun) prepare() {
 func (f *fullRun) put(w runstore.RecordWrite) bool {
 	f.t.Helper()
 	b := runstore.NewBatch(f.run.ID, f.fence())
+	w.Index = inQueue
 	b.Records = []runstore.RecordWrite{w}
 	_, err := f.s.Commit(f.t.Context(), b)
 	if err != nil && !errors.Is(err, runstore.ErrTooLarge) {
@@ -99,6 +100,10 @@ func (f *fullRun) put(w runstore.RecordWrite) bool {
 	}
 	return err == nil
 }
+
+// inQueue is the place of what fills a run: Bigtable limits only records in queues, and those that keep
+// room for one.
+var inQueue = []runstore.Place{{Index: "full", At: runstore.After(0)}}
 
 func numbered(name string, n int) runstore.RecordKey {
 	return runstore.RecordKey(fmt.Sprintf("%s-%d", name, n))
@@ -110,7 +115,7 @@ func ballast(n, later int) runstore.RecordWrite {
 	w := runstore.RecordWrite{Key: numbered("ballast", n)}
 	for i := range later {
 		key := numbered(strings.Repeat("x", 900), i)
-		w.Reserve = append(w.Reserve, runstore.RecordWrite{Key: key, Value: make([]byte, 256)})
+		w.Reserve = append(w.Reserve, runstore.RecordWrite{Key: key, Value: make([]byte, 256), Index: inQueue})
 	}
 	return w
 }
