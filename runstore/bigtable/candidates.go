@@ -77,7 +77,9 @@ func (s *Store) eachShard(ctx context.Context, ranges bigtable.RowRangeList, lim
 func (s *Store) entries(ctx context.Context, rows bigtable.RowSet, limit int, newest bool) (page []place, err error) {
 	options := []bigtable.ReadOption{
 		bigtable.RowFilter(bigtable.ChainFilters(wholeFamily(familyOther), bigtable.LatestNFilter(1), bigtable.StripValueFilter())),
-		bigtable.LimitRows(int64(limit)), // 0 is no limit
+	}
+	if limit > 0 { // to the client a limit of 0 is one
+		options = append(options, bigtable.LimitRows(int64(limit)))
 	}
 	if newest {
 		options = append(options, bigtable.ReverseScan())

@@ -365,3 +365,49 @@ func parallel(n int, f func(k int)) {
 	}
 	wg.Wait()
 }
+
+// A run that moves to a later time while a scan backwards is between two reads, from where the scan
+// has not been to where it has, is found though its former row is gone.
+func TestARunMovesBehindAScanBackwards(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, scanner := openBare(t, table), openBare(t, table)
+	const drivers, each = 16, 25
+	parallel(drivers, func(k int) {
+		for i := range each { // entries that are due, and none of a run that is: the scan reads on
+			lease := runnable(t, s, runstore.RunID(fmt.Sprint("renewed ", k, " ", i)), runstore.MinTTL)
+			if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: runstore.MaxTTL}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	isPast(t, s, now(t, s).Add(runstore.MinTTL))
+	bigtable.DeleteWaste(t.Context(), s)
+	for n := 1; ; n += 3 { // the first reads are of all shards, and then of each
+		id := runstore.RunID(fmt.Sprint("mover ", n))
+		if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(now(t, s).Add(-time.Hour))}); err != nil {
+			t.Fatal(err)
+		}
+		move := func(at time.Time) {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			b.Runnable = runstore.At(at)
+			commit(t, s, b)
+			bigtable.DeleteWaste(t.Context(), s)
+		}
+		var found []runstore.IndexEntry
+		moved := whilePaused(t, table, "scan index", n, func() {
+			var err error
+			q := runstore.IndexQuery{Index: runstore.IndexRunnable, Until: now(t, s).Add(time.Minute), Limit: 1, Newest: true}
+			if found, err = scanner.ScanIndex(t.Context(), q); err != nil {
+				t.Error(err)
+			}
+		}, func() { move(now(t, s).Add(time.Minute / 2)) })
+		if len(found) != 1 || found[0].Run != id {
+			t.Errorf("held at request %d: found %+v, want the run that moves", n, found)
+		}
+		move(now(t, s).Add(time.Hour))
+		if !moved {
+			return
+		}
+	}
+}

@@ -28,7 +28,7 @@ import (
 // segments after that, and then the runs' rows: the log has the events that a run's row says, and
 // those that these segments name.
 //
-// The rows are told every few seconds, and before a seal, which needs it.
+// The rows are told every few seconds.
 type sequencer struct {
 	store *Store
 	mu    sync.Mutex
@@ -176,9 +176,6 @@ func (q *sequencer) rounds(ctx context.Context) {
 	q.dirty, q.long = map[runstore.RunID]bool{}, map[runstore.RunID]bool{}
 	q.mu.Unlock()
 	err := q.bring(ctx, false, slices.Collect(maps.Keys(dirty))...)
-	if err == nil && len(long) > 0 {
-		err = q.tell(ctx)
-	}
 	if err == nil {
 		for id := range long {
 			if err = q.store.prepareSeal(ctx, id); err != nil && !q.store.passOver(id, err) {
