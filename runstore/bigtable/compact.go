@@ -17,7 +17,8 @@ import (
 //     takes a removed segment for the end of the log.
 //  3. The first segment counts before all others of its block. A writer that was suspended since
 //     its number was the end of the log can create it again, but nobody reads it there; the writer
-//     looks at the block's first segment afterwards, and begins again (Store.append).
+//     looks at the block's first segment before it tells the run's row, and begins again
+//     (sequencer.dropVoid). What it leaves there, a later pass removes.
 //
 // Deleting the numbers for good would be simpler, and wrong: by them alone a writer cannot tell
 // the end of the log from a gap.
@@ -105,15 +106,4 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 	}
 	s.waste.made(dead)
 	return true, nil
-}
-
-// isVoid reports whether a segment stands in a block that was compacted before it was created.
-func (s *Store) isVoid(ctx context.Context, number int64) (bool, error) {
-	start := blockStart(number)
-	if start == number {
-		return false, nil
-	}
-	found, err := s.log(ctx, start)
-	_, skips := found[start].skips(number)
-	return skips, err
 }

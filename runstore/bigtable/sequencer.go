@@ -43,8 +43,7 @@ type sequencer struct {
 
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
-	end    int64                       // no segment of this number was there…
-	read   localclock.Reading          // …at this time
+	end    int64                       // no segment of this number was there
 	recent map[int64]*segment          // those before end that may not be told yet
 	fed    map[runstore.RunID]progress // of runs whose last events the segments before end name
 	epoch  int64                       // the newest that was known when fed was begun
@@ -211,7 +210,11 @@ func (q *sequencer) tell(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-q.turn }()
-	return q.tellAll(ctx)
+	void, err := q.tellAll(ctx)
+	for _, id := range void {
+		q.add(id)
+	}
+	return err
 }
 
 // enter waits for the turn.
@@ -235,7 +238,7 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 	}
 	defer func() { <-q.turn }()
 	for known := !tell && q.end > 0; ; known = false {
-		if !known || q.store.clock.here.Since(q.read) > q.store.logGrace {
+		if !known {
 			if err := q.catchUp(ctx); err != nil {
 				return err
 			}
@@ -245,7 +248,7 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 			return err
 		}
 		if g != nil {
-			made, err := q.store.append(ctx, g, q.read)
+			made, err := q.store.create(ctx, g)
 			if err != nil {
 				return err
 			}
@@ -253,11 +256,15 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 				continue
 			}
 			q.learn(g)
-			q.end, q.read = g.next(), q.store.clock.here.Read()
+			q.end = g.next()
 		}
 		if tell || len(q.recent) >= maxRecent {
-			if err := q.tellAll(ctx); err != nil {
+			void, err := q.tellAll(ctx)
+			if err != nil {
 				return err
+			}
+			if ids = append(ids, void...); len(void) > 0 {
+				continue
 			}
 		}
 		if !more {
@@ -284,13 +291,12 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 		}
 	}
 	maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
-	read := q.store.clock.here.Read()
 	end, err := q.store.follow(ctx, q.end, func(g *segment) bool {
 		q.learn(g)
 		return true
 	})
 	if err == nil {
-		q.end, q.read = end, read
+		q.end = end
 	}
 	return err
 }
@@ -391,24 +397,67 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 	return through
 }
 
-// tellAll writes what the recent segments hold back to the rows of their runs, and then
-// advances the hint.
-func (q *sequencer) tellAll(ctx context.Context) error {
+// tellAll writes what the recent segments hold back to the rows of their runs, and then advances the
+// hint. It returns the runs of the segments that are void: their rows are not told, and the log may
+// lack their events.
+func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err error) {
 	if len(q.recent) == 0 {
-		return nil
+		return nil, nil
+	}
+	if void, err = q.dropVoid(ctx); err != nil || len(void) > 0 {
+		return void, err
 	}
 	rows := map[string]mutation{}
 	for _, g := range q.recent {
 		g.propagate(rows)
 	}
 	if err := q.store.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
-		return err
+		return nil, err
 	}
 	if err := q.store.advanceHint(ctx, slices.Max(slices.Collect(maps.Keys(q.recent)))); err != nil {
-		return err
+		return nil, err
 	}
 	clear(q.recent)
-	return nil
+	return nil, nil
+}
+
+// dropVoid deletes the recent segments that stand in a block which was compacted before they were
+// created, and returns their runs. A handle that was suspended creates such a segment: it takes its
+// number for the end of the log, others have used the number since, and removed it. No reader finds
+// the segment. The check costs one read for many segments, and needs no clock, which may stand still
+// while a machine is suspended. A handle that dies before it has told no row, so the passes bring
+// the events into the log again.
+func (q *sequencer) dropVoid(ctx context.Context) (runs []runstore.RunID, err error) {
+	starts := map[int64]bool{}
+	for number := range q.recent {
+		if start := blockStart(number); start != number {
+			starts[start] = true
+		}
+	}
+	found, err := q.store.log(ctx, slices.Collect(maps.Keys(starts))...)
+	if err != nil {
+		return nil, err
+	}
+	var dead []mutation
+	for number, g := range q.recent {
+		if _, void := found[blockStart(number)].skips(number); void {
+			dead = append(dead, remove(logKey(number)))
+			for _, r := range g.Ranges {
+				runs = append(runs, runstore.RunID(r.Run))
+			}
+		}
+	}
+	if len(dead) == 0 {
+		return nil, nil
+	}
+	if err := q.store.writeAll(ctx, dead); err != nil {
+		return nil, err
+	}
+	// What the handle knew of the log is wrong.
+	q.end = 0
+	clear(q.recent)
+	clear(q.fed)
+	return runs, nil
 }
 
 // advanceHint records that all segments up to a number are told to their runs. The hint never
@@ -428,25 +477,6 @@ func (s *Store) hint(ctx context.Context) (told int64, err error) {
 		return nil
 	})
 	return told, err
-}
-
-// append creates a segment, if there is none of its number. A handle that was suspended may find
-// its number removed: what it creates there is void, and deleted.
-//
-// absent is when the number was still to come. No segment is removed sooner than placeGrace after
-// it was created, so one that is created soon enough after that time is not void.
-func (s *Store) append(ctx context.Context, g *segment, absent localclock.Reading) (made bool, err error) {
-	if made, err = s.create(ctx, g); err != nil || !made {
-		return false, err
-	}
-	if s.clock.here.Since(absent) < s.logGrace {
-		return true, nil
-	}
-	void, err := s.isVoid(ctx, g.number)
-	if err == nil && void {
-		err = s.writeAll(ctx, []mutation{remove(logKey(g.number))})
-	}
-	return !void && err == nil, err
 }
 
 // create creates the row of a segment, if there is none.

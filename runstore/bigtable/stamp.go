@@ -10,7 +10,6 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
@@ -376,7 +375,7 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 		if from = end; now.Closed {
 			break
 		}
-		if _, err := s.append(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}, localclock.Reading{}); err != nil {
+		if _, err := s.create(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}); err != nil {
 			return nil, err
 		}
 	}

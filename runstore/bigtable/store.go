@@ -45,7 +45,6 @@ type Store struct {
 		runs map[runstore.RunID]bool
 	}
 	scanMost time.Duration // how long a scan may take
-	logGrace time.Duration // how long the end of the feed's log is known after it was read
 	yieldFor time.Duration // how long an operation waits for another one's turn
 	// attemptTimeout bounds one request.
 	attemptTimeout time.Duration
@@ -88,7 +87,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, logGrace: placeGrace / 2, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}), idle: make(chan struct{})}
 	if opts.bound > 0 {
 		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
 	}
