@@ -1,0 +1,419 @@
+package bigtable_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	client "cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// A move that is cut after its rows were written, or while they are, changes nothing that is read. The
+// next one is made, and the pass over the run's mark deletes what the first left.
+func TestMoveIsCut(t *testing.T) {
+	t.Parallel()
+	for _, rewrite := range []bool{false, true} {
+		for _, method := range []string{writes, swaps} {
+			for _, harm := range []string{"refused", "reply lost"} {
+				t.Run(fmt.Sprintf("%s %s, rewriting %t", method, harm, rewrite), func(t *testing.T) {
+					t.Parallel()
+					table := newTable(t)
+					s, other := openDying(t, table), openBare(t, table, cool)
+					hold(t, other, "run")
+					all := filled(t, other, 60)
+					if rewrite {
+						relieve(t, other)
+						edit(t, other, all, "a/00001", "")
+						edit(t, other, all, "a/00002", "changed")
+						for i := range 60 {
+							edit(t, other, all, fmt.Sprintf("b/%d", i), "more")
+						}
+						relieve(t, other)
+					}
+					mine := func(c emulators.BigtableCall) bool {
+						return c.Table == table.String() && c.Method == method && !isServed(c)
+					}
+					var cut *emulators.BigtableFault
+					if harm == "refused" {
+						cut = server(t).Refuse(0, s.only(mine))
+					} else {
+						cut = server(t).DropReplies(0, s.only(mine))
+					}
+					defer cut.End()
+					bigtable.SetHot(s.Store, 3<<10)
+					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.Relieve(ctx, s.Store, "run", rewrite) }); err == nil {
+						t.Error("the move was not cut")
+					} else if errors.Is(err, runstore.ErrUnknownOutcome) {
+						t.Errorf("got %v: a move has no outcome that a caller could not know", err)
+					}
+					all.readAs(t, other, "a/00001")
+					edit(t, other, all, "a/00003", "changed")
+					edit(t, other, all, "a/00004", "")
+					relieve(t, other)
+					all.readAs(t, other, "a/00001", "a/00004")
+					visit(t, other)
+					all.readAs(t, openBare(t, table), "a/00001", "a/00004")
+					if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, other); got != want {
+						t.Errorf("%d rows of cold records remain, want %d", got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// relieve moves records of "run" out of its row.
+func relieve(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	before, _, err := bigtable.Moves(t.Context(), s, "run")
+	if err == nil {
+		err = bigtable.Relieve(t.Context(), s, "run", false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after, _, err := bigtable.Moves(t.Context(), s, "run"); err != nil || after <= before {
+		t.Fatalf("no records were moved: %v", err)
+	}
+}
+
+// visit has the pass over the marks find "run" idle.
+func visit(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.Ahead(s, func() { bigtable.Sweep(t.Context(), s) })
+}
+
+// coldRows returns how many rows of cold records there should be.
+func coldRows(t testing.TB, s *bigtable.Store) int {
+	t.Helper()
+	n, err := bigtable.ColdRows(t.Context(), s, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What a suspended process writes of a move that failed counts for nothing, however late: not over records
+// that were deleted or changed since, and not in a new run of the id.
+func TestLateMoveCountsForNothing(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"changed", "purged"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			mover, s := openBare(t, table, cool), openBare(t, table)
+			hold(t, s, "run")
+			all := filled(t, s, 60)
+			isMove := func(c emulators.BigtableCall) bool {
+				return c.Table == table.String() && c.Method == writes && !isServed(c)
+			}
+			held := server(t).Hold(1, isMove)
+			moved := make(chan error, 1)
+			go func() { moved <- bigtable.Relieve(t.Context(), mover, "run", false) }()
+			met(t, held, 1)
+			if what == "purged" {
+				b := runstore.NewBatch("run", runstore.Unguarded("test"))
+				b.Purge = true
+				commit(t, s, b)
+				holdAnew(t, s, "run")
+				clear(all)
+			}
+			edit(t, s, all, "a/00000", "")
+			edit(t, s, all, "a/00001", "changed")
+			bigtable.SetHot(s, 3<<10)
+			if what == "changed" {
+				relieve(t, s)
+			}
+			held.End()
+			if err := <-moved; err != nil {
+				t.Fatal(err)
+			}
+			all.readAs(t, s, "a/00000", "a/00001")
+			all.readAs(t, openBare(t, table), "a/00000", "a/00001")
+			bigtable.EmptyWaste(t.Context(), mover)
+			if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, s); got != want {
+				t.Errorf("%d rows of cold records remain, want %d", got, want)
+			}
+		})
+	}
+}
+
+// A purge leaves no cold rows: the first pass over the run's mark deletes them all, and not only those that
+// a look at some rows meets.
+func TestPurgeLeavesNoColdRows(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	lease := hold(t, s, "run")
+	filled(t, s, 150)
+	relieve(t, s)
+	tbl := raw(t, table)
+	if n := len(keys(t, tbl, "k")); n < 100 {
+		t.Fatalf("there are %d cold rows, want 100 at least", n)
+	}
+	purge(t, s, lease)
+	bigtable.Sweep(t.Context(), s)
+	if left := len(keys(t, tbl, "k")); left > 0 {
+		t.Errorf("%d cold rows remain", left)
+	}
+}
+
+// A reader that was held between its two reads while records moved, changed and were deleted sees one state.
+func TestReadsMeetOneState(t *testing.T) {
+	t.Parallel()
+	for n := range 2 { // the cold rows, the run's row
+		table := newTable(t)
+		s, reader := openBare(t, table, cool), openBare(t, table)
+		hold(t, s, "run")
+		all := filled(t, s, 60)
+		relieve(t, s)
+		all.readAs(t, reader) // it knows the list of moves now
+		whilePaused(t, table, "read records", n, func() {
+			found, err := reader.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: runstore.MaxPage})
+			if err != nil {
+				t.Error(err)
+			}
+			got := kept{}
+			for _, r := range found {
+				got[r.Key] = r
+			}
+			if len(got) != len(all) {
+				t.Errorf("held before read %d: got %d records, want %d", n, len(got), len(all))
+			}
+			for _, r := range got {
+				all.same(t, r)
+			}
+		}, func() {
+			for i := range 60 {
+				if edit(t, s, all, fmt.Sprintf("a/%05d", i), "changed"); i%7 == 0 {
+					edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
+				}
+			}
+			relieve(t, s)
+			if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
+				t.Error(err)
+			}
+			bigtable.EmptyWaste(t.Context(), s)
+		})
+	}
+}
+
+// Commits of a run with many cold records cost what those of a small one do: one request for a new record
+// and for one that was changed lately, two for one that is cold. Rows and requests stay small.
+func TestColdRecordsCostCommitsLittle(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 60)
+	relieve(t, s)
+	other := openBare(t, table)
+	for i := range 6 { // after which it has read the fingerprints
+		edit(t, other, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	l := keepLedger(t, table)
+	for what, test := range map[string]struct{ key, want string }{
+		"a new record":         {"c", swaps},
+		"a record of the row":  {"b/0", swaps},
+		"a cold record":        {"a/00000", rpcs(reads, reads, swaps)},
+		"another new record":   {"d", swaps},
+		"one more cold record": {"a/00001", rpcs(reads, reads, swaps)},
+	} {
+		if got := l.during(func() { edit(t, other, all, test.key, what) }); got != test.want {
+			t.Errorf("%s: got the RPCs %s, want %s", what, got, test.want)
+		}
+		if got := l.during(func() { edit(t, other, all, test.key, what+" again") }); got != swaps {
+			t.Errorf("%s again: got the RPCs %s, want %s", what, got, swaps)
+		}
+	}
+	n := l.during(func() {
+		if _, err := other.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"a/00003"}}); err != nil {
+			t.Error(err)
+		}
+	})
+	if n != rpcs(reads, reads) {
+		t.Errorf("a read of a cold record: got the RPCs %s, want two reads", n)
+	}
+}
+
+// An epoch that is raised keeps the cold records of a run.
+func TestRaiseKeepsColdRecords(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 60)
+	relieve(t, s)
+	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	all.readAs(t, s)
+	edit(t, s, all, "a/00000", "changed")
+	edit(t, s, all, "a/00001", "")
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	relieve(t, s)
+	all.readAs(t, openBare(t, table), "a/00001")
+}
+
+// After a failover the rows of cold records may be missing. A record that is put in the place of one has a
+// higher version all the same.
+func TestVersionsGrowWhereColdRowsAreMissing(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table, cool), raw(t, table)
+	hold(t, s, "run")
+	all := kept{}
+	for i := range 5 {
+		edit(t, s, all, "a/00000", fmt.Sprint("version ", i+1))
+	}
+	was := all["a/00000"].Version
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("b/%d", i), "more")
+	}
+	relieve(t, s)
+	for _, k := range keys(t, tbl, "k") {
+		m := client.NewMutation()
+		m.DeleteRow()
+		if err := tbl.Apply(t.Context(), k, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	b := signal("run", "anew")
+	b.Put("a/00000", []byte("anew"))
+	if got := commit(t, openBare(t, table), b).Versions[0]; got <= was {
+		t.Errorf("the record has version %d again, which was reached before", got)
+	}
+}
+
+// A rewriting drops tombstones and the rows that they hide, and is resumed by another handle where one has
+// left it.
+func TestRewritingKeepsTheDeletedAway(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 80)
+	relieve(t, s)
+	for i := range 30 {
+		edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
+	}
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	relieve(t, s) // of the tombstones too
+	before := len(keys(t, raw(t, table), "k"))
+	for step := 0; ; step++ {
+		handle := openBare(t, table, cool)
+		more, err := bigtable.Rewrite(t.Context(), handle, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What was replaced is deleted in any order, the tombstones first here.
+		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
+		if err := bigtable.DropTombs(t.Context(), handle); err != nil {
+			t.Fatal(err)
+		}
+		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
+		edit(t, s, all, fmt.Sprintf("c/%d", step), "between two steps")
+		if !more {
+			break
+		}
+		if step > 50 {
+			t.Fatal("it does not end")
+		}
+	}
+	visit(t, s)
+	after := len(keys(t, raw(t, table), "k"))
+	if want := coldRows(t, s); after != want || after > before-30 {
+		t.Errorf("%d rows of cold records remain of %d, want %d", after, before, want)
+	}
+	all.readAs(t, openBare(t, table), "a/00000", "a/00029")
+}
+
+// The pass over the mark of an idle run keeps the large values of cold records.
+func TestVisitKeepsColdValues(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := kept{}
+	for i := range 3 {
+		edit(t, s, all, fmt.Sprintf("large/%d", i), strings.Repeat("x", 20<<10+i))
+	}
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("a/%d", i), "small")
+	}
+	relieve(t, s)
+	visit(t, s)
+	all.readAs(t, openBare(t, table))
+}
+
+// A record in a queue stays in the row of its run, where scans find it, and so does a summary. It may leave
+// when it has left its queues.
+func TestRecordsInQueuesStay(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	b := signal("run", "in a queue")
+	b.Put("waiting", []byte("value"), waiting)
+	b.Put(runstore.SummaryKey, []byte("summary"))
+	commit(t, s, b)
+	filled(t, s, 60)
+	relieve(t, s)
+	found, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10, Heads: true})
+	if err != nil || len(found) != 1 || string(found[0].Record.Value) != "value" || string(found[0].Head.Summary.Value) != "summary" {
+		t.Errorf("got %v, %v, want the record and the summary", found, err)
+	}
+}
+
+// A handle that cannot read the fingerprints of the present list of moves does not rely on those of a former
+// one: another handle has moved a record since.
+func TestFingerprintsOfAFormerListAreNotUsed(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, other, tbl := openBare(t, table, cool), openBare(t, table), raw(t, table)
+	hold(t, s, "run")
+	all := filled(t, s, 60)
+	relieve(t, s)
+	for i := range 6 { // after which it has read the fingerprints
+		edit(t, other, all, fmt.Sprintf("b/%d", i), "new")
+	}
+	edit(t, s, all, "moved", "value")
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("c/%d", i), "more")
+	}
+	relieve(t, s)
+	for _, k := range keys(t, tbl, "k") {
+		if k[len("k..nnrun")+8] == 'p' {
+			m := client.NewMutation()
+			m.DeleteRow()
+			if err := tbl.Apply(t.Context(), k, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range 4 { // after which it knows the records of the row
+		edit(t, other, all, fmt.Sprintf("d/%d", i), "new")
+	}
+	edit(t, other, all, "moved", "changed")
+	if got := all["moved"].Version; got != 2 {
+		t.Errorf("the record that was moved has version %d, want 2", got)
+	}
+	all.readAs(t, s)
+}
