@@ -8,9 +8,11 @@
 //
 //	index.go, candidates.go   scans of queues, verified against the runs
 //	runnable.go               the entries of runnable runs, and how they move
-//	feed.go, sequencer.go     the log of the feed: readers, and the one who appends
+//	feed.go                   the log of the feed, as readers see it
+//	sequencer.go, tell.go     the log of the feed, as a handle appends to it
 //	fed.go                    what a run's row records of the feed
 //	seal.go, pack.go          events and values that leave the run's row
+//	cold.go, move.go          records that leave it, and how they are moved
 //	waste.go                  deletions that nothing waits for
 //	sweep.go                  the passes over the marks: what a crash has left
 //	patrol.go, compact.go     rows that no mark leads to, and the log of purged runs
