@@ -18,7 +18,7 @@ func TestConformanceOfTheProtocol(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatalf("%v: %s", err, errs)
 	}
-	if sum := got.Summary; status != 0 || sum.Failed+sum.NotRun > 0 || sum.NotApplicable != 3 || sum.Passed < 100 { // values are not served
+	if sum := got.Summary; status != 0 || sum.Failed+sum.NotRun > 0 || sum.NotApplicable > 0 || sum.Passed < 100 {
 		t.Errorf("status %d, %+v: %s", status, got.Summary, errs)
 	}
 	for _, g := range got.Guarantees {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
@@ -61,6 +62,9 @@ const (
 	// as long as a sync takes.
 	sweepTime = 5 * time.Millisecond
 )
+
+// stopwatch measures how long a step takes.
+var stopwatch localclock.Clock
 
 // purge removes everything of a run but its row, which keeps its token and what keeps its
 // versions growing, and the ids of its grants.
@@ -142,8 +146,8 @@ func (tx *tx) sweepStep(upTo int64) (done bool, err error) {
 	if err != nil || v == nil {
 		return v == nil, err
 	}
-	run, end := v[0].(int64), time.Now().Add(sweepTime)
-	for rows := int64(0); rows < tx.store.opts.sweepRows && time.Now().Before(end); {
+	run, end := v[0].(int64), stopwatch.Read().Add(sweepTime)
+	for rows := int64(0); rows < tx.store.opts.sweepRows && stopwatch.Read().Before(end); {
 		n, err := tx.sweepSome(run, tx.store.opts.sweepRows-rows, end)
 		if err != nil {
 			return false, err
@@ -158,7 +162,7 @@ func (tx *tx) sweepStep(upTo int64) (done bool, err error) {
 }
 
 // sweepSome deletes some rows of a purged run and returns how many; 0 if none is left.
-func (tx *tx) sweepSome(run, most int64, end time.Time) (n int64, err error) {
+func (tx *tx) sweepSome(run, most int64, end localclock.Reading) (n int64, err error) {
 	for _, statement := range []string{sweepPlaces, sweepRecords, sweepBatches} {
 		if n, err := tx.c.exec(tx.ctx, statement, run); err != nil || n > 0 {
 			return n, err
@@ -169,7 +173,7 @@ func (tx *tx) sweepSome(run, most int64, end time.Time) (n int64, err error) {
 		return 0, err
 	}
 	extents := decodeExtents(bytesOf(v[1]))
-	for len(extents) > 0 && n < most && (n == 0 || time.Now().Before(end)) {
+	for len(extents) > 0 && n < most && (n == 0 || stopwatch.Read().Before(end)) {
 		if err := tx.sweepExtent(run, extents[0]); err != nil {
 			return n, err
 		}
