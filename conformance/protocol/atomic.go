@@ -29,8 +29,10 @@ func (e *Env) writeLoad(t T, run string, n int, give func() (context.Context, co
 		for {
 			ctx, cancel := give()
 			err := f(ctx)
-			// The server may find the deadline passed before the caller does.
-			given := ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded
+			// The server may find the deadline passed before the caller does. It does not know then
+			// what became of a write that it had sent to the store.
+			_, bounded := ctx.Deadline()
+			given := ctx.Err() != nil || bounded && (status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Unknown)
 			cancel()
 			if err == nil {
 				return
