@@ -39,13 +39,14 @@ func crossrunCases() []Case {
 	for _, m := range []stepMode{{"natively", true}, {"by-intent", false}} {
 		for _, th := range themes {
 			c := Case{Guarantee: th.guarantee, Name: th.name + "-" + m.name, Run: func(t T, e *Env) { th.run(t, e, m) }}
+			c.Needs = []Need{NeedIntent}
 			if m.native {
 				c.Needs = []Need{NeedMulti}
 			}
 			all = append(all, c)
 		}
 	}
-	return append(all, Case{Guarantee: "I4", Name: "a-step-on-a-full-run-is-whole-by-intent", Run: func(t T, e *Env) {
+	return append(all, Case{Guarantee: "I4", Name: "a-step-on-a-full-run-is-whole-by-intent", Needs: []Need{NeedIntent}, Run: func(t T, e *Env) {
 		stepFull(t, e, stepMode{name: "by-intent"})
 	}})
 }

@@ -38,7 +38,7 @@ func stepLimits(t T, e *Env, m stepMode) {
 		change      func(lead, other *runstore.Batch)
 	}{
 		{"a purge", "purge", runstore.ErrInvalid, func(_, other *runstore.Batch) { other.Writes = runstore.Writes{Purge: true} }},
-		{"no version of the other run", "other.guards", runstore.ErrInvalid, func(_, other *runstore.Batch) {
+		{"no version and no seq of the other run", "other.guards", runstore.ErrInvalid, func(_, other *runstore.Batch) {
 			*other = runstore.NewBatch(p.other, runstore.InStatus(1))
 		}},
 		{"a reserved key", "lead.records[4].key", runstore.ErrInvalid, func(lead, _ *runstore.Batch) { lead.Put(crossrun.IntentKey, nil) }},

@@ -22,9 +22,9 @@ func check(lead, other runstore.Batch) error {
 	case lead.Run() == other.Run():
 		return invalid("other.run", "is the lead itself; one batch does it")
 	case !og.Fence.IsZero():
-		return invalid("other.fence", "is not possible: a fence cannot be written ahead; guard versions")
-	case len(og.Versions) == 0:
-		return invalid("other.guards", "has no version; the other run is guarded by at least one")
+		return invalid("other.fence", "is not possible: a fence cannot be written ahead; guard versions or the seq")
+	case len(og.Versions) == 0 && og.NextSeq == 0:
+		return invalid("other.guards", "has no version and no seq; the other run is guarded by at least one")
 	case other.ID != "":
 		return invalid("other.id", "is not possible; the lead's id is the step's")
 	case lead.Purge || other.Purge:

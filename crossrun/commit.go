@@ -24,7 +24,7 @@ type Result struct {
 const maxAttempts = 16
 
 // Commit applies two batches as one step: lead, under the fence of the lease that
-// the caller holds, and other, guarded by at least one version. Both are applied
+// the caller holds, and other, guarded by a version or by its seq. Both are applied
 // or none is; see the package's documentation for when, and for what readers see.
 //
 // lead.ID is the step's id, and no other write's; other has none. A repeat, of the
@@ -144,10 +144,19 @@ func (c call) writtenAhead(ctx context.Context) (Result, bool, error) {
 		if made && !unjudged(err) {
 			removeMark(ctx, c.store, in, in.mark)
 		}
-		return c.refused(ctx, err)
+		result, again, refusal := c.refused(ctx, err)
+		// A step that was under way at the write may have been completed by its own caller before
+		// refused looked for it.
+		return result, again || refusal == err && meetsIntent(err), refusal
 	}
 	end, err := complete(ctx, c.store, c.fence(), in, versionAt(done, 0))
 	return end.toCaller(err)
+}
+
+// meetsIntent reports whether a write of the lead was refused because a step was under way.
+func meetsIntent(err error) bool {
+	var conflict *runstore.ConflictError
+	return errors.As(err, &conflict) && conflict.Key == IntentKey
 }
 
 // intentOf makes an intent of an attempt of its own.

@@ -77,7 +77,7 @@ func TestRefusedInput(t *testing.T) {
 		{"another fence", "other.fence", func(_, other *runstore.Batch) {
 			other.Require(runstore.Lease{Run: "registry", Owner: "o", Token: 1, Grant: "g"}.Fence())
 		}, runstore.ErrInvalid},
-		{"no version", "other.guards", func(_, other *runstore.Batch) { *other = runstore.NewBatch("registry", runstore.AtSeq(1)) }, runstore.ErrInvalid},
+		{"no version", "other.guards", func(_, other *runstore.Batch) { *other = runstore.NewBatch("registry", runstore.InStatus(1)) }, runstore.ErrInvalid},
 		{"an id", "other.id", func(_, other *runstore.Batch) { other.ID = "id" }, runstore.ErrInvalid},
 		{"a purge", "purge", func(_, other *runstore.Batch) { other.Writes = runstore.Writes{Purge: true} }, runstore.ErrInvalid},
 		{"a reserved record", "other.records[1].key", func(_, other *runstore.Batch) { other.Put(crossrun.Reserved+"x", nil) }, runstore.ErrInvalid},

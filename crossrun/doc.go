@@ -1,6 +1,6 @@
 // Package crossrun makes steps over two runs: a fenced write of one run, the lead,
-// together with a version-guarded write of another. It is written once, over
-// runstore.RunStore alone, and works on every engine.
+// together with a write of another that versions or the seq guard. It is written once,
+// over runstore.RunStore alone, and works on every engine.
 //
 // # Guarantee
 //
