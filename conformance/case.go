@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -61,6 +62,12 @@ var (
 	NeedMulti = Need{"multi", func(e *Env) string {
 		_, ok := e.Store.(runstore.MultiCommitter)
 		return absent(!ok, "the store is no MultiCommitter")
+	}}
+	// NeedIntent: steps over two runs by intent. A quick run leaves them out on a costly engine
+	// that is a MultiCommitter, since nothing of them is the engine's own.
+	NeedIntent = Need{"intent", func(e *Env) string {
+		_, multi := e.Store.(runstore.MultiCommitter)
+		return absent(multi && e.costly && !effort.Full(), "left to a full run: steps by intent on a costly engine that makes them natively")
 	}}
 	// NeedEpoch: the store is an Epocher.
 	NeedEpoch = Need{"epoch", func(e *Env) string {

@@ -54,20 +54,10 @@ func newEnv(t T, h Harness, c Case) *Env {
 	return e
 }
 
-// Scaled returns how many of something a case does: full, or quick where the engine is
-// costly and the run is not full (see [Harness.Costly] and [EffortVariable]). What is left
-// out is logged and reported. A case scales what it repeats and what is long, never
-// whether it checks a rule.
+// Scaled returns how many of something a case does: full in a full run (see [EffortVariable]), else
+// quick. What is left out is logged and reported. A case scales what it repeats and what is long,
+// never whether it checks a rule.
 func (e *Env) Scaled(t T, what string, quick, full int) int {
-	t.Helper()
-	if !e.costly {
-		return full
-	}
-	return e.Long(t, what, quick, full)
-}
-
-// Long is Scaled for what takes long on every engine: it returns full in a full run only.
-func (e *Env) Long(t T, what string, quick, full int) int {
 	t.Helper()
 	if effort.Full() || quick >= full {
 		return full
@@ -109,7 +99,7 @@ func sampled[V any](t T, e *Env, what string, all []V) []V {
 }
 
 // EffortVariable is the environment variable that makes a run full: TAPESTORE_EFFORT=full
-// lets cases do all their rounds on costly engines too.
+// lets cases do all their rounds.
 const EffortVariable = effort.Variable
 
 // Reopen returns another handle, as a process of its own would have.

@@ -11,7 +11,7 @@ import (
 // positions that these raises cost it computes what all epochs up to MaxEpoch would cost.
 func feedThroughEpochs(t T, e *Env) {
 	e.Create(t, "run")
-	raises := e.Long(t, "epochs", 128, 1024)
+	raises := e.Scaled(t, "epochs", 128, 1024)
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))
 	b.Append("event", nil)
 	committed(t, e.Store, b)

@@ -25,10 +25,10 @@ type Harness struct {
 	// store, or where it is not ours to kill.
 	NewServed func(t T) (Instance, Server)
 
-	// Costly says that a run costs much for what its repeats can find: the engine spends
-	// milliseconds of this machine's CPU on each operation, as an emulator may, or the
-	// adapter is another's behind one more layer. Unless the run is full (see EffortVariable), cases
-	// then repeat less; the report says what they left out.
+	// Costly says that a run costs much for what it can find: the engine spends milliseconds of
+	// this machine's CPU on each operation, as an emulator may, or the adapter is another's behind
+	// one more layer. Unless the run is full (see EffortVariable), steps over two runs are then made
+	// as the store itself makes them only.
 	Costly bool
 
 	// Tier tells where the engine comes from, in the words of

@@ -152,7 +152,7 @@ func (m *recordModel) every(step, first int) (numbers []int) {
 }
 
 func manyRecords(t T, e *Env) {
-	n := e.Long(t, "records", 1500, 100_000)
+	n := e.Scaled(t, "records", 1500, 100_000)
 	e.Create(t, "run")
 	m := &recordModel{id: "run", all: make([]runstore.Record, n), top: make([]runstore.Version, n)}
 	for first := range 3 {

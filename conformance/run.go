@@ -95,9 +95,11 @@ type Result struct {
 	// Reason tells why the case failed or does not apply.
 	Reason string `json:"reason"`
 	MS     int64  `json:"ms"`
-	// LeftOut lists what a quick run on a costly engine did not repeat, such as
+	// LeftOut lists what a quick run did not repeat, such as
 	// "5000 of 100000 events".
 	LeftOut []string `json:"left_out,omitempty"`
+	// RPCs lists the methods that a case of the wire protocol called, in alphabetical order.
+	RPCs []string `json:"rpcs,omitempty"`
 }
 
 // Report is what became of a whole run of the suite.
