@@ -9,8 +9,8 @@ const (
 	Driver Authority = iota
 	// Grants: nothing. The operation is where grants come from.
 	Grants
-	// Claim: the claim of a piece of work, which its report names by generation. The work outlives
-	// the run's lease, and often the run.
+	// Claim: the claim of a piece of work, which its report names by generation, or by owner where it
+	// is a task. The work outlives the run's lease, and often the run.
 	Claim
 	// Anyone: nothing. The write states a fact that does not depend on its reporter: a signal, an
 	// observation, an operator's decision.
@@ -41,6 +41,8 @@ func Authorities() map[string]Authority {
 		"CompactRun":    Anyone,
 		"CreateSession": Anyone, "DeleteSession": Anyone, "AppendEvent": Anyone,
 		"WriteValue": Anyone, "DeleteValue": Anyone,
+		"RegisterReaction": Anyone, "DeregisterReaction": Anyone,
+		"ClaimTasks": Claim, "CompleteTask": Claim, "NackTask": Claim,
 	}
 }
 

@@ -65,19 +65,10 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 		run, lease, err := t.renew(ctx, id, req.Fence, spec.TTL)
 		return BeginRunResult{ID: id, Resumed: true, LastSeq: run.LastSeq, Status: run.Status, Lease: lease}, err
 	}
-	fresh := Run{ID: id, RunKey: req.Key, Identity: req.Identity}
-	entry, value := fresh.entry("running"), fresh.encode(false)
-	whole := []field{
-		{"scopes", string(compactJSON(req.Identity.Scopes))}, {"labels", string(compactJSON(req.Identity.Labels))},
-	}
-	if err := checkSize("the names of a run", len(value), MaxRunNames, append(whole, req.fields()...)...); err != nil {
+	create, err := req.creation(spec)
+	if err != nil {
 		return BeginRunResult{}, err
 	}
-	begun := RunRunning.writes()
-	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &spec}
-	create.Writes.Append(kindRun, entry)
-	putGrant(&create.Writes, encode(storedGrant{ID: string(spec.Grant)}), false)
-	putSummary(&create.Writes, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
 	created, err := retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
 	if err != nil {
 		return BeginRunResult{}, err
@@ -86,6 +77,26 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 		return BeginRunResult{ID: id, Status: RunRunning, Lease: created.Lease}, nil
 	}
 	return t.rebegin(ctx, req.Key, created.Run, spec, req.Takeover)
+}
+
+// creation returns the run that BeginRun creates where there is none of the key, with its lease, its
+// first journal entry and its place among the runs of its session.
+func (req BeginRunRequest) creation(lease runstore.LeaseSpec) (runstore.RunSpec, error) {
+	id := req.Key.ID()
+	fresh := Run{ID: id, RunKey: req.Key, Identity: req.Identity}
+	entry, value := fresh.entry("running"), fresh.encode(false)
+	whole := []field{
+		{"scopes", string(compactJSON(req.Identity.Scopes))}, {"labels", string(compactJSON(req.Identity.Labels))},
+	}
+	if err := checkSize("the names of a run", len(value), MaxRunNames, append(whole, req.fields()...)...); err != nil {
+		return runstore.RunSpec{}, err
+	}
+	begun := RunRunning.writes()
+	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &lease}
+	create.Writes.Append(kindRun, entry)
+	putGrant(&create.Writes, encode(storedGrant{ID: string(lease.Grant)}), false)
+	putSummary(&create.Writes, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
+	return create, nil
 }
 
 // rebegin takes over a run that exists, found as head.

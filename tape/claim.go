@@ -15,14 +15,14 @@ const (
 	maxClaimTTL = 24 * time.Hour
 )
 
-// claimTTL returns the TTL of a claim that was asked for.
-func claimTTL(ttl time.Duration) (time.Duration, error) {
+// claimTTL returns the TTL of a claim that was asked for in a field of that name.
+func claimTTL(name string, ttl time.Duration) (time.Duration, error) {
 	if ttl <= 0 {
 		return defaultClaimTTL, nil
 	}
 	if ttl < minClaimTTL || ttl > maxClaimTTL {
 		return 0, &runstore.LimitError{
-			Kind: runstore.ErrInvalid, Field: "lease_ttl_ms",
+			Kind: runstore.ErrInvalid, Field: name,
 			Problem: fmt.Sprintf("%v is out of range, the limits are %d and %d ms (0 or less means %d)",
 				ttl, minClaimTTL.Milliseconds(), maxClaimTTL.Milliseconds(), defaultClaimTTL.Milliseconds()),
 		}
@@ -47,5 +47,5 @@ func (req ClaimRequest) check() (time.Duration, error) {
 	if err := checkLength("claimer", req.Claimer, MaxClaimer); err != nil {
 		return 0, err
 	}
-	return claimTTL(req.TTL)
+	return claimTTL("lease_ttl_ms", req.TTL)
 }

@@ -1,6 +1,6 @@
 // Package tape is Tape's semantics, written once over runstore.RunStore: runs, decisions,
-// effects, the outbox, obligations, budgets, gates, timers, compaction, sessions and values as state
-// machines over records. It knows no engine and no wire.
+// effects, the outbox, obligations, budgets, gates, timers, compaction, sessions, values, reactions and
+// their tasks as state machines over records. It knows no engine and no wire.
 //
 // Every change is one commit: the record, the run's counter and the journal
 // entry become visible together or not at all. What a guard can check is not
@@ -32,6 +32,8 @@
 //	obligation  PENDING to COMMITTED by a claim, back by a failed attempt; COMPENSATED and STUCK are final.
 //	gate        empty to delivered by SendSignal, delivered to consumed by AwaitSignal.
 //	timer       set to fired by a list that claims.
+//	task        PENDING to CLAIMED by a claim, CLAIMED to DONE by its completion, back to PENDING or to the
+//	            DLQ by a failed attempt. A claim that has lapsed can be made again. DONE and DLQ are final.
 //	run         WAITING by AwaitSignal, RUNNABLE by SendSignal, RUNNING by BeginRun and ResumeRun; ended
 //	            by EndRun, and only BeginRun revives one that is FAILED or CANCELLED.
 //
@@ -45,7 +47,8 @@
 // [MaxCompensation], [MaxCompensator], [MaxClaimer], [MaxAttemptError] and [MaxResult]
 // bound an obligation's texts, [MaxSignal] and [MaxGateContext] a gate's, [MaxDispatchError]
 // and [MaxExternalRef] a dispatch's, [MaxSessionState], [MaxSessionEvent] and
-// [MaxSessionNames] a session's, [MaxValueNames] a value's, independently of each other. What is larger is refused
+// [MaxSessionNames] a session's, [MaxValueNames] a value's, [MaxReactionID], [MaxReactionNames], [MaxPattern]
+// and [MaxPredicate] a reaction's, [MaxTask] and [MaxTaskError] a task's, independently of each other. What is larger is refused
 // with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
 // next entry would not fit.
 //
@@ -67,7 +70,9 @@
 // gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
 // the last grant, compaction the progress of one. A session is a run of its own, which no list of
 // runs shows: its state is the record session, its events are its journal. A value is one too: its
-// present version is the record value, its journal has every version. The records that begin
+// present version is the record value, its journal has every version. Each shard of a reaction is a run
+// of its own, reaction/HASH/SHARD, without a journal: the record cursor says how far it has read the
+// feed, task/POSITION, done/REST and dead/REST are its tasks, and that of shard 0 has the definition, reaction. The records that begin
 // with crossrun/ are those of steps over two runs. A business key and its
 // connector are a run of their own, too, business/HASH, whose record effect names the run and the
 // key of their effect. The record business/ATTEMPT of a run is the mark of an attempt to begin an

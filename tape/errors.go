@@ -15,6 +15,8 @@ var (
 	ErrNoSuchEffect = errors.New("no such effect")
 	// ErrNoSuchObligation: the run has no obligation of that seq.
 	ErrNoSuchObligation = errors.New("no such obligation")
+	// ErrNoSuchTask: there is no task of that id, or its claim is not the caller's.
+	ErrNoSuchTask = errors.New("no such task or lease mismatch")
 	// ErrNotBegun: an effect was completed that was never begun.
 	ErrNotBegun = errors.New("complete_effect before begin_effect")
 	// ErrScope: the run was not granted the scope that an effect needs; see
@@ -33,7 +35,7 @@ var (
 // be complete.
 func Kinds() []error {
 	return []error{
-		ErrNoSuchRun, ErrNoSuchEffect, ErrNoSuchObligation, ErrNotBegun, ErrScope, ErrRefused, ErrFenceRequired, ErrFormat,
+		ErrNoSuchRun, ErrNoSuchEffect, ErrNoSuchObligation, ErrNoSuchTask, ErrNotBegun, ErrScope, ErrRefused, ErrFenceRequired, ErrFormat,
 	}
 }
 

@@ -44,14 +44,18 @@ type Tape struct {
 	mode  FenceMode
 	log   *slog.Logger
 	turns [retryTurns]chan struct{}
-	seed  maphash.Seed
+	// leads are those of steps by intent, by the run that leads them; see leadTurn.
+	leads [retryTurns]chan struct{}
+	// claims are the turns of the callers that claim tasks, by reaction and shard.
+	claims [retryTurns]chan struct{}
+	seed   maphash.Seed
 }
 
 // New returns a Tape over store. The caller closes the store.
 func New(store runstore.RunStore, opts *Options) *Tape {
 	t := &Tape{store: store, log: slog.Default(), seed: maphash.MakeSeed()}
 	for i := range t.turns {
-		t.turns[i] = make(chan struct{}, 1)
+		t.turns[i], t.claims[i], t.leads[i] = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
 	}
 	if opts != nil {
 		t.mode = opts.Fence

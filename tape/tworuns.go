@@ -3,6 +3,7 @@ package tape
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"slices"
 
 	"github.com/tapestore/tapestore/crossrun"
@@ -32,6 +33,11 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 		b.Require(f)
 		return t.commit(ctx, b)
 	}
+	end, err := t.leadTurn(ctx, f.Run())
+	if err != nil {
+		return runstore.Committed{}, err
+	}
+	defer end()
 	lead := runstore.NewBatch(f.Run(), f)
 	lead.ID = runstore.NewBatchID()
 	done, err := retry(ctx, func() (crossrun.Result, error) { return crossrun.Commit(ctx, t.steps(), lead, b) })
@@ -50,7 +56,25 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	}
 }
 
-// createShared creates the run of a session or a value, unless there is one. It is created empty, so
+// leadTurn waits for the turn of a step among those of this process that a run leads, and returns what
+// ends it. By intent a run leads one step at a time: without turns, the others would find it under way
+// and start over, each time with writes that change nothing. Steps of other processes still do.
+//
+// Errors: runstore.ErrUnavailable where ctx ends before. Nothing is applied.
+func (t *Tape) leadTurn(ctx context.Context, lead runstore.RunID) (end func(), err error) {
+	if _, multi := t.store.(runstore.MultiCommitter); multi {
+		return func() {}, nil
+	}
+	turn := t.leads[maphash.String(t.seed, string(lead))%retryTurns]
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, &runstore.OpError{Op: "step over two runs", Run: lead, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
+	}
+}
+
+// createShared creates the run of a session, a value or a shard, unless there is one. It is created empty, so
 // that a repeat of the creation adds nothing. The fence comes first: a zombie creates nothing.
 func (t *Tape) createShared(ctx context.Context, run runstore.RunID, f runstore.Fence) error {
 	if err := t.confirm(ctx, f); err != nil {

@@ -32,8 +32,8 @@ type Value struct {
 const MaxValueNames = 16 << 10
 
 // A value is a run of its own, which no list of runs shows. Its record "value" has the present
-// version, and its journal has one entry for each: the seq of an entry, the version of the record and
-// Tape's version are the same number.
+// version, and its journal has one entry for each, whose seq is Tape's version. The version of the record may
+// be higher: it begins above those of the marks that steps over two runs have left and removed.
 const (
 	valueKey  runstore.RecordKey = "value"
 	kindValue string             = "value"
@@ -74,7 +74,7 @@ func valueOf(run runstore.RunID, rec runstore.Record) (Value, error) {
 		return Value{}, err
 	}
 	v.ValueKey, v.Writer, v.Deleted = ValueKey{head.Namespace, head.Key}, head.Writer, head.Deleted
-	v.Version, v.Updated = rec.Version, rec.Updated.Time
+	v.Version, v.Updated = runstore.Version(rec.Updated.Seq), rec.Updated.Time
 	return v, nil
 }
 

@@ -333,3 +333,36 @@ func TestValueOfADriverThatDies(t *testing.T) {
 		}
 	})
 }
+
+// A mark of a step over two runs that was refused is a deleted record of the value's run, so that the
+// value's own record begins above version 1.
+func TestValuesBeginAtOneAfterARefusedStep(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: valueKey.Run(), Unlisted: true}); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		put := runstore.NewBatch(valueKey.Run(), runstore.Unguarded("a mark"))
+		put.Put("crossrun/mark", nil)
+		remove := runstore.NewBatch(valueKey.Run(), runstore.Unguarded("a mark"))
+		remove.Delete("crossrun/mark")
+		for _, b := range []runstore.Batch{put, remove} {
+			if _, err := s.Commit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	writeValue(t, tp, "70", 0)
+	writeValue(t, tp, "80", 1)
+	if _, found, err := tp.DeleteValue(t.Context(), valueKey, runstore.Fence{}); err != nil || !found {
+		t.Fatalf("DeleteValue = %t, %v", found, err)
+	}
+	writeValue(t, tp, "90", tape.AnyVersion)
+	if got, want := versionsOf(t, s), "1:70 2:80 3: 4:90"; got != want {
+		t.Errorf("versions are %s, want %s", got, want)
+	}
+	if _, err := tp.WriteValue(t.Context(), valueKey, "no", "w", 2, runstore.Fence{}); err == nil || !strings.Contains(err.Error(), "have 4, expected 2") {
+		t.Errorf("a write at version 2: %v", err)
+	}
+}

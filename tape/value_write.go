@@ -3,6 +3,7 @@ package tape
 import (
 	"context"
 	"errors"
+	"math"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -60,20 +61,20 @@ func (t *Tape) WriteValue(ctx context.Context, key ValueKey, json, writer string
 
 // writeValueAt writes a value that is at a version, in one commit.
 func (t *Tape) writeValueAt(ctx context.Context, v Value, at runstore.Version, f runstore.Fence) (Value, error) {
-	v.Version = at + 1
+	v.Version = min(at, math.MaxInt64-1) + 1 // no value has the largest
 	e, err := v.event()
 	if err != nil {
 		return Value{}, err
 	}
-	b := runstore.NewBatch(v.Run(), runstore.AtVersion(valueKey, at))
+	b := runstore.NewBatch(v.Run(), runstore.AtSeq(runstore.Seq(v.Version)))
 	b.Events = []runstore.NewEvent{e}
 	stored, _ := v.encode()
 	b.Put(valueKey, stored)
 	done, err := t.commitUnder(ctx, f, b)
 	var conflict *runstore.ConflictError
 	switch {
-	case errors.As(err, &conflict) && conflict.Key == valueKey:
-		return Value{}, valueConflict(conflict.Current, at)
+	case errors.As(err, &conflict) && conflict.Guard == "seq":
+		return Value{}, valueConflict(runstore.Version(conflict.NextSeq-1), at)
 	case err != nil:
 		return Value{}, err
 	case len(done.Versions) == 0:

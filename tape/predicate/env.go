@@ -1,0 +1,159 @@
+package predicate
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/env"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
+)
+
+// The function matches is this package's own, because the cost of CEL's is known only when it is
+// over.
+const (
+	matches       = "matches"
+	matchesGlobal = "bounded_matches"
+	matchesMember = "bounded_matches_string"
+)
+
+// environment returns the variables and functions of predicates.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	subset := &env.LibrarySubset{ExcludeFunctions: []*env.Function{{Name: matches}}}
+	texts := []*cel.Type{cel.StringType, cel.StringType}
+	return cel.NewCustomEnv(
+		cel.StdLib(cel.StdLibSubset(subset)),
+		cel.Function(matches,
+			cel.Overload(matchesGlobal, texts, cel.BoolType),
+			cel.MemberOverload(matchesMember, texts, cel.BoolType),
+			cel.SingletonBinaryBinding(func(text, pattern ref.Val) ref.Val {
+				r, err := compileRegex(string(pattern.(types.String)))
+				if err != nil {
+					return types.WrapErr(err)
+				}
+				return r.match(text)
+			})),
+		cel.Variable("global_seq", cel.IntType),
+		cel.Variable("seq", cel.IntType),
+		cel.Variable("ts_ms", cel.IntType),
+		cel.Variable("schema_version", cel.IntType),
+		cel.Variable("run_id", cel.StringType),
+		cel.Variable("kind", cel.StringType),
+		cel.Variable("subject", cel.StringType),
+		cel.Variable("trace_id", cel.StringType),
+		cel.Variable("payload", cel.DynType),
+		cel.CrossTypeNumericComparisons(true),
+		cel.EnableHiddenAccumulatorName(true),
+		cel.ParserRecursionLimit(maxDepth),
+		cel.ParserErrorRecoveryLimit(maxRecoveries),
+		cel.ParserExpressionSizeLimit(MaxText),
+		cel.ExpressionNodeLimit(maxNodes),
+	)
+})
+
+// programOptions returns the options of one program. Its constant regular expressions are compiled
+// once.
+func programOptions() []cel.ProgramOption {
+	constants := map[string]*regex{} // it is complete, and read only, once the program is made
+	constant := func(overload string) *interpreter.RegexOptimization {
+		return &interpreter.RegexOptimization{
+			Function: matches, OverloadID: overload, RegexIndex: 1,
+			Factory: func(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
+				r, err := compileRegex(pattern)
+				if err != nil {
+					return nil, err
+				}
+				constants[pattern] = r
+				return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(), func(args ...ref.Val) ref.Val {
+					return r.match(args[0])
+				}), nil
+			},
+		}
+	}
+	return []cel.ProgramOption{
+		cel.OptimizeRegex(constant(matchesGlobal), constant(matchesMember)),
+		cel.CostTracking(estimator{constants}),
+		cel.CostLimit(MaxCost),
+	}
+}
+
+const (
+	// maxRegex is the longest regular expression, in bytes.
+	maxRegex = 1 << 10
+	// maxInstructions bounds a compiled regular expression: nested repetitions of a short one can
+	// take 100 MB.
+	maxInstructions = 1000
+)
+
+// errCost matches the fault of an evaluation that was not begun because of its cost.
+var errCost = errors.New("the evaluation costs too much")
+
+// regex is a regular expression of bounded size.
+type regex struct {
+	compiled     *regexp.Regexp
+	instructions int64
+}
+
+func compileRegex(pattern string) (*regex, error) {
+	size, err := measure(pattern)
+	if err != nil {
+		return nil, err
+	}
+	compiled, err := regexp.Compile(pattern)
+	return &regex{compiled, size}, err
+}
+
+// measure returns about how many instructions a regular expression compiles to. It takes as long as
+// reading the pattern, however large the program would be.
+func measure(pattern string) (int64, error) {
+	if len(pattern) > maxRegex {
+		return 0, fmt.Errorf("a regular expression of %d bytes, the limit is %d", len(pattern), maxRegex)
+	}
+	tree, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil {
+		return 0, err
+	}
+	size := instructions(tree)
+	if size > maxInstructions {
+		return 0, fmt.Errorf("a regular expression of more than %d instructions", maxInstructions)
+	}
+	return size, nil
+}
+
+// instructions returns about how many instructions a regular expression compiles to; any number
+// above maxInstructions when they are more.
+func instructions(r *syntax.Regexp) int64 {
+	n := int64(1)
+	switch r.Op {
+	case syntax.OpLiteral:
+		n = int64(len(r.Rune))
+	case syntax.OpRepeat:
+		sub := instructions(r.Sub[0]) + 1
+		return min(sub*int64(max(r.Min+1, r.Max, 1)), maxInstructions+1)
+	default:
+		for _, sub := range r.Sub {
+			n += instructions(sub) + 1
+		}
+	}
+	return min(n, maxInstructions+1)
+}
+
+// match matches a text, unless that would cost too much.
+func (r *regex) match(v ref.Val) ref.Val {
+	text, ok := v.(types.String)
+	if !ok {
+		return types.MaybeNoSuchOverloadErr(v)
+	}
+	if matchCost(len(text), r.instructions) > MaxCost {
+		return types.WrapErr(errCost)
+	}
+	return types.Bool(r.compiled.MatchString(string(text)))
+}
+
+// matchCost returns what a regular expression costs on a text of n bytes.
+func matchCost(n int, instructions int64) uint64 { return units(n * int(instructions)) }

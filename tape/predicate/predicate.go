@@ -1,0 +1,168 @@
+package predicate
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/interpreter"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+const (
+	// MaxText is the longest text of a predicate, in bytes.
+	MaxText = 4 << 10
+	// MaxCost is what one evaluation may cost: 10,000 units. An expression over the members of a
+	// payload takes 5 to 50. A unit takes about 100 ns, and up to 7 µs in nested comprehensions, where
+	// the time that CEL takes for a unit grows with the number of units.
+	MaxCost = 10_000
+
+	// maxDepth is 50: CEL's parser takes time and memory that grow faster than the nesting.
+	maxDepth = 50
+	// maxNodes is 1,000: a text of MaxText bytes with shorter nodes than four bytes is a list of
+	// constants, each evaluation of which allocates all of them.
+	maxNodes = 1000
+	// maxRecoveries is 0: the first syntax fault is enough, and recovery may search for long.
+	maxRecoveries = 0
+)
+
+// Reason says why a predicate did not select an entry that it was asked about.
+type Reason int
+
+// The reasons of faults.
+const (
+	// Compile: the text is no expression, has a type error, or is too large or too deep.
+	Compile Reason = iota
+	// Eval: the evaluation failed: a member is missing, say.
+	Eval
+	// Cost: the evaluation would have cost more than [MaxCost].
+	Cost
+	// NotBool: the result is no bool.
+	NotBool
+
+	reasons
+)
+
+// String returns the reason's name, for logs and metrics.
+func (r Reason) String() string {
+	return [...]string{"compile", "eval", "cost", "not_bool"}[r]
+}
+
+// Counts says how many entries were not selected because of a fault, by reason.
+type Counts [reasons]int64
+
+type counters [reasons]atomic.Int64
+
+func (c *counters) counts() (all Counts) {
+	for i := range c {
+		all[i] = c[i].Load()
+	}
+	return all
+}
+
+// Predicate is a compiled expression. The zero Predicate selects every entry.
+type Predicate struct {
+	text    string
+	program cel.Program // nil: see err
+	err     error       // why the text does not compile
+	faults  counters
+	total   *counters // of the cache
+}
+
+// check checks what the errors of Compile are about.
+func check(text string) error {
+	const name = "predicate_cel"
+	switch {
+	case len(text) > MaxText:
+		return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: name, Problem: fmt.Sprintf("%d bytes, the limit is %d", len(text), MaxText)}
+	case !utf8.ValidString(text):
+		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: name, Problem: "not valid UTF-8"}
+	default:
+		return nil
+	}
+}
+
+// compile returns the predicate of a text that was checked.
+func compile(text string) (p *Predicate) {
+	p = &Predicate{text: text}
+	if strings.TrimSpace(text) == "" {
+		return p
+	}
+	defer func() {
+		if fault := recover(); fault != nil {
+			p.err = fmt.Errorf("internal fault: %v", fault)
+		}
+		if p.err != nil {
+			p.program, p.err = nil, reduced(p.err)
+		}
+	}()
+	env, err := environment()
+	if err != nil {
+		p.err = err
+		return p
+	}
+	ast, issues := env.Compile(text)
+	if p.err = issues.Err(); p.err != nil {
+		return p
+	}
+	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
+		p.err = fmt.Errorf("the result is of type %s, not bool", t)
+		return p
+	}
+	p.program, p.err = env.Program(ast, programOptions()...)
+	return p
+}
+
+// maxFault is 1 KiB: how much of a compiler's message is kept. It may name hundreds of faults.
+const maxFault = 1 << 10
+
+// reduced returns an error with the beginning of a message, and without what the compiler knows.
+func reduced(err error) error {
+	text := err.Error()
+	return errors.New(strings.Clone(strings.ToValidUTF8(text[:min(len(text), maxFault)], "")))
+}
+
+// Text returns the text of the predicate.
+func (p *Predicate) Text() string { return p.text }
+
+// Err returns why the text does not compile, or nil.
+func (p *Predicate) Err() error { return p.err }
+
+// Counts returns how often the predicate had a fault.
+func (p *Predicate) Counts() Counts { return p.faults.counts() }
+
+// Match reports whether the predicate selects an entry. A fault is no match, and is counted.
+func (p *Predicate) Match(in *Input) bool {
+	if p.err != nil {
+		return p.fault(Compile)
+	}
+	if p.program == nil {
+		return true
+	}
+	out, _, err := p.program.Eval(in)
+	if err != nil {
+		var cancelled interpreter.EvalCancelledError
+		if errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded || errors.Is(err, errCost) {
+			return p.fault(Cost)
+		}
+		return p.fault(Eval)
+	}
+	selected, ok := out.(types.Bool)
+	if !ok {
+		return p.fault(NotBool)
+	}
+	return bool(selected)
+}
+
+func (p *Predicate) fault(r Reason) bool {
+	p.faults[r].Add(1)
+	if p.total != nil {
+		p.total[r].Add(1)
+	}
+	return false
+}

@@ -1,0 +1,219 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Advance moves the cursor of a shard from at to the position to. In the same commit it creates a
+// task for each match, where r.Handler makes tasks, or puts the match into a younger PENDING task of
+// its subject, where r.DebounceMS allows that. The fence is that of the shard's run. The matches are
+// entries of the shard in the order of the feed, up to the position to; those up to at were handled
+// before, and are ignored.
+//
+// Each entry is handled once: the commit is guarded by the fence and by the version of the cursor.
+// A lost reply is resolved by repeating the commit under its batch id. After
+// runstore.ErrUnknownOutcome the caller goes on from [Tape.ShardCursor].
+//
+// What does not fit into one commit is left for the next: the cursor that Advance returns is then that
+// of the last match that fits, and the caller repeats the call with it.
+//
+//	for c.Position < to {
+//		if c, err = t.Advance(ctx, f, r, c, matches, to); err != nil { … }
+//	}
+//
+// An entry whose subject and payload are larger than [MaxTask] makes no task; it is logged. Entries
+// that Tape writes are smaller.
+//
+// One round trip. With matches to debounce one more for the store clock, and one for each of their
+// subjects, up to 16 at a time.
+//
+// Errors: runstore.ErrFenced and ErrNoSuchRun; runstore.ErrConflict, whose Key is that of the cursor,
+// where the cursor is not at its version; runstore.ErrTooLarge, field "records", where the shard has as many
+// open tasks as the store takes in one run: the caller waits until workers have ended some;
+// runstore.ErrInvalid for a fence, a position or a match that is not the shard's.
+func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cursor, matches []Entry, to runstore.Position) (Cursor, error) {
+	r = r.withDefaults()
+	shard, ok := r.shardOf(f.Run())
+	if !ok {
+		return at, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for no shard of the reaction"}
+	}
+	if err := checkMatches(r, shard, at, matches, to); err != nil {
+		return at, err
+	}
+	if to == at.Position {
+		return at, nil
+	}
+	wanted := t.tasksFor(ctx, f.Run(), r, shard, at, matches)
+	if len(wanted) > maxTasks {
+		wanted, to = wanted[:maxTasks], wanted[maxTasks-1].Source
+	}
+	for n := 0; ; n++ {
+		b, next, err := t.planAdvance(ctx, f, r, at, wanted, to)
+		if err != nil {
+			return at, err
+		}
+		done, err := t.commit(ctx, b)
+		if err == nil {
+			return Cursor{Position: next, Version: done.Versions[0]}, nil
+		}
+		// A task that was to be changed was claimed meanwhile: its subject gets another one.
+		var conflict *runstore.ConflictError
+		if !errors.As(err, &conflict) || !strings.HasPrefix(string(conflict.Key), openPrefix) || n+1 == maxAttempts {
+			return at, err
+		}
+		if err := restAfter(ctx, n, err); err != nil {
+			return at, err
+		}
+	}
+}
+
+// checkMatches refuses what a caller cannot have read from the shard's part of the feed.
+func checkMatches(r Reaction, shard int32, at Cursor, matches []Entry, to runstore.Position) error {
+	if to < at.Position || to > runstore.MaxPosition {
+		return &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: "to", Problem: fmt.Sprintf("is %d, the limits are %d, the cursor, and %d", to, at.Position, runstore.MaxPosition),
+		}
+	}
+	last := runstore.Position(0)
+	for i, e := range matches {
+		if e.Position <= last || e.Position > to || r.ShardOf(e.Run) != shard {
+			return &runstore.LimitError{
+				Kind: runstore.ErrInvalid, Field: fmt.Sprintf("matches[%d]", i),
+				Problem: fmt.Sprintf("has the position %d in shard %d; positions grow, up to %d, in shard %d", e.Position, r.ShardOf(e.Run), to, shard),
+			}
+		}
+		last = e.Position
+	}
+	return nil
+}
+
+// tasksFor returns the new tasks that matches behind a cursor are for. The texts of runs that other
+// programs wrote may not be UTF-8.
+func (t *Tape) tasksFor(ctx context.Context, run runstore.RunID, r Reaction, shard int32, at Cursor, matches []Entry) (wanted []storedTask) {
+	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+	for _, e := range matches {
+		if !r.Handler.makesTasks() || e.Position <= at.Position {
+			continue
+		}
+		k := storedTask{run: run, first: e.Position, debounced: r.DebounceMS > 0, Task: Task{
+			Reaction: r.ID, Shard: shard, SourceRun: runstore.RunID(valid(string(e.Run))), Source: e.Position,
+			Subject: valid(e.Subject), Payload: valid(e.Payload), Status: TaskPending,
+		}}
+		if size := len(k.Subject) + len(k.Payload); size > MaxTask {
+			t.log.WarnContext(ctx, "a reaction gets no task for an entry", "reaction", clip(r.ID, 64), "run", e.Run, "seq", e.Seq,
+				"position", e.Position, "bytes", size, "limit", MaxTask)
+			continue
+		}
+		wanted = append(wanted, k)
+	}
+	return wanted
+}
+
+// maxTasks is how many tasks one commit writes. Each takes a write and a guard, as the cursor does.
+const maxTasks = min(runstore.MaxRecordWrites, runstore.MaxGuards) - 1
+
+// planAdvance returns the commit that creates the first of the wanted tasks, as many as fit, and the
+// position that the cursor then has.
+func (t *Tape) planAdvance(ctx context.Context, f runstore.Fence, r Reaction, at Cursor, wanted []storedTask, to runstore.Position) (runstore.Batch, runstore.Position, error) {
+	latest, err := t.tasksToChange(ctx, f.Run(), r, wanted)
+	if err != nil {
+		return runstore.Batch{}, 0, err
+	}
+	const cursorBytes = 256 // more than the cursor takes
+	var writes []runstore.RecordWrite
+	written := map[string]int{} // where in writes the debounced task of a subject is
+	b := runstore.NewBatch(f.Run(), f, runstore.AtVersion(cursorKey, at.Version))
+	next, size := to, cursorBytes
+	for i, k := range wanted {
+		if known, found := latest[k.Subject]; found {
+			known.SourceRun, known.Source, known.Payload = k.SourceRun, k.Source, k.Payload
+			k = known
+		}
+		value, places := k.encode()
+		w := runstore.RecordWrite{Key: k.key(), Value: value, Index: places, Reserve: k.later()}
+		grown := len(w.Key) + len(w.Value)
+		place, again := written[k.Subject]
+		if again {
+			grown -= len(writes[place].Key) + len(writes[place].Value)
+		}
+		if size += grown; size > runstore.MaxBatchBytes {
+			next = wanted[i-1].Source // the first always fits
+			break
+		}
+		if again {
+			writes[place] = w
+			continue
+		}
+		b.Require(runstore.AtVersion(w.Key, k.version))
+		if k.debounced {
+			latest[k.Subject], written[k.Subject] = k, len(writes)
+		}
+		writes = append(writes, w)
+	}
+	b.Put(cursorKey, encode(cursorHead{next}))
+	b.Records = append(b.Records, writes...)
+	return b, next, nil
+}
+
+// tasksToChange returns, by their subjects, the tasks to change in place of those that are wanted: the
+// newest PENDING one of each subject, where it is younger than the reaction's debounce.
+func (t *Tape) tasksToChange(ctx context.Context, run runstore.RunID, r Reaction, wanted []storedTask) (map[string]storedTask, error) {
+	latest := map[string]storedTask{}
+	if r.DebounceMS <= 0 || len(wanted) == 0 {
+		return latest, nil
+	}
+	now, err := t.store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu     sync.Mutex
+		failed error
+		wg     sync.WaitGroup
+		slots  = make(chan struct{}, claimsInFlight)
+		seen   = map[string]bool{}
+	)
+	for _, k := range wanted {
+		subject := k.Subject
+		if seen[subject] {
+			continue
+		}
+		seen[subject] = true
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			k, found, err := t.newestTask(ctx, run, subject)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				failed = err
+			case found && k.CreatedAt.Add(time.Duration(r.DebounceMS)*time.Millisecond).After(now):
+				latest[subject] = k
+			}
+		})
+	}
+	wg.Wait()
+	return latest, failed
+}
+
+// newestTask returns the newest PENDING task of a subject. One that cannot be read is logged, and
+// stays as it is.
+func (t *Tape) newestTask(ctx context.Context, run runstore.RunID, subject string) (k storedTask, found bool, err error) {
+	page, err := t.store.ScanIndex(ctx, runstore.IndexQuery{Index: tasksOf(run, subject), Until: runstore.EndOfTime, Newest: true, Limit: 1})
+	if err != nil || len(page) == 0 {
+		return storedTask{}, false, err
+	}
+	if k, err = taskOf(run, page[0].Record); err != nil {
+		t.log.WarnContext(ctx, "a task cannot be debounced", "run", run, "record", page[0].Record.Key, "error", err)
+		return storedTask{}, false, nil
+	}
+	return k, k.Status == TaskPending, nil
+}

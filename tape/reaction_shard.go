@@ -1,0 +1,75 @@
+package tape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Cursor says how far a shard has handled the feed.
+type Cursor struct {
+	// Position is that of the last entry that the shard has handled.
+	Position runstore.Position
+	// Version is that of the cursor's record, for the next change of it.
+	Version runstore.Version
+}
+
+// cursorHead is the stored form of a cursor.
+type cursorHead struct {
+	Position runstore.Position `json:"position"`
+}
+
+// OpenShard returns the run of a reaction's shard, whose lease the shard's matcher holds. It creates
+// the run, with its cursor at r.Start, where there is none. The run has no status and never wants a
+// driver, so no list of runs shows it. One round trip, and two more the first time.
+//
+// Errors: runstore.ErrInvalid for a shard that the reaction does not have.
+func (t *Tape) OpenShard(ctx context.Context, r Reaction, shard int32) (runstore.RunID, error) {
+	if shard < 0 || shard >= max(r.Shards, 1) {
+		return "", &runstore.LimitError{
+			Kind: runstore.ErrInvalid, Field: "shard", Problem: fmt.Sprintf("is %d, and the reaction has %d shards", shard, r.Shards),
+		}
+	}
+	run := shardRun(r.ID, shard)
+	if _, found, err := t.readRecord(ctx, run, cursorKey); err != nil || found {
+		return run, err
+	}
+	if err := t.createShared(ctx, run, runstore.Fence{}); err != nil {
+		return "", err
+	}
+	b := runstore.NewBatch(run, runstore.AtVersion(cursorKey, 0))
+	b.Put(cursorKey, encode(cursorHead{r.Start}))
+	if _, err := t.commit(ctx, b); err != nil && !errors.Is(err, runstore.ErrConflict) { // another caller has opened it
+		return "", err
+	}
+	return run, nil
+}
+
+// ShardCursor returns the cursor of a shard. One read.
+//
+// Errors: ErrNoSuchRun where the shard was not opened.
+func (t *Tape) ShardCursor(ctx context.Context, id runstore.RunID) (Cursor, error) {
+	rec, found, err := t.readRecord(ctx, id, cursorKey)
+	if err != nil {
+		return Cursor{}, err
+	}
+	if !found {
+		return Cursor{}, ErrNoSuchRun
+	}
+	var head cursorHead
+	if err := decode(fmt.Sprintf("cursor of run %q", id), rec.Value, &head); err != nil {
+		return Cursor{}, err
+	}
+	return Cursor{Position: head.Position, Version: rec.Version}, nil
+}
+
+// shardOf returns the shard of a reaction whose run that is.
+func (r Reaction) shardOf(run runstore.RunID) (int32, bool) {
+	text, found := strings.CutPrefix(string(run), shardPrefix(r.ID))
+	n, err := strconv.ParseUint(text, 10, 31)
+	return int32(n), found && err == nil && int32(n) < max(r.Shards, 1)
+}
