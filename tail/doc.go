@@ -1,4 +1,5 @@
-// Package tail follows the journals of many runs with few reads of their store.
+// Package tail follows the journals of many runs, and the feed of all runs, with few reads of
+// their store.
 //
 // Whoever watches a run waits for events that any process may append. If each watcher
 // polled, or read whenever the store reports a commit, a thousand idle watchers would read
@@ -36,9 +37,57 @@
 // A follower whose last page was full reads by itself. Shared reads of one topic are 5 ms
 // apart, and at most 16 reads of journals are under way.
 //
-// Rejected: pushing the feed's events to followers, because the feed may lag by seconds on
+// # The feed of all runs
+//
+// [Tail.Feed] is for subscribers of all events. One reader per process reads the feed from its
+// present end on, for the hints and for all subscribers. It keeps the last events in a ring
+// buffer. Subscribers that have reached the end wake together and take the same pages, slices of
+// the ring. A subscriber behind the start of the ring reads pages by itself until it has caught
+// up. The following holds, for every subscriber:
+//
+//  1. It receives each event once and in order of position, from the first one behind its position
+//     on. The ring holds every event between its start and its end, pages that a subscriber reads
+//     by itself end at the end of the ring, and a subscriber at a position that the ring does not
+//     cover reads by itself: so nothing is skipped or repeated when it joins the ring, or when
+//     the ring evicts pages that it has not taken. A raised epoch is a gap between positions.
+//  2. A subscriber at the end receives an event at most 25 ms after the store can name it, and
+//     the duration of a read: if this process wrote it through [Tail.Store], or the store wakes
+//     the reader (SQLite and Postgres announce the writes of other processes at most every 20 ms).
+//     Without a wake-up it takes 75 ms, and where a [runstore.Notifier] has lost one, 250 ms.
+//     While pages are full, the next one is read at once.
+//  3. It waits for no other subscriber, and no number of subscribers at the end costs more reads
+//     than one: at most 40 per second beside writers, or those of full pages, 4 at rest, and 14
+//     on a store that is no Notifier. Subscribers that read by themselves share the 16 reads
+//     under way with the followers of runs.
+//  4. Nothing is buffered for a subscriber. One that does not pull holds the page that it was
+//     given: at most [runstore.MaxPage] events, [runstore.MaxPageBytes] and one event of data, and
+//     their derived values. The ring holds at most Options.RingBytes and one page. A page that the
+//     ring has evicted lives on while a subscriber holds it, so S subscribers that do not pull
+//     hold at most S pages beside the ring; Options.Admit bounds them. Tail ends no slow
+//     subscriber: [Tail.FeedEnd] shows how far the feed has come. There is no ring without
+//     subscribers.
+//  5. When reads of the reader fail, subscribers at the end wait, and go on where they were. When
+//     they have failed for 10 s, each further failure ends the subscribers that wait, with its
+//     error. A read of the reader takes at most 10 s. The failed read of a subscriber by itself
+//     ends that one.
+//  6. When the reader finds the store behind its position (a backup was restored), the ring is
+//     emptied, and begins anew at the end of the feed. A subscriber whose position is above what
+//     the store then knew ends with ErrStoreBehind, also if it comes back for its next page when
+//     the store has passed that position; the others go on. The restore of a store that has
+//     passed the reader's position before the next read remains unknown, as everywhere: raise the
+//     epoch after a restore.
+//
+// After an error the subscriber has received every event up to the last one of its last page. It
+// may subscribe again behind that.
+//
+// Rejected: a queue per subscriber, which slow ones would fill; letting subscribers read past the
+// end of the ring, because each would then find news by itself for as long as writers are busy, and
+// never join.
+//
+// Rejected for followers: pushing the feed's events to them, because the feed may lag by seconds on
 // Postgres while a transaction is open that may append; a buffer per follower, which slow clients would
 // fill; one reader per run that reads ahead, which reads for followers that do not keep up.
 //
-// The part protocol of package bench measures what a thousand idle followers cost writers.
+// The part protocol of package bench measures what a thousand idle followers cost writers, what
+// a thousand subscribers of the feed cost, and the delay from a commit to its delivery.
 package tail

@@ -151,7 +151,7 @@ func TestPagesAreAdmitted(t *testing.T) {
 		var admitted, read atomic.Int64
 		room, full := make(chan struct{}, 1), errors.New("no room")
 		e.tail.Close(e.Context())
-		e.admit = func(ctx context.Context) (func(), error) {
+		e.opts.Admit = func(ctx context.Context) (func(), error) {
 			select {
 			case room <- struct{}{}:
 				admitted.Add(1)

@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -8,75 +9,139 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// feedInterval is 50 ms, the shortest time between two reads of the feed. On a busy store
-// these reads are most of what followers cost (package bench, part protocol), and writes of this
-// process do not wait for them. So the interval doubles with each page that has no news for
-// a follower, up to pollInterval. Other processes announce their writes at most every 20 ms
-// (SQLite, Postgres).
-const feedInterval = 50 * time.Millisecond
+const (
+	// feedInterval is 50 ms, the shortest time between two reads of the feed without
+	// subscribers. On a busy store these reads are most of what followers cost (package bench,
+	// part protocol), and writes of this process do not wait for them. So the interval doubles
+	// with each page that has no news for a follower, up to pollInterval. Other processes
+	// announce their writes at most every 20 ms (SQLite, Postgres).
+	feedInterval = 50 * time.Millisecond
+	// subscribedInterval is 25 ms, the shortest time between two reads of the feed with
+	// subscribers: half of the 50 ms that a delivery may take. The longest is
+	// subscribedPoll, 75 ms, on a store that is no [runstore.Notifier], and pollInterval on
+	// others: 40 reads per second beside a busy writer, 14 or 4 at rest. The longest counts
+	// from the beginning of a read, because the delivery takes a read more.
+	subscribedInterval = 25 * time.Millisecond
+	subscribedPoll     = 75 * time.Millisecond
+	// maxOutage is 10 s: how long one read of the feed may take, and for how long failing reads
+	// are hidden from subscribers. Stores retry within that time.
+	maxOutage = 10 * time.Second
+)
 
-// feedReader reads the feed of all runs from its present end on, for the hints on writes
-// of other processes.
+// feedReader reads the feed of all runs from its present end on: for the hints on writes of
+// other processes, and for the subscribers of the feed.
 type feedReader struct {
 	tail     *Tail
+	ring     *ring
 	wakeups  <-chan struct{}   // nil while the store sends none
-	position runstore.Position // the last that was read
-	interval time.Duration     // until the next read, at least
+	position runstore.Position // the last that was read: the end of the ring
 	started  bool
-	failing  bool
+	began    time.Time     // when the last read did
+	more     bool          // the last page had events
+	full     bool          // the last page had as many as a page can have
+	interval time.Duration // until the next read at least, without subscribers
+	unwoken  time.Duration // until the next read, with subscribers, if nothing wakes the reader
+	wakeErr  error         // why the store sends no wake-ups
+	warned   bool          // that the feed fails
+	failing  time.Time     // since when reads fail; zero if the last read succeeded
 }
 
-// readFeed hints the followers of the runs that the feed names, until ctx ends.
-func (t *Tail) readFeed(ctx context.Context) {
-	for f := (feedReader{tail: t, interval: feedInterval}); ; {
-		more, err := f.read(ctx)
+// readFeed reads the feed until ctx ends. It hints the followers of the runs that the feed
+// names, and fills the ring for subscribers.
+func (t *Tail) readFeed(ctx context.Context, r *ring) {
+	for f := (feedReader{tail: t, ring: r, interval: feedInterval, unwoken: subscribedInterval}); ; {
+		err := f.read(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		f.report(err)
-		if !pause(ctx, f.interval) {
-			return
-		}
-		if !more && !f.sleep(ctx, pollInterval-f.interval) {
+		if !f.rest(ctx) {
 			return
 		}
 	}
 }
 
-// read reads one page, and reports whether there may be another.
-func (f *feedReader) read(ctx context.Context) (more bool, err error) {
-	store := f.tail.store
-	var wakeErr error
-	if notifier, ok := store.(runstore.Notifier); ok && f.wakeups == nil {
-		f.wakeups, wakeErr = notifier.Wakeups(ctx)
+// read reads one page.
+func (f *feedReader) read(ctx context.Context) (err error) {
+	f.more, f.full, f.began = false, false, time.Now()
+	t := f.tail
+	t.mu.Lock()
+	t.awake = false // a write from now on may be missing in the page
+	t.mu.Unlock()
+	if notifier, ok := t.store.(runstore.Notifier); ok && f.wakeups == nil {
+		f.wakeups, f.wakeErr = notifier.Wakeups(ctx)
 	}
+	ctx, cancel := context.WithTimeout(ctx, maxOutage)
+	defer cancel()
 	if !f.started {
-		if f.position, err = feedEnd(ctx, store); err != nil {
-			return false, err
+		if f.position, err = feedEnd(ctx, t.store); err != nil {
+			return err
 		}
 		f.started = true
+		t.mu.Lock()
+		f.ring.begin(f.position)
+		t.mu.Unlock()
 		// What was committed before, the feed does not name any more.
-		f.tail.suspectAll()
+		t.suspectAll()
 	}
-	events, err := store.ReadFeed(ctx, runstore.FeedQuery{After: f.position, Limit: runstore.MaxPage})
+	events, err := t.store.ReadFeed(ctx, runstore.FeedQuery{After: f.position, Limit: runstore.MaxPage})
 	if err != nil {
-		// A store that was restored from a backup ends before the position.
-		f.started = !errors.Is(err, runstore.ErrStoreBehind)
-		return false, err
+		if errors.Is(err, runstore.ErrStoreBehind) {
+			f.restart(err)
+		}
+		return err
 	}
 	news, size := false, 0
 	for _, e := range events {
-		news = f.tail.hint(e.Run, e.Seq) || news
-		f.position = e.Position
+		news = t.hint(e.Run, e.Seq) || news
 		size += len(e.Data)
 	}
-	f.pace(len(events), size, news)
-	return len(events) > 0, wakeErr
+	if f.more = len(events) > 0; f.more {
+		f.position = events[len(events)-1].Position
+		f.publish(events)
+		f.unwoken = subscribedInterval
+	}
+	f.full = len(events) == runstore.MaxPage || size > runstore.MaxPageBytes
+	f.slow(len(events), size, news)
+	return nil
 }
 
-// pace sets the interval after a page. A page that is more than half full is followed soon,
-// for twice the interval could bring more than a page.
-func (f *feedReader) pace(events, size int, news bool) {
+// publish gives a page to the subscribers.
+func (f *feedReader) publish(events []runstore.FeedEvent) {
+	t := f.tail
+	var page []FeedEvent
+	if t.subscribed() {
+		page = t.derive(events)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if page != nil && t.subscribers > 0 {
+		f.ring.add(page, t.opts.RingBytes)
+	} else {
+		f.ring.skip(f.position) // who subscribed meanwhile reads the page by itself
+	}
+}
+
+// restart begins anew at the end of a store that was restored from a backup and ends before the
+// reader's position.
+func (f *feedReader) restart(err error) {
+	known := runstore.MaxPosition // subscribers find out by themselves
+	if behind := (*runstore.StoreBehindError)(nil); errors.As(err, &behind) {
+		known = runstore.Position(behind.Known)
+	}
+	t := f.tail
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old := f.ring
+	f.started, f.unwoken, f.ring = false, subscribedInterval, old.replace(known)
+	if t.ring == old {
+		t.ring = f.ring
+	}
+}
+
+// slow sets the interval without subscribers after a page. A page that is more than half full is
+// followed soon, for twice the interval could bring more than a page.
+func (f *feedReader) slow(events, size int, news bool) {
 	if events == 0 || news || events > runstore.MaxPage/2 || size > runstore.MaxPageBytes/2 {
 		f.interval = feedInterval
 		return
@@ -84,10 +149,8 @@ func (f *feedReader) pace(events, size int, news bool) {
 	f.interval = min(2*f.interval, pollInterval)
 }
 
-// feedEnd returns the position of the last event in the feed.
-//
-// On Postgres, transactions that are still open may have events before it. They are found
-// by the poll.
+// feedEnd returns the position of the last event in the feed. Events that the feed does not show
+// yet come behind it.
 func feedEnd(ctx context.Context, store runstore.RunStore) (runstore.Position, error) {
 	last, err := store.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: 1})
 	if err != nil || len(last) == 0 {
@@ -96,31 +159,75 @@ func feedEnd(ctx context.Context, store runstore.RunStore) (runstore.Position, e
 	return last[len(last)-1].Position, nil
 }
 
-// sleep waits for a wake-up, at most for d, and reports whether ctx goes on.
-func (f *feedReader) sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case _, open := <-f.wakeups:
-		if !open {
-			f.wakeups = nil // ask again
+// rest waits until the next read is due, and reports whether ctx goes on.
+func (f *feedReader) rest(ctx context.Context) bool {
+	ended, woken := time.Now(), false
+	for {
+		subscribed := f.tail.subscribed()
+		least, most := f.pace(subscribed)
+		wakeups := f.wakeups
+		if woken {
+			most, wakeups = least, nil
 		}
-	case <-timer.C:
+		timer := time.NewTimer(max(least-time.Since(ended), most-time.Since(f.began)))
+		select {
+		case <-timer.C:
+			if f.unwoken = min(2*f.unwoken, pollInterval); woken || !subscribed {
+				f.unwoken = subscribedInterval
+			}
+			return true
+		case _, open := <-wakeups:
+			if !open {
+				f.wakeups = nil // ask again
+			}
+		case <-f.tail.wakes: // at most twice between two reads: by a write and by a subscriber
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		}
+		timer.Stop()
+		woken = true
 	}
-	return true
 }
 
-// report logs the first of several failures, and the recovery.
-func (f *feedReader) report(err error) {
+// pace returns when the next read begins: at least so long after the end of the last one, and, if
+// nothing wakes the reader, so long after its beginning.
+func (f *feedReader) pace(subscribed bool) (least, most time.Duration) {
 	switch {
-	case err != nil && !f.failing:
-		f.tail.opts.Logger.Warn("the feed of all runs fails; events of other processes are found by polling", "error", err)
-	case err == nil && f.failing:
-		f.tail.opts.Logger.Info("the feed of all runs works again")
+	case subscribed && f.full:
+		return 0, 0
+	case subscribed && f.wakeups == nil:
+		return subscribedInterval, min(f.unwoken, subscribedPoll)
+	case subscribed:
+		return subscribedInterval, min(f.unwoken, pollInterval)
+	case f.more:
+		return f.interval, f.interval
+	default:
+		return f.interval, pollInterval
 	}
-	f.failing = err != nil
+}
+
+// report logs the first of several failures, and the recovery. When reads have failed for
+// maxOutage, it ends the subscribers that wait.
+func (f *feedReader) report(err error) {
+	t := f.tail
+	switch cause := cmp.Or(err, f.wakeErr); {
+	case cause != nil && !f.warned:
+		t.opts.Logger.Warn("the feed of all runs fails; events of other processes are found by polling, and subscribers of the feed wait", "error", cause)
+	case cause == nil && f.warned:
+		t.opts.Logger.Info("the feed of all runs works again")
+	}
+	f.warned = err != nil || f.wakeErr != nil
+	switch {
+	case err == nil:
+		f.failing = time.Time{}
+	case f.failing.IsZero():
+		f.failing = time.Now()
+	case time.Since(f.failing) >= maxOutage:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		f.ring.fail(err)
+	}
 }
 
 // poll suspects one followed run after the other, until ctx ends.

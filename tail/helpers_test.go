@@ -38,7 +38,7 @@ type hooks struct {
 	commit func(runstore.Committed) (runstore.Committed, error)
 	// mute loses all wake-ups.
 	mute bool
-	// hang lets reads of journals wait for the end of their context.
+	// hang lets reads of journals and of the feed wait for the end of their context.
 	hang bool
 }
 
@@ -76,7 +76,12 @@ func (p *probe) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 
 func (p *probe) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
 	p.feeds.Add(1)
-	if h := p.get(); h.feed != nil {
+	h := p.get()
+	if h.hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if h.feed != nil {
 		return h.feed(q)
 	}
 	return p.Handle.ReadFeed(ctx, q)
@@ -123,7 +128,7 @@ type env struct {
 	store runstore.RunStore // writes through the tail
 	other runstore.RunStore // a handle of another process
 	log   *logged
-	admit func(context.Context) (func(), error) // before useStore
+	opts  tail.Options // before useStore
 }
 
 // bubble runs f in a bubble, and checks that Close ends every follower and goroutine.
@@ -141,7 +146,8 @@ func bubble(t *testing.T, f func(e *env)) {
 
 // useStore gives e a tail of store.
 func (e *env) useStore(store runstore.RunStore) {
-	e.tail = tail.New(store, &tail.Options{Logger: slog.New(slog.NewTextHandler(e.log, nil)), Admit: e.admit})
+	e.opts.Logger = slog.New(slog.NewTextHandler(e.log, nil))
+	e.tail = tail.New(store, &e.opts)
 	e.store = e.tail.Store()
 }
 

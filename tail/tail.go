@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"iter"
@@ -25,8 +26,9 @@ const (
 	readInterval = 5 * time.Millisecond
 	// pageEvents is how many events one read of a journal asks for.
 	pageEvents = 256
-	// maxReads is how many journals are read at once, so that a thousand followers that
-	// arrive together leave most of a store's connections to its writers.
+	// maxReads is how many pages of journals, and of the feed for single subscribers, are read at
+	// once, so that a thousand followers that arrive together leave most of a store's connections
+	// to its writers.
 	maxReads = 16
 )
 
@@ -34,15 +36,24 @@ const (
 type Options struct {
 	// Logger records that the feed fails and recovers; slog.Default by default.
 	Logger *slog.Logger
-	// Admit, if set, bounds the pages in memory. It is called with the context of Follow,
-	// blocks until a page has room, and returns what gives the room back once the follower
+	// Admit, if set, bounds the pages in memory. It is called with the context of Follow or
+	// Feed, blocks until a page has room, and returns what gives the room back once the follower
 	// has consumed the page. A follower that reads by itself calls it before the read; each
-	// follower that receives a shared page calls it after the read. An error ends the
-	// follower.
+	// follower that receives a shared page calls it after the read. A subscriber of the feed
+	// calls it before it reads or takes a page. An error ends the follower.
 	Admit func(ctx context.Context) (release func(), err error)
+	// Derive, if set, is called for each event that the feed's subscribers receive: once for all
+	// of them while they follow its end, and once for each that reads by itself. It is called by
+	// several goroutines.
+	Derive func(runstore.FeedEvent) any
+	// RingBytes bounds the last events of the feed that are kept for its subscribers; 64 MiB by
+	// default. An event counts 256 bytes, its run, kind, owner and data, and as much again if
+	// Derive returned a value: lower it if derived values are larger than their events. The
+	// newest page stays if it is larger.
+	RingBytes int
 }
 
-// Tail follows journals. Its methods are safe for concurrent use.
+// Tail follows journals and the feed of all runs. Its methods are safe for concurrent use.
 type Tail struct {
 	store  runstore.RunStore
 	opts   Options
@@ -56,6 +67,11 @@ type Tail struct {
 	topics   map[runstore.RunID]*topic
 	rotation list.List          // of *topic; the front is polled next
 	stop     context.CancelFunc // ends the feed reader and the poller
+
+	subscribers int           // of the feed
+	ring        *ring         // what the feed reader has read, while there is one
+	wakes       chan struct{} // holds a value when the feed reader should read soon
+	awake       bool          // a write has woken the feed reader since its last read
 }
 
 // New returns a Tail of store. It starts no goroutine before the first follower. The
@@ -64,6 +80,7 @@ func New(store runstore.RunStore, opts *Options) *Tail {
 	t := &Tail{
 		store: store,
 		slots: make(chan struct{}, maxReads), topics: map[runstore.RunID]*topic{},
+		wakes: make(chan struct{}, 1),
 	}
 	if opts != nil {
 		t.opts = *opts
@@ -74,11 +91,15 @@ func New(store runstore.RunStore, opts *Options) *Tail {
 	if t.opts.Admit == nil {
 		t.opts.Admit = func(context.Context) (func(), error) { return func() {}, nil }
 	}
+	t.opts.RingBytes = cmp.Or(t.opts.RingBytes, 64<<20)
+	if t.opts.Derive == nil {
+		t.opts.Derive = func(runstore.FeedEvent) any { return nil }
+	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
 
-// Close ends all followers with [runstore.ErrClosed]. It returns when the goroutines of t
+// Close ends all followers and subscribers with [runstore.ErrClosed]. It returns when the goroutines of t
 // have ended, which takes as long as the store takes to answer a cancelled context, or
 // when ctx ends.
 func (t *Tail) Close(ctx context.Context) {
@@ -122,8 +143,7 @@ func (t *Tail) Follow(ctx context.Context, id runstore.RunID, from runstore.Seq)
 	}
 }
 
-// join adds a follower of a run. The first follower of all starts the feed reader and the
-// poller.
+// join adds a follower of a run.
 func (t *Tail) join(id runstore.RunID, from runstore.Seq) (*follower, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,12 +158,7 @@ func (t *Tail) join(id runstore.RunID, from runstore.Seq) (*follower, error) {
 		t.topics[id] = tp
 	}
 	tp.followers++
-	if t.stop == nil {
-		var ctx context.Context
-		ctx, t.stop = context.WithCancel(t.ctx)
-		t.work.Go(func() { t.readFeed(ctx) })
-		t.work.Go(func() { t.poll(ctx) })
-	}
+	t.begin()
 	return &follower{topic: tp, next: from, pages: make(chan delivery, 1), release: func() {}}, nil
 }
 
@@ -159,9 +174,51 @@ func (t *Tail) leave(f *follower) {
 	tp.cancel()
 	t.rotation.Remove(tp.place)
 	delete(t.topics, tp.run)
-	if len(t.topics) == 0 {
+	t.end()
+}
+
+// begin starts the feed reader and the poller for the first follower or subscriber of all.
+func (t *Tail) begin() {
+	if t.stop != nil {
+		return
+	}
+	var ctx context.Context
+	ctx, t.stop = context.WithCancel(t.ctx)
+	r := newRing()
+	t.ring = r
+	t.work.Go(func() { t.readFeed(ctx, r) })
+	t.work.Go(func() { t.poll(ctx) })
+}
+
+// end stops them behind the last one.
+func (t *Tail) end() {
+	if len(t.topics) == 0 && t.subscribers == 0 {
 		t.stop()
-		t.stop = nil
+		t.stop, t.ring = nil, nil
+	}
+}
+
+// subscribed reports whether the feed has subscribers.
+func (t *Tail) subscribed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.subscribers > 0
+}
+
+// wake lets the feed reader read soon.
+func (t *Tail) wake() {
+	select {
+	case t.wakes <- struct{}{}:
+	default: // a value is pending
+	}
+}
+
+// wakeForWrite lets the feed reader read soon, once between two reads: for a write of this
+// process.
+func (t *Tail) wakeForWrite() {
+	if t.subscribers > 0 && !t.awake {
+		t.awake = true
+		t.wake()
 	}
 }
 
@@ -184,6 +241,7 @@ func (t *Tail) hint(id runstore.RunID, seq runstore.Seq) (news bool) {
 func (t *Tail) wrote(id runstore.RunID, seq runstore.Seq) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.wakeForWrite()
 	if tp := t.topics[id]; tp != nil {
 		tp.own = max(tp.own, seq)
 		tp.hinted = max(tp.hinted, seq)
@@ -191,10 +249,11 @@ func (t *Tail) wrote(id runstore.RunID, seq runstore.Seq) {
 	}
 }
 
-// suspect reports that the journal of a run may have changed.
+// suspect reports that this process may have appended to the journal of a run.
 func (t *Tail) suspect(id runstore.RunID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.wakeForWrite()
 	if tp := t.topics[id]; tp != nil {
 		tp.suspect()
 	}
