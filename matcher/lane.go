@@ -1,0 +1,162 @@
+package matcher
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tail"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tape/predicate"
+)
+
+// The pauses after a failed read of the feed and after a failed commit: they double from the first to the last.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 30 * time.Second
+)
+
+// run reads the feed for a lane until the lane has no followers.
+func (x *reaction) run(l *lane) {
+	for wait := firstPause; ; {
+		x.mu.Lock()
+		if len(l.followers) == 0 {
+			l.running, l.restart = false, nil
+			x.mu.Unlock()
+			return
+		}
+		from := l.lowest()
+		l.position = from
+		ctx, restart := context.WithCancel(x.ctx)
+		l.restart = restart
+		x.mu.Unlock()
+
+		pages, err := x.read(ctx, l, from)
+		restarted := ctx.Err() != nil
+		restart()
+		switch {
+		case x.ctx.Err() != nil:
+			x.abandon(l)
+		case restarted:
+			wait = firstPause
+		default:
+			if pages > 0 {
+				wait = firstPause
+			}
+			x.m.opts.Logger.Warn("a reaction cannot read the feed, and tries again", "reaction", x.current().ID, "position", int64(from), "pause", wait, "error", err)
+			pause(x.ctx, wait)
+			wait = min(2*wait, lastPause)
+		}
+	}
+}
+
+// abandon empties a lane whose reaction has ended.
+func (x *reaction) abandon(l *lane) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for s := range l.followers {
+		x.remove(s)
+	}
+}
+
+// read follows the feed behind a position for a lane, until ctx ends or the feed fails.
+func (x *reaction) read(ctx context.Context, l *lane, from runstore.Position) (pages int, err error) {
+	for page, err := range x.m.tail.Feed(ctx, from) {
+		if err != nil {
+			return pages, err
+		}
+		pages++
+		if !x.step(ctx, l, page) {
+			return pages, ctx.Err()
+		}
+	}
+	return pages, errors.New("the feed ended")
+}
+
+// step matches a page for the followers of a lane, waits until they have handled it, and reports whether it has done
+// so. Once ctx has ended it has not: the page may begin behind the position of a follower that has joined since.
+func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) bool {
+	end := page[len(page)-1].Position
+	x.mu.Lock()
+	if ctx.Err() != nil { // add and remove end it under the mutex
+		x.mu.Unlock()
+		return false
+	}
+	rule, followers := x.rule, make([]*follower, 0, len(l.followers))
+	for s := range l.followers {
+		s.busy.Add(1)
+		followers = append(followers, s)
+	}
+	l.position = end
+	x.mu.Unlock()
+
+	byShard := x.match(rule, page, followers)
+	var work sync.WaitGroup
+	for _, s := range followers {
+		matched, passed := byShard[s.shard.number], behindOf(page, s.read)
+		if !s.due(len(matched), passed) {
+			s.pass(end, passed)
+			s.busy.Done()
+			continue
+		}
+		work.Go(func() {
+			defer s.busy.Done()
+			s.handle(rule, matched, end)
+		})
+	}
+	work.Wait()
+	if l == &x.behind {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.catchUp()
+	}
+	return true
+}
+
+// behindOf returns the number of a page's events behind a position.
+func behindOf(page []tail.FeedEvent, after runstore.Position) int {
+	first, _ := slices.BinarySearchFunc(page, after+1, func(e tail.FeedEvent, at runstore.Position) int { return cmp.Compare(e.Position, at) })
+	return len(page) - first
+}
+
+// match returns the entries of a page that the reaction is to handle and that are behind the positions of their
+// shards, by shard.
+func (x *reaction) match(rule *rule, page []tail.FeedEvent, followers []*follower) map[int32][]tape.Entry {
+	reads := make(map[int32]runstore.Position, len(followers))
+	for _, s := range followers {
+		reads[s.shard.number] = s.read
+	}
+	matched := map[int32][]tape.Entry{}
+	for _, e := range page {
+		if e.Err != nil {
+			x.m.passDamaged(e)
+			continue
+		}
+		in, ok := inputOf(e)
+		if !ok {
+			continue
+		}
+		shard := rule.ShardOf(in.Entry.Run)
+		if read, mine := reads[shard]; mine && e.Position > read && rule.matches(in) {
+			matched[shard] = append(matched[shard], in.Entry)
+		}
+	}
+	return matched
+}
+
+// inputOf returns the entry that an event stands for, and false for an event that the feed leaves out. Where the tail
+// derives entries for its subscribers, they share the parsed payload.
+func inputOf(e tail.FeedEvent) (*predicate.Input, bool) {
+	if in, shared := e.Derived.(*predicate.Input); shared {
+		return in, true
+	}
+	entry, ok := tape.FeedEntryOf(e.FeedEvent)
+	if !ok {
+		return nil, false
+	}
+	return predicate.NewInput(entry), true
+}

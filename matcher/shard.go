@@ -1,0 +1,190 @@
+package matcher
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// reactor is the role in which a replica holds the lease of a shard.
+const reactor = "matcher"
+
+// shard is one shard of a reaction, which this replica drives or waits for.
+type shard struct {
+	reaction *reaction
+	number   int32
+	ctx      context.Context // ends with the reaction, with Run, and when the reaction has fewer shards
+	cancel   context.CancelFunc
+
+	// For its goroutine.
+	id    runstore.RunID   // "" before it is open
+	grant runstore.GrantID // of a request whose outcome is unknown
+
+	stalled atomic.Bool // a warning was logged
+}
+
+// run asks for the shard's lease, after a while, and drives the shard whenever it has the lease.
+func (s *shard) run(wait time.Duration) {
+	defer s.cancel()
+	fails := backoff{}
+	for pause(s.ctx, wait) {
+		var err error
+		wait, err = s.turn()
+		if err != nil && s.ctx.Err() == nil {
+			wait = fails.next()
+			s.warn(err, wait, fails.count)
+			continue
+		}
+		fails = backoff{}
+	}
+}
+
+// turn asks for the lease once and, if it is granted, drives the shard under it. It returns how long to wait before the
+// next turn.
+func (s *shard) turn() (wait time.Duration, err error) {
+	m := s.reaction.m
+	if s.id == "" {
+		err := m.request(s.ctx, func(ctx context.Context) (err error) {
+			s.id, err = m.tape.OpenShard(ctx, s.reaction.current().Reaction, s.number)
+			return err
+		})
+		if err != nil {
+			s.id = ""
+			return 0, err
+		}
+	}
+	repeated := s.grant != ""
+	if !repeated {
+		s.grant = runstore.NewGrantID()
+	}
+	var granted lease.Granted
+	err = m.request(s.ctx, func(ctx context.Context) (err error) {
+		granted, err = m.keeper.TryAcquire(ctx, runstore.AcquireRequest{
+			Run:       s.id,
+			LeaseSpec: runstore.LeaseSpec{Owner: runstore.Owner(m.opts.Owner), Reactor: reactor, Grant: s.grant},
+		})
+		return err
+	})
+	if runstore.OutcomeOf(err) == runstore.Unknown {
+		return 0, err // the next turn repeats the request
+	}
+	s.grant = ""
+	var held *runstore.LeaseHeldError
+	switch {
+	case err == nil:
+	case errors.As(err, &held) && string(held.Holder.Owner) == m.opts.Owner:
+		return firstPause, nil // it is being released, or runs out
+	case errors.As(err, &held):
+		return m.spread.wait(s, string(held.Holder.Owner), held.Remaining), nil
+	case repeated && errors.Is(err, runstore.ErrFenced):
+		return 0, nil // it was granted, and has ended since
+	default:
+		if errors.Is(err, runstore.ErrNotFound) {
+			s.id = ""
+		}
+		return 0, err
+	}
+	if repeated {
+		granted.Sent = time.Time{} // the first request may have been granted, long ago
+	}
+	m.spread.grant(s)
+	defer m.spread.end()
+	err = m.keeper.Hold(s.ctx, granted, s.drive)
+	if s.ctx.Err() != nil {
+		return 0, nil
+	}
+	m.opts.Logger.Info("a replica lost a shard", "reaction", s.reaction.current().ID, "shard", s.number, "error", err)
+	return jitter(m.opts.TTL / 4), nil
+}
+
+// drive follows the feed under the lease until ctx ends or the store refuses the lease. After any other failure it
+// reads the cursor again and goes on from there.
+func (s *shard) drive(ctx context.Context, held *lease.Held) error {
+	fails := backoff{}
+	for {
+		advanced, err := s.follow(ctx, held.Fence())
+		switch {
+		case ctx.Err() != nil:
+			return nil // Hold returns why
+		case lost(err):
+			return err
+		case advanced:
+			fails = backoff{}
+		}
+		wait := fails.next()
+		s.warn(err, wait, fails.count)
+		if !pause(ctx, wait) {
+			return nil
+		}
+	}
+}
+
+// follow follows the feed from the shard's cursor, and reports whether the cursor has moved.
+func (s *shard) follow(ctx context.Context, fence runstore.Fence) (advanced bool, err error) {
+	m := s.reaction.m
+	f := &follower{shard: s, ctx: ctx, fence: fence, failed: make(chan error, 1), committed: time.Now()}
+	err = m.request(ctx, func(ctx context.Context) (err error) {
+		f.cursor, err = m.tape.ShardCursor(ctx, s.id)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	f.read = f.cursor.Position
+	s.reaction.join(f)
+	select {
+	case <-ctx.Done():
+		s.reaction.leave(f)
+	case err = <-f.failed:
+	}
+	f.busy.Wait()
+	return f.advanced, err
+}
+
+// lost reports whether an error says that the grant under which a write was made is not, or no longer, the current one.
+func lost(err error) bool {
+	switch runstore.KindOf(err) {
+	case runstore.ErrFenced, runstore.ErrLeaseExpired, runstore.ErrStoreBehind, runstore.ErrNotFound:
+		return true
+	default:
+		return errors.Is(err, tape.ErrNoSuchRun)
+	}
+}
+
+// warn logs why the shard stalls. Others go on. What passes by itself, as a rule, is a warning only when it lasts.
+func (s *shard) warn(err error, wait time.Duration, failures int) {
+	level := slog.LevelWarn
+	switch runstore.KindOf(err) {
+	case runstore.ErrUnavailable, runstore.ErrUnknownOutcome, runstore.ErrConflict:
+		if failures < 3 {
+			level = slog.LevelDebug
+		}
+	}
+	if level == slog.LevelWarn {
+		s.stalled.Store(true)
+	}
+	s.reaction.m.opts.Logger.Log(s.ctx, level, "a shard of a reaction stalls, and is tried again",
+		"reaction", s.reaction.current().ID, "shard", s.number, "pause", wait, "error", err)
+}
+
+// recovered logs that the shard goes on after a warning.
+func (s *shard) recovered() {
+	if s.stalled.Swap(false) {
+		s.reaction.m.opts.Logger.Info("a shard of a reaction goes on", "reaction", s.reaction.current().ID, "shard", s.number)
+	}
+}
+
+// backoff counts failures in a row.
+type backoff struct{ count int }
+
+// next returns the pause after one more failure.
+func (b *backoff) next() time.Duration {
+	b.count++
+	return jitter(min(2*firstPause<<min(b.count-1, 16), lastPause))
+}
