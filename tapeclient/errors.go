@@ -77,6 +77,7 @@ var reasons = map[string]struct {
 	"NO_SUCH_RUN":        {runstore.ErrNotFound, tape.ErrNoSuchRun},
 	"NO_SUCH_EFFECT":     {runstore.ErrConflict, tape.ErrNoSuchEffect},
 	"NO_SUCH_OBLIGATION": {runstore.ErrConflict, tape.ErrNoSuchObligation},
+	"NO_SUCH_TASK":       {runstore.ErrConflict, tape.ErrNoSuchTask},
 	"EFFECT_NOT_BEGUN":   {runstore.ErrConflict, tape.ErrNotBegun},
 	"SCOPE_NOT_GRANTED":  {runstore.ErrInvalid, tape.ErrScope},
 	"REFUSED":            {runstore.ErrInvalid, tape.ErrRefused},

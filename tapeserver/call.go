@@ -7,6 +7,7 @@ import (
 	"path"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -89,6 +90,8 @@ type call struct {
 	conn *conn
 	hold *hold
 	late chan struct{} // has an element when the client has left a page unread for too long
+	// resume is the position up to which a subscriber of the feed has everything; -1 for any other call.
+	resume atomic.Int64
 
 	stop   func() bool
 	cancel context.CancelCauseFunc
@@ -100,6 +103,7 @@ func (s *Server) begin(stream context.Context) (*call, error) {
 		return nil, limitError("Streams", s.opts.Limits.Streams, "too many calls at once")
 	}
 	c := &call{s: s, conn: connOf(stream)}
+	c.resume.Store(-1)
 	c.ctx, c.cancel = context.WithCancelCause(stream)
 	c.stop = context.AfterFunc(s.cut, func() { c.cancel(errCut) })
 	return c, nil
@@ -183,7 +187,11 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	}()
 	select {
 	case <-c.late:
-		return limitError("SendTimeout", s.opts.Limits.SendTimeout, "the client does not read")
+		err := limitError("SendTimeout", s.opts.Limits.SendTimeout, "the client does not read")
+		if at := c.resume.Load(); at >= 0 {
+			err = resumable(err, at)
+		}
+		return err
 	case err := <-ended:
 		s.watch.call(stream.Context(), path.Base(info.FullMethod), err)
 		return c.outcome(err)
@@ -235,11 +243,21 @@ func (st *admittedStream) SendMsg(m any) (err error) {
 	return st.ServerStream.SendMsg(&reply{Message: m.(proto.Message), hold: part})
 }
 
+// resumePoint returns where a stream of the feed notes what its client has.
+func resumePoint(ctx context.Context) *atomic.Int64 {
+	return &ctx.Value(streamKey{}).(*admittedStream).call.resume
+}
+
 // beginPage waits for room for a page of n bytes that a stream reads and then sends, and returns a function that
 // gives back what the page's messages have not taken over. A client that has not taken the page by the send
 // timeout loses the stream.
+//
+// A reader that is no client's, such as a matcher, is not bounded here.
 func beginPage(ctx context.Context, n int64) (end func(), err error) {
-	st := ctx.Value(streamKey{}).(*admittedStream)
+	st, ok := ctx.Value(streamKey{}).(*admittedStream)
+	if !ok {
+		return func() {}, nil
+	}
 	c, timeout := st.call, st.call.s.opts.Limits.SendTimeout
 	page, err := c.wait(n, timeout)
 	if err != nil {

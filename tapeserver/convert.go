@@ -55,6 +55,13 @@ func journalEntry(e tape.Entry) *tapepb.JournalEntry {
 	}
 }
 
+func eventEntry(e tape.Entry) *tapepb.EventEntry {
+	return &tapepb.EventEntry{
+		RunId: string(e.Run), Seq: int64(e.Seq), Kind: e.Kind, PayloadJson: e.Payload, TsMs: millis(e.Time),
+		GlobalSeq: int64(e.Position), Subject: e.Subject, SchemaVersion: 1,
+	}
+}
+
 func decisionRecord(run string, d tape.Decision) *tapepb.DecisionRecord {
 	return &tapepb.DecisionRecord{
 		RunId: run, Seq: int64(d.Seq), DecisionIndex: d.Index, Model: d.Model,

@@ -1,7 +1,6 @@
 // Package tapeserver serves Tape's wire protocol, gRPC service tape.v1.Tape, over
 // any store: it translates and decides nothing. The state machines are package
-// tape's, the messages package tapepb's. Methods that are not implemented yet
-// answer UNIMPLEMENTED and say their name.
+// tape's, the messages package tapepb's, and package matcher drives reactions.
 //
 // gRPC's health service and reflection are served beside it. [Limits] bounds what
 // clients make the server hold, and [Server.Serve] how long it takes to stop.
@@ -64,6 +63,8 @@
 //	resolution_json                                2,000,000 bytes
 //	state_json of a session, with its deltas       2,000,000 bytes
 //	content_json and actions_json together         2,000,000 bytes
+//	predicate_cel                                  4,096 bytes
+//	subject_pattern of a feed                      1,024 bytes
 //
 // None of them depends on what is stored already: what an effect's request holds takes
 // nothing from its outcome. The message of a status has up to 1,024 bytes.

@@ -40,6 +40,7 @@ var table = []wire{
 	{kind: tape.ErrNoSuchRun, code: codes.NotFound, reason: "NO_SUCH_RUN", bare: true},
 	{kind: tape.ErrNoSuchEffect, code: codes.NotFound, reason: "NO_SUCH_EFFECT", bare: true},
 	{kind: tape.ErrNoSuchObligation, code: codes.NotFound, reason: "NO_SUCH_OBLIGATION", bare: true},
+	{kind: tape.ErrNoSuchTask, code: codes.NotFound, reason: "NO_SUCH_TASK", bare: true},
 	{kind: tape.ErrNotBegun, code: codes.FailedPrecondition, reason: "EFFECT_NOT_BEGUN", bare: true},
 	{kind: tape.ErrScope, code: codes.PermissionDenied, reason: "SCOPE_NOT_GRANTED"},
 	{kind: tape.ErrRefused, code: codes.Internal, reason: "REFUSED"},

@@ -58,6 +58,16 @@ func presented(ctx context.Context, req fencedRequest) (g tape.Grant, present bo
 	return g, true, nil
 }
 
+// refuseFence refuses a request that presents a fence to an RPC that takes none: what it writes belongs
+// to no run, and its sender may think that it is fenced.
+func refuseFence(ctx context.Context) error {
+	_, present, err := headerGrant(ctx)
+	if err == nil && present {
+		err = malformed(FenceTokenHeader, "is given, and reactions and tasks take no fence")
+	}
+	return err
+}
+
 // headerGrant returns the grant in a request's headers, and whether there is one.
 func headerGrant(ctx context.Context) (g tape.Grant, present bool, err error) {
 	md, _ := metadata.FromIncomingContext(ctx)

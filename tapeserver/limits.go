@@ -85,6 +85,7 @@ func replyBytes(method string) int64 {
 		return stateReply
 	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch", "ListObligations", "ListUnresolvedObligations",
 		"GetSession", "ListSessions", "ListDueTimers", "ListCompactableRuns",
+		"ListReactions", "ClaimTasks", "ListTasks",
 		"CompactRun": // it answers little, but reads the run page by page
 		return listReply
 	default: // a stored record

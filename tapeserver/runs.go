@@ -7,6 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tail"
 	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tape/predicate"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -20,6 +21,10 @@ type service struct {
 	grants   *atomic.Int64 // how many all connections remember
 	unfenced *atomic.Int64 // writes of drivers that presented no fence
 	draining <-chan struct{}
+
+	predicates *predicate.Cache
+	// reactionsChanged makes the server's matcher list the reactions.
+	reactionsChanged func()
 }
 
 func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*tapepb.BeginRunResponse, error) {

@@ -13,9 +13,11 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/tapestore/tapestore/matcher"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tail"
 	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tape/predicate"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -35,6 +37,11 @@ type Options struct {
 	// DrainTimeout bounds how long Serve takes to return once its context has ended;
 	// 10 seconds by default.
 	DrainTimeout time.Duration
+	// NoMatcher leaves the reactions to the matchers of other servers on the store.
+	NoMatcher bool
+	// MatcherTTL is that of the leases under which the server drives the shards of reactions: how long
+	// they wait for another server when this one is killed. See matcher.Options.
+	MatcherTTL time.Duration
 	// Logger receives what no client sees; slog.Default by default.
 	Logger *slog.Logger
 }
@@ -46,16 +53,21 @@ const (
 
 // Server serves one store to Tape's clients, with gRPC's health service and reflection beside.
 type Server struct {
-	opts     Options
-	store    runstore.RunStore
-	tape     *tape.Tape
-	grpc     *grpc.Server
-	health   *health
-	watch    *watch
-	tail     *tail.Tail
-	inFlight *bytesInFlight
-	streams  atomic.Int64
-	unfenced atomic.Int64
+	opts    Options
+	store   runstore.RunStore
+	tape    *tape.Tape
+	grpc    *grpc.Server
+	health  *health
+	watch   *watch
+	tail    *tail.Tail
+	matcher *matcher.Matcher // nil with Options.NoMatcher
+	// matcherPages holds a value for each page of the feed that the matcher has in memory.
+	matcherPages chan struct{}
+	inFlight     *bytesInFlight
+	streams      atomic.Int64
+	unfenced     atomic.Int64
+	// predicates are those of the feeds' subscribers.
+	predicates predicate.Cache
 
 	// drain ends when the server begins to drain, and cut when calls in flight are to end.
 	drain, cut           context.Context
@@ -65,7 +77,7 @@ type Server struct {
 // New returns a server over store. The caller that opened the store closes it, after
 // Serve has returned.
 func New(store runstore.RunStore, opts *Options) *Server {
-	s := &Server{store: store}
+	s := &Server{store: store, matcherPages: make(chan struct{}, matcherPages)}
 	if opts != nil {
 		s.opts = *opts
 	}
@@ -77,9 +89,11 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.cut, s.beginCut = context.WithCancel(context.Background())
 	s.tail = tail.New(store, &tail.Options{
 		Logger: s.opts.Logger,
-		Admit:  func(ctx context.Context) (func(), error) { return beginPage(ctx, listReply) },
+		Admit:  s.admitPage,
+		Derive: deriveInput,
 	})
 	s.tape = tape.New(s.tail.Store(), &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})
+	s.matcher = s.newMatcher()
 	s.watch = newWatch(s.opts.Logger)
 	s.health = newHealth(s)
 	limits := s.opts.Limits
@@ -104,7 +118,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StreamInterceptor(s.stream),
 	)
 	services := registrar{s.grpc, s}
-	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, unfenced: &s.unfenced, draining: s.drain.Done()})
+	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, unfenced: &s.unfenced, draining: s.drain.Done(), predicates: &s.predicates, reactionsChanged: s.reactionsChanged})
 	healthpb.RegisterHealthServer(services, s.health)
 	reflection.Register(services)
 	return s
@@ -120,23 +134,29 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go s.health.poll(ctx)
+	matched := s.startMatcher(ctx)
 	accepted := newListener(lis, s.opts.Limits, s.opts.Logger)
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(accepted) }()
 	select {
 	case err := <-served:
+		cancel()
+		<-matched
 		return err // it failed by itself, nothing is to be drained
 	case <-ctx.Done():
-		s.stop(accepted)
+		s.stop(accepted, matched)
 		if n := s.unfenced.Load(); n > 0 {
 			s.opts.Logger.Info("drivers wrote without a fence", "mode", s.opts.Fence.String(), "writes", n)
+		}
+		if n := s.predicates.Counts(); n != (predicate.Counts{}) {
+			s.opts.Logger.Info("predicates of subscribers had faults, which select nothing", "entries", n)
 		}
 		return nil
 	}
 }
 
 // stop drains the server, within the drain timeout, even if its clients and its store do not answer.
-func (s *Server) stop(lis *listener) {
+func (s *Server) stop(lis *listener, matched <-chan struct{}) {
 	deadline, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
 	defer cancel()
 	s.beginDrain()
@@ -145,7 +165,8 @@ func (s *Server) stop(lis *listener) {
 	drained, closed := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(drained)
-		s.tail.Close(deadline) // ends the streams
+		defer func() { <-matched }() // it releases its leases meanwhile
+		s.tail.Close(deadline)       // ends the streams
 		s.grpc.GracefulStop()
 	}()
 	cut := time.AfterFunc(s.opts.DrainTimeout/8*5, func() {

@@ -33,7 +33,9 @@ var served = strings.Fields("BeginRun ResumeRun EndRun GetRun ListRunsToRecover 
 	"RegisterCompensation ListObligations ListUnresolvedObligations ClaimObligation RecordObligationAttempt ResolveObligation " +
 	"SetBudget AdmitBudget ChargeBudget " +
 	"SetTimer CancelTimer ListDueTimers ListCompactableRuns CompactRun " +
-	"WriteValue GetValue WatchValue DeleteValue")
+	"WriteValue GetValue WatchValue DeleteValue " +
+	"SubscribeEvents SubscribeBySubject " +
+	"RegisterReaction DeregisterReaction ListReactions ClaimTasks CompleteTask NackTask ListTasks")
 
 func TestTheContractIsDeclaredWhole(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -43,7 +42,7 @@ func (s *service) SubscribeRun(req *tapepb.SubscribeRunRequest, stream grpc.Serv
 func (s *service) streamEnd(ctx context.Context, err error) error {
 	select {
 	case <-s.draining:
-		return status.Error(codes.Unavailable, "the server is shutting down")
+		return errShuttingDown
 	default:
 	}
 	if ctx.Err() != nil {

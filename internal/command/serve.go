@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tapestore/tapestore/matcher"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver"
@@ -24,6 +25,8 @@ type serveConfig struct {
 	maxMessageBytes       int
 	limits                tapeserver.Limits
 	drain                 time.Duration
+	noMatcher             bool
+	matcherLease          time.Duration
 	logLevel              slog.Level
 	logJSON               bool
 }
@@ -35,6 +38,8 @@ const (
 	defaultStore  = "sqlite:tape.db"
 	// 8 s: Docker kills a container 10 s after SIGTERM, and Kubernetes after 30 s.
 	defaultDrain = 8 * time.Second
+	// 10 s: a renewal of each shard's lease about every three seconds.
+	defaultMatcherLease = 10 * time.Second
 )
 
 func newServeCommand() *cobra.Command {
@@ -80,6 +85,8 @@ A server that cannot be reached is waited for: 30 seconds, or what patience=… 
 	f.Int("max-connections", 1024, "open connections")
 	f.Int("max-streams", 2048, "calls at once, idle subscriptions included")
 	f.Duration("drain", defaultDrain, "how long the process takes to end, at most [TAPE_DRAIN]")
+	f.Bool("matcher", true, "match reactions with the feed; one server on a store is enough, and of several each takes some of the shards")
+	f.Duration("matcher-lease", defaultMatcherLease, "how long the shards of reactions wait for another server when this one is killed")
 	f.String("log-level", "info", `"debug", "info", "warn" or "error" [TAPE_LOG_LEVEL]`)
 	f.String("log-format", "text", `"text" or "json", one line for each event on standard error [TAPE_LOG_FORMAT]`)
 	return cmd
@@ -133,6 +140,11 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 	drain, _ := setting("drain", "TAPE_DRAIN")
 	if cfg.drain, err = time.ParseDuration(drain); err != nil || cfg.drain <= 0 {
 		return cfg, fmt.Errorf("--drain is %q; it is a duration above zero, for example 8s", drain)
+	}
+	matches, _ := cmd.Flags().GetBool("matcher")
+	cfg.noMatcher = !matches
+	if cfg.matcherLease, _ = cmd.Flags().GetDuration("matcher-lease"); cfg.matcherLease < matcher.MinTTL || cfg.matcherLease > runstore.MaxTTL {
+		return cfg, fmt.Errorf("--matcher-lease is %v; it is from %v to %v", cfg.matcherLease, matcher.MinTTL, runstore.MaxTTL)
 	}
 	level, _ := setting("log-level", "TAPE_LOG_LEVEL")
 	if err := cfg.logLevel.UnmarshalText([]byte(level)); err != nil {

@@ -47,6 +47,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	// Seven eighths leave the store a sixteenth to close after calls that had to be cut; as a rule it has all but that.
 	server := tapeserver.New(store, &tapeserver.Options{
 		Fence: cfg.fence, WaitForLease: cfg.waitForLease, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
+		NoMatcher: cfg.noMatcher, MatcherTTL: cfg.matcherLease,
 	})
 	shown, _ := runstore.ParseURL(cfg.store) // without secrets
 	started()

@@ -43,7 +43,7 @@ func (c entry) name() string {
 
 // entries are the cases of all writing RPCs.
 func entries() []entry {
-	return slices.Concat(runEntries, effectEntries, obligationEntries, ledgerEntries, sessionEntries, valueEntries)
+	return slices.Concat(runEntries, effectEntries, obligationEntries, ledgerEntries, sessionEntries, valueEntries, taskEntries)
 }
 
 // timeMS returns a time on the clocks of the stores, in milliseconds since 1970.

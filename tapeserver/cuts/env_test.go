@@ -56,6 +56,7 @@ type env struct {
 	run             string
 	fence           *tapepb.Fence
 	seq, generation int64
+	task            string
 }
 
 // newEnv prepares a case on a memory store of its own. The caller closes it.
@@ -89,7 +90,7 @@ func (e *env) serve(c *cutter) *grpc.ClientConn {
 	e.t.Helper()
 	lis := &listener{Listener: bufconn.Listen(32 << 10)}
 	c.kill = lis.breakAll
-	server := tapeserver.New(behind(e.store, c, e.hideMulti), &tapeserver.Options{Logger: slog.New(slog.DiscardHandler)})
+	server := tapeserver.New(behind(e.store, c, e.hideMulti), &tapeserver.Options{Logger: slog.New(slog.DiscardHandler), NoMatcher: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, lis) }()
@@ -203,7 +204,7 @@ func (e *env) hideRandom(m protoreflect.Message) {
 }
 
 // uuids are those that the server makes up: a run's id is derived from its key, and recurs.
-var uuids = regexp.MustCompile(`(timer/|timer_id: *"|session_id: *"|"session":")[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`)
+var uuids = regexp.MustCompile(`(timer/|timer_id: *"|session_id: *"|"session":"|reaction_id: *"|"id":")[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
 func withoutUUIDs(text string) string { return uuids.ReplaceAllString(text, "${1}UUID") }
 
@@ -242,8 +243,8 @@ func (e *env) contentOf(id runstore.RunID, indexes []runstore.IndexName) string 
 		return t.Format("15:04:05.000000")
 	}
 	name := string(id)
-	if strings.HasPrefix(name, "session/") {
-		name = "session" // the rest is the hash of a name that may be random
+	if kind, _, _ := strings.Cut(name, "/"); kind == "session" || kind == "reaction" {
+		name = kind // the rest has the hash of a name that may be random
 	}
 	fmt.Fprintf(&b, "run %s status=%d unlisted=%t token=%d holder=%q/%q/%d/%q expires=%s runnable=%t\n", name, run.Status, run.Unlisted,
 		run.Token, run.Holder.Owner, run.Holder.Reactor, run.Holder.Token, run.Holder.Preempted, at(run.ExpiresAt), !run.RunnableAt.IsZero())

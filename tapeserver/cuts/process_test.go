@@ -70,7 +70,7 @@ func TestServer(t *testing.T) {
 	c := newCutter(newTouched(), o.Harm, o.At)
 	c.kill = func() { fmt.Println("\n" + reachedLine) }
 	fmt.Println("\n" + addressLine + lis.Addr().String())
-	server := tapeserver.New(behind(store, c, false), &tapeserver.Options{Logger: slog.New(slog.DiscardHandler)})
+	server := tapeserver.New(behind(store, c, false), &tapeserver.Options{Logger: slog.New(slog.DiscardHandler), NoMatcher: true})
 	t.Fatal(server.Serve(t.Context(), lis))
 }
 

@@ -26,6 +26,7 @@ func furnished(e *env) {
 	session(e)
 	must[proto.Message](e)(appendEvent(e, e.first(e.clean)))
 	valueAtOne(e)
+	task(e)
 }
 
 // reads are the reading RPCs, and the reading cases of others.
@@ -49,6 +50,17 @@ var reads = []entry{
 		ctx, cancel := context.WithCancel(by)
 		defer cancel()
 		stream, err := by.WatchValue(ctx, &tapepb.WatchValueRequest{Namespace: "n", Key: "k"})
+		if err != nil {
+			return nil, err
+		}
+		return stream.Recv()
+	}},
+	{rpc: "SubscribeEvents", what: "first page", do: feedPage(&tapepb.SubscribeEventsRequest{FromGlobalSeq: 1})},
+	{rpc: "SubscribeEvents", what: "from a time", do: feedPage(&tapepb.SubscribeEventsRequest{FromTsMs: epoch.UnixMilli()})},
+	{rpc: "SubscribeBySubject", what: "first page", do: func(_ *env, by caller) (proto.Message, error) {
+		ctx, cancel := context.WithCancel(by)
+		defer cancel()
+		stream, err := by.SubscribeBySubject(ctx, &tapepb.SubscribeBySubjectRequest{PredicateCel: "kind == 'effect' && payload.status == 'pending'"})
 		if err != nil {
 			return nil, err
 		}
@@ -88,9 +100,31 @@ var reads = []entry{
 	{rpc: "GetValue", do: func(_ *env, by caller) (proto.Message, error) {
 		return by.GetValue(by, &tapepb.GetValueRequest{Namespace: "n", Key: "k"})
 	}},
+	{rpc: "ListReactions", do: func(_ *env, by caller) (proto.Message, error) {
+		return by.ListReactions(by, &tapepb.ListReactionsRequest{})
+	}},
+	{rpc: "ListTasks", do: func(_ *env, by caller) (proto.Message, error) {
+		return by.ListTasks(by, &tapepb.ListTasksRequest{ReactionId: "r"})
+	}},
+	{rpc: "ListTasks", what: "PENDING", do: func(_ *env, by caller) (proto.Message, error) {
+		return by.ListTasks(by, &tapepb.ListTasksRequest{ReactionId: "r", Status: tapepb.TaskStatus_TASK_STATUS_PENDING})
+	}},
 	{rpc: "ListSessions", do: func(_ *env, by caller) (proto.Message, error) {
 		return by.ListSessions(by, &tapepb.ListSessionsRequest{AppName: "a", UserId: "u"})
 	}},
+}
+
+// feedPage receives the first entry of a subscription.
+func feedPage(req *tapepb.SubscribeEventsRequest) func(*env, caller) (proto.Message, error) {
+	return func(_ *env, by caller) (proto.Message, error) {
+		ctx, cancel := context.WithCancel(by)
+		defer cancel()
+		stream, err := by.SubscribeEvents(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		return stream.Recv()
+	}
 }
 
 // A read that is interrupted at a store call fails and changes nothing. The next one answers what an

@@ -1,0 +1,198 @@
+package tapeserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tail"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tape/predicate"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// feedFilter selects entries of the feed of all runs. The zero filter selects all.
+type feedFilter struct {
+	since     int64 // the earliest ts_ms; 0 for any
+	run, kind string
+	pattern   tape.Pattern
+	predicate *predicate.Predicate // nil for none
+}
+
+func (f feedFilter) selects(in *predicate.Input) bool {
+	e := &in.Entry
+	return (f.since == 0 || e.Time.UnixMilli() >= f.since) &&
+		(f.run == "" || string(e.Run) == f.run) && (f.kind == "" || e.Kind == f.kind) &&
+		f.pattern.Match(e.Subject) && (f.predicate == nil || f.predicate.Match(in))
+}
+
+// SubscribeEvents sends the entries of all runs behind from_global_seq that match the pattern, each
+// once and in the order of global_seq. Without a cursor and a pattern it sends those from a time on,
+// of one run and one kind where these are named, each once. It goes on with those to come until the
+// client goes away or the server drains.
+func (s *service) SubscribeEvents(req *tapepb.SubscribeEventsRequest, stream grpc.ServerStreamingServer[tapepb.EventEntry]) error {
+	f := feedFilter{}
+	if req.GetFromGlobalSeq() == 0 && req.GetSubjectPattern() == "" {
+		f.since, f.run, f.kind = max(req.GetFromTsMs(), 0), req.GetRunId(), req.GetKind()
+	}
+	var err error
+	if f.pattern, err = tape.ParsePattern(req.GetSubjectPattern()); err != nil {
+		return statusOf(err)
+	}
+	return s.feed(stream, req.GetFromGlobalSeq(), f)
+}
+
+// SubscribeBySubject sends the entries of all runs behind from_global_seq that match the pattern and
+// the predicate, as SubscribeEvents does. A predicate with a fault selects nothing.
+func (s *service) SubscribeBySubject(req *tapepb.SubscribeBySubjectRequest, stream grpc.ServerStreamingServer[tapepb.EventEntry]) error {
+	f, err := feedFilter{}, error(nil)
+	if f.pattern, err = tape.ParsePattern(req.GetSubjectPattern()); err != nil {
+		return statusOf(err)
+	}
+	if f.predicate, err = s.predicates.Compile(req.GetPredicateCel()); err != nil {
+		return statusOf(err)
+	}
+	return s.feed(stream, req.GetFromGlobalSeq(), f)
+}
+
+// feed sends what a filter selects of the feed behind a position. Nothing is buffered but the page
+// that is being sent. While the client does not read, the send timeout runs; how far the client is
+// behind does not matter.
+func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], from int64, f feedFilter) error {
+	if from < 0 || from > int64(runstore.MaxPosition) {
+		return statusOf(&runstore.LimitError{Kind: runstore.ErrInvalid, Field: "from_global_seq",
+			Problem: fmt.Sprintf("%d, it is from 0 to %d", from, runstore.MaxPosition)})
+	}
+	// Clients wait for the headers before they act on what they subscribed for.
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
+	}
+	ctx, after := stream.Context(), runstore.Position(from)
+	if f.since > 0 {
+		var err error
+		if after, err = startOf(ctx, s.tail.Store(), time.UnixMilli(f.since)); err != nil {
+			return s.streamEnd(ctx, err)
+		}
+	}
+	at := resumePoint(ctx)
+	at.Store(int64(after))
+	for events, err := range s.tail.Feed(ctx, after) {
+		if err != nil {
+			end := s.streamEnd(ctx, err)
+			if errors.Is(err, runstore.ErrStoreBehind) { // the position is not the store's
+				return end
+			}
+			return resumable(end, at.Load())
+		}
+		for _, e := range events {
+			if err := sendEvent(stream, e, f); err != nil {
+				return err
+			}
+			at.Store(int64(e.Position))
+		}
+	}
+	return nil
+}
+
+// sendEvent sends an event if the filter selects it. One that the store cannot read ends the stream,
+// since it may be one that the client waits for, unless it is known to be another run's.
+func sendEvent(stream grpc.ServerStreamingServer[tapepb.EventEntry], e tail.FeedEvent, f feedFilter) error {
+	if e.Err != nil {
+		if f.run != "" && e.Run != "" && string(e.Run) != f.run {
+			return nil
+		}
+		return resumable(statusOf(e.Err), int64(e.Position))
+	}
+	in, ok := e.Derived.(*predicate.Input)
+	if !ok || !f.selects(in) {
+		return nil
+	}
+	return stream.Send(eventEntry(in.Entry))
+}
+
+// deriveInput returns what all subscribers share of an event: its entry with the parsed payload. It is
+// nil for an event that the feed leaves out.
+func deriveInput(e runstore.FeedEvent) any {
+	entry, ok := tape.FeedEntryOf(e)
+	if !ok {
+		return nil
+	}
+	return predicate.NewInput(entry)
+}
+
+// resumable adds to a status that ends a feed where the client can resume: from_global_seq, behind
+// which it has everything. A status without an ErrorInfo stays as it is: the end is the client's or
+// the server's own.
+func resumable(err error, from int64) error {
+	s := status.Convert(err).Proto()
+	for _, d := range s.GetDetails() {
+		info := &errdetails.ErrorInfo{}
+		if d.UnmarshalTo(info) != nil {
+			continue
+		}
+		if info.Metadata == nil {
+			info.Metadata = map[string]string{}
+		}
+		info.Metadata["resume_from_global_seq"] = fmt.Sprint(from)
+		if d.MarshalFrom(info) != nil {
+			continue
+		}
+		place := fmt.Sprintf("; resume from global_seq %d", from)
+		s.Message = strings.ToValidUTF8(s.Message[:min(len(s.Message), maxMessage-len(place))], "") + place
+		return status.FromProto(s).Err()
+	}
+	return err
+}
+
+// feedSlack is 5 minutes: how much later an entry's time may be than that of an entry behind it in the
+// feed. The two orders differ by the longest commit, up to 10 s on Postgres; the rest is for steps of a
+// clock on engines whose clock is this machine's.
+const feedSlack = 5 * time.Minute
+
+// startOf returns a position of the feed up to which every entry is older than since, and behind which
+// few are: a binary search over positions, of at most 54 reads of one event. An event that cannot be
+// read counts as new.
+func startOf(ctx context.Context, store runstore.RunStore, since time.Time) (runstore.Position, error) {
+	// Every entry before one that is older than since by the slack is older than since.
+	read := func(q runstore.FeedQuery) (at runstore.Position, old bool, err error) {
+		release, err := beginPage(ctx, runstore.MaxRecordValue)
+		if err != nil {
+			return 0, false, err
+		}
+		defer release()
+		q.Limit = 1
+		events, err := store.ReadFeed(ctx, q)
+		if err != nil || len(events) == 0 {
+			return 0, false, err
+		}
+		e := events[0]
+		return e.Position, e.Err == nil && e.Time.Before(since.Add(-feedSlack)), nil
+	}
+	newest, old, err := read(runstore.FeedQuery{Newest: true})
+	if err != nil || old || newest == 0 {
+		return newest, err
+	}
+	// Up to low every entry is older than since; the first one behind high is not old.
+	low, high := runstore.Position(0), newest-1
+	for low < high {
+		middle := low + (high-low)/2
+		first, old, err := read(runstore.FeedQuery{After: middle})
+		switch {
+		case err != nil:
+			return 0, err
+		case old:
+			low = min(first, high)
+		default:
+			high = middle
+		}
+	}
+	return low, nil
+}

@@ -1,0 +1,171 @@
+package tapeserver_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// A subscriber of a feed that does not read is ended with the place where to resume. From there on
+// nothing is missing.
+func TestASlowSubscriberIsToldWhereToResume(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"SubscribeEvents", "SubscribeBySubject"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{
+				Limits: tapeserver.Limits{SendTimeout: 50 * time.Millisecond, Streams: 1},
+			})
+			other := connect(t, address)
+			run := begin(t, other, "i").GetRunId()
+			const decisions = 40 // more than the 64 KiB that wait in the stream
+			for i := range int64(decisions) {
+				if _, err := other.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: run, DecisionIndex: i, Rationale: strings.Repeat("x", 3<<10)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := dial(t, address).begin(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+			slow := c.call(t, method)
+			var request proto.Message = &tapepb.SubscribeBySubjectRequest{}
+			if method == "SubscribeEvents" {
+				request = &tapepb.SubscribeEventsRequest{}
+			}
+			c.send(t, slow, request, -1)
+			c.await(t, "the stream's headers", func(f http2.Frame) bool { _, ok := f.(*http2.MetaHeadersFrame); return ok })
+			for refused := true; refused; { // until the stream is gone
+				next := c.call(t, "GetRun")
+				c.send(t, next, &tapepb.GetRunRequest{RunId: "no"}, -1)
+				refused = status.Code(c.status(t, next)) == codes.ResourceExhausted
+			}
+			// What waits in the stream comes before its status.
+			for _, window := range []uint32{0, slow} { // the connection's and the stream's
+				if err := c.WriteWindowUpdate(window, 1<<30); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var data []byte
+			c.await(t, "the end of the stream", func(f http2.Frame) bool {
+				if d, ok := f.(*http2.DataFrame); ok && d.StreamID == slow {
+					data = append(data, d.Data()...)
+				}
+				return c.ended[slow] != nil
+			})
+			err := c.status(t, slow)
+			wantStatus(t, "the slow stream", err, codes.ResourceExhausted, "limit SendTimeout is 50ms")
+			_, place, found := strings.Cut(status.Convert(err).Message(), "; resume from global_seq ")
+			resume, parseErr := strconv.ParseInt(place, 10, 64)
+			delivered := entriesIn(t, data)
+			if !found || parseErr != nil {
+				t.Fatalf("after %d entries the status is %v", len(delivered), err)
+			}
+			last := int64(0) // a busy machine may take the time before the first entry is sent
+			if n := len(delivered); n > 0 {
+				last = delivered[n-1].GetGlobalSeq()
+			}
+			// An entry that was being sent as the stream ended may have arrived.
+			if resume > last || resume < last-1 {
+				t.Errorf("after entry %d the status says %v", last, err)
+			}
+			rest := opened(t)(feeds[method](t.Context(), other, "", resume))
+			if got := received(t, rest, decisions+1-int(resume)); got[0].GetGlobalSeq() != resume+1 {
+				t.Errorf("behind %d: %v", resume, got[0])
+			}
+		})
+	}
+}
+
+// entriesIn returns the entries in the bytes of a stream.
+func entriesIn(t *testing.T, data []byte) (all []*tapepb.EventEntry) {
+	t.Helper()
+	for len(data) > 0 {
+		n := binary.BigEndian.Uint32(data[1:])
+		e := &tapepb.EventEntry{}
+		if err := proto.Unmarshal(data[5:5+n], e); err != nil {
+			t.Fatal(err)
+		}
+		all, data = append(all, e), data[5+n:]
+	}
+	return all
+}
+
+// counting is a store that counts the reads of one event of the feed, and whose events have times of a test.
+type counting struct {
+	quiet
+	reads *atomic.Int64
+	times func(runstore.Position) time.Time
+}
+
+func (s counting) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	if q.Limit == 1 {
+		s.reads.Add(1)
+	}
+	events, err := s.quiet.ReadFeed(ctx, q)
+	events = slices.Clone(events)
+	for i := range events {
+		events[i].Time = s.times(events[i].Position)
+	}
+	return events, err
+}
+
+// Without a cursor a subscription begins near its time, with few reads, and leaves out exactly what
+// is older, however entries of about the same time are ordered.
+func TestSubscribeEventsFromATime(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil)
+	writer, _ := start(t, store.Open(), nil)
+	id := begin(t, writer, "i").GetRunId()
+	const entries = 2000
+	for i := range int64(entries - 1) {
+		decide(t, writer, id, i)
+	}
+	origin := time.UnixMilli(1_700_000_000_000)
+	// A minute from one entry to the next, and the entries of 4 minutes in reverse.
+	times := func(p runstore.Position) time.Time {
+		n := int64(p) - 1
+		return origin.Add(time.Duration(n-n%4+3-n%4) * time.Minute)
+	}
+	reads := new(atomic.Int64)
+	c, _ := start(t, counting{quiet{store.Open()}, reads, times}, nil)
+	for _, minute := range []int{1, 2, 3, 4, 1000, 1001, 1002, 1003, 1995, 1996, 1999} {
+		since := origin.Add(time.Duration(minute) * time.Minute)
+		var want []string
+		for p := runstore.Position(1); p <= entries; p++ {
+			if !times(p).Before(since) {
+				want = append(want, strconv.Itoa(int(p)))
+			}
+		}
+		before := reads.Load()
+		stream := opened(t)(c.SubscribeEvents(t.Context(), &tapepb.SubscribeEventsRequest{FromTsMs: since.UnixMilli()}))
+		var got []string
+		for _, e := range received(t, stream, len(want)) {
+			got = append(got, fmt.Sprint(e.GetGlobalSeq()))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("from minute %d: %.60v, want %.60v", minute, got, want)
+		}
+		if n := reads.Load() - before; n > 14 { // 2,000 positions, the end, and that of the shared reader
+			t.Errorf("from minute %d: %d reads to find the beginning", minute, n)
+		}
+	}
+	later := opened(t)(c.SubscribeEvents(t.Context(), &tapepb.SubscribeEventsRequest{FromTsMs: origin.Add(entries * time.Minute).UnixMilli()}))
+	decide(t, writer, id, entries)
+	if got := received(t, later, 1)[0]; got.GetGlobalSeq() != entries+1 {
+		t.Errorf("from a time to come: %v", got)
+	}
+}
