@@ -59,6 +59,14 @@ var (
 	}}
 	// NeedValues: the server serves values.
 	NeedValues = Need{func(s *Server) string { return absent(s.Values, "the server does not serve values") }}
+	// NeedFeeds: the server serves the feed of all runs.
+	NeedFeeds = Need{func(s *Server) string { return absent(s.Feeds, "the server does not serve the feed of all runs") }}
+	// NeedReactions: the server serves reactions and their tasks.
+	NeedReactions = Need{func(s *Server) string { return absent(s.Reactions, "the server does not serve reactions") }}
+	// NeedReplicas: the target can start several servers on one store, which a case may kill and pause.
+	NeedReplicas = Need{func(s *Server) string {
+		return absent(s.target.Replicas != nil, "the target cannot start servers that the case may kill and pause")
+	}}
 	// NeedProbes: the target names the server's HTTP probes.
 	NeedProbes = Need{func(s *Server) string { return absent(s.target.Probes != "", "the target names no HTTP probes") }}
 	// NeedPrivate: the target can start a server that a case may end.
@@ -68,6 +76,10 @@ var (
 	// NeedSecond: the target can start a second server beside the first.
 	NeedSecond = Need{func(s *Server) string {
 		return absent(s.target.Second != nil, "the target cannot start a second server")
+	}}
+	// NeedBeside: the target can start another server on the same store.
+	NeedBeside = Need{func(s *Server) string {
+		return absent(s.target.Beside != nil, "the target cannot start another server on the same store")
 	}}
 )
 
@@ -95,6 +107,8 @@ func Cases() []Case {
 		claimCases(),          // T3
 		signalCases(),         // T4
 		businessCases(),       // T5
+		cursorCases(),         // T6
+		onceCases(),           // T7
 		valueGuaranteeCases(), // T8
 		appendCases(),         // T9
 		cutCases(),            // T10
@@ -109,6 +123,11 @@ func Cases() []Case {
 		gateCases(),           // checks 51 to 53
 		timerCases(),          // checks 54 and 55
 		valueCases(),          // checks 56 to 58
+		feedCases(),           // checks 59 to 62
+		matchCases(),          // checks 63 to 66 and 74
+		reactionCases(),       // checks 67 and 68
+		claimedCases(),        // checks 69 and 71 to 73
+		taskCases(),           // check 70
 		compactionCases(),     // checks 75 to 77
 		sessionCases(),        // checks 78 to 82
 		processCases(),        // checks 83 to 85
@@ -139,6 +158,8 @@ var titles = [][2]string{
 	{"T3", "One claimer, and a stale claim changes nothing"},
 	{"T4", "No signal is lost between look and park"},
 	{"T5", "A business key is one effect over all runs"},
+	{"T6", "Cursors of the feed skip and repeat nothing"},
+	{"T7", "Each entry is handled once by each reaction"},
 	{"T8", "Values by compare-and-set, each version watched"},
 	{"T9", "An append to a session is one step"},
 	{"T10", "Compaction of settled runs only, cut anywhere"},
@@ -154,6 +175,9 @@ var titles = [][2]string{
 	{"gates", "Checks of gates"},
 	{"timers", "Checks of timers"},
 	{"values", "Checks of values"},
+	{"feeds", "Checks of the feeds"},
+	{"reactions", "Checks of reactions"},
+	{"tasks", "Checks of tasks"},
 	{"compaction", "Checks of compaction"},
 	{"sessions", "Checks of sessions"},
 	{"process", "Checks of the process"},

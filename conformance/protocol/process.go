@@ -2,7 +2,9 @@ package protocol
 
 import (
 	"context"
+	"maps"
 	"path"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -22,7 +24,7 @@ type Process struct {
 	// Bare is Try without fences, where the server requires them.
 	Bare tapepb.TapeClient
 
-	conn *grpc.ClientConn
+	conn grpc.ClientConnInterface
 }
 
 // process opens a connection to an address, for the length of the case.
@@ -33,14 +35,51 @@ func (s *Server) process(t T, address string) *Process {
 		t.Fatalf("connect to %s: %v", address, err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	calls := grpc.ClientConnInterface(boundedConn{conn})
-	p := &Process{conn: conn, Bare: tapepb.NewTapeClient(calls)}
+	calls := grpc.ClientConnInterface(boundedConn{noting{conn, s.called}})
+	p := &Process{conn: noting{conn, s.called}, Bare: tapepb.NewTapeClient(calls)}
 	if s.Mode == ModeRequired {
 		calls = &presenting{ClientConnInterface: calls, grants: map[string]*tapepb.Grant{}}
 	}
 	p.Try = tapepb.NewTapeClient(calls)
 	p.Client = tapepb.NewTapeClient(mustConn{calls, t})
 	return p
+}
+
+// methods is the set of the methods that a case has called.
+type methods struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (m *methods) note(method string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.names[path.Base(method)] = true
+}
+
+// list returns the methods in alphabetical order.
+func (m *methods) list() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.names))
+}
+
+// noting notes the methods that are called.
+type noting struct {
+	grpc.ClientConnInterface
+	called *methods
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c noting) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	c.called.note(method)
+	return c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (c noting) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.called.note(method)
+	return c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
 }
 
 // boundedConn gives each unary call up to patience: a server that does not answer fails the case, and

@@ -22,7 +22,7 @@ func TestModes(t *testing.T) {
 			t.Parallel()
 			target := local.Start(t, embedded.Memory(), mode)
 			s, err := protocol.Inspect(t.Context(), target)
-			if err != nil || string(s.Mode) != mode.String() || !s.Grants || !s.Generations || !s.BusinessKeys || !s.Values {
+			if err != nil || string(s.Mode) != mode.String() || !s.Grants || !s.Generations || !s.BusinessKeys || !s.Values || !s.Feeds || !s.Reactions {
 				t.Fatalf("Inspect = %+v, %v", s, err)
 			}
 			protocol.Run(t, target)
@@ -107,12 +107,8 @@ func TestCases(t *testing.T) {
 		checks[c.Check]++
 	}
 	for n := 1; n <= 85; n++ {
-		want := 1
-		if n >= 59 && n <= 74 { // feeds, reactions and tasks
-			want = 0
-		}
-		if checks[n] != want {
-			t.Errorf("check %d has %d cases, want %d", n, checks[n], want)
+		if checks[n] != 1 {
+			t.Errorf("check %d has %d cases, want 1", n, checks[n])
 		}
 	}
 	for _, g := range protocol.Groups() {

@@ -138,7 +138,7 @@ func execute(ctx context.Context, s *Server, c Case) conformance.Result {
 	}
 	broke, messages := conformance.RunPlain(ctx, c.ID(), func(t T) {
 		e := newEnv(t, s)
-		defer func() { result.LeftOut = e.leftOut }()
+		defer func() { result.LeftOut, result.RPCs = e.leftOut, e.called.list() }()
 		c.Run(t, e)
 	})
 	if broke {
@@ -154,7 +154,7 @@ func (s *Server) capabilities() []string {
 	for _, c := range []struct {
 		name string
 		has  bool
-	}{{"Grants", s.Grants}, {"Generations", s.Generations}, {"BusinessKeys", s.BusinessKeys}, {"Values", s.Values}} {
+	}{{"Grants", s.Grants}, {"Generations", s.Generations}, {"BusinessKeys", s.BusinessKeys}, {"Values", s.Values}, {"Feeds", s.Feeds}, {"Reactions", s.Reactions}} {
 		if c.has {
 			all = append(all, c.name)
 		}

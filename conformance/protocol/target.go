@@ -35,9 +35,14 @@ type Target struct {
 	// Private starts a server of the same kind on an empty store, for one case. restart ends it
 	// without waiting for its calls, and starts it again on what it had stored, at the same address.
 	Private func(t T) (address string, restart func())
+	// Beside starts another server on the store of the one at Address, for one case.
+	Beside func(t T) (address string)
 	// Second starts a server with the store memory as another process, whose probe address is
 	// taken by the first one.
 	Second func(t T) (address string)
+	// Replicas starts n servers of the same kind on one empty store, until the end of the case. Their matchers'
+	// leases last a second or two.
+	Replicas func(t T, n int) []Replica
 }
 
 // Mode is what a server does with a driver's write that presents no fence.
@@ -59,6 +64,7 @@ const (
 // Server is what a suite has found out about a server.
 type Server struct {
 	target Target
+	called *methods // by the case that has this copy; see newEnv
 
 	// Mode is what the server does with a driver's write without a fence.
 	Mode Mode
@@ -70,6 +76,10 @@ type Server struct {
 	BusinessKeys bool
 	// Values says that the server serves values.
 	Values bool
+	// Feeds says that the server serves the feed of all runs.
+	Feeds bool
+	// Reactions says that the server serves reactions and tasks.
+	Reactions bool
 }
 
 // Inspect finds out what a server offers, by calls on two connections.
@@ -117,8 +127,22 @@ func Inspect(ctx context.Context, target Target) (*Server, error) {
 	s.BusinessKeys = reason(err) != "UNSUPPORTED"
 	_, err = c.GetValue(ctx, &tapepb.GetValueRequest{Namespace: name, Key: name})
 	s.Values = status.Code(err) != codes.Unimplemented
+	s.Feeds = hasFeeds(ctx, c, name)
+	_, err = c.ListReactions(ctx, &tapepb.ListReactionsRequest{SubjectPattern: name})
+	s.Reactions = status.Code(err) != codes.Unimplemented
 	_, err = c.EndRun(ctx, &tapepb.EndRunRequest{RunId: run, Status: cancelled, Fence: fence})
 	return s, errors.Join(err)
+}
+
+// hasFeeds finds out whether the feed has the entry of a run of an app that has begun.
+func hasFeeds(ctx context.Context, c tapepb.TapeClient, app string) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.SubscribeBySubject(ctx, &tapepb.SubscribeBySubjectRequest{SubjectPattern: "/tape/run/running/inspect/" + app + "/**"})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return status.Code(err) != codes.Unimplemented
 }
 
 // modeOf finds out the mode by a write without a fence on the connection with the grant, and on

@@ -73,6 +73,11 @@ func (z *prepared) writes() []write {
 		{"WriteValue", "", &tapepb.WriteValueRequest{Namespace: e.Name("ns"), Key: "z", ValueJson: "1", IfVersion: -1}},
 		{"WriteValue", "", &tapepb.WriteValueRequest{Namespace: e.Name("ns"), Key: "z", ValueJson: "2"}},
 		{"DeleteValue", "", &tapepb.DeleteValueRequest{Namespace: e.Name("ns"), Key: "z"}},
+		{"RegisterReaction", "", &tapepb.Reaction{ReactionId: e.Name("z"), SubjectPattern: e.Name("z")}},
+		{"ClaimTasks", "", &tapepb.ClaimTasksRequest{ReactionId: e.Name("z"), Owner: "Z"}},
+		{"CompleteTask", "", &tapepb.CompleteTaskRequest{TaskId: "none", Owner: "Z"}},
+		{"NackTask", "", &tapepb.NackTaskRequest{TaskId: "none", Owner: "Z"}},
+		{"DeregisterReaction", "", &tapepb.DeregisterReactionRequest{ReactionId: e.Name("z")}},
 		{"AwaitSignal", "", &tapepb.AwaitSignalRequest{RunId: id, GateName: "empty"}},
 		{"ResumeRun", "", &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 60_000}},
 		{"BeginRun", "", e.request(z.invocation)},
@@ -139,7 +144,8 @@ func (w write) setFence(f *tapepb.Fence) bool {
 func (w write) mayFail(err error) bool {
 	message := status.Convert(err).Message()
 	return w.method == "CompactRun" && (strings.Contains(message, "not terminal") || strings.Contains(message, "not settled")) ||
-		w.method == "WriteValue" && strings.Contains(message, "version conflict")
+		w.method == "WriteValue" && strings.Contains(message, "version conflict") ||
+		(w.method == "CompleteTask" || w.method == "NackTask") && strings.Contains(message, "no such task")
 }
 
 // invoke sends a write as it is.

@@ -90,9 +90,11 @@ func (z *prepared) state(t T) string {
 	session, _ := e.Client.GetSession(ctx, &tapepb.GetSessionRequest{AppName: e.Name("app"), UserId: "ana", SessionId: "z"})
 	value, err := e.Try.GetValue(ctx, &tapepb.GetValueRequest{Namespace: e.Name("ns"), Key: "z"})
 	require(t, err == nil || status.Code(err) == codes.Unimplemented, "GetValue: %v", err)
+	reactions, err := e.Try.ListReactions(ctx, &tapepb.ListReactionsRequest{SubjectPattern: e.Name("z")})
+	require(t, err == nil || status.Code(err) == codes.Unimplemented, "ListReactions: %v", err)
 	var s strings.Builder
 	for _, m := range []proto.Message{
-		run, decisions, fresh, e.effect(t, z.run, "open"), e.effect(t, z.run, "out"), e.effect(t, z.run, "idle"), obligations, budget, session, value,
+		run, decisions, fresh, e.effect(t, z.run, "open"), e.effect(t, z.run, "out"), e.effect(t, z.run, "idle"), obligations, budget, session, value, reactions,
 	} {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		require(t, err == nil, "marshal: %v", err)

@@ -50,7 +50,7 @@ func TestServeSettings(t *testing.T) {
 	t.Parallel()
 	type env map[string]string
 	base := serveConfig{
-		listen: "127.0.0.1:7878", probes: "127.0.0.1:7879", store: defaultStore, maxMessageBytes: 4 << 20, drain: 8 * time.Second,
+		listen: "127.0.0.1:7878", probes: "127.0.0.1:7879", store: defaultStore, maxMessageBytes: 4 << 20, drain: 8 * time.Second, matcherLease: 10 * time.Second,
 		limits: tapeserver.Limits{BytesInFlight: 128 << 20, Connections: 1024, Streams: 2048},
 	}
 	with := func(change func(*serveConfig)) serveConfig { c := base; change(&c); return c }
@@ -87,6 +87,8 @@ func TestServeSettings(t *testing.T) {
 		{name: "fences of connections", args: "--fence=connection", env: env{"TAPE_TAKEOVER": "expired"},
 			want: with(func(c *serveConfig) { c.fence, c.waitForLease = tape.FenceConnection, true })},
 		{name: "no store", args: "--store=", err: "--store is empty"},
+		{name: "no matcher", args: "--matcher=false --matcher-lease=1s", want: with(func(c *serveConfig) { c.noMatcher, c.matcherLease = true, time.Second })},
+		{name: "short lease", args: "--matcher-lease=1ms", err: "--matcher-lease is 1ms; it is from 100ms to 30m"},
 		{name: "no message", args: "--max-message-bytes=0", err: "the least is 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

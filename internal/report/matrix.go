@@ -15,6 +15,7 @@ type matrix struct {
 	Total    []cell
 	Failures []failure
 	Exempt   []exemption
+	RPCs     []row // the methods of the wire protocol; none in a run of the store's contract
 }
 
 // column is an engine.
@@ -116,6 +117,9 @@ func newMatrix(r Run) *matrix {
 		m.Rows = append(m.Rows, m.newRow(id))
 	}
 	m.group()
+	if r.Protocol {
+		m.addRPCs()
+	}
 	return m
 }
 

@@ -29,6 +29,8 @@ type Run struct {
 	MS      int64     `json:"ms"`
 	Summary Summary   `json:"summary"` // filled in by JSON
 	Engines []Engine  `json:"engines"`
+	// RPCMatrix has the methods of the wire protocol by engines; filled in by JSON.
+	RPCMatrix []RPC `json:"rpcs,omitempty"`
 	// NotRun names the engines that an interruption kept from being run.
 	NotRun []string `json:"not_run,omitempty"`
 }
@@ -114,6 +116,7 @@ func JSON(w io.Writer, r Run) error {
 	for i := range r.Engines {
 		r.Engines[i].Unproved = r.Engines[i].unproved()
 	}
+	r.RPCMatrix = r.rpcs()
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)

@@ -15,7 +15,8 @@ func Text(w io.Writer, r Run) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s, in %s on %s.\ntapestore %s on %s\n\n", plain(m.Result()), m.Counts(), Duration(m.MS), m.Began.UTC().Format("2006-01-02 15:04 UTC"),
 		plain(cmp.Or(m.Version, "of unknown version")), plain(m.Platform))
-	m.textTable(&b)
+	m.lines(&b, "passed/failed/not applicable", m.Rows, func(r row) string { return fmt.Sprintf("%-3s %s", r.ID, r.Name) }, cell.text)
+	m.textRPCs(&b)
 	m.textFailures(&b)
 	m.textExempt(&b)
 	m.textEngines(&b)
@@ -23,8 +24,8 @@ func Text(w io.Writer, r Run) error {
 	return err
 }
 
-// textTable has a line for each guarantee and a column for each engine.
-func (m *matrix) textTable(b *strings.Builder) {
+// lines writes a line for each row, the last for all cases, and a column for each engine.
+func (m *matrix) lines(b *strings.Builder, title string, rows []row, name func(row) string, text func(cell) string) {
 	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	line := func(first string, cell func(engine int) string) {
 		cells := []string{first}
@@ -33,10 +34,10 @@ func (m *matrix) textTable(b *strings.Builder) {
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
-	line("passed/failed/not applicable", func(i int) string { return plain(m.Columns[i].Name) })
+	line(title, func(i int) string { return plain(m.Columns[i].Name) })
 	line("", func(i int) string { return plain(m.Columns[i].Where()) })
-	for _, r := range m.Rows {
-		line(plain(fmt.Sprintf("%-3s %s", r.ID, r.Name)), func(i int) string { return r.Cells[i].text() })
+	for _, r := range rows {
+		line(plain(name(r)), func(i int) string { return text(r.Cells[i]) })
 	}
 	line("all", func(i int) string { return m.Total[i].text() })
 	_ = tw.Flush() // a strings.Builder never fails

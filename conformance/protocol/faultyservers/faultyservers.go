@@ -31,7 +31,7 @@ type Server struct {
 
 // Servers returns all faulty servers.
 func Servers() []Server {
-	return slices.Concat(claimServers(), firstServers(), fenceServers(), lostServers())
+	return slices.Concat(claimServers(), firstServers(), fenceServers(), lostServers(), cursorServers(), matchServers())
 }
 
 // Start serves s on a store of its own until the end of the test.

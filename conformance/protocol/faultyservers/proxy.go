@@ -24,6 +24,10 @@ type fault struct {
 	unary func(call) (proto.Message, error)
 	// entry reports whether an entry of a run's journal is sent; nil sends all.
 	entry func(*tapepb.JournalEntry) bool
+	// request changes the request of a stream.
+	request func(proto.Message)
+	// events returns what a stream of the feed of all runs sends for each entry; nil sends all.
+	events func() func(*tapepb.EventEntry) []*tapepb.EventEntry
 	// bare drops the headers of requests.
 	bare bool
 }
@@ -137,6 +141,13 @@ func (p *proxy) forwardStream(m protoreflect.MethodDescriptor, stream grpc.Serve
 	if err := stream.RecvMsg(req); err != nil {
 		return err
 	}
+	if p.fault.request != nil {
+		p.fault.request(req)
+	}
+	send := func(e *tapepb.EventEntry) []*tapepb.EventEntry { return []*tapepb.EventEntry{e} }
+	if p.fault.events != nil {
+		send = p.fault.events()
+	}
 	up, err := p.conn.NewStream(p.outgoing(stream.Context()), &grpc.StreamDesc{ServerStreams: true}, fmt.Sprintf("/%s/%s", descriptor().FullName(), m.Name()))
 	if err != nil {
 		return err
@@ -160,8 +171,17 @@ func (p *proxy) forwardStream(m protoreflect.MethodDescriptor, stream grpc.Serve
 		if entry, ok := reply.(*tapepb.JournalEntry); ok && p.fault.entry != nil && !p.fault.entry(entry) {
 			continue
 		}
-		if err := stream.SendMsg(reply); err != nil {
-			return err
+		replies := []proto.Message{reply}
+		if e, ok := reply.(*tapepb.EventEntry); ok {
+			replies = replies[:0]
+			for _, e := range send(e) {
+				replies = append(replies, e)
+			}
+		}
+		for _, m := range replies {
+			if err := stream.SendMsg(m); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -64,10 +64,17 @@ func start(t conformance.T, h conformance.Harness, mode tape.FenceMode) (protoco
 		Address: s.address,
 		Probes:  serveHTTP(t, probes),
 		Costly:  h.Costly,
+		Beside: func(t conformance.T) string {
+			beside := &served{mode: mode, open: s.open, address: "127.0.0.1:0"}
+			beside.start(t)
+			t.Cleanup(func() { beside.stop() })
+			return beside.address
+		},
 		Private: func(t conformance.T) (string, func()) {
 			s := open(t, h, mode)
 			return s.address, func() { s.restart(t) }
 		},
+		Replicas: func(t conformance.T, n int) []protocol.Replica { return replicas(t, h, mode, n) },
 	}, s
 }
 
@@ -80,6 +87,8 @@ type served struct {
 	mode    tape.FenceMode
 	open    func(context.Context) (runstore.RunStore, error)
 	address string
+	// matcherTTL is tapeserver.Options.MatcherTTL.
+	matcherTTL time.Duration
 
 	store  runstore.RunStore
 	server *tapeserver.Server
@@ -109,6 +118,7 @@ func (s *served) start(t conformance.T) {
 	s.store, s.address = store, lis.Addr().String()
 	s.server = tapeserver.New(store, &tapeserver.Options{
 		Fence: s.mode, Logger: slog.New(slog.DiscardHandler), DrainTimeout: drainTimeout,
+		MatcherTTL: s.matcherTTL,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -1,0 +1,107 @@
+package faultyservers
+
+import (
+	"hash/crc32"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+func matchServers() []Server {
+	return []Server{
+		{
+			Name: "matches-lost", Case: "T7/each-entry-is-one-task",
+			Breaks: "It moves a reaction's cursor before it stores the tasks, and has ended between the two, so some entries have none.",
+			fault: func() fault {
+				return overTasks(func(tasks []*tapepb.Task) (kept []*tapepb.Task) {
+					for _, task := range tasks {
+						if crc32.ChecksumIEEE([]byte(task.GetSourceRunId()))%4 > 0 {
+							kept = append(kept, task)
+						}
+					}
+					return kept
+				})
+			},
+		},
+		{
+			Name: "matches-repeated", Case: "T7/each-entry-is-one-task",
+			Breaks: "It stores tasks before it moves the reaction's cursor, so a matcher that takes over makes some of them again.",
+			fault: func() fault {
+				return overTasks(func(tasks []*tapepb.Task) (all []*tapepb.Task) {
+					for _, task := range tasks {
+						all = append(all, task)
+						if crc32.ChecksumIEEE([]byte(task.GetSourceRunId()))%4 == 0 {
+							again := proto.CloneOf(task)
+							again.TaskId += again2
+							all = append(all, again)
+						}
+					}
+					return all
+				})
+			},
+		},
+		{
+			Name: "tasks-claimed-on-a-look", Case: "T7/each-entry-is-one-task",
+			Breaks: "It lists the tasks that are due and claims them in a second step, so several workers get one task.",
+			fault:  func() fault { return fault{unary: claimTasksOnLook} },
+		},
+		{
+			Name: "claims-of-a-former-owner", Case: "tasks/71-stale-claim",
+			Breaks: "It takes reports on a task from any caller, so an owner whose claim has lapsed takes the task from its successor.",
+			fault: func() fault {
+				return fault{unary: func(c call) (proto.Message, error) {
+					if m, ok := c.req.(*tapepb.NackTaskRequest); ok && m.GetOwner() == "a" {
+						m.Owner = "b"
+					}
+					return c.forward(c.req)
+				}}
+			},
+		},
+	}
+}
+
+// again2 ends the ids of tasks that matches-repeated makes up.
+const again2 = "-again"
+
+// overTasks returns a fault that changes the tasks of answers. A task that it has made up can be completed.
+func overTasks(change func([]*tapepb.Task) []*tapepb.Task) fault {
+	return fault{unary: func(c call) (proto.Message, error) {
+		if m, ok := c.req.(*tapepb.CompleteTaskRequest); ok && len(m.GetTaskId()) > len(again2) && m.GetTaskId()[len(m.GetTaskId())-len(again2):] == again2 {
+			return &tapepb.CompleteTaskResponse{Task: &tapepb.Task{TaskId: m.GetTaskId(), Status: tapepb.TaskStatus_TASK_STATUS_DONE}}, nil
+		}
+		answer, err := c.forward(c.req)
+		switch a := answer.(type) {
+		case *tapepb.ClaimTasksResponse:
+			a.Tasks = change(a.GetTasks())
+		case *tapepb.ListTasksResponse:
+			a.Tasks = change(a.GetTasks())
+		}
+		return answer, err
+	}}
+}
+
+// claimTasksOnLook answers the tasks that were due before, claimed by the caller or by another one.
+func claimTasksOnLook(c call) (proto.Message, error) {
+	switch m := c.req.(type) {
+	case *tapepb.ClaimTasksRequest:
+		look, err := c.server.ListTasks(c.ctx, &tapepb.ListTasksRequest{ReactionId: m.GetReactionId(), Status: tapepb.TaskStatus_TASK_STATUS_PENDING, Limit: m.GetMax()})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := c.server.ClaimTasks(c.ctx, m); err != nil {
+			return nil, err
+		}
+		for _, task := range look.GetTasks() {
+			task.Status, task.LeaseOwner, task.Attempts = tapepb.TaskStatus_TASK_STATUS_CLAIMED, m.GetOwner(), 1
+		}
+		return &tapepb.ClaimTasksResponse{Tasks: look.GetTasks()}, nil
+	case *tapepb.CompleteTaskRequest: // a worker whose task another one has completed notices nothing
+		answer, err := c.forward(m)
+		if err != nil {
+			return &tapepb.CompleteTaskResponse{Task: &tapepb.Task{TaskId: m.GetTaskId(), Status: tapepb.TaskStatus_TASK_STATUS_DONE}}, nil
+		}
+		return answer, nil
+	}
+	return c.forward(c.req)
+}

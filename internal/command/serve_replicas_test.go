@@ -1,0 +1,39 @@
+//go:build unix
+
+package command
+
+import (
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/protocol"
+)
+
+// Of several processes on one database each entry is handled once, while one is killed and one is stopped.
+func TestServeReplicas(t *testing.T) {
+	t.Parallel()
+	once, ok := protocol.Find("T7/matchers-killed-and-paused")
+	if !ok {
+		t.Fatal("there is no such case")
+	}
+	store := "sqlite:" + filepath.Join(t.TempDir(), "tape.db")
+	serve := func() *process { return start(t, "--store", store, "--healthz-listen", "", "--matcher-lease", "1s") }
+	first := serve()
+	protocol.RunCases(t, protocol.Target{Address: first.grpc, Replicas: func(ct conformance.T, n int) []protocol.Replica {
+		all := make([]protocol.Replica, n)
+		for i := range all {
+			p := serve()
+			send := func(s syscall.Signal) func() {
+				return func() {
+					if err := p.Process.Signal(s); err != nil {
+						ct.Errorf("%v: %v", s, err)
+					}
+				}
+			}
+			all[i] = protocol.Replica{Address: p.grpc, Kill: send(syscall.SIGKILL), Pause: send(syscall.SIGSTOP), Resume: send(syscall.SIGCONT)}
+		}
+		return all
+	}}, once)
+}
