@@ -23,7 +23,9 @@ func protocolPart() Part {
 		Doc: `A server over the store, on loopback, in the process of its clients. Each client has a connection and a run of its own, and ` +
 			`presents its fence in every write. Store calls are counted between the server and the store. A side without and one ` +
 			`with idle streams take turns: both let the server rest for a slice of time and count its store calls and the CPU time of the process, ` +
-			`then measure the decisions that the clients record. What the RPCs acknowledged is read back from the journals.`,
+			`then measure the decisions that the clients record. What the RPCs acknowledged is read back from the journals. ` +
+			`Subscribers of the feed of all runs (SubscribeBySubject) select the decisions of one run: one subscriber, many at rest, and many beside a ` +
+			`client that writes to another run as fast as it can. The delay is from a decision's acknowledgement to its delivery to each of them.`,
 	}
 }
 
@@ -31,7 +33,7 @@ func protocolPart() Part {
 const streamsPerConnection = 50
 
 func measureProtocol(ctx context.Context, s *Session) error {
-	s.Step(0, 2, "RPCs")
+	s.Step(0, 3, "RPCs")
 	return s.WithStore(ctx, func(store Store) (err error) {
 		handle, err := store.Open(ctx)
 		if err != nil {
@@ -47,8 +49,12 @@ func measureProtocol(ctx context.Context, s *Session) error {
 		if err := s.measureRPCs(ctx, server, handle, clients); err != nil {
 			return err
 		}
-		s.Step(1, 2, "idle streams")
-		return s.measureStreams(ctx, server, handle, clients[len(clients)-1])
+		s.Step(1, 3, "idle streams")
+		if err := s.measureStreams(ctx, server, handle, clients[len(clients)-1]); err != nil {
+			return err
+		}
+		s.Step(2, 3, "subscribers of the feed")
+		return s.measureFeed(ctx, server, handle)
 	})
 }
 

@@ -10,8 +10,9 @@ import (
 func TestProtocolReportsWhatAStoreLoses(t *testing.T) {
 	t.Parallel()
 	report := run(t, "protocol", func(s runstore.RunStore) runstore.RunStore { return s })
-	if len(report.Faults) > 0 || len(report.Results) != 16 {
-		t.Errorf("%d results, faults: %s", len(report.Results), faults(report))
+	const want = 19
+	if len(report.Faults) > 0 || len(report.Results) != want {
+		t.Errorf("%d results, want %d; faults: %s", len(report.Results), want, faults(report))
 	}
 	for _, r := range report.Results {
 		if m, ok := r.Metric("store calls per RPC"); r.Group == "RPCs" && (!ok || m.Value() <= 0) {

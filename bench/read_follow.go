@@ -45,6 +45,11 @@ func (s *Session) readAsFollower(ctx context.Context, store Store, handle runsto
 			return errors.New("the follower ended")
 		}
 	}
+	byFeed := func(id runstore.RunID) func(context.Context, runstore.Seq, func(runstore.Event) bool) error {
+		return func(ctx context.Context, seq runstore.Seq, deliver func(runstore.Event) bool) error {
+			return fromFeed(ctx, following, handle, id, seq, deliver)
+		}
+	}
 	type way struct {
 		name   string
 		writer runstore.RunStore
@@ -53,6 +58,8 @@ func (s *Session) readAsFollower(ctx context.Context, store Store, handle runsto
 	ways := []way{
 		{"tail, the writer's own", following.Store(), byTail},
 		{"tail, of another handle", other, byTail},
+		{"feed, the writer's own", following.Store(), byFeed},
+		{"feed, of another handle", other, byFeed},
 	}
 	if notifier, ok := handle.(runstore.RunNotifier); ok {
 		ways = append(ways, way{"wake-ups of the run", other, func(id runstore.RunID) func(context.Context, runstore.Seq, func(runstore.Event) bool) error {
@@ -77,6 +84,39 @@ func (s *Session) readAsFollower(ctx context.Context, store Store, handle runsto
 		})
 	}
 	return s.Compare(ctx, sides...)
+}
+
+// fromFeed follows a run by the feed of all runs.
+func fromFeed(ctx context.Context, t *tail.Tail, s runstore.RunStore, id runstore.RunID, seq runstore.Seq, deliver func(runstore.Event) bool) error {
+	after := runstore.Position(-1)
+	for after < 0 { // the feed may lag behind the journal
+		last, err := s.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: runstore.MaxPage})
+		if err != nil {
+			return err
+		}
+		for _, e := range last {
+			if e.Run == id && e.Seq == seq {
+				after = e.Position - 1
+			}
+		}
+		if err := sleep(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	for page, err := range t.Feed(ctx, after) {
+		if err != nil {
+			return err
+		}
+		for _, e := range page {
+			if e.Err != nil {
+				return e.Err
+			}
+			if e.Run == id && !deliver(e.Event) {
+				return nil
+			}
+		}
+	}
+	return errors.New("the feed ended")
 }
 
 // byWakeups reads a journal whenever the store reports a write to its run. Hints may be lost, so

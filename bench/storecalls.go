@@ -16,6 +16,7 @@ import (
 type storeCalls struct {
 	runstore.RunStore
 	ofRPCs, own atomic.Int64
+	feeds       atomic.Int64 // reads of the feed, which are among them
 }
 
 // countCalls wraps a store. The result has the capabilities that a server uses: it commits to
@@ -114,6 +115,7 @@ func (c *storeCalls) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]ru
 
 func (c *storeCalls) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
 	c.count(ctx)
+	c.feeds.Add(1)
 	return c.RunStore.ReadFeed(ctx, q)
 }
 
