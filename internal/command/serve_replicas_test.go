@@ -3,7 +3,6 @@
 package command
 
 import (
-	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -11,14 +10,15 @@ import (
 	"github.com/tapestore/tapestore/conformance/protocol"
 )
 
-// Of several processes on one database each entry is handled once, while one is killed and one is stopped.
+// Of several processes on one database each entry is handled once, while one is killed and one is stopped. The
+// database is Postgres': on a SQLite file a process that is stopped within a commit keeps the lock that all wait for.
 func TestServeReplicas(t *testing.T) {
 	t.Parallel()
 	once, ok := protocol.Find("T7/matchers-killed-and-paused")
 	if !ok {
 		t.Fatal("there is no such case")
 	}
-	store := "sqlite:" + filepath.Join(t.TempDir(), "tape.db")
+	store := newStoreURL(t)
 	serve := func() *process { return start(t, "--store", store, "--healthz-listen", "", "--matcher-lease", "1s") }
 	first := serve()
 	protocol.RunCases(t, protocol.Target{Address: first.grpc, Replicas: func(ct conformance.T, n int) []protocol.Replica {
