@@ -11,8 +11,9 @@
 //     their entries, under the fence of the shard's lease: whatever kills a replica, or keeps it waiting, comes before that
 //     commit or after it, and a replica that was paused beyond its lease is refused. The run of an AGENT reaction
 //     is begun before the cursor moves, under an id that follows from the entry, so a repeat finds it there.
-//  2. A new definition of a reaction is followed within Options.ListInterval, and so is its end. Wake makes that
-//     sooner in this process.
+//  2. A new definition of a reaction is followed within Options.ListInterval, and so is its end. While no reaction is live,
+//     the first one is found within Options.TTL, and within 10 s if that is longer. Wake makes both sooner in this process:
+//     a server wakes its matcher for the registrations that it serves.
 //  3. The shards of a replica that was killed are taken over once their leases have expired, within Options.TTL
 //     and about a quarter of it. Those of one that is shut down are released, and taken over within a quarter.
 //  4. A shard that cannot go on stalls alone, with a warning in the log, and is tried again after 100 ms at first and
@@ -37,7 +38,7 @@
 //
 // # Cost
 //
-// For each replica: one list of reactions per interval; for each shard that it holds, a renewal every third of a TTL, and a
+// For each replica: one list of reactions per interval, which is a request every 5 to 10 s by default while there are none; for each shard that it holds, a renewal every third of a TTL, and a
 // commit for each page of the feed with matches (more if they do not fit into one); for each shard that another replica holds, a
 // request for the lease every quarter of a TTL. A shard takes one goroutine, and another one while its lease is
 // held: the number of registered shards bounds the memory.

@@ -91,6 +91,13 @@ func (w *world) register(r tape.Reaction) tape.Reaction {
 	return stored
 }
 
+func (w *world) deregister(id string) {
+	w.t.Helper()
+	if _, err := w.tape.DeregisterReaction(context.Background(), id); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // enter begins n runs of an app: n entries.
 func (w *world) enter(app string, n int) {
 	w.t.Helper()

@@ -75,8 +75,11 @@ func (m *Matcher) Run(ctx context.Context) {
 		if err == nil {
 			m.reconcile(ctx, live)
 		}
-		// With jitter, so that replicas do not list together.
-		timer := time.NewTimer(m.opts.ListInterval/2 + rand.N(m.opts.ListInterval/2+1))
+		every := m.opts.ListInterval
+		if err == nil && len(live) == 0 {
+			every = m.opts.idleInterval()
+		}
+		timer := time.NewTimer(jitter(every)) // so that replicas do not list together
 		select {
 		case <-ctx.Done():
 			timer.Stop()

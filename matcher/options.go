@@ -21,7 +21,7 @@ type Options struct {
 	TTL time.Duration
 	// ListInterval is the time between two reads of the live reactions, and so how long a replica may go
 	// on with a definition that has changed. 500 ms by default. Each read costs one request to the store for each
-	// page of reactions.
+	// page of reactions. While no reaction is live, the time is that of TTL if it is longer, but 10 s at most.
 	ListInterval time.Duration
 	// Requests bounds the requests to the store in flight, renewals of leases and reads of the feed excepted: 16 by
 	// default, so that a backlog leaves most of a store's connections to its writers.
@@ -35,6 +35,7 @@ const MinTTL = 100 * time.Millisecond
 
 const (
 	defaultTTL          = 10 * time.Second
+	maxIdleInterval     = defaultTTL
 	defaultListInterval = 500 * time.Millisecond
 	defaultRequests     = 16
 )
@@ -52,6 +53,13 @@ func (o *Options) resolve() Options {
 		r.Owner = ownName()
 	}
 	return r
+}
+
+// idleInterval is the time between two reads of the live reactions while there are none. A replica that registers a
+// reaction has it listed at once (see Matcher.Wake). If it is killed then, the others find the reaction within the time after which
+// they get its leases.
+func (o Options) idleInterval() time.Duration {
+	return max(o.ListInterval, min(o.TTL, maxIdleInterval))
 }
 
 // keeper returns the options of the keeper of the shards' leases.

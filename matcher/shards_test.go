@@ -88,9 +88,7 @@ func TestDefinitions(t *testing.T) {
 		w.await("r", 4)
 		w.expectOnce("r", append(w.runs[:3:3], w.runs[4]))
 
-		if _, err := w.tape.DeregisterReaction(context.Background(), "r"); err != nil {
-			t.Fatal(err)
-		}
+		w.deregister("r")
 		time.Sleep(time.Second)
 		if held := w.holders(r); len(held) > 0 {
 			t.Errorf("the shards of a reaction that ended are held by %v", held)

@@ -3,6 +3,7 @@ package tapeserver
 import (
 	"context"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -18,10 +19,12 @@ func (s *service) RegisterReaction(ctx context.Context, req *tapepb.Reaction) (*
 		RetryMax: req.GetRetryMax(), RetryBackoffMS: req.GetRetryBackoffMs(), DLQAfter: req.GetDlqAfterN(),
 		Shards: req.GetNumShards(), CreatedAtMS: req.GetCreatedAtMs(),
 	}, req.GetBootstrapFromHead())
+	if runstore.OutcomeOf(err) != runstore.NotApplied {
+		s.reactionsChanged()
+	}
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	s.reactionsChanged()
 	return reaction(r), nil
 }
 
@@ -30,10 +33,12 @@ func (s *service) DeregisterReaction(ctx context.Context, req *tapepb.Deregister
 		return nil, statusOf(err)
 	}
 	existed, err := s.tape.DeregisterReaction(ctx, req.GetReactionId())
+	if runstore.OutcomeOf(err) != runstore.NotApplied {
+		s.reactionsChanged()
+	}
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	s.reactionsChanged()
 	return &tapepb.DeregisterReactionResponse{Deregistered: existed}, nil
 }
 

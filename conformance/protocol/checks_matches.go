@@ -38,10 +38,7 @@ func (e *Env) onValues(name, namespace string) *tapepb.Reaction {
 // react registers a reaction until the end of the case, and returns its id.
 func (e *Env) react(t T, r *tapepb.Reaction) string {
 	t.Helper()
-	stored, _ := e.Client.RegisterReaction(t.Context(), r)
-	id := stored.GetReactionId()
-	t.Cleanup(func() { e.deregister(id) })
-	return id
+	return e.register(t, r).GetReactionId()
 }
 
 // change writes a value.

@@ -33,9 +33,11 @@ func (e *Env) reaction(id, pattern string) *tapepb.Reaction {
 	}
 }
 
-func (p *Process) register(t T, r *tapepb.Reaction) *tapepb.Reaction {
+// register registers a reaction until the end of the case: a live one costs its server work.
+func (e *Env) register(t T, r *tapepb.Reaction) *tapepb.Reaction {
 	t.Helper()
-	stored, _ := p.Client.RegisterReaction(t.Context(), r)
+	stored, _ := e.Client.RegisterReaction(t.Context(), r)
+	t.Cleanup(func() { e.deregister(stored.GetReactionId()) })
 	return stored
 }
 
@@ -70,7 +72,6 @@ func reactionUpsert(t T, e *Env) {
 	made.ReactionId = ""
 	got := e.register(t, made)
 	expect(t, got.GetReactionId() != "", "a reaction without an id is registered as %v", got)
-	_, _ = e.Client.DeregisterReaction(t.Context(), &tapepb.DeregisterReactionRequest{ReactionId: got.GetReactionId()})
 }
 
 func reactionList(t T, e *Env) {
@@ -90,7 +91,8 @@ func reactionList(t T, e *Env) {
 		for i := range want {
 			want[i] = e.Name(want[i])
 		}
-		expect(t, slices.Equal(ids(pattern), want), "ListReactions(%q) = %q, want %q", pattern, ids(pattern), want)
+		got := ids(pattern)
+		expect(t, slices.Equal(got, want), "ListReactions(%q) = %q, want %q", pattern, got, want)
 	}
 	deregister := func(id string, want bool) {
 		t.Helper()

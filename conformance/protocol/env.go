@@ -187,12 +187,13 @@ func expectStatus(t T, what string, err error, code codes.Code, text string) {
 	}
 }
 
-// until calls done until it returns true, with a short pause between calls.
+// until calls done until it returns true, with pauses between calls that grow from 1 ms to 200 ms: on a costly engine
+// the calls would else take the CPU from what they wait for.
 func until(t T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for pause := time.Millisecond; !done(); pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; !done(); pause = min(2*pause, 200*time.Millisecond) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:

@@ -31,6 +31,9 @@ type Target struct {
 	Probes string
 	// Costly says that each call takes milliseconds of this machine's CPU. Cases then repeat less.
 	Costly bool
+	// Like names the engine whose statements those of the server's store are; "" for none. In a quick run, Run and
+	// RunCases then leave all but the first case of each group to the full one: the others run on that engine.
+	Like string
 
 	// Private starts a server of the same kind on an empty store, for one case. restart ends it
 	// without waiting for its calls, and starts it again on what it had stored, at the same address.
