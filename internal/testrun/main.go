@@ -1,10 +1,11 @@
 // Testrun runs the module's tests, quickly or in full, and reports where the time went
 // and what the run left out. It is what make test and make test-full call.
 //
-// A quick run applies the race detector to the packages that need no server: the unit
-// tests and the engines in this process, memory and SQLite. The engines behind a server
-// run without it, at the same time, because their suites wait as much as they compute. A
-// full run applies it to everything and sets [effort.Variable].
+// A quick run applies the race detector to the packages that need no server, and to the
+// cases of SQLite's suite in which goroutines meet: all of SQLite takes four times as long
+// with it. The engines behind a server run without it, at the same time, because their
+// suites wait as much as they compute. A full run applies it to everything and sets
+// [effort.Variable].
 package main
 
 import (
@@ -20,11 +21,13 @@ import (
 	"github.com/tapestore/tapestore/conformance/effort"
 )
 
-// served are the packages whose tests start servers, the slowest first.
-var served = []string{
+// plain are the packages that a quick run tests without the race detector, the slowest first.
+var plain = []string{
 	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable", "./emulators",
-	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor",
+	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite,
 }
+
+const sqlite = "./runstore/sqlite"
 
 func main() {
 	if path := os.Getenv(measureVariable); path != "" {
@@ -50,10 +53,13 @@ func run(full bool) (passed bool) {
 		return false
 	}
 	groups := []group{
-		{packages: served, flags: []string{"-p=3"}},
+		{packages: plain, flags: []string{"-p=3"}},
 		{packages: rest, flags: []string{"-p=2"}},
 	}
 	race := raceFlags()
+	if !full && len(race) > 0 {
+		groups = append(groups, group{label: "race", packages: []string{sqlite}, flags: []string{"-run=^TestConformanceInMemory$"}})
+	}
 	if len(race) == 0 {
 		fmt.Println("race detector: OFF. It needs cgo and a C compiler.")
 	}
@@ -71,7 +77,7 @@ func run(full bool) (passed bool) {
 	return r.print(time.Since(began), full, len(race) > 0)
 }
 
-// others returns the module's packages that are not served.
+// others returns the module's packages that are not plain.
 func others() ([]string, error) {
 	list := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
 	list.Stderr = os.Stderr
@@ -80,12 +86,8 @@ func others() ([]string, error) {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
 	paths := slices.DeleteFunc(strings.Fields(string(out)), func(path string) bool {
-		return slices.ContainsFunc(served, func(s string) bool { return strings.HasSuffix(path, s[1:]) })
+		return slices.ContainsFunc(plain, func(s string) bool { return strings.HasSuffix(path, s[1:]) })
 	})
-	// go test begins packages in this order. SQLite's takes the longest by far, so it comes first.
-	if i := slices.IndexFunc(paths, func(path string) bool { return strings.HasSuffix(path, "/runstore/sqlite") }); i > 0 {
-		paths[0], paths[i] = paths[i], paths[0]
-	}
 	return paths, nil
 }
 
@@ -105,6 +107,7 @@ func raceFlags() []string {
 
 // group is one go test command.
 type group struct {
+	label           string // tells the group's packages from those of another group in the report
 	packages, flags []string
 }
 
@@ -112,7 +115,7 @@ func (g group) run(r *report) {
 	args := slices.Concat([]string{"test", "-json", "-count=1", "-vet=off", "-timeout=60m", "-exec=" + os.Args[0]}, g.flags, g.packages)
 	r.line("go %s", strings.Join(slices.Concat([]string{"test"}, g.flags, g.packages), " "))
 	test := exec.Command("go", args...)
-	test.Env = append(os.Environ(), measureVariable+"="+r.measured)
+	test.Env = append(os.Environ(), measureVariable+"="+r.measured, labelVariable+"="+g.label)
 	test.Stderr = os.Stderr
 	out, err := test.StdoutPipe()
 	if err == nil {
@@ -122,7 +125,7 @@ func (g group) run(r *report) {
 		r.fail("go test", err.Error())
 		return
 	}
-	r.read(out)
+	r.read(out, g.label)
 	if err := test.Wait(); err != nil {
 		r.fail("go test", err.Error())
 	}

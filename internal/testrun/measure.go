@@ -14,6 +14,9 @@ import (
 // is set this program is go test's -exec: it runs the binary and measures it.
 const measureVariable = "TESTRUN_MEASURE"
 
+// labelVariable names the label of the group that a test binary belongs to.
+const labelVariable = "TESTRUN_LABEL"
+
 // measure runs a command, appends its CPU time to the file at path and returns its exit
 // status. Time of the servers that the command started and waited for is included.
 func measure(path string, args []string) (status int) {
@@ -35,6 +38,7 @@ func measure(path string, args []string) (status int) {
 	err := test.Wait()
 	cpu := test.ProcessState.UserTime() + test.ProcessState.SystemTime()
 	directory, _ := os.Getwd()
+	directory = labelled(directory, os.Getenv(labelVariable))
 	if err := record(path, fmt.Sprintf("%s\t%d\n", directory, cpu/time.Millisecond)); err != nil {
 		fmt.Fprintln(os.Stderr, "testrun: CPU time of", filepath.Base(directory), "is not recorded:", err)
 	}

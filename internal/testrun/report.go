@@ -62,8 +62,13 @@ func (r *report) fail(what, why string) {
 	r.failures = append(r.failures, what+": "+why)
 }
 
+// labelled returns how the report calls a package, or its directory, that a group with a label tests.
+func labelled(path, label string) string {
+	return strings.TrimSuffix(path+" "+label, " ")
+}
+
 // read takes the output of one go test -json.
-func (r *report) read(in io.Reader) {
+func (r *report) read(in io.Reader, label string) {
 	lines := bufio.NewReader(in)
 	counts := map[string]*packageResult{}
 	for {
@@ -71,7 +76,7 @@ func (r *report) read(in io.Reader) {
 		if line != "" {
 			var e event
 			if json.Unmarshal([]byte(line), &e) == nil && e.Action != "" {
-				r.take(e, counts)
+				r.take(e, label, counts)
 			} else {
 				r.line("%s", strings.TrimSuffix(line, "\n"))
 			}
@@ -83,10 +88,10 @@ func (r *report) read(in io.Reader) {
 }
 
 // take takes one event. counts are those of the packages of its go test.
-func (r *report) take(e event, counts map[string]*packageResult) {
+func (r *report) take(e event, label string, counts map[string]*packageResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	path := cmp.Or(e.Package, e.ImportPath)
+	path := labelled(cmp.Or(e.Package, e.ImportPath), label)
 	key := path + "\x00" + e.Test
 	p := counts[path]
 	if p == nil {
@@ -160,7 +165,7 @@ func (r *report) print(took time.Duration, full, race bool) (passed bool) {
 	}
 	if !full {
 		fmt.Fprint(r.out, "\nleft to make test-full:\n",
-			"       the race detector on the packages that start servers\n",
+			"       the race detector on the packages that start servers, and on most of SQLite's tests\n",
 			"       engines in containers, and the lint of their module\n",
 			"       the mutants\n")
 		for _, path := range slices.Sorted(maps.Keys(r.reduced)) {

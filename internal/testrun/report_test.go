@@ -51,7 +51,7 @@ func TestReport(t *testing.T) {
 			var out bytes.Buffer
 			r := newReport(&out)
 			r.measured = t.TempDir() + "/cpu"
-			r.read(strings.NewReader(test.events))
+			r.read(strings.NewReader(test.events), "")
 			if passed := r.print(3*time.Second, false, true); passed != test.passed {
 				t.Errorf("passed: got %t, want %t", passed, test.passed)
 			}
