@@ -42,6 +42,7 @@ type PostgresServer struct {
 	local     *localPostgres
 	container ContainerServer
 
+	sessions  sessions
 	databases databases
 	templates templates
 	closing   sync.Once
@@ -159,12 +160,13 @@ func (s *PostgresServer) databaseURL(name string) string {
 	return u.String()
 }
 
-// admin runs f on a connection to the maintenance database.
+// admin runs f on a session of the maintenance database, which is kept for the next
+// call.
 func (s *PostgresServer) admin(ctx context.Context, f func(c *pgx.Conn) error) error {
-	c, err := pgx.Connect(ctx, s.URL())
+	c, err := s.sessions.take(ctx, s.URL())
 	if err != nil {
 		return err
 	}
 	err = f(c)
-	return errors.Join(err, closeConn(ctx, c))
+	return errors.Join(err, s.sessions.put(ctx, c))
 }
