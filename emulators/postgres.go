@@ -42,6 +42,7 @@ type PostgresServer struct {
 	local     *localPostgres
 	container ContainerServer
 
+	sessions  sessions
 	databases databases
 	templates templates
 	closing   sync.Once
@@ -52,7 +53,9 @@ type PostgresServer struct {
 // names: EMULATORS_POSTGRES_URL, else the programs of this machine, else a
 // container; EMULATORS_POSTGRES or EMULATORS force one of these. A server that is
 // started is private: it listens on the loopback interface and on a socket in its
-// own directory, trusts whoever connects, and ends with this process.
+// own directory, trusts whoever connects, and ends with this process. The first
+// start leaves its empty data directory in the user's cache directory, 40 MB, and
+// later ones with a temporary directory copy it: they are of one system identifier.
 //
 // The programs are looked for in the directory EMULATORS_POSTGRES_BIN if it is
 // set, else where pg_config says, on the search path, and in the directories of
@@ -159,12 +162,13 @@ func (s *PostgresServer) databaseURL(name string) string {
 	return u.String()
 }
 
-// admin runs f on a connection to the maintenance database.
+// admin runs f on a session of the maintenance database, which is kept for the next
+// call.
 func (s *PostgresServer) admin(ctx context.Context, f func(c *pgx.Conn) error) error {
-	c, err := pgx.Connect(ctx, s.URL())
+	c, err := s.sessions.take(ctx, s.URL())
 	if err != nil {
 		return err
 	}
 	err = f(c)
-	return errors.Join(err, closeConn(ctx, c))
+	return errors.Join(err, s.sessions.put(ctx, c))
 }

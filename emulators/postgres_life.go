@@ -83,13 +83,15 @@ func (s *PostgresServer) Thaw() error {
 // it. Closing again does nothing.
 func (s *PostgresServer) Close() error {
 	s.closing.Do(func() {
+		if s.local == nil && s.container == nil {
+			s.closed = s.dropAll()
+		}
+		_ = s.sessions.close() // of a server that was killed or frozen they cannot end well
 		switch {
 		case s.local != nil:
 			s.closed = s.local.close()
 		case s.container != nil:
 			s.closed = s.container.Close()
-		default:
-			s.closed = s.dropAll()
 		}
 	})
 	return s.closed

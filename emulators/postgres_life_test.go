@@ -60,7 +60,15 @@ func TestKillAndRestartKeepWhatWasCommitted(t *testing.T) {
 // awaitQuery waits until a query answers true.
 func awaitQuery(t *testing.T, url, query string) {
 	t.Helper()
-	if err := await(stopBound, func() (bool, error) { return ask[bool](t, url, query), nil }); err != nil {
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(t.Context(), c)
+	if err := await(stopBound, func() (yes bool, err error) {
+		err = c.QueryRow(t.Context(), query).Scan(&yes)
+		return yes, err
+	}); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 }

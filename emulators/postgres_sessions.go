@@ -2,10 +2,67 @@ package emulators
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// sessions are those of the maintenance database that nobody uses just now: a new one
+// costs the server 5 ms of CPU.
+type sessions struct {
+	mu     sync.Mutex
+	idle   []*pgx.Conn
+	closed bool
+}
+
+// take returns a session that answers: one that was put back, or a new one.
+func (s *sessions) take(ctx context.Context, url string) (*pgx.Conn, error) {
+	for {
+		s.mu.Lock()
+		last := len(s.idle) - 1
+		if last < 0 {
+			s.mu.Unlock()
+			return pgx.Connect(ctx, url)
+		}
+		c := s.idle[last]
+		s.idle = slices.Delete(s.idle, last, last+1)
+		s.mu.Unlock()
+		if c.Ping(ctx) == nil { // else the server was restarted, or ctx has ended
+			return c, nil
+		}
+		_ = closeConn(ctx, c)
+	}
+}
+
+// put keeps a session for the next take, unless it broke.
+func (s *sessions) put(ctx context.Context, c *pgx.Conn) error {
+	s.mu.Lock()
+	keep := !s.closed && !c.IsClosed()
+	if keep {
+		s.idle = append(s.idle, c)
+	}
+	s.mu.Unlock()
+	if keep {
+		return nil
+	}
+	return closeConn(ctx, c)
+}
+
+// close ends the idle sessions, and those under way when they are put back.
+func (s *sessions) close() error {
+	s.mu.Lock()
+	idle := s.idle
+	s.idle, s.closed = nil, true
+	s.mu.Unlock()
+	var failed []error
+	for _, c := range idle {
+		failed = append(failed, closeConn(context.Background(), c))
+	}
+	return errors.Join(failed...)
+}
 
 // endSessions ends the sessions in a database and waits, not for long, until they
 // are gone.

@@ -43,12 +43,66 @@ func standIn(t testing.TB) *emulators.AlloyDBServer {
 }
 
 // TestConformance runs the suite with IAM and a read pool beside the primary: all that
-// AlloyDB adds is in the way.
+// AlloyDB adds is in the way. The statements are those of package postgres, whose own suite
+// runs every case, so a quick run takes the cases that meet what AlloyDB adds.
 func TestConformance(t *testing.T) {
 	s := standIn(t)
-	conformance.Run(t, engines.AlloyDB(s, func(o *alloydb.Options) {
+	h := engines.AlloyDB(s, func(o *alloydb.Options) {
 		o.IAM, o.Password, o.ReadPool, o.MaxConns = true, "", s.ReadPool(), 4
-	}))
+	})
+	if effort.Full() {
+		conformance.Run(t, h)
+		return
+	}
+	conformance.RunCases(t, h, ownCases...)
+	t.Run("the-other-cases", func(t *testing.T) {
+		t.Skip("left to make test-full: the cases in which AlloyDB's adapter does what Postgres's does; TestConformance of runstore/postgres runs them")
+	})
+}
+
+var ownCases = []string{
+	// Reads from the read pool.
+	"I5/a-stale-journal-is-the-beginning-of-the-journal",
+	"I9/stale-candidates-were-true",
+	"I12/staleness-is-bounded",
+	// Connections that the connector dials, is asked to give up, and loses.
+	"I3/a-request-that-arrives-after-the-takeover-is-refused",
+	"I3/a-transaction-left-open-by-a-dead-client-keeps-nobody-out",
+	"I8/a-cut-connection-is-no-error-the-caller-must-know",
+	"I8/a-lost-reply-is-resolved-by-the-store",
+	"I8/histories-over-a-bad-network-are-linearizable",
+	"I10/a-tailing-reader-misses-nothing-over-a-slow-network",
+	"I11/a-black-hole-does-not-outlive-the-context",
+	"I11/a-context-may-end-at-any-stage",
+	"I11/a-context-that-ends-in-flight-is-obeyed",
+	"I11/reads-may-be-given-up-at-any-moment",
+	// Notifications have a connection of their own.
+	"I10/a-commit-wakes-who-waits",
+	"I10/wake-ups-end-with-their-context",
+	// Handles are opened and closed with their connector and read pool.
+	"I2/token-survives-a-new-handle",
+	"I11/a-closed-store-answers-nothing-else",
+	"I11/an-ended-context-writes-nothing",
+	"I11/closing-amid-commits-leaves-definite-outcomes",
+	"I11/handles-come-and-go-unnoticed",
+	// Other processes open the store as behind the Auth Proxy.
+	"I2/token-survives-closing-every-handle",
+	"I4/a-killed-process-leaves-whole-batches-only",
+	// A process's clock is handed on to package postgres.
+	"I7/wrong-clock-loses-no-lease-of-its-own",
+	"I7/wrong-clock-sees-what-is-due",
+	"I7/wrong-clock-stamps-nothing",
+	"I7/wrong-clock-steals-no-live-lease",
+	"I7/wrong-clock-takes-over-what-has-expired",
+	// One case of each kind of write, and large messages, through the connector's TLS.
+	"I1/one-winner-per-round-of-an-acquire-race",
+	"I2/epoch-raises-the-token-and-frees-the-lease",
+	"I3/old-fence-of-the-same-owner-is-refused",
+	"I4/a-commit-over-several-runs-applies-whole",
+	"I4/a-step-cut-anywhere-is-whole-for-the-next-holder-natively",
+	"I8/a-repeat-gets-the-first-result",
+	"I12/largest-payloads-come-back-from-every-read",
+	"I12/payloads-of-any-byte-come-back",
 }
 
 // TestConformancePassword runs with the database's own login what writes under fences

@@ -155,7 +155,8 @@ func TestRestoredDump(t *testing.T) {
 			script.WriteString(line)
 		}
 	}
-	db, err := ownServer(t, nil).NewDatabase(t.Context(), "")
+	// Temporary servers are copies of one cluster.
+	db, err := ownServer(t, &emulators.PostgresOptions{Dir: filepath.Join(directory(t), "other")}).NewDatabase(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
