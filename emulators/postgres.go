@@ -53,9 +53,7 @@ type PostgresServer struct {
 // names: EMULATORS_POSTGRES_URL, else the programs of this machine, else a
 // container; EMULATORS_POSTGRES or EMULATORS force one of these. A server that is
 // started is private: it listens on the loopback interface and on a socket in its
-// own directory, trusts whoever connects, and ends with this process. The first
-// start leaves its empty data directory in the user's cache directory, 40 MB, and
-// later ones with a temporary directory copy it: they are of one system identifier.
+// own directory, trusts whoever connects, and ends with this process.
 //
 // The programs are looked for in the directory EMULATORS_POSTGRES_BIN if it is
 // set, else where pg_config says, on the search path, and in the directories of

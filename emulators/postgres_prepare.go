@@ -30,9 +30,6 @@ func (l *localPostgres) prepare(ctx context.Context, opts *PostgresOptions) erro
 	if err := l.account.own(l.sockets()); err != nil {
 		return err
 	}
-	if missing != nil && l.dir.temporary && !opts.Durable {
-		return l.copyBlank(ctx)
-	}
 	if missing != nil {
 		return l.initdb(ctx, opts.Durable)
 	}
@@ -45,9 +42,6 @@ func (l *localPostgres) prepare(ctx context.Context, opts *PostgresOptions) erro
 
 // sockets is the directory of the server's Unix socket.
 func (l *localPostgres) sockets() string { return filepath.Join(l.dir.path, "run") }
-
-// initdbOptions are those of every data directory.
-var initdbOptions = []string{"-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"}
 
 // initdb makes the data directory. It gets its name when it is complete, so that
 // a start that was cut short leaves no half of one behind.
@@ -62,7 +56,7 @@ func (l *localPostgres) initdb(ctx context.Context, sync bool) error {
 	if err := l.account.own(unfinished); err != nil {
 		return err
 	}
-	args := append([]string{"-D", unfinished}, initdbOptions...)
+	args := []string{"-D", unfinished, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C"}
 	if !sync {
 		args = append(args, "--no-sync")
 	}

@@ -209,7 +209,8 @@ func (s *Server) recover(method string, err *error) {
 type admittedStream struct {
 	grpc.ServerStream
 	call *call
-	page *hold // what is left of a page that is being sent; nil between pages
+	page *hold       // what is left of a page that is being sent; nil between pages
+	late *time.Timer // from the page's first message on
 }
 
 type streamKey struct{}
@@ -230,6 +231,9 @@ func (st *admittedStream) RecvMsg(m any) error {
 
 // SendMsg sends a message. One that does not belong to a page waits for room of its own.
 func (st *admittedStream) SendMsg(m any) (err error) {
+	if st.page != nil && st.late == nil {
+		st.late = time.AfterFunc(st.call.s.opts.Limits.SendTimeout, func() { st.call.late <- struct{}{} })
+	}
 	n := size(m)
 	if n <= smallMessage {
 		return st.ServerStream.SendMsg(m)
@@ -249,8 +253,8 @@ func resumePoint(ctx context.Context) *atomic.Int64 {
 }
 
 // beginPage waits for room for a page of n bytes that a stream reads and then sends, and returns a function that
-// gives back what the page's messages have not taken over. A client that has not taken the page by the send
-// timeout loses the stream.
+// gives back what the page's messages have not taken over. A client that has not taken the page within the send
+// timeout of its first message loses the stream: how long the store takes to read the page is not its fault.
 //
 // A reader that is no client's, such as a matcher, is not bounded here.
 func beginPage(ctx context.Context, n int64) (end func(), err error) {
@@ -258,16 +262,16 @@ func beginPage(ctx context.Context, n int64) (end func(), err error) {
 	if !ok {
 		return func() {}, nil
 	}
-	c, timeout := st.call, st.call.s.opts.Limits.SendTimeout
-	page, err := c.wait(n, timeout)
+	page, err := st.call.wait(n, st.call.s.opts.Limits.SendTimeout)
 	if err != nil {
 		return nil, err
 	}
 	st.page = page
-	late := time.AfterFunc(timeout, func() { c.late <- struct{}{} })
 	return func() {
-		late.Stop()
-		st.page = nil
+		if st.late != nil {
+			st.late.Stop()
+		}
+		st.page, st.late = nil, nil
 		page.release()
 	}, nil
 }

@@ -155,8 +155,7 @@ func TestRestoredDump(t *testing.T) {
 			script.WriteString(line)
 		}
 	}
-	// Temporary servers are copies of one cluster.
-	db, err := ownServer(t, &emulators.PostgresOptions{Dir: filepath.Join(directory(t), "other")}).NewDatabase(t.Context(), "")
+	db, err := ownServer(t, nil).NewDatabase(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
