@@ -39,6 +39,8 @@ func newEnv(t T, h Harness, c Case) *Env {
 		e.Instance, e.Server = h.NewServed(t)
 	case c.Overtakes && h.NewOvertaking != nil:
 		e.Instance = h.NewOvertaking(t)
+	case h.NewUsed != nil && !c.needs(NeedStale):
+		e.Instance = h.NewUsed(t)
 	default:
 		e.Instance = h.New(t)
 	}

@@ -20,6 +20,11 @@ type Harness struct {
 	// an emulator that keeps all others waiting behind a transaction that has begun, say.
 	NewOvertaking func(t T) Instance
 
+	// NewUsed is New where making a store costs much: the store may be one that other cases have
+	// used, and that was emptied since. Nil, which is right for most engines, means New. Cases
+	// that read the past ([NeedStale]) get theirs from New.
+	NewUsed func(t T) Instance
+
 	// NewServed makes an empty store on a server of the case's own, for cases that
 	// kill or stop the server. Nil where no server stands between a handle and its
 	// store, or where it is not ours to kill.

@@ -41,3 +41,27 @@ func TestOvertakingStores(t *testing.T) {
 		})
 	}
 }
+
+// A case may get a store that others have used, unless it reads the past.
+func TestUsedStores(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		needs []conformance.Need
+		want  string
+	}{{nil, "NewUsed"}, {[]conformance.Need{conformance.NeedStale}, "New"}} {
+		var made []string
+		named := func(name string) func(conformance.T) conformance.Instance {
+			return func(conformance.T) conformance.Instance {
+				made = append(made, name)
+				s := memory.New(nil)
+				return conformance.Instance{Open: func(context.Context) (runstore.RunStore, error) { return s.Open(), nil }}
+			}
+		}
+		h := conformance.Harness{New: named("New"), NewUsed: named("NewUsed")}
+		c := conformance.Case{Guarantee: "I5", Name: "case", Needs: test.needs, Run: func(conformance.T, *conformance.Env) {}}
+		conformance.RunCase(t.Context(), h, c)
+		if fmt.Sprint(made) != fmt.Sprint([]string{test.want}) {
+			t.Errorf("needs %v: a store of %v, want one of %s", test.needs, made, test.want)
+		}
+	}
+}

@@ -38,11 +38,13 @@ type spannerDatabases struct {
 	instances []string // made by us; databases are added to the last
 	made      int
 	open      map[SpannerDatabase]struct{}
+	spares    []spannerSpare                   // those of open that nobody uses
+	used      map[SpannerDatabase]spannerSpare // how those were used that were spares before
 	restarts  int
 }
 
 func newSpannerDatabases() spannerDatabases {
-	return spannerDatabases{prefix: "test-" + strings.ToLower(rand.Text()[:10]), open: map[SpannerDatabase]struct{}{}}
+	return spannerDatabases{prefix: "test-" + strings.ToLower(rand.Text()[:10]), open: map[SpannerDatabase]struct{}{}, used: map[SpannerDatabase]spannerSpare{}}
 }
 
 // NewDatabase makes an empty database that nobody else is given, in an instance that
@@ -183,6 +185,7 @@ func (ds *spannerDatabases) drop(ctx context.Context, conn *grpc.ClientConn, d S
 		ds.mu.Lock()
 		defer ds.mu.Unlock()
 		delete(ds.open, d)
+		delete(ds.used, d)
 	}
 	return err
 }
@@ -191,7 +194,8 @@ func (ds *spannerDatabases) drop(ctx context.Context, conn *grpc.ClientConn, d S
 func (ds *spannerDatabases) dropAll(ctx context.Context, conn *grpc.ClientConn) error {
 	ds.mu.Lock()
 	open, instances := ds.open, ds.instances
-	ds.open, ds.instances = map[SpannerDatabase]struct{}{}, nil
+	ds.open, ds.instances, ds.spares = map[SpannerDatabase]struct{}{}, nil, nil
+	clear(ds.used)
 	ds.mu.Unlock()
 	var errs []error
 	for d := range open {
@@ -210,11 +214,12 @@ func (ds *spannerDatabases) forgetAll() {
 	defer ds.mu.Unlock()
 	ds.restarts++
 	clear(ds.open)
-	ds.instances = nil
+	clear(ds.used)
+	ds.instances, ds.spares = nil, nil
 }
 
 func (ds *spannerDatabases) inUse() int {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
-	return len(ds.open)
+	return len(ds.open) - len(ds.spares)
 }

@@ -30,10 +30,13 @@ type spannerProxy struct {
 	server   *grpc.Server
 	listener net.Listener
 	running  sync.WaitGroup
+
+	mu    sync.Mutex
+	under map[string]int // RPCs under way, by database
 }
 
 func newSpannerProxy() *spannerProxy {
-	p := &spannerProxy{gate: newSpannerGate()}
+	p := &spannerProxy{gate: newSpannerGate(), under: map[string]int{}}
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
 }
@@ -84,6 +87,7 @@ func (p *spannerProxy) handle(_ any, down grpc.ServerStream) error {
 	call := SpannerCall{Method: path.Base(method), Database: spannerDatabaseOf(req), Request: req, ReadWrite: b.isReadWrite(req)}
 	call.Metadata, _ = metadata.FromIncomingContext(down.Context())
 	defer func() { a.cancel() }()
+	defer p.enter(call.Database)()
 	for _, f := range p.gate.meet(call) {
 		if done, err := p.harm(a, f, b, call); done {
 			return err

@@ -25,23 +25,37 @@ import (
 // The emulator's clock is the machine's and cannot be moved, so cases wait for time to
 // pass. What it holds is in memory, so no case can kill it and go on.
 func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conformance.Harness {
-	on := func(server *emulators.SpannerServer) func(t conformance.T) conformance.Instance {
+	on := func(s *emulators.SpannerServer, used bool) func(t conformance.T) conformance.Instance {
 		return func(t conformance.T) conformance.Instance {
-			database, err := server.NewDatabase(t.Context())
+			get, end := s.NewDatabase, s.Drop
+			if used {
+				get, end = s.SpareDatabase, giveBack(s)
+			}
+			database, err := get(t.Context())
 			if err != nil {
 				t.Fatalf("%v", err)
 			}
 			t.Cleanup(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				if err := server.Drop(ctx, database); err != nil {
+				if err := end(ctx, database); err != nil {
 					t.Errorf("%v", err)
 				}
 			})
-			return spannerDatabase{database, params}.on(server)
+			return spannerDatabase{database, params}.on(s)
 		}
 	}
-	return conformance.Harness{Costly: true, Tier: emulated(fair.Engine().Tier), New: on(fair), NewOvertaking: on(newest)}
+	return conformance.Harness{
+		Costly: true, Tier: emulated(fair.Engine().Tier),
+		New: on(fair, false), NewUsed: on(fair, true), NewOvertaking: on(newest, false),
+	}
+}
+
+// giveBack is GiveBack for the database of a store, whose schema stays.
+func giveBack(s *emulators.SpannerServer) func(ctx context.Context, d emulators.SpannerDatabase) error {
+	return func(ctx context.Context, d emulators.SpannerDatabase) error {
+		return s.GiveBack(ctx, d, "TapestoreSchema")
+	}
 }
 
 // spannerDatabase is where a store is, and what its handles are opened with.

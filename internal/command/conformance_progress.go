@@ -102,16 +102,12 @@ func counted(h conformance.Harness, done func()) conformance.Harness {
 			t.Cleanup(done)
 		}
 	}
-	if make := h.New; make != nil {
-		h.New = func(t conformance.T) conformance.Instance {
-			note(t)
-			return make(t)
-		}
-	}
-	if make := h.NewOvertaking; make != nil {
-		h.NewOvertaking = func(t conformance.T) conformance.Instance {
-			note(t)
-			return make(t)
+	for _, f := range []*func(conformance.T) conformance.Instance{&h.New, &h.NewUsed, &h.NewOvertaking} {
+		if make := *f; make != nil {
+			*f = func(t conformance.T) conformance.Instance {
+				note(t)
+				return make(t)
+			}
 		}
 	}
 	if make := h.NewServed; make != nil {

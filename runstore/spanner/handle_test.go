@@ -25,16 +25,31 @@ type place struct {
 func newPlace(t testing.TB, aborts int) place {
 	t.Helper()
 	s := server(t, aborts)
-	d, err := s.NewDatabase(t.Context())
+	return place{lent(t, s.NewDatabase, s.Drop), s}
+}
+
+// usedPlace makes an empty database too, but one that may have the schema of a store already.
+func usedPlace(t testing.TB, aborts int) place {
+	t.Helper()
+	s := server(t, aborts)
+	return place{lent(t, s.SpareDatabase, func(ctx context.Context, d emulators.SpannerDatabase) error {
+		return s.GiveBack(ctx, d, "TapestoreSchema")
+	}), s}
+}
+
+// lent is a database until the end of the test.
+func lent(t testing.TB, get func(context.Context) (emulators.SpannerDatabase, error), end func(context.Context, emulators.SpannerDatabase) error) emulators.SpannerDatabase {
+	t.Helper()
+	d, err := get(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Drop(context.WithoutCancel(t.Context()), d); err != nil {
+		if err := end(context.WithoutCancel(t.Context()), d); err != nil {
 			t.Error(err)
 		}
 	})
-	return place{d, s}
+	return d
 }
 
 // tryOpen opens a handle, adjusted by change. It does not log, and its RPCs for operations

@@ -57,7 +57,7 @@ func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var tr trick
-			p := newPlace(t, newest)
+			p := usedPlace(t, newest)
 			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
 			hold(t, s, "run")
 			hold(t, s, "second")
@@ -122,7 +122,7 @@ func TestLostCommitThatIsForgotten(t *testing.T) {
 		t.Run(fmt.Sprintf("id %q, made %t", id, made), func(t *testing.T) {
 			t.Parallel()
 			var tr trick
-			p := newPlace(t, newest)
+			p := usedPlace(t, newest)
 			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
 			hold(t, s, "run")
 			b := signal("run", "one")

@@ -28,7 +28,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			if tc.events >= 1000 && !effort.Full() {
 				t.Skip("left to make test-full: purges of a thousand events and more; the rule is the same with few")
 			}
-			p := newPlace(t, fair)
+			p := usedPlace(t, fair)
 			s := open(t, p, patient)
 			s.SetAttemptTimeout(hang)
 			most := runstore.MaxEvents
@@ -71,7 +71,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 // handle deletes them.
 func TestPurgeIsFinished(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := usedPlace(t, fair)
 	s := open(t, p)
 	lease := hold(t, s, "run")
 	b := appending(lease, "one", "two")
@@ -116,7 +116,7 @@ func TestPurgeGoesOn(t *testing.T) {
 	t.Parallel()
 	const atOnce = 4
 	var l ledger
-	p := newPlace(t, fair)
+	p := usedPlace(t, fair)
 	s, c := open(t, p, l.keep), raw(t, p)
 	s.SetClearAtOnce(atOnce)
 	lease := hold(t, s, "run")
