@@ -217,7 +217,7 @@ func (p pair) tidy(t T, e *Env, what string) {
 // dump writes down both runs.
 func (p pair) dump(t T, s runstore.RunStore) string {
 	t.Helper()
-	return dump(t, s, p.lead, allIndexes...) + dump(t, s, p.other, allIndexes...)
+	return dumpsOf(t, s, []runstore.RunID{p.lead, p.other}, allIndexes...)
 }
 
 // unmarked writes down both runs but for the other's marks, which come and go with
@@ -258,6 +258,7 @@ func stepRefused(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	p := pairUp(t, e, "1", false)
 	s := m.sound(e.Store)
+	before := p.dump(t, e.Store)
 	for _, test := range []struct {
 		name   string
 		change func(lead, other *runstore.Batch)
@@ -279,7 +280,6 @@ func stepRefused(t T, e *Env, m stepMode) {
 			*other = runstore.NewBatch("missing", runstore.AtVersion("name", 0))
 		}, runstore.ErrNotFound},
 	} {
-		before := p.dump(t, e.Store)
 		ids := []runstore.BatchID{"an id", ""}
 		for _, id := range ids[:e.Scaled(t, "ids, none among them", 1, len(ids))] {
 			lead, other := p.step("refused")

@@ -31,6 +31,7 @@ func stepLimits(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	p := pairUp(t, e, "1", false)
 	s := m.sound(e.Store)
+	before := p.dump(t, e.Store)
 	key := func(i int) runstore.RecordKey { return runstore.RecordKey(fmt.Sprintf("key-%d", i)) }
 	for _, test := range []struct {
 		name, field string
@@ -60,7 +61,6 @@ func stepLimits(t T, e *Env, m stepMode) {
 			other.Put("large", make([]byte, runstore.MaxRecordValue-100))
 		}},
 	} {
-		before := p.dump(t, e.Store)
 		lead, other := p.step("refused")
 		test.change(&lead, &other)
 		_, err := crossrun.Commit(ctx, s, lead, other)

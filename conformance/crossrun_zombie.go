@@ -15,6 +15,7 @@ func stepFenced(t T, e *Env, m stepMode) {
 	p.takeOver(t, m.sound(e.Store), "new")
 	run := e.Get(t, p.lead)
 	s := m.sound(e.Reopen(t))
+	before := p.dump(t, e.Store)
 	for _, other := range []struct {
 		name  string
 		batch func() runstore.Batch
@@ -31,7 +32,6 @@ func stepFenced(t T, e *Env, m stepMode) {
 			return b
 		}},
 	} {
-		before := p.dump(t, e.Store)
 		for _, id := range []runstore.BatchID{"", "an id"} {
 			lead, _ := p.step("zombie")
 			lead.ID = id

@@ -12,15 +12,56 @@ import (
 // but for the times, which differ between two runs of the same story.
 func dump(t T, s runstore.RunStore, id runstore.RunID, indexes ...runstore.IndexName) string {
 	t.Helper()
-	text, exists := dumpIfAny(t, s, id, indexes...)
-	if !exists {
-		t.Fatalf("there is no run %q", id)
+	return dumpsOf(t, s, []runstore.RunID{id}, indexes...)
+}
+
+// dumpsOf is dump for several runs, one after the other. It scans each index once.
+func dumpsOf(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) (all string) {
+	t.Helper()
+	texts := dumpThose(t, s, ids, indexes...)
+	for _, id := range ids {
+		text, exists := texts[id]
+		if !exists {
+			t.Fatalf("there is no run %q", id)
+		}
+		all += text
 	}
-	return text
+	return all
 }
 
 // dumpIfAny is dump, if there is such a run.
 func dumpIfAny(t T, s runstore.RunStore, id runstore.RunID, indexes ...runstore.IndexName) (text string, exists bool) {
+	t.Helper()
+	text, exists = dumpThose(t, s, []runstore.RunID{id}, indexes...)[id]
+	return text, exists
+}
+
+// dumpThose writes down those of the runs that there are.
+func dumpThose(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) map[runstore.RunID]string {
+	t.Helper()
+	texts := map[runstore.RunID]string{}
+	for _, id := range ids {
+		if text, exists := dumpRun(t, s, id); exists {
+			texts[id] = text
+		}
+	}
+	for _, name := range indexes {
+		if len(texts) == 0 {
+			break
+		}
+		entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: name, Until: runstore.EndOfTime, Limit: runstore.MaxPage})
+		whole(t, "index "+string(name), len(entries), err)
+		for _, entry := range entries {
+			if text, exists := texts[entry.Run]; exists {
+				texts[entry.Run] = text + fmt.Sprintf("index %q %q v%d\n", name, entry.Record.Key, entry.Record.Version)
+			}
+		}
+	}
+	return texts
+}
+
+// dumpRun writes down what is read of a run by its id, if there is one.
+func dumpRun(t T, s runstore.RunStore, id runstore.RunID) (text string, exists bool) {
 	t.Helper()
 	var b bytes.Buffer
 	run, err := s.GetRun(t.Context(), id)
@@ -44,15 +85,6 @@ func dumpIfAny(t T, s runstore.RunStore, id runstore.RunID, indexes ...runstore.
 	whole(t, "records", len(records), err)
 	for _, r := range records {
 		fmt.Fprintf(&b, "record %q v%d %q created=%d updated=%d\n", r.Key, r.Version, r.Value, r.Created.Seq, r.Updated.Seq)
-	}
-	for _, name := range indexes {
-		entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: name, Until: runstore.EndOfTime, Limit: runstore.MaxPage})
-		whole(t, "index "+string(name), len(entries), err)
-		for _, entry := range entries {
-			if entry.Run == id {
-				fmt.Fprintf(&b, "index %q %q v%d\n", name, entry.Record.Key, entry.Record.Version)
-			}
-		}
 	}
 	return b.String(), true
 }

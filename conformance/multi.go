@@ -38,7 +38,7 @@ func trio(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.
 
 func dumps(t T, s runstore.RunStore) string {
 	t.Helper()
-	return dumpsOf(t, s, []runstore.RunID{"one", "two", "three"})
+	return dumpsOf(t, s, []runstore.RunID{"one", "two", "three"}, allIndexes...)
 }
 
 func multiWhole(t T, e *Env) {

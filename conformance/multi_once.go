@@ -34,7 +34,7 @@ func multiRepeatWhole(t T, e *Env) {
 	other := e.Reopen(t)
 	repeated := func(what string, left []runstore.RunID, wants map[runstore.RunID][]runstore.Committed) {
 		t.Helper()
-		before := dumpsOf(t, e.Store, left)
+		before := dumpsOf(t, e.Store, left, allIndexes...)
 		for _, order := range [][]int{{2, 0, 1}, {1, 2, 0}} {
 			var asked []runstore.Batch
 			for _, i := range order {
@@ -47,7 +47,7 @@ func multiRepeatWhole(t T, e *Env) {
 			for i, b := range asked {
 				oneOf(t, fmt.Sprintf("%s: result on run %q", what, b.Run()), got[i], wants[b.Run()]...)
 			}
-			same(t, what, before, dumpsOf(t, e.Store, left))
+			same(t, what, before, dumpsOf(t, e.Store, left, allIndexes...))
 		}
 	}
 	purgeRun(t, e, "one")
@@ -147,13 +147,4 @@ func oneOf(t T, what string, got runstore.Committed, want ...runstore.Committed)
 	if !slices.ContainsFunc(want, matches) {
 		t.Errorf("%s: got %+v, want one of %+v", what, got, want)
 	}
-}
-
-// dumpsOf writes down runs that there are.
-func dumpsOf(t T, s runstore.RunStore, runs []runstore.RunID) (all string) {
-	t.Helper()
-	for _, id := range runs {
-		all += dump(t, s, id, allIndexes...)
-	}
-	return all
 }

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	selectEpochs = `SELECT e.Epoch, e.Began, e.Reason FROM Epochs AS e ORDER BY e.Epoch`
-	selectStore  = `SELECT s.Epoch, s.Incarnation, s.Ended, COALESCE(s.FeedShards, 8) AS FeedShards, CURRENT_TIMESTAMP() AS Now FROM Store AS s WHERE s.One = 1`
+	selectStore = `SELECT s.Epoch, s.Incarnation, s.Ended, COALESCE(s.FeedShards, 8) AS FeedShards, CURRENT_TIMESTAMP() AS Now FROM Store AS s WHERE s.One = 1`
 
 	// endGrants is partitioned DML: it visits every run, however many there are, outside
 	// any transaction, perhaps more than once. Grants of the new epoch have tokens above
@@ -27,7 +26,9 @@ const (
 // Epochs implements runstore.Epocher.
 func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = s.op(ctx, "epochs", "", nil, func(ctx context.Context) error {
-		return s.each(ctx, "epochs", spanner.Statement{SQL: selectEpochs}, func() { epochs = nil }, func(row *spanner.Row) (bool, error) {
+		return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+			return tx.ReadWithOptions(ctx, "Epochs", spanner.AllKeys(), []string{"Epoch", "Began", "Reason"}, s.read("epochs", 0))
+		}, func() { epochs = nil }, func(row *spanner.Row) (bool, error) {
 			var epoch int64
 			var began time.Time
 			var reason []byte
@@ -55,7 +56,31 @@ type known struct {
 	Incarnation string
 	Ended       bool
 	FeedShards  int64
-	Now         time.Time
+	Now         time.Time // with selectStore only
+}
+
+// rowReader is a transaction of any kind.
+type rowReader interface {
+	ReadRowWithOptions(ctx context.Context, table string, key spanner.Key, columns []string, opts *spanner.ReadOptions) (*spanner.Row, error)
+}
+
+// known reads what the store knows of itself by key, which costs less than a statement. It is
+// nil in a database where no handle was opened yet.
+func (s *Store) known(ctx context.Context, tx rowReader) (*known, error) {
+	row, err := tx.ReadRowWithOptions(ctx, "Store", spanner.Key{1}, []string{"Epoch", "Incarnation", "Ended", "FeedShards"}, s.read("store", 0))
+	if errors.Is(err, spanner.ErrRowNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var now known
+	var feed spanner.NullInt64
+	err = row.Columns(&now.Epoch, &now.Incarnation, &now.Ended, &feed)
+	if now.FeedShards = shards; feed.Valid {
+		now.FeedShards = feed.Int64
+	}
+	return &now, err
 }
 
 // raise begins a new epoch if wanted says so, and sees to it that the grants of former
@@ -133,11 +158,8 @@ func (s *Store) endGrants(ctx context.Context, epoch int64) error {
 			return err
 		}
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			var now known
-			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
-				return row.ToStruct(&now)
-			})
-			if err != nil || now.Epoch != epoch {
+			now, err := s.known(ctx, tx)
+			if err != nil || now == nil || now.Epoch != epoch {
 				return err
 			}
 			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "Ended"}, []any{1, true})})
@@ -165,19 +187,19 @@ func (s *Store) sameIncarnation(stored string) bool {
 // incarnate makes sure that the store knows itself: that its row is there, that it was
 // not restored since, and that no raise of the epoch was left half done.
 func (s *Store) incarnate(ctx context.Context) error {
-	var now known
-	var there bool
-	err := s.each(ctx, "store", spanner.Statement{SQL: selectStore}, func() { now, there = known{}, false }, func(row *spanner.Row) (bool, error) {
-		there = true
-		err := row.ToStruct(&now)
-		s.feedShards = now.FeedShards
-		return true, err
+	var now *known
+	err := s.again(ctx, func(ctx context.Context) (err error) {
+		now, err = s.known(ctx, s.client.Single())
+		return err
 	})
 	switch {
 	case err != nil:
 		return err
-	case !there:
+	case now == nil:
 		return s.begin(ctx)
+	}
+	s.feedShards = now.FeedShards
+	switch {
 	case !s.sameIncarnation(now.Incarnation):
 		reason := fmt.Sprintf("restored: the store was in %s", now.Incarnation)
 		if len(reason) > runstore.MaxOwner {
@@ -205,11 +227,8 @@ func (s *Store) incarnate(ctx context.Context) error {
 func (s *Store) addCreation(ctx context.Context) error {
 	return s.again(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			var now known
-			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
-				return row.ToStruct(&now)
-			})
-			if err != nil || now.Incarnation != s.opts.database() {
+			now, err := s.known(ctx, tx)
+			if err != nil || now == nil || now.Incarnation != s.opts.database() {
 				return err
 			}
 			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "Incarnation"}, []any{1, s.incarnation()})})
@@ -222,12 +241,7 @@ func (s *Store) addCreation(ctx context.Context) error {
 func (s *Store) begin(ctx context.Context) error {
 	return s.again(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			there := false
-			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(*spanner.Row) error {
-				there = true
-				return nil
-			})
-			if err != nil || there {
+			if now, err := s.known(ctx, tx); err != nil || now != nil {
 				return err
 			}
 			list := []*spanner.Mutation{spanner.Insert("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 0, s.incarnation(), true})}
@@ -241,12 +255,9 @@ func (s *Store) begin(ctx context.Context) error {
 // the options. It comes before the handle's first write.
 func (s *Store) growFeed(ctx context.Context) error {
 	return s.again(ctx, func(ctx context.Context) error {
-		var now known
-		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
-				return row.ToStruct(&now)
-			})
-			if err != nil {
+		var now *known
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
+			if now, err = s.known(ctx, tx); err != nil {
 				return err
 			}
 			if now.FeedShards >= s.opts.FeedShards {

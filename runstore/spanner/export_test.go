@@ -13,8 +13,7 @@ import (
 func Statements() map[string]string {
 	all := map[string]string{
 		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(), "guard of a head": guardShape{runs: 1}.text(), "guard of an id": guardShape{runs: 1, result: true}.text(), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
-		"epochs": selectEpochs, "store": selectStore, "end grants": endGrants, "unfinished": selectUnfinished,
-		"tables": selectTables, "version": selectVersion, "policies": selectPolicies, "empty feed": emptyFeed,
+		"store": selectStore, "end grants": endGrants, "tables": selectTables, "policies": selectPolicies, "empty feed": emptyFeed,
 	}
 	for kind, text := range scans {
 		all[fmt.Sprintf("scan %+v", kind)] = text

@@ -232,14 +232,12 @@ func (s *Store) migrated(ctx context.Context, version int) error {
 		for v := version; v < len(migrations); v++ {
 			list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
 		}
-		err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
-			var now known
-			err := row.ToStruct(&now)
-			list = append(list, epochShards(now.Epoch)...)
-			return err
-		})
+		now, err := s.known(ctx, tx)
 		if err != nil {
 			return err
+		}
+		if now != nil {
+			list = append(list, epochShards(now.Epoch)...)
 		}
 		return tx.BufferWrite(list)
 	}, s.transaction("migrate"))
@@ -267,16 +265,15 @@ func newerSchema(version int) error {
 const (
 	selectTables   = `SELECT t.table_name FROM information_schema.tables AS t WHERE t.table_schema = ''`
 	selectPolicies = `SELECT COUNT(*) FROM information_schema.tables AS t WHERE t.table_name = 'Writes' AND t.row_deletion_policy_expression IS NOT NULL`
-	selectVersion  = `SELECT COALESCE(MAX(v.Version), 0) AS Version FROM TapestoreSchema AS v`
 )
 
 // version is that of the database, 0 for an empty one.
 func (s *Store) version(ctx context.Context) (int, error) {
 	var version int64
-	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectVersion}, s.query("version")).Do(func(row *spanner.Row) error {
-		return row.Columns(&version)
+	err := s.client.Single().ReadWithOptions(ctx, "TapestoreSchema", spanner.AllKeys(), []string{"Version"}, s.read("version", 0)).Do(func(row *spanner.Row) error {
+		return row.Columns(&version) // the last is the highest
 	})
-	if spanner.ErrCode(err) != codes.InvalidArgument { // an unknown table is
+	if spanner.ErrCode(err) != codes.NotFound { // an unknown table is
 		return int(version), err
 	}
 	var tables []string

@@ -48,8 +48,6 @@ const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Pu
 // of the last transaction. The limit is 80,000. Tests set [Store.clearAtOnce] lower.
 const clearAtOnce = 1000
 
-const selectUnfinished = purging + ` LIMIT 1000`
-
 // clearNow deletes a purged run's rows. The purge stands without it.
 func (s *Store) clearNow(ctx context.Context, id runstore.RunID) {
 	if err := s.clear(ctx, id); err != nil {
@@ -178,7 +176,11 @@ const finishAtOnce = 1000
 
 func (s *Store) finishSome(ctx context.Context) (int, error) {
 	var runs [][]byte
-	err := s.each(ctx, "unfinished", spanner.Statement{SQL: selectUnfinished}, func() { runs = nil }, func(row *spanner.Row) (bool, error) {
+	err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		options := s.read("unfinished", finishAtOnce)
+		options.Index = "RunsPurged"
+		return tx.ReadWithOptions(ctx, "Runs", spanner.AllKeys(), []string{"Run"}, options)
+	}, func() { runs = nil }, func(row *spanner.Row) (bool, error) {
 		var run []byte
 		err := row.Columns(&run)
 		runs = append(runs, bytes.Clone(run))
