@@ -24,7 +24,12 @@ func protocolPart() Part {
 			`with idle streams take turns: both let the server rest for a slice of time and count its store calls and the CPU time of the process, ` +
 			`then measure the decisions that the clients record. What the RPCs acknowledged is read back from the journals. ` +
 			`Subscribers of the feed of all runs (SubscribeBySubject) select the decisions of one run: one subscriber, many at rest, and many beside a ` +
-			`client that writes to another run as fast as it can. The delay is from a decision's acknowledgement to its delivery to each of them.`,
+			`client that writes to another run as fast as it can. The delay is from a decision's acknowledgement to its delivery to each of them. ` +
+			`Matching: entries are written first, each for one of many reactions, and then servers match all reactions with all of them. At first there is one server, ` +
+			`which is killed at its first commit; then there are two, of which the older is killed, three TTLs of a lease after the one before, at its next commit: before the store has it, or before ` +
+			`the server has the reply. Killed, it reaches the store no more, its leases expire, and another server takes its place. Meanwhile workers claim the tasks. ` +
+			`The rate is that of entries from the start of the first server until the last task was claimed; an entry without a task, or one whose task can be claimed twice, fails the run. ` +
+			`Claims: workers claim the tasks of one reaction, one by each request, over one server and over two on the same store. The attempts are the commits that the servers ask for.`,
 	}
 }
 

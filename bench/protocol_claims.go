@@ -151,7 +151,7 @@ func (c *claiming) calls() (commits, all int64) {
 
 // claim claims one task as a worker. One that is told to stop learns first what it has claimed.
 func (c *claiming) claim(ctx context.Context, worker int) error {
-	claimed, err := c.claimOne(context.WithoutCancel(ctx), worker)
+	claimed, err := c.claimSome(context.WithoutCancel(ctx), worker, 1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil && !claimed && len(c.claims) == c.made {
@@ -160,10 +160,10 @@ func (c *claiming) claim(ctx context.Context, worker int) error {
 	return err
 }
 
-// claimOne makes one request, and reports whether it claimed a task.
-func (c *claiming) claimOne(ctx context.Context, worker int) (bool, error) {
+// claimSome makes one request for up to limit tasks, and reports whether it claimed any.
+func (c *claiming) claimSome(ctx context.Context, worker int, limit int32) (bool, error) {
 	reply, err := c.clients[worker].ClaimTasks(ctx, &tapepb.ClaimTasksRequest{
-		ReactionId: c.reaction.ID, Shard: -1, Owner: fmt.Sprint("worker ", worker), LeaseMs: time.Hour.Milliseconds(), Max: 1,
+		ReactionId: c.reaction.ID, Shard: -1, Owner: fmt.Sprint("worker ", worker), LeaseMs: time.Hour.Milliseconds(), Max: limit,
 	})
 	if err != nil {
 		return false, err
@@ -182,7 +182,7 @@ func (c *claiming) claimOne(ctx context.Context, worker int) (bool, error) {
 // verify claims what is left: each task was claimed once by then.
 func (c *claiming) verify(ctx context.Context) (string, error) {
 	for {
-		claimed, err := c.claimOne(ctx, 0)
+		claimed, err := c.claimSome(ctx, 0, tape.MaxTaskClaim)
 		if err != nil {
 			return "", err
 		}

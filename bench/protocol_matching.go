@@ -22,6 +22,7 @@ type matching struct {
 	handle    runstore.RunStore
 	tape      *tape.Tape
 	front     *protocolServer // that serves the workers, and has no matcher
+	start     runstore.Position // the end of the feed before the entries
 	reactions []*matchedReaction
 
 	mu      sync.Mutex
@@ -78,7 +79,7 @@ func (s *Session) measureMatching(ctx context.Context, store Store) (err error) 
 	defer func() { err = errors.Join(err, m.front.stop()) }()
 
 	r := Result{
-		Group: "matching", System: s.Target.System.Name, Side: fmt.Sprintf("a server killed every %v", killEvery),
+		Group: "matching", System: s.Target.System.Name, Side: fmt.Sprintf("a server killed every %v", s.killEvery()),
 		Params: map[string]string{"entries": strconv.Itoa(written), "reactions": strconv.Itoa(len(m.reactions)), "servers": strconv.Itoa(matchingServers)},
 	}
 	servers := &matchers{session: s, store: store}
@@ -126,6 +127,9 @@ func (m *matching) deregister() (err error) {
 
 // write writes up to n entries, those of the reactions in turn, and waits until the feed shows them.
 func (m *matching) write(ctx context.Context, budget time.Duration, workers, n int) (written int, err error) {
+	if m.start, err = feedEnd(ctx, m.handle); err != nil {
+		return 0, err
+	}
 	commits := max(1, n/entriesPerCommit)
 	made, err := fill(ctx, budget, workers, commits, func(ctx context.Context, i int) error {
 		r := m.reactions[i%len(m.reactions)]
@@ -147,33 +151,36 @@ func (m *matching) write(ctx context.Context, budget time.Duration, workers, n i
 	return written, m.find(ctx)
 }
 
-// find finds the last entry of each reaction in the feed, which may lag behind the journals.
+// find reads the feed until it has shown the last entry of each reaction. It may lag behind the journals.
 func (m *matching) find(ctx context.Context) error {
-	for began := time.Now(); ; {
-		last, err := m.handle.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: runstore.MaxPage})
+	missing := map[runstore.RunID]*matchedReaction{}
+	for _, r := range m.reactions {
+		if r.entries > 0 {
+			missing[r.run] = r
+		}
+	}
+	for after, news := m.start, time.Now(); len(missing) > 0; {
+		page, err := m.handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: runstore.MaxPage})
 		if err != nil {
 			return err
 		}
-		missing := 0
-		for _, r := range m.reactions {
-			i := slices.IndexFunc(last, func(e runstore.FeedEvent) bool { return e.Run == r.run && int(e.Seq) == r.entries })
-			if i >= 0 {
-				r.last = last[i].Position
-			}
-			if r.last == 0 && r.entries > 0 {
-				missing++
+		for _, e := range page {
+			after, news = e.Position, time.Now()
+			if r := missing[e.Run]; r != nil && int(e.Seq) == r.entries {
+				r.last = e.Position
+				delete(missing, e.Run)
 			}
 		}
-		if missing == 0 {
-			return nil
+		if time.Since(news) > feedPatience {
+			return fmt.Errorf("the feed does not show the last entries of %d runs in %v", len(missing), feedPatience)
 		}
-		if time.Since(began) > feedPatience {
-			return fmt.Errorf("the feed does not show the last of the entries of %d runs in %v", missing, feedPatience)
-		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return err
+		if len(page) == 0 {
+			if err := sleep(ctx, 10*time.Millisecond); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
 // measure lets servers match the entries, and workers claim the tasks.

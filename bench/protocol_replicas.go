@@ -12,8 +12,9 @@ import (
 	"github.com/tapestore/tapestore/tapeserver"
 )
 
-// killEvery is 3 s: how long servers live after the last of them was killed.
-const killEvery = 3 * time.Second
+// killEvery is the time from one kill to the next: three TTLs, so that shards whose leases expire are at work
+// again for most of it.
+func (s *Session) killEvery() time.Duration { return 3 * s.Scale.MatcherTTL }
 
 // matchingServers is how many servers match at once.
 const matchingServers = 2
@@ -119,7 +120,7 @@ type matchers struct {
 }
 
 // run starts servers and kills one after the other, until ctx ends. The first is alone, and is killed at its
-// first commit. Afterwards there are matchingServers: killEvery after a server was killed, the oldest is, at
+// first commit. Afterwards there are matchingServers: a while (killEvery) after a server was killed, the oldest is, at
 // its next commit. Another takes its place.
 func (m *matchers) run(ctx context.Context) (err error) {
 	var stopping sync.WaitGroup
@@ -147,7 +148,7 @@ func (m *matchers) run(ctx context.Context) (err error) {
 			}
 			live, m.all = append(live, r), append(m.all, r)
 		}
-		if n > 1 && sleep(ctx, killEvery) != nil {
+		if n > 1 && sleep(ctx, m.session.killEvery()) != nil {
 			return nil
 		}
 		oldest := live[0]

@@ -31,7 +31,7 @@ type Scale struct {
 	Clients    []int         // of the protocol that call at once
 	Streams    int           // idle streams of the protocol
 	Entries    int           // that reactions match; a tenth of it on an emulator
-	Reactions  int           // that share the entries
+	Reactions  int           // that share the entries; a fifth of them on an emulator
 	Workers    []int         // that claim the tasks of one reaction
 	Tasks      int           // of that reaction, before each round
 	// MatcherTTL is that of the leases of matchers, and five times as long on an emulator.
@@ -45,11 +45,11 @@ type Scale struct {
 }
 
 // forEmulator is the scale for an emulator, whose figures are not ranked: half the rounds, half
-// the time to fill a store, and fewer entries to match. Its matchers renew their leases less often.
+// the time to fill a store, and fewer entries and reactions. Its matchers renew their leases less often.
 func (s Scale) forEmulator() Scale {
 	s.Rounds = (s.Rounds + 1) / 2
 	s.Fill /= 2
-	s.Entries = max(1, s.Entries/10)
+	s.Entries, s.Reactions = max(1, s.Entries/10), max(2, s.Reactions/5)
 	s.MatcherTTL *= 5
 	return s
 }
