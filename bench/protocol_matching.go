@@ -21,7 +21,7 @@ import (
 type matching struct {
 	handle    runstore.RunStore
 	tape      *tape.Tape
-	front     *protocolServer // that serves the workers, and has no matcher
+	front     *protocolServer   // that serves the workers, and has no matcher
 	start     runstore.Position // the end of the feed before the entries
 	reactions []*matchedReaction
 
@@ -66,12 +66,17 @@ func (s *Session) measureMatching(ctx context.Context, store Store) (err error) 
 	if err := m.register(ctx, store.Prefix, s.Scale.Reactions); err != nil {
 		return err
 	}
-	written, err := m.write(ctx, s.Scale.Growth, s.fillers(), s.Scale.Entries)
+	entries := s.Scale.Entries
+	if s.Target.Serial {
+		entries = max(1, entries/10)
+		s.Note(s.Target.System.Name, "%d entries for reactions, not %d: the engine runs one transaction at a time", entries, s.Scale.Entries)
+	}
+	written, err := m.write(ctx, s.Scale.Growth, s.fillers(), entries)
 	if err != nil {
 		return err
 	}
-	if written < s.Scale.Entries {
-		s.Note(s.Target.System.Name, "of %d entries for reactions %d were written in %v", s.Scale.Entries, written, s.Scale.Growth)
+	if written < entries {
+		s.Note(s.Target.System.Name, "of %d entries for reactions %d were written in %v", entries, written, s.Scale.Growth)
 	}
 	if m.front, err = serveWith(handle, store.Prefix, tapeserver.Options{NoMatcher: true}); err != nil {
 		return err
