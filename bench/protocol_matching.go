@@ -21,6 +21,7 @@ import (
 type matching struct {
 	handle    runstore.RunStore
 	tape      *tape.Tape
+	patience  time.Duration     // for the next task: a shard may wait for the end of a lease
 	front     *protocolServer   // that serves the workers, and has no matcher
 	start     runstore.Position // the end of the feed before the entries
 	reactions []*matchedReaction
@@ -61,22 +62,17 @@ func (s *Session) measureMatching(ctx context.Context, store Store) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, handle.Close()) }()
-	m := &matching{handle: handle, tape: tape.New(handle, nil)}
+	m := &matching{handle: handle, tape: tape.New(handle, nil), patience: feedPatience + 2*s.Scale.MatcherTTL}
 	defer func() { err = errors.Join(err, m.deregister()) }()
 	if err := m.register(ctx, store.Prefix, s.Scale.Reactions); err != nil {
 		return err
 	}
-	entries := s.Scale.Entries
-	if s.Target.Serial {
-		entries = max(1, entries/10)
-		s.Note(s.Target.System.Name, "%d entries for reactions, not %d: the engine runs one transaction at a time", entries, s.Scale.Entries)
-	}
-	written, err := m.write(ctx, s.Scale.Growth, s.fillers(), entries)
+	written, err := m.write(ctx, s.Scale.Growth, s.fillers(), s.Scale.Entries)
 	if err != nil {
 		return err
 	}
-	if written < entries {
-		s.Note(s.Target.System.Name, "of %d entries for reactions %d were written in %v", entries, written, s.Scale.Growth)
+	if written < s.Scale.Entries {
+		s.Note(s.Target.System.Name, "of %d entries for reactions %d were written in %v", s.Scale.Entries, written, s.Scale.Growth)
 	}
 	if m.front, err = serveWith(handle, store.Prefix, tapeserver.Options{NoMatcher: true}); err != nil {
 		return err
@@ -256,8 +252,8 @@ func (m *matching) work(ctx context.Context, client tapepb.TapeClient, worker in
 		m.mu.Lock()
 		drained, still := m.drained, time.Since(m.latest)
 		m.mu.Unlock()
-		if still > feedPatience {
-			return fmt.Errorf("after %d entries no further one was matched in %v", drained, feedPatience)
+		if still > m.patience {
+			return fmt.Errorf("after %d entries no further one was matched in %v", drained, m.patience)
 		}
 		if err := sleep(ctx, drainPause); err != nil {
 			return err

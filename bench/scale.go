@@ -54,6 +54,14 @@ func (s Scale) forEmulator() Scale {
 	return s
 }
 
+// forSerial is the scale for an engine that runs one transaction at a time, and aborts others: what servers compete
+// with is bounded, and requests for leases, whose patience follows from the TTL, may wait for large commits.
+func (s Scale) forSerial() Scale {
+	s.Entries, s.Reactions = max(min(s.Entries, 40), s.Entries/50), min(s.Reactions, 4)
+	s.MatcherTTL *= 3
+	return s
+}
+
 // Scales are the sizes by name.
 func Scales() []Scale { return []Scale{Smoke(), Standard(), Full()} }
 
