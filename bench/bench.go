@@ -123,6 +123,9 @@ func (r runner) measure(ctx context.Context, starter Starter) {
 	if target.System.Emulated() {
 		scale = scale.forEmulator()
 	}
+	if target.Serial {
+		scale = scale.forSerial()
+	}
 	for i, part := range r.parts {
 		s := &Session{Part: part.Name, Scale: scale, Target: target, report: r.report}
 		s.step = func(done, total int, what string) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 
@@ -25,7 +24,12 @@ func protocolPart() Part {
 			`with idle streams take turns: both let the server rest for a slice of time and count its store calls and the CPU time of the process, ` +
 			`then measure the decisions that the clients record. What the RPCs acknowledged is read back from the journals. ` +
 			`Subscribers of the feed of all runs (SubscribeBySubject) select the decisions of one run: one subscriber, many at rest, and many beside a ` +
-			`client that writes to another run as fast as it can. The delay is from a decision's acknowledgement to its delivery to each of them.`,
+			`client that writes to another run as fast as it can. The delay is from a decision's acknowledgement to its delivery to each of them. ` +
+			`Matching: entries are written first, each for one of many reactions, and then servers match all reactions with all of them. At first there is one server, ` +
+			`which is killed at its first commit; then there are two, of which the older is killed, three TTLs of a lease after the one before, at its next commit: before the store has it, or before ` +
+			`the server has the reply. Killed, it reaches the store no more, its leases expire, and another server takes its place. Meanwhile workers claim the tasks. ` +
+			`The rate is that of entries from the start of the first server until the last task was claimed; an entry without a task, or one whose task can be claimed twice, fails the run. ` +
+			`Claims: workers claim the tasks of one reaction, one by each request, over one server and over two on the same store. The attempts are the commits that the servers ask for.`,
 	}
 }
 
@@ -33,29 +37,39 @@ func protocolPart() Part {
 const streamsPerConnection = 50
 
 func measureProtocol(ctx context.Context, s *Session) error {
-	s.Step(0, 3, "RPCs")
-	return s.WithStore(ctx, func(store Store) (err error) {
-		handle, err := store.Open(ctx)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, handle.Close()) }()
-		server, err := serve(handle, store.Prefix)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, server.stop()) }()
-		clients := s.bearable("clients", s.Scale.Clients)
-		if err := s.measureRPCs(ctx, server, handle, clients); err != nil {
-			return err
-		}
-		s.Step(1, 3, "idle streams")
-		if err := s.measureStreams(ctx, server, handle, clients[len(clients)-1]); err != nil {
-			return err
-		}
-		s.Step(2, 3, "subscribers of the feed")
-		return s.measureFeed(ctx, server, handle)
-	})
+	return errors.Join(
+		s.WithStore(ctx, func(store Store) error { return s.measureServer(ctx, store) }),
+		s.WithStore(ctx, func(store Store) error { return s.measureMatching(ctx, store) }),
+		s.WithStore(ctx, func(store Store) error { return s.measureClaims(ctx, store) }),
+	)
+}
+
+// protocolSteps is how many measurements the part has, for its progress.
+const protocolSteps = 5
+
+// measureServer measures what one server does for its clients.
+func (s *Session) measureServer(ctx context.Context, store Store) (err error) {
+	s.Step(0, protocolSteps, "RPCs")
+	handle, err := store.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, handle.Close()) }()
+	server, err := serve(handle, store.Prefix)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	clients := s.bearable("clients", s.Scale.Clients)
+	if err := s.measureRPCs(ctx, server, handle, clients); err != nil {
+		return err
+	}
+	s.Step(1, protocolSteps, "idle streams")
+	if err := s.measureStreams(ctx, server, handle, clients[len(clients)-1]); err != nil {
+		return err
+	}
+	s.Step(2, protocolSteps, "subscribers of the feed")
+	return s.measureFeed(ctx, server, handle)
 }
 
 // protocolServer is a server over a store, and the connections to it.
@@ -69,6 +83,12 @@ type protocolServer struct {
 }
 
 func serve(store runstore.RunStore, prefix string) (*protocolServer, error) {
+	return serveWith(store, prefix, tapeserver.Options{})
+}
+
+// serveWith serves a store with options of the server, whose log is discarded.
+func serveWith(store runstore.RunStore, prefix string, opts tapeserver.Options) (*protocolServer, error) {
+	opts.Logger = slog.New(slog.DiscardHandler)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -76,7 +96,7 @@ func serve(store runstore.RunStore, prefix string) (*protocolServer, error) {
 	counted, calls := countCalls(store)
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &protocolServer{address: lis.Addr().String(), calls: calls, prefix: prefix, end: cancel, ended: make(chan error, 1)}
-	server := tapeserver.New(counted, &tapeserver.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	server := tapeserver.New(counted, &opts)
 	go func() { p.ended <- server.Serve(ctx, lis) }()
 	return p, nil
 }

@@ -1,16 +1,18 @@
 package bench_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 
+	"github.com/tapestore/tapestore/bench"
 	"github.com/tapestore/tapestore/runstore"
 )
 
 func TestProtocolReportsWhatAStoreLoses(t *testing.T) {
 	t.Parallel()
 	report := run(t, "protocol", func(s runstore.RunStore) runstore.RunStore { return s })
-	const want = 19
+	const want = 19 + 1 + 4
 	if len(report.Faults) > 0 || len(report.Results) != want {
 		t.Errorf("%d results, want %d; faults: %s", len(report.Results), want, faults(report))
 	}
@@ -19,8 +21,96 @@ func TestProtocolReportsWhatAStoreLoses(t *testing.T) {
 			t.Errorf("%s: store calls per RPC: %v", r.Side, m.Samples)
 		}
 	}
-	report = run(t, "protocol", func(s runstore.RunStore) runstore.RunStore { return lossy{RunStore: s, journal: true} })
-	if !strings.Contains(faults(report), "RecordDecision, 1 clients: reading back: entry 2 of run") {
-		t.Errorf("faults: %s", faults(report))
+	checkMatching(t, report)
+	checkClaims(t, report)
+	for name, c := range map[string]struct {
+		store func(runstore.RunStore) runstore.RunStore
+		want  []string
+	}{
+		"an entry of a journal, and tasks": {
+			func(s runstore.RunStore) runstore.RunStore {
+				return forgetful{RunStore: lossy{RunStore: s, journal: true}, tasks: true}
+			},
+			[]string{"RecordDecision, 1 clients: reading back: entry 2 of run", "was passed over: it has no task", "claims, 1 server, 4 workers: reading back: ", " tasks were made, and "},
+		},
+		"claims": {
+			func(s runstore.RunStore) runstore.RunStore { return forgetful{RunStore: s, claims: true} },
+			[]string{"was handled more than once", "claims, 1 server, 1 workers: task 1 was claimed twice", "claims, 2 servers, 4 workers: task "},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			report := run(t, "protocol", c.store)
+			for _, want := range c.want {
+				if !strings.Contains(faults(report), want) {
+					t.Errorf("no fault says %q; there are %s", want, faults(report))
+				}
+			}
+		})
 	}
+}
+
+// checkMatching checks that the entries were counted, and that a server was killed among them.
+func checkMatching(t *testing.T, report bench.Report) {
+	t.Helper()
+	all := grouped(report, "matching")
+	if len(all) != 1 {
+		t.Fatalf("%d results of matching, want 1", len(all))
+	}
+	r := all[0]
+	kills, _ := r.Metric("servers killed")
+	calls, _ := r.Metric("store calls per entry")
+	if r.Params["entries"] != "400" || !strings.HasPrefix(r.Verified, "400 entries, each handled once") || kills.Value() < 1 || calls.Value() <= 0 {
+		t.Errorf("matching: %+v, want 400 entries and a killed server", r)
+	}
+}
+
+// checkClaims checks that each claim took a commit, and one that no other worker competed for no more.
+func checkClaims(t *testing.T, report bench.Report) {
+	t.Helper()
+	all := grouped(report, "claims")
+	if len(all) != 4 {
+		t.Fatalf("%d results of claims, want those of 1 and 4 workers, over 1 and 2 servers", len(all))
+	}
+	for _, r := range all {
+		attempts, _ := r.Metric("attempts per claim")
+		alone := r.Side == "1 server" || r.Params["workers"] == "1"
+		if attempts.Value() < 1 || alone && attempts.Value() != 1 || !strings.HasSuffix(r.Verified, " tasks, each claimed once") {
+			t.Errorf("claims: %+v, want one attempt per claim or more, and one without other servers", r)
+		}
+	}
+}
+
+func grouped(report bench.Report, group string) (all []bench.Result) {
+	for _, r := range report.Results {
+		if r.Group == group {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// forgetful is a store that loses writes of tasks, which it acknowledges: one of those that a matcher makes with
+// its cursor, or the claims.
+type forgetful struct {
+	runstore.RunStore
+	tasks, claims bool
+}
+
+func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	first := -1
+	for i, w := range b.Records {
+		if strings.HasPrefix(string(w.Key), "task/") {
+			first = i
+			break
+		}
+	}
+	switch fenced := !b.Guards().Fence.IsZero(); {
+	case first < 0:
+	case s.tasks && fenced:
+		b.Records = b.Records[:len(b.Records)-1]
+	case s.claims && !fenced:
+		b.Records = nil
+	}
+	return s.RunStore.Commit(ctx, b)
 }

@@ -30,6 +30,12 @@ type Scale struct {
 	Beating    time.Duration // how long they are watched
 	Clients    []int         // of the protocol that call at once
 	Streams    int           // idle streams of the protocol
+	Entries    int           // that reactions match; a tenth of it on an emulator
+	Reactions  int           // that share the entries; a fifth of them on an emulator
+	Workers    []int         // that claim the tasks of one reaction
+	Tasks      int           // of that reaction, before each round
+	// MatcherTTL is that of the leases of matchers, and five times as long on an emulator.
+	MatcherTTL time.Duration
 
 	// Fill bounds the time for which one store is filled up to a length or a number of runs.
 	// What is not reached by then is left out, with a note.
@@ -38,11 +44,21 @@ type Scale struct {
 	Growth time.Duration
 }
 
-// forEmulator is the scale for an emulator, whose figures are not ranked: half the rounds, and half
-// the time to fill a store.
+// forEmulator is the scale for an emulator, whose figures are not ranked: half the rounds, half
+// the time to fill a store, and fewer entries and reactions. Its matchers renew their leases less often.
 func (s Scale) forEmulator() Scale {
 	s.Rounds = (s.Rounds + 1) / 2
 	s.Fill /= 2
+	s.Entries, s.Reactions = max(1, s.Entries/10), max(2, s.Reactions/5)
+	s.MatcherTTL *= 5
+	return s
+}
+
+// forSerial is the scale for an engine that runs one transaction at a time, and aborts others: what servers compete
+// with is bounded, and requests for leases, whose patience follows from the TTL, may wait for large commits.
+func (s Scale) forSerial() Scale {
+	s.Entries, s.Reactions = max(min(s.Entries, 40), s.Entries/50), min(s.Reactions, 4)
+	s.MatcherTTL *= 3
 	return s
 }
 
@@ -57,7 +73,8 @@ func Smoke() Scale {
 		Contenders: []int{1, 4}, PeerContenders: []int{1, 4}, Leases: []int{1, 2}, Standbys: []int{2}, Handovers: 1,
 		Writers: []int{1, 4}, Payloads: []int{100}, Lengths: []int{100, 300}, Runs: []int{20, 60}, Live: []int{10, 30},
 		Sizes: []int{20, 300}, Handles: []int{1, 2}, Every: 20 * time.Millisecond,
-		Heartbeats: 20, Beating: 50 * time.Millisecond, Clients: []int{1, 2}, Streams: 5, Fill: 2 * time.Second, Growth: 2 * time.Second,
+		Heartbeats: 20, Beating: 50 * time.Millisecond, Clients: []int{1, 2}, Streams: 5,
+		Entries: 400, Reactions: 4, Workers: []int{1, 4}, Tasks: 30, MatcherTTL: 200 * time.Millisecond, Fill: 2 * time.Second, Growth: 2 * time.Second,
 	}
 }
 
@@ -68,7 +85,8 @@ func Standard() Scale {
 		Contenders: []int{1, 2, 4, 8, 16, 32, 64}, PeerContenders: []int{1, 8, 32}, Leases: []int{1, 16}, Standbys: []int{1, 64}, Handovers: 4,
 		Writers: []int{1, 16, 64, 256}, Payloads: []int{100, 10_000}, Lengths: []int{1_000, 100_000}, Runs: []int{1_000, 20_000}, Live: []int{100, 10_000},
 		Sizes: []int{100, 10_000}, Handles: []int{1, 8, 32}, Every: 200 * time.Millisecond,
-		Heartbeats: 5_000, Beating: 5 * time.Second, Clients: []int{1, 16}, Streams: 1_000, Fill: 5 * time.Second, Growth: 10 * time.Second,
+		Heartbeats: 5_000, Beating: 5 * time.Second, Clients: []int{1, 16}, Streams: 1_000,
+		Entries: 100_000, Reactions: 50, Workers: []int{1, 8, 64}, Tasks: 3_000, MatcherTTL: time.Second, Fill: 5 * time.Second, Growth: 10 * time.Second,
 	}
 }
 
@@ -84,6 +102,7 @@ func Full() Scale {
 	s.Runs = []int{1_000, 10_000, 100_000, 1_000_000}
 	s.Live = []int{100, 10_000, 100_000}
 	s.Sizes = []int{1_000, 100_000, 1_000_000}
+	s.Tasks = 10_000
 	s.Handovers, s.Beating, s.Fill, s.Growth = 20, 30*time.Second, 10*time.Minute, 20*time.Minute
 	return s
 }

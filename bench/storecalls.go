@@ -17,6 +17,7 @@ type storeCalls struct {
 	runstore.RunStore
 	ofRPCs, own atomic.Int64
 	feeds       atomic.Int64 // reads of the feed, which are among them
+	commits     atomic.Int64 // to one run, which are among them
 }
 
 // countCalls wraps a store. The result has the capabilities that a server uses: it commits to
@@ -95,6 +96,7 @@ func (c *storeCalls) ReleaseLease(ctx context.Context, req runstore.ReleaseReque
 
 func (c *storeCalls) Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error) {
 	c.count(ctx)
+	c.commits.Add(1)
 	return c.RunStore.Commit(ctx, batch)
 }
 

@@ -42,6 +42,11 @@ var plots = []Plot{
 	{Part: "heartbeat", Y: []string{"leases per core", "CPU per renewal", "largest share *"}, Bars: true},
 	{Part: "protocol", Group: "RPCs", X: "clients", Y: []string{bench.Rate, "RPC p50", "store calls per RPC"}},
 	{Part: "protocol", Group: "idle streams", X: "streams", Y: []string{"of *", bench.Rate, "CPU at rest", "store calls at rest"}, Bars: true},
+	{Part: "protocol", Group: "matching", Y: []string{bench.Rate, "CPU per entry", "store calls per entry"}, Bars: true},
+	{
+		Part: "protocol", Group: "claims", X: "workers", Y: []string{bench.Rate, "attempts per claim", "claim p50"},
+		Caption: "An attempt is a commit. The goal is at most 1.5 per claim, with any number of workers and servers.",
+	},
 }
 
 // plotOf returns the declaration for a group, or one for its first metric.

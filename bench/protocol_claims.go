@@ -1,0 +1,197 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// claiming are workers that claim the tasks of one reaction, one task by each claim.
+type claiming struct {
+	store    runstore.RunStore
+	tape     *tape.Tape
+	servers  []*protocolServer
+	clients  []tapepb.TapeClient // of the workers
+	reaction tape.Reaction
+	fence    runstore.Fence // of the reaction's shard
+	cursor   tape.Cursor
+	tasks    int // before each round
+
+	mu     sync.Mutex
+	made   int
+	claims map[int64]int // by the position of the task's entry
+}
+
+// measureClaims compares the numbers of workers, over one server and over two.
+func (s *Session) measureClaims(ctx context.Context, store Store) (err error) {
+	s.Step(4, protocolSteps, "claims")
+	handle, err := store.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, handle.Close()) }()
+	var servers []*protocolServer
+	for range 2 {
+		other, err := store.Open(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, other.Close()) }()
+		server, err := serveWith(other, store.Prefix, tapeserver.Options{NoMatcher: true})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.stop()) }()
+		servers = append(servers, server)
+	}
+	var sides []Side
+	for n := range servers {
+		for _, workers := range s.Scale.Workers {
+			c := &claiming{store: handle, tape: tape.New(handle, nil), servers: servers[:n+1], tasks: s.Scale.Tasks, claims: map[int64]int{}}
+			if err := c.open(ctx, fmt.Sprintf("%s claims %d of %d", store.Prefix, workers, n+1), workers); err != nil {
+				return err
+			}
+			side := "1 server"
+			if n > 0 {
+				side = fmt.Sprint(n+1, " servers")
+			}
+			sides = append(sides, Side{
+				Group: "claims", System: s.Target.System.Name, Side: side, Params: map[string]string{"workers": strconv.Itoa(workers)},
+				Round: c.round, Verify: c.verify,
+			})
+		}
+	}
+	return s.Compare(ctx, sides...)
+}
+
+// open makes the reaction's shard, under a lease, and the workers' clients. The reaction is not registered, so
+// no matcher has it.
+func (c *claiming) open(ctx context.Context, id string, workers int) error {
+	c.reaction = tape.Reaction{ID: id, Handler: tape.HandlerTask}
+	shard, err := c.tape.OpenShard(ctx, c.reaction, 0)
+	if err != nil {
+		return err
+	}
+	granted, err := c.store.AcquireLease(ctx, runstore.AcquireRequest{Run: shard, LeaseSpec: runstore.LeaseSpec{Owner: "bench", TTL: runstore.MaxTTL}})
+	if err != nil {
+		return err
+	}
+	c.fence = granted.Fence()
+	if c.cursor, err = c.tape.ShardCursor(ctx, shard); err != nil {
+		return err
+	}
+	for i := range workers {
+		client, err := c.servers[i%len(c.servers)].dial()
+		if err != nil {
+			return err
+		}
+		c.clients = append(c.clients, client)
+	}
+	return nil
+}
+
+// fill makes tasks until so many wait, as a matcher does.
+func (c *claiming) fill(ctx context.Context) (err error) {
+	var matches []tape.Entry
+	to := c.cursor.Position
+	for range c.tasks - (c.made - len(c.claims)) {
+		to++
+		matches = append(matches, tape.Entry{Run: "bench", Position: to, Subject: "/tape/decision/recorded/bench/1", Payload: rpcBody})
+	}
+	c.made += len(matches)
+	for c.cursor.Position < to {
+		if c.cursor, err = c.tape.Advance(ctx, c.fence, c.reaction, c.cursor, matches, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errNoTasks = errors.New("all tasks are claimed")
+
+func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) error {
+	if err := c.fill(ctx); err != nil {
+		return err
+	}
+	commits, calls := c.calls()
+	before := len(c.claims)
+	load, err := Drive(ctx, len(c.clients), d, c.claim)
+	if err != nil && !errors.Is(err, errNoTasks) {
+		return err
+	}
+	claims := float64(len(c.claims) - before)
+	if claims == 0 {
+		return errors.New("no claim in time")
+	}
+	allCommits, allCalls := c.calls()
+	m.Add(Rate, "claims/s", More, claims/load.Took.Seconds())
+	m.Quantiles("claim", load.Latencies)
+	m.Add("attempts per claim", "", Less, float64(allCommits-commits)/claims)
+	m.Add("empty replies per claim", "", Less, max(0, float64(load.Done)-claims)/claims)
+	m.Add("store calls per claim", "", Less, float64(allCalls-calls)/claims)
+	return nil
+}
+
+// calls returns how many commits, and calls of any kind, the servers' stores were asked for by RPCs.
+func (c *claiming) calls() (commits, all int64) {
+	for _, server := range c.servers {
+		commits += server.calls.commits.Load()
+		all += server.calls.ofRPCs.Load()
+	}
+	return commits, all
+}
+
+// claim claims one task as a worker. One that is told to stop learns first what it has claimed.
+func (c *claiming) claim(ctx context.Context, worker int) error {
+	claimed, err := c.claimSome(context.WithoutCancel(ctx), worker, 1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil && !claimed && len(c.claims) == c.made {
+		err = errNoTasks
+	}
+	return err
+}
+
+// claimSome makes one request for up to limit tasks, and reports whether it claimed any.
+func (c *claiming) claimSome(ctx context.Context, worker int, limit int32) (bool, error) {
+	reply, err := c.clients[worker].ClaimTasks(ctx, &tapepb.ClaimTasksRequest{
+		ReactionId: c.reaction.ID, Shard: -1, Owner: fmt.Sprint("worker ", worker), LeaseMs: time.Hour.Milliseconds(), Max: limit,
+	})
+	if err != nil {
+		return false, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, task := range reply.GetTasks() {
+		at := task.GetSourceGlobalSeq()
+		if c.claims[at]++; c.claims[at] > 1 {
+			return false, fmt.Errorf("task %d was claimed twice, the second time by worker %d", at, worker)
+		}
+	}
+	return len(reply.GetTasks()) > 0, nil
+}
+
+// verify claims what is left: each task was claimed once by then.
+func (c *claiming) verify(ctx context.Context) (string, error) {
+	for {
+		claimed, err := c.claimSome(ctx, 0, tape.MaxTaskClaim)
+		if err != nil {
+			return "", err
+		}
+		if !claimed {
+			break
+		}
+	}
+	if len(c.claims) != c.made {
+		return "", fmt.Errorf("%d tasks were made, and %d can be claimed", c.made, len(c.claims))
+	}
+	return fmt.Sprintf("%d tasks, each claimed once", c.made), nil
+}

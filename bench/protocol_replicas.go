@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tapestore/tapestore/internal/intercept"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeserver"
+)
+
+// killEvery is the time from one kill to the next: three TTLs, so that shards whose leases expire are at work
+// again for most of it.
+func (s *Session) killEvery() time.Duration { return 3 * s.Scale.MatcherTTL }
+
+// matchingServers is how many servers match at once.
+const matchingServers = 2
+
+// replica is one of several servers on a store, with a handle of its own. Killed, it reaches the store no
+// more, so its leases are left to expire.
+type replica struct {
+	handle runstore.RunStore
+	server *protocolServer
+
+	kill atomic.Int32 // when the replica is killed: neverKilled, beforeCommit or afterCommit
+	died chan struct{}
+}
+
+// The moments at which a replica is killed: at its next commit, before that reaches the store, or when it is
+// applied and the replica does not know it yet.
+const (
+	neverKilled int32 = iota
+	beforeCommit
+	afterCommit
+)
+
+var errReplicaKilled = errors.New("the server was killed")
+
+func (s *Session) startReplica(ctx context.Context, store Store) (*replica, error) {
+	handle, err := store.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &replica{handle: handle, died: make(chan struct{})}
+	r.server, err = serveWith(r.store(), store.Prefix, tapeserver.Options{MatcherTTL: s.Scale.MatcherTTL})
+	if err != nil {
+		return nil, errors.Join(err, handle.Close())
+	}
+	return r, nil
+}
+
+// store returns what the server uses: the handle, while the replica lives.
+func (r *replica) store() runstore.RunStore {
+	s := intercept.Store(r.handle, r.around)
+	notifier, notifies := r.handle.(runstore.Notifier)
+	multi, commits := s.(runstore.MultiCommitter)
+	switch {
+	case notifies && commits:
+		return struct {
+			runstore.RunStore
+			runstore.MultiCommitter
+			runstore.Notifier
+		}{s, multi, notifier}
+	case notifies:
+		return struct {
+			runstore.RunStore
+			runstore.Notifier
+		}{s, notifier}
+	default:
+		return s
+	}
+}
+
+// around makes a call of the server to its store.
+func (r *replica) around(ctx context.Context, op string, do func(context.Context) error) error {
+	killed := func() error {
+		return &runstore.OpError{Op: op, Err: runstore.ErrUnavailable, Cause: errReplicaKilled}
+	}
+	if r.dead() {
+		return killed()
+	}
+	if op == "commit" {
+		if r.kill.CompareAndSwap(beforeCommit, neverKilled) {
+			close(r.died)
+			return killed()
+		}
+		if r.kill.CompareAndSwap(afterCommit, neverKilled) {
+			_ = do(ctx)
+			close(r.died)
+			return killed()
+		}
+	}
+	err := do(ctx)
+	if r.dead() {
+		return killed()
+	}
+	return err
+}
+
+func (r *replica) dead() bool {
+	select {
+	case <-r.died:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *replica) stop() error { return errors.Join(r.server.stop(), r.handle.Close()) }
+
+// matchers are the servers that match.
+type matchers struct {
+	session *Session
+	store   Store
+	all     []*replica
+	kills   int
+}
+
+// run starts servers and kills one after the other, until ctx ends. The first is alone, and is killed at its
+// first commit. Afterwards there are matchingServers: a while (killEvery) after a server was killed, the oldest is, at
+// its next commit. Another takes its place.
+func (m *matchers) run(ctx context.Context) (err error) {
+	var stopping sync.WaitGroup
+	var mu sync.Mutex
+	stop := func(r *replica) {
+		stopping.Go(func() {
+			failed := r.stop()
+			mu.Lock()
+			defer mu.Unlock()
+			err = errors.Join(err, failed)
+		})
+	}
+	var live []*replica
+	defer func() {
+		for _, r := range live {
+			stop(r)
+		}
+		stopping.Wait()
+	}()
+	for n := 1; ; n = matchingServers {
+		for len(live) < n {
+			r, failed := m.session.startReplica(ctx, m.store)
+			if failed != nil {
+				return failed
+			}
+			live, m.all = append(live, r), append(m.all, r)
+		}
+		if n > 1 && sleep(ctx, m.session.killEvery()) != nil {
+			return nil
+		}
+		oldest := live[0]
+		oldest.kill.Store(beforeCommit + int32(m.kills%2))
+		select {
+		case <-oldest.died:
+		case <-ctx.Done():
+			return nil
+		}
+		m.kills++
+		live = live[1:]
+		stop(oldest)
+	}
+}
+
+// calls returns how many calls the servers made to the store, and how many of them read the feed.
+func (m *matchers) calls() (all, feeds int64) {
+	for _, r := range m.all {
+		all += r.server.calls.own.Load()
+		feeds += r.server.calls.feeds.Load()
+	}
+	return all, feeds
+}
