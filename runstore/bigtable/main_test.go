@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"sync"
 	"testing"
 
@@ -26,6 +27,8 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
+	// 200 %: the emulator, in this process, makes much garbage and keeps little.
+	debug.SetGCPercent(200)
 	code := m.Run()
 	if shared.server != nil {
 		if err := shared.server.Close(); err != nil {

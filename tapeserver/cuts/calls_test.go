@@ -63,7 +63,7 @@ func writesTable(t *testing.T) string {
 		if strings.HasSuffix(c.what, "meanwhile") { // the calls are those of another case
 			continue
 		}
-		calls := c.calls(t, false)
+		calls := executionsOf(c).storeCalls(t)
 		cell := strings.Join(calls, " ")
 		if slices.Contains(calls, opMulti) {
 			cell += "; " + without(c.calls(t, true)) + " where the store commits to one run at a time"

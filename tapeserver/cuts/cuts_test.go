@@ -21,25 +21,49 @@ func (r result) String() string { return "answer: " + r.answer + "\n" + r.conten
 // executions are those of a case without an interruption, by the order of the requests: "" is the
 // preparation, "R" the request, "RR" the request and its repeat, "V" the rival.
 type executions struct {
-	t    *testing.T
 	c    entry
 	open func(t *testing.T, c entry) *env
 
 	mu    sync.Mutex
 	known map[string][]result
+	calls []string
 }
 
-func newExecutions(t *testing.T, c entry, open func(*testing.T, entry) *env) *executions {
-	return &executions{t: t, c: c, open: open, known: map[string][]result{}}
+func newExecutions(c entry, open func(*testing.T, entry) *env) *executions {
+	return &executions{c: c, open: open, known: map[string][]result{}}
+}
+
+// shared are the executions on the memory store, by the name of the case. Each is made once for all
+// tests: its outcome is always the same.
+var shared sync.Map
+
+// executionsOf returns the executions of a case on the memory store.
+func executionsOf(c entry) *executions {
+	x, _ := shared.LoadOrStore(c.name(), newExecutions(c, newEnv))
+	return x.(*executions)
+}
+
+// storeCalls returns the store calls of the request.
+func (x *executions) storeCalls(t *testing.T) []string {
+	t.Helper()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.calls == nil {
+		x.calls = x.c.calls(t, false)
+	}
+	if len(x.calls) == 0 {
+		t.Fatal("the request makes no call of the store")
+	}
+	return x.calls
 }
 
 // steps returns the result of each request of an order.
-func (x *executions) steps(order string) []result {
-	x.t.Helper()
+func (x *executions) steps(t *testing.T, order string) []result {
+	t.Helper()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.known[order] == nil {
-		e := x.open(x.t, x.c)
+		e := x.open(t, x.c)
 		defer e.close()
 		all := []result{{content: e.content()}}
 		for _, step := range order {
@@ -64,7 +88,10 @@ func (c entry) make(e *env, step rune) result {
 }
 
 // after returns the result of an order.
-func (x *executions) after(order string) result { return x.steps(order)[len(order)] }
+func (x *executions) after(t *testing.T, order string) result {
+	t.Helper()
+	return x.steps(t, order)[len(order)]
+}
 
 // calls returns the store calls of the request.
 func (c entry) calls(t *testing.T, hideMulti bool) []string {
@@ -77,19 +104,14 @@ func (c entry) calls(t *testing.T, hideMulti bool) []string {
 	return slices.CompactFunc(count.trace(), func(a, b string) bool { return a == opFeed && b == opFeed }) // its client ends a feed at any page
 }
 
-func onMemory(t *testing.T, c entry) *env { return newEnv(t, c) }
-
 // eachCall runs a test for each harm at each store call of each case. What follows a call is what comes
 // before the next one, so harm after a call is done at the last call only.
 func eachCall(t *testing.T, harms []harm, test func(t *testing.T, x *executions, calls []string, n int, h harm)) {
 	for _, c := range entries() {
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
-			calls := c.calls(t, false)
-			if len(calls) == 0 {
-				t.Fatal("the request makes no call of the store")
-			}
-			x := newExecutions(t, c, onMemory)
+			x := executionsOf(c)
+			calls := x.storeCalls(t)
 			for n := 1; n <= len(calls); n++ {
 				for _, h := range harms {
 					switch {
@@ -110,8 +132,8 @@ func TestRepeats(t *testing.T) {
 	for _, c := range entries() {
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
-			x := newExecutions(t, c, onMemory)
-			none, once, twice := x.after(""), x.after("R"), x.after("RR")
+			x := executionsOf(c)
+			none, once, twice := x.after(t, ""), x.after(t, "R"), x.after(t, "RR")
 			if none.content == once.content && !strings.Contains(c.what, "another run's effect") {
 				t.Errorf("the request changes nothing:\n%v", once)
 			}
@@ -158,21 +180,21 @@ func (x *executions) wantContinued(t *testing.T, e *env, n int, h harm, calls in
 	}
 	whole := false
 	for _, before := range possible {
-		if x.after(before).content != left && !x.c.steps {
+		if x.after(t, before).content != left && !x.c.steps {
 			continue
 		}
 		whole = true
-		if want := x.after(before + string(next)); got == want {
+		if want := x.after(t, before+string(next)); got == want {
 			return
 		}
 	}
 	if !whole {
-		t.Errorf("half done:\n%s--- of\n%s--- and\n%s", left, x.after("").content, x.after("R").content)
+		t.Errorf("half done:\n%s--- of\n%s--- and\n%s", left, x.after(t, "").content, x.after(t, "R").content)
 		return
 	}
 	t.Errorf("the interruption left\n%s--- and the next request (%c)\n%v", left, next, got)
 	for _, before := range possible {
-		t.Logf("--- %q gives\n%v", before+string(next), x.after(before+string(next)))
+		t.Logf("--- %q gives\n%v", before+string(next), x.after(t, before+string(next)))
 	}
 }
 
@@ -189,18 +211,18 @@ func TestLost(t *testing.T) {
 			m, err := x.c.do(e, e.first(tapepb.NewTapeClient(e.serve(cut))))
 			got := result{e.content(), e.answer(m, err)}
 			if !isRead(calls[n-1]) && h != silenced {
-				if want := x.after("R"); got != want {
+				if want := x.after(t, "R"); got != want {
 					t.Fatalf("got\n%v\nwant\n%v", got, want)
 				}
 				return
 			}
 			switch code, _, _ := strings.Cut(got.answer, " "); {
-			case got == x.after("R"): // what was applied is answered, if not all that could have been
+			case got == x.after(t, "R"): // what was applied is answered, if not all that could have been
 				return
 			case code == "Unknown":
 			case code != "Unavailable":
 				t.Errorf("the client is answered %s, want Unavailable or Unknown", got.answer)
-			case got.content != x.after("").content && !x.c.steps && !x.c.heartbeat:
+			case got.content != x.after(t, "").content && !x.c.steps && !x.c.heartbeat:
 				t.Errorf("the client is answered %s, which says that nothing is stored, and the store has\n%s", got.answer, got.content)
 			}
 			x.wantContinued(t, e, n, h, len(calls), next)
@@ -230,11 +252,11 @@ func TestFrozen(t *testing.T) {
 		left := e.content()
 		orders := []string{"RV", "VR"}
 		for _, order := range orders {
-			want := x.steps(order)
+			want := x.steps(t, order)
 			wantFirst := []string{want[1+strings.IndexByte(order, 'R')].answer}
 			wantRival := want[1+strings.IndexByte(order, 'V')].answer
 			if x.c.steps { // the rival may have finished what the first began
-				wantFirst = append(wantFirst, x.after("RR").answer)
+				wantFirst = append(wantFirst, x.after(t, "RR").answer)
 			}
 			if x.c.comparable(left) == x.c.comparable(want[2].content) && slices.Contains(wantFirst, first) && rival == wantRival {
 				return
@@ -242,7 +264,7 @@ func TestFrozen(t *testing.T) {
 		}
 		t.Errorf("no order of the two requests explains\nfirst: %s\nrival: %s\n%s", first, rival, left)
 		for _, order := range orders {
-			for i, r := range x.steps(order)[1:] {
+			for i, r := range x.steps(t, order)[1:] {
 				t.Logf("%s, after %d: %v", order, i+1, r)
 			}
 		}

@@ -159,11 +159,11 @@ func TestKilledProcess(t *testing.T) {
 		found++
 		t.Run(c.name(), func(t *testing.T) {
 			t.Parallel()
-			calls := c.calls(t, false)
+			calls := executionsOf(c).storeCalls(t)
 			// What the killed process touches is what an uninterrupted request does.
 			touched := newTouched()
-			x := newExecutions(t, c, func(t *testing.T, c entry) *env { return onSQLite(t, c, fileURL(t), touched) })
-			x.after("R")
+			x := newExecutions(c, func(t *testing.T, c entry) *env { return onSQLite(t, c, fileURL(t), touched) })
+			x.after(t, "R")
 			for n := 1; n <= len(calls); n++ {
 				harms := []harm{killedBefore}
 				if !isRead(calls[n-1]) {
@@ -206,7 +206,7 @@ func (x *executions) killProcess(t *testing.T, n *touched, at, calls int, h harm
 	p.await(reachedLine)
 	p.kill()
 	// In the middle of its last call the process may still have answered.
-	if got := <-answered; got != "Unavailable " && (h != killedDuring || got != x.after("R").answer) {
+	if got := <-answered; got != "Unavailable " && (h != killedDuring || got != x.after(t, "R").answer) {
 		t.Errorf("the client of the killed server is answered %s, want a broken connection", got)
 	}
 	x.wantContinued(t, e, at, h, calls, 'R')

@@ -135,14 +135,11 @@ func TestReads(t *testing.T) {
 		r.setup = furnished
 		t.Run(r.name(), func(t *testing.T) {
 			t.Parallel()
-			x := newExecutions(t, r, onMemory)
-			if x.after("R").content != x.after("").content {
-				t.Errorf("a read changes the store:\n%v", x.after("R"))
+			x := newExecutions(r, newEnv)
+			if x.after(t, "R").content != x.after(t, "").content {
+				t.Errorf("a read changes the store:\n%v", x.after(t, "R"))
 			}
-			calls := r.calls(t, false)
-			if len(calls) == 0 {
-				t.Fatal("the request makes no call of the store")
-			}
+			calls := x.storeCalls(t)
 			for n := 1; n <= len(calls); n++ {
 				if !isRead(calls[n-1]) {
 					t.Fatalf("the calls of a read are %v", calls)
@@ -165,16 +162,16 @@ func (x *executions) interruptRead(t *testing.T, n int, h harm) {
 	}
 	m, err := x.c.do(e, e.first(c))
 	if got := e.answer(m, err); h == frozenAfter {
-		if got != x.after("R").answer {
-			t.Errorf("a late read is answered %s, want %s", got, x.after("R").answer)
+		if got != x.after(t, "R").answer {
+			t.Errorf("a late read is answered %s, want %s", got, x.after(t, "R").answer)
 		}
 	} else if !strings.HasPrefix(got, "Unavailable") {
 		t.Errorf("an interrupted read is answered %s, want Unavailable", got)
 	}
-	if left := e.content(); left != x.after("").content {
-		t.Errorf("an interrupted read leaves\n%s\nwant\n%s", left, x.after("").content)
+	if left := e.content(); left != x.after(t, "").content {
+		t.Errorf("an interrupted read leaves\n%s\nwant\n%s", left, x.after(t, "").content)
 	}
-	if got, want := e.answer(x.c.do(e, e.first(e.clean))), x.after("R").answer; got != want {
+	if got, want := e.answer(x.c.do(e, e.first(e.clean))), x.after(t, "R").answer; got != want {
 		t.Errorf("the next read is answered %s, want %s", got, want)
 	}
 }
