@@ -3,9 +3,10 @@
 //
 // A quick run applies the race detector to the packages that need no server, and to the
 // cases of SQLite's suite in which goroutines meet: all of SQLite takes four times as long
-// with it. The engines behind a server run without it, at the same time, because their
-// suites wait as much as they compute. A full run applies it to everything and sets
-// [effort.Variable].
+// with it, and so do the many executions in crossrun, where one actor runs at a time, and in
+// tapeserver/cuts, whose server runs with it in tapeserver and in faultyservers. The engines
+// behind a server run without it, at the same time, because their suites wait as much as
+// they compute. A full run applies it to everything and sets [effort.Variable].
 package main
 
 import (
@@ -24,7 +25,7 @@ import (
 // plain are the packages that a quick run tests without the race detector, the slowest first.
 var plain = []string{
 	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable", "./emulators",
-	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite,
+	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./crossrun",
 }
 
 const sqlite = "./runstore/sqlite"

@@ -165,7 +165,7 @@ func (r *report) print(took time.Duration, full, race bool) (passed bool) {
 	}
 	if !full {
 		fmt.Fprint(r.out, "\nleft to make test-full:\n",
-			"       the race detector on the packages that start servers, and on most of SQLite's tests\n",
+			"       the race detector on the packages that start servers, on most of SQLite's tests, on crossrun and on tapeserver/cuts\n",
 			"       engines in containers, and the lint of their module\n",
 			"       the mutants\n")
 		for _, path := range slices.Sorted(maps.Keys(r.reduced)) {
