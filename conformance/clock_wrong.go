@@ -31,8 +31,12 @@ func skewedThief(t T, e *Env) {
 	before := dump(t, e.Store, "run")
 	for who := range clock.steps(t) {
 		what := fmt.Sprintf("acquire by %s, of a lease until %v on the store clock", who, lease.ExpiresAt)
-		_, err := thief.AcquireLease(t.Context(), acquire("run", "thief", TTL))
-		heldBy(t, what, err, lease, TTL)
+		plain, writing := acquire("run", "thief", TTL), acquire("run", "thief", TTL)
+		writing.Writes.Append("stolen", nil)
+		for _, req := range []runstore.AcquireRequest{plain, writing} {
+			_, err := thief.AcquireLease(t.Context(), req)
+			heldBy(t, fmt.Sprintf("%s, with %d events", what, len(req.Writes.Events)), err, lease, TTL)
+		}
 	}
 	same(t, "refused acquires", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, lease, "still held")
