@@ -30,8 +30,7 @@ func (e estimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint
 	cost := uint64(1)
 	switch function {
 	case operators.Equals, operators.NotEquals:
-		a := weigh(args[0], MaxCost+1)
-		cost = weigh(args[1], a) // the comparison ends with the smaller value
+		cost = weighSmaller(args[0], args[1]) // the comparison ends with it
 	case operators.In, operators.OldIn:
 		cost = units(lengthOf(args[0]))
 		if list, ok := args[1].(traits.Lister); ok {
@@ -69,6 +68,16 @@ func lengthOf(v ref.Val) int {
 		return len(v)
 	default:
 		return 0
+	}
+}
+
+// weighSmaller returns what looking at the smaller one of two values costs, or a number above MaxCost when that is more.
+// It looks at no more of the larger one than a few times that.
+func weighSmaller(a, b ref.Val) uint64 {
+	for limit := uint64(16); ; limit *= 4 {
+		if cost := min(weigh(a, limit), weigh(b, limit)); cost < limit || cost > MaxCost {
+			return cost
+		}
 	}
 }
 

@@ -79,6 +79,7 @@ func programOptions() []cel.ProgramOption {
 		cel.OptimizeRegex(constant(matchesGlobal), constant(matchesMember)),
 		cel.CostTracking(estimator{constants}),
 		cel.CostLimit(MaxCost),
+		cel.InterruptCheckFrequency(MaxCost),
 	}
 }
 

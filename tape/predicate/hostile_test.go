@@ -3,10 +3,14 @@ package predicate
 import (
 	"fmt"
 	"regexp/syntax"
+	"runtime"
 	"strings"
 	"testing"
 
+	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
 )
 
 func nested(n int, open, inner, shut string) string {
@@ -45,6 +49,9 @@ var hostile = map[Reason][]string{
 		nested(8, "[1,2,3,4,5,6,7,8].map(x, ", "[1,2,3,4]", ")") + " == []",
 		"payload.l.all(x, payload.l.all(y, payload.l.all(z, true)))",
 		"payload.l.all(x, payload == payload)",
+		"payload.l.exists_one(x, payload.l.exists_one(y, payload.l.exists_one(z, false)))",
+		"payload.l.exists_one(x, payload.l.exists_one(y, payload.l.exists_one(z, false))) || true",
+		"[1].all(x, payload.l.exists_one(y, payload.l.exists_one(z, payload.l.exists_one(u, false))) || true)",
 		"payload.l.all(x, !('q' in payload.l))",
 		"payload.l.all(x, size(payload.s) > 0)",
 		"payload.l.all(x, (payload.s + payload.s) != 'x')",
@@ -105,6 +112,71 @@ func TestCostsGrowWithTheirArguments(t *testing.T) {
 	if got := weigh(types.String(""), MaxCost); got != 1 {
 		t.Errorf("weigh = %d", got)
 	}
+}
+
+// One evaluation does not do more than it pays for, however large the objects of a payload are.
+func TestLargeObjectsCostNoMoreThanIsCounted(t *testing.T) { // not parallel: it measures what is allocated
+	var b strings.Builder
+	b.WriteString(`{"m":{`)
+	for i := range 60_000 {
+		fmt.Fprintf(&b, `"%d":1,`, i)
+	}
+	b.WriteString(`"z":1},"l":[0`)
+	for range 3000 {
+		b.WriteString(",1")
+	}
+	in := NewInput(entryOf(b.String() + "]}"))
+	parsed := in.payload()
+	for _, text := range []string{
+		"payload.l.all(x, payload.m.exists(k, true))",
+		"payload.l.all(x, payload.m != {})",
+		"payload.l.all(x, {} != payload.m)",
+		"payload.l.all(x, {'a': payload.m} != {'b': 1})",
+	} {
+		p := compiled(t, text)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		selected := p.Match(in)
+		runtime.ReadMemStats(&after)
+		if selected || p.Counts()[Cost] != 1 {
+			t.Errorf("%s: selected %t, faults %v, want its cost", text, selected, p.Counts())
+		}
+		if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 16 {
+			t.Errorf("%s: an evaluation allocates %d MB", text, n)
+		}
+	}
+	runtime.KeepAlive(parsed)
+}
+
+// A comparison looks at no more of the larger value than of the smaller one.
+func TestComparisonsAreWeighedByTheSmallerValue(t *testing.T) {
+	t.Parallel()
+	large := &counted{Lister: parse("[" + strings.Repeat("1,", 50_000) + "1]").(traits.Lister)}
+	small := parse(`[1]`)
+	for _, args := range [][]ref.Val{{large, small}, {small, large}} {
+		large.steps = 0
+		if cost := *(estimator{}).CallCost(operators.Equals, "", args, nil); cost != 2 || large.steps > 100 {
+			t.Errorf("the cost is %d, want 2, found in %d steps, want 100 at most", cost, large.steps)
+		}
+	}
+}
+
+// counted counts the steps of a list's iterators.
+type counted struct {
+	traits.Lister
+	steps int
+}
+
+func (c *counted) Iterator() traits.Iterator { return &countedSteps{c.Lister.Iterator(), c} }
+
+type countedSteps struct {
+	traits.Iterator
+	of *counted
+}
+
+func (c *countedSteps) Next() ref.Val {
+	c.of.steps++
+	return c.Iterator.Next()
 }
 
 func TestInstructionsAreNotUnderestimated(t *testing.T) {

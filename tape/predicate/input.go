@@ -10,6 +10,7 @@ import (
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
 	"cel.dev/cel-go/interpreter"
 
 	"github.com/tapestore/tapestore/tape"
@@ -101,13 +102,27 @@ func valueOf(v any) ref.Val {
 		}
 		return types.NewRefValList(types.DefaultTypeAdapter, all)
 	case map[string]any:
+		keys := make([]string, 0, len(v))
 		for k, e := range v {
 			v[k] = valueOf(e)
+			keys = append(keys, k)
 		}
-		return types.NewStringInterfaceMap(types.DefaultTypeAdapter, v)
+		return object{types.NewStringInterfaceMap(types.DefaultTypeAdapter, v), keys}
 	default:
 		return types.NullValue
 	}
+}
+
+// object is an object of JSON. All of its iterators share its keys: each iterator of CEL's own map copies them, however few of
+// them it is asked for.
+type object struct {
+	traits.Mapper
+	keys []string
+}
+
+// Iterator implements traits.Iterable.
+func (o object) Iterator() traits.Iterator {
+	return types.NewStringList(types.DefaultTypeAdapter, o.keys).Iterator()
 }
 
 // number returns the value of a number. An integer of more than 64 bits is a double.

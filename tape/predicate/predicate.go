@@ -1,6 +1,7 @@
 package predicate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/interpreter"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -144,7 +146,7 @@ func (p *Predicate) Match(in *Input) bool {
 	if p.program == nil {
 		return true
 	}
-	out, _, err := p.program.Eval(in)
+	out, err := eval(p.program, in)
 	if err != nil {
 		var cancelled interpreter.EvalCancelledError
 		if errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded || errors.Is(err, errCost) {
@@ -158,6 +160,31 @@ func (p *Predicate) Match(in *Input) bool {
 	}
 	return bool(selected)
 }
+
+// eval evaluates a program. CEL counts nothing for a step of a comprehension over constants, so the steps have a limit
+// of their own, MaxCost: each other step costs a unit at least. An evaluation with more steps is refused, whatever its result.
+func eval(program cel.Program, in *Input) (ref.Val, error) {
+	frame, err := interpreter.NewExecutionFrame(in)
+	if err != nil {
+		return nil, err
+	}
+	defer frame.Close()
+	if err := frame.SetContext(ended, MaxCost); err != nil { // it is looked at after MaxCost steps
+		return nil, err
+	}
+	out, _, err := program.Eval(frame)
+	if err == nil && frame.CheckInterrupt() || errors.Is(err, interpreter.InterruptError{}) {
+		return nil, errCost
+	}
+	return out, err
+}
+
+// ended is a context that has ended.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 func (p *Predicate) fault(r Reason) bool {
 	p.faults[r].Add(1)
