@@ -109,10 +109,12 @@ func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) boo
 		})
 	}
 	work.Wait()
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if l == &x.behind {
-		x.mu.Lock()
-		defer x.mu.Unlock()
 		x.catchUp()
+	} else {
+		x.split()
 	}
 	return true
 }

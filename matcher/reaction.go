@@ -23,6 +23,8 @@ type reaction struct {
 	// head follows the end of the feed. behind has the shards whose position is before that of head, until they
 	// have caught up with it. Both are guarded by mu.
 	head, behind lane
+	// uneven says that a shard has joined head that has handled more of the feed than head has read. It is guarded by mu.
+	uneven bool
 }
 
 // rule is a definition of a reaction, ready to match.
@@ -96,10 +98,36 @@ func (x *reaction) join(s *follower) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if len(x.head.followers) == 0 || s.read >= x.head.position {
+		x.uneven = x.uneven || len(x.head.followers) > 0 && s.read > x.head.position
 		x.add(&x.head, s)
 	} else {
 		x.add(&x.behind, s)
 	}
+}
+
+// split moves the followers of head that are not at its last one's position to behind: those with a backlog that joined
+// first would keep the others waiting. The goroutine of head calls it when it has none of them busy. It does so once
+// for each shard that joins, so that pages that end at different positions do not move followers to and fro.
+func (x *reaction) split() {
+	if !x.uneven {
+		return
+	}
+	x.uneven = false
+	var last runstore.Position
+	for s := range x.head.followers {
+		last = max(last, s.read)
+	}
+	if last <= x.head.position {
+		return
+	}
+	for s := range x.head.followers {
+		if s.read < last {
+			x.remove(s)
+			x.add(&x.behind, s)
+		}
+	}
+	x.head.position = last
+	x.head.restart()
 }
 
 // leave takes a shard out of its lane, if it is in one. A page that the lane is at may still be matched for it: the
