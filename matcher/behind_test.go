@@ -16,11 +16,11 @@ import (
 func TestABacklogOfOneShard(t *testing.T) {
 	t.Parallel()
 	const slow = 3 * time.Second // a commit
-	for range 6 {                // the order is random
+	for range 3 {                // the order is random
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			r := w.register(reaction("r", "a", 2))
-			w.enter("a", 2500)
+			w.enter("a", 2000)
 			w.skip(r, 1)
 			m := w.start("one", func(ctx context.Context, op string, do func(context.Context) error) error {
 				if op == "commit" {
@@ -40,7 +40,7 @@ func TestABacklogOfOneShard(t *testing.T) {
 			if took := time.Since(began); took > 4*slow {
 				t.Errorf("the shard without a backlog has its task after %v", took)
 			}
-			w.until("a task for each entry", func() bool { return len(w.tasks("r")) == w.expected(r, 2500) })
+			w.until("a task for each entry", func() bool { return len(w.tasks("r")) == w.expected(r, 2000) })
 		})
 	}
 }

@@ -43,6 +43,7 @@ func TestSpread(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		w.listInterval = 20 * time.Millisecond // replicas see a new reaction at about the same time
 		r := w.register(reaction("r", "a", 240))
 		var all []*replica
 		for _, name := range []string{"one", "two", "three"} {
