@@ -149,7 +149,7 @@ func (c *claiming) calls() (commits, all int64) {
 	return commits, all
 }
 
-// claim claims one task as a worker. One that is told to stop learns first what it has claimed.
+// claim claims one task as a worker. A worker that has to stop waits for the reply to its last request first.
 func (c *claiming) claim(ctx context.Context, worker int) error {
 	claimed, err := c.claimSome(context.WithoutCancel(ctx), worker, 1)
 	c.mu.Lock()

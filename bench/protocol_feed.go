@@ -115,7 +115,7 @@ func (f *feedSubscribers) idle(ctx context.Context, d time.Duration, m *Measured
 	return feed.close()
 }
 
-// beside measures subscribers beside a client that writes to another run.
+// beside measures subscribers while a client writes to another run.
 func (f *feedSubscribers) beside(ctx context.Context, d time.Duration, m *Measured) error {
 	feed, err := f.open(ctx)
 	if err != nil {

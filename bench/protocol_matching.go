@@ -48,7 +48,7 @@ const (
 	entriesPerCommit = 10
 	// matchingWorkers claim the tasks of the matches, each those of some reactions.
 	matchingWorkers = 4
-	// drainPause is 200 ms, the pause of a worker who has claimed what is there. Claims are to take
+	// drainPause is 200 ms, the pause of a worker that has claimed all tasks. Claims are to take
 	// little from the matchers.
 	drainPause = 200 * time.Millisecond
 )

@@ -56,7 +56,7 @@ func (s *waiting) Commit(ctx context.Context, b runstore.Batch) (runstore.Commit
 	return s.RunStore.Commit(ctx, b)
 }
 
-// A caller that gives up while its step waits for its turn has written nothing, and is told so.
+// A caller that gives up while its step waits for its turn has written nothing, and its error says so.
 func TestAStepIsGivenUpBeforeItsTurn(t *testing.T) {
 	t.Parallel()
 	s := &waiting{RunStore: memory.New(nil).Open(), entered: make(chan struct{}, 100)}
