@@ -76,6 +76,12 @@ func (c *caller) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 	return c.RunStore.ReleaseLease(ctx, req)
 }
 
+// release releases a lease.
+func (c *caller) release(ctx context.Context, held runstore.Lease) error {
+	_, err := c.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held.Fence()})
+	return err
+}
+
 func (c *caller) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	c.calls.Add(1)
 	return c.RunStore.Commit(ctx, b)

@@ -19,7 +19,8 @@ func casPart() Part {
 			`The optimistic loop asks again at once. The keeper with back-off polls every 1 to 50 ms, that with hints has its default options. ` +
 			`Attempts are requests for the lease and readings that found it held; those of contenders that never win are divided among the wins, too. The latency of losers is that of one such attempt. ` +
 			`Jain's index is that of the turns of all rounds: 1 is equal shares, 1/n is one winner. ` +
-			`The contract of a store has no queue for a lease, neither a row lock that outlives a call nor tickets, so no strategy here waits in one. ` +
+			`In the line, contenders of one process wait for each other, and the holder hands the lease to the first of them under its own fence: one commit in place of a release and a grant. Contenders of other processes would have to ask meanwhile, and be refused. ` +
+			`The contract of a store has no queue of its own for a lease, neither a row lock that outlives a call nor tickets. ` +
 			`An uncontended client runs beside every setting: one contender alone, with the optimistic loop.`,
 		Run: runCAS,
 	}

@@ -177,7 +177,7 @@ func TestBrokenStoresFailTheContention(t *testing.T) {
 
 func TestSoundStoreHasEverySide(t *testing.T) {
 	for part, results := range map[string]int{
-		"cas":       3 * 5, // 1 and 4 contenders on one lease, 4 on two; with the client alone
+		"cas":       3 * 6, // 1 and 4 contenders on one lease, 4 on two; with the client alone
 		"pause":     1,
 		"handover":  4 + 2,
 		"heartbeat": 1,

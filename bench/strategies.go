@@ -31,8 +31,7 @@ type arena struct {
 	runs   *atomic.Int64 // that exist
 }
 
-// strategies are the ways of competing that the contract of a store offers. It has no queue for
-// a lease.
+// strategies are the ways of competing that the contract of a store offers.
 func (a arena) strategies() []Strategy {
 	all := []Strategy{
 		a.strategy("optimistic loop", askAtOnce),
@@ -42,7 +41,7 @@ func (a arena) strategies() []Strategy {
 	if _, ok := a.handle.(runstore.RunNotifier); ok {
 		all = append(all, a.strategy("keeper with hints", keeperWaits))
 	}
-	return all
+	return append(all, Strategy{System: a.system, Name: "line, handed off", New: a.lines})
 }
 
 func (a arena) strategy(name string, acquirer func(*caller) (acquire, error)) Strategy {
@@ -122,6 +121,29 @@ type storeContest struct {
 type contender struct {
 	caller  *caller
 	acquire acquire
+	release func(context.Context, runstore.Lease) error
+}
+
+// lines makes a contest whose contenders wait in a line for each lease.
+func (a arena) lines(ctx context.Context, contenders, leases int) (Contest, error) {
+	c, err := a.contest(ctx, contenders, leases, askAtOnce)
+	if err != nil {
+		return nil, err
+	}
+	lines := make(map[runstore.RunID]*line)
+	for _, id := range c.runs {
+		lines[id] = new(line)
+	}
+	for i := range c.contenders {
+		own := &c.contenders[i]
+		own.acquire = func(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
+			return lines[req.Run].acquire(ctx, own.caller, req)
+		}
+		own.release = func(ctx context.Context, held runstore.Lease) error {
+			return lines[held.Run].release(ctx, own.caller, held)
+		}
+	}
+	return c, nil
 }
 
 func (a arena) contest(ctx context.Context, contenders, leases int, acquirer func(*caller) (acquire, error)) (*storeContest, error) {
@@ -139,7 +161,7 @@ func (a arena) contest(ctx context.Context, contenders, leases int, acquirer fun
 		if err != nil {
 			return nil, err
 		}
-		c.contenders = append(c.contenders, contender{own, acquire})
+		c.contenders = append(c.contenders, contender{own, acquire, own.release})
 	}
 	return c, nil
 }
@@ -170,7 +192,7 @@ func (c *storeContest) Turn(ctx context.Context, contender, of int) (Turn, error
 		return spent(t), err
 	}
 	c.won(of, held.Token)
-	_, err = own.caller.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: held.Fence()})
+	err = own.release(ctx, held)
 	return spent(t), err
 }
 

@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// line is where contenders of one process wait for the lease of one run. At the end of its turn
+// the holder grants the lease to the first of them under its own fence, instead of releasing it.
+// The store sees no request of a contender that waits.
+type line struct {
+	mu      sync.Mutex
+	taken   bool // a contender of this line has the lease, or is the one that asks the store for it
+	waiting []*ticket
+}
+
+// ticket is a contender's place in a line.
+type ticket struct {
+	request runstore.AcquireRequest
+	// turn receives the lease, or nil: then the contender asks the store for it. There is
+	// room for the one value, so that the sender never waits.
+	turn chan *runstore.Lease
+}
+
+// acquire waits in the line. A contender that is first asks the store, like any other client.
+func (l *line) acquire(ctx context.Context, c *caller, req runstore.AcquireRequest) (runstore.Lease, error) {
+	if t := l.join(req); t != nil {
+		var lease *runstore.Lease
+		select {
+		case lease = <-t.turn:
+		case <-ctx.Done():
+			if l.withdraw(t) {
+				return runstore.Lease{}, ctx.Err()
+			}
+			lease = <-t.turn // it is its turn, and a lease that was granted is used
+		}
+		if lease != nil {
+			return *lease, nil
+		}
+	}
+	granted, err := c.AcquireLease(ctx, req)
+	if err != nil {
+		l.pass()
+	}
+	return granted.Lease, err
+}
+
+// release ends the holder's turn.
+func (l *line) release(ctx context.Context, c *caller, held runstore.Lease) error {
+	next := l.first()
+	if next == nil {
+		err := c.release(ctx, held)
+		l.pass()
+		return err
+	}
+	req := next.request
+	req.Guards = []runstore.Guard{held.Fence()}
+	granted, err := c.AcquireLease(ctx, req)
+	if err != nil {
+		next.turn <- nil
+		return err
+	}
+	next.turn <- &granted.Lease
+	return nil
+}
+
+// join returns the contender's ticket, nil if it need not wait.
+func (l *line) join(req runstore.AcquireRequest) *ticket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.taken {
+		l.taken = true
+		return nil
+	}
+	t := &ticket{request: req, turn: make(chan *runstore.Lease, 1)}
+	l.waiting = append(l.waiting, t)
+	return t
+}
+
+// withdraw takes a ticket out of the line, false if its turn has come.
+func (l *line) withdraw(t *ticket) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.waiting, t)
+	if i >= 0 {
+		l.waiting = slices.Delete(l.waiting, i, i+1)
+	}
+	return i >= 0
+}
+
+// first takes the first ticket out of the line, nil if nobody waits. The line stays taken.
+func (l *line) first() *ticket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		return nil
+	}
+	t := l.waiting[0]
+	l.waiting = l.waiting[1:]
+	return t
+}
+
+// pass lets the first contender that waits ask the store. If nobody waits the line is free.
+func (l *line) pass() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		l.taken = false
+		return
+	}
+	l.waiting[0].turn <- nil
+	l.waiting = l.waiting[1:]
+}
