@@ -158,9 +158,10 @@ type RecordWrite struct {
 	Event int
 	// Reserve lists records, up to [MaxRecordWrites], that a later batch of the run
 	// will put, and no other than the one that deletes or replaces this record. A
-	// store that limits the records of a run keeps room for them while this record
-	// is there, so that it does not refuse the later batch with [ErrTooLarge]; other
-	// stores ignore the list. Nothing of it is stored.
+	// store that limits the records that a run has in queues keeps room for them while
+	// this record is there, so that it does not refuse the later batch with
+	// [ErrTooLarge]; other stores ignore the list. Records that are to stand in no queue
+	// need no room, but for [SummaryKey]. Nothing of the list is stored.
 	Reserve []RecordWrite
 }
 

@@ -61,7 +61,7 @@ func (t *Tape) acquire(ctx context.Context, head runstore.Run, spec runstore.Lea
 		attempt := req
 		attempt.LeaseSpec = spec
 		attempt.Guards = append([]runstore.Guard{runstore.AtVersion(compactionKey, compacted)}, req.Guards...)
-		putGrant(&attempt.Writes, encode(storedGrant{ID: string(spec.Grant)}), compacted > 0)
+		attempt.Writes.Put(grantKey, encode(storedGrant{ID: string(spec.Grant)}))
 		granted, err := t.acquireLease(ctx, attempt)
 		if !meetsCompaction(err) || compacted > 0 { // a run is compacted once
 			return granted, noSuchRun(err)

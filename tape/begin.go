@@ -94,7 +94,7 @@ func (req BeginRunRequest) creation(lease runstore.LeaseSpec) (runstore.RunSpec,
 	begun := RunRunning.writes()
 	create := runstore.RunSpec{ID: id, Status: *begun.Status, Runnable: begun.Runnable, Lease: &lease}
 	create.Writes.Append(kindRun, entry)
-	putGrant(&create.Writes, encode(storedGrant{ID: string(lease.Grant)}), false)
+	create.Writes.Put(grantKey, encode(storedGrant{ID: string(lease.Grant)}))
 	putSummary(&create.Writes, value, runstore.Place{Index: sessionIndex(req.Key), At: runstore.After(0)})
 	return create, nil
 }

@@ -31,7 +31,7 @@ type budgetHead struct {
 
 var budgets = ledger[Budget]{decode: budgetOf, encode: func(b Budget) ([]byte, []runstore.Place) {
 	return encode(budgetHead{b.USDCap, b.TokenCap, b.USDSpent, b.TokensSpent}), nil
-}, later: func(Budget) []runstore.RecordWrite { return roomFor(budgetKey) }}
+}}
 
 func budgetOf(run runstore.RunID, rec runstore.Record) (Budget, error) {
 	var head budgetHead

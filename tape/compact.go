@@ -147,10 +147,6 @@ func (t *Tape) startCompaction(ctx context.Context, id runstore.RunID, f runstor
 	}
 	b := guards(id, f, runstore.AtVersion(compactionKey, 0))
 	b.Require(runstore.AtSeq(head.LastSeq+1), runstore.InStatus(head.Status))
-	if found.grant.Version > 0 {
-		b.Require(runstore.AtVersion(grantKey, found.grant.Version))
-		putGrant(&b.Writes, found.grant.Value, true)
-	}
 	if !found.fits {
 		return t.stampCompaction(ctx, b, compaction{UpTo: head.LastSeq})
 	}
@@ -160,7 +156,7 @@ func (t *Tape) startCompaction(ctx context.Context, id runstore.RunID, f runstor
 // stampCompaction adds the next state to a batch, which is guarded by the version of the one before,
 // and commits it.
 func (t *Tape) stampCompaction(ctx context.Context, b runstore.Batch, next compaction) (compaction, error) {
-	putLasting(&b.Writes, compactionKey, encode(next), nil)
+	b.Put(compactionKey, encode(next))
 	done, err := t.commit(ctx, b)
 	if err != nil {
 		return compaction{}, err

@@ -49,8 +49,6 @@ func (c *blankRows) add(r blankRow) bool {
 // survey is what startCompaction finds in the records of a run.
 type survey struct {
 	state compaction
-	// grant is the grant's record; zero where there is none.
-	grant runstore.Record
 	// open and unknown are the obligations and effects that are not settled.
 	open, unknown int
 	// rows are those to blank, if fits; otherwise one commit does not take them.
@@ -72,9 +70,6 @@ func (t *Tape) surveyRun(ctx context.Context, run Run) (survey, error) {
 		case rec.Key == compactionKey:
 			s.state, err = compactionOf(run.ID, rec)
 			return s, err
-		case rec.Key == grantKey:
-			s.grant = rec
-			continue
 		case strings.HasPrefix(key, obligationPrefix):
 			o, err := obligationOf(run.ID, rec)
 			if err != nil {

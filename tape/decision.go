@@ -85,7 +85,7 @@ func (t *Tape) GetDecision(ctx context.Context, run runstore.RunID, index int64)
 	return d, err == nil, err
 }
 
-var decisions = ledger[Decision]{decode: decisionOf, encode: Decision.encode, later: Decision.later}
+var decisions = ledger[Decision]{decode: decisionOf, encode: Decision.encode}
 
 func (d Decision) encode() ([]byte, []runstore.Place) {
 	return encode(decisionHead{Model: d.Model, Policy: d.PolicyVersion}, d.Request, d.Response, d.Rationale), nil
@@ -96,16 +96,6 @@ func (d Decision) blank() (Decision, bool) {
 	full := d.Request != "" || d.Response != "" || d.Rationale != ""
 	d.Request, d.Response, d.Rationale = "", "", ""
 	return d, full
-}
-
-// later returns the blank form of a decision that is not blank.
-func (d Decision) later() []runstore.RecordWrite {
-	d, full := d.blank()
-	if !full {
-		return nil
-	}
-	value, places := d.encode()
-	return []runstore.RecordWrite{{Key: decisionKey(d.Index), Value: value, Index: places}}
 }
 
 func decisionOf(run runstore.RunID, rec runstore.Record) (Decision, error) {

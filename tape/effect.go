@@ -199,12 +199,12 @@ func (e storedEffect) places() []runstore.Place {
 	}
 }
 
-// later returns the largest later form of the effect. One that is CONFIRMED stays so. Any other may
+// later returns the largest later form of the effect. One that is CONFIRMED stays so, in no queue. Any other may
 // become PENDING, with the most places that it has, or be seen twice, which registers an obligation:
 // the key of that one is as long for every kind.
 func (e storedEffect) later() []runstore.RecordWrite {
 	if e.Status == EffectConfirmed {
-		return roomFor(effectKey(e.Key))
+		return nil
 	}
 	e.Status, e.next = EffectPending, runstore.After(0)
 	e.unclaim()

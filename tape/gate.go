@@ -105,8 +105,8 @@ func (t *Tape) readGate(ctx context.Context, id runstore.RunID, name string) (*g
 func (r *gateRecords) batch(name string, f runstore.Fence) runstore.Batch {
 	b := guards(r.run.ID, f, runstore.AtVersion(gatesKey, r.version[gatesKey]))
 	b.Require(runstore.AtVersion(gateKey(name), r.version[gateKey(name)]))
-	putLasting(&b.Writes, gateKey(name), r.gate.encode(), nil)
-	putLasting(&b.Writes, gatesKey, encode(r.gates), nil)
+	b.Put(gateKey(name), r.gate.encode())
+	b.Put(gatesKey, encode(r.gates))
 	return b
 }
 

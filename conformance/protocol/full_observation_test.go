@@ -28,6 +28,8 @@ func TestObservationsOfFullRuns(t *testing.T) {
 		f.top()
 		for _, o := range []tape.Observation{
 			{Key: f.outbox[0], Resolution: tape.ResolvedDuplicate, CompensateKind: "refund"},
+			// Its record is smaller than that of the obligation.
+			{Key: f.inline[3], Resolution: tape.ResolvedDuplicate, CompensateKind: "refund"},
 			{Key: f.inline[0], Resolution: tape.ResolvedConfirmed, ExternalRef: strings.Repeat("r", 100)},
 		} {
 			o.Run = f.run.ID
