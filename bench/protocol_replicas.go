@@ -125,12 +125,13 @@ type matchers struct {
 func (m *matchers) run(ctx context.Context) (err error) {
 	var stopping sync.WaitGroup
 	var mu sync.Mutex
+	var stopped error // guarded by mu: a return may set err while a server stops
 	stop := func(r *replica) {
 		stopping.Go(func() {
 			failed := r.stop()
 			mu.Lock()
 			defer mu.Unlock()
-			err = errors.Join(err, failed)
+			stopped = errors.Join(stopped, failed)
 		})
 	}
 	var live []*replica
@@ -139,6 +140,7 @@ func (m *matchers) run(ctx context.Context) (err error) {
 			stop(r)
 		}
 		stopping.Wait()
+		err = errors.Join(err, stopped)
 	}()
 	for n := 1; ; n = matchingServers {
 		for len(live) < n {
