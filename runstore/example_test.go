@@ -13,7 +13,7 @@ import (
 
 // A run changes hands while its first driver is paused. Whoever holds the
 // current grant writes; the paused driver's late write is refused by the store.
-// The README shows this example: keep the two alike.
+// README.md shows this example; package internal/docs checks that the two are alike.
 func Example() {
 	ctx := context.Background()
 	engine := memory.New(nil) // the reference store; its clock can be moved

@@ -9,10 +9,10 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// The README's table of authorities is that of the code.
+// The table of authorities in docs/fencing.md is that of the code.
 func TestAuthoritiesAreDocumented(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
+	page, err := os.ReadFile("../docs/fencing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,16 +23,16 @@ func TestAuthoritiesAreDocumented(t *testing.T) {
 	for a, all := range methods {
 		slices.Sort(all)
 		found := false
-		for line := range strings.Lines(string(readme)) {
+		for line := range strings.Lines(string(page)) {
 			if strings.HasPrefix(line, "| "+a.String()+":") {
 				found = true
 				if want := "| " + strings.Join(all, ", ") + " |"; !strings.HasSuffix(strings.TrimSpace(line), want) {
-					t.Errorf("README.md has %q, want %q", strings.TrimSpace(line), want)
+					t.Errorf("docs/fencing.md has %q, want %q", strings.TrimSpace(line), want)
 				}
 			}
 		}
 		if !found {
-			t.Errorf("README.md has no line for %q", a)
+			t.Errorf("docs/fencing.md has no line for %q", a)
 		}
 	}
 }
