@@ -129,6 +129,40 @@ func TestTrackRecord(t *testing.T) {
 	}
 }
 
+// namedForm is a faulty store or a mutation that a page names as such.
+var namedForm = regexp.MustCompile("(?i)(faulty stores?|mutations?) ((?:`[^`]+`(?:, | and |,\n| and\n|))+)")
+
+// Faulty stores and mutations that other pages name are those of the code.
+func TestNamedBugs(t *testing.T) {
+	t.Parallel()
+	isFaulty, isMutant := isFaultyStore(t), isMutation(t)
+	for _, page := range markdown(t) {
+		for _, m := range namedForm.FindAllStringSubmatch(withoutBlocks(read(t, page)), -1) {
+			known := isMutant
+			if strings.HasPrefix(strings.ToLower(m[1]), "faulty") {
+				known = isFaulty
+			}
+			for _, code := range codeForm.FindAllString(m[2], -1) {
+				if name := strings.Trim(code, "`"); !known(name) {
+					t.Errorf("%s: there is no %s %q", page, m[1], name)
+				}
+			}
+		}
+	}
+}
+
+// A decision record fits on a page.
+func TestDecisionsAreShort(t *testing.T) {
+	t.Parallel()
+	for _, page := range markdown(t) {
+		if strings.HasPrefix(page, "docs/decisions/") {
+			if lines := strings.Count(read(t, page), "\n"); lines > 60 {
+				t.Errorf("%s has %d lines, the limit is 60", page, lines)
+			}
+		}
+	}
+}
+
 // isCase knows the cases of both suites, and the tests of all packages.
 func isCase(t *testing.T) func(string) bool {
 	t.Helper()
