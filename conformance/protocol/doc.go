@@ -7,7 +7,7 @@
 //
 // The command tapestore conformance --protocol ADDRESS runs the same cases.
 //
-// A case proves one of the protocol's guarantees (T1 to T6, T8 to T12), or one of the
+// A case proves one of the guarantees of the protocol (T1 to T12), or one of the
 // client-visible checks, by its number. Where the reference server has a hazard that no client
 // needs, the case states the rule that closes it, and its Doc says so.
 //
