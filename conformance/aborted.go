@@ -15,14 +15,22 @@ import (
 func abortedCases() []Case {
 	aborts := []Need{NeedAborts}
 	return []Case{
-		{Guarantee: "I8", Name: "a-transaction-aborted-at-any-request-is-applied-once", Needs: aborts, Run: abortedAnywhere},
-		{Guarantee: "I8", Name: "aborts-at-random-lose-nothing-and-double-nothing", Needs: aborts, Run: abortedAtRandom},
-		{Guarantee: "I3", Name: "a-transaction-left-open-by-a-dead-client-keeps-nobody-out", Needs: []Need{NeedLink}, Run: leftOpen},
+		{Guarantee: "I8", Name: "a-transaction-aborted-at-any-request-is-applied-once", Needs: aborts, Run: abortedAnywhere, Doc: `
+			The engine aborts the transaction of a write once, of each kind and at each of its requests. The call
+			succeeds with the result of an undisturbed write, and the run is the same. A store that keeps what the
+			aborted attempt decided, or that does not start the transaction again, applies it twice or fails.`},
+		{Guarantee: "I8", Name: "aborts-at-random-lose-nothing-and-double-nothing", Needs: aborts, Run: abortedAtRandom, Doc: `
+			The engine aborts three of ten requests at random while sixteen writers append to four runs, repeating
+			what is ErrUnavailable. Every event is stored exactly once. A store whose retried transaction carries
+			state over from the aborted attempt loses events or doubles them.`},
+		{Guarantee: "I3", Name: "a-transaction-left-open-by-a-dead-client-keeps-nobody-out", Needs: []Need{NeedLink}, Run: leftOpen, Doc: `
+			A writer dies at each request of its commit, with that request in flight and whatever the engine has
+			begun still open. Another handle preempts and commits meanwhile; its event is the last, and the dead
+			writer's outcome was true. A store whose takeover waits for the dead writer's locks without end keeps the
+			run from its next holder.`},
 	}
 }
 
-// abortedAnywhere aborts each kind of write at its first request, then at its second,
-// and on.
 func abortedAnywhere(t T, e *Env) {
 	aborts := e.Aborts(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
@@ -42,7 +50,7 @@ func abortedAnywhere(t T, e *Env) {
 	}
 }
 
-// abortedAtRandom aborts three of ten requests of writers that share one handle.
+// abortedAtRandom uses one handle for all writers.
 func abortedAtRandom(t T, e *Env) {
 	const writers, runs = 16, 4
 	ctx, each := t.Context(), e.Scaled(t, "writes of each writer", 3, 10)
@@ -104,9 +112,6 @@ func stubborn(ctx context.Context, s runstore.RunStore, b runstore.Batch) error 
 	}
 }
 
-// leftOpen lets a writer die at each of its requests, with that request in flight and
-// whatever the engine had begun for it still open. Others must not have to wait for it
-// for longer than they wait for anything else.
 func leftOpen(t T, e *Env) {
 	n := e.network(t)
 	write := func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) *attempt {

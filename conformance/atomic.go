@@ -12,16 +12,55 @@ import (
 // atomicCases prove I4: a batch applies whole or not at all.
 func atomicCases() []Case {
 	return []Case{
-		{Guarantee: "I4", Name: "a-batch-applies-whole", Run: batchAppliesWhole},
-		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing", Run: failingGuard},
-		{Guarantee: "I4", Name: "readers-never-see-half-a-batch", Run: neverHalf},
-		{Guarantee: "I4", Name: "creation-with-writes-is-one-step", Run: createWhole},
-		{Guarantee: "I4", Name: "readers-never-see-half-a-creation", Run: createNeverHalf},
-		{Guarantee: "I4", Name: "acquire-with-writes-is-one-step", Run: acquireWhole},
-		{Guarantee: "I4", Name: "release-with-writes-is-one-step", Run: releaseWhole},
-		{Guarantee: "I4", Name: "purge-removes-a-run-whole", Run: purgeWhole},
-		{Guarantee: "I4", Name: "a-purge-that-is-cut-short-leaves-nothing", Run: purgeCutShort},
-		{Guarantee: "I4", Name: "a-bad-batch-among-good-ones-fails-alone", Run: failsAlone},
+		{Guarantee: "I4", Name: "a-batch-applies-whole", Run: batchAppliesWhole, Doc: `
+			One batch carries all kinds of guards and writes: two events, records in two queues, the summary, a
+			deletion, a status and a runnable time. All of it is visible to another handle, with dense seqs, the
+			versions that Commit returned, and a time on the store clock. A store that applies the events and drops
+			part of the records or places fails.`},
+		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing", Run: failingGuard, Doc: `
+			Fifteen batches with one guard or fence that fails, alone or among others that hold, try to write,
+			release and purge. Each is ErrConflict or ErrFenced and leaves the run and its indexes as they were; the
+			next good batch gets the next seq and versions. A store that checks only the first guard, or writes
+			before it checks, fails.`},
+		{Guarantee: "I4", Name: "readers-never-see-half-a-batch", Run: neverHalf, Doc: `
+			One handle commits batches that change two records, the summary and two events together, while three
+			handles read. Every single read shows a state between two batches: equal records, a summary that fits the
+			last seq, an even number of events. A store that writes a batch in two steps, or answers one read from
+			two states, fails.`},
+		{Guarantee: "I4", Name: "creation-with-writes-is-one-step", Run: createWhole, Doc: `
+			An oversized creation is ErrTooLarge and leaves no run. Then six handles create one run, each with a
+			lease, an event and a record. One creates it; all are shown the same run with the winner's lease, event
+			and record, and a later create changes nothing. A store that applies a loser's writes, or returns the run
+			before its lease is granted, fails.`},
+		{Guarantee: "I4", Name: "readers-never-see-half-a-creation", Run: createNeverHalf, Doc: `
+			One handle creates runs with a lease, an event and a summary, while another reads each run and scans the
+			index of runs. A run that either read returns already has its lease, its event and its summary. A store
+			that inserts the run first and grants or writes afterwards shows a run without them.`},
+		{Guarantee: "I4", Name: "acquire-with-writes-is-one-step", Run: acquireWhole, Doc: `
+			An acquire carries writes of every kind. While the lease is held, or a version, seq or status guard
+			fails, the acquire leaves run and indexes as they were; otherwise grant and writes appear together, under
+			the new token. A store that writes before it grants, or the other way round in two steps, leaves the
+			writes of a refused acquire.`},
+		{Guarantee: "I4", Name: "release-with-writes-is-one-step", Run: releaseWhole, Doc: `
+			A release carries writes of every kind. Under an ended grant it is ErrFenced and leaves run and indexes
+			as they were; under the current grant the lease is free, the writes are made under its token, and the run
+			is runnable. A store that frees the lease and writes in two steps loses one of the two, or writes for an
+			old holder.`},
+		{Guarantee: "I4", Name: "purge-removes-a-run-whole", Run: purgeWhole, Doc: `
+			A holder purges a run beside a neighbour with the same keys and batch id. Reads are ErrNotFound, no index
+			and no page of the feed holds the run, and the neighbour is untouched. The run made anew is empty, keeps
+			the token, and applies a batch whose id the former run used. A store that leaves results, entries or
+			events behind fails.`},
+		{Guarantee: "I4", Name: "a-purge-that-is-cut-short-leaves-nothing", Run: purgeCutShort, Doc: `
+			A handle purges a run of many events and records, and is closed meanwhile, or its context ends. The run
+			is either unchanged or gone, as the error allows. After a second purge, indexes and feed hold nothing of
+			it, and the run made anew starts empty at seq 1. A store that deletes in steps, and counts the leftovers
+			into the new run, fails.`},
+		{Guarantee: "I4", Name: "a-bad-batch-among-good-ones-fails-alone", Run: failsAlone, Doc: `
+			Twelve writers on two handles commit good and bad batches at once, to a shared run and to runs of their
+			own; bad ones have an ended fence, a wrong version or a missing run. Each bad batch gets its own error;
+			every good one is whole in its journal and its queue. A store whose group commit fails or applies all
+			batches together fails.`},
 	}
 }
 
@@ -163,8 +202,6 @@ func failingGuard(t T, e *Env) {
 	feedOf(t, e, e.Store, 3)
 }
 
-// neverHalf writes batches that keep an invariant over two records, the summary
-// and the journal, and reads it in single calls.
 func neverHalf(t T, e *Env) {
 	batches := e.Scaled(t, "batches", 20, 80)
 	e.Create(t, "run")

@@ -148,8 +148,6 @@ func purgeWhole(t T, e *Env) {
 	equal(t, "a batch of the new life with an id of the old one", [2]any{done.FirstSeq, done.Replayed}, [2]any{runstore.Seq(1), false})
 }
 
-// failsAlone commits good and bad batches at once, to one run and to several,
-// on few handles, so that an engine which shares work between commits does so.
 func failsAlone(t T, e *Env) {
 	const writers = 12
 	rounds := e.Scaled(t, "rounds", 4, 8)

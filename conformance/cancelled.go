@@ -8,9 +8,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// cancelledReads ends reads at random moments and then reads, and writes, as
-// often as a pool might have connections: a read that was given up must leave
-// nothing behind that the next one stumbles over.
 func cancelledReads(t T, e *Env) {
 	e.Create(t, "run")
 	pick := seeded(t)(0)

@@ -21,6 +21,9 @@ type Case struct {
 	// writer of the same run get past it, as a takeover must (I3). Its store is made by the
 	// harness's NewOvertaking.
 	Overtakes bool
+	// Doc says in a few sentences what happens, what must hold, and which bug the case catches. Cases
+	// returns it as one line.
+	Doc string
 	// Run proves the rule on an empty store.
 	Run func(t T, e *Env)
 }
@@ -138,6 +141,9 @@ func Cases() []Case {
 		abortedCases(),     // I3, I8
 		serverCases(),      // I8, I11
 	)
+	for i := range all {
+		all[i].Doc = strings.Join(strings.Fields(all[i].Doc), " ")
+	}
 	slices.SortStableFunc(all, func(a, b Case) int { return number(a.Guarantee) - number(b.Guarantee) })
 	return all
 }

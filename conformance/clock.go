@@ -11,12 +11,33 @@ import (
 // clockCases prove I7: expiry is judged by the store clock alone.
 func clockCases() []Case {
 	return append(wrongClockCases(), []Case{
-		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedLink}, Run: slowStamps},
-		{Guarantee: "I7", Name: "expiry-is-the-store-clock-plus-ttl", Run: expiryIsNowPlusTTL},
-		{Guarantee: "I7", Name: "lease-expires-when-the-store-clock-says-so", Run: storeClockExpires},
-		{Guarantee: "I7", Name: "store-clock-never-goes-back", Run: clockNeverBack},
-		{Guarantee: "I7", Name: "times-are-those-of-the-commit", Run: timesOfCommit},
-		{Guarantee: "I7", Name: "relative-times-count-from-the-commit", Run: relativeTimes},
+		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedLink}, Run: slowStamps, Doc: `
+			A handle that has known no other network than one with 20 ms of delay creates a run, acquires, renews and
+			commits. Every time that it returns or stores lies between readings of the store clock around the call,
+			to within the time that a reading takes. A store that keeps using an old reading of the engine's clock,
+			or adds the delay, fails.`},
+		{Guarantee: "I7", Name: "expiry-is-the-store-clock-plus-ttl", Run: expiryIsNowPlusTTL, Doc: `
+			A handle acquires, renews and creates with TTLs from the shortest to the longest. Each expiry is the TTL
+			after a time between two readings of the store clock around the call, in UTC and truncated to the store's
+			precision. A store that counts from another clock, rounds, or counts a renewal from the old expiry fails.`},
+		{Guarantee: "I7", Name: "lease-expires-when-the-store-clock-says-so", Run: storeClockExpires, Doc: `
+			A contender asks for a lease halfway through its TTL and again when the store clock has passed the
+			expiry. The first request is ErrLeaseHeld, the second gets the next token. A store that frees the lease
+			early, by the TTL that the contender asks for, or that never frees it, fails.`},
+		{Guarantee: "I7", Name: "store-clock-never-goes-back", Run: clockNeverBack, Doc: `
+			Four handles read the store clock at once. A reading that begins after another has ended is never lower,
+			and each is in UTC and truncated to the store's precision. Where the case can move the clock, an hour is
+			an hour. A store whose handles estimate the clock each by itself shows time running backwards.`},
+		{Guarantee: "I7", Name: "times-are-those-of-the-commit", Run: timesOfCommit, Doc: `
+			A holder commits five batches with two events and a record each. The commit's time lies between readings
+			of the store clock around it; its events and the record's update carry that very time, the record's
+			creation and the run's stay, and times never decrease. A store that stamps with the run's last write, or
+			with the time of sending, fails.`},
+		{Guarantee: "I7", Name: "relative-times-count-from-the-commit", Run: relativeTimes, Doc: `
+			A batch places a record and sets the runnable time after 0, a microsecond, a minute and a year. Each is
+			exactly the commit's time plus that, and a scan up to that very time finds the entry. An absolute time is
+			truncated and kept in UTC; Never clears it. A store that counts from the caller's clock, or rounds,
+			fails.`},
 	}...)
 }
 
@@ -71,7 +92,6 @@ func expiryIsNowPlusTTL(t T, e *Env) {
 	}
 }
 
-// storeClockExpires looks at one lease from both sides of its expiry.
 func storeClockExpires(t T, e *Env) {
 	e.Create(t, "run")
 	ttl := 4 * e.ShortTTL()
@@ -100,8 +120,6 @@ func storeClockExpires(t T, e *Env) {
 	}
 }
 
-// clockNeverBack reads the clock through several handles at once, each reading
-// after the one before.
 func clockNeverBack(t T, e *Env) {
 	const readers = 4
 	readings := e.Scaled(t, "readings of each reader", 40, 200)

@@ -6,7 +6,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// slowStamps lets a handle write that has known no other network than a slow one.
 func slowStamps(t T, e *Env) {
 	n := e.Link(t)
 	t.Cleanup(n.Harm.Heal) // before the handle is closed

@@ -14,16 +14,37 @@ import (
 func wrongClockCases() []Case {
 	skew := []Need{NeedSkew}
 	return []Case{
-		{Guarantee: "I7", Name: "wrong-clock-steals-no-live-lease", Needs: skew, Run: skewedThief},
-		{Guarantee: "I7", Name: "wrong-clock-loses-no-lease-of-its-own", Needs: skew, Run: skewedHolder},
-		{Guarantee: "I7", Name: "wrong-clock-takes-over-what-has-expired", Needs: skew, Run: skewedTakeover},
-		{Guarantee: "I7", Name: "wrong-clock-stamps-nothing", Needs: skew, Run: skewedStamps},
-		{Guarantee: "I7", Name: "wrong-clock-sees-what-is-due", Needs: skew, Run: skewedQueue},
-		{Guarantee: "I7", Name: "wrong-clock-reads-the-whole-feed", Needs: skew, Run: skewedFeed},
+		{Guarantee: "I7", Name: "wrong-clock-steals-no-live-lease", Needs: skew, Run: skewedThief, Doc: `
+			A process whose clock is three hours ahead, three behind and then right asks for a live lease, with and
+			without writes. Every request is ErrLeaseHeld with the true remaining time, and the run does not change;
+			the holder commits and renews. A store that judges expiry by time.Now in the calling process grants the
+			lease.`},
+		{Guarantee: "I7", Name: "wrong-clock-loses-no-lease-of-its-own", Needs: skew, Run: skewedHolder, Doc: `
+			A process whose clock is wrong acquires a lease; then its clock steps by hours. The expiry counts from
+			the store clock, the holder commits and renews, others are ErrLeaseHeld, strict or not. A store that
+			computes the expiry, or judges a strict lease, by the process's clock refuses a holder that is in time.`},
+		{Guarantee: "I7", Name: "wrong-clock-takes-over-what-has-expired", Needs: skew, Run: skewedTakeover, Doc: `
+			A process with a wrong clock, and one with a right clock, create runs with short leases; the wrong clock
+			steps, and the leases expire on the store clock. Each process takes over the other's lease at the next
+			token, and the old holder is ErrFenced. A store that judges expiry by the process's clock refuses a
+			takeover for hours.`},
+		{Guarantee: "I7", Name: "wrong-clock-stamps-nothing", Needs: skew, Run: skewedStamps, Doc: `
+			A process whose clock is hours behind, ahead and then right creates a run, acquires, renews and commits.
+			Every time that it returns or stores, of the run, its events, records, queue places and leases, is the
+			store clock's. A store that stamps with time.Now of the writing process fails.`},
+		{Guarantee: "I7", Name: "wrong-clock-sees-what-is-due", Needs: skew, Run: skewedQueue, Doc: `
+			A process whose clock is wrong scans a queue, the runnable index and the index of runs, oldest and newest
+			first, and a stale replica where there is one. It finds what is due on the store clock: no timer hours
+			early, none missing, and no run whose lease is live. A store that takes the bound of a scan from the
+			process's clock fails.`},
+		{Guarantee: "I7", Name: "wrong-clock-reads-the-whole-feed", Needs: skew, Run: skewedFeed, Doc: `
+			A process whose clock is wrong and a process whose clock is right append events and follow the feed. The
+			first gets the same events at the same positions as the second, with times on the store clock. A store
+			that ends the feed at what the reading process takes for the present hides new events from a process that
+			is behind.`},
 	}
 }
 
-// skewedThief asks for a lease that is live.
 func skewedThief(t T, e *Env) {
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "holder")
@@ -45,8 +66,8 @@ func skewedThief(t T, e *Env) {
 	}
 }
 
-// skewedHolder holds a lease with a clock that steps while the lease lasts. Some are
-// strict, so that the store would refuse the holder as soon as it thought the lease over.
+// skewedHolder takes strict leases too, because a store refuses their holder as soon as it takes the
+// lease to be over.
 func skewedHolder(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	e.Create(t, "run")
@@ -89,8 +110,6 @@ func skewedHolder(t T, e *Env) {
 	}
 }
 
-// skewedTakeover lets leases expire that a wrong clock was granted, or takes over. The
-// clock steps while they last.
 func skewedTakeover(t T, e *Env) {
 	s, clock := e.Skewed(t, aheadFirst)
 	create := func(by runstore.RunStore, id runstore.RunID, what string) runstore.Lease {
@@ -128,7 +147,6 @@ func skewedTakeover(t T, e *Env) {
 	}
 }
 
-// skewedStamps checks every time that writes return to a process whose clock is wrong.
 func skewedStamps(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	n := 0
@@ -138,7 +156,6 @@ func skewedStamps(t T, e *Env) {
 	}
 }
 
-// skewedQueue scans for what is due with a wrong clock: as much as with a right one.
 func skewedQueue(t T, e *Env) {
 	spec := runstore.RunSpec{ID: "leased", Runnable: runstore.After(0)}
 	spec.Writes.Put("due", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
@@ -191,7 +208,6 @@ func skewedQueue(t T, e *Env) {
 	}
 }
 
-// skewedFeed follows the feed with a clock that steps, and writes to it.
 func skewedFeed(t T, e *Env) {
 	e.Create(t, "run")
 	s, clock := e.Skewed(t, aheadFirst)

@@ -10,7 +10,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// endedContext calls every method with a context that has ended already.
 func endedContext(t T, e *Env) {
 	lease := furnish(t, e, "run")
 	cancelled, cancel := context.WithCancel(t.Context())
@@ -42,9 +41,6 @@ func endedContext(t T, e *Env) {
 	}
 }
 
-// contextAtAnyStage ends the contexts of concurrent commits after times from
-// nothing to more than a commit takes, and compares what the errors said with
-// what is stored.
 func contextAtAnyStage(t T, e *Env) {
 	const writers = 4
 	each := e.Scaled(t, "commits of each writer", 12, 40)
@@ -139,9 +135,6 @@ func (v *verdicts) compare(t T, found map[string]int) {
 	}
 }
 
-// contextInFlight ends contexts while the engine holds the writes up. The calls
-// must return, though the engine does not answer, and what they say must be so
-// when it goes on.
 func contextInFlight(t T, e *Env) {
 	lease := furnish(t, e, "run")
 	for round, cause := range []error{context.Canceled, context.DeadlineExceeded} {

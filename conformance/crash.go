@@ -13,9 +13,21 @@ import (
 // wrote it was killed, and that nothing is there in part.
 func crashCases() []Case {
 	return []Case{
-		{Guarantee: "I4", Name: "a-killed-process-leaves-whole-batches-only", Needs: []Need{NeedProcesses}, Run: killedProcess},
-		{Guarantee: "I10", Name: "the-feed-holds-every-event-of-a-killed-process", Needs: []Need{NeedProcesses}, Run: killedFlood},
-		{Guarantee: "I3", Name: "a-stopped-process-is-fenced-when-it-goes-on", Needs: []Need{NeedProcesses, needPause}, Run: stoppedProcess},
+		{Guarantee: "I4", Name: "a-killed-process-leaves-whole-batches-only", Needs: []Need{NeedProcesses}, Run: killedProcess, Doc: `
+			A child process commits batches of three events, two records and a queue entry to three runs, and is
+			killed between two reports. Every acknowledged batch is there at its seqs, every other batch is there
+			whole or not at all, and after a takeover the child's fence is ErrFenced. A store that acknowledges
+			before it is durable, or writes in two steps, fails.`},
+		{Guarantee: "I10", Name: "the-feed-holds-every-event-of-a-killed-process", Needs: []Need{NeedProcesses}, Run: killedFlood, Doc: `
+			A child process appends hundreds of small events to one run and is killed amid further appends. Without
+			another write, the feed soon holds every event of the journal once and in order, read by a handle from
+			before and by a new one, and no acknowledged event is missing. A store whose writer publishes to the feed
+			after the commit loses the last ones.`},
+		{Guarantee: "I3", Name: "a-stopped-process-is-fenced-when-it-goes-on", Needs: []Need{NeedProcesses, needPause}, Run: stoppedProcess, Doc: `
+			A child process holds a lease and is stopped by a signal; the lease expires, and the parent takes over.
+			The child then goes on and commits, renews and releases: all three are ErrFenced, and run and indexes
+			stay as they were. A store that trusts a handle's own memory of its lease, or checks the owner only, lets
+			the child write.`},
 	}
 }
 
@@ -180,8 +192,6 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 	}
 }
 
-// stoppedProcess stops a process that holds a lease, lets another take over, and
-// lets the first one go on.
 func stoppedProcess(t T, e *Env) {
 	e.Create(t, "run")
 	c := startChild(t, errand{URL: e.URL, Role: "zombie"})

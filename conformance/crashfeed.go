@@ -8,10 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// killedFlood kills a process that has appended hundreds of small events to one run, in
-// the middle of further appends. Nobody writes to the run afterwards. Another handle finds
-// every event of the journal in the feed, once and in the order of the seqs: another
-// handle completes what the killed process had left to do for the feed.
+// killedFlood lets nobody write to the run afterwards: another handle has to complete what the killed
+// process left to do for the feed.
 func killedFlood(t T, e *Env) {
 	least := runstore.Seq(e.Scaled(t, "events before a kill", 300, 1500))
 	e.Create(t, "run")

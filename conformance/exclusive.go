@@ -10,22 +10,59 @@ import (
 // exclusiveCases prove I1: at most one live grant.
 func exclusiveCases() []Case {
 	return []Case{
-		{Guarantee: "I1", Name: "one-winner-per-round-of-an-acquire-race", Run: acquireRace},
-		{Guarantee: "I1", Name: "one-winner-in-a-race-for-an-expired-lease", Run: takeoverRace},
-		{Guarantee: "I1", Name: "one-winner-in-a-race-to-create-with-a-lease", Run: createRace},
-		{Guarantee: "I1", Name: "preempts-in-a-race-get-a-token-each-and-the-last-is-current", Run: preemptRace},
-		{Guarantee: "I1", Name: "late-renewal-and-takeover-do-not-both-win", Run: renewalRace},
-		{Guarantee: "I1", Name: "expired-lease-is-taken-over", Run: expiredIsTaken},
-		{Guarantee: "I1", Name: "live-lease-is-not-taken-over", Run: liveIsNotTaken},
-		{Guarantee: "I1", Name: "renewed-lease-is-not-taken-at-its-old-expiry", Run: renewedIsNotTaken},
-		{Guarantee: "I1", Name: "owner-name-is-no-authority-over-a-live-lease", Run: sameOwnerIsRefused},
-		{Guarantee: "I1", Name: "released-lease-is-free-at-once", Run: releasedIsFree},
-		{Guarantee: "I1", Name: "run-shows-its-holder", Run: runShowsHolder},
+		{Guarantee: "I1", Name: "one-winner-per-round-of-an-acquire-race", Run: acquireRace, Doc: `
+			Eight handles ask for one free lease at the same moment, round after round. One handle wins; every other
+			gets ErrLeaseHeld, which names the winner and the time that is left. The token grows by one a round, and
+			only the winner's event is in the journal. A store that checks that the lease is free in one step and
+			grants it in another fails.`},
+		{Guarantee: "I1", Name: "one-winner-in-a-race-for-an-expired-lease", Run: takeoverRace, Doc: `
+			A lease expires under its holder, and eight handles ask for it at the same moment. One handle takes over,
+			under the next token; every other gets ErrLeaseHeld, and a late renewal by the old holder is ErrFenced. A
+			store that judges the expiry in one step and replaces the grant in another lets two handles take over.`},
+		{Guarantee: "I1", Name: "one-winner-in-a-race-to-create-with-a-lease", Run: createRace, Doc: `
+			Eight handles create the same run at the same moment, each with a lease and an event of its own. One
+			handle creates all three. Every other call returns without an error and without a lease, and shows the
+			winner as the holder. A store that inserts the run and grants the lease in two steps, or that hands a
+			loser the winner's lease, fails.`},
+		{Guarantee: "I1", Name: "preempts-in-a-race-get-a-token-each-and-the-last-is-current", Run: preemptRace, Doc: `
+			Eight handles preempt one live lease at the same moment. Each gets a token of its own, the tokens are
+			consecutive, and the run names the holder of the highest one. A commit under any lower token is ErrFenced
+			and leaves the run as it was. A store that computes the next token from an old read gives two holders the
+			same token.`},
+		{Guarantee: "I1", Name: "late-renewal-and-takeover-do-not-both-win", Run: renewalRace, Doc: `
+			A lease expires, and its holder renews while four other handles try to take over. Exactly one of the five
+			calls succeeds: a late renewal that loses is ErrFenced, a takeover that loses is ErrLeaseHeld. A store
+			whose renewal updates the expiry without checking the grant in the same step returns success to two
+			processes.`},
+		{Guarantee: "I1", Name: "expired-lease-is-taken-over", Run: expiredIsTaken, Doc: `
+			A lease expires without a release, and another handle acquires it. The new grant has the next token, the
+			old holder's acquire is ErrLeaseHeld, and the run shows the new holder and no preempted one. A store that
+			never frees an expired lease, or that records a takeover as a preempt, fails.`},
+		{Guarantee: "I1", Name: "live-lease-is-not-taken-over", Run: liveIsNotTaken, Doc: `
+			Another handle asks for a lease that is live, at once and again after part of the TTL. Each time it gets
+			ErrLeaseHeld with the holder and the true remaining time, and the run does not change; the holder then
+			commits. A store that grants a live lease, writes the events of a refused acquire, or miscounts the
+			remaining time fails.`},
+		{Guarantee: "I1", Name: "renewed-lease-is-not-taken-at-its-old-expiry", Run: renewedIsNotTaken, Doc: `
+			A holder renews its lease for four times the standard TTL, and the first expiry passes. An acquire by
+			another handle is still ErrLeaseHeld, and the fence that the holder got before the renewal still commits.
+			A store that returns a later expiry from RenewLease without storing it lets the other handle in.`},
+		{Guarantee: "I1", Name: "owner-name-is-no-authority-over-a-live-lease", Run: sameOwnerIsRefused, Doc: `
+			A second process acquires a live lease under the holder's own owner name, with a new grant id and with
+			none, through the same handle and through another. Each attempt is ErrLeaseHeld. A store that compares
+			owner names gives a restarted pod the lease of its predecessor, which may still run.`},
+		{Guarantee: "I1", Name: "released-lease-is-free-at-once", Run: releasedIsFree, Doc: `
+			A holder releases its lease, and another handle acquires it without waiting. In between the run shows no
+			holder and keeps its token; the new grant has the next one. A store that keeps a released lease until its
+			expiry, or that resets the token with the release, fails.`},
+		{Guarantee: "I1", Name: "run-shows-its-holder", Run: runShowsHolder, Doc: `
+			A handle acquires a lease, first an ordinary and then a strict one, and another handle reads the run. The
+			run shows owner, reactor, token, strictness and expiry exactly as AcquireLease returned them, and is live
+			until that expiry. A new run shows none of them. A store that leaves a field of the holder out, or that
+			shows an expiry of its own, fails.`},
 	}
 }
 
-// acquireRace lets contenders, each with a handle of its own, race for one lease
-// from a common start, round after round.
 func acquireRace(t T, e *Env) {
 	const contenders = 8
 	rounds := e.Scaled(t, "rounds", 4, 10)
@@ -84,7 +121,6 @@ func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.L
 	return lease
 }
 
-// takeoverRace races for a lease that has expired under its holder.
 func takeoverRace(t T, e *Env) {
 	const contenders, rounds = 8, 3
 	e.Create(t, "run")
@@ -103,8 +139,6 @@ func takeoverRace(t T, e *Env) {
 	}
 }
 
-// createRace lets contenders create one run, each with a lease and an event of
-// its own: exactly one of them made all three.
 func createRace(t T, e *Env) {
 	const contenders = 8
 	rounds := e.Scaled(t, "rounds", 3, 5)
@@ -149,8 +183,6 @@ func createRace(t T, e *Env) {
 	}
 }
 
-// preemptRace lets contenders take the lease away from each other: each gets it
-// under a token of its own, and only the last of them still has it.
 func preemptRace(t T, e *Env) {
 	const contenders = 8
 	e.Create(t, "run")
@@ -192,8 +224,6 @@ func preemptRace(t T, e *Env) {
 	e.Append(t, e.Store, last, "the last preempt's lease works")
 }
 
-// renewalRace lets a late holder renew while contenders take over: the grant is
-// either extended or gone, never both.
 func renewalRace(t T, e *Env) {
 	const contenders, rounds = 4, 4
 	handles := e.handles(t, contenders)

@@ -14,24 +14,67 @@ import (
 func linkCases() []Case {
 	link := []Need{NeedLink}
 	return []Case{
-		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-the-store", Needs: link, Run: lostReply},
-		{Guarantee: "I8", Name: "a-late-copy-of-a-request-is-not-applied-twice", Needs: link, Run: lateCopy},
-		{Guarantee: "I8", Name: "a-cut-connection-is-no-error-the-caller-must-know", Needs: link, Run: cutConnections},
-		{Guarantee: "I8", Name: "appends-to-many-runs-over-a-bad-network-are-applied-once", Needs: link, Run: faultsAmongMany},
-		{Guarantee: "I8", Name: "histories-over-a-bad-network-are-linearizable", Needs: link, Run: badNetwork},
-		{Guarantee: "I5", Name: "journal-and-record-histories-over-a-slow-network-are-linearizable", Needs: link, Run: slowNetwork},
-		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-over-a-slow-network", Needs: link, Run: slowTail},
-		{Guarantee: "I11", Name: "an-error-after-a-lost-reply-is-true", Needs: link, Run: errorAfterLostReply},
-		{Guarantee: "I11", Name: "an-error-stays-true-when-the-request-arrives-late", Needs: link, Run: errorBeforeArrival},
-		{Guarantee: "I11", Name: "a-black-hole-does-not-outlive-the-context", Needs: link, Run: blackHole},
-		{Guarantee: "I3", Name: "a-request-that-arrives-after-the-takeover-is-refused", Needs: link, Run: lateZombie(false)},
-		{Guarantee: "I3", Name: "a-request-repeated-after-the-takeover-is-refused-in-every-copy", Needs: link, Run: lateZombie(true)},
-		{Guarantee: "I3", Name: "a-request-refused-on-its-repeat-is-refused-in-every-copy", Needs: link, Run: lateRefusal},
+		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-the-store", Needs: link, Run: lostReply, Doc: `
+			The network drops the reply to a write, of each kind and at each of its round trips, and works again at
+			once. The call returns without an error, with the result of an undisturbed write, and the run is the
+			same. A store that sends the write again under another id applies it twice; one that gives up makes its
+			caller resolve it.`},
+		{Guarantee: "I8", Name: "a-late-copy-of-a-request-is-not-applied-twice", Needs: link, Run: lateCopy, Doc: `
+			The network keeps a write's request in flight, of each kind and at each round trip, and cuts its
+			connection, so that the store sends it again. The call succeeds, and the first copy, when it arrives,
+			changes nothing. A store whose engine does not recognize the copy applies the write twice.`},
+		{Guarantee: "I8", Name: "a-cut-connection-is-no-error-the-caller-must-know", Needs: link, Run: cutConnections, Doc: `
+			The network resets all connections twelve times while four writers commit, with and without ids, and
+			works again at once. No commit fails, each is stored once, and the journal is dense. A store that returns
+			the broken connection to its caller, or repeats a commit that was applied, fails.`},
+		{Guarantee: "I8", Name: "appends-to-many-runs-over-a-bad-network-are-applied-once", Needs: link, Run: faultsAmongMany, Doc: `
+			One handle appends to twelve runs at once, without ids, over connections that were cut or that lose
+			replies. Every append succeeds and is in its journal once, under its token. A store that sends a whole
+			group again, though part of it was applied, doubles events.`},
+		{Guarantee: "I8", Name: "histories-over-a-bad-network-are-linearizable", Needs: link, Run: badNetwork, Doc: `
+			Four handles act at random on two runs while the network cuts connections, drops replies, holds requests
+			and delays. Some order of the operations, with an unknown outcome applied once or never, must explain
+			every answer. A store that calls a lost write not applied, or applies a resent one twice, has a history
+			that no order explains.`},
+		{Guarantee: "I5", Name: "journal-and-record-histories-over-a-slow-network-are-linearizable", Needs: link, Run: slowNetwork, Doc: `
+			Four handles commit to and read two runs at random over a network that delays everything by a
+			millisecond, so that operations overlap more. Some order of the operations must explain every answer, and
+			each journal is dense. A store that decides on a head that it read before the delay assigns a seq twice
+			or loses an update.`},
+		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-over-a-slow-network", Needs: link, Run: slowTail, Doc: `
+			Four handles commit over a network whose delay changes all the time, so that commits arrive in another
+			order than they were sent, and three readers follow the feed. Each reader sees every event once, run by
+			run in the order of the seqs. A store that assigns positions at the sender loses events for a reader that
+			has passed.`},
+		{Guarantee: "I11", Name: "an-error-after-a-lost-reply-is-true", Needs: link, Run: errorAfterLostReply, Doc: `
+			The network drops every reply to a write, of each kind and at each round trip, until the caller's context
+			ends. If the error says not applied, the run is as before; if it says unknown, the write is there whole
+			or not at all. A store that reports a lost reply as not applied makes its caller repeat what was applied.`},
+		{Guarantee: "I11", Name: "an-error-stays-true-when-the-request-arrives-late", Needs: link, Run: errorBeforeArrival, Doc: `
+			The caller's context ends while the network keeps the write's request in flight, of each kind and at each
+			round trip; then the request arrives. If the error said not applied, the run stays as before. A store
+			that calls a write not applied because its caller gave up is wrong once the request arrives.`},
+		{Guarantee: "I11", Name: "a-black-hole-does-not-outlive-the-context", Needs: link, Run: blackHole, Doc: `
+			The network keeps connections open and passes nothing, while every read, writes of many kinds, and an
+			open are called with a deadline. Each call returns soon after it with ErrUnavailable or
+			ErrUnknownOutcome, and what the writes said is so when the network is healed. A store that waits for a
+			reply without regard to the context hangs.`},
+		{Guarantee: "I3", Name: "a-request-that-arrives-after-the-takeover-is-refused", Needs: link, Run: lateZombie(false), Doc: `
+			A holder's write, of each kind and at each round trip, is in flight when its lease is preempted, and its
+			caller gives up. When the request arrives it changes nothing, and the new holder commits. A store that
+			checks the fence when it sends the write, and not where the engine applies it, lets the old holder write.`},
+		{Guarantee: "I3", Name: "a-request-repeated-after-the-takeover-is-refused-in-every-copy", Needs: link, Run: lateZombie(true), Doc: `
+			A holder's write, of each kind and at each round trip, is in flight when its lease is preempted, and its
+			connection is cut, so that the store sends it again. The repeat is ErrFenced, and the first copy, when it
+			arrives, changes nothing. A store that does not check the fence of a repeat lets the old holder write.`},
+		{Guarantee: "I3", Name: "a-request-refused-on-its-repeat-is-refused-in-every-copy", Needs: link, Run: lateRefusal, Doc: `
+			The first copy of a write is kept in flight, the run comes to refuse such a write, and the repeat is
+			refused (a create finds the run there). The run then would take the write again, and the first copy
+			arrives: it changes nothing. A store that does not invalidate the first copy applies a write that was
+			reported as refused.`},
 	}
 }
 
-// lostReply throws away the reply to each kind of write. The network is sound again
-// when the write's caller still waits: it has no reason to hear of anything.
 func lostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
@@ -53,8 +96,6 @@ func lostReply(t T, e *Env) {
 	}
 }
 
-// lateCopy leaves a copy of each kind of write in flight while its sender has to
-// send it again. The copy arrives when all is done.
 func lateCopy(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
@@ -81,8 +122,6 @@ func lateCopy(t T, e *Env) {
 	}
 }
 
-// errorAfterLostReply ends the callers' contexts while every reply gets lost, so
-// that the store has no means to find out what became of the write.
 func errorAfterLostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
@@ -107,8 +146,6 @@ func errorAfterLostReply(t T, e *Env) {
 	}
 }
 
-// errorBeforeArrival ends the callers' contexts while their requests are in flight.
-// What the error says must be so when the requests have arrived.
 func errorBeforeArrival(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
@@ -131,8 +168,6 @@ func errorBeforeArrival(t T, e *Env) {
 	}
 }
 
-// cutConnections resets all connections again and again while writers are at work.
-// The network is sound at once, so none of them has to hear of it.
 func cutConnections(t T, e *Env) {
 	const writers, cuts = 4, 12
 	n := e.network(t)
@@ -174,11 +209,9 @@ func cutConnections(t T, e *Env) {
 	dense(t, journal(t, e.Store, "run"))
 }
 
-// faultsAmongMany appends to many runs at once, without ids, over a network that fails: in
-// one round its connections were cut while they were idle, so that the first attempts fail
-// before anything is sent, in the next it loses replies. All is repeated, and an engine with
-// group commit may repeat several appends in one step. Each is applied once and
-// acknowledged.
+// faultsAmongMany cuts connections while they are idle in one round, so that the first attempts fail
+// before anything is sent, and loses replies in the next. An engine with group commit may repeat
+// several appends in one step.
 func faultsAmongMany(t T, e *Env) {
 	const runs = 12
 	n := e.network(t)
@@ -218,7 +251,6 @@ func faultsAmongMany(t T, e *Env) {
 	}
 }
 
-// badNetwork harms the network in every way while clients write a history.
 func badNetwork(t T, e *Env) {
 	n := e.network(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -263,15 +295,12 @@ func badNetwork(t T, e *Env) {
 	histories(fenced, 0)(t, n.linked(e))
 }
 
-// slowNetwork writes a history over a network that takes its time.
 func slowNetwork(t T, e *Env) {
 	n := e.network(t)
 	n.Harm.Delay(time.Millisecond)
 	histories(mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}, 0)(t, n.linked(e))
 }
 
-// slowTail follows the feed over a network whose delay changes all the time, so
-// that commits arrive in another order than they were sent.
 func slowTail(t T, e *Env) {
 	n := e.network(t)
 	tail(t, n.linked(e), func(ctx context.Context) error {

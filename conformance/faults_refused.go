@@ -75,9 +75,6 @@ func refusals() []refusal {
 	}
 }
 
-// lateRefusal leaves the first copy of a write in flight while its sender has to send it
-// again and gets refused. The first copy arrives when the run would take the write again:
-// the answer said that it was not applied, so it never may be.
 func lateRefusal(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range refusals() {

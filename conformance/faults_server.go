@@ -13,8 +13,15 @@ import (
 func serverCases() []Case {
 	server := []Need{NeedServer}
 	return []Case{
-		{Guarantee: "I8", Name: "a-killed-server-keeps-what-it-acknowledged-once", Needs: server, Run: killedServer},
-		{Guarantee: "I11", Name: "a-frozen-server-does-not-outlive-the-context", Needs: server, Run: frozenServer},
+		{Guarantee: "I8", Name: "a-killed-server-keeps-what-it-acknowledged-once", Needs: server, Run: killedServer, Doc: `
+			The server is killed and restarted three times under three writers and a holder that preempts itself.
+			Every acknowledged event is stored once, none that was reported as not applied is, tokens grow, no ended
+			grant writes, and the feed equals the journals. A store that acknowledges before its server is durable,
+			or forgets batch ids with it, fails.`},
+		{Guarantee: "I11", Name: "a-frozen-server-does-not-outlive-the-context", Needs: server, Run: frozenServer, Doc: `
+			The server is stopped with its connections open, while every read, writes of many kinds, and an open are
+			called with a deadline. Each call returns soon after it with ErrUnavailable or ErrUnknownOutcome, and
+			what the writes said is so once the server goes on. A store that trusts the server to answer hangs.`},
 	}
 }
 
@@ -23,8 +30,7 @@ func frozenServer(t T, e *Env) {
 	outlast(t, e, e.Reopen(t), e.Open, e.Server.Freeze, e.Server.Thaw)
 }
 
-// killedServer kills the server under load, again and again. Handles recover by
-// themselves; nobody opens another.
+// killedServer opens no handle after a kill: the handles recover by themselves.
 func killedServer(t T, e *Env) {
 	const kills, progress = 3, 30
 	ctx := t.Context()

@@ -15,19 +15,64 @@ import (
 // event, and positions only grow.
 func feedCases() []Case {
 	return []Case{
-		{Guarantee: "I10", Name: "the-feed-holds-every-event-once", Run: feedHoldsAll},
-		{Guarantee: "I10", Name: "resuming-after-each-position-yields-the-rest", Run: feedResumes},
-		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing", Run: func(t T, e *Env) { tail(t, e, nil) }},
-		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedStall}, Run: tailStalled},
-		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge},
-		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce},
-		{Guarantee: "I10", Name: "purged-events-do-not-end-the-feed", Run: feedPastPurged},
-		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd},
-		{Guarantee: "I10", Name: "the-newest-events-are-the-end-of-the-feed", Run: feedNewest},
-		{Guarantee: "I10", Name: "the-newest-events-are-the-last-though-large", Run: feedNewestLarge},
-		{Guarantee: "I10", Name: "the-newest-events-are-those-before-a-purged-end", Run: feedNewestPurged},
-		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed},
-		{Guarantee: "I10", Name: "positions-stay-exact-in-javascript-through-every-epoch", Needs: []Need{NeedEpoch}, Run: feedThroughEpochs},
+		{Guarantee: "I10", Name: "the-feed-holds-every-event-once", Run: feedHoldsAll, Doc: `
+			Twelve batches of one to three events go to two runs, and one event is appended under a lease. The feed,
+			empty before, then holds each event once at a positive position, and run by run it equals the journals. A
+			store that leaves out unfenced events, or delivers one twice, fails.`},
+		{Guarantee: "I10", Name: "resuming-after-each-position-yields-the-rest", Run: feedResumes, Doc: `
+			A reader resumes the feed after each of its positions, in pages of three sizes, and just before each
+			event. It gets exactly the events that follow, in the same order and at the same positions. A store that
+			resumes one position too far, or numbers events by the page, makes a reader miss or repeat one.`},
+		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing", Run: func(t T, e *Env) { tail(t, e, nil) }, Doc: `
+			Four handles commit to five runs at random while three readers follow the feed from their last positions,
+			in pages of 1, 7 and the largest count. Each reader sees every event once, run by run in the order of the
+			seqs, and all three see one order. A store that lets a reader pass the position of an open commit loses
+			its events.`},
+		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedStall}, Run: tailStalled, Doc: `
+			Four handles commit while writers are held up at the engine and let go again and again, and three readers
+			follow the feed. Each reader sees every event once, run by run in the order of the seqs. A store that
+			takes a position when a commit begins, and shows later positions before it ends, loses the event for a
+			reader that has passed.`},
+		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge, Doc: `
+			The run that holds the feed's last position is purged. The rest of the feed stays as it was, a reader may
+			resume after any purged position, and what is written next, to a new run of that id and to another, comes
+			behind the highest position before. A store that hands a purged position out again hides the new event
+			from that reader.`},
+		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce, Doc: `
+			The only run in the feed is purged and created anew, three times over, by one handle. Each new event is
+			at a position above all before, and both handles read it after the purged position. A store that numbers
+			events by those that it still has gives the position to another event; one that raises its epoch for a
+			purge hides the loss.`},
+		{Guarantee: "I10", Name: "purged-events-do-not-end-the-feed", Run: feedPastPurged, Doc: `
+			Five runs are purged whose events follow each other in the feed, and one event is left behind them. Reads
+			from before, from within and from the end of the gap, with limits below its length, return that event
+			alone. A store that takes a page of nothing but purged events for the end stops a reader short.`},
+		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd, Doc: `
+			A reader asks for what follows the last position, and for what follows one that no store has given. The
+			first read is empty, through two handles, and later returns the next event alone; the second is
+			ErrStoreBehind with both positions. A store that answers the second with an empty page hides that it was
+			restored.`},
+		{Guarantee: "I10", Name: "the-newest-events-are-the-end-of-the-feed", Run: feedNewest, Doc: `
+			A reader asks two handles for the newest events, with limits from one to more than there are, on an empty
+			feed, a longer one, and after further events. It gets the last events in the order of the feed. A store
+			that returns the first page, or the order reversed, fails.`},
+		{Guarantee: "I10", Name: "the-newest-events-are-the-last-though-large", Run: feedNewestLarge, Doc: `
+			The feed alternates largest and tiny events, more bytes than a page may have, and a reader asks for the
+			newest. The page is within the limit in bytes (plus one event) and is exactly the end of the feed. A
+			store that fills the page from the front of what was asked for leaves out the last events.`},
+		{Guarantee: "I10", Name: "the-newest-events-are-those-before-a-purged-end", Run: feedNewestPurged, Doc: `
+			The runs that hold the feed's last events are purged, and a reader asks for the newest one, two and five.
+			It gets the last events that are left. A store that counts purged events among the newest returns an
+			empty page to a reader for whom there are events.`},
+		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed, Doc: `
+			Two runs alternate tiny and largest events, and the feed is read in pages of one, of three and of the
+			largest count. All pages join to one list that holds every event, and a page ends with the event that
+			passes the limit in bytes. A store that leaves this event out and goes on with the tiny one behind it
+			loses the large one.`},
+		{Guarantee: "I10", Name: "positions-stay-exact-in-javascript-through-every-epoch", Needs: []Need{NeedEpoch}, Run: feedThroughEpochs, Doc: `
+			The epoch is raised many times (128 in a quick run, 1,024 in a full one) with an event in each. Positions
+			grow and stay within 2^53, and at that cost for each raise all epochs that a token can hold fit in. A
+			store whose raise skips too many positions runs out of numbers that a JavaScript client can tell apart.`},
 	}
 }
 
@@ -102,8 +147,6 @@ func sameEvent(a, b runstore.FeedEvent) bool {
 	return a.Run == b.Run && a.Seq == b.Seq && a.Position == b.Position && string(a.Data) == string(b.Data)
 }
 
-// tail lets readers follow the feed while writers on several handles commit to
-// several runs; disturb, if any, goes on meanwhile.
 func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 	const writers, runs = 4, 5
 	ctx, each := t.Context(), e.Scaled(t, "commits of each writer", 8, 25)
@@ -198,8 +241,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 	}
 }
 
-// tailStalled holds writers up and lets them go on, again and again, so that
-// commits end in another order than they began.
+// tailStalled lets commits end in another order than they began.
 func tailStalled(t T, e *Env) {
 	reader := e.Reopen(t)
 	tail(t, e, func(ctx context.Context) error {
@@ -258,9 +300,8 @@ func feedOverPurge(t T, e *Env) {
 		map[string]int{string(rest[0].Run): 1, string(purged): 1})
 }
 
-// feedPositionsUsedOnce purges the run that holds the feed's last position, until no run
-// holds any, and lets the handle that purged write on. Nothing is opened after a purge:
-// an engine may look for lost positions when it is opened, and skip them then.
+// feedPositionsUsedOnce opens nothing after a purge: an engine may look for lost positions when it is
+// opened, and skip them then.
 func feedPositionsUsedOnce(t T, e *Env) {
 	other := e.Reopen(t)
 	var last runstore.Position

@@ -7,8 +7,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// feedThroughEpochs raises the epoch many times, with an event in each epoch. From the
-// positions that these raises cost it computes what all epochs up to MaxEpoch would cost.
 func feedThroughEpochs(t T, e *Env) {
 	e.Create(t, "run")
 	raises := e.Scaled(t, "epochs", 128, 1024)

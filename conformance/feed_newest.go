@@ -18,7 +18,6 @@ func newest(t T, s runstore.RunStore, limit int, feed []runstore.FeedEvent) {
 	inOrder(t, fmt.Sprintf("the newest %d events", limit), namesOf(page, feedName), namesOf(feed[max(len(feed)-limit, 0):], feedName))
 }
 
-// feedNewest reads the end of a feed, and goes on behind it.
 func feedNewest(t T, e *Env) {
 	newest(t, e.Store, 10, nil)
 	total := scatter(t, e, 8)
@@ -43,7 +42,6 @@ func feedNewest(t T, e *Env) {
 	newest(t, other, runstore.MaxPage, feed)
 }
 
-// feedNewestLarge reads newest events that do not fit into one page: the last are there.
 func feedNewestLarge(t T, e *Env) {
 	e.Create(t, "run")
 	large := bytes.Repeat([]byte("x"), largeEvent)
@@ -66,7 +64,6 @@ func feedNewestLarge(t T, e *Env) {
 	inOrder(t, "the newest events", namesOf(page, feedName), namesOf(feed[2*n-len(page):], feedName))
 }
 
-// feedNewestPurged purges the runs that have the feed's last events.
 func feedNewestPurged(t T, e *Env) {
 	runs := []runstore.RunID{"left", "purged-1", "purged-2", "purged-3"}
 	for i, id := range runs {

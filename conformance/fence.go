@@ -10,26 +10,77 @@ import (
 // fenceCases prove I3: what is not under the current grant is not applied.
 func fenceCases() []Case {
 	return append([]Case{
-		{Guarantee: "I3", Name: "expired-holder-goes-on-while-nobody-took-over", Run: lateHolder},
-		{Guarantee: "I3", Name: "strict-lease-is-over-at-its-expiry", Run: strictIsOver},
-		{Guarantee: "I3", Name: "strict-lease-is-held-until-its-expiry", Run: strictUntilExpiry},
-		{Guarantee: "I3", Name: "renewal-never-shortens-a-lease", Run: renewNeverShortens},
-		{Guarantee: "I3", Name: "old-fence-of-the-same-owner-is-refused", Run: sameOwnerAgain},
-		{Guarantee: "I3", Name: "token-alone-is-no-fence", Run: forgedFence},
-		{Guarantee: "I3", Name: "fence-of-another-run-is-refused", Run: fenceOfAnotherRun},
-		{Guarantee: "I3", Name: "fenced-comes-before-conflict", Run: fencedFirst},
-		{Guarantee: "I3", Name: "fence-does-not-replace-other-guards", Run: allGuards},
-		{Guarantee: "I3", Name: "release-in-a-batch-ends-the-grant", Run: batchReleases},
-		{Guarantee: "I3", Name: "revocation-ends-the-grant", Run: revocation},
-		{Guarantee: "I3", Name: "guards-of-an-acquire-hold-or-nothing-happens", Run: guardedAcquire},
-		{Guarantee: "I3", Name: "writes-carried-by-a-grant-are-made-under-its-token", Run: carriedWrites},
-		{Guarantee: "I3", Name: "preempt-tells-who-was-preempted-and-why", Run: preemptIsVisible},
-		{Guarantee: "I3", Name: "refused-batch-is-not-remembered", Run: refusedIsForgotten},
+		{Guarantee: "I3", Name: "expired-holder-goes-on-while-nobody-took-over", Run: lateHolder, Doc: `
+			A lease expires without a takeover. The holder still commits, renews, commits again, and releases a later
+			expired grant; after the late renewal another acquire is ErrLeaseHeld. A store that ends a grant at its
+			expiry refuses a holder that has no successor. Expiry is for progress; the token is for safety.`},
+		{Guarantee: "I3", Name: "strict-lease-is-over-at-its-expiry", Run: strictIsOver, Doc: `
+			A strict lease expires without a takeover. The holder's commit, renewal, release and purge are
+			ErrLeaseExpired through every handle, and the run does not change. After the next grant its commit is
+			ErrFenced. A store that ignores the strict flag lets the holder write after the end that it asked for.`},
+		{Guarantee: "I3", Name: "strict-lease-is-held-until-its-expiry", Run: strictUntilExpiry, Doc: `
+			A holder of a strict lease commits before its expiry, renews, commits again after the first expiry (where
+			the store clock is moved) and releases. All of it succeeds. A store that ends a strict lease early, or
+			judges it by the expiry before the renewal, refuses a holder that is in time.`},
+		{Guarantee: "I3", Name: "renewal-never-shortens-a-lease", Run: renewNeverShortens, Doc: `
+			A holder renews for the shortest TTL while minutes are left: the expiry, the token and what the run shows
+			stay as they were. A renewal for longer counts from the store clock and keeps the grant. A store that
+			sets the expiry to now plus TTL lets a delayed heartbeat cut the lease, so that another process takes
+			over early.`},
+		{Guarantee: "I3", Name: "old-fence-of-the-same-owner-is-refused", Run: sameOwnerAgain, Doc: `
+			An owner releases and acquires again under the same name (ABA), twice, and its first fence commits,
+			renews and releases. Each call is ErrFenced and changes nothing; the current grant commits. (A release of
+			the first grant before the next one is a repeat, and is left out.) A store that checks the owner's name
+			alone accepts the old fence.`},
+		{Guarantee: "I3", Name: "token-alone-is-no-fence", Run: forgedFence, Doc: `
+			A caller presents the current token with another grant id, another owner, or both, and commits, renews
+			and releases. Each call is ErrFenced, the run and its expiry stay, and a forged repeat of a release is
+			ErrFenced too. On a run that was never leased, token 1 is ErrStoreBehind. A store that compares the token
+			alone accepts a caller that guesses a small number.`},
+		{Guarantee: "I3", Name: "fence-of-another-run-is-refused", Run: fenceOfAnotherRun, Doc: `
+			A batch for run b carries the fence of run a: ErrInvalid, naming the fence. The same grant presented as
+			one of run b, with b's token and owner, is ErrFenced. Neither run changes, and b's own fence commits. A
+			store that looks a fence up without its run, or compares token and owner only, applies the batch.`},
+		{Guarantee: "I3", Name: "fenced-comes-before-conflict", Run: fencedFirst, Doc: `
+			A preempted holder commits a batch in which the fence is stale and a version, absence, seq or status
+			guard is stale too. The answer is ErrFenced; the same guard without the fence is ErrConflict. Nothing
+			changes. A store that judges guards first makes the old holder read again and retry for ever.`},
+		{Guarantee: "I3", Name: "fence-does-not-replace-other-guards", Run: allGuards, Doc: `
+			The holder commits under its current fence with one guard that fails among others that hold: version of a
+			record, absence, seq, status. Each batch is ErrConflict and leaves the run as it was; with guards that
+			all hold the batch applies. A store that skips the guards when a fence is present loses updates.`},
+		{Guarantee: "I3", Name: "release-in-a-batch-ends-the-grant", Run: batchReleases, Doc: `
+			A holder's last batch also releases the lease. The run then has no holder and keeps token and expiry; a
+			later commit and renewal under that grant are ErrFenced, a repeated release succeeds, and the next grant
+			has the next token. A store that frees the lease but keeps honouring the fence lets the former holder
+			write on.`},
+		{Guarantee: "I3", Name: "revocation-ends-the-grant", Run: revocation, Doc: `
+			An operator ends a grant by an unguarded releasing batch, through another handle. The holder's commit,
+			renewal and release are ErrFenced from then on, the operator's event carries token 0, and the next grant
+			has the next token. On an absent run the batch is ErrNotFound. A store whose unguarded release leaves the
+			old fence valid fails.`},
+		{Guarantee: "I3", Name: "guards-of-an-acquire-hold-or-nothing-happens", Run: guardedAcquire, Doc: `
+			An acquire, with and without preempt, carries a status, version, absence or seq guard that fails: each is
+			ErrConflict, burns no token and changes nothing. With guards that hold it is granted. A held lease is
+			ErrLeaseHeld whatever the guards are. A store that grants without its guards drives a run that has ended
+			meanwhile.`},
+		{Guarantee: "I3", Name: "writes-carried-by-a-grant-are-made-under-its-token", Run: carriedWrites, Doc: `
+			CreateRun, ReleaseLease and AcquireLease each carry two events, a record in a queue, and a status. Every
+			event carries the token and owner of its own grant, versions count on, and status, queue entry and the
+			record's event number are as asked. A store that stamps carried writes with the former grant, or drops
+			one, fails.`},
+		{Guarantee: "I3", Name: "preempt-tells-who-was-preempted-and-why", Run: preemptIsVisible, Doc: `
+			Several holders preempt each other, and the run is read after each step. It names the preempted holder
+			and the reason, through renewal and commit, until the release; a preempt of a free or expired lease, and
+			an ordinary grant, name no holder. A store that does not keep the reason, or carries it over to later
+			grants, misleads an operator.`},
+		{Guarantee: "I3", Name: "refused-batch-is-not-remembered", Run: refusedIsForgotten, Doc: `
+			An old holder's batch with an id is ErrFenced twice, and the current holder then commits a batch of that
+			id. The current holder's batch applies and is no replay; the journal holds its event alone. A store that
+			records the id of a refused batch answers the current holder with a result that never was.`},
 	}, slices.Concat(zombieCases(), manyRunsCases())...)
 }
 
-// lateHolder lets a lease expire, and its holder go on: expiry is for progress,
-// and nobody else has made any.
 func lateHolder(t T, e *Env) {
 	e.Create(t, "run")
 	lease := hold(t, e.Store, acquire("run", "late", e.ShortTTL()))
@@ -151,7 +202,6 @@ func renewNeverShortens(t T, e *Env) {
 	}
 }
 
-// sameOwnerAgain is ABA: the owner's name comes back, the grant does not.
 func sameOwnerAgain(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "pod")
@@ -176,8 +226,6 @@ func sameOwnerAgain(t T, e *Env) {
 	e.Append(t, e.Store, third, "the current grant works")
 }
 
-// forgedFence presents the current token with another owner or grant id: two
-// grants that an engine confused would look like that.
 func forgedFence(t T, e *Env) {
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "holder")
@@ -229,8 +277,6 @@ func fenceOfAnotherRun(t T, e *Env) {
 	e.Append(t, e.Store, b, "the run's own fence works")
 }
 
-// fencedFirst gives a zombie a batch in which everything is out of date: it has
-// to learn that it is a zombie, and not to read again and retry.
 func fencedFirst(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "old")

@@ -16,8 +16,16 @@ import (
 // manyRunsCases are the cases of I3 in which one handle appends to many runs at once.
 func manyRunsCases() []Case {
 	return []Case{
-		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-are-fenced-one-by-one", Run: manyFences},
-		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-lose-to-a-preempt-held-open", Needs: []Need{NeedStall}, Run: manyHeldOpen},
+		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-are-fenced-one-by-one", Run: manyFences, Doc: `
+			One handle appends to a dozen runs at the same moment, some under sound fences and eight under fences
+			that are each bad in one part (preempted, released, older token, forged, strict and expired, purged).
+			Sound appends apply, bad ones get their own error, and no bad one is in a journal. A store whose group
+			commit checks part of the fence fails.`},
+		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-lose-to-a-preempt-held-open", Needs: []Need{NeedStall}, Run: manyHeldOpen, Doc: `
+			Preempts of three runs are begun and held open at the engine while the old holder appends to twelve runs.
+			After the preempts are acknowledged, nothing of the old holder is added; an append succeeded only if it
+			comes before the preempt in the journal. The nine other appends succeed. A store whose group commit reads
+			the fence before it has the run's lock fails.`},
 	}
 }
 
@@ -78,8 +86,7 @@ func badFences() []badFence {
 	}
 }
 
-// manyFences appends to runs with sound fences and to runs with bad ones, all at once.
-// Each round starts with another run, because an engine with group commit may send the
+// manyFences starts each round with another run, because an engine with group commit may send the
 // first appends alone.
 func manyFences(t T, e *Env) {
 	const sound = 4
@@ -141,11 +148,7 @@ func heldRuns(t T, e *Env, s runstore.RunStore, n int) []runstore.Lease {
 	return leases
 }
 
-// manyHeldOpen preempts some of many runs by grants that the engine has begun and not
-// committed, and lets the former holder append to all runs meanwhile. An append that
-// is judged by what the run was before the preempt must not be applied after it.
-//
-// Three preempts are held open, because an engine that shares steps may let the first
+// manyHeldOpen holds three preempts open, because an engine that shares steps may let the first
 // appends go alone.
 func manyHeldOpen(t T, e *Env) {
 	const preempted, n = 3, 12

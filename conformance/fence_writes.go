@@ -7,7 +7,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// batchReleases ends a run's grant by its holder's last batch.
 func batchReleases(t T, e *Env) {
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "holder")
@@ -31,7 +30,6 @@ func batchReleases(t T, e *Env) {
 	}
 }
 
-// revocation ends a grant without its fence, as an operator does.
 func revocation(t T, e *Env) {
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "holder")
@@ -95,7 +93,6 @@ func guardedAcquire(t T, e *Env) {
 	heldBy(t, "acquire of a held lease with a guard that fails", err, lease, TTL)
 }
 
-// carriedWrites makes every grant and release carry writes.
 func carriedWrites(t T, e *Env) {
 	full := func(w *runstore.Writes, name string) {
 		first := w.Append(name, []byte(name))
@@ -185,8 +182,6 @@ func preemptIsVisible(t T, e *Env) {
 	}
 }
 
-// refusedIsForgotten reuses the id of a batch that was refused: the id belongs
-// to whoever gets it applied.
 func refusedIsForgotten(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "old")

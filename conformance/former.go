@@ -12,10 +12,25 @@ import (
 // and which runs are listed.
 func formerCases() []Case {
 	return []Case{
-		{Guarantee: "I2", Name: "a-successor-learns-how-the-former-grant-ended", Run: formerEnds},
-		{Guarantee: "I2", Name: "a-successor-learns-that-an-epoch-ended-the-former-grant", Needs: []Need{NeedEpoch}, Run: formerEpoch},
-		{Guarantee: "I3", Name: "records-carry-the-token-of-their-changes", Run: recordTokens},
-		{Guarantee: "I9", Name: "unlisted-runs-are-in-no-list-of-runs", Run: unlistedRuns},
+		{Guarantee: "I2", Name: "a-successor-learns-how-the-former-grant-ended", Run: formerEnds, Doc: `
+			A run's grants end in every way: release, expiry, handoff, preempt, revocation, a releasing batch, a
+			purge. The next grant, its repeat and the run all report how the former one ended, and a preempted holder
+			is shown after a preempt only. A store that reports an expiry as a release keeps the successor from
+			recovering what a crashed holder left.`},
+		{Guarantee: "I2", Name: "a-successor-learns-that-an-epoch-ended-the-former-grant", Needs: []Need{NeedEpoch}, Run: formerEpoch, Doc: `
+			A lease is held when the epoch is raised, and another owner acquires it. The grant, its repeat and the
+			run report that the former grant was revoked. A store that reports no end, a release or an expiry hides
+			from the successor that an operator ended the former grant.`},
+		{Guarantee: "I3", Name: "records-carry-the-token-of-their-changes", Run: recordTokens, Doc: `
+			Records are written by a create, a fenced commit, an acquire, a renewal, a release and an unfenced batch,
+			and one is deleted and made again. Each record names the token of its creation and of its last change, 0
+			without a fence, alike in reads, in the index and in the summary; an old holder's refused put alters
+			neither. A store that stamps the run's last token on every record fails.`},
+		{Guarantee: "I9", Name: "unlisted-runs-are-in-no-list-of-runs", Run: unlistedRuns, Doc: `
+			Listed and unlisted runs are created, used, purged and created anew with the setting exchanged. The index
+			of runs holds only the listed ones, oldest or newest first and at any page size; the runnable index,
+			queues and the feed hold both. A store that lists every run, or leaves unlisted runs out of the runnable
+			index, fails.`},
 	}
 }
 

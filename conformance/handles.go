@@ -6,9 +6,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// handlesComeAndGo opens and closes handles without a pause while others work. An
-// engine that takes a lock when its first or last handle comes or goes must not
-// let anybody feel it.
+// handlesComeAndGo is for engines that take a lock when their first or last handle comes or goes.
 func handlesComeAndGo(t T, e *Env) {
 	const writers = 2
 	comings, each := e.Scaled(t, "handles", 10, 25), e.Scaled(t, "commits of each writer", 15, 40)

@@ -21,10 +21,26 @@ func historyCases() []Case {
 	fenced := mix{opAcquire: 2, opPreempt: 2, opRenew: 1, opRelease: 1, opCommit: 8, opHead: 1, opJournal: 2, opRecords: 1}
 	versions := mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}
 	return []Case{
-		{Guarantee: "I1", Name: "lease-histories-are-linearizable", Run: histories(leases, 0)},
-		{Guarantee: "I3", Name: "histories-of-fenced-writes-are-linearizable", Run: histories(fenced, 0)},
-		{Guarantee: "I5", Name: "journal-and-record-histories-are-linearizable", Run: histories(versions, 0)},
-		{Guarantee: "I8", Name: "histories-with-lost-replies-are-linearizable", Run: histories(fenced, 8)},
+		{Guarantee: "I1", Name: "lease-histories-are-linearizable", Run: histories(leases, 0), Doc: `
+			Four handles acquire, preempt, renew, release, commit to and read two runs at random, all under one owner
+			name. Some order of the operations, each between its call and its return, must explain every answer by a
+			sequential model of the lease. A store in which two grants overlap, or a stale head is read, has a
+			history that no order explains.`},
+		{Guarantee: "I3", Name: "histories-of-fenced-writes-are-linearizable", Run: histories(fenced, 0), Doc: `
+			Four handles mostly commit at random to two runs, often under a grant that others have just preempted or
+			released, and read journals and records. Some order of the operations must explain every answer by a
+			sequential model. A store that applies one write under an ended grant has a history that no order
+			explains.`},
+		{Guarantee: "I5", Name: "journal-and-record-histories-are-linearizable", Run: histories(versions, 0), Doc: `
+			Four handles commit at random to two runs, guarded by fences and record versions, and read journals and
+			records. Some order of the operations must explain every answer by a sequential model, and each journal
+			is dense. A store that assigns one seq twice, loses an update, or answers a read from the past has a
+			history that no order explains.`},
+		{Guarantee: "I8", Name: "histories-with-lost-replies-are-linearizable", Run: histories(fenced, 8), Doc: `
+			Four handles act at random, and one write in eight loses its request or its reply; mostly the client
+			repeats it under the same id. Some order of the operations, with an unknown outcome applied once or
+			never, must explain every answer. A store that applies a repeated batch or grant twice has a history that
+			no order explains.`},
 	}
 }
 

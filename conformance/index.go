@@ -13,17 +13,56 @@ import (
 // acknowledged is found, and what is no longer true is never returned.
 func indexCases() []Case {
 	return []Case{
-		{Guarantee: "I9", Name: "entries-come-in-order", Run: entriesInOrder},
-		{Guarantee: "I9", Name: "a-scan-ends-at-its-bound", Run: untilInclusive},
-		{Guarantee: "I9", Name: "what-is-due-is-judged-by-the-store-clock", Run: dueByStoreClock},
-		{Guarantee: "I9", Name: "an-entry-carries-its-record", Run: entryCarriesRecord},
-		{Guarantee: "I9", Name: "replaced-places-vanish", Run: replacedPlaces},
-		{Guarantee: "I9", Name: "pages-join-without-gap-or-repeat", Run: indexPages},
-		{Guarantee: "I9", Name: "index-pages-of-large-and-tiny-entries-lose-nothing", Run: mixedEntries},
-		{Guarantee: "I9", Name: "a-scan-meets-what-stays-while-others-come-and-go", Run: scanUnderChange},
-		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found", Run: acknowledgedFound},
-		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedStall}, Run: heldOpenFound},
-		{Guarantee: "I9", Name: "stale-entries-are-never-returned", Run: noStaleEntries},
+		{Guarantee: "I9", Name: "entries-come-in-order", Run: entriesInOrder, Doc: `
+			Records of two runs are placed in one queue at different times and at equal ones, out of order. A scan
+			returns them by time, and at equal times in the order of the writes; newest first is the exact reverse,
+			and indexes with similar names are empty. A store that orders by key or run, or keeps the old place of a
+			record that is written again, fails.`},
+		{Guarantee: "I9", Name: "a-scan-ends-at-its-bound", Run: untilInclusive, Doc: `
+			Three records are placed a second apart in the future, and scans end before, at and between them, in both
+			directions and in another time zone. A scan holds the entries up to its bound, including one exactly at
+			it, and the end of time holds all. A store with an exclusive bound leaves what is due at the very time of
+			the scan to the next one.`},
+		{Guarantee: "I9", Name: "what-is-due-is-judged-by-the-store-clock", Run: dueByStoreClock, Doc: `
+			Records are placed for now, for a short while later, and for the next day. A scan without a bound returns
+			what is due on the store clock, and the second record once that time has passed; each entry's time counts
+			from its commit. A store that takes the bound from another clock returns entries early or late.`},
+		{Guarantee: "I9", Name: "an-entry-carries-its-record", Run: entryCarriesRecord, Doc: `
+			One record stands in four queues and is changed three times. Each queue holds it once, at the commit's
+			time plus its delay, with the value, version and stamps that a read of the record returns, a cursor, and
+			no head. A store that keeps a copy of the record in the index, and does not update it, returns an old
+			value.`},
+		{Guarantee: "I9", Name: "replaced-places-vanish", Run: replacedPlaces, Doc: `
+			One record is placed, moved, put without a place, placed again, deleted, made anew and purged. After each
+			step exactly the queues of the last put hold it, with the last value. A store that adds the new entry and
+			leaves the old one fires a timer at its old time, or delivers an effect that is done.`},
+		{Guarantee: "I9", Name: "pages-join-without-gap-or-repeat", Run: indexPages, Doc: `
+			A queue of 23 entries of five runs, three at each time, is read in pages of several sizes and from every
+			cursor, in both directions. The pages join to the list that one page returns. A store whose cursor holds
+			the time alone loses or repeats an entry where a page ends between equal times.`},
+		{Guarantee: "I9", Name: "index-pages-of-large-and-tiny-entries-lose-nothing", Run: mixedEntries, Doc: `
+			Runs with tiny and large summaries stand in a queue and in the store's own indexes, which are read in
+			pages of three and of the largest count, in both directions. The pages join to the list, and a page ends
+			with the entry that passes the limit in bytes. A store that leaves this entry out loses it.`},
+		{Guarantee: "I9", Name: "a-scan-meets-what-stays-while-others-come-and-go", Run: scanUnderChange, Doc: `
+			Thirty entries stay in a queue while others around them are placed, moved and removed, and three handles
+			scan it in pages, in both directions. Every scan finds each of the thirty once and in order. A store
+			whose cursor counts entries, or points at one that may vanish, loses or repeats some.`},
+		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found", Run: acknowledgedFound, Doc: `
+			Four handles place records in one queue at random times; after each acknowledgement another handle scans
+			the queue, while all write on. Each scan holds the acknowledged entry, and the queue at the end holds
+			every entry once. A store that writes index entries after the commit, or cleans up those of a commit
+			under way, loses one.`},
+		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedStall}, Run: heldOpenFound, Doc: `
+			Commits that place entries before those that exist are held up at the engine, and the queue is scanned
+			meanwhile, round after round. Every entry acknowledged so far is found once, before and after the commits
+			go on. A store whose scan removes the entry of a commit that it takes for dead loses what was
+			acknowledged.`},
+		{Guarantee: "I9", Name: "stale-entries-are-never-returned", Run: noStaleEntries, Doc: `
+			Two handles move records between two queues, out of both, and delete them, while others scan. An entry's
+			value says that it is in the queue that returned it, and a later read never shows an older version; at
+			the end queues and records agree. A store that writes record and index apart returns entries that are no
+			longer true.`},
 	}
 }
 
@@ -203,8 +242,6 @@ func replacedPlaces(t T, e *Env) {
 	}
 }
 
-// acknowledgedFound looks for each entry as soon as its batch was acknowledged,
-// from another handle, while others write.
 func acknowledgedFound(t T, e *Env) {
 	const writers = 4
 	each := e.Scaled(t, "entries of each writer", 6, 15)

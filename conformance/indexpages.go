@@ -46,8 +46,6 @@ func indexPages(t T, e *Env) {
 	}
 }
 
-// scanUnderChange pages through an index, in both directions, while other
-// entries are placed, moved and removed around those that stay.
 func scanUnderChange(t T, e *Env) {
 	const staying = 30
 	changes := e.Scaled(t, "changes", 20, 60)
@@ -108,8 +106,6 @@ func scanUnderChange(t T, e *Env) {
 	during(t, change, watch(false, 7), watch(true, 7), watch(false, runstore.MaxPage))
 }
 
-// noStaleEntries moves records between two indexes, and out of both, and asks
-// of every entry that it was true.
 func noStaleEntries(t T, e *Env) {
 	const movers = 2
 	moves := e.Scaled(t, "moves of each mover", 20, 60)

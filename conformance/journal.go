@@ -12,15 +12,45 @@ import (
 // journalCases prove I5: dense seq, immutable events, one total order per run.
 func journalCases() []Case {
 	return []Case{
-		{Guarantee: "I5", Name: "seq-is-dense-under-many-writers", Run: denseSeq},
-		{Guarantee: "I5", Name: "one-winner-per-next-seq", Run: oneNextSeq},
-		{Guarantee: "I5", Name: "events-never-change", Run: eventsNeverChange},
-		{Guarantee: "I5", Name: "events-carry-their-fence", Run: eventsCarryFence},
-		{Guarantee: "I5", Name: "stamps-name-the-event-that-explains-a-change", Run: stamps},
-		{Guarantee: "I5", Name: "positions-follow-seq", Run: positionsFollowSeq},
-		{Guarantee: "I5", Name: "pages-begin-where-asked", Run: journalPages},
-		{Guarantee: "I5", Name: "a-long-journal-reads-whole-in-pages", Run: longJournal},
-		{Guarantee: "I5", Name: "journal-pages-of-large-and-tiny-events-lose-nothing", Run: mixedJournal},
+		{Guarantee: "I5", Name: "seq-is-dense-under-many-writers", Run: denseSeq, Doc: `
+			Six writers on three handles commit batches of one to three events to one run, some under its lease and
+			some unguarded. The journal counts from 1 without a gap, and each seq holds exactly the event that was
+			acknowledged there. A store that takes seqs from a sequence leaves gaps; one that decides on an old head
+			gives a seq to two batches.`},
+		{Guarantee: "I5", Name: "one-winner-per-next-seq", Run: oneNextSeq, Doc: `
+			Six handles commit at the same moment, each guarded by the same next seq, round after round. One wins and
+			appends at that seq; every other is ErrConflict and learns the next one. A store that checks the seq
+			outside the step that appends lets two writers build on one journal.`},
+		{Guarantee: "I5", Name: "events-never-change", Run: eventsNeverChange, Doc: `
+			A run is preempted, its old holder and a forged seq are refused, and more is written. The first events
+			stay as they were byte for byte, also when the caller overwrites the bytes that it gave to Commit or got
+			from a read. A store that keeps the caller's slice, or that lets a later batch rewrite a seq, fails.`},
+		{Guarantee: "I5", Name: "events-carry-their-fence", Run: eventsCarryFence, Doc: `
+			Events are written under a fence, without one, by a release, by an acquire and under a later grant. Each
+			event carries the token and owner of the grant it was written under, and token 0 and no owner where there
+			was no fence. A store that stamps the run's current holder on every event blames the wrong writer.`},
+		{Guarantee: "I5", Name: "stamps-name-the-event-that-explains-a-change", Run: stamps, Doc: `
+			Records are put by batches with several events, with one and with none, deleted and made again. Each
+			names the seq and time of the event that created it and of the one that last changed it; a batch without
+			events names the run's last seq. A store that names the batch's first event for all records explains a
+			change by another event.`},
+		{Guarantee: "I5", Name: "positions-follow-seq", Run: positionsFollowSeq, Doc: `
+			Four writers commit to two runs at once, and the feed is read to its end. In each run, positions grow
+			with the seq, and a position that the journal shows equals that in the feed. A store that takes positions
+			and seqs in different orders shows a reader of the feed an effect before its cause.`},
+		{Guarantee: "I5", Name: "pages-begin-where-asked", Run: journalPages, Doc: `
+			A journal of 25 events is read from every seq, also before the first and behind the last, in pages of
+			several sizes. Each page begins at the seq asked for and has as many events as the limit and the journal
+			allow. A store that begins behind the seq, or returns whole batches, makes a resuming driver miss or
+			repeat events.`},
+		{Guarantee: "I5", Name: "a-long-journal-reads-whole-in-pages", Run: longJournal, Doc: `
+			A run gets thousands of events (8,000 in a quick run, 100,000 in a full one), and another handle reads it
+			whole, from its middle and from its end, and at random. Every event is there once at its seq, and the
+			next append gets the next seq. A store that seals or splits a long journal and loses the seam fails.`},
+		{Guarantee: "I5", Name: "journal-pages-of-large-and-tiny-events-lose-nothing", Run: mixedJournal, Doc: `
+			A journal alternates tiny and largest events and is read in pages of three and of the largest count. The
+			pages join to the journal that was written, and a page ends with the event that passes the limit in
+			bytes. A store that leaves this event out and goes on with the tiny one behind it loses the large one.`},
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -14,25 +13,84 @@ import (
 // anything is written.
 func limitCases() []Case {
 	return []Case{
-		{Guarantee: "I12", Name: "longest-names-work", Run: longestNames},
-		{Guarantee: "I12", Name: "names-beyond-the-limit-are-refused", Run: namesBeyond},
-		{Guarantee: "I12", Name: "largest-payloads-work", Run: largestPayloads},
-		{Guarantee: "I12", Name: "payloads-beyond-the-limit-are-refused", Run: payloadsBeyond},
-		{Guarantee: "I12", Name: "largest-payloads-come-back-from-every-read", Run: largestEverywhere},
-		{Guarantee: "I12", Name: "fullest-batch-works", Run: fullestBatch},
-		{Guarantee: "I12", Name: "counts-beyond-the-limit-are-refused", Run: countsBeyond},
-		{Guarantee: "I12", Name: "multi-run-commits-are-bounded", Needs: []Need{NeedMulti}, Run: multiBounds},
-		{Guarantee: "I12", Name: "ttl-is-bounded", Run: ttlBounds},
-		{Guarantee: "I12", Name: "times-are-bounded", Run: timeBounds},
-		{Guarantee: "I12", Name: "reads-are-bounded", Run: readBounds},
-		{Guarantee: "I12", Name: "malformed-batches-are-refused", Run: malformedBatches},
-		{Guarantee: "I12", Name: "malformed-requests-are-refused", Run: malformedRequests},
-		{Guarantee: "I12", Name: "empty-payloads-stay-empty", Run: emptyPayloads},
-		{Guarantee: "I12", Name: "payloads-of-any-byte-come-back", Run: anyByte},
-		{Guarantee: "I12", Name: "run-ids-of-any-byte-stay-apart", Run: oddRunIDs},
-		{Guarantee: "I12", Name: "record-keys-of-any-byte-stay-apart", Run: oddRecordKeys},
-		{Guarantee: "I12", Name: "index-names-of-any-byte-stay-apart", Run: oddIndexNames},
-		{Guarantee: "I12", Name: "owners-and-ids-of-any-byte-come-back", Run: oddOwners},
+		{Guarantee: "I12", Name: "longest-names-work", Run: longestNames, Doc: `
+			Runs, owners, reactors, grants, batch ids, kinds, record keys and index names have the longest names
+			allowed, of all byte values, in pairs that differ in the last byte. All come back unchanged, and no two
+			are taken for one another. A store that cuts a name, or compares part of it, mixes two up.`},
+		{Guarantee: "I12", Name: "names-beyond-the-limit-are-refused", Run: namesBeyond, Doc: `
+			Each name of each request is one byte too long, or empty where a name is needed. The call is ErrTooLarge
+			or ErrInvalid, names field and limit, and changes nothing. A store that cuts the name makes two runs into
+			one; one that sends it on returns an engine's error.`},
+		{Guarantee: "I12", Name: "largest-payloads-work", Run: largestPayloads, Doc: `
+			A run gets the largest event, the largest record, and a batch of exactly the largest sum; one byte more
+			is ErrTooLarge and changes nothing. Every byte comes back. A store whose engine has a smaller limit on a
+			value, a statement or a request fails.`},
+		{Guarantee: "I12", Name: "payloads-beyond-the-limit-are-refused", Run: payloadsBeyond, Doc: `
+			A commit, a create, an acquire and a release carry an event, a record or a sum that is too large. Each is
+			ErrTooLarge, names field and limit, and changes nothing; the lease stays as it was. A store that cuts the
+			payload, or checks commits alone, fails.`},
+		{Guarantee: "I12", Name: "largest-payloads-come-back-from-every-read", Run: largestEverywhere, Doc: `
+			A run has the largest summary and the largest event, and two handles read it by every method that returns
+			them: head, both indexes of runs, a queue, the journal and the feed. Every byte comes back. A store whose
+			read builds a statement or page that is too large for the engine fails.`},
+		{Guarantee: "I12", Name: "fullest-batch-works", Run: fullestBatch, Doc: `
+			One batch has the most events, records, places and guards that are allowed. It applies, the largest page
+			and the most exact keys read it back in order, and every queue holds every record. A store whose
+			statement has a smaller limit on parameters or mutations refuses it.`},
+		{Guarantee: "I12", Name: "counts-beyond-the-limit-are-refused", Run: countsBeyond, Doc: `
+			A batch has one event, record, guard, status, place or reserved record too many, and a read one key too
+			many. Each is ErrTooLarge, names field and limit, and changes nothing. A store that checks none of these
+			lets one engine accept what another refuses in the middle.`},
+		{Guarantee: "I12", Name: "multi-run-commits-are-bounded", Needs: []Need{NeedMulti}, Run: multiBounds, Doc: `
+			A CommitMulti has no batch, one too many, one run twice, or a malformed batch behind a good one. Each is
+			ErrInvalid or ErrTooLarge, names the field, and changes nothing; the most batches allowed apply. A store
+			that applies the good batch before it looks at the next fails.`},
+		{Guarantee: "I12", Name: "ttl-is-bounded", Run: ttlBounds, Doc: `
+			An acquire, a create and a renewal have a TTL out of range: zero, negative, just outside both ends, and
+			the extremes of int64. Each is ErrInvalid with both limits and changes nothing; the shortest and longest
+			TTLs work. A store that takes the nearest TTL in range gives a holder another lease than it asked for.`},
+		{Guarantee: "I12", Name: "times-are-bounded", Run: timeBounds, Doc: `
+			Runnable times, places and scan bounds lie outside the allowed range, or are missing. Each is ErrInvalid,
+			names the field, and changes nothing; the first and last microsecond and a delay of a century are stored
+			exactly. A store that wraps around, or rounds at the edge of its engine's range, fails.`},
+		{Guarantee: "I12", Name: "reads-are-bounded", Run: readBounds, Doc: `
+			Pages have a limit of zero, below zero, or above the largest; a seq or position is negative or out of
+			range; exact keys come with a limit, prefix or cursor. Each read is ErrInvalid, names the field, and
+			reads with limits of 1 and of the largest work. A store that takes 0 for no limit reads a whole journal
+			into memory.`},
+		{Guarantee: "I12", Name: "malformed-batches-are-refused", Run: malformedBatches, Doc: `
+			Batches contradict themselves: no guard, Unguarded beside a guard, a key twice, an event out of range, a
+			deletion with a value, a purge with other writes, a place in the store's own index. Each is ErrInvalid,
+			names field and problem, and changes nothing. A store that takes a missing guard for Unguarded applies a
+			batch without a fence.`},
+		{Guarantee: "I12", Name: "malformed-requests-are-refused", Run: malformedRequests, Doc: `
+			Creates, acquires, renewals and releases contradict themselves: writes that the request may not carry, no
+			fence or two, another run's fence, a token that is not positive, a stall out of range. Each is
+			ErrInvalid, names field and problem, and changes nothing. A store that checks batches alone accepts them.`},
+		{Guarantee: "I12", Name: "empty-payloads-stay-empty", Run: emptyPayloads, Doc: `
+			Events, records and the summary are empty, as nil and as an empty slice, and a batch has no writes. Each
+			record is there with a version and its queue entry, emptying is no deletion, and the empty batch is
+			judged by its guards and changes nothing. A store that takes empty for absent loses the record.`},
+		{Guarantee: "I12", Name: "payloads-of-any-byte-come-back", Run: anyByte, Doc: `
+			Events and records hold every byte value, runs of 0 and of 0xff, broken UTF-8, and texts that SQL and
+			shells treat specially. Every byte comes back. A store that stores text, escapes wrongly, or ends a value
+			at a zero byte changes a payload.`},
+		{Guarantee: "I12", Name: "run-ids-of-any-byte-stay-apart", Run: oddRunIDs, Doc: `
+			Runs are created under about a hundred awkward ids: zero bytes, prefixes of each other, other case, equal
+			under Unicode, SQL and path syntax. Each is a run of its own in every read and index, and purging every
+			second one touches no other. A store that folds, cuts or normalizes an id makes two runs into one.`},
+		{Guarantee: "I12", Name: "record-keys-of-any-byte-stay-apart", Run: oddRecordKeys, Doc: `
+			One run gets records under about a hundred awkward keys. Each is found by its key; each prefix finds
+			exactly the keys that begin with it, in byte order and in pages; and deletions touch no other record or
+			run. A store that matches a prefix by LIKE, or orders by a collation, finds others.`},
+		{Guarantee: "I12", Name: "index-names-of-any-byte-stay-apart", Run: oddIndexNames, Doc: `
+			Records are placed in indexes with about a hundred awkward names, and every second record is deleted.
+			Each index holds its own record alone, and then none or its own. A store that folds or cuts the name of
+			an index shows the entries of another.`},
+		{Guarantee: "I12", Name: "owners-and-ids-of-any-byte-come-back", Run: oddOwners, Doc: `
+			Awkward names serve as owner, reactor, grant id, reason, batch id and event kind of one grant after the
+			other. Each comes back unchanged in lease, run, error and journal, a batch id is a replay of itself
+			alone, and the grant before is ErrFenced. A store that normalizes such names mixes two up.`},
 	}
 }
 
@@ -420,38 +478,4 @@ func payloadsBeyond(t T, e *Env) {
 	}
 	refuseAll(t, e, "run", tries)
 	e.Append(t, e.Store, lease, "the run is usable")
-}
-
-func ttlBounds(t T, e *Env) {
-	lease := driven(t, e, "run")
-	var tries []beyond
-	for _, ttl := range []time.Duration{0, -time.Second, runstore.MinTTL - 1, runstore.MaxTTL + 1, time.Hour, 1<<63 - 1, -1 << 63} {
-		add := func(what string, f func() error) {
-			for _, limit := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
-				tries = append(tries, beyond{fmt.Sprintf("%s for %v", what, ttl), runstore.ErrInvalid, "ttl", limit.String(), f})
-			}
-		}
-		add("acquire", func() error {
-			req := preempting("run", "a", "test")
-			req.TTL = ttl
-			_, err := e.Store.AcquireLease(t.Context(), req)
-			return err
-		})
-		add("create", func() error {
-			spec := withLease("other", "a")
-			spec.Lease.TTL = ttl
-			_, err := e.Store.CreateRun(t.Context(), spec)
-			return err
-		})
-		add("renewal", func() error { return renew(t, e.Store, lease, ttl) })
-	}
-	refuseAll(t, e, "run", tries)
-	for _, ttl := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
-		req := preempting("run", "a", "test")
-		req.TTL = ttl
-		got := hold(t, e.Store, req)
-		if err := renew(t, e.Store, got, runstore.MaxTTL); err != nil {
-			t.Errorf("renewal of a lease of %v for %v: %v", ttl, runstore.MaxTTL, err)
-		}
-	}
 }

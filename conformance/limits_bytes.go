@@ -107,8 +107,6 @@ func anyByte(t T, e *Env) {
 	}
 }
 
-// oddRunIDs creates a run under each odd name, and drives and purges each
-// without touching another.
 func oddRunIDs(t T, e *Env) {
 	names := append(oddNames(), string(allBytes()))
 	for i, name := range names {
@@ -171,8 +169,6 @@ func oddRunIDs(t T, e *Env) {
 	check(kept)
 }
 
-// oddRecordKeys puts a record under each odd name into one run: reads by key
-// find one each, reads by prefix exactly those with the prefix, in byte order.
 func oddRecordKeys(t T, e *Env) {
 	lease := driven(t, e, "run")
 	neighbour := driven(t, e, "run\x00")
@@ -280,7 +276,6 @@ func oddIndexNames(t T, e *Env) {
 	check(func(i int) bool { return i%2 == 0 })
 }
 
-// oddOwners uses each odd name wherever a name stands that is no key.
 func oddOwners(t T, e *Env) {
 	e.Create(t, "run")
 	var last runstore.Lease
@@ -320,8 +315,6 @@ func oddOwners(t T, e *Env) {
 	}
 }
 
-// largestEverywhere reads the largest values and events by every read that returns them:
-// engines bound what a statement may put together.
 func largestEverywhere(t T, e *Env) {
 	value, event := payload(runstore.MaxRecordValue), payload(runstore.MaxEventData)
 	var w runstore.Writes

@@ -7,7 +7,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fullestBatch uses up every count of a batch at once.
 func fullestBatch(t T, e *Env) {
 	lease := driven(t, e, "run")
 	key := func(i int) runstore.RecordKey { return runstore.RecordKey(fmt.Sprintf("key-%03d", i)) }
@@ -164,6 +163,40 @@ func multiBounds(t T, e *Env) {
 		}
 		if got := len(journal(t, e.Store, runstore.RunID(fmt.Sprintf("run-%d", i)))); got != want {
 			t.Errorf("run-%d has %d events, want %d", i, got, want)
+		}
+	}
+}
+
+func ttlBounds(t T, e *Env) {
+	lease := driven(t, e, "run")
+	var tries []beyond
+	for _, ttl := range []time.Duration{0, -time.Second, runstore.MinTTL - 1, runstore.MaxTTL + 1, time.Hour, 1<<63 - 1, -1 << 63} {
+		add := func(what string, f func() error) {
+			for _, limit := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
+				tries = append(tries, beyond{fmt.Sprintf("%s for %v", what, ttl), runstore.ErrInvalid, "ttl", limit.String(), f})
+			}
+		}
+		add("acquire", func() error {
+			req := preempting("run", "a", "test")
+			req.TTL = ttl
+			_, err := e.Store.AcquireLease(t.Context(), req)
+			return err
+		})
+		add("create", func() error {
+			spec := withLease("other", "a")
+			spec.Lease.TTL = ttl
+			_, err := e.Store.CreateRun(t.Context(), spec)
+			return err
+		})
+		add("renewal", func() error { return renew(t, e.Store, lease, ttl) })
+	}
+	refuseAll(t, e, "run", tries)
+	for _, ttl := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
+		req := preempting("run", "a", "test")
+		req.TTL = ttl
+		got := hold(t, e.Store, req)
+		if err := renew(t, e.Store, got, runstore.MaxTTL); err != nil {
+			t.Errorf("renewal of a lease of %v for %v: %v", ttl, runstore.MaxTTL, err)
 		}
 	}
 }

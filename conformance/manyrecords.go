@@ -13,7 +13,11 @@ import (
 // versions, stamps, pages and deletions.
 func manyRecordsCases() []Case {
 	return []Case{
-		{Guarantee: "I12", Name: "a-run-holds-many-records", Run: manyRecords},
+		{Guarantee: "I12", Name: "a-run-holds-many-records", Run: manyRecords, Doc: `
+			One run gets many records (1,500 in a quick run, 100,000 in a full one), which several handles put,
+			delete, put again, guard and finally purge. Reads by key, prefix and page return exactly the values,
+			versions and stamps of a model, and wrong versions are ErrConflict. A store that moves records out of the
+			run's row and forgets their versions, or mixes up pages, fails.`},
 	}
 }
 

@@ -12,11 +12,29 @@ import (
 func multiCases() []Case {
 	multi := []Need{NeedMulti}
 	return []Case{
-		{Guarantee: "I4", Name: "a-commit-over-several-runs-applies-whole", Needs: multi, Run: multiWhole},
-		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing-on-any-run", Needs: multi, Run: multiRefused},
-		{Guarantee: "I4", Name: "concurrent-commits-over-the-same-runs-keep-their-sum", Needs: multi, Run: multiTransfers},
-		{Guarantee: "I8", Name: "a-repeat-over-several-runs-gets-the-first-results", Needs: multi, Run: multiRepeat},
-		{Guarantee: "I8", Name: "a-repeat-over-several-runs-applies-all-or-nothing", Needs: multi, Run: multiRepeatWhole},
+		{Guarantee: "I4", Name: "a-commit-over-several-runs-applies-whole", Needs: multi, Run: multiWhole, Doc: `
+			One CommitMulti carries a batch of every kind of write for each of three runs. Each run then has its
+			events, records, status and queue entries, with the seqs and versions returned, and all results carry one
+			time; the leases stay good. A store that drops part of one run's batch fails.`},
+		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing-on-any-run", Needs: multi, Run: multiRefused, Doc: `
+			A CommitMulti over three runs fails by a fence, a version, a missing run, a run named twice or no batch
+			at all, first, last or in the middle. The error is that of the first batch that fails, and every run and
+			index stays as it was; the good batches then apply in another order. A store that commits run by run
+			keeps the ones before.`},
+		{Guarantee: "I4", Name: "concurrent-commits-over-the-same-runs-keep-their-sum", Needs: multi, Run: multiTransfers, Doc: `
+			Four handles move units between four runs at once, each naming its two runs in an order of its own and
+			repeating after ErrConflict. The sum of units stays, and every transfer is in exactly two journals. A
+			store that deadlocks on the order of runs, or applies one half of a transfer, fails.`},
+		{Guarantee: "I8", Name: "a-repeat-over-several-runs-gets-the-first-results", Needs: multi, Run: multiRepeat, Doc: `
+			A CommitMulti with one id on each of three runs is repeated after the leases are released: by another
+			handle, in another order, and one run's part by Commit alone. Each repeat returns the first results,
+			marked as replayed, and changes nothing. A store that judges the fences of a repeat again, or applies it,
+			fails.`},
+		{Guarantee: "I8", Name: "a-repeat-over-several-runs-applies-all-or-nothing", Needs: multi, Run: multiRepeatWhole, Doc: `
+			A CommitMulti is repeated when one run was made anew, one may have forgotten the id, and one remembers;
+			then when one is purged. The repeat is recognized as a whole and changes nothing. A commit that shares
+			only a batch with the first is none of its repeats, and its new batches apply. A store that recognizes
+			repeats run by run applies half a commit again.`},
 	}
 }
 
@@ -104,8 +122,6 @@ func multiRefused(t T, e *Env) {
 	}
 }
 
-// multiTransfers moves units between runs from many sides, each naming its runs
-// in an order of its own.
 func multiTransfers(t T, e *Env) {
 	const runs, writers, units = 4, 4, 100
 	each := e.Scaled(t, "commits of each writer", 5, 12)

@@ -16,9 +16,8 @@ func replay(first runstore.Committed) runstore.Committed {
 	return first
 }
 
-// multiRepeatWhole repeats a commit when one of its runs lives another life, one has had
-// much to remember since, and one is gone. Its batches are unguarded: only what the last
-// run remembers keeps them from being applied again.
+// multiRepeatWhole leaves its batches unguarded: only what the last run remembers keeps them from
+// being applied again.
 func multiRepeatWhole(t T, e *Env) {
 	runs := []runstore.RunID{"one", "two", "three"}
 	batches := make([]runstore.Batch, len(runs))

@@ -13,9 +13,18 @@ import (
 func notifyCases() []Case {
 	needs := []Need{NeedNotify}
 	return []Case{
-		{Guarantee: "I10", Name: "a-commit-wakes-who-waits", Needs: needs, Run: wakes},
-		{Guarantee: "I10", Name: "wake-ups-are-coalesced", Needs: needs, Run: coalesced},
-		{Guarantee: "I10", Name: "wake-ups-end-with-their-context", Needs: needs, Run: wakeupsEnd},
+		{Guarantee: "I10", Name: "a-commit-wakes-who-waits", Needs: needs, Run: wakes, Doc: `
+			Two handles wait for wake-ups, and one of them commits until both have had one. The waiter in the writing
+			handle and the one in the other handle both wake up; since a wake-up may be lost, the case commits again.
+			A store that never wakes another handle leaves readers of the feed to their slow polls.`},
+		{Guarantee: "I10", Name: "wake-ups-are-coalesced", Needs: needs, Run: coalesced, Doc: `
+			Fifty commits pass while a waiter receives nothing. No commit waits for the waiter, fewer wake-ups than
+			commits are left for it, and the feed then holds every event. A store that queues one wake-up for each
+			commit fills memory, or blocks the writer.`},
+		{Guarantee: "I10", Name: "wake-ups-end-with-their-context", Needs: needs, Run: wakeupsEnd, Doc: `
+			Of two waiters on one handle, one ends its context, and commits go on. Soon only the other waiter wakes
+			up, several times in a row. A store that keeps the ended waiter leaks it, and goes on to signal a channel
+			that nothing reads.`},
 	}
 }
 

@@ -12,9 +12,19 @@ import (
 func runNotifyCases() []Case {
 	needs := []Need{NeedRunNotify}
 	return []Case{
-		{Guarantee: "I10", Name: "a-write-to-a-run-wakes-its-waiters", Needs: needs, Run: runWakes},
-		{Guarantee: "I10", Name: "refused-writes-and-heartbeats-wake-no-waiter", Needs: needs, Run: refusedWakesNobody},
-		{Guarantee: "I10", Name: "a-freed-lease-wakes-its-waiters", Needs: needs, Run: releaseWakes},
+		{Guarantee: "I10", Name: "a-write-to-a-run-wakes-its-waiters", Needs: needs, Run: runWakes, Doc: `
+			Two handles wait for writes to one run: a creation, an event, a record, a status, a grant, a heartbeat
+			with an event, a release and a purge. When each call returns, both waiters have a hint. A store that
+			hints at events alone leaves a waiter for a record or a release to its slow poll.`},
+		{Guarantee: "I10", Name: "refused-writes-and-heartbeats-wake-no-waiter", Needs: needs, Run: refusedWakesNobody, Doc: `
+			A caller repeats a commit whose guard fails, an acquire of a held lease, a release under a wrong fence,
+			and a plain heartbeat. After some repeats (an earlier hint may be late) none wakes the run's waiter. A
+			store that hints at refused writes lets contenders wake each other without end.`},
+		{Guarantee: "I10", Name: "a-freed-lease-wakes-its-waiters", Needs: needs, Run: releaseWakes, Doc: `
+			Two handles wait for the release of a lease. The holder's commits soon wake neither; the release, a purge
+			and a raise of the epoch (where the store has one) each wake both. A store that does not hint at a
+			release lets the next holder wait for a slow poll; one that hints at every commit wakes contenders in
+			vain.`},
 	}
 }
 

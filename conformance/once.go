@@ -11,14 +11,42 @@ import (
 // first result.
 func onceCases() []Case {
 	return []Case{
-		{Guarantee: "I8", Name: "a-repeat-gets-the-first-result", Run: repeatGetsFirst},
-		{Guarantee: "I8", Name: "a-repeat-holds-though-its-guards-no-longer-do", Run: repeatWithoutGuards},
-		{Guarantee: "I8", Name: "many-batches-are-remembered", Run: remembered},
-		{Guarantee: "I8", Name: "a-batch-id-belongs-to-its-run", Run: idBelongsToRun},
-		{Guarantee: "I8", Name: "a-refused-batch-is-not-remembered", Run: refusedNotRemembered},
-		{Guarantee: "I8", Name: "concurrent-repeats-apply-once", Run: concurrentRepeats},
-		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-repeating", Run: lostReplies},
-		{Guarantee: "I8", Name: "a-grant-is-recognised-by-its-id", Run: grantRecognised},
+		{Guarantee: "I8", Name: "a-repeat-gets-the-first-result", Run: repeatGetsFirst, Doc: `
+			A caller repeats batches with ids, at once and after other commits, through several handles: a full one,
+			one without events, and one under an id of arbitrary bytes. Each repeat returns the first seqs, versions
+			and time, marked as replayed, and changes nothing; a batch without an id applies each time. A store that
+			forgets the id applies the batch again.`},
+		{Guarantee: "I8", Name: "a-repeat-holds-though-its-guards-no-longer-do", Run: repeatWithoutGuards, Doc: `
+			A caller repeats a batch when its version, seq and status guards fail, after the release, and under
+			another holder's lease. Each repeat returns the first result; the same batch under a new id or none is
+			ErrFenced. A store that judges the guards before it looks for the id reports an applied batch as refused.`},
+		{Guarantee: "I8", Name: "many-batches-are-remembered", Run: remembered, Doc: `
+			As many other batches with ids as a run must remember pass over it, between batches without ids; then the
+			first is repeated through two handles. The repeat returns the first result and changes nothing. A store
+			that remembers fewer batches, or that counts batches without ids, applies the repeat again.`},
+		{Guarantee: "I8", Name: "a-batch-id-belongs-to-its-run", Run: idBelongsToRun, Doc: `
+			Batches of one id are committed to two runs. Each applies to its own run, and a repeat on a run returns
+			that run's result. A store that looks an id up without its run takes the second batch for a repeat of the
+			first, and does not apply it.`},
+		{Guarantee: "I8", Name: "a-refused-batch-is-not-remembered", Run: refusedNotRemembered, Doc: `
+			A batch with an id is ErrConflict twice, another write makes its guard hold, and the caller commits it
+			again. The batch applies and is not marked as replayed; a further repeat is. A store that records an id
+			before the guards hold returns a result for a batch that was never applied.`},
+		{Guarantee: "I8", Name: "concurrent-repeats-apply-once", Run: concurrentRepeats, Doc: `
+			Six copies of one batch with an id are committed at the same moment through three handles, round after
+			round. All six return one result, at most one of them as the first, and the events are stored once. A
+			store that looks the id up outside the step that writes applies two copies, or refuses one for its
+			guards.`},
+		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-repeating", Run: lostReplies, Doc: `
+			A create, commit, renewal, release and acquire are each lost once, as a request and as a reply, and the
+			caller repeats them in the same words. Each repeat succeeds, and the run ends byte for byte like one for
+			which nothing was lost. A store that does not recognize one of these five by its id applies it twice or
+			refuses its own caller.`},
+		{Guarantee: "I8", Name: "a-grant-is-recognised-by-its-id", Run: grantRecognised, Doc: `
+			A caller repeats an acquire with writes through another handle after a commit, and after the release. The
+			first repeat returns the grant, whose fence still commits; the late one returns the first result as
+			ended, and the lease stays free. A store that ignores the grant id refuses its own holder, or leases the
+			run to one that has left.`},
 	}
 }
 
@@ -182,8 +210,6 @@ func concurrentRepeats(t T, e *Env) {
 	feedOf(t, e, e.Store, 1+2*rounds)
 }
 
-// lostReplies tells one story three times: nothing is lost, each request is lost
-// once, each reply is lost once. The runs must end byte for byte alike.
 func lostReplies(t T, e *Env) {
 	ctx := t.Context()
 	story := func(id runstore.RunID, first loss) string {
@@ -267,8 +293,6 @@ func lostReplies(t T, e *Env) {
 	feedOf(t, e, e.Store, 3*5)
 }
 
-// grantRecognised repeats requests for a lease whose reply was lost, when more has
-// happened since.
 func grantRecognised(t T, e *Env) {
 	ctx := t.Context()
 	e.Create(t, "run")

@@ -10,12 +10,33 @@ import (
 // writes did, and that a repeat gets the first result (I8).
 func grantResultCases() []Case {
 	return []Case{
-		{Guarantee: "I4", Name: "grants-renewals-and-releases-return-what-they-wrote", Run: grantsReturnResults},
-		{Guarantee: "I8", Name: "a-repeated-acquire-with-writes-gets-the-first-result", Run: acquireResult},
-		{Guarantee: "I8", Name: "a-repeated-renewal-with-writes-gets-the-first-result", Run: renewalResult},
-		{Guarantee: "I8", Name: "a-repeated-release-with-writes-gets-the-first-result", Run: releaseResult},
-		{Guarantee: "I8", Name: "ids-of-batches-grants-and-releases-do-not-collide", Run: resultNames},
-		{Guarantee: "I8", Name: "a-purged-run-forgets-the-results-of-its-grants", Run: resultsPurged},
+		{Guarantee: "I4", Name: "grants-renewals-and-releases-return-what-they-wrote", Run: grantsReturnResults, Doc: `
+			A create, an acquire, a renewal and a release each carry two events and two records. Each returns the
+			seqs, versions and time of its own writes, and events and records carry that time; without writes the
+			result has none. A store that drops the writes of a renewal, or returns the run's last seq alone, fails.`},
+		{Guarantee: "I8", Name: "a-repeated-acquire-with-writes-gets-the-first-result", Run: acquireResult, Doc: `
+			A caller repeats an acquire with writes while its grant is current, after its release, and after later
+			grants, also as a preempt and through another handle. Each repeat returns the first grant and result,
+			says whether the grant has ended, and changes nothing; a commit under an ended one is ErrFenced. A store
+			that does not say so lets a driver go on.`},
+		{Guarantee: "I8", Name: "a-repeated-renewal-with-writes-gets-the-first-result", Run: renewalResult, Doc: `
+			A caller repeats a renewal that carries a checkpoint under an id: at once, after another commit, and
+			after a preempt. Each repeat returns the first result and writes nothing; a renewal under another id
+			applies, and one that was never applied is ErrFenced after the preempt. A store that ignores the id
+			writes the checkpoint twice.`},
+		{Guarantee: "I8", Name: "a-repeated-release-with-writes-gets-the-first-result", Run: releaseResult, Doc: `
+			A caller repeats a release with writes while the lease is free, under later grants and after them,
+			through two handles. Each repeat returns the first result and changes nothing; a release under the former
+			grant id with a later token is ErrFenced. A store that forgets the result reports to a driver that its
+			last writes were lost.`},
+		{Guarantee: "I8", Name: "ids-of-batches-grants-and-releases-do-not-collide", Run: resultNames, Doc: `
+			One text is the id of a batch, of a grant and so of its release. Each of the three applies and gets a seq
+			of its own, and a repeat of each returns its own first result. A store that keeps all ids in one
+			namespace takes the acquire or the release for a repeat of the batch.`},
+		{Guarantee: "I8", Name: "a-purged-run-forgets-the-results-of-its-grants", Run: resultsPurged, Doc: `
+			A run whose acquire carried an event is purged, and copies of that acquire arrive. Before the run exists
+			again the copy is ErrNotFound, afterwards ErrFenced through both handles, and the new run stays empty. A
+			store that keeps the old result returns a grant, and an event, that the new run never had.`},
 	}
 }
 
@@ -99,8 +120,6 @@ func grantsReturnResults(t T, e *Env) {
 	}
 }
 
-// acquireResult repeats a request with writes while its grant is current, after its end,
-// and after later grants.
 func acquireResult(t T, e *Env) {
 	e.Create(t, "run")
 	req := acquire("run", "a", TTL)
@@ -231,7 +250,6 @@ func releaseResult(t T, e *Env) {
 	same(t, "a forged release", before, dump(t, e.Store, "run"))
 }
 
-// resultNames uses one text as the id of a batch, a grant and so of its release.
 func resultNames(t T, e *Env) {
 	const id = "one and the same"
 	e.Create(t, "run")
@@ -264,8 +282,6 @@ func resultNames(t T, e *Env) {
 	}
 }
 
-// resultsPurged repeats requests when their run was purged, and when another run of that
-// id has taken its place: nothing is applied, and the grant id is refused.
 func resultsPurged(t T, e *Env) {
 	e.Create(t, "run")
 	req := acquire("run", "a", TTL)

@@ -11,13 +11,37 @@ import (
 // progressCases prove I13: a holder that renews without progress is refused.
 func progressCases() []Case {
 	return []Case{
-		{Guarantee: "I13", Name: "a-holder-without-progress-is-refused", Run: stalledHolder},
-		{Guarantee: "I13", Name: "a-stalled-run-is-taken-over-at-its-expiry", Run: stalledTakeover},
-		{Guarantee: "I13", Name: "events-and-records-under-the-fence-are-progress", Run: progressResumes},
-		{Guarantee: "I13", Name: "heartbeats-refusals-and-others-writes-are-no-progress", Run: noProgress},
-		{Guarantee: "I13", Name: "a-renewal-with-writes-is-progress", Run: renewalProgress},
-		{Guarantee: "I13", Name: "without-a-bound-a-holder-may-stall", Run: unboundedStall},
-		{Guarantee: "I13", Name: "a-run-shows-its-holders-progress", Run: showsProgress},
+		{Guarantee: "I13", Name: "a-holder-without-progress-is-refused", Run: stalledHolder, Doc: `
+			A holder with a bound on stalling renews after that time without progress, through two handles. Each
+			renewal is ErrNoProgress with bound and stalled time, and changes nothing; the lease is still held, and a
+			commit still applies. A store that ignores the bound lets a hung driver keep its run; one that ends the
+			grant refuses a holder that comes back.`},
+		{Guarantee: "I13", Name: "a-stalled-run-is-taken-over-at-its-expiry", Run: stalledTakeover, Doc: `
+			A holder stalls beyond its bound, its lease expires, and its late renewal is ErrNoProgress. Another owner
+			then acquires the lease and writes, and the old holder's commit is ErrFenced. A store that grants a late
+			renewal without progress keeps the run with a driver that hangs.`},
+		{Guarantee: "I13", Name: "events-and-records-under-the-fence-are-progress", Run: progressResumes, Doc: `
+			A stalled holder is refused a renewal, then commits an event, a record, a deletion, or an event with a
+			status, and renews. Each of these commits makes the renewal succeed. A store that counts events alone as
+			progress refuses a driver that works on records.`},
+		{Guarantee: "I13", Name: "heartbeats-refusals-and-others-writes-are-no-progress", Run: noProgress, Doc: `
+			A stalling holder renews, commits a batch that is refused, one of guards only, and a status alone; others
+			append a signal and claim a record. None moves the time of the holder's last progress, and at the end its
+			renewal is ErrNoProgress. A store that counts one of them lets a driver that hangs keep its run.`},
+		{Guarantee: "I13", Name: "a-renewal-with-writes-is-progress", Run: renewalProgress, Doc: `
+			A stalled holder renews without writes, with a status alone, and with a checkpoint. The first two are
+			ErrNoProgress and write nothing; the third renews, and the run shows that time as progress and renewal,
+			with the new TTL and expiry. A store that judges a renewal before its own writes refuses a driver that
+			reports progress by its heartbeat.`},
+		{Guarantee: "I13", Name: "without-a-bound-a-holder-may-stall", Run: unboundedStall, Doc: `
+			A holder without a bound renews after a while without progress. The same owner then takes and releases a
+			lease with a bound, and the next holder, without one, renews late too. Both renewals succeed. A store
+			with a default bound, or that leaves one grant's bound to the next, refuses them.`},
+		{Guarantee: "I13", Name: "a-run-shows-its-holders-progress", Run: showsProgress, Doc: `
+			A holder with a bound is granted the lease, appends, renews, and commits over two runs (where the store
+			can). After each step another handle reads the times of grant, renewal and progress, the TTL and the
+			bound, each moved by that step alone. A store that takes a heartbeat for progress, or shows old times,
+			fails.`},
 	}
 }
 
@@ -72,8 +96,8 @@ func stalledTakeover(t T, e *Env) {
 	e.Append(t, e.Store, next, "recovered")
 }
 
-// progressResumes renews after each kind of progress. Where the machine is so slow that
-// the time to stall has passed once more, the step is made again.
+// progressResumes makes a step again where the machine is so slow that the time to stall has passed
+// once more.
 func progressResumes(t T, e *Env) {
 	e.Create(t, "run")
 	lease := stalling(t, e)

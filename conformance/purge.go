@@ -8,9 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// purgeCutShort purges a run of many events and records by a handle that is closed meanwhile, or
-// under a context that ends. An engine may delete what a run had after the purge, in steps: what is
-// left of it is not to be seen, and no part of the run that is created anew.
+// purgeCutShort purges a run that is large, because an engine may delete what the run had in steps,
+// after the purge itself.
 func purgeCutShort(t T, e *Env) {
 	events := e.Scaled(t, "events", 400, 4000)
 	const perBatch, recordsPerBatch = 200, 16

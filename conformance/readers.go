@@ -15,12 +15,32 @@ import (
 // never wait for a writer.
 func readerCases() []Case {
 	return []Case{
-		{Guarantee: "I6", Name: "reads-need-no-lease", Run: readsNeedNoLease},
-		{Guarantee: "I6", Name: "reads-see-what-was-acknowledged-before", Run: readsSeeAcknowledged},
-		{Guarantee: "I6", Name: "reads-never-fall-behind-concurrent-writers", Run: readsNeverBehind},
-		{Guarantee: "I6", Name: "records-read-by-key-prefix-and-page", Run: recordQueries},
-		{Guarantee: "I6", Name: "record-pages-of-large-and-tiny-values-lose-nothing", Run: mixedRecords},
-		{Guarantee: "I6", Name: "reads-never-wait-for-a-writer", Needs: []Need{NeedStall}, Run: readsNeverWait},
+		{Guarantee: "I6", Name: "reads-need-no-lease", Run: readsNeedNoLease, Doc: `
+			Another handle reads a run whose lease is held: head, journal, records, queues, the store's own indexes
+			and the feed. Every read returns what the holder wrote and changes nothing, and the holder goes on. A
+			store that asks readers for a lease, or whose reads touch the run, fails.`},
+		{Guarantee: "I6", Name: "reads-see-what-was-acknowledged-before", Run: readsSeeAcknowledged, Doc: `
+			Three handles write a run in turn, and after each acknowledgement all three read it by every method. Each
+			read except the feed shows the new state at once; the feed follows. A store that answers from a cache, a
+			replica or an index that is updated later returns an old state.`},
+		{Guarantee: "I6", Name: "reads-never-fall-behind-concurrent-writers", Run: readsNeverBehind, Doc: `
+			One handle commits batch after batch, and four others read head, journal, record and index meanwhile. No
+			read shows less than what was acknowledged before it began, or than the reader's last read. A store that
+			reads from a snapshot of an unknown age falls behind.`},
+		{Guarantee: "I6", Name: "records-read-by-key-prefix-and-page", Run: recordQueries, Doc: `
+			Records under awkward keys (a zero byte, 0xff, other case, a key that is another's prefix) are read by
+			keys, by prefix and in pages. Each read returns exactly the matching keys once, in byte order, from this
+			run alone. A store that matches by a pattern, a collation or the run id as a prefix returns others.`},
+		{Guarantee: "I6", Name: "record-pages-of-large-and-tiny-values-lose-nothing", Run: mixedRecords, Doc: `
+			A run alternates tiny and large records and is read in pages by key, by exact keys, and by a queue in
+			both directions. The pages join to what was written, and a page ends with the record that passes the
+			limit in bytes. A store that leaves this record out and goes on with the tiny one behind it loses the
+			large one.`},
+		{Guarantee: "I6", Name: "reads-never-wait-for-a-writer", Needs: []Need{NeedStall}, Run: readsNeverWait, Doc: `
+			A commit, a renewal and a creation are held up at the engine, and two handles read by every method
+			meanwhile. Every read returns, and shows the run as it was; no writer ends before the case lets it go on,
+			and then all three succeed. A store whose readers wait for a writer's lock, or see its open writes,
+			fails.`},
 	}
 }
 
@@ -103,8 +123,6 @@ func readsNeedNoLease(t T, e *Env) {
 	e.Append(t, e.Store, lease, "the holder goes on")
 }
 
-// readsSeeAcknowledged passes a run round between handles: each writes, and all others
-// must see it at once, by every method.
 func readsSeeAcknowledged(t T, e *Env) {
 	const rounds = 6
 	furnish(t, e, "run")
@@ -140,8 +158,6 @@ func readsSeeAcknowledged(t T, e *Env) {
 	}
 }
 
-// readsNeverBehind compares what readers find with what had been acknowledged when
-// their read began.
 func readsNeverBehind(t T, e *Env) {
 	batches := e.Scaled(t, "batches", 20, 60)
 	ctx := t.Context()
@@ -243,7 +259,6 @@ func recordQueries(t T, e *Env) {
 	}
 }
 
-// readsNeverWait holds writers up at the engine and reads meanwhile.
 func readsNeverWait(t T, e *Env) {
 	lease := furnish(t, e, "run")
 	one, two, reader := e.Reopen(t), e.Reopen(t), e.Reopen(t)

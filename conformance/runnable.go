@@ -11,16 +11,48 @@ import (
 // runnableCases prove I9 of the indexes that the store keeps by itself.
 func runnableCases() []Case {
 	return []Case{
-		{Guarantee: "I9", Name: "runs-are-listed-by-creation", Run: runsByCreation},
-		{Guarantee: "I9", Name: "purged-runs-are-not-listed", Run: runsPurged},
-		{Guarantee: "I9", Name: "a-run-is-runnable-when-it-says-so", Run: runnableWhen},
-		{Guarantee: "I9", Name: "a-live-lease-hides-a-runnable-run", Run: runnableLease},
-		{Guarantee: "I9", Name: "an-abandoned-run-becomes-runnable", Run: runnableAbandoned},
-		{Guarantee: "I9", Name: "a-renewed-lease-hides-its-run-until-its-expiry", Run: runnableRenewed},
-		{Guarantee: "I9", Name: "a-raised-epoch-shows-the-runs-whose-leases-it-ended", Needs: []Need{NeedEpoch}, Run: runnableRaised},
-		{Guarantee: "I9", Name: "no-runnable-run-is-lost-while-scans-move-entries", Run: runnableMoved},
-		{Guarantee: "I9", Name: "runnable-runs-come-in-order-and-in-pages", Run: runnablePages},
-		{Guarantee: "I9", Name: "no-runnable-run-is-lost-among-concurrent-drivers", Run: runnableDrivers},
+		{Guarantee: "I9", Name: "runs-are-listed-by-creation", Run: runsByCreation, Doc: `
+			Nine runs are created, not in the order of their ids, and one is leased and changed. The index of runs
+			lists all by the time of creation, in both directions, in pages and up to a bound, and shows the change
+			at once. A store that lists by id or by last change, or with an old head, fails.`},
+		{Guarantee: "I9", Name: "purged-runs-are-not-listed", Run: runsPurged, Doc: `
+			One of three runs is purged and created anew. Neither index of runs lists it after the purge; then the
+			index of runs lists it last, and the runnable index not at all. A store that leaves the entry of a purged
+			run, or reuses it for the new run, fails.`},
+		{Guarantee: "I9", Name: "a-run-is-runnable-when-it-says-so", Run: runnableWhen, Doc: `
+			A run sets its runnable time: none, now, never, in an hour, in the past while it is held. The runnable
+			index lists it from that time on and never otherwise; a batch that sets none leaves the time, and a due
+			run that is released is listed. A store that keeps an old entry drives a run that wants no driver.`},
+		{Guarantee: "I9", Name: "a-live-lease-hides-a-runnable-run", Run: runnableLease, Doc: `
+			A runnable run is acquired, renewed and released, one is created with a lease, and grants carry runnable
+			times. While a lease is live, the runnable index lists the run only for a bound at the expiry or later;
+			after a release, at once. A store that lists held runs wakes every idle driver for a run that has one.`},
+		{Guarantee: "I9", Name: "an-abandoned-run-becomes-runnable", Run: runnableAbandoned, Doc: `
+			The lease of a runnable run expires, its holder renews late, and later a second holder abandons the run
+			and a third takes over. The index lists the run whenever no lease is live, with the holder that left it,
+			and hides it otherwise. A store that removes the entry with the grant never lists a run whose driver has
+			died.`},
+		{Guarantee: "I9", Name: "a-renewed-lease-hides-its-run-until-its-expiry", Run: runnableRenewed, Doc: `
+			Nine runs are leased for a short time, and six of the leases are renewed before that expiry passes. Scans
+			by two handles list only the three expired runs, the others from the renewed expiry on; a release, a
+			further renewal and a takeover show at once. A store that removes the entry that it passes over never
+			lists the run again.`},
+		{Guarantee: "I9", Name: "a-raised-epoch-shows-the-runs-whose-leases-it-ended", Needs: []Need{NeedEpoch}, Run: runnableRaised, Doc: `
+			Runnable runs are leased, some leases renewed, and the epoch is raised twice. After each raise both
+			handles list every run at once, and one that is acquired in the new epoch is hidden again. A store that
+			leaves the entry at the old expiry keeps the run from every driver until then.`},
+		{Guarantee: "I9", Name: "no-runnable-run-is-lost-while-scans-move-entries", Run: runnableMoved, Doc: `
+			Drivers preempt, renew, release and leave their runs while two handles scan the runnable index, at the
+			present and at the end of time. At the end every run is in the index, and an entry's time agrees with its
+			run. A store whose scan moves an entry by an old head loses the run, or lists it beyond its expiry.`},
+		{Guarantee: "I9", Name: "runnable-runs-come-in-order-and-in-pages", Run: runnablePages, Doc: `
+			Seventeen runs are runnable a second apart, in another order than their ids, and one of them is leased.
+			The index lists the other sixteen by their runnable times, in both directions and at any page size. A
+			store that ends a page at a leased run, or counts it, loses the runs behind it.`},
+		{Guarantee: "I9", Name: "no-runnable-run-is-lost-among-concurrent-drivers", Run: runnableDrivers, Doc: `
+			Three drivers find six runs by the runnable index alone, drive each for a step, and release it, until a
+			run says that it wants no driver. Every run comes to its last step, and none is left runnable. A store
+			that removes an entry when the run is acquired, and does not add it again, leaves a run undriven.`},
 	}
 }
 
@@ -256,8 +288,6 @@ func runnablePages(t T, e *Env) {
 	}
 }
 
-// runnableDrivers lets drivers find runs by the index alone, drive each a few
-// steps, and leave it. Every run must come to its end.
 func runnableDrivers(t T, e *Env) {
 	const runs, drivers, steps = 6, 3, 3
 	ctx := t.Context()

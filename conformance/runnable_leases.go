@@ -24,10 +24,8 @@ func createRunnable(t T, e *Env, runs int) []runstore.RunID {
 	return ids
 }
 
-// runnableRenewed scans runs whose leases were renewed beyond the expiry that each had when it
-// was granted, which is the time of their entries. Such an entry is due and its run is not
-// runnable. A scan may move the entry: the run must still be found at the renewed expiry, after a
-// release, and after a further renewal.
+// runnableRenewed makes entries that are due although their runs are held: the time of an entry is the
+// expiry at the grant. A scan may move such an entry.
 func runnableRenewed(t T, e *Env) {
 	const runs = 9
 	ids := createRunnable(t, e, runs)
@@ -87,8 +85,6 @@ func runnableRenewed(t T, e *Env) {
 	shows(t, other, "released and runnable at once", ids[4], time.Time{}, true)
 }
 
-// runnableRaised raises the epoch over runs with leases: all are runnable at once, whatever time
-// their entries had.
 func runnableRaised(t T, e *Env) {
 	ids := createRunnable(t, e, 5)
 	for i, id := range ids[:4] {
@@ -114,9 +110,6 @@ func runnableRaised(t T, e *Env) {
 	}
 }
 
-// runnableMoved lets drivers take, renew, release and leave their runs while scanners read the
-// index, in which they may move entries. No run may be lost, and none may appear under a time
-// that its run contradicts, which heads checks.
 func runnableMoved(t T, e *Env) {
 	const drivers, scanners, runsOfEach = 3, 2, 2
 	rounds := e.Scaled(t, "rounds of each driver", 6, 40)

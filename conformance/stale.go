@@ -13,9 +13,20 @@ import (
 func staleCases() []Case {
 	needs := []Need{NeedStale}
 	return []Case{
-		{Guarantee: "I5", Name: "a-stale-journal-is-the-beginning-of-the-journal", Needs: needs, Run: replicaJournal},
-		{Guarantee: "I9", Name: "stale-candidates-were-true", Needs: needs, Run: replicaCandidates},
-		{Guarantee: "I12", Name: "staleness-is-bounded", Needs: needs, Run: replicaBounds},
+		{Guarantee: "I5", Name: "a-stale-journal-is-the-beginning-of-the-journal", Needs: needs, Run: replicaJournal, Doc: `
+			A run grows, and its journal is read stale after each event, with three bounds. Each read is a beginning
+			of the journal without a gap and without positions; with bound 0 it is the whole journal. A store that
+			allows its replica any age, shows an event without its predecessor, or reports positions that a reader
+			would resume from, fails.`},
+		{Guarantee: "I9", Name: "stale-candidates-were-true", Needs: needs, Run: replicaCandidates, Doc: `
+			Runs are created, and records placed and removed, and each index is read stale in pages, with three
+			bounds and in both directions. Every candidate was an entry at some time; with bound 0 the candidates are
+			the entries of a scan. A store that joins an index with records of another time returns candidates that
+			never were.`},
+		{Guarantee: "I12", Name: "staleness-is-bounded", Needs: needs, Run: replicaBounds, Doc: `
+			A stale read has a negative bound, no limit or no index, or names a missing run. The first three are
+			ErrInvalid with field and problem, the last is ErrNotFound, and the store stays as it was. A store that
+			takes a negative bound for none returns a state of any age.`},
 	}
 }
 

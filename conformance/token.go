@@ -9,31 +9,102 @@ import (
 // tokenCases prove I2: tokens only grow.
 func tokenCases() []Case {
 	return append([]Case{
-		{Guarantee: "I2", Name: "token-grows-by-one-per-grant", Run: tokenGrows},
-		{Guarantee: "I2", Name: "refused-attempts-burn-no-token", Run: noTokenBurnt},
-		{Guarantee: "I2", Name: "token-survives-purge-and-re-creation", Run: tokenSurvivesPurge},
-		{Guarantee: "I2", Name: "old-fence-is-refused-on-the-re-created-run", Run: fenceAfterPurge},
-		{Guarantee: "I2", Name: "token-survives-a-new-handle", Run: tokenSurvivesHandle},
-		{Guarantee: "I2", Name: "token-survives-closing-every-handle", Needs: []Need{NeedProcesses}, Run: tokenSurvivesReopen},
-		{Guarantee: "I2", Name: "runs-count-their-tokens-apart", Run: tokensApart},
-		{Guarantee: "I2", Name: "token-beyond-the-known-means-store-behind", Run: tokenBeyond},
-		{Guarantee: "I2", Name: "position-beyond-the-known-means-store-behind", Run: positionBeyond},
-		{Guarantee: "I2", Name: "epoch-raises-the-token-and-frees-the-lease", Needs: []Need{NeedEpoch}, Run: epochRaises},
-		{Guarantee: "I2", Name: "epoch-ends-every-grant-before-it", Needs: []Need{NeedEpoch}, Run: epochFences},
-		{Guarantee: "I2", Name: "raises-at-once-begin-an-epoch-each", Needs: []Need{NeedEpoch}, Run: raisesAtOnce},
-		{Guarantee: "I2", Name: "epoch-reaches-purged-runs", Needs: []Need{NeedEpoch}, Run: epochAfterPurge},
-		{Guarantee: "I2", Name: "epoch-lifts-the-feed-above-lost-positions", Needs: []Need{NeedEpoch}, Run: epochLiftsFeed},
-		{Guarantee: "I2", Name: "epochs-are-listed-with-their-reasons", Needs: []Need{NeedEpoch}, Run: epochsListed},
-		{Guarantee: "I2", Name: "repeated-acquire-finds-its-own-grant", Run: acquireReplay},
-		{Guarantee: "I2", Name: "copies-of-one-acquire-make-one-grant", Run: acquireCopies},
-		{Guarantee: "I2", Name: "late-copy-of-an-acquire-takes-no-lease", Run: acquireLateCopy},
-		{Guarantee: "I2", Name: "repeated-create-finds-its-own-grant", Run: createReplay},
-		{Guarantee: "I2", Name: "repeated-release-writes-nothing-twice", Run: releaseReplay},
-		{Guarantee: "I2", Name: "grants-without-an-id-get-one-each", Run: grantIDsDiffer},
+		{Guarantee: "I2", Name: "token-grows-by-one-per-grant", Run: tokenGrows, Doc: `
+			Two handles obtain the lease in every way there is: free, after a release, by takeover, by preempt of
+			another and of itself, after a revocation. Every grant's token is exactly one above the last, and the run
+			shows it. A store that resets the token on release, or keeps the old token at a takeover, lets an old
+			fence match a new grant.`},
+		{Guarantee: "I2", Name: "refused-attempts-burn-no-token", Run: noTokenBurnt, Doc: `
+			A contender is refused again and again: the lease is held, a guard fails, the request is malformed. The
+			holder renews meanwhile. None of this changes the run's token, and the next grant gets exactly the next
+			one. A store that draws tokens from a database sequence skips a number for each refusal.`},
+		{Guarantee: "I2", Name: "token-survives-purge-and-re-creation", Run: tokenSurvivesPurge, Doc: `
+			Three times over, a holder purges the run, and the caller creates the run anew. A purged run is
+			ErrNotFound to every read and in no index; a new run is empty but continues with the next token. A store
+			that deletes the token with the run starts again at 1, so that a fence from before the purge matches.`},
+		{Guarantee: "I2", Name: "old-fence-is-refused-on-the-re-created-run", Run: fenceAfterPurge, Doc: `
+			A run is purged and created anew, and the holders of its former life commit, renew, release and purge.
+			All of it is ErrFenced and changes nothing, before the new run's first grant and under it; between purge
+			and creation it is ErrNotFound. A store that forgets old tokens at a purge applies those writes to the
+			new run.`},
+		{Guarantee: "I2", Name: "token-survives-a-new-handle", Run: tokenSurvivesHandle, Doc: `
+			Three rounds open a new handle, acquire through it and close it. The next handle finds the grant still
+			held, commits under it, and the following grant has the next token. A store that keeps the token or the
+			grant in the memory of a handle, or that ends grants when a handle closes, fails.`},
+		{Guarantee: "I2", Name: "token-survives-closing-every-handle", Needs: []Need{NeedProcesses}, Run: tokenSurvivesReopen, Doc: `
+			Three runs, one held, one released and one purged, outlive the close of the last handle. The new handle
+			reads the two remaining runs as they were, old fences stay ErrFenced, the next tokens follow on, and the
+			held lease still commits. A store that keeps tokens in memory, or loses those of purged runs on restart,
+			fails.`},
+		{Guarantee: "I2", Name: "runs-count-their-tokens-apart", Run: tokensApart, Doc: `
+			One run is granted five times, and then another run for the first time. The first run's tokens are 1 to 5
+			and the other's first is 1. A store that draws the tokens of all runs from one counter fails.`},
+		{Guarantee: "I2", Name: "token-beyond-the-known-means-store-behind", Run: tokenBeyond, Doc: `
+			A caller commits, renews and releases under a token that the store never granted: one, a thousand, and a
+			whole epoch above the known one. Each call is ErrStoreBehind with the presented and the known token, and
+			changes nothing. A store that answers ErrFenced hides that an old backup was restored.`},
+		{Guarantee: "I2", Name: "position-beyond-the-known-means-store-behind", Run: positionBeyond, Doc: `
+			A reader resumes the feed after its last position and gets an empty page; then it resumes after the
+			highest position that can exist. That read is ErrStoreBehind with the presented and the last known
+			position. A store that returns an empty page lets a reader of a restored store wait for ever and miss
+			what follows.`},
+		{Guarantee: "I2", Name: "epoch-raises-the-token-and-frees-the-lease", Needs: []Need{NeedEpoch}, Run: epochRaises, Doc: `
+			An operator raises the epoch twice, with one run held and one released. No run has a holder afterwards,
+			another handle acquires at once, and the first token is the first number of the new epoch, above every
+			token before it. A store that raises the number but keeps the grants, or that lets tokens of two epochs
+			overlap, fails.`},
+		{Guarantee: "I2", Name: "epoch-ends-every-grant-before-it", Needs: []Need{NeedEpoch}, Run: epochFences, Doc: `
+			The epoch is raised while an ordinary and a strict lease are held. The old holder's commit, renewal,
+			release and repeated acquire are ErrFenced before the next grant and after it; a token of the new epoch
+			that was never granted is ErrStoreBehind. A store that ends old grants only at the next grant lets
+			holders of a lost future go on writing.`},
+		{Guarantee: "I2", Name: "raises-at-once-begin-an-epoch-each", Needs: []Need{NeedEpoch}, Run: raisesAtOnce, Doc: `
+			Six handles raise the epoch at the same moment, round after round. Each call begins an epoch of its own,
+			and the store lists every epoch under the reason of its call. A store that reads the epoch and writes the
+			next one in two steps returns the same epoch to two callers and loses a reason.`},
+		{Guarantee: "I2", Name: "epoch-reaches-purged-runs", Needs: []Need{NeedEpoch}, Run: epochAfterPurge, Doc: `
+			A run is purged, the epoch is raised, and the run is created anew. The old fence is ErrFenced, and both
+			this run and one created in the new epoch get the epoch's first token. A store that raises only the
+			tokens of runs that exist lets a purged run continue below the new epoch.`},
+		{Guarantee: "I2", Name: "epoch-lifts-the-feed-above-lost-positions", Needs: []Need{NeedEpoch}, Run: epochLiftsFeed, Doc: `
+			A reader has seen positions that the restored store no longer knows, so reading after them is
+			ErrStoreBehind. Once the epoch is raised the same read is empty, and the next event arrives at a position
+			above the epoch's floor; older events keep theirs. A store that hands lost positions out again makes the
+			reader skip new events.`},
+		{Guarantee: "I2", Name: "epochs-are-listed-with-their-reasons", Needs: []Need{NeedEpoch}, Run: epochsListed, Doc: `
+			A raise without a reason is ErrInvalid and begins no epoch. Two raises with reasons, one of them in
+			several scripts, are then listed through another handle with their number, reason and a time between the
+			store clock before and after the call. A store that drops or alters the journal of its epochs fails.`},
+		{Guarantee: "I2", Name: "repeated-acquire-finds-its-own-grant", Run: acquireReplay, Doc: `
+			A caller repeats an AcquireLease with the same grant id, through both handles, after a commit, as a
+			preempt, and after an expiry without a takeover. Every repeat returns the same grant, although its guard
+			no longer holds, and writes nothing twice. A store that ignores the grant id makes a lost reply a
+			contender of its own request.`},
+		{Guarantee: "I2", Name: "copies-of-one-acquire-make-one-grant", Run: acquireCopies, Doc: `
+			Six handles send the same acquire, with one grant id, at the same moment. All six calls return the same
+			token, the round costs one token, and its event is written once. A store that looks for the grant id
+			before its atomic step, and not in it, grants twice or refuses a copy.`},
+		{Guarantee: "I2", Name: "late-copy-of-an-acquire-takes-no-lease", Run: acquireLateCopy, Doc: `
+			A copy of an acquire arrives after its grant has ended by a release, a releasing batch or a revocation.
+			The copy is ErrFenced although it preempts and the lease is free, the run does not change, and the next
+			token follows on. A store that forgets the id of an ended grant leases the run to a process that has
+			left.`},
+		{Guarantee: "I2", Name: "repeated-create-finds-its-own-grant", Run: createReplay, Doc: `
+			A caller repeats a CreateRun that carries a lease and writes. Through every handle the repeat returns the
+			same lease and result as the first call and writes nothing, also after the release; another process of
+			that owner name gets no lease. A store that answers a repeat with "exists" leaves the run without a
+			driver.`},
+		{Guarantee: "I2", Name: "repeated-release-writes-nothing-twice", Run: releaseReplay, Doc: `
+			A caller repeats a release that carries an event, a record and a status: at once, and again under the
+			next grant. Each repeat succeeds as a replay, the run does not change, and the next holder keeps its
+			lease. A store that applies the repeat writes the events twice or frees another holder's lease.`},
+		{Guarantee: "I2", Name: "grants-without-an-id-get-one-each", Run: grantIDsDiffer, Doc: `
+			A caller preempts the leases of two runs, three times each, without a grant id. The store gives every
+			grant an id of its own, within the limit on its length, and a fence with that id commits. A store that
+			leaves the id empty or repeats one cannot tell two grants apart.`},
 	}, grantCases()...)
 }
 
-// tokenGrows takes the lease in every way there is.
 func tokenGrows(t T, e *Env) {
 	e.Create(t, "run")
 	other := e.Reopen(t)

@@ -46,8 +46,6 @@ func epochRaises(t T, e *Env) {
 	}
 }
 
-// raisesAtOnce has several handles raise the epoch at the same time: each raise begins an epoch
-// of its own, which is listed under its own reason.
 func raisesAtOnce(t T, e *Env) {
 	const operators = 6
 	handles := e.handles(t, operators)
@@ -123,8 +121,6 @@ func epochAfterPurge(t T, e *Env) {
 	}
 }
 
-// epochLiftsFeed is a reader that had come further than a restored store knows: it
-// is told so, until the epoch is raised, and then misses nothing that follows.
 func epochLiftsFeed(t T, e *Env) {
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "a")

@@ -11,12 +11,35 @@ import (
 // makes no second grant, even after other grants.
 func grantCases() []Case {
 	return []Case{
-		{Guarantee: "I2", Name: "late-copy-of-an-acquire-is-refused-after-later-grants", Run: lateAfterOthers},
-		{Guarantee: "I2", Name: "grant-id-is-remembered-over-many-grants", Run: lateAfterMany},
-		{Guarantee: "I2", Name: "grant-id-outlives-purge-and-re-creation", Run: grantsAfterPurge},
-		{Guarantee: "I2", Name: "grant-id-outlives-an-epoch", Needs: []Need{NeedEpoch}, Run: grantsAfterEpoch},
-		{Guarantee: "I2", Name: "late-copy-of-a-release-is-refused-after-later-grants", Run: lateRelease},
-		{Guarantee: "I3", Name: "older-token-with-the-current-grant-id-is-refused", Run: olderToken},
+		{Guarantee: "I2", Name: "late-copy-of-an-acquire-is-refused-after-later-grants", Run: lateAfterOthers, Doc: `
+			A copy of an acquire arrives after its grant was released and others have held the lease: while it is
+			free, while it is held, as a preempt, and among contenders of one handle. Every copy is ErrFenced and
+			changes nothing. A store that remembers only the last grant id grants the copy; one that answers
+			ErrLeaseHeld makes the caller retry for ever.`},
+		{Guarantee: "I2", Name: "grant-id-is-remembered-over-many-grants", Run: lateAfterMany, Doc: `
+			A holder's acquire is followed by as many grants as the store must remember (a quick run makes 16).
+			Copies of the first request and of later ones are ErrFenced through another handle; a repeat of the last
+			request returns its grant. A store that remembers fewer grant ids than the contract promises leases the
+			run to a late copy.`},
+		{Guarantee: "I2", Name: "grant-id-outlives-purge-and-re-creation", Run: grantsAfterPurge, Doc: `
+			A run is purged, and copies of its old requests arrive. A late create is ErrFenced and creates nothing;
+			once the run exists again, acquires with the former grant ids are ErrFenced too, before and under a new
+			grant. A store that drops the grant ids with the run revives it, or leases it, for a process that has
+			left.`},
+		{Guarantee: "I2", Name: "grant-id-outlives-an-epoch", Needs: []Need{NeedEpoch}, Run: grantsAfterEpoch, Doc: `
+			The epoch is raised, and copies of two older acquires arrive: one whose grant was released, one whose
+			grant the epoch ended. Both are ErrFenced, while the lease is free and under a grant of the new epoch. A
+			store that drops the grant ids with the old epoch leases the run to a late copy.`},
+		{Guarantee: "I2", Name: "late-copy-of-a-release-is-refused-after-later-grants", Run: lateRelease, Doc: `
+			An owner releases its lease without writes, acquires again, and a copy of the first release arrives. The
+			copy is ErrFenced through both handles, while the lease is held and after the second release; only the
+			last release may be repeated. A store that acknowledges any release of a free lease, or frees the current
+			one, fails.`},
+		{Guarantee: "I3", Name: "older-token-with-the-current-grant-id-is-refused", Run: olderToken, Doc: `
+			A caller presents the current owner and grant id under an older token, and writes an event, a record, a
+			status, a release and a purge, renews and releases. Everything is ErrFenced, while the lease is held and
+			after its release, and the expiry stays. A store that compares only owner and grant id accepts a fence
+			that no grant ever had.`},
 	}
 }
 
@@ -31,8 +54,6 @@ func grantEnded(t T, what string, err error, lease runstore.Lease, run runstore.
 	fencedOut(t, what, err, lease, run)
 }
 
-// lateAfterOthers delivers a request without writes again when its holder has long
-// released the lease, and others have held it since.
 func lateAfterOthers(t T, e *Env) {
 	e.Create(t, "run")
 	other := e.Reopen(t)
@@ -81,7 +102,6 @@ func lateAfterOthers(t T, e *Env) {
 	e.Append(t, e.Store, third, "still held")
 }
 
-// lateAfterMany repeats a request after as many grants as a store has to remember.
 func lateAfterMany(t T, e *Env) {
 	e.Create(t, "run")
 	between := e.Scaled(t, "grants in between", 16, runstore.RememberedGrants)
@@ -106,8 +126,6 @@ func lateAfterMany(t T, e *Env) {
 	sameGrant(t, "the repeat of the last request", hold(t, other, requests[last]), leases[last])
 }
 
-// grantsAfterPurge delivers copies of a run's requests when it was purged, and when
-// another run of that id has taken its place.
 func grantsAfterPurge(t T, e *Env) {
 	spec := withLease("run", "a")
 	spec.Writes.Append("begun", []byte("once"))
@@ -155,7 +173,6 @@ func grantsAfterPurge(t T, e *Env) {
 	refused("the new run is leased")
 }
 
-// grantsAfterEpoch delivers copies of requests of before the epoch was raised.
 func grantsAfterEpoch(t T, e *Env) {
 	e.Create(t, "run")
 	first := acquire("run", "a", TTL)
@@ -180,8 +197,6 @@ func grantsAfterEpoch(t T, e *Env) {
 	e.Append(t, e.Store, third, "still held")
 }
 
-// lateRelease delivers a copy of a release without writes when the owner has the lease again, and when
-// it has released it again: only the last release may be repeated.
 func lateRelease(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "a")
@@ -205,8 +220,6 @@ func lateRelease(t T, e *Env) {
 	refused("the lease is released again")
 }
 
-// olderToken presents the current owner and grant id under an older token, as the fence
-// of an earlier grant would if its id had come back.
 func olderToken(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "a")

@@ -11,17 +11,55 @@ import (
 // lease can be acquired under its holder's fence.
 func tokenGuardCases() []Case {
 	return []Case{
-		{Guarantee: "I1", Name: "of-several-preempts-at-one-token-one-is-granted", Run: preemptsAtOneToken},
-		{Guarantee: "I2", Name: "a-token-guard-beyond-the-known-means-store-behind", Run: tokenGuardBehind},
-		{Guarantee: "I2", Name: "late-copy-of-a-handoff-grants-no-lease", Run: lateHandoff},
-		{Guarantee: "I3", Name: "a-token-guard-holds-at-the-last-token-only", Run: tokenGuard},
-		{Guarantee: "I3", Name: "a-token-guard-holds-in-a-commit-of-several-runs", Needs: []Need{NeedMulti}, Run: tokenGuardMulti},
-		{Guarantee: "I3", Name: "fenced-comes-before-a-token-guard", Run: fencedBeforeToken},
-		{Guarantee: "I3", Name: "a-revocation-at-a-token-ends-no-later-grant", Run: revocationAtToken},
-		{Guarantee: "I3", Name: "a-holder-hands-its-lease-off-without-a-gap", Run: handoff},
-		{Guarantee: "I3", Name: "a-former-holder-hands-nothing-off", Run: zombieHandoff},
-		{Guarantee: "I3", Name: "a-strict-lease-is-not-handed-off-after-its-expiry", Run: strictHandoff},
-		{Guarantee: "I3", Name: "guards-of-a-release-hold-or-nothing-happens", Run: guardedRelease},
+		{Guarantee: "I1", Name: "of-several-preempts-at-one-token-one-is-granted", Run: preemptsAtOneToken, Doc: `
+			Six operators read the same token and preempt at once, each guarded by that token. One preempt is
+			granted, with the next token and one event; every other is ErrConflict and names the new token. A store
+			that compares the guard with a head read before its atomic step lets each operator end the grant of the
+			one before.`},
+		{Guarantee: "I2", Name: "a-token-guard-beyond-the-known-means-store-behind", Run: tokenGuardBehind, Doc: `
+			A caller commits, and preempts, with a guard on a token that the store has not granted yet. Both calls
+			are ErrStoreBehind with the presented and the known token, and change nothing. A store that answers
+			ErrConflict makes the caller read again and go on against a restored backup.`},
+		{Guarantee: "I2", Name: "late-copy-of-a-handoff-grants-no-lease", Run: lateHandoff, Doc: `
+			A holder hands its lease off, the successor releases it, and a copy of the handoff arrives: while the
+			lease is free, and while a third process holds it. The copy is ErrFenced and changes nothing. A store
+			that does not remember the successor's grant id gives the lease to a process that has left.`},
+		{Guarantee: "I3", Name: "a-token-guard-holds-at-the-last-token-only", Run: tokenGuard, Doc: `
+			A caller commits and preempts with a token guard on a run that was never leased, is leased, is released,
+			and is leased again. Every token but the last is ErrConflict, names the last, and changes nothing; the
+			last one passes, held or not. An acquire that does not preempt stays ErrLeaseHeld. A store that ignores
+			the guard, or judges it by a live grant only, fails.`},
+		{Guarantee: "I3", Name: "a-token-guard-holds-in-a-commit-of-several-runs", Needs: []Need{NeedMulti}, Run: tokenGuardMulti, Doc: `
+			One CommitMulti carries a fenced batch for one run and a batch at a token for another. At the former
+			token the call is ErrConflict and leaves both runs as they were; at the last token it applies. A store
+			that checks fences but not token guards in a commit of several runs applies it.`},
+		{Guarantee: "I3", Name: "fenced-comes-before-a-token-guard", Run: fencedBeforeToken, Doc: `
+			The holder is preempted, and then commits under its old fence together with a token guard: its own old
+			token, or the current one. Both commits are ErrFenced. A store that judges the guard first answers
+			ErrConflict, so that the old holder reads again and retries instead of stopping.`},
+		{Guarantee: "I3", Name: "a-revocation-at-a-token-ends-no-later-grant", Run: revocationAtToken, Doc: `
+			An operator reads a lease, another holder preempts it, and the operator's releasing batch at the old
+			token arrives. The batch is ErrConflict, and the later holder commits. A releasing batch at the current
+			token ends the grant, whose commit is then ErrFenced. A store that ignores the guard of a releasing batch
+			ends the wrong grant.`},
+		{Guarantee: "I3", Name: "a-holder-hands-its-lease-off-without-a-gap", Run: handoff, Doc: `
+			A holder passes its live lease to a named successor by an acquire under its own fence. The successor has
+			the next token, the old holder is ErrFenced, a contender is ErrLeaseHeld, and the successor's own request
+			and a repeated handoff return the same grant. A store that releases first lets a contender in between, or
+			refuses the handoff because the lease is live.`},
+		{Guarantee: "I3", Name: "a-former-holder-hands-nothing-off", Run: zombieHandoff, Doc: `
+			An old holder hands off a lease that it lost: another holder has preempted it, the lease is free, or the
+			same owner holds it under a later grant. Each handoff is ErrFenced and changes nothing. A store that
+			accepts any fence the run once had, or compares the owner alone, passes another holder's lease on.`},
+		{Guarantee: "I3", Name: "a-strict-lease-is-not-handed-off-after-its-expiry", Run: strictHandoff, Doc: `
+			A strict lease expires, and its holder hands it off. The handoff is ErrLeaseExpired and changes nothing,
+			and the successor acquires the lease in the ordinary way. A store that checks the grant but not the
+			expiry in a handoff extends authority that the strict lease had given up.`},
+		{Guarantee: "I3", Name: "guards-of-a-release-hold-or-nothing-happens", Run: guardedRelease, Doc: `
+			A holder releases with a version, seq or status guard that fails: ErrConflict, the run does not change,
+			and the lease is still held. With guards that hold the release applies; its repeat succeeds though the
+			guards fail by then, with and without writes. A store that ignores the guards gives up a run that has
+			changed since the holder looked.`},
 	}
 }
 
@@ -45,7 +83,6 @@ func atToken(id runstore.RunID, token runstore.Token, data string) runstore.Batc
 	return b
 }
 
-// preemptsAtOneToken lets operators who have read the same lease take it away at once.
 func preemptsAtOneToken(t T, e *Env) {
 	const operators = 6
 	e.Create(t, "run")
@@ -161,7 +198,6 @@ func tokenGuardMulti(t T, e *Env) {
 	}
 }
 
-// fencedBeforeToken gives a zombie a batch that its token guard refuses too.
 func fencedBeforeToken(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "old")
@@ -177,8 +213,6 @@ func fencedBeforeToken(t T, e *Env) {
 	fencedOut(t, "a stale fence with the current token", err, old, run)
 }
 
-// revocationAtToken ends a grant without its fence, as an operator does who has read the
-// run.
 func revocationAtToken(t T, e *Env) {
 	e.Create(t, "run")
 	read := e.Acquire(t, e.Store, "run", "stuck")
@@ -203,7 +237,6 @@ func handingOff(lease runstore.Lease, to runstore.AcquireRequest) runstore.Acqui
 	return to
 }
 
-// handoff passes a live lease on: the successor's own request returns it.
 func handoff(t T, e *Env) {
 	e.Create(t, "run")
 	holder := e.Acquire(t, e.Store, "run", "holder")
@@ -253,7 +286,6 @@ func lateHandoff(t T, e *Env) {
 	e.Append(t, e.Store, third, "still held")
 }
 
-// zombieHandoff hands off what is no longer held: released, or another holder's.
 func zombieHandoff(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "old")

@@ -54,7 +54,6 @@ func tokenSurvivesPurge(t T, e *Env) {
 	}
 }
 
-// fenceAfterPurge lets the holders of a run's former lives write to the next one.
 func fenceAfterPurge(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "a")

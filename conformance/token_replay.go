@@ -22,7 +22,6 @@ func oneGrant(t T, what string, got, want runstore.Lease, latest time.Time) {
 	}
 }
 
-// acquireReplay repeats a request whose reply was lost.
 func acquireReplay(t T, e *Env) {
 	e.Create(t, "run")
 	req := acquire("run", "a", TTL)
@@ -55,7 +54,6 @@ func acquireReplay(t T, e *Env) {
 	oneGrant(t, "the repeat after the expiry", hold(t, e.Store, short), third, latest)
 }
 
-// acquireCopies delivers one request several times at once.
 func acquireCopies(t T, e *Env) {
 	const copies, rounds = 6, 5
 	e.Create(t, "run")
@@ -82,7 +80,6 @@ func acquireCopies(t T, e *Env) {
 	}
 }
 
-// acquireLateCopy delivers a copy of a request after its grant has ended.
 func acquireLateCopy(t T, e *Env) {
 	e.Create(t, "run")
 	for _, end := range []struct {

@@ -11,13 +11,36 @@ import (
 // strength of what it read is refused once the record has changed.
 func versionCases() []Case {
 	return []Case{
-		{Guarantee: "I4", Name: "versions-count-changes", Run: versionsCount},
-		{Guarantee: "I4", Name: "a-conflict-tells-the-current-version", Run: conflictTells},
-		{Guarantee: "I4", Name: "one-winner-creates-a-record", Run: oneCreator},
-		{Guarantee: "I4", Name: "no-update-is-lost", Run: noLostUpdate},
-		{Guarantee: "I4", Name: "a-record-made-anew-repeats-no-version", Run: madeAnew},
-		{Guarantee: "I4", Name: "versions-go-on-over-a-purge", Run: versionsOverPurge},
-		{Guarantee: "I4", Name: "guards-are-judged-by-what-other-handles-wrote", Run: guardsOfOthers},
+		{Guarantee: "I4", Name: "versions-count-changes", Run: versionsCount, Doc: `
+			One handle puts a record again and again, with an equal value too, while another reads it. Each change
+			adds one to the record's version; other records, events and a batch without the record leave it, and
+			Commit returns versions in the order of the writes. A store that skips a put of an equal value, or counts
+			changes of the run, breaks compare-and-swap.`},
+		{Guarantee: "I4", Name: "a-conflict-tells-the-current-version", Run: conflictTells, Doc: `
+			Batches are guarded by versions that a record does not have: older, newer, absent, and one among others
+			that hold. Each is ErrConflict with the guard's kind, the key, the version asked for and the current one,
+			and changes nothing. A store that ignores versions loses updates; one that reports the wrong key or
+			version makes the caller retry in vain.`},
+		{Guarantee: "I4", Name: "one-winner-creates-a-record", Run: oneCreator, Doc: `
+			Six handles create the same record at the same moment, each guarded by its absence. One makes version 1;
+			every other is ErrConflict at version 1, and the value is the winner's. A store that reads the absence in
+			one step and inserts in another lets two writers create the record.`},
+		{Guarantee: "I4", Name: "no-update-is-lost", Run: noLostUpdate, Doc: `
+			Four handles count in one record at once, each reading it and writing at the version that it read, and
+			repeating after ErrConflict. At the end the count and the version are the number of successful updates. A
+			store that checks the version outside the step that writes overwrites another handle's update.`},
+		{Guarantee: "I4", Name: "a-record-made-anew-repeats-no-version", Run: madeAnew, Doc: `
+			A record is created, claimed and deleted, three times over and by two handles. Each new record starts
+			above every version that its predecessors had, and a write guarded by any of those is ErrConflict. A
+			store that starts a new record at version 1 lets an old claim match it.`},
+		{Guarantee: "I4", Name: "versions-go-on-over-a-purge", Run: versionsOverPurge, Doc: `
+			A run with a record that exists and one that was deleted is purged and created anew. The same keys start
+			above the versions that they had, and a claim on an old version is ErrConflict. A store that starts
+			versions at 1 after a purge lets a claim on the former run match a record of the new one.`},
+		{Guarantee: "I4", Name: "guards-are-judged-by-what-other-handles-wrote", Run: guardsOfOthers, Doc: `
+			Two handles write in turn, each guarded by the version and the seq that the other has just made. Every
+			write applies. A store whose handle judges a guard by its own memory of the run refuses the third write,
+			or applies one that it should refuse.`},
 	}
 }
 
@@ -126,8 +149,6 @@ func oneCreator(t T, e *Env) {
 	}
 }
 
-// noLostUpdate lets contenders count in one record, each by reading it and
-// writing at the version that it read.
 func noLostUpdate(t T, e *Env) {
 	const contenders = 4
 	each := e.Scaled(t, "updates of each contender", 5, 15)
@@ -212,8 +233,6 @@ func versionsOverPurge(t T, e *Env) {
 	}
 }
 
-// guardsOfOthers lets two handles write in turn, each at what the other has left. A handle
-// that judges a guard by what it remembers of the run refuses the third write.
 func guardsOfOthers(t T, e *Env) {
 	e.Create(t, "run")
 	handles := []runstore.RunStore{e.Store, e.Reopen(t)}

@@ -15,12 +15,14 @@ import (
 type zombieWrite struct {
 	name  string
 	needs []Need
-	do    func(t T, s runstore.RunStore, old runstore.Lease, req runstore.AcquireRequest) error
+	// does and bug end the Doc of the case: what the old holder does, and which store fails.
+	does, bug string
+	do        func(t T, s runstore.RunStore, old runstore.Lease, req runstore.AcquireRequest) error
 }
 
 // fencedBatch makes a zombieWrite of one batch's writes.
-func fencedBatch(name string, fill func(b *runstore.Batch)) zombieWrite {
-	return zombieWrite{name: name, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+func fencedBatch(name, does, bug string, fill func(b *runstore.Batch)) zombieWrite {
+	return zombieWrite{name: name, does: does, bug: bug, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
 		b := runstore.NewBatch(old.Run, old.Fence())
 		fill(&b)
 		_, err := s.Commit(t.Context(), b)
@@ -31,54 +33,89 @@ func fencedBatch(name string, fill func(b *runstore.Batch)) zombieWrite {
 func zombieWrites() []zombieWrite {
 	status := runstore.Status(66)
 	return []zombieWrite{
-		fencedBatch("append", func(b *runstore.Batch) { b.Append("zombie", []byte("zombie")) }),
-		fencedBatch("new-record", func(b *runstore.Batch) { b.Put("zombie", []byte("zombie")) }),
-		fencedBatch("record-put", func(b *runstore.Batch) { b.Put("claim", []byte("zombie")) }),
-		fencedBatch("record-delete", func(b *runstore.Batch) { b.Delete("plain") }),
-		fencedBatch("summary-put", func(b *runstore.Batch) { b.Put(runstore.SummaryKey, []byte("zombie")) }),
-		fencedBatch("index-place", func(b *runstore.Batch) {
-			b.Put("zombie", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
-		}),
-		fencedBatch("index-removal", func(b *runstore.Batch) { b.Put("claim", []byte("one")) }),
-		fencedBatch("status", func(b *runstore.Batch) { b.Status = &status }),
-		fencedBatch("runnable-time", func(b *runstore.Batch) { b.Runnable = runstore.Never() }),
-		fencedBatch("releasing-batch", func(b *runstore.Batch) { b.Release = true }),
-		fencedBatch("purge", func(b *runstore.Batch) { b.Purge = true }),
-		fencedBatch("empty-batch", func(*runstore.Batch) {}),
-		fencedBatch("whole-batch", func(b *runstore.Batch) {
-			b.ID = "zombie"
-			b.Append("zombie", []byte("zombie"))
-			b.Put("claim", []byte("zombie"), runstore.Place{Index: "queue", At: runstore.After(0)})
-			b.Delete("plain")
-			b.Status = &status
-			b.Runnable = runstore.After(0)
-			b.Release = true
-		}),
-		{name: "renewal", do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
-			return renew(t, s, old, 4*TTL)
-		}},
-		{name: "release", do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
-			return release(t, s, old)
-		}},
-		{name: "release-with-writes", do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
-			req := runstore.ReleaseRequest{Fence: old.Fence()}
-			req.Writes.Append("zombie", []byte("zombie"))
-			req.Writes.Status = &status
-			_, err := s.ReleaseLease(t.Context(), req)
-			return err
-		}},
-		{name: "repeated-acquire", do: func(t T, s runstore.RunStore, _ runstore.Lease, req runstore.AcquireRequest) error {
-			req.Writes.Append("zombie", []byte("zombie"))
-			_, err := s.AcquireLease(t.Context(), req)
-			return err
-		}},
-		{name: "multi-run-commit", needs: []Need{NeedMulti}, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
-			// A sound batch for another run comes first: it must not be applied either.
-			neighbour := runstore.NewBatch("neighbour", runstore.Unguarded("test"))
-			neighbour.Append("zombie", []byte("zombie"))
-			_, err := s.(runstore.MultiCommitter).CommitMulti(t.Context(), []runstore.Batch{neighbour, appending(old, "zombie")})
-			return err
-		}},
+		fencedBatch("append", "appends an event",
+			"ignores the fence of an append",
+			func(b *runstore.Batch) { b.Append("zombie", []byte("zombie")) }),
+		fencedBatch("new-record", "puts a record that the run does not have",
+			"checks the fence for events, and not for a new record",
+			func(b *runstore.Batch) { b.Put("zombie", []byte("zombie")) }),
+		fencedBatch("record-put", "puts a record that the run has",
+			"checks the fence for events, and not for records alone",
+			func(b *runstore.Batch) { b.Put("claim", []byte("zombie")) }),
+		fencedBatch("record-delete", "deletes a record",
+			"checks the fence of puts, and not of deletions",
+			func(b *runstore.Batch) { b.Delete("plain") }),
+		fencedBatch("summary-put", "puts the run's summary",
+			"keeps the summary beside the run's head and writes it without the fence",
+			func(b *runstore.Batch) { b.Put(runstore.SummaryKey, []byte("zombie")) }),
+		fencedBatch("index-place", "places a record in a queue",
+			"writes the index entry before it checks the fence",
+			func(b *runstore.Batch) {
+				b.Put("zombie", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+			}),
+		fencedBatch("index-removal", "puts a record without the place in a queue that it has",
+			"removes index entries before it checks the fence",
+			func(b *runstore.Batch) { b.Put("claim", []byte("one")) }),
+		fencedBatch("status", "sets the run's status",
+			"writes the status without the fence",
+			func(b *runstore.Batch) { b.Status = &status }),
+		fencedBatch("runnable-time", "sets the run's runnable time",
+			"writes the runnable time without the fence",
+			func(b *runstore.Batch) { b.Runnable = runstore.Never() }),
+		fencedBatch("releasing-batch", "commits a batch that only releases the lease",
+			"frees the new holder's lease for any batch that releases",
+			func(b *runstore.Batch) { b.Release = true }),
+		fencedBatch("purge", "purges the run",
+			"purges a run without the fence",
+			func(b *runstore.Batch) { b.Purge = true }),
+		fencedBatch("empty-batch", "commits a batch without writes",
+			"takes a batch without writes for done, so that the old holder believes in its grant",
+			func(*runstore.Batch) {}),
+		fencedBatch("whole-batch", "commits a batch with an id and writes of every kind, which also releases",
+			"checks the fence for some kinds of writes only",
+			func(b *runstore.Batch) {
+				b.ID = "zombie"
+				b.Append("zombie", []byte("zombie"))
+				b.Put("claim", []byte("zombie"), runstore.Place{Index: "queue", At: runstore.After(0)})
+				b.Delete("plain")
+				b.Status = &status
+				b.Runnable = runstore.After(0)
+				b.Release = true
+			}),
+		{name: "renewal", does: "renews the lease",
+			bug: "extends the lease without comparing the grant, or returns success to the old holder",
+			do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+				return renew(t, s, old, 4*TTL)
+			}},
+		{name: "release", does: "releases the lease",
+			bug: "names the run in a release, and not the grant, and frees the new holder's lease",
+			do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+				return release(t, s, old)
+			}},
+		{name: "release-with-writes", does: "releases the lease with an event and a status",
+			bug: "checks the fence of a release, and not of the writes that it carries",
+			do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+				req := runstore.ReleaseRequest{Fence: old.Fence()}
+				req.Writes.Append("zombie", []byte("zombie"))
+				req.Writes.Status = &status
+				_, err := s.ReleaseLease(t.Context(), req)
+				return err
+			}},
+		{name: "repeated-acquire", does: "repeats its own acquire, now with an event",
+			bug: "grants an ended grant again, or makes the writes of a refused acquire",
+			do: func(t T, s runstore.RunStore, _ runstore.Lease, req runstore.AcquireRequest) error {
+				req.Writes.Append("zombie", []byte("zombie"))
+				_, err := s.AcquireLease(t.Context(), req)
+				return err
+			}},
+		{name: "multi-run-commit", does: "commits to a neighbouring run and to this one in one CommitMulti",
+			bug: "applies the good batch of a commit over several runs before it checks the fence of the other", needs: []Need{NeedMulti}, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
+				// A sound batch for another run comes first: it must not be applied either.
+				neighbour := runstore.NewBatch("neighbour", runstore.Unguarded("test"))
+				neighbour.Append("zombie", []byte("zombie"))
+				_, err := s.(runstore.MultiCommitter).CommitMulti(t.Context(), []runstore.Batch{neighbour, appending(old, "zombie")})
+				return err
+			}},
 	}
 }
 
@@ -114,13 +151,15 @@ func zombieCases() []Case {
 	var all []Case
 	for _, w := range zombieWrites() {
 		all = append(all, Case{Guarantee: "I3", Name: "zombie-" + w.name + "-is-refused", Needs: w.needs,
-			Run: func(t T, e *Env) { zombie(t, e, w) }})
+			Run: func(t T, e *Env) { zombie(t, e, w) }, Doc: `
+			A holder loses its lease at its expiry, by a preempt or by a release (one of them in a quick run), and
+			another handle acquires it. The old holder then ` + w.does + `, before and after the new holder's next
+			commit, through two handles. Each attempt is ErrFenced, and the run ends byte for byte like one without
+			the old holder. A store that ` + w.bug + ` fails.`})
 	}
 	return append(all, flightCases()...)
 }
 
-// zombie plays one story on two runs: with a zombie that wakes up again and
-// again, and without. Afterwards the two runs are alike, byte for byte.
 func zombie(t T, e *Env, w zombieWrite) {
 	e.Create(t, "neighbour")
 	losses := leaseLosses()

@@ -16,17 +16,41 @@ func flightCases() []Case {
 	stall := []Need{NeedStall}
 	return []Case{
 		{Guarantee: "I3", Name: "write-in-flight-at-a-preempt-loses-or-comes-first", Needs: stall, Overtakes: true,
-			Run: func(t T, e *Env) { inFlight(t, e, false) }},
+			Run: func(t T, e *Env) { inFlight(t, e, false) }, Doc: `
+			Six handles commit under a live lease and are held up at the engine; meanwhile another handle preempts.
+			Each commit is either in the journal before the takeover's own event or ErrFenced without a trace, and
+			nothing of the old grant appears after AcquireLease has returned. A store that reads the fence in one
+			step and writes in another applies a write after the takeover.`},
 		{Guarantee: "I3", Name: "write-in-flight-at-a-takeover-loses-or-comes-first", Needs: stall, Overtakes: true,
-			Run: func(t T, e *Env) { inFlight(t, e, true) }},
+			Run: func(t T, e *Env) { inFlight(t, e, true) }, Doc: `
+			Six handles commit under a lease that has expired and are held up at the engine; meanwhile another handle
+			takes over without a preempt. Each commit is either in the journal before the takeover's event or
+			ErrFenced without a trace, and nothing of the old grant appears after AcquireLease has returned. A store
+			that checks the fence of a late holder before it takes the run's lock fails.`},
 		{Guarantee: "I3", Name: "renewal-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
-			Run: func(t T, e *Env) { grantInFlight(t, e, "renewal") }},
+			Run: func(t T, e *Env) { grantInFlight(t, e, "renewal") }, Doc: `
+			A holder's renewal is held up at the engine while another handle preempts. Whatever the renewal returns,
+			success or ErrFenced, the run then names the new holder with the new grant's expiry, and the new holder
+			commits. A store that writes a renewed expiry without comparing the grant in the same step lengthens or
+			replaces the new grant.`},
 		{Guarantee: "I3", Name: "release-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
-			Run: func(t T, e *Env) { grantInFlight(t, e, "release") }},
+			Run: func(t T, e *Env) { grantInFlight(t, e, "release") }, Doc: `
+			A holder's release is held up at the engine while another handle preempts. Whatever the release returns,
+			success or ErrFenced, the run then names the new holder until the new grant's expiry, and the new holder
+			commits. A store that clears the holder without comparing the grant in the same step frees the new
+			holder's lease.`},
 		{Guarantee: "I3", Name: "storm-of-writers-ends-at-a-preempt",
-			Run: func(t T, e *Env) { storm(t, e, false) }},
+			Run: func(t T, e *Env) { storm(t, e, false) }, Doc: `
+			Four handles commit under one live lease as fast as they can, and another handle preempts, round after
+			round. Every writer ends with ErrFenced, and the journal gains nothing of the old token after the preempt
+			has returned. A store that checks the fence outside the step that writes lets a commit of the old holder
+			slip in between.`},
 		{Guarantee: "I3", Name: "storm-of-late-writers-ends-at-a-takeover",
-			Run: func(t T, e *Env) { storm(t, e, true) }},
+			Run: func(t T, e *Env) { storm(t, e, true) }, Doc: `
+			Four handles commit under an expired lease as fast as they can, and another handle takes over, round
+			after round. Every writer ends with ErrFenced, and the journal gains nothing of the old token after the
+			takeover has returned. A store that caches the outcome of a fence check, or checks it before the write,
+			lets a late holder write on.`},
 	}
 }
 
@@ -67,9 +91,7 @@ func meanwhile(t T, e *Env, writers, change func()) {
 	<-changed
 }
 
-// inFlight holds up a holder's writes at the engine until a takeover is on its
-// way too. The engine may let either through first; what it may not do is apply
-// a write of the old grant behind the new one.
+// inFlight lets the engine choose which goes through first, the holder's writes or the takeover.
 func inFlight(t T, e *Env, expired bool) {
 	const writers = 6
 	handles := e.handles(t, writers+1)
@@ -167,7 +189,6 @@ func nothingAfter(t T, what string, final, seen []runstore.Event, old, lease run
 	}
 }
 
-// grantInFlight holds up a renewal or release while the lease is taken away.
 func grantInFlight(t T, e *Env, kind string) {
 	former, successor := e.Reopen(t), e.Reopen(t)
 	for round := range 3 {
@@ -205,8 +226,6 @@ func grantInFlight(t T, e *Env, kind string) {
 	}
 }
 
-// storm lets several goroutines of a holder write as fast as they can while the
-// lease is taken away, round after round.
 func storm(t T, e *Env, expired bool) {
 	const writers = 4
 	rounds := 6

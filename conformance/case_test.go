@@ -1,0 +1,38 @@
+package conformance_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/tapestore/tapestore/conformance"
+)
+
+// A Doc of fewer characters hardly says what happens, what must hold and which bug the case
+// catches; a longer one is not read by an author whose store has just failed the case.
+const shortestDoc, longestDoc = 150, 600
+
+// TestEveryCaseHasADoc proves that an author who fails a case learns what it is about.
+func TestEveryCaseHasADoc(t *testing.T) {
+	t.Parallel()
+	seen := map[string]string{}
+	space := regexp.MustCompile(`\s{2,}|[\t\n]`)
+	for _, c := range conformance.Cases() {
+		name := c.Guarantee + "/" + c.Name
+		switch n := utf8.RuneCountInString(c.Doc); {
+		case c.Doc == "":
+			t.Errorf("%s has no Doc", name)
+			continue
+		case n < shortestDoc, n > longestDoc:
+			t.Errorf("%s: the Doc has %d characters, want %d to %d", name, n, shortestDoc, longestDoc)
+		}
+		if !strings.HasSuffix(c.Doc, ".") || strings.TrimSpace(c.Doc) != c.Doc || space.MatchString(c.Doc) {
+			t.Errorf("%s: the Doc is not one line of sentences: %q", name, c.Doc)
+		}
+		if other, repeated := seen[c.Doc]; repeated {
+			t.Errorf("%s has the Doc of %s", name, other)
+		}
+		seen[c.Doc] = name
+	}
+}
