@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -14,6 +15,7 @@ func grantResultCases() []Case {
 		{Guarantee: "I8", Name: "a-repeated-acquire-with-writes-gets-the-first-result", Run: acquireResult},
 		{Guarantee: "I8", Name: "a-repeated-renewal-with-writes-gets-the-first-result", Run: renewalResult},
 		{Guarantee: "I8", Name: "a-repeated-release-with-writes-gets-the-first-result", Run: releaseResult},
+		{Guarantee: "I8", Name: "a-release-of-a-reused-grant-id-has-its-own-result", Run: reusedGrantID},
 		{Guarantee: "I8", Name: "ids-of-batches-grants-and-releases-do-not-collide", Run: resultNames},
 		{Guarantee: "I8", Name: "a-purged-run-forgets-the-results-of-its-grants", Run: resultsPurged},
 	}
@@ -229,6 +231,43 @@ func releaseResult(t T, e *Env) {
 	_, err = e.Store.ReleaseLease(t.Context(), forgedReq)
 	fencedOut(t, "a release under the former grant id and the last token", err, forged, run)
 	same(t, "a forged release", before, dump(t, e.Store, "run"))
+}
+
+// reusedGrantID releases two grants of one id with writes. The second grant is made when the store
+// no longer recognises the id of the first, while it still remembers the release.
+func reusedGrantID(t T, e *Env) {
+	e.Create(t, "run")
+	reused := preempting("run", "a", "test")
+	for round := range 2 {
+		granted, err := e.Store.AcquireLease(t.Context(), reused)
+		if round > 0 && errors.Is(err, runstore.ErrFenced) {
+			t.Logf("the store recognises more than %d former grants", runstore.RememberedGrants)
+			return
+		}
+		if err != nil {
+			t.Fatalf("grant %d of the id: %v", round+1, err)
+		}
+		req := runstore.ReleaseRequest{Fence: granted.Fence()}
+		req.Writes.Append("released", nil)
+		first, err := e.Store.ReleaseLease(t.Context(), req)
+		if want := runstore.Seq(round + 1); err != nil || first.Replayed || first.FirstSeq != want {
+			t.Fatalf("release %d: got %+v, error %v; want seq %d", round+1, first, err, want)
+		}
+		repeat := func(when string) {
+			t.Helper()
+			again, err := e.Store.ReleaseLease(t.Context(), req)
+			if err != nil {
+				t.Errorf("release %d, repeated when %s: %v", round+1, when, err)
+				return
+			}
+			sameResult(t, fmt.Sprintf("release %d, repeated when %s", round+1, when), again, first)
+		}
+		repeat("the lease is free")
+		for range runstore.RememberedGrants + 1 {
+			hold(t, e.Store, preempting("run", "b", "test"))
+		}
+		repeat("others have had the lease since")
+	}
 }
 
 // resultNames uses one text as the id of a batch, a grant and so of its release.
