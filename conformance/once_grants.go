@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -29,6 +30,10 @@ func grantResultCases() []Case {
 			through two handles. Each repeat returns the first result and changes nothing; a release under the former
 			grant id with a later token is ErrFenced. A store that forgets the result reports to a driver that its
 			last writes were lost.`},
+		{Guarantee: "I8", Name: "a-release-of-a-reused-grant-id-has-its-own-result", Run: reusedGrantID, Doc: `
+			A caller reuses a grant id that the store no longer recognises, and releases both grants with writes. A
+			repeat of each release, at once and after later grants, returns the result of that release. A store that
+			looks results up by the id alone returns the first one, or refuses a release that it applied.`},
 		{Guarantee: "I8", Name: "ids-of-batches-grants-and-releases-do-not-collide", Run: resultNames, Doc: `
 			One text is the id of a batch, of a grant and so of its release. Each of the three applies and gets a seq
 			of its own, and a repeat of each returns its own first result. A store that keeps all ids in one
@@ -250,6 +255,44 @@ func releaseResult(t T, e *Env) {
 	same(t, "a forged release", before, dump(t, e.Store, "run"))
 }
 
+// reusedGrantID releases two grants of one id with writes. The second grant is made when the store
+// no longer recognises the id of the first, while it still remembers the release.
+func reusedGrantID(t T, e *Env) {
+	e.Create(t, "run")
+	reused := preempting("run", "a", "test")
+	for round := range 2 {
+		granted, err := e.Store.AcquireLease(t.Context(), reused)
+		if round > 0 && errors.Is(err, runstore.ErrFenced) {
+			t.Logf("the store recognises more than %d former grants", runstore.RememberedGrants)
+			return
+		}
+		if err != nil {
+			t.Fatalf("grant %d of the id: %v", round+1, err)
+		}
+		req := runstore.ReleaseRequest{Fence: granted.Fence()}
+		req.Writes.Append("released", nil)
+		first, err := e.Store.ReleaseLease(t.Context(), req)
+		if want := runstore.Seq(round + 1); err != nil || first.Replayed || first.FirstSeq != want {
+			t.Fatalf("release %d: got %+v, error %v; want seq %d", round+1, first, err, want)
+		}
+		repeat := func(when string) {
+			t.Helper()
+			again, err := e.Store.ReleaseLease(t.Context(), req)
+			if err != nil {
+				t.Errorf("release %d, repeated when %s: %v", round+1, when, err)
+				return
+			}
+			sameResult(t, fmt.Sprintf("release %d, repeated when %s", round+1, when), again, first)
+		}
+		repeat("the lease is free")
+		for range runstore.RememberedGrants + 1 {
+			hold(t, e.Store, preempting("run", "b", "test"))
+		}
+		repeat("others have had the lease since")
+	}
+}
+
+// resultNames uses one text as the id of a batch, a grant and so of its release.
 func resultNames(t T, e *Env) {
 	const id = "one and the same"
 	e.Create(t, "run")

@@ -2,9 +2,11 @@ package spanner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 
 	"cloud.google.com/go/spanner"
 
@@ -202,7 +204,7 @@ func recall(requests []*request, all []*guarded, doubt bool) ([]*result, error) 
 		// What a run had that was purged may still be there, and is no memory of its; a
 		// former attempt may have been made before the purge.
 		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.doubt) {
-			formers[i] = g.Done[0]
+			formers[i] = newest(g.Done)
 			r.repeated = r.repeated || !doubt
 			made = made || r.name == "" || len(r.whole) > 0 && bytes.Equal(r.whole, formers[i].Whole)
 		}
@@ -215,6 +217,12 @@ func recall(requests []*request, all []*guarded, doubt bool) ([]*result, error) 
 		g.made = made
 	}
 	return formers, nil
+}
+
+// newest returns the last of the results that have one id. There are several where the id of a
+// grant came back once it was no longer recognised: one for each release.
+func newest(results []*result) *result {
+	return slices.MaxFunc(results, func(a, b *result) int { return cmp.Compare(a.Token, b.Token) })
 }
 
 // forgotten reports whether the result of a former attempt may have been there, and is

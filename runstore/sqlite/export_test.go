@@ -69,6 +69,12 @@ func WitnessOf(text []byte) (p progress) {
 	return p
 }
 
+// HoldWitness stops a handle's writes to the witness until release is called.
+func HoldWitness(s *Store) (release func()) {
+	s.witness.mu.Lock()
+	return s.witness.mu.Unlock
+}
+
 // BreakWitness makes the next write to the witness fail.
 func BreakWitness(t *testing.T, s *Store) {
 	t.Helper()

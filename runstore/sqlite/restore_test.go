@@ -89,6 +89,69 @@ func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	noticed(t, restored(t, path, copied))
 }
 
+// TestRestoreAfterALateWitness pauses a process between its commit and its write to the witness,
+// while another one goes on. The late write must not lay an old state over the newer one.
+func TestRestoreAfterALateWitness(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	paused := openAt(t, path, embedded.NewHost())
+	busy := openAt(t, path, embedded.NewHost())
+	lease := held(t, busy, runstore.MaxTTL)
+	committed, err := busy.Wakeups(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resume := sqlite.HoldWitness(paused)
+	late := make(chan error)
+	go func() { late <- appendEvent(t, paused, lease) }()
+	for {
+		<-committed
+		run, err := busy.GetRun(t.Context(), lease.Run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if run.LastSeq == 1 {
+			break
+		}
+	}
+	if err := appendEvent(t, busy, lease); err != nil {
+		t.Fatal(err)
+	}
+	copied := backup(t, path)
+	for range 3 {
+		if err := appendEvent(t, busy, lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resume()
+	if err := <-late; err != nil {
+		t.Fatal(err)
+	}
+	noticed(t, restored(t, path, copied))
+}
+
+// TestRestoreAfterARemovedWitness lets one process lose its witness and make another, as it does
+// after a failed write, while a second process has the first file open. That process goes on to
+// write down how far it has come, where the next opening looks for it.
+func TestRestoreAfterARemovedWitness(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	broken := openAt(t, path, embedded.NewHost())
+	busy := openAt(t, path, embedded.NewHost())
+	lease := held(t, busy, runstore.MaxTTL)
+	sqlite.BreakWitness(t, broken)
+	for range 2 { // the first removes the witness, the second makes it anew
+		if err := appendEvent(t, broken, lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied := backup(t, path)
+	if err := appendEvent(t, busy, lease); err != nil {
+		t.Fatal(err)
+	}
+	noticed(t, restored(t, path, copied))
+}
+
 // TestWitnessKeepsOthersGrants appends by a handle that has granted nothing: the witness
 // still knows of the grants of others.
 func TestWitnessKeepsOthersGrants(t *testing.T) {

@@ -1,9 +1,11 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -23,13 +25,19 @@ import (
 // It is written after each commit and before the commit is acknowledged, and never synced:
 // a kill of the process loses nothing of it, and a power cut makes it lag behind. A witness
 // that lags proves nothing and harms nothing.
+//
+// Several processes write it, and one that was paused after its commit writes late. So a write
+// holds a lock on the file (flock), and leaves a file alone that is as far as itself. A process
+// whose file was removed, by the failed write of another one, opens the one that is there now.
 type witness struct {
 	path string
 
 	mu    sync.Mutex
 	file  *os.File
-	known progress // as this handle wrote it last
-	line  []byte   // kept for the next write
+	info  fs.FileInfo // of file
+	known progress    // as this handle wrote it last
+	line  []byte      // what it wrote then
+	found [256]byte   // what is in the file, longer than every line
 }
 
 // progress is how far a database has come.
@@ -51,12 +59,12 @@ func (w *witness) read() (p progress, ok bool, err error) {
 		return progress{}, false, err
 	}
 	// A torn or foreign file is as good as none.
-	return p, json.Unmarshal(text, &p) == nil, nil
+	p, ok = parse(text)
+	return p, ok, nil
 }
 
 // write writes p down, unless this handle did so before: another process may have come
-// further since. Two processes that commit at the same moment may write in the other order;
-// then the witness lags by one commit until the next one.
+// further since.
 //
 // A failure is no error of the commit, which is in the database. It removes the witness:
 // one that lags would let a restored backup pass for the database, and none at all only
@@ -67,25 +75,69 @@ func (w *witness) write(p progress) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.file == nil { // first when the store is opened: later the process may have no descriptor left
-		file, err := os.OpenFile(w.path, os.O_WRONLY|os.O_CREATE, 0o644) // as the database is
-		if err != nil {
-			_ = os.Remove(w.path)
-			return
-		}
-		w.file = file
-	}
-	if p == w.known {
+	if w.file != nil && p == w.known {
 		return
 	}
-	w.line = p.append(w.line[:0])
-	if _, err := w.file.WriteAt(w.line, 0); err != nil {
-		_ = w.file.Close()
+	if err := w.advance(p); err != nil {
+		if w.file != nil {
+			_ = w.file.Close()
+		}
 		_ = os.Remove(w.path)
 		w.file, w.known = nil, progress{}
 		return
 	}
 	w.known = p
+}
+
+// advance writes p into the file, unless another process has come as far.
+func (w *witness) advance(p progress) error {
+	if err := w.lock(); err != nil {
+		return err
+	}
+	defer unlockFile(w.file)
+	n, err := w.file.ReadAt(w.found[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if found := w.found[:n]; !bytes.Equal(found, w.line) { // else p is further
+		if seen, ok := parse(found); ok && seen.Incarnation == p.Incarnation && !seen.behind(p) {
+			return nil
+		}
+	}
+	w.line = p.append(w.line[:0])
+	_, err = w.file.WriteAt(w.line, 0)
+	return err
+}
+
+// lock locks the file that stands at path, which it opens or creates as needed: first when the
+// store is opened, because later the process may have no descriptor left.
+func (w *witness) lock() error {
+	for {
+		if w.file == nil {
+			file, err := os.OpenFile(w.path, os.O_RDWR|os.O_CREATE, 0o644) // as the database is
+			if err != nil {
+				return err
+			}
+			if w.info, err = file.Stat(); err != nil {
+				return errors.Join(err, file.Close())
+			}
+			w.file, w.line = file, w.line[:0]
+		}
+		lockFile(w.file)
+		there, err := os.Stat(w.path)
+		if err == nil && os.SameFile(there, w.info) {
+			return nil
+		}
+		_ = w.file.Close() // nothing of it is synced anyway
+		w.file = nil
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+}
+
+func parse(text []byte) (p progress, ok bool) {
+	return p, json.Unmarshal(text, &p) == nil
 }
 
 // append appends p as a line of JSON. The line is fixed in length, so that every write replaces
