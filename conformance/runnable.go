@@ -17,6 +17,7 @@ func runnableCases() []Case {
 		{Guarantee: "I9", Name: "a-live-lease-hides-a-runnable-run", Run: runnableLease},
 		{Guarantee: "I9", Name: "an-abandoned-run-becomes-runnable", Run: runnableAbandoned},
 		{Guarantee: "I9", Name: "a-renewed-lease-hides-its-run-until-its-expiry", Run: runnableRenewed},
+		{Guarantee: "I9", Name: "a-lease-that-outlasts-its-runs-time-leaves-it-found", Run: runnableOutlasted},
 		{Guarantee: "I9", Name: "a-raised-epoch-shows-the-runs-whose-leases-it-ended", Needs: []Need{NeedEpoch}, Run: runnableRaised},
 		{Guarantee: "I9", Name: "no-runnable-run-is-lost-while-scans-move-entries", Run: runnableMoved},
 		{Guarantee: "I9", Name: "runnable-runs-come-in-order-and-in-pages", Run: runnablePages},
