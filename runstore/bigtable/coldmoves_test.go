@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -416,4 +417,46 @@ func TestFingerprintsOfAFormerListAreNotUsed(t *testing.T) {
 		t.Errorf("the record that was moved has version %d, want 2", got)
 	}
 	all.readAs(t, s)
+}
+
+// A handle that is open through a failover knows a list of moves that the store has lost. In the history that
+// the store goes on with, a move of another handle has the same revision: the handle finds its records.
+func TestListsOfTwoHistoriesAreNotConfused(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table, cool), raw(t, table)
+	hold(t, s, "run")
+	all := filled(t, s, 60)
+	relieve(t, s)
+	survived := snapshot(t, tbl)
+	was := maps.Clone(all)
+	edits := func(s *bigtable.Store, all kept, name string, n int) {
+		t.Helper()
+		for i := range n {
+			edit(t, s, all, fmt.Sprintf("%s/%d", name, i), "value")
+		}
+		relieve(t, s)
+		for i := range 6 { // after which it has read the fingerprints
+			edit(t, s, all, fmt.Sprintf("later %s/%d", name, i), "value")
+		}
+	}
+	edits(s, all, "lost", 60)
+	all.readAs(t, s)
+
+	survived.rollBack(t, tbl)
+	other := openBare(t, table, cool)
+	if _, err := other.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	edits(other, was, "kept", 59) // and the raise is a revision
+	found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"kept/0", "lost/0"}})
+	if err != nil || len(found) != 1 || found[0].Key != "kept/0" {
+		t.Errorf("the first read after the failover: got %v, %v, want the record of the history that goes on", found, err)
+	}
+	was.readAs(t, s, "lost/0")
+	b := runstore.NewBatch("run", runstore.AtVersion("kept/0", 0))
+	b.Put("kept/0", []byte("again"))
+	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrConflict) {
+		t.Errorf("a write that takes a record for absent: got %v, want ErrConflict", err)
+	}
 }

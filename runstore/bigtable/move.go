@@ -110,7 +110,7 @@ func (s *Store) newMover(ctx context.Context, r *run) (*mover, *row, error) {
 		r.records = map[runstore.RecordKey]*meta{}
 	}
 	m := &mover{edit: newEdit(r, runstore.FromMicros(r.head.Time))}
-	m.list, m.move = &cold{life: r.head.Life}, coldMove{m.head.Rev, m.nonce}
+	m.list, m.move = &cold{life: r.head.Life, stamp: r.head.Stamp}, coldMove{m.head.Rev, m.nonce}
 	if list != nil {
 		*m.list = *list
 	}
@@ -258,7 +258,7 @@ func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Tries
 		r.forget() // the rows of a move in doubt are left to the pass over the mark
 		return false, asUnavailable(r.id, err)
 	}
-	before := coldID{r.head.Life, r.head.Moved}
+	before := r.head.coldID()
 	if before.last == 0 {
 		before = r.prints.of // of a run without cold records there are none
 		s.runs.setPrints(r, prints{of: before})
