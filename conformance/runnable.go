@@ -37,6 +37,11 @@ func runnableCases() []Case {
 			by two handles list only the three expired runs, the others from the renewed expiry on; a release, a
 			further renewal and a takeover show at once. A store that removes the entry that it passes over never
 			lists the run again.`},
+		{Guarantee: "I9", Name: "a-lease-that-outlasts-its-runs-time-leaves-it-found", Run: runnableOutlasted, Doc: `
+			A lease is renewed beyond the time from which its run wants a driver, and a scan may move the entry to
+			the renewed expiry. The lease ends before: by a release, in a commit, by a revocation, by a short grant
+			to a successor. A scan up to the run's own time then lists it. A store that leaves the entry at the
+			renewed expiry hides the run from every driver until that passes.`},
 		{Guarantee: "I9", Name: "a-raised-epoch-shows-the-runs-whose-leases-it-ended", Needs: []Need{NeedEpoch}, Run: runnableRaised, Doc: `
 			Runnable runs are leased, some leases renewed, and the epoch is raised twice. After each raise both
 			handles list every run at once, and one that is acquired in the new epoch is hidden again. A store that

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -83,6 +84,57 @@ func runnableRenewed(t T, e *Env) {
 	b.Runnable, b.Release = runstore.After(0), true
 	committed(t, e.Store, b)
 	shows(t, other, "released and runnable at once", ids[4], time.Time{}, true)
+}
+
+// runnableOutlasted ends leases that were renewed beyond the time at which their runs are runnable, which is
+// behind the expiry that they had when they were granted. A scan may have moved the entries to the renewed
+// expiry meanwhile: a run must be found at its own time as soon as its lease has ended.
+func runnableOutlasted(t T, e *Env) {
+	at := e.Now(t).Add(TTL / 2)
+	ends := map[runstore.RunID]func(l runstore.Lease){
+		"released": func(l runstore.Lease) { letGo(t, e.Store, l) },
+		"released by a commit": func(l runstore.Lease) {
+			b := runstore.NewBatch(l.Run, l.Fence())
+			b.Release = true
+			committed(t, e.Store, b)
+		},
+		"revoked": func(l runstore.Lease) {
+			b := runstore.NewBatch(l.Run, runstore.Unguarded("test"))
+			b.Release = true
+			committed(t, e.Store, b)
+		},
+		"taken for a while": func(l runstore.Lease) {
+			req := acquire(l.Run, "successor", runstore.MinTTL)
+			req.Preempt = "test"
+			hold(t, e.Store, req)
+		},
+	}
+	leases := map[runstore.RunID]runstore.Lease{}
+	want := slices.Sorted(maps.Keys(ends))
+	for _, id := range want {
+		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(at)}); err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		leases[id] = hold(t, e.Store, acquire(id, "owner", runstore.MinTTL))
+		if err := renew(t, e.Store, leases[id], 2*TTL); err != nil {
+			t.Fatalf("renew: %v", err)
+		}
+	}
+	found := func(what string, want ...runstore.RunID) {
+		t.Helper()
+		s := e.Reopen(t)
+		got := heads(t, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: at})
+		slices.Sort(got)
+		equal(t, what, got, want)
+		if err := s.Close(); err != nil { // ends what the scan has begun
+			t.Fatalf("close: %v", err)
+		}
+	}
+	found("while they are held")
+	for _, id := range want {
+		ends[id](leases[id])
+	}
+	found("once the leases have ended", want...)
 }
 
 func runnableRaised(t T, e *Env) {

@@ -57,8 +57,8 @@ type coldMove struct {
 
 // cold lists the moves of a run.
 type cold struct {
-	life  int64
-	moves []coldMove // by revision
+	life, stamp int64
+	moves       []coldMove // by revision
 	coldCounts
 }
 
@@ -73,14 +73,23 @@ type coldCounts struct {
 	Cursor []byte `json:"cursor,omitempty"`
 }
 
-// coldID identifies the list of a run's moves: no two lists of a run have the same.
-type coldID struct{ life, last int64 }
+// coldID identifies the list of a run's moves: no two lists of a run have the same. The stamp tells
+// those of a history that the store has lost, which may have the same revisions (stamp.go).
+type coldID struct{ life, last, stamp int64 }
 
 func (c *cold) id() coldID {
 	if c == nil {
 		return coldID{}
 	}
-	return coldID{c.life, c.moves[len(c.moves)-1].rev}
+	return coldID{c.life, c.moves[len(c.moves)-1].rev, c.stamp}
+}
+
+// coldID returns the identity of the list of moves that the run's row has with the head.
+func (h *head) coldID() coldID {
+	if h.Moved == 0 {
+		return coldID{}
+	}
+	return coldID{h.Life, h.Moved, h.Stamp}
 }
 
 // encode returns the list's cell: what it says beside the moves, then 16 bytes for each.
@@ -98,7 +107,7 @@ func (r *row) cold() (*cold, error) {
 	if !r.exists() || r.head.Moved == 0 {
 		return nil, nil
 	}
-	c := &cold{life: r.head.Life}
+	c := &cold{life: r.head.Life, stamp: r.head.Stamp}
 	for _, item := range r.cells[familyOther] {
 		if qualifier(familyOther, item) != columnCold || item.Timestamp < numbered(r.head.Stamp) {
 			continue

@@ -110,7 +110,7 @@ func (s *Store) newMover(ctx context.Context, r *run) (*mover, *row, error) {
 		r.records = map[runstore.RecordKey]*meta{}
 	}
 	m := &mover{edit: newEdit(r, runstore.FromMicros(r.head.Time))}
-	m.list, m.move = &cold{life: r.head.Life}, coldMove{m.head.Rev, m.nonce}
+	m.list, m.move = &cold{life: r.head.Life, stamp: r.head.Stamp}, coldMove{m.head.Rev, m.nonce}
 	if list != nil {
 		*m.list = *list
 	}
@@ -258,7 +258,7 @@ func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Tries
 		r.forget() // the rows of a move in doubt are left to the pass over the mark
 		return false, asUnavailable(r.id, err)
 	}
-	before := coldID{r.head.Life, r.head.Moved}
+	before := r.head.coldID()
 	if before.last == 0 {
 		before = r.prints.of // of a run without cold records there are none
 		s.runs.setPrints(r, prints{of: before})
@@ -320,7 +320,8 @@ func (s *Store) deadCold(ctx context.Context, id runstore.RunID, at *row, dead f
 	})
 }
 
-// coldPacks calls f for each cold record of a run that counts and whose value is in a pack.
+// coldPacks calls f for each cold record of a run that counts and whose value is in a pack. It returns
+// errMoved if a move was made meanwhile: f may have missed records that a rewriting copied.
 func (s *Store) coldPacks(ctx context.Context, id runstore.RunID, at *row, f func(*meta)) error {
 	c, err := at.cold()
 	if err != nil || c == nil {
@@ -342,5 +343,15 @@ func (s *Store) coldPacks(ctx context.Context, id runstore.RunID, at *row, f fun
 			return failed == nil
 		}, bigtable.RowFilter(latest(column(familyOther, coldPacked))))
 	})
-	return cmp.Or(err, failed)
+	if err = cmp.Or(err, failed); err != nil {
+		return err
+	}
+	now, err := s.readRun(ctx, id)
+	if err == nil && now.head.coldID() != c.id() {
+		err = errMoved
+	}
+	return err
 }
+
+// errMoved is met by a pass that read cold records while others were moved. The next pass begins anew.
+var errMoved = errors.New("bigtable: records of the run were moved while a pass looked at it")

@@ -125,7 +125,7 @@ func (r *run) isAbsent(key runstore.RecordKey) bool {
 
 // mayBeCold reports whether there may be a cold record of a key, by what the handle knows.
 func (r *run) mayBeCold(key runstore.RecordKey) bool {
-	known := r.prints.of == coldID{r.head.Life, r.head.Moved}
+	known := r.prints.of == r.head.coldID()
 	return key != runstore.SummaryKey && !(known && !r.prints.has(key))
 }
 

@@ -28,8 +28,9 @@ import (
 //  4. A row that moves is written at the later time first, and then removed at the earlier one. A
 //     scan that meets the row of a renewed lease moves it to the present expiry, and one that
 //     meets a row which only leads to the run writes the run's own before it removes that.
-//  5. Rows of a grant that has ended are not the run's, because the end names another write: a
-//     scan that was suspended cannot move a run of a later grant.
+//  5. Rows of a grant that has ended are not the run's, because the end names another write, also
+//     where the run's time stays the same: a scan may have moved its row to the expiry, and one that
+//     was suspended cannot move a run of a later grant.
 //
 // A row that moved up, or that nothing replaces, is removed at once: a scan forwards meets the run
 // at its later place. A scan backwards reads its range again, forwards (Store.scan). A row that
@@ -73,7 +74,8 @@ func (e *edit) place() {
 	if at != 0 && (e.granted || h.RunnableFrom != 0 || h.Renewed != was.Renewed) {
 		h.requires(formatPlaces)
 	}
-	if at == from {
+	ends := rules.GrantState(was.State) == rules.Current && (e.granted || rules.GrantState(h.State) != rules.Current)
+	if at == from && (at == 0 || !ends) { // where a grant ends, a scan may have moved the row to its expiry
 		return
 	}
 	if from != 0 {

@@ -213,6 +213,9 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 		return err
 	}
 	packs, err := s.deadPacks(ctx, id, found)
+	if errors.Is(err, errMoved) { // the run is in use again
+		return nil
+	}
 	if err == nil {
 		err = collect(packs)
 	}
