@@ -21,8 +21,8 @@ type Case struct {
 	// writer of the same run get past it, as a takeover must (I3). Its store is made by the
 	// harness's NewOvertaking.
 	Overtakes bool
-	// Doc says in a few sentences what happens, what must hold, and which bug the case catches. Cases
-	// returns it as one line.
+	// Doc says in a few sentences what happens in a full run, what must hold, and which bug the case
+	// catches. Cases returns it as one line.
 	Doc string
 	// Run proves the rule on an empty store.
 	Run func(t T, e *Env)
