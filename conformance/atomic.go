@@ -39,8 +39,8 @@ func atomicCases() []Case {
 		{Guarantee: "I4", Name: "acquire-with-writes-is-one-step", Run: acquireWhole, Doc: `
 			An acquire carries writes of every kind. While the lease is held, or a version, seq or status guard
 			fails, the acquire leaves run and indexes as they were; otherwise grant and writes appear together, under
-			the new token. A store that writes before it grants, or the other way round in two steps, leaves the
-			writes of a refused acquire.`},
+			the new token. A store that grants and writes in two steps leaves the writes of a refused acquire, or a
+			grant without its writes.`},
 		{Guarantee: "I4", Name: "release-with-writes-is-one-step", Run: releaseWhole, Doc: `
 			A release carries writes of every kind. Under an ended grant it is ErrFenced and leaves run and indexes
 			as they were; under the current grant the lease is free, the writes are made under its token, and the run

@@ -21,8 +21,8 @@ type Case struct {
 	// writer of the same run get past it, as a takeover must (I3). Its store is made by the
 	// harness's NewOvertaking.
 	Overtakes bool
-	// Doc says in a few sentences what happens, what must hold, and which bug the case catches. Cases
-	// returns it as one line.
+	// Doc says in a few sentences what happens in a full run, what must hold, and which bug the case
+	// catches. Cases returns it as one line.
 	Doc string
 	// Run proves the rule on an empty store.
 	Run func(t T, e *Env)
@@ -30,65 +30,60 @@ type Case struct {
 
 // Need is something that not every store or harness offers.
 type Need struct {
-	name    string
-	missing func(e *Env) (reason string)
+	name, about string
+	missing     func(e *Env) (reason string)
 }
+
+// String returns the need's name, such as "link".
+func (n Need) String() string { return n.name }
+
+// About returns what the need is, in a few words.
+func (n Need) About() string { return n.about }
 
 // What a case may need.
 var (
-	// NeedSkew: handles of processes whose clock the case sets wrong.
-	NeedSkew = Need{"skew", func(e *Env) string {
+	NeedSkew = Need{"skew", "handles of processes whose clock the case sets wrong (Instance.OpenSkewed)", func(e *Env) string {
 		return absent(e.OpenSkewed == nil, "no process's clock to set wrong: the harness has no OpenSkewed")
 	}}
-	// NeedStall: writers held up at the engine.
-	NeedStall = Need{"stall", func(e *Env) string {
+	NeedStall = Need{"stall", "writers held up at the engine (Instance.Stall)", func(e *Env) string {
 		return absent(e.Stall == nil, "the harness has no Stall")
 	}}
-	// NeedProcesses: the store can be opened by another process.
-	NeedProcesses = Need{"processes", func(e *Env) string {
+	NeedProcesses = Need{"processes", "a store that another process can open (Instance.URL)", func(e *Env) string {
 		return absent(e.URL == "", "the store lives in one process: the harness has no URL")
 	}}
-	// NeedLink: a network between handles and the store.
-	NeedLink = Need{"link", func(e *Env) string {
+	NeedLink = Need{"link", "a network between handles and the store (Instance.Link)", func(e *Env) string {
 		return absent(e.Link == nil, "no network to harm: the harness has no Link")
 	}}
-	// NeedAborts: an engine that aborts transactions.
-	NeedAborts = Need{"aborts", func(e *Env) string {
+	NeedAborts = Need{"aborts", "an engine that aborts transactions (Instance.Aborts)", func(e *Env) string {
 		return absent(e.Aborts == nil, "nothing aborts transactions: the harness has no Aborts")
 	}}
-	// NeedServer: a server of the case's own. The case gets its store from the
-	// harness's NewServed.
-	NeedServer = Need{"server", func(e *Env) string {
+	// NeedServer makes the harness's NewServed the source of the case's store.
+	NeedServer = Need{"server", "a server of the case's own, which the case kills and stops (Harness.NewServed)", func(e *Env) string {
 		return absent(e.Server == nil, "no server to kill: the harness has no NewServed")
 	}}
-	// NeedMulti: the store is a MultiCommitter.
-	NeedMulti = Need{"multi", func(e *Env) string {
+	NeedMulti = Need{"multi", "a store that is a MultiCommitter", func(e *Env) string {
 		_, ok := e.Store.(runstore.MultiCommitter)
 		return absent(!ok, "the store is no MultiCommitter")
 	}}
-	// NeedIntent: steps over two runs by intent. A quick run leaves them out on a costly engine
-	// that is a MultiCommitter, since nothing of them is the engine's own.
-	NeedIntent = Need{"intent", func(e *Env) string {
+	// NeedIntent leaves the case out of a quick run on a costly engine that is a MultiCommitter,
+	// since nothing of such steps is the engine's own.
+	NeedIntent = Need{"intent", "steps over two runs by intent", func(e *Env) string {
 		_, multi := e.Store.(runstore.MultiCommitter)
 		return absent(multi && e.costly && !effort.Full(), "left to a full run: steps by intent on a costly engine that makes them natively")
 	}}
-	// NeedEpoch: the store is an Epocher.
-	NeedEpoch = Need{"epoch", func(e *Env) string {
+	NeedEpoch = Need{"epoch", "a store that is an Epocher", func(e *Env) string {
 		_, ok := e.Store.(runstore.Epocher)
 		return absent(!ok, "the store is no Epocher")
 	}}
-	// NeedNotify: the store is a Notifier.
-	NeedNotify = Need{"notify", func(e *Env) string {
+	NeedNotify = Need{"notify", "a store that is a Notifier", func(e *Env) string {
 		_, ok := e.Store.(runstore.Notifier)
 		return absent(!ok, "the store is no Notifier")
 	}}
-	// NeedRunNotify: the store is a RunNotifier.
-	NeedRunNotify = Need{"run-notify", func(e *Env) string {
+	NeedRunNotify = Need{"run-notify", "a store that is a RunNotifier", func(e *Env) string {
 		_, ok := e.Store.(runstore.RunNotifier)
 		return absent(!ok, "the store is no RunNotifier")
 	}}
-	// NeedStale: the store is a StaleReader.
-	NeedStale = Need{"stale", func(e *Env) string {
+	NeedStale = Need{"stale", "a store that is a StaleReader", func(e *Env) string {
 		_, ok := e.Store.(runstore.StaleReader)
 		return absent(!ok, "the store is no StaleReader")
 	}}

@@ -31,8 +31,7 @@ func crashCases() []Case {
 	}
 }
 
-// needPause: processes that can be stopped, and go on.
-var needPause = Need{"pause", func(*Env) string {
+var needPause = Need{"pause", "a system on which processes can be stopped, and go on", func(*Env) string {
 	return absent(!canPause, "processes cannot be stopped on this system")
 }}
 

@@ -15,7 +15,10 @@
 //
 // Cases are data, on a small [T] interface, so that go test and the command
 // tapestore conformance run the same ones. Each names the guarantee that it
-// proves. A case that needs what the store or the harness does not offer is
+// proves, and has a Doc: what happens, what must hold, and which bug the case catches.
+// It describes a full run; a quick one repeats less. The Doc is shown when the case fails;
+// tapestore conformance --list prints all of them.
+// A case that needs what the store or the harness does not offer is
 // reported as not applicable, with the reason; nothing is skipped silently.
 //
 // The cases of I7 set the clock of a handle's process wrong, so that an adapter which

@@ -65,8 +65,9 @@ func linkCases() []Case {
 			checks the fence when it sends the write, and not where the engine applies it, lets the old holder write.`},
 		{Guarantee: "I3", Name: "a-request-repeated-after-the-takeover-is-refused-in-every-copy", Needs: link, Run: lateZombie(true), Doc: `
 			A holder's write, of each kind and at each round trip, is in flight when its lease is preempted, and its
-			connection is cut, so that the store sends it again. The repeat is ErrFenced, and the first copy, when it
-			arrives, changes nothing. A store that does not check the fence of a repeat lets the old holder write.`},
+			connection is cut, so that the store sends it again. The repeat of a write that the engine had not seen
+			is ErrFenced, and the first copy, when it arrives, changes nothing. A store that does not check the fence
+			of a repeat lets the old holder write.`},
 		{Guarantee: "I3", Name: "a-request-refused-on-its-repeat-is-refused-in-every-copy", Needs: link, Run: lateRefusal, Doc: `
 			The first copy of a write is kept in flight, the run comes to refuse such a write, and the repeat is
 			refused (a create finds the run there). The run then would take the write again, and the first copy

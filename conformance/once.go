@@ -46,7 +46,7 @@ func onceCases() []Case {
 			A caller repeats an acquire with writes through another handle after a commit, and after the release. The
 			first repeat returns the grant, whose fence still commits; the late one returns the first result as
 			ended, and the lease stays free. A store that ignores the grant id refuses its own holder, or leases the
-			run to one that has left.`},
+			run to a holder that has left.`},
 	}
 }
 

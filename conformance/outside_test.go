@@ -79,7 +79,7 @@ func TestRunOfAnOutsideAdapter(t *testing.T) {
 		t.Errorf("got status %d and %v, want 1: a failed test and no crash", status, err)
 	}
 	for _, want := range []string{
-		"--- FAIL: TestOutsideAdapter/I3/token-alone-is-no-fence", "panic: " + bug,
+		"--- FAIL: TestOutsideAdapter/I3/token-alone-is-no-fence", "panic: " + bug, "about the case:\n        A caller presents the current token ",
 		"--- PASS: TestOutsideAdapter/I1/one-winner-per-round-of-an-acquire-race",
 		"\nTestOutsideAdapter: cases of the suite that do not apply to this store: 1\n" +
 			"  no network to harm: the harness has no Link: I8/a-lost-reply-is-resolved-by-the-store\n",
@@ -87,6 +87,9 @@ func TestRunOfAnOutsideAdapter(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
+	}
+	if n := strings.Count(out, "about the case:"); n != 1 || strings.Index(out, "about the case:") < strings.LastIndex(out, "panic: ") {
+		t.Errorf("%d Docs, want one, behind the messages of the case that failed:\n%s", n, out)
 	}
 }
 
@@ -100,6 +103,9 @@ func TestPanicsInGoroutines(t *testing.T) {
 		for _, c := range g.Cases {
 			if strings.Contains(c.Reason, bug) {
 				panicked++
+			}
+			if (c.Doc != "") != (c.Status == conformance.Failed) {
+				t.Errorf("%s/%s %s, and has the Doc %q", g.ID, c.Name, c.Status, c.Doc)
 			}
 		}
 	}

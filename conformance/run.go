@@ -12,6 +12,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/version"
+	"github.com/tapestore/tapestore/internal/wrap"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -33,6 +34,7 @@ func (c Case) subtest(t *testing.T, h Harness, left *exempt) {
 	t.Helper()
 	t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
 		t.Parallel()
+		c.explainFailure(t)
 		guarded(t, func() {
 			e := newEnv(t, h, c)
 			if reason := c.missing(e); reason != "" {
@@ -41,6 +43,16 @@ func (c Case) subtest(t *testing.T, h Harness, left *exempt) {
 			}
 			c.run(t, e)
 		})()
+	})
+}
+
+// explainFailure logs what the case is about if it fails, after all of its messages. It must come
+// before anything else registers a cleanup.
+func (c Case) explainFailure(t *testing.T) {
+	t.Cleanup(func() {
+		if t.Failed() { // 88 columns, and go test adds 12
+			t.Logf("about the case:\n%s", wrap.Text(c.Doc, 88, ""))
+		}
 	})
 }
 
@@ -94,7 +106,9 @@ type Result struct {
 	Status Status `json:"status"`
 	// Reason tells why the case failed or does not apply.
 	Reason string `json:"reason"`
-	MS     int64  `json:"ms"`
+	// Doc is that of a case that failed.
+	Doc string `json:"doc,omitempty"`
+	MS  int64  `json:"ms"`
 	// LeftOut lists what a quick run did not repeat, such as
 	// "5000 of 100000 events".
 	LeftOut []string `json:"left_out,omitempty"`
@@ -220,7 +234,7 @@ func execute(ctx context.Context, h Harness, c Case) Result {
 		c.run(t, e)
 	})
 	if failed {
-		result.Status, result.Reason = Failed, strings.Join(messages, "\n")
+		result.Status, result.Reason, result.Doc = Failed, strings.Join(messages, "\n"), c.Doc
 	}
 	result.MS = time.Since(began).Milliseconds()
 	return result

@@ -54,10 +54,10 @@ func tokenCases() []Case {
 			token before it. A store that raises the number but keeps the grants, or that lets tokens of two epochs
 			overlap, fails.`},
 		{Guarantee: "I2", Name: "epoch-ends-every-grant-before-it", Needs: []Need{NeedEpoch}, Run: epochFences, Doc: `
-			The epoch is raised while an ordinary and a strict lease are held. The old holder's commit, renewal,
-			release and repeated acquire are ErrFenced before the next grant and after it; a token of the new epoch
-			that was never granted is ErrStoreBehind. A store that ends old grants only at the next grant lets
-			holders of a lost future go on writing.`},
+			The epoch is raised while an ordinary lease, and then a strict one, is held. The old holder's commit,
+			renewal and release are ErrFenced before the next grant and after it, and so is a repeated acquire; a
+			token of the new epoch that was never granted is ErrStoreBehind. A store that ends old grants only at the
+			next grant lets holders of a lost future go on writing.`},
 		{Guarantee: "I2", Name: "raises-at-once-begin-an-epoch-each", Needs: []Need{NeedEpoch}, Run: raisesAtOnce, Doc: `
 			Six handles raise the epoch at the same moment, round after round. Each call begins an epoch of its own,
 			and the store lists every epoch under the reason of its call. A store that reads the epoch and writes the

@@ -69,7 +69,7 @@ func zombieWrites() []zombieWrite {
 			"purges a run without the fence",
 			func(b *runstore.Batch) { b.Purge = true }),
 		fencedBatch("empty-batch", "commits a batch without writes",
-			"takes a batch without writes for done, so that the old holder believes in its grant",
+			"reports an empty batch as applied without comparing the fence",
 			func(*runstore.Batch) {}),
 		fencedBatch("whole-batch", "commits a batch with an id and writes of every kind, which also releases",
 			"checks the fence for some kinds of writes only",
@@ -88,7 +88,7 @@ func zombieWrites() []zombieWrite {
 				return renew(t, s, old, 4*TTL)
 			}},
 		{name: "release", does: "releases the lease",
-			bug: "names the run in a release, and not the grant, and frees the new holder's lease",
+			bug: "frees the run's lease whatever grant a release names",
 			do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
 				return release(t, s, old)
 			}},

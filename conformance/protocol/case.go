@@ -38,47 +38,45 @@ func (c Case) name() string {
 	return fmt.Sprintf("%d-%s", c.Check, c.Name)
 }
 
-// Need is something that a case cannot do without. Its function returns why the server or the
-// target does not offer it, or "".
-type Need struct{ missing func(*Server) string }
+// Need is something that a case cannot do without.
+type Need struct {
+	name, about string
+	// missing returns why the server or the target does not offer it, or "".
+	missing func(*Server) string
+}
 
+// String returns the need's name, such as "grants".
+func (n Need) String() string { return n.name }
+
+// About returns what the need is, in a few words.
+func (n Need) About() string { return n.about }
+
+// What a case may need.
 var (
-	// NeedGrants: BeginRun answers a grant, which later writes can present.
-	NeedGrants = Need{func(s *Server) string { return absent(s.Grants, "the server answers no grants") }}
-	// NeedRefusals: the server refuses a driver's write without a fence, on some connection.
-	NeedRefusals = Need{func(s *Server) string {
+	NeedGrants   = Need{"grants", "BeginRun answers a grant, which later writes can present", func(s *Server) string { return absent(s.Grants, "the server answers no grants") }}
+	NeedRefusals = Need{"refusals", "the server refuses a driver's write without a fence, on some connection", func(s *Server) string {
 		return absent(s.Mode == ModeConnection || s.Mode == ModeRequired, "the server takes a driver's writes without a fence")
 	}}
-	// NeedGenerations: claims have generations, which reports can present.
-	NeedGenerations = Need{func(s *Server) string {
+	NeedGenerations = Need{"generations", "claims have generations, which reports can present", func(s *Server) string {
 		return absent(s.Generations, "the server's claims have no generation")
 	}}
-	// NeedBusinessKeys: BeginEffect takes a business key.
-	NeedBusinessKeys = Need{func(s *Server) string {
+	NeedBusinessKeys = Need{"business-keys", "BeginEffect takes a business key", func(s *Server) string {
 		return absent(s.BusinessKeys, "the server takes no business keys on its store")
 	}}
-	// NeedValues: the server serves values.
-	NeedValues = Need{func(s *Server) string { return absent(s.Values, "the server does not serve values") }}
-	// NeedFeeds: the server serves the feed of all runs.
-	NeedFeeds = Need{func(s *Server) string { return absent(s.Feeds, "the server does not serve the feed of all runs") }}
-	// NeedReactions: the server serves reactions and their tasks.
-	NeedReactions = Need{func(s *Server) string { return absent(s.Reactions, "the server does not serve reactions") }}
-	// NeedReplicas: the target can start several servers on one store, which a case may kill and pause.
-	NeedReplicas = Need{func(s *Server) string {
+	NeedValues    = Need{"values", "the server serves values", func(s *Server) string { return absent(s.Values, "the server does not serve values") }}
+	NeedFeeds     = Need{"feeds", "the server serves the feed of all runs", func(s *Server) string { return absent(s.Feeds, "the server does not serve the feed of all runs") }}
+	NeedReactions = Need{"reactions", "the server serves reactions and their tasks", func(s *Server) string { return absent(s.Reactions, "the server does not serve reactions") }}
+	NeedReplicas  = Need{"replicas", "the target can start several servers on one store, which a case may kill and pause", func(s *Server) string {
 		return absent(s.target.Replicas != nil, "the target cannot start servers that the case may kill and pause")
 	}}
-	// NeedProbes: the target names the server's HTTP probes.
-	NeedProbes = Need{func(s *Server) string { return absent(s.target.Probes != "", "the target names no HTTP probes") }}
-	// NeedPrivate: the target can start a server that a case may end.
-	NeedPrivate = Need{func(s *Server) string {
+	NeedProbes  = Need{"probes", "the target names the server's HTTP probes", func(s *Server) string { return absent(s.target.Probes != "", "the target names no HTTP probes") }}
+	NeedPrivate = Need{"private", "the target can start a server that a case may end", func(s *Server) string {
 		return absent(s.target.Private != nil, "the target cannot start a server that the case may end")
 	}}
-	// NeedSecond: the target can start a second server beside the first.
-	NeedSecond = Need{func(s *Server) string {
+	NeedSecond = Need{"second", "the target can start a second server beside the first", func(s *Server) string {
 		return absent(s.target.Second != nil, "the target cannot start a second server")
 	}}
-	// NeedBeside: the target can start another server on the same store.
-	NeedBeside = Need{func(s *Server) string {
+	NeedBeside = Need{"beside", "the target can start another server on the same store", func(s *Server) string {
 		return absent(s.target.Beside != nil, "the target cannot start another server on the same store")
 	}}
 )

@@ -12,6 +12,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/version"
+	"github.com/tapestore/tapestore/internal/wrap"
 )
 
 // Run runs the suite against a server as subtests of t, named by the cases' IDs. What does not
@@ -43,6 +44,11 @@ func RunCases(t *testing.T, target Target, cases ...Case) {
 			if why := c.missing(s); why != "" {
 				t.Skipf("not applicable: %s", why)
 			}
+			t.Cleanup(func() { // runs after those of the case
+				if t.Failed() {
+					t.Logf("about the case:\n%s", wrap.Text(c.Doc, 88, ""))
+				}
+			})
 			c.Run(t, newEnv(t, s))
 		})
 	}
@@ -148,7 +154,7 @@ func execute(ctx context.Context, s *Server, c Case) conformance.Result {
 		c.Run(t, e)
 	})
 	if broke {
-		result.Status, result.Reason = conformance.Failed, strings.Join(messages, "\n")
+		result.Status, result.Reason, result.Doc = conformance.Failed, strings.Join(messages, "\n"), c.Doc
 	}
 	result.MS = time.Since(began).Milliseconds()
 	return result

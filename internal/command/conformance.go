@@ -27,7 +27,7 @@ var (
 // suiteFlags is what conformance was told.
 type suiteFlags struct {
 	store, engine, format, run string
-	all, full, gallery         bool
+	all, full, gallery, list   bool
 
 	// Of the protocol's suite.
 	protocol               bool
@@ -37,7 +37,7 @@ type suiteFlags struct {
 func newConformanceCommand() *cobra.Command {
 	var given suiteFlags
 	cmd := &cobra.Command{
-		Use:   "conformance (--all | --engine NAME | --store URL | --gallery | --protocol ADDRESS)",
+		Use:   "conformance (--all | --engine NAME | --store URL | --gallery | --list | --protocol ADDRESS)",
 		Short: "Prove that a store keeps the contract, or a server the protocol",
 		Long: `Run the conformance suite against a store and report every case by the guarantee
 that it proves: passed, failed, or not applicable with the reason. The exit
@@ -86,19 +86,27 @@ HTTP probes. With --engine, --store or --all it tests this program's own server 
 engine, in the mode of --fence.
 
 --gallery runs the suite's own proof: stores that each break one rule, and the
-case that catches each.`,
+case that catches each.
+
+--list runs nothing. It prints every case by the guarantee that it proves: what
+happens, what must hold, which bug the case catches, and what the case needs. --run
+chooses cases, --format json is for programs, and --protocol lists those of the protocol.`,
 		Example: `  tapestore conformance --all
   tapestore conformance --all --format html > conformance.html
   tapestore conformance --engine postgres
   tapestore conformance --store sqlite:./tape.db --format json
   tapestore conformance --store postgres://tape@db.internal/tape --run 'I3/zombie'
   tapestore conformance --gallery
+  tapestore conformance --list --run 'I3/zombie'
   tapestore conformance --protocol localhost:7878
   tapestore conformance --protocol --all --fence connection`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := given.takeAddress(args, cmd.Flags().Changed("fence")); err != nil {
 				return err
+			}
+			if given.list {
+				return listCases(cmd, given)
 			}
 			conformance.RunChild() // before anything is made that a child would leave behind
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -132,6 +140,7 @@ case that catches each.`,
 	f.BoolVar(&given.protocol, "protocol", false, "test a server of Tape's wire protocol: the one at ADDRESS, or this program's own on --engine, --store or --all")
 	f.StringVar(&given.probes, "probes", "", "with --protocol ADDRESS: URL of the server's HTTP probes, such as http://localhost:7879")
 	f.StringVar(&given.fence, "fence", tape.FencePresented.String(), "with --protocol: mode of this program's own server: presented, required or connection")
+	f.BoolVar(&given.list, "list", false, "print what each case is about, and run none")
 	f.BoolVar(&given.gallery, "gallery", false, "show that the suite catches stores that are broken on purpose")
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/version"
 	"github.com/tapestore/tapestore/internal/report"
+	"github.com/tapestore/tapestore/internal/wrap"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 )
@@ -122,10 +123,13 @@ func reportText(w io.Writer, r conformance.Report) error {
 			if c.Reason != "" {
 				fmt.Fprintf(w, "  %14s %s\n", "", strings.ReplaceAll(c.Reason, "\n", "\n"+strings.Repeat(" ", 17)))
 			}
+			if c.Doc != "" {
+				fmt.Fprintln(w, wrap.Text("about the case: "+c.Doc, 100, strings.Repeat(" ", 17)))
+			}
 		}
 	}
 	if text := report.Unproved(r); text != "" {
-		fmt.Fprintf(w, "\nWhat a local run cannot prove\n%s\n", report.Wrap(text, 96, "  "))
+		fmt.Fprintf(w, "\nWhat a local run cannot prove\n%s\n", wrap.Text(text, 96, "  "))
 	}
 	cut := ""
 	if n := r.Summary.NotRun; n > 0 {

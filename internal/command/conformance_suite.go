@@ -76,7 +76,7 @@ func (given *suiteFlags) takeAddress(args []string, fence bool) error {
 		return errors.New("with the address of a server, --all, --engine, --store and --fence have no meaning")
 	case given.probes != "" && given.address == "":
 		return errors.New("--probes goes with the address of a server")
-	case given.protocol && given.address == "" && !elsewhere:
+	case given.protocol && given.address == "" && !elsewhere && !given.list:
 		return errors.New("--protocol needs the address of a server, or --engine, --store or --all")
 	default:
 		return nil

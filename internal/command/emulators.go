@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/internal/report"
+	"github.com/tapestore/tapestore/internal/wrap"
 )
 
 func newEmulatorsCommand() *cobra.Command {
@@ -81,7 +81,7 @@ func tellDifferencesOf(out io.Writer, engine, front string, all []emulators.Bigt
 		}
 		for i, line := range strings.Split(text, "\n") {
 			indent := map[bool]string{true: "  ", false: "    "}[i == 0]
-			_, err = fmt.Fprintln(out, report.Wrap(line, 96, indent))
+			_, err = fmt.Fprintln(out, wrap.Text(line, 96, indent))
 		}
 	}
 	return err

@@ -135,7 +135,7 @@ func TestHTML(t *testing.T) {
 	page := strings.Join(texts(named(all, "body")), " ")
 	for _, want := range []string{
 		"One of the 3 engines that ran does not keep", "7 cases passed, 1 failed, 7 not applicable", "4 March 2026, 05:06 UTC, in 1 min 01 s, on linux/amd64, by tapestore v0.1.0, commit abc.",
-		"I1/two-losers on sqlite got 2 winners, want 1", "engine not found: no emulator, <b>none</b>", "listen: address in use",
+		"I1/two-losers on sqlite got 2 winners, want 1 Eight handles ask for one lease;", "engine not found: no emulator, <b>none</b>", "listen: address in use",
 		"memory, sqlite and bigtable: 1 case I8/late-copy", "sqliteProcesses are killed, machines are not.", "emulated: a stand-in",
 		"two-losers✓ passed in 0.7 s✗ failed✓ passed in 0.7 snot runnot run", "tapestore conformance --all", "Epocher, Notifier",
 	} {
@@ -167,6 +167,7 @@ func TestHostileTexts(t *testing.T) {
 	t.Parallel()
 	const evil = "\x1b[2J\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{.}}`</style>&amp;"
 	bad := engine(evil, evil, "I1/"+evil+" failed: "+evil, "I1/b n/a: "+evil, evil+"/c")
+	bad.Report.Guarantees[0].Cases[0].Doc = evil
 	bad.Report.Version, bad.Report.Capabilities = evil, []string{evil}
 	bad.Started = evil
 	r := run(bad, Engine{Name: evil, Missing: evil}, Engine{Name: evil, Broken: evil})

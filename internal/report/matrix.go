@@ -103,8 +103,8 @@ func (o outcome) NotApplicable() bool { return o.Status == conformance.NotApplic
 
 // failure is a case that failed on an engine.
 type failure struct {
-	ID, Engine, Case, Reason string
-	MS                       int64
+	ID, Engine, Case, Reason, Doc string
+	MS                            int64
 }
 
 func newMatrix(r Run) *matrix {
@@ -188,7 +188,7 @@ func (m *matrix) add(r *row, engine int, result conformance.Result) {
 		o.Target = m.exempt(result.Reason, full, engine)
 	case !o.Passed():
 		o.Target = fmt.Sprintf("failed-%d", len(m.Failures)+1)
-		m.Failures = append(m.Failures, failure{o.Target, m.Columns[engine].Name, full, result.Reason, result.MS})
+		m.Failures = append(m.Failures, failure{o.Target, m.Columns[engine].Name, full, result.Reason, result.Doc, result.MS})
 	}
 	r.Cases[at].Cells[engine] = o
 }

@@ -24,7 +24,7 @@ func engine(name, tier string, cases ...string) Engine {
 		result := conformance.Result{Name: name, Status: conformance.Passed, Reason: reason, MS: int64(i) * 700}
 		switch {
 		case failed:
-			result.Status = conformance.Failed
+			result.Status, result.Doc = conformance.Failed, "Eight handles ask for one lease; exactly one of them wins, and every other learns the holder and the time that is left."
 			r.Summary.Failed++
 		case exempt:
 			result.Status = conformance.NotApplicable

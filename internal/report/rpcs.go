@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/internal/wrap"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -163,7 +164,7 @@ func (m *matrix) textRPCs(b *strings.Builder) {
 		if len(names) == 0 {
 			names = []string{"none"}
 		}
-		fmt.Fprintf(b, "  %s\n%s\n", r.Name, Wrap(plain(strings.Join(names, ", ")), 96, "    "))
+		fmt.Fprintf(b, "  %s\n%s\n", r.Name, wrap.Text(plain(strings.Join(names, ", ")), 96, "    "))
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+
+	"github.com/tapestore/tapestore/internal/wrap"
 )
 
 // Text writes the run for a terminal.
@@ -64,6 +66,9 @@ func (m *matrix) textFailures(b *strings.Builder) {
 		for line := range strings.Lines(f.Reason) {
 			fmt.Fprintf(b, "    %s\n", plain(strings.TrimRight(line, "\r\n")))
 		}
+		if f.Doc != "" {
+			fmt.Fprintf(b, "%s\n", wrap.Text("about the case: "+plain(f.Doc), 100, "    "))
+		}
 	}
 }
 
@@ -74,7 +79,7 @@ func (m *matrix) textExempt(b *strings.Builder) {
 	for _, e := range m.Exempt {
 		fmt.Fprintf(b, "  %s\n", plain(e.Reason))
 		for _, g := range e.Groups {
-			fmt.Fprintf(b, "%s\n", Wrap(plain(strings.Join(g.Engines, ", ")+": "+strings.Join(g.Cases, ", ")), 96, "    "))
+			fmt.Fprintf(b, "%s\n", wrap.Text(plain(strings.Join(g.Engines, ", ")+": "+strings.Join(g.Cases, ", ")), 96, "    "))
 		}
 	}
 }
@@ -98,7 +103,7 @@ func (m *matrix) textEngines(b *strings.Builder) {
 	var unproved strings.Builder
 	for _, c := range m.Columns {
 		if text := c.unproved(); text != "" {
-			fmt.Fprintf(&unproved, "%s\n", Wrap(plain(c.Name)+": "+text, 96, "  "))
+			fmt.Fprintf(&unproved, "%s\n", wrap.Text(plain(c.Name)+": "+text, 96, "  "))
 		}
 	}
 	if unproved.Len() > 0 {
@@ -114,27 +119,4 @@ func plain(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// Wrap breaks a text into lines of at most so many bytes, each after indent. Longer
-// words stand alone.
-func Wrap(text string, width int, indent string) string {
-	var b strings.Builder
-	column := 0
-	for _, word := range strings.Fields(text) {
-		switch {
-		case column == 0:
-			b.WriteString(indent)
-			column = len(indent)
-		case column+1+len(word) > width:
-			b.WriteString("\n" + indent)
-			column = len(indent)
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += len(word)
-	}
-	return b.String()
 }
