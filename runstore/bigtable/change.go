@@ -295,6 +295,7 @@ type edit struct {
 	head   head
 	stored []byte // the revision's cell
 	nonce  uint64
+	sent   localclock.Reading
 	now    int64
 	m      *bigtable.Mutation // what the row gets beside its head
 
@@ -368,7 +369,7 @@ func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.G
 // first or a copy of this one. The head tells which (edit.isMade), and no copy that is
 // still on its way can be applied any more. It reports doubt if it sent several copies.
 func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, turn *turn) (swapped, doubt bool, err error) {
-	e.stored = e.head.revision()
+	e.stored, e.sent = e.head.revision(), s.clock.here.Read()
 	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
 		e.m.DeleteCellsInColumn(familyHead, columnRev)
 	}
@@ -456,8 +457,9 @@ func (s *Store) made(r *run, e *edit) {
 			}
 		}
 	}
-	s.waste.made(e.dead)
-	s.waste.add(e.gone...)
+	when := moment{e.sent, e.head.Epoch}
+	s.waste.replaced(when, e.dead)
+	s.waste.find(garbage{moment: when, keys: e.gone})
 	s.feed.committed(r.id, e)
 	s.relieve(r)
 }

@@ -83,11 +83,21 @@ func Sweep(ctx context.Context, s *Store) { s.sweep(byTest(ctx)) }
 func EmptyWaste(ctx context.Context, s *Store) {
 	s.waste.mu.Lock()
 	for i := range s.waste.aging {
-		s.waste.aging[i].at = localclock.Reading{}
+		s.waste.aging[i].from = localclock.Reading{}
 	}
 	s.waste.mu.Unlock()
 	s.waste.ripen()
 	s.waste.empty(byTest(ctx))
+}
+
+// AgeWaste makes what a handle is to delete look as if it had been found long ago.
+func AgeWaste(s *Store) {
+	for i := range s.waste.found {
+		s.waste.found[i].at = s.waste.found[i].at.Add(-time.Hour)
+	}
+	for i := range s.waste.aging {
+		s.waste.aging[i].at = s.waste.aging[i].at.Add(-time.Hour)
+	}
 }
 
 // DeleteWaste deletes now what may be deleted without waiting for readers.
@@ -171,7 +181,11 @@ func Rewrite(ctx context.Context, s *Store, id runstore.RunID) (more bool, err e
 func DropTombs(ctx context.Context, s *Store) error {
 	var all []mutation
 	last := ""
-	for _, k := range slices.Sorted(slices.Values(s.waste.keys)) {
+	var keys []string
+	for _, g := range s.waste.found {
+		keys = append(keys, g.keys...)
+	}
+	for _, k := range slices.Sorted(slices.Values(keys)) {
 		if k[:1] == kindCold && len(k) > 16 && k[:len(k)-16] != last {
 			last = k[:len(k)-16]
 			all = append(all, remove(k))

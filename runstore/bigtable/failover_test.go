@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -438,5 +439,52 @@ func TestLateDeletionAfterAFailover(t *testing.T) {
 		commit(t, s, appending(next, "more"))
 		events = append(events, "more")
 		want = state(t, s, "run")
+	}
+}
+
+// A process is suspended before it deletes what its last writes have replaced, and wakes after a failover that
+// lost these writes: what the store has instead stays.
+func TestGarbageOfALostHistoryStays(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	old, tbl := openBare(t, table, cool), raw(t, table)
+	hold(t, old, "run")
+	all := kept{}
+	edit(t, old, all, "large", strings.Repeat("x", 20<<10))
+	edit(t, old, all, "cold", "value")
+	for i := range 60 {
+		edit(t, old, all, fmt.Sprintf("a/%d", i), "value")
+	}
+	b := signal("run", "in a queue")
+	b.Put("waiting", []byte("value"), waiting)
+	commit(t, old, b)
+	relieve(t, old)
+	bigtable.EmptyWaste(t.Context(), old)
+	survived := snapshot(t, tbl)
+	lost := maps.Clone(all)
+	edit(t, old, lost, "large", "small")
+	edit(t, old, lost, "cold", "changed")
+	b = signal("run", "in no queue")
+	b.Put("waiting", []byte("value"))
+	commit(t, old, b)
+	for i := range 60 {
+		edit(t, old, lost, fmt.Sprintf("b/%d", i), "value")
+	}
+	relieve(t, old)
+
+	survived.rollBack(t, tbl)
+	s := openBare(t, table, cool)
+	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	bigtable.AgeWaste(old)
+	bigtable.EmptyWaste(t.Context(), old)
+	found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"large", "cold"}})
+	if err != nil || len(found) != 2 {
+		t.Errorf("got %d records, %v, want both", len(found), err)
+	}
+	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(entries) != 1 {
+		t.Errorf("got %d entries of the queue, %v, want one", len(entries), err)
 	}
 }

@@ -66,7 +66,7 @@ func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, cursor string, 
 	}
 	q.Until = runstore.FromMicros(until)
 	v := &verifier{
-		store: s, query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{},
+		store: s, moment: s.present(), query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{},
 		owned: map[runstore.RunID]bool{}, took: map[runstore.RunID]place{}, met: map[string]bool{}, chunk: min(maxVerified, q.Limit+perShard),
 	}
 	began, each := s.clock.here.Read(), 0
@@ -135,6 +135,7 @@ var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; the next one
 // verifier collects the entries of a page that are true.
 type verifier struct {
 	store   *Store
+	moment  moment // it began
 	query   runstore.IndexQuery
 	owned   map[runstore.RunID]bool  // runs whose own rows in IndexRunnable were met
 	took    map[runstore.RunID]place // by which row of IndexRunnable runs were taken

@@ -197,8 +197,7 @@ func (v *verifier) settle(ctx context.Context) error {
 	if err := v.store.writeAll(ctx, first); err != nil {
 		return err
 	}
-	v.store.waste.add(v.dead...)
-	v.store.waste.move(v.moves...)
+	v.store.waste.find(garbage{moment: v.moment, keys: v.dead, moves: v.moves})
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package bigtable
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -182,6 +183,7 @@ func (s *Store) isIdle(id runstore.RunID, r *row, x *fed) bool {
 // First it makes a revision of its own: of every write before that it is certain
 // whether it was made.
 func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
+	when := s.present()
 	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
 	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
 		return err
@@ -198,6 +200,9 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	}
 	// Page by page: a pass that is cut goes on where it was, since the mark goes last.
 	collect := func(keys []string) error {
+		if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when, keys: keys}}); err != nil || len(still) == 0 {
+			return cmp.Or(err, errRaised)
+		}
 		dead := make([]mutation, len(keys))
 		for i, k := range keys {
 			dead[i] = remove(k)
@@ -229,6 +234,9 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	}
 	return s.writeAll(ctx, []mutation{remove(m.key())})
 }
+
+// errRaised ends a visit over which the epoch was raised.
+var errRaised = errors.New("bigtable: the epoch was raised while a pass looked at a run")
 
 // revise makes a revision that changes nothing that a reader sees, if the run is still at
 // rev.

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,11 +15,57 @@ import (
 type waste struct {
 	store *Store
 	mu    sync.Mutex
-	keys  []string
-	moves []shift // entries of runnable runs
-	aging []aged  // entries of indexes and segments of the feed, the oldest first
+	keys  []string  // of rows that no head can name
+	found []garbage // of rows that heads do not name any more
+	aging []garbage // entries of indexes and segments of the feed, the oldest first
 	more  chan struct{}
 	done  chan struct{}
+}
+
+// garbage is rows that a head, as it was at a time, does not name any more.
+type garbage struct {
+	moment
+	from  localclock.Reading // when it began to age
+	keys  []string
+	moves []shift // entries of runnable runs
+}
+
+// moment says when a run's head was as it was found, in which epoch. A process that is suspended before it
+// deletes what that head does not name may wake after a failover, or a restore, to a head that does.
+type moment struct {
+	at    localclock.Reading // zero: it does not matter
+	epoch int64
+}
+
+// trustFor is how long after it was found garbage is deleted without another look at the epoch: several
+// times wasteEvery.
+const trustFor = 2 * time.Second
+
+// present returns the present moment.
+func (s *Store) present() moment {
+	x := moment{at: s.clock.here.Read()}
+	if now := s.epoch(); now != nil {
+		x.epoch = now.Epoch
+	}
+	return x
+}
+
+// isOld reports whether the process may have been suspended since. Where its monotonic clock stands
+// still meanwhile, the wall clock tells.
+func (s *Store) isOld(x moment) bool {
+	now := s.clock.here.Read()
+	return !x.at.IsZero() && (now.Sub(x.at) > trustFor || now.Wall().Sub(x.at.Wall()) > trustFor)
+}
+
+// ofThisEpoch returns the garbage that is of the store's epoch. What is of one before is left to the passes.
+func (s *Store) ofThisEpoch(ctx context.Context, all []garbage) ([]garbage, error) {
+	if !slices.ContainsFunc(all, func(g garbage) bool { return s.isOld(g.moment) }) {
+		return all, nil
+	}
+	now, err := s.epochs(ctx)
+	return slices.DeleteFunc(all, func(g garbage) bool {
+		return !g.at.IsZero() && (err != nil && s.isOld(g.moment) || err == nil && g.epoch < now.current())
+	}), err
 }
 
 // maxWaste bounds what is kept in mind.
@@ -27,22 +74,19 @@ const maxWaste = 100_000
 // wasteEvery is how long deletions wait for company.
 const wasteEvery = 200 * time.Millisecond
 
-// aged are entries that a scan which is under way may still need: one that has seen a
-// record's new place may rely on finding it by its old one. Likewise a reader of the feed may
-// still look for the segments of a block that was compacted.
-type aged struct {
-	at   localclock.Reading
-	keys []string
-}
-
-// A scan takes less time than entries that became untrue stay.
+// A scan that is under way may still need an entry that became untrue: where it has seen a
+// record's new place it may rely on finding it by its old one. Likewise a reader of the feed may
+// still look for the segments of a block that was compacted. A scan takes less time than they stay.
 const (
 	scanMost   = 10 * time.Second
 	placeGrace = 2 * scanMost
 )
 
-// made takes over the rows that nothing names after a change that was made.
-func (w *waste) made(keys []string) {
+// made takes over rows that nothing will ever name again.
+func (w *waste) made(keys []string) { w.replaced(moment{}, keys) }
+
+// replaced takes over the rows that nothing names after a change that was made.
+func (w *waste) replaced(when moment, keys []string) {
 	var places, others []string
 	for _, k := range keys {
 		if k[:1] == kindIndex || k[:1] == kindLog {
@@ -51,15 +95,28 @@ func (w *waste) made(keys []string) {
 			others = append(others, k)
 		}
 	}
-	w.add(others...)
+	w.find(garbage{moment: when, keys: others})
 	if len(places) == 0 {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.aging) < maxWaste {
-		w.aging = append(w.aging, aged{w.store.clock.here.Read(), places})
+		w.aging = append(w.aging, garbage{moment: when, keys: places, from: w.store.clock.here.Read()})
 	}
+}
+
+// find takes over garbage that no reader needs.
+func (w *waste) find(g garbage) {
+	if len(g.keys) == 0 && len(g.moves) == 0 {
+		return
+	}
+	w.mu.Lock()
+	if len(w.found) < maxWaste { // what is left out is found again
+		w.found = append(w.found, g)
+	}
+	w.mu.Unlock()
+	w.ask()
 }
 
 // ripen moves the entries that are old enough to those that are deleted.
@@ -67,11 +124,11 @@ func (w *waste) ripen() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
-	for n < len(w.aging) && w.store.clock.here.Since(w.aging[n].at) > placeGrace {
-		w.keys = append(w.keys, w.aging[n].keys...)
+	for n < len(w.aging) && w.store.clock.here.Since(w.aging[n].from) > placeGrace {
+		w.found = append(w.found, w.aging[n])
 		n++
 	}
-	w.aging = append([]aged(nil), w.aging[n:]...)
+	w.aging = slices.Clone(w.aging[n:])
 }
 
 func newWaste(s *Store) *waste {
@@ -87,22 +144,11 @@ func (w *waste) add(keys ...string) {
 		w.keys = append(w.keys, keys...)
 	}
 	w.mu.Unlock()
-	select {
-	case w.more <- struct{}{}:
-	default: // one is pending already
-	}
+	w.ask()
 }
 
-// move moves entries of runnable runs. A move that is left out is found again by the next scan.
-func (w *waste) move(moves ...shift) {
-	if len(moves) == 0 {
-		return
-	}
-	w.mu.Lock()
-	if len(w.moves) < maxWaste {
-		w.moves = append(w.moves, moves...)
-	}
-	w.mu.Unlock()
+// ask has the garbage deleted soon.
+func (w *waste) ask() {
 	select {
 	case w.more <- struct{}{}:
 	default: // one is pending already
@@ -138,9 +184,17 @@ func (w *waste) work() {
 // empty deletes what has come together. What cannot be deleted is left to the passes.
 func (w *waste) empty(ctx context.Context) {
 	w.mu.Lock()
-	keys, moves := w.keys, w.moves
-	w.keys, w.moves = nil, nil
+	keys, found := w.keys, w.found
+	w.keys, w.found = nil, nil
 	w.mu.Unlock()
+	found, err := w.store.ofThisEpoch(ctx, found)
+	if err != nil && ctx.Err() == nil {
+		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left to the passes", "error", err)
+	}
+	var moves []shift
+	for _, g := range found {
+		keys, moves = append(keys, g.keys...), append(moves, g.moves...)
+	}
 	keys = append(keys, w.write(ctx, moves)...)
 	all := make([]mutation, len(keys))
 	for i, k := range keys {
