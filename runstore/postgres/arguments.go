@@ -105,8 +105,8 @@ func (a *commitArgs) add(base int64, group []*request) {
 	a.counts, a.results = append(a.counts, n), append(a.results, results)
 }
 
-// statement returns the statement for the batches that were added, and its arguments.
-func (a *commitArgs) statement(f form) (sql string, args []any) {
+// statement returns the statement for the batches that were added, its form and its arguments.
+func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
 	f.ids, f.guards = len(a.names) > 0, len(a.keys) > 0 || len(a.guards) > 0
 	f.puts = f.guards
 	all := []any{
@@ -124,7 +124,7 @@ func (a *commitArgs) statement(f form) (sql string, args []any) {
 	for _, i := range s.args {
 		args = append(args, all[i])
 	}
-	return s.sql, args
+	return f, s.sql, args
 }
 
 // one returns the form of a statement for one event, if r has no more than that takes.
@@ -169,6 +169,8 @@ func (r *request) scalar(i int, base int64) any {
 		return w.values[0]
 	case 25:
 		return w.explained[0]
+	case 31:
+		return (int64(runstore.MaxPosition) - base) >> 14
 	}
 	panic("postgres: a statement for one event has no such argument")
 }
@@ -183,7 +185,7 @@ func (u *unit) commit(base int64) {
 	} else if f, ok := first.one(); ok {
 		f.timed, f.forgets = first.hints.timed, f.ids && first.hints.forgets
 		s := commitStatements[f]()
-		u.sql, u.args = s.sql, make([]any, len(s.args))
+		u.form, u.sql, u.args = f, s.sql, make([]any, len(s.args))
 		for k, i := range s.args {
 			u.args[k] = first.scalar(i, base)
 		}
@@ -192,7 +194,7 @@ func (u *unit) commit(base int64) {
 	var args commitArgs
 	args.add(base, u.requests)
 	alone := u.groups == nil
-	u.sql, u.args = args.statement(form{alone: alone, timed: first.hints.timed, forgets: alone && first.result != nil && first.hints.forgets})
+	u.form, u.sql, u.args = args.statement(form{alone: alone, timed: first.hints.timed, forgets: alone && first.result != nil && first.hints.forgets})
 }
 
 // readCommitted reads the answer of a statement for one batch: its own, or that of
@@ -204,7 +206,14 @@ func (u *unit) readCommitted(rows pgx.Rows, a *answer) error {
 	var versions []runstore.Version
 	var written []byte
 	r := u.requests[0]
-	if err := rows.Scan(&now, &last, &versions, &results, &written); err != nil || written != nil {
+	targets := append(make([]any, 0, 5), &now, &last, &written)
+	if u.form.ids || !u.form.one {
+		targets = append(targets, &results)
+	}
+	if u.form.puts || u.form.fresh {
+		targets = append(targets, &versions)
+	}
+	if err := rows.Scan(targets...); err != nil || written != nil {
 		return errors.Join(err, a.fromJSON(written, r.run))
 	}
 	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions, results: results.Int64}

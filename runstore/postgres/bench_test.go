@@ -360,9 +360,9 @@ func BenchmarkScan(b *testing.B) {
 	r := newRig(b)
 	stored := 0
 	fill := func(upTo int) {
-		r.exec(b, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, status, grant_state,
+		r.exec(b, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, place, expires, status, grant_state,
 				purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
-			SELECT 0, 1, 0, 0, clock_timestamp(), CASE WHEN i % 5 = 0 THEN clock_timestamp() END, clock_timestamp() + interval '1 hour', 0,
+			SELECT 0, 1, 0, 0, clock_timestamp(), CASE WHEN i % 5 = 0 THEN clock_timestamp() END, CASE WHEN i % 5 = 0 THEN clock_timestamp() END, clock_timestamp() + interval '1 hour', 0,
 				CASE WHEN i % 10 = 0 THEN 1 ELSE 2 END, false, false, int8send(i), 'g', 'bench', '', '', ''
 			FROM generate_series($1::bigint, $2::bigint - 1) i`, stored, upTo)
 		r.exec(b, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)

@@ -171,7 +171,7 @@ func stored(t testing.TB, conn execer) string {
 	var all []string
 	for _, table := range []string{"runs", "events", "records", "places", "batches", "store", "epochs"} {
 		all = append(all, table, get[string](t, conn,
-			`SELECT coalesce(string_agg(row, E'\n' ORDER BY row), '') FROM (SELECT (to_jsonb(t) - 'given_up')::text AS row FROM tapestore.`+table+` t) rows`))
+			`SELECT coalesce(string_agg(row, E'\n' ORDER BY row), '') FROM (SELECT (to_jsonb(t) - 'void_nonces')::text AS row FROM tapestore.`+table+` t) rows`))
 	}
 	return strings.Join(all, "\n")
 }

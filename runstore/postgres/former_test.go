@@ -163,7 +163,7 @@ func TestAppendAfterANewerMigration(t *testing.T) {
 	s, conn := open(t, address), connect(t, address)
 	lease := hold(t, s, "run")
 	commit(t, s, appending(lease, "event"))
-	exec(t, conn, `ALTER TABLE tapestore.runs RENAME COLUMN given_up TO renamed`)
+	exec(t, conn, `ALTER TABLE tapestore.runs RENAME COLUMN void_nonces TO renamed`)
 	exec(t, conn, `INSERT INTO tapestore.migrations (version) VALUES (99)`)
 	before := stored(t, conn)
 	for what, write := range map[string]func() error{
@@ -180,5 +180,57 @@ func TestAppendAfterANewerMigration(t *testing.T) {
 	}
 	if after := stored(t, conn); after != before {
 		t.Errorf("the store was\n%s\nand is\n%s", before, after)
+	}
+}
+
+// formerRelease is the release of the program of version 6.
+const formerRelease = `UPDATE tapestore.runs SET grant_state = 2, batches = batches + 1
+	WHERE id = $1 AND token = 1 AND grant_id = 'grant' AND owner = 'holder' AND grant_state = 1 AND NOT purged
+		AND (given_up IS NULL OR 1 <> ALL (given_up)) RETURNING last_seq`
+
+// Version 7 keeps the places of runs, which the server computed before, and refuses the statements of
+// the former program, which do not set them.
+func TestPlacesOfTheFormerVersion(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	former := connect(t, address)
+	if err := postgres.MigrateTo(t.Context(), former, 6); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, former, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, indexed_expires, status, grant_state,
+			purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+		SELECT 0, 1, 0, 0, clock_timestamp(), clock_timestamp() - interval '1 hour', clock_timestamp() + interval '1 hour', clock_timestamp() + interval '1 hour', 0, 1,
+			false, false, id, 'grant', 'holder', '', '', '' FROM unnest('{first,second,third}'::bytea[]) AS id`)
+	if _, err := former.Prepare(t.Context(), "release", formerRelease); err != nil {
+		t.Fatal(err)
+	}
+	get[int](t, former, "release", []byte("first"))
+	const places = `SELECT string_agg(convert_from(id, 'UTF8') || CASE place WHEN runnable THEN ' runnable' WHEN indexed_expires THEN ' expires' END, ', ' ORDER BY id) FROM tapestore.runs`
+	s := open(t, address)
+	conn := connect(t, address)
+	for _, sql := range []string{"release", formerRelease} {
+		_, err := former.Exec(t.Context(), sql, []byte("second"))
+		var server *pgconn.PgError
+		if !errors.As(err, &server) || server.Code != "42703" {
+			t.Errorf("a release of the former program: got error %v, want undefined_column", err)
+		}
+	}
+	if got, want := get[string](t, conn, places), "first runnable, second expires, third expires"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	due, err := s.ScanIndex(t.Context(), dueNow)
+	if err != nil || len(due) != 1 || due[0].Run != "first" {
+		t.Errorf("got runs %+v, error %v; want the first", due, err)
+	}
+	second := runstore.Lease{Run: "second", Grant: "grant"}
+	second.Owner, second.Token = "holder", 1
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: second.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "first", LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := get[string](t, conn, places), "first expires, second runnable, third expires"; got != want {
+		t.Errorf("after a release and a grant: got %q, want %q", got, want)
 	}
 }

@@ -33,13 +33,13 @@ const (
 	UPDATE tapestore.runs SET token = ` + nextToken + `, recent = (ARRAY[$2::bigint, ` + nextToken + `] || recent)[1:32],
 		former_end = CASE grant_state WHEN 0 THEN 0 WHEN 2 THEN 1 WHEN 3 THEN 5 ELSE 3 END,
 		grant_state = 1, grant_id = $3::bytea, owner = $4::bytea, reactor = $5::bytea, is_strict = $7::boolean, preempted_from = '', preempt_reason = '',
-		ttl = $6::bigint, max_stall = $8::bigint, (granted, renewed, progressed, expires, indexed_expires) = (
-			SELECT now, now, now, now + $6::bigint * interval '1 microsecond', now + $6::bigint * interval '1 microsecond'
-			FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock)
+		ttl = $6::bigint, max_stall = $8::bigint, (granted, renewed, progressed, expires, indexed_expires, place) = (
+			SELECT now, now, now, until, until, CASE WHEN runs.runnable IS NOT NULL THEN greatest(runs.runnable, until) END
+			FROM (SELECT now, now + $6::bigint * interval '1 microsecond' AS until FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock) AS lease)
 	WHERE no = (SELECT locked.no FROM seen JOIN tapestore.runs AS locked ON locked.no = seen.no AND locked.token = seen.token
 			WHERE NOT held AND tapestore.former($3::bytea) = ANY (seen.former) IS NOT true FOR NO KEY UPDATE OF locked)
 		AND (grant_state <> 1 OR expires <= clock_timestamp()) AND (grant_state = 0 OR grant_id <> $3::bytea) AND NOT purged
-		AND (given_up IS NULL OR $2::bigint <> ALL (given_up))
+		AND (void_nonces IS NULL OR $2::bigint <> ALL (void_nonces))
 	RETURNING ` + headColumns + `
 ), g AS (
 	INSERT INTO tapestore.grants AS g (run, former) SELECT no, ARRAY[tapestore.former(grant_id)] FROM seen WHERE grant_state <> 0 AND EXISTS (SELECT FROM r)
@@ -58,8 +58,8 @@ WHERE NOT EXISTS (SELECT FROM r) AND NOT EXISTS (SELECT FROM seen WHERE held)`
 	// release: $1 run, $2 token, $3 grant, $4 owner, $5 nonce. Where the run has results to forget,
 	// tapestore.write does that.
 	release = `WITH r AS (
-	UPDATE tapestore.runs SET grant_state = 2, batches = batches + 1
-	WHERE id = $1::bytea` + fenced + ` AND (given_up IS NULL OR $5::bigint <> ALL (given_up)) AND (batches + 1) % 128 <> 0
+	UPDATE tapestore.runs SET grant_state = 2, place = runnable, batches = batches + 1
+	WHERE id = $1::bytea` + fenced + ` AND (void_nonces IS NULL OR $5::bigint <> ALL (void_nonces)) AND (batches + 1) % 128 <> 0
 	RETURNING no, token, last_seq, batches, former_end, clock_timestamp() AS now
 ), b AS (
 	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)

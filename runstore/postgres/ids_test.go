@@ -293,6 +293,24 @@ func TestRecordMadeAnewByTheStatement(t *testing.T) {
 	}
 }
 
+// TestPutTakesThePlacesBack checks that a record which is put without places, by the statement for one
+// event, leaves its queue.
+func TestPutTakesThePlacesBack(t *testing.T) {
+	t.Parallel()
+	s := open(t, database(t))
+	lease := hold(t, s, "run")
+	commit(t, s, usual(lease, "1", "key", 0, runstore.Place{Index: "queue", At: runstore.After(0)}))
+	b := appending(lease, "2")
+	b.Put("key", []byte("cleared"))
+	if done := commit(t, s, b); len(done.Versions) != 1 || done.Versions[0] != 2 {
+		t.Errorf("got %+v, want version 2", done)
+	}
+	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(entries) != 0 {
+		t.Errorf("got entries %+v, error %v; want none", entries, err)
+	}
+}
+
 // A record may be put with the place that it has. Where the clock has not moved on, the commit is
 // repeated.
 func TestPlaceOfTheSameTime(t *testing.T) {

@@ -42,7 +42,7 @@ const moveRenewed = `WITH due AS MATERIALIZED (
 	SELECT runs.no FROM due JOIN tapestore.runs ON runs.no = due.no AND runs.grant_state = 1
 	WHERE live FOR NO KEY UPDATE OF runs SKIP LOCKED
 ), moved AS (
-	UPDATE tapestore.runs SET indexed_expires = expires FROM locked WHERE runs.no = locked.no RETURNING runs.no
+	UPDATE tapestore.runs SET indexed_expires = expires, place = CASE WHEN place IS NOT NULL THEN greatest(runnable, expires) END FROM locked WHERE runs.no = locked.no RETURNING runs.no
 )
 SELECT (SELECT count(*) FROM moved), (SELECT max(place) FROM due HAVING count(*) = {limit}), set_config('synchronous_commit', 'off', true)`
 

@@ -12,9 +12,9 @@ import (
 const (
 	// fillLeased stores runs that are runnable since an hour and under live leases, with places at
 	// $2.
-	fillLeased = `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, indexed_expires, status, grant_state,
+	fillLeased = `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, indexed_expires, place, status, grant_state,
 			purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
-		SELECT 0, 1, 0, 0, clock_timestamp(), clock_timestamp() - interval '1 hour', clock_timestamp() + interval '1 hour', $2::timestamptz, 0, 1,
+		SELECT 0, 1, 0, 0, clock_timestamp(), clock_timestamp() - interval '1 hour', clock_timestamp() + interval '1 hour', $2::timestamptz, $2::timestamptz, 0, 1,
 			false, false, convert_to('leased ' || i, 'UTF8'), 'g', 'test', '', '', '' FROM generate_series(1, $1::integer) i`
 	countDue = `SELECT count(*) FROM tapestore.runs WHERE place <= clock_timestamp()`
 )

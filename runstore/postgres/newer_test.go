@@ -39,6 +39,7 @@ func TestMigratedByANewerProgram(t *testing.T) {
 				}
 				conn := connect(t, address)
 				exec(t, conn, `ALTER FUNCTION tapestore.write RENAME TO write_of_a_newer_program`)
+				exec(t, conn, `ALTER FUNCTION tapestore.commit_fenced RENAME TO commit_of_a_newer_program`)
 				refused := func(kind error, says string) {
 					t.Helper()
 					before := stored(t, conn)

@@ -94,9 +94,9 @@ func session(t *testing.T, address string, s *postgres.Store) *pgx.Conn {
 // after those that are there. One of ten is runnable.
 func fill(t *testing.T, conn *pgx.Conn, n int) {
 	t.Helper()
-	exec(t, conn, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, expires, status, grant_state,
+	exec(t, conn, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, place, expires, status, grant_state,
 			purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
-		SELECT 2, 1, 0, 0, clock_timestamp(), CASE WHEN i % 10 = 0 THEN clock_timestamp() END, clock_timestamp() + interval '1 hour', 0,
+		SELECT 2, 1, 0, 0, clock_timestamp(), CASE WHEN i % 10 = 0 THEN clock_timestamp() END, CASE WHEN i % 10 = 0 THEN clock_timestamp() END, clock_timestamp() + interval '1 hour', 0,
 			CASE WHEN i % 20 = 0 THEN 1 ELSE 2 END, false, false, convert_to('run ' || i, 'UTF8'), 'g', 'test', '', '', ''
 		FROM generate_series(1 + (SELECT count(*) FROM tapestore.runs), $1::bigint + (SELECT count(*) FROM tapestore.runs)) i`, n)
 	exec(t, conn, `INSERT INTO tapestore.events (run, seq, position, token, time, kind, owner, data)

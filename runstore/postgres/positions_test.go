@@ -144,3 +144,22 @@ func TestPositionsRunOut(t *testing.T) {
 	bare.Put("record", []byte("value"))
 	commit(t, s, bare)
 }
+
+// TestRunWithTheLastPosition checks that an event finds no position in a run whose last event has
+// the last one, where other runs have room.
+func TestRunWithTheLastPosition(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := connect(t, address)
+	s := open(t, address)
+	full, other := hold(t, s, "full"), hold(t, s, "other")
+	exec(t, conn, `UPDATE tapestore.runs SET last_position = $1 WHERE id = 'full'`, int64(runstore.MaxPosition))
+	before := stored(t, conn)
+	if _, err := s.Commit(t.Context(), appending(full, "event")); !errors.Is(err, runstore.ErrTooLarge) {
+		t.Errorf("got error %v, want ErrTooLarge", err)
+	}
+	if after := stored(t, conn); after != before {
+		t.Errorf("the store was\n%s\nand is\n%s", before, after)
+	}
+	commit(t, s, appending(other, "event"))
+}

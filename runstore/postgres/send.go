@@ -17,7 +17,7 @@ const (
 	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond'),
 		ttl = $5::bigint, renewed = clock_timestamp()
 	WHERE id = $1::bytea` + fenced + ` AND (max_stall = 0 OR clock_timestamp() <= progressed + max_stall * interval '1 microsecond')
-		AND (given_up IS NULL OR $6::bigint <> ALL (given_up)) RETURNING expires AS now, is_strict, reactor
+		AND (void_nonces IS NULL OR $6::bigint <> ALL (void_nonces)) RETURNING expires AS now, is_strict, reactor
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
 
@@ -43,6 +43,7 @@ type unit struct {
 	args     []any
 	read     func(rows pgx.Rows, a *answer) error
 	requests []*request
+	form     form   // of a commit's statement
 	ready    func() // if not nil, is called when there is a connection
 
 	// Of a statement for several batches: those of each run, and whether they were applied.

@@ -23,7 +23,7 @@ func shape(t testing.TB, conn execer) string {
 	t.Helper()
 	var all []string
 	for _, table := range []string{"runs", "events", "records", "places", "batches", "epochs"} {
-		without := `'{given_up,recent,no,run,created,runnable,expires,last_position,position,nonce,time,updated,at,written,granted,renewed,progressed,indexed_expires,place}'::text[]`
+		without := `'{void_nonces,recent,no,run,created,runnable,expires,last_position,position,nonce,time,updated,at,written,granted,renewed,progressed,indexed_expires,place}'::text[]`
 		row := `to_jsonb(t) - ` + without
 		if table == "batches" { // the id may be made of a nonce
 			row += ` - 'id'`
@@ -190,7 +190,7 @@ func renamed(s statement) []any {
 }
 
 // nonceOfOne finds the nonce among the parameters of the statement for one event.
-var nonceOfOne = regexp.MustCompile(`\$([0-9]+)::bigint <> ALL \(given_up\)`)
+var nonceOfOne = regexp.MustCompile(`\$([0-9]+)::bigint <> ALL \(void_nonces\)`)
 
 // noncesOf returns the place of the nonces among the arguments of a commit's statement. That of
 // tapestore.write has one nonce, and -1.

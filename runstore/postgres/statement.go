@@ -47,19 +47,31 @@ import (
 // its last event, nonce, name of the result. $19 to $21, guards: run, key, version. $22 to $26,
 // records: run, key, value, event from 0, how many places. $27 to $30, places: record from 1,
 // index, time, microseconds after the commit. A statement for one event takes $10 to $25 as
-// scalars.
+// scalars, and $31, the number of the last transaction that has a position.
 const (
 	advance = `r AS (
-	UPDATE tapestore.runs SET last_seq = runs.last_seq + {events}, batches = runs.batches + {results}, progressed = clock_timestamp(),
-		last_position = {position} + {events} - 1`
+	UPDATE tapestore.runs SET progressed = clock_timestamp(){advanced}`
 
-	// firstPosition is that of the first event, see feed.go.
-	firstPosition = `greatest(runs.last_position + 1, {base} + (pg_current_xact_id()::text::bigint << 14))`
+	// advanceSeq and advanceResults are what of a run's row changes with its events and its results.
+	advanceSeq     = `, last_seq = runs.last_seq + {events}, last_position = {last position}`
+	advanceResults = `, batches = runs.batches + {results}`
+
+	// firstPosition is that of the first event, see feed.go. txid_current returns what
+	// pg_current_xact_id does, as a number.
+	firstPosition = `greatest(runs.last_position + 1, {base} + (txid_current() << 14))`
+	lastPosition  = firstPosition + ` + {events} - 1`
+
+	// room is that the last position is not beyond runstore.MaxPosition. roomForOne is the same for
+	// one event, by the highest number of a transaction that has a position. It is one condition: that on the number
+	// alone would be a node of the plan.
+	room       = ` AND ` + lastPosition + ` < 9007199254740992`
+	roomForOne = ` AND runs.last_position < CASE WHEN txid_current() <= $31::bigint THEN 9007199254740991 END`
 
 	returning = `
-	RETURNING {i} AS i, no, runs.token, runs.owner, {events} AS events, {results} AS results, runs.last_seq, last_position, progressed AS now, runs.batches,
-		version_floor, former_end
+	RETURNING no, runs.token, runs.owner, runs.last_seq, last_position, progressed AS now{counts}
 )`
+	counts = `, runs.batches, version_floor, former_end,
+		{i} AS i, {events} AS events, {results} AS results`
 
 	// updateOne waits for the row; see timely.
 	updateOne = `WITH ` + advance + `
@@ -79,7 +91,7 @@ const (
 
 	// holds are the conditions on the row of a run.
 	holds = `runs.id = {id} AND runs.token = {token} AND runs.grant_id = {grant} AND runs.owner = {owner} AND grant_state = 1 AND NOT purged
-		AND (given_up IS NULL OR {not given up}) AND {position} + {events} <= 9007199254740992`
+		AND (void_nonces IS NULL OR {not given up}){room}`
 
 	// untimed leaves the leases for which the time matters to tapestore.write, see timely.
 	untimed = `
@@ -109,10 +121,20 @@ const (
 	FROM r JOIN {event rows} AS new (i, n, nonce, kind, data) USING (i)
 )`
 
+	appendEvent = `, e AS (
+	INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data, versions)
+	SELECT no, last_seq, last_position, $10::bigint, token, now, $11::bytea, owner, $12::bytea, {event versions} FROM r
+)`
+
 	rememberIDs = `, b AS (
 	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
-	SELECT no, batches - results + n, {first seq}, last_seq - events + last, now, nonce, id, {versions}, token, former_end
+	SELECT no, batches - results + n, last_seq - events + first, last_seq - events + last, now, nonce, id, {versions}, token, former_end
 	FROM r JOIN {id rows} AS new (i, n, first, last, nonce, id) USING (i)
+)`
+
+	rememberID = `, b AS (
+	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
+	SELECT no, batches - 1, {first seq}, last_seq, now, $10::bigint, $18::bytea, {versions}, token, former_end FROM r
 )`
 
 	// forgetResults forgets the oldest results of a run, as tapestore.write does.
@@ -139,24 +161,36 @@ const (
 	DELETE FROM tapestore.places USING changed WHERE changed.places > 0 AND places.run = changed.no AND places.key = changed.key
 )`
 
+	// putRecord is putRecords for one record without places.
+	putRecord = `, changed AS MATERIALIZED (
+	SELECT no, token, now, last_seq, coalesce(former.version, version_floor) + 1 AS version, former.places
+	FROM r LEFT JOIN LATERAL (SELECT * FROM tapestore.records WHERE run = no AND records.key = $23::bytea OFFSET 0) AS former ON true
+), put AS (
+	INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, created_token, updated_token, places, key, value)
+	SELECT no, version, last_seq, last_seq, now, now, token, token, 0, $23::bytea, $24::bytea FROM changed
+	ON CONFLICT (run, key) DO UPDATE SET version = excluded.version, updated_seq = excluded.updated_seq, updated = excluded.updated,
+		updated_token = excluded.updated_token, places = excluded.places, value = excluded.value
+), gone AS (
+	DELETE FROM tapestore.places USING changed WHERE changed.places > 0 AND places.run = changed.no AND places.key = $23::bytea
+)`
+
 	putPlaces = `, placed AS (
 	INSERT INTO tapestore.places (at, written, run, name, key)
 	SELECT coalesce(at, now + after * interval '1 microsecond'), now, no, name, key
 	FROM changed JOIN unnest($27::integer[], $28::bytea[], $29::timestamptz[], $30::bigint[]) AS new (k, name, at, after) USING (k)
 )`
 
-	// insertRecord is putRecords for one record that is guarded to be new.
+	// insertRecord is putRecord for one record that is guarded to be new.
 	insertRecord = `, put AS (
 	INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, created_token, updated_token, places, key, value)
 	SELECT no, version_floor + 1, last_seq, last_seq, now, now, token, token, 0, $23::bytea, $24::bytea FROM r
 )`
 
-	// endAlone returns what tapestore.write answers as JSON: that costs those nothing that do not
-	// need it.
+	// endAlone returns what tapestore.commit_fenced answers as JSON: that costs those nothing that do
+	// not need it.
 	endAlone = `
-SELECT now, last_seq, {versions}, batches, CASE WHEN now IS NULL AND set_config('bytea_output', 'hex', true) || set_config('timezone', 'UTC', true) <> '' THEN to_jsonb(tapestore.write(
-	0::smallint, {id}, {nonce}, {name}, {token}, {grant}, {owner}, NULL, NULL, NULL, {guarded}, NULL, NULL, NULL, false, 0, NULL, NULL,
-	0, {kinds}, {data}, {records}, NULL, false, NULL, NULL, false, false, false, false)) END
+SELECT now, last_seq, CASE WHEN now IS NULL THEN tapestore.commit_fenced({id}, {nonce}, {name}, {token}, {grant}, {owner},
+	{guarded}, {kinds}, {data}, {records}) END{answers}
 FROM (SELECT) AS one LEFT JOIN r ON true`
 
 	endTogether = `
@@ -176,7 +210,7 @@ type form struct {
 	forgets bool // see hints
 }
 
-// commitStatement is a text, and which of the 30 arguments it has.
+// commitStatement is a text, and which of the 31 arguments it has.
 type commitStatement struct {
 	sql  string
 	args []int
@@ -219,37 +253,51 @@ func addForms(all ...form) {
 
 var parameter = regexp.MustCompile(`\$[0-9]+`)
 
-// arrays and scalars are where a statement takes its events, ids, guards and records from.
+// ofOne are the values of names in the text of a statement for one run, ofMany those for several
+// runs where they differ, and scalars those for one event.
 var (
-	arrays = []string{
+	ofOne = []string{
+		"{id}", "$1::bytea", "{token}", "$2::bigint", "{grant}", "$3::bytea", "{owner}", "$4::bytea", "{base}", "$5::bigint",
+		"{i}", "1::bigint", "{no}", "runs.no", "{events}", "$6::bigint", "{results}", "$7::bigint",
 		"{event rows}", "unnest($8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[])",
 		"{id rows}", "unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[])",
 		"{guard rows}", "unnest($19::bigint[], $20::bytea[], $21::bigint[])",
 		"{record rows}", "unnest($22::bigint[], $23::bytea[], $24::bytea[], $25::integer[], $26::smallint[]) WITH ORDINALITY",
-		"{not given up}", "NOT given_up && $10::bigint[]",
+		"{not given up}", "NOT void_nonces && $10::bigint[]", "{timely}", untimed,
 		"{nonce}", "($10::bigint[])[1]", "{kinds}", "$11::bytea[]", "{data}", "$12::bytea[]",
+		"{last position}", lastPosition, "{room}", room, "{counts}", counts,
+	}
+	ofMany = []string{
+		"{id}", "w.id", "{token}", "w.token", "{grant}", "w.grant_id", "{owner}", "w.owner", "{base}", "w.base",
+		"{i}", "w.i", "{no}", "found.no", "{events}", "w.events", "{results}", "w.results",
 	}
 	scalars = []string{
-		"{event rows}", "(SELECT 1::bigint, 1, $10::bigint, $11::bytea, $12::bytea)",
-		"{id rows}", "(SELECT 1::bigint, 0, 1, {events}, $10::bigint, $18::bytea)",
+		"{events}", "1", "{results}", "1", "{first seq}", "last_seq", "{counts}", "{counted}",
 		"{guard rows}", "(SELECT 1::bigint, $20::bytea, $21::bigint)",
-		"{record rows}", "(SELECT 1::bigint, $23::bytea, $24::bytea, $25::integer, 0::smallint, 1)",
-		"{not given up}", "$10::bigint <> ALL (given_up)",
+		"{not given up}", "$10::bigint <> ALL (void_nonces)",
 		"{nonce}", "$10::bigint", "{kinds}", "ARRAY[$11::bytea]", "{data}", "ARRAY[$12::bytea]",
+		"{last position}", firstPosition, "{room}", roomForOne,
 	}
 )
 
-// statement returns the statement of a form. Its parameters are numbered anew, because none may
-// be left out.
+// statement returns the statement of a form.
 func (f form) statement() commitStatement {
-	allowed, ofTime, rows := "", untimed, arrays
+	allowed, advanced := "", advanceSeq+advanceResults
 	name, guarded, records := "NULL", "NULL, NULL", strings.Repeat("NULL, ", 6)+"NULL"
-	versions, allVersions := "'{}'::bigint[]", "'{}'::bigint[]"
-	if f.one {
-		rows = scalars
+	versions, allVersions, eventVersions := "'{}'::bigint[]", "'{}'::bigint[]", "NULL"
+	var parts []string
+	// What the row of a run gives to the other parts, and to the answer, where it is one event.
+	var counted, answers string
+	if f.ids || !f.one {
+		counted, answers = ", runs.batches, former_end", ", batches"
+	} else {
+		advanced = advanceSeq
 	}
-	if f.timed {
-		ofTime = timely
+	if f.puts || f.fresh {
+		counted, answers = counted+", version_floor", answers+", {versions}"
+	}
+	if f.none {
+		advanced = advanceResults
 	}
 	if (f.guards || f.puts) && !f.together {
 		allowed += unchanged
@@ -263,51 +311,65 @@ func (f form) statement() commitStatement {
 		guarded = f.oneOf("ARRAY[$20::bytea], ARRAY[$21::bigint]", "$20::bytea[], $21::bigint[]")
 	}
 	if f.puts {
+		parts = append(parts, f.oneOf(putRecord, putRecords+putPlaces))
 		records = "$23::bytea[], $24::bytea[], $25::integer[], $27::integer[], $28::bytea[], $29::timestamptz[], $30::bigint[]"
 		versions = f.oneOf("ARRAY(SELECT version FROM changed)", "ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k)")
 		allVersions = "ARRAY(SELECT version FROM changed ORDER BY k)"
 	}
 	if f.fresh {
 		allowed += newRecord
+		parts = append(parts, insertRecord)
 		guarded = "ARRAY[$23::bytea], ARRAY[0::bigint]"
-		versions = "array_remove(ARRAY[version_floor + 1], NULL)"
+		versions = "ARRAY[coalesce(version_floor, 0) + 1]"
 	}
 	if f.one && (f.puts || f.fresh) {
+		eventVersions = versions
 		records = "ARRAY[$23::bytea], ARRAY[$24::bytea], ARRAY[$25::integer], NULL, NULL, NULL, NULL"
 	}
-	sql := updateOne
-	values := []string{
-		"{id}", "$1::bytea", "{token}", "$2::bigint", "{grant}", "$3::bytea", "{owner}", "$4::bytea",
-		"{base}", "$5::bigint", "{events}", f.oneOf(f.oneEvent(), "$6::bigint"), "{results}", f.oneOf(f.oneResult(), "$7::bigint"), "{i}", "1::bigint", "{no}", "runs.no",
+	if !f.none {
+		parts = append(parts, f.oneOf(appendEvent, appendEvents))
 	}
+	if f.ids {
+		parts = append(parts, f.oneOf(rememberID, rememberIDs))
+	}
+	if f.forgets {
+		parts = append(parts, forgetResults)
+	}
+	sql, end := updateOne, endAlone
 	if f.together {
 		sql = updateMany
-		values = []string{
-			"{id}", "w.id", "{token}", "w.token", "{grant}", "w.grant_id", "{owner}", "w.owner",
-			"{base}", "w.base", "{events}", "w.events", "{results}", "w.results", "{i}", "w.i", "{no}", "found.no",
-		}
 	}
-	for _, part := range []struct {
-		has bool
-		sql string
-	}{
-		{f.puts, putRecords}, {f.puts && !f.one, putPlaces}, {f.fresh, insertRecord}, {!f.none, appendEvents},
-		{f.ids, rememberIDs}, {f.forgets, forgetResults}, {f.alone, endAlone}, {!f.alone, endTogether},
-	} {
-		if part.has {
-			sql += part.sql
-		}
+	if !f.alone {
+		end = endTogether
 	}
-	sql = strings.NewReplacer("{holds}", holds, "{allowed}", allowed, "{timely}", ofTime).Replace(sql)
-	position, firstSeq := firstPosition, "last_seq - events + first"
+	sql += strings.Join(parts, "") + end
+	values := append(f.values(), "{holds}", holds, "{allowed}", allowed, "{advanced}", advanced, "{versions}", versions, "{all versions}", allVersions, "{event versions}", eventVersions, "{answers}", answers, "{counted}", counted,
+		"{name}", name, "{guarded}", guarded, "{records}", records)
+	for replace, was := strings.NewReplacer(values...), ""; sql != was; { // a value may have names in it
+		was, sql = sql, replace.Replace(sql)
+	}
+	return numbered(sql)
+}
+
+// values are what stands for the names in the text of a statement: of two values of a name the first.
+func (f form) values() (all []string) {
 	if f.none {
-		rows = append([]string{"{kinds}", "NULL", "{data}", "NULL"}, rows...)
-		position, firstSeq = "(runs.last_position + 1)", "0"
+		all = append(all, "{room}", "", "{kinds}", "NULL", "{data}", "NULL", "{first seq}", "0")
 	}
-	sql = strings.NewReplacer("{position}", position, "{first seq}", firstSeq).Replace(sql)
-	sql = strings.NewReplacer(rows...).Replace(sql)
-	sql = strings.NewReplacer(append(values, "{versions}", versions, "{all versions}", allVersions,
-		"{name}", name, "{guarded}", guarded, "{records}", records)...).Replace(sql)
+	if f.timed {
+		all = append(all, "{timely}", timely)
+	}
+	if f.one {
+		all = append(all, scalars...)
+	}
+	if f.together {
+		all = append(all, ofMany...)
+	}
+	return append(all, ofOne...)
+}
+
+// numbered numbers the parameters of a statement anew, because none may be left out.
+func numbered(sql string) commitStatement {
 	var args []int
 	sql = parameter.ReplaceAllStringFunc(sql, func(p string) string {
 		n, _ := strconv.Atoi(p[1:])
@@ -326,20 +388,4 @@ func (f form) oneOf(one, other string) string {
 		return one
 	}
 	return other
-}
-
-// oneEvent is how many events a statement for at most one appends.
-func (f form) oneEvent() string {
-	if f.none {
-		return "0::bigint"
-	}
-	return "1::bigint"
-}
-
-// oneResult is how many results a statement for one event remembers.
-func (f form) oneResult() string {
-	if f.ids {
-		return "1::bigint"
-	}
-	return "0::bigint"
 }

@@ -22,7 +22,7 @@ func (s *Store) sendTogether(ctx context.Context, parties []*party) {
 		u.groups, u.requests = append(u.groups, p.group), append(u.requests, p.group...)
 	}
 	u.read = u.readTogether
-	u.sql, u.args = args.statement(form{together: true})
+	u.form, u.sql, u.args = args.statement(form{together: true})
 	_, err := s.ask(ctx, []*unit{u})
 	// One may have spoilt it for all: then each goes alone.
 	spoilt := err != nil && spoils(err) && ctx.Err() == nil
