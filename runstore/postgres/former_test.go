@@ -118,6 +118,42 @@ func TestMigrateAFilledStore(t *testing.T) {
 	}
 }
 
+// The former program changed records by creations and acquires that left no other trace. A purge
+// after the migration still raises the floor above their versions, so that a claim on a record of
+// the purged run matches none of its successor.
+func TestPurgeAfterAMigrationKeepsVersionsGrowing(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	conn := connect(t, address)
+	if err := postgres.MigrateTo(t.Context(), conn, formerVersion); err != nil {
+		t.Fatal(err)
+	}
+	withoutEvents := strings.Replace(formerWrite, `ARRAY['test']::bytea[], ARRAY[$6]::bytea[]`, `nullif(ARRAY[$6]::bytea[], ARRAY[$6]::bytea[]), NULL`, 1)
+	for i, args := range [][]any{
+		{1, 11, nil, []byte("a"), []byte("first grant"), []byte{}},
+		{2, 12, nil, []byte("b"), []byte("second grant"), []byte{}},
+	} {
+		exec(t, conn, `UPDATE tapestore.runs SET expires = '2000-01-01Z'`)
+		if verdict := get[int](t, conn, withoutEvents, args...); verdict != 1 {
+			t.Fatalf("write %d of the former program: got verdict %d, want 1", i, verdict)
+		}
+	}
+	s := open(t, address)
+	records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"key"}})
+	if err != nil || len(records) != 1 || records[0].Version != 2 {
+		t.Fatalf("got records %+v, error %v; want one at version 2", records, err)
+	}
+	purge := runstore.NewBatch("run", runstore.Unguarded("test"))
+	purge.Purge = true
+	commit(t, s, purge)
+	spec := runstore.RunSpec{ID: "run"}
+	spec.Writes.Put("key", []byte("anew"))
+	created, err := s.CreateRun(t.Context(), spec)
+	if err != nil || len(created.Committed.Versions) != 1 || created.Committed.Versions[0] <= 2 {
+		t.Errorf("after the purge: got %+v, error %v; want a version above 2", created.Committed, err)
+	}
+}
+
 // After the migration the server refuses every write of the former program, prepared or
 // not: it would neither report progress nor be judged by it.
 func TestFormerStatementsAreRefused(t *testing.T) {

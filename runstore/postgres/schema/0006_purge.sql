@@ -1,3 +1,12 @@
+-- A purge raises version_floor by last_seq and batches, because a write adds one to the version of a
+-- record and to one of the two. Before version 4 of the schema a creation or an acquire without events
+-- added to neither. The lock keeps out writes that would be counted by half.
+LOCK TABLE tapestore.runs IN SHARE ROW EXCLUSIVE MODE;
+
+UPDATE tapestore.runs SET version_floor = highest.version
+FROM (SELECT run, max(version) AS version FROM tapestore.records GROUP BY run) AS highest
+WHERE highest.run = runs.no AND highest.version > version_floor + last_seq + batches;
+
 -- A purge takes a moment, however much the run has: it gives the run's row a new number, and what is
 -- stored under the former one is garbage. No reader finds that, because all come by the number of a
 -- run. It is deleted in bounded steps, by tapestore.collect.
