@@ -26,9 +26,11 @@ type follower struct {
 	shard  *shard
 	ctx    context.Context // ends with the lease
 	fence  runstore.Fence
-	failed chan error     // receives the failure
-	busy   sync.WaitGroup // held while a page is matched for it
-	lane   *lane          // that it is in; guarded by reaction.mu
+	failed chan error // receives the failure
+	// history is of the feed (tail.Tail.FeedHistory), before the cursor was read: the positions are of it.
+	history int
+	busy    sync.WaitGroup // held while a page is matched for it
+	lane    *lane          // that it is in; guarded by reaction.mu
 
 	// For the goroutine that has it busy, and for reaction.join before.
 	cursor    tape.Cursor

@@ -184,6 +184,7 @@ func (x *reaction) catchUp() {
 type lane struct {
 	followers map[*follower]struct{}
 	position  runstore.Position // the end of the page that the lane is at: it reads on behind it
+	history   int               // of the feed, that the pages are of
 	running   bool              // its goroutine is there
 	restart   context.CancelFunc
 }

@@ -128,7 +128,7 @@ func (s *shard) drive(ctx context.Context, held *lease.Held) error {
 // follow follows the feed from the shard's cursor, and reports whether the cursor has moved.
 func (s *shard) follow(ctx context.Context, fence runstore.Fence) (advanced bool, err error) {
 	m := s.reaction.m
-	f := &follower{shard: s, ctx: ctx, fence: fence, failed: make(chan error, 1), committed: time.Now()}
+	f := &follower{shard: s, ctx: ctx, fence: fence, failed: make(chan error, 1), history: m.tail.FeedHistory(), committed: time.Now()}
 	err = m.request(ctx, func(ctx context.Context) (err error) {
 		f.cursor, err = m.tape.ShardCursor(ctx, s.id)
 		return err
