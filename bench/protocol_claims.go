@@ -21,6 +21,7 @@ type claiming struct {
 	store    runstore.RunStore
 	tape     *tape.Tape
 	servers  []*protocolServer
+	ending   int                 // how many calls complete tasks at once
 	clients  []tapepb.TapeClient // of the workers
 	reaction tape.Reaction
 	fence    runstore.Fence // of the reaction's shard
@@ -59,7 +60,7 @@ func (s *Session) measureClaims(ctx context.Context, store Store) (err error) {
 	var sides []Side
 	for n := range servers {
 		for _, workers := range s.Scale.Workers {
-			c := &claiming{store: handle, tape: tape.New(handle, nil), servers: servers[:n+1], tasks: s.Scale.Tasks, claims: map[int64]int{}}
+			c := &claiming{store: handle, tape: tape.New(handle, nil), servers: servers[:n+1], ending: s.fillers(), tasks: s.Scale.Tasks, claims: map[int64]int{}}
 			if err := c.start(ctx, fmt.Sprintf("%s claims %d of %d", store.Prefix, workers, n+1), workers); err != nil {
 				return err
 			}
@@ -145,29 +146,32 @@ func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) erro
 	return c.complete(ctx)
 }
 
-// complete lets each worker complete what it has claimed.
+// complete lets the workers complete what they have claimed.
 func (c *claiming) complete(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var all sync.WaitGroup
-	for worker, ids := range c.open {
-		c.done += len(ids)
-		all.Go(func() {
-			for _, id := range ids {
-				reply, err := c.clients[worker].CompleteTask(ctx, &tapepb.CompleteTaskRequest{TaskId: id, Owner: ownerOf(worker)})
-				if err == nil && reply.GetTask().GetStatus() != tapepb.TaskStatus_TASK_STATUS_DONE {
-					err = fmt.Errorf("CompleteTask answered %v", reply)
-				}
-				if err != nil {
-					cancel(fmt.Errorf("task %s, which worker %d has claimed, cannot be completed: %w", id, worker, err))
-					return
-				}
-			}
-		})
+	type claim struct {
+		worker int
+		id     string
 	}
-	all.Wait()
-	c.open = make([][]string, len(c.open))
-	return context.Cause(ctx)
+	var all []claim
+	for worker, ids := range c.open {
+		for _, id := range ids {
+			all = append(all, claim{worker, id})
+		}
+		c.open[worker] = nil
+	}
+	c.done += len(all)
+	_, err := fill(ctx, runstore.MaxTTL, c.ending, len(all), func(ctx context.Context, i int) error {
+		k := all[i]
+		reply, err := c.clients[k.worker].CompleteTask(ctx, &tapepb.CompleteTaskRequest{TaskId: k.id, Owner: ownerOf(k.worker)})
+		if err == nil && reply.GetTask().GetStatus() != tapepb.TaskStatus_TASK_STATUS_DONE {
+			err = fmt.Errorf("CompleteTask answered %v", reply)
+		}
+		if err != nil {
+			return fmt.Errorf("task %s, which worker %d has claimed, cannot be completed: %w", k.id, k.worker, err)
+		}
+		return nil
+	})
+	return err
 }
 
 func ownerOf(worker int) string { return fmt.Sprint("worker ", worker) }

@@ -1,6 +1,9 @@
 package bench
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Scale sizes a run. Every setting of a part comes from it, so that a smoke run takes the same
 // path as a full one.
@@ -55,11 +58,13 @@ func (s Scale) forEmulator() Scale {
 	return s
 }
 
-// forSerial is the scale for an engine that runs one transaction at a time, and aborts others: what servers compete
-// with is bounded, and requests for leases, whose patience follows from the TTL, may wait for large commits.
+// forSerial is the scale for an engine that runs one transaction at a time, and aborts others: what servers and workers
+// compete for is bounded, and requests for leases, whose patience follows from the TTL, may wait for large commits. 64
+// workers on one reaction would wait for minutes.
 func (s Scale) forSerial() Scale {
 	s.Entries, s.Reactions = max(min(s.Entries, 40), s.Entries/50), min(s.Reactions, 4)
 	s.MatcherTTL *= 3
+	s.Workers = slices.DeleteFunc(slices.Clone(s.Workers), func(n int) bool { return n > emulatorContenders })
 	return s
 }
 
