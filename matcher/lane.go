@@ -75,7 +75,7 @@ func (x *reaction) giveUp(l *lane, which func(*follower) bool) {
 	for s := range l.followers {
 		if which(s) {
 			x.remove(s)
-			s.failed <- errRestored
+			s.left <- errRestored
 		}
 	}
 }

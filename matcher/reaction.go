@@ -14,6 +14,7 @@ import (
 // reaction is a live reaction with the shards that this replica drives or waits for.
 type reaction struct {
 	m      *Matcher
+	id     string
 	ctx    context.Context // ends with the reaction, and with Run
 	cancel context.CancelFunc
 	shards []*shard // all of the reaction's, by number; for the goroutine of Run
