@@ -8,6 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver"
@@ -33,6 +36,8 @@ type claiming struct {
 	claims map[int64]int // by the position of the task's entry
 	open   [][]string    // ids of the tasks that each worker has claimed and not completed yet
 	done   int           // tasks that were completed
+	// refused counts the requests that a server refused for now.
+	refused int
 }
 
 // measureClaims compares the numbers of workers, over one server and over two.
@@ -128,7 +133,7 @@ func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) erro
 		return err
 	}
 	commits, calls := c.calls()
-	before := len(c.claims)
+	before, refused := len(c.claims), c.refused
 	load, err := Drive(ctx, len(c.clients), d, c.claim)
 	if err != nil && !errors.Is(err, errNoTasks) {
 		return err
@@ -142,6 +147,7 @@ func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) erro
 	m.Quantiles("claim", load.Latencies)
 	m.Add("attempts per claim", "", Less, float64(allCommits-commits)/claims)
 	m.Add("empty replies per claim", "", Less, max(0, float64(load.Done)-claims)/claims)
+	m.Add("refused requests per claim", "", Less, float64(c.refused-refused)/claims)
 	m.Add("store calls per claim", "", Less, float64(allCalls-calls)/claims)
 	return c.complete(ctx)
 }
@@ -196,9 +202,27 @@ func (c *claiming) claim(ctx context.Context, worker int) error {
 	return err
 }
 
+// claimTasks asks for tasks, and asks again where the server has no room for the call, or could not reach the store:
+// nothing was claimed then. It returns how often it was refused so.
+func claimTasks(ctx context.Context, client tapepb.TapeClient, req *tapepb.ClaimTasksRequest) (tasks []*tapepb.Task, refused int, err error) {
+	for began := time.Now(); ; refused++ {
+		reply, err := client.ClaimTasks(ctx, req)
+		code := status.Code(err)
+		if again := code == codes.ResourceExhausted || code == codes.Unavailable; !again || time.Since(began) > feedPatience {
+			return reply.GetTasks(), refused, err
+		}
+		if err := sleep(ctx, claimPause); err != nil {
+			return nil, refused, err
+		}
+	}
+}
+
+// claimPause is 10 ms, of a worker whose request was refused: the time of some claims.
+const claimPause = 10 * time.Millisecond
+
 // claimSome makes one request for up to limit tasks, and reports whether it claimed any.
 func (c *claiming) claimSome(ctx context.Context, worker int, limit int32) (bool, error) {
-	reply, err := c.clients[worker].ClaimTasks(ctx, &tapepb.ClaimTasksRequest{
+	tasks, refused, err := claimTasks(ctx, c.clients[worker], &tapepb.ClaimTasksRequest{
 		ReactionId: c.reaction.ID, Shard: -1, Owner: ownerOf(worker), LeaseMs: time.Hour.Milliseconds(), Max: limit,
 	})
 	if err != nil {
@@ -206,14 +230,15 @@ func (c *claiming) claimSome(ctx context.Context, worker int, limit int32) (bool
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, task := range reply.GetTasks() {
+	c.refused += refused
+	for _, task := range tasks {
 		at := task.GetSourceGlobalSeq()
 		if c.claims[at]++; c.claims[at] > 1 {
 			return false, fmt.Errorf("task %d was claimed twice, the second time by worker %d", at, worker)
 		}
 		c.open[worker] = append(c.open[worker], task.GetTaskId())
 	}
-	return len(reply.GetTasks()) > 0, nil
+	return len(tasks) > 0, nil
 }
 
 // verify claims what is left, which stays open: each task was claimed once by then, and those that were completed are

@@ -292,11 +292,11 @@ func (m *matching) drain(ctx context.Context, client tapepb.TapeClient, i int) e
 // claim claims some tasks of a reaction, counts them and returns their number.
 func (m *matching) claim(ctx context.Context, client tapepb.TapeClient, i int) (int, error) {
 	r := m.reactions[i]
-	reply, err := client.ClaimTasks(ctx, &tapepb.ClaimTasksRequest{ReactionId: r.id, Shard: -1, Owner: "bench", LeaseMs: time.Hour.Milliseconds(), Max: tape.MaxTaskClaim})
+	tasks, _, err := claimTasks(ctx, client, &tapepb.ClaimTasksRequest{ReactionId: r.id, Shard: -1, Owner: "bench", LeaseMs: time.Hour.Milliseconds(), Max: tape.MaxTaskClaim})
 	if err != nil {
 		return 0, err
 	}
-	for _, task := range reply.GetTasks() {
+	for _, task := range tasks {
 		entry := struct {
 			Index int `json:"decision_index"`
 		}{-1}
@@ -313,9 +313,9 @@ func (m *matching) claim(ctx context.Context, client tapepb.TapeClient, i int) (
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := len(reply.GetTasks()); n > 0 {
+	if n := len(tasks); n > 0 {
 		m.drained += n
 		m.latest = time.Now()
 	}
-	return len(reply.GetTasks()), nil
+	return len(tasks), nil
 }
