@@ -207,14 +207,18 @@ func (c *claiming) claim(ctx context.Context, worker int) error {
 func claimTasks(ctx context.Context, client tapepb.TapeClient, req *tapepb.ClaimTasksRequest) (tasks []*tapepb.Task, refused int, err error) {
 	for began := time.Now(); ; refused++ {
 		reply, err := client.ClaimTasks(ctx, req)
-		code := status.Code(err)
-		if again := code == codes.ResourceExhausted || code == codes.Unavailable; !again || time.Since(began) > feedPatience {
+		if !refusedForNow(err) || time.Since(began) > feedPatience {
 			return reply.GetTasks(), refused, err
 		}
 		if err := sleep(ctx, claimPause); err != nil {
 			return nil, refused, err
 		}
 	}
+}
+
+func refusedForNow(err error) bool {
+	code := status.Code(err)
+	return code == codes.ResourceExhausted || code == codes.Unavailable
 }
 
 // claimPause is 10 ms, of a worker whose request was refused: the time of some claims.

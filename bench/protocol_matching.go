@@ -220,7 +220,11 @@ func (m *matching) measure(ctx context.Context, servers *matchers, entries int, 
 		return err
 	}
 	for i := range m.reactions { // what a server that was killed had on its way
-		if _, err := m.claim(ctx, clients[0], i); err != nil {
+		_, err := m.claim(ctx, clients[0], i)
+		for began := time.Now(); refusedForNow(err) && time.Since(began) < m.patience; {
+			_, err = m.claim(ctx, clients[0], i)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -267,6 +271,9 @@ func (m *matching) drain(ctx context.Context, client tapepb.TapeClient, i int) e
 	r := m.reactions[i]
 	for passed := false; ; {
 		n, err := m.claim(ctx, client, i)
+		if refusedForNow(err) {
+			return nil // for the next turn, until no entry was matched for too long
+		}
 		if err != nil || r.left == 0 {
 			return err
 		}
@@ -292,11 +299,11 @@ func (m *matching) drain(ctx context.Context, client tapepb.TapeClient, i int) e
 // claim claims some tasks of a reaction, counts them and returns their number.
 func (m *matching) claim(ctx context.Context, client tapepb.TapeClient, i int) (int, error) {
 	r := m.reactions[i]
-	tasks, _, err := claimTasks(ctx, client, &tapepb.ClaimTasksRequest{ReactionId: r.id, Shard: -1, Owner: "bench", LeaseMs: time.Hour.Milliseconds(), Max: tape.MaxTaskClaim})
+	reply, err := client.ClaimTasks(ctx, &tapepb.ClaimTasksRequest{ReactionId: r.id, Shard: -1, Owner: "bench", LeaseMs: time.Hour.Milliseconds(), Max: tape.MaxTaskClaim})
 	if err != nil {
 		return 0, err
 	}
-	for _, task := range tasks {
+	for _, task := range reply.GetTasks() {
 		entry := struct {
 			Index int `json:"decision_index"`
 		}{-1}
@@ -313,9 +320,9 @@ func (m *matching) claim(ctx context.Context, client tapepb.TapeClient, i int) (
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := len(tasks); n > 0 {
+	if n := len(reply.GetTasks()); n > 0 {
 		m.drained += n
 		m.latest = time.Now()
 	}
-	return len(tasks), nil
+	return len(reply.GetTasks()), nil
 }

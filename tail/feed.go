@@ -80,6 +80,7 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 		f.started = true
 		t.mu.Lock()
 		f.position = max(f.position, t.furthest) // the read below finds out whether the store is behind it
+		t.furthest = f.position
 		f.ring.begin(f.position)
 		t.mu.Unlock()
 		// What was committed before, the feed does not name any more.
