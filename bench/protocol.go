@@ -29,7 +29,7 @@ func protocolPart() Part {
 			`which is killed at its first commit; then there are two, of which the older is killed, three TTLs of a lease after the one before, at its next commit: before the store has it, or before ` +
 			`the server has the reply. Killed, it reaches the store no more, its leases expire, and another server takes its place. Meanwhile workers claim the tasks. ` +
 			`The rate is that of entries from the start of the first server until the last task was claimed; an entry without a task, or one whose task can be claimed twice, fails the run. ` +
-			`Claims: workers claim the tasks of one reaction, one by each request, over one server and over two on the same store. The attempts are the commits that the servers ask for.`,
+			`Claims: workers claim the tasks of one reaction, one by each request, over one server and over two on the same store, and complete them between the rounds. The attempts are the commits that the servers ask for to claim.`,
 	}
 }
 

@@ -8,17 +8,23 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// claiming are workers that claim the tasks of one reaction, one task by each claim.
+// claiming are workers that claim the tasks of one reaction, one task by each claim. In a round that is measured they
+// claim, and behind it they complete what they have claimed, so that no more than the tasks of one round are open: a
+// store may limit the records of a run that stand in queues.
 type claiming struct {
 	store    runstore.RunStore
 	tape     *tape.Tape
 	servers  []*protocolServer
+	ending   int                 // how many calls complete tasks at once
 	clients  []tapepb.TapeClient // of the workers
 	reaction tape.Reaction
 	fence    runstore.Fence // of the reaction's shard
@@ -28,6 +34,10 @@ type claiming struct {
 	mu     sync.Mutex
 	made   int
 	claims map[int64]int // by the position of the task's entry
+	open   [][]string    // ids of the tasks that each worker has claimed and not completed yet
+	done   int           // tasks that were completed
+	// refused counts the requests that a server refused for now.
+	refused int
 }
 
 // measureClaims compares the numbers of workers, over one server and over two.
@@ -55,8 +65,8 @@ func (s *Session) measureClaims(ctx context.Context, store Store) (err error) {
 	var sides []Side
 	for n := range servers {
 		for _, workers := range s.Scale.Workers {
-			c := &claiming{store: handle, tape: tape.New(handle, nil), servers: servers[:n+1], tasks: s.Scale.Tasks, claims: map[int64]int{}}
-			if err := c.open(ctx, fmt.Sprintf("%s claims %d of %d", store.Prefix, workers, n+1), workers); err != nil {
+			c := &claiming{store: handle, tape: tape.New(handle, nil), servers: servers[:n+1], ending: s.fillers(), tasks: s.Scale.Tasks, claims: map[int64]int{}}
+			if err := c.start(ctx, fmt.Sprintf("%s claims %d of %d", store.Prefix, workers, n+1), workers); err != nil {
 				return err
 			}
 			side := "1 server"
@@ -72,9 +82,9 @@ func (s *Session) measureClaims(ctx context.Context, store Store) (err error) {
 	return s.Compare(ctx, sides...)
 }
 
-// open makes the reaction's shard, under a lease, and the workers' clients. The reaction is not registered, so
+// start makes the reaction's shard, under a lease, and the workers' clients. The reaction is not registered, so
 // no matcher has it.
-func (c *claiming) open(ctx context.Context, id string, workers int) error {
+func (c *claiming) start(ctx context.Context, id string, workers int) error {
 	c.reaction = tape.Reaction{ID: id, Handler: tape.HandlerTask}
 	shard, err := c.tape.OpenShard(ctx, c.reaction, 0)
 	if err != nil {
@@ -95,6 +105,7 @@ func (c *claiming) open(ctx context.Context, id string, workers int) error {
 		}
 		c.clients = append(c.clients, client)
 	}
+	c.open = make([][]string, workers)
 	return nil
 }
 
@@ -122,7 +133,7 @@ func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) erro
 		return err
 	}
 	commits, calls := c.calls()
-	before := len(c.claims)
+	before, refused := len(c.claims), c.refused
 	load, err := Drive(ctx, len(c.clients), d, c.claim)
 	if err != nil && !errors.Is(err, errNoTasks) {
 		return err
@@ -136,9 +147,40 @@ func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) erro
 	m.Quantiles("claim", load.Latencies)
 	m.Add("attempts per claim", "", Less, float64(allCommits-commits)/claims)
 	m.Add("empty replies per claim", "", Less, max(0, float64(load.Done)-claims)/claims)
+	m.Add("refused requests per claim", "", Less, float64(c.refused-refused)/claims)
 	m.Add("store calls per claim", "", Less, float64(allCalls-calls)/claims)
-	return nil
+	return c.complete(ctx)
 }
+
+// complete lets the workers complete what they have claimed.
+func (c *claiming) complete(ctx context.Context) error {
+	type claim struct {
+		worker int
+		id     string
+	}
+	var all []claim
+	for worker, ids := range c.open {
+		for _, id := range ids {
+			all = append(all, claim{worker, id})
+		}
+		c.open[worker] = nil
+	}
+	c.done += len(all)
+	_, err := fill(ctx, runstore.MaxTTL, c.ending, len(all), func(ctx context.Context, i int) error {
+		k := all[i]
+		reply, err := c.clients[k.worker].CompleteTask(ctx, &tapepb.CompleteTaskRequest{TaskId: k.id, Owner: ownerOf(k.worker)})
+		if err == nil && reply.GetTask().GetStatus() != tapepb.TaskStatus_TASK_STATUS_DONE {
+			err = fmt.Errorf("CompleteTask answered %v", reply)
+		}
+		if err != nil {
+			return fmt.Errorf("task %s, which worker %d has claimed, cannot be completed: %w", k.id, k.worker, err)
+		}
+		return nil
+	})
+	return err
+}
+
+func ownerOf(worker int) string { return fmt.Sprint("worker ", worker) }
 
 // calls returns how many commits, and calls of any kind, the servers' stores were asked for by RPCs.
 func (c *claiming) calls() (commits, all int64) {
@@ -160,26 +202,51 @@ func (c *claiming) claim(ctx context.Context, worker int) error {
 	return err
 }
 
+// claimTasks asks for tasks, and asks again where the server has no room for the call, or could not reach the store:
+// nothing was claimed then. It returns how often it was refused so.
+func claimTasks(ctx context.Context, client tapepb.TapeClient, req *tapepb.ClaimTasksRequest) (tasks []*tapepb.Task, refused int, err error) {
+	for began := time.Now(); ; refused++ {
+		reply, err := client.ClaimTasks(ctx, req)
+		if !refusedForNow(err) || time.Since(began) > feedPatience {
+			return reply.GetTasks(), refused, err
+		}
+		if err := sleep(ctx, claimPause); err != nil {
+			return nil, refused, err
+		}
+	}
+}
+
+func refusedForNow(err error) bool {
+	code := status.Code(err)
+	return code == codes.ResourceExhausted || code == codes.Unavailable
+}
+
+// claimPause is 10 ms, of a worker whose request was refused: the time of some claims.
+const claimPause = 10 * time.Millisecond
+
 // claimSome makes one request for up to limit tasks, and reports whether it claimed any.
 func (c *claiming) claimSome(ctx context.Context, worker int, limit int32) (bool, error) {
-	reply, err := c.clients[worker].ClaimTasks(ctx, &tapepb.ClaimTasksRequest{
-		ReactionId: c.reaction.ID, Shard: -1, Owner: fmt.Sprint("worker ", worker), LeaseMs: time.Hour.Milliseconds(), Max: limit,
+	tasks, refused, err := claimTasks(ctx, c.clients[worker], &tapepb.ClaimTasksRequest{
+		ReactionId: c.reaction.ID, Shard: -1, Owner: ownerOf(worker), LeaseMs: time.Hour.Milliseconds(), Max: limit,
 	})
 	if err != nil {
 		return false, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, task := range reply.GetTasks() {
+	c.refused += refused
+	for _, task := range tasks {
 		at := task.GetSourceGlobalSeq()
 		if c.claims[at]++; c.claims[at] > 1 {
 			return false, fmt.Errorf("task %d was claimed twice, the second time by worker %d", at, worker)
 		}
+		c.open[worker] = append(c.open[worker], task.GetTaskId())
 	}
-	return len(reply.GetTasks()) > 0, nil
+	return len(tasks) > 0, nil
 }
 
-// verify claims what is left: each task was claimed once by then.
+// verify claims what is left, which stays open: each task was claimed once by then, and those that were completed are
+// stored as such.
 func (c *claiming) verify(ctx context.Context) (string, error) {
 	for {
 		claimed, err := c.claimSome(ctx, 0, tape.MaxTaskClaim)
@@ -193,5 +260,23 @@ func (c *claiming) verify(ctx context.Context) (string, error) {
 	if len(c.claims) != c.made {
 		return "", fmt.Errorf("%d tasks were made, and %d can be claimed", c.made, len(c.claims))
 	}
-	return fmt.Sprintf("%d tasks, each claimed once", c.made), nil
+	done := 0
+	for q := (runstore.RecordQuery{Prefix: doneTasks, Limit: runstore.MaxPage}); ; {
+		page, err := c.store.ReadRecords(ctx, c.fence.Run(), q)
+		if err != nil {
+			return "", err
+		}
+		if len(page) == 0 {
+			break
+		}
+		done += len(page)
+		q.After = page[len(page)-1].Key
+	}
+	if done != c.done {
+		return "", fmt.Errorf("%d tasks were completed, and %d are stored as done", c.done, done)
+	}
+	return fmt.Sprintf("%d tasks, each claimed once, of which %d were completed", c.made, done), nil
 }
+
+// doneTasks begins the keys of completed tasks in the run of their shard, as package tape stores them.
+const doneTasks = "done/"

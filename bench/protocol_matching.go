@@ -220,7 +220,11 @@ func (m *matching) measure(ctx context.Context, servers *matchers, entries int, 
 		return err
 	}
 	for i := range m.reactions { // what a server that was killed had on its way
-		if _, err := m.claim(ctx, clients[0], i); err != nil {
+		_, err := m.claim(ctx, clients[0], i)
+		for began := time.Now(); refusedForNow(err) && time.Since(began) < m.patience; {
+			_, err = m.claim(ctx, clients[0], i)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -267,6 +271,9 @@ func (m *matching) drain(ctx context.Context, client tapepb.TapeClient, i int) e
 	r := m.reactions[i]
 	for passed := false; ; {
 		n, err := m.claim(ctx, client, i)
+		if refusedForNow(err) {
+			return nil // for the next turn, until no entry was matched for too long
+		}
 		if err != nil || r.left == 0 {
 			return err
 		}

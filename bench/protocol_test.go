@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -35,7 +36,11 @@ func TestProtocolReportsWhatAStoreLoses(t *testing.T) {
 		},
 		"claims": {
 			func(s runstore.RunStore) runstore.RunStore { return forgetful{RunStore: s, claims: true} },
-			[]string{"was handled more than once", "claims, 1 server, 1 workers: task 1 was claimed twice", "claims, 2 servers, 4 workers: task "},
+			[]string{"was handled more than once", "claims, 1 server, 1 workers: task ", "claims, 2 servers, 4 workers: task "},
+		},
+		"completions": {
+			func(s runstore.RunStore) runstore.RunStore { return forgetful{RunStore: s, completions: true} },
+			[]string{"claims, 1 server, 4 workers: reading back: ", "claims, 2 servers, 4 workers: reading back: ", " tasks were completed, and 0 are stored as done"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +80,10 @@ func checkClaims(t *testing.T, report bench.Report) {
 	for _, r := range all {
 		attempts, _ := r.Metric("attempts per claim")
 		alone := r.Side == "1 server" || r.Params["workers"] == "1"
-		if attempts.Value() < 1 || alone && attempts.Value() != 1 || !strings.HasSuffix(r.Verified, " tasks, each claimed once") {
-			t.Errorf("claims: %+v, want one attempt per claim or more, and one without other servers", r)
+		var made, done int
+		_, err := fmt.Sscanf(r.Verified, "%d tasks, each claimed once, of which %d were completed", &made, &done)
+		if attempts.Value() < 1 || alone && attempts.Value() != 1 || err != nil || done < 1 || made-done > bench.Smoke().Tasks {
+			t.Errorf("claims: %+v, want one attempt per claim or more, and one without other servers; and no more than %d open tasks", r, bench.Smoke().Tasks)
 		}
 	}
 }
@@ -91,18 +98,20 @@ func grouped(report bench.Report, group string) (all []bench.Result) {
 }
 
 // forgetful is a store that loses writes of tasks, which it acknowledges: one of those that a matcher makes with
-// its cursor, or the claims.
+// its cursor, the claims, or the completions.
 type forgetful struct {
 	runstore.RunStore
-	tasks, claims bool
+	tasks, claims, completions bool
 }
 
 func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	first := -1
 	for i, w := range b.Records {
-		if strings.HasPrefix(string(w.Key), "task/") {
+		switch {
+		case first < 0 && strings.HasPrefix(string(w.Key), "task/"):
 			first = i
-			break
+		case s.completions && strings.HasPrefix(string(w.Key), "done/"):
+			b.Records[i].Key = "lost/" + w.Key
 		}
 	}
 	switch fenced := !b.Guards().Fence.IsZero(); {

@@ -1,6 +1,9 @@
 package bench
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Scale sizes a run. Every setting of a part comes from it, so that a smoke run takes the same
 // path as a full one.
@@ -33,7 +36,7 @@ type Scale struct {
 	Entries    int           // that reactions match; a tenth of it on an emulator
 	Reactions  int           // that share the entries; a fifth of them on an emulator
 	Workers    []int         // that claim the tasks of one reaction
-	Tasks      int           // of that reaction, before each round
+	Tasks      int           // of that reaction that are open before each round; a quarter of them on an emulator
 	// MatcherTTL is that of the leases of matchers, and five times as long on an emulator.
 	MatcherTTL time.Duration
 
@@ -45,20 +48,24 @@ type Scale struct {
 }
 
 // forEmulator is the scale for an emulator, whose figures are not ranked: half the rounds, half
-// the time to fill a store, and fewer entries and reactions. Its matchers renew their leases less often.
+// the time to fill a store, and fewer entries, reactions and tasks. Its matchers renew their leases less often.
 func (s Scale) forEmulator() Scale {
 	s.Rounds = (s.Rounds + 1) / 2
 	s.Fill /= 2
 	s.Entries, s.Reactions = max(1, s.Entries/10), max(2, s.Reactions/5)
+	s.Tasks = max(min(s.Tasks, 30), s.Tasks/4)
 	s.MatcherTTL *= 5
 	return s
 }
 
-// forSerial is the scale for an engine that runs one transaction at a time, and aborts others: what servers compete
-// with is bounded, and requests for leases, whose patience follows from the TTL, may wait for large commits.
+// forSerial is the scale for an engine that runs one transaction at a time, and aborts others: what servers and workers
+// compete for is bounded, and requests for leases, whose patience follows from the TTL, may wait for large commits. 64
+// workers on one reaction would wait for minutes.
 func (s Scale) forSerial() Scale {
 	s.Entries, s.Reactions = max(min(s.Entries, 40), s.Entries/50), min(s.Reactions, 4)
 	s.MatcherTTL *= 3
+	s.Tasks = min(s.Tasks, 60) // each side claims the last of them at its end, in one large commit
+	s.Workers = slices.DeleteFunc(slices.Clone(s.Workers), func(n int) bool { return n > emulatorContenders })
 	return s
 }
 
@@ -86,7 +93,7 @@ func Standard() Scale {
 		Writers: []int{1, 16, 64, 256}, Payloads: []int{100, 10_000}, Lengths: []int{1_000, 100_000}, Runs: []int{1_000, 20_000}, Live: []int{100, 10_000},
 		Sizes: []int{100, 10_000}, Handles: []int{1, 8, 32}, Every: 200 * time.Millisecond,
 		Heartbeats: 5_000, Beating: 5 * time.Second, Clients: []int{1, 16}, Streams: 1_000,
-		Entries: 100_000, Reactions: 50, Workers: []int{1, 8, 64}, Tasks: 3_000, MatcherTTL: time.Second, Fill: 5 * time.Second, Growth: 10 * time.Second,
+		Entries: 100_000, Reactions: 50, Workers: []int{1, 8, 64}, Tasks: 1_000, MatcherTTL: time.Second, Fill: 5 * time.Second, Growth: 10 * time.Second,
 	}
 }
 
@@ -102,7 +109,7 @@ func Full() Scale {
 	s.Runs = []int{1_000, 10_000, 100_000, 1_000_000}
 	s.Live = []int{100, 10_000, 100_000}
 	s.Sizes = []int{1_000, 100_000, 1_000_000}
-	s.Tasks = 10_000
+	s.Tasks = 2_000
 	s.Handovers, s.Beating, s.Fill, s.Growth = 20, 30*time.Second, 10*time.Minute, 20*time.Minute
 	return s
 }

@@ -23,12 +23,14 @@ const (
 // follower is a shard that follows the feed under one lease, from one reading of its cursor on. It ends with the
 // first failure.
 type follower struct {
-	shard  *shard
-	ctx    context.Context // ends with the lease
-	fence  runstore.Fence
-	failed chan error     // receives the failure
-	busy   sync.WaitGroup // held while a page is matched for it
-	lane   *lane          // that it is in; guarded by reaction.mu
+	shard *shard
+	ctx   context.Context // ends with the lease
+	fence runstore.Fence
+	left  chan error // receives why it has left its lane: a failure, or errSlow
+	// history is of the feed (tail.Tail.FeedHistory), before the cursor was read: the positions are of it.
+	history int
+	busy    sync.WaitGroup // held while a page is matched for it
+	lane    *lane          // that it is in; guarded by reaction.mu
 
 	// For the goroutine that has it busy, and for reaction.join before.
 	cursor    tape.Cursor
@@ -49,47 +51,93 @@ func (s *follower) pass(end runstore.Position, events int) {
 	s.passed += events
 }
 
+// maxStep is 1 s, within which a match should have its task: a shard whose work on a page takes longer leaves its lane
+// for the rest of it, so that it holds up the others for that and one request at most.
+const maxStep = time.Second
+
+// errSlow ends no shard: it leaves its lane, and joins again.
+var errSlow = errors.New("the work on a page takes long")
+
 // handle handles the matches of a page that ends at a position, in order, and moves the cursor there.
 func (s *follower) handle(rule *rule, matches []tape.Entry, end runstore.Position) {
 	if err := s.advance(rule, matches, end); err != nil {
 		s.shard.reaction.leave(s)
-		s.failed <- err
+		s.left <- err
 		return
 	}
-	s.read, s.passed, s.committed = end, 0, time.Now()
+	s.read, s.passed = end, 0
+}
+
+// advance commits the cursor with the tasks of the matches, or with the runs that are to begin, and begins these. When it
+// fails, the cursor is where the last commit left it; what that was is to be read again. It returns errSlow, behind a
+// commit, when work is left after maxStep.
+func (s *follower) advance(rule *rule, matches []tape.Entry, end runstore.Position) error {
+	began := time.Now()
+	slow := func() bool { return time.Since(began) >= maxStep }
+	for commits := 0; ; commits++ {
+		for s.cursor.PendingRuns() > 0 {
+			if slow() {
+				return errSlow
+			}
+			if err := s.begin(); err != nil {
+				return err
+			}
+		}
+		if s.cursor.Position >= end && s.cursor.Settled() {
+			return nil
+		}
+		if s.cursor.Position < end && commits > 0 && slow() {
+			return errSlow
+		}
+		for len(matches) > 0 && matches[0].Position <= s.cursor.Position {
+			matches = matches[1:]
+		}
+		if err := s.commit(rule, matches, max(end, s.cursor.Position)); err != nil {
+			return err
+		}
+	}
+}
+
+// begin begins the next of the runs that the cursor names.
+func (s *follower) begin() error {
+	x := s.shard.reaction
+	return x.m.request(s.ctx, func(ctx context.Context) (err error) {
+		s.cursor, err = x.m.tape.BeginReactionRun(ctx, x.id, s.cursor)
+		return err
+	})
+}
+
+// commit makes one commit of the cursor.
+func (s *follower) commit(rule *rule, matches []tape.Entry, end runstore.Position) error {
+	m, before := s.shard.reaction.m, s.cursor.Version
+	err := m.request(s.ctx, func(ctx context.Context) (err error) {
+		s.cursor, err = m.tape.Advance(ctx, s.fence, rule.Reaction, s.cursor, matches, end)
+		return err
+	})
+	if err == nil && s.cursor.Version == before {
+		err = errors.New("the cursor does not move")
+	}
+	if err != nil {
+		return err
+	}
+	s.committed = time.Now()
 	if !s.advanced {
 		s.advanced = true
 		s.shard.recovered()
 	}
+	return nil
 }
 
-// advance begins the runs that an AGENT reaction asks for, and commits the cursor with the tasks of the others. When it
-// fails, the cursor is where the last commit left it; what that was is to be read again.
-func (s *follower) advance(rule *rule, matches []tape.Entry, end runstore.Position) error {
-	m := s.shard.reaction.m
-	if rule.Handler == tape.HandlerAgent {
-		for _, e := range matches {
-			if err := m.request(s.ctx, func(ctx context.Context) error { return m.tape.BeginReactionRun(ctx, rule.Reaction, e) }); err != nil {
-				return err
-			}
-		}
-		matches = nil // they have no task
-	}
-	for s.cursor.Position < end {
-		before := s.cursor.Position
-		for len(matches) > 0 && matches[0].Position <= before {
-			matches = matches[1:]
-		}
-		err := m.request(s.ctx, func(ctx context.Context) (err error) {
-			s.cursor, err = m.tape.Advance(ctx, s.fence, rule.Reaction, s.cursor, matches, end)
-			return err
-		})
-		if err != nil {
+// settle begins the runs that the cursor names, which a shard does outside of its lane: what another replica has left,
+// or what would keep the lane.
+func (s *follower) settle() error {
+	for s.cursor.PendingRuns() > 0 {
+		if err := s.begin(); err != nil {
 			return err
 		}
-		if s.cursor.Position <= before {
-			return errors.New("the cursor does not move")
-		}
 	}
-	return nil
+	if s.cursor.Settled() {
+		return nil
+	}
+	return s.commit(s.shard.reaction.current(), nil, s.cursor.Position)
 }

@@ -30,7 +30,7 @@ func (x *reaction) run(l *lane) {
 			return
 		}
 		from := l.lowest()
-		l.position = from
+		l.position, l.history = from, x.m.tail.FeedHistory()
 		ctx, restart := context.WithCancel(x.ctx)
 		l.restart = restart
 		x.mu.Unlock()
@@ -41,8 +41,12 @@ func (x *reaction) run(l *lane) {
 		switch {
 		case x.ctx.Err() != nil:
 			x.abandon(l)
-		case restarted:
+		case restarted, err == nil:
 			wait = firstPause
+		case errors.Is(err, runstore.ErrStoreBehind):
+			x.mu.Lock()
+			x.giveUp(l, func(*follower) bool { return true })
+			x.mu.Unlock()
 		default:
 			if pages > 0 {
 				wait = firstPause
@@ -63,7 +67,21 @@ func (x *reaction) abandon(l *lane) {
 	}
 }
 
-// read follows the feed behind a position for a lane, until ctx ends or the feed fails.
+// errRestored ends followers whose positions may be ahead of the store. Their cursors are read again.
+var errRestored = errors.New("the store knows less of the feed than before: it was restored from a backup")
+
+// giveUp ends the followers of a lane that which selects. The caller holds the mutex, and has none of them busy.
+func (x *reaction) giveUp(l *lane, which func(*follower) bool) {
+	for s := range l.followers {
+		if which(s) {
+			x.remove(s)
+			s.left <- errRestored
+		}
+	}
+}
+
+// read follows the feed behind a position for a lane, until the feed fails. It returns nil where the lane is to begin
+// anew: ctx has ended, or the store was restored.
 func (x *reaction) read(ctx context.Context, l *lane, from runstore.Position) (pages int, err error) {
 	for page, err := range x.m.tail.Feed(ctx, from) {
 		if err != nil {
@@ -71,7 +89,7 @@ func (x *reaction) read(ctx context.Context, l *lane, from runstore.Position) (p
 		}
 		pages++
 		if !x.step(ctx, l, page) {
-			return pages, ctx.Err()
+			return pages, nil
 		}
 	}
 	return pages, errors.New("the feed ended")
@@ -83,6 +101,12 @@ func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) boo
 	end := page[len(page)-1].Position
 	x.mu.Lock()
 	if ctx.Err() != nil { // add and remove end it under the mutex
+		x.mu.Unlock()
+		return false
+	}
+	history := x.m.tail.FeedHistory()
+	x.giveUp(l, func(s *follower) bool { return s.history != history })
+	if history != l.history || len(l.followers) == 0 { // the page may be of a history that is over
 		x.mu.Unlock()
 		return false
 	}

@@ -123,7 +123,7 @@ func (m *Matcher) reconcile(ctx context.Context, live []tape.Reaction) {
 		known[r.ID] = true
 		x := m.reactions[r.ID]
 		if x == nil {
-			x = &reaction{m: m}
+			x = &reaction{m: m, id: r.ID}
 			x.ctx, x.cancel = context.WithCancel(ctx)
 			m.reactions[r.ID] = x
 		}

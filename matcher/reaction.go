@@ -14,6 +14,7 @@ import (
 // reaction is a live reaction with the shards that this replica drives or waits for.
 type reaction struct {
 	m      *Matcher
+	id     string
 	ctx    context.Context // ends with the reaction, and with Run
 	cancel context.CancelFunc
 	shards []*shard // all of the reaction's, by number; for the goroutine of Run
@@ -184,6 +185,7 @@ func (x *reaction) catchUp() {
 type lane struct {
 	followers map[*follower]struct{}
 	position  runstore.Position // the end of the page that the lane is at: it reads on behind it
+	history   int               // of the feed, that the pages are of
 	running   bool              // its goroutine is there
 	restart   context.CancelFunc
 }

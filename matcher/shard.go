@@ -128,7 +128,7 @@ func (s *shard) drive(ctx context.Context, held *lease.Held) error {
 // follow follows the feed from the shard's cursor, and reports whether the cursor has moved.
 func (s *shard) follow(ctx context.Context, fence runstore.Fence) (advanced bool, err error) {
 	m := s.reaction.m
-	f := &follower{shard: s, ctx: ctx, fence: fence, failed: make(chan error, 1), committed: time.Now()}
+	f := &follower{shard: s, ctx: ctx, fence: fence, left: make(chan error, 1), history: m.tail.FeedHistory(), committed: time.Now()}
 	err = m.request(ctx, func(ctx context.Context) (err error) {
 		f.cursor, err = m.tape.ShardCursor(ctx, s.id)
 		return err
@@ -136,15 +136,23 @@ func (s *shard) follow(ctx context.Context, fence runstore.Fence) (advanced bool
 	if err != nil {
 		return false, err
 	}
-	f.read = f.cursor.Position
-	s.reaction.join(f)
-	select {
-	case <-ctx.Done():
-		s.reaction.leave(f)
-	case err = <-f.failed:
+	for {
+		if err := f.settle(); err != nil {
+			return f.advanced, err
+		}
+		f.read, f.passed = f.cursor.Position, 0
+		s.reaction.join(f)
+		var why error
+		select {
+		case <-ctx.Done():
+			s.reaction.leave(f)
+		case why = <-f.left:
+		}
+		f.busy.Wait()
+		if why != errSlow || ctx.Err() != nil {
+			return f.advanced, why
+		}
 	}
-	f.busy.Wait()
-	return f.advanced, err
 }
 
 // lost reports whether an error says that the grant under which a write was made is not, or no longer, the current one.

@@ -73,7 +73,8 @@
 //  6. When the reader finds the store behind its position (a backup was restored), the ring is
 //     emptied, and begins anew at the end of the feed. A subscriber whose position is above what
 //     the store then knew ends with ErrStoreBehind, also if it comes back for its next page when
-//     the store has passed that position; the others go on. The restore of a store that has
+//     the store has passed that position; the others go on. [Tail.FeedHistory] changes, for callers that keep positions
+//     which they do not present. A reader that begins presents the position that the one before it had reached. The restore of a store that has
 //     passed the reader's position before the next read remains unknown, as everywhere: raise the
 //     epoch after a restore.
 //

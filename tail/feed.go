@@ -79,6 +79,8 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 		}
 		f.started = true
 		t.mu.Lock()
+		f.position = max(f.position, t.furthest) // the read below finds out whether the store is behind it
+		t.furthest = f.position
 		f.ring.begin(f.position)
 		t.mu.Unlock()
 		// What was committed before, the feed does not name any more.
@@ -115,6 +117,7 @@ func (f *feedReader) publish(events []runstore.FeedEvent) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.furthest = max(t.furthest, f.position)
 	if page != nil && t.subscribers > 0 {
 		f.ring.add(page, t.opts.RingBytes)
 	} else {
@@ -132,6 +135,8 @@ func (f *feedReader) restart(err error) {
 	t := f.tail
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.furthest = 0
+	t.histories++
 	old := f.ring
 	f.started, f.unwoken, f.ring = false, subscribedInterval, old.replace(known)
 	if t.ring == old {

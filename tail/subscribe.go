@@ -63,6 +63,15 @@ func (t *Tail) FeedEnd() (runstore.Position, bool) {
 	return t.ring.end, true
 }
 
+// FeedHistory returns a number that grows when the reader of the feed finds the store behind its position: a backup was
+// restored. Whoever keeps positions of before checks them, or reads them again: the store may not know them. A reader
+// begins behind the position that the one before it had reached, so that it finds the store behind that, too.
+func (t *Tail) FeedHistory() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.histories
+}
+
 func feedError(err, cause error) error {
 	return &runstore.OpError{Op: "subscribe to the feed", Err: err, Cause: cause}
 }

@@ -68,10 +68,12 @@ type Tail struct {
 	rotation list.List          // of *topic; the front is polled next
 	stop     context.CancelFunc // ends the feed reader and the poller
 
-	subscribers int           // of the feed
-	ring        *ring         // what the feed reader has read, while there is one
-	wakes       chan struct{} // holds a value when the feed reader should read soon
-	awake       bool          // a write has woken the feed reader since its last read
+	subscribers int               // of the feed
+	ring        *ring             // what the feed reader has read, while there is one
+	furthest    runstore.Position // that any feed reader has read
+	histories   int               // how often a feed reader has found the store behind
+	wakes       chan struct{}     // holds a value when the feed reader should read soon
+	awake       bool              // a write has woken the feed reader since its last read
 }
 
 // New returns a Tail of store. It starts no goroutine before the first follower. The

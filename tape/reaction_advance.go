@@ -13,18 +13,29 @@ import (
 
 // Advance moves the cursor of a shard from at to the position to. In the same commit it creates a
 // task for each match, where r.Handler makes tasks, or puts the match into a younger PENDING task of
-// its subject, where r.DebounceMS allows that. The fence is that of the shard's run. The matches are
-// entries of the shard in the order of the feed, up to the position to; those up to at were handled
+// its subject, where r.DebounceMS allows that. Where r.Handler is HandlerAgent, the commit names the
+// runs to begin instead: the caller begins them ([Tape.BeginReactionRun]) before the next call, and so does
+// whoever finds them in the cursor. The fence is that of the shard's run. The matches are
+// entries of the shard in the order of the feed, up to the position to; those up to at were decided on
 // before, and are ignored.
 //
 // Each entry is handled once: the commit is guarded by the fence and by the version of the cursor.
 // A lost reply is resolved by repeating the commit under its batch id. After
 // runstore.ErrUnknownOutcome the caller goes on from [Tape.ShardCursor].
 //
-// What does not fit into one commit is left for the next: the cursor that Advance returns is then that
-// of the last match that fits, and the caller repeats the call with it.
+// An entry is handled as r says that the commit behind it was made with: by a task or by a run, and by a
+// run of one app. A change of the reaction, from one kind of handler to another or to another app, takes
+// effect behind the cursor. Runs that the cursor names are begun all the same, under the former app, and
+// have no task.
 //
-//	for c.Position < to {
+// What does not fit into one commit is left for the next: the cursor that Advance returns is then that
+// of the last match that fits, and the caller repeats the call with it. With pending runs of at that the caller
+// has not begun, a call only takes those out of the cursor that it has.
+//
+//	for c.Position < to || !c.Settled() {
+//		for c.PendingRuns() > 0 {
+//			if c, err = t.BeginReactionRun(ctx, r.ID, c); err != nil { … }
+//		}
 //		if c, err = t.Advance(ctx, f, r, c, matches, to); err != nil { … }
 //	}
 //
@@ -47,8 +58,21 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 	if err := checkMatches(r, shard, at, matches, to); err != nil {
 		return at, err
 	}
-	if to == at.Position {
+	if rest := at.rest(); rest != nil {
+		if at.begun == 0 {
+			return at, nil
+		}
+		return t.moveCursor(ctx, f, at, at.Position, rest)
+	}
+	if to == at.Position && at.Settled() {
 		return at, nil
+	}
+	if r.Handler == HandlerAgent {
+		decided, next, err := planRuns(r, at, matches, to)
+		if err != nil {
+			return at, err
+		}
+		return t.moveCursor(ctx, f, at, next, decided)
 	}
 	wanted := t.tasksFor(ctx, f.Run(), r, shard, at, matches)
 	if len(wanted) > maxTasks {
@@ -72,6 +96,17 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 			return at, err
 		}
 	}
+}
+
+// moveCursor moves a cursor to a position, with the runs that are to begin; nil for none.
+func (t *Tape) moveCursor(ctx context.Context, f runstore.Fence, at Cursor, to runstore.Position, pending *pendingRuns) (Cursor, error) {
+	b := runstore.NewBatch(f.Run(), f, runstore.AtVersion(cursorKey, at.Version))
+	b.Put(cursorKey, encode(cursorHead{to, pending}))
+	done, err := t.commit(ctx, b)
+	if err != nil {
+		return at, err
+	}
+	return Cursor{Position: to, Version: done.Versions[0], pending: pending}, nil
 }
 
 // checkMatches refuses what a caller cannot have read from the shard's part of the feed.
@@ -157,7 +192,7 @@ func (t *Tape) planAdvance(ctx context.Context, f runstore.Fence, r Reaction, at
 		}
 		writes = append(writes, w)
 	}
-	b.Put(cursorKey, encode(cursorHead{next}))
+	b.Put(cursorKey, encode(cursorHead{Position: next}))
 	b.Records = append(b.Records, writes...)
 	return b, next, nil
 }

@@ -14,7 +14,7 @@ import (
 // An empty ID becomes a UUID. A registration revives a reaction that was deregistered; its shards go
 // on where they were. What was fixed at the first registration stays: CreatedAtMS, Start and Shards.
 // A registration that changes nothing writes nothing. A matcher may judge an entry by the definition
-// before for some time.
+// before for some time; each entry is handled by one definition (see [Tape.Advance]).
 //
 // At the first registration Start becomes the end of the feed with fromHead, and 0 without. An entry
 // that was committed before and that the feed does not show yet counts as new.

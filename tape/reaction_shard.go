@@ -10,17 +10,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Cursor says how far a shard has handled the feed.
+// Cursor says how far a shard has handled the feed. A caller has it from [Tape.ShardCursor] or [Tape.Advance].
 type Cursor struct {
-	// Position is that of the last entry that the shard has handled.
+	// Position is that of the last entry that the shard has decided on: once its pending runs are begun, the entries up to
+	// there are handled.
 	Position runstore.Position
 	// Version is that of the cursor's record, for the next change of it.
 	Version runstore.Version
+
+	pending *pendingRuns // of the record; nil for none, and never changed
+	begun   int          // of them, by the caller
 }
 
 // cursorHead is the stored form of a cursor.
 type cursorHead struct {
 	Position runstore.Position `json:"position"`
+	Pending  *pendingRuns      `json:"pending,omitempty"`
 }
 
 // OpenShard returns the run of a reaction's shard, whose lease the shard's matcher holds. It creates
@@ -42,7 +47,7 @@ func (t *Tape) OpenShard(ctx context.Context, r Reaction, shard int32) (runstore
 		return "", err
 	}
 	b := runstore.NewBatch(run, runstore.AtVersion(cursorKey, 0))
-	b.Put(cursorKey, encode(cursorHead{r.Start}))
+	b.Put(cursorKey, encode(cursorHead{Position: r.Start}))
 	if _, err := t.commit(ctx, b); err != nil && !errors.Is(err, runstore.ErrConflict) { // another caller has opened it
 		return "", err
 	}
@@ -64,7 +69,7 @@ func (t *Tape) ShardCursor(ctx context.Context, id runstore.RunID) (Cursor, erro
 	if err := decode(fmt.Sprintf("cursor of run %q", id), rec.Value, &head); err != nil {
 		return Cursor{}, err
 	}
-	return Cursor{Position: head.Position, Version: rec.Version}, nil
+	return Cursor{Position: head.Position, Version: rec.Version, pending: head.Pending}, nil
 }
 
 // shardOf returns the shard of a reaction whose run that is.
