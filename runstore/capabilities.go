@@ -63,6 +63,15 @@ const (
 	OnRelease
 )
 
+// GarbageCollector deletes rows that crashes have left, and that no operation and no work in the background
+// meets by itself. They cost storage, and no caller ever sees them. Operators run it with the command
+// tapestore gc, as rarely as once a week. A store without it leaves no such rows.
+type GarbageCollector interface {
+	// CollectGarbage scans the whole store, and returns how many rows it deleted. It may be run beside
+	// any other operation, and repeated.
+	CollectGarbage(ctx context.Context) (deleted int, err error)
+}
+
 // Epocher reports and raises the store's epoch (I2). Operators do both with the command
 // tapestore epoch.
 type Epocher interface {

@@ -266,6 +266,7 @@ func TestEventsOfFormat4AreInNoPage(t *testing.T) {
 	ofFormat4(t, tbl, "run 1")
 	inPages(t, handles, 2)
 	next := []*bigtable.Store{handles[0], openBare(t, table)}
+	takeOver(t, next[1], "run 1")
 	commit(t, next[1], signal("run 1", "of format 5"))
 	bigtable.Rounds(t.Context(), next[1])
 	if n := len(pagesOf(t, tbl)); n != 1 || len(keys(t, tbl, "l")) != 2 {
