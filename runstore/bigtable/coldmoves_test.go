@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	client "cloud.google.com/go/bigtable"
-	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
-	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/runstore"
@@ -421,116 +416,4 @@ func TestFingerprintsOfAFormerListAreNotUsed(t *testing.T) {
 		t.Errorf("the record that was moved has version %d, want 2", got)
 	}
 	all.readAs(t, s)
-}
-
-// The pass over the mark of an idle run is suspended between its read of the run and its read of the cold
-// records, and a rewriting copies these meanwhile: their large values stay.
-func TestVisitKeepsValuesThatARewritingCopies(t *testing.T) {
-	t.Parallel()
-	table := newTable(t)
-	reached, resume := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	suspends := func(o *bigtable.Options) {
-		o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			stream, err := begin(ctx, d, cc, method, opts...)
-			return &beforeColdValues{stream, func() {
-				once.Do(func() {
-					close(reached)
-					<-resume
-				})
-			}}, err
-		}))
-	}
-	s, visitor := openBare(t, table, cool), openBare(t, table, suspends)
-	hold(t, s, "run")
-	all := kept{}
-	for i := range 3 {
-		edit(t, s, all, fmt.Sprintf("large/%d", i), strings.Repeat("x", 20<<10+i))
-	}
-	for i := range 60 {
-		edit(t, s, all, fmt.Sprintf("a/%d", i), "small")
-	}
-	relieve(t, s)
-	edit(t, s, all, "a/0", "") // the list of moves has two, so that it can be rewritten
-	for i := range 60 {
-		edit(t, s, all, fmt.Sprintf("b/%d", i), "small")
-	}
-	relieve(t, s)
-	bigtable.EmptyWaste(t.Context(), s)
-	if err := bigtable.Sequence(t.Context(), visitor, "run"); err != nil {
-		t.Fatal(err)
-	}
-	var passes sync.WaitGroup
-	passes.Go(func() { bigtable.Ahead(visitor, func() { bigtable.Sweep(t.Context(), visitor) }) })
-	select {
-	case <-reached:
-	case <-time.After(hang):
-		t.Fatal("the pass does not read the cold records")
-	}
-	if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
-		t.Error(err)
-	}
-	bigtable.EmptyWaste(t.Context(), s)
-	close(resume)
-	passes.Wait()
-	all.readAs(t, openBare(t, table), "a/0")
-}
-
-// beforeColdValues is a stream of a read that calls before if the read is of the packs of cold records.
-type beforeColdValues struct {
-	grpc.ClientStream
-	before func()
-}
-
-func (s *beforeColdValues) SendMsg(m any) error {
-	if req, ok := m.(*bigtablepb.ReadRowsRequest); ok {
-		for _, r := range req.GetRows().GetRowRanges() {
-			if strings.HasPrefix(string(r.GetStartKeyClosed()), "k") && !strings.Contains(req.GetFilter().String(), "strip_value") {
-				s.before()
-			}
-		}
-	}
-	return s.ClientStream.SendMsg(m)
-}
-
-// A handle that is open through a failover knows a list of moves that the store has lost. In the history that
-// the store goes on with, a move of another handle has the same revision: the handle finds its records.
-func TestListsOfTwoHistoriesAreNotConfused(t *testing.T) {
-	t.Parallel()
-	table := newTable(t)
-	s, tbl := openBare(t, table, cool), raw(t, table)
-	hold(t, s, "run")
-	all := filled(t, s, 60)
-	relieve(t, s)
-	survived := snapshot(t, tbl)
-	was := maps.Clone(all)
-	edits := func(s *bigtable.Store, all kept, name string, n int) {
-		t.Helper()
-		for i := range n {
-			edit(t, s, all, fmt.Sprintf("%s/%d", name, i), "value")
-		}
-		relieve(t, s)
-		for i := range 6 { // after which it has read the fingerprints
-			edit(t, s, all, fmt.Sprintf("later %s/%d", name, i), "value")
-		}
-	}
-	edits(s, all, "lost", 60)
-	all.readAs(t, s)
-
-	survived.rollBack(t, tbl)
-	other := openBare(t, table, cool)
-	if _, err := other.RaiseEpoch(t.Context(), "failover"); err != nil {
-		t.Fatal(err)
-	}
-	edits(other, was, "kept", 59) // and the raise is a revision
-	found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"kept/0", "lost/0"}})
-	if err != nil || len(found) != 1 || found[0].Key != "kept/0" {
-		t.Errorf("the first read after the failover: got %v, %v, want the record of the history that goes on", found, err)
-	}
-	was.readAs(t, s, "lost/0")
-	b := runstore.NewBatch("run", runstore.AtVersion("kept/0", 0))
-	b.Put("kept/0", []byte("again"))
-	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrConflict) {
-		t.Errorf("a write that takes a record for absent: got %v, want ErrConflict", err)
-	}
 }
