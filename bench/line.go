@@ -8,9 +8,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// line is where contenders of one process wait for the lease of one run. At the end of its turn
-// the holder grants the lease to the first of them under its own fence, instead of releasing it.
-// The store sees no request of a contender that waits.
+// line is a first-come, first-served queue of the contenders of one process for the lease of one run.
+// At the end of its turn the holder hands the lease off: it acquires the lease for the first contender
+// under its own fence, in place of a release. A waiting contender sends the store no request.
 type line struct {
 	mu      sync.Mutex
 	taken   bool // a contender of this line has the lease, or is the one that asks the store for it
@@ -91,7 +91,7 @@ func (l *line) withdraw(t *ticket) bool {
 	return i >= 0
 }
 
-// first takes the first ticket out of the line, nil if nobody waits. The line stays taken.
+// first removes and returns the first ticket of the line, nil if the line is empty. The line stays taken.
 func (l *line) first() *ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *line) first() *ticket {
 	return t
 }
 
-// pass lets the first contender that waits ask the store. If nobody waits the line is free.
+// pass tells the first waiting contender to ask the store. An empty line becomes free.
 func (l *line) pass() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

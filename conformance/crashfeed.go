@@ -8,8 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// killedFlood lets nobody write to the run afterwards: another handle has to complete what the killed
-// process left to do for the feed.
+// killedFlood writes nothing to the run after the kill: another handle has to bring the events of the
+// killed process into the feed.
 func killedFlood(t T, e *Env) {
 	least := runstore.Seq(e.Scaled(t, "events before a kill", 300, 1500))
 	e.Create(t, "run")

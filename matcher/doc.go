@@ -9,11 +9,13 @@
 //  1. Each entry of the feed behind the reaction's start is handled once by each live reaction that it matches,
 //     in the order of positions within a shard. One commit creates the tasks and moves the cursor past
 //     their entries, under the fence of the shard's lease: whatever kills a replica, or keeps it waiting, comes before that
-//     commit or after it, and a replica that was paused beyond its lease is refused. For an AGENT reaction that commit
-//     is a write-ahead intent: it names the runs to begin, at most 64, and the next commit follows once they are begun, by this replica
-//     or by the one that takes the shard over. The id of a run follows from the entry, so a repeat finds it there. An entry is handled
-//     as the definition says that its commit was made with: a change of the handler or of its app takes effect behind the
-//     cursor, and no entry has a task and a run, or runs of two apps.
+//     commit or after it, and a replica that was paused beyond its lease is refused.
+//     For an AGENT reaction that commit is a write-ahead intent: it names the runs to begin, at
+//     most 64. This replica, or the one that takes the shard over, begins them before its next
+//     commit. The id of a run is derived from the entry, so a repeat finds the run. The definition
+//     under which the commit was made decides how an entry is handled: a change of the handler or
+//     of its app takes effect behind the cursor, and no entry has both a task and a run, or runs
+//     of two apps.
 //  2. A new definition of a reaction is followed within Options.ListInterval, and so is its end. While no reaction is live,
 //     the first one is found within Options.TTL, and within 10 s if that is longer. Wake makes both sooner in this process:
 //     a server wakes its matcher for the registrations that it serves.
@@ -22,10 +24,11 @@
 //  4. A shard that cannot go on stalls alone, with a warning in the log, and is tried again after 100 ms at first and
 //     30 s at last: because its run is full (runstore.ErrTooLarge), say, or its data are damaged. Its position stands.
 //     Events of the feed that are damaged are logged and passed over.
-//  5. No position in memory outlives what the store knows. When the reader of the feed finds the store behind it (a backup was
-//     restored, and no epoch was raised), each shard reads its cursor again, as it does under each new lease. A store that has
-//     passed the reader's position before the next read of the feed, within 250 ms, is not found out: raise the epoch after a
-//     restore.
+//  5. A position in memory is never ahead of the store for longer than one read of the feed. When
+//     the reader finds the store behind its position (a backup was restored, and no epoch was
+//     raised), each shard reads its cursor again, as it does under each new lease. The reader does
+//     not notice a restored store that has passed its position before the next read, within
+//     250 ms: raise the epoch after a restore.
 //  6. Shards that match nothing cost no commits while the feed is at rest, and else one every 30 s at most, and then only
 //     after 4,096 events. So many a successor matches again after a crash.
 //
@@ -38,9 +41,9 @@
 // follows the end of the feed, and, while some shards are behind that one, a second for these. A lane matches each page once
 // for all of its shards, hands each shard its matches, and waits for their commits before the next page. So a page per lane is in
 // memory, and the feed is read no faster than matches are committed. A shard that fails, or whose commit takes more than 10 s,
-// leaves its lane, reads its cursor again after a pause, and joins again. One whose work on a page takes more than 1 s leaves its lane, too,
-// begins the runs outside of it that its cursor names, and joins again behind its cursor: so it holds up the others of its lane for 1 s and
-// one request.
+// leaves its lane, reads its cursor again after a pause, and joins again. A shard whose work on a
+// page takes more than 1 s also leaves its lane, begins the runs that its cursor names, and joins
+// again at its cursor. So a shard delays the other shards of its lane by 1 s and one request at most.
 //
 // Rejected: a reader for each shard, which matches each entry as often as there are shards; one reader for all reactions,
 // which the slowest shard of all would hold up; queues between a reader and its shards, which a backlog would fill.

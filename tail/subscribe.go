@@ -63,9 +63,10 @@ func (t *Tail) FeedEnd() (runstore.Position, bool) {
 	return t.ring.end, true
 }
 
-// FeedHistory returns a number that grows when the reader of the feed finds the store behind its position: a backup was
-// restored. Whoever keeps positions of before checks them, or reads them again: the store may not know them. A reader
-// begins behind the position that the one before it had reached, so that it finds the store behind that, too.
+// FeedHistory returns a number that grows when the reader of the feed finds the store behind its
+// position, which means that a backup was restored. A caller that keeps positions reads them again
+// when the number has changed, because the store may not know them. A new reader starts at the
+// position that the former reader had reached, so a restore between the two is found as well.
 func (t *Tail) FeedHistory() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

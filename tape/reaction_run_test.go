@@ -60,8 +60,8 @@ func begunRuns(t *testing.T, tp *tape.Tape, store *memory.Store) (names []string
 	return names
 }
 
-// A commit names the runs to begin, a bounded number of them. Whoever reads the cursor begins those that are left, and
-// a begun run that is begun again stays as it is.
+// A commit names a bounded number of runs to begin. A shard that reads the cursor begins those that
+// are left. Beginning a run twice leaves it as it is.
 func TestPendingRuns(t *testing.T) {
 	t.Parallel()
 	tp, _, store := newTape(t)
