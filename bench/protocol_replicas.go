@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +26,9 @@ type replica struct {
 	handle runstore.RunStore
 	server *protocolServer
 
-	kill atomic.Int32 // when the replica is killed: neverKilled, beforeCommit or afterCommit
-	died chan struct{}
+	kill    atomic.Int32 // when the replica is killed: neverKilled, beforeCommit or afterCommit
+	applied atomic.Bool  // whether a commit of the server was
+	died    chan struct{}
 }
 
 // The moments at which a replica is killed: at its next commit, before that reaches the store, or when it is
@@ -97,8 +99,13 @@ func (r *replica) around(ctx context.Context, op string, do func(context.Context
 	if r.dead() {
 		return killed()
 	}
+	if op == "commit" && err == nil {
+		r.applied.Store(true)
+	}
 	return err
 }
+
+func (r *replica) committed() bool { return r.applied.Load() }
 
 func (r *replica) dead() bool {
 	select {
@@ -120,8 +127,9 @@ type matchers struct {
 }
 
 // run starts servers and kills one after the other, until ctx ends. The first is alone, and is killed at its
-// first commit. Afterwards there are matchingServers: a while (killEvery) after a server was killed, the oldest is, at
-// its next commit. Another takes its place.
+// first commit. Afterwards there are matchingServers: a while (killEvery) after a server was killed, the oldest is
+// that has committed, at its next commit. Another takes its place. So something is matched between two kills,
+// also on a machine where a server needs longer than killEvery to begin.
 func (m *matchers) run(ctx context.Context) (err error) {
 	var stopping sync.WaitGroup
 	var mu sync.Mutex
@@ -150,10 +158,16 @@ func (m *matchers) run(ctx context.Context) (err error) {
 			}
 			live, m.all = append(live, r), append(m.all, r)
 		}
-		if n > 1 && sleep(ctx, m.session.killEvery()) != nil {
-			return nil
+		victim := 0
+		for wait := m.session.killEvery(); n > 1; wait = drainPause {
+			if sleep(ctx, wait) != nil {
+				return nil
+			}
+			if victim = slices.IndexFunc(live, (*replica).committed); victim >= 0 {
+				break
+			}
 		}
-		oldest := live[0]
+		oldest := live[victim]
 		oldest.kill.Store(beforeCommit + int32(m.kills%2))
 		select {
 		case <-oldest.died:
@@ -161,7 +175,7 @@ func (m *matchers) run(ctx context.Context) (err error) {
 			return nil
 		}
 		m.kills++
-		live = live[1:]
+		live = slices.Delete(live, victim, victim+1)
 		stop(oldest)
 	}
 }

@@ -81,7 +81,7 @@ func Smoke() Scale {
 		Writers: []int{1, 4}, Payloads: []int{100}, Lengths: []int{100, 300}, Runs: []int{20, 60}, Live: []int{10, 30},
 		Sizes: []int{20, 300}, Handles: []int{1, 2}, Every: 20 * time.Millisecond,
 		Heartbeats: 20, Beating: 50 * time.Millisecond, Clients: []int{1, 2}, Streams: 5,
-		Entries: 400, Reactions: 4, Workers: []int{1, 4}, Tasks: 30, MatcherTTL: 200 * time.Millisecond, Fill: 2 * time.Second, Growth: 2 * time.Second,
+		Entries: 400, Reactions: 4, Workers: []int{1, 4}, Tasks: 30, MatcherTTL: time.Second, Fill: 2 * time.Second, Growth: 2 * time.Second,
 	}
 }
 
