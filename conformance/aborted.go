@@ -77,7 +77,11 @@ func abortedAtRandom(t T, e *Env) {
 		}))
 	}
 	writing.Wait()
-	t.Logf("%d requests of %d writes were aborted", end(), writers*each)
+	aborted := end()
+	t.Logf("%d requests of %d writes were aborted", aborted, writers*each)
+	if aborted == 0 {
+		t.Errorf("no request was aborted: nothing is proved")
+	}
 	for i, err := range errs {
 		if err != nil {
 			t.Errorf("writer %d: %v", i, err)

@@ -31,6 +31,9 @@ func cancelledReads(t T, e *Env) {
 			}
 		}
 	}
+	if ended == 0 {
+		t.Errorf("no read was ended early: nothing is proved")
+	}
 	for i := range 50 {
 		if _, err := e.Store.GetRun(t.Context(), "run"); err != nil {
 			t.Fatalf("read %d after %d that were ended: %v", i, ended, err)

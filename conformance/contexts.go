@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -52,11 +53,13 @@ func contextAtAnyStage(t T, e *Env) {
 		e.Append(t, e.Store, lease, "begin")
 	}
 	usual := time.Since(began) / 5
+	var ended atomic.Bool
 	results := make([]*verdicts, writers)
 	together(t, writers, func(i int) error {
 		pick := random(i)
 		results[i] = newVerdicts()
-		for n := range each {
+		span := 2 * writers * usual // within which a context ends; shorter until some call was ended by it
+		for n := 0; n < each || !ended.Load(); n++ {
 			name := fmt.Sprintf("%d/%d", i, n)
 			b := runstore.NewBatch("run", lease.Fence())
 			if n%2 == 0 {
@@ -64,18 +67,23 @@ func contextAtAnyStage(t T, e *Env) {
 			}
 			b.Append("event", []byte(name))
 			b.Put(runstore.RecordKey(name), nil, runstore.Place{Index: "all", At: runstore.After(0)})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(pick.Int64N(int64(2*writers*usual)+1)))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(pick.Int64N(int64(span)+1)))
 			if n%3 == 0 {
 				cancel()
 				ctx, cancel = context.WithCancel(t.Context())
-				time.AfterFunc(time.Duration(pick.Int64N(int64(2*writers*usual)+1)), cancel)
+				time.AfterFunc(time.Duration(pick.Int64N(int64(span)+1)), cancel)
 			}
 			_, err := stores[n%2].Commit(ctx, b)
-			ended := ctx.Err()
+			end := ctx.Err()
 			cancel()
 			results[i].add(name, err)
-			if kind := runstore.KindOf(err); err != nil && (kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome || !errors.Is(err, ended)) {
-				return fmt.Errorf("batch %s, whose context ended with %v: got error %w, want ErrUnavailable or ErrUnknownOutcome that matches the context's", name, ended, err)
+			if err != nil {
+				ended.Store(true)
+			} else if !ended.Load() {
+				span -= span / 8
+			}
+			if kind := runstore.KindOf(err); err != nil && (kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome || !errors.Is(err, end)) {
+				return fmt.Errorf("batch %s, whose context ended with %v: got error %w, want ErrUnavailable or ErrUnknownOutcome that matches the context's", name, end, err)
 			}
 			if err != nil && b.ID != "" && n%4 == 0 { // and again, with time
 				if _, err := stores[(n+1)%2].Commit(t.Context(), b); err != nil {

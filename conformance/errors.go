@@ -204,9 +204,10 @@ func missingRun(t T, e *Env) {
 		}
 		c.named(t, c.do(t.Context(), e.Store), runstore.ErrNotFound, "purged")
 	}
-	never := runstore.Lease{Run: "never"}
+	never := lease
+	never.Run = "never"
 	for _, c := range calls(never) {
-		if c.op == "create run" || c.op == "renew lease" || c.op == "release lease" || !c.ofRun() {
+		if c.op == "create run" || !c.ofRun() {
 			continue
 		}
 		c.named(t, c.do(t.Context(), e.Store), runstore.ErrNotFound, "never")

@@ -19,6 +19,7 @@ import (
 func historyCases() []Case {
 	leases := mix{opAcquire: 4, opPreempt: 2, opRenew: 3, opRelease: 3, opHead: 3, opCommit: 1}
 	fenced := mix{opAcquire: 2, opPreempt: 2, opRenew: 1, opRelease: 1, opCommit: 8, opHead: 1, opJournal: 2, opRecords: 1}
+	expiring := mix{opAcquire: 6, opPreempt: 1, opRenew: 3, opRelease: 1, opHead: 3, opCommit: 2, opWait: 2}
 	versions := mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}
 	return []Case{
 		{Guarantee: "I1", Name: "lease-histories-are-linearizable", Run: histories(leases, 0), Doc: `
@@ -26,6 +27,12 @@ func historyCases() []Case {
 			name. Some order of the operations, each between its call and its return, must explain every answer by a
 			sequential model of the lease. A store in which two grants overlap, or a stale head is read, has a
 			history that no order explains.`},
+		{Guarantee: "I1", Name: "histories-of-leases-that-expire-are-linearizable", Run: histories(expiring, 0), Doc: `
+			Four handles acquire, preempt, renew, release, commit to and read two runs at random, under leases that
+			expire meanwhile, until some lease was taken at its expiry. Some order of the operations must explain
+			every answer, in which no lease is taken before the expiry that its holder was told. A store that
+			compares with an expiry before the last renewal, or grants an expired lease twice, has a history that no
+			order explains.`},
 		{Guarantee: "I3", Name: "histories-of-fenced-writes-are-linearizable", Run: histories(fenced, 0), Doc: `
 			Four handles mostly commit at random to two runs, often under a grant that others have just preempted or
 			released, and read journals and records. Some order of the operations must explain every answer by a
@@ -61,7 +68,7 @@ const openEnd = math.MaxInt64
 
 // histories runs rounds of random operations by several clients, each with a
 // handle of its own. Of lossy writes one in so many loses its request or its
-// reply; 0 means none.
+// reply; 0 means none. Leases expire only if the mix lets clients wait for that.
 func histories(m mix, oneIn int) func(t T, e *Env) {
 	return func(t T, e *Env) {
 		const clients, each, runs = 4, 30, 2
@@ -69,7 +76,12 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 		random := seeded(t)
 		began := time.Now()
 		stores := e.handles(t, clients)
-		for round := range rounds {
+		ttl := TTL
+		if m[opWait] > 0 && e.Advance == nil {
+			ttl = 20 * time.Millisecond
+		}
+		expired := m[opWait] == 0
+		for round := 0; round < rounds || !expired; round++ {
 			ids := make([]runstore.RunID, runs)
 			for i := range ids {
 				ids[i] = runstore.RunID(fmt.Sprintf("run-%d-%d", round, i))
@@ -78,7 +90,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 			all := make([]*client, clients)
 			together(t, clients, func(i int) error {
 				r := random(round*clients + i)
-				c := &client{number: i, store: stores[i], began: began, random: r, leases: map[runstore.RunID]opInput{}}
+				c := &client{number: i, store: stores[i], began: began, random: r, ttl: ttl, advance: e.Advance, leases: map[runstore.RunID]opInput{}}
 				if oneIn > 0 {
 					c.store = lossy{RunStore: stores[i], next: func() loss {
 						return []loss{requestLost, replyLost, nothingLost}[min(2, r.IntN(2*oneIn))]
@@ -99,6 +111,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 			if err := judge(history, patience); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
+			expired = expired || takenAtExpiry(history)
 		}
 	}
 }
@@ -110,6 +123,8 @@ type client struct {
 	store   runstore.RunStore
 	began   time.Time
 	random  *rand.Rand
+	ttl     time.Duration // of its leases
+	advance func(time.Duration)
 	leases  map[runstore.RunID]opInput
 	known   [len(modelKeys)]runstore.Version
 	history []porcupine.Operation
@@ -120,6 +135,8 @@ func (c *client) act(ctx context.Context, kind opKind, run runstore.RunID, n int
 	in := opInput{kind: kind, run: run, at: -1}
 	held, ok := c.leases[run]
 	switch kind {
+	case opWait:
+		return c.wait(ctx)
 	case opAcquire, opPreempt:
 		in.grant = runstore.NewGrantID()
 	case opRenew, opRelease:
@@ -155,6 +172,54 @@ func (c *client) act(ctx context.Context, kind opKind, run runstore.RunID, n int
 	}
 }
 
+// wait lets the leases expire that are not renewed meanwhile.
+func (c *client) wait(ctx context.Context) error {
+	if c.advance != nil {
+		c.advance(c.ttl)
+		return nil
+	}
+	until := time.Time{}
+	for {
+		now, err := c.store.Now(ctx)
+		if err != nil || !until.IsZero() && !now.Before(until) {
+			return err
+		}
+		if until.IsZero() {
+			until = now.Add(c.ttl)
+		}
+		select {
+		case <-time.After(until.Sub(now)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// takenAtExpiry tells whether a lease was acquired that its holder had not given back.
+func takenAtExpiry(history []porcupine.Operation) bool {
+	type lease struct {
+		run   runstore.RunID
+		token runstore.Token
+	}
+	taken, ended := map[lease]bool{}, map[lease]bool{}
+	for _, op := range history {
+		in, out := op.Input.(opInput), op.Output.(opOutput)
+		switch {
+		case out.kind != nil:
+		case in.kind == opAcquire && out.token > 1:
+			taken[lease{in.run, out.token - 1}] = true
+		case in.kind == opRelease:
+			ended[lease{in.run, in.token}] = true
+		}
+	}
+	for l := range taken {
+		if !ended[l] {
+			return true
+		}
+	}
+	return false
+}
+
 // owner is the name of all clients: only the token tells them apart.
 const owner = "client"
 
@@ -164,7 +229,7 @@ func (c *client) ask(ctx context.Context, in opInput) (out opOutput, err error) 
 	fence := runstore.Lease{Run: in.run, Owner: owner, Token: in.token, Grant: in.grant}.Fence()
 	switch in.kind {
 	case opAcquire, opPreempt:
-		req := acquire(in.run, owner, TTL)
+		req := acquire(in.run, owner, c.ttl)
 		req.Grant = in.grant
 		if in.kind == opPreempt {
 			req.Preempt = "history"
@@ -172,12 +237,13 @@ func (c *client) ask(ctx context.Context, in opInput) (out opOutput, err error) 
 		var lease runstore.Granted
 		if lease, err = c.store.AcquireLease(ctx, req); err == nil {
 			out.token, in.token = lease.Token, lease.Token
+			out.at, out.expires = lease.Committed.Time.UnixNano(), lease.ExpiresAt.UnixNano()
 			c.leases[in.run] = in
 		}
 	case opRenew:
 		var lease runstore.Renewed
-		lease, err = c.store.RenewLease(ctx, runstore.RenewRequest{Fence: fence, TTL: TTL})
-		out.token = lease.Token
+		lease, err = c.store.RenewLease(ctx, runstore.RenewRequest{Fence: fence, TTL: c.ttl})
+		out.token, out.expires = lease.Token, lease.ExpiresAt.UnixNano()
 	case opRelease:
 		_, err = c.store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: fence})
 	case opCommit:
@@ -219,7 +285,7 @@ func (c *client) read(ctx context.Context, in opInput) (out opOutput, err error)
 	case opHead:
 		var run runstore.Run
 		run, err = c.store.GetRun(ctx, in.run)
-		out.token, out.holder, out.seq = run.Token, run.Holder.Token, run.LastSeq
+		out.token, out.holder, out.seq, out.expires = run.Token, run.Holder.Token, run.LastSeq, run.ExpiresAt.UnixNano()
 	case opJournal:
 		var events []runstore.Event
 		events, err = c.store.ReadJournal(ctx, in.run, 1, runstore.MaxPage)

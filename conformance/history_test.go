@@ -30,6 +30,10 @@ func TestHistoriesRejectBrokenStores(t *testing.T) {
 			func(s runstore.RunStore) runstore.RunStore { return forgetful{s} }},
 		{"an acquire that never refuses", "lease-histories-are-linearizable",
 			func(s runstore.RunStore) runstore.RunStore { return greedy{s} }},
+		{"an acquire that does not wait for the expiry", "histories-of-leases-that-expire-are-linearizable",
+			func(s runstore.RunStore) runstore.RunStore { return greedy{s} }},
+		{"a renewal that is forgotten", "histories-of-leases-that-expire-are-linearizable",
+			func(s runstore.RunStore) runstore.RunStore { return unrenewed{s} }},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -165,6 +169,19 @@ type forgetful struct{ runstore.RunStore }
 func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	b.ID = ""
 	return s.RunStore.Commit(ctx, b)
+}
+
+// unrenewed answers a renewal as if it had been made.
+type unrenewed struct{ runstore.RunStore }
+
+func (s unrenewed) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	ttl := req.TTL
+	req.TTL = runstore.MinTTL // which does not shorten the lease
+	renewed, err := s.RunStore.RenewLease(ctx, req)
+	if err == nil {
+		renewed.TTL, renewed.ExpiresAt = ttl, renewed.Committed.Time.Add(ttl)
+	}
+	return renewed, err
 }
 
 // greedy preempts whoever holds the lease.

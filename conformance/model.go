@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -10,8 +11,8 @@ import (
 )
 
 // The sequential model of a run, against which histories of concurrent
-// operations are checked. It knows nothing of time: the leases of a history
-// outlive it, so a lease is held until it is released or preempted.
+// operations are checked. Of time it knows what the store tells: a lease is held until it
+// is released or preempted, or taken at a time that is not before its expiry.
 
 // opKind is what an operation does.
 type opKind string
@@ -25,6 +26,7 @@ const (
 	opHead    opKind = "read head"
 	opJournal opKind = "read journal"
 	opRecords opKind = "read records"
+	opWait    opKind = "wait" // for a lease to expire; not in a history
 )
 
 // modelKeys are the records of the model.
@@ -47,6 +49,8 @@ type opOutput struct {
 	// kind is the error's; nil means that it was done.
 	kind    error
 	token   runstore.Token // granted, or found by a read of the head
+	at      int64          // when the lease was granted, on the store clock
+	expires int64          // of the lease granted, renewed or found by a read of the head
 	seq     runstore.Seq   // of the event appended, or the last one found
 	version runstore.Version
 	// holder is the token of the holder that a read of the head or a refusal names.
@@ -59,6 +63,8 @@ type opOutput struct {
 type runState struct {
 	token    runstore.Token
 	grant    runstore.GrantID // of the last grant
+	expires  int64            // of the last grant, with its renewals: nobody else is granted the lease before
+	unsure   bool             // a reply that would have told expires was lost
 	current  bool             // its holder may write
 	released bool             // its holder gave it back
 	former   string           // the ids of the grants before the last, each followed by ";"
@@ -123,7 +129,13 @@ func (s runState) step(in opInput, out opOutput) (bool, runState) {
 		if s.fenced(in) {
 			return unknown || out.kind == runstore.ErrFenced && out.current == s.token, s
 		}
-		return unknown || out.kind == nil && out.token == s.token, s
+		if unknown {
+			s.unsure = true
+			return true, s
+		}
+		ok := out.kind == nil && out.token == s.token && (s.unsure || out.expires >= s.expires)
+		s.expires, s.unsure = out.expires, false
+		return ok, s
 	case opRelease:
 		if s.released && s.token == in.token && s.grant == in.grant {
 			return unknown || out.kind == nil, s
@@ -136,7 +148,8 @@ func (s runState) step(in opInput, out opOutput) (bool, runState) {
 	case opCommit:
 		return s.commit(in, out, unknown)
 	case opHead:
-		return unknown || out.kind == nil && out.token == s.token && out.holder == s.holder() && out.seq == s.events, s
+		expires := !s.current || s.unsure || out.expires == s.expires
+		return unknown || out.kind == nil && out.token == s.token && out.holder == s.holder() && out.seq == s.events && expires, s
 	case opJournal:
 		return unknown || out.kind == nil && out.found == s.batches(), s
 	default:
@@ -150,12 +163,16 @@ func (s runState) acquire(in opInput, out opOutput, unknown bool) (bool, runStat
 		return unknown || out.kind == nil && out.token == s.token, s
 	case s.grant == in.grant, strings.Contains(s.former, string(in.grant)+";"): // a late copy
 		return unknown || out.kind == runstore.ErrFenced, s
-	case s.current && in.kind == opAcquire:
+	case s.current && in.kind == opAcquire && (unknown || out.kind != nil || out.at < s.expires):
 		return unknown || out.kind == runstore.ErrLeaseHeld && out.holder == s.token, s
 	}
 	s.token++
 	s.former += string(s.grant) + ";"
 	s.grant, s.current, s.released = in.grant, true, false
+	s.expires, s.unsure = out.expires, false
+	if unknown {
+		s.expires, s.unsure = math.MaxInt64, true // no history with lost replies lets leases expire
+	}
 	return unknown || out.kind == nil && out.token == s.token, s
 }
 
