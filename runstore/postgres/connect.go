@@ -108,7 +108,11 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 
 // selectStore is what the store knows of itself. It is asked together with the
 // incarnation, in one round trip, for after a failure every connection is new.
-const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', current_setting('transaction_isolation'), epoch, ` + positionBase + ` FROM tapestore.store`
+const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', current_setting('transaction_isolation'),
+	epoch, ` + positionBase + `, (SELECT max(version) FROM tapestore.migrations) FROM tapestore.store`
+
+// errNotMigrated is why the first connection of a handle is not used.
+var errNotMigrated = errors.New("postgres: the schema is of another version")
 
 // welcome makes sure of a new connection before it is used: that it leads to the
 // incarnation of the store that the epoch belongs to, and that what the server
@@ -119,14 +123,15 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 	var standby, asynchronous bool
 	var epoch runstore.Epoch
 	var base int64
+	var version int
 	var isolation string
 	look := func() error {
 		at = incarnation{}
 		err := conn.QueryRow(ctx, s.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
-			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base)
+			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		if hidden(err) {
 			err = conn.QueryRow(ctx, s.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
-				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base)
+				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		}
 		if err == nil && standby {
 			err = errStandby
@@ -135,6 +140,9 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if err := look(); err != nil {
 		return err
+	}
+	if !s.migrated.Load() && version != len(migrations()) {
+		return errNotMigrated
 	}
 	if isolation != "read committed" {
 		return badOption("default_transaction_isolation", "is %s for this role. Set it: ALTER ROLE … SET default_transaction_isolation = 'read committed'", isolation)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -31,6 +33,7 @@ type Store struct {
 	hints     hintBook
 	texts     sync.Map // statements with the schema's own name
 
+	migrated   atomic.Bool // the schema has this program's version, or had it when the handle was opened
 	closeOnce  sync.Once
 	closed     chan struct{}
 	background sync.WaitGroup
@@ -66,15 +69,11 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.crowd.run}
 	s.bulkhead = newBulkhead(int(config.MaxConns))
 	configure(config, s)
-	if err := s.migrate(ctx, config.ConnConfig); err != nil {
-		return nil, err
-	}
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, outcome.Unavailable(err)
 	}
 	s.notifier, s.mover = newNotifier(s), newMover(s)
-	// The first connection is made now, so that what is wrong with it is told here.
-	if err := s.read(ctx, "open", "", nil, func(*query) error { return nil }); err != nil {
+	if err := s.begin(ctx, config.ConnConfig); err != nil {
 		s.pool.Close()
 		return nil, err
 	}
@@ -82,6 +81,21 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 		s.background.Go(s.collectLeft)
 	}
 	return s, nil
+}
+
+// begin makes the first connection, which shows the version of the schema. Unless it is this program's, or
+// if that connection fails, the schema is migrated over one of its own; then what is wrong is told here.
+func (s *Store) begin(ctx context.Context, config *pgx.ConnConfig) error {
+	nothing := func(*query) error { return nil }
+	if s.once(ctx, nothing) == nil {
+		s.migrated.Store(true)
+		return nil
+	}
+	if err := s.migrate(ctx, config); err != nil {
+		return err
+	}
+	s.migrated.Store(true)
+	return s.read(ctx, "open", "", nil, nothing)
 }
 
 // Close implements runstore.RunStore.
