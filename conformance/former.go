@@ -13,8 +13,8 @@ import (
 func formerCases() []Case {
 	return []Case{
 		{Guarantee: "I2", Name: "a-successor-learns-how-the-former-grant-ended", Run: formerEnds, Doc: `
-			A run's grants end in every way: release, expiry, handoff, preempt, revocation, a releasing batch, a
-			purge. The next grant, its repeat and the run all report how the former one ended, and a preempted holder
+			A run's grants end in every way: release, expiry, also before a preempt, handoff, preempt, revocation, a
+			releasing batch, a purge. The next grant, its repeat and the run all report how the former one ended, and a preempted holder
 			is shown after a preempt only. A store that reports an expiry as a release keeps the successor from
 			recovering what a crashed holder left.`},
 		{Guarantee: "I2", Name: "a-successor-learns-that-an-epoch-ended-the-former-grant", Needs: []Need{NeedEpoch}, Run: formerEpoch, Doc: `
@@ -64,6 +64,10 @@ func formerEnds(t T, e *Env) {
 	sameFormer(t, e, short, runstore.EndReleased)
 	e.expire(t)
 	lease = sameFormer(t, e, acquire("run", "late", TTL), runstore.EndExpired)
+	letGo(t, e.Store, lease)
+	sameFormer(t, e, acquire("run", "short", e.ShortTTL()), runstore.EndReleased)
+	e.expire(t)
+	lease = sameFormer(t, e, preempting("run", "late operator", "what has expired"), runstore.EndExpired)
 	sameFormer(t, e, handingOff(lease, acquire("run", "successor", TTL)), runstore.EndHandedOff)
 	sameFormer(t, e, preempting("run", "operator", "test"), runstore.EndPreempted)
 	revoke := runstore.NewBatch("run", runstore.Unguarded("test"))
