@@ -106,7 +106,7 @@ func storeClockExpires(t T, e *Env) {
 	case e.Now(t).Before(lease.ExpiresAt):
 		t.Fatalf("the lease was taken over before it expired at %v", lease.ExpiresAt)
 	}
-	e.Await(t, ttl+time.Minute, func() bool {
+	e.Await(t, ttl+patience, func() bool {
 		if e.Now(t).Before(latest) && e.Advance != nil {
 			e.Advance(ttl)
 		}

@@ -59,7 +59,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 		_, err := s.GetRun(t.Context(), "run")
 		return err
 	})
-	bound := shortly + 50*time.Since(began)
+	bound := 30*time.Second + 50*time.Since(began)
 
 	if err := harm(); err != nil {
 		t.Fatalf("stop whoever answers: %v", err)

@@ -45,36 +45,36 @@ func progressCases() []Case {
 	}
 }
 
-// stalling acquires a lease whose holder may stall for a time that the case waits for. The
+// stalling acquires a lease whose holder may stall for bound, which the case waits for. The
 // lease outlasts that time.
-func stalling(t T, e *Env) runstore.Lease {
+func stalling(t T, e *Env, bound time.Duration) runstore.Lease {
 	t.Helper()
 	req := acquire("run", "a", 2*TTL)
-	req.MaxStall = e.ShortTTL()
+	req.MaxStall = bound
 	return hold(t, e.Store, req)
 }
 
-// noProgressMade fails the case unless err refuses a renewal for want of progress.
-func noProgressMade(t T, e *Env, what string, err error) {
+// noProgressMade fails the case unless err refuses a renewal for want of progress within bound.
+func noProgressMade(t T, bound time.Duration, what string, err error) {
 	t.Helper()
 	var stalled *runstore.NoProgressError
 	if !errors.As(err, &stalled) || !errors.Is(err, runstore.ErrNoProgress) {
 		t.Errorf("%s: got error %v, want ErrNoProgress as *NoProgressError", what, err)
 		return
 	}
-	if stalled.MaxStall != e.ShortTTL() || stalled.Stalled <= stalled.MaxStall {
-		t.Errorf("%s: stalled for %v of %v in the error, want more than %v", what, stalled.Stalled, stalled.MaxStall, e.ShortTTL())
+	if stalled.MaxStall != bound || stalled.Stalled <= stalled.MaxStall {
+		t.Errorf("%s: stalled for %v of %v in the error, want more than %v", what, stalled.Stalled, stalled.MaxStall, bound)
 	}
 }
 
 func stalledHolder(t T, e *Env) {
 	e.Create(t, "run")
-	lease := stalling(t, e)
+	lease := stalling(t, e, e.ShortTTL())
 	e.expire(t) // not the lease, but the time to stall
 	e.Elapse(t, 10*time.Millisecond)
 	before := dump(t, e.Store, "run")
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
-		noProgressMade(t, e, "a renewal without progress", renew(t, s, lease, 2*TTL))
+		noProgressMade(t, e.ShortTTL(), "a renewal without progress", renew(t, s, lease, 2*TTL))
 	}
 	same(t, "refused renewals", before, dump(t, e.Store, "run"))
 	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "b", TTL))
@@ -89,23 +89,23 @@ func stalledTakeover(t T, e *Env) {
 	lease := hold(t, e.Store, req)
 	e.expire(t)
 	e.Elapse(t, 10*time.Millisecond)
-	noProgressMade(t, e, "a late renewal without progress", renew(t, e.Store, lease, TTL))
+	noProgressMade(t, e.ShortTTL(), "a late renewal without progress", renew(t, e.Store, lease, TTL))
 	next := e.Acquire(t, e.Store, "run", "b")
 	_, err := e.Store.Commit(t.Context(), appending(lease, "zombie"))
 	fencedOut(t, "a commit by the holder that stalled", err, lease, e.Get(t, "run"))
 	e.Append(t, e.Store, next, "recovered")
 }
 
-// progressResumes makes a step again where the machine is so slow that the time to stall has passed
-// once more.
+// progressResumes makes a step again, under a lease that allows twice the time, where the machine is
+// so slow that the time to stall has passed once more.
 func progressResumes(t T, e *Env) {
 	e.Create(t, "run")
-	lease := stalling(t, e)
+	stall := e.ShortTTL()
+	lease := stalling(t, e, stall)
 	for i, kind := range []string{"event", "record", "deletion", "event with a status"} {
-		e.expire(t)
-		e.Elapse(t, 10*time.Millisecond)
-		noProgressMade(t, e, "a renewal before the "+kind, renew(t, e.Store, lease, TTL))
 		for {
+			e.Elapse(t, stall+10*time.Millisecond)
+			noProgressMade(t, stall, "a renewal before the "+kind, renew(t, e.Store, lease, TTL))
 			b := runstore.NewBatch("run", lease.Fence())
 			switch i {
 			case 0:
@@ -124,9 +124,12 @@ func progressResumes(t T, e *Env) {
 			if err == nil {
 				break
 			}
-			if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(done.Time) <= e.ShortTTL() {
+			if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(done.Time) <= stall {
 				t.Fatalf("a renewal after the %s: %v", kind, err)
 			}
+			letGo(t, e.Store, lease)
+			stall *= 2
+			lease = stalling(t, e, stall)
 		}
 	}
 }
@@ -135,14 +138,15 @@ func noProgress(t T, e *Env) {
 	e.Create(t, "run")
 	var lease runstore.Lease
 	var at time.Time
-	for { // again on a machine that is so slow that the heartbeat comes too late
-		lease = stalling(t, e)
+	stall := e.ShortTTL()
+	for ; ; stall *= 2 { // again on a machine that is so slow that the heartbeat comes too late
+		lease = stalling(t, e, stall)
 		at = e.Get(t, "run").Holder.ProgressedAt
 		err := renew(t, e.Store, lease, TTL)
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(at) <= e.ShortTTL() {
+		if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(at) <= stall {
 			t.Fatalf("a heartbeat in time: %v", err)
 		}
 		letGo(t, e.Store, lease)
@@ -184,22 +188,21 @@ func noProgress(t T, e *Env) {
 		step()
 		unmoved(what)
 	}
-	e.expire(t)
-	e.Elapse(t, 10*time.Millisecond)
-	noProgressMade(t, e, "a renewal after all of these", renew(t, e.Store, lease, TTL))
+	e.Elapse(t, stall+10*time.Millisecond)
+	noProgressMade(t, stall, "a renewal after all of these", renew(t, e.Store, lease, TTL))
 }
 
 func renewalProgress(t T, e *Env) {
 	e.Create(t, "run")
-	lease := stalling(t, e)
+	lease := stalling(t, e, e.ShortTTL())
 	e.expire(t)
 	e.Elapse(t, 10*time.Millisecond)
-	noProgressMade(t, e, "a renewal without progress", renew(t, e.Store, lease, TTL))
+	noProgressMade(t, e.ShortTTL(), "a renewal without progress", renew(t, e.Store, lease, TTL))
 	bare := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}
 	status := runstore.Status(3)
 	bare.Writes.Status = &status
 	_, err := e.Store.RenewLease(t.Context(), bare)
-	noProgressMade(t, e, "a renewal with a status", err)
+	noProgressMade(t, e.ShortTTL(), "a renewal with a status", err)
 	if got := e.Get(t, "run").Status; got != 0 {
 		t.Errorf("the refused renewal set the status %d", got)
 	}
@@ -228,7 +231,7 @@ func unboundedStall(t T, e *Env) {
 	}
 	// A bound is that of one grant.
 	letGo(t, e.Store, lease)
-	letGo(t, e.Store, stalling(t, e))
+	letGo(t, e.Store, stalling(t, e, e.ShortTTL()))
 	next := e.Acquire(t, e.Store, "run", "b")
 	e.expire(t)
 	e.Elapse(t, 10*time.Millisecond)

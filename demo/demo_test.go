@@ -58,7 +58,7 @@ func tapestore(t *testing.T) string {
 
 func testOptions(t *testing.T) options {
 	// 5 s: on a machine that is busy a grant and the start of its work may take three.
-	return options{ttl: 5 * time.Second, limit: 2 * time.Minute, tapestore: tapestore(t)}
+	return options{ttl: 5 * time.Second, limit: 5 * time.Minute, tapestore: tapestore(t)}
 }
 
 // The main job, from end to end: a client in another process drives a run on a SQLite

@@ -54,9 +54,10 @@ func TestRaceOfRecoveryWorkers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			opts, flags := testOptions(t), []string{"--fence", c.mode}
-			if opts.ttl = time.Minute; c.expired { // a takeover of a live lease waits for no end of it
-				opts.ttl = time.Second
+			if c.expired { // the takeover waits for the end of a lease, which the second worker then keeps
 				flags = append(flags, "--takeover", "expired")
+			} else {
+				opts.ttl = time.Minute
 			}
 			r := newRace(t, opts, flags)
 			first, second := r.worker("worker-1", c.paused, c.beat), r.worker("worker-2", c.second, c.beat)

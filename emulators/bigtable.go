@@ -171,7 +171,7 @@ func (s *BigtableServer) behindProxy(ctx context.Context, target string) (err er
 
 // answers waits until the emulator answers an RPC.
 func (s *BigtableServer) answers(ctx context.Context, target string) error {
-	const bound = 10 * time.Second // for a machine that is busy
+	const bound = time.Minute // for a machine that is busy
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no answer from %s within %v", target, bound))
 	defer cancel()
 	if _, err := s.list(ctx, grpc.WaitForReady(true)); err != nil {

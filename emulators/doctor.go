@@ -41,8 +41,9 @@ var doctors = []func(ctx context.Context, m *machine) []Finding{
 	doctorDocker,
 }
 
-// doctorBound is for one answer of a program or a server.
-const doctorBound = 5 * time.Second
+// doctorBound is for one answer of a program or a server, on a machine that is busy: gcloud takes a second on an
+// idle one.
+const doctorBound = 30 * time.Second
 
 // Doctor looks at what can be started on this machine and what is missing. It
 // starts no engine, but for Spanner's emulator: that takes a moment, and is the only

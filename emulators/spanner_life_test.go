@@ -202,7 +202,7 @@ func TestSpannerRestartsWhatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.patience = 200 * time.Millisecond
-	if err := await(stopBound, func() (bool, error) { return isStopped(s.process.cmd.Process.Pid), nil }); err != nil {
+	if err := await(hang, func() (bool, error) { return isStopped(s.process.cmd.Process.Pid), nil }); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.NewDatabase(t.Context()); err != nil && status.Code(err) != codes.DeadlineExceeded { // that is short on a busy machine

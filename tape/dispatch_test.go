@@ -50,14 +50,14 @@ func TestLateDispatchReportChangesNothing(t *testing.T) {
 	t.Parallel()
 	tp, s, store := newTape(t)
 	run := outbox(t, tp)
-	first, acquired := claimDispatch(t, tp, run, "A", time.Second)
+	first, acquired := claimDispatch(t, tp, run, "A", time.Hour)
 	if !acquired || first.DispatchClaimedBy != "A" || first.Claims != 1 {
 		t.Fatalf("A's claim: %+v, %t", first, acquired)
 	}
 	if loser, acquired := claimDispatch(t, tp, run, "B", time.Minute); acquired || loser.DispatchClaimedBy != "A" {
 		t.Errorf("B's claim while A's is live: %t, claimed by %s; want A", acquired, loser.DispatchClaimedBy)
 	}
-	store.Advance(time.Second)
+	store.Advance(time.Hour)
 	second, acquired := claimDispatch(t, tp, run, "B", time.Minute)
 	if !acquired || second.DispatchClaimedBy != "B" || second.Claims != 2 {
 		t.Fatalf("B's claim after A's: %+v, %t", second, acquired)

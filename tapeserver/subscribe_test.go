@@ -3,7 +3,6 @@ package tapeserver_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -190,7 +189,7 @@ func TestLongJournalsArriveWhole(t *testing.T) {
 
 func TestDrainEndsStreamsAndServe(t *testing.T) {
 	t.Parallel()
-	c, stop := start(t, memory.New(nil).Open(), &tapeserver.Options{DrainTimeout: time.Minute})
+	c, stop := start(t, memory.New(nil).Open(), &tapeserver.Options{DrainTimeout: never})
 	stream, err := c.SubscribeRun(t.Context(), &tapepb.SubscribeRunRequest{RunId: "r"})
 	if err != nil {
 		t.Fatal(err)

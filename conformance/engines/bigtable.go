@@ -23,7 +23,7 @@ func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.H
 	return conformance.Harness{Tier: emulated(server.Engine().Tier), New: func(t conformance.T) conformance.Instance {
 		table := server.NewTable()
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			if err := server.Drop(ctx, table); err != nil {
 				t.Errorf("%v", err)

@@ -75,7 +75,7 @@ func bigtableService(ctx context.Context, admin *bigtable.AdminClient, beside em
 			own := beside
 			own.Table = name()
 			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 				defer cancel()
 				if err := admin.DeleteTable(ctx, own.Table); err != nil && status.Code(err) != codes.NotFound {
 					t.Errorf("delete table %s: %v", own.Table, err)

@@ -66,7 +66,7 @@ func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) stri
 		t.Fatalf("create a database: %v", err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		if err := db.Drop(ctx); err != nil {
 			t.Errorf("drop %s: %v", db.Name, err)

@@ -32,7 +32,7 @@ func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conforman
 				t.Fatalf("%v", err)
 			}
 			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 				defer cancel()
 				if err := server.Drop(ctx, database); err != nil {
 					t.Errorf("%v", err)

@@ -134,7 +134,7 @@ func createDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d 
 
 // dropDatabase drops a database, if it is there.
 func dropDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d emulators.SpannerDatabase) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	err := admin.DropDatabase(ctx, &databasepb.DropDatabaseRequest{Database: d.String()})
 	if status.Code(err) == codes.NotFound {

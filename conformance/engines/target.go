@@ -152,7 +152,7 @@ func newSchema(t conformance.T, address string, params url.Values) url.Values {
 	t.Helper()
 	name := "tapestore_case_" + strings.ToLower(rand.Text()[:16])
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 		defer cancel()
 		conn, err := pgx.Connect(ctx, address)
 		if err == nil {

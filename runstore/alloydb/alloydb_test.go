@@ -147,7 +147,7 @@ func TestOpenTellsRefusal(t *testing.T) {
 	t.Parallel()
 	s := standIn(t)
 	o := options(t, s)
-	o.IAM, o.Postgres = true, &postgres.Options{Patience: 200 * time.Millisecond}
+	o.IAM, o.Postgres = true, &postgres.Options{Patience: 2 * time.Second}
 	o.Dialer = append(o.Dialer, alloydbconn.WithIAMAuthNTokenSource(oauth2.StaticTokenSource(&oauth2.Token{AccessToken: "wrong"})))
 	_, err := alloydb.Open(t.Context(), o)
 	for _, want := range []string{"IAM authentication failed", "roles/alloydb.databaseUser"} {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -209,7 +208,7 @@ func TestContextEndsWhileARefusalIsEnded(t *testing.T) {
 	}()
 	met(t, held, 1)
 	cancel()
-	bound, stop := context.WithTimeout(t.Context(), time.Minute) // only so that a failing test ends
+	bound, stop := context.WithTimeout(t.Context(), hang) // only so that a failing test ends
 	defer stop()
 	select {
 	case err := <-given:

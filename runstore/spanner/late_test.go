@@ -143,7 +143,7 @@ func TestFirstCopyIsHeld(t *testing.T) {
 			took := time.Since(began)
 			n := named(1)
 			lease := c.before(t, s, n)
-			impatient.SetAttemptTimeout(max(500*time.Millisecond, 2*took)) // enough for an attempt that is not held
+			impatient.SetAttemptTimeout(max(2*time.Second, 10*took)) // enough for an attempt that is not held
 			held := p.server.Hold(1, p.served(commits))
 			defer held.End()
 			result, err := c.do(t.Context(), impatient, n, lease)

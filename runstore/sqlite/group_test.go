@@ -33,7 +33,7 @@ func grouped(t *testing.T, s *sqlite.Store, path string, n int, batch func(i int
 // awaitQueued waits until n writes wait for the write lock.
 func awaitQueued(t *testing.T, s *sqlite.Store, n int) {
 	t.Helper()
-	for deadline := time.After(time.Minute); sqlite.Queued(s) < n; {
+	for deadline := time.After(5 * time.Minute); sqlite.Queued(s) < n; {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-deadline:

@@ -13,13 +13,13 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// replicaTTL returns that of the leases of replicas' matchers, which a case waits for after it has killed one: 1 s,
-// and 5 s on a costly engine, where a renewal may take longer than a second on a busy machine.
+// replicaTTL returns that of the leases of replicas' matchers, which a case waits for after it has killed one: 3 s,
+// and 10 s on a costly engine, where a renewal may take seconds on a busy machine.
 func replicaTTL(h conformance.Harness) time.Duration {
 	if h.Costly {
-		return 5 * time.Second
+		return 10 * time.Second
 	}
-	return time.Second
+	return 3 * time.Second
 }
 
 // replicas starts n servers on one empty store. A server whose store does not answer any more stands for a process
