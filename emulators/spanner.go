@@ -24,7 +24,7 @@ const (
 	spannerIdle = 10 * time.Second
 	// spannerBound is for one answer of an emulator that is well, on a machine that is
 	// busy.
-	spannerBound = 10 * time.Second
+	spannerBound = time.Minute
 )
 
 // SpannerOptions adjusts an emulator; nil means the defaults.
