@@ -19,7 +19,7 @@ func TestServeReplicas(t *testing.T) {
 		t.Fatal("there is no such case")
 	}
 	store := newStoreURL(t)
-	serve := func() *process { return start(t, "--store", store, "--healthz-listen", "", "--matcher-lease", "1s") }
+	serve := func() *process { return start(t, "--store", store, "--healthz-listen", "", "--matcher-lease", "3s") }
 	first := serve()
 	protocol.RunCases(t, protocol.Target{Address: first.grpc, Replicas: func(ct conformance.T, n int) []protocol.Replica {
 		all := make([]protocol.Replica, n)
