@@ -19,7 +19,7 @@ import (
 func TestNewConnectorsAreFew(t *testing.T) {
 	t.Parallel()
 	s := standIn(t)
-	const pace, refusedFor, before = 4 * time.Hour, 20 * time.Hour, 3 * time.Hour // the test takes less than that
+	const pace, refusedFor, before = 2 * time.Minute, 10 * time.Minute, 90 * time.Second // the test takes less than that
 	c, err := alloydb.NewConnector(t.Context(), s.Instance(), pace, refusedFor, s.DialerOptions()...)
 	if err != nil {
 		t.Fatal(err)
@@ -43,11 +43,11 @@ func TestNewConnectorsAreFew(t *testing.T) {
 	}{
 		{0, 1},
 		{refusedFor - before, 1},
-		{refusedFor, 2}, // refused for long enough: the next one comes after 4 hours
+		{refusedFor, 2}, // refused for long enough: the next one comes after 2 minutes
 		{refusedFor + pace - before, 2},
-		{refusedFor + pace, 3}, // after 8
+		{refusedFor + pace, 3}, // after 4
 		{refusedFor + 3*pace - before, 3},
-		{refusedFor + 3*pace, 4}, // after 16
+		{refusedFor + 3*pace, 4}, // after 8
 		{refusedFor + 7*pace - before, 4},
 		{refusedFor + 7*pace, 5},
 	} {
