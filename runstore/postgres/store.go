@@ -74,7 +74,7 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	}
 	s.notifier, s.mover = newNotifier(s), newMover(s)
 	if err := s.begin(ctx, config.ConnConfig); err != nil {
-		s.pool.Close()
+		_ = s.Close() // it returns nil
 		return nil, err
 	}
 	if s.collectOnce(ctx, nil) { // a crash has left much to collect
