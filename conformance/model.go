@@ -148,7 +148,8 @@ func (s runState) step(in opInput, out opOutput) (bool, runState) {
 	case opCommit:
 		return s.commit(in, out, unknown)
 	case opHead:
-		expires := !s.current || s.unsure || out.expires == s.expires
+		// A store may have made a renewal again, later than the time that it tells.
+		expires := !s.current || s.unsure || out.expires >= s.expires
 		return unknown || out.kind == nil && out.token == s.token && out.holder == s.holder() && out.seq == s.events && expires, s
 	case opJournal:
 		return unknown || out.kind == nil && out.found == s.batches(), s
