@@ -148,7 +148,7 @@ func (s runState) step(in opInput, out opOutput) (bool, runState) {
 	case opCommit:
 		return s.commit(in, out, unknown)
 	case opHead:
-		// A store may have made a renewal again, later than the time that it tells.
+		// An engine that stamps a renewal itself may show a later expiry than the answer told.
 		expires := !s.current || s.unsure || out.expires >= s.expires
 		return unknown || out.kind == nil && out.token == s.token && out.holder == s.holder() && out.seq == s.events && expires, s
 	case opJournal:
