@@ -103,7 +103,7 @@ func (l *line) first() *ticket {
 	return t
 }
 
-// pass tells the first waiting contender to ask the store. An empty line becomes free.
+// pass lets the first waiting contender send its request, and frees the line if it is empty.
 func (l *line) pass() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -27,7 +27,7 @@ type replica struct {
 	server *protocolServer
 
 	kill    atomic.Int32 // when the replica is killed: neverKilled, beforeCommit or afterCommit
-	applied atomic.Bool  // whether a commit of the server was
+	applied atomic.Bool  // whether the store has applied a commit of the server
 	died    chan struct{}
 }
 
@@ -127,9 +127,9 @@ type matchers struct {
 }
 
 // run starts servers and kills one after the other, until ctx ends. The first is alone, and is killed at its
-// first commit. Afterwards there are matchingServers: a while (killEvery) after a server was killed, the oldest is
-// that has committed, at its next commit. Another takes its place. So something is matched between two kills,
-// also on a machine where a server needs longer than killEvery to begin.
+// first commit. Afterwards there are matchingServers. Every killEvery, run kills the oldest server that has
+// committed, at its next commit, and starts another. So a commit is applied between two kills even where a
+// server takes longer than killEvery to start.
 func (m *matchers) run(ctx context.Context) (err error) {
 	var stopping sync.WaitGroup
 	var mu sync.Mutex

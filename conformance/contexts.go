@@ -58,7 +58,7 @@ func contextAtAnyStage(t T, e *Env) {
 	together(t, writers, func(i int) error {
 		pick := random(i)
 		results[i] = newVerdicts()
-		span := 2 * writers * usual // within which a context ends; shorter until some call was ended by it
+		span := 2 * writers * usual // a context ends within span, which shrinks until some call fails because of that
 		for n := 0; n < each || !ended.Load(); n++ {
 			name := fmt.Sprintf("%d/%d", i, n)
 			b := runstore.NewBatch("run", lease.Fence())

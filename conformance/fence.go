@@ -20,8 +20,8 @@ func fenceCases() []Case {
 			ErrFenced. A store that ignores the strict flag lets the holder write after the end that it asked for.`},
 		{Guarantee: "I3", Name: "strict-lease-is-held-until-its-expiry", Run: strictUntilExpiry, Doc: `
 			A holder of a strict lease commits before its expiry, renews, commits again after the first expiry and
-			releases. All of it succeeds. A store that ends a strict lease early, or
-			judges it by the expiry before the renewal, refuses a holder that is in time.`},
+			releases. All of it succeeds. A store that ends a strict lease early, or judges it by the expiry before
+			the renewal, refuses a holder that is in time.`},
 		{Guarantee: "I3", Name: "renewal-never-shortens-a-lease", Run: renewNeverShortens, Doc: `
 			A holder renews for the shortest TTL while minutes are left: the expiry, the token and what the run shows
 			stay as they were. A renewal for longer counts from the store clock and keeps the grant. A store that
@@ -164,7 +164,7 @@ func strictUntilExpiry(t T, e *Env) {
 	e.Create(t, "run")
 	var lease runstore.Lease
 	ttl := e.ShortTTL()
-	for ; ; ttl *= 2 { // again, with more time, on a machine that comes too late
+	for ; ; ttl *= 2 { // a slow machine may miss the expiry: retry with twice the TTL
 		req := acquire("run", "strict", ttl)
 		req.Strict = true
 		lease = hold(t, e.Store, req)

@@ -30,9 +30,8 @@ func historyCases() []Case {
 		{Guarantee: "I1", Name: "histories-of-leases-that-expire-are-linearizable", Run: histories(expiring, 0), Doc: `
 			Four handles acquire, preempt, renew, release, commit to and read two runs at random, under leases that
 			expire meanwhile, until some lease was taken at its expiry. Some order of the operations must explain
-			every answer, in which no lease is taken before the expiry that its holder was told. A store that
-			compares with an expiry before the last renewal, or grants an expired lease twice, has a history that no
-			order explains.`},
+			every answer, and no acquire may succeed before the expiry that the last grant or renewal returned. A
+			store that ignores a renewal, or grants an expired lease twice, has a history that no order explains.`},
 		{Guarantee: "I3", Name: "histories-of-fenced-writes-are-linearizable", Run: histories(fenced, 0), Doc: `
 			Four handles mostly commit at random to two runs, often under a grant that others have just preempted or
 			released, and read journals and records. Some order of the operations must explain every answer by a
@@ -68,7 +67,7 @@ const openEnd = math.MaxInt64
 
 // histories runs rounds of random operations by several clients, each with a
 // handle of its own. Of lossy writes one in so many loses its request or its
-// reply; 0 means none. Leases expire only if the mix lets clients wait for that.
+// reply; 0 means none. Leases expire only in a mix with opWait.
 func histories(m mix, oneIn int) func(t T, e *Env) {
 	return func(t T, e *Env) {
 		const clients, each, runs = 4, 30, 2
@@ -172,7 +171,7 @@ func (c *client) act(ctx context.Context, kind opKind, run runstore.RunID, n int
 	}
 }
 
-// wait lets the leases expire that are not renewed meanwhile.
+// wait returns once every lease has expired that was granted before the call and is not renewed during it.
 func (c *client) wait(ctx context.Context) error {
 	if c.advance != nil {
 		c.advance(c.ttl)
@@ -195,7 +194,8 @@ func (c *client) wait(ctx context.Context) error {
 	}
 }
 
-// takenAtExpiry tells whether a lease was acquired that its holder had not given back.
+// takenAtExpiry reports whether some lease expired and was acquired by another client: it was neither released
+// nor preempted before.
 func takenAtExpiry(history []porcupine.Operation) bool {
 	type lease struct {
 		run   runstore.RunID

@@ -11,8 +11,8 @@ import (
 )
 
 // The sequential model of a run, against which histories of concurrent
-// operations are checked. Of time it knows what the store tells: a lease is held until it
-// is released or preempted, or taken at a time that is not before its expiry.
+// operations are checked. It has no clock and compares the times that the store returns: a
+// lease is held until it is released or preempted, or acquired at or after its expiry.
 
 // opKind is what an operation does.
 type opKind string
@@ -63,8 +63,8 @@ type opOutput struct {
 type runState struct {
 	token    runstore.Token
 	grant    runstore.GrantID // of the last grant
-	expires  int64            // of the last grant, with its renewals: nobody else is granted the lease before
-	unsure   bool             // a reply that would have told expires was lost
+	expires  int64            // the expiry that the last grant or renewal returned
+	unsure   bool             // a renewal or a grant was applied whose reply was lost, so the expiry may be later
 	current  bool             // its holder may write
 	released bool             // its holder gave it back
 	former   string           // the ids of the grants before the last, each followed by ";"
@@ -148,7 +148,7 @@ func (s runState) step(in opInput, out opOutput) (bool, runState) {
 	case opCommit:
 		return s.commit(in, out, unknown)
 	case opHead:
-		// An engine that stamps a renewal itself may show a later expiry than the answer told.
+		// Bigtable stamps a renewal when it applies it, so the head may have a later expiry than RenewLease returned.
 		expires := !s.current || s.unsure || out.expires >= s.expires
 		return unknown || out.kind == nil && out.token == s.token && out.holder == s.holder() && out.seq == s.events && expires, s
 	case opJournal:

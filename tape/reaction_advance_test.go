@@ -282,7 +282,7 @@ func TestForeignEntries(t *testing.T) {
 func TestDebounce(t *testing.T) { // 73
 	t.Parallel()
 	tp, _, store := newTape(t)
-	s := openShard(t, tp, tape.Reaction{ID: "r", DebounceMS: 3_000_000}) // 50 minutes: the store clock goes on by itself
+	s := openShard(t, tp, tape.Reaction{ID: "r", DebounceMS: 3_000_000}) // 50 minutes: real time also moves the store clock
 	want := func(tasks string) {
 		t.Helper()
 		if got := listTasks(t, tp, "r", 0); got != tasks {

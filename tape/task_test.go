@@ -103,7 +103,7 @@ func wantNoPlaces(t *testing.T, s runstore.RunStore, reaction string) {
 
 func TestFailedAttempts(t *testing.T) { // 72
 	t.Parallel()
-	const slack = 10 * time.Minute // the store clock goes on by itself
+	const slack = 10 * time.Minute // real time also moves the store clock
 	tp, store, clock := newTape(t)
 	s := openShard(t, tp, tape.Reaction{ID: "r", DLQAfter: 4, RetryBackoffMS: 1_500_000})
 	s.advance(1, matches(1)...)

@@ -80,8 +80,9 @@ func (s *server) Restart(ctx context.Context) error {
 }
 
 // Kill implements conformance.Server. It strikes between a write and its reply, as
-// a real one does at times: the one moment that matters. So it waits for a
-// write, and answers what is none meanwhile; 30 s at most, in which nobody writes any more.
+// a real one does at times: the one moment that matters. So it waits
+// for a bare write, and replies to all other requests until one arrives. After 30 s without
+// a bare write it gives up waiting.
 func (s *server) Kill() error {
 	s.mu.Lock()
 	dying := make(chan struct{})

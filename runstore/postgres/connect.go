@@ -111,7 +111,7 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', current_setting('transaction_isolation'),
 	epoch, ` + positionBase + `, (SELECT max(version) FROM tapestore.migrations) FROM tapestore.store`
 
-// errNotMigrated is why the first connection of a handle is not used.
+// errNotMigrated is the error of a connection that finds a schema of another version before begin has migrated it.
 var errNotMigrated = errors.New("postgres: the schema is of another version")
 
 // welcome makes sure of a new connection before it is used: that it leads to the

@@ -33,7 +33,7 @@ type Store struct {
 	hints     hintBook
 	texts     sync.Map // statements with the schema's own name
 
-	migrated   atomic.Bool // the schema has this program's version, or had it when the handle was opened
+	migrated   atomic.Bool // begin has found, or made, a schema of this program's version
 	closeOnce  sync.Once
 	closed     chan struct{}
 	background sync.WaitGroup
@@ -72,19 +72,20 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, outcome.Unavailable(err)
 	}
-	s.notifier, s.mover = newNotifier(s), newMover(s)
 	if err := s.begin(ctx, config.ConnConfig); err != nil {
-		_ = s.Close() // it returns nil
+		s.pool.Close()
 		return nil, err
 	}
+	s.notifier, s.mover = newNotifier(s), newMover(s)
 	if s.collectOnce(ctx, nil) { // a crash has left much to collect
 		s.background.Go(s.collectLeft)
 	}
 	return s, nil
 }
 
-// begin makes the first connection, which shows the version of the schema. Unless it is this program's, or
-// if that connection fails, the schema is migrated over one of its own; then what is wrong is told here.
+// begin makes the first connection of the pool, which checks the version of the schema (see welcome). If that
+// connection fails for any reason, begin migrates the schema over a separate connection, connects again, and
+// returns the error of this second attempt.
 func (s *Store) begin(ctx context.Context, config *pgx.ConnConfig) error {
 	nothing := func(*query) error { return nil }
 	if s.once(ctx, nothing) == nil {
