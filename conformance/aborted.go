@@ -23,7 +23,7 @@ func abortedCases() []Case {
 			The engine aborts three of ten requests at random while sixteen writers append to four runs, repeating
 			what is ErrUnavailable. Every event is stored exactly once. A store whose retried transaction carries
 			state over from the aborted attempt loses events or doubles them.`},
-		{Guarantee: "I3", Name: "a-transaction-left-open-by-a-dead-client-keeps-nobody-out", Needs: []Need{NeedLink}, Run: leftOpen, Doc: `
+		{Guarantee: "I3", Name: "a-transaction-left-open-by-a-dead-client-keeps-nobody-out", Needs: []Need{NeedNetwork}, Run: leftOpen, Doc: `
 			A writer dies at each request of its commit, with that request in flight and whatever the engine has
 			begun still open. Another handle preempts and commits meanwhile; its event is the last, and the dead
 			writer's outcome was true. A store whose takeover waits for the dead writer's locks without end keeps the
@@ -131,16 +131,16 @@ func leftOpen(t T, e *Env) {
 		lease := e.Acquire(t, e.Store, id, "owner")
 		s := closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) })
 		works(t, e, s)
-		n.Harm.Hold(after)
+		n.Faults.Hold(after)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		a := write(ctx, s, lease)
-		dead := a.meets(t, 1, n.Harm.AwaitHeld)
+		dead := a.meets(t, 1, n.Faults.AwaitHeld)
 		cancel()
 		a.ends(t, "the write of the dead")
 		next := preempt(t, e, id)
 		e.Append(t, e.Store, next, "of the living")
-		n.Harm.Heal()
+		n.Faults.Reset()
 		n.answered(t)
 		events := journal(t, e.Store, id)
 		if last := string(events[len(events)-1].Data); last != "of the living" {

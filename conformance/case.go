@@ -45,14 +45,14 @@ var (
 	NeedSkew = Need{"skew", "handles of processes whose clock the case sets wrong (Instance.OpenSkewed)", func(e *Env) string {
 		return absent(e.OpenSkewed == nil, "no process's clock to set wrong: the harness has no OpenSkewed")
 	}}
-	NeedStall = Need{"stall", "writers held up at the engine (Instance.Stall)", func(e *Env) string {
-		return absent(e.Stall == nil, "the harness has no Stall")
+	NeedBlockWriters = Need{"block-writers", "writers blocked at the engine (Instance.BlockWriters)", func(e *Env) string {
+		return absent(e.BlockWriters == nil, "the harness has no BlockWriters")
 	}}
 	NeedProcesses = Need{"processes", "a store that another process can open (Instance.URL)", func(e *Env) string {
 		return absent(e.URL == "", "the store lives in one process: the harness has no URL")
 	}}
-	NeedLink = Need{"link", "a network between handles and the store (Instance.Link)", func(e *Env) string {
-		return absent(e.Link == nil, "no network to harm: the harness has no Link")
+	NeedNetwork = Need{"network", "a network between handles and the store (Instance.Network)", func(e *Env) string {
+		return absent(e.Network == nil, "no network to harm: the harness has no Network")
 	}}
 	NeedAborts = Need{"aborts", "an engine that aborts transactions (Instance.Aborts)", func(e *Env) string {
 		return absent(e.Aborts == nil, "nothing aborts transactions: the harness has no Aborts")
@@ -71,9 +71,9 @@ var (
 		_, multi := e.Store.(runstore.MultiCommitter)
 		return absent(multi && e.costly && !effort.Full(), "left to a full run: steps by intent on a costly engine that makes them natively")
 	}}
-	NeedEpoch = Need{"epoch", "a store that is an Epocher", func(e *Env) string {
-		_, ok := e.Store.(runstore.Epocher)
-		return absent(!ok, "the store is no Epocher")
+	NeedEpoch = Need{"epoch", "a store that is an EpochManager", func(e *Env) string {
+		_, ok := e.Store.(runstore.EpochManager)
+		return absent(!ok, "the store is no EpochManager")
 	}}
 	NeedNotify = Need{"notify", "a store that is a Notifier", func(e *Env) string {
 		_, ok := e.Store.(runstore.Notifier)

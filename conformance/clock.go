@@ -11,7 +11,7 @@ import (
 // clockCases prove I7: expiry is judged by the store clock alone.
 func clockCases() []Case {
 	return append(wrongClockCases(), []Case{
-		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedLink}, Run: slowStamps, Doc: `
+		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedNetwork}, Run: slowStamps, Doc: `
 			A handle that has known no other network than one with 20 ms of delay creates a run, acquires, renews and
 			commits. Every time that it returns or stores lies between readings of the store clock around the call,
 			to within the time that a reading takes. A store that keeps using an old reading of the engine's clock,
@@ -73,7 +73,7 @@ func expiryIsNowPlusTTL(t T, e *Env) {
 			t.Errorf("a grant for %v tells the TTL %v", ttl, lease.TTL)
 		}
 		longer := min(2*ttl, runstore.MaxTTL)
-		e.Elapse(t, 2*clockSlack)
+		e.Advance(t, 2*clockSlack)
 		from = e.Now(t)
 		renewed, err := e.Store.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: longer})
 		if err != nil {
@@ -97,7 +97,7 @@ func storeClockExpires(t T, e *Env) {
 	ttl := 4 * e.ShortTTL()
 	lease := hold(t, e.Store, acquire("run", "holder", ttl))
 	latest := e.Now(t).Add(ttl) // the grant was made before that
-	e.Elapse(t, ttl/2)
+	e.Advance(t, ttl/2)
 	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "contender", TTL))
 	early := err == nil // which only a slow engine may, after the expiry
 	switch {
@@ -107,8 +107,8 @@ func storeClockExpires(t T, e *Env) {
 		t.Fatalf("the lease was taken over before it expired at %v", lease.ExpiresAt)
 	}
 	e.Await(t, ttl+patience, func() bool {
-		if e.Now(t).Before(latest) && e.Advance != nil {
-			e.Advance(ttl)
+		if e.Now(t).Before(latest) && e.AdvanceClock != nil {
+			e.AdvanceClock(ttl)
 		}
 		return !e.Now(t).Before(latest)
 	})
@@ -151,10 +151,10 @@ func clockNeverBack(t T, e *Env) {
 			mu.Unlock()
 		}
 	})
-	if e.Advance == nil {
+	if e.AdvanceClock == nil {
 		return
 	}
-	e.Elapse(t, time.Hour)
+	e.Advance(t, time.Hour)
 	if now := e.Now(t); now.Before(highest.Add(time.Hour)) {
 		t.Errorf("moved by an hour the store clock shows %v, it had shown %v before", now, highest)
 	}
@@ -168,7 +168,7 @@ func timesOfCommit(t T, e *Env) {
 	var last time.Time
 	var creation runstore.Stamp
 	for i := range 5 {
-		e.Elapse(t, 2*clockSlack)
+		e.Advance(t, 2*clockSlack)
 		b := appending(lease, "work")
 		b.Append("test", []byte("more"))
 		b.Put("record", nil)

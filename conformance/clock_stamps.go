@@ -7,9 +7,9 @@ import (
 )
 
 func slowStamps(t T, e *Env) {
-	n := e.Link(t)
-	t.Cleanup(n.Harm.Heal) // before the handle is closed
-	n.Harm.Delay(20 * time.Millisecond)
+	n := e.Network(t)
+	t.Cleanup(n.Faults.Reset) // before the handle is closed
+	n.Faults.Delay(20 * time.Millisecond)
 	tellsTimes(t, e, closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) }), "run", "over a slow network")
 }
 

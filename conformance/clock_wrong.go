@@ -85,7 +85,7 @@ func skewedHolder(t T, e *Env) {
 		clock.wasRead(t)
 
 		who = fmt.Sprintf("%s by now, strict %t", clock.Set(step.to), step.strict)
-		e.Elapse(t, e.ShortTTL()/2)
+		e.Advance(t, e.ShortTTL()/2)
 		// The handle has not read the store clock since the step: it may know it by its own.
 		from = e.Now(t)
 		done, err := s.Commit(t.Context(), appending(lease, "work"))
@@ -171,7 +171,7 @@ func skewedQueue(t T, e *Env) {
 		t.Fatalf("create: %v", err)
 	}
 	e.Acquire(t, e.Store, "leased", "holder")
-	e.Elapse(t, 2*clockSlack)
+	e.Advance(t, 2*clockSlack)
 	s, clock := e.Skewed(t, aheadFirst)
 	for who := range clock.steps(t) {
 		scan := func(q runstore.IndexQuery) (found []string) {

@@ -64,7 +64,7 @@ func stepLimits(t T, e *Env, m stepMode) {
 		lead, other := p.step("refused")
 		test.change(&lead, &other)
 		_, err := crossrun.Commit(ctx, s, lead, other)
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(err, &limit) || limit.Kind != test.kind || limit.Field != test.field {
 			t.Errorf("%s: got error %v, want %v of field %q", test.name, err, test.kind, test.field)
 		}

@@ -27,7 +27,7 @@ type Env struct {
 	costly   bool                 // see Harness
 	leftOut  *notes               // by Scaled
 	raised   *notes               // the epochs that the case raised
-	advanced func() time.Duration // how far Advance has moved the store clock
+	advanced func() time.Duration // how far AdvanceClock has moved the store clock
 }
 
 // newEnv makes an empty store for c and opens a first handle.
@@ -43,8 +43,8 @@ func newEnv(t T, h Harness, c Case) *Env {
 		e.Instance = h.New(t)
 	}
 	var advanced atomic.Int64
-	if advance := e.Advance; advance != nil {
-		e.Advance = func(d time.Duration) {
+	if advance := e.AdvanceClock; advance != nil {
+		e.AdvanceClock = func(d time.Duration) {
 			advanced.Add(int64(d))
 			advance(d)
 		}
@@ -122,12 +122,12 @@ func closing(t T, open func() (runstore.RunStore, error)) runstore.RunStore {
 	return s
 }
 
-// Elapse lets d pass on the store clock.
-func (e *Env) Elapse(t T, d time.Duration) {
+// Advance lets d pass on the store clock.
+func (e *Env) Advance(t T, d time.Duration) {
 	t.Helper()
 	until := e.Now(t).Add(d)
-	if e.Advance != nil {
-		e.Advance(d)
+	if e.AdvanceClock != nil {
+		e.AdvanceClock(d)
 	}
 	var now time.Time
 	left := func() time.Duration { return max(until.Sub(now), time.Millisecond) }
@@ -185,7 +185,7 @@ const TTL = 5 * time.Minute
 // ShortTTL is for leases that a case lets expire: short where time has to pass
 // for real.
 func (e *Env) ShortTTL() time.Duration {
-	if e.Advance != nil {
+	if e.AdvanceClock != nil {
 		return TTL
 	}
 	return 200 * time.Millisecond

@@ -51,7 +51,7 @@ func errorCases() []Case {
 			error is ErrUnavailable or ErrUnknownOutcome and matches the context's; what is said to be applied is
 			stored once, what is said not to be is not, and a repeat under an id applies once. A store that calls a
 			cancelled commit not applied, and applies it, fails.`},
-		{Guarantee: "I11", Name: "a-context-that-ends-in-flight-is-obeyed", Needs: []Need{NeedStall}, Run: contextInFlight, Doc: `
+		{Guarantee: "I11", Name: "a-context-that-ends-in-flight-is-obeyed", Needs: []Need{NeedBlockWriters}, Run: contextInFlight, Doc: `
 			Commits are held up at the engine, and their contexts are cancelled or expire. Each call returns though
 			the engine does not answer, as ErrUnavailable or ErrUnknownOutcome; what it says is so when the engine
 			goes on, and a repeat under its id applies once. A store that waits for the engine hangs; one that says

@@ -299,7 +299,7 @@ func liveIsNotTaken(t T, e *Env) {
 			}
 		}
 		same(t, "a refused acquire", before, dump(t, e.Store, "run"))
-		e.Elapse(t, e.ShortTTL()/2) // and once more when much of the lease is over
+		e.Advance(t, e.ShortTTL()/2) // and once more when much of the lease is over
 	}
 	e.Append(t, e.Store, lease, "still held")
 }

@@ -23,15 +23,15 @@ const (
 
 // network is a case's network, and a handle behind it.
 type network struct {
-	Link
+	Network
 	s runstore.RunStore
 }
 
 func (e *Env) network(t T) network {
 	t.Helper()
-	n := network{Link: e.Link(t)}
+	n := network{Network: e.Network(t)}
 	n.s = closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) })
-	t.Cleanup(n.Harm.Heal) // before the handle is closed
+	t.Cleanup(n.Faults.Reset) // before the handle is closed
 	return n
 }
 
@@ -68,7 +68,7 @@ func (n network) answered(t T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), shortly)
 	defer cancel()
-	if err := n.Harm.AwaitAnswered(ctx); err != nil {
+	if err := n.Faults.AwaitAnswered(ctx); err != nil {
 		t.Logf("what was held is unanswered: %v", err)
 	}
 }

@@ -53,11 +53,11 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 		prepared(t, func() error { return w.do(t, n.s, nowhere(), acquire("nowhere", "old", TTL)) })
 	}
 	works(t, e, n.s)
-	n.Harm.Hold(after)
+	n.Faults.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a := start(func() (receipt, error) { return receipt{}, w.do(contextT{t, ctx}, n.s, old, first) })
-	kept = a.meets(t, 1, n.Harm.AwaitHeld)
+	kept = a.meets(t, 1, n.Faults.AwaitHeld)
 
 	next := preempting(id, "new", "test")
 	next.Writes.Append("test", []byte("taken over"))
@@ -69,14 +69,14 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 	lease, err := e.Store.AcquireLease(patient, next)
 	done()
 	if after > 0 && errors.Is(err, runstore.ErrNotFound) { // it was a purge, and is done
-		n.Harm.Heal()
+		n.Faults.Reset()
 		return false
 	}
 	if kind := runstore.KindOf(err); after > 0 && (kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome) {
 		t.Logf("%s: the takeover has to wait: %v", id, err)
 		cancel()
 		a.ends(t, w.name)
-		n.Harm.Heal()
+		n.Faults.Reset()
 		n.answered(t)
 		return kept
 	}
@@ -88,7 +88,7 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 	}
 	before, expires := state(), e.Get(t, id).ExpiresAt
 	if repeated {
-		n.Harm.Strand()
+		n.Faults.DropClientSide()
 	} else {
 		cancel()
 	}
@@ -99,7 +99,7 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 	if definite := errors.Is(a.err, runstore.ErrFenced) || errors.Is(a.err, runstore.ErrLeaseHeld); kept && after == 0 && repeated && !definite {
 		t.Errorf("%s, repeated after the takeover: got error %v, want ErrFenced", id, a.err)
 	}
-	n.Harm.Heal()
+	n.Faults.Reset()
 	n.answered(t)
 	same(t, fmt.Sprintf("the late %s of a former holder (its answer: %v)", w.name, a.err), before, state())
 	equal(t, "expiry", e.Get(t, id).ExpiresAt, expires)

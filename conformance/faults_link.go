@@ -12,7 +12,7 @@ import (
 
 // linkCases harm the network between a handle and its store.
 func linkCases() []Case {
-	link := []Need{NeedLink}
+	link := []Need{NeedNetwork}
 	return []Case{
 		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-the-store", Needs: link, Run: lostReply, Doc: `
 			The network drops the reply to a write, of each kind and at each of its round trips, and works again at
@@ -83,10 +83,10 @@ func lostReply(t T, e *Env) {
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
-			n.Harm.DropReplies(after)
+			n.Faults.DropReplies(after)
 			a := w.send(t.Context(), n.s, id, held)
-			lost := a.meets(t, 1, n.Harm.AwaitDropped)
-			n.Harm.Heal()
+			lost := a.meets(t, 1, n.Faults.AwaitDropped)
+			n.Faults.Reset()
 			a.ends(t, w.name)
 			if a.err != nil {
 				t.Errorf("%s, whose reply was lost once: %v", w.name, a.err)
@@ -104,16 +104,16 @@ func lateCopy(t T, e *Env) {
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
-			n.Harm.Hold(after)
+			n.Faults.Hold(after)
 			a := w.send(t.Context(), n.s, id, held)
-			kept := a.meets(t, 1, n.Harm.AwaitHeld)
-			n.Harm.Strand()
+			kept := a.meets(t, 1, n.Faults.AwaitHeld)
+			n.Faults.DropClientSide()
 			a.ends(t, w.name)
 			if a.err != nil {
 				t.Errorf("%s, which lost its connection once: %v", w.name, a.err)
 			}
 			before := found(t, e, id)
-			n.Harm.Heal()
+			n.Faults.Reset()
 			n.answered(t)
 			now := found(t, e, id)
 			same(t, fmt.Sprintf("a late copy of %s", id), before, now)
@@ -130,17 +130,17 @@ func errorAfterLostReply(t T, e *Env) {
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
-			n.Harm.DropReplies(after)
+			n.Faults.DropReplies(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			a := w.send(ctx, n.s, id, held)
-			lost := a.meets(t, 1, n.Harm.AwaitDropped)
+			lost := a.meets(t, 1, n.Faults.AwaitDropped)
 			if lost { // who tries again, or asks what became of it, loses those replies too
-				a.meets(t, 3, n.Harm.AwaitDropped)
+				a.meets(t, 3, n.Faults.AwaitDropped)
 			}
 			cancel()
 			a.ends(t, w.name)
-			n.Harm.Heal()
+			n.Faults.Reset()
 			book.check(t, e, id, a)
 			return lost
 		})
@@ -154,14 +154,14 @@ func errorBeforeArrival(t T, e *Env) {
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			held := w.stage(t, e, id)
 			works(t, e, n.s)
-			n.Harm.Hold(after)
+			n.Faults.Hold(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			a := w.send(ctx, n.s, id, held)
-			kept := a.meets(t, 1, n.Harm.AwaitHeld)
+			kept := a.meets(t, 1, n.Faults.AwaitHeld)
 			cancel()
 			a.ends(t, w.name)
-			n.Harm.Heal()
+			n.Faults.Reset()
 			n.answered(t)
 			book.check(t, e, id, a)
 			return kept
@@ -182,8 +182,8 @@ func cutConnections(t T, e *Env) {
 			for range cuts {
 				reached := acknowledged.Load() + 2*writers
 				e.Await(t, patience, func() bool { return acknowledged.Load() >= reached || t.Failed() })
-				n.Harm.Cut()
-				n.Harm.Heal()
+				n.Faults.Cut()
+				n.Faults.Reset()
 			}
 			return nil
 		}
@@ -228,14 +228,14 @@ func faultsAmongMany(t T, e *Env) {
 		}
 		var a *attempt
 		if round%2 == 0 {
-			n.Harm.Cut()
-			n.Harm.Heal()
+			n.Faults.Cut()
+			n.Faults.Reset()
 			a = start(work)
 		} else {
-			n.Harm.DropReplies(0)
+			n.Faults.DropReplies(0)
 			a = start(work)
-			a.meets(t, 3, n.Harm.AwaitDropped)
-			n.Harm.Heal()
+			a.meets(t, 3, n.Faults.AwaitDropped)
+			n.Faults.Reset()
 		}
 		a.ends(t, fmt.Sprintf("appends to %d runs", runs))
 		want += fmt.Sprintf(" round %d@%v", round, leases[0].Token)
@@ -263,21 +263,21 @@ func badNetwork(t T, e *Env) {
 			const moment = 3 * time.Millisecond
 			switch rand.IntN(4) {
 			case 0:
-				n.Harm.Cut()
+				n.Faults.Cut()
 			case 1:
-				n.Harm.DropReplies(rand.IntN(2))
-				_ = n.Harm.AwaitDropped(short, 1) // no reply need be under way
+				n.Faults.DropReplies(rand.IntN(2))
+				_ = n.Faults.AwaitDropped(short, 1) // no reply need be under way
 			case 2:
-				n.Harm.Hold(rand.IntN(2))
-				_ = n.Harm.AwaitHeld(short, 1)
-				n.Harm.Strand()
+				n.Faults.Hold(rand.IntN(2))
+				_ = n.Faults.AwaitHeld(short, 1)
+				n.Faults.DropClientSide()
 				waits(t, ctx.Done(), moment)
 			default:
-				n.Harm.Delay(time.Duration(rand.IntN(5)) * time.Millisecond)
+				n.Faults.Delay(time.Duration(rand.IntN(5)) * time.Millisecond)
 				waits(t, ctx.Done(), moment)
 			}
 			done()
-			n.Harm.Heal()
+			n.Faults.Reset()
 			// Clients get somewhere between two faults, however long they take to recover.
 			healed := time.Now()
 			for ctx.Err() == nil {
@@ -298,7 +298,7 @@ func badNetwork(t T, e *Env) {
 
 func slowNetwork(t T, e *Env) {
 	n := e.network(t)
-	n.Harm.Delay(time.Millisecond)
+	n.Faults.Delay(time.Millisecond)
 	histories(mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}, 0)(t, n.linked(e))
 }
 
@@ -306,15 +306,15 @@ func slowTail(t T, e *Env) {
 	n := e.network(t)
 	tail(t, n.linked(e), func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			n.Harm.Delay(time.Duration(rand.IntN(4)) * time.Millisecond)
+			n.Faults.Delay(time.Duration(rand.IntN(4)) * time.Millisecond)
 			waits(t, ctx.Done(), time.Millisecond)
 		}
-		n.Harm.Delay(0)
+		n.Faults.Delay(0)
 		return nil
 	})
 }
 
 func blackHole(t T, e *Env) {
 	n := e.network(t)
-	outlast(t, e, n.s, n.Open, func() error { n.Harm.Blackhole(); return nil }, func() error { n.Harm.Heal(); return nil })
+	outlast(t, e, n.s, n.Open, func() error { n.Faults.Blackhole(); return nil }, func() error { n.Faults.Reset(); return nil })
 }

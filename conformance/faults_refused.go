@@ -89,13 +89,13 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 		prepared(t, func() error { return w.do(t.Context(), n.s, "nowhere", nowhere()) })
 	}
 	works(t, e, n.s)
-	n.Harm.Hold(after)
+	n.Faults.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a := start(func() (receipt, error) { return receipt{}, w.do(ctx, n.s, id, held) })
-	kept = a.meets(t, 1, n.Harm.AwaitHeld)
+	kept = a.meets(t, 1, n.Faults.AwaitHeld)
 	if !kept {
-		n.Harm.Heal()
+		n.Faults.Reset()
 		return false
 	}
 	bound := patience
@@ -109,17 +109,17 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 		t.Logf("%s: what makes the run refuse it has to wait: %v", id, err)
 		cancel()
 		a.ends(t, w.name)
-		n.Harm.Heal()
+		n.Faults.Reset()
 		n.answered(t)
 		return true
 	}
 	if err != nil && !(after > 0 && runstore.OutcomeOf(err) == runstore.NotApplied) {
 		t.Fatalf("%s: make the run refuse it: %v", id, err)
 	}
-	n.Harm.Strand()
+	n.Faults.DropClientSide()
 	a.ends(t, w.name)
 	if after > 0 && a.err == nil && w.want != nil { // it was applied before
-		n.Harm.Heal()
+		n.Faults.Reset()
 		return true
 	}
 	if !errors.Is(a.err, w.want) {
@@ -133,7 +133,7 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 		return text
 	}
 	before := state()
-	n.Harm.Heal()
+	n.Faults.Reset()
 	n.answered(t)
 	same(t, fmt.Sprintf("the late first copy of %s, whose repeat was answered with %v,", id, a.err), before, state())
 	return true

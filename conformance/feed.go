@@ -28,7 +28,7 @@ func feedCases() []Case {
 			in pages of 1, 7 and the largest count. Each reader sees every event once, run by run in the order of the
 			seqs, and all three see one order. A store that lets a reader pass the position of an open commit loses
 			its events.`},
-		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedStall}, Run: tailStalled, Doc: `
+		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedBlockWriters}, Run: tailStalled, Doc: `
 			Four handles commit while writers are held up at the engine and let go again and again, and three readers
 			follow the feed. Each reader sees every event once, run by run in the order of the seqs. A store that
 			takes a position when a commit begins, and shows later positions before it ends, loses the event for a

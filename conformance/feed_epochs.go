@@ -14,8 +14,8 @@ func feedThroughEpochs(t T, e *Env) {
 	b.Append("event", nil)
 	committed(t, e.Store, b)
 	for i := range raises {
-		if i == raises/2 && e.Advance != nil {
-			e.Elapse(t, 30*365*24*time.Hour) // time alone costs no positions, or few
+		if i == raises/2 && e.AdvanceClock != nil {
+			e.Advance(t, 30*365*24*time.Hour) // time alone costs no positions, or few
 		}
 		e.raise(t, e.Store, fmt.Sprintf("raise %d", i))
 		committed(t, e.Store, b)

@@ -113,7 +113,7 @@ func lateHolder(t T, e *Env) {
 func strictIsOver(t T, e *Env) {
 	e.Create(t, "run")
 	lease := usedStrictly(t, e, "run")
-	e.Elapse(t, lease.TTL)
+	e.Advance(t, lease.TTL)
 	before := dump(t, e.Store, "run", "queue")
 	refused := func(what string, err error) {
 		t.Helper()
@@ -168,7 +168,7 @@ func strictUntilExpiry(t T, e *Env) {
 		req := acquire("run", "strict", ttl)
 		req.Strict = true
 		lease = hold(t, e.Store, req)
-		e.Elapse(t, ttl/2)
+		e.Advance(t, ttl/2)
 		_, err := e.Store.Commit(t.Context(), appending(lease, "in time"))
 		if err == nil {
 			err = renew(t, e.Store, lease, 4*TTL)
@@ -180,7 +180,7 @@ func strictUntilExpiry(t T, e *Env) {
 			t.Fatalf("commit and renew in time: %v", err)
 		}
 	}
-	e.Elapse(t, ttl) // past the first expiry, before the second
+	e.Advance(t, ttl) // past the first expiry, before the second
 	e.Append(t, e.Store, lease, "in renewed time")
 	letGo(t, e.Store, lease)
 }
@@ -275,7 +275,7 @@ func fenceOfAnotherRun(t T, e *Env) {
 	crossed := runstore.NewBatch("b", a.Fence())
 	crossed.Append("test", []byte("crossed"))
 	_, err := e.Store.Commit(t.Context(), crossed)
-	var limit *runstore.LimitError
+	var limit *runstore.InputError
 	if !errors.As(err, &limit) || !errors.Is(err, runstore.ErrInvalid) || limit.Field != "fence" {
 		t.Errorf("a batch on b with the fence of a: got error %v, want ErrInvalid naming the fence", err)
 	}

@@ -21,7 +21,7 @@ func manyRunsCases() []Case {
 			that are each bad in one part (preempted, released, older token, forged, strict and expired, purged).
 			Sound appends apply, bad ones get their own error, and no bad one is in a journal. A store whose group
 			commit checks part of the fence fails.`},
-		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-lose-to-a-preempt-held-open", Needs: []Need{NeedStall}, Run: manyHeldOpen, Doc: `
+		{Guarantee: "I3", Name: "appends-to-many-runs-at-once-lose-to-a-preempt-held-open", Needs: []Need{NeedBlockWriters}, Run: manyHeldOpen, Doc: `
 			Preempts of three runs are begun and held open at the engine while the old holder appends to twelve runs.
 			After the preempts are acknowledged, nothing of the old holder is added; an append succeeded only if it
 			comes before the preempt in the journal. The nine other appends succeed. A store whose group commit reads
@@ -162,16 +162,16 @@ func manyHeldOpen(t T, e *Env) {
 	var resume func()
 	var held func(n int)
 	bound := underway
-	if e.StallPuts != nil {
+	if e.BlockPuts != nil {
 		bound = 2 * time.Second // the others' appends go on, and end it
-		await, end := e.StallPuts(t)
+		await, end := e.BlockPuts(t)
 		resume, held = end, func(n int) {
 			if err := await(t.Context(), n); err != nil {
 				t.Fatalf("the preempts are not held open: %v", err)
 			}
 		}
 	} else {
-		resume = e.Stall(t)
+		resume = e.BlockWriters(t)
 	}
 	resume = sync.OnceFunc(resume)
 	t.Cleanup(resume)

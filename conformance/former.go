@@ -176,7 +176,7 @@ func unlistedRuns(t T, e *Env) {
 			t.Fatalf("create %q: unlisted %t, error %v; want %t", id, created.Run.Unlisted, err, unlisted)
 		}
 		place(t, e.Store, id, "record", "queue", runstore.After(0))
-		e.Elapse(t, time.Millisecond)
+		e.Advance(t, time.Millisecond)
 	}
 	create("a", false)
 	create("helper-1", true)

@@ -73,29 +73,29 @@ type Instance struct {
 	// back only.
 	FollowsClockAhead bool
 
-	// Advance moves the store clock forward. Nil means that cases which need time
+	// AdvanceClock moves the store clock forward. Nil means that cases which need time
 	// to pass wait for it.
-	Advance func(d time.Duration)
+	AdvanceClock func(d time.Duration)
 
-	// Stall holds writers up at the engine, after they asked it and before it
+	// BlockWriters holds writers up at the engine, after they asked it and before it
 	// committed (an open transaction that holds their lock, a delayed request),
 	// until resume is called. Readers go on.
-	Stall func(t T) (resume func())
+	BlockWriters func(t T) (resume func())
 
-	// StallPuts holds up writes that put a record in the middle, until resume is called:
+	// BlockPuts holds up writes that put a record in the middle, until resume is called:
 	// the engine has locked their run and has not committed, as a transaction that is
 	// left open. Writes without records go on. held waits until n writes are held up.
 	// Nil, for an engine that keeps no lock while it applies a write, means that cases
-	// use Stall instead.
-	StallPuts func(t T) (held func(ctx context.Context, n int) error, resume func())
+	// use BlockWriters instead.
+	BlockPuts func(t T) (held func(ctx context.Context, n int) error, resume func())
 
 	// URL opens the same store by runstore.Open in another process. It makes the
 	// cases possible that kill a process.
 	URL string
-	// Link makes a network between handles and the store that the case can harm:
+	// Network makes a network between handles and the store that the case can harm:
 	// handles opened by its Open go through it, those of the Instance's own Open do
 	// not. The suite closes the handles, the harness ends the link.
-	Link func(t T) Link
+	Network func(t T) Network
 	// Aborts makes the engine abort transactions of the handles that Open returns. Nil
 	// where no client makes transactions again. The case ends what it began.
 	Aborts func(t T) Aborts
@@ -111,40 +111,40 @@ type Aborts interface {
 	AtRandom(fraction float64, seed uint64) (end func() (aborted int))
 }
 
-// Link is a network that a case can harm.
-type Link struct {
+// Network is a network that a case can harm.
+type Network struct {
 	// Open returns another handle, whose connections all go through the network.
-	Open func(ctx context.Context) (runstore.RunStore, error)
-	Harm Harm
+	Open   func(ctx context.Context) (runstore.RunStore, error)
+	Faults Faults
 }
 
-// Harm does harm to the connections of a network: to those there are and to those
-// to come, and until Heal, where nothing else is said. What a handle sends on a
-// connection in one go is a request, what it gets in one go is an answer. The Link
+// Faults does harm to the connections of a network: to those there are and to those
+// to come, and until Reset, where nothing else is said. What a handle sends on a
+// connection in one go is a request, what it gets in one go is an answer. The Network
 // of package conformance/link implements it.
-type Harm interface {
+type Faults interface {
 	// Delay holds up every request and every answer by d.
 	Delay(d time.Duration)
 	// Cut resets connections.
 	Cut()
-	// Blackhole keeps connections open and passes nothing. Heal resets them.
+	// Blackhole keeps connections open and passes nothing. Reset resets them.
 	Blackhole()
 	// DropReplies lets, on each connection, so many answers pass, throws the next
 	// one away and resets the connection. Requests pass.
 	DropReplies(after int)
 	// Hold lets, on each connection, so many requests pass and keeps the following
-	// ones in flight. Heal delivers them, whether or not their sender still lives.
+	// ones in flight. Reset delivers them, whether or not their sender still lives.
 	Hold(after int)
-	// Strand resets the handles' side of all connections, once. What Hold has kept
+	// DropClientSide resets the handles' side of all connections, once. What Hold has kept
 	// stays in flight, new connections pass.
-	Strand()
-	// Heal ends all harm.
-	Heal()
+	DropClientSide()
+	// Reset ends all harm.
+	Reset()
 	// AwaitDropped waits until n answers were dropped since DropReplies was called.
 	AwaitDropped(ctx context.Context, n int) error
 	// AwaitHeld waits until requests of n connections are held.
 	AwaitHeld(ctx context.Context, n int) error
-	// AwaitAnswered waits, after Heal, until the server answered or closed the
+	// AwaitAnswered waits, after Reset, until the server answered or closed the
 	// connections whose requests were held.
 	AwaitAnswered(ctx context.Context) error
 }

@@ -76,7 +76,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 		began := time.Now()
 		stores := e.handles(t, clients)
 		ttl := TTL
-		if m[opWait] > 0 && e.Advance == nil {
+		if m[opWait] > 0 && e.AdvanceClock == nil {
 			ttl = 20 * time.Millisecond
 		}
 		expired := m[opWait] == 0
@@ -89,7 +89,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 			all := make([]*client, clients)
 			together(t, clients, func(i int) error {
 				r := random(round*clients + i)
-				c := &client{number: i, store: stores[i], began: began, random: r, ttl: ttl, advance: e.Advance, leases: map[runstore.RunID]opInput{}}
+				c := &client{number: i, store: stores[i], began: began, random: r, ttl: ttl, advance: e.AdvanceClock, leases: map[runstore.RunID]opInput{}}
 				if oneIn > 0 {
 					c.store = lossy{RunStore: stores[i], next: func() loss {
 						return []loss{requestLost, replyLost, nothingLost}[min(2, r.IntN(2*oneIn))]

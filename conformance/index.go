@@ -53,7 +53,7 @@ func indexCases() []Case {
 			the queue, while all write on. Each scan holds the acknowledged entry, and the queue at the end holds
 			every entry once. A store that writes index entries after the commit, or cleans up those of a commit
 			under way, loses one.`},
-		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedStall}, Run: heldOpenFound, Doc: `
+		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedBlockWriters}, Run: heldOpenFound, Doc: `
 			Commits that place entries before those that exist are held up at the engine, and the queue is scanned
 			meanwhile, round after round. Every entry acknowledged so far is found once, before and after the commits
 			go on. A store whose scan removes the entry of a commit that it takes for dead loses what was
@@ -102,7 +102,7 @@ func entriesInOrder(t T, e *Env) {
 	}
 	// Equal times are ordered by the time of the write, whatever the run or key.
 	for i, key := range []runstore.RecordKey{"z", "a", "m"} {
-		e.Elapse(t, time.Millisecond)
+		e.Advance(t, time.Millisecond)
 		place(t, e.Store, []runstore.RunID{"two", "one"}[i%2], key, "queue", runstore.At(base.Add(time.Minute)))
 		want = append(want, key)
 	}
@@ -113,7 +113,7 @@ func entriesInOrder(t T, e *Env) {
 	equal(t, "another index", scan(t, other, runstore.IndexQuery{Index: "queue2", Until: runstore.EndOfTime}), nil)
 	equal(t, "the beginning of its name", scan(t, other, runstore.IndexQuery{Index: "queu", Until: runstore.EndOfTime}), nil)
 	// Written again at the same time, a record stands behind those written before.
-	e.Elapse(t, time.Millisecond)
+	e.Advance(t, time.Millisecond)
 	place(t, e.Store, "two", "z", "queue", runstore.At(base.Add(time.Minute)))
 	equal(t, "the last ones, after one was written again",
 		scan(t, other, runstore.IndexQuery{Index: "queue", Newest: true, Limit: 3}), []runstore.RecordKey{"z", "m", "a"})
@@ -165,7 +165,7 @@ func dueByStoreClock(t T, e *Env) {
 	if len(due) != 1 && e.Now(t).Before(entries[1].At) {
 		t.Errorf("due are %q, want what was due at once alone", due)
 	}
-	e.Elapse(t, wait)
+	e.Advance(t, wait)
 	equal(t, "due after the wait", scan(t, e.Store, runstore.IndexQuery{Index: "queue"}), []runstore.RecordKey{"now", "soon"})
 }
 

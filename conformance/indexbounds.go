@@ -74,7 +74,7 @@ func runsFrom(t T, e *Env) {
 		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.After(0)}); err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		e.Elapse(t, time.Millisecond)
+		e.Advance(t, time.Millisecond)
 	}
 	for _, index := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable} {
 		entries := queue(t, e.Store, index)
@@ -105,7 +105,7 @@ func entryCarriesHead(t T, e *Env) {
 	e.Append(t, e.Store, created.Lease, "so that there is a seq")
 	for i, id := range []runstore.RunID{"held", "plain", "held"} {
 		place(t, e.Store, id, runstore.RecordKey(fmt.Sprint("record ", i)), "queue", runstore.After(0))
-		e.Elapse(t, time.Millisecond)
+		e.Advance(t, time.Millisecond)
 	}
 	other := e.Reopen(t)
 	for _, newest := range []bool{false, true} {

@@ -258,7 +258,7 @@ func stamps(t T, e *Env) {
 	b.Put("third", nil)
 	b.Records[1].Event, b.Records[2].Event = second, third
 	made := committed(t, e.Store, b)
-	e.Elapse(t, runstore.TimePrecision)
+	e.Advance(t, runstore.TimePrecision)
 
 	b = runstore.NewBatch("run", runstore.AtVersion("first", 1))
 	b.Append("event", nil)

@@ -142,9 +142,9 @@ func refuseAll(t T, e *Env, id runstore.RunID, tries []beyond) {
 	before := state()
 	for _, b := range tries {
 		err := b.try()
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(err, &limit) || !errors.Is(err, b.kind) {
-			t.Errorf("%s: got error %v, want %v as *LimitError", b.what, short(err), b.kind)
+			t.Errorf("%s: got error %v, want %v as *InputError", b.what, short(err), b.kind)
 			continue
 		}
 		if limit.Field != b.field || !strings.Contains(limit.Problem, b.limit) {
@@ -376,7 +376,7 @@ func namesBeyond(t T, e *Env) {
 		_, err := e.Store.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexName(name), Limit: 1})
 		return err
 	})
-	if epochs, ok := e.Store.(runstore.Epocher); ok {
+	if epochs, ok := e.Store.(runstore.EpochManager); ok {
 		add("the reason for an epoch", "reason", runstore.MaxOwner, false, func(name string) error {
 			_, err := epochs.RaiseEpoch(ctx, name)
 			return err

@@ -169,7 +169,7 @@ func releaseWakes(t T, e *Env) {
 			return err
 		}},
 	}
-	if _, ok := e.Store.(runstore.Epocher); ok {
+	if _, ok := e.Store.(runstore.EpochManager); ok {
 		writes = append(writes, namedWrite{"a raise of the epoch", func() error { e.raise(t, e.Store, "test"); return nil }})
 	}
 	becomesQuiet(t, namedWrite{"a commit of the holder", func() error {

@@ -89,7 +89,7 @@ func repeatGetsFirst(t T, e *Env) {
 	signal.ID = runstore.BatchID("any bytes: \x00\xff 'quote' % ü")
 	signal.Append("signal", []byte("once"))
 	signalFirst := committed(t, other, signal)
-	e.Elapse(t, runstore.TimePrecision)
+	e.Advance(t, runstore.TimePrecision)
 	e.Append(t, e.Store, lease, "later")
 	put(t, e.Store, "run", "k", silentFirst.Versions[0], "later")
 	repeats(t, "a repeat of a batch without events, after others", silent, silentFirst, e.Store, other)

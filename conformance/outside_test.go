@@ -82,7 +82,7 @@ func TestRunOfAnOutsideAdapter(t *testing.T) {
 		"--- FAIL: TestOutsideAdapter/I3/token-alone-is-no-fence", "panic: " + bug, "about the case:\n        A caller presents the current token ",
 		"--- PASS: TestOutsideAdapter/I1/one-winner-per-round-of-an-acquire-race",
 		"\nTestOutsideAdapter: cases of the suite that do not apply to this store: 1\n" +
-			"  no network to harm: the harness has no Link: I8/a-lost-reply-is-resolved-by-the-store\n",
+			"  no network to harm: the harness has no Network: I8/a-lost-reply-is-resolved-by-the-store\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

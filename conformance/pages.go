@@ -237,7 +237,7 @@ func mixedEntries(t T, e *Env) {
 			t.Fatalf("create %q: %v", name, err)
 		}
 		names = append(names, name)
-		e.Elapse(t, runstore.TimePrecision) // the runs are listed by their creation
+		e.Advance(t, runstore.TimePrecision) // the runs are listed by their creation
 	}
 	for _, index := range []runstore.IndexName{"mixed", runstore.IndexRuns, runstore.IndexRunnable} {
 		mixedScan(t, e, index, names, nil)

@@ -71,7 +71,7 @@ func stalledHolder(t T, e *Env) {
 	e.Create(t, "run")
 	lease := stalling(t, e, e.ShortTTL())
 	e.expire(t) // not the lease, but the time to stall
-	e.Elapse(t, 10*time.Millisecond)
+	e.Advance(t, 10*time.Millisecond)
 	before := dump(t, e.Store, "run")
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
 		noProgressMade(t, e.ShortTTL(), "a renewal without progress", renew(t, s, lease, 2*TTL))
@@ -88,7 +88,7 @@ func stalledTakeover(t T, e *Env) {
 	req.MaxStall = e.ShortTTL()
 	lease := hold(t, e.Store, req)
 	e.expire(t)
-	e.Elapse(t, 10*time.Millisecond)
+	e.Advance(t, 10*time.Millisecond)
 	noProgressMade(t, e.ShortTTL(), "a late renewal without progress", renew(t, e.Store, lease, TTL))
 	next := e.Acquire(t, e.Store, "run", "b")
 	_, err := e.Store.Commit(t.Context(), appending(lease, "zombie"))
@@ -104,7 +104,7 @@ func progressResumes(t T, e *Env) {
 	lease := stalling(t, e, stall)
 	for i, kind := range []string{"event", "record", "deletion", "event with a status"} {
 		for {
-			e.Elapse(t, stall+10*time.Millisecond)
+			e.Advance(t, stall+10*time.Millisecond)
 			noProgressMade(t, stall, "a renewal before the "+kind, renew(t, e.Store, lease, TTL))
 			b := runstore.NewBatch("run", lease.Fence())
 			switch i {
@@ -188,7 +188,7 @@ func noProgress(t T, e *Env) {
 		step()
 		unmoved(what)
 	}
-	e.Elapse(t, stall+10*time.Millisecond)
+	e.Advance(t, stall+10*time.Millisecond)
 	noProgressMade(t, stall, "a renewal after all of these", renew(t, e.Store, lease, TTL))
 }
 
@@ -196,7 +196,7 @@ func renewalProgress(t T, e *Env) {
 	e.Create(t, "run")
 	lease := stalling(t, e, e.ShortTTL())
 	e.expire(t)
-	e.Elapse(t, 10*time.Millisecond)
+	e.Advance(t, 10*time.Millisecond)
 	noProgressMade(t, e.ShortTTL(), "a renewal without progress", renew(t, e.Store, lease, TTL))
 	bare := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}
 	status := runstore.Status(3)
@@ -234,7 +234,7 @@ func unboundedStall(t T, e *Env) {
 	letGo(t, e.Store, stalling(t, e, e.ShortTTL()))
 	next := e.Acquire(t, e.Store, "run", "b")
 	e.expire(t)
-	e.Elapse(t, 10*time.Millisecond)
+	e.Advance(t, 10*time.Millisecond)
 	if err := renew(t, e.Store, next, TTL); err != nil {
 		t.Errorf("a renewal without a bound after a grant with one: %v", err)
 	}
@@ -260,10 +260,10 @@ func showsProgress(t T, e *Env) {
 		equal(t, when, got, fmt.Sprint(at, renewed, progressed, ttl, req.MaxStall))
 	}
 	check("granted", at, at, TTL)
-	e.Elapse(t, 10*time.Millisecond)
+	e.Advance(t, 10*time.Millisecond)
 	first := applied(t, e.Store, "event", appending(granted.Lease, "one"))
 	check("an event appended", at, first.Time, TTL)
-	e.Elapse(t, 10*time.Millisecond)
+	e.Advance(t, 10*time.Millisecond)
 	renew := runstore.RenewRequest{Fence: granted.Fence(), TTL: 2 * TTL}
 	if _, err := e.Store.RenewLease(t.Context(), renew); err != nil {
 		t.Fatalf("renew: %v", err)

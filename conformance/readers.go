@@ -36,7 +36,7 @@ func readerCases() []Case {
 			both directions. The pages join to what was written, and a page ends with the record that passes the
 			limit in bytes. A store that leaves this record out and goes on with the tiny one behind it loses the
 			large one.`},
-		{Guarantee: "I6", Name: "reads-never-wait-for-a-writer", Needs: []Need{NeedStall}, Run: readsNeverWait, Doc: `
+		{Guarantee: "I6", Name: "reads-never-wait-for-a-writer", Needs: []Need{NeedBlockWriters}, Run: readsNeverWait, Doc: `
 			A commit, a renewal and a creation are held up at the engine, and two handles read by every method
 			meanwhile. Every read returns, and shows the run as it was; no writer ends before the case lets it go on,
 			and then all three succeed. A store whose readers wait for a writer's lock, or see its open writes,
@@ -312,7 +312,7 @@ func readsNeverWait(t T, e *Env) {
 // stalled holds writers up until resume, which may be called more than once.
 func stalled(t T, e *Env) (resume func()) {
 	t.Helper()
-	resume = sync.OnceFunc(e.Stall(t))
+	resume = sync.OnceFunc(e.BlockWriters(t))
 	t.Cleanup(resume)
 	return resume
 }

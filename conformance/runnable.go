@@ -116,7 +116,7 @@ func runsByCreation(t T, e *Env) {
 		if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		e.Elapse(t, time.Millisecond)
+		e.Advance(t, time.Millisecond)
 	}
 	other := e.Reopen(t)
 	for _, limit := range []int{2, 100} {
@@ -144,7 +144,7 @@ func runsPurged(t T, e *Env) {
 		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.After(0)}); err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		e.Elapse(t, time.Millisecond)
+		e.Advance(t, time.Millisecond)
 	}
 	b := runstore.NewBatch("b", runstore.InStatus(0))
 	b.Purge = true
@@ -194,7 +194,7 @@ func runnableWhen(t T, e *Env) {
 	set(runstore.At(at.Add(-2*time.Hour)), 4)
 	shows(t, other, "since an hour, but held", "run", now, false)
 	set(runstore.After(e.ShortTTL()), 5)
-	e.Elapse(t, e.ShortTTL())
+	e.Advance(t, e.ShortTTL())
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))
 	b.Release = true
 	committed(t, e.Store, b)
@@ -251,7 +251,7 @@ func runnableAbandoned(t T, e *Env) {
 		t.Fatalf("create: %v", err)
 	}
 	lease := hold(t, e.Store, acquire("run", "owner", e.ShortTTL()))
-	e.Elapse(t, e.ShortTTL())
+	e.Advance(t, e.ShortTTL())
 	shows(t, other, "expired", "run", now, true)
 	entries := queue(t, other, runstore.IndexRunnable)
 	equal(t, "the holder that left it", entries[0].Head.Holder.Owner, "owner")
@@ -262,7 +262,7 @@ func runnableAbandoned(t T, e *Env) {
 	shows(t, other, "renewed late", "run", now, false)
 	letGo(t, e.Store, lease)
 	hold(t, e.Store, acquire("run", "second", e.ShortTTL()))
-	e.Elapse(t, e.ShortTTL())
+	e.Advance(t, e.ShortTTL())
 	shows(t, other, "expired again", "run", now, true)
 	hold(t, other, acquire("run", "third", TTL))
 	shows(t, other, "taken over", "run", now, false)

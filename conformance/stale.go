@@ -72,7 +72,7 @@ func replicaCandidates(t T, e *Env) {
 			if err != nil {
 				t.Fatalf("scan: %v", err)
 			}
-			all = append(all, runstore.CandidatesOf([]runstore.IndexEntry{entry})...)
+			all = append(all, runstore.ToCandidates([]runstore.IndexEntry{entry})...)
 		}
 		return all
 	}

@@ -78,7 +78,7 @@ func release(t T, s runstore.RunStore, lease runstore.Lease) error {
 // expire lets a lease of the case's short TTL run out.
 func (e *Env) expire(t T) {
 	t.Helper()
-	e.Elapse(t, e.ShortTTL())
+	e.Advance(t, e.ShortTTL())
 }
 
 // fencedOut fails the case unless err refuses the lease as fenced and names the

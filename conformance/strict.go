@@ -19,12 +19,12 @@ import (
 // strictCases are among those of I3.
 func strictCases() []Case {
 	return []Case{
-		{Guarantee: "I3", Name: "strict-write-behind-a-lock-at-its-expiry-ends-as-declared", Needs: []Need{NeedStall}, Run: strictBehindALock, Doc: `
+		{Guarantee: "I3", Name: "strict-write-behind-a-lock-at-its-expiry-ends-as-declared", Needs: []Need{NeedBlockWriters}, Run: strictBehindALock, Doc: `
 			An append, a renewal, a whole batch and a release are held up at the engine until their strict leases
 			have expired. A StrictCommitter refuses each with ErrLeaseExpired and changes nothing; any other store
 			may apply the write, but whole, and must report it truly. A later write is refused, unless the renewal
 			was applied. A store that judges the expiry before it waits for the lock, and declares otherwise, fails.`},
-		{Guarantee: "I3", Name: "strict-write-in-flight-at-its-expiry-ends-as-declared", Needs: []Need{NeedLink}, Run: strictInFlight, Doc: `
+		{Guarantee: "I3", Name: "strict-write-in-flight-at-its-expiry-ends-as-declared", Needs: []Need{NeedNetwork}, Run: strictInFlight, Doc: `
 			The network holds an append, and then a renewal, at each of its round trips until the strict lease has
 			expired. A StrictCommitter refuses the write with ErrLeaseExpired and changes nothing; any other store
 			may apply the write, whole and truly reported. A later write is refused, unless the renewal was applied.
@@ -173,7 +173,7 @@ func strictBehindALock(t T, e *Env) {
 		waits(t, nil, underway)
 		inTime := e.Now(t).Before(all[0].lease.ExpiresAt)
 		if inTime {
-			e.Elapse(t, ttl)
+			e.Advance(t, ttl)
 		}
 		resume()
 		for _, a := range all {
@@ -215,14 +215,14 @@ func strictArrivesLate(t T, e *Env, n network, w strictWrite, ttl time.Duration,
 	works(t, e, n.s)
 	a := strictAttempt{what: fmt.Sprintf("%s, in flight at its round trip %d when its strict lease ended", w.name, after), lease: holdStrictly(t, e, id, ttl)}
 	a.before = e.strictState(t, id)
-	n.Harm.Hold(after)
+	n.Faults.Hold(after)
 	a.attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), n.s, a.lease) })
-	kept = a.meets(t, 1, n.Harm.AwaitHeld)
+	kept = a.meets(t, 1, n.Faults.AwaitHeld)
 	inTime = e.Now(t).Before(a.lease.ExpiresAt)
 	if inTime && kept {
-		e.Elapse(t, ttl)
+		e.Advance(t, ttl)
 	}
-	n.Harm.Heal()
+	n.Faults.Reset()
 	a.ends(t, w.name)
 	n.answered(t)
 	if kept && a.err == nil && a.wasInTime(t, e) { // another request of the handle was held

@@ -13,7 +13,7 @@ import (
 // flightCases let the zombie's write be on its way when the takeover happens: no
 // check that is a step of its own survives that.
 func flightCases() []Case {
-	stall := []Need{NeedStall}
+	stall := []Need{NeedBlockWriters}
 	return []Case{
 		{Guarantee: "I3", Name: "write-in-flight-at-a-preempt-loses-or-comes-first", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { inFlight(t, e, false) }, Doc: `
@@ -73,7 +73,7 @@ func waits(t T, done <-chan struct{}, d time.Duration) {
 // go when both are on their way.
 func meanwhile(t T, e *Env, writers, change func()) {
 	t.Helper()
-	resume := sync.OnceFunc(e.Stall(t))
+	resume := sync.OnceFunc(e.BlockWriters(t))
 	t.Cleanup(resume)
 	wrote, changed := make(chan struct{}), make(chan struct{})
 	go func() {

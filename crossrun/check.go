@@ -74,9 +74,9 @@ func checkRoom(name string, b runstore.Batch) error {
 }
 
 func invalid(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 func tooLarge(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

@@ -50,7 +50,7 @@ const maxAttempts = 16
 //     with what the guard found. Its key is [IntentKey] when the other run leads a
 //     step itself that is under way: its holder, or its next one, completes it.
 //   - runstore.ErrNotFound: there is no such run, or the other was purged.
-//   - runstore.ErrInvalid, ErrTooLarge: as *runstore.LimitError. Purge is no part
+//   - runstore.ErrInvalid, ErrTooLarge: as *runstore.InputError. Purge is no part
 //     of a step, keys that begin with [Reserved] are not the caller's, each run
 //     has room for two guards and one record less than the contract allows, and
 //     both runs' writes together have to fit into one record.

@@ -103,7 +103,7 @@ func TestRefusedInput(t *testing.T) {
 			test.change(&lead, &other)
 			// A store that would panic if it were asked.
 			_, err := crossrun.Commit(t.Context(), nil, lead, other)
-			var limit *runstore.LimitError
+			var limit *runstore.InputError
 			if !errors.As(err, &limit) || limit.Field != test.field || limit.Kind != test.kind {
 				t.Errorf("got error %v, want %v of field %q", err, test.kind, test.field)
 			}

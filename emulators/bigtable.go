@@ -75,7 +75,7 @@ type BigtableServer struct {
 // In front of the emulator stands a gate, in a proxy where it runs in another
 // process: it refuses what the service would refuse, before the emulator has done
 // half of it, and delays, refuses and loses calls for tests. What still differs from
-// the service is told by BigtableDifferences.
+// the service is told by BigtableKnownGaps.
 //
 // Errors: ErrMissing cannot be among them. ctx bounds the start only.
 func Bigtable(ctx context.Context, opts *BigtableOptions) (*BigtableServer, error) {

@@ -1,7 +1,7 @@
 package emulators
 
-// BigtableDifference is one way in which the emulator is not the service.
-type BigtableDifference struct {
+// BigtableKnownGap is one way in which the emulator is not the service.
+type BigtableKnownGap struct {
 	// Emulator says what the emulator does, and Service what the service does.
 	Emulator, Service string
 	// Cases are those of the conformance suite that it touches, "I4/…". They pass
@@ -11,10 +11,10 @@ type BigtableDifference struct {
 	Handled string
 }
 
-// BigtableDifferences lists what is known to differ. What is not in it is taken for
+// BigtableKnownGaps lists what is known to differ. What is not in it is taken for
 // a fault of the adapter.
-func BigtableDifferences() []BigtableDifference {
-	return []BigtableDifference{
+func BigtableKnownGaps() []BigtableKnownGap {
+	return []BigtableKnownGap{
 		{
 			Emulator: "Mutations before a bad one in the same request stay applied.",
 			Service:  "A row's mutations are applied whole or not at all.",

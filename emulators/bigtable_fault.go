@@ -56,7 +56,7 @@ const (
 )
 
 // BigtableFault is what a test does to some of the RPCs of an emulator, from when it
-// is made until its End.
+// is made until its Stop.
 type BigtableFault struct {
 	gate  *bigtableGate
 	match func(BigtableCall) bool
@@ -68,12 +68,12 @@ type BigtableFault struct {
 	end   sync.Once
 }
 
-// Watch only counts: Met tells how many RPCs matched.
+// Watch only counts: Count tells how many RPCs matched.
 func (s *BigtableServer) Watch(match func(BigtableCall) bool) *BigtableFault {
 	return s.gate.fault(watches, 0, match)
 }
 
-// Hold keeps RPCs that match before the emulator, until End delivers them, whether or
+// Hold keeps RPCs that match before the emulator, until Stop delivers them, whether or
 // not their senders still live or wait: the first so many, or all if times is 0.
 func (s *BigtableServer) Hold(times int, match func(BigtableCall) bool) *BigtableFault {
 	return s.gate.fault(holds, times, match)
@@ -168,12 +168,12 @@ func (g *bigtableGate) close() {
 	faults := g.faults
 	g.mu.Unlock()
 	for _, f := range faults {
-		f.End()
+		f.Stop()
 	}
 }
 
-// Met is how many RPCs the fault was done to so far.
-func (f *BigtableFault) Met() int {
+// Count is how many RPCs the fault was done to so far.
+func (f *BigtableFault) Count() int {
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()
 	return f.met
@@ -196,8 +196,8 @@ func (f *BigtableFault) Await(ctx context.Context, n int) error {
 	}
 }
 
-// End ends the fault, and delivers what it held. Ending again does nothing.
-func (f *BigtableFault) End() {
+// Stop ends the fault, and delivers what it held. Ending again does nothing.
+func (f *BigtableFault) Stop() {
 	f.end.Do(func() {
 		f.gate.mu.Lock()
 		for i, other := range f.gate.faults {

@@ -20,7 +20,7 @@ func awaitFault(t *testing.T, f *BigtableFault, n int) {
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	if err := f.Await(ctx, n); err != nil {
-		t.Fatalf("the fault was met %d times, want %d: %v", f.Met(), n, err)
+		t.Fatalf("the fault was met %d times, want %d: %v", f.Count(), n, err)
 	}
 }
 
@@ -42,8 +42,8 @@ func TestBigtableHold(t *testing.T) {
 		c.has("row")
 		c.refused("another row", c.check(t.Context(), "other", nil, nil, []*bigtablepb.Mutation{setCell("f", "q", "")}), codes.OK)
 		c.refused("the next", c.check(t.Context(), "row", nil, nil, []*bigtablepb.Mutation{setCell("f", "early", "first")}), codes.OK)
-		hold.End()
-		hold.End()
+		hold.Stop()
+		hold.Stop()
 		waitFor(t, "the late one is applied", func() bool {
 			columns, err := c.columns("row", nil)
 			return err == nil && len(columns) == 2
@@ -61,8 +61,8 @@ func TestBigtableLosesReplies(t *testing.T) {
 		c.refused("the second, a bad one", c.mutate(t.Context(), "row", setCell("g", "2", "")), codes.Unavailable)
 		c.refused("the third", c.mutate(t.Context(), "row", setCell("f", "3", "")), codes.OK)
 		c.has("row", "f:1=", "f:3=")
-		if drop.Met() != 2 {
-			t.Errorf("met %d times, want 2", drop.Met())
+		if drop.Count() != 2 {
+			t.Errorf("met %d times, want 2", drop.Count())
 		}
 		s.DropReplies(0, func(c BigtableCall) bool { return c.Method == "ReadRows" })
 		columns, err := c.columns("row", nil)
@@ -81,7 +81,7 @@ func TestBigtableRefuses(t *testing.T) {
 		marked := metadata.AppendToOutgoingContext(t.Context(), "op", "commit")
 		c.refused("marked", c.mutate(marked, "row", setCell("f", "1", "")), codes.Unavailable)
 		c.refused("not marked", c.mutate(t.Context(), "row", setCell("f", "2", "")), codes.OK)
-		refuse.End()
+		refuse.Stop()
 		c.refused("marked, after that", c.mutate(marked, "row", setCell("f", "3", "")), codes.OK)
 		c.has("row", "f:2=", "f:3=")
 	})
@@ -98,8 +98,8 @@ func TestBigtableCounts(t *testing.T) {
 		}
 		c.has("row", "f:1=", "f:2=", "f:3=")
 		got := s.Calls()
-		if got["MutateRow"] != 3 || got["ReadRows"] != 1 || got["CreateTable"] != 1 || got["GetTable"] != 0 || watch.Met() != 4 {
-			t.Errorf("counted %v and %d on the table", got, watch.Met())
+		if got["MutateRow"] != 3 || got["ReadRows"] != 1 || got["CreateTable"] != 1 || got["GetTable"] != 0 || watch.Count() != 4 {
+			t.Errorf("counted %v and %d on the table", got, watch.Count())
 		}
 	})
 }

@@ -145,7 +145,7 @@ func TestBigtableRefusesRows(t *testing.T) {
 		}
 		c.has("a")
 		c.has("c", "f:q=3")
-		if got := c.mutateRows(rows); got["a"] != codes.OK || got["b"] != codes.NotFound || refuse.Met() != 1 {
+		if got := c.mutateRows(rows); got["a"] != codes.OK || got["b"] != codes.NotFound || refuse.Count() != 1 {
 			t.Errorf("after that: got %v", got)
 		}
 		c.has("a", "f:q=1")

@@ -21,9 +21,9 @@ const (
 // The error that wraps it names what was looked for, where, and what to install.
 var ErrMissing = errors.New("engine not found")
 
-// ErrNotOurs says that a server cannot be killed, stopped or restarted because
+// ErrNotOwned says that a server cannot be killed, stopped or restarted because
 // this process did not start it.
-var ErrNotOurs = errors.New("the server is not ours")
+var ErrNotOwned = errors.New("the server is not ours")
 
 // Engine says what a started engine is. A test binary prints it once, so that a
 // result can be read together with what it was got on.

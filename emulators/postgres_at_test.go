@@ -19,8 +19,8 @@ func TestPostgresAt(t *testing.T) {
 	if e := s.Engine(); e.Tier != TierService || e.Version != own.Engine().Version {
 		t.Errorf("it is %s, want %s as a service", e, own.Engine())
 	}
-	if err := s.Kill(); !errors.Is(err, ErrNotOurs) {
-		t.Errorf("kill: %v, want ErrNotOurs", err)
+	if err := s.Kill(); !errors.Is(err, ErrNotOwned) {
+		t.Errorf("kill: %v, want ErrNotOwned", err)
 	}
 	made, err := s.NewDatabase(t.Context(), "")
 	if err != nil {

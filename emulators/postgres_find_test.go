@@ -128,8 +128,8 @@ func TestContainer(t *testing.T) {
 	if got := ask[int](t, newDatabase(t, s, "").URL, "SELECT 1"); got != 1 {
 		t.Errorf("got %d, want 1", got)
 	}
-	if err := s.Freeze(); !errors.Is(err, ErrNotOurs) {
-		t.Errorf("freeze of a container: %v, want ErrNotOurs", err)
+	if err := s.Freeze(); !errors.Is(err, ErrNotOwned) {
+		t.Errorf("freeze of a container: %v, want ErrNotOwned", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -173,8 +173,8 @@ func TestService(t *testing.T) {
 	for name, op := range map[string]func() error{
 		"kill": s.Kill, "freeze": s.Freeze, "thaw": s.Thaw, "restart": func() error { return s.Restart(t.Context()) },
 	} {
-		if err := op(); !errors.Is(err, ErrNotOurs) || !contains(err, name) {
-			t.Errorf("%s of a server that is not ours: %v, want ErrNotOurs", name, err)
+		if err := op(); !errors.Is(err, ErrNotOwned) || !contains(err, name) {
+			t.Errorf("%s of a server that is not ours: %v, want ErrNotOwned", name, err)
 		}
 	}
 	if err := s.Close(); err != nil {

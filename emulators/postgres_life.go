@@ -12,7 +12,7 @@ import (
 // ours returns the private server, locked, or says why there is none.
 func (s *PostgresServer) ours(op string) (*localPostgres, error) {
 	if s.local == nil {
-		return nil, fmt.Errorf("emulators: postgres: %s: %w: it is a %s", op, ErrNotOurs, s.engine.Tier)
+		return nil, fmt.Errorf("emulators: postgres: %s: %w: it is a %s", op, ErrNotOwned, s.engine.Tier)
 	}
 	s.local.mu.Lock()
 	if s.local.closed {

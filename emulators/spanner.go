@@ -84,7 +84,7 @@ type SpannerServer struct {
 // loses transactions of multiplexed sessions, which are all that today's clients have,
 // the proxy runs them on sessions of its own; Shimmed tells. In either case it aborts,
 // delays, refuses and loses calls for tests. What still differs from the service is
-// told by SpannerDifferences.
+// told by SpannerKnownGaps.
 //
 // Errors: ErrMissing when no tier can be had. ctx bounds the start only.
 func Spanner(ctx context.Context, opts *SpannerOptions) (*SpannerServer, error) {

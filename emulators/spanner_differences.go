@@ -1,7 +1,7 @@
 package emulators
 
-// SpannerDifference is one way in which the emulator is not the service.
-type SpannerDifference struct {
+// SpannerKnownGap is one way in which the emulator is not the service.
+type SpannerKnownGap struct {
 	// Emulator says what the emulator does, and Service what the service does.
 	Emulator, Service string
 	// Cases are those of the conformance suite that it touches, "I4/…". They pass
@@ -11,10 +11,10 @@ type SpannerDifference struct {
 	Handled string
 }
 
-// SpannerDifferences lists what is known to differ, as of emulator 1.5.28. What is not in
+// SpannerKnownGaps lists what is known to differ, as of emulator 1.5.28. What is not in
 // it is taken for a fault of the adapter.
-func SpannerDifferences() []SpannerDifference {
-	return []SpannerDifference{
+func SpannerKnownGaps() []SpannerKnownGap {
+	return []SpannerKnownGap{
 		{
 			Emulator: "Runs one read-write transaction per database at a time, whatever rows it is about: a second one is aborted, or, with a " +
 				"probability of 20 %, aborts the first.",

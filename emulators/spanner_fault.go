@@ -41,7 +41,7 @@ const (
 )
 
 // SpannerFault is what a test does to some of the RPCs of an emulator, from when it is
-// made until its End.
+// made until its Stop.
 type SpannerFault struct {
 	gate  *spannerGate
 	match func(SpannerCall) bool
@@ -57,12 +57,12 @@ type SpannerFault struct {
 	after  int           // of spannerBreaks
 }
 
-// Watch only counts: Met tells how many RPCs matched.
+// Watch only counts: Count tells how many RPCs matched.
 func (s *SpannerServer) Watch(match func(SpannerCall) bool) *SpannerFault {
 	return s.proxy.gate.fault(&SpannerFault{does: spannerWatches, match: match}, 0)
 }
 
-// Hold keeps RPCs that match before the emulator, until End delivers them, whether or
+// Hold keeps RPCs that match before the emulator, until Stop delivers them, whether or
 // not their senders still live or wait: the first so many, or all if times is 0. A
 // transaction to which one belongs does not live longer for it, see
 // SpannerOptions.Idle, and may be aborted by others that come in the meantime.
@@ -70,7 +70,7 @@ func (s *SpannerServer) Hold(times int, match func(SpannerCall) bool) *SpannerFa
 	return s.proxy.gate.fault(&SpannerFault{does: spannerHolds, match: match}, times)
 }
 
-// Delay keeps every RPC that matches before the emulator for d, or until End. It is
+// Delay keeps every RPC that matches before the emulator for d, or until Stop. It is
 // then delivered, whether or not its sender still lives or waits.
 func (s *SpannerServer) Delay(d time.Duration, match func(SpannerCall) bool) *SpannerFault {
 	return s.proxy.gate.fault(&SpannerFault{does: spannerDelays, match: match, delay: d}, 0)
@@ -190,12 +190,12 @@ func (g *spannerGate) close() {
 	faults := g.faults
 	g.mu.Unlock()
 	for _, f := range faults {
-		f.End()
+		f.Stop()
 	}
 }
 
-// Met is how many RPCs the fault was done to so far.
-func (f *SpannerFault) Met() int {
+// Count is how many RPCs the fault was done to so far.
+func (f *SpannerFault) Count() int {
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()
 	return f.met
@@ -218,8 +218,8 @@ func (f *SpannerFault) Await(ctx context.Context, n int) error {
 	}
 }
 
-// End ends the fault, and delivers what it held. Ending again does nothing.
-func (f *SpannerFault) End() {
+// Stop ends the fault, and delivers what it held. Ending again does nothing.
+func (f *SpannerFault) Stop() {
 	f.end.Do(func() {
 		f.gate.mu.Lock()
 		f.gate.faults = slices.DeleteFunc(slices.Clone(f.gate.faults), func(other *SpannerFault) bool { return other == f })

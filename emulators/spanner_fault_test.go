@@ -76,7 +76,7 @@ func TestSpannerCalls(t *testing.T) {
 			"Commit *spannerpb.CommitRequest true", "ExecuteSql *spannerpb.ExecuteSqlRequest false",
 			"BeginTransaction *spannerpb.BeginTransactionRequest true", "Rollback *spannerpb.RollbackRequest true",
 		}
-		if fmt.Sprint(kinds) != fmt.Sprint(want) || watch.Met() != len(want) {
+		if fmt.Sprint(kinds) != fmt.Sprint(want) || watch.Count() != len(want) {
 			t.Errorf("saw %v, want %v", kinds, want)
 		}
 		if n := o.Calls(); n["ExecuteSql"] != 3 || n["Commit"] != 1 || n["UpdateDatabaseDdl"] != 1 || n["CreateDatabase"] != 0 {
@@ -97,7 +97,7 @@ func TestSpannerAbort(t *testing.T) {
 		defer cancel()
 		_, err := c.ReadWriteTransaction(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 			runs++
-			if abort.Met() > 0 {
+			if abort.Count() > 0 {
 				// The transaction that was aborted is in nobody's way.
 				if err := add(context.WithoutCancel(t.Context()), c, "row", 10); err != nil {
 					return err
@@ -109,8 +109,8 @@ func TestSpannerAbort(t *testing.T) {
 			}
 			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("T", []string{"K", "N"}, []any{"row", n + 1})})
 		})
-		if err != nil || runs != 2 || abort.Met() != 2 {
-			t.Errorf("%v after %d runs and %d faults", err, runs, abort.Met())
+		if err != nil || runs != 2 || abort.Count() != 2 {
+			t.Errorf("%v after %d runs and %d faults", err, runs, abort.Count())
 		}
 		o.has(c, "row", 11)
 	})
@@ -133,7 +133,7 @@ func TestSpannerAbortOfARepeatedCommit(t *testing.T) {
 		c.is("begin with a query", err, codes.Aborted)
 		_, err = c.sql(t.Context(), nil, 0, "SELECT 1")
 		c.is("outside", err, codes.OK)
-		abort.End()
+		abort.Stop()
 		c.rows(1)
 	})
 }
@@ -144,7 +144,7 @@ func TestSpannerAbortAtRandom(t *testing.T) {
 	c := o.raw()
 	pattern := func(seed uint64) (codes []bool) {
 		f := o.AbortAtRandom(0.5, seed, o.calls("BeginTransaction"))
-		defer f.End()
+		defer f.Stop()
 		for range 20 {
 			tx, err := c.BeginTransaction(t.Context(), &spannerpb.BeginTransactionRequest{Session: c.session, Options: spannerReadWrite()})
 			if err == nil {
@@ -175,7 +175,7 @@ func TestSpannerRefuse(t *testing.T) {
 		refuse := o.Refuse(0, codes.PermissionDenied, func(c SpannerCall) bool { return len(c.Metadata.Get("op")) > 0 })
 		_, err = c.sql(marked, nil, 0, "SELECT 1")
 		c.is("marked", err, codes.PermissionDenied)
-		refuse.End()
+		refuse.Stop()
 		_, err = c.sql(marked, nil, 0, "SELECT 1")
 		c.is("marked, after that", err, codes.OK)
 	})
@@ -198,8 +198,8 @@ func TestSpannerHold(t *testing.T) {
 		cancel()
 		c.is("the sender", <-given, codes.Canceled)
 		c.rows(0)
-		hold.End()
-		hold.End()
+		hold.Stop()
+		hold.Stop()
 		other := o.raw() // reads are transactions, for which the emulator may forget others of a session
 		waitFor(t, "the late one is applied", func() bool {
 			res, err := other.sql(t.Context(), nil, 0, "SELECT K FROM T")
@@ -233,7 +233,7 @@ func TestSpannerDelay(t *testing.T) {
 		given <- err
 	}()
 	awaitSpanner(t, never, 1)
-	never.End()
+	never.Stop()
 	c.is("who was delayed for an hour", <-given, codes.OK)
 }
 
@@ -249,8 +249,8 @@ func TestSpannerDropReplies(t *testing.T) {
 		if err := add(t.Context(), c, "row", 1); err != nil {
 			t.Error(err)
 		}
-		if n := o.Calls()["Commit"] - before; n != 3 || drop.Met() != 2 {
-			t.Errorf("%d commits were sent, and %d answers dropped; want 3 and 2", n, drop.Met())
+		if n := o.Calls()["Commit"] - before; n != 3 || drop.Count() != 2 {
+			t.Errorf("%d commits were sent, and %d answers dropped; want 3 and 2", n, drop.Count())
 		}
 		o.has(c, "row", 1)
 	})
@@ -299,7 +299,7 @@ func TestSpannerSwallowReplies(t *testing.T) {
 		c.is("who gave up", <-given, codes.Canceled)
 		go ask(t.Context())
 		awaitSpanner(t, swallow, 2)
-		swallow.End()
+		swallow.Stop()
 		c.is("who waited", <-given, codes.Unavailable)
 		_, err := c.commit(t.Context(), id, insertInto("a", "1"))
 		c.is("who asks again", err, codes.OK)
@@ -333,8 +333,8 @@ func TestSpannerBreakStreams(t *testing.T) {
 			if err := c.Single().Read(ctx, "T", spanner.AllKeys(), []string{"K", "N"}).Do(count); err != nil || rows != 500 || sum != want {
 				t.Errorf("broken after %d messages: %d rows with %d, %v; want 500 with %d", after, rows, sum, err, want)
 			}
-			if broken.Met() != 2 {
-				t.Errorf("broken %d times, want 2", broken.Met())
+			if broken.Count() != 2 {
+				t.Errorf("broken %d times, want 2", broken.Count())
 			}
 			if !o.Shimmed() {
 				continue // the emulator by itself does not repeat the rows that DML returned
@@ -349,8 +349,8 @@ func TestSpannerBreakStreams(t *testing.T) {
 				return tx.Query(ctx, spanner.NewStatement("UPDATE T SET N = N + 1 WHERE true THEN RETURN K, N")).Do(count)
 			})
 			want += 500
-			if err != nil || sum != want || rows != 500 || again.Met() != 2 {
-				t.Errorf("DML broken %d times after %d messages: %d rows with %d, %v; want 500 with %d", again.Met(), after, rows, sum, err, want)
+			if err != nil || sum != want || rows != 500 || again.Count() != 2 {
+				t.Errorf("DML broken %d times after %d messages: %d rows with %d, %v; want 500 with %d", again.Count(), after, rows, sum, err, want)
 			}
 		}
 	})
@@ -386,7 +386,7 @@ func TestSpannerEndsWithHeldCalls(t *testing.T) {
 			t.Fatal("a call has no end")
 		}
 	}
-	if f := o.Hold(1, nil); f.Met() != 0 {
+	if f := o.Hold(1, nil); f.Count() != 0 {
 		t.Error("a fault of a closed server was met")
 	}
 }

@@ -101,8 +101,8 @@ func TestSpannerOfSomebodyElse(t *testing.T) {
 	}
 	o := newOnSpanner(t, ours)
 	o.put(o.client(), map[string]int64{"a": 1})
-	if err := ours.Restart(t.Context()); !errors.Is(err, ErrNotOurs) {
-		t.Errorf("restart: %v, want ErrNotOurs", err)
+	if err := ours.Restart(t.Context()); !errors.Is(err, ErrNotOwned) {
+		t.Errorf("restart: %v, want ErrNotOwned", err)
 	}
 	if f := finding(t, doctorSpanner(t.Context(), m), engineSpanner, TierService); !f.Found || !strings.Contains(f.String(), "session shim") {
 		t.Errorf("the doctor finds %v", f)

@@ -66,7 +66,7 @@ func (s *SpannerServer) run(ctx context.Context) (err error) {
 // transactions. It is for whoever is alone with the server; clients under way get
 // UNAVAILABLE or NOT_FOUND, and must be made anew.
 //
-// Errors: ErrNotOurs when this process did not start the emulator. After another error
+// Errors: ErrNotOwned when this process did not start the emulator. After another error
 // the emulator is down, and Restart may be called again.
 func (s *SpannerServer) Restart(ctx context.Context) error {
 	s.life.Lock()
@@ -82,7 +82,7 @@ func (s *SpannerServer) restart(ctx context.Context) (err error) {
 		}
 	}()
 	if s.program == "" {
-		return fmt.Errorf("%w: it is a %s", ErrNotOurs, s.engine.Tier)
+		return fmt.Errorf("%w: it is a %s", ErrNotOwned, s.engine.Tier)
 	}
 	if s.ended {
 		return errors.New("the server is closed")

@@ -120,7 +120,7 @@ func TestSpannerCommitOutlivesItsSender(t *testing.T) {
 	cancel()
 	c.is("the sender", <-left, codes.Canceled)
 	c.rows(0)
-	hold.End()
+	hold.Stop()
 	_, err := c.commit(t.Context(), id, insertInto("a", "1"))
 	c.is("again", err, codes.OK)
 	c.rows(1)
@@ -131,7 +131,7 @@ func awaitSpanner(t *testing.T, f *SpannerFault, n int) {
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	if err := f.Await(ctx, n); err != nil {
-		t.Fatalf("the fault was met %d times, want %d: %v", f.Met(), n, err)
+		t.Fatalf("the fault was met %d times, want %d: %v", f.Count(), n, err)
 	}
 }
 

@@ -85,7 +85,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 
 func (k *Keeper) prepare(req runstore.AcquireRequest) (runstore.AcquireRequest, error) {
 	if req.TTL != 0 && req.TTL != k.opts.TTL {
-		return req, &runstore.LimitError{
+		return req, &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "ttl",
 			Problem: fmt.Sprintf("%v is not the keeper's, %v; leave it zero", req.TTL, k.opts.TTL),
 		}

@@ -59,7 +59,7 @@ func (o *Options) resolve() (Options, error) {
 	var faults []error
 	refuse := func(bad bool, field, format string, args ...any) {
 		if bad {
-			faults = append(faults, &runstore.LimitError{
+			faults = append(faults, &runstore.InputError{
 				Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...),
 			})
 		}

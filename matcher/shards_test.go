@@ -179,7 +179,7 @@ type refusing struct {
 
 func (s refusing) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	if b.Run() == s.run && s.full.Load() {
-		return runstore.Committed{}, &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "records", Problem: "the run is full"}
+		return runstore.Committed{}, &runstore.InputError{Kind: runstore.ErrTooLarge, Field: "records", Problem: "the run is full"}
 	}
 	return s.RunStore.Commit(ctx, b)
 }

@@ -63,9 +63,9 @@ const (
 	OnRelease
 )
 
-// Epocher reports and raises the store's epoch (I2). Operators do both with the command
+// EpochManager reports and raises the store's epoch (I2). Operators do both with the command
 // tapestore epoch.
-type Epocher interface {
+type EpochManager interface {
 	// Epochs returns the store's epochs, the current one last. It is empty
 	// while the store is in epoch 0.
 	Epochs(ctx context.Context) ([]EpochChange, error)
@@ -105,9 +105,9 @@ type Candidate struct {
 	Cursor Cursor
 }
 
-// CandidatesOf is for an adapter whose stale scans read as its others do: what a
+// ToCandidates is for an adapter whose stale scans read as its others do: what a
 // candidate does not tell stays away from callers.
-func CandidatesOf(entries []IndexEntry) []Candidate {
+func ToCandidates(entries []IndexEntry) []Candidate {
 	var all []Candidate
 	for _, e := range entries {
 		all = append(all, Candidate{Run: e.Run, Key: e.Record.Key, At: e.At, Cursor: e.Cursor})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The Check methods refuse malformed and oversized input with a [LimitError].
+// The Check methods refuse malformed and oversized input with a [InputError].
 // Every adapter calls them before it asks its engine, so the limits and their
 // messages are the same everywhere.
 
@@ -334,7 +334,7 @@ func checkReserve(field string, later []RecordWrite) error {
 		w.Records[i].Event = 0 // the place of an event of that batch
 	}
 	_, err := w.checkRecords()
-	var limit *LimitError
+	var limit *InputError
 	if errors.As(err, &limit) {
 		limit.Field = field + "." + limit.Field
 	}
@@ -398,11 +398,11 @@ func checkOptional(field, s string, limit int) error {
 }
 
 func invalid(field, format string, args ...any) error {
-	return &LimitError{Kind: ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &InputError{Kind: ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 func tooLarge(field, format string, args ...any) error {
-	return &LimitError{Kind: ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &InputError{Kind: ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 // firstOf keeps the message to one line; the next fault shows once the first is

@@ -22,11 +22,11 @@ var (
 	// ErrConflict: a guard other than the fence did not hold; see
 	// [ConflictError]. Read again and decide anew.
 	ErrConflict = errors.New("conflict")
-	// ErrInvalid: malformed input; see [LimitError].
+	// ErrInvalid: malformed input; see [InputError].
 	ErrInvalid = errors.New("invalid")
-	// ErrTooLarge: input beyond a limit; see [LimitError].
+	// ErrTooLarge: input beyond a limit; see [InputError].
 	ErrTooLarge = errors.New("too large")
-	// ErrUnsupported: this store cannot do that; see [LimitError], which some of these
+	// ErrUnsupported: this store cannot do that; see [InputError], which some of these
 	// errors are.
 	ErrUnsupported = errors.New("unsupported")
 	// ErrUnavailable: the engine could not be reached or was too busy. Surely not
@@ -275,10 +275,10 @@ func (e *CorruptError) Error() string {
 // Is matches ErrCorrupt.
 func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
-// LimitError names what was refused, and says why: input that is malformed or beyond a
+// InputError names what was refused, and says why: input that is malformed or beyond a
 // limit, a write to a store that was opened to be read only, a schema or an engine's
 // version that this program cannot work with.
-type LimitError struct {
+type InputError struct {
 	// Kind is ErrInvalid, ErrTooLarge or ErrUnsupported.
 	Kind error
 	// Field is what was refused. A field of the input is named as the caller wrote it:
@@ -289,10 +289,10 @@ type LimitError struct {
 }
 
 // Error implements error.
-func (e *LimitError) Error() string { return fmt.Sprintf("%v %s: %s", e.Kind, e.Field, e.Problem) }
+func (e *InputError) Error() string { return fmt.Sprintf("%v %s: %s", e.Kind, e.Field, e.Problem) }
 
 // Unwrap returns the kind.
-func (e *LimitError) Unwrap() error { return e.Kind }
+func (e *InputError) Unwrap() error { return e.Kind }
 
 // clip keeps the ids in messages short; they may be long and of any bytes.
 func clip(s string) string {

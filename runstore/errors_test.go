@@ -51,7 +51,7 @@ func TestDetailsMatchTheirKind(t *testing.T) {
 		&runstore.FencedError{Presented: 1, Current: 2}:                    runstore.ErrFenced,
 		&runstore.ConflictError{Guard: "version", Key: "k"}:                runstore.ErrConflict,
 		&runstore.StoreBehindError{Field: "token", Presented: 2, Known: 1}: runstore.ErrStoreBehind,
-		&runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "owner"}:   runstore.ErrTooLarge,
+		&runstore.InputError{Kind: runstore.ErrTooLarge, Field: "owner"}:   runstore.ErrTooLarge,
 		&runstore.CorruptError{Run: "run", Cause: io.ErrUnexpectedEOF}:     runstore.ErrCorrupt,
 	} {
 		for _, other := range runstore.Kinds() {

@@ -25,7 +25,7 @@ func TestRegisterTwicePanics(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	runstore.Register("picky", func(_ context.Context, u runstore.URL) (runstore.RunStore, error) {
-		return nil, u.Known("sslmode")
+		return nil, u.RejectUnknownParams("sslmode")
 	})
 	for _, tc := range []struct{ url, says string }{
 		{"", "has no scheme"},

@@ -124,10 +124,10 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 var plainKey = regexp.MustCompile(`^[a-zA-Z_]+$`)
 
-// Known refuses every parameter that is not among keys, and every one that is
+// RejectUnknownParams refuses every parameter that is not among keys, and every one that is
 // given twice. Its errors contain no value, and a key only where that cannot be a piece
 // of a secret.
-func (u URL) Known(keys ...string) error {
+func (u URL) RejectUnknownParams(keys ...string) error {
 	for _, key := range slices.Sorted(maps.Keys(u.Params)) {
 		known := slices.Contains(keys, key)
 		switch {

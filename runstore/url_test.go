@@ -75,7 +75,7 @@ func FuzzURLHidesSecrets(f *testing.F) {
 		u, err := runstore.ParseURL(given)
 		if err == nil {
 			said = append(said, u.String())
-			err = u.Known("sslmode")
+			err = u.RejectUnknownParams("sslmode")
 		}
 		if err != nil {
 			said = append(said, err.Error())

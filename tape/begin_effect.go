@@ -140,7 +140,7 @@ func (req BeginEffectRequest) check() error {
 	}
 	key, blame := req.key()
 	if len(key) > maxEffectKey {
-		return &runstore.LimitError{
+		return &runstore.InputError{
 			Kind: runstore.ErrTooLarge, Field: blame,
 			Problem: fmt.Sprintf("makes an idempotency key of %d bytes, the limit is %d", len(key), maxEffectKey),
 		}

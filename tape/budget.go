@@ -91,14 +91,14 @@ func (t *Tape) ChargeBudget(ctx context.Context, c BudgetCharge) (Budget, error)
 	return budgets.change(ctx, t, c.Run, c.Fence, budgetKey, func(b Budget, _ bool) (Budget, *step, error) {
 		usd := b.USDSpent + c.USD
 		if math.IsInf(usd, 0) {
-			return b, nil, &runstore.LimitError{
+			return b, nil, &runstore.InputError{
 				Kind: runstore.ErrTooLarge, Field: "usd",
 				Problem: fmt.Sprintf("%g and %g that were spent make a sum beyond the limit of %g", c.USD, b.USDSpent, math.MaxFloat64),
 			}
 		}
 		tokens, ok := addInt64(b.TokensSpent, c.Tokens)
 		if !ok {
-			return b, nil, &runstore.LimitError{
+			return b, nil, &runstore.InputError{
 				Kind: runstore.ErrTooLarge, Field: "tokens",
 				Problem: fmt.Sprintf("%d and %d that were spent make a sum beyond the limit of 64 bits", c.Tokens, b.TokensSpent),
 			}
@@ -158,7 +158,7 @@ func addInt64(a, b int64) (sum int64, ok bool) {
 // checkFinite refuses NaN and the infinities.
 func checkFinite(name string, n float64) error {
 	if math.IsNaN(n) || math.IsInf(n, 0) {
-		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: name, Problem: fmt.Sprintf("%v is not a finite number", n)}
+		return &runstore.InputError{Kind: runstore.ErrInvalid, Field: name, Problem: fmt.Sprintf("%v is not a finite number", n)}
 	}
 	return nil
 }

@@ -139,7 +139,7 @@ func TestBudgetsRefuseBadNumbers(t *testing.T) {
 			refusal{chargeErr, runstore.ErrInvalid, "usd"}, refusal{admitErr, runstore.ErrInvalid, "usd_estimate"})
 	}
 	for _, c := range refusals {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(c.err, &limit) || limit.Kind != c.kind || limit.Field != c.field {
 			t.Errorf("%v, want %v naming %s", c.err, c.kind, c.field)
 		}

@@ -416,7 +416,7 @@ func TestRefusedCreatorLeavesThePairFree(t *testing.T) {
 	a, b := begin(t, tp, "a"), begin(t, tp, "b")
 	full := &scripted{RunStore: s, script: func(n int) fate {
 		if n == 3 {
-			return fate{err: &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "records", Problem: "test"}}
+			return fate{err: &runstore.InputError{Kind: runstore.ErrTooLarge, Field: "records", Problem: "test"}}
 		}
 		return fate{makes: true}
 	}}

@@ -21,7 +21,7 @@ func claimTTL(name string, ttl time.Duration) (time.Duration, error) {
 		return defaultClaimTTL, nil
 	}
 	if ttl < minClaimTTL || ttl > maxClaimTTL {
-		return 0, &runstore.LimitError{
+		return 0, &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: name,
 			Problem: fmt.Sprintf("%v is out of range, the limits are %d and %d ms (0 or less means %d)",
 				ttl, minClaimTTL.Milliseconds(), maxClaimTTL.Milliseconds(), defaultClaimTTL.Milliseconds()),

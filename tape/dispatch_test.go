@@ -322,7 +322,7 @@ func TestDispatchInput(t *testing.T) {
 		"error":               report(tape.DispatchReport{Error: "\xff"}),
 		"next_dispatch_at_ms": report(tape.DispatchReport{Next: runstore.EndOfTime.Add(time.Hour)}),
 	} {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(err, &limit) || limit.Field != field {
 			t.Errorf("%v, want an error that names %s", err, field)
 		}

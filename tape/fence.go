@@ -29,12 +29,12 @@ func (g Grant) Fence(run runstore.RunID) (runstore.Fence, error) {
 		return runstore.Fence{}, err
 	}
 	if g.Run != "" && g.Run != run {
-		return runstore.Fence{}, &runstore.LimitError{
+		return runstore.Fence{}, &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "fence.run_id", Problem: "names another run than the request",
 		}
 	}
 	if g.Token <= 0 {
-		return runstore.Fence{}, &runstore.LimitError{
+		return runstore.Fence{}, &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "fence.token", Problem: "is not positive; present all of the grant or nothing",
 		}
 	}
@@ -56,7 +56,7 @@ func (t *Tape) admit(method string, run runstore.RunID, f runstore.Fence) error 
 		return err
 	}
 	if !f.IsZero() && f.Run() != run {
-		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for another run than run_id"}
+		return &runstore.InputError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for another run than run_id"}
 	}
 	return t.require(method, f)
 }

@@ -242,7 +242,7 @@ func TestGateInput(t *testing.T) {
 		"gate_name": awaits(tape.AwaitRequest{Gate: strings.Repeat("g", 1024)}), "resolution_json": longErr,
 		"payload_json": awaits(tape.AwaitRequest{Gate: "g", Context: strings.Repeat("x", tape.MaxGateContext+1)}),
 	} {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(err, &limit) || limit.Field != field {
 			t.Errorf("%v, want an error that names %s", err, field)
 		}

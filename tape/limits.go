@@ -47,7 +47,7 @@ type field struct {
 func checkText(fields ...field) error {
 	for _, f := range fields {
 		if !utf8.ValidString(f.text) {
-			return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: f.name, Problem: "is not valid UTF-8"}
+			return &runstore.InputError{Kind: runstore.ErrInvalid, Field: f.name, Problem: "is not valid UTF-8"}
 		}
 	}
 	return nil
@@ -56,7 +56,7 @@ func checkText(fields ...field) error {
 // checkName refuses an empty or overlong name.
 func checkName(name, text string, limit int) error {
 	if text == "" {
-		return &runstore.LimitError{
+		return &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: name,
 			Problem: fmt.Sprintf("is empty, the limits are 1 and %d bytes", limit),
 		}
@@ -66,7 +66,7 @@ func checkName(name, text string, limit int) error {
 
 func checkLength(name, text string, limit int) error {
 	if len(text) > limit {
-		return &runstore.LimitError{
+		return &runstore.InputError{
 			Kind: runstore.ErrTooLarge, Field: name,
 			Problem: fmt.Sprintf("%d bytes, the limit is %d", len(text), limit),
 		}
@@ -90,7 +90,7 @@ func checkSize(what string, size, limit int, fields ...field) error {
 			largest = f
 		}
 	}
-	return &runstore.LimitError{
+	return &runstore.InputError{
 		Kind: runstore.ErrTooLarge, Field: largest.name,
 		Problem: fmt.Sprintf("%d bytes make %s of %d bytes, the limit is %d", len(largest.text), what, size, limit),
 	}

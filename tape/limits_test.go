@@ -42,7 +42,7 @@ func TestWhatBeganCanEnd(t *testing.T) {
 			Run: r.ID, Key: key, Status: tape.EffectConfirmed,
 			Response: text(tape.MaxOutcome - 10), Error: text(11),
 		}
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if _, err := settle(outcome); !errors.As(err, &limit) || limit.Field != "response_json" {
 			t.Errorf("%s with an outcome one byte too large = %v, want a refusal that names response_json", key, err)
 		}

@@ -63,7 +63,7 @@ func TestLimitsOfObligations(t *testing.T) {
 		{resolve(huge[:1_000_001]), runstore.ErrTooLarge, "result_json", "1000000"},
 		{resolve("\xff"), runstore.ErrInvalid, "result_json", "UTF-8"},
 	} {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(c.err, &limit) || limit.Kind != c.kind || limit.Field != c.field || !strings.Contains(limit.Problem, c.limit) {
 			t.Errorf("%v, want %v naming %s and %s", c.err, c.kind, c.field, c.limit)
 		}

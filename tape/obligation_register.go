@@ -51,7 +51,7 @@ func (c Compensation) obligation() (storedObligation, error) {
 		return storedObligation{}, err
 	}
 	if strings.Contains(c.Kind, "\x00") {
-		return storedObligation{}, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "kind", Problem: "has a zero byte"}
+		return storedObligation{}, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "kind", Problem: "has a zero byte"}
 	}
 	o := storedObligation{
 		Obligation: Obligation{

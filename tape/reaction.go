@@ -134,7 +134,7 @@ func (r Reaction) check() error {
 		}
 	}
 	if r.Shards > MaxShards {
-		return &runstore.LimitError{
+		return &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "num_shards",
 			Problem: fmt.Sprintf("is %d, the limits are 1 and %d (0 or less means 1)", r.Shards, MaxShards),
 		}

@@ -53,7 +53,7 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 	r = r.withDefaults()
 	shard, ok := r.shardOf(f.Run())
 	if !ok {
-		return at, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for no shard of the reaction"}
+		return at, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for no shard of the reaction"}
 	}
 	if err := checkMatches(r, shard, at, matches, to); err != nil {
 		return at, err
@@ -112,14 +112,14 @@ func (t *Tape) moveCursor(ctx context.Context, f runstore.Fence, at Cursor, to r
 // checkMatches refuses what a caller cannot have read from the shard's part of the feed.
 func checkMatches(r Reaction, shard int32, at Cursor, matches []Entry, to runstore.Position) error {
 	if to < at.Position || to > runstore.MaxPosition {
-		return &runstore.LimitError{
+		return &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "to", Problem: fmt.Sprintf("is %d, the limits are %d, the cursor, and %d", to, at.Position, runstore.MaxPosition),
 		}
 	}
 	last := runstore.Position(0)
 	for i, e := range matches {
 		if e.Position <= last || e.Position > to || r.ShardOf(e.Run) != shard {
-			return &runstore.LimitError{
+			return &runstore.InputError{
 				Kind: runstore.ErrInvalid, Field: fmt.Sprintf("matches[%d]", i),
 				Problem: fmt.Sprintf("has the position %d in shard %d; positions grow, up to %d, in shard %d", e.Position, r.ShardOf(e.Run), to, shard),
 			}

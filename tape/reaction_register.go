@@ -50,7 +50,7 @@ func (t *Tape) RegisterReaction(ctx context.Context, r Reaction, fromHead bool) 
 			return next, &step{}, err
 		}
 		if r.Shards != s.Shards {
-			return s, nil, &runstore.LimitError{
+			return s, nil, &runstore.InputError{
 				Kind: runstore.ErrInvalid, Field: "num_shards",
 				Problem: fmt.Sprintf("is %d, and the reaction was registered with %d, which is fixed: register another reaction_id", r.Shards, s.Shards),
 			}

@@ -52,7 +52,7 @@ func (c Cursor) rest() *pendingRuns {
 // Errors: those of runstore.RunStore.CreateRun. After every one of them the call may be repeated.
 func (t *Tape) BeginReactionRun(ctx context.Context, reaction string, at Cursor) (Cursor, error) {
 	if at.PendingRuns() == 0 {
-		return at, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "at", Problem: "has no pending run"}
+		return at, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "at", Problem: "has no pending run"}
 	}
 	create, err := reactionRun(reaction, at.pending.App, at.pending.At[at.begun])
 	if err != nil {

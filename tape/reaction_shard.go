@@ -35,7 +35,7 @@ type cursorHead struct {
 // Errors: runstore.ErrInvalid for a shard that the reaction does not have.
 func (t *Tape) OpenShard(ctx context.Context, r Reaction, shard int32) (runstore.RunID, error) {
 	if shard < 0 || shard >= max(r.Shards, 1) {
-		return "", &runstore.LimitError{
+		return "", &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "shard", Problem: fmt.Sprintf("is %d, and the reaction has %d shards", shard, r.Shards),
 		}
 	}

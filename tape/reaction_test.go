@@ -140,7 +140,7 @@ func TestReactionLimits(t *testing.T) {
 		{tape.Reaction{ID: "r", CreatedAtMS: 1 << 60}, runstore.ErrInvalid, "created_at_ms", "9999"},
 	} {
 		_, err := tp.RegisterReaction(t.Context(), c.r, false)
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(err, &limit) || limit.Kind != c.kind || limit.Field != c.field || !strings.Contains(limit.Problem, c.limit) {
 			t.Errorf("%v, want %v naming %s and %s", err, c.kind, c.field, c.limit)
 		}

@@ -231,7 +231,7 @@ func TestSessionInput(t *testing.T) {
 		"event.id":           appending(tape.SessionEvent{ID: "\xff"}, ""),
 		"event.timestamp_ms": appending(tape.SessionEvent{Time: runstore.EndOfTime.Add(time.Hour)}, ""),
 	} {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(err, &limit) || limit.Field != field {
 			t.Errorf("%v, want an error that names %s", err, field)
 		}

@@ -304,7 +304,7 @@ func TestLimitsNameTheFieldAndTheLimit(t *testing.T) {
 		{complete(tape.OutcomeRequest{Response: huge[:1_000_000], Error: huge[:1_000_001]}), runstore.ErrTooLarge, "error_json", "2000000"},
 		{endErr, runstore.ErrTooLarge, "detail_json", "2000000"},
 	} {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(c.err, &limit) || limit.Kind != c.kind || limit.Field != c.field || !strings.Contains(limit.Problem, c.limit) {
 			t.Errorf("%v, want %v naming %s and %s", c.err, c.kind, c.field, c.limit)
 		}

@@ -131,7 +131,7 @@ func TestClaimOrderAndLimits(t *testing.T) {
 		{tape.TaskClaim{Owner: "a", Now: runstore.EndOfTime}, runstore.ErrInvalid, "now_ms"},
 	} {
 		_, err := tp.ClaimTasks(t.Context(), c.req)
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(err, &limit) || limit.Kind != c.kind || limit.Field != c.field {
 			t.Errorf("ClaimTasks = %v, want %v naming %s", err, c.kind, c.field)
 		}

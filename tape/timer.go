@@ -121,7 +121,7 @@ func (m Timer) check() error {
 		return err
 	}
 	if last := runstore.EndOfTime.UnixMilli(); m.FireAtMS > last {
-		return &runstore.LimitError{
+		return &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "fire_at_ms",
 			Problem: fmt.Sprintf("%d is out of range, the limit is %d (0 or less is due at once)", m.FireAtMS, last),
 		}

@@ -235,7 +235,7 @@ func TestTimerLimits(t *testing.T) {
 		{cancel(long[:1019]), runstore.ErrTooLarge, "timer_id", "1018"},
 		{cancel("\xff"), runstore.ErrInvalid, "timer_id", "UTF-8"},
 	} {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.As(c.err, &limit) || limit.Kind != c.kind || limit.Field != c.field || !strings.Contains(limit.Problem, c.limit) {
 			t.Errorf("%v, want %v naming %s and %s", c.err, c.kind, c.field, c.limit)
 		}

@@ -152,7 +152,7 @@ func TestValueInput(t *testing.T) {
 	} {
 		for _, at := range []runstore.Version{tape.AnyVersion, 0, 7} {
 			_, err := tp.WriteValue(t.Context(), write.key, write.json, write.writer, at, runstore.Fence{})
-			var limit *runstore.LimitError
+			var limit *runstore.InputError
 			if !errors.As(err, &limit) || limit.Field != field {
 				t.Errorf("at %d: %v, want an error that names %s", at, err, field)
 			}

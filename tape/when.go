@@ -44,7 +44,7 @@ func checkTime(name string, at time.Time) error {
 	if at.After(time.Unix(0, 0)) && !at.After(runstore.EndOfTime) {
 		return nil
 	}
-	return &runstore.LimitError{
+	return &runstore.InputError{
 		Kind: runstore.ErrInvalid, Field: name,
 		Problem: at.UTC().Format(time.RFC3339) + " is out of range, the limits are 1970 and " + runstore.EndOfTime.Format(time.RFC3339),
 	}

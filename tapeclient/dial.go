@@ -73,7 +73,7 @@ func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
 	}
 	conn, err := grpc.NewClient(address, append([]grpc.DialOption{grpc.WithTransportCredentials(transport)}, dial...)...)
 	if err != nil {
-		return nil, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "url", Problem: err.Error()}
+		return nil, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "url", Problem: err.Error()}
 	}
 	c, err := New(conn, opts)
 	if err != nil {
@@ -86,7 +86,7 @@ func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
 // parse returns the address of a URL and whether it is served with TLS.
 func parse(url string) (address string, secure bool, err error) {
 	invalid := func(problem string) (string, bool, error) {
-		return "", false, &runstore.LimitError{
+		return "", false, &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "url",
 			Problem: fmt.Sprintf("%q %s; want tape://HOST:PORT, tapes://HOST:PORT or HOST:PORT", url, problem),
 		}
@@ -135,7 +135,7 @@ func New(cc grpc.ClientConnInterface, opts *Options) (*Client, error) {
 	c.opts.RequestTimeout = cmp.Or(c.opts.RequestTimeout, DefaultRequestTimeout)
 	c.opts.RetryTimeout = cmp.Or(c.opts.RetryTimeout, DefaultRetryTimeout)
 	if c.opts.RequestTimeout < 0 || c.opts.RetryTimeout < 0 {
-		return nil, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "timeout", Problem: "a timeout is negative"}
+		return nil, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "timeout", Problem: "a timeout is negative"}
 	}
 	if _, err := lease.New(nil, &c.opts.Lease); err != nil {
 		return nil, err

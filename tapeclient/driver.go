@@ -259,7 +259,7 @@ func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	case live:
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{
 			Op: "take lease", Run: r.lease.Run,
-			Err: &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "grant", Problem: "the server grants no leases"},
+			Err: &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "grant", Problem: "the server grants no leases"},
 		}}
 	default:
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{

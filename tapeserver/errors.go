@@ -147,7 +147,7 @@ func lookup(err error) wire {
 func facts(err error) map[string]string {
 	var fenced *runstore.FencedError
 	var behind *runstore.StoreBehindError
-	var limit *runstore.LimitError
+	var limit *runstore.InputError
 	var held *runstore.LeaseHeldError
 	switch {
 	case errors.As(err, &held):

@@ -69,7 +69,7 @@ func TestStatusOf(t *testing.T) {
 	}{
 		{"the protocol's words are bare", tape.ErrNoSuchRun, codes.NotFound, "no such run"},
 		{"scope", &tape.ScopeError{Scope: "a"}, codes.PermissionDenied, `tape store: policy violation — scope "a" not granted to run`},
-		{"invalid", op(&runstore.LimitError{Kind: runstore.ErrInvalid, Field: "ttl", Problem: "is odd"}, nil), codes.InvalidArgument, "ttl"},
+		{"invalid", op(&runstore.InputError{Kind: runstore.ErrInvalid, Field: "ttl", Problem: "is odd"}, nil), codes.InvalidArgument, "ttl"},
 		{"too large", op(runstore.ErrTooLarge, nil), codes.InvalidArgument, ""},
 		{"conflict", op(&runstore.ConflictError{Guard: "seq"}, nil), codes.Aborted, "tape store: commit"},
 		{"fenced", op(&runstore.FencedError{Presented: 1, Current: 2}, nil), codes.FailedPrecondition, "token 1"},

@@ -68,7 +68,7 @@ func (s *service) SubscribeBySubject(req *tapepb.SubscribeBySubjectRequest, stre
 // behind does not matter.
 func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], from int64, f feedFilter) error {
 	if from < 0 || from > int64(runstore.MaxPosition) {
-		return statusOf(&runstore.LimitError{Kind: runstore.ErrInvalid, Field: "from_global_seq",
+		return statusOf(&runstore.InputError{Kind: runstore.ErrInvalid, Field: "from_global_seq",
 			Problem: fmt.Sprintf("%d, it is from 0 to %d", from, runstore.MaxPosition)})
 	}
 	// Clients wait for the headers before they act on what they subscribed for.

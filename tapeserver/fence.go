@@ -120,5 +120,5 @@ func answerGrant(ctx context.Context, l runstore.Lease) *tapepb.Grant {
 }
 
 func malformed(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

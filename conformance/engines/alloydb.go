@@ -5,6 +5,7 @@
 package engines
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/url"
@@ -38,40 +39,39 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 		if opts != nil {
 			opts(o)
 		}
-		schema := ""
-		if o.Postgres != nil {
-			schema = o.Postgres.Schema
+		if o.Postgres == nil {
+			o.Postgres = &postgres.Options{}
 		}
+		schema, patient := o.Postgres.Schema, *o.Postgres
+		patient.RetryTimeout = cmp.Or(patient.RetryTimeout, busyMachineTimeout)
+		patient.StatementTimeout = cmp.Or(patient.StatementTimeout, busyMachineTimeout)
+		far := *o
+		o.Postgres = &patient
 		open := func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, o) }
 		return conformance.Instance{
 			Open: open,
 			OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
-				wrong := *o
-				wrong.Postgres = &postgres.Options{}
-				if o.Postgres != nil {
-					*wrong.Postgres = *o.Postgres
-				}
-				wrong.Postgres.Clock = clock
-				return OpenAlloyDB(ctx, &wrong)
+				behind, wrong := *o, patient
+				behind.Postgres, wrong.Clock = &wrong, clock
+				return OpenAlloyDB(ctx, &behind)
 			},
-			Stall: func(t conformance.T) func() { return StallPostgres(t, address, schema) },
-			StallPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+			BlockWriters: func(t conformance.T) func() { return StallPostgres(t, address, schema) },
+			BlockPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
 				return stallPuts(t, address, schema)
 			},
-			URL:  alloydbHostURL(address, schema),
-			Link: func(t conformance.T) conformance.Link { return linkToAlloyDB(t, server, o) },
+			URL:     alloydbHostURL(address, schema),
+			Network: func(t conformance.T) conformance.Network { return linkToAlloyDB(t, server, far) },
 		}
 	}}
 }
 
 // linkToAlloyDB puts a network that can be harmed between the connector and the
 // primary's proxy: what passes is TLS.
-func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, o *alloydb.Options) conformance.Link {
+func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, far alloydb.Options) conformance.Network {
 	t.Helper()
 	network := newLink(t, "127.0.0.1:1") // a dial tells where to
-	far := *o
 	far.ReadPool = ""
-	far.Dialer = append(slices.Clone(o.Dialer), alloydbconn.WithDialFunc(func(ctx context.Context, kind, address string) (net.Conn, error) {
+	far.Dialer = append(slices.Clone(far.Dialer), alloydbconn.WithDialFunc(func(ctx context.Context, kind, address string) (net.Conn, error) {
 		door, err := server.Door(address)
 		if err != nil {
 			return nil, err
@@ -80,9 +80,9 @@ func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, o *alloydb.
 		var dialer net.Dialer
 		return dialer.DialContext(ctx, kind, network.Address())
 	}))
-	return conformance.Link{
-		Open: func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, &far) },
-		Harm: network,
+	return conformance.Network{
+		Open:   func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, &far) },
+		Faults: network,
 	}
 }
 

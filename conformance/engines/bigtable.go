@@ -67,17 +67,17 @@ func (p bigtableTable) instance(emulator string) conformance.Instance {
 
 // on is an instance with what an emulator makes possible besides.
 func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance {
-	patient := bigtableTable{p.BigtableTable, url.Values{"patience": {emulatorPatience}}}
+	patient := bigtableTable{p.BigtableTable, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
-	i.Stall = func(t conformance.T) func() { return stallBigtable(t, server, p.String()) }
-	i.Link = func(t conformance.T) conformance.Link {
+	i.BlockWriters = func(t conformance.T) func() { return stallBigtable(t, server, p.String()) }
+	i.Network = func(t conformance.T) conformance.Network {
 		network := newRPCLink(t, server.Address())
-		return conformance.Link{
+		return conformance.Network{
 			Open: func(ctx context.Context) (runstore.RunStore, error) {
 				return openBigtable(ctx, p.url(network.Address()), nil)
 			},
-			Harm: network,
+			Faults: network,
 		}
 	}
 	return i
@@ -126,8 +126,8 @@ func stallBigtable(t conformance.T, server *emulators.BigtableServer, table stri
 	held := server.Hold(0, func(c emulators.BigtableCall) bool {
 		return c.Method == "CheckAndMutateRow" && c.Table == table && isRunRow(c.Row) && len(c.Metadata.Get(serving.Header)) > 0
 	})
-	t.Cleanup(held.End) // a case that fails early must not leave its writers waiting
-	return held.End
+	t.Cleanup(held.Stop) // a case that fails early must not leave its writers waiting
+	return held.Stop
 }
 
 // isRunRow tells the rows of runs from others, as the adapter lays them out.

@@ -37,7 +37,7 @@ func TestBigtableService(t *testing.T) {
 		return client
 	}
 	beside := emulators.BigtableTable{Project: "project", Instance: "instance", Table: strings.Repeat("t", 50)}
-	target, err := bigtableService(t.Context(), admin(), beside, server.Address(), url.Values{"patience": {"20s"}})
+	target, err := bigtableService(t.Context(), admin(), beside, server.Address(), url.Values{"retry_timeout": {"20s"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package engines
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net"
 	"net/url"
 	"strconv"
@@ -88,7 +89,27 @@ func (p place) url(address string) string {
 	return withParams(p.scheme+":"+rest, p.params)
 }
 
+// busyMachineTimeout is 5 minutes, ten times the adapters' default. The server or emulator
+// shares its machine with the cases: while many of them run, a large write may wait for longer
+// than the default, and Spanner's emulator runs one transaction at a time. Handles whose
+// network fails keep the default, since cases wait for them to give up.
+const busyMachineTimeout = 5 * time.Minute
+
 func (p place) instance() conformance.Instance {
+	i := p.patient().handles()
+	i.Network = p.link
+	return i
+}
+
+// patient returns the place with the timeouts of a busy machine where params name none.
+func (p place) patient() place {
+	params := url.Values{"retry_timeout": {busyMachineTimeout.String()}, "statement_timeout": {busyMachineTimeout.String()}}
+	maps.Copy(params, p.params)
+	return place{p.scheme, p.address, params}
+}
+
+// handles returns an instance without a network.
+func (p place) handles() conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(p.address)) }
 	return conformance.Instance{
 		Open: open,
@@ -100,12 +121,11 @@ func (p place) instance() conformance.Instance {
 			opts.Clock = clock
 			return openPostgres(ctx, config, opts)
 		},
-		Stall: func(t conformance.T) func() { return StallPostgres(t, p.address, p.params.Get("schema")) },
-		StallPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+		BlockWriters: func(t conformance.T) func() { return StallPostgres(t, p.address, p.params.Get("schema")) },
+		BlockPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
 			return stallPuts(t, p.address, p.params.Get("schema"))
 		},
-		URL:  p.url(p.address),
-		Link: p.link,
+		URL: p.url(p.address),
 	}
 }
 
@@ -119,7 +139,7 @@ func (p place) options() (*pgxpool.Config, *postgres.Options, error) {
 }
 
 // link puts a network that can be harmed in front of a server.
-func (p place) link(t conformance.T) conformance.Link {
+func (p place) link(t conformance.T) conformance.Network {
 	t.Helper()
 	u, err := url.Parse(p.address)
 	if err != nil {
@@ -135,9 +155,9 @@ func (p place) link(t conformance.T) conformance.Link {
 	query.Del("port")
 	query.Set("sslmode", "disable") // asking for TLS would be a request of its own
 	u.Host, u.RawQuery = network.Address(), query.Encode()
-	return conformance.Link{
-		Open: func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(u.String())) },
-		Harm: network,
+	return conformance.Network{
+		Open:   func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(u.String())) },
+		Faults: network,
 	}
 }
 

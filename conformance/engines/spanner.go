@@ -76,25 +76,20 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 	}
 }
 
-// emulatorPatience is 5 minutes, ten times the adapters' default: Spanner's emulator runs one
-// transaction at a time, and on a busy machine the transactions of other cases may keep a
-// large one waiting for longer than the default. Bigtable's shares the machine with the cases.
-const emulatorPatience = "5m"
-
 // on is an instance with what an emulator makes possible besides.
 func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instance {
-	patient := spannerDatabase{p.SpannerDatabase, url.Values{"patience": {emulatorPatience}}}
+	patient := spannerDatabase{p.SpannerDatabase, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
-	i.Stall = func(t conformance.T) func() { return stallSpanner(t, server, p.String()) }
+	i.BlockWriters = func(t conformance.T) func() { return stallSpanner(t, server, p.String()) }
 	i.Aborts = func(conformance.T) conformance.Aborts { return spannerAborts{server, p.String()} }
-	i.Link = func(t conformance.T) conformance.Link {
+	i.Network = func(t conformance.T) conformance.Network {
 		network := newRPCLink(t, server.Address())
-		return conformance.Link{
+		return conformance.Network{
 			Open: func(ctx context.Context) (runstore.RunStore, error) {
 				return openSpanner(ctx, p.url(network.Address()), nil)
 			},
-			Harm: network,
+			Faults: network,
 		}
 	}
 	return i
@@ -127,8 +122,8 @@ func stallSpanner(t conformance.T, server *emulators.SpannerServer, database str
 	held := server.Hold(0, func(c emulators.SpannerCall) bool {
 		return c.Method == "Commit" && c.Database == database && len(c.Metadata.Get(serving.Header)) > 0
 	})
-	t.Cleanup(held.End) // a case that fails early must not leave its writers waiting
-	return held.End
+	t.Cleanup(held.Stop) // a case that fails early must not leave its writers waiting
+	return held.Stop
 }
 
 // spannerAborts aborts transactions of callers in one database.
@@ -153,7 +148,7 @@ func (a spannerAborts) AtRandom(fraction float64, seed uint64) (end func() int) 
 
 func ended(f *emulators.SpannerFault) func() int {
 	return func() int {
-		f.End()
-		return f.Met()
+		f.Stop()
+		return f.Count()
 	}
 }

@@ -34,7 +34,7 @@ func TestSpannerService(t *testing.T) {
 	}
 	mine := beside.Database
 	beside.Database = strings.Repeat("t", 30)
-	target, err := spannerService(t.Context(), admin(), beside, server.Address(), url.Values{"patience": {"20s"}})
+	target, err := spannerService(t.Context(), admin(), beside, server.Address(), url.Values{"retry_timeout": {"20s"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestSpannerCaseDatabase(t *testing.T) {
 func TestSpannerOnOneEmulator(t *testing.T) {
 	t.Parallel()
 	server := startSpanner(t)
-	u, err := runstore.ParseURL("spanner://p/ii/dd?create=no&role=clerk&patience=20s&emulator=" + server.Address())
+	u, err := runstore.ParseURL("spanner://p/ii/dd?create=no&role=clerk&retry_timeout=20s&emulator=" + server.Address())
 	if err != nil {
 		t.Fatal(err)
 	}

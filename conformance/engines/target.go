@@ -81,7 +81,7 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 		Harness: conformance.Harness{Tier: engine.Tier, New: func(t conformance.T) conformance.Instance {
 			i := where(t).instance()
 			if !about.plainTCP {
-				i.Link = nil // the network that is harmed tells answers apart, and cannot in TLS
+				i.Network = nil // the network that is harmed tells answers apart, and cannot in TLS
 			}
 			return i
 		}},
@@ -106,7 +106,7 @@ func checkTarget(u runstore.URL) error {
 // storeKeys are the keys of a URL that are the adapters', not the driver's; those of
 // its pool besides.
 var storeKeys = []string{
-	"auth", "instance", "ip", "lock_timeout", "migrate", "patience", "pooled", "read_pool", "refresh", "schema", "statement_timeout",
+	"auth", "instance", "ip", "lock_timeout", "migrate", "retry_timeout", "pooled", "read_pool", "refresh", "schema", "statement_timeout",
 }
 
 // divide takes a URL apart into the address of the database and what handles are

@@ -13,8 +13,8 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Harness{New: func(conformance.T) conformance.Instance {
 		server := acme.NewServer() // empty, this case's own
 		return conformance.Instance{
-			Open:    func(ctx context.Context) (runstore.RunStore, error) { return acme.Open(ctx, server) },
-			Advance: server.Advance,
+			Open:         func(ctx context.Context) (runstore.RunStore, error) { return acme.Open(ctx, server) },
+			AdvanceClock: server.Advance,
 		}
 	}})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	_ conformance.Harm   = (*link.Link)(nil)
+	_ conformance.Faults = (*link.Link)(nil)
 	_ conformance.Server = (*server)(nil)
 )
 
@@ -38,18 +38,18 @@ func Harness(f Flaws) conformance.Harness {
 		}
 		near := func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, s.address) }
 		return conformance.Instance{
-			Open:    near, // no OpenSkewed: handles read the store's clock alone
-			Advance: s.store.Advance,
-			Stall:   func(conformance.T) func() { return s.store.Stall() },
-			Link: func(t conformance.T) conformance.Link {
+			Open:         near, // no OpenSkewed: handles read the store's clock alone
+			AdvanceClock: s.store.Advance,
+			BlockWriters: func(conformance.T) func() { return s.store.Stall() },
+			Network: func(t conformance.T) conformance.Network {
 				l, err := link.New(t.Context(), s.address)
 				if err != nil {
 					t.Fatalf("link: %v", err)
 				}
 				t.Cleanup(func() { _ = l.Close() })
-				return conformance.Link{
-					Open: func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, l.Address()) },
-					Harm: l,
+				return conformance.Network{
+					Open:   func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, l.Address()) },
+					Faults: l,
 				}
 			},
 		}

@@ -50,7 +50,7 @@ func (r *replica) fresh(at time.Time, bound time.Duration) bool {
 
 func (r *replica) check(bound time.Duration) error {
 	if bound < 0 && !r.flaws.unbounded {
-		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "bound", Problem: fmt.Sprintf("%v is negative", bound)}
+		return &runstore.InputError{Kind: runstore.ErrInvalid, Field: "bound", Problem: fmt.Sprintf("%v is negative", bound)}
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (h *handle) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, boun
 	if err != nil {
 		return nil, err
 	}
-	all := runstore.CandidatesOf(entries)
+	all := runstore.ToCandidates(entries)
 	if r.flaws.mixed && bound > 0 && len(all) > 0 {
 		all[0].At = all[0].At.Add(time.Minute)
 	}

@@ -37,10 +37,10 @@ func harness(broken func(s *store)) conformance.Harness {
 			return &handle{Handle: s.Store.Open(), store: s, wall: wall}, nil
 		}
 		return conformance.Instance{
-			Open:       func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, nil) },
-			OpenSkewed: open,
-			Advance:    s.Advance,
-			Stall:      func(conformance.T) func() { return s.stall() },
+			Open:         func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, nil) },
+			OpenSkewed:   open,
+			AdvanceClock: s.Advance,
+			BlockWriters: func(conformance.T) func() { return s.stall() },
 		}
 	}}
 }
@@ -278,7 +278,7 @@ func (h *handle) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.
 	return h.Handle.RunWakeups(ctx, id, on)
 }
 
-// RaiseEpoch implements runstore.Epocher.
+// RaiseEpoch implements runstore.EpochManager.
 func (h *handle) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
 	if h.raise != nil {
 		return h.raise(ctx, h, reason)

@@ -18,7 +18,7 @@ import (
 )
 
 // Link passes TCP connections on to a target. All methods are safe for
-// concurrent use. Harms add up until Heal.
+// concurrent use. Harms add up until Reset.
 type Link struct {
 	listener net.Listener
 	life     context.Context // of its connections
@@ -86,7 +86,7 @@ func (l *Link) Delay(d time.Duration) {
 	l.change(func() { l.delay = d })
 }
 
-// Cut resets all connections, and those that come, until Heal.
+// Cut resets all connections, and those that come, until Reset.
 func (l *Link) Cut() {
 	l.change(func() {
 		l.cut = true
@@ -95,13 +95,13 @@ func (l *Link) Cut() {
 }
 
 // Blackhole keeps connections open and accepts new ones, and passes nothing
-// until Heal. Heal resets the connections that were in it, and what they held is
+// until Reset. Reset resets the connections that were in it, and what they held is
 // lost, as after a partition.
 func (l *Link) Blackhole() {
 	l.harms(func(h *harm) { h.black = true })
 }
 
-// DropReplies throws away what the server answers, until Heal: on each
+// DropReplies throws away what the server answers, until Reset: on each
 // connection, those to come included, as many answers pass as after says, the
 // next is dropped and the connection reset. Requests pass. Dropped counts anew.
 func (l *Link) DropReplies(after int) {
@@ -111,18 +111,18 @@ func (l *Link) DropReplies(after int) {
 	})
 }
 
-// Hold keeps requests in flight until Heal: on each connection, those to come
+// Hold keeps requests in flight until Reset: on each connection, those to come
 // included, as many pieces pass as after says, and those behind them are read and
-// not passed on. Heal passes them on, whether or not their sender still lives;
+// not passed on. Reset passes them on, whether or not their sender still lives;
 // the connection to the server stays open until they are answered. Answers pass.
 func (l *Link) Hold(after int) {
 	l.harms(func(h *harm) { h.hold = count{true, after} })
 }
 
-// Strand ends the program's side of every connection now. Requests that Hold has
-// kept stay in flight until Heal; connections without any are reset. New
+// DropClientSide ends the program's side of every connection now. Requests that Hold has
+// kept stay in flight until Reset; connections without any are reset. New
 // connections pass: the program can repeat its request while a copy is in flight.
-func (l *Link) Strand() {
+func (l *Link) DropClientSide() {
 	l.change(func() {
 		l.hold = count{}
 		l.kill(func(p *pair) bool { return !p.late })
@@ -132,8 +132,8 @@ func (l *Link) Strand() {
 	})
 }
 
-// Heal ends all harm.
-func (l *Link) Heal() {
+// Reset ends all harm.
+func (l *Link) Reset() {
 	l.change(func() {
 		l.kill(func(p *pair) bool { return p.black })
 		l.harm, l.delay, l.cut = harm{}, 0, false
@@ -161,7 +161,7 @@ func (l *Link) AwaitHeld(ctx context.Context, n int) error {
 }
 
 // AwaitAnswered waits until every connection whose requests were held was
-// answered or closed by the server. It makes sense after Heal.
+// answered or closed by the server. It makes sense after Reset.
 func (l *Link) AwaitAnswered(ctx context.Context) error {
 	return l.await(ctx, func() bool { return l.unanswered() == 0 })
 }

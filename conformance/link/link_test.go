@@ -227,7 +227,7 @@ func TestCut(t *testing.T) {
 	l.Cut()
 	before.ended()
 	refused(t, l)
-	l.Heal()
+	l.Reset()
 	after := dial(t, l)
 	after.say("again")
 	after.hears("again")
@@ -246,7 +246,7 @@ func TestBlackhole(t *testing.T) {
 	await(t, "the connection", func(ctx context.Context) error { return l.AwaitConnections(ctx, 2) })
 	before.say("lost")
 	during.say("lost")
-	l.Heal()
+	l.Reset()
 	before.ended()
 	during.ended()
 	after := dial(t, l)
@@ -285,7 +285,7 @@ func TestDropReplies(t *testing.T) {
 	if n := l.Dropped(); n != 1 {
 		t.Errorf("%d answers were dropped since, want 1", n)
 	}
-	l.Heal()
+	l.Reset()
 	after := dial(t, l)
 	after.say("again")
 	after.hears("again")
@@ -310,7 +310,7 @@ func TestHeldRequestsOutliveTheirSender(t *testing.T) {
 	held(t, l, 3)
 	during.close()
 	e.hearsNothing(t)
-	l.Heal()
+	l.Reset()
 	await(t, "answers", l.AwaitAnswered)
 	waits.hears("patient")
 	got := map[string]int{}
@@ -341,7 +341,7 @@ func TestHoldLetsPiecesPassFirst(t *testing.T) {
 	c.say("commit")
 	held(t, l, 1)
 	e.hearsNothing(t)
-	l.Heal()
+	l.Reset()
 	c.hears("commit")
 }
 
@@ -354,14 +354,14 @@ func TestStrand(t *testing.T) {
 	l.Hold(0)
 	sender.say("first copy")
 	held(t, l, 1)
-	l.Strand()
+	l.DropClientSide()
 	sender.ended()
 	idle.ended()
 	second := dial(t, l)
 	second.say("second copy")
 	second.hears("second copy")
 	e.hears(t, "second copy")
-	l.Heal()
+	l.Reset()
 	e.hears(t, "first copy")
 	await(t, "answers", l.AwaitAnswered)
 }

@@ -87,7 +87,7 @@ func (l *RPC) Delay(d time.Duration) {
 	l.change(func() { l.delay = d })
 }
 
-// Cut resets all connections, and those that come, until Heal. RPCs under way fail
+// Cut resets all connections, and those that come, until Reset. RPCs under way fail
 // for the program, and are cancelled at the server if they are there already.
 func (l *RPC) Cut() {
 	l.change(func() {
@@ -99,13 +99,13 @@ func (l *RPC) Cut() {
 }
 
 // Blackhole keeps connections open and accepts new ones, and passes not a byte
-// until Heal. Heal resets the connections that were in it, and what they held is
+// until Reset. Reset resets the connections that were in it, and what they held is
 // lost, as after a partition.
 func (l *RPC) Blackhole() {
 	l.harms(func(h *harm) { h.black = true })
 }
 
-// DropReplies throws answers away, until Heal: on each connection, those to come
+// DropReplies throws answers away, until Reset: on each connection, those to come
 // included, the answers to as many RPCs pass as after says, the next RPC is run to
 // its end at the server, its answer is dropped and the connection reset. Dropped
 // counts anew.
@@ -116,17 +116,17 @@ func (l *RPC) DropReplies(after int) {
 	})
 }
 
-// Hold keeps RPCs in flight until Heal: on each connection, those to come included,
-// as many pass as after says, and those behind them do not reach the server. Heal
+// Hold keeps RPCs in flight until Reset: on each connection, those to come included,
+// as many pass as after says, and those behind them do not reach the server. Reset
 // passes them on, whether or not their sender still lives or waits.
 func (l *RPC) Hold(after int) {
 	l.harms(func(h *harm) { h.hold = count{true, after} })
 }
 
-// Strand resets every connection now, and cancels the RPCs on it but those that Hold
-// has kept: they stay in flight until Heal. New connections pass: the program can
+// DropClientSide resets every connection now, and cancels the RPCs on it but those that Hold
+// has kept: they stay in flight until Reset. New connections pass: the program can
 // repeat its RPC while a copy is in flight.
-func (l *RPC) Strand() {
+func (l *RPC) DropClientSide() {
 	l.change(func() {
 		l.hold = count{}
 		for c := range l.conns {
@@ -140,8 +140,8 @@ func (l *RPC) Strand() {
 	})
 }
 
-// Heal ends all harm.
-func (l *RPC) Heal() {
+// Reset ends all harm.
+func (l *RPC) Reset() {
 	l.change(func() {
 		for c := range l.conns {
 			if c.black {
@@ -180,7 +180,7 @@ func (l *RPC) AwaitHeld(ctx context.Context, n int) error {
 }
 
 // AwaitAnswered waits until the server has answered every RPC that was held. It
-// makes sense after Heal.
+// makes sense after Reset.
 func (l *RPC) AwaitAnswered(ctx context.Context) error {
 	return l.await(ctx, func() bool { return len(l.late) == 0 })
 }

@@ -22,8 +22,8 @@ import (
 )
 
 var (
-	_ conformance.Harm = (*link.RPC)(nil)
-	_ conformance.Harm = (*link.Link)(nil)
+	_ conformance.Faults = (*link.RPC)(nil)
+	_ conformance.Faults = (*link.Link)(nil)
 )
 
 // marked is a context whose RPCs carry the key.
@@ -168,7 +168,7 @@ func TestRPCCut(t *testing.T) {
 	l.Cut()
 	c.ends(ended, codes.Unavailable)
 	c.fails(c.bounded(), "refused", codes.Unavailable)
-	l.Heal()
+	l.Reset()
 	close(s.release)
 	c.says("again")
 }
@@ -188,7 +188,7 @@ func TestRPCBlackhole(t *testing.T) {
 		t.Errorf("a new connection: got %v, want no answer", err)
 	}
 	await(t, "the connections", func(ctx context.Context) error { return l.AwaitConnections(ctx, 2) })
-	l.Heal()
+	l.Reset()
 	before.ends(lost, codes.Unavailable)
 	before.says("again")
 	during.says("too")
@@ -219,7 +219,7 @@ func TestRPCDropReplies(t *testing.T) {
 	if n := l.Dropped(); n != 1 {
 		t.Errorf("%d answers were dropped since, want 1", n)
 	}
-	l.Heal()
+	l.Reset()
 	c.says("again")
 	other.says("again")
 }
@@ -277,7 +277,7 @@ func TestRPCHeldRequestsOutliveTheirSender(t *testing.T) {
 	gone.ends(lost, codes.Canceled)
 	s.silent(t)
 	heldRPCs(t, l, 3)
-	l.Heal()
+	l.Reset()
 	await(t, "answers", l.AwaitAnswered)
 	patient.ends(answered, codes.OK)
 	got := map[string]int{}
@@ -301,7 +301,7 @@ func TestRPCHoldLetsRequestsPassFirst(t *testing.T) {
 	first, second := c.saying(c.bounded(), "commit"), c.saying(c.bounded(), "commit")
 	heldRPCs(t, l, 1)
 	s.silent(t)
-	l.Heal()
+	l.Reset()
 	c.ends(first, codes.OK)
 	c.ends(second, codes.OK)
 	s.hears(t, "commit", "commit")
@@ -317,12 +317,12 @@ func TestRPCStrand(t *testing.T) {
 	l.Hold(0)
 	first := sender.saying(sender.bounded(), "first copy")
 	heldRPCs(t, l, 1)
-	l.Strand()
+	l.DropClientSide()
 	sender.ends(first, codes.Unavailable)
 	sender.says("second copy")
 	idle.says("passes")
 	s.hears(t, "second copy", "passes")
-	l.Heal()
+	l.Reset()
 	s.hears(t, "first copy")
 	await(t, "answers", l.AwaitAnswered)
 }
@@ -344,12 +344,12 @@ func TestRPCHarmsOnlyWhatCarriesTheKey(t *testing.T) {
 	if _, err := c.try(marked(c.bounded()), "two"); status.Code(err) != codes.Unavailable {
 		t.Fatalf("got %v, want the answer dropped", err)
 	}
-	l.Heal()
+	l.Reset()
 	l.Hold(0)
 	ended := c.saying(marked(c.bounded()), "held")
 	heldRPCs(t, l, 1)
 	c.says("background")
-	l.Heal()
+	l.Reset()
 	c.ends(ended, codes.OK)
 }
 

@@ -48,7 +48,7 @@ func TestAShardIsNeverFullForGood(t *testing.T) {
 				}
 				next, err := tp.Advance(ctx, g.Fence(), r, at, all, all[step-1].Position)
 				if errors.Is(err, runstore.ErrTooLarge) {
-					var limit *runstore.LimitError
+					var limit *runstore.InputError
 					if !errors.As(err, &limit) || limit.Field != "records" || next != at {
 						t.Fatalf("Advance = %+v, %v", next, err)
 					}

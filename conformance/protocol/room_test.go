@@ -172,7 +172,7 @@ func (f *fullRun) fill() {
 			req.Mode = tape.Outbox
 		}
 		_, err := f.tp.BeginEffect(f.t.Context(), req)
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if f.limited && errors.As(err, &limit) && limit.Kind == runstore.ErrTooLarge && limit.Field == "records" {
 			break
 		}

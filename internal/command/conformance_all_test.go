@@ -75,7 +75,7 @@ func checkEngine(t *testing.T, e report.Engine) {
 	if e.Report.Tier == emulators.TierEmulator && e.Name != "alloydb" { // wherever it came from
 		tier = "("
 	}
-	if e.Report.Engine != e.Name || !strings.Contains(e.Started, tier) || !slices.Contains(e.Report.Capabilities, "Epocher") {
+	if e.Report.Engine != e.Name || !strings.Contains(e.Started, tier) || !slices.Contains(e.Report.Capabilities, "EpochManager") {
 		t.Errorf("got the report of %s %s (%s): %v", e.Report.Engine, e.Report.Version, e.Report.Tier, e.Report.Capabilities)
 	}
 	if local := e.Name != "memory" && e.Report.Tier != emulators.TierService; local != (e.Unproved != "") {

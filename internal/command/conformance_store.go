@@ -52,7 +52,7 @@ func subjectAt(ctx context.Context, url string) (subject, error) {
 	}
 	switch u.Scheme {
 	case "memory":
-		return subject{embedded.Memory(), "", nothing}, u.Known()
+		return subject{embedded.Memory(), "", nothing}, u.RejectUnknownParams()
 	case "sqlite":
 		return sqliteAt(ctx, u)
 	case "postgres", "postgresql", "alloydb", "bigtable", "spanner":

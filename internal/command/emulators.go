@@ -57,22 +57,22 @@ func newDoctorCommand() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			fmt.Fprintln(out, "\nmemory and sqlite are part of this program. alloydb needs what postgres needs. One tier of an engine is enough.")
-			return tellDifferences(out)
+			return printKnownGaps(out)
 		},
 	}
 }
 
-// tellDifferences prints how the emulators differ from the services.
-func tellDifferences(out io.Writer) error {
-	err := tellDifferencesOf(out, "Bigtable", "gate", emulators.BigtableDifferences())
-	var spanner []emulators.BigtableDifference
-	for _, d := range emulators.SpannerDifferences() {
-		spanner = append(spanner, emulators.BigtableDifference(d))
+// printKnownGaps prints how the emulators differ from the services.
+func printKnownGaps(out io.Writer) error {
+	err := tellDifferencesOf(out, "Bigtable", "gate", emulators.BigtableKnownGaps())
+	var spanner []emulators.BigtableKnownGap
+	for _, d := range emulators.SpannerKnownGaps() {
+		spanner = append(spanner, emulators.BigtableKnownGap(d))
 	}
 	return errors.Join(err, tellDifferencesOf(out, "Spanner", "proxy", spanner))
 }
 
-func tellDifferencesOf(out io.Writer, engine, front string, all []emulators.BigtableDifference) error {
+func tellDifferencesOf(out io.Writer, engine, front string, all []emulators.BigtableKnownGap) error {
 	_, err := fmt.Fprintf(out, "\nThe emulator of %s is not the service; a %s in front of it makes up for some of that\n", engine, front)
 	for _, d := range all {
 		text := "emulator: " + d.Emulator + "\nservice: " + d.Service + "\nhere: " + d.Handled

@@ -26,10 +26,10 @@ func TestDoctorCommand(t *testing.T) {
 		t.Errorf("got the header %q", lines[0])
 	}
 	var differences []string
-	for _, d := range emulators.BigtableDifferences() {
+	for _, d := range emulators.BigtableKnownGaps() {
 		differences = append(differences, d.Emulator)
 	}
-	for _, d := range emulators.SpannerDifferences() {
+	for _, d := range emulators.SpannerKnownGaps() {
 		differences = append(differences, d.Emulator)
 	}
 	for _, d := range differences {
@@ -175,7 +175,7 @@ func TestUpStartsEngines(t *testing.T) {
 		}
 	}
 	stop(syscall.SIGINT)
-	if _, errs, status := run(t, "inspect", "runs", "--store", urls[0]+"?patience=10ms"); status == 0 || !strings.Contains(errs, "refused") {
+	if _, errs, status := run(t, "inspect", "runs", "--store", urls[0]+"?retry_timeout=10ms"); status == 0 || !strings.Contains(errs, "refused") {
 		t.Errorf("after the end: status %d, %s; want a connection refused", status, errs)
 	}
 }

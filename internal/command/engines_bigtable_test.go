@@ -20,7 +20,7 @@ func TestConformanceOnAnEmulator(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	url := "bigtable://project/instance/table?emulator=" + server.Address() + "&patience=20s&create=no"
+	url := "bigtable://project/instance/table?emulator=" + server.Address() + "&retry_timeout=20s&create=no"
 	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", url, "--run", fewCases+"|^I8/a-(lost-reply-is-resolved-by-the-store|killed-server)")
 	says := regexp.MustCompile(`^bigtable emulator of unknown version \(service\) at \S+, a table for each case\n$`)
 	if status != 0 || !says.MatchString(errs) {

@@ -64,7 +64,7 @@ func TestConformanceOnAnEmulatorOfSpanner(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	url := "spanner://project/instance/database?emulator=" + server.Address() + "&patience=20s&create=no&role=clerk"
+	url := "spanner://project/instance/database?emulator=" + server.Address() + "&retry_timeout=20s&create=no&role=clerk"
 	// Without the case that kills processes: it takes Spanner's emulator long.
 	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", url, "--run", "^(I12/ttl-is-bounded|I3/token-alone-is-no-fence|I8/a-killed-server)")
 	says := regexp.MustCompile(`^spanner emulator of unknown version \(service\) at \S+, a database for each case\n$`)

@@ -84,7 +84,7 @@ func TestConformanceOnAServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			u.User, u.RawQuery = url.User(role), "patience=20s&migrate=no" // no word on TLS, as people write it
+			u.User, u.RawQuery = url.User(role), "retry_timeout=20s&migrate=no" // no word on TLS, as people write it
 			if c.url != "" {
 				u.Scheme = c.url
 			}

@@ -66,7 +66,7 @@ worst begins one epoch more.`,
 					return err
 				}
 			}
-			return e.on(cmd, existing, func(ctx context.Context, epocher runstore.Epocher) error {
+			return e.on(cmd, existing, func(ctx context.Context, epocher runstore.EpochManager) error {
 				return e.raise(ctx, epocher, bufio.NewReader(cmd.InOrStdin()), cmd.ErrOrStderr())
 			})
 		},
@@ -78,7 +78,7 @@ worst begins one epoch more.`,
 }
 
 // on opens the store, at a URL that open has changed to create nothing, around do.
-func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(context.Context, runstore.Epocher) error) (err error) {
+func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(context.Context, runstore.EpochManager) error) (err error) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // so that the second signal kills, also at a prompt
@@ -93,15 +93,15 @@ func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(contex
 		return err
 	}
 	defer func() { err = errors.Join(err, e.store.Close()) }()
-	epocher, ok := e.store.(runstore.Epocher)
+	epocher, ok := e.store.(runstore.EpochManager)
 	if !ok {
-		return fmt.Errorf("%s has no epochs: its adapter does not implement runstore.Epocher", shownURL(address))
+		return fmt.Errorf("%s has no epochs: its adapter does not implement runstore.EpochManager", shownURL(address))
 	}
 	e.url, e.out = address, cmd.OutOrStdout()
 	return do(ctx, epocher)
 }
 
-func (e *epochs) list(ctx context.Context, epocher runstore.Epocher) error {
+func (e *epochs) list(ctx context.Context, epocher runstore.EpochManager) error {
 	all, err := epocher.Epochs(ctx)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ type raised struct {
 }
 
 // raise begins a new epoch. Questions go to asks, the result to the output.
-func (e *epochs) raise(ctx context.Context, epocher runstore.Epocher, answers *bufio.Reader, asks io.Writer) error {
+func (e *epochs) raise(ctx context.Context, epocher runstore.EpochManager, answers *bufio.Reader, asks io.Writer) error {
 	all, err := epocher.Epochs(ctx)
 	if err != nil {
 		return fmt.Errorf("the epoch was not raised: %w", err)

@@ -41,7 +41,7 @@ On PostgreSQL, AlloyDB and Spanner one thing can happen all the same, as with ev
 program that connects: if the server was promoted, or the store restored, since it
 was last open, the first connection raises the epoch, which ends all leases. On
 Bigtable the clock is asked by a write to a row of its own. A server that cannot be reached is
-given up after 5 seconds, or what patience=… in the URL says.
+given up after 5 seconds, or what retry_timeout=… in the URL says.
 
 Long answers come in pages of --limit. A page that is not the last says so on standard
 error, with the --from of the next one.`,
@@ -128,13 +128,13 @@ func withoutCreating(address, sqliteKey, value string) string {
 		u.Params.Set(sqliteKey, value)
 	case "postgres", "postgresql", "alloydb":
 		u.Params.Set("migrate", "no")
-		if !u.Params.Has("patience") {
-			u.Params.Set("patience", "5s") // somebody sits and waits
+		if !u.Params.Has("retry_timeout") {
+			u.Params.Set("retry_timeout", "5s") // somebody sits and waits
 		}
 	case "bigtable", "spanner":
 		u.Params.Set("create", "no")
-		if !u.Params.Has("patience") {
-			u.Params.Set("patience", "5s")
+		if !u.Params.Has("retry_timeout") {
+			u.Params.Set("retry_timeout", "5s")
 		}
 	default:
 		return address

@@ -54,7 +54,7 @@ func runCommandWith(t *testing.T, env []string, command string, args ...string) 
 // another process, or a process's clock: a store in memory has none of them.
 var beyondOneProcess = []string{
 	"no process's clock to set wrong: the harness has no OpenSkewed",
-	"no network to harm: the harness has no Link",
+	"no network to harm: the harness has no Network",
 	"no server to kill: the harness has no NewServed",
 	"nothing aborts transactions: the harness has no Aborts",
 	"the store lives in one process: the harness has no URL",
@@ -138,7 +138,7 @@ func TestConformanceCommandSelects(t *testing.T) {
 	t.Parallel()
 	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", "memory", "--run", "^(I12/ttl|I4/a-killed)")
 	for _, want := range []string{
-		"memory reference (embedded), capabilities: MultiCommitter, Notifier, RunNotifier, Epocher, Describer, StrictCommitter",
+		"memory reference (embedded), capabilities: MultiCommitter, Notifier, RunNotifier, EpochManager, Describer, StrictCommitter",
 		"I12 Limits", "passed         ttl-is-bounded",
 		"not applicable a-killed-process-leaves-whole-batches-only", "the store lives in one process",
 		"suite of tapestore ", ", commit " + linkedCommit, "1 passed, 0 failed, 1 not applicable",
@@ -191,8 +191,8 @@ func TestReportsRefuseBadInputInOneLine(t *testing.T) {
 		"conformance --store postgres://127.0.0.1:1/x":                                     "connection refused",
 		"conformance --store postgres://h/x?colour=red":                                    `unknown key "colour"`,
 		"conformance --store alloydb://u@projects/p/locations/r/clusters/c/instances/i/db": "give a host instead",
-		"inspect runs --store postgres://127.0.0.1:1/x?patience=10ms":                      "connection refused",
-		"inspect runs --store alloydb://127.0.0.1:1/x?patience=10ms":                       "connection refused",
+		"inspect runs --store postgres://127.0.0.1:1/x?retry_timeout=10ms":                 "connection refused",
+		"inspect runs --store alloydb://127.0.0.1:1/x?retry_timeout=10ms":                  "connection refused",
 		"emulators":           "say what to do",
 		"emulators up":        "accepts 1 arg",
 		"emulators up oracle": `"oracle" cannot be started`,

@@ -57,9 +57,9 @@ loopback only where every client that can reach it may read and change every run
 
 A flag wins over its environment variable. Store URLs: memory, sqlite:FILE (or a
 bare path), sqlite::memory:, postgres://…, alloydb://…, bigtable://… and spanner://….
-A server that cannot be reached is waited for: 30 seconds, or what patience=… in the URL says.`,
+A server that cannot be reached is waited for: 30 seconds, or what retry_timeout=… in the URL says.`,
 		Example: `  tapestore serve --store sqlite:./tape.db
-  tapestore serve --store 'postgres://tape@db.internal/tape?patience=5s'
+  tapestore serve --store 'postgres://tape@db.internal/tape?retry_timeout=5s'
   tapestore serve --listen 127.0.0.1:7878 --store memory --fence connection --takeover expired`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -175,7 +175,7 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 // logEpoch tells of the store's epoch, and warns of one that has just begun: it
 // has ended every grant.
 func logEpoch(ctx context.Context, store runstore.RunStore, log *slog.Logger) error {
-	epocher, ok := store.(runstore.Epocher)
+	epocher, ok := store.(runstore.EpochManager)
 	if !ok {
 		return nil
 	}

@@ -317,7 +317,7 @@ func TestServeRefusesBadInputInOneLine(t *testing.T) {
 		{"--store spanner-ish://p/i", `unknown scheme "spanner-ish"`},
 		{"--store memory:?colour=red", `unknown key "colour"`},
 		{"--store tape.db --listen " + taken.Addr().String(), "--listen"},
-		{"--store postgres://127.0.0.1:1/x?patience=10ms", "connection refused"},
+		{"--store postgres://127.0.0.1:1/x?retry_timeout=10ms", "connection refused"},
 		{"--store postgres://h/x?colour=red", `unknown key "colour"`},
 		{"--fence sometimes", "--fence"},
 		{"--no-such-flag", "--no-such-flag"},

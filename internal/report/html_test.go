@@ -137,7 +137,7 @@ func TestHTML(t *testing.T) {
 		"One of the 3 engines that ran does not keep", "7 cases passed, 1 failed, 7 not applicable", "4 March 2026, 05:06 UTC, in 1 min 01 s, on linux/amd64, by tapestore v0.1.0, commit abc.",
 		"I1/two-losers on sqlite got 2 winners, want 1 Eight handles ask for one lease;", "engine not found: no emulator, <b>none</b>", "listen: address in use",
 		"memory, sqlite and bigtable: 1 case I8/late-copy", "sqliteProcesses are killed, machines are not.", "emulated: a stand-in",
-		"two-losers✓ passed in 0.7 s✗ failed✓ passed in 0.7 snot runnot run", "tapestore conformance --all", "Epocher, Notifier",
+		"two-losers✓ passed in 0.7 s✗ failed✓ passed in 0.7 snot runnot run", "tapestore conformance --all", "EpochManager, Notifier",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, page)

@@ -15,7 +15,7 @@ import (
 // engine is one that was there. Each case is written "I3/name", "I3/name failed: why" or
 // "I3/name n/a: why".
 func engine(name, tier string, cases ...string) Engine {
-	r := &conformance.Report{Engine: name, Version: "1.0", Tier: tier, Capabilities: []string{"Epocher", "Notifier"}}
+	r := &conformance.Report{Engine: name, Version: "1.0", Tier: tier, Capabilities: []string{"EpochManager", "Notifier"}}
 	for i, c := range cases {
 		full, reason, _ := strings.Cut(c, ": ")
 		full, failed := strings.CutSuffix(full, " failed")

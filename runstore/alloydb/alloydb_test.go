@@ -123,7 +123,7 @@ func TestOpenTellsWhatIsWrong(t *testing.T) {
 			t.Parallel()
 			s := standIn(t)
 			o := options(t, s)
-			o.Password, o.Postgres = "hunter2", &postgres.Options{Patience: time.Hour} // it is not waited out
+			o.Password, o.Postgres = "hunter2", &postgres.Options{RetryTimeout: time.Hour} // it is not waited out
 			if c.set != nil {
 				c.set(s, o)
 			}
@@ -142,12 +142,12 @@ func TestOpenTellsWhatIsWrong(t *testing.T) {
 }
 
 // A token that is refused in the exchange may be a matter of time, so it is waited out
-// for as long as Patience says, and then told.
+// for as long as RetryTimeout says, and then told.
 func TestOpenTellsRefusal(t *testing.T) {
 	t.Parallel()
 	s := standIn(t)
 	o := options(t, s)
-	o.IAM, o.Postgres = true, &postgres.Options{Patience: 2 * time.Second}
+	o.IAM, o.Postgres = true, &postgres.Options{RetryTimeout: 2 * time.Second}
 	o.Dialer = append(o.Dialer, alloydbconn.WithIAMAuthNTokenSource(oauth2.StaticTokenSource(&oauth2.Token{AccessToken: "wrong"})))
 	_, err := alloydb.Open(t.Context(), o)
 	for _, want := range []string{"IAM authentication failed", "roles/alloydb.databaseUser"} {

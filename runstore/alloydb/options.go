@@ -201,7 +201,7 @@ func checkHost(key, host string) error {
 }
 
 func badOption(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 // postgres returns the options of the store underneath.

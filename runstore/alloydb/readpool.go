@@ -135,7 +135,7 @@ func (s *ReadPoolStore) ScanIndexStale(ctx context.Context, q runstore.IndexQuer
 	}
 	q.Heads = false // a Candidate has none
 	entries, err := s.ScanIndex(ctx, q)
-	return runstore.CandidatesOf(entries), err
+	return runstore.ToCandidates(entries), err
 }
 
 func negative(bound time.Duration) error { return badOption("bound", "%v is negative", bound) }

@@ -27,7 +27,7 @@ type capabilities interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.Notifier
-	runstore.Epocher
+	runstore.EpochManager
 	runstore.Describer
 }
 
@@ -40,7 +40,7 @@ var (
 // Open opens the store and creates or migrates its schema as needed. Errors of the
 // options are told together; what is wrong with the instance's name, the rights or the
 // network path is told at once, and whatever may pass is waited out for as long as
-// postgres.Options.Patience says. Options with a read pool are refused: see
+// postgres.Options.RetryTimeout says. Options with a read pool are refused: see
 // [OpenWithReadPool].
 func Open(ctx context.Context, opts *Options) (*Store, error) {
 	if opts != nil && opts.ReadPool != "" {

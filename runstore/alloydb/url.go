@@ -41,7 +41,7 @@ var (
 	// ownKeys are what is AlloyDB's.
 	ownKeys = []string{"auth", "instance", "ip", "read_pool", "refresh"}
 	// storeKeys are those of postgres.Options.
-	storeKeys = []string{"schema", "migrate", "pooled", "patience", "statement_timeout", "lock_timeout"}
+	storeKeys = []string{"schema", "migrate", "pooled", "retry_timeout", "statement_timeout", "lock_timeout"}
 	// poolKeys are the driver's that do not say where the server is.
 	poolKeys = []string{
 		"application_name", "connect_timeout",
@@ -86,7 +86,7 @@ func ParseURL(u runstore.URL) (*Options, error) {
 	}
 	opts := &Options{Params: url.Values{}}
 	problems := []error{
-		u.Known(slices.Concat(ownKeys, storeKeys, poolKeys, hostKeys)...),
+		u.RejectUnknownParams(slices.Concat(ownKeys, storeKeys, poolKeys, hostKeys)...),
 		opts.setTarget(parsed, u.Params.Get("instance")),
 	}
 	if parsed.User != nil {

@@ -37,9 +37,9 @@ func TestParseURL(t *testing.T) {
 			Instance: "projects/example.com:p/locations/r/clusters/c/instances/i", User: "u", Database: "d"},
 		"alloydb://u@" + instance + "/d?auth=password&ip=psc&refresh=lazy&read_pool=" + pool: {
 			Instance: instance, User: "u", Database: "d", IP: alloydb.PSC, Lazy: true, ReadPool: pool},
-		"alloydb://u@" + instance + "/d?ip=public&refresh=ahead&pool_max_conns=7&schema=s&migrate=no&pooled=yes&patience=5s": {
+		"alloydb://u@" + instance + "/d?ip=public&refresh=ahead&pool_max_conns=7&schema=s&migrate=no&pooled=yes&retry_timeout=5s": {
 			Instance: instance, User: "u", Database: "d", IP: alloydb.PublicIP, Params: url.Values{"pool_max_conns": {"7"}},
-			Postgres: &postgres.Options{Schema: "s", NoMigrate: true, Pooled: true, Patience: 5 * time.Second}},
+			Postgres: &postgres.Options{Schema: "s", NoMigrate: true, Pooled: true, RetryTimeout: 5 * time.Second}},
 		"alloydb://u:pw@localhost/d":                  {Host: "localhost", User: "u", Password: "pw", Database: "d"},
 		"alloydb://u@10.0.0.1:6432/d?sslmode=require": {Host: "10.0.0.1:6432", User: "u", Database: "d", Params: url.Values{"sslmode": {"require"}}},
 		"alloydb://[::1]:5432/d?read_pool=[::1]:5433": {Host: "[::1]:5432", Database: "d", ReadPool: "[::1]:5433"},

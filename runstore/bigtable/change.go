@@ -368,7 +368,7 @@ func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.G
 // a retry policy, unseen: where the predicate did not match, either another write came
 // first or a copy of this one. The head tells which (edit.isMade), and no copy that is
 // still on its way can be applied any more. It reports doubt if it sent several copies.
-func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Tries, turn *turn) (swapped, doubt bool, err error) {
+func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Backoff, turn *turn) (swapped, doubt bool, err error) {
 	e.stored, e.sent = e.head.revision(), s.clock.here.Read()
 	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
 		e.m.DeleteCellsInColumn(familyHead, columnRev)

@@ -45,7 +45,7 @@ func TestMoveIsCut(t *testing.T) {
 					} else {
 						cut = server(t).DropReplies(0, s.only(mine))
 					}
-					defer cut.End()
+					defer cut.Stop()
 					bigtable.SetHot(s.Store, 3<<10)
 					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.Relieve(ctx, s.Store, "run", rewrite) }); err == nil {
 						t.Error("the move was not cut")
@@ -134,7 +134,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			if what == "changed" {
 				relieve(t, s)
 			}
-			held.End()
+			held.Stop()
 			if err := <-moved; err != nil {
 				t.Fatal(err)
 			}

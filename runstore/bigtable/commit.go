@@ -133,7 +133,7 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	e.done.LastSeq = runstore.Seq(h.Seq)
 	e.records = map[runstore.RecordKey]*meta{}
 	for i, change := range w.Records {
-		seq := int64(rules.Seq(w, change, e.done.FirstSeq, e.done.LastSeq))
+		seq := int64(rules.ExplainingSeq(w, change, e.done.FirstSeq, e.done.LastSeq))
 		e.done.Versions = append(e.done.Versions, runstore.Version(e.change(i, change, small, seq, int64(token))))
 	}
 	if token != 0 && rules.IsProgress(w) {
@@ -163,7 +163,7 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 // it kept room for does not.
 func (e *edit) fits() error {
 	if h := &e.head; h.RecordBytes > mostRecords && e.fixed > 0 {
-		return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: fieldRecords, Problem: fmt.Sprintf(
+		return &runstore.InputError{Kind: runstore.ErrTooLarge, Field: fieldRecords, Problem: fmt.Sprintf(
 			"the run's records that are in queues or keep room, without large values, would take %d bytes of its row; the limit in Bigtable is %d: delete some, or take them out of the queues",
 			h.RecordBytes, mostRecords)}
 	}
@@ -176,7 +176,7 @@ const fieldRecords = "records"
 
 // isFull reports whether err is that of fits.
 func isFull(err error) bool {
-	var limit *runstore.LimitError
+	var limit *runstore.InputError
 	return errors.As(err, &limit) && limit.Kind == runstore.ErrTooLarge && limit.Field == fieldRecords
 }
 

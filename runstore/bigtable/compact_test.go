@@ -113,7 +113,7 @@ func TestSegmentIsCreatedInAGap(t *testing.T) {
 
 	s := stretch(t, table, 405)
 	compact(t, s)
-	held.End()
+	held.Stop()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestRequestsOfASlowWriter(t *testing.T) {
 		}
 		return false
 	})
-	t.Cleanup(watch.End)
+	t.Cleanup(watch.Stop)
 	began := time.Now()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

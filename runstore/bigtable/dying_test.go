@@ -61,7 +61,7 @@ func (d dying) only(matches func(emulators.BigtableCall) bool) func(emulators.Bi
 func (d dying) dieAt(t testing.TB, matches func(emulators.BigtableCall) bool, do func(ctx context.Context) error) error {
 	t.Helper()
 	died := server(t).Refuse(0, d.only(matches))
-	t.Cleanup(died.End)
+	t.Cleanup(died.Stop)
 	return cutAt(t, died, do)
 }
 
@@ -77,7 +77,7 @@ func cutAt(t testing.TB, fault *emulators.BigtableFault, do func(ctx context.Con
 		}
 	}()
 	err := do(ctx)
-	if fault.Met() == 0 {
+	if fault.Count() == 0 {
 		t.Fatalf("got %v, and no RPC of those that were to fail was sent", err)
 	}
 	return err

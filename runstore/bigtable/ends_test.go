@@ -36,7 +36,7 @@ func TestTooManyRecords(t *testing.T) {
 			t.Fatal("it never has too many")
 		}
 	}
-	var limit *runstore.LimitError
+	var limit *runstore.InputError
 	if !errors.Is(err, runstore.ErrTooLarge) || !errors.As(err, &limit) || limit.Field != "records" || !strings.Contains(limit.Problem, "1572864") {
 		t.Errorf("got error %v, want ErrTooLarge that names the records and the limit", err)
 	}
@@ -247,7 +247,7 @@ func strictWriteEnds(t *testing.T, write func(ctx context.Context, s *bigtable.S
 	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
 		t.Fatal(err)
 	}
-	bigtable.SetPatience(s, 2*hang) // so what ends the write is the lease
+	bigtable.SetRetryTimeout(s, 2*hang) // so what ends the write is the lease
 	var lease runstore.Lease
 	for ttl, sent := 500*time.Millisecond, 0; sent == 0; ttl *= 4 { // until it is sent before the lease ends
 		granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
@@ -263,8 +263,8 @@ func strictWriteEnds(t *testing.T, write func(ctx context.Context, s *bigtable.S
 		if ctx.Err() != nil {
 			t.Errorf("the write was not given up, %v after its lease ended", hang-ttl)
 		}
-		sent = lost.Met()
-		lost.End()
+		sent = lost.Count()
+		lost.Stop()
 		cancel()
 		if sent > 0 && !errors.Is(err, runstore.ErrUnknownOutcome) {
 			t.Errorf("got error %v, want ErrUnknownOutcome", err)
@@ -290,8 +290,8 @@ func TestUnknownIsNothingElse(t *testing.T) {
 		_, err := s.Commit(ctx, appending(lease, "event"))
 		return err
 	})
-	unread.End()
-	swapped.End()
+	unread.Stop()
+	swapped.Stop()
 	if !errors.Is(err, runstore.ErrUnknownOutcome) || errors.Is(err, runstore.ErrUnavailable) {
 		t.Errorf("got error %v, want ErrUnknownOutcome alone", err)
 	}
@@ -343,7 +343,7 @@ func TestCreationOfAnEpochBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	held.End()
+	held.Stop()
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestCloseWaitsForOperations(t *testing.T) {
 	if len(closed) > 0 {
 		t.Error("Close did not wait")
 	}
-	held.End()
+	held.Stop()
 	if err := <-committed; err != nil {
 		t.Errorf("the commit under way: %v", err)
 	}

@@ -211,7 +211,7 @@ func (s *Store) incarnate(ctx context.Context) error {
 	}
 }
 
-// Epochs implements runstore.Epocher.
+// Epochs implements runstore.EpochManager.
 func (s *Store) Epochs(ctx context.Context) (all []runstore.EpochChange, err error) {
 	err = s.op(ctx, "epochs", "", nil, func(ctx context.Context) error {
 		x, err := s.epochs(ctx)
@@ -226,7 +226,7 @@ func (s *Store) Epochs(ctx context.Context) (all []runstore.EpochChange, err err
 	return all, err
 }
 
-// RaiseEpoch implements runstore.Epocher. It visits every run, since only a run's own
+// RaiseEpoch implements runstore.EpochManager. It visits every run, since only a run's own
 // row can refuse a fence: it takes time in proportion to the runs.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (raised runstore.Epoch, err error) {
 	defer s.waiters.AfterRaise(&err)

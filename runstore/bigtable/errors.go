@@ -27,8 +27,8 @@ func refusedByServer(err error) bool {
 const attemptTimeout = 10 * time.Second
 
 // tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Tries {
-	return outcome.NewTries(s.clock.here, s.opts.Patience, 2*time.Millisecond)
+func (s *Store) tries() *outcome.Backoff {
+	return outcome.NewBackoff(s.clock.here, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
 // again runs f, which may be repeated, while Bigtable cannot be reached.

@@ -59,7 +59,7 @@ func TestOthersAreAlwaysFirst(t *testing.T) {
 	for patience := 2 * time.Second; writes != 3; patience *= 4 { // until it suffices for three times
 		written += writes
 		writes = 0
-		bigtable.SetPatience(s, patience)
+		bigtable.SetRetryTimeout(s, patience)
 		busy = true
 		_, err = s.Commit(t.Context(), signal("run", "loser"))
 		busy = false

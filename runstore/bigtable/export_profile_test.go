@@ -17,7 +17,7 @@ func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdmin
 	}
 	s := &Store{opts: opts}
 	if err := s.checkProfile(ctx, admin); err != nil {
-		return "", outcome.Of("open bigtable store", "", unclassified(ctx, err))
+		return "", outcome.Wrap("open bigtable store", "", unclassified(ctx, err))
 	}
 	return s.incarnation(), nil
 }

@@ -110,8 +110,8 @@ func AgeMarks(s *Store) {
 	}
 }
 
-// SetPatience changes how long the operations of a handle without workers try again.
-func SetPatience(s *Store, d time.Duration) { s.opts.Patience = d }
+// SetRetryTimeout changes how long the operations of a handle without workers try again.
+func SetRetryTimeout(s *Store, d time.Duration) { s.opts.RetryTimeout = d }
 
 // SetYield changes how long the operations of a handle without workers wait for another
 // one's turn.
@@ -136,7 +136,7 @@ func Relieve(ctx context.Context, s *Store, id runstore.RunID, rewrite bool) err
 
 // RelieveHeavy does what a handle does in the background after a write of a run.
 func RelieveHeavy(ctx context.Context, s *Store, id runstore.RunID) error {
-	heavy, err := s.underLane(ctx, id, func(_ context.Context, r *run, _ *outcome.Tries) (bool, error) { return s.isHeavy(r), nil })
+	heavy, err := s.underLane(ctx, id, func(_ context.Context, r *run, _ *outcome.Backoff) (bool, error) { return s.isHeavy(r), nil })
 	if err != nil || !heavy {
 		return err
 	}

@@ -130,7 +130,7 @@ func TestTwoWantOneSegment(t *testing.T) {
 			if err := bigtable.Sequence(t.Context(), second, ids[1]); err != nil {
 				t.Fatal(err)
 			}
-			held.End()
+			held.Stop()
 			if err := <-late; err != nil {
 				t.Fatal(err)
 			}
@@ -180,10 +180,10 @@ func TestLogLosesMessages(t *testing.T) {
 					if err := cutAt(t, fault, sequence); err == nil {
 						t.Error("what could not be told to the runs is no error")
 					}
-				} else if err := sequence(t.Context()); err != nil || fault.Met() == 0 {
-					t.Errorf("%d RPCs failed: %v", fault.Met(), err)
+				} else if err := sequence(t.Context()); err != nil || fault.Count() == 0 {
+					t.Errorf("%d RPCs failed: %v", fault.Count(), err)
 				}
-				fault.End()
+				fault.Stop()
 				if n := len(whole(t, other, 0, 10, nil)); n != i+1 {
 					t.Errorf("the feed has %d events, want %d", n, i+1)
 				}
@@ -241,7 +241,7 @@ func TestOldSegmentIsToldLate(t *testing.T) {
 	seal(t, other, "run")
 	commit(t, other, signal("run", "last"))
 	seal(t, other, "run")
-	telling.End()
+	telling.Stop()
 	if err := <-late; err != nil {
 		t.Fatal(err)
 	}

@@ -72,12 +72,12 @@ func (e errFormat) Error() string { return e.of("it").Error() }
 func (e errFormat) Unwrap() error { return e.of("it") }
 
 // of returns the error for what has the format.
-func (e errFormat) of(what string) *runstore.LimitError {
+func (e errFormat) of(what string) *runstore.InputError {
 	problem := fmt.Sprintf("%s has format %d, this program knows %d", what, e.found, format)
 	if e.unknown != nil {
 		problem += fmt.Sprintf(" (%v)", e.unknown)
 	}
-	return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "format", Problem: problem + "; use a newer program"}
+	return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "format", Problem: problem + "; use a newer program"}
 }
 
 // decode decodes the epochs' row, which carries the format of the store.

@@ -40,7 +40,7 @@ func tryOpen(t testing.TB, table emulators.BigtableTable, change ...func(*bigtab
 	t.Helper()
 	opts := &bigtable.Options{
 		Project: table.Project, Instance: table.Instance, Table: table.Table, Emulator: server(t).Address(),
-		Logger: slog.New(slog.DiscardHandler), DialOptions: serving.DialOptions(), Patience: hang,
+		Logger: slog.New(slog.DiscardHandler), DialOptions: serving.DialOptions(), RetryTimeout: hang,
 	}
 	bigtable.Bound(opts, hang)
 	for _, f := range change {

@@ -414,5 +414,5 @@ func decodeCursor(q runstore.IndexQuery) (string, error) {
 	if p, ok := placeOf(string(order)); err == nil && ok && p.index == string(q.Index) {
 		return string(order), nil
 	}
-	return "", &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
+	return "", &runstore.InputError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
 }

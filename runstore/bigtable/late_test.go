@@ -42,7 +42,7 @@ func TestZombieComesLate(t *testing.T) {
 			met(t, held, 1)
 			next := takeOver(t, other, "run")
 			before := shape(t, other)
-			held.End()
+			held.Stop()
 
 			err := <-refusal
 			var fenced *runstore.FencedError
@@ -94,8 +94,8 @@ func TestLostMessages(t *testing.T) {
 						lost = server(t).DropReplies(2, served(table, method))
 					}
 					result, err := c.do(t.Context(), s, lease)
-					met := lost.Met()
-					lost.End()
+					met := lost.Count()
+					lost.Stop()
 					if err != nil {
 						t.Errorf("%s: the %s lost: %v", method, harm, err)
 						continue
@@ -148,7 +148,7 @@ func TestContextEndsInFlight(t *testing.T) {
 				if err := <-given; !errors.Is(err, runstore.ErrUnknownOutcome) || !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: got %v, want ErrUnknownOutcome and the context's error", harm, err)
 				}
-				fault.End()
+				fault.Stop()
 				await(t, harm+", and the write is there", func() bool { return shape(t, s) == wantShape })
 			}
 		})
@@ -296,7 +296,7 @@ func TestGivenUpWriteComesLate(t *testing.T) {
 				bigtable.Sweep(t.Context(), other)
 			}
 			bigtable.EmptyWaste(t.Context(), other)
-			held.End()
+			held.Stop()
 			await(t, "the late write is there", func() bool { return shape(t, other) == wantShape })
 		})
 	}
@@ -332,7 +332,7 @@ func TestLoserClearsOnlyItsOwn(t *testing.T) {
 	if n := len(keys(t, raw, "i")); n != entries {
 		t.Errorf("while the loser is on its way there are %d entries, want %d", n, entries)
 	}
-	held.End()
+	held.Stop()
 	if err := <-lost; !errors.Is(err, runstore.ErrConflict) {
 		t.Errorf("the loser got %v, want ErrConflict", err)
 	}

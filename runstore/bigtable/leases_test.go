@@ -191,7 +191,7 @@ func TestHolderRenewsWhileATakeoverIsUnderWay(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			held.End()
+			held.Stop()
 			var refused *runstore.LeaseHeldError
 			if err := <-refusal; !errors.As(err, &refused) {
 				t.Fatalf("got %v, want ErrLeaseHeld", err)

@@ -42,7 +42,7 @@ func TestPurgedRowsAreDeletedByPages(t *testing.T) {
 	if left == 0 || left == segments {
 		t.Errorf("the pass that was cut left %d of %d segments", left, segments)
 	}
-	died.End()
+	died.Stop()
 	if marks := len(keys(t, tbl, "m")); marks != 1 {
 		t.Fatalf("the run has %d marks, want 1", marks)
 	}

@@ -93,7 +93,7 @@ func TestMarkIsDeletedLate(t *testing.T) {
 			}
 			commit(t, active, heavy("run"))
 			commit(t, active, signal("run", "and one more"))
-			held.End()
+			held.Stop()
 			<-passed
 			found := func(when string) {
 				t.Helper()

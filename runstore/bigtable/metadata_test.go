@@ -29,7 +29,7 @@ func TestNoMetadataByDefault(t *testing.T) {
 		}
 		return false
 	})
-	defer all.End()
+	defer all.Stop()
 	s, err := runstore.Open(t.Context(), "bigtable://"+table.Project+"/"+table.Instance+"/"+table.Table+"?emulator="+server(t).Address())
 	if err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ func (s *Store) relieve(r *run) {
 }
 
 // underLane calls f with the lane of a run.
-func (s *Store) underLane(ctx context.Context, id runstore.RunID, f func(context.Context, *run, *outcome.Tries) (bool, error)) (bool, error) {
+func (s *Store) underLane(ctx context.Context, id runstore.RunID, f func(context.Context, *run, *outcome.Backoff) (bool, error)) (bool, error) {
 	r, err := s.runs.enter(ctx, id)
 	if err != nil {
 		return false, err
@@ -81,7 +81,7 @@ type mover struct {
 
 // moveNow moves records of a run before a write of it. If another handle wrote first, the handle knows the
 // run no more.
-func (s *Store) moveNow(ctx context.Context, r *run, t *outcome.Tries) error {
+func (s *Store) moveNow(ctx context.Context, r *run, t *outcome.Backoff) error {
 	_, err := s.moveRecords(ctx, r, t)
 	if err == nil && !r.known && !t.More(ctx) {
 		err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
@@ -137,7 +137,7 @@ func (m *mover) add(key runstore.RecordKey, cell []byte, about *meta) {
 
 // moveRecords moves the records of a run that were changed longest ago, and reports whether cold rows are
 // to be rewritten.
-func (s *Store) moveRecords(ctx context.Context, r *run, t *outcome.Tries) (rewrites bool, err error) {
+func (s *Store) moveRecords(ctx context.Context, r *run, t *outcome.Backoff) (rewrites bool, err error) {
 	m, at, err := s.newMover(ctx, r)
 	if err != nil || m == nil {
 		return false, err
@@ -186,7 +186,7 @@ func (s *Store) moveRecords(ctx context.Context, r *run, t *outcome.Tries) (rewr
 }
 
 // rewrite makes one step of a rewriting, and reports whether it needs another.
-func (s *Store) rewrite(ctx context.Context, r *run, t *outcome.Tries) (more bool, err error) {
+func (s *Store) rewrite(ctx context.Context, r *run, t *outcome.Backoff) (more bool, err error) {
 	m, at, err := s.newMover(ctx, r)
 	if err != nil || m == nil || len(m.list.moves) < 2 {
 		return false, err
@@ -235,7 +235,7 @@ func (s *Store) rewrite(ctx context.Context, r *run, t *outcome.Tries) (more boo
 
 // makeMove writes the rows of a move, and then makes it. Nothing that a caller sees depends on the
 // move, so no error of it is an unknown outcome.
-func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Tries) (made bool, err error) {
+func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Backoff) (made bool, err error) {
 	if m.head.MarkRev == 0 {
 		m.mark()
 	}
@@ -277,7 +277,7 @@ func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Tries
 // applied of what a caller asked for.
 func asUnavailable(id runstore.RunID, err error) error {
 	var op *runstore.OpError
-	if err == nil || outcome.Definite(err) || !errors.As(outcome.Of("move records", id, err), &op) {
+	if err == nil || outcome.Definite(err) || !errors.As(outcome.Wrap("move records", id, err), &op) {
 		return err
 	}
 	return outcome.Unavailable(op.Cause)

@@ -25,10 +25,10 @@ type Options struct {
 	// NoCreate leaves the table as it is; opening is refused when it, or one of its
 	// families, is missing. For an account that may not change tables.
 	NoCreate bool
-	// Patience is how long an operation tries again while Bigtable cannot be
+	// RetryTimeout is how long an operation tries again while Bigtable cannot be
 	// reached, or does not answer: 30 seconds by default. The caller's context may
 	// end it earlier.
-	Patience time.Duration
+	RetryTimeout time.Duration
 	// Clock reads the time of day as this process has it; nil means time.Now. Nothing is
 	// judged or stamped by it: the store clock is Bigtable's. Tests set it wrong.
 	Clock func() time.Time
@@ -58,8 +58,8 @@ func (o *Options) withDefaults() (Options, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	if opts.Patience == 0 {
-		opts.Patience = 30 * time.Second
+	if opts.RetryTimeout == 0 {
+		opts.RetryTimeout = 30 * time.Second
 	}
 	var problems []error
 	for _, n := range []struct {
@@ -75,12 +75,12 @@ func (o *Options) withDefaults() (Options, error) {
 	if opts.AppProfile != "" && !profileName.MatchString(opts.AppProfile) {
 		problems = append(problems, badOption("app_profile", "%q is none that Bigtable takes", opts.AppProfile))
 	}
-	if opts.Patience < time.Millisecond || opts.Patience > time.Hour {
-		problems = append(problems, badOption("patience", "%v is out of range, the limits are 1ms and 1h", opts.Patience))
+	if opts.RetryTimeout < time.Millisecond || opts.RetryTimeout > time.Hour {
+		problems = append(problems, badOption("retry_timeout", "%v is out of range, the limits are 1ms and 1h", opts.RetryTimeout))
 	}
 	return opts, errors.Join(problems...)
 }
 
 func badOption(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

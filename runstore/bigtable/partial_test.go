@@ -46,8 +46,8 @@ func TestCommitWritesSomeOfItsRows(t *testing.T) {
 			fault := refuseRows(t, table, 0, kind, codes.InvalidArgument)
 			_, err := s.Commit(t.Context(), heavy(id))
 			fails(t, err, runstore.ErrUnavailable, err, runstore.NotApplied)
-			fault.End()
-			if fault.Met() == 0 {
+			fault.Stop()
+			if fault.Count() == 0 {
 				t.Fatal("the commit wrote no rows before it")
 			}
 			bigtable.EmptyWaste(t.Context(), s)
@@ -77,8 +77,8 @@ func TestCommitRepeatsSomeOfItsRows(t *testing.T) {
 		hold(t, s, "run")
 		fault := refuseRows(t, table, 2, 'd', code)
 		commit(t, s, heavy("run"))
-		if fault.Met() != 2 {
-			t.Errorf("%v: the fault was met %d times, want 2", code, fault.Met())
+		if fault.Count() != 2 {
+			t.Errorf("%v: the fault was met %d times, want 2", code, fault.Count())
 		}
 		if n := scanAll(t, s); n != 3 {
 			t.Errorf("%v: the scans found %d entries, want 3", code, n)
@@ -107,7 +107,7 @@ func TestSomeRunsLearnWhatTheFeedHas(t *testing.T) {
 	if err := bigtable.Sequence(t.Context(), s, "a", "b", "c"); err == nil {
 		t.Error("rows that could not be written are no error")
 	}
-	fault.End()
+	fault.Stop()
 	for _, id := range []runstore.RunID{"a", "b", "c"} {
 		commit(t, other, signal(id, "second"))
 	}

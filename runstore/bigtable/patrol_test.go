@@ -64,7 +64,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 				if err := <-died; err == nil {
 					t.Fatal("it did not die")
 				}
-				held.End()
+				held.Stop()
 				await(t, "what it wrote late", func() bool { return own() >= 2 })
 				kept := 0
 				if anew {

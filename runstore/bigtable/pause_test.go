@@ -28,7 +28,7 @@ func whilePaused(t testing.TB, table emulators.BigtableTable, op string, n int, 
 		seen++
 		return seen > n
 	})
-	defer held.End()
+	defer held.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	done := make(chan struct{})
 	go func() {
@@ -40,7 +40,7 @@ func whilePaused(t testing.TB, table emulators.BigtableTable, op string, n int, 
 	if paused {
 		between()
 	}
-	held.End()
+	held.Stop()
 	<-done
 	return paused
 }

@@ -98,7 +98,7 @@ func TestRaiseOvertakenByOthers(t *testing.T) {
 	}
 	write("before")
 	held := server(t).Hold(1, onLog(tbl))
-	defer held.End()
+	defer held.Stop()
 	raised := make(chan error, 1)
 	go func() {
 		_, err := slow.RaiseEpoch(t.Context(), "slow")
@@ -113,7 +113,7 @@ func TestRaiseOvertakenByOthers(t *testing.T) {
 		}
 		write(runstore.RunID(fmt.Sprint("meanwhile ", i)))
 	}
-	held.End()
+	held.Stop()
 	if err := <-raised; err != nil {
 		t.Errorf("the raise that was overtaken: %v", err)
 	}

@@ -44,7 +44,7 @@ func keepLedger(t *testing.T, table emulators.BigtableTable) *ledger {
 		}
 		return true
 	})
-	t.Cleanup(watch.End)
+	t.Cleanup(watch.Stop)
 	return l
 }
 

@@ -160,7 +160,7 @@ func TestTheRowOfAGrantIsMissing(t *testing.T) {
 			if err := do(s); !errors.Is(err, runstore.ErrUnknownOutcome) {
 				t.Fatalf("got %v, want an unknown outcome", err)
 			}
-			fault.End()
+			fault.Stop()
 			bigtable.EmptyWaste(t.Context(), s)
 			if rows := placesOf(t, tbl); len(before) != 1 || !slices.Equal(rows, before) {
 				t.Fatalf("got the rows %+v, want those of before, %+v", rows, before)
@@ -211,7 +211,7 @@ func TestAScanWritesTheMissingRow(t *testing.T) {
 	}
 	fault := refuseRows(t, table, 0, 'i', codes.PermissionDenied)
 	page, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime, Limit: 1})
-	fault.End()
+	fault.Stop()
 	if err == nil {
 		t.Errorf("a page without the row of a run behind it: %+v", page)
 	}

@@ -162,7 +162,7 @@ func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
 
 // makeRoom relieves a row that is too full for another event: it seals those that it has. The
 // caller has the run's lane.
-func (s *Store) makeRoom(ctx context.Context, r *run, t *outcome.Tries) error {
+func (s *Store) makeRoom(ctx context.Context, r *run, t *outcome.Backoff) error {
 	p, err := s.copySegments(ctx, r.id, segmentSize)
 	if err != nil {
 		return err

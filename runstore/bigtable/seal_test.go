@@ -187,7 +187,7 @@ func TestSealIsCut(t *testing.T) {
 				} else {
 					cut = server(t).DropReplies(0, s.only(byRest(table, method)))
 				}
-				defer cut.End()
+				defer cut.Stop()
 				if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.Seal(ctx, s.Store, "run") }); err == nil {
 					t.Error("sealing was not cut")
 				}
@@ -307,7 +307,7 @@ func TestPurgeWhileSealing(t *testing.T) {
 			met(t, held, 1)
 			purge(t, s, lease)
 			await(t, "the first collection", func() bool { return len(keys(t, tbl, "m")) == 0 })
-			held.End()
+			held.Stop()
 			if err := <-sealed; err != nil {
 				t.Fatal(err)
 			}

@@ -114,7 +114,7 @@ func (e *edit) begin(now *epoch) {
 
 // raiseRun brings a run into an epoch: it ends the grant of an epoch before, and stamps all
 // cells. The caller has the run's lane.
-func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Tries) error {
+func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Backoff) error {
 	found, err := s.readRun(ctx, r.id,
 		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), coldFilter())
 	if err != nil || found.stored == nil || !found.head.isOld(now) {

@@ -23,7 +23,7 @@ import (
 )
 
 // Store is an open handle on a store in Bigtable. It implements runstore.RunStore and
-// the capabilities Epocher and Describer.
+// the capabilities EpochManager and Describer.
 type Store struct {
 	opts     Options
 	waiters  wakeup.Hub
@@ -68,7 +68,7 @@ type Store struct {
 
 var _ interface {
 	runstore.RunStore
-	runstore.Epocher
+	runstore.EpochManager
 	runstore.RunNotifier
 	runstore.Describer
 } = (*Store)(nil)
@@ -77,7 +77,7 @@ var _ interface {
 func Open(ctx context.Context, o *Options) (*Store, error) {
 	s, err := open(ctx, o)
 	if err != nil {
-		return nil, outcome.Of("open bigtable store", "", err)
+		return nil, outcome.Wrap("open bigtable store", "", err)
 	}
 	return s, nil
 }
@@ -221,7 +221,7 @@ func (s *Store) begin(ctx context.Context) error {
 }
 
 // Close implements runstore.RunStore. Operations under way end first: those that
-// Bigtable leaves without an answer by their patience.
+// Bigtable leaves without an answer by their retry timeout.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.life.Lock()
@@ -249,24 +249,24 @@ func (s *Store) Close() error {
 // nothing happens on a closed handle or after the context's end.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
 	if invalid != nil {
-		return outcome.Of(op, id, invalid)
+		return outcome.Wrap(op, id, invalid)
 	}
 	if !s.enter() {
-		return outcome.Of(op, id, runstore.ErrClosed)
+		return outcome.Wrap(op, id, runstore.ErrClosed)
 	}
 	defer s.leave()
 	if err := ctx.Err(); err != nil {
-		return outcome.Of(op, id, outcome.Unavailable(err))
+		return outcome.Wrap(op, id, outcome.Unavailable(err))
 	}
 	ctx = serving.With(ctx, op)
 	if s.clock.old() {
 		if _, err := s.ask(ctx, clockKey()); err != nil {
-			return outcome.Of(op, id, err)
+			return outcome.Wrap(op, id, err)
 		}
 	} else if _, age := s.clock.estimate(); age > refreshAfter {
 		s.refreshClock()
 	}
-	return outcome.Of(op, id, ofRun(id, f(ctx)))
+	return outcome.Wrap(op, id, ofRun(id, f(ctx)))
 }
 
 // RunWakeups implements runstore.RunNotifier: of writes of this process.

@@ -35,7 +35,7 @@ func (s *Store) later(f func(ctx context.Context) error) {
 		return
 	}
 	s.background.Go(func() {
-		ctx, cancel := context.WithTimeout(s.stopped, s.opts.Patience)
+		ctx, cancel := context.WithTimeout(s.stopped, s.opts.RetryTimeout)
 		defer cancel()
 		if err := f(ctx); err != nil && s.stopped.Err() == nil {
 			s.opts.Logger.Warn("bigtable: work in the background failed", "error", err)

@@ -174,7 +174,7 @@ func TestPatienceEndsBeforeATurn(t *testing.T) {
 			holder.first()
 			return
 		}
-		bigtable.SetPatience(holder.s, 200*time.Millisecond)
+		bigtable.SetRetryTimeout(holder.s, 200*time.Millisecond)
 		holder.write()
 	})
 	takeOver(t, successor, "run")
@@ -211,10 +211,10 @@ func TestARequestForATurnComesLate(t *testing.T) {
 			}
 			lease := takeOver(t, successor, "run")
 			commit(t, successor, appending(lease, "before it comes"))
-			if fault.Met() != 1 {
-				t.Errorf("%d requests for a turn, want 1", fault.Met())
+			if fault.Count() != 1 {
+				t.Errorf("%d requests for a turn, want 1", fault.Count())
 			}
-			fault.End()
+			fault.Stop()
 			commit(t, successor, appending(lease, "when it came"))
 			other := openBare(t, table)
 			last := takeOver(t, other, "run")

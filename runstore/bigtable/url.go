@@ -23,9 +23,9 @@ func init() {
 }
 
 // ParseURL reads bigtable://project/instance/table?key=value&… The keys are those of
-// [Options]: app_profile, emulator=host:port, create=no, patience.
+// [Options]: app_profile, emulator=host:port, create=no, retry_timeout.
 func ParseURL(u runstore.URL) (*Options, error) {
-	if err := u.Known("app_profile", "create", "emulator", "patience"); err != nil {
+	if err := u.RejectUnknownParams("app_profile", "create", "emulator", "retry_timeout"); err != nil {
 		return nil, err
 	}
 	path, ok := strings.CutPrefix(u.Address, "//")
@@ -44,12 +44,12 @@ func ParseURL(u runstore.URL) (*Options, error) {
 	default:
 		return nil, badOption("create", "%q is neither yes nor no", v)
 	}
-	if v := u.Params.Get("patience"); v != "" {
+	if v := u.Params.Get("retry_timeout"); v != "" {
 		d, err := time.ParseDuration(v)
 		if err != nil || d == 0 {
-			return nil, badOption("patience", "%q is no duration such as 10s", v)
+			return nil, badOption("retry_timeout", "%q is no duration such as 10s", v)
 		}
-		o.Patience = d
+		o.RetryTimeout = d
 	}
 	return o, nil
 }

@@ -28,8 +28,8 @@ func TestURL(t *testing.T) {
 		"bigtable://example.com:p/i/t?create=yes": {
 			Project: "example.com:p", Instance: "i", Table: "t",
 		},
-		"bigtable://p/i/t?create=no&app_profile=writer&emulator=127.0.0.1:8086&patience=10s": {
-			Project: "p", Instance: "i", Table: "t", AppProfile: "writer", Emulator: "127.0.0.1:8086", NoCreate: true, Patience: 10 * time.Second,
+		"bigtable://p/i/t?create=no&app_profile=writer&emulator=127.0.0.1:8086&retry_timeout=10s": {
+			Project: "p", Instance: "i", Table: "t", AppProfile: "writer", Emulator: "127.0.0.1:8086", NoCreate: true, RetryTimeout: 10 * time.Second,
 		},
 	} {
 		got, err := parse(t, address)
@@ -38,7 +38,7 @@ func TestURL(t *testing.T) {
 			continue
 		}
 		if got.DialOptions != nil || got.Logger != nil || got.Project != want.Project || got.Instance != want.Instance || got.Table != want.Table ||
-			got.AppProfile != want.AppProfile || got.Emulator != want.Emulator || got.NoCreate != want.NoCreate || got.Patience != want.Patience {
+			got.AppProfile != want.AppProfile || got.Emulator != want.Emulator || got.NoCreate != want.NoCreate || got.RetryTimeout != want.RetryTimeout {
 			t.Errorf("%s: got %+v, want %+v", address, *got, want)
 		}
 	}
@@ -53,13 +53,13 @@ func TestBadURLs(t *testing.T) {
 		{"bigtable:project/instance/table", "write bigtable://project/instance/table"},
 		{"bigtable://project/instance", "write bigtable://project/instance/table"},
 		{"bigtable://project/instance/table/more", "write bigtable://project/instance/table"},
-		{good + "?nope=1", `unknown key "nope"; bigtable knows app_profile, create, emulator, patience`},
+		{good + "?nope=1", `unknown key "nope"; bigtable knows app_profile, create, emulator, retry_timeout`},
 		{good + "?Create=no", `unknown key "Create"`},
 		{good + "?create=maybe", `invalid create: "maybe" is neither yes nor no`},
 		{good + "?create=no&create=yes", `"create"`},
-		{good + "?patience=fast", `invalid patience: "fast" is no duration such as 10s`},
-		{good + "?patience=0", `invalid patience: "0" is no duration`},
-		{good + "?patience=10", `invalid patience: "10" is no duration`},
+		{good + "?retry_timeout=fast", `invalid retry_timeout: "fast" is no duration such as 10s`},
+		{good + "?retry_timeout=0", `invalid retry_timeout: "0" is no duration`},
+		{good + "?retry_timeout=10", `invalid retry_timeout: "10" is no duration`},
 	} {
 		t.Run(tc.address, func(t *testing.T) {
 			t.Parallel()
@@ -83,9 +83,9 @@ func TestBadOptions(t *testing.T) {
 		{"bigtable://p/i/-t", `invalid table: "-t"`},
 		{"bigtable://p/i/" + strings.Repeat("t", 51), "invalid table: "},
 		{"bigtable://p/i/t?app_profile=a%2Fb", `invalid app_profile: "a/b"`},
-		{"bigtable://p/i/t?patience=2h", "invalid patience: 2h0m0s is out of range, the limits are 1ms and 1h"},
-		{"bigtable://p/i/t?patience=1us", "invalid patience: 1µs is out of range"},
-		{"bigtable://p/i/t?patience=-1s", "invalid patience: -1s is out of range"},
+		{"bigtable://p/i/t?retry_timeout=2h", "invalid retry_timeout: 2h0m0s is out of range, the limits are 1ms and 1h"},
+		{"bigtable://p/i/t?retry_timeout=1us", "invalid retry_timeout: 1µs is out of range"},
+		{"bigtable://p/i/t?retry_timeout=-1s", "invalid retry_timeout: -1s is out of range"},
 	} {
 		t.Run(tc.address, func(t *testing.T) {
 			t.Parallel()
@@ -94,8 +94,8 @@ func TestBadOptions(t *testing.T) {
 			}
 		})
 	}
-	_, err := bigtable.Open(t.Context(), &bigtable.Options{Patience: -1})
-	for _, field := range []string{"project", "instance", "table", "patience"} {
+	_, err := bigtable.Open(t.Context(), &bigtable.Options{RetryTimeout: -1})
+	for _, field := range []string{"project", "instance", "table", "retry_timeout"} {
 		if err == nil || !strings.Contains(err.Error(), "invalid "+field+": ") {
 			t.Errorf("got %v, want an error that names %s too", err, field)
 		}
@@ -121,7 +121,7 @@ func TestOpenByURL(t *testing.T) {
 	}
 }
 
-// A service that is not there is given up after the patience, or with the context.
+// A service that is not there is given up after the retry timeout, or with the context.
 func TestNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	s, err := emulators.Bigtable(t.Context(), &emulators.BigtableOptions{Tier: emulators.TierEmulator})
@@ -132,7 +132,7 @@ func TestNobodyAnswers(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	opts := &bigtable.Options{Project: "p", Instance: "i", Table: "t", Emulator: gone, Patience: 50 * time.Millisecond}
+	opts := &bigtable.Options{Project: "p", Instance: "i", Table: "t", Emulator: gone, RetryTimeout: 50 * time.Millisecond}
 	if _, err := bigtable.Open(t.Context(), opts); !errors.Is(err, runstore.ErrUnavailable) {
 		t.Errorf("got %v, want ErrUnavailable", err)
 	}

@@ -105,7 +105,7 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 	if n := len(keys(t, tbl, "d")); n != 0 {
 		t.Errorf("%d packs remain that no mark leads to", n)
 	}
-	held.End()
+	held.Stop()
 	if err := <-done; err != nil { // it has decided anew, and written anew
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func (h *Handle) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer h.store.waiters().AfterBatches(&err, batches...)
 	err = h.write(ctx, "commit", "", runstore.CheckMulti(batches), func(now time.Time) error {
-		done, err = h.store.commit(batches, rules.Whole(batches), now)
+		done, err = h.store.commit(batches, rules.MultiCommitID(batches), now)
 		return err
 	})
 	return done, err
@@ -125,7 +125,7 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 	}
 	done.LastSeq = r.LastSeq
 	for _, change := range w.Records {
-		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, r.LastSeq), Time: now, Token: f.Token()}
+		stamp := runstore.Stamp{Seq: rules.ExplainingSeq(w, change, done.FirstSeq, r.LastSeq), Time: now, Token: f.Token()}
 		done.Versions = append(done.Versions, s.change(r, change, stamp))
 	}
 	if !f.IsZero() && rules.IsProgress(w) {

@@ -176,7 +176,7 @@ func (h *Handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 	return done, err
 }
 
-// Epochs implements runstore.Epocher.
+// Epochs implements runstore.EpochManager.
 func (h *Handle) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = h.read(ctx, "epochs", "", nil, func() error {
 		epochs = slices.Clone(h.store.epochs)
@@ -185,7 +185,7 @@ func (h *Handle) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err
 	return epochs, err
 }
 
-// RaiseEpoch implements runstore.Epocher.
+// RaiseEpoch implements runstore.EpochManager.
 func (h *Handle) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	defer h.store.waiters().AfterRaise(&err)
 	err = h.write(ctx, "raise epoch", "", runstore.CheckReason(reason), func(now time.Time) error {

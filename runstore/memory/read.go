@@ -228,7 +228,7 @@ func decodeCursor(c runstore.Cursor) (place, error) {
 		err = json.Unmarshal(text, &at)
 	}
 	if err != nil {
-		return place{}, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
+		return place{}, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
 	}
 	return place{
 		at: runstore.FromMicros(at.At), written: runstore.FromMicros(at.Written),

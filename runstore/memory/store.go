@@ -131,7 +131,7 @@ func (s *Store) find(id runstore.RunID) (*run, error) {
 }
 
 // Handle is one open handle on a [Store]. It implements runstore.RunStore and
-// the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and Describer.
+// the capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
 type Handle struct {
 	store  *Store
 	mu     sync.Mutex
@@ -142,7 +142,7 @@ var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.Notifier
-	runstore.Epocher
+	runstore.EpochManager
 	runstore.Describer
 } = (*Handle)(nil)
 

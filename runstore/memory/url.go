@@ -17,7 +17,7 @@ var named = struct {
 // open opens memory: (a store of its own) or memory:NAME (shared in the process
 // for as long as it runs).
 func open(_ context.Context, u runstore.URL) (runstore.RunStore, error) {
-	if err := u.Known(); err != nil {
+	if err := u.RejectUnknownParams(); err != nil {
 		return nil, err
 	}
 	if u.Address == "" {

@@ -17,11 +17,11 @@ type known struct{ kind, cause error }
 func (e *known) Error() string   { return e.kind.Error() + ": " + e.cause.Error() }
 func (e *known) Unwrap() []error { return []error{e.kind, e.cause} }
 
-// As gives cause one of the contract's kinds, or a detail that matches one.
-func As(kind, cause error) error { return &known{kind, cause} }
+// WithKind gives cause one of the contract's kinds, or a detail that matches one.
+func WithKind(kind, cause error) error { return &known{kind, cause} }
 
 // Unavailable says that nothing was applied, or ever will be.
-func Unavailable(cause error) error { return As(runstore.ErrUnavailable, cause) }
+func Unavailable(cause error) error { return WithKind(runstore.ErrUnavailable, cause) }
 
 // Unknown says that a write may have been applied, whatever a later request of the
 // same operation met.
@@ -30,16 +30,16 @@ func Unknown(cause error) error {
 	if errors.As(cause, &decided) {
 		cause = decided.cause
 	}
-	return As(runstore.ErrUnknownOutcome, cause)
+	return WithKind(runstore.ErrUnknownOutcome, cause)
 }
 
 // Definite reports whether err says that nothing was applied (I11): it is one of the
 // contract's kinds, and not an unknown outcome.
 func Definite(err error) bool { return runstore.KindOf(err) != runstore.ErrUnknownOutcome }
 
-// Of is what a caller of an operation gets: its name, the run, the kind and the cause
+// Wrap is what a caller of an operation gets: its name, the run, the kind and the cause
 // of err. The outcome of an error that nothing has classified is unknown. Nil stays nil.
-func Of(op string, id runstore.RunID, err error) error {
+func Wrap(op string, id runstore.RunID, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-func TestOf(t *testing.T) {
+func TestWrap(t *testing.T) {
 	t.Parallel()
 	conflict := &runstore.ConflictError{Guard: "status"}
 	tests := []struct {
@@ -28,12 +28,12 @@ func TestOf(t *testing.T) {
 		{"perhaps applied", outcome.Unknown(io.EOF), runstore.ErrUnknownOutcome, runstore.Unknown, io.EOF},
 		{"perhaps applied, and then refused", outcome.Unknown(outcome.Unavailable(io.EOF)), runstore.ErrUnknownOutcome, runstore.Unknown, io.EOF},
 		{"the contract's own", conflict, runstore.ErrConflict, runstore.NotApplied, conflict},
-		{"a kind of the adapter's choice", outcome.As(runstore.ErrTooLarge, io.EOF), runstore.ErrTooLarge, runstore.NotApplied, io.EOF},
+		{"a kind of the adapter's choice", outcome.WithKind(runstore.ErrTooLarge, io.EOF), runstore.ErrTooLarge, runstore.NotApplied, io.EOF},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			err := outcome.Of("commit", "run", test.err)
+			err := outcome.Wrap("commit", "run", test.err)
 			var op *runstore.OpError
 			if !errors.As(err, &op) || op.Op != "commit" || op.Run != "run" {
 				t.Errorf("%v names neither operation nor run", err)
@@ -49,7 +49,7 @@ func TestOf(t *testing.T) {
 			}
 		})
 	}
-	if err := outcome.Of("commit", "run", nil); err != nil {
+	if err := outcome.Wrap("commit", "run", nil); err != nil {
 		t.Errorf("no error became %v", err)
 	}
 }
@@ -65,11 +65,11 @@ func TestDefinite(t *testing.T) {
 	}
 }
 
-func TestTriesEndInTime(t *testing.T) {
+func TestBackoffEndsInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		tries, n := outcome.NewTries(localclock.Clock{}, 5*time.Second, 4*time.Millisecond), 1
+		tries, n := outcome.NewBackoff(localclock.Clock{}, 5*time.Second, 4*time.Millisecond), 1
 		for tries.More(t.Context()) {
 			n++
 		}
@@ -82,12 +82,12 @@ func TestTriesEndInTime(t *testing.T) {
 	})
 }
 
-func TestTriesEndWithTheContext(t *testing.T) {
+func TestBackoffEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		tries := outcome.NewTries(localclock.Clock{}, time.Hour, time.Millisecond)
+		tries := outcome.NewBackoff(localclock.Clock{}, time.Hour, time.Millisecond)
 		for tries.More(ctx) {
 		}
 		if tries.Left() < 59*time.Minute {
@@ -99,7 +99,7 @@ func TestTriesEndWithTheContext(t *testing.T) {
 func TestAttemptIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		tries := outcome.NewTries(localclock.Clock{}, time.Minute, time.Millisecond)
+		tries := outcome.NewBackoff(localclock.Clock{}, time.Minute, time.Millisecond)
 		for _, bound := range []time.Duration{time.Second, time.Hour} {
 			ctx, cancel := tries.Attempt(t.Context(), bound)
 			deadline, _ := ctx.Deadline()
@@ -107,6 +107,37 @@ func TestAttemptIsBounded(t *testing.T) {
 				t.Errorf("a bound of %v became %v, want %v", bound, got, want)
 			}
 			cancel()
+		}
+	})
+}
+
+// A request that takes longer than the bound is not cut short at the same point again and
+// again. Attempts that fail early keep the bound: what is lost then is sent again as soon.
+func TestAttemptsThatRanIntoTheirBoundGetMoreTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := outcome.NewBackoff(localclock.Clock{}, time.Minute, time.Millisecond)
+		for i, attempt := range []struct {
+			lasts, want time.Duration
+		}{
+			{time.Hour, 4 * time.Second},
+			{0, 8 * time.Second},
+			{0, 8 * time.Second},
+			{time.Hour, 8 * time.Second},
+			{time.Hour, 16 * time.Second},
+		} {
+			ctx, cancel := b.Attempt(t.Context(), 4*time.Second)
+			deadline, _ := ctx.Deadline()
+			if got := time.Until(deadline); got != attempt.want {
+				t.Errorf("attempt %d has %v, want %v", i+1, got, attempt.want)
+			}
+			if attempt.lasts > 0 {
+				<-ctx.Done()
+			}
+			cancel()
+			if !b.More(t.Context()) {
+				t.Fatalf("no attempt after attempt %d, with %v left", i+1, b.Left())
+			}
 		}
 	})
 }

@@ -95,7 +95,7 @@ func fateOf(err error) fate {
 func (s *Store) rejected(ctx context.Context, err error) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "23514" && server.ConstraintName == "events_position_limit" {
-		return outcome.As(&runstore.LimitError{Kind: runstore.ErrTooLarge, Field: "position", Problem: fmt.Sprintf(
+		return outcome.WithKind(&runstore.InputError{Kind: runstore.ErrTooLarge, Field: "position", Problem: fmt.Sprintf(
 			"the store has none left for an event, the limit is %d", runstore.MaxPosition)}, err)
 	}
 	if undefined(err) {
@@ -104,7 +104,7 @@ func (s *Store) rejected(ctx context.Context, err error) error {
 			return err
 		})
 		if errors.Is(newer, runstore.ErrUnsupported) {
-			return outcome.As(newer, err)
+			return outcome.WithKind(newer, err)
 		}
 	}
 	return outcome.Unavailable(outcome.Cause(ctx, err))

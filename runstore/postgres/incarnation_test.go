@@ -72,7 +72,7 @@ func TestPromotedCopy(t *testing.T) {
 	standby := ownServer(t, &emulators.PostgresOptions{Dir: b})
 	address := at(t, db.URL, standby.Address())
 
-	_, err = tryOpen(t, with(address, "patience=50ms"))
+	_, err = tryOpen(t, with(address, "retry_timeout=50ms"))
 	if !errors.Is(err, runstore.ErrUnavailable) || !strings.Contains(err.Error(), "the server is a standby") {
 		t.Errorf("opening on a standby: got %v, want ErrUnavailable that says so", err)
 	}

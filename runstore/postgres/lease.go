@@ -52,7 +52,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 func summaryOf(w runstore.Writes, a *answer, token runstore.Token) runstore.Record {
 	for i, r := range w.Records {
 		if r.Key == runstore.SummaryKey && !r.Delete && i < len(a.versions) {
-			stamp := runstore.Stamp{Seq: rules.Seq(w, r, a.first, a.last), Time: a.now, Token: token}
+			stamp := runstore.Stamp{Seq: rules.ExplainingSeq(w, r, a.first, a.last), Time: a.now, Token: token}
 			return runstore.Record{Key: r.Key, Version: a.versions[i], Value: data(append([]byte(nil), r.Value...)), Created: stamp, Updated: stamp}
 		}
 	}
@@ -199,7 +199,7 @@ const (
 	raiseEpoch   = `SELECT tapestore.raise_epoch($1::bytea, $2::text, $3::bigint, $4::boolean)`
 )
 
-// Epochs implements runstore.Epocher.
+// Epochs implements runstore.EpochManager.
 func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = s.read(ctx, "epochs", "", nil, func(q *query) error {
 		epochs = nil
@@ -214,7 +214,7 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 	return epochs, err
 }
 
-// RaiseEpoch implements runstore.Epocher.
+// RaiseEpoch implements runstore.EpochManager.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	defer func() {
 		if s.notifier.waiters.AfterRaise(&err); runstore.OutcomeOf(err) != runstore.NotApplied {

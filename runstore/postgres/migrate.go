@@ -86,7 +86,7 @@ func (s *Store) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
 			return err
 		}
 		if s.opts.NoMigrate {
-			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 				"%q is at version %d, this program's is %d, and it was told not to migrate", s.opts.Schema, version, len(steps))}
 		}
 		if err := s.step(ctx, conn, steps, len(steps)); err != nil {
@@ -108,7 +108,7 @@ func (s *Store) schemaVersion(ctx context.Context, conn interface {
 		return 0, err
 	}
 	if version > known {
-		return 0, &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+		return 0, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 			"%q is at version %d, which is newer than this program's %d; use a newer program", s.opts.Schema, version, known)}
 	}
 	return version, nil
@@ -173,7 +173,7 @@ func (s *Store) inQuotes(text string) string {
 func (s *Store) explainMigration(err error, version, known int) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "42501" {
-		return outcome.As(&runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+		return outcome.WithKind(&runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", s.opts.Schema, version, known)}, err)
 	}
 	return err

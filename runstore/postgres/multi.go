@@ -76,7 +76,7 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 // settleAll settles every batch. If one was applied, all were, also those of runs that
 // were purged since, or had so many writes that they have forgotten: these have no
 // result left. If none was, the nonces keep a late copy of the whole from being applied.
-func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Tries) ([]runstore.Committed, error) {
+func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
 	made, missing := false, false
 	var unclear error
@@ -115,7 +115,7 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 		runs[i], ids[i] = []byte(r.run), r.result
 		r.sent = s.here.Read()
 	}
-	batch.Queue(s.sql(lockRuns), runs, ids, rules.Whole(batches))
+	batch.Queue(s.sql(lockRuns), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
 		batch.Queue(s.sql(demandWrite), r.write.args(r.nonce, int64(i)<<10)...)
 	}

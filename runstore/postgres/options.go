@@ -21,10 +21,10 @@ type Options struct {
 	// transaction to another session (PgBouncer in transaction mode, AlloyDB's
 	// managed pooling): no session settings, no prepared statements, no LISTEN.
 	Pooled bool
-	// Patience is how long an operation tries again while the server cannot be
+	// RetryTimeout is how long an operation tries again while the server cannot be
 	// reached, or turns it away for a moment (a restart, a failover, a deadlock):
 	// 30 seconds by default. The caller's context may end it earlier.
-	Patience time.Duration
+	RetryTimeout time.Duration
 	// StatementTimeout and LockTimeout end statements on the server that a caller
 	// without a deadline would wait for: 30 and 10 seconds by default. They are not
 	// sent through a proxy (see Pooled).
@@ -61,7 +61,7 @@ func (o *Options) withDefaults() (Options, error) {
 		field *time.Duration
 		value time.Duration
 	}{
-		{&opts.Patience, 30 * time.Second}, {&opts.StatementTimeout, 30 * time.Second}, {&opts.LockTimeout, 10 * time.Second},
+		{&opts.RetryTimeout, 30 * time.Second}, {&opts.StatementTimeout, 30 * time.Second}, {&opts.LockTimeout, 10 * time.Second},
 	} {
 		if *d.field == 0 {
 			*d.field = d.value
@@ -72,7 +72,7 @@ func (o *Options) withDefaults() (Options, error) {
 		problems = append(problems, badOption("schema", "%q is no plain name; it takes up to 40 small letters, digits and underscores", opts.Schema))
 	}
 	for field, d := range map[string]time.Duration{
-		"patience": opts.Patience, "statement_timeout": opts.StatementTimeout, "lock_timeout": opts.LockTimeout,
+		"retry_timeout": opts.RetryTimeout, "statement_timeout": opts.StatementTimeout, "lock_timeout": opts.LockTimeout,
 	} {
 		if d < time.Millisecond || d > time.Hour {
 			problems = append(problems, badOption(field, "%v is out of range, the limits are 1ms and 1h", d))
@@ -82,5 +82,5 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 func badOption(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

@@ -129,7 +129,7 @@ func TestPositionsRunOut(t *testing.T) {
 		"an event":                 appending(granted.Lease, "event"), "events": appending(granted.Lease, "one", "two"), "a record and an event": record,
 	} {
 		_, err := s.Commit(t.Context(), b)
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if !errors.Is(err, runstore.ErrTooLarge) || !errors.As(err, &limit) || limit.Field != "position" {
 			t.Errorf("%s: got error %v, want ErrTooLarge of the position", what, err)
 		}

@@ -40,7 +40,7 @@ func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.Inde
 	err = s.op(ctx, "scan index", "", invalid, func() error {
 		entries, _, err := (&query{ctx, s, conn}).scan(q, after)
 		if err == nil {
-			found = runstore.CandidatesOf(entries)
+			found = runstore.ToCandidates(entries)
 		}
 		return unread(ctx, err)
 	})

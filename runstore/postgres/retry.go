@@ -59,7 +59,7 @@ const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $
 
 // settle returns the answer that was lost, or nil if the write was not applied and
 // never will be.
-func (s *Store) settle(ctx context.Context, r *request, t *outcome.Tries) (*answer, error) {
+func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*answer, error) {
 	for {
 		u := &unit{
 			sql:      settleLost,
@@ -109,6 +109,6 @@ func (r *request) operation() operation {
 }
 
 // tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Tries {
-	return outcome.NewTries(s.here, s.opts.Patience, 4*time.Millisecond)
+func (s *Store) tries() *outcome.Backoff {
+	return outcome.NewBackoff(s.here, s.opts.RetryTimeout, 4*time.Millisecond)
 }

@@ -42,7 +42,7 @@ func TestRefusalsWhateverTheOutputStyle(t *testing.T) {
 	for _, setting := range []string{`bytea_output = 'escape'`, `"TimeZone" = 'Asia/Shanghai'`} {
 		address := database(t)
 		onDB(t, connect(t, address), setting)
-		s := open(t, with(address, "patience=2s"))
+		s := open(t, with(address, "retry_timeout=2s"))
 		lease := hold(t, s, "run")
 		b := runstore.NewBatch("run", lease.Fence())
 		b.Runnable = runstore.At(runstore.EndOfTime)
@@ -73,7 +73,7 @@ func TestMigratesWithoutSeeingTheCluster(t *testing.T) {
 			_ = c.Close(context.Background())
 		}
 	})
-	s, err := tryOpen(t, with(db, "user="+r, "patience=2s"))
+	s, err := tryOpen(t, with(db, "user="+r, "retry_timeout=2s"))
 	if err != nil {
 		t.Errorf("open by a role that may not see the incarnation: %v", err)
 		return
@@ -107,8 +107,8 @@ func TestOtherIsolationIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	onDB(t, conn, `default_transaction_isolation = 'repeatable read'`)
-	_, err := tryOpen(t, with(address, "pooled=yes", "patience=2s"))
-	var limit *runstore.LimitError
+	_, err := tryOpen(t, with(address, "pooled=yes", "retry_timeout=2s"))
+	var limit *runstore.InputError
 	if !errors.As(err, &limit) || limit.Field != "default_transaction_isolation" {
 		t.Errorf("got error %v, want one that names default_transaction_isolation", err)
 	}

@@ -138,7 +138,7 @@ func TestLostMessages(t *testing.T) {
 	}
 }
 
-func impatient(_ *pgxpool.Config, o *postgres.Options) { o.Patience = time.Millisecond }
+func impatient(_ *pgxpool.Config, o *postgres.Options) { o.RetryTimeout = time.Millisecond }
 
 // A write whose caller was told that it was not applied never is: a copy that
 // reaches the server later is refused by its nonce, and by nothing else.

@@ -18,7 +18,7 @@ import (
 const defaultSchema = "tapestore"
 
 // Store is an open handle on a store in PostgreSQL. It implements
-// runstore.RunStore and the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and
+// runstore.RunStore and the capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and
 // Describer.
 type Store struct {
 	pool      *pgxpool.Pool
@@ -44,7 +44,7 @@ var _ interface {
 	runstore.MultiCommitter
 	runstore.Notifier
 	runstore.RunNotifier
-	runstore.Epocher
+	runstore.EpochManager
 	runstore.Describer
 } = (*Store)(nil)
 
@@ -54,7 +54,7 @@ var _ interface {
 func Open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
 	s, err := open(ctx, config, options)
 	if err != nil {
-		return nil, outcome.Of("open postgres store", "", err)
+		return nil, outcome.Wrap("open postgres store", "", err)
 	}
 	return s, nil
 }
@@ -115,17 +115,17 @@ func (s *Store) Close() error {
 // nothing happens on a closed handle or after the context's end.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func() error) error {
 	if invalid != nil {
-		return outcome.Of(op, id, invalid)
+		return outcome.Wrap(op, id, invalid)
 	}
 	select {
 	case <-s.closed:
-		return outcome.Of(op, id, runstore.ErrClosed)
+		return outcome.Wrap(op, id, runstore.ErrClosed)
 	default:
 	}
 	if err := ctx.Err(); err != nil {
-		return outcome.Of(op, id, outcome.Unavailable(err))
+		return outcome.Wrap(op, id, outcome.Unavailable(err))
 	}
-	return outcome.Of(op, id, f())
+	return outcome.Wrap(op, id, f())
 }
 
 // sql puts the schema's name into a statement.

@@ -34,7 +34,7 @@ var ownKeys = map[string]func(o *Options, v string) error{
 	"schema":            func(o *Options, v string) error { o.Schema = v; return nil },
 	"migrate":           func(o *Options, v string) error { return yesNo("migrate", v, &o.NoMigrate, "no") },
 	"pooled":            func(o *Options, v string) error { return yesNo("pooled", v, &o.Pooled, "yes") },
-	"patience":          func(o *Options, v string) error { return duration("patience", v, &o.Patience) },
+	"retry_timeout":     func(o *Options, v string) error { return duration("retry_timeout", v, &o.RetryTimeout) },
 	"statement_timeout": func(o *Options, v string) error { return duration("statement_timeout", v, &o.StatementTimeout) },
 	"lock_timeout":      func(o *Options, v string) error { return duration("lock_timeout", v, &o.LockTimeout) },
 }
@@ -51,10 +51,10 @@ var driverKeys = []string{
 }
 
 // ParseURL reads postgres://user:password@host:port/database?key=value&… The keys
-// are pgx's and those of [Options]: schema, migrate=no, pooled=yes, patience,
+// are pgx's and those of [Options]: schema, migrate=no, pooled=yes, retry_timeout,
 // statement_timeout, lock_timeout. Its errors never contain the URL.
 func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
-	if err := u.Known(append(slices.Sorted(maps.Keys(ownKeys)), driverKeys...)...); err != nil {
+	if err := u.RejectUnknownParams(append(slices.Sorted(maps.Keys(ownKeys)), driverKeys...)...); err != nil {
 		return nil, nil, err
 	}
 	opts := &Options{}

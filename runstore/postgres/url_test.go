@@ -37,9 +37,9 @@ func TestBadURLs(t *testing.T) {
 		{good + "?nope=1", `unknown key "nope"; postgres knows`},
 		{good + "?Schema=x", `unknown key "Schema"`},
 		{good + "?search_path=x", `unknown key "search_path"`},
-		{good + "?patience=1s&patience=2s", `"patience"`},
-		{good + "?patience=fast", `invalid patience: "fast" is no duration such as 10s`},
-		{good + "?patience=0", `invalid patience: "0" is no duration`},
+		{good + "?retry_timeout=1s&retry_timeout=2s", `"retry_timeout"`},
+		{good + "?retry_timeout=fast", `invalid retry_timeout: "fast" is no duration such as 10s`},
+		{good + "?retry_timeout=0", `invalid retry_timeout: "0" is no duration`},
 		{good + "?lock_timeout=10", `invalid lock_timeout: "10" is no duration`},
 		{good + "?migrate=maybe", `invalid migrate: "maybe" is neither yes nor no`},
 		{good + "?pooled=1", `invalid pooled: "1" is neither yes nor no`},
@@ -78,8 +78,8 @@ func TestBadOptions(t *testing.T) {
 		{"schema=a%3Bdrop%20table%20x", "is no plain name"},
 		{"schema=1st", "is no plain name"},
 		{"schema=" + strings.Repeat("a", 41), "is no plain name"},
-		{"patience=2h", "invalid patience: 2h0m0s is out of range"},
-		{"patience=-1s", "invalid patience: -1s is out of range"},
+		{"retry_timeout=2h", "invalid retry_timeout: 2h0m0s is out of range"},
+		{"retry_timeout=-1s", "invalid retry_timeout: -1s is out of range"},
 		{"statement_timeout=1us", "invalid statement_timeout: 1µs is out of range"},
 		{"lock_timeout=2h&schema=X", "is no plain name"},
 		{"lock_timeout=2h&schema=X", "invalid lock_timeout"},
@@ -98,7 +98,7 @@ func TestBadOptions(t *testing.T) {
 func TestGoodURL(t *testing.T) {
 	t.Parallel()
 	u, err := runstore.ParseURL("postgresql://us%40er:p%2Fass%20word@example.org:5433/data%20base?application_name=my%20app%2B1&" +
-		"pool_max_conns=7&schema=other&migrate=no&pooled=yes&patience=5s&statement_timeout=6s&lock_timeout=7s")
+		"pool_max_conns=7&schema=other&migrate=no&pooled=yes&retry_timeout=5s&statement_timeout=6s&lock_timeout=7s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestGoodURL(t *testing.T) {
 		t.Errorf("got user %q, host %q:%d, database %q, settings %q, %d connections", c.User, c.Host, c.Port, c.Database, c.RuntimeParams, config.MaxConns)
 	}
 	want := postgres.Options{
-		Schema: "other", NoMigrate: true, Pooled: true, Patience: 5 * time.Second, StatementTimeout: 6 * time.Second, LockTimeout: 7 * time.Second,
+		Schema: "other", NoMigrate: true, Pooled: true, RetryTimeout: 5 * time.Second, StatementTimeout: 6 * time.Second, LockTimeout: 7 * time.Second,
 	}
 	if !reflect.DeepEqual(*opts, want) {
 		t.Errorf("got %+v, want %+v", *opts, want)
@@ -120,7 +120,7 @@ func TestGoodURL(t *testing.T) {
 }
 
 // A server that cannot be used is told of as unavailable: at once where trying
-// again will not help, and after the patience where it may.
+// again will not help, and after the retry timeout where it may.
 func TestServerThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
@@ -139,9 +139,9 @@ func TestServerThatCannotBeUsed(t *testing.T) {
 	}{
 		{"no such database", "postgres://postgres:" + password + "@" + host + "/nope", `database "nope" does not exist`},
 		{"no such role", "postgres://nobody_at_all:" + password + "@" + host + "/postgres", `role "nobody_at_all" does not exist`},
-		{"nobody listens", "postgres://postgres:" + password + "@" + closed.Addr().String() + "/postgres?patience=100ms", "connection refused"},
-		{"a server that hangs", "postgres://postgres:" + password + "@" + silent.Addr().String() + "/postgres?patience=100ms&connect_timeout=1", "timeout"},
-		{"no such host", "postgres://postgres:" + password + "@host.invalid/postgres?patience=100ms", "host.invalid"},
+		{"nobody listens", "postgres://postgres:" + password + "@" + closed.Addr().String() + "/postgres?retry_timeout=100ms", "connection refused"},
+		{"a server that hangs", "postgres://postgres:" + password + "@" + silent.Addr().String() + "/postgres?retry_timeout=100ms&connect_timeout=1", "timeout"},
+		{"no such host", "postgres://postgres:" + password + "@host.invalid/postgres?retry_timeout=100ms", "host.invalid"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

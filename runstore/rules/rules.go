@@ -268,10 +268,10 @@ func (h Head) Runnable(now time.Time) bool {
 	return !h.RunnableAt.IsZero() && !h.RunnableAt.After(now) && !h.Live(now)
 }
 
-// Seq returns the seq that explains a record change: that of the event it names,
+// ExplainingSeq returns the seq that explains a record change: that of the event it names,
 // or the run's last one when the batch has none. first is the seq of the batch's
 // first event.
-func Seq(w runstore.Writes, r runstore.RecordWrite, first, last runstore.Seq) runstore.Seq {
+func ExplainingSeq(w runstore.Writes, r runstore.RecordWrite, first, last runstore.Seq) runstore.Seq {
 	if len(w.Events) == 0 {
 		return last
 	}

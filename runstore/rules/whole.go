@@ -9,12 +9,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Whole names a commit of several runs by the runs and their ids, in whatever order. A
+// MultiCommitID names a commit of several runs by the runs and their ids, in whatever order. A
 // store that finds it beside one remembered result knows that all of the commit was
 // made, also on runs that remember nothing of it. It is nil if no batch has an id: such
 // a commit is never a repeat. Stores keep its 16 bytes, so what it is made of must not
 // change.
-func Whole(batches []runstore.Batch) []byte {
+func MultiCommitID(batches []runstore.Batch) []byte {
 	if !slices.ContainsFunc(batches, func(b runstore.Batch) bool { return b.ID != "" }) {
 		return nil
 	}

@@ -32,7 +32,7 @@ func TestEachRPCAborted(t *testing.T) {
 					return seen == nth
 				})
 				result, err := c.do(t.Context(), s, n, lease)
-				aborted.End()
+				aborted.Stop()
 				if err != nil {
 					t.Fatalf("RPC %d aborted: %v", nth, err)
 				}
@@ -43,7 +43,7 @@ func TestEachRPCAborted(t *testing.T) {
 					t.Errorf("RPC %d aborted: stored is\n%s, want\n%s", nth, got, wantShape)
 				}
 				all = append(all, n)
-				if aborted.Met() == 0 { // it makes fewer
+				if aborted.Count() == 0 { // it makes fewer
 					if nth <= 2 {
 						t.Errorf("only %d RPCs were aborted, want at least the read and the commit", nth-1)
 					}
@@ -67,7 +67,7 @@ func TestAbortedAtRandom(t *testing.T) {
 	}
 	before := s.Attempts()
 	aborted := p.server.AbortAtRandom(0.3, 1, p.served(""))
-	defer aborted.End()
+	defer aborted.Stop()
 	var mu sync.Mutex
 	acknowledged := map[string]runstore.Seq{}
 	var all sync.WaitGroup
@@ -90,10 +90,10 @@ func TestAbortedAtRandom(t *testing.T) {
 		})
 	}
 	all.Wait()
-	aborted.End()
+	aborted.Stop()
 	t.Logf("%d of %d writes were acknowledged; %d transactions were made again, %d RPCs were aborted by the test",
-		len(acknowledged), writers*each, s.Attempts()-before-writers*each, aborted.Met())
-	if aborted.Met() == 0 || len(acknowledged) == 0 {
+		len(acknowledged), writers*each, s.Attempts()-before-writers*each, aborted.Count())
+	if aborted.Count() == 0 || len(acknowledged) == 0 {
 		t.Error("nothing was aborted, or nothing written")
 	}
 	found := map[string]runstore.Seq{}

@@ -63,7 +63,7 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 	e.done.LastSeq = runstore.Seq(e.head.LastSeq)
 	for _, r := range w.Records {
-		seq := rules.Seq(w, r, runstore.Seq(first), runstore.Seq(e.head.LastSeq))
+		seq := rules.ExplainingSeq(w, r, runstore.Seq(first), runstore.Seq(e.head.LastSeq))
 		e.done.Versions = append(e.done.Versions, e.change(r, runstore.Stamp{Seq: seq, Time: e.now, Token: token}))
 	}
 	if token != 0 && rules.IsProgress(w) {

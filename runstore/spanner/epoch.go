@@ -23,7 +23,7 @@ const (
 	endGrants = `UPDATE Runs SET GrantState = 3 WHERE GrantState = 1 AND Token <= @floor`
 )
 
-// Epochs implements runstore.Epocher.
+// Epochs implements runstore.EpochManager.
 func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = s.op(ctx, "epochs", "", nil, func(ctx context.Context) error {
 		return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
@@ -40,7 +40,7 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 	return epochs, err
 }
 
-// RaiseEpoch implements runstore.Epocher.
+// RaiseEpoch implements runstore.EpochManager.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	defer s.waiters.AfterRaise(&err)
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {

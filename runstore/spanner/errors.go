@@ -21,8 +21,8 @@ import (
 const attemptTimeout = 15 * time.Second
 
 // tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Tries {
-	return outcome.NewTries(s.here, s.opts.Patience, 2*time.Millisecond)
+func (s *Store) tries() *outcome.Backoff {
+	return outcome.NewBackoff(s.here, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
 // retryable reports whether an error says nothing against sending the same again.

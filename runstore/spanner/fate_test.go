@@ -132,7 +132,7 @@ func TestLostMessages(t *testing.T) {
 			n := named(100)
 			lease := c.before(t, s, n)
 			lost := p.server.DropReplies(1, p.served(commits))
-			defer lost.End()
+			defer lost.Stop()
 			result, err := c.do(t.Context(), s, n, lease)
 			met(t, lost, 1)
 			check("the reply lost", n, result, err)
@@ -165,7 +165,7 @@ func TestContextEndsInFlight(t *testing.T) {
 				lease := c.before(t, s, n)
 				before := shape(t, s, n)
 				fault := harm.do(p.server, 0, p.served(harm.method))
-				defer fault.End()
+				defer fault.Stop()
 				ctx, cancel := context.WithCancel(t.Context())
 				given := make(chan error, 1)
 				go func() {
@@ -177,7 +177,7 @@ func TestContextEndsInFlight(t *testing.T) {
 				if err := <-given; !errors.Is(err, harm.want) || !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: got %v, want %v and the context's error", harm.name, err, harm.want)
 				}
-				fault.End()
+				fault.Stop()
 				if harm.want == runstore.ErrUnavailable {
 					if after := shape(t, s, n); after != before {
 						t.Errorf("%s: the write that was not sent changed\n%s\nto\n%s", harm.name, before, after)
@@ -199,7 +199,7 @@ func TestContextEndsWhileARefusalIsEnded(t *testing.T) {
 	lease := hold(t, s, "run")
 	takeOver(t, s, "run")
 	held := p.server.Hold(0, func(c emulators.SpannerCall) bool { return c.Database == p.String() && c.Method == rollback })
-	defer held.End()
+	defer held.Stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	given := make(chan error, 1)
 	go func() {

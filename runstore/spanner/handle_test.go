@@ -153,7 +153,7 @@ func takeOver(t testing.TB, s *spanner.Store, id runstore.RunID) runstore.Lease 
 const hang = 5 * time.Minute
 
 // patient has the operations of a handle go on for as long as a slow machine may take.
-func patient(o *spanner.Options) { o.Patience = hang }
+func patient(o *spanner.Options) { o.RetryTimeout = hang }
 
 // await polls until a condition holds.
 func await(t testing.TB, what string, holds func() bool) {

@@ -176,7 +176,7 @@ func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound
 	err = s.op(ctx, "scan index", "", invalid, func(ctx context.Context) error {
 		q.Heads = false
 		entries, err := s.scan(ctx, staleness(bound), q, at)
-		candidates = runstore.CandidatesOf(entries)
+		candidates = runstore.ToCandidates(entries)
 		return err
 	})
 	return candidates, err

@@ -56,7 +56,7 @@ func TestLaneKeepsNobody(t *testing.T) {
 			hold(t, s, "run")
 			hold(t, s, "another")
 			held := p.server.Hold(1, p.served(commits))
-			defer held.End()
+			defer held.Stop()
 			given := make(chan error, 1)
 			go func() {
 				_, err := s.Commit(t.Context(), signal("run", "held"))
@@ -64,7 +64,7 @@ func TestLaneKeepsNobody(t *testing.T) {
 			}()
 			met(t, held, 1)
 			commit(t, s, signal(run, "meanwhile"))
-			held.End()
+			held.Stop()
 			if err := <-given; err != nil {
 				t.Error(err)
 			}

@@ -145,15 +145,15 @@ func TestFirstCopyIsHeld(t *testing.T) {
 			lease := c.before(t, s, n)
 			impatient.SetAttemptTimeout(max(2*time.Second, 10*took)) // enough for an attempt that is not held
 			held := p.server.Hold(1, p.served(commits))
-			defer held.End()
+			defer held.Stop()
 			result, err := c.do(t.Context(), impatient, n, lease)
-			if err != nil || held.Met() != 1 {
-				t.Fatalf("got %v, with %d commits held", err, held.Met())
+			if err != nil || held.Count() != 1 {
+				t.Fatalf("got %v, with %d commits held", err, held.Count())
 			}
 			if got := n.unnamed(timeless(t, result)); got != want {
 				t.Errorf("got\n%s, want\n%s", got, want)
 			}
-			held.End()
+			held.Stop()
 			commit(t, s, signal(hold(t, s, "other").Run, "a commit behind the late one"))
 			if got := shape(t, s, n); got != wantShape {
 				t.Errorf("stored is\n%s, want\n%s", got, wantShape)

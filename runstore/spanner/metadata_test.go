@@ -31,7 +31,7 @@ func TestNoMetadataByDefault(t *testing.T) {
 		}
 		return false
 	})
-	defer all.End()
+	defer all.Stop()
 	s, err := runstore.Open(t.Context(), "spanner://"+p.Project+"/"+p.Instance+"/"+p.Database+"?emulator="+p.server.Address())
 	if err != nil {
 		t.Fatal(err)

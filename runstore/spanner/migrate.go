@@ -108,7 +108,7 @@ func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient,
 }
 
 // errMissing says that there is no such database.
-var errMissing = outcome.As(runstore.ErrNotFound, errors.New("spanner: there is no such database"))
+var errMissing = outcome.WithKind(runstore.ErrNotFound, errors.New("spanner: there is no such database"))
 
 // pause waits.
 func pause(ctx context.Context, d time.Duration) error {
@@ -176,7 +176,7 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 		return newerSchema(version)
 	}
 	if version < len(migrations) && s.opts.NoCreate {
-		return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+		return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 			"the database is at version %d of %d, and may not be migrated; open it once without create=no, as an account with roles/spanner.databaseUser", version, len(migrations))}
 	}
 	if version == len(migrations) {
@@ -258,7 +258,7 @@ func (s *Store) newer(ctx context.Context, err error) error {
 }
 
 func newerSchema(version int) error {
-	return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+	return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 		"the database is at version %d, this program knows %d; use a newer one", version, len(migrations))}
 }
 

@@ -73,7 +73,7 @@ func (m *mutations) fits(most int) error {
 }
 
 func tooLarge(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 func names(columns []column) []string {

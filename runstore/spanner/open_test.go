@@ -235,14 +235,14 @@ func TestRaiseIsFinished(t *testing.T) {
 		begin, ok := c.Request.(*spannerpb.BeginTransactionRequest)
 		return ok && c.Database == p.String() && begin.GetOptions().GetPartitionedDml() != nil
 	})
-	defer cut.End()
-	if _, err := tryOpen(t, p); err == nil || cut.Met() == 0 {
+	defer cut.Stop()
+	if _, err := tryOpen(t, p); err == nil || cut.Count() == 0 {
 		t.Fatalf("got %v, want that former grants cannot be ended", err)
 	}
 	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.Holder.Token == 0 || len(epochs(t, s)) != 1 {
 		t.Fatalf("got %+v, %v, %v", run, err, epochs(t, s))
 	}
-	cut.End()
+	cut.Stop()
 	open(t, p)
 	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.Holder.Token != 0 || len(epochs(t, s)) != 1 {
 		t.Errorf("got %+v, %v, %v, want a free lease and one epoch", run, err, epochs(t, s))

@@ -31,10 +31,10 @@ type Options struct {
 	// NoCreate leaves the database and its schema as they are; opening is refused when
 	// one is missing or old. For an account that may not change schemas.
 	NoCreate bool
-	// Patience is how long an operation tries again while Spanner cannot be reached,
+	// RetryTimeout is how long an operation tries again while Spanner cannot be reached,
 	// aborts it, or does not answer: 30 seconds by default. The caller's context may end
 	// it earlier.
-	Patience time.Duration
+	RetryTimeout time.Duration
 	// FeedShards is over how many parts of a table the ends of the feed are spread, which all
 	// appends go to: a power of two from 8 to 256. Zero leaves the number as it is, 8 in a new
 	// store. It only grows: the highest that a handle was ever opened with counts for all.
@@ -62,8 +62,8 @@ func (o *Options) withDefaults() (Options, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
-	if opts.Patience == 0 {
-		opts.Patience = 30 * time.Second
+	if opts.RetryTimeout == 0 {
+		opts.RetryTimeout = 30 * time.Second
 	}
 	var problems []error
 	for _, n := range []struct {
@@ -82,8 +82,8 @@ func (o *Options) withDefaults() (Options, error) {
 	if n := opts.FeedShards; n != 0 && (n < shards || n > maxFeedShards || n&(n-1) != 0) {
 		problems = append(problems, badOption("feed_shards", "%d is no power of two from %d to %d", n, shards, maxFeedShards))
 	}
-	if opts.Patience < time.Millisecond || opts.Patience > time.Hour {
-		problems = append(problems, badOption("patience", "%v is out of range, the limits are 1ms and 1h", opts.Patience))
+	if opts.RetryTimeout < time.Millisecond || opts.RetryTimeout > time.Hour {
+		problems = append(problems, badOption("retry_timeout", "%v is out of range, the limits are 1ms and 1h", opts.RetryTimeout))
 	}
 	return opts, errors.Join(problems...)
 }
@@ -95,5 +95,5 @@ func (o *Options) instance() string {
 }
 
 func badOption(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

@@ -183,7 +183,7 @@ func TestScanWithoutMoves(t *testing.T) {
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-places"
 	}
 	held := p.server.Hold(1, moves)
-	defer held.End()
+	defer held.Stop()
 	for range 2 {
 		if n := runnable(t, s); n != 0 {
 			t.Errorf("a scan found %d runs with live leases", n)
@@ -191,8 +191,8 @@ func TestScanWithoutMoves(t *testing.T) {
 	}
 	met(t, held, 1)
 	refused := p.server.Refuse(0, codes.PermissionDenied, moves)
-	defer refused.End()
-	held.End()
+	defer refused.Stop()
+	held.Stop()
 	met(t, refused, 1)
 	if n := runnable(t, s); n != 0 {
 		t.Errorf("a scan found %d runs with live leases", n)

@@ -142,7 +142,7 @@ func (c *clearing) records(ctx context.Context, tx *spanner.ReadWriteTransaction
 
 // results ends the results of the run's writes. Those of callers' ids are forgotten at once.
 // The others are kept for calls that do not know yet what became of their writes, the purge
-// among them: no call lasts longer than an hour ([Options.Patience]), and after a day the
+// among them: no call lasts longer than an hour ([Options.RetryTimeout]), and after a day the
 // table's row deletion policy deletes the rows.
 func (c *clearing) results(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
 	m.remove("Writes", spanner.Key{c.key.hash, c.key.run, true}.AsPrefix())

@@ -82,9 +82,9 @@ func TestPurgeIsFinished(t *testing.T) {
 		r, ok := c.Request.(*spannerpb.ReadRequest)
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
 	})
-	defer cut.End()
+	defer cut.Stop()
 	commit(t, s, purging("run"))
-	if cut.Met() == 0 {
+	if cut.Count() == 0 {
 		t.Fatal("nothing was deleted, or by another statement")
 	}
 	raw := raw(t, p)
@@ -100,7 +100,7 @@ func TestPurgeIsFinished(t *testing.T) {
 	if said := across(t, s, names{run: "run", second: "none"}); said[0] != "" {
 		t.Errorf("the queues and the feed hold\n%s", said[0])
 	}
-	cut.End()
+	cut.Stop()
 	open(t, p)
 	await(t, "the rows are deleted", func() bool { return count(t, raw, "SELECT COUNT(*) FROM Runs WHERE Purging IS NOT NULL") == 0 })
 	for _, table := range []string{"Events", "Records", "Queue"} {
@@ -132,10 +132,10 @@ func TestPurgeGoesOn(t *testing.T) {
 		}
 		return seen == 3 // the first makes the purge, the second is a step
 	})
-	defer cut.End()
+	defer cut.Stop()
 	commit(t, s, purging("run"))
 	met(t, cut, 1)
-	cut.End()
+	cut.Stop()
 	for what, want := range map[string]int64{"Events": 6, "Runs WHERE LastSeq = 6": 1, "Records": 6} {
 		if n := count(t, c, "SELECT COUNT(*) FROM "+what); n != want {
 			t.Fatalf("%d rows in %s, want %d: the step before the cut", n, what, want)

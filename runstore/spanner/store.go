@@ -24,7 +24,7 @@ import (
 )
 
 // Store is an open handle on a store in Spanner. It implements runstore.RunStore and the
-// capabilities MultiCommitter, Epocher, StaleReader and Describer.
+// capabilities MultiCommitter, EpochManager, StaleReader and Describer.
 type Store struct {
 	opts    Options
 	waiters wakeup.Hub
@@ -64,7 +64,7 @@ type Store struct {
 var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
-	runstore.Epocher
+	runstore.EpochManager
 	runstore.RunNotifier
 	runstore.StaleReader
 	runstore.Describer
@@ -74,7 +74,7 @@ var _ interface {
 func Open(ctx context.Context, o *Options) (*Store, error) {
 	s, err := open(ctx, o)
 	if err != nil {
-		return nil, outcome.Of("open spanner store", "", err)
+		return nil, outcome.Wrap("open spanner store", "", err)
 	}
 	return s, nil
 }
@@ -186,7 +186,7 @@ func (s *Store) query(tag string) spanner.QueryOptions {
 }
 
 // Close implements runstore.RunStore. Operations under way end first: those that Spanner
-// leaves without an answer by their patience.
+// leaves without an answer by their retry timeout.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.life.Lock()
@@ -208,16 +208,16 @@ func (s *Store) Close() error {
 // nothing happens on a closed handle or after the context's end.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
 	if invalid != nil {
-		return outcome.Of(op, id, invalid)
+		return outcome.Wrap(op, id, invalid)
 	}
 	if !s.enter() {
-		return outcome.Of(op, id, runstore.ErrClosed)
+		return outcome.Wrap(op, id, runstore.ErrClosed)
 	}
 	defer s.leave()
 	if err := ctx.Err(); err != nil {
-		return outcome.Of(op, id, outcome.Unavailable(err))
+		return outcome.Wrap(op, id, outcome.Unavailable(err))
 	}
-	return outcome.Of(op, id, f(serving.With(ctx, op)))
+	return outcome.Wrap(op, id, f(serving.With(ctx, op)))
 }
 
 // RunWakeups implements runstore.RunNotifier: of writes of this process.

@@ -33,9 +33,9 @@ var priorities = map[string]spannerpb.RequestOptions_Priority{
 }
 
 // ParseURL reads spanner://project/instance/database?key=value&… The keys are those of
-// [Options]: create=no, emulator=host:port, feed_shards=64, omni=host:port, patience, priority, role.
+// [Options]: create=no, emulator=host:port, feed_shards=64, omni=host:port, priority, retry_timeout, role.
 func ParseURL(u runstore.URL) (*Options, error) {
-	if err := u.Known("create", "emulator", "feed_shards", "omni", "patience", "priority", "role"); err != nil {
+	if err := u.RejectUnknownParams("create", "emulator", "feed_shards", "omni", "priority", "retry_timeout", "role"); err != nil {
 		return nil, err
 	}
 	path, ok := strings.CutPrefix(u.Address, "//")
@@ -54,12 +54,12 @@ func ParseURL(u runstore.URL) (*Options, error) {
 	default:
 		return nil, badOption("create", "%q is neither yes nor no", v)
 	}
-	if v := u.Params.Get("patience"); v != "" {
+	if v := u.Params.Get("retry_timeout"); v != "" {
 		d, err := time.ParseDuration(v)
 		if err != nil || d == 0 {
-			return nil, badOption("patience", "%q is no duration such as 10s", v)
+			return nil, badOption("retry_timeout", "%q is no duration such as 10s", v)
 		}
-		o.Patience = d
+		o.RetryTimeout = d
 	}
 	if v := u.Params.Get("feed_shards"); v != "" {
 		n, err := strconv.ParseInt(v, 10, 64)

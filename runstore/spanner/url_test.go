@@ -30,9 +30,9 @@ func TestURL(t *testing.T) {
 		"spanner://example.com:p/i/d?create=yes&omni=127.0.0.1:15000": {
 			Project: "example.com:p", Instance: "i", Database: "d", Omni: "127.0.0.1:15000",
 		},
-		"spanner://p/i/d?create=no&role=writer&priority=low&emulator=127.0.0.1:9010&patience=10s&feed_shards=64": {
+		"spanner://p/i/d?create=no&role=writer&priority=low&emulator=127.0.0.1:9010&retry_timeout=10s&feed_shards=64": {
 			Project: "p", Instance: "i", Database: "d", Role: "writer", Priority: spannerpb.RequestOptions_PRIORITY_LOW,
-			Emulator: "127.0.0.1:9010", NoCreate: true, Patience: 10 * time.Second, FeedShards: 64,
+			Emulator: "127.0.0.1:9010", NoCreate: true, RetryTimeout: 10 * time.Second, FeedShards: 64,
 		},
 	} {
 		got, err := parse(t, address)
@@ -55,16 +55,16 @@ func TestBadURLs(t *testing.T) {
 		{"spanner:project/instance/database", "write spanner://project/instance/database"},
 		{"spanner://project/instance", "write spanner://project/instance/database"},
 		{"spanner://project/instance/database/more", "write spanner://project/instance/database"},
-		{good + "?nope=1", `unknown key "nope"; spanner knows create, emulator, feed_shards, omni, patience, priority, role`},
+		{good + "?nope=1", `unknown key "nope"; spanner knows create, emulator, feed_shards, omni, priority, retry_timeout, role`},
 		{good + "?Create=no", `unknown key "Create"`},
 		{good + "?create=maybe", `invalid create: "maybe" is neither yes nor no`},
 		{good + "?create=no&create=yes", `"create"`},
 		{good + "?priority=urgent", `invalid priority: "urgent" is neither low nor medium nor high`},
-		{good + "?patience=fast", `invalid patience: "fast" is no duration such as 10s`},
+		{good + "?retry_timeout=fast", `invalid retry_timeout: "fast" is no duration such as 10s`},
 		{good + "?feed_shards=many", `invalid feed_shards: "many" is no number`},
 		{good + "?feed_shards=0", `invalid feed_shards: "0" is no number`},
-		{good + "?patience=0", `invalid patience: "0" is no duration`},
-		{good + "?patience=10", `invalid patience: "10" is no duration`},
+		{good + "?retry_timeout=0", `invalid retry_timeout: "0" is no duration`},
+		{good + "?retry_timeout=10", `invalid retry_timeout: "10" is no duration`},
 	} {
 		t.Run(tc.address, func(t *testing.T) {
 			t.Parallel()
@@ -92,9 +92,9 @@ func TestBadOptions(t *testing.T) {
 		{"spanner://p/ii/dd?feed_shards=4", "invalid feed_shards: 4 is no power of two from 8 to 256"},
 		{"spanner://p/ii/dd?feed_shards=24", "invalid feed_shards: 24 is no power of two"},
 		{"spanner://p/ii/dd?feed_shards=512", "invalid feed_shards: 512 is no power of two"},
-		{"spanner://p/ii/dd?patience=2h", "invalid patience: 2h0m0s is out of range, the limits are 1ms and 1h"},
-		{"spanner://p/ii/dd?patience=1us", "invalid patience: 1µs is out of range"},
-		{"spanner://p/ii/dd?patience=-1s", "invalid patience: -1s is out of range"},
+		{"spanner://p/ii/dd?retry_timeout=2h", "invalid retry_timeout: 2h0m0s is out of range, the limits are 1ms and 1h"},
+		{"spanner://p/ii/dd?retry_timeout=1us", "invalid retry_timeout: 1µs is out of range"},
+		{"spanner://p/ii/dd?retry_timeout=-1s", "invalid retry_timeout: -1s is out of range"},
 	} {
 		t.Run(tc.address, func(t *testing.T) {
 			t.Parallel()
@@ -103,8 +103,8 @@ func TestBadOptions(t *testing.T) {
 			}
 		})
 	}
-	_, err := spanner.Open(t.Context(), &spanner.Options{Patience: -1})
-	for _, field := range []string{"project", "instance", "database", "patience"} {
+	_, err := spanner.Open(t.Context(), &spanner.Options{RetryTimeout: -1})
+	for _, field := range []string{"project", "instance", "database", "retry_timeout"} {
 		if err == nil || !strings.Contains(err.Error(), "invalid "+field+": ") {
 			t.Errorf("got %v, want an error that names %s too", err, field)
 		}
@@ -129,11 +129,11 @@ func TestOpenByURL(t *testing.T) {
 	}
 }
 
-// A service that is not there is given up after the patience, or with the context.
+// A service that is not there is given up after the retry timeout, or with the context.
 func TestNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	gone := "127.0.0.1:1" // a port that nobody listens on
-	opts := &spanner.Options{Project: "p", Instance: "ii", Database: "dd", Emulator: gone, Patience: 50 * time.Millisecond}
+	opts := &spanner.Options{Project: "p", Instance: "ii", Database: "dd", Emulator: gone, RetryTimeout: 50 * time.Millisecond}
 	if _, err := spanner.Open(t.Context(), opts); !errors.Is(err, runstore.ErrUnavailable) {
 		t.Errorf("got %v, want ErrUnavailable", err)
 	}

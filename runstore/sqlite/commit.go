@@ -190,7 +190,7 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 		tx.changed = true
 	}
 	for _, change := range w.Records {
-		stamp := runstore.Stamp{Seq: rules.Seq(w, change, done.FirstSeq, last), Time: tx.now, Token: f.Token()}
+		stamp := runstore.Stamp{Seq: rules.ExplainingSeq(w, change, done.FirstSeq, last), Time: tx.now, Token: f.Token()}
 		version, err := tx.change(no, r, change, stamp)
 		if err != nil {
 			return done, err

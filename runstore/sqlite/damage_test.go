@@ -189,7 +189,7 @@ func TestDamage(t *testing.T) {
 					t.Errorf("%s of the damaged run: got %v, want ErrCorrupt", meet.name, err)
 				}
 			}
-			for _, s := range []*sqlite.Store{s, s.Another()} {
+			for _, s := range []*sqlite.Store{s, s.NewHandle()} {
 				for _, write := range writes {
 					err := write.do(t.Context(), s, "run-1")
 					if !errors.Is(err, runstore.ErrCorrupt) || !strings.Contains(fmt.Sprint(err), path) {

@@ -10,17 +10,17 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// opError is [outcome.Of], but an error of the engine that nothing classified becomes
+// opError is [outcome.Wrap], but an error of the engine that nothing classified becomes
 // ErrUnavailable, because only a COMMIT leaves an outcome unknown, and the writer says
 // so where it does.
 func opError(op string, id runstore.RunID, err error) error {
 	if err != nil && !outcome.Definite(err) && !errors.Is(err, runstore.ErrUnknownOutcome) {
 		err = unavailable(err)
 	}
-	return outcome.Of(op, id, err)
+	return outcome.Wrap(op, id, err)
 }
 
-func unavailable(cause error) error { return outcome.As(kindOf(cause), cause) }
+func unavailable(cause error) error { return outcome.WithKind(kindOf(cause), cause) }
 
 // kindOf classifies an error of a statement that was not a COMMIT, so that
 // nothing was applied.

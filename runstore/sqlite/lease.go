@@ -270,7 +270,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 
 const selectEpochs = `SELECT epoch, at, reason FROM epochs ORDER BY epoch`
 
-// Epochs implements runstore.Epocher.
+// Epochs implements runstore.EpochManager.
 func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = s.read(ctx, "epochs", "", nil, func(c *conn) error {
 		v, err := c.all(ctx, selectEpochs)
@@ -284,7 +284,7 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 	return epochs, err
 }
 
-// RaiseEpoch implements runstore.Epocher.
+// RaiseEpoch implements runstore.EpochManager.
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	defer s.waiters.AfterRaise(&err)
 	return write(ctx, s, "raise epoch", "", runstore.CheckReason(reason), func(tx *tx) (runstore.Epoch, error) {

@@ -73,7 +73,7 @@ func schemaVersion(ctx context.Context, c *conn, known int) (version int, err er
 	case app == 0 && version == 0 && tables == 0:
 		return 0, nil
 	case app != applicationID:
-		return 0, &runstore.LimitError{Kind: runstore.ErrInvalid, Field: "store URL", Problem: "the file is a database of another application"}
+		return 0, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "store URL", Problem: "the file is a database of another application"}
 	case version > known:
 		return 0, newerSchema(version, known)
 	}
@@ -82,7 +82,7 @@ func schemaVersion(ctx context.Context, c *conn, known int) (version int, err er
 
 // newerSchema refuses a database that a newer program has migrated.
 func newerSchema(version, known int) error {
-	return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+	return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 		"version %d of the database is newer than this program's %d; use a newer program", version, known)}
 }
 
@@ -165,7 +165,7 @@ func checkVersion(version string) error {
 			n = &want
 		}
 		if _, err := fmt.Sscanf(v, "%d.%d.%d", &n[0], &n[1], &n[2]); err != nil {
-			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "SQLite version", Problem: fmt.Sprintf("%q cannot be read", v)}
+			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "SQLite version", Problem: fmt.Sprintf("%q cannot be read", v)}
 		}
 	}
 	for i := range have {
@@ -173,7 +173,7 @@ func checkVersion(version string) error {
 			return nil
 		}
 		if have[i] < want[i] {
-			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "SQLite version", Problem: fmt.Sprintf(
+			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "SQLite version", Problem: fmt.Sprintf(
 				"%s may corrupt a database that two connections write to; the oldest allowed is %s", version, oldestSound)}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer s.waiters.AfterBatches(&err, batches...)
 	done, err = write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
-		whole := rules.Whole(batches)
+		whole := rules.MultiCommitID(batches)
 		done, made, err := tx.recall(batches, whole)
 		if err != nil || made {
 			return results(done), err

@@ -96,7 +96,7 @@ func (o *Options) withDefaults() (Options, error) {
 }
 
 func badOption(field, format string, args ...any) error {
-	return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
+	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 // checkPath refuses what cannot be a database file, with a plainer message than
@@ -156,7 +156,7 @@ func explain(path string, err error) error {
 		return err
 	}
 	if code(err) == sqlite3.SQLITE_NOTADB {
-		return outcome.As(badOption("store URL", "file %s: %s", path, hint), err)
+		return outcome.WithKind(badOption("store URL", "file %s: %s", path, hint), err)
 	}
 	return outcome.Unavailable(fmt.Errorf("file %s: %s: %w", path, hint, err)) // the URL is well-formed
 }

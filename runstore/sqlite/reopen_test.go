@@ -104,7 +104,7 @@ func TestAnotherHandleOfAClosedStore(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Another().GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrClosed) {
+	if _, err := s.NewHandle().GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrClosed) {
 		t.Errorf("got %v, want ErrClosed", err)
 	}
 }

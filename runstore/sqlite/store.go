@@ -13,7 +13,7 @@ import (
 )
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore
-// and the capabilities MultiCommitter, Notifier, RunNotifier, Epocher and Describer.
+// and the capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
 type Store struct {
 	*core
 	closeOnce  sync.Once
@@ -58,7 +58,7 @@ var _ interface {
 	runstore.MultiCommitter
 	runstore.Notifier
 	runstore.RunNotifier
-	runstore.Epocher
+	runstore.EpochManager
 	runstore.Describer
 } = (*Store)(nil)
 
@@ -79,12 +79,12 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	return s, nil
 }
 
-// Another returns another handle on the same connections, closed on its own. A
+// NewHandle returns another handle on the same connections, closed on its own. A
 // database in memory has no other way to be opened twice; a file is better opened
 // again, which shares nothing.
 //
 // Of a store whose handles were all closed it returns a closed handle.
-func (s *Store) Another() *Store {
+func (s *Store) NewHandle() *Store {
 	for {
 		n := s.handles.Load()
 		if n == 0 {
@@ -190,7 +190,7 @@ func (s *core) look(ctx context.Context, c *conn) error {
 			return err
 		}
 		if version != known {
-			return &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 				"version %d of the database is older than this program's %d; open it for writing once", version, known)}
 		}
 		a, _, err := readClock(ctx, c)

@@ -132,7 +132,7 @@ func (s *core) committed(tx *tx) {
 	}
 }
 
-var errReadOnly = &runstore.LimitError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened to be read only"}
+var errReadOnly = &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened to be read only"}
 
 // write runs f as one operation of the next group. f may run again in another
 // transaction; its result is read only once the transaction is durable, so a

@@ -25,7 +25,7 @@ func init() {
 // ParseURL reads sqlite:FILE?synchronous=normal&group=1&readers=8&create=no&readonly=yes. The
 // keys are those of [Options].
 func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
-	if err := u.Known("synchronous", "group", "readers", "create", "readonly"); err != nil {
+	if err := u.RejectUnknownParams("synchronous", "group", "readers", "create", "readonly"); err != nil {
 		return "", nil, err
 	}
 	path = strings.TrimPrefix(u.Address, "//")

@@ -81,9 +81,9 @@ func check(text string) error {
 	const name = "predicate_cel"
 	switch {
 	case len(text) > MaxText:
-		return &runstore.LimitError{Kind: runstore.ErrTooLarge, Field: name, Problem: fmt.Sprintf("%d bytes, the limit is %d", len(text), MaxText)}
+		return &runstore.InputError{Kind: runstore.ErrTooLarge, Field: name, Problem: fmt.Sprintf("%d bytes, the limit is %d", len(text), MaxText)}
 	case !utf8.ValidString(text):
-		return &runstore.LimitError{Kind: runstore.ErrInvalid, Field: name, Problem: "not valid UTF-8"}
+		return &runstore.InputError{Kind: runstore.ErrInvalid, Field: name, Problem: "not valid UTF-8"}
 	default:
 		return nil
 	}

@@ -128,7 +128,7 @@ func TestBadTextsAreRefused(t *testing.T) {
 	for text, kind := range map[string]error{
 		strings.Repeat(" ", MaxText+1): runstore.ErrTooLarge, "kind == '\xff'": runstore.ErrInvalid,
 	} {
-		var limit *runstore.LimitError
+		var limit *runstore.InputError
 		if p, err := new(Cache).Compile(text); p != nil || !errors.Is(err, kind) || !errors.As(err, &limit) || limit.Field != "predicate_cel" {
 			t.Errorf("Compile(%.20q) = %v, %v; want %v with the field", text, p, err, kind)
 		}

@@ -17,9 +17,9 @@ func Memory() conformance.Harness {
 		s := memory.New(nil)
 		open := func(context.Context) (runstore.RunStore, error) { return s.Open(), nil }
 		return conformance.Instance{
-			Open:    open, // no OpenSkewed: handles read the store's clock alone
-			Advance: s.Advance,
-			Stall:   func(conformance.T) func() { return s.Stall() },
+			Open:         open, // no OpenSkewed: handles read the store's clock alone
+			AdvanceClock: s.Advance,
+			BlockWriters: func(conformance.T) func() { return s.Stall() },
 		}
 	}}
 }

@@ -40,8 +40,8 @@ func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.H
 				return s, nil
 			},
 			FollowsClockAhead: true,
-			Advance:           host.Advance,
-			Stall:             func(t conformance.T) func() { return StallSQLite(t, path) },
+			AdvanceClock:      host.Advance,
+			BlockWriters:      func(t conformance.T) func() { return StallSQLite(t, path) },
 			URL:               "sqlite:" + path,
 		}
 	}}
@@ -61,10 +61,10 @@ func SQLiteInMemory(opts sqlite.Options) conformance.Harness {
 				t.Errorf("close: %v", err)
 			}
 		})
-		open := func(context.Context) (runstore.RunStore, error) { return s.Another(), nil }
+		open := func(context.Context) (runstore.RunStore, error) { return s.NewHandle(), nil }
 		return conformance.Instance{
-			Open:    open, // no OpenSkewed: handles share a clock as they share the database
-			Advance: host.Advance,
+			Open:         open, // no OpenSkewed: handles share a clock as they share the database
+			AdvanceClock: host.Advance,
 		}
 	}}
 }

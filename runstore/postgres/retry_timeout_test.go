@@ -119,7 +119,7 @@ func TestSilentServerDoesNotHoldCallersForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = network.Close() })
-	s := open(t, with(at(t, address, network.Address()), "patience=3s", "statement_timeout=3s", "lock_timeout=3s", "connect_timeout=3"))
+	s := open(t, with(at(t, address, network.Address()), "retry_timeout=3s", "statement_timeout=3s", "lock_timeout=3s", "connect_timeout=3"))
 	lease := hold(t, s, "run")
 	network.Blackhole()
 	done := make(chan error, 2)
@@ -138,7 +138,7 @@ func TestSilentServerDoesNotHoldCallersForEver(t *testing.T) {
 	// The driver gives a broken connection 15 s to cancel its statement, and Close waits
 	// for that: full runs do as well.
 	if !effort.Full() {
-		network.Heal()
+		network.Reset()
 	}
 	go func() { done <- s.Close() }()
 	select {
@@ -171,7 +171,7 @@ func TestSettlingOutlastsALockTimeout(t *testing.T) {
 	conn := connect(t, address)
 	var armed atomic.Bool
 	released := make(chan struct{})
-	s := open(t, with(address, "default_query_exec_mode=exec", "lock_timeout=300ms", "patience=10m"), w.through, func(c *pgxpool.Config, _ *postgres.Options) {
+	s := open(t, with(address, "default_query_exec_mode=exec", "lock_timeout=300ms", "retry_timeout=10m"), w.through, func(c *pgxpool.Config, _ *postgres.Options) {
 		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
 			if armed.CompareAndSwap(true, false) {
 				exec(t, conn, "BEGIN")
