@@ -46,6 +46,11 @@ func linkCases() []Case {
 			order than they were sent, and three readers follow the feed. Each reader sees every event once, run by
 			run in the order of the seqs. A store that assigns positions at the sender loses events for a reader that
 			has passed.`},
+		{Guarantee: "I8", Name: "a-lost-reply-before-a-purge-is-not-applied-to-the-next-run", Needs: link, Run: lostBeforePurge, Doc: `
+			The network drops the reply to a commit, at each of its round trips, and stays cut while another handle
+			purges the run and creates it again. When the network works, the commit is not applied to the new run if
+			it was to the old one, and an error says not applied only if it never was. A store whose purge deletes
+			the batch id and that then sends the commit again applies it twice.`},
 		{Guarantee: "I11", Name: "an-error-after-a-lost-reply-is-true", Needs: link, Run: errorAfterLostReply, Doc: `
 			The network drops every reply to a write, of each kind and at each round trip, until the caller's context
 			ends. If the error says not applied, the run is as before; if it says unknown, the write is there whole

@@ -78,23 +78,29 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 // result left. If none was, the nonces keep a late copy of the whole from being applied.
 func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
-	made, missing := false, false
-	var unclear error
+	made, repeated, missing := false, false, false
+	var unclear, purged error
 	for i, r := range requests {
 		switch a, err := s.settle(ctx, r, t); {
 		case err == nil && a != nil:
 			done[i] = a.committed()
 			made = made || a.verdict == applied
+			repeated = repeated || a.verdict == appliedBefore
 		case err == nil:
 			done[i].Replayed, missing = true, true
 		case errors.Is(err, errForgotten):
 			done[i].Replayed, missing, unclear = true, true, err
+		case errors.Is(err, errPurged):
+			done[i].Replayed, missing, purged = true, true, err
 		default:
 			return nil, err
 		}
 	}
 	if made || !missing {
 		return done, nil
+	}
+	if unclear == nil && !repeated { // a run that remembers an earlier call answers the next one
+		unclear = purged
 	}
 	return nil, unclear
 }

@@ -79,6 +79,13 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*an
 		case err == nil && answers[0].verdict == forgotten && r.remembered():
 			return nil, errForgotten
 		case err == nil:
+			var purged bool
+			if purged, err = s.purgedSince(ctx, r); err == nil && purged {
+				return nil, errPurged
+			}
+		}
+		switch {
+		case err == nil:
 			return nil, nil
 		case fateOf(err) == closed || fateOf(err) == failed && (!timedOut(err) || ctx.Err() != nil):
 			return nil, err
@@ -88,6 +95,37 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*an
 		}
 	}
 }
+
+// purgedSince reports whether the run of a write whose reply was lost may have been purged since
+// the write was sent. A purge hides the trace that settle looks for, so the write may have been
+// applied before. A creation and a purge leave their traces in the run's row, which outlives the
+// run, and a heartbeat needs none.
+//
+// It reads after settle, whose snapshot may be older than a purge that settle waited for. A purge of
+// a run with anything in it raises version_floor.
+func (s *Store) purgedSince(ctx context.Context, r *request) (bool, error) {
+	if w := r.write; w == nil || w.purge || w.op == opCreate {
+		return false, nil
+	}
+	conn, done, err := s.connect(ctx, toRead)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	var purgedEver, purgedNow bool
+	var age int64
+	err = conn.QueryRow(ctx, s.sql(selectPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
+	// The run's age is compared with the time to the end of this request, not to its start: it may
+	// have been purged and created within a moment after the write.
+	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= s.here.Since(r.sent)), err
+}
+
+// selectPurges: $1 run. The row is there: settle inserts it.
+const selectPurges = `SELECT version_floor > 0, purged, (extract(epoch FROM clock_timestamp() - created) * 1000000)::bigint
+	FROM tapestore.runs WHERE id = $1::bytea`
+
+// errPurged is the error of a write in doubt whose trace may have gone with its run.
+var errPurged = errors.New("postgres: the run was purged since")
 
 var errForgotten = errors.New("postgres: the run had more writes since than it remembers")
 

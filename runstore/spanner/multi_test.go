@@ -162,3 +162,48 @@ func TestLostCommitThatIsForgotten(t *testing.T) {
 		})
 	}
 }
+
+// A commit whose answer was lost, of a run that was purged and created again before the handle
+// made it once more, has an unknown outcome: it must not be applied to the new run.
+func TestLostCommitBeforeAPurge(t *testing.T) {
+	t.Parallel()
+	for _, id := range []runstore.BatchID{"", "one"} {
+		t.Run(fmt.Sprintf("id %q", id), func(t *testing.T) {
+			t.Parallel()
+			var tr trick
+			p := newPlace(t, newest)
+			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
+			hold(t, s, "run")
+			b := signal("run", "one")
+			b.ID = id
+			tr.next(func(send func(ctx context.Context) error) error {
+				if err := send(sending(t.Context())); err != nil {
+					return err
+				}
+				purge := runstore.NewBatch("run", runstore.Unguarded("test"))
+				purge.Purge = true
+				commit(t, other, purge)
+				if _, err := other.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+					t.Error(err)
+				}
+				return status.Error(codes.Unknown, "lost, as the handle sees it")
+			})
+			_, err := s.Commit(t.Context(), b)
+			if !tr.played() {
+				t.Fatal("there was no commit")
+			}
+			if err != nil && runstore.KindOf(err) != runstore.ErrUnknownOutcome {
+				t.Errorf("got %v, want the result of the commit or ErrUnknownOutcome", err)
+			}
+			events, err := other.ReadJournal(t.Context(), "run", 1, runstore.MaxPage)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range events {
+				if string(e.Data) == "one" {
+					t.Error("the commit was applied to the run before the purge, and again to the run after it")
+				}
+			}
+		})
+	}
+}

@@ -88,7 +88,7 @@ type clearing struct {
 func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
 	var h head
 	k, most := c.key, c.s.clearAtOnce
-	row, err := tx.ReadRowWithOptions(ctx, "Runs", spanner.Key{k.hash, k.run}, []string{"Purging", "LastSeq"}, c.s.read("purging", 0))
+	row, err := tx.ReadRowWithOptions(ctx, "Runs", spanner.Key{k.hash, k.run}, []string{"Purging", "LastSeq", "CallerWrites"}, c.s.read("purging", 0))
 	if spanner.ErrCode(err) == codes.NotFound {
 		return false, nil
 	}
@@ -124,8 +124,11 @@ func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (
 			return false, err
 		}
 		h.Purging = nil
+		// A commit whose reply was lost before the purge then finds its id no longer remembered
+		// ([request.forgotten]), and is not applied to the run that is created next.
+		h.CallerWrites += c.s.ring
 	}
-	m.list = append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "LastSeq", "Purging"}, []any{k.hash, k.run, h.LastSeq, h.Purging}))
+	m.list = append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "LastSeq", "Purging", "CallerWrites"}, []any{k.hash, k.run, h.LastSeq, h.Purging, h.CallerWrites}))
 	return more, tx.BufferWrite(m.list)
 }
 

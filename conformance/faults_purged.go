@@ -1,0 +1,50 @@
+package conformance
+
+import "github.com/tapestore/tapestore/runstore"
+
+// lostBeforePurge loses the reply to a commit and purges its run before the handle can ask what
+// became of the commit. The purge deletes the ids that would have answered.
+func lostBeforePurge(t T, e *Env) {
+	n := e.network(t)
+	for _, kind := range []string{"unnamed", "named", "named-and-fenced"} {
+		batch := func(id runstore.RunID) runstore.Batch {
+			e.Create(t, id)
+			guards := runstore.Unguarded("driver")
+			if lease := e.Acquire(t, e.Store, id, "driver"); kind == "named-and-fenced" {
+				guards = lease.Fence()
+			}
+			b := runstore.NewBatch(id, guards)
+			if kind != "unnamed" {
+				b.ID = runstore.NewBatchID()
+			}
+			b.Append("signal", []byte("once"))
+			return b
+		}
+		eachRoundTrip(t, e, kind, func(id runstore.RunID, after int) bool {
+			// The first commit of a connection may need a round trip more.
+			works(t, e, n.s)
+			committed(t, n.s, batch(id+"-first"))
+			b := batch(id)
+			n.Faults.DropReplies(after)
+			a := start(func() (receipt, error) {
+				done, err := n.s.Commit(t.Context(), b)
+				return committedReceipt(done), err
+			})
+			lost := a.meets(t, 1, n.Faults.AwaitDropped)
+			n.Faults.Cut()
+			applied := len(journal(t, e.Store, id)) > 0
+			bury(t, e, id)
+			e.Create(t, id)
+			n.Faults.Reset()
+			a.ends(t, kind)
+			again := len(journal(t, e.Store, id)) > 0
+			switch {
+			case applied && again:
+				t.Errorf("%s: the commit was applied before the purge, and again to the run that was created after it", kind)
+			case (applied || again) && a.err != nil && runstore.OutcomeOf(a.err) == runstore.NotApplied:
+				t.Errorf("%s: the commit was applied (before the purge: %t), and its caller got %v, which says not applied", kind, applied, a.err)
+			}
+			return lost
+		})
+	}
+}
