@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -46,8 +47,12 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 			until = runstore.Micros(now)
 		}
 		return steady(func() error {
-			found, err = s.scan(ctx, q, cursor, until)
-			return err
+			for t := s.tries(); ; {
+				found, err = s.scan(ctx, q, cursor, until)
+				if !errors.Is(err, errSlowScan) || !t.More(ctx) { // the next scan meets fewer stale entries
+					return err
+				}
+			}
 		})
 	})
 	return found, err
