@@ -19,6 +19,8 @@ func networkStores() []Broken {
 			"I8/a-late-copy-of-a-request-is-not-applied-twice", faultstest.Flaws{NewID: true}),
 		broken("refused-copy-not-recalled", "A write that was refused when it was sent again is applied when its first copy arrives.",
 			"I3/a-request-refused-on-its-repeat-is-refused-in-every-copy", faultstest.Flaws{NewID: true}),
+		broken("sent-again-to-the-next-run", "A commit whose reply was lost before a purge is sent again, to the run that was created after it.",
+			"I8/a-lost-reply-before-a-purge-is-not-applied-to-the-next-run", faultstest.Flaws{NewID: true}),
 		broken("lost-is-unavailable-in-a-history", "A write whose reply was lost is called not applied, among others that go on.",
 			"I8/histories-over-a-bad-network-are-linearizable", faultstest.Flaws{Unavailable: true}),
 		broken("cut-is-told", "A write whose connection was cut fails, though the network is sound again.",
