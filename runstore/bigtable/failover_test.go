@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -486,5 +487,50 @@ func TestGarbageOfALostHistoryStays(t *testing.T) {
 	entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10})
 	if err != nil || len(entries) != 1 {
 		t.Errorf("got %d entries of the queue, %v, want one", len(entries), err)
+	}
+}
+
+// A process is suspended after a pass found rows of a life of a run that is over, and wakes after a
+// failover: it deletes nothing of what it found.
+func TestOrphansOfALostHistoryStay(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	var away atomic.Int64 // hours for which the process was suspended
+	old, tbl := openBare(t, table, cool, func(o *bigtable.Options) {
+		o.Clock = func() time.Time {
+			if away.Load() > 0 {
+				away.Add(1)
+			}
+			return time.Now().Add(time.Duration(away.Load()) * time.Hour)
+		}
+	}), raw(t, table)
+	lease := hold(t, old, "run")
+	all := kept{}
+	for i := range 60 {
+		edit(t, old, all, fmt.Sprintf("a/%d", i), "value")
+	}
+	relieve(t, old)
+	before := snapshot(t, tbl)
+	purge(t, old, lease)
+	bigtable.Sweep(t.Context(), old)
+	isCold := func(k cellKey) bool { return strings.HasPrefix(k.row, "k") }
+	if before.put(t, tbl, isCold) == 0 {
+		t.Fatal("the run has no cold records")
+	}
+	left := len(keys(t, tbl, "k"))
+	s := openBare(t, table, cool)
+	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	away.Store(1)
+	if err := bigtable.Patrol(t.Context(), old, "\xff\xff"); err == nil {
+		t.Error("a pass over the old history has no error")
+	}
+	if n := len(keys(t, tbl, "k")); n != left {
+		t.Errorf("%d rows of cold records are left, want all %d", n, left)
+	}
+	patrolAll(t, s)
+	if n := len(keys(t, tbl, "k")); n != 0 {
+		t.Errorf("%d rows of cold records are left after a pass of a handle that knows the epoch, want none", n)
 	}
 }

@@ -19,6 +19,7 @@ const patrolled = 64
 // patrol deletes rows of lives that are over, among the first after a hash, in a circle, and
 // compacts the feed there.
 func (s *Store) patrol(ctx context.Context, hash string) error {
+	when := s.present()
 	var rows []string
 	owned := map[runstore.RunID][]string{}
 	for _, kind := range []string{kindSegment, kindCold, kindPack} {
@@ -39,7 +40,7 @@ func (s *Store) patrol(ctx context.Context, hash string) error {
 			owned[id] = append(owned[id], k)
 		}
 	}
-	var dead []mutation
+	var dead []string
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
 		found, err := parseRow(r)
 		if err != nil || found.stored == nil {
@@ -47,7 +48,7 @@ func (s *Store) patrol(ctx context.Context, hash string) error {
 		}
 		for _, k := range owned[runOf(r.Key())] {
 			if found.head.isOver(k) {
-				dead = append(dead, remove(k))
+				dead = append(dead, k)
 			}
 		}
 		return nil
@@ -55,7 +56,7 @@ func (s *Store) patrol(ctx context.Context, hash string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.writeAll(ctx, dead); err != nil {
+	if err := s.collect(ctx, when, dead); err != nil {
 		return err
 	}
 	return s.patrolLog(ctx, hash)

@@ -199,16 +199,7 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 		return err
 	}
 	// Page by page: a pass that is cut goes on where it was, since the mark goes last.
-	collect := func(keys []string) error {
-		if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when, keys: keys}}); err != nil || len(still) == 0 {
-			return cmp.Or(err, errRaised)
-		}
-		dead := make([]mutation, len(keys))
-		for i, k := range keys {
-			dead[i] = remove(k)
-		}
-		return s.writeAll(ctx, dead)
-	}
+	collect := func(keys []string) error { return s.collect(ctx, when, keys) }
 	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
 		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOver(k) }))
 	}); err != nil {
@@ -235,7 +226,23 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	return s.writeAll(ctx, []mutation{remove(m.key())})
 }
 
-// errRaised ends a visit over which the epoch was raised.
+// collect deletes rows that a pass found dead in what it read after when. A process that was
+// suspended meanwhile looks at the epoch first: after a failover the run's head may name the rows again.
+func (s *Store) collect(ctx context.Context, when moment, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when, keys: keys}}); err != nil || len(still) == 0 {
+		return cmp.Or(err, errRaised)
+	}
+	dead := make([]mutation, len(keys))
+	for i, k := range keys {
+		dead[i] = remove(k)
+	}
+	return s.writeAll(ctx, dead)
+}
+
+// errRaised ends a pass over which the epoch was raised.
 var errRaised = errors.New("bigtable: the epoch was raised while a pass looked at a run")
 
 // revise makes a revision that changes nothing that a reader sees, if the run is still at
