@@ -35,22 +35,22 @@ type AlloyDBOptions struct {
 	// without end, held back only by its own limit: two, then one in 30 seconds.
 	CertificateTTL time.Duration
 
-	patience time.Duration // for tests; default 10 s
+	exchangeTimeout time.Duration // for tests; default 10 s
 }
 
 // AlloyDBServer is a running stand-in for AlloyDB. Its methods may be called
 // concurrently.
 type AlloyDBServer struct {
-	postgres *PostgresServer
-	owned    bool // the stand-in started postgres
-	token    string
-	ttl      time.Duration
-	ca       *alloydbCA
-	admin    net.Listener
-	http     *http.Server
-	doors    []*alloydbDoor
-	patience time.Duration // for the handshake, the exchange and each answer to them
-	serving  sync.WaitGroup
+	postgres        *PostgresServer
+	owned           bool // the stand-in started postgres
+	token           string
+	ttl             time.Duration
+	ca              *alloydbCA
+	admin           net.Listener
+	http            *http.Server
+	doors           []*alloydbDoor
+	exchangeTimeout time.Duration // for the handshake, the exchange and each answer to them
+	serving         sync.WaitGroup
 
 	mu          sync.Mutex
 	conns       *alloydbConns // what CutConnections cuts; nil once closed
@@ -59,8 +59,8 @@ type AlloyDBServer struct {
 	reason      string // why connections are refused, or ""
 	userAgent   string // of the last connector that said hello
 
-	closing sync.Once
-	closed  error
+	closing  sync.Once
+	closeErr error
 }
 
 // AlloyDB starts a stand-in for AlloyDB in front of a PostgreSQL server, so that
@@ -99,11 +99,11 @@ func AlloyDB(ctx context.Context, opts *AlloyDBOptions) (_ *AlloyDBServer, err e
 		return nil, fmt.Errorf("emulators: alloydb: CertificateTTL is %v, want zero or more", opts.CertificateTTL)
 	}
 	s := &AlloyDBServer{
-		postgres: opts.Postgres,
-		token:    newAlloyDBToken(),
-		ttl:      opts.CertificateTTL,
-		conns:    newAlloyDBConns(),
-		patience: cmp.Or(opts.patience, 10*time.Second),
+		postgres:        opts.Postgres,
+		token:           newAlloyDBToken(),
+		ttl:             opts.CertificateTTL,
+		conns:           newAlloyDBConns(),
+		exchangeTimeout: cmp.Or(opts.exchangeTimeout, 10*time.Second),
 	}
 	defer func() {
 		if err != nil {
@@ -119,7 +119,7 @@ func AlloyDB(ctx context.Context, opts *AlloyDBOptions) (_ *AlloyDBServer, err e
 		}
 		s.owned = true
 	}
-	if err := s.openDoors(); err != nil {
+	if err := s.listenAll(); err != nil {
 		return nil, err
 	}
 	if err := s.serveAdmin(); err != nil {
@@ -207,15 +207,15 @@ func (s *AlloyDBServer) CutConnections() {
 	}
 	s.mu.Unlock()
 	if cut != nil {
-		cut.end()
+		cut.cutAll()
 	}
 }
 
 // Close cuts every connection, ends the stand-in and, if the stand-in started it,
 // the PostgreSQL server. Close Dialers first: they go on refreshing.
 func (s *AlloyDBServer) Close() error {
-	s.closing.Do(func() { s.closed = s.close() })
-	return s.closed
+	s.closing.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
 }
 
 func (s *AlloyDBServer) close() error {
@@ -230,7 +230,7 @@ func (s *AlloyDBServer) close() error {
 	if s.http != nil {
 		errs = append(errs, s.http.Close())
 	}
-	conns.end()
+	conns.cutAll()
 	s.serving.Wait()
 	if s.owned {
 		errs = append(errs, s.postgres.Close())

@@ -48,7 +48,7 @@ func (s *AlloyDBServer) serveAdmin() (err error) {
 	api.HandleFunc("/", s.method(func(r *http.Request) (proto.Message, *alloydbStatus) {
 		return nil, &alloydbStatus{http.StatusNotFound, fmt.Sprintf("no such resource or method: %s %s", r.Method, r.URL.Path)}
 	}))
-	s.http = &http.Server{Handler: api, ReadHeaderTimeout: s.patience}
+	s.http = &http.Server{Handler: api, ReadHeaderTimeout: s.exchangeTimeout}
 	s.serving.Go(func() { _ = s.http.Serve(s.admin) }) // until it is closed
 	return nil
 }

@@ -22,7 +22,7 @@ type alloydbRefusal struct{ reason string }
 
 func (e *alloydbRefusal) Error() string { return e.reason }
 
-func readHello(client io.Reader) (*connectorspb.MetadataExchangeRequest, error) {
+func readExchange(client io.Reader) (*connectorspb.MetadataExchangeRequest, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(client, size[:]); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func readHello(client io.Reader) (*connectorspb.MetadataExchangeRequest, error) 
 
 // judge decides whether a client may come in, and where its kind of login is
 // counted. The error is a refusal.
-func (s *AlloyDBServer) judge(hello *connectorspb.MetadataExchangeRequest) (login func(*AlloyDBStats) *int, err error) {
+func (s *AlloyDBServer) checkLogin(hello *connectorspb.MetadataExchangeRequest) (login func(*AlloyDBStats) *int, err error) {
 	s.mu.Lock()
 	s.userAgent = hello.GetUserAgent()
 	reason := s.reason
@@ -71,7 +71,7 @@ func (s *AlloyDBServer) judge(hello *connectorspb.MetadataExchangeRequest) (logi
 }
 
 // answer ends the exchange: the client is let in, or refused for a reason.
-func answer(client io.Writer, reason string) error {
+func writeExchangeReply(client io.Writer, reason string) error {
 	response := &connectorspb.MetadataExchangeResponse{ResponseCode: connectorspb.MetadataExchangeResponse_OK}
 	if reason != "" {
 		response.ResponseCode = connectorspb.MetadataExchangeResponse_ERROR

@@ -54,13 +54,13 @@ func newAlloyDBConns() *alloydbConns {
 }
 
 // end cuts the connections and waits until they are gone.
-func (c *alloydbConns) end() {
+func (c *alloydbConns) cutAll() {
 	c.cancel()
 	c.open.Wait()
 }
 
-// openDoors starts the proxies of all instances.
-func (s *AlloyDBServer) openDoors() error {
+// listenAll starts the proxies of all instances.
+func (s *AlloyDBServer) listenAll() error {
 	for _, instance := range alloydbInstances {
 		config, err := s.ca.serverTLS(instance.name, []string{instance.private, instance.public, instance.psc})
 		if err != nil {
@@ -138,10 +138,10 @@ func (s *AlloyDBServer) serveConn(ctx context.Context, d *alloydbDoor, conn *net
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 
 	client := tls.Server(conn, d.tls)
-	server, err := s.letIn(ctx, d, client)
+	server, err := s.admit(ctx, d, client)
 	if err != nil {
 		if ctx.Err() == nil {
-			s.turnAway(client, conn, err)
+			s.refuse(client, conn, err)
 		}
 		return
 	}
@@ -154,8 +154,8 @@ func (s *AlloyDBServer) serveConn(ctx context.Context, d *alloydbDoor, conn *net
 	defer context.AfterFunc(ctx, abort)()
 
 	var there sync.WaitGroup
-	there.Go(func() { passOn(server, client, abort) })
-	passOn(client, server, abort)
+	there.Go(func() { copyStream(server, client, abort) })
+	copyStream(client, server, abort)
 	there.Wait()
 }
 
@@ -165,9 +165,9 @@ type halfCloser interface {
 	CloseWrite() error
 }
 
-// passOn copies until its source ends, and passes the end on. When either side
+// copyStream copies until its source ends, and passes the end on. When either side
 // fails, it aborts both.
-func passOn(to, from halfCloser, abort func()) {
+func copyStream(to, from halfCloser, abort func()) {
 	if _, err := io.Copy(to, from); err != nil {
 		abort()
 	} else if err := to.CloseWrite(); err != nil {
@@ -175,24 +175,24 @@ func passOn(to, from halfCloser, abort func()) {
 	}
 }
 
-// letIn checks a client and connects it to the server behind, ready for the
+// admit checks a client and connects it to the server behind, ready for the
 // database's own protocol.
-func (s *AlloyDBServer) letIn(ctx context.Context, d *alloydbDoor, client *tls.Conn) (_ *net.TCPConn, err error) {
-	if err := client.SetDeadline(time.Now().Add(s.patience)); err != nil {
+func (s *AlloyDBServer) admit(ctx context.Context, d *alloydbDoor, client *tls.Conn) (_ *net.TCPConn, err error) {
+	if err := client.SetDeadline(time.Now().Add(s.exchangeTimeout)); err != nil {
 		return nil, err
 	}
 	if err := client.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}
-	hello, err := readHello(client)
+	hello, err := readExchange(client)
 	if err != nil {
 		return nil, err
 	}
-	login, err := s.judge(hello)
+	login, err := s.checkLogin(hello)
 	if err != nil {
 		return nil, err
 	}
-	dialer := net.Dialer{Timeout: s.patience}
+	dialer := net.Dialer{Timeout: s.exchangeTimeout}
 	server, err := dialer.DialContext(ctx, "tcp", s.postgres.Address())
 	if err != nil {
 		return nil, &alloydbRefusal{fmt.Sprintf("the PostgreSQL server behind the emulator does not answer: %v", err)}
@@ -204,19 +204,19 @@ func (s *AlloyDBServer) letIn(ctx context.Context, d *alloydbDoor, client *tls.C
 			*counter++
 		}
 	})
-	if err := errors.Join(answer(client, ""), client.SetDeadline(time.Time{})); err != nil {
+	if err := errors.Join(writeExchangeReply(client, ""), client.SetDeadline(time.Time{})); err != nil {
 		s.count(func(n *AlloyDBStats) { n.Open-- })
 		return nil, errors.Join(err, server.Close())
 	}
 	return server.(*net.TCPConn), nil
 }
 
-// turnAway tells a client that could not be let in why, as far as it will hear.
-func (s *AlloyDBServer) turnAway(client *tls.Conn, conn *net.TCPConn, err error) {
+// refuse tells a client that could not be let in why, as far as it will hear.
+func (s *AlloyDBServer) refuse(client *tls.Conn, conn *net.TCPConn, err error) {
 	s.count(func(n *AlloyDBStats) { n.Refused++ })
-	_ = conn.SetDeadline(time.Now().Add(s.patience))
+	_ = conn.SetDeadline(time.Now().Add(s.exchangeTimeout))
 	if refusal := (*alloydbRefusal)(nil); errors.As(err, &refusal) {
-		_ = answer(client, refusal.reason)
+		_ = writeExchangeReply(client, refusal.reason)
 		_ = client.CloseWrite()
 	}
 	// A connection that is closed before all was read is reset, and the client may

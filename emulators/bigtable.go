@@ -54,8 +54,8 @@ type BigtableServer struct {
 	instance string
 	tables   atomic.Int64
 
-	closing sync.Once
-	closed  error
+	closing  sync.Once
+	closeErr error
 }
 
 // Bigtable starts an emulator of Bigtable, or finds the one that the environment
@@ -164,7 +164,7 @@ func (s *BigtableServer) behindProxy(ctx context.Context, target string) (err er
 	s.proxy = grpc.NewServer(append(forward.ServerOptions(),
 		grpc.ForceServerCodec(forward.Frames()),
 		grpc.UnknownServiceHandler(forward.Handler(s.conn)),
-		grpc.ChainStreamInterceptor(s.gate.stream(emulatorBehind{adminpb.NewBigtableTableAdminClient(s.conn)})))...)
+		grpc.ChainStreamInterceptor(s.gate.stream(proxiedEmulator{adminpb.NewBigtableTableAdminClient(s.conn)})))...)
 	s.running.Go(func() { _ = s.proxy.Serve(listener) }) // until it is stopped
 	return nil
 }
@@ -183,12 +183,12 @@ func (s *BigtableServer) answers(ctx context.Context, target string) error {
 	return nil
 }
 
-// emulatorBehind asks the emulator behind a proxy.
-type emulatorBehind struct {
+// proxiedEmulator asks the emulator behind a proxy.
+type proxiedEmulator struct {
 	adminpb.BigtableTableAdminClient
 }
 
-func (e emulatorBehind) GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error) {
+func (e proxiedEmulator) GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error) {
 	return e.BigtableTableAdminClient.GetTable(ctx, req)
 }
 
@@ -202,8 +202,8 @@ func (s *BigtableServer) Address() string { return s.address }
 // Close ends all faults and the emulator, with all that it held. One that is not ours
 // stays, without the tables of NewTable. Closing again does nothing.
 func (s *BigtableServer) Close() error {
-	s.closing.Do(func() { s.closed = s.close() })
-	return s.closed
+	s.closing.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
 }
 
 func (s *BigtableServer) close() error {

@@ -54,13 +54,13 @@ var bigtableRequests = map[string]func() proto.Message{
 	"CheckConsistency":         func() proto.Message { return &adminpb.CheckConsistencyRequest{} },
 }
 
-// tableAsker tells about tables: the emulator itself, not through the gate.
-type tableAsker interface {
+// tableGetter tells about tables: the emulator itself, not through the gate.
+type tableGetter interface {
 	GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error)
 }
 
-// passage is an RPC that has passed the gate on its way in.
-type passage struct {
+// admission is an RPC that has passed the gate on its way in.
+type admission struct {
 	detached bool // the end of its sender is not its own
 	drop     bool // its answer goes nowhere
 	leave    func()
@@ -70,21 +70,21 @@ type passage struct {
 }
 
 // enter lets an RPC in, once faults have done their work, or refuses it.
-func (g *bigtableGate) enter(ctx context.Context, from tableAsker, method string, req any) (p passage, err error) {
+func (g *bigtableGate) enter(ctx context.Context, from tableGetter, method string, req any) (p admission, err error) {
 	p.leave = func() {}
 	call := bigtableCallOf(ctx, method, req)
-	faults := g.meet(call)
+	faults := g.match(call)
 	if bigtableRequests[call.Method] == nil {
 		return p, status.Errorf(codes.Unimplemented, "the emulator has no %s", method)
 	}
 	for _, f := range faults {
-		switch f.does {
-		case holds:
-			<-f.ended
+		switch f.kind {
+		case bigtableFaultHold:
+			<-f.stopped
 			p.detached = true
-		case refuses:
+		case bigtableFaultRefuse:
 			return p, status.Errorf(codes.Unavailable, "the emulator was told to refuse %s", call.Method)
-		case drops:
+		case bigtableFaultDropReply:
 			p.detached, p.drop = true, true
 		}
 	}
@@ -104,7 +104,7 @@ func (g *bigtableGate) enter(ctx context.Context, from tableAsker, method string
 }
 
 // answer is what the client gets in the place of err.
-func (p passage) answer(method string, err error) error {
+func (p admission) answer(method string, err error) error {
 	if p.drop {
 		return status.Errorf(codes.Unavailable, "the emulator was told to drop its answer to %s", path.Base(method))
 	}
@@ -113,7 +113,7 @@ func (p passage) answer(method string, err error) error {
 
 // check refuses what the service would: the request, or some entries of MutateRows. A
 // family that is not known may be new, so the emulator is asked again.
-func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string, req any) (bad map[int]error, err error) {
+func (g *bigtableGate) check(ctx context.Context, from tableGetter, table string, req any) (bad map[int]error, err error) {
 	g.mu.Lock()
 	schema, known := g.schemas[table]
 	g.mu.Unlock()

@@ -18,15 +18,15 @@ var bigtableSeed = maphash.MakeSeed()
 
 // The rooms of a lock.
 const (
-	reading = iota
-	writing
-	sweeping
-	rooms
+	roomRead = iota
+	roomWrite
+	roomDropRange
+	roomCount
 )
 
 // lock waits until a request may run, and returns how to tell its end.
 func (l *bigtableLocks) lock(req any) (unlock func()) {
-	room := writing
+	room := roomWrite
 	var keys [][]byte
 	switch req := req.(type) {
 	case *bigtablepb.MutateRowRequest:
@@ -40,16 +40,16 @@ func (l *bigtableLocks) lock(req any) (unlock func()) {
 			keys = append(keys, entry.RowKey)
 		}
 	case *bigtablepb.ReadRowsRequest:
-		room = reading
+		room = roomRead
 		if len(req.GetRows().GetRowRanges()) == 0 {
 			keys = req.GetRows().GetRowKeys()
 		}
 	case *adminpb.DropRowRangeRequest:
-		room = sweeping
+		room = roomDropRange
 	default:
 		return func() {}
 	}
-	which := l.of(keys)
+	which := l.locksOf(keys)
 	for _, i := range which {
 		l.rows[i].enter(room)
 	}
@@ -66,15 +66,15 @@ func (l *bigtableLocks) lock(req any) (unlock func()) {
 // itself.
 type roomLock struct {
 	mu      sync.Mutex
-	inside  [rooms]int
-	waiting [rooms]int
-	opens   [rooms]chan struct{} // for those who wait
+	inside  [roomCount]int
+	waiting [roomCount]int
+	opens   [roomCount]chan struct{} // for those who wait
 }
 
 func (l *roomLock) enter(room int) {
 	l.mu.Lock()
 	free := true
-	for other := range rooms {
+	for other := range roomCount {
 		free = free && (other == room || l.inside[other] == 0 && l.waiting[other] == 0)
 	}
 	if free {
@@ -96,8 +96,8 @@ func (l *roomLock) leave(room int) {
 	if l.inside[room]--; l.inside[room] > 0 {
 		return
 	}
-	for n := range rooms {
-		if next := (room + 1 + n) % rooms; l.waiting[next] > 0 {
+	for n := range roomCount {
+		if next := (room + 1 + n) % roomCount; l.waiting[next] > 0 {
 			l.inside[next], l.waiting[next] = l.waiting[next], 0
 			close(l.opens[next])
 			l.opens[next] = nil
@@ -107,7 +107,7 @@ func (l *roomLock) leave(room int) {
 }
 
 // of returns the locks of rows, in order; no rows at all are all rows.
-func (l *bigtableLocks) of(keys [][]byte) (which []int) {
+func (l *bigtableLocks) locksOf(keys [][]byte) (which []int) {
 	if len(keys) == 0 {
 		for i := range l.rows {
 			which = append(which, i)

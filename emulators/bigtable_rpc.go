@@ -22,8 +22,8 @@ import (
 
 // unary passes an RPC to the emulator in this process.
 func (g *bigtableGate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (res any, err error) {
-	defer catch(info.FullMethod, &err)
-	from, _ := info.Server.(tableAsker)
+	defer recoverPanic(info.FullMethod, &err)
+	from, _ := info.Server.(tableGetter)
 	p, err := g.enter(ctx, from, info.FullMethod, req)
 	if err == nil {
 		res, err = p.handle(func() (any, error) { return handler(ctx, req) })
@@ -35,14 +35,14 @@ func (g *bigtableGate) unary(ctx context.Context, req any, info *grpc.UnaryServe
 }
 
 // handle runs the handler and leaves, also when it panics.
-func (p passage) handle(handler func() (any, error)) (any, error) {
+func (p admission) handle(handler func() (any, error)) (any, error) {
 	defer p.leave()
 	return handler()
 }
 
 // catch turns the panic of a handler into an error: the emulator panics where it
 // has no method.
-func catch(method string, err *error) {
+func recoverPanic(method string, err *error) {
 	switch r := recover().(type) {
 	case nil:
 	case runtime.Error:
@@ -54,12 +54,12 @@ func catch(method string, err *error) {
 
 // stream passes a streaming RPC to the emulator in this process, and any to one
 // behind a proxy; from is that one, or nil.
-func (g *bigtableGate) stream(behind tableAsker) grpc.StreamServerInterceptor {
+func (g *bigtableGate) stream(behind tableGetter) grpc.StreamServerInterceptor {
 	return func(srv any, down grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-		defer catch(info.FullMethod, &err)
+		defer recoverPanic(info.FullMethod, &err)
 		s := &gateStream{ServerStream: down, gate: g, from: behind, method: info.FullMethod}
 		if s.from == nil {
-			s.from, _ = srv.(tableAsker)
+			s.from, _ = srv.(tableGetter)
 		}
 		err = s.run(func() error { return handler(srv, s) })
 		if errors.Is(err, errNoGoodEntry) {
@@ -85,14 +85,14 @@ func (g *bigtableGate) stream(behind tableAsker) grpc.StreamServerInterceptor {
 // the row.
 type gateStream struct {
 	grpc.ServerStream
-	gate   *bigtableGate
-	from   tableAsker
-	method string
-	begun  bool
-	framed bool    // it passes a proxy
-	good   []int64 // the indexes of the entries that are passed on, if not all are
-	parts  []any
-	passage
+	gate        *bigtableGate
+	from        tableGetter
+	method      string
+	begun       bool
+	framed      bool    // it passes a proxy
+	goodIndexes []int64 // the indexes of the entries that are passed on, if not all are
+	parts       []any
+	admission
 }
 
 // run runs the handler, and leaves if that has come so far as to enter.
@@ -133,7 +133,7 @@ func (s *gateStream) RecvMsg(m any) error {
 			return err
 		}
 	}
-	s.passage, err = s.gate.enter(s.ServerStream.Context(), s.from, s.method, req)
+	s.admission, err = s.gate.enter(s.ServerStream.Context(), s.from, s.method, req)
 	if err != nil || len(s.bad) == 0 {
 		return err
 	}
@@ -148,7 +148,7 @@ func (s *gateStream) withholdBad(req *bigtablepb.MutateRowsRequest, m any) (err 
 	var good []*bigtablepb.MutateRowsRequest_Entry
 	for i, entry := range req.Entries {
 		if s.bad[i] == nil {
-			good, s.good = append(good, entry), append(s.good, int64(i))
+			good, s.goodIndexes = append(good, entry), append(s.goodIndexes, int64(i))
 		}
 	}
 	if len(good) == 0 {
@@ -207,10 +207,10 @@ func (s *gateStream) restoreIndexes(m any) (err error) {
 		return err
 	}
 	for _, entry := range res.Entries {
-		if entry.Index < 0 || entry.Index >= int64(len(s.good)) {
-			return status.Errorf(codes.Internal, "the emulator answers entry %d of %d", entry.Index, len(s.good))
+		if entry.Index < 0 || entry.Index >= int64(len(s.goodIndexes)) {
+			return status.Errorf(codes.Internal, "the emulator answers entry %d of %d", entry.Index, len(s.goodIndexes))
 		}
-		entry.Index = s.good[entry.Index]
+		entry.Index = s.goodIndexes[entry.Index]
 	}
 	if framed {
 		*frame, err = proto.Marshal(res)

@@ -46,7 +46,7 @@ type PostgresServer struct {
 	databases databases
 	templates templates
 	closing   sync.Once
-	closed    error
+	closeErr  error
 }
 
 // Postgres starts a PostgreSQL server, or finds the one that the environment

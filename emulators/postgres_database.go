@@ -54,14 +54,14 @@ func (s *PostgresServer) createDatabase(ctx context.Context, template string) (s
 	if template == "" {
 		template = "template0" // the one that nobody can have changed or be connected to
 	}
-	leave, err := s.databases.enter(ctx, template)
+	leave, err := s.databases.lockTemplate(ctx, template)
 	if err != nil {
 		return "", err
 	}
 	defer leave()
 	name := "tapestore_" + strings.ToLower(rand.Text()[:16])
 	statement := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template) + s.copyStrategy()
-	s.databases.note(name) // also when the reply gets lost
+	s.databases.add(name) // also when the reply gets lost
 	return name, s.admin(ctx, func(c *pgx.Conn) error {
 		for {
 			_, err := c.Exec(ctx, statement)
@@ -110,14 +110,14 @@ func (s *PostgresServer) dropAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var failed []error
-	for _, name := range s.databases.left() {
+	for _, name := range s.databases.list() {
 		failed = append(failed, s.dropDatabase(ctx, name))
 	}
 	return errors.Join(failed...)
 }
 
 // enter waits until nobody else copies the template.
-func (d *databases) enter(ctx context.Context, template string) (leave func(), err error) {
+func (d *databases) lockTemplate(ctx context.Context, template string) (leave func(), err error) {
 	d.mu.Lock()
 	if d.copying == nil {
 		d.copying = map[string]chan struct{}{}
@@ -136,7 +136,7 @@ func (d *databases) enter(ctx context.Context, template string) (leave func(), e
 	}
 }
 
-func (d *databases) note(name string) {
+func (d *databases) add(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.made == nil {
@@ -151,7 +151,7 @@ func (d *databases) forget(name string) {
 	delete(d.made, name)
 }
 
-func (d *databases) left() []string {
+func (d *databases) list() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var names []string

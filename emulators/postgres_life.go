@@ -10,7 +10,7 @@ import (
 )
 
 // ours returns the private server, locked, or says why there is none.
-func (s *PostgresServer) ours(op string) (*localPostgres, error) {
+func (s *PostgresServer) lockLocal(op string) (*localPostgres, error) {
 	if s.local == nil {
 		return nil, fmt.Errorf("emulators: postgres: %s: %w: it is a %s", op, ErrNotOwned, s.engine.Tier)
 	}
@@ -27,7 +27,7 @@ func (s *PostgresServer) ours(op string) (*localPostgres, error) {
 // their hold on the port and on the directory. Killing a server that is down does
 // nothing.
 func (s *PostgresServer) Kill() error {
-	l, err := s.ours("kill")
+	l, err := s.lockLocal("kill")
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (s *PostgresServer) Kill() error {
 // query answers, recovery included. If the server runs it is shut down first,
 // cleanly. After an error the server is down, and Restart may be called again.
 func (s *PostgresServer) Restart(ctx context.Context) error {
-	l, err := s.ours("restart")
+	l, err := s.lockLocal("restart")
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *PostgresServer) Restart(ctx context.Context) error {
 // connections open: to clients the server hangs, and new connections are taken by
 // the system but not answered. Thaw lets it go on.
 func (s *PostgresServer) Freeze() error {
-	l, err := s.ours("freeze")
+	l, err := s.lockLocal("freeze")
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (s *PostgresServer) Freeze() error {
 
 // Thaw lets a frozen server go on.
 func (s *PostgresServer) Thaw() error {
-	l, err := s.ours("thaw")
+	l, err := s.lockLocal("thaw")
 	if err != nil {
 		return err
 	}
@@ -84,17 +84,17 @@ func (s *PostgresServer) Thaw() error {
 func (s *PostgresServer) Close() error {
 	s.closing.Do(func() {
 		if s.local == nil && s.container == nil {
-			s.closed = s.dropAll()
+			s.closeErr = s.dropAll()
 		}
 		_ = s.sessions.close() // of a server that was killed or frozen they cannot end well
 		switch {
 		case s.local != nil:
-			s.closed = s.local.close()
+			s.closeErr = s.local.close()
 		case s.container != nil:
-			s.closed = s.container.Close()
+			s.closeErr = s.container.Close()
 		}
 	})
-	return s.closed
+	return s.closeErr
 }
 
 // kill ends all processes of the server. The caller holds mu.
@@ -219,7 +219,7 @@ func (l *localPostgres) close() error {
 
 // await polls until a condition holds, which on a healthy machine is soon.
 func await(bound time.Duration, holds func() (bool, error)) error {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for until := time.Now().Add(bound); ; <-ticker.C {
 		if yes, err := holds(); yes || err != nil {

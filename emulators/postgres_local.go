@@ -63,7 +63,7 @@ func postgresLocal(ctx context.Context, bin string, opts *PostgresOptions) (_ *P
 	if err := l.prepare(ctx, opts); err != nil {
 		return nil, err
 	}
-	version, err := l.startAnywhere(ctx)
+	version, err := l.startOnFreePort(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +143,8 @@ func (l *localPostgres) command(program, dir string, log *os.File, args ...strin
 	return cmd
 }
 
-// startAnywhere starts the server on a port that is free.
-func (l *localPostgres) startAnywhere(ctx context.Context) (version string, err error) {
+// startOnFreePort starts the server on a port that is free.
+func (l *localPostgres) startOnFreePort(ctx context.Context) (version string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for range 20 {

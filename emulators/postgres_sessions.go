@@ -79,7 +79,7 @@ func endSessions(ctx context.Context, c *pgx.Conn, database string) error {
 // connection that was closed outlives it by a moment. It tells how many are left
 // after the patience.
 func awaitNoSessions(ctx context.Context, c *pgx.Conn, database string, patience time.Duration) (open int, err error) {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for until := time.Now().Add(patience); ; {
 		const query = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1"

@@ -16,9 +16,9 @@ import (
 // Bounds on what a healthy machine does in much less. They only keep a sick one
 // from hanging whoever gave no deadline.
 const (
-	startBound = 2 * time.Minute // recovery included
-	stopBound  = 20 * time.Second
-	tick       = 3 * time.Millisecond
+	startBound   = 2 * time.Minute // recovery included
+	stopBound    = 20 * time.Second
+	pollInterval = 3 * time.Millisecond
 )
 
 var errPortTaken = errors.New("the port is taken")
@@ -41,7 +41,7 @@ func (l *localPostgres) start(ctx context.Context) (version string, err error) {
 		return "", err
 	}
 	l.proc = proc
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		if version, err = l.probe(ctx); err == nil {

@@ -22,9 +22,9 @@ const (
 	// spannerIdle is for how long the service keeps a transaction alive in which
 	// nothing is asked.
 	spannerIdle = 10 * time.Second
-	// spannerBound is for one answer of an emulator that is well, on a machine that is
+	// spannerAnswerTimeout is for one answer of an emulator that is well, on a machine that is
 	// busy.
-	spannerBound = time.Minute
+	spannerAnswerTimeout = time.Minute
 )
 
 // SpannerOptions adjusts an emulator; nil means the defaults.
@@ -48,23 +48,23 @@ type SpannerOptions struct {
 // SpannerServer is a running emulator of Spanner. Its methods may be called
 // concurrently.
 type SpannerServer struct {
-	engine   Engine
-	opts     SpannerOptions
-	proxy    *spannerProxy
-	patience time.Duration // with one answer of an emulator that may hang
+	engine        Engine
+	opts          SpannerOptions
+	proxy         *spannerProxy
+	answerTimeout time.Duration // with one answer of an emulator that may hang
 
 	// life is held for writing by what replaces the emulator, and for reading by what
 	// must not meet that.
-	life      sync.RWMutex
+	lifeMu    sync.RWMutex
 	program   string // of a local one
 	process   *process
 	container ContainerServer
-	ended     bool
+	stopped   bool
 
 	databases spannerDatabases
 
-	closing sync.Once
-	closed  error
+	closing  sync.Once
+	closeErr error
 }
 
 // Spanner starts an emulator of Spanner, or finds the one that the environment names.
@@ -146,7 +146,7 @@ func newSpannerServer(opts SpannerOptions) *SpannerServer {
 	if opts.Idle <= 0 {
 		opts.Idle = spannerIdle
 	}
-	return &SpannerServer{opts: opts, proxy: newSpannerProxy(), patience: spannerBound, databases: newSpannerDatabases()}
+	return &SpannerServer{opts: opts, proxy: newSpannerProxy(), answerTimeout: spannerAnswerTimeout, databases: newSpannerDatabases()}
 }
 
 // cannotChoose refuses what only an emulator that we start can be told.
@@ -175,7 +175,7 @@ func (s *SpannerServer) connect(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, spannerBound, fmt.Errorf("no answer from %s within %v", target, spannerBound))
+	ctx, cancel := context.WithTimeoutCause(ctx, spannerAnswerTimeout, fmt.Errorf("no answer from %s within %v", target, spannerAnswerTimeout))
 	defer cancel()
 	needed, err := s.databases.probe(ctx, conn)
 	if err != nil {
@@ -221,14 +221,14 @@ func (s *SpannerServer) Shimmed() bool {
 // Close ends all faults and the emulator, with all that it held. One that is not ours
 // stays, without the databases of NewDatabase. Closing again does nothing.
 func (s *SpannerServer) Close() error {
-	s.closing.Do(func() { s.closed = s.close() })
-	return s.closed
+	s.closing.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
 }
 
 func (s *SpannerServer) close() error {
-	s.life.Lock()
-	defer s.life.Unlock()
-	s.ended = true
+	s.lifeMu.Lock()
+	defer s.lifeMu.Unlock()
+	s.stopped = true
 	s.proxy.stop()
 	var errs []error
 	if b := s.proxy.backend.Load(); b != nil {

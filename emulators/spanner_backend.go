@@ -19,11 +19,11 @@ type spannerBackend struct {
 	conn    *grpc.ClientConn
 	forward grpc.StreamHandler
 	shim    *spannerShim // nil where transactions pass as they are
-	notes   spannerNotes // of those
+	txLog   spannerTxLog // of those
 }
 
 func newSpannerBackend(conn *grpc.ClientConn, shimmed bool, idle time.Duration) *spannerBackend {
-	b := &spannerBackend{conn: conn, forward: forward.Handler(conn), notes: spannerNotes{committed: map[string]bool{}}}
+	b := &spannerBackend{conn: conn, forward: forward.Handler(conn), txLog: spannerTxLog{committed: map[string]bool{}}}
 	if shimmed {
 		b.shim = newSpannerShim(conn, idle)
 	}
@@ -47,9 +47,9 @@ func (b *spannerBackend) deleteSessions(ctx context.Context) error {
 }
 
 // forget is called when a database was dropped.
-func (b *spannerBackend) forget(database string) {
+func (b *spannerBackend) databaseDropped(database string) {
 	if b.shim != nil {
-		b.shim.forget(database)
+		b.shim.databaseDropped(database)
 	}
 }
 
@@ -64,13 +64,13 @@ func (b *spannerBackend) isReadWrite(req proto.Message) bool {
 	case spannerStatement:
 		selector := req.GetTransaction()
 		return selector.GetBegin().GetReadWrite() != nil || selector.GetSingleUse().GetReadWrite() != nil ||
-			b.knows(req.GetSession(), selector.GetId())
+			b.isReadWriteID(req.GetSession(), selector.GetId())
 	}
 	return false
 }
 
 // knows tells whether an id is that of a read-write transaction.
-func (b *spannerBackend) knows(session string, id []byte) bool {
+func (b *spannerBackend) isReadWriteID(session string, id []byte) bool {
 	if id == nil {
 		return false
 	}
@@ -78,12 +78,12 @@ func (b *spannerBackend) knows(session string, id []byte) bool {
 		tx := b.shim.find(id)
 		return tx != nil && !tx.partitioned
 	}
-	known, _ := b.notes.of(spannerID(session, id))
+	known, _ := b.txLog.lookup(spannerID(session, id))
 	return known
 }
 
-// carryOut passes an RPC to the emulator, and its answer back.
-func (b *spannerBackend) carryOut(a *spannerAnswer, method string, req proto.Message) error {
+// execute passes an RPC to the emulator, and its answer back.
+func (b *spannerBackend) execute(a *spannerRPC, method string, req proto.Message) error {
 	if b.shim != nil {
 		if handled, err := b.shim.serve(a, method, req); handled {
 			return err
@@ -92,11 +92,11 @@ func (b *spannerBackend) carryOut(a *spannerAnswer, method string, req proto.Mes
 	}
 	id := spannerTransactionOf(req)
 	if commit, ok := req.(*spannerpb.CommitRequest); ok && id != nil {
-		a.look = func([]byte) { b.notes.add(spannerID(commit.Session, id), true) }
+		a.inspect = func([]byte) { b.txLog.add(spannerID(commit.Session, id), true) }
 	} else if b.isReadWrite(req) && id == nil {
-		a.look = func(first []byte) {
+		a.inspect = func(first []byte) {
 			if session, id := spannerBegunBy(path.Base(method), req, first); id != nil {
-				b.notes.add(spannerID(session, id), false)
+				b.txLog.add(spannerID(session, id), false)
 			}
 		}
 	}
@@ -119,10 +119,10 @@ func (b *spannerBackend) abort(req proto.Message) bool {
 	if !ok {
 		return false
 	}
-	if _, committed := b.notes.of(spannerID(named.GetSession(), id)); committed {
+	if _, committed := b.txLog.lookup(spannerID(named.GetSession(), id)); committed {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), spannerBound)
+	ctx, cancel := context.WithTimeout(context.Background(), spannerAnswerTimeout)
 	defer cancel()
 	_, err := spannerpb.NewSpannerClient(b.conn).Rollback(ctx, &spannerpb.RollbackRequest{Session: named.GetSession(), TransactionId: id})
 	return err == nil
@@ -159,15 +159,15 @@ func spannerBegunBy(method string, req proto.Message, first []byte) (session str
 	return session, nil
 }
 
-// spannerNotes are the ids of read-write transactions that pass as they are, and whether
+// spannerTxLog are the ids of read-write transactions that pass as they are, and whether
 // they are known to be committed.
-type spannerNotes struct {
+type spannerTxLog struct {
 	mu        sync.Mutex
 	committed map[string]bool
 	order     []string
 }
 
-func (n *spannerNotes) of(id string) (known, committed bool) {
+func (n *spannerTxLog) lookup(id string) (known, committed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	committed, known = n.committed[id]
@@ -175,7 +175,7 @@ func (n *spannerNotes) of(id string) (known, committed bool) {
 }
 
 // add keeps the last of them: nobody tells of the end of all.
-func (n *spannerNotes) add(id string, committed bool) {
+func (n *spannerTxLog) add(id string, committed bool) {
 	const most = 10_000
 	n.mu.Lock()
 	defer n.mu.Unlock()

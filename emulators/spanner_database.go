@@ -67,12 +67,12 @@ func (s *SpannerServer) NewDatabase(ctx context.Context) (SpannerDatabase, error
 }
 
 func (s *SpannerServer) newDatabase(ctx context.Context) (_ SpannerDatabase, restarts int, err error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.ended {
+	s.lifeMu.RLock()
+	defer s.lifeMu.RUnlock()
+	if s.stopped {
 		return SpannerDatabase{}, 0, errors.New("the server is closed")
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.patience)
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	d, err := s.databases.create(ctx, s.proxy.backend.Load().conn)
 	return d, s.databases.restarts, err
@@ -81,8 +81,8 @@ func (s *SpannerServer) newDatabase(ctx context.Context) (_ SpannerDatabase, res
 // restartUnused restarts an emulator that was seen not to answer after so many
 // restarts, unless somebody has done it since or has something to lose.
 func (s *SpannerServer) restartUnused(ctx context.Context, restarts int) error {
-	s.life.Lock()
-	defer s.life.Unlock()
+	s.lifeMu.Lock()
+	defer s.lifeMu.Unlock()
 	if s.databases.restarts != restarts {
 		return nil
 	}
@@ -94,16 +94,16 @@ func (s *SpannerServer) restartUnused(ctx context.Context, restarts int) error {
 
 // Drop deletes a database, if it is there.
 func (s *SpannerServer) Drop(ctx context.Context, d SpannerDatabase) error {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.ended {
+	s.lifeMu.RLock()
+	defer s.lifeMu.RUnlock()
+	if s.stopped {
 		return nil // it went with the server
 	}
 	b := s.proxy.backend.Load()
 	if err := s.databases.drop(ctx, b.conn, d); err != nil {
 		return fmt.Errorf("emulators: spanner: drop %s: %w", d, err)
 	}
-	b.forget(d.String())
+	b.databaseDropped(d.String())
 	return nil
 }
 
@@ -158,7 +158,7 @@ func createSpannerDatabase(ctx context.Context, conn *grpc.ClientConn, d Spanner
 // awaitOperation waits for the end of what an emulator usually has done by the time it
 // answers.
 func awaitOperation(ctx context.Context, conn *grpc.ClientConn, op *longrunningpb.Operation, err error) error {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for err == nil && !op.GetDone() {
 		select {

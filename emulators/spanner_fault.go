@@ -30,36 +30,36 @@ type SpannerCall struct {
 type spannerFaultKind int
 
 const (
-	spannerWatches spannerFaultKind = iota
-	spannerHolds
-	spannerDelays
-	spannerAborts
-	spannerRefuses
-	spannerDrops
-	spannerSwallows
-	spannerBreaks
+	spannerFaultWatch spannerFaultKind = iota
+	spannerFaultHold
+	spannerFaultDelay
+	spannerFaultAbort
+	spannerFaultRefuse
+	spannerFaultDropReply
+	spannerFaultSwallowReply
+	spannerFaultBreakStream
 )
 
 // SpannerFault is what a test does to some of the RPCs of an emulator, from when it is
 // made until its Stop.
 type SpannerFault struct {
-	gate  *spannerGate
-	match func(SpannerCall) bool
-	does  spannerFaultKind
-	left  int // how many more RPCs it is for; below 0 it has no limit
-	met   int
-	ended chan struct{}
-	end   sync.Once
+	gate      *spannerGate
+	match     func(SpannerCall) bool
+	kind      spannerFaultKind
+	remaining int // how many more RPCs it is for; below 0 it has no limit
+	count     int
+	stopped   chan struct{}
+	stopOnce  sync.Once
 
 	chance func() bool   // whether it is for this one; nil is always
-	delay  time.Duration // of spannerDelays
-	code   codes.Code    // of spannerRefuses
-	after  int           // of spannerBreaks
+	delay  time.Duration // of spannerFaultDelay
+	code   codes.Code    // of spannerFaultRefuse
+	after  int           // of spannerFaultBreakStream
 }
 
 // Watch only counts: Count tells how many RPCs matched.
 func (s *SpannerServer) Watch(match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerWatches, match: match}, 0)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultWatch, match: match}, 0)
 }
 
 // Hold keeps RPCs that match before the emulator, until Stop delivers them, whether or
@@ -67,13 +67,13 @@ func (s *SpannerServer) Watch(match func(SpannerCall) bool) *SpannerFault {
 // transaction to which one belongs does not live longer for it, see
 // SpannerOptions.Idle, and may be aborted by others that come in the meantime.
 func (s *SpannerServer) Hold(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerHolds, match: match}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultHold, match: match}, times)
 }
 
 // Delay keeps every RPC that matches before the emulator for d, or until Stop. It is
 // then delivered, whether or not its sender still lives or waits.
 func (s *SpannerServer) Delay(d time.Duration, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerDelays, match: match, delay: d}, 0)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultDelay, match: match, delay: d}, 0)
 }
 
 // Abort answers RPCs that match, and belong to read-write transactions or begin or
@@ -81,7 +81,7 @@ func (s *SpannerServer) Delay(d time.Duration, match func(SpannerCall) bool) *Sp
 // They are not carried out, and their transactions are rolled back. A Commit that repeats one that
 // was carried out is answered as that one: ABORTED would say that nothing was changed.
 func (s *SpannerServer) Abort(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerAborts, match: readWriteOnly(match)}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultAbort, match: readWriteOnly(match)}, times)
 }
 
 // AbortAtRandom does what Abort does to RPCs that match, to each with a probability of 0
@@ -89,7 +89,7 @@ func (s *SpannerServer) Abort(times int, match func(SpannerCall) bool) *SpannerF
 func (s *SpannerServer) AbortAtRandom(probability float64, seed uint64, match func(SpannerCall) bool) *SpannerFault {
 	random := rand.New(rand.NewPCG(seed, 0)) // the gate's lock guards it
 	return s.proxy.gate.fault(&SpannerFault{
-		does: spannerAborts, match: readWriteOnly(match),
+		kind: spannerFaultAbort, match: readWriteOnly(match),
 		chance: func() bool { return random.Float64() < probability },
 	}, 0)
 }
@@ -97,21 +97,21 @@ func (s *SpannerServer) AbortAtRandom(probability float64, seed uint64, match fu
 // Refuse answers RPCs that match with an error of this code before the emulator hears of
 // them: the first so many, or all if times is 0. Clients repeat what is UNAVAILABLE.
 func (s *SpannerServer) Refuse(times int, code codes.Code, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerRefuses, match: match, code: code}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultRefuse, match: match, code: code}, times)
 }
 
 // DropReplies lets the emulator carry out RPCs that match, also when their senders leave,
 // and answers UNAVAILABLE whatever came of them: the first so many, or all if times is
 // 0. Clients repeat a Commit by themselves then, for the same transaction.
 func (s *SpannerServer) DropReplies(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerDrops, match: match}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultDropReply, match: match}, times)
 }
 
 // SwallowReplies lets the emulator carry out RPCs that match, also when their senders
 // leave, and gives no answer at all: the first so many, or all if times is 0. They wait
 // until their contexts end, or the fault does, which is UNAVAILABLE to them.
 func (s *SpannerServer) SwallowReplies(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerSwallows, match: match}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultSwallowReply, match: match}, times)
 }
 
 // BreakStreams breaks the answers to RPCs that match with UNAVAILABLE after so many
@@ -119,7 +119,7 @@ func (s *SpannerServer) SwallowReplies(times int, match func(SpannerCall) bool) 
 // times is 0. Clients go on where a stream broke. The emulator gives all rows in one
 // message, and nothing to go on from: they ask again, for all of them.
 func (s *SpannerServer) BreakStreams(times, after int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerBreaks, match: match, after: after}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultBreakStream, match: match, after: after}, times)
 }
 
 // Calls counts the RPCs since the start by method, refused ones included.
@@ -151,14 +151,14 @@ func newSpannerGate() *spannerGate {
 }
 
 func (g *spannerGate) fault(f *SpannerFault, times int) *SpannerFault {
-	f.gate, f.left, f.ended = g, times, make(chan struct{})
+	f.gate, f.remaining, f.stopped = g, times, make(chan struct{})
 	if times == 0 {
-		f.left = -1
+		f.remaining = -1
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		f.end.Do(func() { close(f.ended) })
+		f.stopOnce.Do(func() { close(f.stopped) })
 		return f
 	}
 	g.faults = append(g.faults, f)
@@ -166,16 +166,16 @@ func (g *spannerGate) fault(f *SpannerFault, times int) *SpannerFault {
 }
 
 // meet counts an RPC, and returns the faults that it meets.
-func (g *spannerGate) meet(call SpannerCall) (met []*SpannerFault) {
+func (g *spannerGate) match(call SpannerCall) (met []*SpannerFault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.counts[call.Method]++
 	for _, f := range g.faults {
-		if f.left == 0 || f.match != nil && !f.match(call) || f.chance != nil && !f.chance() {
+		if f.remaining == 0 || f.match != nil && !f.match(call) || f.chance != nil && !f.chance() {
 			continue
 		}
-		f.left--
-		f.met++
+		f.remaining--
+		f.count++
 		met = append(met, f)
 	}
 	close(g.changed)
@@ -198,14 +198,14 @@ func (g *spannerGate) close() {
 func (f *SpannerFault) Count() int {
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()
-	return f.met
+	return f.count
 }
 
 // Await waits until the fault was done to n RPCs.
 func (f *SpannerFault) Await(ctx context.Context, n int) error {
 	for {
 		f.gate.mu.Lock()
-		met, changed := f.met, f.gate.changed
+		met, changed := f.count, f.gate.changed
 		f.gate.mu.Unlock()
 		if met >= n {
 			return nil
@@ -220,10 +220,10 @@ func (f *SpannerFault) Await(ctx context.Context, n int) error {
 
 // Stop ends the fault, and delivers what it held. Ending again does nothing.
 func (f *SpannerFault) Stop() {
-	f.end.Do(func() {
+	f.stopOnce.Do(func() {
 		f.gate.mu.Lock()
 		f.gate.faults = slices.DeleteFunc(slices.Clone(f.gate.faults), func(other *SpannerFault) bool { return other == f })
 		f.gate.mu.Unlock()
-		close(f.ended)
+		close(f.stopped)
 	})
 }

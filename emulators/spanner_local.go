@@ -69,8 +69,8 @@ func (s *SpannerServer) run(ctx context.Context) (err error) {
 // Errors: ErrNotOwned when this process did not start the emulator. After another error
 // the emulator is down, and Restart may be called again.
 func (s *SpannerServer) Restart(ctx context.Context) error {
-	s.life.Lock()
-	defer s.life.Unlock()
+	s.lifeMu.Lock()
+	defer s.lifeMu.Unlock()
 	return s.restart(ctx)
 }
 
@@ -84,7 +84,7 @@ func (s *SpannerServer) restart(ctx context.Context) (err error) {
 	if s.program == "" {
 		return fmt.Errorf("%w: it is a %s", ErrNotOwned, s.engine.Tier)
 	}
-	if s.ended {
+	if s.stopped {
 		return errors.New("the server is closed")
 	}
 	if s.process != nil {

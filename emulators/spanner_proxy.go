@@ -24,8 +24,8 @@ type spannerProxy struct {
 	backend atomic.Pointer[spannerBackend]
 
 	// life ends with the proxy: calls that outlive their senders don't outlive it.
-	life context.Context
-	end  context.CancelFunc
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	server   *grpc.Server
 	listener net.Listener
@@ -34,7 +34,7 @@ type spannerProxy struct {
 
 func newSpannerProxy() *spannerProxy {
 	p := &spannerProxy{gate: newSpannerGate()}
-	p.life, p.end = context.WithCancel(context.Background())
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
@@ -58,7 +58,7 @@ func (p *spannerProxy) address() string { return p.listener.Addr().String() }
 
 // stop ends all calls and waits for that.
 func (p *spannerProxy) stop() {
-	p.end()
+	p.cancel()
 	p.gate.close()
 	if p.server != nil {
 		p.server.Stop()
@@ -68,15 +68,15 @@ func (p *spannerProxy) stop() {
 
 // handle passes one RPC, as its faults want it.
 func (p *spannerProxy) handle(_ any, down grpc.ServerStream) error {
-	a := newSpannerAnswer(down)
-	if err := down.RecvMsg(&a.first); err != nil {
+	a := newSpannerRPC(down)
+	if err := down.RecvMsg(&a.request); err != nil {
 		if errors.Is(err, io.EOF) {
 			return status.Error(codes.Internal, "an RPC without a request")
 		}
 		return err
 	}
 	method, _ := grpc.MethodFromServerStream(down)
-	req, err := decodeSpanner(method, a.first)
+	req, err := decodeSpanner(method, a.request)
 	if err != nil {
 		return err
 	}
@@ -84,46 +84,46 @@ func (p *spannerProxy) handle(_ any, down grpc.ServerStream) error {
 	call := SpannerCall{Method: path.Base(method), Database: spannerDatabaseOf(req), Request: req, ReadWrite: b.isReadWrite(req)}
 	call.Metadata, _ = metadata.FromIncomingContext(down.Context())
 	defer func() { a.cancel() }()
-	for _, f := range p.gate.meet(call) {
-		if done, err := p.harm(a, f, b, call); done {
+	for _, f := range p.gate.match(call) {
+		if done, err := p.applyFault(a, f, b, call); done {
 			return err
 		}
 	}
-	if p.life.Err() != nil {
+	if p.ctx.Err() != nil {
 		return status.Error(codes.Unavailable, "the emulator is closed")
 	}
 	b = p.backend.Load() // the emulator may be another one by now
-	return a.finish(b.carryOut(a, method, req))
+	return a.finish(b.execute(a, method, req))
 }
 
 // harm does what a fault does before the emulator hears of an RPC; done means that it
 // never will.
-func (p *spannerProxy) harm(a *spannerAnswer, f *SpannerFault, b *spannerBackend, call SpannerCall) (done bool, err error) {
-	switch f.does {
-	case spannerHolds:
-		a.detach(p.life)
-		<-f.ended
-	case spannerDelays:
-		a.detach(p.life)
+func (p *spannerProxy) applyFault(a *spannerRPC, f *SpannerFault, b *spannerBackend, call SpannerCall) (done bool, err error) {
+	switch f.kind {
+	case spannerFaultHold:
+		a.detach(p.ctx)
+		<-f.stopped
+	case spannerFaultDelay:
+		a.detach(p.ctx)
 		timer := time.NewTimer(f.delay)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-f.ended:
+		case <-f.stopped:
 		}
-	case spannerAborts:
+	case spannerFaultAbort:
 		if b.abort(call.Request) {
 			return true, spannerAborted("the emulator was told to abort %s", call.Method)
 		}
-	case spannerRefuses:
+	case spannerFaultRefuse:
 		return true, status.Errorf(f.code, "the emulator was told to refuse %s", call.Method)
-	case spannerDrops:
-		a.detach(p.life)
-		a.lost = true
-	case spannerSwallows:
-		a.detach(p.life)
-		a.lost, a.swallowed = true, f.ended
-	case spannerBreaks:
+	case spannerFaultDropReply:
+		a.detach(p.ctx)
+		a.dropReply = true
+	case spannerFaultSwallowReply:
+		a.detach(p.ctx)
+		a.dropReply, a.swallowUntil = true, f.stopped
+	case spannerFaultBreakStream:
 		a.breakAfter = f.after
 	}
 	return false, nil

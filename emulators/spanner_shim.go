@@ -32,31 +32,31 @@ type spannerShim struct {
 	running sync.WaitGroup
 	// life ends with the emulator: what changes data is carried out whether or not
 	// the client waits for it.
-	life context.Context
-	end  context.CancelFunc
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	mu       sync.Mutex
 	free     map[string][]string   // sessions, by database
 	sessions map[string][]string   // all of ours, by database
 	txs      map[string]*spannerTx // by the id that the client has
-	over     []*spannerTx          // those of txs that have ended, in that order
+	finished []*spannerTx          // those of txs that have ended, in that order
 
-	parting sync.Mutex        // taken before the other
-	parted  map[string]string // the sessions and ids of transactionAt, by that of a snapshot
+	partitionMu  sync.Mutex        // taken before the other
+	partitionTxs map[string]string // the sessions and ids of transactionAt, by that of a snapshot
 }
 
 func newSpannerShim(conn *grpc.ClientConn, idle time.Duration) *spannerShim {
 	s := &spannerShim{
 		conn: conn, client: spannerpb.NewSpannerClient(conn), idle: idle,
 		free: map[string][]string{}, sessions: map[string][]string{}, txs: map[string]*spannerTx{},
-		parted: map[string]string{},
+		partitionTxs: map[string]string{},
 	}
-	s.life, s.end = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
 // serve carries out an RPC that is the shim's to do; handled is false for all others.
-func (s *spannerShim) serve(a *spannerAnswer, method string, req proto.Message) (handled bool, err error) {
+func (s *spannerShim) serve(a *spannerRPC, method string, req proto.Message) (handled bool, err error) {
 	switch req := req.(type) {
 	case *spannerpb.BeginTransactionRequest:
 		return true, s.beginTransaction(a, req)
@@ -75,7 +75,7 @@ func (s *spannerShim) serve(a *spannerAnswer, method string, req proto.Message) 
 }
 
 // take gives out a session of a database that nobody uses; fresh is one just made.
-func (s *spannerShim) take(ctx context.Context, database string) (session string, fresh bool, err error) {
+func (s *spannerShim) acquireSession(ctx context.Context, database string) (session string, fresh bool, err error) {
 	s.mu.Lock()
 	if free := s.free[database]; len(free) > 0 {
 		session = free[len(free)-1]
@@ -96,7 +96,7 @@ func (s *spannerShim) take(ctx context.Context, database string) (session string
 }
 
 // give takes a session back.
-func (s *spannerShim) give(database, session string) {
+func (s *spannerShim) releaseSession(database, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slices.Contains(s.sessions[database], session) { // else its database is gone
@@ -105,14 +105,14 @@ func (s *spannerShim) give(database, session string) {
 }
 
 // discard forgets a session that the emulator does not have.
-func (s *spannerShim) discard(database, session string) {
+func (s *spannerShim) removeSession(database, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[database] = slices.DeleteFunc(s.sessions[database], func(other string) bool { return other == session })
 }
 
 // forget is called when a database was dropped, and its sessions with it.
-func (s *spannerShim) forget(database string) {
+func (s *spannerShim) databaseDropped(database string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.free, database)
@@ -123,7 +123,7 @@ func (s *spannerShim) forget(database string) {
 // does not have the first, because the database was dropped and made again.
 func (s *spannerShim) onSession(ctx context.Context, database string, do func(session string) error) (session string, err error) {
 	for {
-		session, fresh, err := s.take(ctx, database)
+		session, fresh, err := s.acquireSession(ctx, database)
 		if err != nil {
 			return "", err
 		}
@@ -132,10 +132,10 @@ func (s *spannerShim) onSession(ctx context.Context, database string, do func(se
 			return session, nil
 		}
 		if status.Code(err) != codes.NotFound || fresh {
-			s.give(database, session)
+			s.releaseSession(database, session)
 			return "", err
 		}
-		s.discard(database, session)
+		s.removeSession(database, session)
 	}
 }
 
@@ -148,22 +148,22 @@ func (s *spannerShim) find(id []byte) *spannerTx {
 
 // ended keeps a transaction that has ended, for whoever repeats a call of it, and gives
 // back its session.
-func (s *spannerShim) ended(tx *spannerTx) {
+func (s *spannerShim) finishTx(tx *spannerTx) {
 	const most = 10_000
-	s.give(tx.database, tx.session)
+	s.releaseSession(tx.database, tx.session)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = append(s.over, tx)
-	for len(s.over) > most {
-		delete(s.txs, s.over[0].id)
-		s.over = s.over[1:]
+	s.finished = append(s.finished, tx)
+	for len(s.finished) > most {
+		delete(s.txs, s.finished[0].id)
+		s.finished = s.finished[1:]
 	}
 }
 
 // close ends what is under way, and waits for it.
 func (s *spannerShim) close() {
 	s.mu.Lock()
-	s.end()
+	s.cancel()
 	txs := slices.Collect(maps.Values(s.txs))
 	s.mu.Unlock()
 	for _, tx := range txs {
@@ -178,14 +178,14 @@ func (s *spannerShim) close() {
 func (s *spannerShim) background(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.Err() != nil {
+	if s.ctx.Err() != nil {
 		return false
 	}
 	s.running.Go(f)
 	return true
 }
 
-var errSpannerEnded = status.Error(codes.Unavailable, "the emulator has ended")
+var errSpannerStopped = status.Error(codes.Unavailable, "the emulator has ended")
 
 // deleteSessions deletes the shim's sessions, and so what they still do.
 func (s *spannerShim) deleteSessions(ctx context.Context) error {
@@ -211,7 +211,7 @@ func (s *spannerShim) deleteSessions(ctx context.Context) error {
 func spannerID(session string, id []byte) string { return session + "\x00" + string(id) }
 
 // sendSpanner answers with one message.
-func sendSpanner(a *spannerAnswer, m proto.Message) error {
+func sendSpanner(a *spannerRPC, m proto.Message) error {
 	frame, err := proto.Marshal(m)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())

@@ -12,7 +12,7 @@ import (
 
 // commit answers a Commit: of a transaction as often as it is asked for, always the
 // same. Answers are kept for the last 10,000 transactions.
-func (s *spannerShim) commit(a *spannerAnswer, req *spannerpb.CommitRequest) error {
+func (s *spannerShim) commit(a *spannerRPC, req *spannerpb.CommitRequest) error {
 	var c *spannerCommit
 	if req.GetSingleUseTransaction() != nil {
 		c = s.commitOnce(a.ServerStream.Context(), req)
@@ -46,48 +46,48 @@ func (tx *spannerTx) startCommit(client context.Context, req *spannerpb.CommitRe
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	switch tx.state {
-	case spannerOpen:
-	case spannerWasAborted:
-		return failedCommit(errSpannerWasAborted())
-	case spannerRolledBack:
+	case spannerTxOpen:
+	case spannerTxAborted:
+		return failedCommit(errSpannerTxAborted())
+	case spannerTxRolledBack:
 		return failedCommit(status.Error(codes.FailedPrecondition, "Cannot commit a transaction after it has been rolled back."))
 	default:
 		return tx.commit
 	}
 	req = shallow(req)
-	req.Session, req.Transaction = tx.session, &spannerpb.CommitRequest_TransactionId{TransactionId: tx.real}
+	req.Session, req.Transaction = tx.session, &spannerpb.CommitRequest_TransactionId{TransactionId: tx.emulatorID}
 	req.PrecommitToken = nil
 	tx.commit = &spannerCommit{done: make(chan struct{})}
-	if !tx.shim.background(func() { tx.carryOutCommit(client, req) }) {
-		return failedCommit(errSpannerEnded)
+	if !tx.shim.background(func() { tx.runCommit(client, req) }) {
+		return failedCommit(errSpannerStopped)
 	}
-	tx.state = spannerCommitting
+	tx.state = spannerTxCommitting
 	tx.idle.Stop()
 	return tx.commit
 }
 
-// carryOutCommit commits, also when the client does not wait: it may ask again. What
+// runCommit commits, also when the client does not wait: it may ask again. What
 // could not be committed is rolled back, so that others have their turn by the time that
 // the client hears of it.
-func (tx *spannerTx) carryOutCommit(client context.Context, req *spannerpb.CommitRequest) {
+func (tx *spannerTx) runCommit(client context.Context, req *spannerpb.CommitRequest) {
 	c := tx.commit
 	defer close(c.done)
-	c.res, c.err = tx.shim.client.Commit(spannerOutgoing(tx.shim.life, client), req)
-	state := spannerCommitted
+	c.res, c.err = tx.shim.client.Commit(spannerOutgoing(tx.shim.ctx, client), req)
+	state := spannerTxCommitted
 	switch {
 	case c.err == nil:
-	case status.Code(c.err) == codes.Aborted, isForgotten(c.err):
-		state = spannerWasAborted
+	case status.Code(c.err) == codes.Aborted, isTransactionLost(c.err):
+		state = spannerTxAborted
 		c.err = spannerAborted("%s", status.Convert(c.err).Message())
 	default:
-		state = spannerFailed
+		state = spannerTxFailed
 	}
 	tx.mu.Lock()
 	tx.state = state
 	tx.mu.Unlock()
-	if state == spannerCommitted {
+	if state == spannerTxCommitted {
 		tx.forgetReplies()
-		tx.shim.ended(tx)
+		tx.shim.finishTx(tx)
 	} else {
 		tx.release()
 	}
@@ -104,23 +104,23 @@ func (s *spannerShim) commitOnce(client context.Context, req *spannerpb.CommitRe
 	if !s.background(func() {
 		defer close(c.done)
 		var session string
-		session, c.err = s.onSession(s.life, database, func(session string) (err error) {
+		session, c.err = s.onSession(s.ctx, database, func(session string) (err error) {
 			req.Session = session
-			c.res, err = s.client.Commit(spannerOutgoing(s.life, client), req)
+			c.res, err = s.client.Commit(spannerOutgoing(s.ctx, client), req)
 			return err
 		})
 		if c.err == nil {
-			s.give(database, session)
+			s.releaseSession(database, session)
 		}
 		c.err = retriable(c.err)
 	}) {
-		return failedCommit(errSpannerEnded)
+		return failedCommit(errSpannerStopped)
 	}
 	return c
 }
 
 // rollback ends a transaction without a trace.
-func (s *spannerShim) rollback(a *spannerAnswer, req *spannerpb.RollbackRequest) error {
+func (s *spannerShim) rollback(a *spannerRPC, req *spannerpb.RollbackRequest) error {
 	if tx := s.find(req.TransactionId); tx != nil {
 		if err := tx.rollback(a.Context()); err != nil {
 			return err
@@ -132,7 +132,7 @@ func (s *spannerShim) rollback(a *spannerAnswer, req *spannerpb.RollbackRequest)
 
 func (tx *spannerTx) rollback(ctx context.Context) error {
 	tx.mu.Lock()
-	if tx.state == spannerCommitting {
+	if tx.state == spannerTxCommitting {
 		done := tx.commit.done
 		tx.mu.Unlock()
 		select {
@@ -143,13 +143,13 @@ func (tx *spannerTx) rollback(ctx context.Context) error {
 		tx.mu.Lock()
 	}
 	switch tx.state {
-	case spannerOpen:
-		tx.state = spannerRolledBack
+	case spannerTxOpen:
+		tx.state = spannerTxRolledBack
 		tx.idle.Stop()
 		tx.mu.Unlock()
 		tx.release()
 		return nil
-	case spannerCommitted:
+	case spannerTxCommitted:
 		tx.mu.Unlock()
 		return status.Error(codes.FailedPrecondition, "Cannot rollback a transaction after it has been committed.")
 	}
@@ -159,7 +159,7 @@ func (tx *spannerTx) rollback(ctx context.Context) error {
 
 // batchWrite commits each group by itself, which is all that the service promises; the
 // emulator cannot do it. A group that another transaction is in the way of waits.
-func (s *spannerShim) batchWrite(a *spannerAnswer, req *spannerpb.BatchWriteRequest) error {
+func (s *spannerShim) batchWrite(a *spannerRPC, req *spannerpb.BatchWriteRequest) error {
 	for i, group := range req.MutationGroups {
 		c := s.commitGroup(a, req, group)
 		if err := a.Context().Err(); err != nil {
@@ -176,10 +176,10 @@ func (s *spannerShim) batchWrite(a *spannerAnswer, req *spannerpb.BatchWriteRequ
 	return nil
 }
 
-func (s *spannerShim) commitGroup(a *spannerAnswer, req *spannerpb.BatchWriteRequest, group *spannerpb.BatchWriteRequest_MutationGroup) *spannerCommit {
-	ticker := time.NewTicker(tick)
+func (s *spannerShim) commitGroup(a *spannerRPC, req *spannerpb.BatchWriteRequest, group *spannerpb.BatchWriteRequest_MutationGroup) *spannerCommit {
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	for until := time.Now().Add(spannerBound); ; {
+	for until := time.Now().Add(spannerAnswerTimeout); ; {
 		c := s.commitOnce(a.ServerStream.Context(), &spannerpb.CommitRequest{
 			Session: req.Session, RequestOptions: proto.CloneOf(req.RequestOptions), Mutations: group.Mutations,
 			Transaction: &spannerpb.CommitRequest_SingleUseTransaction{SingleUseTransaction: spannerReadWrite()},

@@ -13,10 +13,10 @@ import (
 // in the way. The emulator refuses it otherwise, for its limit to one of them at a time;
 // on the service, changes queue up, and transactions go on. Who waits in vain for longer
 // than a transaction can be left alone is told what the emulator says.
-func (s *spannerShim) updateSchema(a *spannerAnswer, method string, req *databasepb.UpdateDatabaseDdlRequest) error {
-	ticker := time.NewTicker(tick)
+func (s *spannerShim) updateSchema(a *spannerRPC, method string, req *databasepb.UpdateDatabaseDdlRequest) error {
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	for until := time.Now().Add(s.idle + spannerBound); ; {
+	for until := time.Now().Add(s.idle + spannerAnswerTimeout); ; {
 		err := s.relay(spannerOutgoing(a.Context(), a.ServerStream.Context()), method, req, a.sendFrame)
 		if !isSchemaBusy(err) || time.Now().After(until) {
 			return err

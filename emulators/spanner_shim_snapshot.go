@@ -18,13 +18,13 @@ import (
 // is read in it is read at that, without a transaction. The emulator remembers the last
 // 32 transactions of a session only, and each read is one.
 type spannerSnapshot struct {
-	session string // the client's
-	real    string // id, as the emulator knew it
-	at      time.Time
+	session    string // the client's
+	emulatorID string // id, as the emulator knew it
+	at         time.Time
 }
 
 func (t spannerSnapshot) id() []byte {
-	return []byte(spannerID(t.session, []byte(t.real)) + "\x00" + strconv.FormatInt(t.at.UnixNano(), 10))
+	return []byte(spannerID(t.session, []byte(t.emulatorID)) + "\x00" + strconv.FormatInt(t.at.UnixNano(), 10))
 }
 
 func parseSpannerSnapshot(id []byte) (t spannerSnapshot, ok bool) {
@@ -33,7 +33,7 @@ func parseSpannerSnapshot(id []byte) (t spannerSnapshot, ok bool) {
 		return t, false
 	}
 	nanos, err := strconv.ParseInt(parts[2], 10, 64)
-	return spannerSnapshot{session: parts[0], real: parts[1], at: time.Unix(0, nanos)}, err == nil
+	return spannerSnapshot{session: parts[0], emulatorID: parts[1], at: time.Unix(0, nanos)}, err == nil
 }
 
 func (t spannerSnapshot) options() *spannerpb.TransactionOptions {
@@ -42,9 +42,9 @@ func (t spannerSnapshot) options() *spannerpb.TransactionOptions {
 	}}}
 }
 
-// addressSnapshot makes a request in a read-only transaction one that the emulator
+// rewriteForSnapshot makes a request in a read-only transaction one that the emulator
 // understands.
-func (s *spannerShim) addressSnapshot(t spannerSnapshot, req spannerStatement) (proto.Message, error) {
+func (s *spannerShim) rewriteForSnapshot(t spannerSnapshot, req spannerStatement) (proto.Message, error) {
 	parts := false
 	switch req := req.(type) {
 	case *spannerpb.PartitionQueryRequest, *spannerpb.PartitionReadRequest:
@@ -53,35 +53,35 @@ func (s *spannerShim) addressSnapshot(t spannerSnapshot, req spannerStatement) (
 		parts = len(req.GetPartitionToken()) > 0
 	}
 	if !parts {
-		return addressSpanner(req, req.GetSession(), &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_SingleUse{SingleUse: t.options()}}), nil
+		return rewriteSpanner(req, req.GetSession(), &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_SingleUse{SingleUse: t.options()}}), nil
 	}
-	session, real, err := s.transactionAt(t, spannerDatabaseOf(req))
-	return addressSpanner(req, session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: real}}), err
+	session, real, err := s.partitionTransaction(t, spannerDatabaseOf(req))
+	return rewriteSpanner(req, session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: real}}), err
 }
 
-// transactionAt is a transaction at a snapshot's timestamp, on a session that no other
+// partitionTransaction is a transaction at a snapshot's timestamp, on a session that no other
 // uses, for reads in parts: these need one. Nobody tells of its end, so it stays.
-func (s *spannerShim) transactionAt(t spannerSnapshot, database string) (session string, real []byte, err error) {
-	s.parting.Lock()
-	defer s.parting.Unlock()
+func (s *spannerShim) partitionTransaction(t spannerSnapshot, database string) (session string, real []byte, err error) {
+	s.partitionMu.Lock()
+	defer s.partitionMu.Unlock()
 	id := string(t.id())
-	if id, ok := s.parted[id]; ok {
+	if id, ok := s.partitionTxs[id]; ok {
 		session, real, _ := strings.Cut(id, "\x00")
 		return session, []byte(real), nil
 	}
-	session, err = s.onSession(s.life, database, func(session string) error {
-		began, err := s.client.BeginTransaction(s.life, &spannerpb.BeginTransactionRequest{Session: session, Options: t.options()})
+	session, err = s.onSession(s.ctx, database, func(session string) error {
+		began, err := s.client.BeginTransaction(s.ctx, &spannerpb.BeginTransactionRequest{Session: session, Options: t.options()})
 		real = began.GetId()
 		return err
 	})
 	if err == nil {
-		s.parted[id] = spannerID(session, real)
+		s.partitionTxs[id] = spannerID(session, real)
 	}
 	return session, real, err
 }
 
 // beginTransaction answers an explicit begin of a transaction of any kind.
-func (s *spannerShim) beginTransaction(a *spannerAnswer, req *spannerpb.BeginTransactionRequest) error {
+func (s *spannerShim) beginTransaction(a *spannerRPC, req *spannerpb.BeginTransactionRequest) error {
 	if req.GetOptions().GetReadOnly() != nil {
 		_, began, err := s.beginSnapshot(a, req)
 		if err != nil {
@@ -100,7 +100,7 @@ func (s *spannerShim) beginTransaction(a *spannerAnswer, req *spannerpb.BeginTra
 }
 
 // beginSnapshot begins a read-only transaction, on the client's own session.
-func (s *spannerShim) beginSnapshot(a *spannerAnswer, req *spannerpb.BeginTransactionRequest) (t spannerSnapshot, began *spannerpb.Transaction, err error) {
+func (s *spannerShim) beginSnapshot(a *spannerRPC, req *spannerpb.BeginTransactionRequest) (t spannerSnapshot, began *spannerpb.Transaction, err error) {
 	asked := req.Options.GetReadOnly().GetReturnReadTimestamp()
 	req = shallow(req)
 	req.MutationKey = nil
@@ -113,7 +113,7 @@ func (s *spannerShim) beginSnapshot(a *spannerAnswer, req *spannerpb.BeginTransa
 	if began.ReadTimestamp == nil {
 		return t, nil, status.Error(codes.Internal, "the emulator does not tell the timestamp of a read-only transaction")
 	}
-	t = spannerSnapshot{session: req.Session, real: string(began.Id), at: began.ReadTimestamp.AsTime()}
+	t = spannerSnapshot{session: req.Session, emulatorID: string(began.Id), at: began.ReadTimestamp.AsTime()}
 	began.Id = t.id()
 	if !asked {
 		began.ReadTimestamp = nil
@@ -122,17 +122,17 @@ func (s *spannerShim) beginSnapshot(a *spannerAnswer, req *spannerpb.BeginTransa
 }
 
 // beginSnapshotWith begins a read-only transaction with its first statement.
-func (s *spannerShim) beginSnapshotWith(a *spannerAnswer, method, name string, req spannerStatement) error {
+func (s *spannerShim) beginSnapshotWith(a *spannerRPC, method, name string, req spannerStatement) error {
 	t, began, err := s.beginSnapshot(a, &spannerpb.BeginTransactionRequest{Session: req.GetSession(), Options: req.GetTransaction().GetBegin()})
 	if err != nil {
 		return err
 	}
-	addressed, err := s.addressSnapshot(t, req)
+	addressed, err := s.rewriteForSnapshot(t, req)
 	if err != nil {
 		return err
 	}
 	return s.relay(spannerOutgoing(a.Context(), a.ServerStream.Context()), method, addressed, func(frame forward.Frame) error {
-		frame, _, err := tellSpannerTransaction(name, frame, began)
+		frame, _, err := putSpannerTransaction(name, frame, began)
 		if err != nil {
 			return err
 		}

@@ -16,12 +16,12 @@ import (
 type spannerTxState int
 
 const (
-	spannerOpen spannerTxState = iota
-	spannerCommitting
-	spannerCommitted
-	spannerFailed // to commit, and rolled back
-	spannerRolledBack
-	spannerWasAborted
+	spannerTxOpen spannerTxState = iota
+	spannerTxCommitting
+	spannerTxCommitted
+	spannerTxFailed // to commit, and rolled back
+	spannerTxRolledBack
+	spannerTxAborted
 )
 
 // spannerTx is a read-write transaction, or one of partitioned DML, which is on a
@@ -31,7 +31,7 @@ type spannerTx struct {
 	id          string // as the client knows it
 	database    string
 	session     string
-	real        []byte // id, as the emulator knows it
+	emulatorID  []byte // id, as the emulator knows it
 	partitioned bool
 
 	mu     sync.Mutex
@@ -58,16 +58,16 @@ func (s *spannerShim) begin(client context.Context, req *spannerpb.BeginTransact
 	req.MutationKey = nil
 	req.Options = withoutPrevious(req.Options)
 	var began *spannerpb.Transaction
-	session, err := s.onSession(s.life, database, func(session string) (err error) {
+	session, err := s.onSession(s.ctx, database, func(session string) (err error) {
 		req.Session = session
-		began, err = s.client.BeginTransaction(spannerOutgoing(s.life, client), req)
+		began, err = s.client.BeginTransaction(spannerOutgoing(s.ctx, client), req)
 		return err
 	})
 	if err != nil {
 		return nil, nil, retriable(err)
 	}
 	tx := &spannerTx{
-		shim: s, id: spannerID(session, began.Id), database: database, session: session, real: began.Id,
+		shim: s, id: spannerID(session, began.Id), database: database, session: session, emulatorID: began.Id,
 		partitioned: req.Options.GetPartitionedDml() != nil, dml: map[int64]*spannerReply{},
 	}
 	tx.mu.Lock()
@@ -95,12 +95,12 @@ func (tx *spannerTx) enter() error {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	switch tx.state {
-	case spannerOpen:
+	case spannerTxOpen:
 		tx.busy++
 		tx.idle.Stop()
 		return nil
-	case spannerWasAborted:
-		return errSpannerWasAborted()
+	case spannerTxAborted:
+		return errSpannerTxAborted()
 	default:
 		return status.Error(codes.FailedPrecondition, "Cannot start a read or query within a transaction after Commit() or Rollback() has been called.")
 	}
@@ -109,12 +109,12 @@ func (tx *spannerTx) enter() error {
 func (tx *spannerTx) leave() {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	if tx.busy--; tx.busy == 0 && tx.state == spannerOpen {
+	if tx.busy--; tx.busy == 0 && tx.state == spannerTxOpen {
 		tx.idle.Reset(tx.shim.idle)
 	}
 }
 
-func errSpannerWasAborted() error { return spannerAborted("Transaction was aborted.") }
+func errSpannerTxAborted() error { return spannerAborted("Transaction was aborted.") }
 
 // expire ends a transaction of which nobody has heard for long.
 func (tx *spannerTx) expire() {
@@ -132,15 +132,15 @@ func (tx *spannerTx) expire() {
 func (tx *spannerTx) abort() bool {
 	tx.mu.Lock()
 	switch tx.state {
-	case spannerWasAborted:
+	case spannerTxAborted:
 		tx.mu.Unlock()
 		return true
-	case spannerOpen:
+	case spannerTxOpen:
 	default:
 		tx.mu.Unlock()
 		return false
 	}
-	tx.state = spannerWasAborted
+	tx.state = spannerTxAborted
 	tx.idle.Stop()
 	tx.mu.Unlock()
 	tx.release()
@@ -151,31 +151,31 @@ func (tx *spannerTx) abort() bool {
 // give others their turn, and gives back the session.
 func (tx *spannerTx) release() {
 	if !tx.partitioned {
-		ctx, cancel := context.WithTimeout(tx.shim.life, spannerBound)
+		ctx, cancel := context.WithTimeout(tx.shim.ctx, spannerAnswerTimeout)
 		defer cancel()
 		// Its failure is the emulator's: that has dropped the transaction itself.
-		_, _ = tx.shim.client.Rollback(ctx, &spannerpb.RollbackRequest{Session: tx.session, TransactionId: tx.real})
+		_, _ = tx.shim.client.Rollback(ctx, &spannerpb.RollbackRequest{Session: tx.session, TransactionId: tx.emulatorID})
 	}
 	tx.forgetReplies() // repeated calls don't get there any more
-	tx.shim.ended(tx)
+	tx.shim.finishTx(tx)
 }
 
 // failed is what the client is told of an error of the emulator in this transaction.
-func (tx *spannerTx) failed(err error) error {
-	if (status.Code(err) == codes.Aborted || isForgotten(err)) && tx.abort() {
+func (tx *spannerTx) mapError(err error) error {
+	if (status.Code(err) == codes.Aborted || isTransactionLost(err)) && tx.abort() {
 		return spannerAborted("%s", status.Convert(err).Message())
 	}
 	return err
 }
 
-// isForgotten tells whether an error is about a transaction that the emulator no longer
+// isTransactionLost tells whether an error is about a transaction that the emulator no longer
 // has. The emulator runs one read-write transaction per database at a time; a later one
 // may have taken the place of ours, and there is more than one way in which it says so.
 // On the service a transaction has to yield to others too, and is told ABORTED.
 //
 // Their codes are those of other errors too, so the messages decide; a client cannot
 // bring them about by itself, because nobody but the shim ends what is on its sessions.
-func isForgotten(err error) bool {
+func isTransactionLost(err error) bool {
 	message := status.Convert(err).Message()
 	switch status.Code(err) {
 	case codes.NotFound:

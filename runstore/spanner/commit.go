@@ -17,7 +17,7 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 			return err
 		}
 		if batch.Purge {
-			s.clearNow(ctx, batch.Run())
+			s.deletePurgedNow(ctx, batch.Run())
 		}
 		return nil
 	})
@@ -33,7 +33,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		whole := rules.MultiCommitID(batches)
 		for i, b := range batches {
 			requests[i] = s.commits(b, &done[i])
-			requests[i].whole = whole
+			requests[i].multiCommitID = whole
 		}
 		if err := s.transact(ctx, "commit-multi", requests...); err != nil {
 			done = nil
@@ -41,7 +41,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		}
 		for _, b := range batches {
 			if b.Purge {
-				s.clearNow(ctx, b.Run())
+				s.deletePurgedNow(ctx, b.Run())
 			}
 		}
 		return nil
@@ -62,7 +62,7 @@ func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request
 			case former != nil: // whatever became of the run since
 				*done = former.committed(g)
 				return nil, nil
-			case g.made: // and this run is gone since, or has forgotten it
+			case g.alreadyApplied: // and this run is gone since, or has forgotten it
 				*done = runstore.Committed{Replayed: true}
 				return nil, nil
 			}
@@ -71,7 +71,7 @@ func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request
 				return nil, err
 			}
 			e := newEdit(g)
-			e.strictly(guards.Fence, h)
+			e.boundByStrictLease(guards.Fence, h)
 			if err := h.Guards(guards, e.now, g.version); err != nil {
 				return nil, err
 			}

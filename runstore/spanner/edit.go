@@ -18,11 +18,11 @@ type edit struct {
 	old  head // as it was read; zero for a new run
 	head head
 	// transient writes have no result to remember: made twice, they do no harm.
-	transient bool
-	now       time.Time
-	done      runstore.Committed
+	noResult bool
+	now      time.Time
+	done     runstore.Committed
 
-	until localclock.Reading // when a strict lease that it is made under ends, on the clock of this process
+	strictEnd localclock.Reading // when a strict lease that it is made under ends, on the clock of this process
 
 	former  spanner.NullInt64 // with a grant: how the one before it ended
 	events  []runstore.Event  // to be given places in the feed
@@ -43,9 +43,9 @@ func newEdit(g *guarded) *edit {
 
 // strictly bounds a write under a strict lease. What comes after its end is refused by the
 // guard; no commit is sent after it either.
-func (e *edit) strictly(f runstore.Fence, h rules.Head) {
+func (e *edit) boundByStrictLease(f runstore.Fence, h rules.Head) {
 	if !f.IsZero() && h.Holder.Strict {
-		e.until = e.g.asked.Add(h.ExpiresAt.Sub(e.now))
+		e.strictEnd = e.g.sentAt.Add(h.ExpiresAt.Sub(e.now))
 	}
 }
 
@@ -87,11 +87,11 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 }
 
-// inlinePlaces is how many places a record may have with its value copied to each of its
+// maxInlineEntries is how many places a record may have with its value copied to each of its
 // rows in Queue. With more places only Records holds the value, and a scan fetches it from
 // there: eight copies of the largest batch (8 MiB, base64) would be 100.7 MB, above
 // maxCommitBytes.
-const inlinePlaces = 4
+const maxInlineEntries = 4
 
 // change puts or deletes one record, and its rows in the queues.
 func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
@@ -120,7 +120,7 @@ func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Ver
 	}
 	e.head.VersionTop = max(e.head.VersionTop, r.Version.Int64)
 	inline := r.Value
-	if len(w.Index) > inlinePlaces {
+	if len(w.Index) > maxInlineEntries {
 		inline = []byte{}
 	}
 	for _, p := range w.Index {
@@ -141,25 +141,25 @@ func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Ver
 }
 
 // place gives the events their places in the feed, from a slot on.
-func (e *edit) place(slot int64) {
+func (e *edit) insertEvents(slot int64) {
 	k := e.g.key
 	for _, event := range e.events {
 		e.insert("Events", []column{
 			{"RunHash", k.hash}, {"Run", k.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}, {"Time", event.Time},
 			{"Token", int64(event.Token)}, {"Kind", stored(event.Kind)}, {"Owner", stored(event.Owner)}, {"Data", event.Data},
 		})
-		e.insert("Feed", append(feedPlace(spanner.CommitTimestamp, slot, e.g.feedShards), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
+		e.insert("Feed", append(feedKey(spanner.CommitTimestamp, slot, e.g.feedShards), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
 		slot++
 	}
 }
 
 // remembered is how many results of either kind of writes a run keeps, in a ring of slots:
 // twice what the contract promises.
-const remembered = 2 * runstore.RememberedBatches
+const resultRing = 2 * runstore.RememberedBatches
 
 // remember keeps the write's result under its id, for the commit of several runs that
 // whole names.
-func (e *edit) remember(id resultID, whole []byte) {
+func (e *edit) recordResult(id resultID, whole []byte) {
 	n := &e.head.OtherWrites
 	if id.callers {
 		n = &e.head.CallerWrites
@@ -178,13 +178,13 @@ func (e *edit) remember(id resultID, whole []byte) {
 }
 
 // save writes the run's row: what changed of it. It comes before its children's rows.
-func (e *edit) save() {
+func (e *edit) putHead() {
 	k := e.g.key
 	columns := []column{{"RunHash", k.hash}, {"Run", k.run}}
 	after := e.head.columns()
 	if len(e.g.Head) == 0 {
 		columns = append(append(columns, column{"Shard", k.shard}), after...)
-		e.first(spanner.Insert("Runs", names(columns), values(columns)), columns)
+		e.prepend(spanner.Insert("Runs", names(columns), values(columns)), columns)
 		e.count += 16 // its entries in the indexes
 		return
 	}
@@ -197,14 +197,14 @@ func (e *edit) save() {
 			}
 		}
 	}
-	e.first(spanner.Update("Runs", names(columns), values(columns)), columns)
+	e.prepend(spanner.Update("Runs", names(columns), values(columns)), columns)
 }
 
 // committed returns what a former write of the same id answered. It is no replay where
 // the former write may be an attempt of this very call.
 func (r *result) committed(g *guarded) runstore.Committed {
 	done := runstore.Committed{
-		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: !g.doubt,
+		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: !g.ambiguous,
 	}
 	for _, v := range r.Versions {
 		done.Versions = append(done.Versions, runstore.Version(v))

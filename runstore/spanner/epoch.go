@@ -44,14 +44,14 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	defer s.waiters.AfterRaise(&err)
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
-		epoch, err = s.raise(ctx, reason, func(*known) bool { return true })
+		epoch, err = s.raise(ctx, reason, func(*storeRow) bool { return true })
 		return err
 	})
 	return epoch, err
 }
 
 // known is what the store knows of itself.
-type known struct {
+type storeRow struct {
 	Epoch       int64
 	Incarnation string
 	Ended       bool
@@ -66,7 +66,7 @@ type rowReader interface {
 
 // known reads what the store knows of itself by key, which costs less than a statement. It is
 // nil in a database where no handle was opened yet.
-func (s *Store) known(ctx context.Context, tx rowReader) (*known, error) {
+func (s *Store) readStoreRow(ctx context.Context, tx rowReader) (*storeRow, error) {
 	row, err := tx.ReadRowWithOptions(ctx, "Store", spanner.Key{1}, []string{"Epoch", "Incarnation", "Ended", "FeedShards"}, s.read("store", 0))
 	if errors.Is(err, spanner.ErrRowNotFound) {
 		return nil, nil
@@ -74,7 +74,7 @@ func (s *Store) known(ctx context.Context, tx rowReader) (*known, error) {
 	if err != nil {
 		return nil, err
 	}
-	var now known
+	var now storeRow
 	var feed spanner.NullInt64
 	err = row.Columns(&now.Epoch, &now.Incarnation, &now.Ended, &feed)
 	if now.FeedShards = shards; feed.Valid {
@@ -85,14 +85,14 @@ func (s *Store) known(ctx context.Context, tx rowReader) (*known, error) {
 
 // raise begins a new epoch if wanted says so, and sees to it that the grants of former
 // ones are ended.
-func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bool) (runstore.Epoch, error) {
-	var now known
-	fate := &commitFate{here: s.here}
+func (s *Store) raise(ctx context.Context, reason string, wanted func(*storeRow) bool) (runstore.Epoch, error) {
+	var now storeRow
+	tracker := &commitTracker{here: s.here}
 	first := int64(-1)
-	err := s.again(fate.watch(ctx), func(ctx context.Context) error {
+	err := s.retry(tracker.watch(ctx), func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			now = known{}
-			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+			now = storeRow{}
+			err := s.oneRow(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
 				return row.ToStruct(&now)
 			})
 			if err != nil {
@@ -101,15 +101,15 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 			if first < 0 {
 				first = now.Epoch
 			}
-			if now.Epoch > first && fate.unknown() || !wanted(&now) { // it is raised, if perhaps by another
-				return errNothing
+			if now.Epoch > first && tracker.unknown() || !wanted(&now) { // it is raised, if perhaps by another
+				return errNothingToWrite
 			}
 			now.Epoch++
 			if err := runstore.CheckEpoch(runstore.Epoch(now.Epoch)); err != nil {
 				return err
 			}
 			now.Ended, now.Incarnation = false, s.incarnation()
-			place := feedPlace(spanner.CommitTimestamp, slots-1, shards)
+			place := feedKey(spanner.CommitTimestamp, slots-1, shards)
 			list := []*spanner.Mutation{
 				spanner.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, now.Epoch, now.Incarnation, false}),
 				spanner.Insert("Epochs", []string{"Epoch", "Began", "Reason"}, []any{now.Epoch, now.Now.Truncate(runstore.TimePrecision), []byte(reason)}),
@@ -118,10 +118,10 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 			}
 			return tx.BufferWrite(append(list, epochShards(now.Epoch)...))
 		}, s.transaction("raise"))
-		return nothing(err)
+		return ignoreNothingToWrite(err)
 	})
 	if err != nil {
-		if fate.unknown() {
+		if tracker.unknown() {
 			err = outcome.Unknown(err)
 		}
 		return 0, err
@@ -143,8 +143,8 @@ func epochShards(epoch int64) (list []*spanner.Mutation) {
 }
 
 // nothing is no error.
-func nothing(err error) error {
-	if errors.Is(err, errNothing) {
+func ignoreNothingToWrite(err error) error {
+	if errors.Is(err, errNothingToWrite) {
 		return nil
 	}
 	return err
@@ -153,12 +153,12 @@ func nothing(err error) error {
 // endGrants ends the grants of epochs before this one. With many runs it takes long.
 func (s *Store) endGrants(ctx context.Context, epoch int64) error {
 	stmt := spanner.Statement{SQL: endGrants, Params: map[string]any{"floor": int64(runstore.Epoch(epoch).Floor())}}
-	return s.slowly(ctx, func(ctx context.Context) error {
+	return s.retryUnbounded(ctx, func(ctx context.Context) error {
 		if _, err := s.client.PartitionedUpdateWithOptions(ctx, stmt, s.query("end-grants")); err != nil {
 			return err
 		}
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			now, err := s.known(ctx, tx)
+			now, err := s.readStoreRow(ctx, tx)
 			if err != nil || now == nil || now.Epoch != epoch {
 				return err
 			}
@@ -186,17 +186,17 @@ func (s *Store) sameIncarnation(stored string) bool {
 
 // incarnate makes sure that the store knows itself: that its row is there, that it was
 // not restored since, and that no raise of the epoch was left half done.
-func (s *Store) incarnate(ctx context.Context) error {
-	var now *known
-	err := s.again(ctx, func(ctx context.Context) (err error) {
-		now, err = s.known(ctx, s.client.Single())
+func (s *Store) checkIncarnation(ctx context.Context) error {
+	var now *storeRow
+	err := s.retry(ctx, func(ctx context.Context) (err error) {
+		now, err = s.readStoreRow(ctx, s.client.Single())
 		return err
 	})
 	switch {
 	case err != nil:
 		return err
 	case now == nil:
-		return s.begin(ctx)
+		return s.initStoreRow(ctx)
 	}
 	s.feedShards = now.FeedShards
 	switch {
@@ -205,7 +205,7 @@ func (s *Store) incarnate(ctx context.Context) error {
 		if len(reason) > runstore.MaxOwner {
 			reason = reason[:runstore.MaxOwner]
 		}
-		epoch, err := s.raise(ctx, reason, func(now *known) bool { return !s.sameIncarnation(now.Incarnation) })
+		epoch, err := s.raise(ctx, reason, func(now *storeRow) bool { return !s.sameIncarnation(now.Incarnation) })
 		if err == nil {
 			s.opts.Logger.Warn("spanner: this database was restored or copied: the epoch was raised and every lease ended",
 				"epoch", epoch, "was", now.Incarnation, "is", s.incarnation())
@@ -225,9 +225,9 @@ func (s *Store) incarnate(ctx context.Context) error {
 
 // addCreation adds the creation time to an incarnation that was stored without it.
 func (s *Store) addCreation(ctx context.Context) error {
-	return s.again(ctx, func(ctx context.Context) error {
+	return s.retry(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			now, err := s.known(ctx, tx)
+			now, err := s.readStoreRow(ctx, tx)
 			if err != nil || now == nil || now.Incarnation != s.opts.database() {
 				return err
 			}
@@ -238,10 +238,10 @@ func (s *Store) addCreation(ctx context.Context) error {
 }
 
 // begin writes what a new store knows of itself.
-func (s *Store) begin(ctx context.Context) error {
-	return s.again(ctx, func(ctx context.Context) error {
+func (s *Store) initStoreRow(ctx context.Context) error {
+	return s.retry(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			if now, err := s.known(ctx, tx); err != nil || now != nil {
+			if now, err := s.readStoreRow(ctx, tx); err != nil || now != nil {
 				return err
 			}
 			list := []*spanner.Mutation{spanner.Insert("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 0, s.incarnation(), true})}
@@ -254,19 +254,19 @@ func (s *Store) begin(ctx context.Context) error {
 // growFeed learns over how many shards the feed is spread, and raises the number to that of
 // the options. It comes before the handle's first write.
 func (s *Store) growFeed(ctx context.Context) error {
-	return s.again(ctx, func(ctx context.Context) error {
-		var now *known
+	return s.retry(ctx, func(ctx context.Context) error {
+		var now *storeRow
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
-			if now, err = s.known(ctx, tx); err != nil {
+			if now, err = s.readStoreRow(ctx, tx); err != nil {
 				return err
 			}
 			if now.FeedShards >= s.opts.FeedShards {
-				return errNothing
+				return errNothingToWrite
 			}
 			now.FeedShards = s.opts.FeedShards
 			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "FeedShards"}, []any{1, now.FeedShards})})
 		}, s.transaction("grow-feed"))
 		s.feedShards = now.FeedShards
-		return nothing(err)
+		return ignoreNothingToWrite(err)
 	})
 }

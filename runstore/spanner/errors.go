@@ -21,7 +21,7 @@ import (
 const attemptTimeout = 15 * time.Second
 
 // tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Backoff {
+func (s *Store) newBackoff() *outcome.Backoff {
 	return outcome.NewBackoff(s.here, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
@@ -38,8 +38,8 @@ func retryable(err error) bool {
 }
 
 // again runs f, which may be repeated, while Spanner cannot be reached.
-func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.tries(); ; {
+func (s *Store) retry(ctx context.Context, f func(ctx context.Context) error) error {
+	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
 		cancel()
@@ -49,7 +49,7 @@ func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) er
 		if outcome.Definite(err) {
 			return err
 		}
-		if newer := s.newer(ctx, err); outcome.Definite(newer) {
+		if newer := s.schemaError(ctx, err); outcome.Definite(newer) {
 			return newer
 		}
 		if ctx.Err() != nil || !retryable(err) || !t.More(ctx) {
@@ -59,8 +59,8 @@ func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) er
 }
 
 // slowly runs f, which may be repeated and may take long: only ctx bounds it.
-func (s *Store) slowly(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.tries(); ; {
+func (s *Store) retryUnbounded(ctx context.Context, f func(ctx context.Context) error) error {
+	for t := s.newBackoff(); ; {
 		err := f(ctx)
 		if err == nil || outcome.Definite(err) {
 			return err
@@ -71,41 +71,41 @@ func (s *Store) slowly(ctx context.Context, f func(ctx context.Context) error) e
 	}
 }
 
-// commitFate follows the commits of one operation on the wire, where each of them can
+// commitTracker follows the commits of one operation on the wire, where each of them can
 // still be told apart: the client repeats some transactions by itself, also after errors
 // that leave it open whether the commit was made (a stream that was reset), and reports
 // only the last error.
-type commitFate struct {
-	open atomic.Bool
+type commitTracker struct {
+	ambiguous atomic.Bool
 	// until is when a strict lease that the commit is made under ends, on the clock of
 	// this process: it was read before, and counts from when the request left.
-	until atomic.Pointer[localclock.Reading]
-	here  localclock.Clock
+	leaseEnd atomic.Pointer[localclock.Reading]
+	here     localclock.Clock
 }
 
-type fateKey struct{}
+type commitTrackerKey struct{}
 
-func (f *commitFate) watch(ctx context.Context) context.Context {
-	return context.WithValue(ctx, fateKey{}, f)
+func (f *commitTracker) watch(ctx context.Context) context.Context {
+	return context.WithValue(ctx, commitTrackerKey{}, f)
 }
 
 // unknown reports whether a commit may have been made, or may yet be.
-func (f *commitFate) unknown() bool { return f.open.Load() }
+func (f *commitTracker) unknown() bool { return f.ambiguous.Load() }
 
 // watchCommits is an interceptor.
 func watchCommits(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	f, ok := ctx.Value(fateKey{}).(*commitFate)
+	f, ok := ctx.Value(commitTrackerKey{}).(*commitTracker)
 	if !ok || !strings.HasSuffix(method, "/Commit") {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	if until := f.until.Load(); until != nil {
+	if until := f.leaseEnd.Load(); until != nil {
 		bound, cancel := context.WithTimeout(ctx, f.here.Until(*until))
 		defer cancel()
 		ctx = bound
 	}
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if err != nil && !refusedCommit(err) {
-		f.open.Store(true)
+		f.ambiguous.Store(true)
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func perShard(text, order string) string { return perShardOf(strconv.Itoa(shards
 // taken for the end.
 func perShardOf(n, text, order string) string {
 	return "SELECT q.*, p.Run IS NOT NULL AS Purged FROM (\nSELECT q.* FROM UNNEST(GENERATE_ARRAY(0, " + n + " - 1)) AS one_shard,\nUNNEST(ARRAY(" +
-		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purging + ") AS p ON p.Run = q.Run\nORDER BY " + order
+		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purgingRuns + ") AS p ON p.Run = q.Run\nORDER BY " + order
 }
 
 // ReadFeed implements runstore.RunStore. An event is there as soon as it is committed, unless its
@@ -72,13 +72,13 @@ func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []ru
 	return events, err
 }
 
-// mostPlaces bounds the places that one request looks at where there are no events.
-const mostPlaces = 10_000
+// maxFeedRows bounds the places that one request looks at where there are no events.
+const maxFeedRows = 10_000
 
 // feedPage reads a page. end reports that nothing stood behind it when it was read.
 func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, end bool, err error) {
 	for from, most := after, int64(limit)+1; ; most *= 4 {
-		window, rank := place(from)
+		window, rank := splitPosition(from)
 		asked := rank + most
 		stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
 		var last runstore.Position
@@ -98,7 +98,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 			rows++
 			at := count.next(e.Committed)
 			stands = stands || at >= after
-			if early = count.last() && count.window >= open; early || full && at > last {
+			if early = count.atLastRank() && count.window >= open; early || full && at > last {
 				return false, nil
 			}
 			last = at
@@ -108,7 +108,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 				events = append(events, one)
 				full = !p.more(len(e.Data)) || full
 			}
-			shared = count.last()
+			shared = count.atLastRank()
 			return !full || shared, nil
 		})
 		switch {
@@ -117,11 +117,11 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 		case err != nil || len(events) > 0:
 			return events, early || rows < asked && !full, err
 		case !stands && after > 0:
-			return nil, true, s.behind(ctx, after)
+			return nil, true, s.storeBehind(ctx, after)
 		case rows < asked || last <= from:
 			return nil, true, nil
 		}
-		from, most = last, min(most, mostPlaces/4) // a page of places without events
+		from, most = last, min(most, maxFeedRows/4) // a page of places without events
 	}
 }
 
@@ -143,14 +143,14 @@ func (s *Store) eachWindow(ctx context.Context, tag string, stmt spanner.Stateme
 
 // lately are the times, in seconds, before which the end of the feed is looked for, one after the
 // other: the store's whole life at last.
-var lately = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
+var lookBack = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
 
 // newest reads the end of the feed: it finds the windows in which the last events begin and end,
 // and reads on from the first until it is behind the other. It does not follow writers further.
 func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEvent, err error) {
 	from, to := int64(-1), int64(-1)
 	enough := false
-	for _, seconds := range lately {
+	for _, seconds := range lookBack {
 		for most := int64(limit); ; most *= 4 {
 			var rows int64
 			found := 0
@@ -197,7 +197,7 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 		if end || len(events) == 0 {
 			return events, nil
 		}
-		if window, _ := place(events[len(events)-1].Position); window > to {
+		if window, _ := splitPosition(events[len(events)-1].Position); window > to {
 			return events, nil
 		}
 	}
@@ -205,9 +205,9 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 
 // behind is told to a reader that stands where nothing is, and nothing comes after: it
 // has seen what the store does not know.
-func (s *Store) behind(ctx context.Context, after runstore.Position) error {
+func (s *Store) storeBehind(ctx context.Context, after runstore.Position) error {
 	known := runstore.Position(0)
-	for _, seconds := range lately {
+	for _, seconds := range lookBack {
 		var last spanner.NullTime
 		stmt := spanner.Statement{SQL: selectLast, Params: map[string]any{"limit": int64(1), "seconds": seconds}}
 		err := s.each(ctx, "feed-end", stmt, func() {}, func(row *spanner.Row) (bool, error) {

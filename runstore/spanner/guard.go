@@ -24,13 +24,13 @@ type guarded struct {
 	Done    []*result
 	Epoch   spanner.NullInt64
 
-	key        runKey
-	ring       int64 // how many results the run keeps
-	feedShards int64
-	doubt      bool               // a former attempt may have been committed
-	made       bool               // the write was made, with those of other runs that it is one with
-	asked      localclock.Reading // when the statement left, on the clock of this process
-	records    map[runstore.RecordKey]*record
+	key            runKey
+	ring           int64 // how many results the run keeps
+	feedShards     int64
+	ambiguous      bool               // a former attempt may have been committed
+	alreadyApplied bool               // the write was made, with those of other runs that it is one with
+	sentAt         localclock.Reading // when the statement left, on the clock of this process
+	records        map[runstore.RecordKey]*record
 }
 
 // result is what a write answered.
@@ -136,7 +136,7 @@ func (g guardShape) text() string {
 var guardTexts sync.Map // of guardShape
 
 // asked is what a guard statement is to read of a run besides its head.
-type asked struct {
+type guardQuery struct {
 	key   runKey
 	keys  []runstore.RecordKey
 	id    resultID // of the write whose result is looked for, none if it is empty
@@ -144,7 +144,7 @@ type asked struct {
 }
 
 // guard returns the guarded state of runs.
-func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []asked) ([]*guarded, error) {
+func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []guardQuery) ([]*guarded, error) {
 	params, shape := map[string]any{}, guardShape{runs: len(runs)}
 	for i, a := range runs {
 		shape.records = shape.records || len(a.keys) > 0
@@ -172,7 +172,7 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		if err != nil {
 			return nil, err
 		}
-		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, asked: began, records: map[runstore.RecordKey]*record{}}
+		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, sentAt: began, records: map[runstore.RecordKey]*record{}}
 		if err := row.ToStructLenient(g); err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ import (
 
 // A scan is one statement. It reads the keys of the first entries of each shard, in the
 // order of the index, sorts these and fetches the contents of the first by key. The table
-// Queue holds the contents of its entries, except for some values (see inlinePlaces). The
+// Queue holds the contents of its entries, except for some values (see maxInlineEntries). The
 // indexes of runs hold only columns that do not change with every commit.
 //
 // The scan reads no more of an index than the range between its bounds: forwards, a lower
@@ -187,7 +187,7 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 	for limit := q.Limit; ; limit = min(4*limit, runstore.MaxPage) {
 		rows, last := 0, entry{}
 		var p page
-		var stale []grant
+		var stale []seenGrant
 		begin := func() { entries, rows, p, stale = nil, 0, page{left: q.Limit}, nil }
 		err := s.eachAt(ctx, bound, "scan", scanOf(q, at, limit), begin, func(row *spanner.Row) (bool, error) {
 			last = entry{}
@@ -199,7 +199,7 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 				return true, nil
 			}
 			if q.Index == runstore.IndexRunnable && last.Held.Bool { // renewed since it got its place
-				stale = append(stale, grant{last.O3, last.Run, last.Head[0].Token, last.Head[0].GrantID})
+				stale = append(stale, seenGrant{last.O3, last.Run, last.Head[0].Token, last.Head[0].GrantID})
 				return true, nil
 			}
 			one, err := last.public()
@@ -207,12 +207,12 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 			return p.more(len(one.Record.Value) + len(one.Head.Summary.Value)), err
 		})
 		if err == nil {
-			s.moveLater(stale)
+			s.enqueueMove(stale)
 		}
 		if err != nil || len(entries) > 0 || rows < limit {
 			return entries, err
 		}
-		at = last.place() // a page of runs that are being purged, or held
+		at = last.cursor() // a page of runs that are being purged, or held
 	}
 }
 
@@ -248,9 +248,9 @@ func lowest(q runstore.IndexQuery) int64 {
 }
 
 func (e *entry) public() (one runstore.IndexEntry, err error) {
-	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: e.place().encode()}
+	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: e.cursor().encode()}
 	if len(e.Head) > 0 {
-		f := found{e.Head, e.Summary, e.SummaryValue}
+		f := runRow{e.Head, e.Summary, e.SummaryValue}
 		if one.Head, err = f.run(); err != nil {
 			return one, err
 		}
@@ -271,7 +271,7 @@ type cursor struct {
 	Run, Key   []byte
 }
 
-func (e *entry) place() cursor {
+func (e *entry) cursor() cursor {
 	return cursor{e.O1.UnixMicro(), e.O2.UnixMicro(), e.O3, e.Run, stored(e.Key)}
 }
 

@@ -74,7 +74,7 @@ func TestFirstCopyComesAfterARefusal(t *testing.T) {
 		{"another event", runstore.ErrConflict, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) {
 			commit(t, other, signal("run", "between"))
 		}},
-		{"a purge", runstore.ErrNotFound, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) { commit(t, other, purging("run")) }},
+		{"a purge", runstore.ErrNotFound, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) { commit(t, other, purgingRuns("run")) }},
 		{"the end of a strict lease", runstore.ErrLeaseExpired, func(t *testing.T, _, other *spanner.Store, lease runstore.Lease) { past(t, other, lease.ExpiresAt) }},
 		{"its size", runstore.ErrTooLarge, func(_ *testing.T, s, _ *spanner.Store, _ runstore.Lease) { s.SetMaxMutations(1) }},
 	} {

@@ -64,7 +64,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 				created = runstore.Created{}
 				return err
 			case unclear: // what the run was is still being deleted
-				if err := s.clear(ctx, spec.ID); err != nil {
+				if err := s.deletePurged(ctx, spec.ID); err != nil {
 					return err
 				}
 				continue
@@ -187,7 +187,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 					return nil, err
 				}
 				e := newEdit(g)
-				e.strictly(guards.Fence, h)
+				e.boundByStrictLease(guards.Fence, h)
 				replay, err := h.Acquire(req, e.now)
 				if err != nil {
 					return nil, err
@@ -237,11 +237,11 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (rene
 				if err := h.Renew(req, e.now); err != nil {
 					return nil, err
 				}
-				e.strictly(f, h)
+				e.boundByStrictLease(f, h)
 				h = h.Renewed(req.TTL, e.now)
 				e.head.grant(h)
 				renewed = runstore.Renewed{Lease: h.Lease(req.TTL)}
-				if e.transient = req.Writes.IsZero(); !e.transient {
+				if e.noResult = req.Writes.IsZero(); !e.noResult {
 					e.apply(req.Writes, f.Token(), f.Owner())
 					renewed.Committed = e.done
 				}
@@ -276,7 +276,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 					return nil, err
 				}
 				e := newEdit(g)
-				e.strictly(f, h)
+				e.boundByStrictLease(f, h)
 				replay, err := h.Release(f, e.now)
 				if err != nil {
 					return nil, err

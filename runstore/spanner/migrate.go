@@ -72,7 +72,7 @@ func statements(text string) (all []string) {
 func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
 	for {
 		var found *databasepb.Database
-		err := s.again(ctx, func(ctx context.Context) (err error) {
+		err := s.retry(ctx, func(ctx context.Context) (err error) {
 			found, err = admin.GetDatabase(ctx, &databasepb.GetDatabaseRequest{Name: s.opts.database()})
 			switch status.Code(err) {
 			case codes.NotFound:
@@ -100,7 +100,7 @@ func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient,
 			return outcome.Unavailable(fmt.Errorf("spanner: there is no database %s; create it: gcloud spanner databases create %s --instance=%s --project=%s",
 				s.opts.database(), s.opts.Database, s.opts.Instance, s.opts.Project))
 		default:
-			if err := s.slowly(ctx, func(ctx context.Context) error { return s.create(ctx, admin, options) }); err != nil {
+			if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.create(ctx, admin, options) }); err != nil {
 				return err
 			}
 		}
@@ -232,7 +232,7 @@ func (s *Store) migrated(ctx context.Context, version int) error {
 		for v := version; v < len(migrations); v++ {
 			list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
 		}
-		now, err := s.known(ctx, tx)
+		now, err := s.readStoreRow(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -247,7 +247,7 @@ func (s *Store) migrated(ctx context.Context, version int) error {
 // newer returns the error of a handle whose database was migrated by a newer program while
 // it was open, and err itself where that is not the reason for err. Such a handle's
 // statements name a table that is gone, so none of its writes is applied.
-func (s *Store) newer(ctx context.Context, err error) error {
+func (s *Store) schemaError(ctx context.Context, err error) error {
 	if code := spanner.ErrCode(err); s.client == nil || code != codes.InvalidArgument && code != codes.NotFound {
 		return err
 	}

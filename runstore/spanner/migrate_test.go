@@ -19,7 +19,7 @@ type row = map[string]any
 
 // ofVersion makes a database of an earlier version of the schema and fills it as a program
 // of that version did: in epoch 1, the run "held" with a lease, "released" and "purged".
-func ofVersion(t *testing.T, version int64) place {
+func ofVersion(t *testing.T, version int64) splitPosition {
 	t.Helper()
 	p := newPlace(t, fair)
 	var statements []string

@@ -48,7 +48,7 @@ func (m *mutations) add(one *spanner.Mutation, columns []column) {
 }
 
 // first adds a mutation before the others.
-func (m *mutations) first(one *spanner.Mutation, columns []column) {
+func (m *mutations) prepend(one *spanner.Mutation, columns []column) {
 	m.add(one, columns)
 	last := len(m.list) - 1
 	copy(m.list[1:], m.list[:last])
@@ -62,7 +62,7 @@ func (m *mutations) join(other mutations) {
 }
 
 // fits refuses what Spanner would, before it is sent (I12).
-func (m *mutations) fits(most int) error {
+func (m *mutations) checkLimits(most int) error {
 	switch {
 	case m.count > most:
 		return tooLarge("batches", "%d mutations, Spanner's limit for one commit is %d", m.count, most)

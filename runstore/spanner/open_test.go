@@ -31,7 +31,7 @@ func TestOpenCreates(t *testing.T) {
 	for _, missing := range []emulators.SpannerDatabase{
 		{Project: "new", Instance: "new-instance", Database: "first"}, {Project: "new", Instance: "new-instance", Database: "second"},
 	} {
-		p := place{missing, s}
+		p := splitPosition{missing, s}
 		if _, err := tryOpen(t, p, noCreate); err == nil ||
 			!strings.Contains(err.Error(), "gcloud spanner databases create "+p.Database+" --instance="+p.Instance+" --project="+p.Project) {
 			t.Errorf("got %v, want the command that makes the database", err)
@@ -73,7 +73,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 // alter changes the schema of a database beside the adapter.
-func alter(t *testing.T, p place, statements ...string) {
+func alter(t *testing.T, p splitPosition, statements ...string) {
 	t.Helper()
 	admin, err := database.NewDatabaseAdminClient(t.Context(), p.server.ClientOptions()...)
 	if err != nil {
@@ -90,7 +90,7 @@ func alter(t *testing.T, p place, statements ...string) {
 }
 
 // together opens handles at once.
-func together(t *testing.T, p place, n int) {
+func together(t *testing.T, p splitPosition, n int) {
 	t.Helper()
 	var all sync.WaitGroup
 	for range n {
@@ -119,7 +119,7 @@ func TestOpenTogether(t *testing.T) {
 }
 
 // restore makes a database one that was restored from elsewhere.
-func restore(t *testing.T, p place) {
+func restore(t *testing.T, p splitPosition) {
 	t.Helper()
 	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{
 		client.Update("Store", []string{"One", "Incarnation"}, []any{1, "projects/p/instances/i/databases/before"}),

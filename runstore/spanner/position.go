@@ -63,7 +63,9 @@ func position(window, rank int64) runstore.Position {
 }
 
 // place is the inverse of position.
-func place(p runstore.Position) (window, rank int64) { return int64(p) >> rankBits, int64(p) & maxRank }
+func splitPosition(p runstore.Position) (window, rank int64) {
+	return int64(p) >> rankBits, int64(p) & maxRank
+}
 
 // ranks counts the places of the feed, which it is given in their order from the beginning of a
 // window on.
@@ -81,7 +83,7 @@ func (r *ranks) next(committed spanner.NullTime) runstore.Position {
 }
 
 // last reports whether events may share the rank of the place that was counted last.
-func (r *ranks) last() bool { return r.rank == r.maxRank }
+func (r *ranks) atLastRank() bool { return r.rank == r.maxRank }
 
 // firstSlot chooses n neighbouring slots for a transaction's events.
 func firstSlot(n int) int64 { return rand.Int64N(int64(slots - n + 1)) }

@@ -41,29 +41,29 @@ func (e *edit) purge() {
 
 // purging are the runs that are being purged: hardly ever there are any, and the index
 // holds no others.
-const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
+const purgingRuns = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
 
-// clearAtOnce is how many events, and how many records, one transaction deletes: at most
+// purgeBatch is how many events, and how many records, one transaction deletes: at most
 // 12,000 mutations, with nine for a record with its places, one for an event, and the results
-// of the last transaction. The limit is 80,000. Tests set [Store.clearAtOnce] lower.
-const clearAtOnce = 1000
+// of the last transaction. The limit is 80,000. Tests set [Store.purgeBatch] lower.
+const purgeBatch = 1000
 
-// clearNow deletes a purged run's rows. The purge stands without it.
-func (s *Store) clearNow(ctx context.Context, id runstore.RunID) {
-	if err := s.clear(ctx, id); err != nil {
+// deletePurgedNow deletes a purged run's rows. The purge stands without it.
+func (s *Store) deletePurgedNow(ctx context.Context, id runstore.RunID) {
+	if err := s.deletePurged(ctx, id); err != nil {
 		s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted when the store is opened next", "run", id, "error", err)
 	}
 }
 
 // clear deletes a purged run's rows, if any are left.
-func (s *Store) clear(ctx context.Context, id runstore.RunID) error {
-	c := clearing{s: s, key: keyOf(id)}
+func (s *Store) deletePurged(ctx context.Context, id runstore.RunID) error {
+	c := purgeProgress{s: s, key: keyOf(id)}
 	for more := true; more; {
-		var next clearing
-		err := s.again(ctx, func(ctx context.Context) error {
+		var next purgeProgress
+		err := s.retry(ctx, func(ctx context.Context) error {
 			_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
 				next = c
-				more, err = next.some(ctx, tx)
+				more, err = next.deleteSome(ctx, tx)
 				return err
 			}, s.transaction("clear"))
 			return err
@@ -77,7 +77,7 @@ func (s *Store) clear(ctx context.Context, id runstore.RunID) error {
 }
 
 // clearing is the deletion of a purged run's rows.
-type clearing struct {
+type purgeProgress struct {
 	s    *Store
 	key  runKey
 	mark []byte // of the purge: a run that was made anew and purged again has another
@@ -85,9 +85,9 @@ type clearing struct {
 }
 
 // some is one transaction of it. more reports whether rows are left.
-func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
+func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
 	var h head
-	k, most := c.key, c.s.clearAtOnce
+	k, most := c.key, c.s.purgeBatch
 	row, err := tx.ReadRowWithOptions(ctx, "Runs", spanner.Key{k.hash, k.run}, []string{"Purging", "LastSeq"}, c.s.read("purging", 0))
 	if spanner.ErrCode(err) == codes.NotFound {
 		return false, nil
@@ -120,7 +120,7 @@ func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (
 	}
 	more = h.LastSeq > 0 || len(records) == most
 	if !more {
-		if err := c.results(ctx, tx, &m); err != nil {
+		if err := c.endResults(ctx, tx, &m); err != nil {
 			return false, err
 		}
 		h.Purging = nil
@@ -130,7 +130,7 @@ func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (
 }
 
 // records reads the next records that are to be deleted.
-func (c *clearing) records(ctx context.Context, tx *spanner.ReadWriteTransaction, most int) (records []record, err error) {
+func (c *purgeProgress) records(ctx context.Context, tx *spanner.ReadWriteTransaction, most int) (records []record, err error) {
 	rows := spanner.KeyRange{Start: spanner.Key{c.key.hash, c.key.run, stored(c.last)}, End: spanner.Key{c.key.hash, c.key.run}, Kind: spanner.OpenClosed}
 	columns := []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}
 	err = tx.ReadWithOptions(ctx, "Records", rows, columns, c.s.read("clear", most)).Do(func(row *spanner.Row) error {
@@ -144,7 +144,7 @@ func (c *clearing) records(ctx context.Context, tx *spanner.ReadWriteTransaction
 // The others are kept for calls that do not know yet what became of their writes, the purge
 // among them: no call lasts longer than an hour ([Options.RetryTimeout]), and after a day the
 // table's row deletion policy deletes the rows.
-func (c *clearing) results(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
+func (c *purgeProgress) endResults(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
 	m.remove("Writes", spanner.Key{c.key.hash, c.key.run, true}.AsPrefix())
 	rows := tx.ReadWithOptions(ctx, "Writes", spanner.Key{c.key.hash, c.key.run, false}.AsPrefix(), []string{"Slot", "Time"}, c.s.read("clear", 0))
 	return rows.Do(func(row *spanner.Row) error {
@@ -158,26 +158,26 @@ func (c *clearing) results(ctx context.Context, tx *spanner.ReadWriteTransaction
 	})
 }
 
-func feedPlace(committed any, slot, n int64) []column {
+func feedKey(committed any, slot, n int64) []column {
 	return []column{{"Shard", feedShard(slot, n)}, {"Committed", committed}, {"Slot", slot}}
 }
 
 // finishPurges deletes what handles that are gone have left.
 func (s *Store) finishPurges(ctx context.Context) error {
 	for {
-		n, err := s.finishSome(ctx)
-		if err != nil || n < finishAtOnce {
+		n, err := s.finishPage(ctx)
+		if err != nil || n < finishBatch {
 			return err
 		}
 	}
 }
 
-const finishAtOnce = 1000
+const finishBatch = 1000
 
-func (s *Store) finishSome(ctx context.Context) (int, error) {
+func (s *Store) finishPage(ctx context.Context) (int, error) {
 	var runs [][]byte
 	err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		options := s.read("unfinished", finishAtOnce)
+		options := s.read("unfinished", finishBatch)
 		options.Index = "RunsPurged"
 		return tx.ReadWithOptions(ctx, "Runs", spanner.AllKeys(), []string{"Run"}, options)
 	}, func() { runs = nil }, func(row *spanner.Row) (bool, error) {
@@ -188,14 +188,14 @@ func (s *Store) finishSome(ctx context.Context) (int, error) {
 	})
 	for _, run := range runs {
 		if err == nil {
-			err = s.clear(ctx, runstore.RunID(run))
+			err = s.deletePurged(ctx, runstore.RunID(run))
 		}
 	}
 	return len(runs), err
 }
 
 // one reads a statement's only row, if there is one.
-func (s *Store) one(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
+func (s *Store) oneRow(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
 	defer rows.Stop()
 	row, err := rows.Next()
 	if errors.Is(err, iterator.Done) {

@@ -48,7 +48,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 				commit(t, s, b)
 			}
 			last := feedOf(t, s, events)
-			commit(t, s, purging("run"))
+			commit(t, s, purgingRuns("run"))
 			c := raw(t, p)
 			for what, want := range map[string]int64{
 				"Events": 0, "Records": 0, "Queue": 0, "Writes WHERE Callers": 0, "Writes WHERE Ended IS NULL": 0, "Feed": int64(events), "Feed WHERE Data IS NOT NULL": 0,
@@ -83,7 +83,7 @@ func TestPurgeIsFinished(t *testing.T) {
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
 	})
 	defer cut.Stop()
-	commit(t, s, purging("run"))
+	commit(t, s, purgingRuns("run"))
 	if cut.Count() == 0 {
 		t.Fatal("nothing was deleted, or by another statement")
 	}
@@ -133,7 +133,7 @@ func TestPurgeGoesOn(t *testing.T) {
 		return seen == 3 // the first makes the purge, the second is a step
 	})
 	defer cut.Stop()
-	commit(t, s, purging("run"))
+	commit(t, s, purgingRuns("run"))
 	met(t, cut, 1)
 	cut.Stop()
 	for what, want := range map[string]int64{"Events": 6, "Runs WHERE LastSeq = 6": 1, "Records": 6} {
@@ -162,7 +162,7 @@ func TestPurgeGoesOn(t *testing.T) {
 			continue
 		}
 		steps++
-		if n := len(r.GetMutations()); n > 2*atOnce+remembered+8 {
+		if n := len(r.GetMutations()); n > 2*atOnce+resultRing+8 {
 			t.Errorf("a step of %d mutations", n)
 		}
 	}

@@ -44,7 +44,7 @@ func (s *Store) eachAt(ctx context.Context, at spanner.TimestampBound, tag strin
 // rows reads rows until use has enough.
 func (s *Store) rows(ctx context.Context, at spanner.TimestampBound, read func(context.Context, *spanner.ReadOnlyTransaction) *spanner.RowIterator,
 	begin func(), use func(row *spanner.Row) (more bool, err error)) error {
-	return s.again(ctx, func(ctx context.Context) error {
+	return s.retry(ctx, func(ctx context.Context) error {
 		begin()
 		rows := read(ctx, s.client.Single().WithTimestampBound(at))
 		defer rows.Stop()
@@ -91,14 +91,14 @@ func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run
 }
 
 // found is a run as reads find it.
-type found struct {
+type runRow struct {
 	Head    []*head
 	Summary []*record
 	// SummaryValue stands alone: it may be larger than a struct's field should.
 	SummaryValue []byte
 }
 
-func (f *found) run() (runstore.Run, error) {
+func (f *runRow) run() (runstore.Run, error) {
 	if len(f.Head) == 0 {
 		return runstore.Run{}, runstore.ErrNotFound
 	}
@@ -111,8 +111,8 @@ func (f *found) run() (runstore.Run, error) {
 }
 
 func (s *Store) getRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	var f found
-	err := s.each(ctx, "run", s.statement(selectRun, id, nil), func() { f = found{} }, func(row *spanner.Row) (bool, error) {
+	var f runRow
+	err := s.each(ctx, "run", s.statement(selectRun, id, nil), func() { f = runRow{} }, func(row *spanner.Row) (bool, error) {
 		return true, row.ToStructLenient(&f)
 	})
 	if err != nil {

@@ -36,7 +36,7 @@ type Store struct {
 
 	attemptTimeout time.Duration // that constant, but in tests
 	ring           int64         // remembered, but in tests
-	clearAtOnce    int           // that constant, but in tests
+	purgeBatch     int           // that constant, but in tests
 	maxMutations   int           // likewise
 	windows        windows       // likewise
 
@@ -45,18 +45,18 @@ type Store struct {
 
 	feedShards int64 // over how many this handle writes: no more than readers read
 
-	lanes    lanes
-	laneWait time.Duration // that constant, but in tests
+	runQueues    runQueues
+	runQueueWait time.Duration // that constant, but in tests
 
-	stale      chan []grant // entries of the runnable index to be moved (places.go)
+	stale      chan []seenGrant // entries of the runnable index to be moved (places.go)
 	moving     sync.WaitGroup
 	background sync.WaitGroup
 	stopped    context.Context // ends the work in the background
 	stop       context.CancelFunc
 
-	life      sync.Mutex // guards the following
-	ended     bool
-	under     int           // operations under way
+	closeMu   sync.Mutex // guards the following
+	closed    bool
+	inFlight  int           // operations under way
 	idle      chan struct{} // closed when the last of them has ended, after Close
 	closeOnce sync.Once
 }
@@ -84,13 +84,13 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, laneWait: laneWait, ring: remembered, clearAtOnce: clearAtOnce, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []grant, movesWaiting), feedShards: shards, idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing, purgeBatch: purgeBatch, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []seenGrant, moveQueueCap), feedShards: shards, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()
 		return nil, unclassified(ctx, err)
 	}
-	if err := s.incarnate(ctx); err != nil {
+	if err := s.checkIncarnation(ctx); err != nil {
 		_ = s.Close()
 		return nil, unclassified(ctx, err)
 	}
@@ -100,7 +100,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 			return nil, unclassified(ctx, err)
 		}
 	}
-	s.moving.Go(s.movePlaces)
+	s.moving.Go(s.runMover)
 	s.background.Go(func() {
 		if err := s.finishPurges(s.stopped); err != nil && s.stopped.Err() == nil {
 			opts.Logger.Warn("spanner: what is left of purged runs could not be deleted", "error", err)
@@ -143,7 +143,7 @@ func (s *Store) connect(ctx context.Context) (err error) {
 	if s.client, err = spanner.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.database(), config, watched...); err != nil {
 		return err
 	}
-	if err := s.slowly(ctx, func(ctx context.Context) error { return s.migrate(ctx, admin) }); err != nil {
+	if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.migrate(ctx, admin) }); err != nil {
 		s.client.Close()
 		return err
 	}
@@ -189,12 +189,12 @@ func (s *Store) query(tag string) spanner.QueryOptions {
 // leaves without an answer by their retry timeout.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
-		s.life.Lock()
-		s.ended = true
-		if s.under == 0 {
+		s.closeMu.Lock()
+		s.closed = true
+		if s.inFlight == 0 {
 			close(s.idle)
 		}
-		s.life.Unlock()
+		s.closeMu.Unlock()
 		s.stop()
 		s.moving.Wait()
 		s.background.Wait()
@@ -231,19 +231,19 @@ func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.W
 
 // enter begins an operation, unless the handle was closed.
 func (s *Store) enter() bool {
-	s.life.Lock()
-	defer s.life.Unlock()
-	if s.ended {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	if s.closed {
 		return false
 	}
-	s.under++
+	s.inFlight++
 	return true
 }
 
 func (s *Store) leave() {
-	s.life.Lock()
-	defer s.life.Unlock()
-	if s.under--; s.under == 0 && s.ended {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	if s.inFlight--; s.inFlight == 0 && s.closed {
 		close(s.idle)
 	}
 }

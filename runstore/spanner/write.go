@@ -29,18 +29,18 @@ type request struct {
 
 	// whole names the commit over several runs that it is part of, if one of them has an
 	// id. A result with it shows that all of that commit was made.
-	whole []byte
+	multiCommitID []byte
 
-	own []byte // the adapter's id
+	adapterID []byte // the adapter's id
 	// repeated: the result of the caller's id was there before anything was written.
-	repeated bool
-	known    bool  // a former attempt has read the run
-	since    int64 // how many of the run's writes had an id of the adapter's then
+	foundBefore bool
+	counted     bool  // a former attempt has read the run
+	countBefore int64 // how many of the run's writes had an id of the adapter's then
 }
 
-func (r *request) asks(doubt bool) asked {
-	a := asked{key: keyOf(r.run), keys: r.keys, epoch: r.epoch}
-	if r.name != "" || doubt {
+func (r *request) guardQuery(ambiguous bool) guardQuery {
+	a := guardQuery{key: keyOf(r.run), keys: r.keys, epoch: r.epoch}
+	if r.name != "" || ambiguous {
 		a.id = r.id()
 	}
 	return a
@@ -51,15 +51,15 @@ func (r *request) id() resultID {
 	if r.name != "" {
 		return callersID(r.name)
 	}
-	return resultID{id: r.own}
+	return resultID{id: r.adapterID}
 }
 
-// errNothing ends a transaction that has nothing to write.
-var errNothing = errors.New("spanner: nothing to write")
+// errNothingToWrite ends a transaction that has nothing to write.
+var errNothingToWrite = errors.New("spanner: nothing to write")
 
-// errForgotten: while it was not known what became of a write, the run had so many
+// errResultEvicted: while it was not known what became of a write, the run had so many
 // others that its result is not kept any more.
-var errForgotten = errors.New("spanner: the run had more writes since than it remembers")
+var errResultEvicted = errors.New("spanner: the run had more writes since than it remembers")
 
 // transact makes writes of one run, or of several, in one transaction: one request that
 // reads what decides, and the commit.
@@ -68,37 +68,37 @@ var errForgotten = errors.New("spanner: the run had more writes since than it re
 // the first among a run's results, or it writes the runs' rows, which both have read:
 // then the first, wherever it still is, can never be committed.
 func (s *Store) transact(ctx context.Context, tag string, requests ...*request) error {
-	fate := &commitFate{here: s.here}
-	ctx = fate.watch(ctx)
+	tracker := &commitTracker{here: s.here}
+	ctx = tracker.watch(ctx)
 	for _, r := range requests {
-		r.own = make([]byte, 16)
-		_, _ = rand.Read(r.own) // never fails
+		r.adapterID = make([]byte, 16)
+		_, _ = rand.Read(r.adapterID) // never fails
 	}
-	defer s.enterLanes(ctx, requests)()
-	for t := s.tries(); ; {
+	defer s.enterRunQueues(ctx, requests)()
+	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		var refusal error
 		_, err := s.client.ReadWriteTransactionWithOptions(bound, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
 			s.attempts.Add(1)
-			refusal, err = s.attempt(ctx, tx, requests, fate)
+			refusal, err = s.attempt(ctx, tx, requests, tracker)
 			return err
 		}, s.transaction(tag))
 		cancel()
 		switch {
 		case err == nil:
 			return refusal
-		case errors.Is(err, errNothing):
+		case errors.Is(err, errNothingToWrite):
 			return nil
-		case errors.Is(err, errForgotten):
+		case errors.Is(err, errResultEvicted):
 			return outcome.Unknown(err)
 		case outcome.Definite(err):
 			return err
 		}
 		if again := retryable(err); ctx.Err() != nil || !again || !t.More(ctx) {
-			if fate.unknown() {
+			if tracker.unknown() {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			if newer := s.newer(ctx, err); outcome.Definite(newer) {
+			if newer := s.schemaError(ctx, err); outcome.Definite(newer) {
 				return newer
 			}
 			return outcome.Unavailable(outcome.Cause(ctx, err))
@@ -106,28 +106,28 @@ func (s *Store) transact(ctx context.Context, tag string, requests ...*request) 
 	}
 }
 
-func (s *Store) enterLanes(ctx context.Context, requests []*request) (leave func()) {
+func (s *Store) enterRunQueues(ctx context.Context, requests []*request) (leave func()) {
 	runs := make([]runstore.RunID, len(requests))
 	for i, r := range requests {
 		runs[i] = r.run
 	}
-	return s.lanes.enter(ctx, s.laneWait, runs...)
+	return s.runQueues.enter(ctx, s.runQueueWait, runs...)
 }
 
-// attempt is the transaction once. In doubt of a former attempt a refusal too is
+// attempt is the transaction once. In ambiguous of a former attempt a refusal too is
 // committed, by writing the runs' rows: what was refused now could be in flight still.
-func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, fate *commitFate) (refusal, err error) {
-	doubt := fate.unknown()
-	fate.until.Store(nil)
-	asks := make([]asked, len(requests))
+func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, tracker *commitTracker) (refusal, err error) {
+	ambiguous := tracker.unknown()
+	tracker.leaseEnd.Store(nil)
+	asks := make([]guardQuery, len(requests))
 	for i, r := range requests {
-		asks[i] = r.asks(doubt)
+		asks[i] = r.guardQuery(ambiguous)
 	}
 	all, err := s.guard(ctx, tx, asks)
 	if err != nil {
 		return nil, err
 	}
-	formers, err := recall(requests, all, doubt)
+	formers, err := lookUpResults(requests, all, ambiguous)
 	if err != nil {
 		return nil, err
 	}
@@ -143,49 +143,49 @@ func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, r
 			e, err = r.decide(g, former)
 		}
 		if err != nil {
-			fate.until.Store(nil) // no lease bounds the commit of a refusal
+			tracker.leaseEnd.Store(nil) // no lease bounds the commit of a refusal
 		}
 		switch {
-		case err != nil && doubt:
+		case err != nil && ambiguous:
 			return err, s.touch(tx, all)
 		case err != nil:
 			return nil, err
 		case e != nil:
-			if !e.transient {
-				e.remember(r.id(), r.whole)
+			if !e.noResult {
+				e.recordResult(r.id(), r.multiCommitID)
 			}
-			e.save()
+			e.putHead()
 			events += len(e.events)
 			edits = append(edits, e)
-			if until := fate.until.Load(); !e.until.IsZero() && (until == nil || e.until.Before(*until)) {
-				fate.until.Store(&e.until)
+			if until := tracker.leaseEnd.Load(); !e.strictEnd.IsZero() && (until == nil || e.strictEnd.Before(*until)) {
+				tracker.leaseEnd.Store(&e.strictEnd)
 			}
 		}
 	}
 	switch {
-	case len(edits) == 0 && doubt:
+	case len(edits) == 0 && ambiguous:
 		return nil, s.touch(tx, all)
 	case len(edits) == 0:
-		return nil, errNothing
+		return nil, errNothingToWrite
 	case events > slots:
-		return s.tooLarge(tx, all, doubt, tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
+		return s.tooLarge(tx, all, ambiguous, tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
 	}
 	slot := firstSlot(events)
 	var whole mutations
 	for _, e := range edits {
-		e.place(slot)
+		e.insertEvents(slot)
 		slot += int64(len(e.events))
 		whole.join(e.mutations)
 	}
-	if err := whole.fits(s.maxMutations); err != nil {
-		return s.tooLarge(tx, all, doubt, err)
+	if err := whole.checkLimits(s.maxMutations); err != nil {
+		return s.tooLarge(tx, all, ambiguous, err)
 	}
 	return nil, tx.BufferWrite(whole.list)
 }
 
-// tooLarge refuses a write for its size, in doubt of a former attempt as all refusals.
-func (s *Store) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, doubt bool, refusal error) (_, err error) {
-	if !doubt {
+// tooLarge refuses a write for its size, in ambiguous of a former attempt as all refusals.
+func (s *Store) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, ambiguous bool, refusal error) (_, err error) {
+	if !ambiguous {
 		return nil, refusal
 	}
 	return refusal, s.touch(tx, all)
@@ -195,26 +195,26 @@ func (s *Store) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, doubt
 // shows that all were made: then none is made again, though some of the runs may be gone
 // since, or have forgotten. Otherwise it makes sure that the result of a former attempt
 // would have been found.
-func recall(requests []*request, all []*guarded, doubt bool) ([]*result, error) {
+func lookUpResults(requests []*request, all []*guarded, ambiguous bool) ([]*result, error) {
 	formers := make([]*result, len(requests))
 	made, forgotten := false, false
 	for i, r := range requests {
 		g := all[i]
-		g.doubt = doubt && !r.repeated
+		g.ambiguous = ambiguous && !r.foundBefore
 		// What a run had that was purged may still be there, and is no memory of its; a
 		// former attempt may have been made before the purge.
-		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.doubt) {
+		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.ambiguous) {
 			formers[i] = newest(g.Done)
-			r.repeated = r.repeated || !doubt
-			made = made || r.name == "" || len(r.whole) > 0 && bytes.Equal(r.whole, formers[i].Whole)
+			r.foundBefore = r.foundBefore || !ambiguous
+			made = made || r.name == "" || len(r.multiCommitID) > 0 && bytes.Equal(r.multiCommitID, formers[i].Whole)
 		}
-		forgotten = r.forgotten(g, doubt) || forgotten
+		forgotten = r.resultEvicted(g, ambiguous) || forgotten
 	}
 	if forgotten && !made {
-		return nil, errForgotten
+		return nil, errResultEvicted
 	}
 	for _, g := range all {
-		g.made = made
+		g.alreadyApplied = made
 	}
 	return formers, nil
 }
@@ -227,7 +227,7 @@ func newest(results []*result) *result {
 
 // forgotten reports whether the result of a former attempt may have been there, and is
 // not kept any more.
-func (r *request) forgotten(g *guarded, doubt bool) bool {
+func (r *request) resultEvicted(g *guarded, ambiguous bool) bool {
 	n := int64(0)
 	switch {
 	case len(g.Head) == 0:
@@ -236,11 +236,11 @@ func (r *request) forgotten(g *guarded, doubt bool) bool {
 	default:
 		n = g.Head[0].OtherWrites
 	}
-	if !r.known {
-		r.known, r.since = true, n
+	if !r.counted {
+		r.counted, r.countBefore = true, n
 		return false
 	}
-	return doubt && len(g.Done) == 0 && n-r.since >= g.ring
+	return ambiguous && len(g.Done) == 0 && n-r.countBefore >= g.ring
 }
 
 // touch writes the runs' rows as they are, so that no transaction that has read them

@@ -13,20 +13,20 @@ import (
 // one run cannot both be committed as they began; here the second waits in the process, and
 // not in Spanner, which would abort one of them.
 //
-// A lane decides nothing and keeps nobody: a write whose turn does not come within laneWait
+// A lane decides nothing and keeps nobody: a write whose turn does not come within runQueueWait
 // goes on without it, because the one before may be waiting for a server that is gone.
-type lanes struct {
+type runQueues struct {
 	mu   sync.Mutex
 	last map[runstore.RunID]chan struct{} // closed when the run's last write has ended
 }
 
-// laneWait is 2 s: a hundred commits of 20 ms, and less than a fifth of attemptTimeout, after
+// runQueueWait is 2 s: a hundred commits of 20 ms, and less than a fifth of attemptTimeout, after
 // which a commit without an answer is sent again.
-const laneWait = 2 * time.Second
+const runQueueWait = 2 * time.Second
 
 // enter waits for the turn of a write to these runs. In the order of their ids, so that no
 // two writes wait for each other. leave ends the turn.
-func (l *lanes) enter(ctx context.Context, wait time.Duration, runs ...runstore.RunID) (leave func()) {
+func (l *runQueues) enter(ctx context.Context, wait time.Duration, runs ...runstore.RunID) (leave func()) {
 	slices.Sort(runs)
 	runs = slices.Compact(runs)
 	ended := make(chan struct{})

@@ -13,29 +13,29 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerAnswer is an RPC under way: its request, for who passes it on, and what its
+// spannerRPC is an RPC under way: its request, for who passes it on, and what its
 // client gets to hear of the answer.
-type spannerAnswer struct {
+type spannerRPC struct {
 	grpc.ServerStream
-	ctx      context.Context // the client's, or that of what it left behind
-	cancel   func()
-	detached bool // the end of its sender is not its own
-	first    forward.Frame
-	taken    bool // first was
+	ctx         context.Context // the client's, or that of what it left behind
+	cancel      func()
+	detached    bool // the end of its sender is not its own
+	request     forward.Frame
+	requestRead bool // first was
 
-	lost       bool            // nothing of the answer is passed on
-	swallowed  <-chan struct{} // closed when its client is to hear of that
-	breakAfter int             // messages; below 0 the answer is whole
-	sent       int
-	look       func(first []byte) // at the answer, if not nil
+	dropReply    bool            // nothing of the answer is passed on
+	swallowUntil <-chan struct{} // closed when its client is to hear of that
+	breakAfter   int             // messages; below 0 the answer is whole
+	sent         int
+	inspect      func(first []byte) // at the answer, if not nil
 }
 
-func newSpannerAnswer(down grpc.ServerStream) *spannerAnswer {
-	return &spannerAnswer{ServerStream: down, ctx: down.Context(), cancel: func() {}, breakAfter: -1}
+func newSpannerRPC(down grpc.ServerStream) *spannerRPC {
+	return &spannerRPC{ServerStream: down, ctx: down.Context(), cancel: func() {}, breakAfter: -1}
 }
 
 // detach makes the RPC outlive its sender, but not life.
-func (a *spannerAnswer) detach(life context.Context) {
+func (a *spannerRPC) detach(life context.Context) {
 	if a.detached {
 		return
 	}
@@ -45,13 +45,13 @@ func (a *spannerAnswer) detach(life context.Context) {
 }
 
 // Context is that of the RPC at the emulator.
-func (a *spannerAnswer) Context() context.Context { return a.ctx }
+func (a *spannerRPC) Context() context.Context { return a.ctx }
 
 // RecvMsg gives the request again, to who passes it on.
-func (a *spannerAnswer) RecvMsg(m any) error {
-	if f, ok := m.(*forward.Frame); ok && !a.taken {
-		a.taken = true
-		*f = a.first
+func (a *spannerRPC) RecvMsg(m any) error {
+	if f, ok := m.(*forward.Frame); ok && !a.requestRead {
+		a.requestRead = true
+		*f = a.request
 		return nil
 	}
 	err := a.ServerStream.RecvMsg(m)
@@ -62,20 +62,20 @@ func (a *spannerAnswer) RecvMsg(m any) error {
 }
 
 // SendHeader passes the head of the answer on, or loses it.
-func (a *spannerAnswer) SendHeader(md metadata.MD) error {
-	if a.lost {
+func (a *spannerRPC) SendHeader(md metadata.MD) error {
+	if a.dropReply {
 		return nil
 	}
-	return a.leave(a.ServerStream.SendHeader(md))
+	return a.ignoreClientGone(a.ServerStream.SendHeader(md))
 }
 
 // SendMsg passes a message of the answer on, loses it, or breaks the stream.
-func (a *spannerAnswer) SendMsg(m any) error {
-	if f, ok := m.(*forward.Frame); ok && a.look != nil {
-		a.look(*f)
-		a.look = nil
+func (a *spannerRPC) SendMsg(m any) error {
+	if f, ok := m.(*forward.Frame); ok && a.inspect != nil {
+		a.inspect(*f)
+		a.inspect = nil
 	}
-	if a.lost {
+	if a.dropReply {
 		return nil
 	}
 	if a.breakAfter >= 0 && a.sent >= a.breakAfter {
@@ -85,15 +85,15 @@ func (a *spannerAnswer) SendMsg(m any) error {
 	if err == nil {
 		a.sent++
 	}
-	return a.leave(err)
+	return a.ignoreClientGone(err)
 }
 
-func (a *spannerAnswer) sendFrame(frame forward.Frame) error { return a.SendMsg(&frame) }
+func (a *spannerRPC) sendFrame(frame forward.Frame) error { return a.SendMsg(&frame) }
 
 // leave forgets that nobody listens: the emulator must be able to say it all.
-func (a *spannerAnswer) leave(err error) error {
+func (a *spannerRPC) ignoreClientGone(err error) error {
 	if err != nil && a.detached {
-		a.lost = true
+		a.dropReply = true
 		return nil
 	}
 	return err
@@ -103,17 +103,17 @@ var errSpannerBroken = status.Error(codes.Unavailable, "the emulator was told to
 
 // finish is called with what the emulator answered in the end, and returns what the
 // client is told.
-func (a *spannerAnswer) finish(err error) error {
+func (a *spannerRPC) finish(err error) error {
 	switch {
-	case a.swallowed != nil:
+	case a.swallowUntil != nil:
 		client := a.ServerStream.Context()
 		select {
 		case <-client.Done():
 			return status.FromContextError(client.Err()).Err()
-		case <-a.swallowed:
+		case <-a.swallowUntil:
 		}
 		return status.Error(codes.Unavailable, "the emulator was told to swallow this answer")
-	case a.lost:
+	case a.dropReply:
 		return status.Error(codes.Unavailable, "the emulator was told to drop this answer")
 	case err == nil && a.breakAfter >= 0:
 		return errSpannerBroken

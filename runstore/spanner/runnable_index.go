@@ -22,7 +22,7 @@ import (
 //     scan that meets the entry.
 
 // grant is one of a run's that a scan has seen.
-type grant struct {
+type seenGrant struct {
 	hash  int64
 	run   []byte
 	token int64
@@ -30,16 +30,16 @@ type grant struct {
 }
 
 const (
-	// movesAtOnce bounds the runs whose rows one transaction locks, which heartbeats of
+	// moveBatch bounds the runs whose rows one transaction locks, which heartbeats of
 	// these runs wait for.
-	movesAtOnce = 16
-	// movesWaiting bounds the pages of stale entries that wait; further ones are left to
+	moveBatch = 16
+	// moveQueueCap bounds the pages of stale entries that wait; further ones are left to
 	// later scans.
-	movesWaiting = 16
+	moveQueueCap = 16
 )
 
-// moveLater hands stale entries to the goroutine that moves them.
-func (s *Store) moveLater(stale []grant) {
+// enqueueMove hands stale entries to the goroutine that moves them.
+func (s *Store) enqueueMove(stale []seenGrant) {
 	if len(stale) == 0 {
 		return
 	}
@@ -49,16 +49,16 @@ func (s *Store) moveLater(stale []grant) {
 	}
 }
 
-// movePlaces moves stale entries until the handle is closed.
-func (s *Store) movePlaces() {
+// runMover moves stale entries until the handle is closed.
+func (s *Store) runMover() {
 	for {
 		select {
 		case <-s.stopped.Done():
 			return
 		case stale := <-s.stale:
 			for len(stale) > 0 && s.stopped.Err() == nil {
-				n := min(len(stale), movesAtOnce)
-				s.move(stale[:n])
+				n := min(len(stale), moveBatch)
+				s.moveEntries(stale[:n])
 				stale = stale[n:]
 			}
 		}
@@ -67,10 +67,10 @@ func (s *Store) movePlaces() {
 
 // move sets the places of runs to the present expiry of these grants, where they are current.
 // An error is dropped: the entries stay where they are, which is early enough.
-func (s *Store) move(stale []grant) {
+func (s *Store) moveEntries(stale []seenGrant) {
 	ctx, cancel := context.WithTimeout(s.stopped, s.attemptTimeout)
 	defer cancel()
-	seen := map[string]grant{}
+	seen := map[string]seenGrant{}
 	var keys []spanner.KeySet
 	for _, g := range stale {
 		seen[string(g.run)] = g
@@ -95,7 +95,7 @@ func (s *Store) move(stale []grant) {
 			return err
 		}
 		if len(list) == 0 {
-			return errNothing
+			return errNothingToWrite
 		}
 		return tx.BufferWrite(list)
 	}, s.transaction("places"))

@@ -110,7 +110,7 @@ func TestGrantsPlaceTheRun(t *testing.T) {
 	}
 	places("a new epoch", 1)
 	takeOver(t, s, "run")
-	commit(t, s, purging("run"))
+	commit(t, s, purgingRuns("run"))
 	places("a purge", 0)
 	if n := count(t, c, "SELECT COUNT(*) FROM Runs WHERE Place IS NOT NULL"); n != 0 {
 		t.Error("a purged run is in the index")
