@@ -57,12 +57,12 @@ func letGo(t testing.TB, s *spanner.Store, n names) runstore.Lease {
 
 func purged(t testing.TB, s *spanner.Store, n names) runstore.Lease {
 	l := holding(t, s, n)
-	commit(t, s, purgingRuns(l.Run))
+	commit(t, s, purgeOf(l.Run))
 	return l
 }
 
 // purging is the batch that purges a run, whoever holds it.
-func purgingRuns(id runstore.RunID) runstore.Batch {
+func purgeOf(id runstore.RunID) runstore.Batch {
 	b := runstore.NewBatch(id, runstore.Unguarded("test"))
 	b.Purge = true
 	return b

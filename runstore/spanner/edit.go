@@ -11,25 +11,27 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// edit is what a write does to one run: all mutations, none of which decides anything.
-// The guards were judged on rows that the same transaction has read.
+// edit collects the mutations of a write to one run. Building an edit decides nothing: the guards
+// were judged before, on rows that the same transaction has read.
 type edit struct {
 	g    *guarded
-	old  head // as it was read; zero for a new run
+	old  head // as read; zero for a new run
 	head head
-	// transient writes have no result to remember: made twice, they do no harm.
+	// noResult is set for a write whose result need not be recorded, because applying the write
+	// twice has the effect of applying it once (a renewal without writes).
 	noResult bool
 	now      time.Time
 	done     runstore.Committed
 
-	strictEnd localclock.Reading // when a strict lease that it is made under ends, on the clock of this process
+	strictEnd localclock.Reading // end of the strict lease that the write is fenced by, on this process's clock; else zero
 
-	former  spanner.NullInt64 // with a grant: how the one before it ended
-	events  []runstore.Event  // to be given places in the feed
-	records []*record         // as they are after the write
+	former  spanner.NullInt64 // for a grant: how the previous grant ended
+	events  []runstore.Event  // events to append to the journal and the feed
+	records []*record         // the records' state after the write
 	mutations
 }
 
+// newEdit returns an edit that changes nothing yet, stamped with the store clock of g.
 func newEdit(g *guarded) *edit {
 	e := &edit{g: g, now: g.now()}
 	if len(g.Head) > 0 {
@@ -41,15 +43,16 @@ func newEdit(g *guarded) *edit {
 	return e
 }
 
-// strictly bounds a write under a strict lease. What comes after its end is refused by the
-// guard; no commit is sent after it either.
+// boundByStrictLease records when the strict lease that fences this write ends, so that no commit
+// is sent after that time. The guard refuses a write that is judged after the end.
 func (e *edit) boundByStrictLease(f runstore.Fence, h rules.Head) {
 	if !f.IsZero() && h.Holder.Strict {
 		e.strictEnd = e.g.sentAt.Add(h.ExpiresAt.Sub(e.now))
 	}
 }
 
-// apply makes the writes. It is the one place where a run's journal and records change.
+// apply adds the batch's writes to the edit. It is the only function that appends to a run's
+// journal and changes its records.
 func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner) {
 	first := e.head.LastSeq + 1
 	for i, event := range w.Events {
@@ -87,13 +90,14 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 }
 
-// maxInlineEntries is how many places a record may have with its value copied to each of its
-// rows in Queue. With more places only Records holds the value, and a scan fetches it from
-// there: eight copies of the largest batch (8 MiB, base64) would be 100.7 MB, above
+// maxInlineEntries is the largest number of index entries with which a record's value is copied
+// into each of its rows in Queue. With more entries only Records holds the value and a scan fetches
+// it from there: eight copies of the largest batch (8 MiB, in base64) would be 100.7 MB, above
 // maxCommitBytes.
 const maxInlineEntries = 4
 
-// change puts or deletes one record, and its rows in the queues.
+// change puts or deletes one record together with its index entries (rows of Queue). It returns the
+// record's new version, 0 after a deletion.
 func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
 	k, old := e.g.key, e.g.records[w.Key]
 	if old != nil {
@@ -140,7 +144,7 @@ func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Ver
 	return runstore.Version(r.Version.Int64)
 }
 
-// place gives the events their places in the feed, from a slot on.
+// insertEvents adds the rows of the events to Events and Feed, at consecutive slots from slot on.
 func (e *edit) insertEvents(slot int64) {
 	k := e.g.key
 	for _, event := range e.events {
@@ -153,12 +157,13 @@ func (e *edit) insertEvents(slot int64) {
 	}
 }
 
-// remembered is how many results of either kind of writes a run keeps, in a ring of slots:
-// twice what the contract promises.
+// resultRing is the number of results that a run keeps in each of its two rings (callers' ids,
+// adapter's ids): twice what the contract promises.
 const resultRing = 2 * runstore.RememberedBatches
 
-// remember keeps the write's result under its id, for the commit of several runs that
-// whole names.
+// recordResult stores the write's result under id, for lookup by a repeated attempt. It replaces
+// the oldest result of the ring. multiCommitID names the commit over several runs that the write is
+// part of, if any.
 func (e *edit) recordResult(id resultID, whole []byte) {
 	n := &e.head.OtherWrites
 	if id.callers {
@@ -177,7 +182,8 @@ func (e *edit) recordResult(id resultID, whole []byte) {
 	})
 }
 
-// save writes the run's row: what changed of it. It comes before its children's rows.
+// putHead adds the mutation of the run's row: an insert for a new run, else an update of the
+// changed columns. The mutation goes first, because interleaved child rows need their parent.
 func (e *edit) putHead() {
 	k := e.g.key
 	columns := []column{{"RunHash", k.hash}, {"Run", k.run}}
@@ -185,7 +191,7 @@ func (e *edit) putHead() {
 	if len(e.g.Head) == 0 {
 		columns = append(append(columns, column{"Shard", k.shard}), after...)
 		e.prepend(spanner.Insert("Runs", names(columns), values(columns)), columns)
-		e.count += 16 // its entries in the indexes
+		e.count += 16 // its index entries
 		return
 	}
 	for i, before := range e.old.columns() {
@@ -193,15 +199,15 @@ func (e *edit) putHead() {
 			columns = append(columns, after[i])
 			switch before.name {
 			case "Created", "Runnable", "Purging", "GrantState", "HeldUntil":
-				e.count += 16 // entries in the indexes
+				e.count += 16 // its index entries
 			}
 		}
 	}
 	e.prepend(spanner.Update("Runs", names(columns), values(columns)), columns)
 }
 
-// committed returns what a former write of the same id answered. It is no replay where
-// the former write may be an attempt of this very call.
+// committed returns the stored result as the reply of a batch. Replayed is false where the stored
+// write may be an earlier attempt of this very call.
 func (r *result) committed(g *guarded) runstore.Committed {
 	done := runstore.Committed{
 		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: !g.ambiguous,

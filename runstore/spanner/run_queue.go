@@ -9,23 +9,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// lanes queue the writes of this handle by run, first come, first served. Two transactions on
-// one run cannot both be committed as they began; here the second waits in the process, and
-// not in Spanner, which would abort one of them.
+// runQueues is a ticket lock for each run: the writes of this handle to one run take turns, first
+// come, first served. Of two concurrent transactions on one run Spanner would abort one, so the
+// second waits in this process instead.
 //
-// A lane decides nothing and keeps nobody: a write whose turn does not come within runQueueWait
-// goes on without it, because the one before may be waiting for a server that is gone.
+// Correctness does not depend on the queue, and the queue blocks no write for long: after
+// runQueueWait a write proceeds without its turn, because the write before it may be waiting for a
+// server that is gone.
 type runQueues struct {
 	mu   sync.Mutex
-	last map[runstore.RunID]chan struct{} // closed when the run's last write has ended
+	last map[runstore.RunID]chan struct{} // of the run's newest write; closed when that write has ended
 }
 
-// runQueueWait is 2 s: a hundred commits of 20 ms, and less than a fifth of attemptTimeout, after
-// which a commit without an answer is sent again.
+// runQueueWait is 2 s: long enough for a hundred commits of 20 ms, and less than a fifth of
+// attemptTimeout, after which a commit without a reply is sent again.
 const runQueueWait = 2 * time.Second
 
-// enter waits for the turn of a write to these runs. In the order of their ids, so that no
-// two writes wait for each other. leave ends the turn.
+// enter waits for the turn of a write to these runs, for at most wait, and queues further writes
+// behind it. Runs are entered in the order of their ids, so that no two writes wait for each other.
+// The caller must call leave when the write has ended.
 func (l *runQueues) enter(ctx context.Context, wait time.Duration, runs ...runstore.RunID) (leave func()) {
 	slices.Sort(runs)
 	runs = slices.Compact(runs)
@@ -48,7 +50,7 @@ func (l *runQueues) enter(ctx context.Context, wait time.Duration, runs ...runst
 		case <-before:
 		case <-timer.C:
 			late = true
-		case <-ctx.Done(): // the transaction fails with it
+		case <-ctx.Done(): // the transaction will fail with ctx's error
 			late = true
 		}
 	}

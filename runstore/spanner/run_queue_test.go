@@ -16,7 +16,7 @@ func TestWritersOfOneRunQueue(t *testing.T) {
 	t.Parallel()
 	const writers, each = 16, 2
 	attempts := func(wait time.Duration) int64 {
-		s := open(t, newPlace(t, fair), patient)
+		s := open(t, newDatabase(t, fair), patient)
 		s.SetLaneWait(wait)
 		lease := hold(t, s, "run")
 		before := s.Attempts()
@@ -50,7 +50,7 @@ func TestLaneKeepsNobody(t *testing.T) {
 	for run, wait := range map[runstore.RunID]time.Duration{"run": time.Millisecond, "another": hang} {
 		t.Run(string(run), func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s := open(t, p)
 			s.SetLaneWait(wait)
 			hold(t, s, "run")
@@ -78,7 +78,7 @@ func TestLaneKeepsNobody(t *testing.T) {
 // Commits over the same runs in different orders do not wait for each other in a circle.
 func TestLanesOfSeveralRuns(t *testing.T) {
 	t.Parallel()
-	s := open(t, newPlace(t, fair), patient)
+	s := open(t, newDatabase(t, fair), patient)
 	s.SetLaneWait(hang)
 	hold(t, s, "one")
 	hold(t, s, "two")

@@ -7,21 +7,21 @@ import (
 	"cloud.google.com/go/spanner"
 )
 
-// A place is where a run stands in the index of runnable runs: the later of the time from
-// which it may run and the expiry of its current grant as it was made (HeldUntil). Scans
-// therefore do not pass over live leases, and a heartbeat touches no index. A lease that was
-// renewed is due by its place before it has expired; the scan that meets such an entry leaves
-// it out, and this handle moves it to the present expiry behind the scan.
+// The index of runnable runs orders each run by its column Place: the later of the time from
+// which the run may be driven and HeldUntil, the expiry of its current grant as granted. Scans
+// therefore skip live leases, and a heartbeat writes no index. The entry of a renewed lease
+// becomes due before the lease expires. A scan that reads such a stale entry omits it from its
+// result, and this handle moves the entry to the present expiry in the background. Invariants:
 //
 //  1. Runnable <= Place <= max(Runnable, Expires): a lease is never shortened, and the move
-//     sets HeldUntil to the Expires that its own transaction has read.
-//  2. The move is made only while the grant that the scan saw is current.
-//  3. Place is a generated column, so whatever ends a grant (a release, a purge, the
-//     statement of a new epoch) takes the run back to Runnable in the same commit.
-//  4. No scan waits for a move or fails with it. A move that is lost is made after the next
-//     scan that meets the entry.
+//     sets HeldUntil to the Expires that the same transaction has read.
+//  2. An entry is moved only while the grant that the scan saw is current.
+//  3. Place is a generated column, so every end of a grant (a release, a purge, the
+//     statement of a new epoch) returns the run's entry to Runnable in the same commit.
+//  4. No scan waits for a move or fails with it. A lost move is repeated after the next
+//     scan that reads the entry.
 
-// grant is one of a run's that a scan has seen.
+// seenGrant is the grant of a run that a scan has read.
 type seenGrant struct {
 	hash  int64
 	run   []byte
@@ -30,15 +30,15 @@ type seenGrant struct {
 }
 
 const (
-	// moveBatch bounds the runs whose rows one transaction locks, which heartbeats of
-	// these runs wait for.
+	// moveBatch is 16 runs per transaction: heartbeats of these runs wait for the transaction's
+	// locks.
 	moveBatch = 16
-	// moveQueueCap bounds the pages of stale entries that wait; further ones are left to
-	// later scans.
+	// moveQueueCap is how many pages of stale entries may wait for the mover; further pages are
+	// dropped and left to later scans.
 	moveQueueCap = 16
 )
 
-// enqueueMove hands stale entries to the goroutine that moves them.
+// enqueueMove passes stale entries to the mover, or drops them if its queue is full.
 func (s *Store) enqueueMove(stale []seenGrant) {
 	if len(stale) == 0 {
 		return
@@ -49,7 +49,7 @@ func (s *Store) enqueueMove(stale []seenGrant) {
 	}
 }
 
-// runMover moves stale entries until the handle is closed.
+// runMover is the goroutine that moves stale entries until the handle is closed.
 func (s *Store) runMover() {
 	for {
 		select {
@@ -65,8 +65,8 @@ func (s *Store) runMover() {
 	}
 }
 
-// move sets the places of runs to the present expiry of these grants, where they are current.
-// An error is dropped: the entries stay where they are, which is early enough.
+// moveEntries sets HeldUntil of runs to the present expiry, where the grant that the scan saw is
+// still current. It drops errors: an entry that stays where it is only makes a scan read it again.
 func (s *Store) moveEntries(stale []seenGrant) {
 	ctx, cancel := context.WithTimeout(s.stopped, s.attemptTimeout)
 	defer cancel()
