@@ -31,7 +31,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 					created = runstore.Created{}
 					found, unclear = false, len(g.Head) > 0 && len(g.Head[0].Purging) > 0
 					h, err := g.judged()
-					if former != nil { // created, by an attempt of this call or a copy of it
+					if former != nil { // created before, by this call or a call with the same grant id
 						unclear, found = false, err == nil
 						created = former.created(g, spec, lease)
 						return nil, nil
@@ -63,17 +63,17 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			case err != nil:
 				created = runstore.Created{}
 				return err
-			case unclear: // what the run was is still being deleted
+			case unclear: // rows of the purged run are still being deleted
 				if err := s.deletePurged(ctx, spec.ID); err != nil {
 					return err
 				}
 				continue
-			case found: // it may have changed since; this is how it stands
+			case found: // the run may have changed since: return it as it is now
 				run, err := s.getRun(ctx, spec.ID)
 				switch {
 				case err == nil:
 					created.Run = run
-				case created.New && !errors.Is(err, runstore.ErrNotFound): // it was created
+				case created.New && !errors.Is(err, runstore.ErrNotFound): // created, but the run cannot be read
 					created = runstore.Created{}
 					return outcome.Unknown(err)
 				case !created.New && errors.Is(err, runstore.ErrNotFound):
@@ -90,7 +90,8 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 	return created, err
 }
 
-// create makes the run, in place of one that was purged perhaps.
+// create inserts the run, possibly in place of a purged one, with its grant and writes, and the two
+// marker rows by which readers recognize that the run exists (read.go).
 func (e *edit) create(spec runstore.RunSpec, lease *runstore.LeaseSpec, created *runstore.Created) {
 	h := &e.head
 	h.Run, h.Status, h.Created, h.LastSeq, h.Runnable = stored(spec.ID), int64(spec.Status), nullTime(e.now), 0, nullTime(spec.Runnable.Resolve(e.now))
@@ -117,7 +118,7 @@ func (e *edit) create(spec runstore.RunSpec, lease *runstore.LeaseSpec, created 
 	}
 }
 
-// grant gives the lease, under the epoch that was read.
+// grant makes a new grant under the epoch that the guard statement read.
 func (e *edit) grant(req runstore.AcquireRequest) rules.Head {
 	h := e.head.rules()
 	h.Epoch = runstore.Epoch(e.g.Epoch.Int64)
@@ -127,8 +128,8 @@ func (e *edit) grant(req runstore.AcquireRequest) rules.Head {
 	return h
 }
 
-// currentGrant returns the answer to a repeated request whose grant is current, and whose
-// result is not kept.
+// currentGrant returns the reply to a repeated request whose grant is current and whose result is
+// not kept.
 func currentGrant(h rules.Head, ttl time.Duration) runstore.Granted {
 	return runstore.Granted{
 		Lease: h.Lease(ttl), Former: h.Holder.Former,
@@ -136,7 +137,7 @@ func currentGrant(h rules.Head, ttl time.Duration) runstore.Granted {
 	}
 }
 
-// granted returns what a former request for a grant was answered. The grant may have ended
+// granted returns the reply that an earlier request for this grant got. The grant may have ended
 // since.
 func (r *result) granted(g *guarded, id runstore.RunID, spec runstore.LeaseSpec) runstore.Granted {
 	granted := runstore.Granted{Ended: true, Committed: r.committed(g), Former: runstore.GrantEnd(r.FormerEnd.Int64)}
@@ -147,8 +148,8 @@ func (r *result) granted(g *guarded, id runstore.RunID, spec runstore.LeaseSpec)
 	return granted
 }
 
-// created returns what a former creation was answered, with the run as it stands, or as it
-// was created if it is gone.
+// created returns the reply that an earlier creation got, with the run as it is now, or as created
+// if the run is gone.
 func (r *result) created(g *guarded, spec runstore.RunSpec, lease *runstore.LeaseSpec) runstore.Created {
 	created := runstore.Created{New: true, Committed: r.committed(g)}
 	if lease != nil {
@@ -302,6 +303,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 	return done, err
 }
 
+// withGrant returns spec with a new grant id if it has none.
 func withGrant(spec runstore.LeaseSpec) *runstore.LeaseSpec {
 	if spec.Grant == "" {
 		spec.Grant = runstore.NewGrantID()
