@@ -30,10 +30,10 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func(ctx context.Context) error {
 		done = make([]runstore.Committed, len(batches))
 		requests := make([]*request, len(batches))
-		whole := rules.MultiCommitID(batches)
+		multiCommitID := rules.MultiCommitID(batches)
 		for i, b := range batches {
 			requests[i] = s.commits(b, &done[i])
-			requests[i].multiCommitID = whole
+			requests[i].multiCommitID = multiCommitID
 		}
 		if err := s.transact(ctx, "commit-multi", requests...); err != nil {
 			done = nil

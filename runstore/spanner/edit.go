@@ -164,7 +164,7 @@ const resultRing = 2 * runstore.RememberedBatches
 // recordResult stores the write's result under id, for lookup by a repeated attempt. It replaces
 // the oldest result of the ring. multiCommitID names the commit over several runs that the write is
 // part of, if any.
-func (e *edit) recordResult(id resultID, whole []byte) {
+func (e *edit) recordResult(id resultID, multiCommitID []byte) {
 	n := &e.head.OtherWrites
 	if id.callers {
 		n = &e.head.CallerWrites
@@ -178,7 +178,7 @@ func (e *edit) recordResult(id resultID, whole []byte) {
 	e.put("Writes", []column{
 		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", id.callers}, {"Slot", slot}, {"Id", id.id}, {"Kind", id.kind},
 		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
-		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", whole}, {"FormerEnd", e.former}, {"Ended", nil},
+		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", multiCommitID}, {"FormerEnd", e.former}, {"Ended", nil},
 	})
 }
 

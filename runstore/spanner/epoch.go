@@ -112,13 +112,13 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*storeRow)
 				return err
 			}
 			now.Ended, now.Incarnation = false, s.incarnation()
-			place := feedKey(spanner.CommitTimestamp, slots-1, shards)
+			key := feedKey(spanner.CommitTimestamp, slots-1, shards)
 			list := []*spanner.Mutation{
 				spanner.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, now.Epoch, now.Incarnation, false}),
 				spanner.Insert("Epochs", []string{"Epoch", "Began", "Reason"}, []any{now.Epoch, now.Now.Truncate(runstore.TimePrecision), []byte(reason)}),
 				// An entry of the feed without an event, so that a reader whose position was lost in a
 				// restore finds a later entry and does not get ErrStoreBehind for ever.
-				spanner.InsertOrUpdate("Feed", names(place), values(place)),
+				spanner.InsertOrUpdate("Feed", names(key), values(key)),
 			}
 			return tx.BufferWrite(append(list, epochShards(now.Epoch)...))
 		}, s.transaction("raise"))

@@ -88,6 +88,6 @@ func PositionsOf(committed ...time.Time) (all []runstore.Position) {
 
 // WindowAt returns when the window of a position begins, and the event's rank in it.
 func WindowAt(p runstore.Position) (begin time.Time, rank int64) {
-	window, rank := splitPosition(p)
+	window, rank := unpack(p)
 	return windows{windowBits, maxRank}.begin(window), rank
 }

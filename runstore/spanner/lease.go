@@ -21,7 +21,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			lease = withGrant(*spec.Lease)
 		}
 		for {
-			unclear, found, name := false, false, ""
+			stillPurging, found, name := false, false, ""
 			if lease != nil && !spec.Writes.IsZero() {
 				name = rules.GrantResult(lease.Grant)
 			}
@@ -29,10 +29,10 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 				run: spec.ID, name: name, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey), epoch: true,
 				decide: func(g *guarded, former *result) (*edit, error) {
 					created = runstore.Created{}
-					found, unclear = false, len(g.Head) > 0 && len(g.Head[0].Purging) > 0
+					found, stillPurging = false, len(g.Head) > 0 && len(g.Head[0].Purging) > 0
 					h, err := g.judged()
 					if former != nil { // created before, by this call or a call with the same grant id
-						unclear, found = false, err == nil
+						stillPurging, found = false, err == nil
 						created = former.created(g, spec, lease)
 						return nil, nil
 					}
@@ -47,11 +47,11 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 					}
 					if lease != nil && len(g.Head) > 0 { // it was purged
 						if err := g.Head[0].rules().NewGrant(lease.Grant); err != nil {
-							unclear = false
+							stillPurging = false
 							return nil, err
 						}
 					}
-					if unclear {
+					if stillPurging {
 						return nil, nil
 					}
 					e := newEdit(g)
@@ -63,7 +63,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			case err != nil:
 				created = runstore.Created{}
 				return err
-			case unclear: // rows of the purged run are still being deleted
+			case stillPurging: // rows of the purged run are still being deleted
 				if err := s.deletePurged(ctx, spec.ID); err != nil {
 					return err
 				}

@@ -15,17 +15,18 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// A purge is two steps. One mutation of the run's row decides it: from then on there is no
-// run, and scans and the feed leave out what has rows of it. The rows are deleted behind that,
-// in transactions of bounded size, by the caller, by whoever creates the run anew, or by the
-// next handle that is opened.
+// A purge has two steps. First one mutation marks the run's row (a tombstone): from then on there
+// is no run, and scans and the feed omit its remaining rows. Then the rows are deleted in
+// transactions of bounded size: by the purging call, by a call that creates the run anew, or by
+// the next handle that is opened.
 //
-// Events go from the last to the first, and each transaction lowers the row's LastSeq with
-// them. So a handle that goes on begins where the last one ended, and no transaction passes
-// over what the ones before it have deleted. Their places in the feed stay, without events:
-// the ranks of others count them.
+// Events are deleted from the last to the first, and each transaction lowers the row's LastSeq.
+// So a handle that continues a purge begins where the last one ended, and no transaction scans
+// rows that are deleted already. The events' rows in Feed stay, without events, because the
+// ranks of other events count them.
 
-// purge marks the run.
+// purge marks the run as purged, ends its grant, and deletes the marker rows by which readers
+// recognize that the run exists (read.go).
 func (e *edit) purge() {
 	mark := make([]byte, 16)
 	_, _ = rand.Read(mark) // never fails
@@ -35,27 +36,29 @@ func (e *edit) purge() {
 	h.Created, h.Runnable = spanner.NullTime{}, spanner.NullTime{}
 	h.VersionFloor = max(h.VersionFloor, h.VersionTop)
 	k := e.g.key
-	e.remove("Events", spanner.Key{k.hash, k.run, 0}) // the rows that tell readers of the run
+	e.remove("Events", spanner.Key{k.hash, k.run, 0}) // the marker rows
 	e.remove("Records", spanner.Key{k.hash, k.run, []byte{}})
 }
 
-// purging are the runs that are being purged: hardly ever there are any, and the index
-// holds no others.
+// purgingRuns selects the runs that are being purged. The index holds only these, so it is almost
+// always empty.
 const purgingRuns = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
 
-// purgeBatch is how many events, and how many records, one transaction deletes: at most
-// 12,000 mutations, with nine for a record with its places, one for an event, and the results
-// of the last transaction. The limit is 80,000. Tests set [Store.purgeBatch] lower.
+// purgeBatch is how many events, and how many records, one transaction of a purge deletes. 1000 of
+// each are at most 12,000 mutations (nine for a record with its index entries, one for an event,
+// and the results in the last transaction); Spanner's limit is 80,000. Tests set [Store.purgeBatch]
+// lower.
 const purgeBatch = 1000
 
-// deletePurgedNow deletes a purged run's rows. The purge stands without it.
+// deletePurgedNow deletes a purged run's rows. It only logs an error, because the purge itself is
+// committed already.
 func (s *Store) deletePurgedNow(ctx context.Context, id runstore.RunID) {
 	if err := s.deletePurged(ctx, id); err != nil {
 		s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted when the store is opened next", "run", id, "error", err)
 	}
 }
 
-// clear deletes a purged run's rows, if any are left.
+// deletePurged deletes a purged run's rows, if any are left.
 func (s *Store) deletePurged(ctx context.Context, id runstore.RunID) error {
 	c := purgeProgress{s: s, key: keyOf(id)}
 	for more := true; more; {
@@ -76,15 +79,17 @@ func (s *Store) deletePurged(ctx context.Context, id runstore.RunID) error {
 	return nil
 }
 
-// clearing is the deletion of a purged run's rows.
+// purgeProgress is the state of the deletion of a purged run's rows, carried from transaction to
+// transaction.
 type purgeProgress struct {
 	s    *Store
 	key  runKey
-	mark []byte // of the purge: a run that was made anew and purged again has another
-	last []byte // the last record that was deleted
+	mark []byte // identifies the purge: a run that was created anew and purged again has another mark
+	last []byte // key of the last record that was deleted
 }
 
-// some is one transaction of it. more reports whether rows are left.
+// deleteSome deletes up to purgeBatch events and records in one transaction. more reports whether
+// rows are left.
 func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
 	var h head
 	k, most := c.key, c.s.purgeBatch
@@ -95,7 +100,7 @@ func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTra
 	if err == nil {
 		err = row.ToStructLenient(&h)
 	}
-	if err != nil || len(h.Purging) == 0 { // another was quicker
+	if err != nil || len(h.Purging) == 0 { // another handle has finished the purge
 		return false, err
 	}
 	if !bytes.Equal(h.Purging, c.mark) {
@@ -129,7 +134,7 @@ func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTra
 	return more, tx.BufferWrite(m.list)
 }
 
-// records reads the next records that are to be deleted.
+// records reads the next records to delete.
 func (c *purgeProgress) records(ctx context.Context, tx *spanner.ReadWriteTransaction, most int) (records []record, err error) {
 	rows := spanner.KeyRange{Start: spanner.Key{c.key.hash, c.key.run, stored(c.last)}, End: spanner.Key{c.key.hash, c.key.run}, Kind: spanner.OpenClosed}
 	columns := []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}
@@ -140,10 +145,10 @@ func (c *purgeProgress) records(ctx context.Context, tx *spanner.ReadWriteTransa
 	return records, err
 }
 
-// results ends the results of the run's writes. Those of callers' ids are forgotten at once.
-// The others are kept for calls that do not know yet what became of their writes, the purge
-// among them: no call lasts longer than an hour ([Options.RetryTimeout]), and after a day the
-// table's row deletion policy deletes the rows.
+// endResults deletes the results under callers' ids and marks the others as ended. The latter are
+// kept for calls whose commit had an ambiguous outcome, the purge among them. No call lasts longer
+// than an hour ([Options.RetryTimeout]); the table's row deletion policy deletes the rows after a
+// day.
 func (c *purgeProgress) endResults(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
 	m.remove("Writes", spanner.Key{c.key.hash, c.key.run, true}.AsPrefix())
 	rows := tx.ReadWithOptions(ctx, "Writes", spanner.Key{c.key.hash, c.key.run, false}.AsPrefix(), []string{"Slot", "Time"}, c.s.read("clear", 0))
@@ -158,11 +163,12 @@ func (c *purgeProgress) endResults(ctx context.Context, tx *spanner.ReadWriteTra
 	})
 }
 
+// feedKey returns the key columns of a row of Feed, for a feed of n shards.
 func feedKey(committed any, slot, n int64) []column {
 	return []column{{"Shard", feedShard(slot, n)}, {"Committed", committed}, {"Slot", slot}}
 }
 
-// finishPurges deletes what handles that are gone have left.
+// finishPurges finishes purges that other handles left unfinished.
 func (s *Store) finishPurges(ctx context.Context) error {
 	for {
 		n, err := s.finishPage(ctx)
@@ -172,8 +178,10 @@ func (s *Store) finishPurges(ctx context.Context) error {
 	}
 }
 
+// finishBatch (1000) is how many purged runs are listed at a time.
 const finishBatch = 1000
 
+// finishPage deletes the rows of up to finishBatch purged runs and returns how many there were.
 func (s *Store) finishPage(ctx context.Context) (int, error) {
 	var runs [][]byte
 	err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
@@ -194,7 +202,7 @@ func (s *Store) finishPage(ctx context.Context) (int, error) {
 	return len(runs), err
 }
 
-// one reads a statement's only row, if there is one.
+// oneRow passes the statement's only row to read, if there is one.
 func (s *Store) oneRow(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
 	defer rows.Stop()
 	row, err := rows.Next()
