@@ -88,6 +88,6 @@ func PositionsOf(committed ...time.Time) (all []runstore.Position) {
 
 // WindowAt returns when the window of a position begins, and the event's rank in it.
 func WindowAt(p runstore.Position) (begin time.Time, rank int64) {
-	window, rank := unpack(p)
+	window, rank := split(p)
 	return windows{windowBits, maxRank}.begin(window), rank
 }

@@ -83,7 +83,7 @@ const maxFeedRows = 10_000
 // the time of the read.
 func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, end bool, err error) {
 	for from, most := after, int64(limit)+1; ; most *= 4 {
-		window, rank := unpack(from)
+		window, rank := split(from)
 		asked := rank + most
 		stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
 		var last runstore.Position
@@ -203,7 +203,7 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 		if end || len(events) == 0 {
 			return events, nil
 		}
-		if window, _ := unpack(events[len(events)-1].Position); window > to {
+		if window, _ := split(events[len(events)-1].Position); window > to {
 			return events, nil
 		}
 	}

@@ -63,8 +63,8 @@ func position(window, rank int64) runstore.Position {
 	return runstore.Position(window<<rankBits | rank)
 }
 
-// unpack returns the window and the rank of a position; it is the inverse of position.
-func unpack(p runstore.Position) (window, rank int64) { return int64(p) >> rankBits, int64(p) & maxRank }
+// split returns the window and the rank of a position; it is the inverse of position.
+func split(p runstore.Position) (window, rank int64) { return int64(p) >> rankBits, int64(p) & maxRank }
 
 // ranks assigns positions to the rows of the feed. The caller passes all rows in feed order, from
 // the beginning of a window.
