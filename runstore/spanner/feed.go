@@ -209,7 +209,7 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 	}
 }
 
-// storeBehind returns ErrStoreBehind for a reader whose position is behind the last row of the
+// storeBehind returns ErrStoreBehind for a reader whose position is beyond the last row of the
 // feed: that reader has seen events that this store does not have. It returns nil if such a row was
 // committed since the caller looked.
 func (s *Store) storeBehind(ctx context.Context, after runstore.Position) error {
