@@ -13,13 +13,13 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerBackend is an emulator, from its start to its end, and what the proxy knows of
-// its transactions.
+// spannerBackend is one process of the emulator, from start to end, with the proxy's state of its
+// transactions.
 type spannerBackend struct {
 	conn    *grpc.ClientConn
 	forward grpc.StreamHandler
-	shim    *spannerShim // nil where transactions pass as they are
-	txLog   spannerTxLog // of those
+	shim    *spannerShim // nil if transactions are passed on unchanged
+	txLog   spannerTxLog // of transactions that are passed on unchanged
 }
 
 func newSpannerBackend(conn *grpc.ClientConn, shimmed bool, idle time.Duration) *spannerBackend {
@@ -30,7 +30,7 @@ func newSpannerBackend(conn *grpc.ClientConn, shimmed bool, idle time.Duration) 
 	return b
 }
 
-// close ends what is under way.
+// close ends the RPCs in flight.
 func (b *spannerBackend) close() error {
 	if b.shim != nil {
 		b.shim.close()
@@ -38,7 +38,7 @@ func (b *spannerBackend) close() error {
 	return b.conn.Close()
 }
 
-// deleteSessions deletes those that the proxy made, from an emulator that stays.
+// deleteSessions deletes the proxy's sessions from an emulator that keeps running.
 func (b *spannerBackend) deleteSessions(ctx context.Context) error {
 	if b.shim == nil {
 		return nil
@@ -46,15 +46,15 @@ func (b *spannerBackend) deleteSessions(ctx context.Context) error {
 	return b.shim.deleteSessions(ctx)
 }
 
-// forget is called when a database was dropped.
+// databaseDropped removes the state of a database that was dropped.
 func (b *spannerBackend) databaseDropped(database string) {
 	if b.shim != nil {
 		b.shim.databaseDropped(database)
 	}
 }
 
-// isReadWrite tells whether a request begins, belongs to, commits or rolls back a
-// read-write transaction.
+// isReadWrite reports whether a request begins, belongs to, commits or rolls back a read-write
+// transaction.
 func (b *spannerBackend) isReadWrite(req proto.Message) bool {
 	switch req := req.(type) {
 	case *spannerpb.CommitRequest, *spannerpb.RollbackRequest, *spannerpb.ExecuteBatchDmlRequest, *spannerpb.BatchWriteRequest:
@@ -69,7 +69,7 @@ func (b *spannerBackend) isReadWrite(req proto.Message) bool {
 	return false
 }
 
-// knows tells whether an id is that of a read-write transaction.
+// isReadWriteID reports whether an id is that of a read-write transaction.
 func (b *spannerBackend) isReadWriteID(session string, id []byte) bool {
 	if id == nil {
 		return false
@@ -82,7 +82,7 @@ func (b *spannerBackend) isReadWriteID(session string, id []byte) bool {
 	return known
 }
 
-// execute passes an RPC to the emulator, and its answer back.
+// execute passes an RPC to the emulator and its reply back.
 func (b *spannerBackend) execute(a *spannerRPC, method string, req proto.Message) error {
 	if b.shim != nil {
 		if handled, err := b.shim.serve(a, method, req); handled {
@@ -103,9 +103,9 @@ func (b *spannerBackend) execute(a *spannerRPC, method string, req proto.Message
 	return b.forward(nil, a)
 }
 
-// abort rolls back the transaction that a request is for, if any, so that it may be
-// answered with ABORTED. It reports false where that cannot be: what is committed, or
-// not known, was not aborted.
+// abort rolls back the request's transaction, if any, so that the request may be answered with
+// ABORTED. It reports false where that would be untrue: for a transaction that is committed or
+// unknown.
 func (b *spannerBackend) abort(req proto.Message) bool {
 	id := spannerTransactionOf(req)
 	if id == nil {
@@ -128,8 +128,8 @@ func (b *spannerBackend) abort(req proto.Message) bool {
 	return err == nil
 }
 
-// spannerBegunBy reads the id of the transaction that a request began in a session out
-// of the first message of the answer; nil is none.
+// spannerBegunBy returns the session and the id of the transaction that a request began, from the
+// first message of its reply; a nil id means none.
 func spannerBegunBy(method string, req proto.Message, first []byte) (session string, id []byte) {
 	if named, ok := req.(interface{ GetSession() string }); ok {
 		session = named.GetSession()
@@ -159,7 +159,7 @@ func spannerBegunBy(method string, req proto.Message, first []byte) (session str
 	return session, nil
 }
 
-// spannerTxLog are the ids of read-write transactions that pass as they are, and whether
+// spannerTxLog holds the ids of read-write transactions that are passed on unchanged, and whether
 // they are known to be committed.
 type spannerTxLog struct {
 	mu        sync.Mutex
@@ -167,6 +167,7 @@ type spannerTxLog struct {
 	order     []string
 }
 
+// lookup reports whether the transaction is known, and whether it is committed.
 func (n *spannerTxLog) lookup(id string) (known, committed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,7 +175,8 @@ func (n *spannerTxLog) lookup(id string) (known, committed bool) {
 	return known, committed
 }
 
-// add keeps the last of them: nobody tells of the end of all.
+// add records a transaction. Only the last 10,000 are kept, because not every transaction's end is
+// seen.
 func (n *spannerTxLog) add(id string, committed bool) {
 	const most = 10_000
 	n.mu.Lock()

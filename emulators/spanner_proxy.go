@@ -18,12 +18,12 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerProxy is what clients connect to. What stands behind it may be replaced.
+// spannerProxy is the server that clients connect to. The emulator behind it may be replaced.
 type spannerProxy struct {
 	gate    *spannerGate
 	backend atomic.Pointer[spannerBackend]
 
-	// life ends with the proxy: calls that outlive their senders don't outlive it.
+	// ctx ends with the proxy; it bounds calls that outlive their senders.
 	ctx    context.Context
 	cancel context.CancelFunc
 
@@ -38,10 +38,10 @@ func newSpannerProxy() *spannerProxy {
 	return p
 }
 
-// use passes calls to an emulator from now on.
+// use passes calls to another emulator from now on.
 func (p *spannerProxy) use(b *spannerBackend) { p.backend.Store(b) }
 
-// listen lets clients in.
+// listen starts serving clients.
 func (p *spannerProxy) listen(ctx context.Context) (err error) {
 	var listen net.ListenConfig
 	if p.listener, err = listen.Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
@@ -56,7 +56,7 @@ func (p *spannerProxy) listen(ctx context.Context) (err error) {
 
 func (p *spannerProxy) address() string { return p.listener.Addr().String() }
 
-// stop ends all calls and waits for that.
+// stop ends all calls and waits for them.
 func (p *spannerProxy) stop() {
 	p.cancel()
 	p.gate.close()
@@ -66,7 +66,7 @@ func (p *spannerProxy) stop() {
 	p.running.Wait()
 }
 
-// handle passes one RPC, as its faults want it.
+// handle applies the faults that match an RPC and then passes the RPC to the emulator.
 func (p *spannerProxy) handle(_ any, down grpc.ServerStream) error {
 	a := newSpannerRPC(down)
 	if err := down.RecvMsg(&a.request); err != nil {
@@ -92,12 +92,12 @@ func (p *spannerProxy) handle(_ any, down grpc.ServerStream) error {
 	if p.ctx.Err() != nil {
 		return status.Error(codes.Unavailable, "the emulator is closed")
 	}
-	b = p.backend.Load() // the emulator may be another one by now
+	b = p.backend.Load() // the emulator may have been replaced meanwhile
 	return a.finish(b.execute(a, method, req))
 }
 
-// harm does what a fault does before the emulator hears of an RPC; done means that it
-// never will.
+// applyFault applies a fault to an RPC before the emulator gets it. done means that the emulator
+// never gets it, and the client gets err.
 func (p *spannerProxy) applyFault(a *spannerRPC, f *SpannerFault, b *spannerBackend, call SpannerCall) (done bool, err error) {
 	switch f.kind {
 	case spannerFaultHold:

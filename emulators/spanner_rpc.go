@@ -13,28 +13,28 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerRPC is an RPC under way: its request, for who passes it on, and what its
-// client gets to hear of the answer.
+// spannerRPC is an RPC in flight. It is the server stream of the handler that forwards the RPC: it
+// replays the request to that handler, and drops or breaks its reply as the faults demand.
 type spannerRPC struct {
 	grpc.ServerStream
-	ctx         context.Context // the client's, or that of what it left behind
+	ctx         context.Context // the client's context, or after detach one that outlives the client
 	cancel      func()
-	detached    bool // the end of its sender is not its own
+	detached    bool // the RPC continues if its sender leaves
 	request     forward.Frame
-	requestRead bool // first was
+	requestRead bool // RecvMsg has returned request
 
-	dropReply    bool            // nothing of the answer is passed on
-	swallowUntil <-chan struct{} // closed when its client is to hear of that
-	breakAfter   int             // messages; below 0 the answer is whole
+	dropReply    bool            // no part of the reply is passed on
+	swallowUntil <-chan struct{} // if not nil, the client gets an error when this is closed
+	breakAfter   int             // break the reply after so many messages; negative: never
 	sent         int
-	inspect      func(first []byte) // at the answer, if not nil
+	inspect      func(first []byte) // called with the first message of the reply, if not nil
 }
 
 func newSpannerRPC(down grpc.ServerStream) *spannerRPC {
 	return &spannerRPC{ServerStream: down, ctx: down.Context(), cancel: func() {}, breakAfter: -1}
 }
 
-// detach makes the RPC outlive its sender, but not life.
+// detach makes the RPC independent of its sender; it then ends with life at the latest.
 func (a *spannerRPC) detach(life context.Context) {
 	if a.detached {
 		return
@@ -44,10 +44,10 @@ func (a *spannerRPC) detach(life context.Context) {
 	a.ctx, a.cancel, a.detached = ctx, func() { stop(); cancel() }, true
 }
 
-// Context is that of the RPC at the emulator.
+// Context returns the context of the RPC to the emulator.
 func (a *spannerRPC) Context() context.Context { return a.ctx }
 
-// RecvMsg gives the request again, to who passes it on.
+// RecvMsg returns the request, which was read before, once more.
 func (a *spannerRPC) RecvMsg(m any) error {
 	if f, ok := m.(*forward.Frame); ok && !a.requestRead {
 		a.requestRead = true
@@ -56,12 +56,12 @@ func (a *spannerRPC) RecvMsg(m any) error {
 	}
 	err := a.ServerStream.RecvMsg(m)
 	if err != nil && a.detached {
-		return io.EOF // the end of the sender is not that of its request
+		return io.EOF // the request continues without its sender
 	}
 	return err
 }
 
-// SendHeader passes the head of the answer on, or loses it.
+// SendHeader passes the reply's header on, or drops it.
 func (a *spannerRPC) SendHeader(md metadata.MD) error {
 	if a.dropReply {
 		return nil
@@ -69,7 +69,7 @@ func (a *spannerRPC) SendHeader(md metadata.MD) error {
 	return a.ignoreClientGone(a.ServerStream.SendHeader(md))
 }
 
-// SendMsg passes a message of the answer on, loses it, or breaks the stream.
+// SendMsg passes a message of the reply on, drops it, or breaks the stream.
 func (a *spannerRPC) SendMsg(m any) error {
 	if f, ok := m.(*forward.Frame); ok && a.inspect != nil {
 		a.inspect(*f)
@@ -90,7 +90,8 @@ func (a *spannerRPC) SendMsg(m any) error {
 
 func (a *spannerRPC) sendFrame(frame forward.Frame) error { return a.SendMsg(&frame) }
 
-// leave forgets that nobody listens: the emulator must be able to say it all.
+// ignoreClientGone drops the error of a detached RPC whose client is gone, so that the emulator can
+// finish its reply.
 func (a *spannerRPC) ignoreClientGone(err error) error {
 	if err != nil && a.detached {
 		a.dropReply = true
@@ -101,8 +102,7 @@ func (a *spannerRPC) ignoreClientGone(err error) error {
 
 var errSpannerBroken = status.Error(codes.Unavailable, "the emulator was told to break this stream")
 
-// finish is called with what the emulator answered in the end, and returns what the
-// client is told.
+// finish takes the emulator's final status and returns the client's.
 func (a *spannerRPC) finish(err error) error {
 	switch {
 	case a.swallowUntil != nil:

@@ -17,32 +17,32 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// spannerShim runs transactions on sessions of its own, one at a time on each. Today's
-// clients have one multiplexed session each and run any number of transactions in it;
-// the emulator forgets a read-write transaction of a session when a later one is used,
-// and a read-only one when 32 later ones are.
+// spannerShim runs transactions on a pool of sessions of its own, one transaction at a time on
+// each. Current client libraries run any number of transactions in one multiplexed session. The
+// emulator loses a read-write transaction of a session when a later one is used, and a read-only
+// transaction after 32 later ones.
 //
-// What the client is told of is the shim's: the id of a read-write transaction is its
-// session, NUL and the emulator's id, see spannerTx; that of a read-only one has its
-// read timestamp besides, see spannerSnapshot.
+// The client sees the shim's transaction ids. The id of a read-write transaction consists of its
+// session, NUL and the emulator's id (see spannerTx); the id of a read-only transaction also has
+// its read timestamp (see spannerSnapshot).
 type spannerShim struct {
 	conn    *grpc.ClientConn
 	client  spannerpb.SpannerClient
 	idle    time.Duration
 	running sync.WaitGroup
-	// life ends with the emulator: what changes data is carried out whether or not
-	// the client waits for it.
+	// ctx ends with the emulator. Calls that change data run under it, whether or not the client
+	// waits for them.
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	free     map[string][]string   // sessions, by database
-	sessions map[string][]string   // all of ours, by database
-	txs      map[string]*spannerTx // by the id that the client has
-	finished []*spannerTx          // those of txs that have ended, in that order
+	free     map[string][]string   // idle sessions, by database
+	sessions map[string][]string   // all sessions of the shim, by database
+	txs      map[string]*spannerTx // by the client's id
+	finished []*spannerTx          // the transactions of txs that have ended, oldest first
 
-	partitionMu  sync.Mutex        // taken before the other
-	partitionTxs map[string]string // the sessions and ids of transactionAt, by that of a snapshot
+	partitionMu  sync.Mutex        // is taken before mu
+	partitionTxs map[string]string // the sessions and ids of transactionAt, by snapshot id
 }
 
 func newSpannerShim(conn *grpc.ClientConn, idle time.Duration) *spannerShim {
@@ -55,7 +55,7 @@ func newSpannerShim(conn *grpc.ClientConn, idle time.Duration) *spannerShim {
 	return s
 }
 
-// serve carries out an RPC that is the shim's to do; handled is false for all others.
+// serve executes an RPC that concerns transactions; handled is false for all others.
 func (s *spannerShim) serve(a *spannerRPC, method string, req proto.Message) (handled bool, err error) {
 	switch req := req.(type) {
 	case *spannerpb.BeginTransactionRequest:
@@ -74,7 +74,8 @@ func (s *spannerShim) serve(a *spannerRPC, method string, req proto.Message) (ha
 	return false, nil
 }
 
-// take gives out a session of a database that nobody uses; fresh is one just made.
+// acquireSession returns an idle session of a database. fresh reports that the session was created
+// for this call.
 func (s *spannerShim) acquireSession(ctx context.Context, database string) (session string, fresh bool, err error) {
 	s.mu.Lock()
 	if free := s.free[database]; len(free) > 0 {
@@ -95,23 +96,23 @@ func (s *spannerShim) acquireSession(ctx context.Context, database string) (sess
 	return made.Name, true, nil
 }
 
-// give takes a session back.
+// releaseSession makes a session idle again.
 func (s *spannerShim) releaseSession(database, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Contains(s.sessions[database], session) { // else its database is gone
+	if slices.Contains(s.sessions[database], session) { // else its database was dropped
 		s.free[database] = append(s.free[database], session)
 	}
 }
 
-// discard forgets a session that the emulator does not have.
+// removeSession removes a session that the emulator does not have.
 func (s *spannerShim) removeSession(database, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[database] = slices.DeleteFunc(s.sessions[database], func(other string) bool { return other == session })
 }
 
-// forget is called when a database was dropped, and its sessions with it.
+// databaseDropped removes the sessions of a database that was dropped.
 func (s *spannerShim) databaseDropped(database string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +120,8 @@ func (s *spannerShim) databaseDropped(database string) {
 	delete(s.sessions, database)
 }
 
-// onSession does something on a session of a database: on another one where the emulator
-// does not have the first, because the database was dropped and made again.
+// onSession calls do with a session of a database and returns that session. If the emulator does
+// not have the session, because the database was dropped and created anew, onSession tries another.
 func (s *spannerShim) onSession(ctx context.Context, database string, do func(session string) error) (session string, err error) {
 	for {
 		session, fresh, err := s.acquireSession(ctx, database)
@@ -139,15 +140,15 @@ func (s *spannerShim) onSession(ctx context.Context, database string, do func(se
 	}
 }
 
-// find returns the transaction of an id that a client has, or nil.
+// find returns the transaction with the client's id, or nil.
 func (s *spannerShim) find(id []byte) *spannerTx {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.txs[string(id)]
 }
 
-// ended keeps a transaction that has ended, for whoever repeats a call of it, and gives
-// back its session.
+// finishTx releases the session of a transaction that has ended. The transaction stays in txs, for
+// clients that repeat one of its calls, until 10,000 later ones have ended.
 func (s *spannerShim) finishTx(tx *spannerTx) {
 	const most = 10_000
 	s.releaseSession(tx.database, tx.session)
@@ -160,21 +161,22 @@ func (s *spannerShim) finishTx(tx *spannerTx) {
 	}
 }
 
-// close ends what is under way, and waits for it.
+// close ends the calls in flight and waits for them.
 func (s *spannerShim) close() {
 	s.mu.Lock()
 	s.cancel()
 	txs := slices.Collect(maps.Values(s.txs))
 	s.mu.Unlock()
 	for _, tx := range txs {
-		tx.mu.Lock() // which is never taken by who has the other
+		tx.mu.Lock() // not under s.mu: other code takes s.mu while it holds tx.mu
 		tx.idle.Stop()
 		tx.mu.Unlock()
 	}
 	s.running.Wait()
 }
 
-// background runs what close waits for, unless that was called.
+// background runs f in a goroutine that close waits for. It reports false, and runs nothing, after
+// close.
 func (s *spannerShim) background(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +189,7 @@ func (s *spannerShim) background(f func()) bool {
 
 var errSpannerStopped = status.Error(codes.Unavailable, "the emulator has ended")
 
-// deleteSessions deletes the shim's sessions, and so what they still do.
+// deleteSessions deletes the shim's sessions, which ends their open transactions.
 func (s *spannerShim) deleteSessions(ctx context.Context) error {
 	s.mu.Lock()
 	var names []string
@@ -206,11 +208,11 @@ func (s *spannerShim) deleteSessions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// spannerID is an id that the emulator knows in a session only, made one that is known
-// by itself.
+// spannerID combines a session and an id that is unique within the session to an id that is unique
+// everywhere.
 func spannerID(session string, id []byte) string { return session + "\x00" + string(id) }
 
-// sendSpanner answers with one message.
+// sendSpanner sends a reply of one message.
 func sendSpanner(a *spannerRPC, m proto.Message) error {
 	frame, err := proto.Marshal(m)
 	if err != nil {

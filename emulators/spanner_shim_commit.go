@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// commit answers a Commit: of a transaction as often as it is asked for, always the
-// same. Answers are kept for the last 10,000 transactions.
+// commit answers a Commit. A repeated Commit of a transaction gets the same reply each time.
+// Replies are kept for the last 10,000 transactions.
 func (s *spannerShim) commit(a *spannerRPC, req *spannerpb.CommitRequest) error {
 	var c *spannerCommit
 	if req.GetSingleUseTransaction() != nil {
@@ -35,13 +35,14 @@ func (s *spannerShim) commit(a *spannerRPC, req *spannerpb.CommitRequest) error 
 	return sendSpanner(a, c.res)
 }
 
+// failedCommit returns a commit that has failed with err.
 func failedCommit(err error) *spannerCommit {
 	c := &spannerCommit{done: make(chan struct{}), err: err}
 	close(c.done)
 	return c
 }
 
-// startCommit has the transaction committed, if it is not being or has been.
+// startCommit starts the transaction's commit, or returns the commit that was started before.
 func (tx *spannerTx) startCommit(client context.Context, req *spannerpb.CommitRequest) *spannerCommit {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
@@ -66,9 +67,9 @@ func (tx *spannerTx) startCommit(client context.Context, req *spannerpb.CommitRe
 	return tx.commit
 }
 
-// runCommit commits, also when the client does not wait: it may ask again. What
-// could not be committed is rolled back, so that others have their turn by the time that
-// the client hears of it.
+// runCommit commits even if the client no longer waits: the client may ask again. A transaction
+// that could not be committed is rolled back before its client gets the error, so that other
+// transactions can run by then.
 func (tx *spannerTx) runCommit(client context.Context, req *spannerpb.CommitRequest) {
 	c := tx.commit
 	defer close(c.done)
@@ -93,8 +94,8 @@ func (tx *spannerTx) runCommit(client context.Context, req *spannerpb.CommitRequ
 	}
 }
 
-// commitOnce commits what has no transaction: on the service, too, it may be done again
-// if it is repeated.
+// commitOnce commits mutations without a transaction. As on the service, a repeated call may apply
+// them again.
 func (s *spannerShim) commitOnce(client context.Context, req *spannerpb.CommitRequest) *spannerCommit {
 	database := spannerDatabaseOf(req)
 	req = shallow(req)
@@ -119,17 +120,18 @@ func (s *spannerShim) commitOnce(client context.Context, req *spannerpb.CommitRe
 	return c
 }
 
-// rollback ends a transaction without a trace.
+// rollback answers a Rollback.
 func (s *spannerShim) rollback(a *spannerRPC, req *spannerpb.RollbackRequest) error {
 	if tx := s.find(req.TransactionId); tx != nil {
 		if err := tx.rollback(a.Context()); err != nil {
 			return err
 		}
 	}
-	// One that is not known is rolled back as it is, which is the service's answer too.
+	// An unknown transaction counts as rolled back, as on the service.
 	return a.sendFrame(nil)
 }
 
+// rollback rolls the transaction back, after a commit in flight has ended.
 func (tx *spannerTx) rollback(ctx context.Context) error {
 	tx.mu.Lock()
 	if tx.state == spannerTxCommitting {
@@ -157,8 +159,8 @@ func (tx *spannerTx) rollback(ctx context.Context) error {
 	return nil
 }
 
-// batchWrite commits each group by itself, which is all that the service promises; the
-// emulator cannot do it. A group that another transaction is in the way of waits.
+// batchWrite implements BatchWrite, which the emulator lacks: it commits each group by itself,
+// which is all that the service promises. A group waits while another transaction blocks it.
 func (s *spannerShim) batchWrite(a *spannerRPC, req *spannerpb.BatchWriteRequest) error {
 	for i, group := range req.MutationGroups {
 		c := s.commitGroup(a, req, group)
@@ -176,6 +178,7 @@ func (s *spannerShim) batchWrite(a *spannerRPC, req *spannerpb.BatchWriteRequest
 	return nil
 }
 
+// commitGroup commits one group of mutations and retries while it is aborted.
 func (s *spannerShim) commitGroup(a *spannerRPC, req *spannerpb.BatchWriteRequest, group *spannerpb.BatchWriteRequest_MutationGroup) *spannerCommit {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -184,7 +187,7 @@ func (s *spannerShim) commitGroup(a *spannerRPC, req *spannerpb.BatchWriteReques
 			Session: req.Session, RequestOptions: proto.CloneOf(req.RequestOptions), Mutations: group.Mutations,
 			Transaction: &spannerpb.CommitRequest_SingleUseTransaction{SingleUseTransaction: spannerReadWrite()},
 		})
-		<-c.done // by the end of the shim at the latest
+		<-c.done // closes at the end of the shim at the latest
 		if status.Code(c.err) != codes.Aborted || time.Now().After(until) {
 			return c
 		}

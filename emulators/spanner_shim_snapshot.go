@@ -14,12 +14,12 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerSnapshot is a read-only transaction. It is nothing but its read timestamp: what
-// is read in it is read at that, without a transaction. The emulator remembers the last
-// 32 transactions of a session only, and each read is one.
+// spannerSnapshot is a read-only transaction, represented by its read timestamp alone: each read
+// runs at that timestamp, without a transaction. The emulator remembers only the last 32
+// transactions of a session, and each read is one.
 type spannerSnapshot struct {
-	session    string // the client's
-	emulatorID string // id, as the emulator knew it
+	session    string // the client's session
+	emulatorID string // the emulator's transaction id
 	at         time.Time
 }
 
@@ -42,8 +42,8 @@ func (t spannerSnapshot) options() *spannerpb.TransactionOptions {
 	}}}
 }
 
-// rewriteForSnapshot makes a request in a read-only transaction one that the emulator
-// understands.
+// rewriteForSnapshot returns the request with the emulator's form of the transaction: a single-use
+// read at the snapshot's timestamp or, for a partitioned read, a real transaction.
 func (s *spannerShim) rewriteForSnapshot(t spannerSnapshot, req spannerStatement) (proto.Message, error) {
 	parts := false
 	switch req := req.(type) {
@@ -59,8 +59,9 @@ func (s *spannerShim) rewriteForSnapshot(t spannerSnapshot, req spannerStatement
 	return rewriteSpanner(req, session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: real}}), err
 }
 
-// partitionTransaction is a transaction at a snapshot's timestamp, on a session that no other
-// uses, for reads in parts: these need one. Nobody tells of its end, so it stays.
+// partitionTransaction returns a read-only transaction at the snapshot's timestamp, on a session of
+// its own. Partitioned reads need one. It is never ended, because no call announces the end of the
+// snapshot.
 func (s *spannerShim) partitionTransaction(t spannerSnapshot, database string) (session string, real []byte, err error) {
 	s.partitionMu.Lock()
 	defer s.partitionMu.Unlock()
@@ -80,7 +81,7 @@ func (s *spannerShim) partitionTransaction(t spannerSnapshot, database string) (
 	return session, real, err
 }
 
-// beginTransaction answers an explicit begin of a transaction of any kind.
+// beginTransaction answers BeginTransaction, for transactions of any kind.
 func (s *spannerShim) beginTransaction(a *spannerRPC, req *spannerpb.BeginTransactionRequest) error {
 	if req.GetOptions().GetReadOnly() != nil {
 		_, began, err := s.beginSnapshot(a, req)
@@ -94,12 +95,12 @@ func (s *spannerShim) beginTransaction(a *spannerRPC, req *spannerpb.BeginTransa
 		return err
 	}
 	if err = sendSpanner(a, began); err != nil || a.sent == 0 {
-		tx.abort() // nobody knows its id
+		tx.abort() // no client knows its id
 	}
 	return err
 }
 
-// beginSnapshot begins a read-only transaction, on the client's own session.
+// beginSnapshot begins a read-only transaction on the client's own session.
 func (s *spannerShim) beginSnapshot(a *spannerRPC, req *spannerpb.BeginTransactionRequest) (t spannerSnapshot, began *spannerpb.Transaction, err error) {
 	asked := req.Options.GetReadOnly().GetReturnReadTimestamp()
 	req = shallow(req)

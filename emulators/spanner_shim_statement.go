@@ -16,8 +16,8 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// statement carries out a read, a query or DML. handled is false where the emulator can
-// be left alone with it, as with whatever needs no transaction.
+// statement executes a read, a query or DML. handled is false if the emulator can answer the
+// request itself, which it can if no transaction is named or a snapshot's request was rewritten.
 func (s *spannerShim) statement(a *spannerRPC, method, name string, req spannerStatement) (handled bool, err error) {
 	selector := req.GetTransaction()
 	if options := selector.GetBegin(); options != nil {
@@ -43,10 +43,10 @@ func (s *spannerShim) statement(a *spannerRPC, method, name string, req spannerS
 	return true, status.Error(codes.NotFound, "Transaction not found.")
 }
 
-// beginWith begins a transaction with its first statement: in two steps, so that its id
-// is known whatever comes of the statement. If the client does not get to know it too,
-// as with a statement that fails, nobody can use the transaction, and it is rolled back
-// at once; the client begins another one.
+// beginWith begins a transaction with its first statement. It does so in two steps, so that the
+// shim has the transaction's id whatever the statement returns. If the client does not get the id,
+// as when the statement fails, no call can use the transaction and it is rolled back at once; the
+// client begins another one.
 func (s *spannerShim) beginWith(a *spannerRPC, method, name string, req spannerStatement) error {
 	tx, began, err := s.begin(a.ServerStream.Context(), &spannerpb.BeginTransactionRequest{
 		Session: req.GetSession(), Options: req.GetTransaction().GetBegin(), RequestOptions: spannerRequestOptions(req),
@@ -71,8 +71,8 @@ func (s *spannerShim) beginWith(a *spannerRPC, method, name string, req spannerS
 	return err
 }
 
-// putSpannerTransaction puts a transaction in the answer to the statement that began it,
-// if it is there that it has to be: in the first message with metadata.
+// putSpannerTransaction adds the transaction to the reply of the statement that began it, if frame
+// is the message for it: the first with metadata. told reports whether it was added.
 func putSpannerTransaction(name string, frame forward.Frame, began *spannerpb.Transaction) (_ forward.Frame, told bool, err error) {
 	var message proto.Message
 	var metadata *spannerpb.ResultSetMetadata
@@ -100,7 +100,7 @@ func putSpannerTransaction(name string, frame forward.Frame, began *spannerpb.Tr
 	return frame, true, err
 }
 
-// statement carries out a statement of the transaction, and sends its answer.
+// statement executes a statement of the transaction and sends its reply.
 func (tx *spannerTx) statement(a *spannerRPC, method string, req spannerStatement, send func(forward.Frame) error) error {
 	if err := tx.enter(); err != nil {
 		return err
@@ -111,7 +111,7 @@ func (tx *spannerTx) statement(a *spannerRPC, method string, req spannerStatemen
 	if !ok || numbered.GetSeqno() == 0 || tx.partitioned {
 		err := tx.shim.relay(spannerOutgoing(a.Context(), client), method, tx.rewrite(req), send)
 		if a.Context().Err() != nil {
-			return err // nothing is wrong with the transaction
+			return err // the client left; the transaction is unharmed
 		}
 		return tx.mapError(err)
 	}
@@ -132,11 +132,12 @@ func (tx *spannerTx) statement(a *spannerRPC, method string, req spannerStatemen
 	return r.err
 }
 
-// address makes a request one that the emulator understands.
+// rewrite returns the request with the session and the id that the emulator knows.
 func (tx *spannerTx) rewrite(req spannerStatement) proto.Message {
 	return rewriteSpanner(req, tx.session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: tx.emulatorID}})
 }
 
+// rewriteSpanner returns a copy of the request with another session and transaction.
 func rewriteSpanner(req spannerStatement, session string, selector *spannerpb.TransactionSelector) proto.Message {
 	switch req := req.(type) {
 	case *spannerpb.ExecuteSqlRequest:
@@ -172,7 +173,7 @@ func spannerRequestOptions(req spannerStatement) *spannerpb.RequestOptions {
 	return nil
 }
 
-// relay passes a request to the emulator, and the messages of its answer on.
+// relay sends a request to the emulator and passes the messages of its reply to send.
 func (s *spannerShim) relay(ctx context.Context, method string, req proto.Message, send func(forward.Frame) error) error {
 	frame, err := proto.Marshal(req)
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *spannerShim) relay(ctx context.Context, method string, req proto.Messag
 	if err != nil {
 		return err
 	}
-	if err := up.SendMsg((*forward.Frame)(&frame)); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg tells why
+	if err := up.SendMsg((*forward.Frame)(&frame)); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg returns the reason
 		return err
 	}
 	if err := up.CloseSend(); err != nil {
@@ -204,7 +205,7 @@ func (s *spannerShim) relay(ctx context.Context, method string, req proto.Messag
 	}
 }
 
-// spannerReply is the answer to a numbered statement.
+// spannerReply is the reply to a numbered statement.
 type spannerReply struct {
 	requestHash [sha256.Size]byte
 	done        chan struct{}
@@ -212,10 +213,9 @@ type spannerReply struct {
 	err         error
 }
 
-// reply carries out a numbered statement, also when the client does not wait: DML that
-// is repeated with its number has the answer of the first time. The emulator does that
-// too, but gives the rows of THEN RETURN only once. Queries, which have numbers as well,
-// are asked again.
+// runNumbered executes a statement with a sequence number, even if the client no longer waits.
+// Repeated DML with the same number gets the first reply. The emulator does that too, but returns
+// the rows of THEN RETURN only once. Queries have numbers as well; they are executed again.
 func (tx *spannerTx) runNumbered(client context.Context, method string, req spannerStatement, seqno int64) (*spannerReply, error) {
 	text, err := (proto.MarshalOptions{Deterministic: true}).Marshal(req)
 	if err != nil {
@@ -248,23 +248,23 @@ func (tx *spannerTx) runNumbered(client context.Context, method string, req span
 	}) {
 		return nil, errSpannerStopped
 	}
-	tx.busy++ // until that has ended
+	tx.busy++ // until the goroutine has ended
 	if tx.dml != nil && tx.dml[seqno] == nil {
 		tx.dml[seqno] = r
 	}
 	return r, nil
 }
 
-// batchAborted is the error of a batch of DML that met another transaction. It comes in
-// the answer, as that of a bad statement does, where there is no telling when to try
-// again.
+// batchAborted returns the error of a DML batch that another transaction aborted. The emulator
+// reports it inside the reply, as it does a bad statement, where there is no field for a retry
+// delay.
 func batchAborted(name string, frames []forward.Frame) error {
 	if name != "ExecuteBatchDml" || len(frames) == 0 {
 		return nil
 	}
 	res := &spannerpb.ExecuteBatchDmlResponse{}
 	if proto.Unmarshal(frames[0], res) != nil {
-		return nil // the client finds out
+		return nil // the client gets the same error
 	}
 	err := status.ErrorProto(res.GetStatus())
 	if status.Code(err) == codes.Aborted || isTransactionLost(err) {
@@ -273,7 +273,7 @@ func batchAborted(name string, frames []forward.Frame) error {
 	return nil
 }
 
-// changedSpanner tells whether an answer is that to DML, which counts the rows.
+// changedSpanner reports whether a reply is that of DML, which has a row count.
 func changedSpanner(name string, frames []forward.Frame) bool {
 	if name == "ExecuteBatchDml" || len(frames) == 0 {
 		return len(frames) > 0
