@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// startLocal runs the emulator's program and puts the gate in front of it.
+// startLocal starts the emulator's program and the gate in front of it.
 func (s *BigtableServer) startLocal(ctx context.Context, program string) (err error) {
 	if s.engine.Version, err = cbtemulatorVersion(program); err != nil {
 		return fmt.Errorf("%s: %w", program, err)
@@ -18,7 +18,7 @@ func (s *BigtableServer) startLocal(ctx context.Context, program string) (err er
 	said := &bigtableOutput{found: make(chan struct{})}
 	cmd := exec.Command(program, "-host", "127.0.0.1", "-port", "0")
 	cmd.Dir = os.TempDir()
-	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"} // it must not depend on its starter's
+	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"} // independent of this process's environment
 	cmd.Stdout, cmd.Stderr = said, said
 	if s.process, err = startProcess(cmd, whenOrphanedKill); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (s *BigtableServer) startLocal(ctx context.Context, program string) (err er
 	return nil
 }
 
-// announcement is what the emulator prints: among it the port that it was given.
+// bigtableOutput collects the emulator's output and finds its address in it.
 type bigtableOutput struct {
 	found   chan struct{} // closed when there is an address
 	address string

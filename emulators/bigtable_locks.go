@@ -9,22 +9,23 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 )
 
-// bigtableLocks keep apart what the emulator gets wrong when it does both at a time:
-// reads and writes of the same row, and DropRowRange and anything. Rows share a number of
-// locks, which are taken in order.
+// bigtableLocks is a set of striped locks. They exclude the operations that the emulator gets wrong
+// when they run at the same time: reads and writes of the same row, and DropRowRange and anything
+// else. Locks are taken in order, so that no two requests deadlock.
 type bigtableLocks struct{ rows [64]roomLock }
 
 var bigtableSeed = maphash.MakeSeed()
 
 // The rooms of a lock.
 const (
+	// The rooms of a lock.
 	roomRead = iota
 	roomWrite
 	roomDropRange
 	roomCount
 )
 
-// lock waits until a request may run, and returns how to tell its end.
+// lock blocks until a request may run. The caller calls unlock when the request has ended.
 func (l *bigtableLocks) lock(req any) (unlock func()) {
 	room := roomWrite
 	var keys [][]byte
@@ -60,15 +61,16 @@ func (l *bigtableLocks) lock(req any) (unlock func()) {
 	}
 }
 
-// roomLock lets any number into one room at a time, and nobody wait for ever: who comes
-// while others wait for another room waits behind them. A lock that let one write in
-// after the other would change how writers of a row contend, which the emulator does by
-// itself.
+// roomLock admits any number of holders to one room at a time. A caller that arrives while others
+// wait for another room waits behind them, so no caller starves.
+//
+// A plain mutex would serialize the writes of a row and so change how they contend; the emulator
+// handles concurrent writes correctly by itself.
 type roomLock struct {
 	mu      sync.Mutex
 	inside  [roomCount]int
 	waiting [roomCount]int
-	opens   [roomCount]chan struct{} // for those who wait
+	opens   [roomCount]chan struct{} // closed to admit the waiters of a room
 }
 
 func (l *roomLock) enter(room int) {
@@ -106,7 +108,7 @@ func (l *roomLock) leave(room int) {
 	}
 }
 
-// of returns the locks of rows, in order; no rows at all are all rows.
+// locksOf returns the indexes of the rows' locks, in order. No keys means all rows.
 func (l *bigtableLocks) locksOf(keys [][]byte) (which []int) {
 	if len(keys) == 0 {
 		for i := range l.rows {

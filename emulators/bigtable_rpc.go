@@ -20,7 +20,7 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// unary passes an RPC to the emulator in this process.
+// unary intercepts unary RPCs of the in-process emulator.
 func (g *bigtableGate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (res any, err error) {
 	defer recoverPanic(info.FullMethod, &err)
 	from, _ := info.Server.(tableGetter)
@@ -34,14 +34,14 @@ func (g *bigtableGate) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	return res, nil
 }
 
-// handle runs the handler and leaves, also when it panics.
+// handle runs the handler and then leave, even if the handler panics.
 func (p admission) handle(handler func() (any, error)) (any, error) {
 	defer p.leave()
 	return handler()
 }
 
-// catch turns the panic of a handler into an error: the emulator panics where it
-// has no method.
+// recoverPanic turns the panic of a handler into an error: the emulator panics in methods that it
+// lacks.
 func recoverPanic(method string, err *error) {
 	switch r := recover().(type) {
 	case nil:
@@ -52,8 +52,8 @@ func recoverPanic(method string, err *error) {
 	}
 }
 
-// stream passes a streaming RPC to the emulator in this process, and any to one
-// behind a proxy; from is that one, or nil.
+// stream intercepts streaming RPCs of the in-process emulator (behind is nil), or all RPCs to an
+// emulator behind a proxy.
 func (g *bigtableGate) stream(behind tableGetter) grpc.StreamServerInterceptor {
 	return func(srv any, down grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		defer recoverPanic(info.FullMethod, &err)
@@ -80,22 +80,21 @@ func (g *bigtableGate) stream(behind tableGetter) grpc.StreamServerInterceptor {
 	}
 }
 
-// gateStream is an RPC that passes the gate with its first message. Its answer is kept
-// until the emulator has given all of it: a client that takes its time must not keep
-// the row.
+// gateStream is a streaming RPC that enters the gate with its first message. Its reply is buffered
+// until the emulator has sent all of it, so that a slow client does not keep the row locked.
 type gateStream struct {
 	grpc.ServerStream
 	gate        *bigtableGate
 	from        tableGetter
 	method      string
 	begun       bool
-	framed      bool    // it passes a proxy
-	goodIndexes []int64 // the indexes of the entries that are passed on, if not all are
+	framed      bool    // messages are Frames, in a proxy
+	goodIndexes []int64 // original indexes of the entries that are passed on, if not all are
 	parts       []any
 	admission
 }
 
-// run runs the handler, and leaves if that has come so far as to enter.
+// run runs the handler, and then leave if the RPC has entered the gate.
 func (s *gateStream) run(handler func() error) error {
 	defer func() {
 		if s.leave != nil {
@@ -105,7 +104,7 @@ func (s *gateStream) run(handler func() error) error {
 	return handler()
 }
 
-// Context outlives the client where a fault wants it to.
+// Context outlives the client if a fault has detached the RPC.
 func (s *gateStream) Context() context.Context {
 	if s.detached {
 		return context.WithoutCancel(s.ServerStream.Context())
@@ -113,12 +112,12 @@ func (s *gateStream) Context() context.Context {
 	return s.ServerStream.Context()
 }
 
-// RecvMsg lets the request in.
+// RecvMsg receives the request and lets it enter the gate.
 func (s *gateStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err != nil {
 		if s.begun && s.detached && !errors.Is(err, io.EOF) {
-			return io.EOF // the client's end is not that of its request
+			return io.EOF // the request continues without its sender
 		}
 		return err
 	}
@@ -140,10 +139,11 @@ func (s *gateStream) RecvMsg(m any) error {
 	return s.withholdBad(req.(*bigtablepb.MutateRowsRequest), m)
 }
 
-// errNoGoodEntry ends the handler of a MutateRows request of which the emulator gets nothing.
+// errNoGoodEntry ends the handler of a MutateRows request of which no entry is passed to the
+// emulator.
 var errNoGoodEntry = errors.New("no entry of the request is passed on")
 
-// withholdBad leaves only the good entries in m, which holds req or is it.
+// withholdBad removes the bad entries from m, which is req or its encoded form.
 func (s *gateStream) withholdBad(req *bigtablepb.MutateRowsRequest, m any) (err error) {
 	var good []*bigtablepb.MutateRowsRequest_Entry
 	for i, entry := range req.Entries {
@@ -161,7 +161,7 @@ func (s *gateStream) withholdBad(req *bigtablepb.MutateRowsRequest, m any) (err 
 	return err
 }
 
-// answerBad adds the answers to the bad entries.
+// answerBad adds the errors of the bad entries to the reply.
 func (s *gateStream) answerBad() error {
 	res := &bigtablepb.MutateRowsResponse{}
 	for _, i := range slices.Sorted(maps.Keys(s.bad)) {
@@ -182,7 +182,7 @@ func (s *gateStream) answerBad() error {
 	return nil
 }
 
-// SendMsg keeps a part of the answer.
+// SendMsg buffers a part of the reply.
 func (s *gateStream) SendMsg(m any) error {
 	if len(s.bad) > 0 {
 		if err := s.restoreIndexes(m); err != nil {
@@ -195,7 +195,7 @@ func (s *gateStream) SendMsg(m any) error {
 	return nil
 }
 
-// restoreIndexes gives the answers to the good entries the indexes of the client's request.
+// restoreIndexes gives the results of the good entries the indexes of the client's request.
 func (s *gateStream) restoreIndexes(m any) (err error) {
 	res, ok := m.(*bigtablepb.MutateRowsResponse)
 	frame, framed := m.(*forward.Frame)
@@ -218,7 +218,7 @@ func (s *gateStream) restoreIndexes(m any) (err error) {
 	return err
 }
 
-// SendHeader passes the head of the answer on, or drops it.
+// SendHeader passes the reply's header on, or drops it.
 func (s *gateStream) SendHeader(md metadata.MD) error {
 	if s.drop {
 		return nil
@@ -226,8 +226,7 @@ func (s *gateStream) SendHeader(md metadata.MD) error {
 	return s.ServerStream.SendHeader(md)
 }
 
-// decodeBigtable reads a request that passes a proxy; nil is one of a method that
-// the emulator does not have.
+// decodeBigtable decodes a request in a proxy. It returns nil for a method that the emulator lacks.
 func decodeBigtable(method string, frame forward.Frame) (any, error) {
 	make := bigtableRequests[path.Base(method)]
 	if make == nil {

@@ -42,7 +42,7 @@ type spannerShim struct {
 	finished []*spannerTx          // the transactions of txs that have ended, oldest first
 
 	partitionMu  sync.Mutex        // is taken before mu
-	partitionTxs map[string]string // the sessions and ids of transactionAt, by snapshot id
+	partitionTxs map[string]string // session and transaction id of partitionTransaction, by snapshot id
 }
 
 func newSpannerShim(conn *grpc.ClientConn, idle time.Duration) *spannerShim {
