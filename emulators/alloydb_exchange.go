@@ -17,7 +17,7 @@ const (
 	maxAlloyDBReason = 4 << 10  // well below it
 )
 
-// alloydbRefusal is why a client is not let in, as the client gets to know it.
+// alloydbRefusal is the reason for which a client is refused, as sent to the client.
 type alloydbRefusal struct{ reason string }
 
 func (e *alloydbRefusal) Error() string { return e.reason }
@@ -42,8 +42,8 @@ func readExchange(client io.Reader) (*connectorspb.MetadataExchangeRequest, erro
 	return hello, nil
 }
 
-// judge decides whether a client may come in, and where its kind of login is
-// counted. The error is a refusal.
+// checkLogin decides whether a client is admitted. It returns the counter of the client's kind of
+// login; the error is a refusal.
 func (s *AlloyDBServer) checkLogin(hello *connectorspb.MetadataExchangeRequest) (login func(*AlloyDBStats) *int, err error) {
 	s.mu.Lock()
 	s.userAgent = hello.GetUserAgent()
@@ -70,7 +70,7 @@ func (s *AlloyDBServer) checkLogin(hello *connectorspb.MetadataExchangeRequest) 
 	}
 }
 
-// answer ends the exchange: the client is let in, or refused for a reason.
+// writeExchangeReply ends the exchange: the client is admitted, or refused if there is a reason.
 func writeExchangeReply(client io.Writer, reason string) error {
 	response := &connectorspb.MetadataExchangeResponse{ResponseCode: connectorspb.MetadataExchangeResponse_OK}
 	if reason != "" {

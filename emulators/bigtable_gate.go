@@ -21,7 +21,7 @@ type bigtableGate struct {
 	closed  bool
 	counts  map[string]int
 	faults  []*BigtableFault
-	// By the table's full name; locks remain when a table is deleted.
+	// schemas and locks have the table's full name as key; locks remain when a table is deleted.
 	schemas map[string]*bigtableSchema
 	locks   map[string]*bigtableLocks
 }

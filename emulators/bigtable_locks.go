@@ -18,7 +18,6 @@ var bigtableSeed = maphash.MakeSeed()
 
 // The rooms of a lock.
 const (
-	// The rooms of a lock.
 	roomRead = iota
 	roomWrite
 	roomDropRange
