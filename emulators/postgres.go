@@ -36,7 +36,7 @@ type PostgresOptions struct {
 type PostgresServer struct {
 	engine Engine
 	url    *url.URL
-	// local is the private server; nil when the server is not ours.
+	// local is the private server; nil if this process did not start the server.
 	local     *localPostgres
 	container ContainerServer
 

@@ -37,21 +37,21 @@ func (s *Store) SetAttemptTimeout(d time.Duration) {
 // the same number, and none may be in use yet.
 func (s *Store) SetRemembered(n int64) { s.ring = n }
 
-// SetClearAtOnce changes how many events, and how many records, one transaction of a purge
+// SetPurgeBatch changes how many events, and how many records, one transaction of a purge
 // deletes. The handle must not be in use yet.
-func (s *Store) SetClearAtOnce(n int) {
+func (s *Store) SetPurgeBatch(n int) {
 	s.background.Wait()
 	s.purgeBatch = n
 }
 
-// MovePlace moves the entry of a lease's run as a scan that has seen the lease does.
-func (s *Store) MovePlace(l runstore.Lease) {
+// MoveEntry moves the entry of a lease's run as a scan that has seen the lease does.
+func (s *Store) MoveEntry(l runstore.Lease) {
 	k := keyOf(l.Run)
 	s.moveEntries([]seenGrant{{k.hash, k.run, int64(l.Token), []byte(l.Grant)}})
 }
 
-// SetLaneWait is for a handle that nobody uses yet.
-func (s *Store) SetLaneWait(d time.Duration) { s.runQueueWait = d }
+// SetRunQueueWait is for a handle that nobody uses yet.
+func (s *Store) SetRunQueueWait(d time.Duration) { s.runQueueWait = d }
 
 // SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
 func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }

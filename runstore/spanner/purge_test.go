@@ -33,7 +33,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			s.SetAttemptTimeout(hang)
 			most := runstore.MaxEvents
 			if tc.atOnce > 0 {
-				s.SetClearAtOnce(tc.atOnce)
+				s.SetPurgeBatch(tc.atOnce)
 				most = tc.atOnce
 			}
 			events := tc.events
@@ -118,7 +118,7 @@ func TestPurgeGoesOn(t *testing.T) {
 	var l ledger
 	p := newDatabase(t, fair)
 	s, c := open(t, p, l.keep), raw(t, p)
-	s.SetClearAtOnce(atOnce)
+	s.SetPurgeBatch(atOnce)
 	lease := hold(t, s, "run")
 	for i := range 10 {
 		b := appending(lease, fmt.Sprint("old ", i))

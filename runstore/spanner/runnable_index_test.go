@@ -158,12 +158,12 @@ func TestMoveIsGuardedByTheGrant(t *testing.T) {
 	}
 	forged.Grant = "another"
 	for _, l := range []runstore.Lease{released, taken, forged} {
-		s.MovePlace(l)
+		s.MoveEntry(l)
 		if n := count(t, c, due+fmt.Sprintf(" AND Run = b'%s' AND HeldUntil < Expires", l.Run)); n != 1 {
 			t.Errorf("%s: the entry was moved", l.Run)
 		}
 	}
-	s.MovePlace(current)
+	s.MoveEntry(current)
 	if n := count(t, c, "SELECT COUNT(*) FROM Runs WHERE Place = Expires"); n != 1 {
 		t.Errorf("%d entries are at the present expiry, want that of the current grant", n)
 	}
