@@ -42,7 +42,7 @@ type Options struct {
 	Clock func() time.Time
 	// DialOptions are further options of the connections.
 	DialOptions []grpc.DialOption
-	// Logger gets what no caller is told by an error: an epoch that was raised, a purge that
+	// Logger records events that no returned error reports: an epoch that was raised, a purge that
 	// another handle left unfinished. Nil means slog.Default.
 	Logger *slog.Logger
 }
