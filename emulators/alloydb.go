@@ -15,68 +15,65 @@ import (
 )
 
 const (
-	// alloydbCluster is the one cluster that a stand-in has.
+	// alloydbCluster is the only cluster of a stand-in.
 	alloydbCluster = "projects/tapestore/locations/local/clusters/emulator"
-	// alloydbConnector is the version of the connector that the stand-in was made
-	// for. A test fails when the module requires another.
+	// alloydbConnector is the version of the connector that the stand-in was written for. A test
+	// fails if the module requires another.
 	alloydbConnector = "1.19.3"
-	// alloydbProxyPort is where the connector dials every instance.
+	// alloydbProxyPort is the port at which the connector dials every instance.
 	alloydbProxyPort = "5433"
 )
 
 // AlloyDBOptions adjusts a stand-in; nil means the defaults.
 type AlloyDBOptions struct {
-	// Postgres is the server to stand in front of; Close leaves it running. Nil
-	// starts one, with its defaults, which Close ends.
+	// Postgres is the server behind the stand-in; Close leaves it running. Nil starts one with its
+	// defaults, which Close ends.
 	Postgres *PostgresServer
-	// CertificateTTL is the life of the client certificates that are signed; zero
-	// means what the connector asks for, an hour. A connector that is not lazy
-	// refreshes four minutes before the end, so below that it does so at once and
-	// without end, held back only by its own limit: two, then one in 30 seconds.
+	// CertificateTTL is the lifetime of the client certificates that are signed; zero means what
+	// the connector asks for, an hour. A connector that is not lazy refreshes its certificate four
+	// minutes before the end. With a TTL below that it refreshes continuously, bounded only by its
+	// own rate limit: two at once, then one in 30 s.
 	CertificateTTL time.Duration
 
-	patience time.Duration // for tests; default 10 s
+	exchangeTimeout time.Duration // for tests; default 10 s
 }
 
-// AlloyDBServer is a running stand-in for AlloyDB. Its methods may be called
-// concurrently.
+// AlloyDBServer is a running stand-in for AlloyDB. Its methods are safe for concurrent use.
 type AlloyDBServer struct {
-	postgres *PostgresServer
-	owned    bool // the stand-in started postgres
-	token    string
-	ttl      time.Duration
-	ca       *alloydbCA
-	admin    net.Listener
-	http     *http.Server
-	doors    []*alloydbDoor
-	patience time.Duration // for the handshake, the exchange and each answer to them
-	serving  sync.WaitGroup
+	postgres        *PostgresServer
+	owned           bool // the stand-in started postgres
+	token           string
+	ttl             time.Duration
+	ca              *alloydbCA
+	admin           net.Listener
+	http            *http.Server
+	doors           []*alloydbDoor
+	exchangeTimeout time.Duration // for the handshake, the metadata exchange and each reply
+	serving         sync.WaitGroup
 
 	mu          sync.Mutex
 	conns       *alloydbConns // what CutConnections cuts; nil once closed
 	stats       AlloyDBStats
 	adminStatus int
 	reason      string // why connections are refused, or ""
-	userAgent   string // of the last connector that said hello
+	userAgent   string // of the last connector whose metadata exchange was read
 
-	closing sync.Once
-	closed  error
+	closing  sync.Once
+	closeErr error
 }
 
-// AlloyDB starts a stand-in for AlloyDB in front of a PostgreSQL server, so that
-// the real connector, cloud.google.com/go/alloydbconn, runs against it with
-// DialerOptions. ctx bounds the start only. Errors: those of Postgres, if it has
-// to start one.
+// AlloyDB starts a stand-in for AlloyDB in front of a PostgreSQL server, so that the real
+// connector, cloud.google.com/go/alloydbconn, runs against it with DialerOptions. ctx bounds the
+// start only. Errors: those of Postgres, if it has to start one.
 //
-// It is one cluster with a primary and a read pool, and consists of the two
-// methods of the Admin API that the connector calls, over plain HTTP, and of the
-// proxy that AlloyDB puts before the database. What is real: the connector itself,
-// its OAuth2 token on every call, the certificate that it has signed and
-// refreshes, TLS 1.3 with both sides checked, private, public and PSC addresses,
-// the metadata exchange that tells the kind of login, errors of each step, and
-// connections that are cut.
+// The stand-in is one cluster with a primary and a read pool. It consists of the two methods of the
+// Admin API that the connector calls, over plain HTTP, and of the proxy that AlloyDB puts in front
+// of the database. Real are the connector itself, its OAuth2 token on every call, the certificate
+// that it has signed and refreshes, TLS 1.3 with both sides checked, private, public and PSC
+// addresses, the metadata exchange that announces the kind of login, errors of each step, and cut
+// connections.
 //
-// What is not, and no test over it proves:
+// Not real, and not proved by any test against it:
 //
 //   - The engine is plain PostgreSQL. AlloyDB's own memory, planner, columnar
 //     engine, vacuum, parameters and limits are absent.
@@ -99,11 +96,11 @@ func AlloyDB(ctx context.Context, opts *AlloyDBOptions) (_ *AlloyDBServer, err e
 		return nil, fmt.Errorf("emulators: alloydb: CertificateTTL is %v, want zero or more", opts.CertificateTTL)
 	}
 	s := &AlloyDBServer{
-		postgres: opts.Postgres,
-		token:    newAlloyDBToken(),
-		ttl:      opts.CertificateTTL,
-		conns:    newAlloyDBConns(),
-		patience: cmp.Or(opts.patience, 10*time.Second),
+		postgres:        opts.Postgres,
+		token:           newAlloyDBToken(),
+		ttl:             opts.CertificateTTL,
+		conns:           newAlloyDBConns(),
+		exchangeTimeout: cmp.Or(opts.exchangeTimeout, 10*time.Second),
 	}
 	defer func() {
 		if err != nil {
@@ -119,7 +116,7 @@ func AlloyDB(ctx context.Context, opts *AlloyDBOptions) (_ *AlloyDBServer, err e
 		}
 		s.owned = true
 	}
-	if err := s.openDoors(); err != nil {
+	if err := s.listenAll(); err != nil {
 		return nil, err
 	}
 	if err := s.serveAdmin(); err != nil {
@@ -128,7 +125,7 @@ func AlloyDB(ctx context.Context, opts *AlloyDBOptions) (_ *AlloyDBServer, err e
 	return s, nil
 }
 
-// Engine says what runs here.
+// Engine describes the running stand-in.
 func (s *AlloyDBServer) Engine() Engine {
 	return Engine{
 		Name:    "alloydb",
@@ -137,29 +134,29 @@ func (s *AlloyDBServer) Engine() Engine {
 	}
 }
 
-// Postgres is the server behind the proxy, to make databases on.
+// Postgres returns the server behind the proxy, on which callers create databases.
 func (s *AlloyDBServer) Postgres() *PostgresServer { return s.postgres }
 
-// Instance is the URI of the primary, for the connector's Dial.
+// Instance returns the URI of the primary, for the connector's Dial.
 func (s *AlloyDBServer) Instance() string { return alloydbInstance("primary") }
 
-// ReadPool is the URI of the read pool, for the connector's Dial.
+// ReadPool returns the URI of the read pool, for the connector's Dial.
 func (s *AlloyDBServer) ReadPool() string { return alloydbInstance("pool") }
 
 func alloydbInstance(name string) string { return alloydbCluster + "/instances/" + name }
 
-// AdminEndpoint is the address of the Admin API.
+// AdminEndpoint returns the address of the Admin API.
 func (s *AlloyDBServer) AdminEndpoint() string { return "http://" + s.admin.Addr().String() }
 
-// DialerOptions points a Dialer at this stand-in. Further options may follow:
-// WithIAMAuthN, WithLazyRefresh, and by WithDefaultDialOptions WithPublicIP or
-// WithPSC. A pgx configuration needs sslmode=disable and a DialFunc that calls
-// Dial with Instance or ReadPool; the host, any IP address, and port are not used.
+// DialerOptions returns the options that connect a Dialer to this stand-in. Further options may
+// follow: WithIAMAuthN, WithLazyRefresh, and by WithDefaultDialOptions WithPublicIP or WithPSC. A
+// pgx configuration needs sslmode=disable and a DialFunc that calls Dial with Instance or ReadPool;
+// the host, any IP address, and the port are not used.
 //
-// All Dialers of the process share one RSA key: making one takes long, and
-// nothing here depends on it. The connector makes a client for Google's monitoring
-// even if telemetry is off, and never closes it: each Dialer looks up
-// monitoring.googleapis.com, to no effect, and leaves a few goroutines behind.
+// All Dialers of the process share one RSA key: generating one takes long, and nothing here depends
+// on it. The connector creates a client for Google's monitoring even if telemetry is off, and never
+// closes it: each Dialer looks up monitoring.googleapis.com, without effect, and leaves a few
+// goroutines behind.
 func (s *AlloyDBServer) DialerOptions() []alloydbconn.Option {
 	return []alloydbconn.Option{
 		alloydbconn.WithAdminAPIEndpoint(s.AdminEndpoint()),
@@ -170,35 +167,35 @@ func (s *AlloyDBServer) DialerOptions() []alloydbconn.Option {
 	}
 }
 
-// TokenSource hands out the only token that the Admin API and the proxy accept.
-// It is among the DialerOptions.
+// TokenSource returns the only token that the Admin API and the proxy accept. DialerOptions
+// includes it.
 func (s *AlloyDBServer) TokenSource() oauth2.TokenSource { return alloydbTokens(s.token) }
 
-// SkewClock sets how far the stand-in's clock, by which it signs and checks
-// certificates, is ahead of the machine's, or behind it when negative: a
-// certificate expires without a wait. The connector goes by the machine's clock.
+// SkewClock sets how far the stand-in's clock is ahead of the machine's, or behind it if negative.
+// The stand-in signs and checks certificates by that clock, so a test can let a certificate expire
+// without waiting. The connector uses the machine's clock.
 func (s *AlloyDBServer) SkewClock(ahead time.Duration) { s.ca.skew.Store(int64(ahead)) }
 
-// RefuseAdmin makes the Admin API answer every call with an HTTP error status,
-// 400 to 599, until it is called with 0. The connector itself repeats a call that
-// got 503, for up to a minute; any other status fails the dial at once.
+// RefuseAdmin makes the Admin API answer every call with an HTTP error status, 400 to 599; 0 ends
+// that. The connector itself repeats a call that got 503, for up to a minute; any other status
+// fails the dial at once.
 func (s *AlloyDBServer) RefuseAdmin(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.adminStatus = status
 }
 
-// RefuseConnections makes the proxy refuse new connections for a reason, which is
-// the error that the client gets, until it is called with "".
+// RefuseConnections makes the proxy refuse new connections with this reason, which is the client's
+// error; "" ends that.
 func (s *AlloyDBServer) RefuseConnections(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reason = reason
 }
 
-// CutConnections cuts every connection, those being opened included, and returns
-// when they are gone: a failover as clients see it. A statement under way may or
-// may not be carried out. New connections are let in.
+// CutConnections cuts every connection, including those being opened, and returns when they are
+// gone: a failover as clients see it. A statement in flight may or may not be executed. New
+// connections are accepted.
 func (s *AlloyDBServer) CutConnections() {
 	s.mu.Lock()
 	cut := s.conns
@@ -207,15 +204,15 @@ func (s *AlloyDBServer) CutConnections() {
 	}
 	s.mu.Unlock()
 	if cut != nil {
-		cut.end()
+		cut.cutAll()
 	}
 }
 
-// Close cuts every connection, ends the stand-in and, if the stand-in started it,
-// the PostgreSQL server. Close Dialers first: they go on refreshing.
+// Close cuts every connection, ends the stand-in and, if the stand-in started it, the PostgreSQL
+// server. Close Dialers first, because they keep refreshing.
 func (s *AlloyDBServer) Close() error {
-	s.closing.Do(func() { s.closed = s.close() })
-	return s.closed
+	s.closing.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
 }
 
 func (s *AlloyDBServer) close() error {
@@ -230,7 +227,7 @@ func (s *AlloyDBServer) close() error {
 	if s.http != nil {
 		errs = append(errs, s.http.Close())
 	}
-	conns.end()
+	conns.cutAll()
 	s.serving.Wait()
 	if s.owned {
 		errs = append(errs, s.postgres.Close())

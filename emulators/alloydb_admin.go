@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// alloydbStatuses are the names that Google's APIs give to HTTP statuses.
+// alloydbStatuses are the names of HTTP statuses in Google's APIs.
 var alloydbStatuses = map[int]string{
 	http.StatusBadRequest:          "INVALID_ARGUMENT",
 	http.StatusUnauthorized:        "UNAUTHENTICATED",
@@ -25,7 +25,7 @@ var alloydbStatuses = map[int]string{
 	http.StatusGatewayTimeout:      "DEADLINE_EXCEEDED",
 }
 
-// alloydbStatus is an error that a client of the Admin API gets.
+// alloydbStatus is an error reply of the Admin API.
 type alloydbStatus struct {
 	code    int
 	message string
@@ -48,12 +48,12 @@ func (s *AlloyDBServer) serveAdmin() (err error) {
 	api.HandleFunc("/", s.method(func(r *http.Request) (proto.Message, *alloydbStatus) {
 		return nil, &alloydbStatus{http.StatusNotFound, fmt.Sprintf("no such resource or method: %s %s", r.Method, r.URL.Path)}
 	}))
-	s.http = &http.Server{Handler: api, ReadHeaderTimeout: s.patience}
+	s.http = &http.Server{Handler: api, ReadHeaderTimeout: s.exchangeTimeout}
 	s.serving.Go(func() { _ = s.http.Serve(s.admin) }) // until it is closed
 	return nil
 }
 
-// method makes an HTTP handler of a method of the API.
+// method returns the HTTP handler of a method of the API.
 func (s *AlloyDBServer) method(call func(*http.Request) (proto.Message, *alloydbStatus)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		refusal := s.refusesCall(r)
@@ -79,7 +79,7 @@ func (s *AlloyDBServer) method(call func(*http.Request) (proto.Message, *alloydb
 	}
 }
 
-// refusesCall tells why a call is refused whatever it asks for, or nil.
+// refusesCall returns the error of a call that is refused whatever it asks for, or nil.
 func (s *AlloyDBServer) refusesCall(r *http.Request) *alloydbStatus {
 	s.mu.Lock()
 	status := s.adminStatus

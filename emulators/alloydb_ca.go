@@ -57,8 +57,8 @@ func newAlloyDBCA() (*alloydbCA, error) {
 	return &alloydbCA{key: key, cert: cert, pool: pool}, nil
 }
 
-// longLived is a certificate that is valid on any clock of a test: only those of
-// clients are meant to expire.
+// longLived returns a certificate template that is valid on any clock of a test: only client
+// certificates are meant to expire.
 func longLived(name string) *x509.Certificate {
 	now := time.Now()
 	return &x509.Certificate{
@@ -76,11 +76,11 @@ func serialNumber() *big.Int {
 	return new(big.Int).SetBytes(b)
 }
 
-// now is the time on the stand-in's clock.
+// now returns the time on the stand-in's clock.
 func (ca *alloydbCA) now() time.Time { return time.Now().Add(time.Duration(ca.skew.Load())) }
 
-// signClient makes a client certificate that lives for ttl, rounded up to the
-// second that certificates count in.
+// signClient signs a client certificate that is valid for ttl, rounded up to the whole seconds of
+// certificates.
 func (ca *alloydbCA) signClient(public *rsa.PublicKey, ttl time.Duration) ([]byte, error) {
 	now := ca.now()
 	return x509.CreateCertificate(rand.Reader, &x509.Certificate{
@@ -93,9 +93,8 @@ func (ca *alloydbCA) signClient(public *rsa.PublicKey, ttl time.Duration) ([]byt
 	}, ca.cert, public, ca.key)
 }
 
-// serverTLS is what the proxy of an instance serves with: a certificate for the
-// instance's addresses, and only clients that have one of this authority, valid
-// on its clock.
+// serverTLS returns the TLS configuration of an instance's proxy: a certificate for the instance's
+// addresses, and only clients with a certificate of this authority that is valid on its clock.
 func (ca *alloydbCA) serverTLS(instance string, addresses []string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -123,7 +122,7 @@ func (ca *alloydbCA) serverTLS(instance string, addresses []string) (*tls.Config
 		Time:         ca.now,
 		// A resumed session would not show its certificate again.
 		SessionTicketsDisabled: true,
-		// The connector reads an answer at one go, so it must be one record.
+		// The connector reads a reply with one call, so it must be one record.
 		DynamicRecordSizingDisabled: true,
 	}, nil
 }
@@ -132,7 +131,7 @@ func certificatePEM(der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// publicKeyFromPEM reads the key that a connector wants certified.
+// publicKeyFromPEM parses the key for which a connector requests a certificate.
 func publicKeyFromPEM(text string) (*rsa.PublicKey, error) {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil || block.Type != "RSA PUBLIC KEY" {
@@ -141,7 +140,7 @@ func publicKeyFromPEM(text string) (*rsa.PublicKey, error) {
 	return x509.ParsePKCS1PublicKey(block.Bytes)
 }
 
-// alloydbTokens hands out one token, good for an hour whenever it is asked for.
+// alloydbTokens is a token source of one token, which is valid for an hour from each request.
 type alloydbTokens string
 
 func (t alloydbTokens) Token() (*oauth2.Token, error) {

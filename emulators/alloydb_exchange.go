@@ -17,12 +17,12 @@ const (
 	maxAlloyDBReason = 4 << 10  // well below it
 )
 
-// alloydbRefusal is why a client is not let in, as the client gets to know it.
+// alloydbRefusal is the reason for which a client is refused, as sent to the client.
 type alloydbRefusal struct{ reason string }
 
 func (e *alloydbRefusal) Error() string { return e.reason }
 
-func readHello(client io.Reader) (*connectorspb.MetadataExchangeRequest, error) {
+func readExchange(client io.Reader) (*connectorspb.MetadataExchangeRequest, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(client, size[:]); err != nil {
 		return nil, err
@@ -42,9 +42,9 @@ func readHello(client io.Reader) (*connectorspb.MetadataExchangeRequest, error) 
 	return hello, nil
 }
 
-// judge decides whether a client may come in, and where its kind of login is
-// counted. The error is a refusal.
-func (s *AlloyDBServer) judge(hello *connectorspb.MetadataExchangeRequest) (login func(*AlloyDBStats) *int, err error) {
+// checkLogin decides whether a client is admitted. It returns the counter of the client's kind of
+// login; the error is a refusal.
+func (s *AlloyDBServer) checkLogin(hello *connectorspb.MetadataExchangeRequest) (login func(*AlloyDBStats) *int, err error) {
 	s.mu.Lock()
 	s.userAgent = hello.GetUserAgent()
 	reason := s.reason
@@ -70,8 +70,8 @@ func (s *AlloyDBServer) judge(hello *connectorspb.MetadataExchangeRequest) (logi
 	}
 }
 
-// answer ends the exchange: the client is let in, or refused for a reason.
-func answer(client io.Writer, reason string) error {
+// writeExchangeReply ends the exchange: the client is admitted, or refused if there is a reason.
+func writeExchangeReply(client io.Writer, reason string) error {
 	response := &connectorspb.MetadataExchangeResponse{ResponseCode: connectorspb.MetadataExchangeResponse_OK}
 	if reason != "" {
 		response.ResponseCode = connectorspb.MetadataExchangeResponse_ERROR

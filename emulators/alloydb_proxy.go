@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// alloydbAddresses is an instance and where the Admin API says that it is. The
-// addresses are from the ranges for private use and for documentation, and the
-// name from the domain for tests: nothing real can be behind them.
+// alloydbAddresses is an instance with its addresses in the Admin API. The addresses are from the
+// ranges for private use and for documentation, and the name from the domain for tests, so nothing
+// real has them.
 type alloydbAddresses struct {
 	name, uid, private, public, psc string
 	count                           func(*AlloyDBStats) *int
@@ -32,15 +32,15 @@ var alloydbInstances = []alloydbAddresses{
 	},
 }
 
-// alloydbDoor is where connections to one address of one instance come in.
+// alloydbDoor is the listener for one address of one instance.
 type alloydbDoor struct {
-	address        string // as the Admin API tells it
+	address        string // as the Admin API returns it
 	listener       net.Listener
 	tls            *tls.Config
-	instance, path func(*AlloyDBStats) *int // where to count
+	instance, path func(*AlloyDBStats) *int // the counters of its connections
 }
 
-// alloydbConns are the connections that can be cut together.
+// alloydbConns is a set of connections that are cut together.
 type alloydbConns struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -49,18 +49,18 @@ type alloydbConns struct {
 
 func newAlloyDBConns() *alloydbConns {
 	c := &alloydbConns{}
-	c.ctx, c.cancel = context.WithCancel(context.Background()) // they outlive the call that starts the server
+	c.ctx, c.cancel = context.WithCancel(context.Background()) // connections outlive the call that starts the server
 	return c
 }
 
-// end cuts the connections and waits until they are gone.
-func (c *alloydbConns) end() {
+// cutAll cuts the connections and waits until they are gone.
+func (c *alloydbConns) cutAll() {
 	c.cancel()
 	c.open.Wait()
 }
 
-// openDoors starts the proxies of all instances.
-func (s *AlloyDBServer) openDoors() error {
+// listenAll starts the proxies of all instances.
+func (s *AlloyDBServer) listenAll() error {
 	for _, instance := range alloydbInstances {
 		config, err := s.ca.serverTLS(instance.name, []string{instance.private, instance.public, instance.psc})
 		if err != nil {
@@ -82,8 +82,8 @@ func (s *AlloyDBServer) openDoors() error {
 	return nil
 }
 
-// dial is the network of a Dialer: it leads from an address that the Admin API
-// told to the door for it, and nowhere else.
+// dial is the dial function of a Dialer. It connects to the listener for an address that the Admin
+// API returned, and to nothing else.
 func (s *AlloyDBServer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	door, err := s.Door(address)
 	if err != nil {
@@ -93,9 +93,8 @@ func (s *AlloyDBServer) dial(ctx context.Context, network, address string) (net.
 	return dialer.DialContext(ctx, network, door)
 }
 
-// Door returns the host and port on the loopback interface where an address is
-// served that the Admin API tells, for a dial function (WithDialFunc) that puts a
-// network of its own in between.
+// Door returns the host and port on the loopback interface that serve an address of the Admin API.
+// It is for a dial function (WithDialFunc) that puts a network of its own in between.
 func (s *AlloyDBServer) Door(address string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *AlloyDBServer) Door(address string) (string, error) {
 	return "", fmt.Errorf("emulators: there is no AlloyDB instance at %s", address)
 }
 
-// accept serves the connections that come in at a door until it is closed.
+// accept serves the connections of a listener until it is closed.
 func (s *AlloyDBServer) accept(d *alloydbDoor) {
 	for {
 		conn, err := d.listener.Accept()
@@ -138,10 +137,10 @@ func (s *AlloyDBServer) serveConn(ctx context.Context, d *alloydbDoor, conn *net
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 
 	client := tls.Server(conn, d.tls)
-	server, err := s.letIn(ctx, d, client)
+	server, err := s.admit(ctx, d, client)
 	if err != nil {
 		if ctx.Err() == nil {
-			s.turnAway(client, conn, err)
+			s.refuse(client, conn, err)
 		}
 		return
 	}
@@ -154,20 +153,20 @@ func (s *AlloyDBServer) serveConn(ctx context.Context, d *alloydbDoor, conn *net
 	defer context.AfterFunc(ctx, abort)()
 
 	var there sync.WaitGroup
-	there.Go(func() { passOn(server, client, abort) })
-	passOn(client, server, abort)
+	there.Go(func() { copyStream(server, client, abort) })
+	copyStream(client, server, abort)
 	there.Wait()
 }
 
-// halfCloser is a connection whose one direction can end before the other.
+// halfCloser is a connection of which one direction can be closed before the other.
 type halfCloser interface {
 	io.ReadWriter
 	CloseWrite() error
 }
 
-// passOn copies until its source ends, and passes the end on. When either side
-// fails, it aborts both.
-func passOn(to, from halfCloser, abort func()) {
+// copyStream copies until its source ends, and then closes the other side's direction. If either
+// side fails, it aborts both.
+func copyStream(to, from halfCloser, abort func()) {
 	if _, err := io.Copy(to, from); err != nil {
 		abort()
 	} else if err := to.CloseWrite(); err != nil {
@@ -175,52 +174,52 @@ func passOn(to, from halfCloser, abort func()) {
 	}
 }
 
-// letIn checks a client and connects it to the server behind, ready for the
-// database's own protocol.
-func (s *AlloyDBServer) letIn(ctx context.Context, d *alloydbDoor, client *tls.Conn) (_ *net.TCPConn, err error) {
-	if err := client.SetDeadline(time.Now().Add(s.patience)); err != nil {
+// admit checks a client and connects it to the server behind the proxy, ready for the database's
+// own protocol.
+func (s *AlloyDBServer) admit(ctx context.Context, d *alloydbDoor, client *tls.Conn) (_ *net.TCPConn, err error) {
+	if err := client.SetDeadline(time.Now().Add(s.exchangeTimeout)); err != nil {
 		return nil, err
 	}
 	if err := client.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}
-	hello, err := readHello(client)
+	hello, err := readExchange(client)
 	if err != nil {
 		return nil, err
 	}
-	login, err := s.judge(hello)
+	login, err := s.checkLogin(hello)
 	if err != nil {
 		return nil, err
 	}
-	dialer := net.Dialer{Timeout: s.patience}
+	dialer := net.Dialer{Timeout: s.exchangeTimeout}
 	server, err := dialer.DialContext(ctx, "tcp", s.postgres.Address())
 	if err != nil {
 		return nil, &alloydbRefusal{fmt.Sprintf("the PostgreSQL server behind the emulator does not answer: %v", err)}
 	}
-	// Counted first, so that a client that was let in finds itself counted.
+	// Counted before the reply, so that an admitted client finds itself counted.
 	s.count(func(n *AlloyDBStats) {
 		n.Open++
 		for _, counter := range []*int{login(n), d.instance(n), d.path(n)} {
 			*counter++
 		}
 	})
-	if err := errors.Join(answer(client, ""), client.SetDeadline(time.Time{})); err != nil {
+	if err := errors.Join(writeExchangeReply(client, ""), client.SetDeadline(time.Time{})); err != nil {
 		s.count(func(n *AlloyDBStats) { n.Open-- })
 		return nil, errors.Join(err, server.Close())
 	}
 	return server.(*net.TCPConn), nil
 }
 
-// turnAway tells a client that could not be let in why, as far as it will hear.
-func (s *AlloyDBServer) turnAway(client *tls.Conn, conn *net.TCPConn, err error) {
+// refuse sends a client that was not admitted the reason, as far as the protocol allows.
+func (s *AlloyDBServer) refuse(client *tls.Conn, conn *net.TCPConn, err error) {
 	s.count(func(n *AlloyDBStats) { n.Refused++ })
-	_ = conn.SetDeadline(time.Now().Add(s.patience))
+	_ = conn.SetDeadline(time.Now().Add(s.exchangeTimeout))
 	if refusal := (*alloydbRefusal)(nil); errors.As(err, &refusal) {
-		_ = answer(client, refusal.reason)
+		_ = writeExchangeReply(client, refusal.reason)
 		_ = client.CloseWrite()
 	}
-	// A connection that is closed before all was read is reset, and the client may
-	// lose what was written last: the alert of a bad certificate, or the reason.
+	// A connection that is closed with unread data is reset, and the client may
+	// lose the last message: the alert of a bad certificate, or the reason.
 	_ = conn.CloseWrite()
 	_, _ = io.Copy(io.Discard, io.LimitReader(conn, 64<<10))
 }

@@ -107,7 +107,7 @@ func (c *rawClient) enter(t *testing.T) *tls.Conn {
 		t.Fatal(err)
 	}
 	var want, got bytes.Buffer
-	if err := answer(&want, ""); err != nil {
+	if err := writeExchangeReply(&want, ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.CopyN(&got, client, int64(want.Len())); err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {

@@ -127,7 +127,7 @@ func TestAlloyDBWithoutPostgres(t *testing.T) {
 // Whoever does not say hello, or not as the connector does, is dropped.
 func TestAlloyDBDropsStrangers(t *testing.T) {
 	t.Parallel()
-	s := startAlloyDB(t, AlloyDBOptions{patience: 3 * time.Second})
+	s := startAlloyDB(t, AlloyDBOptions{exchangeTimeout: 3 * time.Second})
 	for name, stranger := range map[string]func(t *testing.T) net.Conn{
 		"silent before TLS": func(t *testing.T) net.Conn {
 			conn, err := s.dial(t.Context(), "tcp", alloydbInstances[0].private+":"+alloydbProxyPort)

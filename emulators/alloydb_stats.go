@@ -1,35 +1,34 @@
 package emulators
 
-// AlloyDBStats counts what a stand-in has seen since its start.
+// AlloyDBStats counts the events of a stand-in since its start.
 type AlloyDBStats struct {
-	// ConnectionInfo counts calls of the Admin API that told an instance's
-	// addresses, Certificates those that signed one, and AdminRefused those that
-	// were answered with an error.
+	// ConnectionInfo counts calls of the Admin API that returned an instance's addresses,
+	// Certificates calls that signed one, and AdminRefused calls that were answered with an error.
 	ConnectionInfo, Certificates, AdminRefused int
 
-	// Connections that were let in, by how the client said it would log in, by
-	// instance, and by address: each is counted once in each group.
+	// Connections that were admitted, by the kind of login that the client announced, by instance,
+	// and by address: each is counted once in each group.
 	Password, IAM            int
 	Primary, ReadPool        int
 	PrivateIP, PublicIP, PSC int
 
-	// Refused counts connections that were not let in: no or a bad certificate, a
-	// bad token, a reason that RefuseConnections gave, no hello in time, or no
-	// answer from the server behind.
+	// Refused counts connections that were not admitted: no or a bad certificate, a bad token, a
+	// reason of RefuseConnections, no metadata exchange in time, or no reply from the server
+	// behind.
 	Refused int
-	// Open is how many connections are open now.
+	// Open is the number of open connections.
 	Open int
 }
 
-// Stats returns the counts so far. A connection is counted before its client
-// hears that it was let in; one without a good certificate a moment after.
+// Stats returns the counts so far. A connection is counted before its client learns that it was
+// admitted; a connection without a valid certificate a moment after its refusal.
 func (s *AlloyDBServer) Stats() AlloyDBStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-// count changes the counts.
+// count calls change with the counts, under the mutex.
 func (s *AlloyDBServer) count(change func(*AlloyDBStats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,71 +20,71 @@ import (
 
 const (
 	engineBigtable = "bigtable"
-	// bigtableModule is the version of the module whose package bttest is the
-	// emulator in this process. A test fails when another is built in.
+	// bigtableModule is the version of the module whose package bttest is the in-process emulator.
+	// A test fails if another version is built in.
 	bigtableModule = "1.58.0"
-	// bigtableServiceVariable is the one that Google's own programs read.
+	// bigtableServiceVariable is the variable that Google's own programs read.
 	bigtableServiceVariable = "BIGTABLE_EMULATOR_HOST"
-	// bigtableProject is that of every table of a test.
+	// bigtableProject is the project of all test tables.
 	bigtableProject = "tapestore"
 )
 
 // BigtableOptions adjusts an emulator; nil means the defaults.
 type BigtableOptions struct {
-	// Tier chooses where it comes from, as EMULATORS_BIGTABLE does; empty leaves that
-	// to the environment.
+	// Tier chooses where the emulator comes from, as EMULATORS_BIGTABLE does; empty leaves the
+	// choice to the environment.
 	Tier string
 }
 
-// BigtableServer is a running emulator of Bigtable. Its methods may be called
-// concurrently.
+// BigtableServer is a running emulator of Bigtable. Its methods are safe for concurrent use.
 type BigtableServer struct {
 	engine  Engine
 	address string
 	gate    *bigtableGate
 
-	// One of these is the emulator; none is, where somebody else runs it.
+	// At most one of these is set: the emulator that this server started, if any.
 	memory    *bttest.Server
 	process   *process
 	container ContainerServer
 
-	proxy    *grpc.Server // in front of all but memory
+	proxy    *grpc.Server // in front of every emulator except memory
 	conn     *grpc.ClientConn
 	running  sync.WaitGroup
 	instance string
 	tables   atomic.Int64
 
-	closing sync.Once
-	closed  error
+	closing  sync.Once
+	closeErr error
 }
 
-// Bigtable starts an emulator of Bigtable, or finds the one that the environment
-// names. All are the same program, the one that Google gives away with its Go client
-// and in its Cloud SDK, and what it holds is in memory:
+// Bigtable starts an emulator of Bigtable, or finds the one that the environment names. All are the
+// same program, which Google publishes with its Go client and in its Cloud SDK. It keeps its data
+// in memory:
 //
-//   - service: the one at BIGTABLE_EMULATOR_HOST, if that is set;
-//   - emulator: the Go client's package bttest, in this process. It costs nothing and
-//     is always there, so the tiers below are used only if they are asked for;
+//   - service: the emulator at BIGTABLE_EMULATOR_HOST, if that is set;
+//   - emulator: the Go client's package bttest, in this process. It is always available and
+//     costs nothing, so the tiers below are used only when they are forced;
 //   - local: cbtemulator of the Cloud SDK, found by EMULATORS_BIGTABLE_BIN, on the
-//     search path, beside gcloud and where the packages put the SDK;
-//   - container: what RegisterContainer was given.
+//     search path, beside gcloud and in the directories of the SDK's packages;
+//   - container: by the function that RegisterContainer was given.
 //
-// EMULATORS_BIGTABLE or EMULATORS force one of these. What is started listens on the
-// loopback interface only, lets everybody in, and ends with this process.
+// EMULATORS_BIGTABLE or EMULATORS force one of these. A started emulator listens on the loopback
+// interface only, admits every client, and ends with this process.
 //
-// In front of the emulator stands a gate, in a proxy where it runs in another
-// process: it refuses what the service would refuse, before the emulator has done
-// half of it, and delays, refuses and loses calls for tests. What still differs from
-// the service is told by BigtableKnownGaps.
+// In front of the emulator is a gate, which is part of a proxy if the emulator runs in another
+// process. The gate refuses what the service would refuse, before the emulator has done half of it,
+// and it delays, refuses and loses calls for tests. BigtableKnownGaps lists the remaining
+// differences from the service.
 //
-// Errors: ErrMissing cannot be among them. ctx bounds the start only.
+// Errors: never ErrMissing, because the tier emulator is always available. ctx bounds the start
+// only.
 func Bigtable(ctx context.Context, opts *BigtableOptions) (*BigtableServer, error) {
 	return bigtableOn(ctx, thisMachine(), opts)
 }
 
-// BigtableAt uses an emulator that somebody else runs, as BIGTABLE_EMULATOR_HOST does:
-// address is host:port. Its tier is TierService. Close deletes the tables that were
-// made by the names of NewTable, and leaves all else as it is.
+// BigtableAt uses a running emulator that this process does not own, as BIGTABLE_EMULATOR_HOST
+// does: address is host:port. Its tier is TierService. Close deletes the tables that were created
+// under the names of NewTable, and leaves everything else as it is.
 func BigtableAt(ctx context.Context, address string) (*BigtableServer, error) {
 	s := newBigtableServer()
 	if err := s.behindProxy(ctx, address); err != nil {
@@ -130,7 +130,7 @@ func newBigtableServer() *BigtableServer {
 	return &BigtableServer{gate: newBigtableGate(), instance: "test-" + strings.ToLower(rand.Text()[:10])}
 }
 
-// startInProcess starts the emulator as a part of this program.
+// startInProcess starts the emulator in this process.
 func (s *BigtableServer) startInProcess() (err error) {
 	options := append(forward.ServerOptions(),
 		grpc.ChainUnaryInterceptor(s.gate.unary),
@@ -143,8 +143,8 @@ func (s *BigtableServer) startInProcess() (err error) {
 	return err
 }
 
-// behindProxy puts the gate in front of an emulator in another process, and waits
-// until that one answers.
+// behindProxy starts a proxy with the gate in front of an emulator in another process, once the
+// emulator answers.
 func (s *BigtableServer) behindProxy(ctx context.Context, target string) (err error) {
 	if _, _, err := net.SplitHostPort(target); err != nil {
 		return fmt.Errorf("the address of an emulator must have the form host:port: %w", err)
@@ -164,14 +164,14 @@ func (s *BigtableServer) behindProxy(ctx context.Context, target string) (err er
 	s.proxy = grpc.NewServer(append(forward.ServerOptions(),
 		grpc.ForceServerCodec(forward.Frames()),
 		grpc.UnknownServiceHandler(forward.Handler(s.conn)),
-		grpc.ChainStreamInterceptor(s.gate.stream(emulatorBehind{adminpb.NewBigtableTableAdminClient(s.conn)})))...)
+		grpc.ChainStreamInterceptor(s.gate.stream(proxiedEmulator{adminpb.NewBigtableTableAdminClient(s.conn)})))...)
 	s.running.Go(func() { _ = s.proxy.Serve(listener) }) // until it is stopped
 	return nil
 }
 
 // answers waits until the emulator answers an RPC.
 func (s *BigtableServer) answers(ctx context.Context, target string) error {
-	const bound = time.Minute // for a machine that is busy
+	const bound = time.Minute // generous, for a busy machine
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("no answer from %s within %v", target, bound))
 	defer cancel()
 	if _, err := s.list(ctx, grpc.WaitForReady(true)); err != nil {
@@ -183,27 +183,26 @@ func (s *BigtableServer) answers(ctx context.Context, target string) error {
 	return nil
 }
 
-// emulatorBehind asks the emulator behind a proxy.
-type emulatorBehind struct {
+// proxiedEmulator is the tableGetter of an emulator behind a proxy.
+type proxiedEmulator struct {
 	adminpb.BigtableTableAdminClient
 }
 
-func (e emulatorBehind) GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error) {
+func (e proxiedEmulator) GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error) {
 	return e.BigtableTableAdminClient.GetTable(ctx, req)
 }
 
-// Engine says what runs here.
+// Engine describes the running emulator.
 func (s *BigtableServer) Engine() Engine { return s.engine }
 
-// Address is the host and port to give to clients. They connect without TLS and
-// without credentials.
+// Address returns the host and port for clients, which connect without TLS and credentials.
 func (s *BigtableServer) Address() string { return s.address }
 
-// Close ends all faults and the emulator, with all that it held. One that is not ours
-// stays, without the tables of NewTable. Closing again does nothing.
+// Close ends all faults and the emulator with all its data. An emulator that this process did not
+// start keeps running, without the tables of NewTable. A second Close does nothing.
 func (s *BigtableServer) Close() error {
-	s.closing.Do(func() { s.closed = s.close() })
-	return s.closed
+	s.closing.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
 }
 
 func (s *BigtableServer) close() error {

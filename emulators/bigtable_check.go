@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The limits of the service, as its quotas and the comments of its API tell them.
+// The limits of the service, from its quotas page and the comments of its API.
 const (
 	bigtableMaxKey       = 4 << 10
 	bigtableMaxQualifier = 16 << 10
@@ -27,20 +27,20 @@ var (
 	bigtableFamilyName = regexp.MustCompile(`^[-_.a-zA-Z0-9]{1,64}$`)
 )
 
-// bigtableSchema is what a table must be known for.
+// bigtableSchema is the part of a table's schema that the checks need.
 type bigtableSchema struct {
 	families map[string]*adminpb.ColumnFamily
 	micros   bool // its timestamps need not be whole milliseconds
 }
 
-// invalid is the refusal of what the service does not accept.
+// invalid returns the INVALID_ARGUMENT of a request that the service would refuse.
 func invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-// check refuses a request that the service would refuse as a whole, and checks all
-// mutations of a row before any is applied: the emulator notices a bad one only once
-// those before it are applied. Of MutateRows it checks the request; see checkEntries.
+// check refuses a request that the service would refuse as a whole. It checks all mutations of a
+// row before any is applied: the emulator detects a bad mutation only after it has applied those
+// before. The entries of MutateRows are checked by checkEntries.
 func (s *bigtableSchema) check(req any) error {
 	switch req := req.(type) {
 	case *bigtablepb.MutateRowRequest:
@@ -77,8 +77,8 @@ func (s *bigtableSchema) check(req any) error {
 	return nil
 }
 
-// checkEntries returns the error of each entry of a MutateRows request that the
-// service would refuse, by its index. The service applies the other entries.
+// checkEntries returns the error of each entry of a MutateRows request that the service would
+// refuse, by index. The service applies the other entries.
 func (s *bigtableSchema) checkEntries(req any) map[int]error {
 	bad := map[int]error{}
 	if req, ok := req.(*bigtablepb.MutateRowsRequest); ok {
@@ -224,8 +224,8 @@ func (s *bigtableSchema) checkRules(req *bigtablepb.ReadModifyWriteRowRequest) e
 	return nil
 }
 
-// checkFilter refuses filters as such. The emulator looks at one only when it meets
-// a row.
+// checkFilter refuses an invalid filter even if no row matches. The emulator evaluates a filter
+// only when it reads a row.
 func checkFilter(f *bigtablepb.RowFilter) error {
 	if size := proto.Size(f); size > bigtableMaxFilter {
 		return invalid("a filter of %d bytes, the limit is %d", size, bigtableMaxFilter)

@@ -1,18 +1,18 @@
 package emulators
 
-// BigtableKnownGap is one way in which the emulator is not the service.
+// BigtableKnownGap is one known difference between the emulator and the service.
 type BigtableKnownGap struct {
-	// Emulator says what the emulator does, and Service what the service does.
+	// Emulator is what the emulator does, and Service what the service does.
 	Emulator, Service string
-	// Cases are those of the conformance suite that it touches, "I4/…". They pass
-	// all the same: no case is excused.
+	// Cases are the cases of the conformance suite that it affects, "I4/…". They pass nevertheless:
+	// no case is exempted.
 	Cases []string
-	// Handled says what is done about it.
+	// Handled is how this package or the adapter deals with it.
 	Handled string
 }
 
-// BigtableKnownGaps lists what is known to differ. What is not in it is taken for
-// a fault of the adapter.
+// BigtableKnownGaps lists the known differences. A difference that is not in the list counts as a
+// bug of the adapter.
 func BigtableKnownGaps() []BigtableKnownGap {
 	return []BigtableKnownGap{
 		{

@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// doctorBigtable looks for an emulator to use and for the program of one.
+// doctorBigtable looks for a running emulator and for the emulator's program.
 func doctorBigtable(ctx context.Context, m *machine) []Finding {
 	return []Finding{
 		m.bigtableServiceFinding(ctx),

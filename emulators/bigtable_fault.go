@@ -11,11 +11,11 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// BigtableCall is an RPC that an emulator got.
+// BigtableCall is an RPC that an emulator received.
 type BigtableCall struct {
 	Method   string // "CheckAndMutateRow"
-	Table    string // its full name, "projects/…/instances/…/tables/…"; "" if the RPC is about none
-	Row      []byte // the key of the row that it writes, the first one of several
+	Table    string // full name, "projects/…/instances/…/tables/…"; "" if the RPC concerns no table
+	Row      []byte // key of the row that it writes, the first of several
 	Metadata metadata.MD
 }
 
@@ -44,61 +44,61 @@ func bigtableCallOf(ctx context.Context, method string, req any) BigtableCall {
 	return call
 }
 
-// What a fault does to an RPC.
+// bigtableFaultKind is what a fault does to an RPC.
 type bigtableFaultKind int
 
 const (
-	watches bigtableFaultKind = iota
-	holds
-	refuses
-	drops
-	refusesRows
+	bigtableFaultWatch bigtableFaultKind = iota
+	bigtableFaultHold
+	bigtableFaultRefuse
+	bigtableFaultDropReply
+	bigtableFaultRefuseRows
 )
 
-// BigtableFault is what a test does to some of the RPCs of an emulator, from when it
-// is made until its Stop.
+// BigtableFault is a fault that is applied to some RPCs of an emulator, from its creation to its
+// Stop.
 type BigtableFault struct {
-	gate  *bigtableGate
-	match func(BigtableCall) bool
-	does  bigtableFaultKind
-	row   func(key []byte) error // of refusesRows
-	left  int                    // how many more RPCs it is for; below 0 it has no limit
-	met   int
-	ended chan struct{}
-	end   sync.Once
+	gate      *bigtableGate
+	match     func(BigtableCall) bool
+	kind      bigtableFaultKind
+	row       func(key []byte) error // of bigtableFaultRefuseRows
+	remaining int                    // number of further RPCs that it applies to; negative: no limit
+	count     int
+	stopped   chan struct{}
+	stopOnce  sync.Once
 }
 
-// Watch only counts: Count tells how many RPCs matched.
+// Watch only counts the RPCs that match; see Count.
 func (s *BigtableServer) Watch(match func(BigtableCall) bool) *BigtableFault {
-	return s.gate.fault(watches, 0, match)
+	return s.gate.fault(bigtableFaultWatch, 0, match)
 }
 
-// Hold keeps RPCs that match before the emulator, until Stop delivers them, whether or
-// not their senders still live or wait: the first so many, or all if times is 0.
+// Hold keeps RPCs that match from the emulator until Stop delivers them, whether or not their
+// senders still wait: the first so many, or all if times is 0.
 func (s *BigtableServer) Hold(times int, match func(BigtableCall) bool) *BigtableFault {
-	return s.gate.fault(holds, times, match)
+	return s.gate.fault(bigtableFaultHold, times, match)
 }
 
-// Refuse answers RPCs that match with UNAVAILABLE before the emulator hears of them:
-// the first so many, or all if times is 0.
+// Refuse answers RPCs that match with UNAVAILABLE and does not pass them to the emulator: the first
+// so many, or all if times is 0.
 func (s *BigtableServer) Refuse(times int, match func(BigtableCall) bool) *BigtableFault {
-	return s.gate.fault(refuses, times, match)
+	return s.gate.fault(bigtableFaultRefuse, times, match)
 }
 
-// DropReplies has RPCs that match carried out, and answers them with UNAVAILABLE: the
+// DropReplies lets the emulator execute RPCs that match and answers them with UNAVAILABLE: the
 // first so many, or all if times is 0.
 func (s *BigtableServer) DropReplies(times int, match func(BigtableCall) bool) *BigtableFault {
-	return s.gate.fault(drops, times, match)
+	return s.gate.fault(bigtableFaultDropReply, times, match)
 }
 
-// RefuseRows has MutateRows requests that match applied in part: a row for which row
-// returns an error is answered with that error's status and not applied, the others are
-// applied. It is for the first so many requests, or all if times is 0.
+// RefuseRows applies MutateRows requests that match in part: a row for which row returns an error
+// gets that error's status and is not applied; the other rows are applied. It affects the first so
+// many requests, or all if times is 0.
 func (s *BigtableServer) RefuseRows(times int, match func(BigtableCall) bool, row func(key []byte) error) *BigtableFault {
-	return s.gate.add(&BigtableFault{match: match, does: refusesRows, left: times, row: row})
+	return s.gate.add(&BigtableFault{match: match, kind: bigtableFaultRefuseRows, remaining: times, row: row})
 }
 
-// Calls counts the RPCs since the start by method, refused ones included.
+// Calls returns the number of RPCs since the start by method, refused RPCs included.
 func (s *BigtableServer) Calls() map[string]int {
 	s.gate.mu.Lock()
 	defer s.gate.mu.Unlock()
@@ -106,19 +106,19 @@ func (s *BigtableServer) Calls() map[string]int {
 }
 
 func (g *bigtableGate) fault(does bigtableFaultKind, times int, match func(BigtableCall) bool) *BigtableFault {
-	return g.add(&BigtableFault{match: match, does: does, left: times})
+	return g.add(&BigtableFault{match: match, kind: does, remaining: times})
 }
 
 func (g *bigtableGate) add(f *BigtableFault) *BigtableFault {
-	f.gate, f.ended = g, make(chan struct{})
-	if f.left == 0 {
-		f.left = -1
+	f.gate, f.stopped = g, make(chan struct{})
+	if f.remaining == 0 {
+		f.remaining = -1
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		close(f.ended)
-		f.end.Do(func() {})
+		close(f.stopped)
+		f.stopOnce.Do(func() {})
 		return f
 	}
 	g.faults = append(g.faults, f)
@@ -138,25 +138,25 @@ func (f *BigtableFault) refuseRows(req any, bad map[int]error) {
 	}
 }
 
-// meet counts an RPC, and returns the faults that it meets.
-func (g *bigtableGate) meet(call BigtableCall) (met []*BigtableFault) {
+// match counts an RPC and returns the faults that apply to it.
+func (g *bigtableGate) match(call BigtableCall) (met []*BigtableFault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.counts[call.Method]++
 	for _, f := range g.faults {
-		if f.left == 0 || !f.match(call) {
+		if f.remaining == 0 || !f.match(call) {
 			continue
 		}
-		f.left--
-		f.met++
+		f.remaining--
+		f.count++
 		met = append(met, f)
 	}
-	g.tell()
+	g.notify()
 	return met
 }
 
-// tell wakes whoever waits for a change. Its caller has the lock.
-func (g *bigtableGate) tell() {
+// notify wakes the goroutines that wait for a change. The caller holds mu.
+func (g *bigtableGate) notify() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
@@ -172,18 +172,18 @@ func (g *bigtableGate) close() {
 	}
 }
 
-// Count is how many RPCs the fault was done to so far.
+// Count returns the number of RPCs to which the fault was applied so far.
 func (f *BigtableFault) Count() int {
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()
-	return f.met
+	return f.count
 }
 
-// Await waits until the fault was done to n RPCs.
+// Await blocks until the fault was applied to n RPCs.
 func (f *BigtableFault) Await(ctx context.Context, n int) error {
 	for {
 		f.gate.mu.Lock()
-		met, changed := f.met, f.gate.changed
+		met, changed := f.count, f.gate.changed
 		f.gate.mu.Unlock()
 		if met >= n {
 			return nil
@@ -196,9 +196,9 @@ func (f *BigtableFault) Await(ctx context.Context, n int) error {
 	}
 }
 
-// Stop ends the fault, and delivers what it held. Ending again does nothing.
+// Stop ends the fault and delivers the RPCs that it holds. A second Stop does nothing.
 func (f *BigtableFault) Stop() {
-	f.end.Do(func() {
+	f.stopOnce.Do(func() {
 		f.gate.mu.Lock()
 		for i, other := range f.gate.faults {
 			if other == f {
@@ -207,6 +207,6 @@ func (f *BigtableFault) Stop() {
 			}
 		}
 		f.gate.mu.Unlock()
-		close(f.ended)
+		close(f.stopped)
 	})
 }

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// cbtemulator is the emulator's program, as the Cloud SDK has it.
+// cbtemulator is the emulator's program in the Cloud SDK.
 const cbtemulator = "cbtemulator"
 
-// bigtableDirectories is where the Cloud SDK puts the program: the packages of Debian
-// and Red Hat, Snap, Homebrew on both kinds of Mac, and the archive unpacked.
+// bigtableDirectories are the directories of the program: of the packages of Debian and Red Hat,
+// Snap, Homebrew on both kinds of Mac, and the unpacked archive.
 var bigtableDirectories = []string{
 	"/usr/lib/google-cloud-sdk/platform/bigtable-emulator",
 	"/usr/lib64/google-cloud-sdk/platform/bigtable-emulator",
@@ -26,18 +26,18 @@ var bigtableDirectories = []string{
 	"/google-cloud-sdk/platform/bigtable-emulator",
 }
 
-// installBigtable is what to do where the program is missing.
+// installBigtable is the advice where the program is missing.
 const installBigtable = "gcloud components install bigtable, or apt-get install google-cloud-cli-bigtable-emulator from Google's archive"
 
-// bigtableSource is how an emulator can be had: one of the fields is set, or none for
-// the one in this process.
+// bigtableSource is how to get an emulator: one of the fields is set, or none for the in-process
+// emulator.
 type bigtableSource struct {
 	address   string
 	program   string
 	container containerStart
 }
 
-// bigtableTier chooses where the emulator comes from.
+// bigtableTier chooses the tier and returns how to get the emulator.
 func (m *machine) bigtableTier(ctx context.Context, wanted string) (tier string, how bigtableSource, err error) {
 	tiers := []string{TierEmulator, TierLocal, TierContainer, TierService}
 	variable := "the option Tier"
@@ -60,7 +60,7 @@ func (m *machine) bigtableTier(ctx context.Context, wanted string) (tier string,
 			return "", how, fmt.Errorf("%s=%s, but %s, the address of an emulator, is not set", variable, wanted, bigtableServiceVariable)
 		}
 	case TierLocal:
-		// Not ErrMissing: what was asked for by name must not be skipped.
+		// Not ErrMissing: a test must not skip an engine that was requested by name.
 		if how.program, err = m.findBigtable(ctx); err != nil {
 			return "", how, fmt.Errorf("%s=%s, but %v. To install it: %s", variable, wanted, err, installBigtable)
 		}
@@ -75,7 +75,7 @@ func (m *machine) bigtableTier(ctx context.Context, wanted string) (tier string,
 	return wanted, how, nil
 }
 
-// findBigtable finds the emulator's program.
+// findBigtable returns the path of the emulator's program.
 func (m *machine) findBigtable(ctx context.Context) (string, error) {
 	variable := variableOf(engineBigtable, "BIN")
 	if dir := m.getenv(variable); dir != "" {
@@ -98,9 +98,8 @@ func (m *machine) findBigtable(ctx context.Context) (string, error) {
 		ErrMissing, cbtemulator, variable, m.getenv("PATH"), looked, strings.Join(m.globs[engineBigtable], ", "))
 }
 
-// cloudSDK finds the directory of the Cloud SDK; looked tells what came of it. The
-// gcloud on the search path is a link into it, if the SDK was not made to be found
-// otherwise; asking gcloud itself takes a second.
+// cloudSDK returns the root directory of the Cloud SDK; looked describes the search. The gcloud on
+// the search path is usually a link into the SDK. Otherwise gcloud is asked, which takes a second.
 func (m *machine) cloudSDK(ctx context.Context) (root, looked string) {
 	program := m.lookPath("gcloud")
 	if program == "" {
@@ -121,10 +120,11 @@ func (m *machine) cloudSDK(ctx context.Context) (root, looked string) {
 	return root, "says " + root
 }
 
-// revisionDate is how Google's build tells when the program was made of what.
+// revisionDate matches the linker flag by which Google's build records the date of the source.
 var revisionDate = regexp.MustCompile(`main\.revisionDate=(\d{4}-\d{2}-\d{2})`)
 
-// cbtemulatorVersion reads what a program was built from: it does not tell itself.
+// cbtemulatorVersion returns the version from the program's build information: the program does not
+// report one.
 func cbtemulatorVersion(program string) (string, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// bigtableGate stands before an emulator: in its own server where that runs in this
-// process, else in a proxy. It refuses what the service would, does what faults say,
-// and counts.
+// bigtableGate intercepts all RPCs to an emulator, in the emulator's own server if that runs in
+// this process, else in a proxy. It refuses what the service would refuse, applies faults, and
+// counts.
 type bigtableGate struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the counts or faults change
 	closed  bool
 	counts  map[string]int
 	faults  []*BigtableFault
-	// By the table's full name; locks stay when it is deleted.
+	// schemas and locks have the table's full name as key; locks remain when a table is deleted.
 	schemas map[string]*bigtableSchema
 	locks   map[string]*bigtableLocks
 }
@@ -33,8 +33,8 @@ func newBigtableGate() *bigtableGate {
 	}
 }
 
-// bigtableRequests are the methods that the emulator has, and their requests. Any
-// other either answers UNIMPLEMENTED or ends the emulator's process.
+// bigtableRequests are the methods that the emulator has, with their request types. Any other
+// method answers UNIMPLEMENTED or ends the emulator's process.
 var bigtableRequests = map[string]func() proto.Message{
 	"ReadRows":                 func() proto.Message { return &bigtablepb.ReadRowsRequest{} },
 	"SampleRowKeys":            func() proto.Message { return &bigtablepb.SampleRowKeysRequest{} },
@@ -54,37 +54,38 @@ var bigtableRequests = map[string]func() proto.Message{
 	"CheckConsistency":         func() proto.Message { return &adminpb.CheckConsistencyRequest{} },
 }
 
-// tableAsker tells about tables: the emulator itself, not through the gate.
-type tableAsker interface {
+// tableGetter reads a table's schema from the emulator itself, not through the gate.
+type tableGetter interface {
 	GetTable(ctx context.Context, req *adminpb.GetTableRequest) (*adminpb.Table, error)
 }
 
-// passage is an RPC that has passed the gate on its way in.
-type passage struct {
-	detached bool // the end of its sender is not its own
-	drop     bool // its answer goes nowhere
+// admission is the state of an RPC that the gate has let in.
+type admission struct {
+	detached bool // the RPC continues if its sender leaves
+	drop     bool // its reply is dropped
 	leave    func()
-	// bad are the entries of a MutateRows request that are answered with an error and
-	// kept from the emulator, by their index. The others are applied.
+	// bad holds, by index, the entries of a MutateRows request that are answered with an error and
+	// not passed to the emulator. The other entries are applied.
 	bad map[int]error
 }
 
-// enter lets an RPC in, once faults have done their work, or refuses it.
-func (g *bigtableGate) enter(ctx context.Context, from tableAsker, method string, req any) (p passage, err error) {
+// enter applies the faults that match an RPC, checks the RPC, and locks its rows. An error refuses
+// the RPC. The caller calls leave when the RPC has ended.
+func (g *bigtableGate) enter(ctx context.Context, from tableGetter, method string, req any) (p admission, err error) {
 	p.leave = func() {}
 	call := bigtableCallOf(ctx, method, req)
-	faults := g.meet(call)
+	faults := g.match(call)
 	if bigtableRequests[call.Method] == nil {
 		return p, status.Errorf(codes.Unimplemented, "the emulator has no %s", method)
 	}
 	for _, f := range faults {
-		switch f.does {
-		case holds:
-			<-f.ended
+		switch f.kind {
+		case bigtableFaultHold:
+			<-f.stopped
 			p.detached = true
-		case refuses:
+		case bigtableFaultRefuse:
 			return p, status.Errorf(codes.Unavailable, "the emulator was told to refuse %s", call.Method)
-		case drops:
+		case bigtableFaultDropReply:
 			p.detached, p.drop = true, true
 		}
 	}
@@ -103,17 +104,17 @@ func (g *bigtableGate) enter(ctx context.Context, from tableAsker, method string
 	return p, nil
 }
 
-// answer is what the client gets in the place of err.
-func (p passage) answer(method string, err error) error {
+// answer returns the client's error: err, or UNAVAILABLE if the reply is dropped.
+func (p admission) answer(method string, err error) error {
 	if p.drop {
 		return status.Errorf(codes.Unavailable, "the emulator was told to drop its answer to %s", path.Base(method))
 	}
 	return err
 }
 
-// check refuses what the service would: the request, or some entries of MutateRows. A
-// family that is not known may be new, so the emulator is asked again.
-func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string, req any) (bad map[int]error, err error) {
+// check refuses a request, or some entries of MutateRows, as the service would. An unknown family
+// may be new, so check then reads the schema again.
+func (g *bigtableGate) check(ctx context.Context, from tableGetter, table string, req any) (bad map[int]error, err error) {
 	g.mu.Lock()
 	schema, known := g.schemas[table]
 	g.mu.Unlock()
@@ -130,7 +131,7 @@ func (g *bigtableGate) check(ctx context.Context, from tableAsker, table string,
 		if err := (&bigtableSchema{}).check(req); status.Code(err) != codes.NotFound {
 			return map[int]error{}, err
 		}
-		return map[int]error{}, nil // the emulator refuses a missing table, if the request needs one
+		return map[int]error{}, nil // the emulator refuses a missing table if the request needs one
 	}
 	schema = &bigtableSchema{families: about.ColumnFamilies, micros: about.Granularity == adminpb.Table_MICROS}
 	g.mu.Lock()

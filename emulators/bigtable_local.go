@@ -10,15 +10,15 @@ import (
 	"sync"
 )
 
-// startLocal runs the emulator's program and puts the gate in front of it.
+// startLocal starts the emulator's program and the gate in front of it.
 func (s *BigtableServer) startLocal(ctx context.Context, program string) (err error) {
 	if s.engine.Version, err = cbtemulatorVersion(program); err != nil {
 		return fmt.Errorf("%s: %w", program, err)
 	}
-	said := &announcement{found: make(chan struct{})}
+	said := &bigtableOutput{found: make(chan struct{})}
 	cmd := exec.Command(program, "-host", "127.0.0.1", "-port", "0")
 	cmd.Dir = os.TempDir()
-	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"} // it must not depend on its starter's
+	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"} // independent of this process's environment
 	cmd.Stdout, cmd.Stderr = said, said
 	if s.process, err = startProcess(cmd, whenOrphanedKill); err != nil {
 		return err
@@ -38,8 +38,8 @@ func (s *BigtableServer) startLocal(ctx context.Context, program string) (err er
 	return nil
 }
 
-// announcement is what the emulator prints: among it the port that it was given.
-type announcement struct {
+// bigtableOutput collects the emulator's output and finds its address in it.
+type bigtableOutput struct {
 	found   chan struct{} // closed when there is an address
 	address string
 
@@ -47,15 +47,15 @@ type announcement struct {
 	text bytes.Buffer
 }
 
-var listensAt = regexp.MustCompile(`running on (127\.0\.0\.1:\d+)\n`)
+var bigtableListensAt = regexp.MustCompile(`running on (127\.0\.0\.1:\d+)\n`)
 
-func (a *announcement) Write(p []byte) (int, error) {
+func (a *bigtableOutput) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	const most = 4096
 	a.text.Write(p[:min(len(p), max(0, most-a.text.Len()))])
 	if a.address == "" {
-		if m := listensAt.FindSubmatch(a.text.Bytes()); m != nil {
+		if m := bigtableListensAt.FindSubmatch(a.text.Bytes()); m != nil {
 			a.address = string(m[1])
 			close(a.found)
 		}
@@ -63,7 +63,7 @@ func (a *announcement) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (a *announcement) String() string {
+func (a *bigtableOutput) String() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.text.String()

@@ -9,24 +9,24 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 )
 
-// bigtableLocks keep apart what the emulator gets wrong when it does both at a time:
-// reads and writes of the same row, and DropRowRange and anything. Rows share a number of
-// locks, which are taken in order.
+// bigtableLocks is a set of striped locks. They exclude the operations that the emulator gets wrong
+// when they run at the same time: reads and writes of the same row, and DropRowRange and anything
+// else. Locks are taken in order, so that no two requests deadlock.
 type bigtableLocks struct{ rows [64]roomLock }
 
 var bigtableSeed = maphash.MakeSeed()
 
 // The rooms of a lock.
 const (
-	reading = iota
-	writing
-	sweeping
-	rooms
+	roomRead = iota
+	roomWrite
+	roomDropRange
+	roomCount
 )
 
-// lock waits until a request may run, and returns how to tell its end.
+// lock blocks until a request may run. The caller calls unlock when the request has ended.
 func (l *bigtableLocks) lock(req any) (unlock func()) {
-	room := writing
+	room := roomWrite
 	var keys [][]byte
 	switch req := req.(type) {
 	case *bigtablepb.MutateRowRequest:
@@ -40,16 +40,16 @@ func (l *bigtableLocks) lock(req any) (unlock func()) {
 			keys = append(keys, entry.RowKey)
 		}
 	case *bigtablepb.ReadRowsRequest:
-		room = reading
+		room = roomRead
 		if len(req.GetRows().GetRowRanges()) == 0 {
 			keys = req.GetRows().GetRowKeys()
 		}
 	case *adminpb.DropRowRangeRequest:
-		room = sweeping
+		room = roomDropRange
 	default:
 		return func() {}
 	}
-	which := l.of(keys)
+	which := l.locksOf(keys)
 	for _, i := range which {
 		l.rows[i].enter(room)
 	}
@@ -60,21 +60,22 @@ func (l *bigtableLocks) lock(req any) (unlock func()) {
 	}
 }
 
-// roomLock lets any number into one room at a time, and nobody wait for ever: who comes
-// while others wait for another room waits behind them. A lock that let one write in
-// after the other would change how writers of a row contend, which the emulator does by
-// itself.
+// roomLock admits any number of holders to one room at a time. A caller that arrives while others
+// wait for another room waits behind them, so no caller starves.
+//
+// A plain mutex would serialize the writes of a row and so change how they contend; the emulator
+// handles concurrent writes correctly by itself.
 type roomLock struct {
 	mu      sync.Mutex
-	inside  [rooms]int
-	waiting [rooms]int
-	opens   [rooms]chan struct{} // for those who wait
+	inside  [roomCount]int
+	waiting [roomCount]int
+	opens   [roomCount]chan struct{} // closed to admit the waiters of a room
 }
 
 func (l *roomLock) enter(room int) {
 	l.mu.Lock()
 	free := true
-	for other := range rooms {
+	for other := range roomCount {
 		free = free && (other == room || l.inside[other] == 0 && l.waiting[other] == 0)
 	}
 	if free {
@@ -96,8 +97,8 @@ func (l *roomLock) leave(room int) {
 	if l.inside[room]--; l.inside[room] > 0 {
 		return
 	}
-	for n := range rooms {
-		if next := (room + 1 + n) % rooms; l.waiting[next] > 0 {
+	for n := range roomCount {
+		if next := (room + 1 + n) % roomCount; l.waiting[next] > 0 {
 			l.inside[next], l.waiting[next] = l.waiting[next], 0
 			close(l.opens[next])
 			l.opens[next] = nil
@@ -106,8 +107,8 @@ func (l *roomLock) leave(room int) {
 	}
 }
 
-// of returns the locks of rows, in order; no rows at all are all rows.
-func (l *bigtableLocks) of(keys [][]byte) (which []int) {
+// locksOf returns the indexes of the rows' locks, in order. No keys means all rows.
+func (l *bigtableLocks) locksOf(keys [][]byte) (which []int) {
 	if len(keys) == 0 {
 		for i := range l.rows {
 			which = append(which, i)

@@ -14,7 +14,7 @@ import (
 func TestBigtableLocks(t *testing.T) {
 	t.Parallel()
 	var l bigtableLocks
-	var inside [rooms]atomic.Int64
+	var inside [roomCount]atomic.Int64
 	everything := &bigtablepb.RowSet{RowRanges: []*bigtablepb.RowRange{{}}}
 	var running sync.WaitGroup
 	for i := range 30 {
@@ -25,12 +25,12 @@ func TestBigtableLocks(t *testing.T) {
 			&bigtablepb.MutateRowsRequest{Entries: []*bigtablepb.MutateRowsRequest_Entry{{RowKey: key}, {RowKey: []byte("row 1")}, {RowKey: key}}},
 			&adminpb.DropRowRangeRequest{},
 			&bigtablepb.ReadRowsRequest{},
-		}[i%5], []int{writing, reading, writing, sweeping, reading}[i%5]
+		}[i%5], []int{roomWrite, roomRead, roomWrite, roomDropRange, roomRead}[i%5]
 		running.Go(func() {
 			for range 200 {
 				unlock := l.lock(req)
 				inside[room].Add(1)
-				for other := range rooms {
+				for other := range roomCount {
 					if n := inside[other].Load(); other != room && n > 0 {
 						t.Errorf("%d of kind %d beside one of kind %d", n, other, room)
 					}

@@ -20,10 +20,10 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// unary passes an RPC to the emulator in this process.
+// unary intercepts unary RPCs of the in-process emulator.
 func (g *bigtableGate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (res any, err error) {
-	defer catch(info.FullMethod, &err)
-	from, _ := info.Server.(tableAsker)
+	defer recoverPanic(info.FullMethod, &err)
+	from, _ := info.Server.(tableGetter)
 	p, err := g.enter(ctx, from, info.FullMethod, req)
 	if err == nil {
 		res, err = p.handle(func() (any, error) { return handler(ctx, req) })
@@ -34,15 +34,15 @@ func (g *bigtableGate) unary(ctx context.Context, req any, info *grpc.UnaryServe
 	return res, nil
 }
 
-// handle runs the handler and leaves, also when it panics.
-func (p passage) handle(handler func() (any, error)) (any, error) {
+// handle runs the handler and then leave, even if the handler panics.
+func (p admission) handle(handler func() (any, error)) (any, error) {
 	defer p.leave()
 	return handler()
 }
 
-// catch turns the panic of a handler into an error: the emulator panics where it
-// has no method.
-func catch(method string, err *error) {
+// recoverPanic turns the panic of a handler into an error: the emulator panics in methods that it
+// lacks.
+func recoverPanic(method string, err *error) {
 	switch r := recover().(type) {
 	case nil:
 	case runtime.Error:
@@ -52,14 +52,14 @@ func catch(method string, err *error) {
 	}
 }
 
-// stream passes a streaming RPC to the emulator in this process, and any to one
-// behind a proxy; from is that one, or nil.
-func (g *bigtableGate) stream(behind tableAsker) grpc.StreamServerInterceptor {
+// stream intercepts streaming RPCs of the in-process emulator (behind is nil), or all RPCs to an
+// emulator behind a proxy.
+func (g *bigtableGate) stream(behind tableGetter) grpc.StreamServerInterceptor {
 	return func(srv any, down grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-		defer catch(info.FullMethod, &err)
+		defer recoverPanic(info.FullMethod, &err)
 		s := &gateStream{ServerStream: down, gate: g, from: behind, method: info.FullMethod}
 		if s.from == nil {
-			s.from, _ = srv.(tableAsker)
+			s.from, _ = srv.(tableGetter)
 		}
 		err = s.run(func() error { return handler(srv, s) })
 		if errors.Is(err, errNoGoodEntry) {
@@ -80,22 +80,21 @@ func (g *bigtableGate) stream(behind tableAsker) grpc.StreamServerInterceptor {
 	}
 }
 
-// gateStream is an RPC that passes the gate with its first message. Its answer is kept
-// until the emulator has given all of it: a client that takes its time must not keep
-// the row.
+// gateStream is a streaming RPC that enters the gate with its first message. Its reply is buffered
+// until the emulator has sent all of it, so that a slow client does not keep the row locked.
 type gateStream struct {
 	grpc.ServerStream
-	gate   *bigtableGate
-	from   tableAsker
-	method string
-	begun  bool
-	framed bool    // it passes a proxy
-	good   []int64 // the indexes of the entries that are passed on, if not all are
-	parts  []any
-	passage
+	gate        *bigtableGate
+	from        tableGetter
+	method      string
+	begun       bool
+	framed      bool    // messages are Frames, in a proxy
+	goodIndexes []int64 // original indexes of the entries that are passed on, if not all are
+	parts       []any
+	admission
 }
 
-// run runs the handler, and leaves if that has come so far as to enter.
+// run runs the handler, and then leave if the RPC has entered the gate.
 func (s *gateStream) run(handler func() error) error {
 	defer func() {
 		if s.leave != nil {
@@ -105,7 +104,7 @@ func (s *gateStream) run(handler func() error) error {
 	return handler()
 }
 
-// Context outlives the client where a fault wants it to.
+// Context outlives the client if a fault has detached the RPC.
 func (s *gateStream) Context() context.Context {
 	if s.detached {
 		return context.WithoutCancel(s.ServerStream.Context())
@@ -113,12 +112,12 @@ func (s *gateStream) Context() context.Context {
 	return s.ServerStream.Context()
 }
 
-// RecvMsg lets the request in.
+// RecvMsg receives the request and lets it enter the gate.
 func (s *gateStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
 	if err != nil {
 		if s.begun && s.detached && !errors.Is(err, io.EOF) {
-			return io.EOF // the client's end is not that of its request
+			return io.EOF // the request continues without its sender
 		}
 		return err
 	}
@@ -133,22 +132,23 @@ func (s *gateStream) RecvMsg(m any) error {
 			return err
 		}
 	}
-	s.passage, err = s.gate.enter(s.ServerStream.Context(), s.from, s.method, req)
+	s.admission, err = s.gate.enter(s.ServerStream.Context(), s.from, s.method, req)
 	if err != nil || len(s.bad) == 0 {
 		return err
 	}
 	return s.withholdBad(req.(*bigtablepb.MutateRowsRequest), m)
 }
 
-// errNoGoodEntry ends the handler of a MutateRows request of which the emulator gets nothing.
+// errNoGoodEntry ends the handler of a MutateRows request of which no entry is passed to the
+// emulator.
 var errNoGoodEntry = errors.New("no entry of the request is passed on")
 
-// withholdBad leaves only the good entries in m, which holds req or is it.
+// withholdBad removes the bad entries from m, which is req or its encoded form.
 func (s *gateStream) withholdBad(req *bigtablepb.MutateRowsRequest, m any) (err error) {
 	var good []*bigtablepb.MutateRowsRequest_Entry
 	for i, entry := range req.Entries {
 		if s.bad[i] == nil {
-			good, s.good = append(good, entry), append(s.good, int64(i))
+			good, s.goodIndexes = append(good, entry), append(s.goodIndexes, int64(i))
 		}
 	}
 	if len(good) == 0 {
@@ -161,7 +161,7 @@ func (s *gateStream) withholdBad(req *bigtablepb.MutateRowsRequest, m any) (err 
 	return err
 }
 
-// answerBad adds the answers to the bad entries.
+// answerBad adds the errors of the bad entries to the reply.
 func (s *gateStream) answerBad() error {
 	res := &bigtablepb.MutateRowsResponse{}
 	for _, i := range slices.Sorted(maps.Keys(s.bad)) {
@@ -182,7 +182,7 @@ func (s *gateStream) answerBad() error {
 	return nil
 }
 
-// SendMsg keeps a part of the answer.
+// SendMsg buffers a part of the reply.
 func (s *gateStream) SendMsg(m any) error {
 	if len(s.bad) > 0 {
 		if err := s.restoreIndexes(m); err != nil {
@@ -195,7 +195,7 @@ func (s *gateStream) SendMsg(m any) error {
 	return nil
 }
 
-// restoreIndexes gives the answers to the good entries the indexes of the client's request.
+// restoreIndexes gives the results of the good entries the indexes of the client's request.
 func (s *gateStream) restoreIndexes(m any) (err error) {
 	res, ok := m.(*bigtablepb.MutateRowsResponse)
 	frame, framed := m.(*forward.Frame)
@@ -207,10 +207,10 @@ func (s *gateStream) restoreIndexes(m any) (err error) {
 		return err
 	}
 	for _, entry := range res.Entries {
-		if entry.Index < 0 || entry.Index >= int64(len(s.good)) {
-			return status.Errorf(codes.Internal, "the emulator answers entry %d of %d", entry.Index, len(s.good))
+		if entry.Index < 0 || entry.Index >= int64(len(s.goodIndexes)) {
+			return status.Errorf(codes.Internal, "the emulator answers entry %d of %d", entry.Index, len(s.goodIndexes))
 		}
-		entry.Index = s.good[entry.Index]
+		entry.Index = s.goodIndexes[entry.Index]
 	}
 	if framed {
 		*frame, err = proto.Marshal(res)
@@ -218,7 +218,7 @@ func (s *gateStream) restoreIndexes(m any) (err error) {
 	return err
 }
 
-// SendHeader passes the head of the answer on, or drops it.
+// SendHeader passes the reply's header on, or drops it.
 func (s *gateStream) SendHeader(md metadata.MD) error {
 	if s.drop {
 		return nil
@@ -226,8 +226,7 @@ func (s *gateStream) SendHeader(md metadata.MD) error {
 	return s.ServerStream.SendHeader(md)
 }
 
-// decodeBigtable reads a request that passes a proxy; nil is one of a method that
-// the emulator does not have.
+// decodeBigtable decodes a request in a proxy. It returns nil for a method that the emulator lacks.
 func decodeBigtable(method string, frame forward.Frame) (any, error) {
 	make := bigtableRequests[path.Base(method)]
 	if make == nil {

@@ -14,7 +14,7 @@ import (
 // BigtableTable names a table.
 type BigtableTable struct{ Project, Instance, Table string }
 
-// String is the table's full name.
+// String returns the table's full name.
 func (t BigtableTable) String() string {
 	return t.parent() + "/tables/" + t.Table
 }
@@ -23,8 +23,8 @@ func (t BigtableTable) parent() string {
 	return "projects/" + t.Project + "/instances/" + t.Instance
 }
 
-// NewTable names a table that is not there, and that nobody else is given. Who uses
-// it creates it: the emulator has every project and instance that is named.
+// NewTable returns a unique name of a table that does not exist. The caller creates the table; the
+// emulator accepts every project and instance.
 func (s *BigtableServer) NewTable() BigtableTable {
 	return BigtableTable{bigtableProject, s.instance, fmt.Sprintf("table-%d", s.tables.Add(1))}
 }
@@ -46,14 +46,14 @@ func (s *BigtableServer) drop(ctx context.Context, name string) error {
 	return err
 }
 
-// list lists the tables of the tests.
+// list returns the tables of the tests.
 func (s *BigtableServer) list(ctx context.Context, opts ...grpc.CallOption) ([]*adminpb.Table, error) {
 	parent := BigtableTable{Project: bigtableProject, Instance: s.instance}.parent()
 	res, err := adminpb.NewBigtableTableAdminClient(s.conn).ListTables(ctx, &adminpb.ListTablesRequest{Parent: parent}, opts...)
 	return res.GetTables(), err
 }
 
-// dropAll deletes the tables of the tests from an emulator that stays.
+// dropAll deletes the tables of the tests from an emulator that keeps running.
 func (s *BigtableServer) dropAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 	defer cancel()

@@ -8,25 +8,24 @@ import (
 
 // ContainerServer is an engine that runs in a container.
 type ContainerServer interface {
-	// URL is the engine's address, in the form that the engine's service variable
-	// takes.
+	// URL returns the engine's address in the form of the engine's service variable.
 	URL() string
-	// Image is what the container was made from, for people.
+	// Image returns the name of the container's image, for display.
 	Image() string
 	// Close ends the container and removes it.
 	Close() error
 }
 
-// containers holds how to start an engine in a container, by engine.
+// containers holds the function that starts an engine in a container, by engine.
 var containers struct {
 	sync.Mutex
 	start map[string]func(ctx context.Context) (ContainerServer, error)
 }
 
-// RegisterContainer tells how to start an engine in a container. The code that
-// can, and the library that it needs, live in a module of their own, which
-// registers itself when it is imported; so users of this one never carry it.
-// Registering an engine twice panics: one of the two would silently not be used.
+// RegisterContainer registers the function that starts an engine in a container. That function and
+// the library that it needs live in a separate module, which registers itself when it is imported;
+// so users of this module do not depend on the library. Registering an engine twice panics, because
+// one of the two functions would silently not be used.
 func RegisterContainer(engine string, start func(ctx context.Context) (ContainerServer, error)) {
 	containers.Lock()
 	defer containers.Unlock()
@@ -39,14 +38,13 @@ func RegisterContainer(engine string, start func(ctx context.Context) (Container
 	containers.start[engine] = start
 }
 
-// useContainers is what to do with a program that cannot start an engine's
-// containers.
+// useContainers returns the advice for a program that cannot start an engine's containers.
 func useContainers(engine string) string {
 	return fmt.Sprintf("use a program that imports github.com/tapestore/tapestore/containers, which calls RegisterContainer(%q, …); "+
 		"in a checkout: EMULATORS=container go -C containers run ./cmd/tapestore …", engine)
 }
 
-// containerStarter returns what RegisterContainer was given for an engine, or nil.
+// containerStarter returns the function that RegisterContainer was given for an engine, or nil.
 func containerStarter(engine string) func(ctx context.Context) (ContainerServer, error) {
 	containers.Lock()
 	defer containers.Unlock()

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Finding is what Doctor found out about one way to have one engine.
+// Finding is Doctor's result for one tier of one engine.
 type Finding struct {
 	Engine  string // "postgres"; "docker" for what containers need
 	Tier    string // TierLocal, TierEmulator, TierService or TierContainer
 	Found   bool
-	Version string // of what was found, if it tells
+	Version string // if the program or server reports one
 	Where   string // a directory, an address without its password, an image
-	// Problem is why it was not found, and Install what to do about it.
+	// Problem is why the tier is not available, and Install how to make it available.
 	Problem string
 	Install string
 }
 
-// String is one line for people.
+// String returns one line for people.
 func (f Finding) String() string {
 	name := fmt.Sprintf("%s (%s)", f.Engine, f.Tier)
 	if f.Found {
@@ -32,7 +32,7 @@ func (f Finding) String() string {
 	return text
 }
 
-// doctors are the engines' own; each gives its findings in the order in which its
+// doctors are the functions of the engines. Each returns its findings in the order in which the
 // tiers are tried.
 var doctors = []func(ctx context.Context, m *machine) []Finding{
 	doctorPostgres,
@@ -41,13 +41,13 @@ var doctors = []func(ctx context.Context, m *machine) []Finding{
 	doctorDocker,
 }
 
-// doctorBound is for one answer of a program or a server, on a machine that is busy: gcloud takes a second on an
-// idle one.
+// doctorBound (30 s) bounds one reply of a program or a server on a busy machine: gcloud takes a
+// second on an idle one.
 const doctorBound = 30 * time.Second
 
-// Doctor looks at what can be started on this machine and what is missing. It
-// starts no engine, but for Spanner's emulator: that takes a moment, and is the only
-// way to learn what it needs.
+// Doctor reports which engines can be started on this machine and what is missing. It starts no
+// engine except Spanner's emulator, which is quick and the only way to learn whether it needs the
+// shim.
 func Doctor(ctx context.Context) []Finding { return thisMachine().doctor(ctx) }
 
 func (m *machine) doctor(ctx context.Context) []Finding {
@@ -58,7 +58,7 @@ func (m *machine) doctor(ctx context.Context) []Finding {
 	return findings
 }
 
-// containerFinding is the finding about an engine's container.
+// containerFinding returns the finding for an engine's container.
 func containerFinding(engine string) Finding {
 	f := Finding{Engine: engine, Tier: TierContainer, Found: containerStarter(engine) != nil}
 	if !f.Found {

@@ -9,8 +9,8 @@ import (
 
 const installDocker = "Docker or Podman, running; nothing here needs it as long as the engines are installed"
 
-// doctorDocker asks whether containers could be started here. The command knows
-// better than we where its server is: contexts, DOCKER_HOST, rootless ones.
+// doctorDocker reports whether containers can be started here. It asks the docker command, which
+// knows where its server is: contexts, DOCKER_HOST, rootless servers.
 func doctorDocker(ctx context.Context, m *machine) []Finding {
 	f := Finding{Engine: "docker", Tier: TierContainer, Install: installDocker}
 	program := m.lookPath("docker")
@@ -28,7 +28,7 @@ func doctorDocker(ctx context.Context, m *machine) []Finding {
 	return []Finding{{Engine: f.Engine, Tier: f.Tier, Found: true, Version: strings.TrimSpace(string(out)), Where: program}}
 }
 
-// outputOf is what a program that failed said, or how it failed, in one line.
+// outputOf returns the error output of a program that failed, or else the error, in one line.
 func outputOf(err error) string {
 	if e, ok := errors.AsType[*exec.ExitError](err); ok && len(e.Stderr) > 0 {
 		return strings.Join(strings.Fields(string(e.Stderr)), " ")

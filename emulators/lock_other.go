@@ -7,5 +7,6 @@ import (
 	"os"
 )
 
-// lockFile cannot tell here whether an owner lives: so nothing private starts.
+// lockFile fails: this system has no lock that shows whether an owner lives, so no private server
+// starts.
 func lockFile(*os.File) error { return errors.ErrUnsupported }

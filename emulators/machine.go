@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// machine is where engines are looked for: this machine, or one that a test made
-// up.
+// machine is where engines are looked for: this machine, or a fake one of a test.
 type machine struct {
 	getenv func(string) string
-	// globs are the directories in which the distributions keep an engine's
-	// programs beside the search path, by engine.
+	// globs are the directories, outside the search path, in which distributions keep an engine's
+	// programs, by engine.
 	globs map[string][]string
 }
 
@@ -28,7 +27,7 @@ func thisMachine() *machine {
 	}
 }
 
-// path lists the directories of the search path.
+// path returns the directories of the search path.
 func (m *machine) path() []string {
 	var dirs []string
 	for _, dir := range filepath.SplitList(m.getenv("PATH")) {
@@ -39,7 +38,7 @@ func (m *machine) path() []string {
 	return dirs
 }
 
-// lookPath finds a program on the search path; "" means that there is none.
+// lookPath returns the path of a program on the search path, or "".
 func (m *machine) lookPath(program string) string {
 	for _, dir := range m.path() {
 		if file := filepath.Join(dir, executableName(program)); isExecutable(file) {
@@ -49,8 +48,7 @@ func (m *machine) lookPath(program string) string {
 	return ""
 }
 
-// versioned lists an engine's directories outside the search path, the newest
-// version first.
+// versioned returns an engine's directories outside the search path, the newest version first.
 func (m *machine) versioned(engine string) []string {
 	var dirs []string
 	for _, glob := range m.globs[engine] {
@@ -61,7 +59,7 @@ func (m *machine) versioned(engine string) []string {
 	return dirs
 }
 
-// versionIn is the first number in a path: 15 for /usr/lib/postgresql/15/bin.
+// versionIn returns the first number in a path: 15 for /usr/lib/postgresql/15/bin.
 func versionIn(path string) float64 {
 	const digits = "0123456789"
 	start := strings.IndexAny(path, digits)
@@ -76,7 +74,7 @@ func versionIn(path string) float64 {
 	return version
 }
 
-// hasPrograms tells whether a directory holds all these programs.
+// hasPrograms reports whether a directory holds all these programs.
 func hasPrograms(dir string, programs ...string) bool {
 	return !slices.ContainsFunc(programs, func(program string) bool {
 		return !isExecutable(filepath.Join(dir, executableName(program)))

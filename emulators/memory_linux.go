@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryRoot is a directory in memory for data that need not survive the machine,
-// or "" where there is none to be taken. A database is some hundred files: making
-// them there takes 10 ms, and on a disk up to thirty times that. It must
-// be roomy, and whoever sets TMPDIR has chosen another place.
+// memoryRoot returns a directory in memory for data that need not survive the machine, or "" if
+// there is none with at least 4 GiB free. A database has some hundred files: creating them in
+// memory takes 10 ms, on a disk up to thirty times that. If TMPDIR is set, its user has chosen
+// another place.
 func memoryRoot() string {
 	const shm, room = "/dev/shm", 4 << 30
 	var fs unix.Statfs_t

@@ -2,5 +2,5 @@
 
 package emulators
 
-// memoryRoot is a directory in memory: none here that is always there.
+// memoryRoot returns "": this system has no standard directory in memory.
 func memoryRoot() string { return "" }

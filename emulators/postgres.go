@@ -14,31 +14,29 @@ import (
 
 const enginePostgres = "postgres"
 
-// minPostgres is the oldest major version that is used: it is the first that can
-// drop a database with its sessions, and older ones are out of support.
+// minPostgres (13) is the oldest major version that is used: it is the first that can drop a
+// database together with its sessions, and older ones are out of support.
 const minPostgres = 13
 
 // PostgresOptions adjusts a server; nil means the defaults.
 type PostgresOptions struct {
-	// Durable makes a commit wait for the disk, as a server does by default, and
-	// keeps the data on one: for benchmarks. Without it an acknowledged commit
-	// survives the end of the server, Kill included, but not that of the machine,
-	// and the data may be in memory.
+	// Durable makes a commit wait for the disk, as a server does by default, and keeps the data on
+	// a disk: for benchmarks. Without it an acknowledged commit survives the end of the server,
+	// Kill included, but not that of the machine, and the data may be in memory.
 	Durable bool
-	// Settings are further server settings, by name. A server that is not ours must
+	// Settings are further server settings, by name. A server that this process did not start must
 	// have them already.
 	Settings map[string]string
-	// Dir keeps the data there, for the next start to find. Empty means a temporary
+	// Dir is the directory in which the data is kept for the next start. Empty means a temporary
 	// directory, which Close removes.
 	Dir string
 }
 
-// PostgresServer is a running PostgreSQL server. Its methods may be called
-// concurrently.
+// PostgresServer is a running PostgreSQL server. Its methods are safe for concurrent use.
 type PostgresServer struct {
 	engine Engine
 	url    *url.URL
-	// local is the private server; nil when the server is not ours.
+	// local is the private server; nil if this process did not start the server.
 	local     *localPostgres
 	container ContainerServer
 
@@ -46,20 +44,18 @@ type PostgresServer struct {
 	databases databases
 	templates templates
 	closing   sync.Once
-	closed    error
+	closeErr  error
 }
 
-// Postgres starts a PostgreSQL server, or finds the one that the environment
-// names: EMULATORS_POSTGRES_URL, else the programs of this machine, else a
-// container; EMULATORS_POSTGRES or EMULATORS force one of these. A server that is
-// started is private: it listens on the loopback interface and on a socket in its
-// own directory, trusts whoever connects, and ends with this process.
+// Postgres starts a PostgreSQL server, or finds the one that the environment names:
+// EMULATORS_POSTGRES_URL, else the programs of this machine, else a container. EMULATORS_POSTGRES
+// or EMULATORS force one of these. A started server is private: it listens on the loopback
+// interface and on a socket in its own directory, trusts every client, and ends with this process.
 //
-// The programs are looked for in the directory EMULATORS_POSTGRES_BIN if it is
-// set, else where pg_config says, on the search path, and in the directories of
-// the distributions' packages.
+// The programs are looked for in the directory EMULATORS_POSTGRES_BIN if it is set, else where
+// pg_config says, on the search path, and in the directories of the distributions' packages.
 //
-// Errors: ErrMissing when there is none to be had. ctx bounds the start only.
+// Errors: ErrMissing if no tier is available. ctx bounds the start only.
 func Postgres(ctx context.Context, opts *PostgresOptions) (*PostgresServer, error) {
 	return postgresOn(ctx, thisMachine(), opts)
 }
@@ -87,7 +83,7 @@ func postgresOn(ctx context.Context, m *machine, opts *PostgresOptions) (*Postgr
 	return s, nil
 }
 
-// postgresService uses a server that somebody else runs.
+// postgresService uses a running server that this process does not own.
 func postgresService(ctx context.Context, address string, opts *PostgresOptions) (*PostgresServer, error) {
 	if opts.Dir != "" {
 		return nil, errors.New("a server that is not ours cannot keep its data in " + opts.Dir)
@@ -108,7 +104,7 @@ func postgresService(ctx context.Context, address string, opts *PostgresOptions)
 	return s, nil
 }
 
-// postgresContainer has a container started.
+// postgresContainer starts a server in a container.
 func postgresContainer(ctx context.Context, start containerStart, opts *PostgresOptions) (*PostgresServer, error) {
 	container, err := start(ctx)
 	if err != nil {
@@ -122,8 +118,8 @@ func postgresContainer(ctx context.Context, start containerStart, opts *Postgres
 	return s, nil
 }
 
-// parsePostgresURL reads the address of a server. The other form of a connection
-// string, with spaces, is refused: another database cannot be put into it safely.
+// parsePostgresURL parses the address of a server. It refuses the other form of a connection
+// string, with spaces, because the database name cannot be replaced in it safely.
 func parsePostgresURL(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
@@ -135,33 +131,32 @@ func parsePostgresURL(address string) (*url.URL, error) {
 	return u, nil
 }
 
-// Engine says what runs here.
+// Engine describes the running server.
 func (s *PostgresServer) Engine() Engine { return s.engine }
 
-// URL is the address of the maintenance database, over TCP.
+// URL returns the address of the maintenance database, over TCP.
 func (s *PostgresServer) URL() string { return s.url.String() }
 
-// Address is the server's host and port, for proxies.
+// Address returns the server's host and port, for proxies.
 func (s *PostgresServer) Address() string {
 	config, err := pgx.ParseConfig(s.URL())
-	if err != nil { // it was checked at the start
+	if err != nil { // impossible: the URL was checked at the start
 		return s.url.Host
 	}
 	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
 }
 
-// databaseURL is the address of a database of the server.
+// databaseURL returns the address of a database of the server.
 func (s *PostgresServer) databaseURL(name string) string {
 	u := *s.url
 	query := u.Query()
-	query.Del("dbname") // it would win
+	query.Del("dbname") // it would override the path
 	u.RawQuery = query.Encode()
 	u.Path, u.RawPath = "/"+name, ""
 	return u.String()
 }
 
-// admin runs f on a session of the maintenance database, which is kept for the next
-// call.
+// admin runs f on a session of the maintenance database, which is then kept for the next call.
 func (s *PostgresServer) admin(ctx context.Context, f func(c *pgx.Conn) error) error {
 	c, err := s.sessions.take(ctx, s.URL())
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PostgresAt uses a server that somebody else runs, as EMULATORS_POSTGRES_URL does:
-// address is postgres://user@host:port/database, with the keys of the driver only.
-// Its tier is TierService. Close drops the databases that NewDatabase and Template
-// made, for which the user needs CREATEDB, and leaves all else as it is.
+// PostgresAt uses a running server that this process does not own, as EMULATORS_POSTGRES_URL does:
+// address is postgres://user@host:port/database, with the driver's parameters only. Its tier is
+// TierService. Close drops the databases that NewDatabase and Template made, for which the user
+// needs CREATEDB, and leaves everything else as it is.
 func PostgresAt(ctx context.Context, address string) (*PostgresServer, error) {
 	s, err := postgresService(ctx, address, &PostgresOptions{})
 	if err != nil {
@@ -19,9 +19,8 @@ func PostgresAt(ctx context.Context, address string) (*PostgresServer, error) {
 	return s, nil
 }
 
-// KeepDatabase makes an empty database of that name, unless there is one, and
-// returns its URL. Close does not drop it: it is for data that people come back to,
-// see PostgresOptions.Dir.
+// KeepDatabase creates an empty database of that name unless it exists, and returns its URL. Close
+// does not drop it: it is for data that is used again later, see PostgresOptions.Dir.
 func (s *PostgresServer) KeepDatabase(ctx context.Context, name string) (url string, err error) {
 	err = s.admin(ctx, func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "CREATE DATABASE "+quote(name))

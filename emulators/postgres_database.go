@@ -22,16 +22,16 @@ type Database struct {
 	server *PostgresServer
 }
 
-// databases is what a server was asked to make.
+// databases tracks the databases that a server was asked to create.
 type databases struct {
 	mu   sync.Mutex
 	made map[string]bool
-	// copying admits one copy of a template at a time.
+	// copying has a semaphore for each template, which admits one copy at a time.
 	copying map[string]chan struct{}
 }
 
-// NewDatabase makes a database with a name of its own: a copy of the template, as
-// Template names it, or an empty one. The caller drops it, or leaves that to Close.
+// NewDatabase creates a database with a unique name: a copy of the template, as named by Template,
+// or an empty one. The caller drops it, or leaves that to Close.
 func (s *PostgresServer) NewDatabase(ctx context.Context, template string) (Database, error) {
 	name, err := s.createDatabase(ctx, template)
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *PostgresServer) NewDatabase(ctx context.Context, template string) (Data
 	return Database{Name: name, URL: s.databaseURL(name), server: s}, nil
 }
 
-// Drop removes the database and ends the sessions in it. Dropping one that is gone
-// does nothing.
+// Drop removes the database and ends the sessions in it. Dropping a database that is gone does
+// nothing.
 func (d Database) Drop(ctx context.Context) error {
 	if err := d.server.dropDatabase(ctx, d.Name); err != nil {
 		return fmt.Errorf("emulators: postgres: drop database: %w", err)
@@ -49,38 +49,38 @@ func (d Database) Drop(ctx context.Context) error {
 	return nil
 }
 
-// createDatabase makes a database under a new name.
+// createDatabase creates a database under a new name.
 func (s *PostgresServer) createDatabase(ctx context.Context, template string) (string, error) {
 	if template == "" {
-		template = "template0" // the one that nobody can have changed or be connected to
+		template = "template0" // always unchanged and without connections
 	}
-	leave, err := s.databases.enter(ctx, template)
+	leave, err := s.databases.lockTemplate(ctx, template)
 	if err != nil {
 		return "", err
 	}
 	defer leave()
 	name := "tapestore_" + strings.ToLower(rand.Text()[:16])
 	statement := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(template) + s.copyStrategy()
-	s.databases.note(name) // also when the reply gets lost
+	s.databases.add(name) // before the statement, in case its reply is lost
 	return name, s.admin(ctx, func(c *pgx.Conn) error {
 		for {
 			_, err := c.Exec(ctx, statement)
-			if code(err) != "55006" { // object_in_use: somebody is connected to the template
+			if code(err) != "55006" { // object_in_use: the template has a connection
 				return err
 			}
 			select {
 			case <-ctx.Done():
 				return errors.Join(ctx.Err(), err)
-			case <-time.After(10 * time.Millisecond): // the server has waited for longer
+			case <-time.After(10 * time.Millisecond): // the server has waited longer before it failed
 			}
 		}
 	})
 }
 
-// copyStrategy is what CREATE DATABASE of a private server ends with. Copying files takes
-// half of the CPU time of copying through the log, and takes over the file that spares the
-// first session reading the catalog. It makes a checkpoint, which a server that is not ours
-// may have to pay for.
+// copyStrategy returns the end of the CREATE DATABASE statement. On a private server it is STRATEGY
+// file_copy: copying files takes half of the CPU time of copying through the log, and also copies
+// the file that spares the first session reading the catalog. It forces a checkpoint, so it is not
+// used on a server that this process does not own.
 func (s *PostgresServer) copyStrategy() string {
 	major, _, _ := strings.Cut(s.engine.Version, ".")
 	if n, err := strconv.Atoi(major); s.local == nil || err != nil || n < 15 { // older ones copy files anyway
@@ -91,8 +91,8 @@ func (s *PostgresServer) copyStrategy() string {
 
 func (s *PostgresServer) dropDatabase(ctx context.Context, name string) error {
 	err := s.admin(ctx, func(c *pgx.Conn) error {
-		// The server would look again after 100 ms whether a session has gone; the
-		// last ones of a pool that was just closed go within one.
+		// DROP DATABASE polls every 100 ms for the end of the sessions; the last sessions of
+		// a pool that was just closed end within 1 ms.
 		if err := endSessions(ctx, c, name); err != nil {
 			return err
 		}
@@ -105,19 +105,19 @@ func (s *PostgresServer) dropDatabase(ctx context.Context, name string) error {
 	return err
 }
 
-// dropAll removes what is left of the databases that were made here.
+// dropAll drops the databases that were created here and not dropped.
 func (s *PostgresServer) dropAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var failed []error
-	for _, name := range s.databases.left() {
+	for _, name := range s.databases.list() {
 		failed = append(failed, s.dropDatabase(ctx, name))
 	}
 	return errors.Join(failed...)
 }
 
-// enter waits until nobody else copies the template.
-func (d *databases) enter(ctx context.Context, template string) (leave func(), err error) {
+// lockTemplate blocks until no other call copies the template. The caller must call leave.
+func (d *databases) lockTemplate(ctx context.Context, template string) (leave func(), err error) {
 	d.mu.Lock()
 	if d.copying == nil {
 		d.copying = map[string]chan struct{}{}
@@ -136,7 +136,7 @@ func (d *databases) enter(ctx context.Context, template string) (leave func(), e
 	}
 }
 
-func (d *databases) note(name string) {
+func (d *databases) add(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.made == nil {
@@ -151,7 +151,7 @@ func (d *databases) forget(name string) {
 	delete(d.made, name)
 }
 
-func (d *databases) left() []string {
+func (d *databases) list() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var names []string
@@ -161,10 +161,10 @@ func (d *databases) left() []string {
 	return names
 }
 
-// quote makes a name safe to stand in a statement.
+// quote quotes a name for use in a statement.
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// code is the SQLSTATE of an error of the server, or "".
+// code returns the SQLSTATE of an error of the server, or "".
 func code(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// doctorPostgres looks for a server to use and for the programs of one.
+// doctorPostgres looks for a running server and for the programs of one.
 func doctorPostgres(ctx context.Context, m *machine) []Finding {
 	return []Finding{
 		m.postgresServiceFinding(ctx),

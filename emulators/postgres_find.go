@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// postgresDirectories is where the packages put the programs: Debian's, Red
-// Hat's, Alpine's, Homebrew's on both kinds of Mac and on Linux, Postgres.app's,
-// FreeBSD's.
+// postgresDirectories are the directories of the programs in the packages of Debian, Red Hat,
+// Alpine, Homebrew on both kinds of Mac and on Linux, Postgres.app, and FreeBSD.
 var postgresDirectories = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -24,19 +23,19 @@ var postgresDirectories = []string{
 	"/usr/local/pgsql/bin",
 }
 
-// installPostgres is what to do where there is none.
+// installPostgres is the advice where the programs are missing.
 const installPostgres = `apt-get install postgresql, dnf install postgresql-server or brew install postgresql`
 
 type containerStart = func(ctx context.Context) (ContainerServer, error)
 
-// postgresSource is how a server can be had: one of the fields is set.
+// postgresSource is how to get a server: one of the fields is set.
 type postgresSource struct {
 	url       string
 	bin       string
 	container containerStart
 }
 
-// postgresTier chooses where the server comes from.
+// postgresTier chooses the tier and returns how to get the server.
 func (m *machine) postgresTier(ctx context.Context) (tier string, how postgresSource, err error) {
 	forced, variable, err := m.forcedTier(enginePostgres, TierLocal, TierContainer, TierService)
 	if err != nil {
@@ -60,7 +59,7 @@ func (m *machine) postgresTier(ctx context.Context) (tier string, how postgresSo
 		}
 	}
 	if forced == TierLocal {
-		// Not ErrMissing: what was asked for by name must not be skipped.
+		// Not ErrMissing: a test must not skip an engine that was requested by name.
 		return "", how, fmt.Errorf("%s=%s, but %v. To install it: %s", variable, forced, missing, installPostgres)
 	}
 	if how.container = containerStarter(enginePostgres); how.container != nil {
@@ -73,7 +72,7 @@ func (m *machine) postgresTier(ctx context.Context) (tier string, how postgresSo
 	return "", how, fmt.Errorf("%w. To install it: %s; or set %s to the address of a server", missing, installPostgres, urlVariable)
 }
 
-// findPostgres finds the directory that holds initdb and postgres.
+// findPostgres returns the directory that holds initdb and postgres.
 func (m *machine) findPostgres(ctx context.Context) (string, error) {
 	has := func(dir string) bool { return hasPrograms(dir, "initdb", "postgres") }
 	variable := variableOf(enginePostgres, "BIN")
@@ -101,8 +100,8 @@ func (m *machine) findPostgres(ctx context.Context) (string, error) {
 		ErrMissing, variable, looked, m.getenv("PATH"), strings.Join(m.globs[enginePostgres], ", "))
 }
 
-// pgConfigBin asks pg_config for the directory of the programs; looked tells what
-// came of it. It may be there without a server: it belongs to the client library.
+// pgConfigBin asks pg_config for the directory of the programs; looked describes the result.
+// pg_config belongs to the client library and may be installed without a server.
 func (m *machine) pgConfigBin(ctx context.Context) (dir, looked string) {
 	program := m.lookPath("pg_config")
 	if program == "" {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// ours returns the private server, locked, or says why there is none.
-func (s *PostgresServer) ours(op string) (*localPostgres, error) {
+// lockLocal returns the private server with its mutex locked, or an error if there is none or it is
+// closed.
+func (s *PostgresServer) lockLocal(op string) (*localPostgres, error) {
 	if s.local == nil {
 		return nil, fmt.Errorf("emulators: postgres: %s: %w: it is a %s", op, ErrNotOwned, s.engine.Tier)
 	}
@@ -22,12 +23,11 @@ func (s *PostgresServer) ours(op string) (*localPostgres, error) {
 	return s.local, nil
 }
 
-// Kill ends the server as a crash does: the server and all its children get
-// SIGKILL in the middle of what they do. When it returns they are gone, and so are
-// their hold on the port and on the directory. Killing a server that is down does
-// nothing.
+// Kill ends the server as a crash does: the server and all its children get SIGKILL in the middle
+// of their work. When Kill returns they are gone, and the port and the directory are free. Killing
+// a server that is down does nothing.
 func (s *PostgresServer) Kill() error {
-	l, err := s.ours("kill")
+	l, err := s.lockLocal("kill")
 	if err != nil {
 		return err
 	}
@@ -35,11 +35,11 @@ func (s *PostgresServer) Kill() error {
 	return l.kill()
 }
 
-// Restart starts the server again, on the same data and port, and returns when a
-// query answers, recovery included. If the server runs it is shut down first,
-// cleanly. After an error the server is down, and Restart may be called again.
+// Restart starts the server again, on the same data and port, and returns when a query succeeds,
+// after any recovery. A running server is first shut down cleanly. After an error the server is
+// down, and Restart may be called again.
 func (s *PostgresServer) Restart(ctx context.Context) error {
-	l, err := s.ours("restart")
+	l, err := s.lockLocal("restart")
 	if err != nil {
 		return err
 	}
@@ -53,11 +53,11 @@ func (s *PostgresServer) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Freeze stops the server and all its children where they are, with their
-// connections open: to clients the server hangs, and new connections are taken by
-// the system but not answered. Thaw lets it go on.
+// Freeze stops the server and all its children where they are, with their connections open: to
+// clients the server hangs, and the system accepts new connections that get no reply. Thaw ends the
+// freeze.
 func (s *PostgresServer) Freeze() error {
-	l, err := s.ours("freeze")
+	l, err := s.lockLocal("freeze")
 	if err != nil {
 		return err
 	}
@@ -68,9 +68,9 @@ func (s *PostgresServer) Freeze() error {
 	return nil
 }
 
-// Thaw lets a frozen server go on.
+// Thaw resumes a frozen server.
 func (s *PostgresServer) Thaw() error {
-	l, err := s.ours("thaw")
+	l, err := s.lockLocal("thaw")
 	if err != nil {
 		return err
 	}
@@ -78,30 +78,30 @@ func (s *PostgresServer) Thaw() error {
 	return l.thaw()
 }
 
-// Close ends the server and removes its directory, unless PostgresOptions named
-// one. A server that is not ours stays, without the databases that were made in
-// it. Closing again does nothing.
+// Close ends the server and removes its directory, unless PostgresOptions named one. A server that
+// this process did not start keeps running, without the databases that were created in it. A second
+// Close does nothing.
 func (s *PostgresServer) Close() error {
 	s.closing.Do(func() {
 		if s.local == nil && s.container == nil {
-			s.closed = s.dropAll()
+			s.closeErr = s.dropAll()
 		}
-		_ = s.sessions.close() // of a server that was killed or frozen they cannot end well
+		_ = s.sessions.close() // fails if the server was killed or frozen
 		switch {
 		case s.local != nil:
-			s.closed = s.local.close()
+			s.closeErr = s.local.close()
 		case s.container != nil:
-			s.closed = s.container.Close()
+			s.closeErr = s.container.Close()
 		}
 	})
-	return s.closed
+	return s.closeErr
 }
 
 // kill ends all processes of the server. The caller holds mu.
 func (l *localPostgres) kill() error {
 	l.frozen.stop()
 	l.frozen = nil
-	children := processesIn(l.data) // some systems don't find them without the server
+	children := processesIn(l.data) // first: some systems find them only by their server
 	if l.proc != nil {
 		if err := l.proc.kill(); err != nil {
 			return err
@@ -111,8 +111,8 @@ func (l *localPostgres) kill() error {
 	return errors.Join(signalAll(children, os.Kill), l.clearDead())
 }
 
-// clearDead removes what dead processes of the server left in its directory. The
-// directory is locked by us, so whoever still runs there has lost its owner.
+// clearDead removes what dead processes of the server left in its directory. This process has
+// locked the directory, so a process that still runs there has lost its owner; clearDead kills it.
 func (l *localPostgres) clearDead() error {
 	if err := endProcessesIn(l.data); err != nil {
 		return err
@@ -120,7 +120,7 @@ func (l *localPostgres) clearDead() error {
 	if !findsAllProcesses {
 		return nil
 	}
-	// The files name a process; the number may be another's by now, and the server
+	// The files name a process id, which may belong to another process by now; the server
 	// would then refuse to start.
 	files, err := filepath.Glob(filepath.Join(l.sockets(), ".s.PGSQL.*"))
 	for _, file := range append(files, filepath.Join(l.data, "postmaster.pid")) {
@@ -139,8 +139,7 @@ func endProcessesIn(data string) error {
 	})
 }
 
-// stop shuts the server down by a signal, or kills it if that takes too long. The
-// caller holds mu.
+// stop shuts the server down by a signal, or kills it after stopBound. The caller holds mu.
 func (l *localPostgres) stop(signal os.Signal) error {
 	if l.proc == nil {
 		return nil
@@ -168,7 +167,7 @@ func (l *localPostgres) freeze() error {
 	if l.frozen != nil {
 		return nil
 	}
-	// The server first: then it starts no more children.
+	// The server first, so that it starts no more children.
 	if err := l.proc.signal(signalStop); err != nil {
 		return err
 	}
@@ -185,7 +184,7 @@ func (l *localPostgres) freeze() error {
 		}
 		return true, nil
 	})
-	// A stopped process gets no signal of our end: somebody must wake it for that.
+	// A stopped process does not act on the signal of this process's end, so a shell wakes it then.
 	if err == nil {
 		l.frozen, err = watchDeath("CONT", pids...)
 	}
@@ -195,7 +194,7 @@ func (l *localPostgres) freeze() error {
 	return nil
 }
 
-// thaw lets all processes of the server go on. The caller holds mu.
+// thaw resumes all processes of the server. The caller holds mu.
 func (l *localPostgres) thaw() error {
 	if l.frozen == nil {
 		return nil
@@ -212,14 +211,14 @@ func (l *localPostgres) close() error {
 	l.closed = true
 	signal := signalFast
 	if l.dir.temporary {
-		signal = signalImmediate // nobody needs the data
+		signal = signalImmediate // the data is removed anyway
 	}
 	return errors.Join(l.stop(signal), l.dir.close())
 }
 
-// await polls until a condition holds, which on a healthy machine is soon.
+// await polls until a condition holds, for at most bound.
 func await(bound time.Duration, holds func() (bool, error)) error {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for until := time.Now().Add(bound); ; <-ticker.C {
 		if yes, err := holds(); yes || err != nil {

@@ -18,10 +18,10 @@ import (
 	"sync"
 )
 
-// postgresPrefix begins the name of each temporary directory of a server.
+// postgresPrefix begins the names of the temporary directories of servers.
 const postgresPrefix = "tapestore-postgres-"
 
-// localPostgres is a private server. Its fields below mu may change.
+// localPostgres is a private server. mu guards the fields below it.
 type localPostgres struct {
 	bin      string // directory of the programs
 	dir      *workDir
@@ -36,7 +36,7 @@ type localPostgres struct {
 	closed bool
 }
 
-// postgresLocal makes a server of this machine's programs and starts it.
+// postgresLocal starts a private server from this machine's programs.
 func postgresLocal(ctx context.Context, bin string, opts *PostgresOptions) (_ *PostgresServer, err error) {
 	l := &localPostgres{bin: bin}
 	memory := ""
@@ -63,7 +63,7 @@ func postgresLocal(ctx context.Context, bin string, opts *PostgresOptions) (_ *P
 	if err := l.prepare(ctx, opts); err != nil {
 		return nil, err
 	}
-	version, err := l.startAnywhere(ctx)
+	version, err := l.startOnFreePort(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func postgresLocal(ctx context.Context, bin string, opts *PostgresOptions) (_ *P
 	}, nil
 }
 
-// sweepPostgres removes what servers left whose owners are gone.
+// sweepPostgres removes the directories of servers whose owners have died, and kills those servers.
 func sweepPostgres() {
 	for _, root := range []string{temporaryRoot(), memoryRoot()} {
 		if root != "" {
@@ -85,8 +85,8 @@ func sweepPostgres() {
 	}
 }
 
-// localSettings are the settings of a private server; inMemory is whether its data
-// is.
+// localSettings returns the settings of a private server. inMemory reports whether its data is in
+// memory.
 func localSettings(opts *PostgresOptions, inMemory bool) (map[string]string, error) {
 	durable := "off"
 	if opts.Durable {
@@ -99,7 +99,7 @@ func localSettings(opts *PostgresOptions, inMemory bool) (map[string]string, err
 		"synchronous_commit": "on",
 	}
 	if inMemory {
-		settings["max_wal_size"] = "256MB" // a log of a gigabyte is for disks
+		settings["max_wal_size"] = "256MB" // the default, 1 GB, is too much for memory
 	}
 	for _, name := range durableSettings {
 		settings[name] = durable
@@ -115,7 +115,7 @@ func localSettings(opts *PostgresOptions, inMemory bool) (map[string]string, err
 	return settings, nil
 }
 
-// url is the address of the maintenance database.
+// url returns the address of the maintenance database.
 func (l *localPostgres) url() *url.URL {
 	return &url.URL{
 		Scheme:   "postgres",
@@ -126,13 +126,12 @@ func (l *localPostgres) url() *url.URL {
 	}
 }
 
-// command is a program of the server, in the directory dir and with its output in
-// log.
+// command returns a command that runs one of the server's programs in dir, with its output in log.
 func (l *localPostgres) command(program, dir string, log *os.File, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(l.bin, executableName(program)), args...)
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = log, log
-	// A server must not depend on what its starter's environment holds.
+	// Independent of this process's environment.
 	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"}
 	for _, name := range []string{"PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SystemRoot", "TEMP", "TMPDIR"} {
 		if value, ok := os.LookupEnv(name); ok {
@@ -143,8 +142,8 @@ func (l *localPostgres) command(program, dir string, log *os.File, args ...strin
 	return cmd
 }
 
-// startAnywhere starts the server on a port that is free.
-func (l *localPostgres) startAnywhere(ctx context.Context) (version string, err error) {
+// startOnFreePort starts the server on a free port.
+func (l *localPostgres) startOnFreePort(ctx context.Context) (version string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for range 20 {
@@ -152,16 +151,16 @@ func (l *localPostgres) startAnywhere(ctx context.Context) (version string, err 
 			return "", err
 		}
 		version, err = l.start(ctx)
-		if !errors.Is(err, errPortTaken) { // between our look and the server's
+		if !errors.Is(err, errPortTaken) { // else retry: taken between freePort and the server's start
 			break
 		}
 	}
 	return version, err
 }
 
-// freePort finds a port that nobody listens on. It is below those that systems
-// give to outgoing connections: one of these might take the port while the server
-// is down, and a client that dials it then might even reach itself.
+// freePort returns a port on which no process listens. It is below the range that systems use for
+// outgoing connections: such a connection might take the port while the server is down, and a
+// client that dials it then might even connect to itself.
 func freePort(ctx context.Context) (int, error) {
 	const lowest, highest = 15_000, 32_000
 	var listen net.ListenConfig
@@ -176,11 +175,11 @@ func freePort(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)
 }
 
-// arguments are the server's.
+// arguments returns the server's command line.
 func (l *localPostgres) arguments() []string {
 	args := []string{"-D", l.data, "-p", strconv.Itoa(l.port), "-c", "listen_addresses=127.0.0.1"}
 	sockets := l.sockets()
-	if len(sockets)+len("/.s.PGSQL.32000") > 103 { // a system's limit for such paths
+	if len(sockets)+len("/.s.PGSQL.32000") > 103 { // the system's limit for socket paths
 		sockets = ""
 	}
 	args = append(args, "-c", "unix_socket_directories="+sockets)

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// prepare fills the directory, unless an earlier start did.
+// prepare creates the data directory, unless an earlier start did.
 func (l *localPostgres) prepare(ctx context.Context, opts *PostgresOptions) error {
 	l.data = filepath.Join(l.dir.path, "data")
 	var err error
 	info, missing := os.Stat(l.data)
 	if missing == nil {
-		l.account = ownerOf(info) // whoever it was made as, and can read it
+		l.account = ownerOf(info) // the user that created the data, and can read it
 	} else if l.account, err = engineAccount("postgres", "nobody"); err != nil {
 		return err
 	}
@@ -40,11 +40,11 @@ func (l *localPostgres) prepare(ctx context.Context, opts *PostgresOptions) erro
 	return l.clearDead()
 }
 
-// sockets is the directory of the server's Unix socket.
+// sockets returns the directory of the server's Unix socket.
 func (l *localPostgres) sockets() string { return filepath.Join(l.dir.path, "run") }
 
-// initdb makes the data directory. It gets its name when it is complete, so that
-// a start that was cut short leaves no half of one behind.
+// initdb creates the data directory. It is renamed to its final name when it is complete, so that
+// an interrupted start leaves no incomplete one.
 func (l *localPostgres) initdb(ctx context.Context, sync bool) error {
 	unfinished := l.data + ".new"
 	if err := os.RemoveAll(unfinished); err != nil {

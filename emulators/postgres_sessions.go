@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// sessions are those of the maintenance database that nobody uses just now: a new one
-// costs the server 5 ms of CPU.
+// sessions is a pool of idle sessions of the maintenance database: a new session costs the server 5
+// ms of CPU.
 type sessions struct {
 	mu     sync.Mutex
 	idle   []*pgx.Conn
 	closed bool
 }
 
-// take returns a session that answers: one that was put back, or a new one.
+// take returns a session that answers: an idle one, or a new one.
 func (s *sessions) take(ctx context.Context, url string) (*pgx.Conn, error) {
 	for {
 		s.mu.Lock()
@@ -37,7 +37,7 @@ func (s *sessions) take(ctx context.Context, url string) (*pgx.Conn, error) {
 	}
 }
 
-// put keeps a session for the next take, unless it broke.
+// put returns a session to the pool, or closes it if it broke or the pool is closed.
 func (s *sessions) put(ctx context.Context, c *pgx.Conn) error {
 	s.mu.Lock()
 	keep := !s.closed && !c.IsClosed()
@@ -51,7 +51,7 @@ func (s *sessions) put(ctx context.Context, c *pgx.Conn) error {
 	return closeConn(ctx, c)
 }
 
-// close ends the idle sessions, and those under way when they are put back.
+// close closes the idle sessions. Sessions in use are closed by put.
 func (s *sessions) close() error {
 	s.mu.Lock()
 	idle := s.idle
@@ -64,8 +64,7 @@ func (s *sessions) close() error {
 	return errors.Join(failed...)
 }
 
-// endSessions ends the sessions in a database and waits, not for long, until they
-// are gone.
+// endSessions ends the sessions in a database and waits up to a second until they are gone.
 func endSessions(ctx context.Context, c *pgx.Conn, database string) error {
 	const query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1"
 	if _, err := c.Exec(ctx, query, database); err != nil {
@@ -75,11 +74,10 @@ func endSessions(ctx context.Context, c *pgx.Conn, database string) error {
 	return err
 }
 
-// awaitNoSessions waits until the last session in a database is gone: that of a
-// connection that was closed outlives it by a moment. It tells how many are left
-// after the patience.
+// awaitNoSessions waits until the last session in a database is gone, for at most patience, and
+// returns how many are left. A session outlives its closed connection by a moment.
 func awaitNoSessions(ctx context.Context, c *pgx.Conn, database string, patience time.Duration) (open int, err error) {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for until := time.Now().Add(patience); ; {
 		const query = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1"

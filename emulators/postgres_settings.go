@@ -11,14 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// durableSettings are those that Durable turns on, and that are off without it.
-// synchronous_commit is not among them, and is on: without it a commit is
-// acknowledged while it is still in the server's own memory, and Kill would lose
-// it. That costs no more than handing it to the system.
+// durableSettings are the settings that Durable turns on and that are otherwise off.
+// synchronous_commit is always on: without it a commit would be acknowledged while it is still in
+// the server's own memory, and Kill would lose it. Handing the commit to the operating system costs
+// nothing more.
 var durableSettings = []string{"fsync", "full_page_writes"}
 
-// checkSettings makes sure that a server which is not ours has the settings that
-// are asked for: we cannot give them to it, and must not go on without.
+// checkSettings returns an error if a server that this process did not start lacks a requested
+// setting, which cannot be changed here.
 func checkSettings(ctx context.Context, c *pgx.Conn, opts *PostgresOptions) error {
 	wanted := maps.Clone(opts.Settings)
 	if opts.Durable {
@@ -45,7 +45,8 @@ func checkSettings(ctx context.Context, c *pgx.Conn, opts *PostgresOptions) erro
 	return errors.Join(problems...)
 }
 
-// settingHolds compares a setting; one that lists libraries may list more.
+// settingHolds reports whether a setting has the wanted value. A list of libraries may have more
+// libraries than wanted.
 func settingHolds(name, value, wanted string) bool {
 	if !strings.HasSuffix(name, "_preload_libraries") {
 		return strings.EqualFold(value, wanted)

@@ -4,15 +4,14 @@ import (
 	"context"
 )
 
-// shared is the server of this process; whoever holds turn may look and change it.
+// shared is the server of this process; turn is a mutex that a context can interrupt.
 var shared = struct {
 	turn     chan struct{}
 	postgres *PostgresServer
 }{turn: make(chan struct{}, 1)}
 
-// Shared returns the one server of this process, with default options, and starts
-// it at first use. It ends with the process, or by CloseShared. A failed start is
-// tried again by the next caller.
+// Shared returns the one server of this process, with default options, and starts it at first use.
+// It ends with the process, or by CloseShared. After a failed start the next caller tries again.
 func Shared(ctx context.Context) (*PostgresServer, error) {
 	select {
 	case shared.turn <- struct{}{}:
@@ -30,9 +29,9 @@ func Shared(ctx context.Context) (*PostgresServer, error) {
 	return s, err
 }
 
-// CloseShared ends the server of this process, if there is one: TestMain calls it
-// after the tests, a command at its end. A process that ends without it leaves a
-// temporary directory for the next start to sweep.
+// CloseShared ends the server of this process, if there is one. TestMain calls it after the tests,
+// a command at its end. A process that ends without it leaves a temporary directory, which the next
+// start removes.
 func CloseShared() error {
 	shared.turn <- struct{}{}
 	defer func() { <-shared.turn }()

@@ -13,17 +13,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Bounds on what a healthy machine does in much less. They only keep a sick one
-// from hanging whoever gave no deadline.
+// Bounds on what takes a healthy machine much less time. They only keep a failing machine
+// from blocking a caller without a deadline.
 const (
-	startBound = 2 * time.Minute // recovery included
-	stopBound  = 20 * time.Second
-	tick       = 3 * time.Millisecond
+	startBound   = 2 * time.Minute // recovery included
+	stopBound    = 20 * time.Second
+	pollInterval = 3 * time.Millisecond
 )
 
 var errPortTaken = errors.New("the port is taken")
 
-// start runs the server until a query answers. The caller holds mu.
+// start runs the server and waits until a query succeeds. The caller holds mu.
 func (l *localPostgres) start(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("no answer from the server within %v", startBound))
 	defer cancel()
@@ -31,7 +31,7 @@ func (l *localPostgres) start(ctx context.Context) (version string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer log.Close() // the server has its own
+	defer log.Close() // the server has its own descriptor
 	said, err := log.Seek(0, io.SeekEnd)
 	if err != nil {
 		return "", err
@@ -41,7 +41,7 @@ func (l *localPostgres) start(ctx context.Context) (version string, err error) {
 		return "", err
 	}
 	l.proc = proc
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		if version, err = l.probe(ctx); err == nil {
@@ -62,11 +62,11 @@ func (l *localPostgres) start(ctx context.Context) (version string, err error) {
 	}
 }
 
-// log is the file that the server prints to.
+// log returns the path of the file that the server prints to.
 func (l *localPostgres) log() string { return filepath.Join(l.dir.path, "postgres.log") }
 
-// probe tells whether a query answers, and that it is our server which does: on a
-// port that was taken, another one might.
+// probe returns the server's version if a query succeeds and it is this server that answers: if the
+// port was taken, another server might.
 func (l *localPostgres) probe(ctx context.Context) (version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -85,7 +85,7 @@ func (l *localPostgres) probe(ctx context.Context) (version string, err error) {
 	return postgresVersion(ctx, c)
 }
 
-// postgresVersion asks for the version, and refuses one that is too old.
+// postgresVersion returns the server's version, or an error if it is too old.
 func postgresVersion(ctx context.Context, c *pgx.Conn) (string, error) {
 	var number int
 	var text string
@@ -93,21 +93,21 @@ func postgresVersion(ctx context.Context, c *pgx.Conn) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, _, _ = strings.Cut(text, " ") // without the distribution's words
+	text, _, _ = strings.Cut(text, " ") // without the distribution's suffix
 	if number/10_000 < minPostgres {
 		return "", fmt.Errorf("postgres %s is too old: version %d or newer is needed", text, minPostgres)
 	}
 	return text, nil
 }
 
-// closeConn closes a connection also when ctx has ended.
+// closeConn closes a connection, even if ctx has ended.
 func closeConn(ctx context.Context, c *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	return c.Close(ctx)
 }
 
-// tail is what a log says from an offset on, and not more than its last part.
+// tail returns the end of a log from an offset on, at most its last 4 KiB.
 func tail(name string, from int64) string {
 	const most = 4096
 	text, err := os.ReadFile(name)

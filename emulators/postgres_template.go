@@ -10,23 +10,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// templates are the template databases of a server, by the key of their makers.
+// templates tracks the template databases of a server, by the caller's key.
 type templates struct {
 	mu   sync.Mutex
 	made map[string]*template
 }
 
 type template struct {
-	done chan struct{} // closed when it is made, or has failed
+	done chan struct{} // closed when the template is complete or has failed
 	name string
 	err  error
 }
 
-// Template returns the name of a template database for NewDatabase, and makes it
-// if this server has none with the key: prepare fills an empty database, typically
-// with a schema, and closes its connections. Callers with the same key share one;
-// those that come while it is being made wait for it, and share a failure. After a
-// failure the next caller tries again.
+// Template returns the name of a template database for NewDatabase, and creates the template if
+// this server has none with the key: prepare fills an empty database, typically with a schema, and
+// closes its connections. Callers with the same key share one template. Callers that arrive while
+// it is being created wait for it, and share a failure. After a failure the next caller tries
+// again.
 func (s *PostgresServer) Template(ctx context.Context, key string, prepare func(ctx context.Context, url string) error) (string, error) {
 	for {
 		s.templates.mu.Lock()
@@ -47,7 +47,7 @@ func (s *PostgresServer) Template(ctx context.Context, key string, prepare func(
 		case <-ctx.Done():
 			return "", fmt.Errorf("emulators: postgres: template %q: %w", key, ctx.Err())
 		}
-		// That its maker gave up is no reason for us to.
+		// The creating call was cancelled; this call tries again.
 		if gaveUp := errors.Is(t.err, context.Canceled) || errors.Is(t.err, context.DeadlineExceeded); gaveUp && ctx.Err() == nil {
 			continue
 		}
@@ -58,7 +58,7 @@ func (s *PostgresServer) Template(ctx context.Context, key string, prepare func(
 	}
 }
 
-// makeTemplate makes t and tells those who wait for it.
+// makeTemplate creates the template and then closes t.done, on which other callers wait.
 func (s *PostgresServer) makeTemplate(ctx context.Context, key string, t *template, prepare func(ctx context.Context, url string) error) {
 	t.err = errors.New("prepare did not return: it ended its test, or panicked")
 	defer func() {
@@ -86,7 +86,7 @@ func (s *PostgresServer) prepareTemplate(ctx context.Context, prepare func(ctx c
 		return name, err
 	}
 	return name, s.admin(ctx, func(c *pgx.Conn) error {
-		// A template can be copied only while nobody is connected to it.
+		// A template can be copied only while it has no connections.
 		if _, err := c.Exec(ctx, "ALTER DATABASE "+quote(name)+" WITH ALLOW_CONNECTIONS false"); err != nil {
 			return err
 		}

@@ -7,19 +7,17 @@ import (
 	"runtime"
 )
 
-// process is a program that we started, and that ends with us.
+// process is a program that this process started and that ends with it.
 type process struct {
 	cmd   *exec.Cmd
 	watch *deathWatch
-	// done is closed when the process has ended and was waited for; err is then
-	// what it ended with.
+	// done is closed when the process has ended and was waited for; err is then its exit error.
 	done chan struct{}
 	err  error
 }
 
-// startProcess starts cmd in a process group of its own, so that a Ctrl-C meant
-// for us does not reach it, and sees to it that signal reaches it when this
-// process ends in whatever way.
+// startProcess starts cmd in a process group of its own, so that a Ctrl-C for this process does not
+// reach it. It arranges that signal reaches the program when this process ends in whatever way.
 func startProcess(cmd *exec.Cmd, signal parentDeathSignal) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	ownGroup(cmd)
@@ -48,7 +46,7 @@ func startProcess(cmd *exec.Cmd, signal parentDeathSignal) (*process, error) {
 	return p, nil
 }
 
-// ended tells whether the process is gone.
+// ended reports whether the process is gone.
 func (p *process) ended() bool {
 	select {
 	case <-p.done:
@@ -58,7 +56,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// signal sends a signal; that the process has ended already is no error.
+// signal sends a signal, and returns nil if the process has ended already.
 func (p *process) signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err

@@ -23,30 +23,30 @@ const (
 	whenOrphanedQuit = parentDeathSignal(syscall.SIGQUIT)
 )
 
-// atStart asks the kernel. Go does it after the change of user, which would undo
-// it.
+// atStart sets the signal that the kernel sends at the parent's death. Go sets it after the change
+// of user, which would clear it.
 func (s parentDeathSignal) atStart(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Pdeathsig = syscall.Signal(s)
 }
 
-// afterStart has nothing left to do.
+// afterStart does nothing: atStart has set the signal.
 func (parentDeathSignal) afterStart(int) (*deathWatch, error) { return nil, nil }
 
-// findsAllProcesses: processesIn misses none of a server's.
+// findsAllProcesses: processesIn returns all processes of a server.
 const findsAllProcesses = true
 
-// processesIn lists the processes of PostgreSQL, none of them a zombie, whose
-// working directory is dir. A server and all its children work in their data
-// directory, and the children can be found there after the server itself has gone.
+// processesIn returns the processes of PostgreSQL, without zombies, whose working directory is dir.
+// A server and all its children work in their data directory, so the children are found there even
+// after the server itself has ended.
 func processesIn(dir string) []int {
 	entries, _ := filepath.Glob("/proc/[0-9]*") // a constant pattern
 	var pids []int
 	for _, entry := range entries {
-		// It fails for processes of others, and for those that have ended.
+		// Readlink fails for processes of other users and for ended ones.
 		if cwd, err := os.Readlink(entry + "/cwd"); err != nil || cwd != dir {
 			continue
 		}
-		// Somebody's shell may be there too.
+		// A user's shell may have this working directory too.
 		name, err := os.ReadFile(entry + "/comm")
 		if err != nil || !slices.Contains([]string{"postgres", "postmaster", "initdb"}, strings.TrimSpace(string(name))) {
 			continue
@@ -58,7 +58,7 @@ func processesIn(dir string) []int {
 	return pids
 }
 
-// isStopped tells whether a process is stopped, or gone.
+// isStopped reports whether a process is stopped, or gone.
 func isStopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -17,8 +17,8 @@ var (
 	signalContinue  = os.Kill
 )
 
-// parentDeathSignal has no meaning here: what we start outlives us if we do not
-// end it, until the next start sweeps its directory.
+// parentDeathSignal does nothing here: a program that is not ended outlives this process, until the
+// next start kills what runs in its directory.
 type parentDeathSignal struct{}
 
 var whenOrphanedKill, whenOrphanedQuit parentDeathSignal
@@ -46,7 +46,7 @@ func signalAll(pids []int, _ os.Signal) error {
 	return errors.ErrUnsupported
 }
 
-// deathWatch is not needed here: nothing starts one.
+// deathWatch is not used here.
 type deathWatch struct{}
 
 func watchDeath(string, ...int) (*deathWatch, error) { return nil, errors.ErrUnsupported }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// parentDeathSignal is what a process gets when its parent ends.
+// parentDeathSignal is the signal that a process gets when its parent ends.
 type parentDeathSignal string
 
 const (
@@ -19,19 +19,19 @@ const (
 	whenOrphanedQuit parentDeathSignal = "QUIT"
 )
 
-// atStart has nothing to ask of these kernels.
+// atStart does nothing: these kernels have no such setting.
 func (parentDeathSignal) atStart(*exec.Cmd) {}
 
-// afterStart sets a shell to watch.
+// afterStart starts a shell that watches for the end of this process.
 func (s parentDeathSignal) afterStart(pid int) (*deathWatch, error) {
 	return watchDeath(string(s), pid)
 }
 
-// findsAllProcesses: processesIn misses children without a server.
+// findsAllProcesses: processesIn misses children whose server has ended.
 const findsAllProcesses = false
 
-// processesIn lists the server whose command line names dir as its data directory,
-// and its children. Children that have outlived their server are not found.
+// processesIn returns the server whose command line names dir as its data directory, and its
+// children. It does not find children that have outlived their server.
 func processesIn(dir string) []int {
 	out, err := exec.Command("ps", "-axww", "-o", "pid=,ppid=,stat=,command=").Output()
 	if err != nil {
@@ -60,7 +60,7 @@ func processesIn(dir string) []int {
 	return pids
 }
 
-// isStopped tells whether a process is stopped, or gone.
+// isStopped reports whether a process is stopped, or gone.
 func isStopped(pid int) bool {
 	out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
 	return err != nil || strings.ContainsAny(string(out)[:min(1, len(out))], "TZ")

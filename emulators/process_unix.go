@@ -29,7 +29,7 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Setpgid = true
 }
 
-// signalAll sends a signal to all these processes, as far as they are still there.
+// signalAll sends a signal to all these processes and ignores those that have ended.
 func signalAll(pids []int, signal os.Signal) error {
 	var failed []error
 	for _, pid := range pids {
@@ -47,8 +47,8 @@ type deathWatch struct {
 	end interface{ Close() error }
 }
 
-// watchDeath starts the shell. It reads from a pipe on which nothing ever comes,
-// and whose other end closes with us, however we end.
+// watchDeath starts the shell. It reads from a pipe to which nothing is ever written, and whose
+// other end closes when this process ends, in whatever way.
 func watchDeath(signal string, pids ...int) (*deathWatch, error) {
 	words := []string{"read nothing; kill -" + signal}
 	for _, pid := range pids {
@@ -66,13 +66,13 @@ func watchDeath(signal string, pids ...int) (*deathWatch, error) {
 	return &deathWatch{cmd: cmd, end: end}, nil
 }
 
-// stop ends the watch. It is called when the processes have ended, since their
-// numbers will belong to others.
+// stop ends the watch. It must be called when the processes have ended, because their ids will be
+// reused.
 func (w *deathWatch) stop() {
 	if w == nil {
 		return
 	}
 	_ = w.cmd.Process.Kill()
 	_ = w.end.Close()
-	_ = w.cmd.Wait() // killed, as it says
+	_ = w.cmd.Wait() // its error is that it was killed
 }

@@ -6,17 +6,16 @@ import (
 	"strconv"
 )
 
-// TB is what Require needs of a test; *testing.T and *testing.B have it.
+// TB is the part of testing.TB that Require needs.
 type TB interface {
 	Helper()
 	Skipf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// Require ends a test that could not get its engine. A missing engine skips the
-// test on a person's machine and fails it where CI is set: an engine that every
-// test skipped must not look green there. Any other error fails. A nil error lets
-// the test go on.
+// Require ends a test that could not get its engine. A missing engine skips the test on a person's
+// machine and fails it where CI is set: an engine that every test skipped must not look green
+// there. Any other error fails the test. A nil error lets the test continue.
 func Require(t TB, err error) {
 	t.Helper()
 	switch {
@@ -28,7 +27,7 @@ func Require(t TB, err error) {
 	}
 }
 
-// inCI reads the CI variable: any value but a false one means yes.
+// inCI reports whether a value of the CI variable means yes: any but a false one does.
 func inCI(value string) bool {
 	yes, err := strconv.ParseBool(value)
 	return value != "" && (err != nil || yes)

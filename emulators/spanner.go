@@ -17,83 +17,76 @@ import (
 
 const (
 	engineSpanner = "spanner"
-	// spannerServiceVariable is the one that Google's own programs read.
+	// spannerServiceVariable is the variable that Google's own programs read.
 	spannerServiceVariable = "SPANNER_EMULATOR_HOST"
-	// spannerIdle is for how long the service keeps a transaction alive in which
-	// nothing is asked.
+	// spannerIdle (10 s) is how long the service keeps an idle transaction alive.
 	spannerIdle = 10 * time.Second
-	// spannerBound is for one answer of an emulator that is well, on a machine that is
-	// busy.
-	spannerBound = time.Minute
+	// spannerAnswerTimeout (1 min) bounds one reply of a healthy emulator on a busy machine.
+	spannerAnswerTimeout = time.Minute
 )
 
 // SpannerOptions adjusts an emulator; nil means the defaults.
 type SpannerOptions struct {
-	// Tier chooses where it comes from, as EMULATORS_SPANNER does; empty leaves that
-	// to the environment.
+	// Tier chooses where the emulator comes from, as EMULATORS_SPANNER does; empty leaves the
+	// choice to the environment.
 	Tier string
-	// AbortProbability is how probable it is, in percent, that a transaction that
-	// meets another one in the same database aborts that other one, and not itself.
-	// With 100 whoever comes last wins; with 0 whoever comes first. nil is the
-	// emulator's default, 20. Only an emulator that is started here (TierLocal) can be
-	// told.
+	// AbortProbability is the probability, in percent, that a transaction that conflicts with
+	// another one in the same database aborts the other, and not itself. With 100 the later
+	// transaction wins; with 0 the earlier. nil is the emulator's default, 20. Only an emulator
+	// that is started here (TierLocal) accepts it.
 	AbortProbability *int
-	// Idle is for how long a read-write transaction in which nothing is asked stays
-	// alive: it is then rolled back, and its client told ABORTED. 0 means 10 s, as on
-	// the service, which however need not do it. A client that died blocks its
-	// database for no longer than this.
+	// Idle is how long an idle read-write transaction stays alive. It is then rolled back, and its
+	// client gets ABORTED. 0 means 10 s, after which the service may do the same. A client that
+	// died blocks its database for no longer than this.
 	Idle time.Duration
 }
 
-// SpannerServer is a running emulator of Spanner. Its methods may be called
-// concurrently.
+// SpannerServer is a running emulator of Spanner. Its methods are safe for concurrent use.
 type SpannerServer struct {
-	engine   Engine
-	opts     SpannerOptions
-	proxy    *spannerProxy
-	patience time.Duration // with one answer of an emulator that may hang
+	engine        Engine
+	opts          SpannerOptions
+	proxy         *spannerProxy
+	answerTimeout time.Duration // for one reply of an emulator that may hang
 
-	// life is held for writing by what replaces the emulator, and for reading by what
-	// must not meet that.
-	life      sync.RWMutex
-	program   string // of a local one
+	// lifeMu is held for writing while the emulator is replaced, and for reading by calls that must
+	// not run meanwhile.
+	lifeMu    sync.RWMutex
+	program   string // of a local emulator
 	process   *process
 	container ContainerServer
-	ended     bool
+	stopped   bool
 
 	databases spannerDatabases
 
-	closing sync.Once
-	closed  error
+	closing  sync.Once
+	closeErr error
 }
 
-// Spanner starts an emulator of Spanner, or finds the one that the environment names.
-// All are the same program, which Google gives away in its Cloud SDK and as an image;
-// what it holds is in memory:
+// Spanner starts an emulator of Spanner, or finds the one that the environment names. All are the
+// same program, which Google publishes in its Cloud SDK and as an image. It keeps its data in
+// memory:
 //
-//   - service: the one at SPANNER_EMULATOR_HOST, if that is set;
+//   - service: the emulator at SPANNER_EMULATOR_HOST, if that is set;
 //   - local: emulator_main, found by EMULATORS_SPANNER_BIN, on the search path, in the
-//     Cloud SDK and where the packages put that;
-//   - container: what RegisterContainer was given.
+//     Cloud SDK and in the directories of its packages;
+//   - container: by the function that RegisterContainer was given.
 //
-// The first that can be had is taken; EMULATORS_SPANNER or EMULATORS force one. What is
-// started listens on the loopback interface only, lets everybody in, and ends with this
-// process.
+// The first available tier is used; EMULATORS_SPANNER or EMULATORS force one. A started emulator
+// listens on the loopback interface only, admits every client, and ends with this process.
 //
-// Clients connect to a proxy in front of it. Where a probe shows that the emulator
-// loses transactions of multiplexed sessions, which are all that today's clients have,
-// the proxy runs them on sessions of its own; Shimmed tells. In either case it aborts,
-// delays, refuses and loses calls for tests. What still differs from the service is
-// told by SpannerKnownGaps.
+// Clients connect to a proxy in front of the emulator. The proxy aborts, delays, refuses and loses
+// calls for tests. Current client libraries have only multiplexed sessions; if a probe shows that
+// the emulator loses transactions of such sessions, the proxy runs transactions on sessions of its
+// own, and Shimmed reports that. SpannerKnownGaps lists the remaining differences from the service.
 //
-// Errors: ErrMissing when no tier can be had. ctx bounds the start only.
+// Errors: ErrMissing if no tier is available. ctx bounds the start only.
 func Spanner(ctx context.Context, opts *SpannerOptions) (*SpannerServer, error) {
 	return spannerOn(ctx, thisMachine(), opts)
 }
 
-// SpannerAt uses an emulator that somebody else runs, as SPANNER_EMULATOR_HOST does:
-// address is host:port. Its tier is TierService. Close drops the databases that were
-// made by NewDatabase with their instances, and leaves all else as it is.
+// SpannerAt uses a running emulator that this process does not own, as SPANNER_EMULATOR_HOST does:
+// address is host:port. Its tier is TierService. Close drops the databases that NewDatabase made,
+// with their instances, and leaves everything else as it is.
 func SpannerAt(ctx context.Context, address string) (*SpannerServer, error) {
 	return spannerAt(ctx, address, SpannerOptions{})
 }
@@ -146,10 +139,10 @@ func newSpannerServer(opts SpannerOptions) *SpannerServer {
 	if opts.Idle <= 0 {
 		opts.Idle = spannerIdle
 	}
-	return &SpannerServer{opts: opts, proxy: newSpannerProxy(), patience: spannerBound, databases: newSpannerDatabases()}
+	return &SpannerServer{opts: opts, proxy: newSpannerProxy(), answerTimeout: spannerAnswerTimeout, databases: newSpannerDatabases()}
 }
 
-// cannotChoose refuses what only an emulator that we start can be told.
+// cannotChoose returns an error if the options need an emulator that is started here.
 func (s *SpannerServer) cannotChoose() error {
 	if s.opts.AbortProbability != nil {
 		return errors.New("the option AbortProbability is for an emulator that is started here, of tier local")
@@ -157,7 +150,7 @@ func (s *SpannerServer) cannotChoose() error {
 	return nil
 }
 
-// behindProxy puts the proxy in front of an emulator once that answers.
+// behindProxy starts the proxy in front of an emulator, once the emulator answers.
 func (s *SpannerServer) behindProxy(ctx context.Context, target string) error {
 	if err := s.connect(ctx, target); err != nil {
 		return err
@@ -165,8 +158,8 @@ func (s *SpannerServer) behindProxy(ctx context.Context, target string) error {
 	return s.proxy.listen(ctx)
 }
 
-// connect waits until an emulator answers, asks what it needs, and lets the proxy pass
-// calls to it from now on.
+// connect waits until an emulator answers, probes whether it needs the shim, and directs the proxy
+// to it.
 func (s *SpannerServer) connect(ctx context.Context, target string) error {
 	if _, _, err := net.SplitHostPort(target); err != nil {
 		return fmt.Errorf("the address of an emulator must have the form host:port: %w", err)
@@ -175,7 +168,7 @@ func (s *SpannerServer) connect(ctx context.Context, target string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, spannerBound, fmt.Errorf("no answer from %s within %v", target, spannerBound))
+	ctx, cancel := context.WithTimeoutCause(ctx, spannerAnswerTimeout, fmt.Errorf("no answer from %s within %v", target, spannerAnswerTimeout))
 	defer cancel()
 	needed, err := s.databases.probe(ctx, conn)
 	if err != nil {
@@ -189,16 +182,16 @@ func (s *SpannerServer) connect(ctx context.Context, target string) error {
 	return nil
 }
 
-// Engine says what runs here.
+// Engine describes the running emulator.
 func (s *SpannerServer) Engine() Engine { return s.engine }
 
-// Address is the host and port to give to clients. They connect without TLS and
-// without credentials. It stays the same across Restart.
+// Address returns the host and port for clients, which connect without TLS and credentials. It
+// stays the same across Restart.
 func (s *SpannerServer) Address() string { return s.proxy.address() }
 
-// ClientOptions are those with which Google's clients, for data and for administration,
-// connect to Address. A client that is given that address alone goes elsewhere where
-// SPANNER_EMULATOR_HOST is set, as it is for the tier service: past the proxy.
+// ClientOptions returns the options with which Google's clients, for data and for administration,
+// connect to Address. A client that has only the address bypasses the proxy where
+// SPANNER_EMULATOR_HOST is set, as it is for the tier service.
 func (s *SpannerServer) ClientOptions() []option.ClientOption {
 	address := s.Address()
 	return []option.ClientOption{
@@ -211,24 +204,24 @@ func (s *SpannerServer) ClientOptions() []option.ClientOption {
 	}
 }
 
-// Shimmed tells whether transactions run on sessions of the proxy's, because the
-// emulator cannot do them on those of today's clients.
+// Shimmed reports whether the proxy runs transactions on sessions of its own, because the emulator
+// loses those of multiplexed sessions.
 func (s *SpannerServer) Shimmed() bool {
 	b := s.proxy.backend.Load()
 	return b != nil && b.shim != nil
 }
 
-// Close ends all faults and the emulator, with all that it held. One that is not ours
-// stays, without the databases of NewDatabase. Closing again does nothing.
+// Close ends all faults and the emulator with all its data. An emulator that this process did not
+// start keeps running, without the databases of NewDatabase. A second Close does nothing.
 func (s *SpannerServer) Close() error {
-	s.closing.Do(func() { s.closed = s.close() })
-	return s.closed
+	s.closing.Do(func() { s.closeErr = s.close() })
+	return s.closeErr
 }
 
 func (s *SpannerServer) close() error {
-	s.life.Lock()
-	defer s.life.Unlock()
-	s.ended = true
+	s.lifeMu.Lock()
+	defer s.lifeMu.Unlock()
+	s.stopped = true
 	s.proxy.stop()
 	var errs []error
 	if b := s.proxy.backend.Load(); b != nil {

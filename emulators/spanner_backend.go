@@ -13,24 +13,24 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerBackend is an emulator, from its start to its end, and what the proxy knows of
-// its transactions.
+// spannerBackend is one process of the emulator, from start to end, with the proxy's state of its
+// transactions.
 type spannerBackend struct {
 	conn    *grpc.ClientConn
 	forward grpc.StreamHandler
-	shim    *spannerShim // nil where transactions pass as they are
-	notes   spannerNotes // of those
+	shim    *spannerShim // nil if transactions are passed on unchanged
+	txLog   spannerTxLog // of transactions that are passed on unchanged
 }
 
 func newSpannerBackend(conn *grpc.ClientConn, shimmed bool, idle time.Duration) *spannerBackend {
-	b := &spannerBackend{conn: conn, forward: forward.Handler(conn), notes: spannerNotes{committed: map[string]bool{}}}
+	b := &spannerBackend{conn: conn, forward: forward.Handler(conn), txLog: spannerTxLog{committed: map[string]bool{}}}
 	if shimmed {
 		b.shim = newSpannerShim(conn, idle)
 	}
 	return b
 }
 
-// close ends what is under way.
+// close ends the RPCs in flight.
 func (b *spannerBackend) close() error {
 	if b.shim != nil {
 		b.shim.close()
@@ -38,7 +38,7 @@ func (b *spannerBackend) close() error {
 	return b.conn.Close()
 }
 
-// deleteSessions deletes those that the proxy made, from an emulator that stays.
+// deleteSessions deletes the proxy's sessions from an emulator that keeps running.
 func (b *spannerBackend) deleteSessions(ctx context.Context) error {
 	if b.shim == nil {
 		return nil
@@ -46,15 +46,15 @@ func (b *spannerBackend) deleteSessions(ctx context.Context) error {
 	return b.shim.deleteSessions(ctx)
 }
 
-// forget is called when a database was dropped.
-func (b *spannerBackend) forget(database string) {
+// databaseDropped removes the state of a database that was dropped.
+func (b *spannerBackend) databaseDropped(database string) {
 	if b.shim != nil {
-		b.shim.forget(database)
+		b.shim.databaseDropped(database)
 	}
 }
 
-// isReadWrite tells whether a request begins, belongs to, commits or rolls back a
-// read-write transaction.
+// isReadWrite reports whether a request begins, belongs to, commits or rolls back a read-write
+// transaction.
 func (b *spannerBackend) isReadWrite(req proto.Message) bool {
 	switch req := req.(type) {
 	case *spannerpb.CommitRequest, *spannerpb.RollbackRequest, *spannerpb.ExecuteBatchDmlRequest, *spannerpb.BatchWriteRequest:
@@ -64,13 +64,13 @@ func (b *spannerBackend) isReadWrite(req proto.Message) bool {
 	case spannerStatement:
 		selector := req.GetTransaction()
 		return selector.GetBegin().GetReadWrite() != nil || selector.GetSingleUse().GetReadWrite() != nil ||
-			b.knows(req.GetSession(), selector.GetId())
+			b.isReadWriteID(req.GetSession(), selector.GetId())
 	}
 	return false
 }
 
-// knows tells whether an id is that of a read-write transaction.
-func (b *spannerBackend) knows(session string, id []byte) bool {
+// isReadWriteID reports whether an id is that of a read-write transaction.
+func (b *spannerBackend) isReadWriteID(session string, id []byte) bool {
 	if id == nil {
 		return false
 	}
@@ -78,12 +78,12 @@ func (b *spannerBackend) knows(session string, id []byte) bool {
 		tx := b.shim.find(id)
 		return tx != nil && !tx.partitioned
 	}
-	known, _ := b.notes.of(spannerID(session, id))
+	known, _ := b.txLog.lookup(spannerID(session, id))
 	return known
 }
 
-// carryOut passes an RPC to the emulator, and its answer back.
-func (b *spannerBackend) carryOut(a *spannerAnswer, method string, req proto.Message) error {
+// execute passes an RPC to the emulator and its reply back.
+func (b *spannerBackend) execute(a *spannerRPC, method string, req proto.Message) error {
 	if b.shim != nil {
 		if handled, err := b.shim.serve(a, method, req); handled {
 			return err
@@ -92,20 +92,20 @@ func (b *spannerBackend) carryOut(a *spannerAnswer, method string, req proto.Mes
 	}
 	id := spannerTransactionOf(req)
 	if commit, ok := req.(*spannerpb.CommitRequest); ok && id != nil {
-		a.look = func([]byte) { b.notes.add(spannerID(commit.Session, id), true) }
+		a.inspect = func([]byte) { b.txLog.add(spannerID(commit.Session, id), true) }
 	} else if b.isReadWrite(req) && id == nil {
-		a.look = func(first []byte) {
+		a.inspect = func(first []byte) {
 			if session, id := spannerBegunBy(path.Base(method), req, first); id != nil {
-				b.notes.add(spannerID(session, id), false)
+				b.txLog.add(spannerID(session, id), false)
 			}
 		}
 	}
 	return b.forward(nil, a)
 }
 
-// abort rolls back the transaction that a request is for, if any, so that it may be
-// answered with ABORTED. It reports false where that cannot be: what is committed, or
-// not known, was not aborted.
+// abort rolls back the request's transaction, if any, so that the request may be answered with
+// ABORTED. It reports false where that would be untrue: for a transaction that is committed or
+// unknown.
 func (b *spannerBackend) abort(req proto.Message) bool {
 	id := spannerTransactionOf(req)
 	if id == nil {
@@ -119,17 +119,17 @@ func (b *spannerBackend) abort(req proto.Message) bool {
 	if !ok {
 		return false
 	}
-	if _, committed := b.notes.of(spannerID(named.GetSession(), id)); committed {
+	if _, committed := b.txLog.lookup(spannerID(named.GetSession(), id)); committed {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), spannerBound)
+	ctx, cancel := context.WithTimeout(context.Background(), spannerAnswerTimeout)
 	defer cancel()
 	_, err := spannerpb.NewSpannerClient(b.conn).Rollback(ctx, &spannerpb.RollbackRequest{Session: named.GetSession(), TransactionId: id})
 	return err == nil
 }
 
-// spannerBegunBy reads the id of the transaction that a request began in a session out
-// of the first message of the answer; nil is none.
+// spannerBegunBy returns the session and the id of the transaction that a request began, from the
+// first message of its reply; a nil id means none.
 func spannerBegunBy(method string, req proto.Message, first []byte) (session string, id []byte) {
 	if named, ok := req.(interface{ GetSession() string }); ok {
 		session = named.GetSession()
@@ -159,23 +159,25 @@ func spannerBegunBy(method string, req proto.Message, first []byte) (session str
 	return session, nil
 }
 
-// spannerNotes are the ids of read-write transactions that pass as they are, and whether
+// spannerTxLog holds the ids of read-write transactions that are passed on unchanged, and whether
 // they are known to be committed.
-type spannerNotes struct {
+type spannerTxLog struct {
 	mu        sync.Mutex
 	committed map[string]bool
 	order     []string
 }
 
-func (n *spannerNotes) of(id string) (known, committed bool) {
+// lookup reports whether the transaction is known, and whether it is committed.
+func (n *spannerTxLog) lookup(id string) (known, committed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	committed, known = n.committed[id]
 	return known, committed
 }
 
-// add keeps the last of them: nobody tells of the end of all.
-func (n *spannerNotes) add(id string, committed bool) {
+// add records a transaction. Only the last 10,000 are kept, because not every transaction's end is
+// seen.
+func (n *spannerTxLog) add(id string, committed bool) {
 	const most = 10_000
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -17,25 +17,25 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// spannerProject is that of every database of a test.
+// spannerProject is the project of all test databases.
 const spannerProject = "tapestore"
 
 // SpannerDatabase names a database.
 type SpannerDatabase struct{ Project, Instance, Database string }
 
-// String is the database's full name, as clients take it.
+// String returns the database's full name, as clients take it.
 func (d SpannerDatabase) String() string { return d.parent() + "/databases/" + d.Database }
 
 func (d SpannerDatabase) parent() string {
 	return "projects/" + d.Project + "/instances/" + d.Instance
 }
 
-// spannerDatabases are those of the tests, and their instances.
+// spannerDatabases tracks the databases of the tests and their instances.
 type spannerDatabases struct {
 	prefix string // of the instances
 
 	mu        sync.Mutex
-	instances []string // made by us; databases are added to the last
+	instances []string // created here; databases are added to the last
 	made      int
 	open      map[SpannerDatabase]struct{}
 	restarts  int
@@ -45,12 +45,11 @@ func newSpannerDatabases() spannerDatabases {
 	return spannerDatabases{prefix: "test-" + strings.ToLower(rand.Text()[:10]), open: map[SpannerDatabase]struct{}{}}
 }
 
-// NewDatabase makes an empty database that nobody else is given, in an instance that
-// the server makes.
+// NewDatabase creates an empty database with a unique name, in an instance of this server.
 //
-// An emulator that was started here and no longer answers is started again, if no
-// database of NewDatabase is in use that would be lost: each is, until Drop. Otherwise
-// that it hangs is an error, and Restart is for the caller to decide on.
+// If an emulator that was started here no longer answers, NewDatabase restarts it, unless a
+// database of NewDatabase would be lost: each is in use until Drop. Otherwise NewDatabase returns
+// an error, and the caller may call Restart.
 func (s *SpannerServer) NewDatabase(ctx context.Context) (SpannerDatabase, error) {
 	d, restarts, err := s.newDatabase(ctx)
 	if err != nil && s.program != "" && ctx.Err() == nil && (status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Unavailable) {
@@ -67,22 +66,22 @@ func (s *SpannerServer) NewDatabase(ctx context.Context) (SpannerDatabase, error
 }
 
 func (s *SpannerServer) newDatabase(ctx context.Context) (_ SpannerDatabase, restarts int, err error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.ended {
+	s.lifeMu.RLock()
+	defer s.lifeMu.RUnlock()
+	if s.stopped {
 		return SpannerDatabase{}, 0, errors.New("the server is closed")
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.patience)
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	d, err := s.databases.create(ctx, s.proxy.backend.Load().conn)
 	return d, s.databases.restarts, err
 }
 
-// restartUnused restarts an emulator that was seen not to answer after so many
-// restarts, unless somebody has done it since or has something to lose.
+// restartUnused restarts an emulator that did not answer when it had been restarted so many times,
+// unless it was restarted since or databases are in use.
 func (s *SpannerServer) restartUnused(ctx context.Context, restarts int) error {
-	s.life.Lock()
-	defer s.life.Unlock()
+	s.lifeMu.Lock()
+	defer s.lifeMu.Unlock()
 	if s.databases.restarts != restarts {
 		return nil
 	}
@@ -94,20 +93,20 @@ func (s *SpannerServer) restartUnused(ctx context.Context, restarts int) error {
 
 // Drop deletes a database, if it is there.
 func (s *SpannerServer) Drop(ctx context.Context, d SpannerDatabase) error {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.ended {
-		return nil // it went with the server
+	s.lifeMu.RLock()
+	defer s.lifeMu.RUnlock()
+	if s.stopped {
+		return nil // the database ended with the server
 	}
 	b := s.proxy.backend.Load()
 	if err := s.databases.drop(ctx, b.conn, d); err != nil {
 		return fmt.Errorf("emulators: spanner: drop %s: %w", d, err)
 	}
-	b.forget(d.String())
+	b.databaseDropped(d.String())
 	return nil
 }
 
-// create makes a database. An instance has room for a hundred.
+// create creates a database. An instance has room for a hundred; create adds instances as needed.
 func (ds *spannerDatabases) create(ctx context.Context, conn *grpc.ClientConn, statements ...string) (SpannerDatabase, error) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock() // a database takes milliseconds
@@ -133,7 +132,7 @@ func (ds *spannerDatabases) create(ctx context.Context, conn *grpc.ClientConn, s
 	}
 }
 
-// addInstance makes an instance. The caller holds mu.
+// addInstance creates an instance. The caller holds mu.
 func (ds *spannerDatabases) addInstance(ctx context.Context, conn *grpc.ClientConn) error {
 	name := fmt.Sprintf("%s-%d", ds.prefix, len(ds.instances)+1)
 	parent := "projects/" + spannerProject
@@ -155,10 +154,10 @@ func createSpannerDatabase(ctx context.Context, conn *grpc.ClientConn, d Spanner
 	return awaitOperation(ctx, conn, op, err)
 }
 
-// awaitOperation waits for the end of what an emulator usually has done by the time it
-// answers.
+// awaitOperation waits for the end of a long-running operation. An emulator has usually finished it
+// by the time of its reply.
 func awaitOperation(ctx context.Context, conn *grpc.ClientConn, op *longrunningpb.Operation, err error) error {
-	ticker := time.NewTicker(tick)
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for err == nil && !op.GetDone() {
 		select {
@@ -187,7 +186,7 @@ func (ds *spannerDatabases) drop(ctx context.Context, conn *grpc.ClientConn, d S
 	return err
 }
 
-// dropAll deletes what was made in an emulator that stays.
+// dropAll deletes the databases and instances that were created in an emulator that keeps running.
 func (ds *spannerDatabases) dropAll(ctx context.Context, conn *grpc.ClientConn) error {
 	ds.mu.Lock()
 	open, instances := ds.open, ds.instances
@@ -204,7 +203,7 @@ func (ds *spannerDatabases) dropAll(ctx context.Context, conn *grpc.ClientConn) 
 	return errors.Join(errs...)
 }
 
-// forgetAll is called when all was lost.
+// forgetAll clears the state after a restart, which lost all data.
 func (ds *spannerDatabases) forgetAll() {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()

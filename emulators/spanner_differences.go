@@ -1,18 +1,18 @@
 package emulators
 
-// SpannerKnownGap is one way in which the emulator is not the service.
+// SpannerKnownGap is one known difference between the emulator and the service.
 type SpannerKnownGap struct {
-	// Emulator says what the emulator does, and Service what the service does.
+	// Emulator is what the emulator does, and Service what the service does.
 	Emulator, Service string
-	// Cases are those of the conformance suite that it touches, "I4/…". They pass
-	// all the same: no case is excused.
+	// Cases are the cases of the conformance suite that it affects, "I4/…". They pass nevertheless:
+	// no case is exempted.
 	Cases []string
-	// Handled says what is done about it.
+	// Handled is how this package or the adapter deals with it.
 	Handled string
 }
 
-// SpannerKnownGaps lists what is known to differ, as of emulator 1.5.28. What is not in
-// it is taken for a fault of the adapter.
+// SpannerKnownGaps lists the known differences, as of emulator 1.5.28. A difference that is not in
+// the list counts as a bug of the adapter.
 func SpannerKnownGaps() []SpannerKnownGap {
 	return []SpannerKnownGap{
 		{

@@ -4,8 +4,8 @@ import (
 	"context"
 )
 
-// doctorSpanner looks for an emulator to use and for the program of one. What is found
-// is asked whether it needs the proxy's sessions, which no version number tells.
+// doctorSpanner looks for a running emulator and for the emulator's program. It probes each for the
+// need of the session shim, because no version number shows that.
 func doctorSpanner(ctx context.Context, m *machine) []Finding {
 	return []Finding{
 		m.spannerServiceFinding(ctx),
@@ -45,8 +45,7 @@ func (m *machine) spannerLocalFinding(ctx context.Context) Finding {
 	return f.ofSpanner(s, err, program)
 }
 
-// ofSpanner is the finding about an emulator that was started or reached for it, or was
-// not.
+// ofSpanner completes the finding with an emulator that was started or reached, or with the error.
 func (f Finding) ofSpanner(s *SpannerServer, err error, where string) Finding {
 	if err == nil {
 		f.Version, f.Where = s.Engine().Version+", no session shim needed,", where

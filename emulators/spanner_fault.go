@@ -13,131 +13,129 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// SpannerCall is an RPC that an emulator got, as its client sent it.
+// SpannerCall is an RPC as an emulator's client sent it.
 type SpannerCall struct {
 	Method   string // "Commit", "ExecuteStreamingSql", "UpdateDatabaseDdl"
-	Database string // its full name, "projects/…/instances/…/databases/…"; "" if the RPC is about none
+	Database string // full name, "projects/…/instances/…/databases/…"; "" if the RPC concerns no database
 	Metadata metadata.MD
-	// Request is what the client asks; nil for services other than those of the data
-	// and of the databases. It is not to be changed.
+	// Request is the decoded request; nil for services other than data and database administration.
+	// It must not be changed.
 	Request proto.Message
-	// ReadWrite says that the RPC begins, belongs to, commits or rolls back a
-	// read-write transaction.
+	// ReadWrite reports whether the RPC begins, belongs to, commits or rolls back a read-write
+	// transaction.
 	ReadWrite bool
 }
 
-// What a fault does to an RPC.
+// spannerFaultKind is what a fault does to an RPC.
 type spannerFaultKind int
 
 const (
-	spannerWatches spannerFaultKind = iota
-	spannerHolds
-	spannerDelays
-	spannerAborts
-	spannerRefuses
-	spannerDrops
-	spannerSwallows
-	spannerBreaks
+	spannerFaultWatch spannerFaultKind = iota
+	spannerFaultHold
+	spannerFaultDelay
+	spannerFaultAbort
+	spannerFaultRefuse
+	spannerFaultDropReply
+	spannerFaultSwallowReply
+	spannerFaultBreakStream
 )
 
-// SpannerFault is what a test does to some of the RPCs of an emulator, from when it is
-// made until its Stop.
+// SpannerFault is a fault that is applied to some RPCs of an emulator, from its creation to its
+// Stop.
 type SpannerFault struct {
-	gate  *spannerGate
-	match func(SpannerCall) bool
-	does  spannerFaultKind
-	left  int // how many more RPCs it is for; below 0 it has no limit
-	met   int
-	ended chan struct{}
-	end   sync.Once
+	gate      *spannerGate
+	match     func(SpannerCall) bool
+	kind      spannerFaultKind
+	remaining int // number of further RPCs that it applies to; negative: no limit
+	count     int
+	stopped   chan struct{}
+	stopOnce  sync.Once
 
-	chance func() bool   // whether it is for this one; nil is always
-	delay  time.Duration // of spannerDelays
-	code   codes.Code    // of spannerRefuses
-	after  int           // of spannerBreaks
+	chance func() bool   // whether it applies to an RPC that matches; nil means always
+	delay  time.Duration // of spannerFaultDelay
+	code   codes.Code    // of spannerFaultRefuse
+	after  int           // of spannerFaultBreakStream
 }
 
-// Watch only counts: Count tells how many RPCs matched.
+// Watch only counts the RPCs that match; see Count.
 func (s *SpannerServer) Watch(match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerWatches, match: match}, 0)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultWatch, match: match}, 0)
 }
 
-// Hold keeps RPCs that match before the emulator, until Stop delivers them, whether or
-// not their senders still live or wait: the first so many, or all if times is 0. A
-// transaction to which one belongs does not live longer for it, see
-// SpannerOptions.Idle, and may be aborted by others that come in the meantime.
+// Hold keeps RPCs that match from the emulator until Stop delivers them, whether or not their
+// senders still wait: the first so many, or all if times is 0. A transaction of a held RPC lives no
+// longer than SpannerOptions.Idle, and other transactions may abort it meanwhile.
 func (s *SpannerServer) Hold(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerHolds, match: match}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultHold, match: match}, times)
 }
 
-// Delay keeps every RPC that matches before the emulator for d, or until Stop. It is
-// then delivered, whether or not its sender still lives or waits.
+// Delay keeps every RPC that matches from the emulator for d, or until Stop. The RPC is then
+// delivered, whether or not its sender still waits.
 func (s *SpannerServer) Delay(d time.Duration, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerDelays, match: match, delay: d}, 0)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultDelay, match: match, delay: d}, 0)
 }
 
-// Abort answers RPCs that match, and belong to read-write transactions or begin or
-// commit them, with ABORTED: the first so many, or all if times is 0; nil matches all.
-// They are not carried out, and their transactions are rolled back. A Commit that repeats one that
-// was carried out is answered as that one: ABORTED would say that nothing was changed.
+// Abort answers RPCs that match, and that begin, belong to or commit read-write transactions, with
+// ABORTED: the first so many, or all if times is 0; a nil match matches all. The RPCs are not
+// executed, and their transactions are rolled back. A repeated Commit of a committed transaction
+// gets the first reply instead, because ABORTED would mean that nothing was changed.
 func (s *SpannerServer) Abort(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerAborts, match: readWriteOnly(match)}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultAbort, match: readWriteOnly(match)}, times)
 }
 
-// AbortAtRandom does what Abort does to RPCs that match, to each with a probability of 0
-// to 1. The same seed aborts the same ones of those that come in the same order.
+// AbortAtRandom applies Abort to each RPC that matches with a probability of 0 to 1. The same seed
+// aborts the same RPCs of those that arrive in the same order.
 func (s *SpannerServer) AbortAtRandom(probability float64, seed uint64, match func(SpannerCall) bool) *SpannerFault {
-	random := rand.New(rand.NewPCG(seed, 0)) // the gate's lock guards it
+	random := rand.New(rand.NewPCG(seed, 0)) // guarded by the gate's mutex
 	return s.proxy.gate.fault(&SpannerFault{
-		does: spannerAborts, match: readWriteOnly(match),
+		kind: spannerFaultAbort, match: readWriteOnly(match),
 		chance: func() bool { return random.Float64() < probability },
 	}, 0)
 }
 
-// Refuse answers RPCs that match with an error of this code before the emulator hears of
-// them: the first so many, or all if times is 0. Clients repeat what is UNAVAILABLE.
+// Refuse answers RPCs that match with an error of this code and does not pass them to the emulator:
+// the first so many, or all if times is 0. Clients repeat what is UNAVAILABLE.
 func (s *SpannerServer) Refuse(times int, code codes.Code, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerRefuses, match: match, code: code}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultRefuse, match: match, code: code}, times)
 }
 
-// DropReplies lets the emulator carry out RPCs that match, also when their senders leave,
-// and answers UNAVAILABLE whatever came of them: the first so many, or all if times is
-// 0. Clients repeat a Commit by themselves then, for the same transaction.
+// DropReplies lets the emulator execute RPCs that match, even if their senders leave, and answers
+// UNAVAILABLE whatever the result: the first so many, or all if times is 0. A client library then
+// repeats a Commit by itself, for the same transaction.
 func (s *SpannerServer) DropReplies(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerDrops, match: match}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultDropReply, match: match}, times)
 }
 
-// SwallowReplies lets the emulator carry out RPCs that match, also when their senders
-// leave, and gives no answer at all: the first so many, or all if times is 0. They wait
-// until their contexts end, or the fault does, which is UNAVAILABLE to them.
+// SwallowReplies lets the emulator execute RPCs that match, even if their senders leave, and sends
+// no reply: the first so many, or all if times is 0. The senders wait until their contexts end, or
+// until the fault ends and they get UNAVAILABLE.
 func (s *SpannerServer) SwallowReplies(times int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerSwallows, match: match}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultSwallowReply, match: match}, times)
 }
 
-// BreakStreams breaks the answers to RPCs that match with UNAVAILABLE after so many
-// messages, or at their end if they have no more: the first so many RPCs, or all if
-// times is 0. Clients go on where a stream broke. The emulator gives all rows in one
-// message, and nothing to go on from: they ask again, for all of them.
+// BreakStreams breaks the replies to RPCs that match with UNAVAILABLE after so many messages, or at
+// their end if they have fewer: the first so many RPCs, or all if times is 0. Against the service,
+// clients resume a broken stream. The emulator sends all rows in one message without a resume
+// token, so clients read all of them again.
 func (s *SpannerServer) BreakStreams(times, after int, match func(SpannerCall) bool) *SpannerFault {
-	return s.proxy.gate.fault(&SpannerFault{does: spannerBreaks, match: match, after: after}, times)
+	return s.proxy.gate.fault(&SpannerFault{kind: spannerFaultBreakStream, match: match, after: after}, times)
 }
 
-// Calls counts the RPCs since the start by method, refused ones included.
+// Calls returns the number of RPCs since the start by method, refused RPCs included.
 func (s *SpannerServer) Calls() map[string]int {
 	s.proxy.gate.mu.Lock()
 	defer s.proxy.gate.mu.Unlock()
 	return maps.Clone(s.proxy.gate.counts)
 }
 
-// readWriteOnly leaves out what the service never answers with ABORTED.
+// readWriteOnly excludes the RPCs that the service never answers with ABORTED.
 func readWriteOnly(match func(SpannerCall) bool) func(SpannerCall) bool {
 	return func(c SpannerCall) bool {
 		return c.ReadWrite && c.Method != "Rollback" && (match == nil || match(c))
 	}
 }
 
-// spannerGate stands before an emulator: it counts, and tells what faults do to what
-// comes.
+// spannerGate counts the RPCs to an emulator and selects the faults that apply to each.
 type spannerGate struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced when the counts or faults change
@@ -151,31 +149,31 @@ func newSpannerGate() *spannerGate {
 }
 
 func (g *spannerGate) fault(f *SpannerFault, times int) *SpannerFault {
-	f.gate, f.left, f.ended = g, times, make(chan struct{})
+	f.gate, f.remaining, f.stopped = g, times, make(chan struct{})
 	if times == 0 {
-		f.left = -1
+		f.remaining = -1
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		f.end.Do(func() { close(f.ended) })
+		f.stopOnce.Do(func() { close(f.stopped) })
 		return f
 	}
 	g.faults = append(g.faults, f)
 	return f
 }
 
-// meet counts an RPC, and returns the faults that it meets.
-func (g *spannerGate) meet(call SpannerCall) (met []*SpannerFault) {
+// match counts an RPC and returns the faults that apply to it.
+func (g *spannerGate) match(call SpannerCall) (met []*SpannerFault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.counts[call.Method]++
 	for _, f := range g.faults {
-		if f.left == 0 || f.match != nil && !f.match(call) || f.chance != nil && !f.chance() {
+		if f.remaining == 0 || f.match != nil && !f.match(call) || f.chance != nil && !f.chance() {
 			continue
 		}
-		f.left--
-		f.met++
+		f.remaining--
+		f.count++
 		met = append(met, f)
 	}
 	close(g.changed)
@@ -194,18 +192,18 @@ func (g *spannerGate) close() {
 	}
 }
 
-// Count is how many RPCs the fault was done to so far.
+// Count returns the number of RPCs to which the fault was applied so far.
 func (f *SpannerFault) Count() int {
 	f.gate.mu.Lock()
 	defer f.gate.mu.Unlock()
-	return f.met
+	return f.count
 }
 
-// Await waits until the fault was done to n RPCs.
+// Await blocks until the fault was applied to n RPCs.
 func (f *SpannerFault) Await(ctx context.Context, n int) error {
 	for {
 		f.gate.mu.Lock()
-		met, changed := f.met, f.gate.changed
+		met, changed := f.count, f.gate.changed
 		f.gate.mu.Unlock()
 		if met >= n {
 			return nil
@@ -218,12 +216,12 @@ func (f *SpannerFault) Await(ctx context.Context, n int) error {
 	}
 }
 
-// Stop ends the fault, and delivers what it held. Ending again does nothing.
+// Stop ends the fault and delivers the RPCs that it holds. A second Stop does nothing.
 func (f *SpannerFault) Stop() {
-	f.end.Do(func() {
+	f.stopOnce.Do(func() {
 		f.gate.mu.Lock()
 		f.gate.faults = slices.DeleteFunc(slices.Clone(f.gate.faults), func(other *SpannerFault) bool { return other == f })
 		f.gate.mu.Unlock()
-		close(f.ended)
+		close(f.stopped)
 	})
 }

@@ -13,12 +13,13 @@ import (
 // spannerProgram is the emulator's program, as the Cloud SDK has it, in the directory
 // spannerComponent of its programs.
 const (
+	// spannerProgram is the emulator's program in the Cloud SDK, in the directory spannerComponent.
 	spannerProgram   = "emulator_main"
 	spannerComponent = "cloud_spanner_emulator"
 )
 
-// spannerDirectories is where the Cloud SDK puts the program: the packages of Debian
-// and Red Hat, Snap, Homebrew on both kinds of Mac, and the archive unpacked.
+// spannerDirectories are the directories of the program: of the packages of Debian and Red Hat,
+// Snap, Homebrew on both kinds of Mac, and the unpacked archive.
 var spannerDirectories = []string{
 	"/usr/lib/google-cloud-sdk/bin/cloud_spanner_emulator",
 	"/usr/lib64/google-cloud-sdk/bin/cloud_spanner_emulator",
@@ -29,20 +30,20 @@ var spannerDirectories = []string{
 	"/google-cloud-sdk/bin/cloud_spanner_emulator",
 }
 
-// installSpanner is what to do where the program is missing.
+// installSpanner is the advice where the program is missing.
 const installSpanner = "gcloud components install cloud-spanner-emulator, or apt-get install google-cloud-cli-spanner-emulator from Google's archive"
 
-// spannerUnknownVersion is that of an emulator that nothing tells about.
+// spannerUnknownVersion stands for the version of an emulator that does not report one.
 const spannerUnknownVersion = "emulator of unknown version"
 
-// spannerSource is how an emulator can be had: one of the fields is set.
+// spannerSource is how to get an emulator: one of the fields is set.
 type spannerSource struct {
 	address   string
 	program   string
 	container containerStart
 }
 
-// spannerTier chooses where the emulator comes from.
+// spannerTier chooses the tier and returns how to get the emulator.
 func (m *machine) spannerTier(ctx context.Context, wanted string) (tier string, how spannerSource, err error) {
 	variable := "the option Tier"
 	if wanted == "" {
@@ -68,7 +69,7 @@ func (m *machine) spannerTier(ctx context.Context, wanted string) (tier string, 
 		}
 	}
 	if wanted == TierLocal {
-		// Not ErrMissing: what was asked for by name must not be skipped.
+		// Not ErrMissing: a test must not skip an engine that was requested by name.
 		return "", how, fmt.Errorf("%s=%s, but %v. To install it: %s", variable, wanted, missing, installSpanner)
 	}
 	if missing != nil && !errors.Is(missing, ErrMissing) {
@@ -84,7 +85,7 @@ func (m *machine) spannerTier(ctx context.Context, wanted string) (tier string, 
 	return "", how, fmt.Errorf("%w. To install it: %s; or set %s to the address of an emulator", missing, installSpanner, spannerServiceVariable)
 }
 
-// findSpanner finds the emulator's program.
+// findSpanner returns the path of the emulator's program.
 func (m *machine) findSpanner(ctx context.Context) (string, error) {
 	variable := variableOf(engineSpanner, "BIN")
 	if program := m.getenv(variable); program != "" {
@@ -113,14 +114,14 @@ func (m *machine) findSpanner(ctx context.Context) (string, error) {
 		ErrMissing, spannerProgram, variable, m.getenv("PATH"), looked, strings.Join(m.globs[engineSpanner], ", "))
 }
 
-// spannerVersion is what the Cloud SDK that a program belongs to says about it: the
-// program itself tells nothing.
+// spannerVersion returns the version from the Cloud SDK that the program belongs to: the program
+// itself does not report one.
 func spannerVersion(program string) string {
 	if file, err := filepath.EvalSymlinks(program); err == nil {
 		program = file
 	}
 	root := filepath.Dir(filepath.Dir(filepath.Dir(program)))
-	files, _ := filepath.Glob(filepath.Join(root, ".install", "cloud-spanner-emulator*.snapshot.json")) // a good pattern, but for odd roots
+	files, _ := filepath.Glob(filepath.Join(root, ".install", "cloud-spanner-emulator*.snapshot.json")) // the pattern is valid unless root has special characters
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {

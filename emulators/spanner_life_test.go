@@ -201,7 +201,7 @@ func TestSpannerRestartsWhatHangs(t *testing.T) {
 	if err := s.process.signal(signalStop); err != nil {
 		t.Fatal(err)
 	}
-	s.patience = 200 * time.Millisecond
+	s.answerTimeout = 200 * time.Millisecond
 	if err := await(hang, func() (bool, error) { return isStopped(s.process.cmd.Process.Pid), nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// startLocal runs the emulator's program and puts the proxy in front of it.
+// startLocal starts the emulator's program and the proxy in front of it.
 func (s *SpannerServer) startLocal(ctx context.Context, program string) error {
 	if p := s.opts.AbortProbability; p != nil && (*p < 0 || *p > 100) {
 		return fmt.Errorf("the option AbortProbability is %d; it is a percentage", *p)
@@ -24,19 +24,19 @@ func (s *SpannerServer) startLocal(ctx context.Context, program string) error {
 	return s.proxy.listen(ctx)
 }
 
-// run starts the program and connects the proxy to it. The caller holds life, or is
-// alone.
+// run starts the program and connects the proxy to it. The caller holds lifeMu, or has not shared s
+// yet.
 func (s *SpannerServer) run(ctx context.Context) (err error) {
 	said := &spannerOutput{found: make(chan struct{})}
-	// Port 0, not one that was free a moment ago: the program shares a port that is
-	// taken with whoever has it, and says nothing.
+	// Port 0, not a port that was free a moment ago: the program silently shares a port that
+	// another process has.
 	args := []string{"--host_port=127.0.0.1:0", "--disable_query_null_filtered_index_check"}
 	if p := s.opts.AbortProbability; p != nil {
 		args = append(args, "--abort_current_transaction_probability="+strconv.Itoa(*p))
 	}
 	cmd := exec.Command(s.program, args...)
 	cmd.Dir = os.TempDir()
-	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"} // it must not depend on its starter's
+	cmd.Env = []string{"LC_ALL=C", "TZ=UTC"} // independent of this process's environment
 	for _, name := range []string{"LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"} {
 		if value, ok := os.LookupEnv(name); ok {
 			cmd.Env = append(cmd.Env, name+"="+value)
@@ -61,20 +61,20 @@ func (s *SpannerServer) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// Restart ends the emulator, also one that hangs or has ended by itself, and starts it
-// again at the same Address. All that it held is lost: databases, sessions,
-// transactions. It is for whoever is alone with the server; clients under way get
-// UNAVAILABLE or NOT_FOUND, and must be made anew.
+// Restart ends the emulator, even if it hangs or has ended by itself, and starts it again at the
+// same Address. All data is lost: databases, sessions, transactions. The caller must be the
+// server's only user: clients with calls in flight get UNAVAILABLE or NOT_FOUND and must be created
+// anew.
 //
-// Errors: ErrNotOwned when this process did not start the emulator. After another error
-// the emulator is down, and Restart may be called again.
+// Errors: ErrNotOwned if this process did not start the emulator. After any other error the
+// emulator is down, and Restart may be called again.
 func (s *SpannerServer) Restart(ctx context.Context) error {
-	s.life.Lock()
-	defer s.life.Unlock()
+	s.lifeMu.Lock()
+	defer s.lifeMu.Unlock()
 	return s.restart(ctx)
 }
 
-// restart is Restart for who holds life.
+// restart is Restart for a caller that holds lifeMu.
 func (s *SpannerServer) restart(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -84,7 +84,7 @@ func (s *SpannerServer) restart(ctx context.Context) (err error) {
 	if s.program == "" {
 		return fmt.Errorf("%w: it is a %s", ErrNotOwned, s.engine.Tier)
 	}
-	if s.ended {
+	if s.stopped {
 		return errors.New("the server is closed")
 	}
 	if s.process != nil {
@@ -101,7 +101,7 @@ func (s *SpannerServer) restart(ctx context.Context) (err error) {
 	return s.run(ctx)
 }
 
-// spannerOutput is what the emulator prints: among it the port that it was given.
+// spannerOutput collects the emulator's output and finds its address in it.
 type spannerOutput struct {
 	found   chan struct{} // closed when there is an address
 	address string

@@ -11,11 +11,11 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// probe finds out whether an emulator loses a read-write transaction when another one
-// is used in the same multiplexed session: 1.5.28 forgets the older, and later versions
-// are told to have acknowledged commits that they had not carried out. On the service a
-// session of that kind has any number of transactions. That the emulator aborts one of
-// them is no loss: it has one at a time, in whatever sessions they are.
+// probe reports whether the emulator loses a read-write transaction when another one is used in the
+// same multiplexed session. Version 1.5.28 loses the older one, and later versions are reported to
+// have acknowledged commits that they had not carried out. On the service such a session has any
+// number of transactions. An ABORTED of one of them is no loss: the emulator runs one transaction
+// at a time, whatever the sessions.
 func (ds *spannerDatabases) probe(ctx context.Context, conn *grpc.ClientConn) (loses bool, err error) {
 	d, err := ds.create(ctx, conn, "CREATE TABLE Probe (N INT64) PRIMARY KEY (N)")
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerProxy is what clients connect to. What stands behind it may be replaced.
+// spannerProxy is the server that clients connect to. The emulator behind it may be replaced.
 type spannerProxy struct {
 	gate    *spannerGate
 	backend atomic.Pointer[spannerBackend]
 
-	// life ends with the proxy: calls that outlive their senders don't outlive it.
-	life context.Context
-	end  context.CancelFunc
+	// ctx ends with the proxy; it bounds calls that outlive their senders.
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	server   *grpc.Server
 	listener net.Listener
@@ -34,14 +34,14 @@ type spannerProxy struct {
 
 func newSpannerProxy() *spannerProxy {
 	p := &spannerProxy{gate: newSpannerGate()}
-	p.life, p.end = context.WithCancel(context.Background())
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
-// use passes calls to an emulator from now on.
+// use passes calls to another emulator from now on.
 func (p *spannerProxy) use(b *spannerBackend) { p.backend.Store(b) }
 
-// listen lets clients in.
+// listen starts serving clients.
 func (p *spannerProxy) listen(ctx context.Context) (err error) {
 	var listen net.ListenConfig
 	if p.listener, err = listen.Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
@@ -56,9 +56,9 @@ func (p *spannerProxy) listen(ctx context.Context) (err error) {
 
 func (p *spannerProxy) address() string { return p.listener.Addr().String() }
 
-// stop ends all calls and waits for that.
+// stop ends all calls and waits for them.
 func (p *spannerProxy) stop() {
-	p.end()
+	p.cancel()
 	p.gate.close()
 	if p.server != nil {
 		p.server.Stop()
@@ -66,17 +66,17 @@ func (p *spannerProxy) stop() {
 	p.running.Wait()
 }
 
-// handle passes one RPC, as its faults want it.
+// handle applies the faults that match an RPC and then passes the RPC to the emulator.
 func (p *spannerProxy) handle(_ any, down grpc.ServerStream) error {
-	a := newSpannerAnswer(down)
-	if err := down.RecvMsg(&a.first); err != nil {
+	a := newSpannerRPC(down)
+	if err := down.RecvMsg(&a.request); err != nil {
 		if errors.Is(err, io.EOF) {
 			return status.Error(codes.Internal, "an RPC without a request")
 		}
 		return err
 	}
 	method, _ := grpc.MethodFromServerStream(down)
-	req, err := decodeSpanner(method, a.first)
+	req, err := decodeSpanner(method, a.request)
 	if err != nil {
 		return err
 	}
@@ -84,46 +84,46 @@ func (p *spannerProxy) handle(_ any, down grpc.ServerStream) error {
 	call := SpannerCall{Method: path.Base(method), Database: spannerDatabaseOf(req), Request: req, ReadWrite: b.isReadWrite(req)}
 	call.Metadata, _ = metadata.FromIncomingContext(down.Context())
 	defer func() { a.cancel() }()
-	for _, f := range p.gate.meet(call) {
-		if done, err := p.harm(a, f, b, call); done {
+	for _, f := range p.gate.match(call) {
+		if done, err := p.applyFault(a, f, b, call); done {
 			return err
 		}
 	}
-	if p.life.Err() != nil {
+	if p.ctx.Err() != nil {
 		return status.Error(codes.Unavailable, "the emulator is closed")
 	}
-	b = p.backend.Load() // the emulator may be another one by now
-	return a.finish(b.carryOut(a, method, req))
+	b = p.backend.Load() // the emulator may have been replaced meanwhile
+	return a.finish(b.execute(a, method, req))
 }
 
-// harm does what a fault does before the emulator hears of an RPC; done means that it
-// never will.
-func (p *spannerProxy) harm(a *spannerAnswer, f *SpannerFault, b *spannerBackend, call SpannerCall) (done bool, err error) {
-	switch f.does {
-	case spannerHolds:
-		a.detach(p.life)
-		<-f.ended
-	case spannerDelays:
-		a.detach(p.life)
+// applyFault applies a fault to an RPC before the emulator gets it. done means that the emulator
+// never gets it, and the client gets err.
+func (p *spannerProxy) applyFault(a *spannerRPC, f *SpannerFault, b *spannerBackend, call SpannerCall) (done bool, err error) {
+	switch f.kind {
+	case spannerFaultHold:
+		a.detach(p.ctx)
+		<-f.stopped
+	case spannerFaultDelay:
+		a.detach(p.ctx)
 		timer := time.NewTimer(f.delay)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-f.ended:
+		case <-f.stopped:
 		}
-	case spannerAborts:
+	case spannerFaultAbort:
 		if b.abort(call.Request) {
 			return true, spannerAborted("the emulator was told to abort %s", call.Method)
 		}
-	case spannerRefuses:
+	case spannerFaultRefuse:
 		return true, status.Errorf(f.code, "the emulator was told to refuse %s", call.Method)
-	case spannerDrops:
-		a.detach(p.life)
-		a.lost = true
-	case spannerSwallows:
-		a.detach(p.life)
-		a.lost, a.swallowed = true, f.ended
-	case spannerBreaks:
+	case spannerFaultDropReply:
+		a.detach(p.ctx)
+		a.dropReply = true
+	case spannerFaultSwallowReply:
+		a.detach(p.ctx)
+		a.dropReply, a.swallowUntil = true, f.stopped
+	case spannerFaultBreakStream:
 		a.breakAfter = f.after
 	}
 	return false, nil

@@ -21,10 +21,10 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerServices are those whose requests are looked at. All others pass unseen.
+// spannerServices are the services whose requests are decoded. All others are passed on unread.
 var spannerServices = []string{"google.spanner.v1.Spanner", "google.spanner.admin.database.v1.DatabaseAdmin"}
 
-// decodeSpanner reads a request; nil is one that passes unseen.
+// decodeSpanner decodes a request. It returns nil for a request that is passed on unread.
 func decodeSpanner(method string, frame forward.Frame) (proto.Message, error) {
 	service, name := path.Split(strings.TrimPrefix(method, "/"))
 	service = strings.TrimSuffix(service, "/")
@@ -51,7 +51,7 @@ func decodeSpanner(method string, frame forward.Frame) (proto.Message, error) {
 	return req, nil
 }
 
-// spannerDatabaseOf is the full name of the database that a request is about.
+// spannerDatabaseOf returns the full name of the database that a request concerns, or "".
 func spannerDatabaseOf(req proto.Message) string {
 	name := ""
 	switch req := req.(type) {
@@ -69,14 +69,14 @@ func spannerDatabaseOf(req proto.Message) string {
 	return name
 }
 
-// spannerStatement is a request that names the transaction that it is for, if any.
+// spannerStatement is a request that may name a transaction.
 type spannerStatement interface {
 	proto.Message
 	GetSession() string
 	GetTransaction() *spannerpb.TransactionSelector
 }
 
-// spannerTransactionOf is the id of the transaction that a request is for, or nil.
+// spannerTransactionOf returns the id of the request's transaction, or nil.
 func spannerTransactionOf(req proto.Message) []byte {
 	switch req := req.(type) {
 	case spannerStatement:
@@ -87,8 +87,8 @@ func spannerTransactionOf(req proto.Message) []byte {
 	return nil
 }
 
-// shallow copies a message, but not what is in it: only its own fields may be changed.
-// Requests are shared with the tests whose faults they meet, and may be large.
+// shallow returns a shallow copy of a message, of which only the direct fields may be changed.
+// Requests are shared with the tests' fault functions, and may be large.
 func shallow[M proto.Message](m M) M {
 	from := m.ProtoReflect()
 	to := from.New()
@@ -100,8 +100,8 @@ func shallow[M proto.Message](m M) M {
 	return to.Interface().(M)
 }
 
-// spannerOutgoing is the context for a call to the emulator on behalf of a client's: its
-// values and metadata that Google's services look at, nothing of its connection.
+// spannerOutgoing returns the context for a call to the emulator on behalf of a client: ctx with
+// the metadata that Google's services read, and nothing of the client's connection.
 func spannerOutgoing(ctx, client context.Context) context.Context {
 	md, _ := metadata.FromIncomingContext(client)
 	out := metadata.MD{}
@@ -113,11 +113,11 @@ func spannerOutgoing(ctx, client context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, out)
 }
 
-// spannerAborted is the service's order to run a transaction again, and when. The
-// emulator tells that in a trailer which clients don't read; they would wait for longer
-// and longer.
+// spannerAborted returns the service's ABORTED with RetryInfo, which says when to rerun the
+// transaction. The emulator sends the delay in a trailer that clients ignore; they would then back
+// off longer and longer.
 func spannerAborted(format string, args ...any) error {
-	const least, most = time.Millisecond, 8 * time.Millisecond // apart, or the same would meet again
+	const least, most = time.Millisecond, 8 * time.Millisecond // random, so that the same transactions do not collide again
 	s := status.Newf(codes.Aborted, format, args...)
 	delay := least + rand.N(most-least)
 	if detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)}); err == nil {

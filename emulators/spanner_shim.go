@@ -17,46 +17,46 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// spannerShim runs transactions on sessions of its own, one at a time on each. Today's
-// clients have one multiplexed session each and run any number of transactions in it;
-// the emulator forgets a read-write transaction of a session when a later one is used,
-// and a read-only one when 32 later ones are.
+// spannerShim runs transactions on a pool of sessions of its own, one transaction at a time on
+// each. Current client libraries run any number of transactions in one multiplexed session. The
+// emulator loses a read-write transaction of a session when a later one is used, and a read-only
+// transaction after 32 later ones.
 //
-// What the client is told of is the shim's: the id of a read-write transaction is its
-// session, NUL and the emulator's id, see spannerTx; that of a read-only one has its
-// read timestamp besides, see spannerSnapshot.
+// The client sees the shim's transaction ids. The id of a read-write transaction consists of its
+// session, NUL and the emulator's id (see spannerTx); the id of a read-only transaction also has
+// its read timestamp (see spannerSnapshot).
 type spannerShim struct {
 	conn    *grpc.ClientConn
 	client  spannerpb.SpannerClient
 	idle    time.Duration
 	running sync.WaitGroup
-	// life ends with the emulator: what changes data is carried out whether or not
-	// the client waits for it.
-	life context.Context
-	end  context.CancelFunc
+	// ctx ends with the emulator. Calls that change data run under it, whether or not the client
+	// waits for them.
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	free     map[string][]string   // sessions, by database
-	sessions map[string][]string   // all of ours, by database
-	txs      map[string]*spannerTx // by the id that the client has
-	over     []*spannerTx          // those of txs that have ended, in that order
+	free     map[string][]string   // idle sessions, by database
+	sessions map[string][]string   // all sessions of the shim, by database
+	txs      map[string]*spannerTx // by the client's id
+	finished []*spannerTx          // the transactions of txs that have ended, oldest first
 
-	parting sync.Mutex        // taken before the other
-	parted  map[string]string // the sessions and ids of transactionAt, by that of a snapshot
+	partitionMu  sync.Mutex        // is taken before mu
+	partitionTxs map[string]string // session and transaction id of partitionTransaction, by snapshot id
 }
 
 func newSpannerShim(conn *grpc.ClientConn, idle time.Duration) *spannerShim {
 	s := &spannerShim{
 		conn: conn, client: spannerpb.NewSpannerClient(conn), idle: idle,
 		free: map[string][]string{}, sessions: map[string][]string{}, txs: map[string]*spannerTx{},
-		parted: map[string]string{},
+		partitionTxs: map[string]string{},
 	}
-	s.life, s.end = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
 
-// serve carries out an RPC that is the shim's to do; handled is false for all others.
-func (s *spannerShim) serve(a *spannerAnswer, method string, req proto.Message) (handled bool, err error) {
+// serve executes an RPC that concerns transactions; handled is false for all others.
+func (s *spannerShim) serve(a *spannerRPC, method string, req proto.Message) (handled bool, err error) {
 	switch req := req.(type) {
 	case *spannerpb.BeginTransactionRequest:
 		return true, s.beginTransaction(a, req)
@@ -74,8 +74,9 @@ func (s *spannerShim) serve(a *spannerAnswer, method string, req proto.Message) 
 	return false, nil
 }
 
-// take gives out a session of a database that nobody uses; fresh is one just made.
-func (s *spannerShim) take(ctx context.Context, database string) (session string, fresh bool, err error) {
+// acquireSession returns an idle session of a database. fresh reports that the session was created
+// for this call.
+func (s *spannerShim) acquireSession(ctx context.Context, database string) (session string, fresh bool, err error) {
 	s.mu.Lock()
 	if free := s.free[database]; len(free) > 0 {
 		session = free[len(free)-1]
@@ -95,35 +96,35 @@ func (s *spannerShim) take(ctx context.Context, database string) (session string
 	return made.Name, true, nil
 }
 
-// give takes a session back.
-func (s *spannerShim) give(database, session string) {
+// releaseSession makes a session idle again.
+func (s *spannerShim) releaseSession(database, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if slices.Contains(s.sessions[database], session) { // else its database is gone
+	if slices.Contains(s.sessions[database], session) { // else its database was dropped
 		s.free[database] = append(s.free[database], session)
 	}
 }
 
-// discard forgets a session that the emulator does not have.
-func (s *spannerShim) discard(database, session string) {
+// removeSession removes a session that the emulator does not have.
+func (s *spannerShim) removeSession(database, session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions[database] = slices.DeleteFunc(s.sessions[database], func(other string) bool { return other == session })
 }
 
-// forget is called when a database was dropped, and its sessions with it.
-func (s *spannerShim) forget(database string) {
+// databaseDropped removes the sessions of a database that was dropped.
+func (s *spannerShim) databaseDropped(database string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.free, database)
 	delete(s.sessions, database)
 }
 
-// onSession does something on a session of a database: on another one where the emulator
-// does not have the first, because the database was dropped and made again.
+// onSession calls do with a session of a database and returns that session. If the emulator does
+// not have the session, because the database was dropped and created anew, onSession tries another.
 func (s *spannerShim) onSession(ctx context.Context, database string, do func(session string) error) (session string, err error) {
 	for {
-		session, fresh, err := s.take(ctx, database)
+		session, fresh, err := s.acquireSession(ctx, database)
 		if err != nil {
 			return "", err
 		}
@@ -132,62 +133,63 @@ func (s *spannerShim) onSession(ctx context.Context, database string, do func(se
 			return session, nil
 		}
 		if status.Code(err) != codes.NotFound || fresh {
-			s.give(database, session)
+			s.releaseSession(database, session)
 			return "", err
 		}
-		s.discard(database, session)
+		s.removeSession(database, session)
 	}
 }
 
-// find returns the transaction of an id that a client has, or nil.
+// find returns the transaction with the client's id, or nil.
 func (s *spannerShim) find(id []byte) *spannerTx {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.txs[string(id)]
 }
 
-// ended keeps a transaction that has ended, for whoever repeats a call of it, and gives
-// back its session.
-func (s *spannerShim) ended(tx *spannerTx) {
+// finishTx releases the session of a transaction that has ended. The transaction stays in txs, for
+// clients that repeat one of its calls, until 10,000 later ones have ended.
+func (s *spannerShim) finishTx(tx *spannerTx) {
 	const most = 10_000
-	s.give(tx.database, tx.session)
+	s.releaseSession(tx.database, tx.session)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = append(s.over, tx)
-	for len(s.over) > most {
-		delete(s.txs, s.over[0].id)
-		s.over = s.over[1:]
+	s.finished = append(s.finished, tx)
+	for len(s.finished) > most {
+		delete(s.txs, s.finished[0].id)
+		s.finished = s.finished[1:]
 	}
 }
 
-// close ends what is under way, and waits for it.
+// close ends the calls in flight and waits for them.
 func (s *spannerShim) close() {
 	s.mu.Lock()
-	s.end()
+	s.cancel()
 	txs := slices.Collect(maps.Values(s.txs))
 	s.mu.Unlock()
 	for _, tx := range txs {
-		tx.mu.Lock() // which is never taken by who has the other
+		tx.mu.Lock() // not under s.mu: other code takes s.mu while it holds tx.mu
 		tx.idle.Stop()
 		tx.mu.Unlock()
 	}
 	s.running.Wait()
 }
 
-// background runs what close waits for, unless that was called.
+// background runs f in a goroutine that close waits for. It reports false, and runs nothing, after
+// close.
 func (s *spannerShim) background(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.Err() != nil {
+	if s.ctx.Err() != nil {
 		return false
 	}
 	s.running.Go(f)
 	return true
 }
 
-var errSpannerEnded = status.Error(codes.Unavailable, "the emulator has ended")
+var errSpannerStopped = status.Error(codes.Unavailable, "the emulator has ended")
 
-// deleteSessions deletes the shim's sessions, and so what they still do.
+// deleteSessions deletes the shim's sessions, which ends their open transactions.
 func (s *spannerShim) deleteSessions(ctx context.Context) error {
 	s.mu.Lock()
 	var names []string
@@ -206,12 +208,12 @@ func (s *spannerShim) deleteSessions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// spannerID is an id that the emulator knows in a session only, made one that is known
-// by itself.
+// spannerID combines a session and an id that is unique within the session to an id that is unique
+// everywhere.
 func spannerID(session string, id []byte) string { return session + "\x00" + string(id) }
 
-// sendSpanner answers with one message.
-func sendSpanner(a *spannerAnswer, m proto.Message) error {
+// sendSpanner sends a reply of one message.
+func sendSpanner(a *spannerRPC, m proto.Message) error {
 	frame, err := proto.Marshal(m)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// commit answers a Commit: of a transaction as often as it is asked for, always the
-// same. Answers are kept for the last 10,000 transactions.
-func (s *spannerShim) commit(a *spannerAnswer, req *spannerpb.CommitRequest) error {
+// commit answers a Commit. A repeated Commit of a transaction gets the same reply each time.
+// Replies are kept for the last 10,000 transactions.
+func (s *spannerShim) commit(a *spannerRPC, req *spannerpb.CommitRequest) error {
 	var c *spannerCommit
 	if req.GetSingleUseTransaction() != nil {
 		c = s.commitOnce(a.ServerStream.Context(), req)
@@ -35,66 +35,67 @@ func (s *spannerShim) commit(a *spannerAnswer, req *spannerpb.CommitRequest) err
 	return sendSpanner(a, c.res)
 }
 
+// failedCommit returns a commit that has failed with err.
 func failedCommit(err error) *spannerCommit {
 	c := &spannerCommit{done: make(chan struct{}), err: err}
 	close(c.done)
 	return c
 }
 
-// startCommit has the transaction committed, if it is not being or has been.
+// startCommit starts the transaction's commit, or returns the commit that was started before.
 func (tx *spannerTx) startCommit(client context.Context, req *spannerpb.CommitRequest) *spannerCommit {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	switch tx.state {
-	case spannerOpen:
-	case spannerWasAborted:
-		return failedCommit(errSpannerWasAborted())
-	case spannerRolledBack:
+	case spannerTxOpen:
+	case spannerTxAborted:
+		return failedCommit(errSpannerTxAborted())
+	case spannerTxRolledBack:
 		return failedCommit(status.Error(codes.FailedPrecondition, "Cannot commit a transaction after it has been rolled back."))
 	default:
 		return tx.commit
 	}
 	req = shallow(req)
-	req.Session, req.Transaction = tx.session, &spannerpb.CommitRequest_TransactionId{TransactionId: tx.real}
+	req.Session, req.Transaction = tx.session, &spannerpb.CommitRequest_TransactionId{TransactionId: tx.emulatorID}
 	req.PrecommitToken = nil
 	tx.commit = &spannerCommit{done: make(chan struct{})}
-	if !tx.shim.background(func() { tx.carryOutCommit(client, req) }) {
-		return failedCommit(errSpannerEnded)
+	if !tx.shim.background(func() { tx.runCommit(client, req) }) {
+		return failedCommit(errSpannerStopped)
 	}
-	tx.state = spannerCommitting
+	tx.state = spannerTxCommitting
 	tx.idle.Stop()
 	return tx.commit
 }
 
-// carryOutCommit commits, also when the client does not wait: it may ask again. What
-// could not be committed is rolled back, so that others have their turn by the time that
-// the client hears of it.
-func (tx *spannerTx) carryOutCommit(client context.Context, req *spannerpb.CommitRequest) {
+// runCommit commits even if the client no longer waits: the client may ask again. A transaction
+// that could not be committed is rolled back before its client gets the error, so that other
+// transactions can run by then.
+func (tx *spannerTx) runCommit(client context.Context, req *spannerpb.CommitRequest) {
 	c := tx.commit
 	defer close(c.done)
-	c.res, c.err = tx.shim.client.Commit(spannerOutgoing(tx.shim.life, client), req)
-	state := spannerCommitted
+	c.res, c.err = tx.shim.client.Commit(spannerOutgoing(tx.shim.ctx, client), req)
+	state := spannerTxCommitted
 	switch {
 	case c.err == nil:
-	case status.Code(c.err) == codes.Aborted, isForgotten(c.err):
-		state = spannerWasAborted
+	case status.Code(c.err) == codes.Aborted, isTransactionLost(c.err):
+		state = spannerTxAborted
 		c.err = spannerAborted("%s", status.Convert(c.err).Message())
 	default:
-		state = spannerFailed
+		state = spannerTxFailed
 	}
 	tx.mu.Lock()
 	tx.state = state
 	tx.mu.Unlock()
-	if state == spannerCommitted {
+	if state == spannerTxCommitted {
 		tx.forgetReplies()
-		tx.shim.ended(tx)
+		tx.shim.finishTx(tx)
 	} else {
 		tx.release()
 	}
 }
 
-// commitOnce commits what has no transaction: on the service, too, it may be done again
-// if it is repeated.
+// commitOnce commits mutations without a transaction. As on the service, a repeated call may apply
+// them again.
 func (s *spannerShim) commitOnce(client context.Context, req *spannerpb.CommitRequest) *spannerCommit {
 	database := spannerDatabaseOf(req)
 	req = shallow(req)
@@ -104,35 +105,36 @@ func (s *spannerShim) commitOnce(client context.Context, req *spannerpb.CommitRe
 	if !s.background(func() {
 		defer close(c.done)
 		var session string
-		session, c.err = s.onSession(s.life, database, func(session string) (err error) {
+		session, c.err = s.onSession(s.ctx, database, func(session string) (err error) {
 			req.Session = session
-			c.res, err = s.client.Commit(spannerOutgoing(s.life, client), req)
+			c.res, err = s.client.Commit(spannerOutgoing(s.ctx, client), req)
 			return err
 		})
 		if c.err == nil {
-			s.give(database, session)
+			s.releaseSession(database, session)
 		}
 		c.err = retriable(c.err)
 	}) {
-		return failedCommit(errSpannerEnded)
+		return failedCommit(errSpannerStopped)
 	}
 	return c
 }
 
-// rollback ends a transaction without a trace.
-func (s *spannerShim) rollback(a *spannerAnswer, req *spannerpb.RollbackRequest) error {
+// rollback answers a Rollback.
+func (s *spannerShim) rollback(a *spannerRPC, req *spannerpb.RollbackRequest) error {
 	if tx := s.find(req.TransactionId); tx != nil {
 		if err := tx.rollback(a.Context()); err != nil {
 			return err
 		}
 	}
-	// One that is not known is rolled back as it is, which is the service's answer too.
+	// An unknown transaction counts as rolled back, as on the service.
 	return a.sendFrame(nil)
 }
 
+// rollback rolls the transaction back, after a commit in flight has ended.
 func (tx *spannerTx) rollback(ctx context.Context) error {
 	tx.mu.Lock()
-	if tx.state == spannerCommitting {
+	if tx.state == spannerTxCommitting {
 		done := tx.commit.done
 		tx.mu.Unlock()
 		select {
@@ -143,13 +145,13 @@ func (tx *spannerTx) rollback(ctx context.Context) error {
 		tx.mu.Lock()
 	}
 	switch tx.state {
-	case spannerOpen:
-		tx.state = spannerRolledBack
+	case spannerTxOpen:
+		tx.state = spannerTxRolledBack
 		tx.idle.Stop()
 		tx.mu.Unlock()
 		tx.release()
 		return nil
-	case spannerCommitted:
+	case spannerTxCommitted:
 		tx.mu.Unlock()
 		return status.Error(codes.FailedPrecondition, "Cannot rollback a transaction after it has been committed.")
 	}
@@ -157,9 +159,9 @@ func (tx *spannerTx) rollback(ctx context.Context) error {
 	return nil
 }
 
-// batchWrite commits each group by itself, which is all that the service promises; the
-// emulator cannot do it. A group that another transaction is in the way of waits.
-func (s *spannerShim) batchWrite(a *spannerAnswer, req *spannerpb.BatchWriteRequest) error {
+// batchWrite implements BatchWrite, which the emulator lacks: it commits each group by itself,
+// which is all that the service promises. A group waits while another transaction blocks it.
+func (s *spannerShim) batchWrite(a *spannerRPC, req *spannerpb.BatchWriteRequest) error {
 	for i, group := range req.MutationGroups {
 		c := s.commitGroup(a, req, group)
 		if err := a.Context().Err(); err != nil {
@@ -176,15 +178,16 @@ func (s *spannerShim) batchWrite(a *spannerAnswer, req *spannerpb.BatchWriteRequ
 	return nil
 }
 
-func (s *spannerShim) commitGroup(a *spannerAnswer, req *spannerpb.BatchWriteRequest, group *spannerpb.BatchWriteRequest_MutationGroup) *spannerCommit {
-	ticker := time.NewTicker(tick)
+// commitGroup commits one group of mutations and retries while it is aborted.
+func (s *spannerShim) commitGroup(a *spannerRPC, req *spannerpb.BatchWriteRequest, group *spannerpb.BatchWriteRequest_MutationGroup) *spannerCommit {
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	for until := time.Now().Add(spannerBound); ; {
+	for until := time.Now().Add(spannerAnswerTimeout); ; {
 		c := s.commitOnce(a.ServerStream.Context(), &spannerpb.CommitRequest{
 			Session: req.Session, RequestOptions: proto.CloneOf(req.RequestOptions), Mutations: group.Mutations,
 			Transaction: &spannerpb.CommitRequest_SingleUseTransaction{SingleUseTransaction: spannerReadWrite()},
 		})
-		<-c.done // by the end of the shim at the latest
+		<-c.done // closes at the end of the shim at the latest
 		if status.Code(c.err) != codes.Aborted || time.Now().After(until) {
 			return c
 		}

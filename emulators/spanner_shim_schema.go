@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// updateSchema changes a schema once no read-write transaction and no other change is
-// in the way. The emulator refuses it otherwise, for its limit to one of them at a time;
-// on the service, changes queue up, and transactions go on. Who waits in vain for longer
-// than a transaction can be left alone is told what the emulator says.
-func (s *spannerShim) updateSchema(a *spannerAnswer, method string, req *databasepb.UpdateDatabaseDdlRequest) error {
-	ticker := time.NewTicker(tick)
+// updateSchema retries a schema change until no read-write transaction and no other change is in
+// the way. The emulator runs one of them at a time and refuses the others; on the service, changes
+// queue up beside transactions. After the time for which a transaction may stay idle the client
+// gets the emulator's error.
+func (s *spannerShim) updateSchema(a *spannerRPC, method string, req *databasepb.UpdateDatabaseDdlRequest) error {
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	for until := time.Now().Add(s.idle + spannerBound); ; {
+	for until := time.Now().Add(s.idle + spannerAnswerTimeout); ; {
 		err := s.relay(spannerOutgoing(a.Context(), a.ServerStream.Context()), method, req, a.sendFrame)
 		if !isSchemaBusy(err) || time.Now().After(until) {
 			return err
@@ -29,7 +29,8 @@ func (s *spannerShim) updateSchema(a *spannerAnswer, method string, req *databas
 	}
 }
 
-// isSchemaBusy tells by the message, because the code is that of a bad change as well.
+// isSchemaBusy reports whether err refuses a schema change because another operation is running. It
+// compares the message, because a bad change has the same code.
 func isSchemaBusy(err error) bool {
 	return status.Code(err) == codes.FailedPrecondition &&
 		strings.HasPrefix(status.Convert(err).Message(), "Schema change operation rejected because a concurrent schema change operation or read-write transaction")

@@ -14,17 +14,17 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// spannerSnapshot is a read-only transaction. It is nothing but its read timestamp: what
-// is read in it is read at that, without a transaction. The emulator remembers the last
-// 32 transactions of a session only, and each read is one.
+// spannerSnapshot is a read-only transaction, represented by its read timestamp alone: each read
+// runs at that timestamp, without a transaction. The emulator remembers only the last 32
+// transactions of a session, and each read is one.
 type spannerSnapshot struct {
-	session string // the client's
-	real    string // id, as the emulator knew it
-	at      time.Time
+	session    string // the client's session
+	emulatorID string // the emulator's transaction id
+	at         time.Time
 }
 
 func (t spannerSnapshot) id() []byte {
-	return []byte(spannerID(t.session, []byte(t.real)) + "\x00" + strconv.FormatInt(t.at.UnixNano(), 10))
+	return []byte(spannerID(t.session, []byte(t.emulatorID)) + "\x00" + strconv.FormatInt(t.at.UnixNano(), 10))
 }
 
 func parseSpannerSnapshot(id []byte) (t spannerSnapshot, ok bool) {
@@ -33,7 +33,7 @@ func parseSpannerSnapshot(id []byte) (t spannerSnapshot, ok bool) {
 		return t, false
 	}
 	nanos, err := strconv.ParseInt(parts[2], 10, 64)
-	return spannerSnapshot{session: parts[0], real: parts[1], at: time.Unix(0, nanos)}, err == nil
+	return spannerSnapshot{session: parts[0], emulatorID: parts[1], at: time.Unix(0, nanos)}, err == nil
 }
 
 func (t spannerSnapshot) options() *spannerpb.TransactionOptions {
@@ -42,9 +42,9 @@ func (t spannerSnapshot) options() *spannerpb.TransactionOptions {
 	}}}
 }
 
-// addressSnapshot makes a request in a read-only transaction one that the emulator
-// understands.
-func (s *spannerShim) addressSnapshot(t spannerSnapshot, req spannerStatement) (proto.Message, error) {
+// rewriteForSnapshot returns the request with the emulator's form of the transaction: a single-use
+// read at the snapshot's timestamp or, for a partitioned read, a real transaction.
+func (s *spannerShim) rewriteForSnapshot(t spannerSnapshot, req spannerStatement) (proto.Message, error) {
 	parts := false
 	switch req := req.(type) {
 	case *spannerpb.PartitionQueryRequest, *spannerpb.PartitionReadRequest:
@@ -53,35 +53,36 @@ func (s *spannerShim) addressSnapshot(t spannerSnapshot, req spannerStatement) (
 		parts = len(req.GetPartitionToken()) > 0
 	}
 	if !parts {
-		return addressSpanner(req, req.GetSession(), &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_SingleUse{SingleUse: t.options()}}), nil
+		return rewriteSpanner(req, req.GetSession(), &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_SingleUse{SingleUse: t.options()}}), nil
 	}
-	session, real, err := s.transactionAt(t, spannerDatabaseOf(req))
-	return addressSpanner(req, session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: real}}), err
+	session, real, err := s.partitionTransaction(t, spannerDatabaseOf(req))
+	return rewriteSpanner(req, session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: real}}), err
 }
 
-// transactionAt is a transaction at a snapshot's timestamp, on a session that no other
-// uses, for reads in parts: these need one. Nobody tells of its end, so it stays.
-func (s *spannerShim) transactionAt(t spannerSnapshot, database string) (session string, real []byte, err error) {
-	s.parting.Lock()
-	defer s.parting.Unlock()
+// partitionTransaction returns a read-only transaction at the snapshot's timestamp, on a session of
+// its own. Partitioned reads need one. It is never ended, because no call announces the end of the
+// snapshot.
+func (s *spannerShim) partitionTransaction(t spannerSnapshot, database string) (session string, real []byte, err error) {
+	s.partitionMu.Lock()
+	defer s.partitionMu.Unlock()
 	id := string(t.id())
-	if id, ok := s.parted[id]; ok {
+	if id, ok := s.partitionTxs[id]; ok {
 		session, real, _ := strings.Cut(id, "\x00")
 		return session, []byte(real), nil
 	}
-	session, err = s.onSession(s.life, database, func(session string) error {
-		began, err := s.client.BeginTransaction(s.life, &spannerpb.BeginTransactionRequest{Session: session, Options: t.options()})
+	session, err = s.onSession(s.ctx, database, func(session string) error {
+		began, err := s.client.BeginTransaction(s.ctx, &spannerpb.BeginTransactionRequest{Session: session, Options: t.options()})
 		real = began.GetId()
 		return err
 	})
 	if err == nil {
-		s.parted[id] = spannerID(session, real)
+		s.partitionTxs[id] = spannerID(session, real)
 	}
 	return session, real, err
 }
 
-// beginTransaction answers an explicit begin of a transaction of any kind.
-func (s *spannerShim) beginTransaction(a *spannerAnswer, req *spannerpb.BeginTransactionRequest) error {
+// beginTransaction answers BeginTransaction, for transactions of any kind.
+func (s *spannerShim) beginTransaction(a *spannerRPC, req *spannerpb.BeginTransactionRequest) error {
 	if req.GetOptions().GetReadOnly() != nil {
 		_, began, err := s.beginSnapshot(a, req)
 		if err != nil {
@@ -94,13 +95,13 @@ func (s *spannerShim) beginTransaction(a *spannerAnswer, req *spannerpb.BeginTra
 		return err
 	}
 	if err = sendSpanner(a, began); err != nil || a.sent == 0 {
-		tx.abort() // nobody knows its id
+		tx.abort() // no client knows its id
 	}
 	return err
 }
 
-// beginSnapshot begins a read-only transaction, on the client's own session.
-func (s *spannerShim) beginSnapshot(a *spannerAnswer, req *spannerpb.BeginTransactionRequest) (t spannerSnapshot, began *spannerpb.Transaction, err error) {
+// beginSnapshot begins a read-only transaction on the client's own session.
+func (s *spannerShim) beginSnapshot(a *spannerRPC, req *spannerpb.BeginTransactionRequest) (t spannerSnapshot, began *spannerpb.Transaction, err error) {
 	asked := req.Options.GetReadOnly().GetReturnReadTimestamp()
 	req = shallow(req)
 	req.MutationKey = nil
@@ -113,7 +114,7 @@ func (s *spannerShim) beginSnapshot(a *spannerAnswer, req *spannerpb.BeginTransa
 	if began.ReadTimestamp == nil {
 		return t, nil, status.Error(codes.Internal, "the emulator does not tell the timestamp of a read-only transaction")
 	}
-	t = spannerSnapshot{session: req.Session, real: string(began.Id), at: began.ReadTimestamp.AsTime()}
+	t = spannerSnapshot{session: req.Session, emulatorID: string(began.Id), at: began.ReadTimestamp.AsTime()}
 	began.Id = t.id()
 	if !asked {
 		began.ReadTimestamp = nil
@@ -122,17 +123,17 @@ func (s *spannerShim) beginSnapshot(a *spannerAnswer, req *spannerpb.BeginTransa
 }
 
 // beginSnapshotWith begins a read-only transaction with its first statement.
-func (s *spannerShim) beginSnapshotWith(a *spannerAnswer, method, name string, req spannerStatement) error {
+func (s *spannerShim) beginSnapshotWith(a *spannerRPC, method, name string, req spannerStatement) error {
 	t, began, err := s.beginSnapshot(a, &spannerpb.BeginTransactionRequest{Session: req.GetSession(), Options: req.GetTransaction().GetBegin()})
 	if err != nil {
 		return err
 	}
-	addressed, err := s.addressSnapshot(t, req)
+	addressed, err := s.rewriteForSnapshot(t, req)
 	if err != nil {
 		return err
 	}
 	return s.relay(spannerOutgoing(a.Context(), a.ServerStream.Context()), method, addressed, func(frame forward.Frame) error {
-		frame, _, err := tellSpannerTransaction(name, frame, began)
+		frame, _, err := putSpannerTransaction(name, frame, began)
 		if err != nil {
 			return err
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// statement carries out a read, a query or DML. handled is false where the emulator can
-// be left alone with it, as with whatever needs no transaction.
-func (s *spannerShim) statement(a *spannerAnswer, method, name string, req spannerStatement) (handled bool, err error) {
+// statement executes a read, a query or DML. handled is false if the emulator can answer the
+// request itself, which it can if no transaction is named or a snapshot's request was rewritten.
+func (s *spannerShim) statement(a *spannerRPC, method, name string, req spannerStatement) (handled bool, err error) {
 	selector := req.GetTransaction()
 	if options := selector.GetBegin(); options != nil {
 		if options.GetReadOnly() != nil {
@@ -34,20 +34,20 @@ func (s *spannerShim) statement(a *spannerAnswer, method, name string, req spann
 		return true, tx.statement(a, method, req, a.sendFrame)
 	}
 	if snapshot, ok := parseSpannerSnapshot(id); ok {
-		addressed, err := s.addressSnapshot(snapshot, req)
+		addressed, err := s.rewriteForSnapshot(snapshot, req)
 		if err == nil {
-			a.first, err = proto.Marshal(addressed)
+			a.request, err = proto.Marshal(addressed)
 		}
 		return err != nil, err
 	}
 	return true, status.Error(codes.NotFound, "Transaction not found.")
 }
 
-// beginWith begins a transaction with its first statement: in two steps, so that its id
-// is known whatever comes of the statement. If the client does not get to know it too,
-// as with a statement that fails, nobody can use the transaction, and it is rolled back
-// at once; the client begins another one.
-func (s *spannerShim) beginWith(a *spannerAnswer, method, name string, req spannerStatement) error {
+// beginWith begins a transaction with its first statement. It does so in two steps, so that the
+// shim has the transaction's id whatever the statement returns. If the client does not get the id,
+// as when the statement fails, no call can use the transaction and it is rolled back at once; the
+// client begins another one.
+func (s *spannerShim) beginWith(a *spannerRPC, method, name string, req spannerStatement) error {
 	tx, began, err := s.begin(a.ServerStream.Context(), &spannerpb.BeginTransactionRequest{
 		Session: req.GetSession(), Options: req.GetTransaction().GetBegin(), RequestOptions: spannerRequestOptions(req),
 	})
@@ -56,7 +56,7 @@ func (s *spannerShim) beginWith(a *spannerAnswer, method, name string, req spann
 	}
 	told := false
 	err = tx.statement(a, method, req, func(frame forward.Frame) error {
-		frame, ok, err := tellSpannerTransaction(name, frame, began)
+		frame, ok, err := putSpannerTransaction(name, frame, began)
 		if err != nil {
 			return err
 		}
@@ -71,9 +71,9 @@ func (s *spannerShim) beginWith(a *spannerAnswer, method, name string, req spann
 	return err
 }
 
-// tellSpannerTransaction puts a transaction in the answer to the statement that began it,
-// if it is there that it has to be: in the first message with metadata.
-func tellSpannerTransaction(name string, frame forward.Frame, began *spannerpb.Transaction) (_ forward.Frame, told bool, err error) {
+// putSpannerTransaction adds the transaction to the reply of the statement that began it, if frame
+// is the message for it: the first with metadata. told reports whether it was added.
+func putSpannerTransaction(name string, frame forward.Frame, began *spannerpb.Transaction) (_ forward.Frame, told bool, err error) {
 	var message proto.Message
 	var metadata *spannerpb.ResultSetMetadata
 	switch name {
@@ -100,8 +100,8 @@ func tellSpannerTransaction(name string, frame forward.Frame, began *spannerpb.T
 	return frame, true, err
 }
 
-// statement carries out a statement of the transaction, and sends its answer.
-func (tx *spannerTx) statement(a *spannerAnswer, method string, req spannerStatement, send func(forward.Frame) error) error {
+// statement executes a statement of the transaction and sends its reply.
+func (tx *spannerTx) statement(a *spannerRPC, method string, req spannerStatement, send func(forward.Frame) error) error {
 	if err := tx.enter(); err != nil {
 		return err
 	}
@@ -109,13 +109,13 @@ func (tx *spannerTx) statement(a *spannerAnswer, method string, req spannerState
 	client := a.ServerStream.Context()
 	numbered, ok := req.(interface{ GetSeqno() int64 })
 	if !ok || numbered.GetSeqno() == 0 || tx.partitioned {
-		err := tx.shim.relay(spannerOutgoing(a.Context(), client), method, tx.address(req), send)
+		err := tx.shim.relay(spannerOutgoing(a.Context(), client), method, tx.rewrite(req), send)
 		if a.Context().Err() != nil {
-			return err // nothing is wrong with the transaction
+			return err // the client left; the transaction is unharmed
 		}
-		return tx.failed(err)
+		return tx.mapError(err)
 	}
-	r, err := tx.reply(client, method, req, numbered.GetSeqno())
+	r, err := tx.runNumbered(client, method, req, numbered.GetSeqno())
 	if err != nil {
 		return err
 	}
@@ -132,12 +132,13 @@ func (tx *spannerTx) statement(a *spannerAnswer, method string, req spannerState
 	return r.err
 }
 
-// address makes a request one that the emulator understands.
-func (tx *spannerTx) address(req spannerStatement) proto.Message {
-	return addressSpanner(req, tx.session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: tx.real}})
+// rewrite returns the request with the session and the id that the emulator knows.
+func (tx *spannerTx) rewrite(req spannerStatement) proto.Message {
+	return rewriteSpanner(req, tx.session, &spannerpb.TransactionSelector{Selector: &spannerpb.TransactionSelector_Id{Id: tx.emulatorID}})
 }
 
-func addressSpanner(req spannerStatement, session string, selector *spannerpb.TransactionSelector) proto.Message {
+// rewriteSpanner returns a copy of the request with another session and transaction.
+func rewriteSpanner(req spannerStatement, session string, selector *spannerpb.TransactionSelector) proto.Message {
 	switch req := req.(type) {
 	case *spannerpb.ExecuteSqlRequest:
 		req = shallow(req)
@@ -172,7 +173,7 @@ func spannerRequestOptions(req spannerStatement) *spannerpb.RequestOptions {
 	return nil
 }
 
-// relay passes a request to the emulator, and the messages of its answer on.
+// relay sends a request to the emulator and passes the messages of its reply to send.
 func (s *spannerShim) relay(ctx context.Context, method string, req proto.Message, send func(forward.Frame) error) error {
 	frame, err := proto.Marshal(req)
 	if err != nil {
@@ -184,7 +185,7 @@ func (s *spannerShim) relay(ctx context.Context, method string, req proto.Messag
 	if err != nil {
 		return err
 	}
-	if err := up.SendMsg((*forward.Frame)(&frame)); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg tells why
+	if err := up.SendMsg((*forward.Frame)(&frame)); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg returns the reason
 		return err
 	}
 	if err := up.CloseSend(); err != nil {
@@ -204,19 +205,18 @@ func (s *spannerShim) relay(ctx context.Context, method string, req proto.Messag
 	}
 }
 
-// spannerReply is the answer to a numbered statement.
+// spannerReply is the reply to a numbered statement.
 type spannerReply struct {
-	asked  [sha256.Size]byte
-	done   chan struct{}
-	frames []forward.Frame
-	err    error
+	requestHash [sha256.Size]byte
+	done        chan struct{}
+	frames      []forward.Frame
+	err         error
 }
 
-// reply carries out a numbered statement, also when the client does not wait: DML that
-// is repeated with its number has the answer of the first time. The emulator does that
-// too, but gives the rows of THEN RETURN only once. Queries, which have numbers as well,
-// are asked again.
-func (tx *spannerTx) reply(client context.Context, method string, req spannerStatement, seqno int64) (*spannerReply, error) {
+// runNumbered executes a statement with a sequence number, even if the client no longer waits.
+// Repeated DML with the same number gets the first reply. The emulator does that too, but returns
+// the rows of THEN RETURN only once. Queries have numbers as well; they are executed again.
+func (tx *spannerTx) runNumbered(client context.Context, method string, req spannerStatement, seqno int64) (*spannerReply, error) {
 	text, err := (proto.MarshalOptions{Deterministic: true}).Marshal(req)
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
@@ -224,56 +224,56 @@ func (tx *spannerTx) reply(client context.Context, method string, req spannerSta
 	asked := sha256.Sum256(text)
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	if known := tx.dml[seqno]; known != nil && known.asked == asked {
+	if known := tx.dml[seqno]; known != nil && known.requestHash == asked {
 		return known, nil
 	}
-	r := &spannerReply{asked: asked, done: make(chan struct{})}
-	ctx := spannerOutgoing(tx.shim.life, client)
+	r := &spannerReply{requestHash: asked, done: make(chan struct{})}
+	ctx := spannerOutgoing(tx.shim.ctx, client)
 	if !tx.shim.background(func() {
 		defer tx.leave()
 		defer close(r.done)
-		err := tx.shim.relay(ctx, method, tx.address(req), func(frame forward.Frame) error {
+		err := tx.shim.relay(ctx, method, tx.rewrite(req), func(frame forward.Frame) error {
 			r.frames = append(r.frames, frame)
 			return nil
 		})
 		if err == nil {
 			err = batchAborted(path.Base(method), r.frames)
 		}
-		if r.err = tx.failed(err); r.err != nil {
+		if r.err = tx.mapError(err); r.err != nil {
 			r.frames = nil
 		}
 		if r.err != nil || !changedSpanner(path.Base(method), r.frames) {
 			tx.forgetReply(seqno, r)
 		}
 	}) {
-		return nil, errSpannerEnded
+		return nil, errSpannerStopped
 	}
-	tx.busy++ // until that has ended
+	tx.busy++ // until the goroutine has ended
 	if tx.dml != nil && tx.dml[seqno] == nil {
 		tx.dml[seqno] = r
 	}
 	return r, nil
 }
 
-// batchAborted is the error of a batch of DML that met another transaction. It comes in
-// the answer, as that of a bad statement does, where there is no telling when to try
-// again.
+// batchAborted returns the error of a DML batch that another transaction aborted. The emulator
+// reports it inside the reply, as it does a bad statement, where there is no field for a retry
+// delay.
 func batchAborted(name string, frames []forward.Frame) error {
 	if name != "ExecuteBatchDml" || len(frames) == 0 {
 		return nil
 	}
 	res := &spannerpb.ExecuteBatchDmlResponse{}
 	if proto.Unmarshal(frames[0], res) != nil {
-		return nil // the client finds out
+		return nil // the client gets the same error
 	}
 	err := status.ErrorProto(res.GetStatus())
-	if status.Code(err) == codes.Aborted || isForgotten(err) {
+	if status.Code(err) == codes.Aborted || isTransactionLost(err) {
 		return err
 	}
 	return nil
 }
 
-// changedSpanner tells whether an answer is that to DML, which counts the rows.
+// changedSpanner reports whether a reply is that of DML, which has a row count.
 func changedSpanner(name string, frames []forward.Frame) bool {
 	if name == "ExecuteBatchDml" || len(frames) == 0 {
 		return len(frames) > 0

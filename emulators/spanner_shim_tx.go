@@ -12,62 +12,62 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Where a transaction of the shim is in its life.
+// spannerTxState is the state of a transaction of the shim.
 type spannerTxState int
 
 const (
-	spannerOpen spannerTxState = iota
-	spannerCommitting
-	spannerCommitted
-	spannerFailed // to commit, and rolled back
-	spannerRolledBack
-	spannerWasAborted
+	spannerTxOpen spannerTxState = iota
+	spannerTxCommitting
+	spannerTxCommitted
+	spannerTxFailed // the commit failed; rolled back
+	spannerTxRolledBack
+	spannerTxAborted
 )
 
-// spannerTx is a read-write transaction, or one of partitioned DML, which is on a
-// session of its own as long as it is open.
+// spannerTx is a read-write or partitioned DML transaction. While it is open, no other transaction
+// uses its session.
 type spannerTx struct {
 	shim        *spannerShim
-	id          string // as the client knows it
+	id          string // the client's id
 	database    string
 	session     string
-	real        []byte // id, as the emulator knows it
+	emulatorID  []byte // the emulator's id
 	partitioned bool
 
 	mu     sync.Mutex
 	state  spannerTxState
-	busy   int         // calls under way
-	idle   *time.Timer // runs while there are none
+	busy   int         // calls in flight
+	idle   *time.Timer // expires the transaction; runs while no call is in flight
 	commit *spannerCommit
 	dml    map[int64]*spannerReply
 }
 
-// spannerCommit is what came of a commit, for everybody who asks for it: on the service
-// a Commit may be repeated until its answer arrives.
+// spannerCommit is the result of a commit, shared by all calls that ask for it: on the service a
+// Commit may be repeated until its reply arrives.
 type spannerCommit struct {
 	done chan struct{}
 	res  *spannerpb.CommitResponse
 	err  error
 }
 
-// begin begins a transaction. The client's context is only for what it says: a
-// transaction that has begun must be known.
+// begin begins a transaction. It uses only the metadata of the client's context and not its
+// deadline, because a transaction that has begun must be recorded.
 func (s *spannerShim) begin(client context.Context, req *spannerpb.BeginTransactionRequest) (*spannerTx, *spannerpb.Transaction, error) {
 	database := spannerDatabaseOf(req)
 	req = shallow(req)
 	req.MutationKey = nil
 	req.Options = withoutPrevious(req.Options)
 	var began *spannerpb.Transaction
-	session, err := s.onSession(s.life, database, func(session string) (err error) {
+	session, err := s.onSession(s.ctx, database, func(session string) (err error) {
 		req.Session = session
-		began, err = s.client.BeginTransaction(spannerOutgoing(s.life, client), req)
+		began, err = s.client.BeginTransaction(spannerOutgoing(s.ctx, client), req)
 		return err
 	})
 	if err != nil {
 		return nil, nil, retriable(err)
 	}
 	tx := &spannerTx{
-		shim: s, id: spannerID(session, began.Id), database: database, session: session, real: began.Id,
+		shim: s, id: spannerID(session, began.Id), database: database, session: session, emulatorID: began.Id,
 		partitioned: req.Options.GetPartitionedDml() != nil, dml: map[int64]*spannerReply{},
 	}
 	tx.mu.Lock()
@@ -80,7 +80,8 @@ func (s *spannerShim) begin(client context.Context, req *spannerpb.BeginTransact
 	return tx, began, nil
 }
 
-// withoutPrevious drops the id of the attempt before: it is none of the emulator's.
+// withoutPrevious removes the id of the previous attempt, which is the shim's and unknown to the
+// emulator.
 func withoutPrevious(options *spannerpb.TransactionOptions) *spannerpb.TransactionOptions {
 	if options.GetReadWrite() == nil {
 		return options
@@ -90,17 +91,17 @@ func withoutPrevious(options *spannerpb.TransactionOptions) *spannerpb.Transacti
 	return options
 }
 
-// enter begins a read or query of the transaction, which leave ends.
+// enter starts a read or query of the transaction; leave ends it.
 func (tx *spannerTx) enter() error {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	switch tx.state {
-	case spannerOpen:
+	case spannerTxOpen:
 		tx.busy++
 		tx.idle.Stop()
 		return nil
-	case spannerWasAborted:
-		return errSpannerWasAborted()
+	case spannerTxAborted:
+		return errSpannerTxAborted()
 	default:
 		return status.Error(codes.FailedPrecondition, "Cannot start a read or query within a transaction after Commit() or Rollback() has been called.")
 	}
@@ -109,14 +110,14 @@ func (tx *spannerTx) enter() error {
 func (tx *spannerTx) leave() {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	if tx.busy--; tx.busy == 0 && tx.state == spannerOpen {
+	if tx.busy--; tx.busy == 0 && tx.state == spannerTxOpen {
 		tx.idle.Reset(tx.shim.idle)
 	}
 }
 
-func errSpannerWasAborted() error { return spannerAborted("Transaction was aborted.") }
+func errSpannerTxAborted() error { return spannerAborted("Transaction was aborted.") }
 
-// expire ends a transaction of which nobody has heard for long.
+// expire aborts a transaction that has been idle for too long.
 func (tx *spannerTx) expire() {
 	tx.mu.Lock()
 	busy := tx.busy > 0
@@ -126,56 +127,55 @@ func (tx *spannerTx) expire() {
 	}
 }
 
-// abort rolls the transaction back, so that whatever is asked of it is answered with
-// ABORTED. It reports false for one that has been committed, or may have been, or was
-// rolled back by its client.
+// abort rolls the transaction back, so that its further calls get ABORTED. It reports false for a
+// transaction that is or may be committed, or that its client has rolled back.
 func (tx *spannerTx) abort() bool {
 	tx.mu.Lock()
 	switch tx.state {
-	case spannerWasAborted:
+	case spannerTxAborted:
 		tx.mu.Unlock()
 		return true
-	case spannerOpen:
+	case spannerTxOpen:
 	default:
 		tx.mu.Unlock()
 		return false
 	}
-	tx.state = spannerWasAborted
+	tx.state = spannerTxAborted
 	tx.idle.Stop()
 	tx.mu.Unlock()
 	tx.release()
 	return true
 }
 
-// release rolls back what is left of the transaction in the emulator, which then may
-// give others their turn, and gives back the session.
+// release rolls the transaction back in the emulator, which can then run others, and releases the
+// session.
 func (tx *spannerTx) release() {
 	if !tx.partitioned {
-		ctx, cancel := context.WithTimeout(tx.shim.life, spannerBound)
+		ctx, cancel := context.WithTimeout(tx.shim.ctx, spannerAnswerTimeout)
 		defer cancel()
-		// Its failure is the emulator's: that has dropped the transaction itself.
-		_, _ = tx.shim.client.Rollback(ctx, &spannerpb.RollbackRequest{Session: tx.session, TransactionId: tx.real})
+		// An error means that the emulator has dropped the transaction itself.
+		_, _ = tx.shim.client.Rollback(ctx, &spannerpb.RollbackRequest{Session: tx.session, TransactionId: tx.emulatorID})
 	}
-	tx.forgetReplies() // repeated calls don't get there any more
-	tx.shim.ended(tx)
+	tx.forgetReplies() // repeated calls are refused before they look for a reply
+	tx.shim.finishTx(tx)
 }
 
-// failed is what the client is told of an error of the emulator in this transaction.
-func (tx *spannerTx) failed(err error) error {
-	if (status.Code(err) == codes.Aborted || isForgotten(err)) && tx.abort() {
+// mapError returns the client's error for an error of the emulator in this transaction.
+func (tx *spannerTx) mapError(err error) error {
+	if (status.Code(err) == codes.Aborted || isTransactionLost(err)) && tx.abort() {
 		return spannerAborted("%s", status.Convert(err).Message())
 	}
 	return err
 }
 
-// isForgotten tells whether an error is about a transaction that the emulator no longer
-// has. The emulator runs one read-write transaction per database at a time; a later one
-// may have taken the place of ours, and there is more than one way in which it says so.
-// On the service a transaction has to yield to others too, and is told ABORTED.
+// isTransactionLost reports whether an error means that the emulator no longer has the transaction.
+// The emulator runs one read-write transaction per database at a time. A later one may have
+// replaced it, which the emulator reports in several ways. On the service, too, a transaction may
+// have to yield to others; it then gets ABORTED.
 //
-// Their codes are those of other errors too, so the messages decide; a client cannot
-// bring them about by itself, because nobody but the shim ends what is on its sessions.
-func isForgotten(err error) bool {
+// The error codes are shared with other errors, so the messages decide. A client cannot cause these
+// errors by itself, because only the shim ends the transactions on its sessions.
+func isTransactionLost(err error) bool {
 	message := status.Convert(err).Message()
 	switch status.Code(err) {
 	case codes.NotFound:
@@ -188,7 +188,8 @@ func isForgotten(err error) bool {
 	return false
 }
 
-// retriable makes clients run a transaction again that the emulator aborts.
+// retriable adds the retry delay to the emulator's ABORTED, so that clients rerun the transaction
+// soon.
 func retriable(err error) error {
 	if status.Code(err) == codes.Aborted {
 		return spannerAborted("%s", status.Convert(err).Message())

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// tierVariable is the variable that forces the tier of all engines; with the
-// engine's name behind it, of one.
+// tierVariable is the variable that forces the tier of all engines; with an engine's name appended,
+// of that engine.
 const tierVariable = "EMULATORS"
 
-// forcedTier tells which tier the environment forces for an engine, which has these,
-// and by which variable, or "" when the choice is free. The engine's own variable
-// wins.
+// forcedTier returns the tier that the environment forces for an engine, which must be one of
+// tiers, and the variable that forces it, or "" if none does. The engine's own variable takes
+// precedence.
 func (m *machine) forcedTier(engine string, tiers ...string) (tier, variable string, err error) {
 	for _, variable := range []string{variableOf(engine, ""), tierVariable} {
 		tier := m.getenv(variable)
@@ -28,8 +28,8 @@ func (m *machine) forcedTier(engine string, tiers ...string) (tier, variable str
 	return "", "", nil
 }
 
-// variableOf is the name of an engine's variable: variableOf("postgres", "URL")
-// is EMULATORS_POSTGRES_URL.
+// variableOf returns the name of an engine's variable: variableOf("postgres", "URL") is
+// EMULATORS_POSTGRES_URL.
 func variableOf(engine, what string) string {
 	name := tierVariable + "_" + strings.ToUpper(engine)
 	if what != "" {

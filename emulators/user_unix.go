@@ -15,8 +15,8 @@ import (
 // account is the user that an engine runs as; nil means our own.
 type account struct{ uid, gid uint32 }
 
-// engineAccount is who runs an engine that refuses root: the first of these users
-// that there is. It is nil when we are not root.
+// engineAccount returns the account for an engine that refuses root: the first of these users that
+// exists. It returns nil if this process is not root.
 func engineAccount(names ...string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -39,7 +39,7 @@ func engineAccount(names ...string) (*account, error) {
 	return nil, fmt.Errorf("running as root, and none of the users %v is there to run the server as", names)
 }
 
-// ownerOf is the account that a file belongs to; nil means our own.
+// ownerOf returns the account that a file belongs to; nil means our own.
 func ownerOf(info os.FileInfo) *account {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || int(stat.Uid) == os.Geteuid() {
@@ -48,7 +48,7 @@ func ownerOf(info os.FileInfo) *account {
 	return &account{stat.Uid, stat.Gid}
 }
 
-// isOurs tells whether a file belongs to our user.
+// isOurs reports whether a file belongs to our user.
 func isOurs(info os.FileInfo) bool { return ownerOf(info) == nil }
 
 // apply makes cmd run as the account.
@@ -62,7 +62,7 @@ func (a *account) apply(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid}
 }
 
-// own gives a file to the account.
+// own makes the account the owner of a file.
 func (a *account) own(path string) error {
 	if a == nil {
 		return nil
@@ -70,8 +70,7 @@ func (a *account) own(path string) error {
 	return os.Chown(path, int(a.uid), int(a.gid))
 }
 
-// canReach tells why the account cannot get at a path: some directory on the way
-// is closed to it.
+// canReach returns an error if the account cannot enter some directory of a path.
 func (a *account) canReach(path string) error {
 	if a == nil {
 		return nil
@@ -101,8 +100,8 @@ func (a *account) canReach(path string) error {
 	}
 }
 
-// temporaryRoot is where temporary directories are made: the system's place, or
-// /tmp where we are root and another user could not enter that.
+// temporaryRoot returns where temporary directories are made: the system's place, or /tmp if this
+// process is root and another user could not enter that place.
 func temporaryRoot() string {
 	dir := os.TempDir()
 	anybody := &account{uid: ^uint32(0) - 1, gid: ^uint32(0) - 1}

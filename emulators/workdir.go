@@ -7,19 +7,19 @@ import (
 	"path/filepath"
 )
 
-// lockName is the file, in the directory of an engine, that its owner keeps
-// locked. The kernel unlocks it when the owner ends, in whatever way.
+// lockName is the file in an engine's directory that the owning process keeps locked. The kernel
+// unlocks it when the owner ends, in whatever way.
 const lockName = "owner.lock"
 
 // workDir is the directory of a private engine.
 type workDir struct {
 	path      string
 	lock      *os.File
-	temporary bool // removed at the end
+	temporary bool // removed by close
 }
 
-// newWorkDir makes a temporary directory in root whose name begins with prefix.
-// Users other than its owner may pass through it, since the engine may run as one.
+// newWorkDir creates a temporary directory in root whose name begins with prefix. Other users may
+// pass through it, because the engine may run as one.
 func newWorkDir(root, prefix string) (*workDir, error) {
 	for range 10 {
 		path, err := os.MkdirTemp(root, prefix)
@@ -31,7 +31,7 @@ func newWorkDir(root, prefix string) (*workDir, error) {
 		}
 		lock, err := lockDir(path)
 		if errors.Is(err, errLocked) || errors.Is(err, os.ErrNotExist) {
-			continue // a sweep took it for an abandoned one, and removes it
+			continue // another process took it for abandoned and removes it
 		}
 		if err != nil {
 			return nil, errors.Join(err, os.RemoveAll(path))
@@ -41,7 +41,7 @@ func newWorkDir(root, prefix string) (*workDir, error) {
 	return nil, fmt.Errorf("no directory %s* of ours in %s stays", prefix, root)
 }
 
-// openWorkDir takes a directory that is to stay, and makes it if need be.
+// openWorkDir opens a directory that is to be kept, and creates it if it is missing.
 func openWorkDir(path string) (*workDir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -63,7 +63,7 @@ func openWorkDir(path string) (*workDir, error) {
 	return &workDir{path: path, lock: lock}, nil
 }
 
-// close gives the directory up, and removes it if it is a temporary one.
+// close unlocks the directory, and removes it if it is temporary.
 func (d *workDir) close() error {
 	var err error
 	if d.temporary {
@@ -72,11 +72,11 @@ func (d *workDir) close() error {
 	return errors.Join(err, d.lock.Close())
 }
 
-// errLocked says that a directory has a living owner.
+// errLocked reports that the process that owns a directory is alive.
 var errLocked = errors.New("locked by its owner")
 
-// lockDir locks a directory by its lock file. It fails with errLocked when
-// somebody else has it, and with os.ErrNotExist when it was removed meanwhile.
+// lockDir locks a directory by its lock file. It fails with errLocked if another owner has the
+// lock, and with os.ErrNotExist if the directory was removed meanwhile.
 func lockDir(path string) (*os.File, error) {
 	name := filepath.Join(path, lockName)
 	lock, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
@@ -86,8 +86,8 @@ func lockDir(path string) (*os.File, error) {
 	if err := lockFile(lock); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	// Between opening and locking, a sweep may have removed the file: then what is
-	// locked is no longer what others see.
+	// Between opening and locking, another process may have removed the file: then the
+	// locked file is no longer the one that others see.
 	ours, err := lock.Stat()
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
@@ -102,10 +102,9 @@ func lockDir(path string) (*os.File, error) {
 	return lock, nil
 }
 
-// sweepWorkDirs removes the temporary directories in root with a prefix whose owner
-// is gone; end ends what still runs in one. Only directories of our own user are
-// touched: the names are anybody's to use. What cannot be removed is left for the
-// next time, since nothing depends on it.
+// sweepWorkDirs removes the temporary directories in root with a prefix whose owner has died; end
+// kills what still runs in one. It touches only directories of our own user, because any user may
+// use such a name. What cannot be removed is left for the next time; nothing depends on it.
 func sweepWorkDirs(root, prefix string, end func(dir string) error) {
 	paths, _ := filepath.Glob(filepath.Join(root, prefix+"*"))
 	for _, path := range paths {

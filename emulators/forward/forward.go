@@ -1,5 +1,6 @@
-// Package forward passes RPCs on as they are, whatever they say, from a server on the
-// loopback to another one. Emulators and networks that tests harm stand in between by it.
+// Package forward is a transparent gRPC proxy: it passes every RPC on unchanged, from a server on
+// the loopback interface to another server. The emulators, and networks to which tests apply
+// faults, are put between client and server with it.
 package forward
 
 import (
@@ -23,11 +24,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Frame is a message of an RPC as it is on the wire, not compressed.
+// Frame is one message of an RPC as on the wire, uncompressed.
 type Frame []byte
 
-// frames is the codec of Frames. Its name is that of what they hold, since it is
-// told to the other side.
+// frames is the codec of Frames. It has the name of the messages' own codec, because gRPC sends the
+// name to the other side.
 type frames struct{}
 
 func (frames) Name() string { return "proto" }
@@ -49,16 +50,16 @@ func (frames) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// Frames is the codec with which a server takes messages as Frames, whatever they
-// are: by grpc.ForceServerCodec, beside Handler.
+// Frames returns the codec with which a server receives messages of any type as Frames: pass it to
+// grpc.ForceServerCodec, together with Handler.
 func Frames() encoding.Codec { return frames{} }
 
-// DialOptions are the options of a connection that Handler passes RPCs on by.
+// DialOptions returns the options of the connection that Handler passes RPCs to.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(), // the environment's proxies are not for the loopback
-		grpc.WithConnectParams(grpc.ConnectParams{ // whoever waits out a server's end is the client, not what stands between
+		grpc.WithConnectParams(grpc.ConnectParams{ // reconnect fast: waiting for a server is the client's decision, not the proxy's
 			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, MaxDelay: 100 * time.Millisecond}, MinConnectTimeout: time.Second,
 		}),
 		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
@@ -66,24 +67,24 @@ func DialOptions() []grpc.DialOption {
 	}
 }
 
-// ServerOptions are the options of a server that leaves all limits to the one behind it:
-// those of messages, and of how often a client asks whether it is there.
+// ServerOptions returns the options of a server that leaves all limits to the server behind it:
+// message sizes, and how often a client may send keepalive pings.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(math.MaxInt32), grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Millisecond, PermitWithoutStream: true}),
-		grpc.WaitForHandlers(true), // Stop returns when nothing of the server runs
+		grpc.WaitForHandlers(true), // Stop returns when all handlers have returned
 	}
 }
 
-// Handler is one for grpc.UnknownServiceHandler that passes every RPC on to
-// another server, and what that one answers back: messages, metadata, deadlines,
-// statuses with their details. The first message of an RPC is taken in before the
-// other server hears of it; the stream's context is asked for after that, so that
-// an interceptor can hold the RPC up and give it another context.
+// Handler returns a handler for grpc.UnknownServiceHandler that passes every RPC to another server
+// and returns its replies: messages, metadata, deadlines, statuses with their details.
 //
-// There are such proxies to import. None of them is needed for this little, and
-// their directors choose the server before the message is seen.
+// Handler receives the first message of an RPC before it calls the other server, and asks for the
+// stream's context after that. So an interceptor can hold the RPC up and replace its context.
+//
+// Existing proxy packages were not used: they choose the server before they have seen a message,
+// and the little that is needed here is not worth a dependency.
 func Handler(to *grpc.ClientConn) grpc.StreamHandler {
 	return func(_ any, down grpc.ServerStream) error {
 		var first Frame
@@ -99,7 +100,7 @@ func Handler(to *grpc.ClientConn) grpc.StreamHandler {
 			return err
 		}
 		if failed == nil {
-			if err := up.SendMsg(&first); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg tells why
+			if err := up.SendMsg(&first); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg returns the reason
 				return err
 			}
 		}
@@ -108,26 +109,27 @@ func Handler(to *grpc.ClientConn) grpc.StreamHandler {
 				cancel()
 				return
 			}
-			_ = up.CloseSend() // a failure shows in the answer
+			_ = up.CloseSend() // passAnswers reports a failure
 		}()
 		return passAnswers(up, down)
 	}
 }
 
-// passRequests passes on what the client sends behind its first message. It
-// reports whether that came to its end.
+// passRequests passes on the client's messages after the first. It reports whether the client's
+// side of the stream has ended normally.
 func passRequests(down grpc.ServerStream, up grpc.ClientStream) (whole bool) {
 	for {
 		var f Frame
 		if err := down.RecvMsg(&f); err != nil {
 			return errors.Is(err, io.EOF)
 		}
-		if up.SendMsg(&f) != nil { // the answer has come already
+		if up.SendMsg(&f) != nil { // the server has answered already
 			return true
 		}
 	}
 }
 
+// passAnswers passes on the server's header, messages, trailer and status.
 func passAnswers(up grpc.ClientStream, down grpc.ServerStream) error {
 	if header, err := up.Header(); err == nil && header != nil {
 		if err := down.SendHeader(plain(header)); err != nil {
@@ -154,13 +156,13 @@ func passAnswers(up grpc.ClientStream, down grpc.ServerStream) error {
 	}
 }
 
-// outgoing is the context of the RPC to the other server.
+// outgoing returns the context of the RPC to the other server, with the client's metadata.
 func outgoing(ctx context.Context) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
 	return metadata.NewOutgoingContext(ctx, plain(md))
 }
 
-// plain is metadata without what each connection says for itself.
+// plain returns metadata without the keys that belong to one connection.
 func plain(md metadata.MD) metadata.MD {
 	md = md.Copy()
 	for key := range md {
@@ -172,5 +174,5 @@ func plain(md metadata.MD) metadata.MD {
 	return md
 }
 
-// passed are the names of gRPC's own that a program may set and read.
+// passed lists the metadata keys of gRPC itself that a program may set and read.
 var passed = []string{"grpc-tags-bin", "grpc-trace-bin", "grpc-retry-pushback-ms", "grpc-previous-rpc-attempts"}

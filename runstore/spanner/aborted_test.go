@@ -17,7 +17,7 @@ func TestEachRPCAborted(t *testing.T) {
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s := open(t, p)
 			want, wantShape := unharmed(t, s, c, named(0))
 			all := []names{named(0)}
@@ -60,7 +60,7 @@ func TestEachRPCAborted(t *testing.T) {
 func TestAbortedAtRandom(t *testing.T) {
 	t.Parallel()
 	const writers, each, runs = 16, 2, 4
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s := open(t, p)
 	for run := range runs {
 		hold(t, s, runstore.RunID(fmt.Sprint("run ", run)))

@@ -45,7 +45,7 @@ func holding(t testing.TB, s *spanner.Store, n names) runstore.Lease {
 	return l
 }
 
-func nothing(testing.TB, *spanner.Store, names) runstore.Lease { return runstore.Lease{} }
+func ignoreNothingToWrite(testing.TB, *spanner.Store, names) runstore.Lease { return runstore.Lease{} }
 
 func letGo(t testing.TB, s *spanner.Store, n names) runstore.Lease {
 	l := holding(t, s, n)
@@ -57,12 +57,12 @@ func letGo(t testing.TB, s *spanner.Store, n names) runstore.Lease {
 
 func purged(t testing.TB, s *spanner.Store, n names) runstore.Lease {
 	l := holding(t, s, n)
-	commit(t, s, purging(l.Run))
+	commit(t, s, purgeOf(l.Run))
 	return l
 }
 
 // purging is the batch that purges a run, whoever holds it.
-func purging(id runstore.RunID) runstore.Batch {
+func purgeOf(id runstore.RunID) runstore.Batch {
 	b := runstore.NewBatch(id, runstore.Unguarded("test"))
 	b.Purge = true
 	return b
@@ -115,8 +115,8 @@ var changes = []change{
 		one.Writes, two.ID = someWrites(), "batch"
 		return s.CommitMulti(ctx, []runstore.Batch{one, two})
 	}, true},
-	{"create", nothing, creating(func(n names) runstore.RunSpec { return runstore.RunSpec{ID: n.run, Status: 2} }), false},
-	{"create with lease and writes", nothing, creating(func(n names) runstore.RunSpec {
+	{"create", ignoreNothingToWrite, creating(func(n names) runstore.RunSpec { return runstore.RunSpec{ID: n.run, Status: 2} }), false},
+	{"create with lease and writes", ignoreNothingToWrite, creating(func(n names) runstore.RunSpec {
 		return runstore.RunSpec{ID: n.run, Lease: &runstore.LeaseSpec{Owner: "first", TTL: time.Minute, Grant: "first grant"}, Writes: someWrites()}
 	}), false},
 	{"create anew", purged, creating(func(n names) runstore.RunSpec { return runstore.RunSpec{ID: n.run, Writes: someWrites()} }), false},

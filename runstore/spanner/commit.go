@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// Commit implements runstore.RunStore: one request that reads what decides, and the
-// commit.
+// Commit implements runstore.RunStore. It sends one statement that reads the state to decide on,
+// then the commit.
 func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	defer s.waiters.AfterBatches(&err, batch)
 	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
@@ -17,23 +17,23 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 			return err
 		}
 		if batch.Purge {
-			s.clearNow(ctx, batch.Run())
+			s.deletePurgedNow(ctx, batch.Run())
 		}
 		return nil
 	})
 	return done, err
 }
 
-// CommitMulti implements runstore.MultiCommitter: as Commit, for all runs together.
+// CommitMulti implements runstore.MultiCommitter. All batches share one transaction.
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer s.waiters.AfterBatches(&err, batches...)
 	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func(ctx context.Context) error {
 		done = make([]runstore.Committed, len(batches))
 		requests := make([]*request, len(batches))
-		whole := rules.MultiCommitID(batches)
+		multiCommitID := rules.MultiCommitID(batches)
 		for i, b := range batches {
 			requests[i] = s.commits(b, &done[i])
-			requests[i].whole = whole
+			requests[i].multiCommitID = multiCommitID
 		}
 		if err := s.transact(ctx, "commit-multi", requests...); err != nil {
 			done = nil
@@ -41,7 +41,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		}
 		for _, b := range batches {
 			if b.Purge {
-				s.clearNow(ctx, b.Run())
+				s.deletePurgedNow(ctx, b.Run())
 			}
 		}
 		return nil
@@ -49,20 +49,20 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 	return done, err
 }
 
-// commits is the request of a batch.
+// commits returns the request of a batch.
 func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request {
 	guards, name := batch.Guards(), rules.BatchResult(batch.ID)
-	if batch.Purge { // it forgets the run's ids, and its own
+	if batch.Purge { // a purge deletes the results of callers' ids, so its own result cannot be kept
 		name = ""
 	}
 	return &request{
 		run: batch.Run(), name: name, keys: keysOf(guards, batch.Writes),
 		decide: func(g *guarded, former *result) (*edit, error) {
 			switch {
-			case former != nil: // whatever became of the run since
+			case former != nil: // also if the run has changed or was purged since
 				*done = former.committed(g)
 				return nil, nil
-			case g.made: // and this run is gone since, or has forgotten it
+			case g.alreadyApplied: // by a commit over several runs; this run was purged or has evicted its result
 				*done = runstore.Committed{Replayed: true}
 				return nil, nil
 			}
@@ -71,7 +71,7 @@ func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request
 				return nil, err
 			}
 			e := newEdit(g)
-			e.strictly(guards.Fence, h)
+			e.boundByStrictLease(guards.Fence, h)
 			if err := h.Guards(guards, e.now, g.version); err != nil {
 				return nil, err
 			}
@@ -82,7 +82,8 @@ func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request
 	}
 }
 
-// keysOf returns the keys of all records that decide about a write.
+// keysOf returns the keys, without duplicates, of all records that the guards name or the writes
+// change.
 func keysOf(g runstore.Guards, w runstore.Writes) []runstore.RecordKey {
 	seen := map[runstore.RecordKey]bool{}
 	var keys []runstore.RecordKey

@@ -11,25 +11,27 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// edit is what a write does to one run: all mutations, none of which decides anything.
-// The guards were judged on rows that the same transaction has read.
+// edit collects the mutations of a write to one run. Building an edit decides nothing: the guards
+// were judged before, on rows that the same transaction has read.
 type edit struct {
 	g    *guarded
-	old  head // as it was read; zero for a new run
+	old  head // as read; zero for a new run
 	head head
-	// transient writes have no result to remember: made twice, they do no harm.
-	transient bool
-	now       time.Time
-	done      runstore.Committed
+	// noResult is set for a write whose result need not be recorded, because applying the write
+	// twice has the effect of applying it once (a renewal without writes).
+	noResult bool
+	now      time.Time
+	done     runstore.Committed
 
-	until localclock.Reading // when a strict lease that it is made under ends, on the clock of this process
+	strictEnd localclock.Reading // end of the strict lease that the write is fenced by, on this process's clock; else zero
 
-	former  spanner.NullInt64 // with a grant: how the one before it ended
-	events  []runstore.Event  // to be given places in the feed
-	records []*record         // as they are after the write
+	former  spanner.NullInt64 // for a grant: how the previous grant ended
+	events  []runstore.Event  // events to append to the journal and the feed
+	records []*record         // the records' state after the write
 	mutations
 }
 
+// newEdit returns an edit that changes nothing yet, stamped with the store clock of g.
 func newEdit(g *guarded) *edit {
 	e := &edit{g: g, now: g.now()}
 	if len(g.Head) > 0 {
@@ -41,15 +43,16 @@ func newEdit(g *guarded) *edit {
 	return e
 }
 
-// strictly bounds a write under a strict lease. What comes after its end is refused by the
-// guard; no commit is sent after it either.
-func (e *edit) strictly(f runstore.Fence, h rules.Head) {
+// boundByStrictLease records when the strict lease that fences this write ends, so that no commit
+// is sent after that time. The guard refuses a write that is judged after the end.
+func (e *edit) boundByStrictLease(f runstore.Fence, h rules.Head) {
 	if !f.IsZero() && h.Holder.Strict {
-		e.until = e.g.asked.Add(h.ExpiresAt.Sub(e.now))
+		e.strictEnd = e.g.sentAt.Add(h.ExpiresAt.Sub(e.now))
 	}
 }
 
-// apply makes the writes. It is the one place where a run's journal and records change.
+// apply adds the batch's writes to the edit. It is the only function that appends to a run's
+// journal and changes its records.
 func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner) {
 	first := e.head.LastSeq + 1
 	for i, event := range w.Events {
@@ -87,13 +90,14 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 }
 
-// inlinePlaces is how many places a record may have with its value copied to each of its
-// rows in Queue. With more places only Records holds the value, and a scan fetches it from
-// there: eight copies of the largest batch (8 MiB, base64) would be 100.7 MB, above
+// maxInlineEntries is the largest number of index entries with which a record's value is copied
+// into each of its rows in Queue. With more entries only Records holds the value and a scan fetches
+// it from there: eight copies of the largest batch (8 MiB, in base64) would be 100.7 MB, above
 // maxCommitBytes.
-const inlinePlaces = 4
+const maxInlineEntries = 4
 
-// change puts or deletes one record, and its rows in the queues.
+// change puts or deletes one record together with its index entries (rows of Queue). It returns the
+// record's new version, 0 after a deletion.
 func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
 	k, old := e.g.key, e.g.records[w.Key]
 	if old != nil {
@@ -120,7 +124,7 @@ func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Ver
 	}
 	e.head.VersionTop = max(e.head.VersionTop, r.Version.Int64)
 	inline := r.Value
-	if len(w.Index) > inlinePlaces {
+	if len(w.Index) > maxInlineEntries {
 		inline = []byte{}
 	}
 	for _, p := range w.Index {
@@ -140,26 +144,27 @@ func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Ver
 	return runstore.Version(r.Version.Int64)
 }
 
-// place gives the events their places in the feed, from a slot on.
-func (e *edit) place(slot int64) {
+// insertEvents adds the rows of the events to Events and Feed, at consecutive slots from slot on.
+func (e *edit) insertEvents(slot int64) {
 	k := e.g.key
 	for _, event := range e.events {
 		e.insert("Events", []column{
 			{"RunHash", k.hash}, {"Run", k.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}, {"Time", event.Time},
 			{"Token", int64(event.Token)}, {"Kind", stored(event.Kind)}, {"Owner", stored(event.Owner)}, {"Data", event.Data},
 		})
-		e.insert("Feed", append(feedPlace(spanner.CommitTimestamp, slot, e.g.feedShards), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
+		e.insert("Feed", append(feedKey(spanner.CommitTimestamp, slot, e.g.feedShards), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
 		slot++
 	}
 }
 
-// remembered is how many results of either kind of writes a run keeps, in a ring of slots:
-// twice what the contract promises.
-const remembered = 2 * runstore.RememberedBatches
+// resultRing is the number of results that a run keeps in each of its two rings (callers' ids,
+// adapter's ids): twice what the contract promises.
+const resultRing = 2 * runstore.RememberedBatches
 
-// remember keeps the write's result under its id, for the commit of several runs that
-// whole names.
-func (e *edit) remember(id resultID, whole []byte) {
+// recordResult stores the write's result under id, for lookup by a repeated attempt. It replaces
+// the oldest result of the ring. multiCommitID names the commit over several runs that the write is
+// part of, if any.
+func (e *edit) recordResult(id resultID, multiCommitID []byte) {
 	n := &e.head.OtherWrites
 	if id.callers {
 		n = &e.head.CallerWrites
@@ -173,19 +178,20 @@ func (e *edit) remember(id resultID, whole []byte) {
 	e.put("Writes", []column{
 		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", id.callers}, {"Slot", slot}, {"Id", id.id}, {"Kind", id.kind},
 		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
-		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", whole}, {"FormerEnd", e.former}, {"Ended", nil},
+		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", multiCommitID}, {"FormerEnd", e.former}, {"Ended", nil},
 	})
 }
 
-// save writes the run's row: what changed of it. It comes before its children's rows.
-func (e *edit) save() {
+// putHead adds the mutation of the run's row: an insert for a new run, else an update of the
+// changed columns. The mutation goes first, because interleaved child rows need their parent.
+func (e *edit) putHead() {
 	k := e.g.key
 	columns := []column{{"RunHash", k.hash}, {"Run", k.run}}
 	after := e.head.columns()
 	if len(e.g.Head) == 0 {
 		columns = append(append(columns, column{"Shard", k.shard}), after...)
-		e.first(spanner.Insert("Runs", names(columns), values(columns)), columns)
-		e.count += 16 // its entries in the indexes
+		e.prepend(spanner.Insert("Runs", names(columns), values(columns)), columns)
+		e.count += 16 // its index entries
 		return
 	}
 	for i, before := range e.old.columns() {
@@ -193,18 +199,18 @@ func (e *edit) save() {
 			columns = append(columns, after[i])
 			switch before.name {
 			case "Created", "Runnable", "Purging", "GrantState", "HeldUntil":
-				e.count += 16 // entries in the indexes
+				e.count += 16 // its index entries
 			}
 		}
 	}
-	e.first(spanner.Update("Runs", names(columns), values(columns)), columns)
+	e.prepend(spanner.Update("Runs", names(columns), values(columns)), columns)
 }
 
-// committed returns what a former write of the same id answered. It is no replay where
-// the former write may be an attempt of this very call.
+// committed returns the stored result as the reply of a batch. Replayed is false where the stored
+// write may be an earlier attempt of this very call.
 func (r *result) committed(g *guarded) runstore.Committed {
 	done := runstore.Committed{
-		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: !g.doubt,
+		FirstSeq: runstore.Seq(r.FirstSeq), LastSeq: runstore.Seq(r.LastSeq), Time: r.Time.UTC(), Replayed: !g.ambiguous,
 	}
 	for _, v := range r.Versions {
 		done.Versions = append(done.Versions, runstore.Version(v))

@@ -16,10 +16,10 @@ import (
 const (
 	selectStore = `SELECT s.Epoch, s.Incarnation, s.Ended, COALESCE(s.FeedShards, 8) AS FeedShards, CURRENT_TIMESTAMP() AS Now FROM Store AS s WHERE s.One = 1`
 
-	// endGrants is partitioned DML: it visits every run, however many there are, outside
-	// any transaction, perhaps more than once. Grants of the new epoch have tokens above
-	// the floor, and none of a former one can be made any more: a grant reads the epoch in
-	// its transaction.
+	// endGrants is partitioned DML: Spanner applies it to every run outside a single transaction,
+	// and may apply it to a row more than once. Grants of the new epoch have tokens above the
+	// floor. No further grant of an earlier epoch can be made, because a grant reads the epoch in
+	// its own transaction.
 	endGrants = `UPDATE Runs SET GrantState = 3 WHERE GrantState = 1 AND Token <= @floor`
 )
 
@@ -44,29 +44,29 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	defer s.waiters.AfterRaise(&err)
 	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
-		epoch, err = s.raise(ctx, reason, func(*known) bool { return true })
+		epoch, err = s.raise(ctx, reason, func(*storeRow) bool { return true })
 		return err
 	})
 	return epoch, err
 }
 
-// known is what the store knows of itself.
-type known struct {
+// storeRow is the only row of the table Store: the epoch and the incarnation of this store.
+type storeRow struct {
 	Epoch       int64
 	Incarnation string
 	Ended       bool
 	FeedShards  int64
-	Now         time.Time // with selectStore only
+	Now         time.Time // set by selectStore only
 }
 
-// rowReader is a transaction of any kind.
+// rowReader is implemented by read-only and read-write transactions.
 type rowReader interface {
 	ReadRowWithOptions(ctx context.Context, table string, key spanner.Key, columns []string, opts *spanner.ReadOptions) (*spanner.Row, error)
 }
 
-// known reads what the store knows of itself by key, which costs less than a statement. It is
-// nil in a database where no handle was opened yet.
-func (s *Store) known(ctx context.Context, tx rowReader) (*known, error) {
+// readStoreRow reads the row of Store by its key, which costs less than a SQL statement. It returns
+// nil in a database that no handle has initialized yet.
+func (s *Store) readStoreRow(ctx context.Context, tx rowReader) (*storeRow, error) {
 	row, err := tx.ReadRowWithOptions(ctx, "Store", spanner.Key{1}, []string{"Epoch", "Incarnation", "Ended", "FeedShards"}, s.read("store", 0))
 	if errors.Is(err, spanner.ErrRowNotFound) {
 		return nil, nil
@@ -74,7 +74,7 @@ func (s *Store) known(ctx context.Context, tx rowReader) (*known, error) {
 	if err != nil {
 		return nil, err
 	}
-	var now known
+	var now storeRow
 	var feed spanner.NullInt64
 	err = row.Columns(&now.Epoch, &now.Incarnation, &now.Ended, &feed)
 	if now.FeedShards = shards; feed.Valid {
@@ -83,16 +83,19 @@ func (s *Store) known(ctx context.Context, tx rowReader) (*known, error) {
 	return &now, err
 }
 
-// raise begins a new epoch if wanted says so, and sees to it that the grants of former
-// ones are ended.
-func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bool) (runstore.Epoch, error) {
-	var now known
-	fate := &commitFate{here: s.here}
+// raise begins a new epoch if wanted returns true for the current state, and ends the grants of
+// earlier epochs if they have not been ended yet. It returns the current epoch.
+//
+// If a commit's reply was lost and the epoch has grown since the first attempt, the epoch counts as
+// raised, whether by that commit or by another handle.
+func (s *Store) raise(ctx context.Context, reason string, wanted func(*storeRow) bool) (runstore.Epoch, error) {
+	var now storeRow
+	tracker := &commitTracker{here: s.here}
 	first := int64(-1)
-	err := s.again(fate.watch(ctx), func(ctx context.Context) error {
+	err := s.retry(tracker.watch(ctx), func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			now = known{}
-			err := s.one(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+			now = storeRow{}
+			err := s.oneRow(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
 				return row.ToStruct(&now)
 			})
 			if err != nil {
@@ -101,40 +104,41 @@ func (s *Store) raise(ctx context.Context, reason string, wanted func(*known) bo
 			if first < 0 {
 				first = now.Epoch
 			}
-			if now.Epoch > first && fate.unknown() || !wanted(&now) { // it is raised, if perhaps by another
-				return errNothing
+			if now.Epoch > first && tracker.unknown() || !wanted(&now) { // already raised, perhaps by another handle
+				return errNothingToWrite
 			}
 			now.Epoch++
 			if err := runstore.CheckEpoch(runstore.Epoch(now.Epoch)); err != nil {
 				return err
 			}
 			now.Ended, now.Incarnation = false, s.incarnation()
-			place := feedPlace(spanner.CommitTimestamp, slots-1, shards)
+			key := feedKey(spanner.CommitTimestamp, slots-1, shards)
 			list := []*spanner.Mutation{
 				spanner.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, now.Epoch, now.Incarnation, false}),
 				spanner.Insert("Epochs", []string{"Epoch", "Began", "Reason"}, []any{now.Epoch, now.Now.Truncate(runstore.TimePrecision), []byte(reason)}),
-				// A reader that had seen what the store has lost is not ahead of it any more.
-				spanner.InsertOrUpdate("Feed", names(place), values(place)),
+				// An entry of the feed without an event, so that a reader whose position was lost in a
+				// restore finds a later entry and does not get ErrStoreBehind for ever.
+				spanner.InsertOrUpdate("Feed", names(key), values(key)),
 			}
 			return tx.BufferWrite(append(list, epochShards(now.Epoch)...))
 		}, s.transaction("raise"))
-		return nothing(err)
+		return ignoreNothingToWrite(err)
 	})
 	if err != nil {
-		if fate.unknown() {
+		if tracker.unknown() {
 			err = outcome.Unknown(err)
 		}
 		return 0, err
 	}
 	if !now.Ended {
-		if err := s.endGrants(ctx, now.Epoch); err != nil { // it is raised, and grants of former epochs may still be in force
+		if err := s.endGrants(ctx, now.Epoch); err != nil { // the epoch is raised, but grants of earlier epochs may still be in force
 			return 0, outcome.Unknown(err)
 		}
 	}
 	return runstore.Epoch(now.Epoch), nil
 }
 
-// epochShards gives each shard the epoch.
+// epochShards returns mutations that write the epoch to each shard's row of GrantEpochs.
 func epochShards(epoch int64) (list []*spanner.Mutation) {
 	for shard := range shards {
 		list = append(list, spanner.InsertOrUpdate("GrantEpochs", []string{"Shard", "Epoch"}, []any{shard, epoch}))
@@ -142,23 +146,24 @@ func epochShards(epoch int64) (list []*spanner.Mutation) {
 	return list
 }
 
-// nothing is no error.
-func nothing(err error) error {
-	if errors.Is(err, errNothing) {
+// ignoreNothingToWrite returns nil for errNothingToWrite and any other error unchanged.
+func ignoreNothingToWrite(err error) error {
+	if errors.Is(err, errNothingToWrite) {
 		return nil
 	}
 	return err
 }
 
-// endGrants ends the grants of epochs before this one. With many runs it takes long.
+// endGrants ends the grants of epochs before this one and records that this is done. It takes long
+// in a store with many runs.
 func (s *Store) endGrants(ctx context.Context, epoch int64) error {
 	stmt := spanner.Statement{SQL: endGrants, Params: map[string]any{"floor": int64(runstore.Epoch(epoch).Floor())}}
-	return s.slowly(ctx, func(ctx context.Context) error {
+	return s.retryUnbounded(ctx, func(ctx context.Context) error {
 		if _, err := s.client.PartitionedUpdateWithOptions(ctx, stmt, s.query("end-grants")); err != nil {
 			return err
 		}
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			now, err := s.known(ctx, tx)
+			now, err := s.readStoreRow(ctx, tx)
 			if err != nil || now == nil || now.Epoch != epoch {
 				return err
 			}
@@ -168,8 +173,8 @@ func (s *Store) endGrants(ctx context.Context, epoch int64) error {
 	})
 }
 
-// incarnation names what changes when a backup is restored, into another database or under
-// the name of one that was deleted: the database's full name and its creation time.
+// incarnation returns a name that changes when a backup is restored into another database, or under
+// the name of a deleted one: the database's full name and its creation time.
 func (s *Store) incarnation() string {
 	if s.created == "" {
 		return s.opts.database()
@@ -177,26 +182,27 @@ func (s *Store) incarnation() string {
 	return s.opts.database() + "@" + s.created
 }
 
-// sameIncarnation compares the incarnation that is stored with this one. Where a creation
-// time is not known, here or there, any will do: not every account may read it.
+// sameIncarnation reports whether the stored incarnation is this database. A creation time that is
+// unknown on either side matches any, because not every account may read it.
 func (s *Store) sameIncarnation(stored string) bool {
 	name, created, _ := strings.Cut(stored, "@")
 	return name == s.opts.database() && (created == s.created || created == "" || s.created == "")
 }
 
-// incarnate makes sure that the store knows itself: that its row is there, that it was
-// not restored since, and that no raise of the epoch was left half done.
-func (s *Store) incarnate(ctx context.Context) error {
-	var now *known
-	err := s.again(ctx, func(ctx context.Context) (err error) {
-		now, err = s.known(ctx, s.client.Single())
+// checkIncarnation prepares a database for a new handle. It inserts the row of Store if there is
+// none, raises the epoch if the database was restored or copied, and finishes a raise that was cut
+// short.
+func (s *Store) checkIncarnation(ctx context.Context) error {
+	var now *storeRow
+	err := s.retry(ctx, func(ctx context.Context) (err error) {
+		now, err = s.readStoreRow(ctx, s.client.Single())
 		return err
 	})
 	switch {
 	case err != nil:
 		return err
 	case now == nil:
-		return s.begin(ctx)
+		return s.initStoreRow(ctx)
 	}
 	s.feedShards = now.FeedShards
 	switch {
@@ -205,7 +211,7 @@ func (s *Store) incarnate(ctx context.Context) error {
 		if len(reason) > runstore.MaxOwner {
 			reason = reason[:runstore.MaxOwner]
 		}
-		epoch, err := s.raise(ctx, reason, func(now *known) bool { return !s.sameIncarnation(now.Incarnation) })
+		epoch, err := s.raise(ctx, reason, func(now *storeRow) bool { return !s.sameIncarnation(now.Incarnation) })
 		if err == nil {
 			s.opts.Logger.Warn("spanner: this database was restored or copied: the epoch was raised and every lease ended",
 				"epoch", epoch, "was", now.Incarnation, "is", s.incarnation())
@@ -223,11 +229,11 @@ func (s *Store) incarnate(ctx context.Context) error {
 	return nil
 }
 
-// addCreation adds the creation time to an incarnation that was stored without it.
+// addCreation adds the creation time to an incarnation that was stored without one.
 func (s *Store) addCreation(ctx context.Context) error {
-	return s.again(ctx, func(ctx context.Context) error {
+	return s.retry(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			now, err := s.known(ctx, tx)
+			now, err := s.readStoreRow(ctx, tx)
 			if err != nil || now == nil || now.Incarnation != s.opts.database() {
 				return err
 			}
@@ -237,11 +243,11 @@ func (s *Store) addCreation(ctx context.Context) error {
 	})
 }
 
-// begin writes what a new store knows of itself.
-func (s *Store) begin(ctx context.Context) error {
-	return s.again(ctx, func(ctx context.Context) error {
+// initStoreRow inserts the row of Store and the rows of GrantEpochs, unless another handle has.
+func (s *Store) initStoreRow(ctx context.Context) error {
+	return s.retry(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			if now, err := s.known(ctx, tx); err != nil || now != nil {
+			if now, err := s.readStoreRow(ctx, tx); err != nil || now != nil {
 				return err
 			}
 			list := []*spanner.Mutation{spanner.Insert("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, 0, s.incarnation(), true})}
@@ -251,22 +257,22 @@ func (s *Store) begin(ctx context.Context) error {
 	})
 }
 
-// growFeed learns over how many shards the feed is spread, and raises the number to that of
-// the options. It comes before the handle's first write.
+// growFeed raises the number of feed shards to that of the options, if it is lower, and sets
+// s.feedShards to the result. It must run before the handle's first write.
 func (s *Store) growFeed(ctx context.Context) error {
-	return s.again(ctx, func(ctx context.Context) error {
-		var now *known
+	return s.retry(ctx, func(ctx context.Context) error {
+		var now *storeRow
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
-			if now, err = s.known(ctx, tx); err != nil {
+			if now, err = s.readStoreRow(ctx, tx); err != nil {
 				return err
 			}
 			if now.FeedShards >= s.opts.FeedShards {
-				return errNothing
+				return errNothingToWrite
 			}
 			now.FeedShards = s.opts.FeedShards
 			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "FeedShards"}, []any{1, now.FeedShards})})
 		}, s.transaction("grow-feed"))
 		s.feedShards = now.FeedShards
-		return nothing(err)
+		return ignoreNothingToWrite(err)
 	})
 }

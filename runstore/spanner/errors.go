@@ -14,19 +14,18 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// attemptTimeout bounds one transaction with its repeats by the client, or one read, so
-// that a request which was lost is sent again. It is longer than the ten seconds after
-// which Spanner may end a transaction that it hears nothing of, whose locks a repeat
-// would wait for.
+// attemptTimeout (15 s) bounds one transaction with the client library's own repeats, or one read,
+// so that a lost request is sent again. It exceeds the 10 s after which Spanner may abort an idle
+// transaction; an earlier retry would only wait for that transaction's locks.
 const attemptTimeout = 15 * time.Second
 
-// tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Backoff {
+// newBackoff returns the pauses between the attempts of one operation, bounded by RetryTimeout.
+func (s *Store) newBackoff() *outcome.Backoff {
 	return outcome.NewBackoff(s.here, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
-// retryable reports whether an error says nothing against sending the same again.
-// ALREADY_EXISTS is a tie in the feed (see position.go).
+// retryable reports whether the same request may succeed when it is sent again. ALREADY_EXISTS is
+// retryable: it is a tie of two commit timestamps in the feed (see position.go).
 func retryable(err error) bool {
 	switch spanner.ErrCode(err) {
 	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition,
@@ -37,9 +36,10 @@ func retryable(err error) bool {
 	}
 }
 
-// again runs f, which may be repeated, while Spanner cannot be reached.
-func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.tries(); ; {
+// retry calls f, which must be safe to repeat, until it succeeds, fails for good, or RetryTimeout
+// or ctx ends. Each attempt is bounded by attemptTimeout.
+func (s *Store) retry(ctx context.Context, f func(ctx context.Context) error) error {
+	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
 		cancel()
@@ -49,7 +49,7 @@ func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) er
 		if outcome.Definite(err) {
 			return err
 		}
-		if newer := s.newer(ctx, err); outcome.Definite(newer) {
+		if newer := s.schemaError(ctx, err); outcome.Definite(newer) {
 			return newer
 		}
 		if ctx.Err() != nil || !retryable(err) || !t.More(ctx) {
@@ -58,9 +58,9 @@ func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) er
 	}
 }
 
-// slowly runs f, which may be repeated and may take long: only ctx bounds it.
-func (s *Store) slowly(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.tries(); ; {
+// retryUnbounded is retry for an f that may take long: only ctx bounds an attempt.
+func (s *Store) retryUnbounded(ctx context.Context, f func(ctx context.Context) error) error {
+	for t := s.newBackoff(); ; {
 		err := f(ctx)
 		if err == nil || outcome.Definite(err) {
 			return err
@@ -71,52 +71,55 @@ func (s *Store) slowly(ctx context.Context, f func(ctx context.Context) error) e
 	}
 }
 
-// commitFate follows the commits of one operation on the wire, where each of them can
-// still be told apart: the client repeats some transactions by itself, also after errors
-// that leave it open whether the commit was made (a stream that was reset), and reports
-// only the last error.
-type commitFate struct {
-	open atomic.Bool
-	// until is when a strict lease that the commit is made under ends, on the clock of
-	// this process: it was read before, and counts from when the request left.
-	until atomic.Pointer[localclock.Reading]
-	here  localclock.Clock
+// commitTracker observes the Commit RPCs of one operation on the wire and remembers whether one of
+// them had an ambiguous outcome. The client library reports only the last error of a transaction,
+// and reruns some transactions by itself, even after errors that leave the outcome of the commit
+// open (a stream that was reset).
+type commitTracker struct {
+	ambiguous atomic.Bool // a commit ended with an error that does not rule out that it was applied
+	// leaseEnd is when the strict lease that fences the commit ends, on this process's clock. It is
+	// counted from when the guard statement left, so it is never later than on the store clock.
+	leaseEnd atomic.Pointer[localclock.Reading]
+	here     localclock.Clock
 }
 
-type fateKey struct{}
+// commitTrackerKey is the context key of the operation's commitTracker.
+type commitTrackerKey struct{}
 
-func (f *commitFate) watch(ctx context.Context) context.Context {
-	return context.WithValue(ctx, fateKey{}, f)
+// watch returns a context whose commits f observes.
+func (f *commitTracker) watch(ctx context.Context) context.Context {
+	return context.WithValue(ctx, commitTrackerKey{}, f)
 }
 
-// unknown reports whether a commit may have been made, or may yet be.
-func (f *commitFate) unknown() bool { return f.open.Load() }
+// unknown reports whether a commit may have been applied, or may yet be.
+func (f *commitTracker) unknown() bool { return f.ambiguous.Load() }
 
-// watchCommits is an interceptor.
+// watchCommits is a gRPC interceptor. It reports the outcome of each Commit to the commitTracker of
+// its context, and ends a commit when the strict lease ends.
 func watchCommits(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	f, ok := ctx.Value(fateKey{}).(*commitFate)
+	f, ok := ctx.Value(commitTrackerKey{}).(*commitTracker)
 	if !ok || !strings.HasSuffix(method, "/Commit") {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	if until := f.until.Load(); until != nil {
+	if until := f.leaseEnd.Load(); until != nil {
 		bound, cancel := context.WithTimeout(ctx, f.here.Until(*until))
 		defer cancel()
 		ctx = bound
 	}
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if err != nil && !refusedCommit(err) {
-		f.open.Store(true)
+		f.ambiguous.Store(true)
 	}
 	return err
 }
 
-// rollbackTimeout bounds what the client does after a refusal, without the caller's
-// context: without it a server that does not answer would keep a caller for 30 seconds. A
-// transaction that was not ended loses its locks when another one wants them, or when it
-// was idle for a while.
+// rollbackTimeout (1 s) bounds the rollback that the client library sends after a refusal without
+// the caller's context; otherwise a server that does not answer would block the caller for 30 s. A
+// transaction that was not rolled back loses its locks when another transaction wants them, or when
+// it has been idle for a while.
 const rollbackTimeout = time.Second
 
-// boundRollbacks is an interceptor.
+// boundRollbacks is a gRPC interceptor that applies rollbackTimeout.
 func boundRollbacks(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if strings.HasSuffix(method, "/Rollback") {
 		bound, cancel := context.WithTimeout(ctx, rollbackTimeout)
@@ -126,8 +129,8 @@ func boundRollbacks(ctx context.Context, method string, req, reply any, cc *grpc
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-// refusedCommit reports whether an error of a commit says that nothing was written. A
-// commit that was aborted has changed nothing:
+// refusedCommit reports whether an error of Commit proves that nothing was written. An aborted
+// commit has changed nothing:
 // https://cloud.google.com/spanner/docs/reference/rpc/google.spanner.v1#transactions.
 func refusedCommit(err error) bool {
 	return spanner.ErrCode(err) == codes.Aborted || spanner.ErrCode(err) == codes.AlreadyExists || !retryable(err)

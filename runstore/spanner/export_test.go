@@ -37,21 +37,21 @@ func (s *Store) SetAttemptTimeout(d time.Duration) {
 // the same number, and none may be in use yet.
 func (s *Store) SetRemembered(n int64) { s.ring = n }
 
-// SetClearAtOnce changes how many events, and how many records, one transaction of a purge
+// SetPurgeBatch changes how many events, and how many records, one transaction of a purge
 // deletes. The handle must not be in use yet.
-func (s *Store) SetClearAtOnce(n int) {
+func (s *Store) SetPurgeBatch(n int) {
 	s.background.Wait()
-	s.clearAtOnce = n
+	s.purgeBatch = n
 }
 
-// MovePlace moves the entry of a lease's run as a scan that has seen the lease does.
-func (s *Store) MovePlace(l runstore.Lease) {
+// MoveEntry moves the entry of a lease's run as a scan that has seen the lease does.
+func (s *Store) MoveEntry(l runstore.Lease) {
 	k := keyOf(l.Run)
-	s.move([]grant{{k.hash, k.run, int64(l.Token), []byte(l.Grant)}})
+	s.moveEntries([]seenGrant{{k.hash, k.run, int64(l.Token), []byte(l.Grant)}})
 }
 
-// SetLaneWait is for a handle that nobody uses yet.
-func (s *Store) SetLaneWait(d time.Duration) { s.laneWait = d }
+// SetRunQueueWait is for a handle that nobody uses yet.
+func (s *Store) SetRunQueueWait(d time.Duration) { s.runQueueWait = d }
 
 // SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
 func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }
@@ -88,6 +88,6 @@ func PositionsOf(committed ...time.Time) (all []runstore.Position) {
 
 // WindowAt returns when the window of a position begins, and the event's rank in it.
 func WindowAt(p runstore.Position) (begin time.Time, rank int64) {
-	window, rank := place(p)
+	window, rank := split(p)
 	return windows{windowBits, maxRank}.begin(window), rank
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The statement of a page of the feed: the next places of every shard, each read in the
-// order of its key, of these the first, and only then what stands there. It begins with the
-// window of the place that the reader stands on, of which the ranks count.
+// selectFeed reads a page of the feed: the next rows of every shard of Feed, each shard in
+// key order, of these the first @limit, and then the events of those rows. The page starts at
+// the beginning of the window of the reader's position, because ranks count from there.
 var selectFeed = `SELECT q.Run, e.Seq, q.Committed, q.Slot, e.Time, e.Token, e.Kind, e.Owner, e.Data, q.Purged
 FROM (
 ` + perShardOf(feedShards, `SELECT q.Shard, q.Committed, q.Slot, q.Run, q.Seq
@@ -22,21 +22,23 @@ FROM (
 ) AS q` + joinEvents + `
 ORDER BY q.Committed, q.Slot, q.Shard`
 
-// feedShards is the number of the feed's shards. A page reads it with its events, so a handle
-// that was opened before the feed grew misses none.
+// feedShards is the SQL for the feed's number of shards. Each page reads it in the same statement
+// as the rows, so a handle that was opened before the feed grew misses no event.
 const feedShards = `(SELECT COALESCE(s.FeedShards, 8) FROM Store AS s WHERE s.One = 1)`
 
-// joinEvents finds the events of a scan's places by their whole keys. A place has none if its
-// run was purged, also if there is a new run of that id: Committed tells their events apart,
-// because a purge and a creation write the same row of Runs. The first eight bytes of the
-// id's hash are RunHash (keyOf), as a signed number.
+// joinEvents joins each row of the feed with its event, by the event's whole key. A row has no
+// event if its run was purged, even if there is a new run of that id: Committed distinguishes the
+// events of the two, because a purge and a creation both write the run's row and so cannot share a
+// commit timestamp. RunHash is computed from the id: the first eight bytes of its hash (keyOf), as
+// a signed number.
 const joinEvents = `
 LEFT JOIN Events AS e ON e.RunHash = (CAST(CONCAT('0x', TO_HEX(SUBSTR(SHA256(q.Run), 1, 4))) AS INT64) << 32)
 		| CAST(CONCAT('0x', TO_HEX(SUBSTR(SHA256(q.Run), 5, 4))) AS INT64)
 	AND e.Run = q.Run AND e.Seq = q.Seq AND e.Committed = q.Committed`
 
-// selectLast finds the last entry of a time before now: Spanner may read all of that, so
-// it is short at first. Only who is told that it is ahead waits for it.
+// selectLast reads the last rows of the feed that were committed in the last @seconds. Spanner may
+// read that whole time range, so callers begin with a short one. It is used only for the newest
+// events and for a reader that may be ahead of the store.
 var selectLast = `SELECT e.Seq, q.Committed, q.Slot, q.Purged
 FROM (
 ` + perShardOf(feedShards, `SELECT q.Run, q.Seq, q.Committed, q.Slot FROM Feed AS q
@@ -46,20 +48,22 @@ FROM (
 ) AS q` + joinEvents + `
 ORDER BY q.Committed DESC, q.Slot DESC`
 
-// perShard is perShardOf for the indexes.
+// perShard is perShardOf with the number of shards of the indexes.
 func perShard(text, order string) string { return perShardOf(strconv.Itoa(shards), text, order) }
 
-// perShardOf makes one statement of the same for each of n shards, which reads keys only: most of
-// what the shards yield is not on the page. It marks the rows of runs that are being
-// purged. They are few, and left out by the reader, so that a page of nothing else is not
-// taken for the end.
+// perShardOf returns a statement that runs text, a scan of one shard (one_shard), for each of n
+// shards and returns the first @limit rows of all in the given order. The scan should read keys
+// only, because most of its rows are not on the page.
+//
+// The column Purged marks the rows of runs that are being purged. The caller drops these few rows;
+// if the statement did, a page of nothing else would look like the end.
 func perShardOf(n, text, order string) string {
 	return "SELECT q.*, p.Run IS NOT NULL AS Purged FROM (\nSELECT q.* FROM UNNEST(GENERATE_ARRAY(0, " + n + " - 1)) AS one_shard,\nUNNEST(ARRAY(" +
-		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purging + ") AS p ON p.Run = q.Run\nORDER BY " + order
+		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purgingRuns + ") AS p ON p.Run = q.Run\nORDER BY " + order
 }
 
-// ReadFeed implements runstore.RunStore. An event is there as soon as it is committed, unless its
-// window has no rank left for it (see position.go).
+// ReadFeed implements runstore.RunStore. An event is readable as soon as it is committed, unless
+// its window has used up its ranks (see position.go).
 func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
 	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
 		if q.Newest {
@@ -72,13 +76,14 @@ func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []ru
 	return events, err
 }
 
-// mostPlaces bounds the places that one request looks at where there are no events.
-const mostPlaces = 10_000
+// maxFeedRows (10,000) bounds the rows of one request that skips rows without events.
+const maxFeedRows = 10_000
 
-// feedPage reads a page. end reports that nothing stood behind it when it was read.
+// feedPage reads a page of events behind a position. end reports that no row followed the page at
+// the time of the read.
 func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, end bool, err error) {
 	for from, most := after, int64(limit)+1; ; most *= 4 {
-		window, rank := place(from)
+		window, rank := split(from)
 		asked := rank + most
 		stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
 		var last runstore.Position
@@ -98,7 +103,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 			rows++
 			at := count.next(e.Committed)
 			stands = stands || at >= after
-			if early = count.last() && count.window >= open; early || full && at > last {
+			if early = count.atLastRank() && count.window >= open; early || full && at > last {
 				return false, nil
 			}
 			last = at
@@ -108,25 +113,25 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 				events = append(events, one)
 				full = !p.more(len(e.Data)) || full
 			}
-			shared = count.last()
+			shared = count.atLastRank()
 			return !full || shared, nil
 		})
 		switch {
 		case err == nil && rows == asked && shared:
-			continue // others may share the last rank
+			continue // further rows may share the last rank
 		case err != nil || len(events) > 0:
 			return events, early || rows < asked && !full, err
 		case !stands && after > 0:
-			return nil, true, s.behind(ctx, after)
+			return nil, true, s.storeBehind(ctx, after)
 		case rows < asked || last <= from:
 			return nil, true, nil
 		}
-		from, most = last, min(most, mostPlaces/4) // a page of places without events
+		from, most = last, min(most, maxFeedRows/4) // a page of rows without events
 	}
 }
 
-// eachWindow is each for a page of the feed. open is the first window that is not over at the time
-// of the read: more may be committed in it.
+// eachWindow is each for a page of the feed. It passes to use the first window that was still open
+// at the read timestamp: further events may be committed in it.
 func (s *Store) eachWindow(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row, open int64) (more bool, err error)) error {
 	var tx *spanner.ReadOnlyTransaction
 	return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, single *spanner.ReadOnlyTransaction) *spanner.RowIterator {
@@ -141,16 +146,17 @@ func (s *Store) eachWindow(ctx context.Context, tag string, stmt spanner.Stateme
 	})
 }
 
-// lately are the times, in seconds, before which the end of the feed is looked for, one after the
-// other: the store's whole life at last.
-var lately = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
+// lookBack lists the time ranges, in seconds, in which the end of the feed is looked for, one after
+// the other: a minute, an hour, a day, 30 days, and 50 years, the store's whole life.
+var lookBack = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
 
-// newest reads the end of the feed: it finds the windows in which the last events begin and end,
-// and reads on from the first until it is behind the other. It does not follow writers further.
+// newest reads the end of the feed. It finds the windows of the first and the last of the newest
+// events, then reads pages from the first window until behind the last. Events that are committed
+// meanwhile in later windows end the read, so it ends even under fast writers.
 func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEvent, err error) {
 	from, to := int64(-1), int64(-1)
 	enough := false
-	for _, seconds := range lately {
+	for _, seconds := range lookBack {
 		for most := int64(limit); ; most *= 4 {
 			var rows int64
 			found := 0
@@ -197,17 +203,18 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 		if end || len(events) == 0 {
 			return events, nil
 		}
-		if window, _ := place(events[len(events)-1].Position); window > to {
+		if window, _ := split(events[len(events)-1].Position); window > to {
 			return events, nil
 		}
 	}
 }
 
-// behind is told to a reader that stands where nothing is, and nothing comes after: it
-// has seen what the store does not know.
-func (s *Store) behind(ctx context.Context, after runstore.Position) error {
+// storeBehind returns ErrStoreBehind for a reader whose position is beyond the last row of the
+// feed: that reader has seen events that this store does not have. It returns nil if such a row was
+// committed since the caller looked.
+func (s *Store) storeBehind(ctx context.Context, after runstore.Position) error {
 	known := runstore.Position(0)
-	for _, seconds := range lately {
+	for _, seconds := range lookBack {
 		var last spanner.NullTime
 		stmt := spanner.Statement{SQL: selectLast, Params: map[string]any{"limit": int64(1), "seconds": seconds}}
 		err := s.each(ctx, "feed-end", stmt, func() {}, func(row *spanner.Row) (bool, error) {
@@ -230,7 +237,7 @@ func (s *Store) behind(ctx context.Context, after runstore.Position) error {
 			known = count.next(e.Committed)
 			return true, err
 		})
-		if err != nil || known >= after { // it was written meanwhile
+		if err != nil || known >= after { // the row was written meanwhile
 			return err
 		}
 		break

@@ -19,7 +19,7 @@ func TestNewestEventsWhileOthersWrite(t *testing.T) {
 	for _, events := range []int{1, runstore.MaxPage} {
 		t.Run(fmt.Sprint(events, " events"), func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, fair)
+			p := newDatabase(t, fair)
 			writer := open(t, p)
 			lease := hold(t, writer, "run")
 			data := make([]string, events)
@@ -51,7 +51,7 @@ func TestNewestEventsWhileOthersWrite(t *testing.T) {
 // all on one page.
 func TestEventsBeyondTheLastRank(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	const ranks = 3
 	opened := func(bits int) *spanner.Store {
 		s := open(t, p)
@@ -93,7 +93,7 @@ func TestEventsBeyondTheLastRank(t *testing.T) {
 func TestFeedGrows(t *testing.T) {
 	t.Parallel()
 	const each = 12
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	before := open(t, p)
 	hold(t, before, "run")
 	writeAll := func(stores ...*spanner.Store) {

@@ -16,7 +16,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// guarded is everything that decides about a write of one run, read in one request.
+// guarded is the state of one run that a write is decided on, read by one statement.
 type guarded struct {
 	Now     time.Time
 	Head    []*head
@@ -24,16 +24,16 @@ type guarded struct {
 	Done    []*result
 	Epoch   spanner.NullInt64
 
-	key        runKey
-	ring       int64 // how many results the run keeps
-	feedShards int64
-	doubt      bool               // a former attempt may have been committed
-	made       bool               // the write was made, with those of other runs that it is one with
-	asked      localclock.Reading // when the statement left, on the clock of this process
-	records    map[runstore.RecordKey]*record
+	key            runKey
+	ring           int64 // size of each ring of results
+	feedShards     int64
+	ambiguous      bool               // an earlier attempt of this call may have been committed
+	alreadyApplied bool               // the commit over several runs that this write is part of was applied before
+	sentAt         localclock.Reading // when the statement was sent, on this process's clock
+	records        map[runstore.RecordKey]*record
 }
 
-// result is what a write answered.
+// result is a row of Writes: the stored result of an earlier write.
 type result struct {
 	Callers   bool
 	ID        []byte `spanner:"Id"`
@@ -42,18 +42,19 @@ type result struct {
 	Time      time.Time
 	Token     int64
 	Versions  []int64
-	Whole     []byte            // see request
-	FormerEnd spanner.NullInt64 // with a grant: how the one before ended
+	Whole     []byte            // the multi-commit id, see request
+	FormerEnd spanner.NullInt64 // for a grant: how the previous grant ended
 }
 
-// resultID names a result among those that a run keeps.
+// resultID identifies a result among those that a run keeps.
 type resultID struct {
-	callers bool               // the caller chose the id
-	kind    spanner.NullString // of what: that of the schema's column
+	callers bool               // chosen by the caller, not by the adapter
+	kind    spanner.NullString // of write: the column Kind
 	id      []byte
 }
 
-// callersID returns the id of a result that package rules names, none for an empty name.
+// callersID returns the id of a result that package rules names (rules.BatchResult and the like),
+// or the zero id for an empty name.
 func callersID(name string) resultID {
 	if name == "" {
 		return resultID{}
@@ -61,10 +62,11 @@ func callersID(name string) resultID {
 	return resultID{callers: true, kind: spanner.NullString{StringVal: name[:1], Valid: name[:1] != batchKind}, id: stored(name[1:])}
 }
 
-// batchKind is the letter of rules.BatchResult. It is stored as NULL, as in the rows of
-// version 2 of the schema, which are all of batches.
+// batchKind is the kind of rules.BatchResult. It is stored as NULL, as in rows that version 2 of
+// the schema wrote, all of which are of batches.
 const batchKind = "b"
 
+// kindOf returns the kind, with batchKind for NULL.
 func (i resultID) kindOf() string {
 	if !i.kind.Valid {
 		return batchKind
@@ -72,14 +74,14 @@ func (i resultID) kindOf() string {
 	return i.kind.StringVal
 }
 
-// guardShape is what a guard statement reads besides the heads of its runs. Statements name
-// nothing that is not asked for: each table costs a seek, and a plan of its own.
+// guardShape selects the tables that a guard statement reads besides the heads of its runs. A
+// statement names only the tables that are needed: each costs a seek and a query plan of its own.
 type guardShape struct {
 	runs                   int
 	records, result, epoch bool
 }
 
-// The columns of a guard statement for run number #: rows by their whole keys.
+// The columns of a guard statement for run number #. All rows are read by their whole keys.
 const (
 	guardHead    = "CURRENT_TIMESTAMP() AS Now,\n\tARRAY(SELECT AS STRUCT " + headColumns
 	guardRun     = " FROM Runs AS h WHERE h.RunHash = @hash# AND h.Run = @run#) AS Head"
@@ -93,13 +95,13 @@ const (
 	guardEpoch = `,
 	(SELECT e.Epoch FROM GrantEpochs AS e WHERE e.Shard = @shard#) AS Epoch`
 
-	// lockExclusive takes the locks of the commit at once. With shared ones, two writers of
-	// a run both read its row, and neither can write it before the other is aborted.
+	// lockExclusive makes the statement take the locks of the commit. With shared locks, two
+	// writers of a run both read its row, and neither can write it until Spanner aborts the other.
 	lockExclusive = "@{LOCK_SCANNED_RANGES=exclusive}\n"
 )
 
-// text returns the statement. One for a grant takes shared locks: an exclusive one on the
-// epoch's row would have the grants of a shard wait for each other.
+// text returns the statement's SQL, from a cache. The statement of a grant takes shared locks: an
+// exclusive lock on the epoch's row would serialize all grants of a shard.
 func (g guardShape) text() string {
 	if text, ok := guardTexts.Load(g); ok {
 		return text.(string)
@@ -133,18 +135,19 @@ func (g guardShape) text() string {
 	return text
 }
 
-var guardTexts sync.Map // of guardShape
+var guardTexts sync.Map // SQL by guardShape
 
-// asked is what a guard statement is to read of a run besides its head.
-type asked struct {
+// guardQuery is what a guard statement reads of one run besides its head.
+type guardQuery struct {
 	key   runKey
 	keys  []runstore.RecordKey
-	id    resultID // of the write whose result is looked for, none if it is empty
-	epoch bool     // and the run's former grants: for a grant
+	id    resultID // of the result to look up; zero for none
+	epoch bool     // read the epoch and the run's former grants: for a grant
 }
 
-// guard returns the guarded state of runs.
-func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []asked) ([]*guarded, error) {
+// guard reads the state of the runs in the transaction, with one statement. The result has the
+// order of runs.
+func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []guardQuery) ([]*guarded, error) {
 	params, shape := map[string]any{}, guardShape{runs: len(runs)}
 	for i, a := range runs {
 		shape.records = shape.records || len(a.keys) > 0
@@ -172,7 +175,7 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 		if err != nil {
 			return nil, err
 		}
-		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, asked: began, records: map[runstore.RecordKey]*record{}}
+		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, sentAt: began, records: map[runstore.RecordKey]*record{}}
 		if err := row.ToStructLenient(g); err != nil {
 			return nil, err
 		}
@@ -183,7 +186,7 @@ func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, run
 	}
 }
 
-// head returns the run's head, or ErrNotFound.
+// head returns the run's head, or ErrNotFound if there is no run or it was purged.
 func (g *guarded) head() (*head, error) {
 	if len(g.Head) == 0 || !g.Head[0].Created.Valid {
 		return nil, runstore.ErrNotFound
@@ -191,7 +194,7 @@ func (g *guarded) head() (*head, error) {
 	return g.Head[0], nil
 }
 
-// judged returns the head as the rules judge it, with the epoch if it was read.
+// judged returns the head in the form that package rules judges, with the epoch if it was read.
 func (g *guarded) judged() (rules.Head, error) {
 	h, err := g.head()
 	if err != nil {
@@ -202,8 +205,8 @@ func (g *guarded) judged() (rules.Head, error) {
 	return r, nil
 }
 
-// now is the store clock of the write: the run's never goes back, whichever of Spanner's
-// servers was asked.
+// now returns the store clock of the write. It is never earlier than the run's last write,
+// whichever of Spanner's servers was asked.
 func (g *guarded) now() time.Time {
 	now := g.Now
 	if len(g.Head) > 0 && g.Head[0].Seen.After(now) {
@@ -212,6 +215,7 @@ func (g *guarded) now() time.Time {
 	return now.UTC().Truncate(runstore.TimePrecision)
 }
 
+// version returns the version of a record that was read, 0 for an absent one. It never fails.
 func (g *guarded) version(key runstore.RecordKey) (runstore.Version, error) {
 	if r := g.records[key]; r != nil {
 		return runstore.Version(r.Version.Int64), nil

@@ -16,13 +16,13 @@ import (
 )
 
 // place is a database of a test's own, and the emulator that holds it.
-type place struct {
+type testDatabase struct {
 	emulators.SpannerDatabase
 	server *emulators.SpannerServer
 }
 
-// newPlace makes an empty database.
-func newPlace(t testing.TB, aborts int) place {
+// newDatabase makes an empty database.
+func newDatabase(t testing.TB, aborts int) testDatabase {
 	t.Helper()
 	s := server(t, aborts)
 	d, err := s.NewDatabase(t.Context())
@@ -34,12 +34,12 @@ func newPlace(t testing.TB, aborts int) place {
 			t.Error(err)
 		}
 	})
-	return place{d, s}
+	return testDatabase{d, s}
 }
 
 // tryOpen opens a handle, adjusted by change. It does not log, and its RPCs for operations
 // carry [serving.Header].
-func tryOpen(t testing.TB, p place, change ...func(*spanner.Options)) (*spanner.Store, error) {
+func tryOpen(t testing.TB, p testDatabase, change ...func(*spanner.Options)) (*spanner.Store, error) {
 	t.Helper()
 	opts := &spanner.Options{
 		Project: p.Project, Instance: p.Instance, Database: p.Database, Emulator: p.server.Address(), Logger: slog.New(slog.DiscardHandler),
@@ -55,7 +55,7 @@ func tryOpen(t testing.TB, p place, change ...func(*spanner.Options)) (*spanner.
 	return s, err
 }
 
-func open(t testing.TB, p place, change ...func(*spanner.Options)) *spanner.Store {
+func open(t testing.TB, p testDatabase, change ...func(*spanner.Options)) *spanner.Store {
 	t.Helper()
 	s, err := tryOpen(t, p, change...)
 	if err != nil {
@@ -65,7 +65,7 @@ func open(t testing.TB, p place, change ...func(*spanner.Options)) *spanner.Stor
 }
 
 // raw reads and writes the database beside the adapter.
-func raw(t testing.TB, p place) *client.Client {
+func raw(t testing.TB, p testDatabase) *client.Client {
 	t.Helper()
 	config := client.ClientConfig{DisableNativeMetrics: true}
 	c, err := client.NewClientWithConfig(context.WithoutCancel(t.Context()), p.String(), config, p.server.ClientOptions()...)
@@ -103,7 +103,7 @@ func met(t testing.TB, f *emulators.SpannerFault, n int) {
 
 // served matches the RPCs of a method that serve operations on the database; those of
 // all methods, if it is empty.
-func (p place) served(method string) func(emulators.SpannerCall) bool {
+func (p testDatabase) served(method string) func(emulators.SpannerCall) bool {
 	return func(c emulators.SpannerCall) bool {
 		return c.Database == p.String() && (method == "" || c.Method == method) && len(c.Metadata.Get(serving.Header)) > 0
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// headColumns are those of a run's row that a head is made of.
+// headColumns are the columns of Runs that a head consists of.
 const headColumns = `h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
 	h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.TtlMicros, h.Granted, h.Renewed, h.MaxStallMicros, h.Progressed, h.FormerEnd,
 	h.Unlisted, h.HeldUntil, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging`
@@ -30,7 +30,8 @@ type head struct {
 	Expires       spanner.NullTime
 	PreemptedFrom []byte
 	PreemptReason []byte
-	// NULL in a run that was created, or leased last, before version 3 of the schema.
+	// The following columns are NULL in a run that was created or last leased before version 3 of
+	// the schema.
 	TTL        spanner.NullInt64 `spanner:"TtlMicros"`
 	Granted    spanner.NullTime
 	Renewed    spanner.NullTime
@@ -38,8 +39,8 @@ type head struct {
 	Progressed spanner.NullTime
 	FormerEnd  spanner.NullInt64
 	Unlisted   spanner.NullBool
-	// HeldUntil is the expiry of the current grant as it was made, or as a scan moved it
-	// (places.go): it is never later than Expires.
+	// HeldUntil is the expiry of the current grant as granted, or as moved later by a scan
+	// (runnable_index.go). It is never later than Expires.
 	HeldUntil spanner.NullTime
 
 	VersionFloor int64
@@ -48,11 +49,11 @@ type head struct {
 	OtherWrites  int64
 	Seen         time.Time
 	Purging      []byte
-	// FormerGrants are read for a grant only.
+	// FormerGrants is read only for a grant.
 	FormerGrants []byte
 }
 
-// rules is the head as the rules judge it.
+// rules returns the head in the form that package rules judges.
 func (h *head) rules() rules.Head {
 	r := rules.Head{
 		Run: runstore.Run{
@@ -73,8 +74,8 @@ func (h *head) rules() rules.Head {
 	return r
 }
 
-// grant puts a grant, or its end, into the head. The end leaves the names of the last
-// holder, which nobody is shown.
+// grant copies a grant, or its end, into the head. The end of a grant leaves the last holder's
+// columns in the row; rules() omits them.
 func (h *head) grant(r rules.Head) {
 	if int64(r.Token) != h.Token {
 		h.HeldUntil = nullTime(r.ExpiresAt)
@@ -90,7 +91,7 @@ func (h *head) grant(r rules.Head) {
 	}
 }
 
-// columns are the names and values of a head, without the key.
+// columns returns the names and values of the head's columns, without the key.
 func (h *head) columns() []column {
 	return []column{
 		{"Status", h.Status}, {"Created", h.Created}, {"Runnable", h.Runnable}, {"LastSeq", h.LastSeq}, {"Token", h.Token},
@@ -127,11 +128,11 @@ func nullMicros(d time.Duration) spanner.NullInt64 {
 	return spanner.NullInt64{Int64: d.Microseconds(), Valid: d != 0}
 }
 
-// recordColumns are those of a record but its value.
+// recordColumns are the columns of a record except its value.
 const recordColumns = `k.Key, k.Version, k.CreatedSeq, k.CreatedTime, k.UpdatedSeq, k.UpdatedTime,
 	k.CreatedToken, k.UpdatedToken, k.PlaceNames, k.PlaceTimes`
 
-// record is a record's row. In what may be absent all are pointers.
+// record is a record's row. All columns are nullable, because a join may find no row.
 type record struct {
 	Key          []byte
 	Version      spanner.NullInt64

@@ -14,13 +14,13 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A scan is one statement. It reads the keys of the first entries of each shard, in the
-// order of the index, sorts these and fetches the contents of the first by key. The table
-// Queue holds the contents of its entries, except for some values (see inlinePlaces). The
-// indexes of runs hold only columns that do not change with every commit.
+// A scan is one statement. It reads the keys of the first entries of each shard in index
+// order, sorts these and fetches the contents of the first @limit by key. The table Queue
+// holds the contents of its entries, except for some values (see maxInlineEntries). The
+// indexes of runs hold only columns that do not change with every commit, so their scans join Runs.
 //
-// The scan reads no more of an index than the range between its bounds: forwards, a lower
-// bound is the place where it starts; backwards, it is @from.
+// A scan reads only the range of the index between its bounds. Forwards, the lower bound is
+// part of the cursor (@o1); backwards, it is @from.
 const (
 	dueBy = `COALESCE(@until, CURRENT_TIMESTAMP())`
 
@@ -46,17 +46,19 @@ const (
 	orderRuns = `q.O1, q.O2, q.O3, q.Run`
 )
 
-// withRecords fetches the records of a scan.
+// withRecords returns the statement that fetches the records of a scan.
 func withRecords(scan, order string) string {
 	return recordsOf(scan, order, "", "")
 }
 
-// withRecordsAndHeads fetches the records of a scan and the heads of their runs.
+// withRecordsAndHeads returns the statement that fetches the records of a scan and the heads of
+// their runs.
 func withRecordsAndHeads(scan, order string) string {
 	return recordsOf(scan, order, ",\n\t"+headAndSummary, joinHeads)
 }
 
-// recordsOf fetches the records of a scan, with more columns that are joined by more.
+// recordsOf returns the statement that fetches the records of a scan, with further columns from the
+// tables that the SQL in more joins.
 func recordsOf(scan, order, columns, more string) string {
 	return `SELECT q.O1, q.O2, q.O3, q.Run, q.Key, q.Purged,
 	v.Version, v.CreatedSeq, v.CreatedTime, v.UpdatedSeq, v.UpdatedTime, v.CreatedToken, v.UpdatedToken,
@@ -68,7 +70,7 @@ LEFT JOIN Records AS w ON LENGTH(v.Value) = 0 AND w.RunHash = q.O3 AND w.Run = q
 ORDER BY ` + order
 }
 
-// headAndSummary are a run's head and its summary, whose rows joinHeads adds to a scan.
+// headAndSummary selects a run's head and summary record, from the rows that joinHeads joins.
 const (
 	headAndSummary = `ARRAY(SELECT AS STRUCT ` + headColumns + `) AS Head,
 	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM UNNEST([k.Version]) AS version WHERE version IS NOT NULL) AS Summary,
@@ -78,7 +80,7 @@ JOIN Runs AS h ON h.RunHash = q.O3 AND h.Run = q.Run
 LEFT JOIN Records AS k ON k.RunHash = q.O3 AND k.Run = q.Run AND k.Key = b'run'`
 )
 
-// withHeads fetches the heads of the runs of a scan.
+// withHeads returns the statement that fetches the heads of the runs of a scan.
 func withHeads(scan, order string) string {
 	return `SELECT q.O1, q.O2, q.O3, q.Run,
 	` + headAndSummary + `, h.GrantState = 1 AND h.Expires > ` + dueBy + ` AS Held
@@ -104,8 +106,8 @@ var scans = map[scanKind]string{
 	{index: runstore.IndexRunnable, newest: true}: withHeads(perShard(backwards(scanRunnable), backwards(orderRuns)), backwards(orderRuns)),
 }
 
-// backwards reverses a scan, or an order: it reverses the bounds by the cursor (the
-// parameters @o1 to @key) and the order, and adds the lower bound.
+// backwards reverses a scan, or an ORDER BY list: the comparisons with the cursor (the parameters
+// @o1 to @key) and the order are inverted, and the lower bound @from is added.
 func backwards(text string) string {
 	for _, bounded := range []string{"q.Due", "q.Listed", "q.Place"} {
 		text = strings.ReplaceAll(text, bounded+" >= @o1", bounded+" >= @from AND "+bounded+" >= @o1")
@@ -148,7 +150,7 @@ type entry struct {
 	Summary      []*record
 	SummaryValue []byte
 	Purged       spanner.NullBool
-	Held         spanner.NullBool // by a lease that is live when the scan ends
+	Held         spanner.NullBool // the run's lease is live at the scan's upper bound
 }
 
 // ScanIndex implements runstore.RunStore.
@@ -164,8 +166,8 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (entries [
 	return entries, err
 }
 
-// ScanIndexStale implements runstore.StaleReader: the nearest replica answers if it is not
-// further behind than the bound. Candidates carry no heads, so the scan fetches none.
+// ScanIndexStale implements runstore.StaleReader. The nearest replica answers if its lag is within
+// the bound. Candidates carry no heads, so the scan fetches none.
 func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound time.Duration) (candidates []runstore.Candidate, err error) {
 	at, invalid := decodeCursor(q)
 	for _, e := range []error{checkBound(bound), q.Check()} {
@@ -182,12 +184,15 @@ func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound
 	return candidates, err
 }
 
+// scan returns a page of entries behind a cursor. It omits entries of runs that are being purged
+// and, in the index of runnable runs, entries of renewed leases, which it passes to the mover. A
+// page of nothing else is not the end: scan continues with larger pages.
 func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runstore.IndexQuery, at cursor) (entries []runstore.IndexEntry, err error) {
 	at = at.from(q)
 	for limit := q.Limit; ; limit = min(4*limit, runstore.MaxPage) {
 		rows, last := 0, entry{}
 		var p page
-		var stale []grant
+		var stale []seenGrant
 		begin := func() { entries, rows, p, stale = nil, 0, page{left: q.Limit}, nil }
 		err := s.eachAt(ctx, bound, "scan", scanOf(q, at, limit), begin, func(row *spanner.Row) (bool, error) {
 			last = entry{}
@@ -198,8 +203,8 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 			if last.Purged.Bool {
 				return true, nil
 			}
-			if q.Index == runstore.IndexRunnable && last.Held.Bool { // renewed since it got its place
-				stale = append(stale, grant{last.O3, last.Run, last.Head[0].Token, last.Head[0].GrantID})
+			if q.Index == runstore.IndexRunnable && last.Held.Bool { // renewed since the entry was written
+				stale = append(stale, seenGrant{last.O3, last.Run, last.Head[0].Token, last.Head[0].GrantID})
 				return true, nil
 			}
 			one, err := last.public()
@@ -207,17 +212,17 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 			return p.more(len(one.Record.Value) + len(one.Head.Summary.Value)), err
 		})
 		if err == nil {
-			s.moveLater(stale)
+			s.enqueueMove(stale)
 		}
 		if err != nil || len(entries) > 0 || rows < limit {
 			return entries, err
 		}
-		at = last.place() // a page of runs that are being purged, or held
+		at = last.cursor() // the page held only runs that are being purged or held
 	}
 }
 
-// scanOf returns the statement of a scan that resumes behind a place and reads up to limit
-// entries: more than the query's after pages of nothing that counts.
+// scanOf returns the statement of a scan that resumes behind a cursor and reads up to limit
+// entries. limit exceeds the query's own after a page of which every entry was omitted.
 func scanOf(q runstore.IndexQuery, at cursor, limit int) spanner.Statement {
 	params := map[string]any{
 		"limit": int64(limit), "until": nullTime(q.Until.Truncate(runstore.TimePrecision)),
@@ -237,8 +242,8 @@ func scanOf(q runstore.IndexQuery, at cursor, limit int) spanner.Statement {
 	return spanner.Statement{SQL: text, Params: params}
 }
 
-// lowest returns the lower bound of a scan in microseconds: an entry of that time is the
-// first that is not before q.From. Without a bound it is 0, which is before all entries.
+// lowest returns the lower bound of a scan in microseconds: q.From rounded up, so that an entry of
+// exactly that time is included. Without a bound it is 0, which is before all entries.
 func lowest(q runstore.IndexQuery) int64 {
 	bound := runstore.Micros(q.From)
 	if q.From.Nanosecond()%int(runstore.TimePrecision) > 0 {
@@ -247,10 +252,11 @@ func lowest(q runstore.IndexQuery) int64 {
 	return bound
 }
 
+// public returns the entry as callers see it.
 func (e *entry) public() (one runstore.IndexEntry, err error) {
-	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: e.place().encode()}
+	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: e.cursor().encode()}
 	if len(e.Head) > 0 {
-		f := found{e.Head, e.Summary, e.SummaryValue}
+		f := runRow{e.Head, e.Summary, e.SummaryValue}
 		if one.Head, err = f.run(); err != nil {
 			return one, err
 		}
@@ -265,18 +271,18 @@ func (e *entry) public() (one runstore.IndexEntry, err error) {
 	return one, nil
 }
 
-// cursor is where an entry stands in the order of its index.
+// cursor is the sort key of an entry in its index.
 type cursor struct {
 	O1, O2, O3 int64
 	Run, Key   []byte
 }
 
-func (e *entry) place() cursor {
+func (e *entry) cursor() cursor {
 	return cursor{e.O1.UnixMicro(), e.O2.UnixMicro(), e.O3, e.Run, stored(e.Key)}
 }
 
-// from returns the place where a scan begins that resumes behind c: a scan forwards begins
-// no earlier than at its lower bound, before all entries of that time.
+// from returns the cursor that a scan starts behind: c, or for a forward scan with a later lower
+// bound the cursor before all entries of that time.
 func (c cursor) from(q runstore.IndexQuery) cursor {
 	if bound := lowest(q); !q.Newest && c.O1 < bound {
 		return cursor{O1: bound, O3: math.MinInt64, Run: []byte{}, Key: []byte{}}
@@ -289,8 +295,8 @@ func (c cursor) encode() runstore.Cursor {
 	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
 }
 
-// decodeCursor returns the place behind which a scan begins: before or after everything,
-// where it names none.
+// decodeCursor returns the cursor of the query's After. If that is empty, the cursor is before all
+// entries, or behind all for a scan of the newest.
 func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 	at = cursor{O1: 0, Run: []byte{}, Key: []byte{}}
 	if q.Newest {

@@ -11,7 +11,7 @@ import (
 // precision of the store: an entry before it is not returned.
 func TestFromBetweenMicroseconds(t *testing.T) {
 	t.Parallel()
-	s := open(t, newPlace(t, fair))
+	s := open(t, newDatabase(t, fair))
 	lease := hold(t, s, "run")
 	at := time.Date(2024, 5, 6, 7, 8, 9, 123456000, time.UTC)
 	b := appending(lease)

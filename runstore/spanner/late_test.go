@@ -37,7 +37,7 @@ func TestFirstCopyComesLate(t *testing.T) {
 			t.Parallel()
 			var tr trick
 			var m mail
-			s := open(t, newPlace(t, newest), tr.through)
+			s := open(t, newDatabase(t, newest), tr.through)
 			want, wantShape := unharmed(t, s, c, named(0))
 			n := named(1)
 			lease := c.before(t, s, n)
@@ -74,7 +74,7 @@ func TestFirstCopyComesAfterARefusal(t *testing.T) {
 		{"another event", runstore.ErrConflict, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) {
 			commit(t, other, signal("run", "between"))
 		}},
-		{"a purge", runstore.ErrNotFound, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) { commit(t, other, purging("run")) }},
+		{"a purge", runstore.ErrNotFound, func(t *testing.T, _, other *spanner.Store, _ runstore.Lease) { commit(t, other, purgeOf("run")) }},
 		{"the end of a strict lease", runstore.ErrLeaseExpired, func(t *testing.T, _, other *spanner.Store, lease runstore.Lease) { past(t, other, lease.ExpiresAt) }},
 		{"its size", runstore.ErrTooLarge, func(_ *testing.T, s, _ *spanner.Store, _ runstore.Lease) { s.SetMaxMutations(1) }},
 	} {
@@ -83,7 +83,7 @@ func TestFirstCopyComesAfterARefusal(t *testing.T) {
 			var tr trick
 			var m mail
 			var l ledger
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s, other := open(t, p, l.keep, tr.through), open(t, p)
 			spec := runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL}
 			if tc.want == runstore.ErrLeaseExpired {
@@ -136,7 +136,7 @@ func TestFirstCopyIsHeld(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s, impatient := open(t, p), open(t, p, patient)
 			began := time.Now()
 			want, wantShape := unharmed(t, s, c, named(0))
@@ -167,7 +167,7 @@ func TestFirstCopyIsHeld(t *testing.T) {
 func TestLostRaise(t *testing.T) {
 	t.Parallel()
 	var tr trick
-	s := open(t, newPlace(t, newest), tr.through)
+	s := open(t, newDatabase(t, newest), tr.through)
 	for i, lost := range harms {
 		for j, applied := range []bool{true, false} {
 			tr.next(func(send func(ctx context.Context) error) error {

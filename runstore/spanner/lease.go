@@ -21,7 +21,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			lease = withGrant(*spec.Lease)
 		}
 		for {
-			unclear, found, name := false, false, ""
+			stillPurging, found, name := false, false, ""
 			if lease != nil && !spec.Writes.IsZero() {
 				name = rules.GrantResult(lease.Grant)
 			}
@@ -29,10 +29,10 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 				run: spec.ID, name: name, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey), epoch: true,
 				decide: func(g *guarded, former *result) (*edit, error) {
 					created = runstore.Created{}
-					found, unclear = false, len(g.Head) > 0 && len(g.Head[0].Purging) > 0
+					found, stillPurging = false, len(g.Head) > 0 && len(g.Head[0].Purging) > 0
 					h, err := g.judged()
-					if former != nil { // created, by an attempt of this call or a copy of it
-						unclear, found = false, err == nil
+					if former != nil { // created before, by this call or a call with the same grant id
+						stillPurging, found = false, err == nil
 						created = former.created(g, spec, lease)
 						return nil, nil
 					}
@@ -47,11 +47,11 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 					}
 					if lease != nil && len(g.Head) > 0 { // it was purged
 						if err := g.Head[0].rules().NewGrant(lease.Grant); err != nil {
-							unclear = false
+							stillPurging = false
 							return nil, err
 						}
 					}
-					if unclear {
+					if stillPurging {
 						return nil, nil
 					}
 					e := newEdit(g)
@@ -63,17 +63,17 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 			case err != nil:
 				created = runstore.Created{}
 				return err
-			case unclear: // what the run was is still being deleted
-				if err := s.clear(ctx, spec.ID); err != nil {
+			case stillPurging: // rows of the purged run are still being deleted
+				if err := s.deletePurged(ctx, spec.ID); err != nil {
 					return err
 				}
 				continue
-			case found: // it may have changed since; this is how it stands
+			case found: // the run may have changed since: return it as it is now
 				run, err := s.getRun(ctx, spec.ID)
 				switch {
 				case err == nil:
 					created.Run = run
-				case created.New && !errors.Is(err, runstore.ErrNotFound): // it was created
+				case created.New && !errors.Is(err, runstore.ErrNotFound): // created, but the run cannot be read
 					created = runstore.Created{}
 					return outcome.Unknown(err)
 				case !created.New && errors.Is(err, runstore.ErrNotFound):
@@ -90,7 +90,8 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 	return created, err
 }
 
-// create makes the run, in place of one that was purged perhaps.
+// create inserts the run, possibly in place of a purged one, with its grant and writes, and the two
+// marker rows by which readers recognize that the run exists (read.go).
 func (e *edit) create(spec runstore.RunSpec, lease *runstore.LeaseSpec, created *runstore.Created) {
 	h := &e.head
 	h.Run, h.Status, h.Created, h.LastSeq, h.Runnable = stored(spec.ID), int64(spec.Status), nullTime(e.now), 0, nullTime(spec.Runnable.Resolve(e.now))
@@ -117,7 +118,7 @@ func (e *edit) create(spec runstore.RunSpec, lease *runstore.LeaseSpec, created 
 	}
 }
 
-// grant gives the lease, under the epoch that was read.
+// grant makes a new grant under the epoch that the guard statement read.
 func (e *edit) grant(req runstore.AcquireRequest) rules.Head {
 	h := e.head.rules()
 	h.Epoch = runstore.Epoch(e.g.Epoch.Int64)
@@ -127,8 +128,8 @@ func (e *edit) grant(req runstore.AcquireRequest) rules.Head {
 	return h
 }
 
-// currentGrant returns the answer to a repeated request whose grant is current, and whose
-// result is not kept.
+// currentGrant returns the reply to a repeated request whose grant is current and whose result is
+// not kept.
 func currentGrant(h rules.Head, ttl time.Duration) runstore.Granted {
 	return runstore.Granted{
 		Lease: h.Lease(ttl), Former: h.Holder.Former,
@@ -136,7 +137,7 @@ func currentGrant(h rules.Head, ttl time.Duration) runstore.Granted {
 	}
 }
 
-// granted returns what a former request for a grant was answered. The grant may have ended
+// granted returns the reply that an earlier request for this grant got. The grant may have ended
 // since.
 func (r *result) granted(g *guarded, id runstore.RunID, spec runstore.LeaseSpec) runstore.Granted {
 	granted := runstore.Granted{Ended: true, Committed: r.committed(g), Former: runstore.GrantEnd(r.FormerEnd.Int64)}
@@ -147,8 +148,8 @@ func (r *result) granted(g *guarded, id runstore.RunID, spec runstore.LeaseSpec)
 	return granted
 }
 
-// created returns what a former creation was answered, with the run as it stands, or as it
-// was created if it is gone.
+// created returns the reply that an earlier creation got, with the run as it is now, or as created
+// if the run is gone.
 func (r *result) created(g *guarded, spec runstore.RunSpec, lease *runstore.LeaseSpec) runstore.Created {
 	created := runstore.Created{New: true, Committed: r.committed(g)}
 	if lease != nil {
@@ -187,7 +188,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 					return nil, err
 				}
 				e := newEdit(g)
-				e.strictly(guards.Fence, h)
+				e.boundByStrictLease(guards.Fence, h)
 				replay, err := h.Acquire(req, e.now)
 				if err != nil {
 					return nil, err
@@ -237,11 +238,11 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (rene
 				if err := h.Renew(req, e.now); err != nil {
 					return nil, err
 				}
-				e.strictly(f, h)
+				e.boundByStrictLease(f, h)
 				h = h.Renewed(req.TTL, e.now)
 				e.head.grant(h)
 				renewed = runstore.Renewed{Lease: h.Lease(req.TTL)}
-				if e.transient = req.Writes.IsZero(); !e.transient {
+				if e.noResult = req.Writes.IsZero(); !e.noResult {
 					e.apply(req.Writes, f.Token(), f.Owner())
 					renewed.Committed = e.done
 				}
@@ -276,7 +277,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 					return nil, err
 				}
 				e := newEdit(g)
-				e.strictly(f, h)
+				e.boundByStrictLease(f, h)
 				replay, err := h.Release(f, e.now)
 				if err != nil {
 					return nil, err
@@ -302,6 +303,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 	return done, err
 }
 
+// withGrant returns spec with a new grant id if it has none.
 func withGrant(spec runstore.LeaseSpec) *runstore.LeaseSpec {
 	if spec.Grant == "" {
 		spec.Grant = runstore.NewGrantID()

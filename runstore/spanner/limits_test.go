@@ -20,7 +20,7 @@ import (
 func TestCommitsBeyondSpannersLimits(t *testing.T) {
 	t.Parallel()
 	var l ledger
-	s := open(t, newPlace(t, fair), l.keep, patient) // the largest commit takes long on the emulator
+	s := open(t, newDatabase(t, fair), l.keep, patient) // the largest commit takes long on the emulator
 	leases := make([]runstore.Lease, 11)
 	for i := range leases {
 		leases[i] = hold(t, s, runstore.RunID(fmt.Sprint("run ", i)))
@@ -68,7 +68,7 @@ func TestCommitsBeyondSpannersLimits(t *testing.T) {
 // values.
 func TestLargestBatchInAllPlaces(t *testing.T) {
 	t.Parallel()
-	s := open(t, newPlace(t, fair), patient)
+	s := open(t, newDatabase(t, fair), patient)
 	lease := hold(t, s, "run")
 	values := map[runstore.RecordKey][]byte{
 		"a": bytes.Repeat([]byte("a"), runstore.MaxRecordValue),
@@ -133,7 +133,7 @@ func TestTie(t *testing.T) {
 	t.Parallel()
 	var tr trick
 	var l ledger
-	s := open(t, newPlace(t, fair), tr.through, l.keep)
+	s := open(t, newDatabase(t, fair), tr.through, l.keep)
 	for i, c := range changes {
 		if c.name != "commit" && c.name != "commit to several" && c.name != "acquire" {
 			continue

@@ -15,7 +15,7 @@ import (
 // goes out only on handles that ask for it, as tests do.
 func TestNoMetadataByDefault(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	var mu sync.Mutex
 	seen, ours := 0, map[string]bool{}
 	all := p.server.Refuse(1, codes.Internal, func(c emulators.SpannerCall) bool {

@@ -26,12 +26,12 @@ import (
 //go:embed schema/*.sql
 var schema embed.FS
 
-// migrations are the statements of each version of the schema, the first at 0.
+// migrations are the DDL statements of each version of the schema; index 0 is version 1.
 //
-// A program refuses to open a database of a newer version than its own. Once it is open its
-// transactions do not look at the version, which would cost each a read. So a step that older
-// programs must not write through renames a table or column that they write: their
-// transactions then fail, and nothing of them is applied.
+// A program refuses to open a database whose version is newer than its own. An open handle does not
+// check the version again, which would cost each transaction a read. So a migration that older
+// programs must not write through renames a table or column that they name: their statements then
+// fail, and nothing is applied.
 var migrations = readMigrations()
 
 func readMigrations() (all [][]string) {
@@ -50,8 +50,8 @@ func readMigrations() (all [][]string) {
 	return all
 }
 
-// statements divides a file. No statement of ours holds a semicolon or two dashes in a
-// string.
+// statements splits a file into its statements and removes comments. It relies on no statement
+// having a semicolon or two dashes inside a string.
 func statements(text string) (all []string) {
 	var code strings.Builder
 	for line := range strings.Lines(text) {
@@ -66,13 +66,13 @@ func statements(text string) (all []string) {
 	return all
 }
 
-// ensure creates the database if it is missing, waits until it is ready, and notes when it
-// was created. An account that may not look is believed to have it. Creating one takes as
-// long as it takes.
+// ensure creates the database if it is missing, waits until it is ready, and reads its creation
+// time. If the account may not read the database's description, ensure assumes that it exists. Only
+// ctx bounds a creation.
 func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
 	for {
 		var found *databasepb.Database
-		err := s.again(ctx, func(ctx context.Context) (err error) {
+		err := s.retry(ctx, func(ctx context.Context) (err error) {
 			found, err = admin.GetDatabase(ctx, &databasepb.GetDatabaseRequest{Name: s.opts.database()})
 			switch status.Code(err) {
 			case codes.NotFound:
@@ -90,7 +90,7 @@ func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient,
 				s.created = created.AsTime().Format(time.RFC3339Nano)
 			}
 			return nil
-		case err == nil: // by another
+		case err == nil: // another handle is creating it
 			if err := pause(ctx, outcome.MaxPause); err != nil {
 				return err
 			}
@@ -100,17 +100,17 @@ func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient,
 			return outcome.Unavailable(fmt.Errorf("spanner: there is no database %s; create it: gcloud spanner databases create %s --instance=%s --project=%s",
 				s.opts.database(), s.opts.Database, s.opts.Instance, s.opts.Project))
 		default:
-			if err := s.slowly(ctx, func(ctx context.Context) error { return s.create(ctx, admin, options) }); err != nil {
+			if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.create(ctx, admin, options) }); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// errMissing says that there is no such database.
+// errMissing reports that the database does not exist.
 var errMissing = outcome.WithKind(runstore.ErrNotFound, errors.New("spanner: there is no such database"))
 
-// pause waits.
+// pause blocks for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// create makes the database, and on an emulator the instance too.
+// create creates the database, and on an emulator its instance too.
 func (s *Store) create(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
 	request := &databasepb.CreateDatabaseRequest{Parent: s.opts.instance(), CreateStatement: "CREATE DATABASE `" + s.opts.Database + "`"}
 	made, err := admin.CreateDatabase(ctx, request)
@@ -144,12 +144,13 @@ func (s *Store) create(ctx context.Context, admin *database.DatabaseAdminClient,
 	return err
 }
 
+// createInstance creates the instance on an emulator.
 func (s *Store) createInstance(ctx context.Context, options []option.ClientOption) error {
 	instances, err := instance.NewInstanceAdminClient(ctx, options...)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = instances.Close() }() // nothing was left undone
+	defer func() { _ = instances.Close() }() // no call is pending
 	made, err := instances.CreateInstance(ctx, &instancepb.CreateInstanceRequest{
 		Parent: "projects/" + s.opts.Project, InstanceId: s.opts.Instance,
 		Instance: &instancepb.Instance{Config: "projects/" + s.opts.Project + "/instanceConfigs/emulator-config", DisplayName: s.opts.Instance, NodeCount: 1},
@@ -164,9 +165,9 @@ func (s *Store) createInstance(ctx context.Context, options []option.ClientOptio
 	return err
 }
 
-// migrate brings the schema to the version of this program, in one batch of statements
-// and one transaction that records the versions. Every statement can be repeated, so it does not matter
-// how many replicas migrate at once, or where one of them is killed.
+// migrate brings the schema to the version of this program: one batch of DDL statements, then one
+// transaction that records the versions. Every statement can be repeated, so several replicas may
+// migrate at once, and one may be killed at any point.
 func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
 	version, err := s.version(ctx)
 	if err != nil {
@@ -192,11 +193,11 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 	if err == nil {
 		err = changed.Wait(ctx)
 	}
-	if status.Code(err) == codes.FailedPrecondition { // another replica is at it, or on the emulator a transaction
+	if status.Code(err) == codes.FailedPrecondition { // another replica is migrating, or on the emulator a transaction is open
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	if err != nil {
-		if left, failed := s.pending(ctx, pending); failed == nil && len(left) < len(pending) { // another replica was quicker
+		if left, failed := s.pending(ctx, pending); failed == nil && len(left) < len(pending) { // another replica has migrated meanwhile
 			return status.Error(codes.Unavailable, err.Error())
 		}
 		return err
@@ -209,11 +210,12 @@ func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient
 	return s.migrated(ctx, version)
 }
 
-// emptyFeed deletes what Feed held once more of events before version 4 of the schema. It is
-// partitioned DML: it visits every row, outside any transaction, perhaps more than once.
+// emptyFeed clears the columns of Feed that repeated the events before version 4 of the schema. It
+// is partitioned DML: it visits every row outside a single transaction, perhaps more than once.
 const emptyFeed = `UPDATE Feed SET Time = NULL, Token = NULL, Kind = NULL, Owner = NULL, Data = NULL WHERE Data IS NOT NULL`
 
-// pending leaves out the statement that cannot be repeated, where it was executed before.
+// pending returns the statements without ADD ROW DELETION POLICY if that was executed before: it is
+// the only statement that cannot be repeated.
 func (s *Store) pending(ctx context.Context, all []string) ([]string, error) {
 	policies := int64(0)
 	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectPolicies}, s.query("policies")).Do(func(row *spanner.Row) error {
@@ -222,17 +224,17 @@ func (s *Store) pending(ctx context.Context, all []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(all), func(one string) bool { return policies > 0 && strings.Contains(one, " ADD ROW DELETION POLICY ") }), err
 }
 
-// migrated records that the schema is of this program's version and was of another before.
-// The same transaction gives each shard the epoch, where GrantEpochs was created in the
-// place of another table. No program can raise the epoch in between: one of versions 2 and 3
-// writes a table that is gone, and one of this version opens the store after this.
+// migrated records that the schema has this program's version and had the given one before. The
+// same transaction writes the epoch to GrantEpochs, which replaced another table. No program can
+// raise the epoch in between: programs of versions 2 and 3 write a table that is gone, and a
+// program of this version first finishes opening the store.
 func (s *Store) migrated(ctx context.Context, version int) error {
 	_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 		var list []*spanner.Mutation
 		for v := version; v < len(migrations); v++ {
 			list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
 		}
-		now, err := s.known(ctx, tx)
+		now, err := s.readStoreRow(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -244,10 +246,10 @@ func (s *Store) migrated(ctx context.Context, version int) error {
 	return err
 }
 
-// newer returns the error of a handle whose database was migrated by a newer program while
-// it was open, and err itself where that is not the reason for err. Such a handle's
-// statements name a table that is gone, so none of its writes is applied.
-func (s *Store) newer(ctx context.Context, err error) error {
+// schemaError returns ErrUnsupported if the database was migrated by a newer program while this
+// handle was open, and err itself if that did not cause err. The statements of such a handle name a
+// table that is gone, so none of its writes is applied.
+func (s *Store) schemaError(ctx context.Context, err error) error {
 	if code := spanner.ErrCode(err); s.client == nil || code != codes.InvalidArgument && code != codes.NotFound {
 		return err
 	}
@@ -267,13 +269,14 @@ const (
 	selectPolicies = `SELECT COUNT(*) FROM information_schema.tables AS t WHERE t.table_name = 'Writes' AND t.row_deletion_policy_expression IS NOT NULL`
 )
 
-// version is that of the database, 0 for an empty one.
+// version returns the schema's version, 0 for an empty database. It refuses a database that holds
+// other tables.
 func (s *Store) version(ctx context.Context) (int, error) {
 	var version int64
 	err := s.client.Single().ReadWithOptions(ctx, "TapestoreSchema", spanner.AllKeys(), []string{"Version"}, s.read("version", 0)).Do(func(row *spanner.Row) error {
-		return row.Columns(&version) // the last is the highest
+		return row.Columns(&version) // rows are in key order: the last is the highest
 	})
-	if spanner.ErrCode(err) != codes.NotFound { // an unknown table is
+	if spanner.ErrCode(err) != codes.NotFound { // NOT_FOUND: there is no table TapestoreSchema
 		return int(version), err
 	}
 	var tables []string

@@ -19,9 +19,9 @@ type row = map[string]any
 
 // ofVersion makes a database of an earlier version of the schema and fills it as a program
 // of that version did: in epoch 1, the run "held" with a lease, "released" and "purged".
-func ofVersion(t *testing.T, version int64) place {
+func ofVersion(t *testing.T, version int64) testDatabase {
 	t.Helper()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	var statements []string
 	for _, of := range spanner.Migrations()[:version] {
 		statements = append(statements, of...)
@@ -259,7 +259,7 @@ func TestMigrationEndsOlderPrograms(t *testing.T) {
 // was written.
 func TestMigratedMeanwhile(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s := open(t, p)
 	lease := hold(t, s, "run")
 	alter(t, p, "ALTER TABLE Runs DROP COLUMN PreemptReason")

@@ -15,15 +15,15 @@ import (
 
 // remembered is how many results a run of the tests here keeps: few, because the emulator is
 // slow.
-const remembered = 4
+const resultsKept = 4
 
 // openForgetful opens a handle whose runs keep few results. However slow the machine is,
 // its operations do not give up.
-func openForgetful(t testing.TB, p place, change ...func(*spanner.Options)) *spanner.Store {
+func openForgetful(t testing.TB, p testDatabase, change ...func(*spanner.Options)) *spanner.Store {
 	t.Helper()
 	s := open(t, p, append(change, patient)...)
 	s.SetAttemptTimeout(hang)
-	s.SetRemembered(remembered)
+	s.SetRemembered(resultsKept)
 	return s
 }
 
@@ -32,7 +32,7 @@ func openForgetful(t testing.TB, p place, change ...func(*spanner.Options)) *spa
 // looked into. So is a repeat of it.
 func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 	t.Parallel()
-	purge := func(t *testing.T, other *spanner.Store) { commit(t, other, purging("run")) }
+	purge := func(t *testing.T, other *spanner.Store) { commit(t, other, purgeOf("run")) }
 	for _, tc := range []struct {
 		name    string
 		between func(t *testing.T, other *spanner.Store)
@@ -47,7 +47,7 @@ func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 			holdAnew(t, other, "run")
 		}, [2]runstore.BatchID{"one", "two"}, false},
 		{"forgotten", func(t *testing.T, other *spanner.Store) {
-			for range remembered {
+			for range resultsKept {
 				b := signal("run", "later")
 				b.ID = runstore.NewBatchID()
 				commit(t, other, b)
@@ -57,7 +57,7 @@ func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var tr trick
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
 			hold(t, s, "run")
 			hold(t, s, "second")
@@ -122,7 +122,7 @@ func TestLostCommitThatIsForgotten(t *testing.T) {
 		t.Run(fmt.Sprintf("id %q, made %t", id, made), func(t *testing.T) {
 			t.Parallel()
 			var tr trick
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
 			hold(t, s, "run")
 			b := signal("run", "one")
@@ -133,7 +133,7 @@ func TestLostCommitThatIsForgotten(t *testing.T) {
 						return err
 					}
 				}
-				for range remembered {
+				for range resultsKept {
 					later := signal("run", "later")
 					if id != "" {
 						later.ID = runstore.NewBatchID()
@@ -171,7 +171,7 @@ func TestLostCommitBeforeAPurge(t *testing.T) {
 		t.Run(fmt.Sprintf("id %q", id), func(t *testing.T) {
 			t.Parallel()
 			var tr trick
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
 			hold(t, s, "run")
 			b := signal("run", "one")

@@ -16,11 +16,11 @@ const (
 	maxCommitBytes = 100_000_000
 )
 
-// mutations are those of one commit, and what they count against its limits.
+// mutations collects the mutations of one commit and what they count against Spanner's limits.
 type mutations struct {
 	list []*spanner.Mutation
-	// count is at least what Spanner counts: one for each column of a row that is
-	// written and for each row that is deleted, and the entries of indexes.
+	// count is an upper bound of Spanner's own count: one for each column of a written row, one for
+	// each deleted row, and the affected index entries.
 	count int
 	bytes int
 }
@@ -47,8 +47,8 @@ func (m *mutations) add(one *spanner.Mutation, columns []column) {
 	}
 }
 
-// first adds a mutation before the others.
-func (m *mutations) first(one *spanner.Mutation, columns []column) {
+// prepend adds a mutation before all others.
+func (m *mutations) prepend(one *spanner.Mutation, columns []column) {
 	m.add(one, columns)
 	last := len(m.list) - 1
 	copy(m.list[1:], m.list[:last])
@@ -61,8 +61,8 @@ func (m *mutations) join(other mutations) {
 	m.bytes += other.bytes
 }
 
-// fits refuses what Spanner would, before it is sent (I12).
-func (m *mutations) fits(most int) error {
+// checkLimits returns ErrTooLarge for a commit that Spanner would refuse, before it is sent (I12).
+func (m *mutations) checkLimits(most int) error {
 	switch {
 	case m.count > most:
 		return tooLarge("batches", "%d mutations, Spanner's limit for one commit is %d", m.count, most)
@@ -92,7 +92,7 @@ func values(columns []column) []any {
 	return all
 }
 
-// sizeOf is about what a value takes in a request.
+// sizeOf estimates the bytes of a value in a request.
 func sizeOf(value any) int {
 	switch v := value.(type) {
 	case []byte:

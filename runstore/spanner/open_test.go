@@ -31,7 +31,7 @@ func TestOpenCreates(t *testing.T) {
 	for _, missing := range []emulators.SpannerDatabase{
 		{Project: "new", Instance: "new-instance", Database: "first"}, {Project: "new", Instance: "new-instance", Database: "second"},
 	} {
-		p := place{missing, s}
+		p := testDatabase{missing, s}
 		if _, err := tryOpen(t, p, noCreate); err == nil ||
 			!strings.Contains(err.Error(), "gcloud spanner databases create "+p.Database+" --instance="+p.Instance+" --project="+p.Project) {
 			t.Errorf("got %v, want the command that makes the database", err)
@@ -51,7 +51,7 @@ func TestOpenCreates(t *testing.T) {
 // A database that is not as this program needs it is refused, and left as it is.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	if _, err := tryOpen(t, p, noCreate); !errors.Is(err, runstore.ErrUnsupported) || !strings.Contains(err.Error(), "version 0 of") {
 		t.Errorf("an empty database with create=no: got %v, want ErrUnsupported", err)
 	}
@@ -65,7 +65,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Errorf("a newer schema: got %v, want ErrUnsupported", err)
 	}
 
-	others := newPlace(t, fair)
+	others := newDatabase(t, fair)
 	alter(t, others, "CREATE TABLE Orders (Id INT64) PRIMARY KEY (Id)")
 	if _, err := tryOpen(t, others); !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), "Orders") {
 		t.Errorf("a database of somebody's: got %v, want ErrInvalid that names a table", err)
@@ -73,7 +73,7 @@ func TestOpenRefuses(t *testing.T) {
 }
 
 // alter changes the schema of a database beside the adapter.
-func alter(t *testing.T, p place, statements ...string) {
+func alter(t *testing.T, p testDatabase, statements ...string) {
 	t.Helper()
 	admin, err := database.NewDatabaseAdminClient(t.Context(), p.server.ClientOptions()...)
 	if err != nil {
@@ -90,7 +90,7 @@ func alter(t *testing.T, p place, statements ...string) {
 }
 
 // together opens handles at once.
-func together(t *testing.T, p place, n int) {
+func together(t *testing.T, p testDatabase, n int) {
 	t.Helper()
 	var all sync.WaitGroup
 	for range n {
@@ -106,7 +106,7 @@ func together(t *testing.T, p place, n int) {
 // Ten handles find a database empty, and each can use it.
 func TestOpenTogether(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	together(t, p, 10)
 	c := raw(t, p)
 	if n := count(t, c, "SELECT COUNT(*) FROM GrantEpochs WHERE Epoch = 0"); n != spanner.Shards {
@@ -119,7 +119,7 @@ func TestOpenTogether(t *testing.T) {
 }
 
 // restore makes a database one that was restored from elsewhere.
-func restore(t *testing.T, p place) {
+func restore(t *testing.T, p testDatabase) {
 	t.Helper()
 	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{
 		client.Update("Store", []string{"One", "Incarnation"}, []any{1, "projects/p/instances/i/databases/before"}),
@@ -142,7 +142,7 @@ func epochs(t *testing.T, s *spanner.Store) []runstore.EpochChange {
 // handles find out, and every lease is over.
 func TestRestoredStore(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s := open(t, p)
 	lease := hold(t, s, "run")
 	restore(t, p)
@@ -187,7 +187,7 @@ func created(at *timestamppb.Timestamp) func(o *spanner.Options) {
 // account that may not read the creation time does not notice, and is told so.
 func TestRestoredUnderTheSameName(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	at := func(sec int64) func(*spanner.Options) { return created(&timestamppb.Timestamp{Seconds: sec}) }
 	s := open(t, p, at(1))
 	lease := hold(t, s, "run")
@@ -227,7 +227,7 @@ func TestRestoredUnderTheSameName(t *testing.T) {
 // the next one.
 func TestRaiseIsFinished(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s := open(t, p)
 	hold(t, s, "run")
 	restore(t, p)

@@ -13,43 +13,41 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Options says which database holds the store, and how to reach it.
+// Options names the database that holds the store and configures access to it.
 type Options struct {
-	// Project, Instance and Database name the database. It must be in the GoogleSQL
-	// dialect, and hold nothing else.
+	// Project, Instance and Database name the database. It must be in the GoogleSQL dialect and
+	// must hold no other tables.
 	Project, Instance, Database string
-	// Role is the database role of the requests; empty means what the account has.
+	// Role is the database role of all requests; empty means the account's own privileges.
 	Role string
-	// Priority is that of all requests: low, medium or high. Unspecified means high.
+	// Priority is the priority of all requests: low, medium or high. Unspecified means high.
 	Priority spannerpb.RequestOptions_Priority
-	// Emulator is the host and port of an emulator: no encryption, no credentials.
-	// Empty means the service, or what SPANNER_EMULATOR_HOST says.
+	// Emulator is the host and port of an emulator, used without encryption and credentials. Empty
+	// means the value of SPANNER_EMULATOR_HOST, or else the service.
 	Emulator string
-	// Omni is the host and port of a Spanner Omni server without encryption. It goes
-	// with no Emulator.
+	// Omni is the host and port of a Spanner Omni server without encryption. It excludes Emulator.
 	Omni string
-	// NoCreate leaves the database and its schema as they are; opening is refused when
-	// one is missing or old. For an account that may not change schemas.
+	// NoCreate leaves the database and its schema as they are: opening fails if the database is
+	// missing or its schema is old. It suits an account that may not change schemas.
 	NoCreate bool
-	// RetryTimeout is how long an operation tries again while Spanner cannot be reached,
-	// aborts it, or does not answer: 30 seconds by default. The caller's context may end
-	// it earlier.
+	// RetryTimeout is how long an operation is retried while Spanner cannot be reached, aborts it,
+	// or does not answer: 30 s by default. The caller's context may end the operation earlier.
 	RetryTimeout time.Duration
-	// FeedShards is over how many parts of a table the ends of the feed are spread, which all
-	// appends go to: a power of two from 8 to 256. Zero leaves the number as it is, 8 in a new
-	// store. It only grows: the highest that a handle was ever opened with counts for all.
+	// FeedShards is the number of shards that the end of the feed, to which all appends go, is
+	// spread over: a power of two from 8 to 256. Zero leaves the number as it is, 8 in a new store.
+	// The number only grows: the largest with which any handle was opened applies to all.
 	FeedShards int64
-	// Clock reads the time of day as this process has it; nil means time.Now. Nothing is
-	// judged or stamped by it: the store clock is Spanner's. Tests set it wrong.
+	// Clock reads the time of day of this process; nil means time.Now. It never decides about
+	// expiry and never stamps data: the store clock is Spanner's. Tests set it wrong.
 	Clock func() time.Time
 	// DialOptions are further options of the connections.
 	DialOptions []grpc.DialOption
-	// Logger hears of what a caller is not told: an epoch that was raised, a purge that
+	// Logger records events that no returned error reports: an epoch that was raised, a purge that
 	// another handle left unfinished. Nil means slog.Default.
 	Logger *slog.Logger
 }
 
-// names are what Spanner's Admin API accepts:
+// The names that Spanner's Admin API accepts:
 // https://cloud.google.com/spanner/docs/reference/rpc/google.spanner.admin.database.v1
 var (
 	projectName  = regexp.MustCompile(`^[a-z0-9.:-]{1,100}$`)
@@ -88,7 +86,7 @@ func (o *Options) withDefaults() (Options, error) {
 	return opts, errors.Join(problems...)
 }
 
-// database is the full name.
+// database returns the database's full name.
 func (o *Options) database() string { return o.instance() + "/databases/" + o.Database }
 func (o *Options) instance() string {
 	return "projects/" + o.Project + "/instances/" + o.Instance

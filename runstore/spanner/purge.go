@@ -15,17 +15,18 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// A purge is two steps. One mutation of the run's row decides it: from then on there is no
-// run, and scans and the feed leave out what has rows of it. The rows are deleted behind that,
-// in transactions of bounded size, by the caller, by whoever creates the run anew, or by the
-// next handle that is opened.
+// A purge has two steps. First one mutation marks the run's row (a tombstone): from then on there
+// is no run, and scans and the feed omit its remaining rows. Then the rows are deleted in
+// transactions of bounded size: by the purging call, by a call that creates the run anew, or by
+// the next handle that is opened.
 //
-// Events go from the last to the first, and each transaction lowers the row's LastSeq with
-// them. So a handle that goes on begins where the last one ended, and no transaction passes
-// over what the ones before it have deleted. Their places in the feed stay, without events:
-// the ranks of others count them.
+// Events are deleted from the last to the first, and each transaction lowers the row's LastSeq.
+// So a handle that continues a purge begins where the last one ended, and no transaction scans
+// rows that are deleted already. The events' rows in Feed stay, without events, because the
+// ranks of other events count them.
 
-// purge marks the run.
+// purge marks the run as purged, ends its grant, and deletes the marker rows by which readers
+// recognize that the run exists (read.go).
 func (e *edit) purge() {
 	mark := make([]byte, 16)
 	_, _ = rand.Read(mark) // never fails
@@ -35,35 +36,37 @@ func (e *edit) purge() {
 	h.Created, h.Runnable = spanner.NullTime{}, spanner.NullTime{}
 	h.VersionFloor = max(h.VersionFloor, h.VersionTop)
 	k := e.g.key
-	e.remove("Events", spanner.Key{k.hash, k.run, 0}) // the rows that tell readers of the run
+	e.remove("Events", spanner.Key{k.hash, k.run, 0}) // the marker rows
 	e.remove("Records", spanner.Key{k.hash, k.run, []byte{}})
 }
 
-// purging are the runs that are being purged: hardly ever there are any, and the index
-// holds no others.
-const purging = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
+// purgingRuns selects the runs that are being purged. The index holds only these, so it is almost
+// always empty.
+const purgingRuns = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
 
-// clearAtOnce is how many events, and how many records, one transaction deletes: at most
-// 12,000 mutations, with nine for a record with its places, one for an event, and the results
-// of the last transaction. The limit is 80,000. Tests set [Store.clearAtOnce] lower.
-const clearAtOnce = 1000
+// purgeBatch is how many events, and how many records, one transaction of a purge deletes. 1000 of
+// each are at most 12,000 mutations (nine for a record with its index entries, one for an event,
+// and the results in the last transaction); Spanner's limit is 80,000. Tests set [Store.purgeBatch]
+// lower.
+const purgeBatch = 1000
 
-// clearNow deletes a purged run's rows. The purge stands without it.
-func (s *Store) clearNow(ctx context.Context, id runstore.RunID) {
-	if err := s.clear(ctx, id); err != nil {
+// deletePurgedNow deletes a purged run's rows. It only logs an error, because the purge itself is
+// committed already.
+func (s *Store) deletePurgedNow(ctx context.Context, id runstore.RunID) {
+	if err := s.deletePurged(ctx, id); err != nil {
 		s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted when the store is opened next", "run", id, "error", err)
 	}
 }
 
-// clear deletes a purged run's rows, if any are left.
-func (s *Store) clear(ctx context.Context, id runstore.RunID) error {
-	c := clearing{s: s, key: keyOf(id)}
+// deletePurged deletes a purged run's rows, if any are left.
+func (s *Store) deletePurged(ctx context.Context, id runstore.RunID) error {
+	c := purgeProgress{s: s, key: keyOf(id)}
 	for more := true; more; {
-		var next clearing
-		err := s.again(ctx, func(ctx context.Context) error {
+		var next purgeProgress
+		err := s.retry(ctx, func(ctx context.Context) error {
 			_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
 				next = c
-				more, err = next.some(ctx, tx)
+				more, err = next.deleteSome(ctx, tx)
 				return err
 			}, s.transaction("clear"))
 			return err
@@ -76,18 +79,20 @@ func (s *Store) clear(ctx context.Context, id runstore.RunID) error {
 	return nil
 }
 
-// clearing is the deletion of a purged run's rows.
-type clearing struct {
+// purgeProgress is the state of the deletion of a purged run's rows, carried from transaction to
+// transaction.
+type purgeProgress struct {
 	s    *Store
 	key  runKey
-	mark []byte // of the purge: a run that was made anew and purged again has another
-	last []byte // the last record that was deleted
+	mark []byte // identifies the purge: a run that was created anew and purged again has another mark
+	last []byte // key of the last record that was deleted
 }
 
-// some is one transaction of it. more reports whether rows are left.
-func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
+// deleteSome deletes up to purgeBatch events and records in one transaction. more reports whether
+// rows are left.
+func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
 	var h head
-	k, most := c.key, c.s.clearAtOnce
+	k, most := c.key, c.s.purgeBatch
 	row, err := tx.ReadRowWithOptions(ctx, "Runs", spanner.Key{k.hash, k.run}, []string{"Purging", "LastSeq", "CallerWrites"}, c.s.read("purging", 0))
 	if spanner.ErrCode(err) == codes.NotFound {
 		return false, nil
@@ -95,7 +100,7 @@ func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (
 	if err == nil {
 		err = row.ToStructLenient(&h)
 	}
-	if err != nil || len(h.Purging) == 0 { // another was quicker
+	if err != nil || len(h.Purging) == 0 { // another handle has finished the purge
 		return false, err
 	}
 	if !bytes.Equal(h.Purging, c.mark) {
@@ -120,20 +125,20 @@ func (c *clearing) some(ctx context.Context, tx *spanner.ReadWriteTransaction) (
 	}
 	more = h.LastSeq > 0 || len(records) == most
 	if !more {
-		if err := c.results(ctx, tx, &m); err != nil {
+		if err := c.endResults(ctx, tx, &m); err != nil {
 			return false, err
 		}
 		h.Purging = nil
 		// A commit whose reply was lost before the purge then finds its id no longer remembered
-		// ([request.forgotten]), and is not applied to the run that is created next.
+		// ([request.resultEvicted]), and is not applied to the run that is created next.
 		h.CallerWrites += c.s.ring
 	}
 	m.list = append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "LastSeq", "Purging", "CallerWrites"}, []any{k.hash, k.run, h.LastSeq, h.Purging, h.CallerWrites}))
 	return more, tx.BufferWrite(m.list)
 }
 
-// records reads the next records that are to be deleted.
-func (c *clearing) records(ctx context.Context, tx *spanner.ReadWriteTransaction, most int) (records []record, err error) {
+// records reads the next records to delete.
+func (c *purgeProgress) records(ctx context.Context, tx *spanner.ReadWriteTransaction, most int) (records []record, err error) {
 	rows := spanner.KeyRange{Start: spanner.Key{c.key.hash, c.key.run, stored(c.last)}, End: spanner.Key{c.key.hash, c.key.run}, Kind: spanner.OpenClosed}
 	columns := []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}
 	err = tx.ReadWithOptions(ctx, "Records", rows, columns, c.s.read("clear", most)).Do(func(row *spanner.Row) error {
@@ -143,11 +148,11 @@ func (c *clearing) records(ctx context.Context, tx *spanner.ReadWriteTransaction
 	return records, err
 }
 
-// results ends the results of the run's writes. Those of callers' ids are forgotten at once.
-// The others are kept for calls that do not know yet what became of their writes, the purge
-// among them: no call lasts longer than an hour ([Options.RetryTimeout]), and after a day the
-// table's row deletion policy deletes the rows.
-func (c *clearing) results(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
+// endResults deletes the results under callers' ids and marks the others as ended. The latter are
+// kept for calls whose commit had an ambiguous outcome, the purge among them. No call lasts longer
+// than an hour ([Options.RetryTimeout]); the table's row deletion policy deletes the rows after a
+// day.
+func (c *purgeProgress) endResults(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
 	m.remove("Writes", spanner.Key{c.key.hash, c.key.run, true}.AsPrefix())
 	rows := tx.ReadWithOptions(ctx, "Writes", spanner.Key{c.key.hash, c.key.run, false}.AsPrefix(), []string{"Slot", "Time"}, c.s.read("clear", 0))
 	return rows.Do(func(row *spanner.Row) error {
@@ -161,26 +166,29 @@ func (c *clearing) results(ctx context.Context, tx *spanner.ReadWriteTransaction
 	})
 }
 
-func feedPlace(committed any, slot, n int64) []column {
+// feedKey returns the key columns of a row of Feed, for a feed of n shards.
+func feedKey(committed any, slot, n int64) []column {
 	return []column{{"Shard", feedShard(slot, n)}, {"Committed", committed}, {"Slot", slot}}
 }
 
-// finishPurges deletes what handles that are gone have left.
+// finishPurges finishes purges that other handles left unfinished.
 func (s *Store) finishPurges(ctx context.Context) error {
 	for {
-		n, err := s.finishSome(ctx)
-		if err != nil || n < finishAtOnce {
+		n, err := s.finishPage(ctx)
+		if err != nil || n < finishBatch {
 			return err
 		}
 	}
 }
 
-const finishAtOnce = 1000
+// finishBatch (1000) is how many purged runs are listed at a time.
+const finishBatch = 1000
 
-func (s *Store) finishSome(ctx context.Context) (int, error) {
+// finishPage deletes the rows of up to finishBatch purged runs and returns how many there were.
+func (s *Store) finishPage(ctx context.Context) (int, error) {
 	var runs [][]byte
 	err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		options := s.read("unfinished", finishAtOnce)
+		options := s.read("unfinished", finishBatch)
 		options.Index = "RunsPurged"
 		return tx.ReadWithOptions(ctx, "Runs", spanner.AllKeys(), []string{"Run"}, options)
 	}, func() { runs = nil }, func(row *spanner.Row) (bool, error) {
@@ -191,14 +199,14 @@ func (s *Store) finishSome(ctx context.Context) (int, error) {
 	})
 	for _, run := range runs {
 		if err == nil {
-			err = s.clear(ctx, runstore.RunID(run))
+			err = s.deletePurged(ctx, runstore.RunID(run))
 		}
 	}
 	return len(runs), err
 }
 
-// one reads a statement's only row, if there is one.
-func (s *Store) one(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
+// oneRow passes the statement's only row to read, if there is one.
+func (s *Store) oneRow(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
 	defer rows.Stop()
 	row, err := rows.Next()
 	if errors.Is(err, iterator.Done) {

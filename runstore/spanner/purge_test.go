@@ -28,12 +28,12 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			if tc.events >= 1000 && !effort.Full() {
 				t.Skip("left to make test-full: purges of a thousand events and more; the rule is the same with few")
 			}
-			p := newPlace(t, fair)
+			p := newDatabase(t, fair)
 			s := open(t, p, patient)
 			s.SetAttemptTimeout(hang)
 			most := runstore.MaxEvents
 			if tc.atOnce > 0 {
-				s.SetClearAtOnce(tc.atOnce)
+				s.SetPurgeBatch(tc.atOnce)
 				most = tc.atOnce
 			}
 			events := tc.events
@@ -48,7 +48,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 				commit(t, s, b)
 			}
 			last := feedOf(t, s, events)
-			commit(t, s, purging("run"))
+			commit(t, s, purgeOf("run"))
 			c := raw(t, p)
 			for what, want := range map[string]int64{
 				"Events": 0, "Records": 0, "Queue": 0, "Writes WHERE Callers": 0, "Writes WHERE Ended IS NULL": 0, "Feed": int64(events), "Feed WHERE Data IS NOT NULL": 0,
@@ -71,7 +71,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 // handle deletes them.
 func TestPurgeIsFinished(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s := open(t, p)
 	lease := hold(t, s, "run")
 	b := appending(lease, "one", "two")
@@ -83,7 +83,7 @@ func TestPurgeIsFinished(t *testing.T) {
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
 	})
 	defer cut.Stop()
-	commit(t, s, purging("run"))
+	commit(t, s, purgeOf("run"))
 	if cut.Count() == 0 {
 		t.Fatal("nothing was deleted, or by another statement")
 	}
@@ -116,9 +116,9 @@ func TestPurgeGoesOn(t *testing.T) {
 	t.Parallel()
 	const atOnce = 4
 	var l ledger
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s, c := open(t, p, l.keep), raw(t, p)
-	s.SetClearAtOnce(atOnce)
+	s.SetPurgeBatch(atOnce)
 	lease := hold(t, s, "run")
 	for i := range 10 {
 		b := appending(lease, fmt.Sprint("old ", i))
@@ -133,7 +133,7 @@ func TestPurgeGoesOn(t *testing.T) {
 		return seen == 3 // the first makes the purge, the second is a step
 	})
 	defer cut.Stop()
-	commit(t, s, purging("run"))
+	commit(t, s, purgeOf("run"))
 	met(t, cut, 1)
 	cut.Stop()
 	for what, want := range map[string]int64{"Events": 6, "Runs WHERE LastSeq = 6": 1, "Records": 6} {
@@ -162,7 +162,7 @@ func TestPurgeGoesOn(t *testing.T) {
 			continue
 		}
 		steps++
-		if n := len(r.GetMutations()); n > 2*atOnce+remembered+8 {
+		if n := len(r.GetMutations()); n > 2*atOnce+resultsKept+8 {
 			t.Errorf("a step of %d mutations", n)
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The reads stand alone, outside any transaction: they take no locks and wait for no
-// writer. Strong ones see everything that was acknowledged before.
+// Reads are single-use read-only transactions: they take no locks and wait for no writer. Strong
+// reads see every commit that was acknowledged before.
 //
-// Journal and records begin with a row of the store's own, at seq 0 and under the empty
-// key. It is there as long as the run is, so one read of a range of keys tells what there
-// is and whether there is a run.
+// A run's journal and records each begin with a marker row of the adapter, at seq 0 and under the
+// empty key. It exists as long as the run does, so one read of a range of keys returns the rows
+// and shows whether there is a run.
 
 const (
 	selectNow = `SELECT CURRENT_TIMESTAMP() AS Now`
@@ -29,22 +29,23 @@ const (
 	(SELECT k.Value FROM Records AS k WHERE k.RunHash = @hash AND k.Run = @run AND k.Key = b'run') AS SummaryValue`
 )
 
-// each reads the rows of a strong read until use has enough. begin is called before the
-// first row, again when the read is repeated.
+// each passes the rows of a strong read to use until that returns false or an error. begin is
+// called before the first row, and again whenever the read is repeated.
 func (s *Store) each(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.eachAt(ctx, spanner.StrongRead(), tag, stmt, begin, use)
 }
 
+// eachAt is each with a timestamp bound.
 func (s *Store) eachAt(ctx context.Context, at spanner.TimestampBound, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
 	}, begin, use)
 }
 
-// rows reads rows until use has enough.
+// rows is the common part of all reads: it passes the rows that read returns to use, as each does.
 func (s *Store) rows(ctx context.Context, at spanner.TimestampBound, read func(context.Context, *spanner.ReadOnlyTransaction) *spanner.RowIterator,
 	begin func(), use func(row *spanner.Row) (more bool, err error)) error {
-	return s.again(ctx, func(ctx context.Context) error {
+	return s.retry(ctx, func(ctx context.Context) error {
 		begin()
 		rows := read(ctx, s.client.Single().WithTimestampBound(at))
 		defer rows.Stop()
@@ -63,10 +64,10 @@ func (s *Store) rows(ctx context.Context, at spanner.TimestampBound, read func(c
 	})
 }
 
-// page collects a page of a read: up to a limit, ended early by its size.
+// page counts the entries and bytes of a page, which ends at a limit or at MaxPageBytes.
 type page struct{ left, bytes int }
 
-// more takes one entry of the given size and reports whether there is room for another.
+// more counts one entry of the given size and reports whether there is room for another.
 func (p *page) more(size int) bool {
 	p.left--
 	p.bytes += size
@@ -90,15 +91,15 @@ func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run
 	return run, err
 }
 
-// found is a run as reads find it.
-type found struct {
+// runRow is a run as selectRun and scans return it.
+type runRow struct {
 	Head    []*head
 	Summary []*record
-	// SummaryValue stands alone: it may be larger than a struct's field should.
+	// SummaryValue is a column of its own, because it may be too large for a field of a STRUCT.
 	SummaryValue []byte
 }
 
-func (f *found) run() (runstore.Run, error) {
+func (f *runRow) run() (runstore.Run, error) {
 	if len(f.Head) == 0 {
 		return runstore.Run{}, runstore.ErrNotFound
 	}
@@ -111,8 +112,8 @@ func (f *found) run() (runstore.Run, error) {
 }
 
 func (s *Store) getRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	var f found
-	err := s.each(ctx, "run", s.statement(selectRun, id, nil), func() { f = found{} }, func(row *spanner.Row) (bool, error) {
+	var f runRow
+	err := s.each(ctx, "run", s.statement(selectRun, id, nil), func() { f = runRow{} }, func(row *spanner.Row) (bool, error) {
 		return true, row.ToStructLenient(&f)
 	})
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *Store) getRun(ctx context.Context, id runstore.RunID) (runstore.Run, er
 	return f.run()
 }
 
-// statement adds the run to a statement's parameters.
+// statement returns a statement whose parameters include the run's key.
 func (s *Store) statement(sql string, id runstore.RunID, params map[string]any) spanner.Statement {
 	k := keyOf(id)
 	all := map[string]any{"hash": k.hash, "run": k.run}
@@ -131,7 +132,7 @@ func (s *Store) statement(sql string, id runstore.RunID, params map[string]any) 
 	return spanner.Statement{SQL: sql, Params: all}
 }
 
-// event is an event's row, in the journal or in the feed.
+// event is an event's row, from the journal or the feed.
 type event struct {
 	Run       []byte
 	Seq       spanner.NullInt64
@@ -161,8 +162,8 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 	return events, err
 }
 
-// ReadJournalStale implements runstore.StaleReader: the nearest replica answers if it is
-// not further behind than the bound.
+// ReadJournalStale implements runstore.StaleReader. The nearest replica answers if its lag is
+// within the bound.
 func (s *Store) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
 	invalid := runstore.CheckRead(id, from, limit)
 	if invalid == nil {
@@ -175,7 +176,7 @@ func (s *Store) ReadJournalStale(ctx context.Context, id runstore.RunID, from ru
 	return events, err
 }
 
-// maxStaleness is how long Spanner keeps what was overwritten, unless the database says
+// maxStaleness (1 h) is how long Spanner keeps overwritten data, unless the database is configured
 // otherwise: https://cloud.google.com/spanner/docs/pitr.
 const maxStaleness = time.Hour
 
@@ -195,7 +196,7 @@ func staleness(bound time.Duration) spanner.TimestampBound {
 
 func (s *Store) readJournal(ctx context.Context, at spanner.TimestampBound, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
 	k, exists, p := keyOf(id), false, page{}
-	// The journal is dense, so the page's keys are known before.
+	// The journal is dense, so the keys of the page are known in advance.
 	first, end := max(int64(from), 1), int64(math.MaxInt64)
 	if first < end-int64(limit) {
 		end = first + int64(limit)
@@ -210,7 +211,7 @@ func (s *Store) readJournal(ctx context.Context, at spanner.TimestampBound, id r
 		if err := row.ToStructLenient(&e); err != nil {
 			return false, err
 		}
-		if !exists { // the store's own row comes first
+		if !exists { // the marker row comes first
 			exists = e.Seq.Int64 == 0
 			return exists, nil
 		}
@@ -228,7 +229,7 @@ var (
 	valueColumns = []string{"Key", "Version", "CreatedSeq", "CreatedTime", "CreatedToken", "UpdatedSeq", "UpdatedTime", "UpdatedToken", "Value"}
 )
 
-// read are the options of a read by key.
+// read returns the options of a read by key.
 func (s *Store) read(tag string, limit int) *spanner.ReadOptions {
 	return &spanner.ReadOptions{Limit: limit, Priority: s.opts.Priority, RequestTag: "tapestore-" + tag}
 }
@@ -253,7 +254,7 @@ func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.R
 			if err := row.ToStructLenient(&r); err != nil {
 				return false, err
 			}
-			if !exists { // the store's own row comes first
+			if !exists { // the marker row comes first
 				exists = len(r.Key) == 0
 				return exists, nil
 			}
@@ -268,16 +269,16 @@ func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.R
 	return records, err
 }
 
-// withPrefix are the keys of records that begin with a prefix and stand behind a key.
+// withPrefix returns the keys of records that begin with prefix and are greater than after.
 func withPrefix(k runKey, prefix, after runstore.RecordKey) spanner.KeySet {
 	set := spanner.KeyRange{
 		Start: spanner.Key{k.hash, k.run, stored(max(prefix, after))}, End: spanner.Key{k.hash, k.run}, Kind: spanner.ClosedClosed,
 	}
 	if after >= prefix {
-		set.Kind = spanner.OpenClosed // the empty key is the store's own
+		set.Kind = spanner.OpenClosed // also excludes the marker row, whose key is empty
 	}
 	for end := stored(prefix); len(end) > 0; end = end[:len(end)-1] {
-		if last := len(end) - 1; end[last] < 0xff { // the first key behind all that begin so
+		if last := len(end) - 1; end[last] < 0xff { // the smallest key greater than all keys with the prefix
 			end[last]++
 			set.End = spanner.Key{k.hash, k.run, end}
 			if set.Kind = spanner.ClosedOpen; after >= prefix {

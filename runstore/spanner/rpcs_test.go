@@ -166,7 +166,7 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 func TestRPCs(t *testing.T) {
 	t.Parallel()
 	var l ledger
-	s := open(t, newPlace(t, fair), l.keep, func(o *spanner.Options) { o.Priority = spannerpb.RequestOptions_PRIORITY_MEDIUM })
+	s := open(t, newDatabase(t, fair), l.keep, func(o *spanner.Options) { o.Priority = spannerpb.RequestOptions_PRIORITY_MEDIUM })
 	page := []string{"| operation | RPCs | which |", "|---|---|---|"}
 	for _, c := range costs(t, s) {
 		made := l.during(func() {

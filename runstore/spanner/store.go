@@ -24,40 +24,40 @@ import (
 )
 
 // Store is an open handle on a store in Spanner. It implements runstore.RunStore and the
-// capabilities MultiCommitter, EpochManager, StaleReader and Describer.
+// capabilities MultiCommitter, EpochManager, RunNotifier, StaleReader and Describer.
 type Store struct {
 	opts    Options
 	waiters wakeup.Hub
-	here    localclock.Clock // of this process
-	local   string           // the address of an emulator or of Spanner Omni
+	here    localclock.Clock // this process's clock: it measures time and judges no lease
+	local   string           // address of an emulator or of Spanner Omni; empty for the service
 	client  *spanner.Client
 
 	created string // when the database was created, RFC 3339; empty if that could not be read
 
-	attemptTimeout time.Duration // that constant, but in tests
-	ring           int64         // remembered, but in tests
-	clearAtOnce    int           // that constant, but in tests
+	attemptTimeout time.Duration // the constant, except in tests
+	ring           int64         // resultRing, except in tests
+	purgeBatch     int           // the constant, except in tests
 	maxMutations   int           // likewise
 	windows        windows       // likewise
 
-	// attempts counts how often a transaction of a write was begun, repeats included.
+	// attempts counts the transactions of writes that were begun, repeats included.
 	attempts atomic.Int64
 
-	feedShards int64 // over how many this handle writes: no more than readers read
+	feedShards int64 // number of shards that this handle appends to, at most the number that readers read
 
-	lanes    lanes
-	laneWait time.Duration // that constant, but in tests
+	runQueues    runQueues
+	runQueueWait time.Duration // the constant, except in tests
 
-	stale      chan []grant // entries of the runnable index to be moved (places.go)
+	stale      chan []seenGrant // entries of the runnable index for the mover (runnable_index.go)
 	moving     sync.WaitGroup
 	background sync.WaitGroup
-	stopped    context.Context // ends the work in the background
+	stopped    context.Context // ends background work
 	stop       context.CancelFunc
 
-	life      sync.Mutex // guards the following
-	ended     bool
-	under     int           // operations under way
-	idle      chan struct{} // closed when the last of them has ended, after Close
+	closeMu   sync.Mutex // guards the following
+	closed    bool
+	inFlight  int           // operations in flight
+	idle      chan struct{} // closed when Close was called and no operation is in flight
 	closeOnce sync.Once
 }
 
@@ -70,7 +70,7 @@ var _ interface {
 	runstore.Describer
 } = (*Store)(nil)
 
-// Open opens the store. It creates the database and its schema as needed.
+// Open opens the store. It creates the database and its schema if they are missing.
 func Open(ctx context.Context, o *Options) (*Store, error) {
 	s, err := open(ctx, o)
 	if err != nil {
@@ -84,13 +84,13 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, laneWait: laneWait, ring: remembered, clearAtOnce: clearAtOnce, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []grant, movesWaiting), feedShards: shards, idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing, purgeBatch: purgeBatch, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []seenGrant, moveQueueCap), feedShards: shards, idle: make(chan struct{})}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()
 		return nil, unclassified(ctx, err)
 	}
-	if err := s.incarnate(ctx); err != nil {
+	if err := s.checkIncarnation(ctx); err != nil {
 		_ = s.Close()
 		return nil, unclassified(ctx, err)
 	}
@@ -100,7 +100,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 			return nil, unclassified(ctx, err)
 		}
 	}
-	s.moving.Go(s.movePlaces)
+	s.moving.Go(s.runMover)
 	s.background.Go(func() {
 		if err := s.finishPurges(s.stopped); err != nil && s.stopped.Err() == nil {
 			opts.Logger.Warn("spanner: what is left of purged runs could not be deleted", "error", err)
@@ -109,6 +109,8 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	return s, nil
 }
 
+// unclassified returns err with the outcome "not applied" unless err already has a definite one:
+// opening applies no write of a caller.
 func unclassified(ctx context.Context, err error) error {
 	if outcome.Definite(err) {
 		return err
@@ -116,7 +118,7 @@ func unclassified(ctx context.Context, err error) error {
 	return outcome.Unavailable(outcome.Cause(ctx, err))
 }
 
-// connect prepares the database and makes the client.
+// connect creates the database if need be, connects the client, and migrates the schema.
 func (s *Store) connect(ctx context.Context) (err error) {
 	config := spanner.ClientConfig{DatabaseRole: s.opts.Role, UserAgent: "tapestore"}
 	s.local = s.opts.Emulator + s.opts.Omni
@@ -134,23 +136,23 @@ func (s *Store) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = admin.Close() }() // nothing was left undone
+	defer func() { _ = admin.Close() }() // no call is pending
 	if err := s.ensure(ctx, admin, options); err != nil {
 		return err
 	}
-	// First, so that it sees what interceptors of the caller's make of an answer.
+	// First in the chain, so that it sees replies after the caller's interceptors have changed them.
 	watched := append([]option.ClientOption{option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(watchCommits, boundRollbacks))}, options...)
 	if s.client, err = spanner.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.database(), config, watched...); err != nil {
 		return err
 	}
-	if err := s.slowly(ctx, func(ctx context.Context) error { return s.migrate(ctx, admin) }); err != nil {
+	if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.migrate(ctx, admin) }); err != nil {
 		s.client.Close()
 		return err
 	}
 	return nil
 }
 
-// clientOptions say how to reach Spanner.
+// clientOptions returns the connection options. Connections to an emulator are not encrypted.
 func (s *Store) clientOptions() []option.ClientOption {
 	var all []option.ClientOption
 	if s.local != "" {
@@ -167,9 +169,9 @@ func (s *Store) clientOptions() []option.ClientOption {
 	return all
 }
 
-// transaction are the options of all read-write transactions. SERIALIZABLE and
-// pessimistic are said here, and not left to defaults of the client or the database:
-// under REPEATABLE READ, reading the lease and writing the journal is write skew
+// transaction returns the options of all read-write transactions. SERIALIZABLE and pessimistic
+// locks are set explicitly and not left to defaults of the client or the database: under REPEATABLE
+// READ, reading the lease and writing the journal would allow write skew
 // (https://cloud.google.com/spanner/docs/isolation-levels).
 func (s *Store) transaction(tag string) spanner.TransactionOptions {
 	return spanner.TransactionOptions{
@@ -180,21 +182,21 @@ func (s *Store) transaction(tag string) spanner.TransactionOptions {
 	}
 }
 
-// query are the options of a statement.
+// query returns the options of a statement.
 func (s *Store) query(tag string) spanner.QueryOptions {
 	return spanner.QueryOptions{Priority: s.opts.Priority, RequestTag: "tapestore-" + tag}
 }
 
-// Close implements runstore.RunStore. Operations under way end first: those that Spanner
-// leaves without an answer by their retry timeout.
+// Close implements runstore.RunStore. It waits for operations in flight; one that Spanner does not
+// answer ends at its retry timeout.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
-		s.life.Lock()
-		s.ended = true
-		if s.under == 0 {
+		s.closeMu.Lock()
+		s.closed = true
+		if s.inFlight == 0 {
 			close(s.idle)
 		}
-		s.life.Unlock()
+		s.closeMu.Unlock()
 		s.stop()
 		s.moving.Wait()
 		s.background.Wait()
@@ -204,8 +206,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// op is the frame of every operation: input is checked before anything else, and
-// nothing happens on a closed handle or after the context's end.
+// op runs f as a public operation. Invalid input is refused first; nothing is sent on a closed
+// handle or after ctx has ended.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
 	if invalid != nil {
 		return outcome.Wrap(op, id, invalid)
@@ -220,7 +222,7 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 	return outcome.Wrap(op, id, f(serving.With(ctx, op)))
 }
 
-// RunWakeups implements runstore.RunNotifier: of writes of this process.
+// RunWakeups implements runstore.RunNotifier. It reports only writes of this process.
 func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
 	err = s.op(ctx, "run wakeups", id, runstore.CheckRunID(id), func(context.Context) error {
 		ch = s.waiters.Add(ctx, id, on)
@@ -229,21 +231,21 @@ func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.W
 	return ch, err
 }
 
-// enter begins an operation, unless the handle was closed.
+// enter registers an operation and reports false if the handle is closed.
 func (s *Store) enter() bool {
-	s.life.Lock()
-	defer s.life.Unlock()
-	if s.ended {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	if s.closed {
 		return false
 	}
-	s.under++
+	s.inFlight++
 	return true
 }
 
 func (s *Store) leave() {
-	s.life.Lock()
-	defer s.life.Unlock()
-	if s.under--; s.under == 0 && s.ended {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	if s.inFlight--; s.inFlight == 0 && s.closed {
 		close(s.idle)
 	}
 }

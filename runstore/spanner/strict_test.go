@@ -17,7 +17,7 @@ func TestStrictLeaseBoundsCommits(t *testing.T) {
 	t.Parallel()
 	const long = 2 * runstore.MaxTTL // the longest patience
 	var left time.Duration           // that the last commit had to its deadline
-	s := open(t, newPlace(t, newest), func(o *spanner.Options) {
+	s := open(t, newDatabase(t, newest), func(o *spanner.Options) {
 		o.RetryTimeout = long
 		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

@@ -32,8 +32,9 @@ var priorities = map[string]spannerpb.RequestOptions_Priority{
 	"high":   spannerpb.RequestOptions_PRIORITY_HIGH,
 }
 
-// ParseURL reads spanner://project/instance/database?key=value&… The keys are those of
-// [Options]: create=no, emulator=host:port, feed_shards=64, omni=host:port, priority, retry_timeout, role.
+// ParseURL parses spanner://project/instance/database?key=value&… The keys correspond to the fields
+// of [Options]: create=no, emulator=host:port, feed_shards=64, omni=host:port, priority,
+// retry_timeout, role.
 func ParseURL(u runstore.URL) (*Options, error) {
 	if err := u.RejectUnknownParams("create", "emulator", "feed_shards", "omni", "priority", "retry_timeout", "role"); err != nil {
 		return nil, err

@@ -114,7 +114,7 @@ func TestBadOptions(t *testing.T) {
 // A store is opened by its URL, and says what it runs on.
 func TestOpenByURL(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s, err := runstore.Open(t.Context(), "spanner://"+p.Project+"/"+p.Instance+"/"+p.Database+"?emulator="+p.server.Address())
 	if err != nil {
 		t.Fatal(err)

@@ -14,91 +14,96 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// request is one write of one run.
+// request is one write to one run.
 type request struct {
 	run  runstore.RunID
-	keys []runstore.RecordKey // of the records that decide
-	// name is that of the result under the caller's id (rules.BatchResult and its like); a
-	// write without one gets an id of the adapter's.
+	keys []runstore.RecordKey // the records that the decision depends on
+	// name identifies the result under the caller's id (rules.BatchResult and the like). A write
+	// without a name has an id of the adapter.
 	name  string
-	epoch bool // it is needed, and the run's former grants: for a grant
-	// decide judges what was read, and says what to write. It may be called many times:
-	// the client repeats a transaction that was aborted. former is the result, if the
-	// write was made before. No edit means that there is nothing to write.
+	epoch bool // read the epoch and the run's former grants: for a grant
+	// decide judges the state that was read and returns the edit to write. A nil edit with a nil
+	// error means that nothing is left to write. former is the stored result if this write was
+	// applied before. decide may be called many times, because the client library reruns an aborted
+	// transaction.
 	decide func(g *guarded, former *result) (*edit, error)
 
-	// whole names the commit over several runs that it is part of, if one of them has an
-	// id. A result with it shows that all of that commit was made.
-	whole []byte
+	// multiCommitID names the commit over several runs that this write is part of, if one of its
+	// batches has an id. A stored result with this id proves that the whole commit was applied.
+	multiCommitID []byte
 
-	own []byte // the adapter's id
-	// repeated: the result of the caller's id was there before anything was written.
-	repeated bool
-	known    bool  // a former attempt has read the run
-	since    int64 // how many of the run's writes had an id of the adapter's then
+	adapterID []byte // the adapter's id of this write
+	// foundBefore: the result under the caller's id was stored before this call had an ambiguous
+	// commit, so an earlier call applied the write.
+	foundBefore bool
+	counted     bool  // an earlier attempt has set countBefore
+	countBefore int64 // how many results the run's ring had received before this call
 }
 
-func (r *request) asks(doubt bool) asked {
-	a := asked{key: keyOf(r.run), keys: r.keys, epoch: r.epoch}
-	if r.name != "" || doubt {
+// guardQuery returns what the guard statement reads for this request. After an ambiguous commit it
+// looks up the write's result even if the caller gave no id.
+func (r *request) guardQuery(ambiguous bool) guardQuery {
+	a := guardQuery{key: keyOf(r.run), keys: r.keys, epoch: r.epoch}
+	if r.name != "" || ambiguous {
 		a.id = r.id()
 	}
 	return a
 }
 
-// id returns the id under which the result is kept.
+// id returns the id under which the result is stored.
 func (r *request) id() resultID {
 	if r.name != "" {
 		return callersID(r.name)
 	}
-	return resultID{id: r.own}
+	return resultID{id: r.adapterID}
 }
 
-// errNothing ends a transaction that has nothing to write.
-var errNothing = errors.New("spanner: nothing to write")
+// errNothingToWrite ends a transaction without a commit.
+var errNothingToWrite = errors.New("spanner: nothing to write")
 
-// errForgotten: while it was not known what became of a write, the run had so many
-// others that its result is not kept any more.
-var errForgotten = errors.New("spanner: the run had more writes since than it remembers")
+// errResultEvicted: while the outcome of a commit was unknown, the run had so many other writes
+// that its ring may have evicted the result.
+var errResultEvicted = errors.New("spanner: the run had more writes since than it remembers")
 
-// transact makes writes of one run, or of several, in one transaction: one request that
-// reads what decides, and the commit.
+// transact applies writes to one run or several in one transaction of two requests: the guard
+// statement and the commit.
 //
-// When the answer to a commit was lost, the transaction is made again. Either it finds
-// the first among a run's results, or it writes the runs' rows, which both have read:
-// then the first, wherever it still is, can never be committed.
+// If a commit has an ambiguous outcome (its reply was lost), the transaction is run again. The next
+// attempt either finds the result of the first among the runs' results, or it writes the runs'
+// rows, also when it refuses. Both transactions have read these rows, so after that the first can
+// no longer be committed, wherever it still is.
 func (s *Store) transact(ctx context.Context, tag string, requests ...*request) error {
-	fate := &commitFate{here: s.here}
-	ctx = fate.watch(ctx)
+	tracker := &commitTracker{here: s.here}
+	ctx = tracker.watch(ctx)
 	for _, r := range requests {
-		r.own = make([]byte, 16)
-		_, _ = rand.Read(r.own) // never fails
+		r.adapterID = make([]byte, 16)
+		_, _ = rand.Read(r.adapterID) // never fails
 	}
-	defer s.enterLanes(ctx, requests)()
-	for t := s.tries(); ; {
+	defer s.enterRunQueues(ctx, requests)()
+	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		var refusal error
 		_, err := s.client.ReadWriteTransactionWithOptions(bound, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
 			s.attempts.Add(1)
-			refusal, err = s.attempt(ctx, tx, requests, fate)
+			refusal, err = s.attempt(ctx, tx, requests, tracker)
 			return err
 		}, s.transaction(tag))
 		cancel()
 		switch {
 		case err == nil:
 			return refusal
-		case errors.Is(err, errNothing):
+		case errors.Is(err, errNothingToWrite):
 			return nil
-		case errors.Is(err, errForgotten):
+		case errors.Is(err, errResultEvicted):
 			return outcome.Unknown(err)
 		case outcome.Definite(err):
 			return err
 		}
 		if again := retryable(err); ctx.Err() != nil || !again || !t.More(ctx) {
-			if fate.unknown() {
+			if tracker.unknown() {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			if newer := s.newer(ctx, err); outcome.Definite(newer) {
+			if newer := s.schemaError(ctx, err); outcome.Definite(newer) {
 				return newer
 			}
 			return outcome.Unavailable(outcome.Cause(ctx, err))
@@ -106,28 +111,30 @@ func (s *Store) transact(ctx context.Context, tag string, requests ...*request) 
 	}
 }
 
-func (s *Store) enterLanes(ctx context.Context, requests []*request) (leave func()) {
+// enterRunQueues waits for the turn of the requests' runs in this handle's queues.
+func (s *Store) enterRunQueues(ctx context.Context, requests []*request) (leave func()) {
 	runs := make([]runstore.RunID, len(requests))
 	for i, r := range requests {
 		runs[i] = r.run
 	}
-	return s.lanes.enter(ctx, s.laneWait, runs...)
+	return s.runQueues.enter(ctx, s.runQueueWait, runs...)
 }
 
-// attempt is the transaction once. In doubt of a former attempt a refusal too is
-// committed, by writing the runs' rows: what was refused now could be in flight still.
-func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, fate *commitFate) (refusal, err error) {
-	doubt := fate.unknown()
-	fate.until.Store(nil)
-	asks := make([]asked, len(requests))
+// attempt is the body of the transaction. After an ambiguous commit it commits even a refusal, by
+// touching the runs' rows: otherwise the write that is refused now could still be applied by the
+// earlier transaction.
+func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, tracker *commitTracker) (refusal, err error) {
+	ambiguous := tracker.unknown()
+	tracker.leaseEnd.Store(nil)
+	asks := make([]guardQuery, len(requests))
 	for i, r := range requests {
-		asks[i] = r.asks(doubt)
+		asks[i] = r.guardQuery(ambiguous)
 	}
 	all, err := s.guard(ctx, tx, asks)
 	if err != nil {
 		return nil, err
 	}
-	formers, err := recall(requests, all, doubt)
+	formers, err := lookUpResults(requests, all, ambiguous)
 	if err != nil {
 		return nil, err
 	}
@@ -143,91 +150,93 @@ func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, r
 			e, err = r.decide(g, former)
 		}
 		if err != nil {
-			fate.until.Store(nil) // no lease bounds the commit of a refusal
+			tracker.leaseEnd.Store(nil) // a strict lease does not bound the commit of a refusal
 		}
 		switch {
-		case err != nil && doubt:
+		case err != nil && ambiguous:
 			return err, s.touch(tx, all)
 		case err != nil:
 			return nil, err
 		case e != nil:
-			if !e.transient {
-				e.remember(r.id(), r.whole)
+			if !e.noResult {
+				e.recordResult(r.id(), r.multiCommitID)
 			}
-			e.save()
+			e.putHead()
 			events += len(e.events)
 			edits = append(edits, e)
-			if until := fate.until.Load(); !e.until.IsZero() && (until == nil || e.until.Before(*until)) {
-				fate.until.Store(&e.until)
+			if until := tracker.leaseEnd.Load(); !e.strictEnd.IsZero() && (until == nil || e.strictEnd.Before(*until)) {
+				tracker.leaseEnd.Store(&e.strictEnd)
 			}
 		}
 	}
 	switch {
-	case len(edits) == 0 && doubt:
+	case len(edits) == 0 && ambiguous:
 		return nil, s.touch(tx, all)
 	case len(edits) == 0:
-		return nil, errNothing
+		return nil, errNothingToWrite
 	case events > slots:
-		return s.tooLarge(tx, all, doubt, tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
+		return s.tooLarge(tx, all, ambiguous, tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
 	}
 	slot := firstSlot(events)
-	var whole mutations
+	var total mutations
 	for _, e := range edits {
-		e.place(slot)
+		e.insertEvents(slot)
 		slot += int64(len(e.events))
-		whole.join(e.mutations)
+		total.join(e.mutations)
 	}
-	if err := whole.fits(s.maxMutations); err != nil {
-		return s.tooLarge(tx, all, doubt, err)
+	if err := total.checkLimits(s.maxMutations); err != nil {
+		return s.tooLarge(tx, all, ambiguous, err)
 	}
-	return nil, tx.BufferWrite(whole.list)
+	return nil, tx.BufferWrite(total.list)
 }
 
-// tooLarge refuses a write for its size, in doubt of a former attempt as all refusals.
-func (s *Store) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, doubt bool, refusal error) (_, err error) {
-	if !doubt {
+// tooLarge refuses a write for its size. Like every refusal, it is committed after an ambiguous
+// commit.
+func (s *Store) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, ambiguous bool, refusal error) (_, err error) {
+	if !ambiguous {
 		return nil, refusal
 	}
 	return refusal, s.touch(tx, all)
 }
 
-// recall returns the results of former writes, and marks what was read if one of them
-// shows that all were made: then none is made again, though some of the runs may be gone
-// since, or have forgotten. Otherwise it makes sure that the result of a former attempt
-// would have been found.
-func recall(requests []*request, all []*guarded, doubt bool) ([]*result, error) {
+// lookUpResults returns the stored result of each request, nil for none. If one of them proves that
+// all writes of the transaction were applied, it sets alreadyApplied on all runs: nothing is
+// applied again, even though some of the runs may have been purged since or have evicted their
+// result. Without such proof it returns errResultEvicted if the result of an earlier attempt may
+// have been evicted.
+func lookUpResults(requests []*request, all []*guarded, ambiguous bool) ([]*result, error) {
 	formers := make([]*result, len(requests))
-	made, forgotten := false, false
+	applied, evicted := false, false
 	for i, r := range requests {
 		g := all[i]
-		g.doubt = doubt && !r.repeated
-		// What a run had that was purged may still be there, and is no memory of its; a
-		// former attempt may have been made before the purge.
-		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.doubt) {
+		g.ambiguous = ambiguous && !r.foundBefore
+		// Rows of a purged run may still be there; they are not results of the present run. But an
+		// earlier attempt of this call may have been applied before the purge.
+		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.ambiguous) {
 			formers[i] = newest(g.Done)
-			r.repeated = r.repeated || !doubt
-			made = made || r.name == "" || len(r.whole) > 0 && bytes.Equal(r.whole, formers[i].Whole)
+			r.foundBefore = r.foundBefore || !ambiguous
+			applied = applied || r.name == "" || len(r.multiCommitID) > 0 && bytes.Equal(r.multiCommitID, formers[i].Whole)
 		}
-		forgotten = r.forgotten(g, doubt) || forgotten
+		evicted = r.resultEvicted(g, ambiguous) || evicted
 	}
-	if forgotten && !made {
-		return nil, errForgotten
+	if evicted && !applied {
+		return nil, errResultEvicted
 	}
 	for _, g := range all {
-		g.made = made
+		g.alreadyApplied = applied
 	}
 	return formers, nil
 }
 
-// newest returns the last of the results that have one id. There are several where the id of a
-// grant came back once it was no longer recognised: one for each release.
+// newest returns the result with the highest token among those of one id. There may be several
+// results of releases if a grant id was used again after the run had forgotten it.
 func newest(results []*result) *result {
 	return slices.MaxFunc(results, func(a, b *result) int { return cmp.Compare(a.Token, b.Token) })
 }
 
-// forgotten reports whether the result of a former attempt may have been there, and is
-// not kept any more.
-func (r *request) forgotten(g *guarded, doubt bool) bool {
+// resultEvicted reports whether the result of an earlier attempt may have been stored and evicted
+// again.
+func (r *request) resultEvicted(g *guarded, ambiguous bool) bool {
 	n := int64(0)
 	switch {
 	case len(g.Head) == 0:
@@ -236,15 +245,15 @@ func (r *request) forgotten(g *guarded, doubt bool) bool {
 	default:
 		n = g.Head[0].OtherWrites
 	}
-	if !r.known {
-		r.known, r.since = true, n
+	if !r.counted {
+		r.counted, r.countBefore = true, n
 		return false
 	}
-	return doubt && len(g.Done) == 0 && n-r.since >= g.ring
+	return ambiguous && len(g.Done) == 0 && n-r.countBefore >= g.ring
 }
 
-// touch writes the runs' rows as they are, so that no transaction that has read them
-// before can be committed any more.
+// touch rewrites the runs' rows unchanged, so that no transaction that has read them before can be
+// committed any more.
 func (s *Store) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
 	var list []*spanner.Mutation
 	for _, g := range all {
@@ -255,7 +264,7 @@ func (s *Store) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
 	return tx.BufferWrite(list)
 }
 
-// readEpoch reads the epoch for a refusal that depends on it.
+// readEpoch reads the epoch, for a refusal that depends on it.
 func (s *Store) readEpoch(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded) error {
 	row, err := tx.ReadRowWithOptions(ctx, "GrantEpochs", spanner.Key{g.key.shard}, []string{"Epoch"},
 		&spanner.ReadOptions{Priority: s.opts.Priority, RequestTag: "tapestore-epoch"})

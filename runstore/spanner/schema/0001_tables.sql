@@ -1,18 +1,18 @@
--- Ids, keys, kinds and owners are BYTES, because they may hold any. No id that a caller
--- makes leads a key: before a run's stands its hash, so ids that only grow make no hot
--- spot. What is ordered by time is spread over 8 shards.
+-- Ids, keys, kinds and owners are BYTES, because they may hold any bytes. No key begins with an id
+-- that a caller chose: a run's id follows its hash, so increasing ids make no hot spot. Rows that
+-- are ordered by time are spread over 8 shards.
 
 CREATE TABLE IF NOT EXISTS TapestoreSchema (
 	Version  INT64     NOT NULL,
 	Migrated TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
 ) PRIMARY KEY (Version);
 
--- One row: what the store knows of itself.
+-- One row: the epoch and the incarnation of this store.
 CREATE TABLE IF NOT EXISTS Store (
 	One         INT64        NOT NULL,
 	Epoch       INT64        NOT NULL,
 	Incarnation STRING(1024) NOT NULL, -- the database's full name when the epoch began
-	Ended       BOOL         NOT NULL, -- all grants of former epochs are
+	Ended       BOOL         NOT NULL, -- whether all grants of earlier epochs have been ended
 ) PRIMARY KEY (One);
 
 CREATE TABLE IF NOT EXISTS Epochs (
@@ -21,14 +21,14 @@ CREATE TABLE IF NOT EXISTS Epochs (
 	Reason BYTES(256) NOT NULL,
 ) PRIMARY KEY (Epoch);
 
--- The current epoch once more for each shard: every grant reads it, not all the same row.
+-- A copy of the current epoch for each shard, so that grants do not all read one row.
 CREATE TABLE IF NOT EXISTS EpochCopies (
 	Shard INT64 NOT NULL,
 	Epoch INT64 NOT NULL,
 ) PRIMARY KEY (Shard);
 
--- A run's head and its lease. Every write of the run reads and writes this row; that is
--- what orders them. A purged run keeps it for its token.
+-- A run's head and its lease. Every write of the run reads and writes this row, which orders the
+-- writes. The row outlives a purge, because it holds the run's token.
 CREATE TABLE IF NOT EXISTS Runs (
 	RunHash       INT64      NOT NULL,
 	Run           BYTES(256) NOT NULL,
@@ -47,11 +47,11 @@ CREATE TABLE IF NOT EXISTS Runs (
 	PreemptedFrom BYTES(256) NOT NULL,
 	PreemptReason BYTES(256) NOT NULL,
 	VersionFloor  INT64      NOT NULL,  -- the highest version of a deleted record
-	VersionTop    INT64      NOT NULL,  -- the highest version of any
-	CallerWrites  INT64      NOT NULL,  -- how many there were with an id of the caller's…
-	OtherWrites   INT64      NOT NULL,  -- …and how many without
-	Seen          TIMESTAMP  NOT NULL,  -- the clock at the last write: the run's never goes back
-	Purging       BYTES(16),            -- what it had is being deleted
+	VersionTop    INT64      NOT NULL,  -- the highest version of any record
+	CallerWrites  INT64      NOT NULL,  -- number of results stored under callers' ids…
+	OtherWrites   INT64      NOT NULL,  -- …and under ids of the adapter
+	Seen          TIMESTAMP  NOT NULL,  -- the store clock at the last write: the run's times never go back
+	Purging       BYTES(16),            -- set while the rows of a purged run are being deleted
 ) PRIMARY KEY (RunHash, Run);
 
 -- No column of these indexes changes at a heartbeat or an append.
@@ -86,14 +86,14 @@ CREATE TABLE IF NOT EXISTS Records (
 	CreatedTime TIMESTAMP   NOT NULL,
 	UpdatedSeq  INT64       NOT NULL,
 	UpdatedTime TIMESTAMP   NOT NULL,
-	PlaceNames  ARRAY<BYTES(256)>, -- its rows in Queue: their names…
+	PlaceNames  ARRAY<BYTES(256)>, -- its index entries (rows of Queue): names…
 	PlaceTimes  ARRAY<TIMESTAMP>,  -- …and times
 	Value       BYTES(MAX)  NOT NULL,
 ) PRIMARY KEY (RunHash, Run, Key),
 	INTERLEAVE IN PARENT Runs ON DELETE CASCADE;
 
--- The results of a run's last writes, two rings of rows: those with an id of the
--- caller's, and all others, by an id of the adapter's.
+-- The results of a run's last writes, in two rings of rows: those under callers' ids, and all
+-- others, under ids of the adapter.
 CREATE TABLE IF NOT EXISTS Writes (
 	RunHash  INT64      NOT NULL,
 	Run      BYTES(256) NOT NULL,
@@ -103,19 +103,19 @@ CREATE TABLE IF NOT EXISTS Writes (
 	FirstSeq INT64      NOT NULL,
 	LastSeq  INT64      NOT NULL,
 	Time     TIMESTAMP  NOT NULL,
-	Token    INT64      NOT NULL, -- of the grant that was made or presented
+	Token    INT64      NOT NULL, -- of the grant that was made or presented as fence
 	Versions ARRAY<INT64>,
-	Whole    BYTES(16),           -- names the commit over several runs that it was part of, if one of them had an id
+	Whole    BYTES(16),           -- the id of the commit over several runs that the write was part of, if one of its batches had an id
 ) PRIMARY KEY (RunHash, Run, Callers, Slot),
 	INTERLEAVE IN PARENT Runs ON DELETE CASCADE;
 
--- The feed of all runs, with all that a reader gets. It is a table, because its key must
--- be unique: two events of one microsecond must not have one position.
+-- The feed of all runs, with all that a reader gets. It is a table and not an index, because its
+-- key must be unique: two events of one microsecond must not have the same position.
 CREATE TABLE IF NOT EXISTS Feed (
 	Shard     INT64     NOT NULL,
 	Committed TIMESTAMP NOT NULL OPTIONS (allow_commit_timestamp = true),
 	Slot      INT64     NOT NULL,
-	Run       BYTES(256),          -- NULL: a position that readers may stand on, without an event
+	Run       BYTES(256),          -- NULL: a row without an event, written by a new epoch
 	Seq       INT64,
 	Time      TIMESTAMP,
 	Token     INT64,
@@ -125,7 +125,7 @@ CREATE TABLE IF NOT EXISTS Feed (
 ) PRIMARY KEY (Shard, Committed, Slot);
 
 -- The cross-run queues, with all that a scan returns. A record has up to eight rows. With
--- more than four their Value is empty, and a scan takes it from Records.
+-- more than four rows their Value is empty, and a scan reads it from Records.
 CREATE TABLE IF NOT EXISTS Queue (
 	Name        BYTES(256)  NOT NULL,
 	Shard       INT64       NOT NULL,

@@ -1,5 +1,5 @@
--- What a run shows of its current grant, beside its token and expiry. NULL in a run whose
--- grant was made before version 3: not known.
+-- Properties of the current grant besides token and expiry. NULL (unknown) in a run whose grant was
+-- made before version 3.
 ALTER TABLE Runs ADD COLUMN IF NOT EXISTS TtlMicros INT64; -- of the last grant or renewal
 
 ALTER TABLE Runs ADD COLUMN IF NOT EXISTS Granted TIMESTAMP;
@@ -10,10 +10,10 @@ ALTER TABLE Runs ADD COLUMN IF NOT EXISTS Progressed TIMESTAMP;
 
 ALTER TABLE Runs ADD COLUMN IF NOT EXISTS MaxStallMicros INT64; -- NULL: none
 
-ALTER TABLE Runs ADD COLUMN IF NOT EXISTS FormerEnd INT64; -- how the grant before ended (runstore.GrantEnd)
+ALTER TABLE Runs ADD COLUMN IF NOT EXISTS FormerEnd INT64; -- how the previous grant ended (runstore.GrantEnd)
 
--- Unlisted runs have no entry in the indexes of listed ones. Spanner fills the column in
--- for the runs that there are.
+-- Unlisted runs have no entry in the indexes of listed runs. Spanner backfills the column for
+-- existing runs.
 ALTER TABLE Runs ADD COLUMN IF NOT EXISTS Unlisted BOOL; -- NULL: listed
 
 ALTER TABLE Runs ADD COLUMN IF NOT EXISTS Listed TIMESTAMP AS (IF(Unlisted, NULL, Created)) STORED;
@@ -36,11 +36,11 @@ ALTER TABLE Queue ADD COLUMN IF NOT EXISTS UpdatedToken INT64;
 -- a batch or a renewal.
 ALTER TABLE Writes ADD COLUMN IF NOT EXISTS Kind STRING(1);
 
-ALTER TABLE Writes ADD COLUMN IF NOT EXISTS FormerEnd INT64; -- with a grant: how the one before ended
+ALTER TABLE Writes ADD COLUMN IF NOT EXISTS FormerEnd INT64; -- for a grant: how the previous grant ended
 
--- The current epoch for each shard, in the place of EpochCopies: every statement that reads
--- for a write names this table. A program of version 2 that has the database open names the
--- one that is gone, so each of its writes fails before it has changed anything.
+-- The current epoch for each shard. It replaces EpochCopies, which every guard statement of
+-- version 2 names: each write of a version 2 program that still has the database open fails before
+-- it has changed anything.
 CREATE TABLE IF NOT EXISTS EpochShards (
 	Shard INT64 NOT NULL,
 	Epoch INT64 NOT NULL,

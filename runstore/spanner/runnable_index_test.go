@@ -20,7 +20,7 @@ var indexed = []string{"Created", "Unlisted", "Runnable", "GrantState", "HeldUnt
 func TestHeartbeatTouchesNoIndex(t *testing.T) {
 	t.Parallel()
 	var l ledger
-	s := open(t, newPlace(t, fair), l.keep)
+	s := open(t, newDatabase(t, fair), l.keep)
 	lease := holdAs(t, s, "run", runstore.LeaseSpec{Owner: "holder", TTL: runstore.MinTTL})
 	b := appending(lease)
 	b.Runnable = runstore.After(0)
@@ -86,7 +86,7 @@ func runnable(t *testing.T, s *spanner.Store) int {
 // A grant places a run behind its expiry; whatever ends the grant takes the run back.
 func TestGrantsPlaceTheRun(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s, c := open(t, p), raw(t, p)
 	lease := hold(t, s, "run")
 	b := appending(lease)
@@ -110,7 +110,7 @@ func TestGrantsPlaceTheRun(t *testing.T) {
 	}
 	places("a new epoch", 1)
 	takeOver(t, s, "run")
-	commit(t, s, purging("run"))
+	commit(t, s, purgeOf("run"))
 	places("a purge", 0)
 	if n := count(t, c, "SELECT COUNT(*) FROM Runs WHERE Place IS NOT NULL"); n != 0 {
 		t.Error("a purged run is in the index")
@@ -122,7 +122,7 @@ func TestGrantsPlaceTheRun(t *testing.T) {
 func TestScanMovesEntriesOfRenewedLeases(t *testing.T) {
 	t.Parallel()
 	const runs = 20 // more than one transaction moves
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s, c := open(t, p), raw(t, p)
 	renewed(t, s, runs)
 	if n := count(t, c, due); n != runs {
@@ -140,7 +140,7 @@ func TestScanMovesEntriesOfRenewedLeases(t *testing.T) {
 // Only the entry of the grant that a scan has seen is moved, and only while it is current.
 func TestMoveIsGuardedByTheGrant(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s, c := open(t, p), raw(t, p)
 	leases := renewed(t, s, 4)
 	released, taken, forged, current := leases[0], leases[1], leases[2], leases[3]
@@ -158,12 +158,12 @@ func TestMoveIsGuardedByTheGrant(t *testing.T) {
 	}
 	forged.Grant = "another"
 	for _, l := range []runstore.Lease{released, taken, forged} {
-		s.MovePlace(l)
+		s.MoveEntry(l)
 		if n := count(t, c, due+fmt.Sprintf(" AND Run = b'%s' AND HeldUntil < Expires", l.Run)); n != 1 {
 			t.Errorf("%s: the entry was moved", l.Run)
 		}
 	}
-	s.MovePlace(current)
+	s.MoveEntry(current)
 	if n := count(t, c, "SELECT COUNT(*) FROM Runs WHERE Place = Expires"); n != 1 {
 		t.Errorf("%d entries are at the present expiry, want that of the current grant", n)
 	}
@@ -175,7 +175,7 @@ func TestMoveIsGuardedByTheGrant(t *testing.T) {
 // A scan neither waits for the moves behind it nor fails with them.
 func TestScanWithoutMoves(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, fair)
+	p := newDatabase(t, fair)
 	s := open(t, p)
 	renewed(t, s, 4)
 	moves := func(c emulators.SpannerCall) bool {

@@ -16,8 +16,8 @@ func TestWritersOfOneRunQueue(t *testing.T) {
 	t.Parallel()
 	const writers, each = 16, 2
 	attempts := func(wait time.Duration) int64 {
-		s := open(t, newPlace(t, fair), patient)
-		s.SetLaneWait(wait)
+		s := open(t, newDatabase(t, fair), patient)
+		s.SetRunQueueWait(wait)
 		lease := hold(t, s, "run")
 		before := s.Attempts()
 		var all sync.WaitGroup
@@ -45,14 +45,14 @@ func TestWritersOfOneRunQueue(t *testing.T) {
 
 // A write does not wait for ever for one of the same handle that gets no answer; nor does it
 // wait for those of other runs.
-func TestLaneKeepsNobody(t *testing.T) {
+func TestRunQueueDelaysNoWriteForLong(t *testing.T) {
 	t.Parallel()
 	for run, wait := range map[runstore.RunID]time.Duration{"run": time.Millisecond, "another": hang} {
 		t.Run(string(run), func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s := open(t, p)
-			s.SetLaneWait(wait)
+			s.SetRunQueueWait(wait)
 			hold(t, s, "run")
 			hold(t, s, "another")
 			held := p.server.Hold(1, p.served(commits))
@@ -76,10 +76,10 @@ func TestLaneKeepsNobody(t *testing.T) {
 }
 
 // Commits over the same runs in different orders do not wait for each other in a circle.
-func TestLanesOfSeveralRuns(t *testing.T) {
+func TestRunQueuesOfSeveralRuns(t *testing.T) {
 	t.Parallel()
-	s := open(t, newPlace(t, fair), patient)
-	s.SetLaneWait(hang)
+	s := open(t, newDatabase(t, fair), patient)
+	s.SetRunQueueWait(hang)
 	hold(t, s, "one")
 	hold(t, s, "two")
 	var all sync.WaitGroup

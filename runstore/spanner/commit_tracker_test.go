@@ -90,7 +90,7 @@ func TestLostMessages(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var tr trick
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s := open(t, p, tr.through)
 			want, wantShape := unharmed(t, s, c, named(0))
 			all := []names{named(0)}
@@ -149,7 +149,7 @@ func TestContextEndsInFlight(t *testing.T) {
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, newest)
+			p := newDatabase(t, newest)
 			s := open(t, p)
 			_, wantShape := unharmed(t, s, c, named(0))
 			for j, harm := range []struct {
@@ -194,7 +194,7 @@ func TestContextEndsInFlight(t *testing.T) {
 // A refusal ends a transaction, and who waits for it does not wait for that.
 func TestContextEndsWhileARefusalIsEnded(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, newest)
+	p := newDatabase(t, newest)
 	s := open(t, p)
 	lease := hold(t, s, "run")
 	takeOver(t, s, "run")
