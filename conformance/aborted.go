@@ -34,12 +34,12 @@ func abortedCases() []Case {
 func abortedAnywhere(t T, e *Env) {
 	aborts := e.Aborts(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, e.Store)
+		book := w.reference(t, e, e.Store)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
+			held := w.seedRun(t, e, id)
 			end := aborts.Next(after)
 			a := w.send(t.Context(), e.Store, id, held)
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			aborted := end() > 0
 			if a.err != nil {
 				t.Errorf("%s, which was aborted once at request %d: %v", w.name, after, a.err)
@@ -69,7 +69,7 @@ func abortedAtRandom(t T, e *Env) {
 			for n := range each {
 				b := runstore.NewBatch(ids[pick.IntN(runs)], runstore.Unguarded("test"))
 				b.Append("event", fmt.Appendf(nil, "%d/%d", i, n))
-				errs[i] = stubborn(ctx, e.Store, b)
+				errs[i] = commitWithRetries(ctx, e.Store, b)
 				if errs[i] != nil {
 					return
 				}
@@ -106,7 +106,7 @@ func abortedAtRandom(t T, e *Env) {
 // stubborn commits a batch that has no id, and repeats it while the store says that it
 // was not applied: an engine that is busy with aborts may pass one of many writers over
 // for longer than an operation has patience.
-func stubborn(ctx context.Context, s runstore.RunStore, b runstore.Batch) error {
+func commitWithRetries(ctx context.Context, s runstore.RunStore, b runstore.Batch) error {
 	const most = 5
 	for n := 1; ; n++ {
 		_, err := s.Commit(ctx, b)
@@ -130,18 +130,18 @@ func leftOpen(t T, e *Env) {
 		e.Create(t, id)
 		lease := e.Acquire(t, e.Store, id, "owner")
 		s := closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) })
-		works(t, e, s)
+		awaitWorking(t, e, s)
 		n.Faults.Hold(after)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		a := write(ctx, s, lease)
-		dead := a.meets(t, 1, n.Faults.AwaitHeld)
+		dead := a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 		cancel()
-		a.ends(t, "the write of the dead")
+		a.wait(t, "the write of the dead")
 		next := preempt(t, e, id)
 		e.Append(t, e.Store, next, "of the living")
 		n.Faults.Reset()
-		n.answered(t)
+		n.awaitAnswered(t)
 		events := journal(t, e.Store, id)
 		if last := string(events[len(events)-1].Data); last != "of the living" {
 			t.Errorf("after %d requests of the dead: the last event is %q", after, last)

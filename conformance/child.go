@@ -21,7 +21,7 @@ const childVariable = "TAPESTORE_CONFORMANCE_CHILD"
 
 // errand is what a child does: it opens the store and plays its role, until it
 // is killed or its parent goes away.
-type errand struct {
+type childTask struct {
 	URL   string
 	Role  string
 	Round int
@@ -52,15 +52,15 @@ func RunChild() {
 		return
 	}
 	out := &report{os.Stdout}
-	if err := runErrand(text, out); err != nil {
+	if err := runChildTask(text, out); err != nil {
 		_ = out.line("error %q", err.Error()) // the parent may be gone
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-func runErrand(text string, out *report) error {
-	var e errand
+func runChildTask(text string, out *report) error {
+	var e childTask
 	if err := json.Unmarshal([]byte(text), &e); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ type child struct {
 
 // startChild starts this program again as a child with an errand. The child dies
 // with the case, and with the parent however that ends.
-func startChild(t T, e errand) *child {
+func startChild(t T, e childTask) *child {
 	t.Helper()
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -120,7 +120,7 @@ func startChild(t T, e errand) *child {
 	}
 	c.lines = bufio.NewScanner(out)
 	// A child that hangs must not hang the case: its end ends what it says.
-	bound := time.AfterFunc(patience, func() { _ = c.cmd.Process.Kill() })
+	bound := time.AfterFunc(caseTimeout, func() { _ = c.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		bound.Stop()
 		c.kill()

@@ -90,7 +90,7 @@ func (c *ProcessClock) wasRead(t T) {
 
 // suspect returns a hint for a time that is off by so much: about as much as a case sets a
 // process's clock wrong means that the time comes from such a clock.
-func suspect(off time.Duration) string {
+func wrongClockHint(off time.Duration) string {
 	for _, skew := range aheadFirst {
 		if skew > 0 && off.Abs() > skew-time.Minute && off.Abs() < 2*skew+time.Minute {
 			return ", as much as a process's clock was set wrong: it comes from that clock, not from the store's"

@@ -12,7 +12,7 @@ import (
 )
 
 func endedContext(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	late, cancelLate := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
@@ -35,7 +35,7 @@ func endedContext(t T, e *Env) {
 			Refused(t, "creating", err, runstore.ErrUnavailable)
 			_, err = e.Store.GetRun(t.Context(), "new")
 			Refused(t, "reading what was not created", err, runstore.ErrNotFound)
-			same(t, "a call with an ended context", before, dump(t, e.Store, "run", allIndexes...))
+			checkUnchanged(t, "a call with an ended context", before, dump(t, e.Store, "run", allIndexes...))
 			equal(t, "expiry", e.Get(t, "run").ExpiresAt, expires)
 		}
 		e.Append(t, s, lease, "the run is usable")
@@ -46,7 +46,7 @@ func contextAtAnyStage(t T, e *Env) {
 	const writers = 4
 	each := e.Scaled(t, "commits of each writer", 12, 40)
 	random := seeded(t)
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	stores := e.handles(t, 2)
 	began := time.Now()
 	for range 5 {
@@ -54,10 +54,10 @@ func contextAtAnyStage(t T, e *Env) {
 	}
 	usual := time.Since(began) / 5
 	var ended atomic.Bool
-	results := make([]*verdicts, writers)
-	together(t, writers, func(i int) error {
+	results := make([]*outcomes, writers)
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
-		results[i] = newVerdicts()
+		results[i] = newOutcomes()
 		span := 2 * writers * usual // a context ends within span, which shrinks until some call fails because of that
 		for n := 0; n < each || !ended.Load(); n++ {
 			name := fmt.Sprintf("%d/%d", i, n)
@@ -102,7 +102,7 @@ func contextAtAnyStage(t T, e *Env) {
 		t.Logf("writer %d: %d applied, %d not applied, %d unknown", i, len(v.applied), len(v.refused), len(v.unknown))
 		v.checkOwn(t, e.Store, fmt.Sprintf("%d/", i))
 	}
-	records := every(t, "records", runstore.Records(t.Context(), e.Store, "run", ""))
+	records := mustCollect(t, "records", runstore.Records(t.Context(), e.Store, "run", ""))
 	records = slices.DeleteFunc(records, func(r runstore.Record) bool { // of the run's creation
 		return slices.Contains([]runstore.RecordKey{"a", "b", "gone", runstore.SummaryKey}, r.Key)
 	})
@@ -111,7 +111,7 @@ func contextAtAnyStage(t T, e *Env) {
 
 // checkOwn is check for the batches whose names begin with prefix, on the run
 // that cases write to.
-func (v *verdicts) checkOwn(t T, s runstore.RunStore, prefix string) {
+func (v *outcomes) checkOwn(t T, s runstore.RunStore, prefix string) {
 	t.Helper()
 	found := map[string]int{}
 	for _, event := range journal(t, s, "run") {
@@ -124,7 +124,7 @@ func (v *verdicts) checkOwn(t T, s runstore.RunStore, prefix string) {
 
 // compare fails the case unless as many events of each batch are stored as its
 // verdict allows.
-func (v *verdicts) compare(t T, found map[string]int) {
+func (v *outcomes) compare(t T, found map[string]int) {
 	t.Helper()
 	for name := range v.applied {
 		if found[name] != 1 {
@@ -144,12 +144,12 @@ func (v *verdicts) compare(t T, found map[string]int) {
 }
 
 func contextInFlight(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	for round, cause := range []error{context.Canceled, context.DeadlineExceeded} {
 		s := e.Reopen(t)
 		resume := stalled(t, e)
 		names := []string{"short", "longer", "long"}
-		results := make(chan func(v *verdicts), len(names))
+		results := make(chan func(v *outcomes), len(names))
 		for i, name := range names {
 			name = fmt.Sprintf("%d/%s", round, name)
 			wait := []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond}[i]
@@ -168,7 +168,7 @@ func contextInFlight(t T, e *Env) {
 					_, err := s.Commit(ctx, b)
 					return err
 				})
-				results <- func(v *verdicts) {
+				results <- func(v *outcomes) {
 					v.add(name, err)
 					switch kind := runstore.KindOf(err); {
 					case err == nil:
@@ -179,15 +179,15 @@ func contextInFlight(t T, e *Env) {
 				}
 			}()
 		}
-		outcome := newVerdicts()
+		outcome := newOutcomes()
 		// The engine hangs until resume; whoever waits for it waits too long.
-		expired := time.NewTimer(patience)
+		expired := time.NewTimer(caseTimeout)
 		for range names {
 			select {
 			case tell := <-results:
 				tell(outcome)
 			case <-expired.C:
-				t.Fatalf("a call still waits for the engine %v after its context ended", patience)
+				t.Fatalf("a call still waits for the engine %v after its context ended", caseTimeout)
 			}
 		}
 		expired.Stop()

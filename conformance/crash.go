@@ -32,7 +32,7 @@ func crashCases() []Case {
 }
 
 var needPause = Need{"pause", "a system on which processes can be stopped, and go on", func(*Env) string {
-	return absent(!canPause, "processes cannot be stopped on this system")
+	return reasonIf(!canPause, "processes cannot be stopped on this system")
 }}
 
 // acknowledgement is what a child reported of a batch.
@@ -49,7 +49,7 @@ func killedProcess(t T, e *Env) {
 	}
 	acknowledged := map[string]acknowledgement{}
 	for round := range rounds {
-		c := startChild(t, errand{URL: e.URL, Role: "load", Round: round})
+		c := startChild(t, childTask{URL: e.URL, Role: "load", Round: round})
 		var lease runstore.Lease
 		kill := 1 + pick.IntN(60) // the line after which the child is killed
 		lines := 0
@@ -79,7 +79,7 @@ func killedProcess(t T, e *Env) {
 		}
 		t.Logf("round %d: killed after line %d, %d batches acknowledged so far", round, kill, len(acknowledged))
 		for _, s := range []runstore.RunStore{e.Reopen(t), e.Store} {
-			undisturbed(t, e, func(t T) { wholeBatches(t, s, acknowledged) })
+			checkUndisturbed(t, e, func(t T) { checkAtomicBatches(t, s, acknowledged) })
 		}
 		if lease.Token != 0 {
 			survivor := takeover(t, e, lease)
@@ -93,7 +93,7 @@ func killedProcess(t T, e *Env) {
 // undisturbed checks the runs while nothing is written to them: what a killed process had
 // asked of a server may still be applied after its end, also in the middle of a check,
 // which is then made again. Every batch of a child appends events.
-func undisturbed(t T, e *Env, check func(t T)) {
+func checkUndisturbed(t T, e *Env, check func(t T)) {
 	t.Helper()
 	seqs := func() (all [crashRuns]runstore.Seq) {
 		for i := range all {
@@ -103,7 +103,7 @@ func undisturbed(t T, e *Env, check func(t T)) {
 	}
 	var failed bool
 	var said []string
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		before := seqs()
 		failed, said = RunPlain(t.Context(), t.Name(), check)
 		return !failed || seqs() == before
@@ -120,7 +120,7 @@ func undisturbed(t T, e *Env, check func(t T)) {
 func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
 	t.Helper()
 	req := acquire(from.Run, "survivor", TTL)
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		granted, err := e.Store.AcquireLease(t.Context(), req)
 		lease = granted.Lease
 		if err != nil && runstore.KindOf(err) != runstore.ErrLeaseHeld {
@@ -136,7 +136,7 @@ func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
 
 // wholeBatches fails the case unless all acknowledged batches are there, where their
 // child was told, and every batch that is there is there whole.
-func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgement) {
+func checkAtomicBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgement) {
 	t.Helper()
 	found := map[string]acknowledgement{}
 	indexed := map[string]string{}
@@ -168,7 +168,7 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 			n += crashEvents
 			last = name
 		}
-		for _, r := range every(t, "records", runstore.Records(t.Context(), s, run, "batch/")) {
+		for _, r := range mustCollect(t, "records", runstore.Records(t.Context(), s, run, "batch/")) {
 			name := strings.TrimPrefix(string(r.Key), "batch/")
 			records = append(records, name)
 			if at, ok := found[name]; !ok || at.run != run || r.Version != 1 || r.Created.Seq != at.first || string(r.Value) != crashPart(name, crashEvents) {
@@ -182,8 +182,8 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 			t.Errorf("run %q: the last batch is %q by the journal and %q by the record", run, last, got)
 		}
 	}
-	inOrder(t, "batches by their records, beside those in the journals", slices.Sorted(slices.Values(records)), slices.Sorted(maps.Keys(found)))
-	inOrder(t, "batches by their index entries, beside those in the journals", slices.Sorted(maps.Keys(indexed)), slices.Sorted(maps.Keys(found)))
+	checkOrder(t, "batches by their records, beside those in the journals", slices.Sorted(slices.Values(records)), slices.Sorted(maps.Keys(found)))
+	checkOrder(t, "batches by their index entries, beside those in the journals", slices.Sorted(maps.Keys(indexed)), slices.Sorted(maps.Keys(found)))
 	for name, want := range acknowledged {
 		if got, ok := found[name]; !ok || got != want {
 			t.Errorf("batch %s was acknowledged at %+v and is found: %t, at %+v", name, want, ok, got)
@@ -193,19 +193,19 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 
 func stoppedProcess(t T, e *Env) {
 	e.Create(t, "run")
-	c := startChild(t, errand{URL: e.URL, Role: "zombie"})
+	c := startChild(t, childTask{URL: e.URL, Role: "zombie"})
 	line, _ := c.next()
 	held := runstore.Lease{Run: "run"}
 	if _, err := fmt.Sscanf(line, "held %d", &held.Token); err != nil {
 		t.Fatalf("the child said %q", line)
 	}
-	if err := pause(c.cmd.Process); err != nil {
+	if err := pauseProcess(c.cmd.Process); err != nil {
 		t.Fatalf("stop the child: %v", err)
 	}
 	lease := takeover(t, e, held)
 	e.Append(t, e.Store, lease, "taken over")
 	before := dump(t, e.Store, "run", allIndexes...)
-	if err := carryOn(c.cmd.Process); err != nil {
+	if err := resumeProcess(c.cmd.Process); err != nil {
 		t.Fatalf("let the child go on: %v", err)
 	}
 	if _, err := fmt.Fprintln(c.in, "go on"); err != nil {
@@ -219,6 +219,6 @@ func stoppedProcess(t T, e *Env) {
 		}
 	}
 	equal(t, "writes that the stopped process tried", refusals, 3)
-	same(t, "the stopped process", before, dump(t, e.Store, "run", allIndexes...))
+	checkUnchanged(t, "the stopped process", before, dump(t, e.Store, "run", allIndexes...))
 	e.Append(t, e.Store, lease, "the new holder goes on")
 }

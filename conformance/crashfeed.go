@@ -14,7 +14,7 @@ func killedFlood(t T, e *Env) {
 	least := runstore.Seq(e.Scaled(t, "events before a kill", 300, 1500))
 	e.Create(t, "run")
 	other := e.Reopen(t)
-	c := startChild(t, errand{URL: e.URL, Role: "flood"})
+	c := startChild(t, childTask{URL: e.URL, Role: "flood"})
 	acknowledged := map[runstore.Seq]string{}
 	killed := false
 	for {
@@ -48,12 +48,12 @@ func killedFlood(t T, e *Env) {
 	say := func() string {
 		return fmt.Sprintf("the feed holds %d events, the journal %d: %s", len(feed), last, seqsOf(feed))
 	}
-	e.await(t, patience, growing(), func() bool {
+	e.await(t, caseTimeout, growing(), func() bool {
 		after := runstore.Position(0)
 		if len(feed) > 0 {
 			after = feed[len(feed)-1].Position
 		}
-		feed = append(feed, every(t, "feed", feedAfter(t.Context(), other, after, runstore.MaxPage))...)
+		feed = append(feed, mustCollect(t, "feed", feedAfter(t.Context(), other, after, runstore.MaxPage))...)
 		last = e.Get(t, "run").LastSeq
 		return runstore.Seq(len(feed)) >= last
 	}, say)
@@ -75,10 +75,10 @@ func killedFlood(t T, e *Env) {
 	}
 	for who, s := range map[string]runstore.RunStore{"a handle opened before": other, "a handle opened afterwards": e.Reopen(t)} {
 		var got []string
-		for _, event := range every(t, "feed", feedAfter(t.Context(), s, 0, 100)) {
+		for _, event := range mustCollect(t, "feed", feedAfter(t.Context(), s, 0, 100)) {
 			got = append(got, name(event.Seq, event.Data))
 		}
-		inOrder(t, "the feed, read from "+who, got, want)
+		checkOrder(t, "the feed, read from "+who, got, want)
 	}
 }
 

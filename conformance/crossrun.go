@@ -131,7 +131,7 @@ func (m stepMode) on(s runstore.RunStore, next func() loss) runstore.RunStore {
 }
 
 // sound returns s as a driver has it who loses nothing.
-func (m stepMode) sound(s runstore.RunStore) runstore.RunStore {
+func (m stepMode) lossless(s runstore.RunStore) runstore.RunStore {
 	return m.on(s, func() loss { return nothingLost })
 }
 
@@ -173,18 +173,18 @@ type pair struct {
 
 // pairUp furnishes two runs. The lead is held by "old"; the other run's name is
 // taken by somebody, if taken.
-func pairUp(t T, e *Env, tag string, taken bool) pair {
+func newPair(t T, e *Env, tag string, taken bool) pair {
 	t.Helper()
 	other := runstore.RunID("other-" + tag)
-	furnish(t, e, other)
-	return pairWith(t, e, tag, other, taken)
+	seedFixture(t, e, other)
+	return newPairWith(t, e, tag, other, taken)
 }
 
 // pairWith furnishes a lead for another run that there is already.
-func pairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair {
+func newPairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair {
 	t.Helper()
 	p := pair{lead: runstore.RunID("lead-" + tag), other: other, name: runstore.RecordKey("name-" + tag)}
-	letGo(t, e.Store, furnish(t, e, p.lead))
+	mustRelease(t, e.Store, seedFixture(t, e, p.lead))
 	p.lease = e.Acquire(t, e.Store, p.lead, "old")
 	if taken {
 		put(t, e.Store, p.other, p.name, 0, "somebody")
@@ -204,7 +204,7 @@ func (p pair) step(tag string) (lead, other runstore.Batch) {
 
 // free lets somebody free the other run's name, so that the guard of a step that
 // was refused, or made, holds again.
-func (p pair) free(t T, e *Env) {
+func (p pair) freeName(t T, e *Env) {
 	t.Helper()
 	if rec := record(t, e.Store, p.other, p.name); rec.Version != 0 {
 		remove(t, e.Store, p.other, p.name, rec.Version)
@@ -214,7 +214,7 @@ func (p pair) free(t T, e *Env) {
 // forget lets so many batches pass over a run that it need not remember any from
 // before: more than the engines here keep that forget at all (Postgres up to 384). One
 // that keeps more is right too.
-func forget(t T, e *Env, run runstore.RunID) {
+func evictBatchIDs(t T, e *Env, run runstore.RunID) {
 	t.Helper()
 	for range e.Scaled(t, "batches that pass over a run before it forgets", 2*runstore.RememberedBatches+1, 3*runstore.RememberedBatches) {
 		b := runstore.NewBatch(run, runstore.Unguarded("test"))
@@ -235,7 +235,7 @@ func (p pair) takeOver(t T, s runstore.RunStore, owner runstore.Owner) (runstore
 }
 
 // made tells how often a step is on the lead and on the other run.
-func (p pair) made(t T, s runstore.RunStore, tag string) (times [2]int) {
+func (p pair) applications(t T, s runstore.RunStore, tag string) (times [2]int) {
 	t.Helper()
 	for i, id := range []runstore.RunID{p.lead, p.other} {
 		for _, event := range journal(t, s, id) {
@@ -249,9 +249,9 @@ func (p pair) made(t T, s runstore.RunStore, tag string) (times [2]int) {
 
 // whole fails the case unless the step is there once on both runs or on none, as
 // far as its driver was told which, and nothing is left of its making.
-func (p pair) whole(t T, e *Env, what, tag string, told error) (applied bool) {
+func (p pair) checkAtomic(t T, e *Env, what, tag string, told error) (applied bool) {
 	t.Helper()
-	times := p.made(t, e.Store, tag)
+	times := p.applications(t, e.Store, tag)
 	if times != [2]int{0, 0} && times != [2]int{1, 1} {
 		t.Errorf("%s: the step was made %d times on the lead and %d times on the other run", what, times[0], times[1])
 	}
@@ -259,19 +259,19 @@ func (p pair) whole(t T, e *Env, what, tag string, told error) (applied bool) {
 	if outcome == runstore.Applied && times[0] != 1 || outcome == runstore.NotApplied && times != [2]int{} {
 		t.Errorf("%s: the driver was told %v (%v), and the step was made %d times", what, outcome, told, times)
 	}
-	p.tidy(t, e, what)
+	p.checkSwept(t, e, what)
 	return times[0] > 0
 }
 
 // tidy fails the case if package crossrun leaves anything that a sweep does not
 // remove.
-func (p pair) tidy(t T, e *Env, what string) {
+func (p pair) checkSwept(t T, e *Env, what string) {
 	t.Helper()
 	if _, err := crossrun.Sweep(t.Context(), e.Store, p.other); err != nil {
 		t.Errorf("%s: sweep: %v", what, err)
 	}
 	for _, id := range []runstore.RunID{p.lead, p.other} {
-		for _, rec := range every(t, "records", runstore.Records(t.Context(), e.Store, id, crossrun.Reserved)) {
+		for _, rec := range mustCollect(t, "records", runstore.Records(t.Context(), e.Store, id, crossrun.Reserved)) {
 			t.Errorf("%s: record %q of %q was left behind", what, rec.Key, id)
 		}
 	}
@@ -285,7 +285,7 @@ func (p pair) dump(t T, s runstore.RunStore) string {
 
 // unmarked writes down both runs but for the other's marks, which come and go with
 // the attempts at steps.
-func (p pair) unmarked(t T, s runstore.RunStore) string {
+func (p pair) dumpWithoutMarks(t T, s runstore.RunStore) string {
 	t.Helper()
 	lines := strings.SplitAfter(p.dump(t, s), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
@@ -294,9 +294,9 @@ func (p pair) unmarked(t T, s runstore.RunStore) string {
 }
 
 func stepWhole(t T, e *Env, m stepMode) {
-	p := pairUp(t, e, "1", false)
+	p := newPair(t, e, "1", false)
 	lead, other := p.step("step")
-	result, err := crossrun.Commit(t.Context(), m.sound(e.Reopen(t)), lead, other)
+	result, err := crossrun.Commit(t.Context(), m.lossless(e.Reopen(t)), lead, other)
 	if err != nil {
 		t.Fatalf("commit: %v", err)
 	}
@@ -307,20 +307,20 @@ func stepWhole(t T, e *Env, m stepMode) {
 	equal(t, "versions on the other run", result.Other.Versions, []runstore.Version{name.Version})
 	equal(t, "the other run's record", string(name.Value), "step")
 	// The lead is as one commit would have left it.
-	twin := pairUp(t, e, "2", false)
+	twin := newPair(t, e, "2", false)
 	alone, _ := twin.step("step")
 	equal(t, "the lead's result", slices.Clone(result.Lead.Versions), committed(t, e.Store, alone).Versions)
-	same(t, "a step beside a commit of the lead alone", strings.ReplaceAll(dump(t, e.Store, twin.lead, allIndexes...), string(twin.lead), "lead"),
+	checkUnchanged(t, "a step beside a commit of the lead alone", strings.ReplaceAll(dump(t, e.Store, twin.lead, allIndexes...), string(twin.lead), "lead"),
 		strings.ReplaceAll(dump(t, e.Store, p.lead, allIndexes...), string(p.lead), "lead"))
 	before := p.dump(t, e.Store)
-	p.whole(t, e, "a step", "step", nil)
-	same(t, "a sweep after a step", before, p.dump(t, e.Store))
+	p.checkAtomic(t, e, "a step", "step", nil)
+	checkUnchanged(t, "a sweep after a step", before, p.dump(t, e.Store))
 }
 
 func stepRefused(t T, e *Env, m stepMode) {
 	ctx := t.Context()
-	p := pairUp(t, e, "1", false)
-	s := m.sound(e.Store)
+	p := newPair(t, e, "1", false)
+	s := m.lossless(e.Store)
 	before := p.dump(t, e.Store)
 	for _, test := range []struct {
 		name   string
@@ -354,29 +354,29 @@ func stepRefused(t T, e *Env, m stepMode) {
 			if test.want == runstore.ErrConflict && (!errors.As(err, &conflict) || strings.HasPrefix(string(conflict.Key), string(crossrun.Reserved))) {
 				t.Errorf("%s: the error %v does not tell which of the caller's guards did not hold", test.name, err)
 			}
-			same(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
+			checkUnchanged(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
 		}
 	}
 	// The runs are as usable as before, and the id of a refused step is free.
 	lead, other := p.step("step")
 	lead.ID = "an id"
 	_, err := crossrun.Commit(ctx, s, lead, other)
-	if !p.whole(t, e, "a good step after the refused ones", "step", err) {
+	if !p.checkAtomic(t, e, "a good step after the refused ones", "step", err) {
 		t.Errorf("a good step after the refused ones: %v", err)
 	}
 }
 
 // stepCut lets the driver die at each write of a step, before it and after it.
 func stepCut(t T, e *Env, m stepMode) {
-	successor := m.sound(e.Reopen(t))
+	successor := m.lossless(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
-		eachCut(t, e, func(n int, by loss, hit *bool) {
+		eachLostWrite(t, e, func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("cut at write %d, loss %d, taken %t", n, by, taken)
-			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
+			p := newPair(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
 			lead, other := p.step("step")
 			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
 			lease, completed := p.takeOver(t, successor, "new")
-			applied := p.whole(t, e, what, "step", told)
+			applied := p.checkAtomic(t, e, what, "step", told)
 			if taken && applied {
 				t.Errorf("%s: a step was made whose guard did not hold", what)
 			}
@@ -388,7 +388,7 @@ func stepCut(t T, e *Env, m stepMode) {
 			if again, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil || again.ID != "" {
 				t.Errorf("%s: recover again: %+v, %v; want nothing", what, again, err)
 			}
-			same(t, what+": recovering again", before, p.dump(t, e.Store))
+			checkUnchanged(t, what+": recovering again", before, p.dump(t, e.Store))
 			e.Append(t, successor, lease, "went on")
 		})
 	}
@@ -397,10 +397,10 @@ func stepCut(t T, e *Env, m stepMode) {
 // stepAfterStep lets the holder make another step where one of its own was cut
 // short: nothing of the first may be lost by that.
 func stepAfterStep(t T, e *Env, m stepMode) {
-	s := m.sound(e.Reopen(t))
-	eachCut(t, e, func(n int, by loss, hit *bool) {
+	s := m.lossless(e.Reopen(t))
+	eachLostWrite(t, e, func(n int, by loss, hit *bool) {
 		what := fmt.Sprintf("cut at write %d, loss %d", n, by)
-		p := pairUp(t, e, fmt.Sprintf("%d-%d", n, by), false)
+		p := newPair(t, e, fmt.Sprintf("%d-%d", n, by), false)
 		lead, other := p.step("first")
 		_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
 		lead = runstore.NewBatch(p.lead, p.lease.Fence())
@@ -412,14 +412,14 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 		if err != nil {
 			t.Errorf("%s: the second step: %v", what, err)
 		}
-		p.whole(t, e, what, "first", told)
-		p.whole(t, e, what, "second", err)
+		p.checkAtomic(t, e, what, "first", told)
+		p.checkAtomic(t, e, what, "second", err)
 	})
 }
 
 // eachCut calls story for every write that a step makes, lost before it is made and
 // after, until the story goes on longer than the step.
-func eachCut(t T, e *Env, story func(n int, by loss, hit *bool)) {
+func eachLostWrite(t T, e *Env, story func(n int, by loss, hit *bool)) {
 	t.Helper()
 	losses := []loss{replyLost, requestLost}
 	for _, by := range losses[:e.Scaled(t, "ways to lose a write", 1, len(losses))] {

@@ -14,7 +14,7 @@ import (
 // with ErrTooLarge and nothing of it is left.
 func stepFull(t T, e *Env, m stepMode) {
 	for _, full := range []string{"lead", "other"} {
-		p := pairUp(t, e, full, false)
+		p := newPair(t, e, full, false)
 		run, steps := p.lead, 5 // what the intent takes it has room for at first
 		if full == "other" {
 			run, steps = p.other, 50 // until it has no room for a verdict
@@ -142,11 +142,11 @@ func (f *filling) step(p pair, m stepMode, what, tag string) (sound bool, err er
 			b.Put(runstore.RecordKey(fmt.Sprintf("%s-%d", tag, i)), make([]byte, 200))
 		}
 	}
-	_, err = crossrun.Commit(f.t.Context(), m.sound(f.e.Store), lead, other)
+	_, err = crossrun.Commit(f.t.Context(), m.lossless(f.e.Store), lead, other)
 	sound = err == nil || runstore.KindOf(err) == runstore.ErrTooLarge
 	if !sound {
 		f.t.Errorf("%s: the step got %v, want none or ErrTooLarge", what, err)
 	}
-	p.whole(f.t, f.e, what, tag, err)
+	p.checkAtomic(f.t, f.e, what, tag, err)
 	return sound, err
 }

@@ -11,10 +11,10 @@ import (
 // stepFenced proves that a driver whose grant has ended begins no step, whatever
 // the other run would have said.
 func stepFenced(t T, e *Env, m stepMode) {
-	p := pairUp(t, e, "1", false)
-	p.takeOver(t, m.sound(e.Store), "new")
+	p := newPair(t, e, "1", false)
+	p.takeOver(t, m.lossless(e.Store), "new")
 	run := e.Get(t, p.lead)
-	s := m.sound(e.Reopen(t))
+	s := m.lossless(e.Reopen(t))
 	before := p.dump(t, e.Store)
 	for _, other := range []struct {
 		name  string
@@ -37,11 +37,11 @@ func stepFenced(t T, e *Env, m stepMode) {
 			lead.ID = id
 			_, err := crossrun.Commit(t.Context(), s, lead, other.batch())
 			what := fmt.Sprintf("a zombie's step with id %q and %s", id, other.name)
-			fencedOut(t, what, err, p.lease, run)
+			checkFenced(t, what, err, p.lease, run)
 			if runstore.OutcomeOf(err) != runstore.NotApplied {
 				t.Errorf("%s: the error %v leaves the outcome open", what, err)
 			}
-			same(t, what, before, p.dump(t, e.Store))
+			checkUnchanged(t, what, before, p.dump(t, e.Store))
 		}
 	}
 }
@@ -56,52 +56,52 @@ func stepZombie(t T, e *Env, m stepMode) { zombieSteps(t, e, m, false) }
 func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
-	former, successor := e.Reopen(t), m.sound(e.Reopen(t))
+	former, successor := e.Reopen(t), m.lossless(e.Reopen(t))
 	rounds := []bool{false, true}
 	for _, forgets := range rounds[:e.Scaled(t, "rounds, the last on a run that remembers no batch from before", 1, len(rounds))] {
 		other := runstore.RunID(fmt.Sprintf("other-%t", forgets))
-		furnish(t, e, other)
-		var zombies []sleeper
+		seedFixture(t, e, other)
+		var zombies []pausedDriver
 		for n := 1; n < 20; n++ {
-			p := pairWith(t, e, fmt.Sprintf("%d-%t", n, forgets), other, taken)
-			zombies = append(zombies, sleep(t, former, m, p, n))
+			p := newPairWith(t, e, fmt.Sprintf("%d-%t", n, forgets), other, taken)
+			zombies = append(zombies, pauseBeforeWrite(t, former, m, p, n))
 			if zombies[n-1].over {
 				break
 			}
 		}
 		for _, z := range zombies {
 			lease, _ := z.takeOver(t, successor, "new")
-			if applied := z.made(t, e.Store, z.tag()); taken && applied != [2]int{} {
+			if applied := z.applications(t, e.Store, z.tag()); taken && applied != [2]int{} {
 				t.Errorf("%s: a step was made whose guard did not hold", z.what)
 			}
 			b := runstore.NewBatch(z.lead, lease.Fence())
 			b.Append("test", []byte("went on"))
 			b.Put("a", []byte("went on"))
 			committed(t, successor, b)
-			z.free(t, e)
+			z.freeName(t, e)
 		}
 		if forgets {
-			forget(t, e, other)
-			zombies[0].tidy(t, e, "all that slept")
+			evictBatchIDs(t, e, other)
+			zombies[0].checkSwept(t, e, "all that slept")
 		}
 		told := make([]error, len(zombies))
 		for i, z := range zombies {
 			what := fmt.Sprintf("%s, forgotten %t", z.what, forgets)
-			before := z.unmarked(t, e.Store)
+			before := z.dumpWithoutMarks(t, e.Store)
 			told[i] = z.wake()
-			same(t, what+": a zombie that woke up", before, z.unmarked(t, e.Store))
+			checkUnchanged(t, what+": a zombie that woke up", before, z.dumpWithoutMarks(t, e.Store))
 			if err := told[i]; err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
 				t.Errorf("%s: the zombie was told %v, want that it was fenced or its step refused", what, err)
 			}
 		}
 		for i, z := range zombies { // last, since it sweeps
-			z.whole(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), told[i])
+			z.checkAtomic(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), told[i])
 		}
 	}
 }
 
 // sleeper is the driver of a step that pauses within it.
-type sleeper struct {
+type pausedDriver struct {
 	pair
 	what string
 	// over says that the step has fewer writes: it was made, and nobody sleeps.
@@ -113,7 +113,7 @@ type sleeper struct {
 func (p pair) tag() string { return "step of " + string(p.lead) }
 
 // sleep lets a driver make a step and pause before its nth write.
-func sleep(t T, s runstore.RunStore, m stepMode, p pair, n int) sleeper {
+func pauseBeforeWrite(t T, s runstore.RunStore, m stepMode, p pair, n int) pausedDriver {
 	t.Helper()
 	reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	writes := 0
@@ -136,12 +136,12 @@ func sleep(t T, s runstore.RunStore, m stepMode, p pair, n int) sleeper {
 	}()
 	select {
 	case <-reached:
-		return sleeper{pair: p, what: fmt.Sprintf("paused before write %d", n), wake: func() error {
+		return pausedDriver{pair: p, what: fmt.Sprintf("paused before write %d", n), wake: func() error {
 			close(resume)
 			return <-told
 		}}
 	case err := <-told:
-		return sleeper{pair: p, what: "paused after the last write", over: true, wake: func() error { return err }}
+		return pausedDriver{pair: p, what: "paused after the last write", over: true, wake: func() error { return err }}
 	}
 }
 
@@ -149,24 +149,24 @@ func sleep(t T, s runstore.RunStore, m stepMode, p pair, n int) sleeper {
 // completion. It may still bring its step about on the other run, as it was meant
 // to when the driver held the lead; the lead is its successor's.
 func stepZombieLead(t T, e *Env, m stepMode) {
-	former, successor := e.Reopen(t), m.sound(e.Reopen(t))
+	former, successor := e.Reopen(t), m.lossless(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
 		over := false
 		for n := 1; !over && n < 20; n++ {
-			z := sleep(t, former, m, pairUp(t, e, fmt.Sprintf("%d-%t", n, taken), taken), n)
+			z := pauseBeforeWrite(t, former, m, newPair(t, e, fmt.Sprintf("%d-%t", n, taken), taken), n)
 			over = z.over
 			what := fmt.Sprintf("%s, taken %t", z.what, taken)
-			lease := hold(t, successor, preempting(z.lead, "new", "test"))
+			lease := mustAcquire(t, successor, preempting(z.lead, "new", "test"))
 			before := dump(t, e.Store, z.lead, allIndexes...)
 			told := z.wake()
-			same(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, z.lead, allIndexes...))
+			checkUnchanged(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, z.lead, allIndexes...))
 			if told != nil && !errors.Is(told, runstore.ErrFenced) && !(taken && errors.Is(told, runstore.ErrConflict)) {
 				t.Errorf("%s: the zombie was told %v, want that it was fenced, or its step refused", what, told)
 			}
 			if _, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil {
 				t.Errorf("%s: recover: %v", what, err)
 			}
-			z.whole(t, e, what, z.tag(), told)
+			z.checkAtomic(t, e, what, z.tag(), told)
 			if _, err := crossrun.Recover(t.Context(), successor, z.lease.Fence()); err != nil {
 				t.Errorf("%s: a zombie recovers where there is nothing to do: %v", what, err)
 			}
@@ -180,7 +180,7 @@ func stepKeepsOthersOff(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	hit := false
 	for n := 1; n < 20; n++ {
-		p := pairUp(t, e, fmt.Sprint(n), false)
+		p := newPair(t, e, fmt.Sprint(n), false)
 		lead, other := p.step("step")
 		_, told := crossrun.Commit(ctx, m.on(e.Store, cutAt(n, requestLost, &hit)), lead, other)
 		if !hit {
@@ -196,19 +196,19 @@ func stepKeepsOthersOff(t T, e *Env, m stepMode) {
 			t.Errorf("cut at write %d: a write beside no step: %v", n, err)
 		}
 		third := runstore.RunID(fmt.Sprint("third-", n))
-		lease := furnish(t, e, third)
+		lease := seedFixture(t, e, third)
 		theirs := runstore.NewBatch(third, lease.Fence())
 		theirs.Append("test", []byte("theirs"))
 		ours := runstore.NewBatch(p.lead, runstore.AtVersion("b", record(t, e.Store, p.lead, "b").Version))
 		ours.Put("b", []byte("theirs"))
-		_, err = crossrun.Commit(ctx, m.sound(e.Store), theirs, ours)
+		_, err = crossrun.Commit(ctx, m.lossless(e.Store), theirs, ours)
 		var conflict *runstore.ConflictError
 		if underWay && (!errors.As(err, &conflict) || conflict.Key != crossrun.IntentKey) {
 			t.Errorf("cut at write %d: another lead's step got %v, want a conflict of %q", n, err, crossrun.IntentKey)
 		} else if !underWay && err != nil {
 			t.Errorf("cut at write %d: another lead's step beside no step: %v", n, err)
 		}
-		p.takeOver(t, m.sound(e.Store), "new")
-		p.whole(t, e, fmt.Sprintf("cut at write %d", n), "step", told)
+		p.takeOver(t, m.lossless(e.Store), "new")
+		p.checkAtomic(t, e, fmt.Sprintf("cut at write %d", n), "step", told)
 	}
 }

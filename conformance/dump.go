@@ -18,7 +18,7 @@ func dump(t T, s runstore.RunStore, id runstore.RunID, indexes ...runstore.Index
 // dumpsOf is dump for several runs, one after the other. It scans each index once.
 func dumpsOf(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) (all string) {
 	t.Helper()
-	texts := dumpThose(t, s, ids, indexes...)
+	texts := dumpExisting(t, s, ids, indexes...)
 	for _, id := range ids {
 		text, exists := texts[id]
 		if !exists {
@@ -32,12 +32,12 @@ func dumpsOf(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore
 // dumpIfAny is dump, if there is such a run.
 func dumpIfAny(t T, s runstore.RunStore, id runstore.RunID, indexes ...runstore.IndexName) (text string, exists bool) {
 	t.Helper()
-	text, exists = dumpThose(t, s, []runstore.RunID{id}, indexes...)[id]
+	text, exists = dumpExisting(t, s, []runstore.RunID{id}, indexes...)[id]
 	return text, exists
 }
 
 // dumpThose writes down those of the runs that there are.
-func dumpThose(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) map[runstore.RunID]string {
+func dumpExisting(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) map[runstore.RunID]string {
 	t.Helper()
 	texts := map[runstore.RunID]string{}
 	for _, id := range ids {
@@ -50,7 +50,7 @@ func dumpThose(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runsto
 			break
 		}
 		entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: name, Until: runstore.EndOfTime, Limit: runstore.MaxPage})
-		whole(t, "index "+string(name), len(entries), err)
+		checkOnePage(t, "index "+string(name), len(entries), err)
 		for _, entry := range entries {
 			if text, exists := texts[entry.Run]; exists {
 				texts[entry.Run] = text + fmt.Sprintf("index %q %q v%d\n", name, entry.Record.Key, entry.Record.Version)
@@ -77,12 +77,12 @@ func dumpRun(t T, s runstore.RunStore, id runstore.RunID) (text string, exists b
 	// The run is small: each read is one page, and a second one, to see that it is empty,
 	// would double what the busiest cases ask for.
 	events, err := s.ReadJournal(t.Context(), id, 1, runstore.MaxPage)
-	whole(t, "journal", len(events), err)
+	checkOnePage(t, "journal", len(events), err)
 	for _, e := range events {
 		fmt.Fprintf(&b, "event %d %q %q token=%d owner=%q\n", e.Seq, e.Kind, e.Data, e.Token, e.Owner)
 	}
 	records, err := s.ReadRecords(t.Context(), id, runstore.RecordQuery{Limit: runstore.MaxPage})
-	whole(t, "records", len(records), err)
+	checkOnePage(t, "records", len(records), err)
 	for _, r := range records {
 		fmt.Fprintf(&b, "record %q v%d %q created=%d updated=%d\n", r.Key, r.Version, r.Value, r.Created.Seq, r.Updated.Seq)
 	}
@@ -90,7 +90,7 @@ func dumpRun(t T, s runstore.RunStore, id runstore.RunID) (text string, exists b
 }
 
 // whole fails the case unless a page holds all there is.
-func whole(t T, what string, n int, err error) {
+func checkOnePage(t T, what string, n int, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
@@ -101,7 +101,7 @@ func whole(t T, what string, n int, err error) {
 }
 
 // same fails the case unless the run is now as it was.
-func same(t T, what, before, after string) {
+func checkUnchanged(t T, what, before, after string) {
 	t.Helper()
 	if before != after {
 		t.Errorf("%s changed the run:\n--- before\n%s--- after\n%s", what, before, after)

@@ -131,7 +131,7 @@ func (e *Env) Advance(t T, d time.Duration) {
 	}
 	var now time.Time
 	left := func() time.Duration { return max(until.Sub(now), time.Millisecond) }
-	e.await(t, d+patience, left, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
+	e.await(t, d+caseTimeout, left, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
 		return fmt.Sprintf("the store clock shows %v, want %v or later", now, until)
 	})
 }

@@ -161,8 +161,8 @@ func (c call) named(t T, err, kind error, id runstore.RunID) {
 
 func errorsName(t T, e *Env) {
 	ctx := t.Context()
-	ended := furnish(t, e, "run")
-	letGo(t, e.Store, ended)
+	ended := seedFixture(t, e, "run")
+	mustRelease(t, e.Store, ended)
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	commit := func(b runstore.Batch) error {
 		_, err := e.Store.Commit(ctx, b)
@@ -194,7 +194,7 @@ func errorsName(t T, e *Env) {
 
 func missingRun(t T, e *Env) {
 	// A purged run is as missing as one that never was.
-	lease := furnish(t, e, "purged")
+	lease := seedFixture(t, e, "purged")
 	b := runstore.NewBatch("purged", lease.Fence())
 	b.Purge = true
 	committed(t, e.Store, b)
@@ -223,7 +223,7 @@ func missingRun(t T, e *Env) {
 }
 
 func closedStore(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	closed := e.Reopen(t)
 	if _, err := closed.GetRun(t.Context(), "run"); err != nil {
 		t.Fatalf("get run: %v", err)
@@ -237,7 +237,7 @@ func closedStore(t T, e *Env) {
 			c.named(t, c.do(t.Context(), closed), runstore.ErrClosed, "run")
 		}
 	}
-	same(t, "a closed handle", before, dump(t, e.Store, "run", allIndexes...))
+	checkUnchanged(t, "a closed handle", before, dump(t, e.Store, "run", allIndexes...))
 	// The lease is not the handle's: who has the fence goes on elsewhere.
 	e.Append(t, e.Store, lease, "on another handle")
 	e.Append(t, e.Reopen(t), lease, "on a new one")
@@ -245,13 +245,13 @@ func closedStore(t T, e *Env) {
 
 // verdicts holds what became of many batches, each of one event that is unlike all
 // others, as their errors told.
-type verdicts struct{ applied, refused, unknown map[string]bool }
+type outcomes struct{ applied, refused, unknown map[string]bool }
 
-func newVerdicts() *verdicts {
-	return &verdicts{applied: map[string]bool{}, refused: map[string]bool{}, unknown: map[string]bool{}}
+func newOutcomes() *outcomes {
+	return &outcomes{applied: map[string]bool{}, refused: map[string]bool{}, unknown: map[string]bool{}}
 }
 
-func (v *verdicts) add(name string, err error) {
+func (v *outcomes) add(name string, err error) {
 	switch runstore.OutcomeOf(err) {
 	case runstore.Applied:
 		v.applied[name] = true
@@ -263,7 +263,7 @@ func (v *verdicts) add(name string, err error) {
 }
 
 // check fails the case unless the journal says the same as the errors.
-func (v *verdicts) check(t T, s runstore.RunStore, id runstore.RunID) {
+func (v *outcomes) check(t T, s runstore.RunStore, id runstore.RunID) {
 	t.Helper()
 	events := journal(t, s, id)
 	dense(t, events)
@@ -295,17 +295,17 @@ func closeAmid(t T, e *Env) {
 		id := runstore.RunID(fmt.Sprint("run-", round))
 		e.Create(t, id)
 		s := e.Reopen(t)
-		all := make([]*verdicts, writers)
+		all := make([]*outcomes, writers)
 		var acknowledged atomic.Int64
 		var closed atomic.Bool
 		busy := make(chan struct{})
-		together(t, writers+1, func(i int) error {
+		runConcurrently(t, writers+1, func(i int) error {
 			if i == writers {
 				<-busy
 				defer closed.Store(true)
 				return s.Close()
 			}
-			all[i] = newVerdicts()
+			all[i] = newOutcomes()
 			for n := 0; ; n++ {
 				name := fmt.Sprintf("%d/%d", i, n)
 				b := runstore.NewBatch(id, runstore.Unguarded("test"))
@@ -327,7 +327,7 @@ func closeAmid(t T, e *Env) {
 				}
 			}
 		})
-		sum := newVerdicts()
+		sum := newOutcomes()
 		for _, v := range all {
 			for name := range v.applied {
 				sum.applied[name] = true
@@ -345,14 +345,14 @@ func refusedUnderLoad(t T, e *Env) {
 	each := e.Scaled(t, "commits of each writer", 8, 25)
 	ctx := t.Context()
 	random := seeded(t)
-	ended := furnish(t, e, "run")
-	letGo(t, e.Store, ended)
+	ended := seedFixture(t, e, "run")
+	mustRelease(t, e.Store, ended)
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	stores := e.handles(t, 3)
-	results := make([]*verdicts, writers)
-	together(t, writers, func(i int) error {
+	results := make([]*outcomes, writers)
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
-		results[i] = newVerdicts()
+		results[i] = newOutcomes()
 		for n := range each {
 			name := fmt.Sprintf("%d/%d", i, n)
 			guards := []runstore.Guard{
@@ -373,7 +373,7 @@ func refusedUnderLoad(t T, e *Env) {
 		}
 		return nil
 	})
-	sum := newVerdicts()
+	sum := newOutcomes()
 	sum.applied["begin"] = true
 	for _, v := range results {
 		for name := range v.applied {
@@ -385,7 +385,7 @@ func refusedUnderLoad(t T, e *Env) {
 	}
 	sum.check(t, e.Store, "run")
 	entries := queue(t, e.Store, "load")
-	records := every(t, "records", runstore.Records(ctx, e.Store, "run", "record/"))
+	records := mustCollect(t, "records", runstore.Records(ctx, e.Store, "run", "record/"))
 	equal(t, "records, and batches that were applied", len(records), len(sum.applied)-1)
 	sameRecords(t, "load", entries, records)
 	for _, r := range records {

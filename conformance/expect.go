@@ -23,7 +23,7 @@ import (
 
 // patience ends a case that would otherwise hang. It says nothing about speed: no sound
 // store comes near it, on however slow a machine.
-const patience = 5 * time.Minute
+const caseTimeout = 5 * time.Minute
 
 // committed commits b, and ends the case unless it is applied.
 func committed(t T, s runstore.RunStore, b runstore.Batch) runstore.Committed {
@@ -45,15 +45,15 @@ func equal[V any](t T, what string, got, want V) {
 
 // inOrder fails the case unless got is want. It names the entries that are missing, there
 // more than once, not wanted, or out of order.
-func inOrder(t T, what string, got, want []string) {
+func checkOrder(t T, what string, got, want []string) {
 	t.Helper()
-	if text := differ(got, want); text != "" {
+	if text := diffNames(got, want); text != "" {
 		t.Errorf("%s: %s", what, text)
 	}
 }
 
 // differ says how got differs from want, or returns "".
-func differ(got, want []string) string {
+func diffNames(got, want []string) string {
 	if slices.Equal(got, want) {
 		return ""
 	}
@@ -79,8 +79,8 @@ func differ(got, want []string) string {
 				names = append(names, name)
 			}
 		}
-		if n := len(names); n > mostNamed {
-			names = append(names[:mostNamed], fmt.Sprintf("and %d more", n-mostNamed))
+		if n := len(names); n > maxNamed {
+			names = append(names[:maxNamed], fmt.Sprintf("and %d more", n-maxNamed))
 		}
 		if len(names) > 0 {
 			text += fmt.Sprintf("; %s: %s", group.what, strings.Join(names, ", "))
@@ -112,14 +112,14 @@ func sameRecords(t T, index runstore.IndexName, entries []runstore.IndexEntry, r
 	t.Helper()
 	got := namesOf(entries, func(entry runstore.IndexEntry) string { return string(entry.Record.Key) })
 	want := namesOf(records, func(r runstore.Record) string { return string(r.Key) })
-	inOrder(t, fmt.Sprintf("ScanIndex of %q, by key, beside the records", index), slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
+	checkOrder(t, fmt.Sprintf("ScanIndex of %q, by key, beside the records", index), slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
 }
 
 // mostNamed is how many entries a message names before it counts them.
-const mostNamed = 10
+const maxNamed = 10
 
 // every returns all that a paged read yields, and ends the case on an error.
-func every[V any](t T, what string, seq iter.Seq2[V, error]) []V {
+func mustCollect[V any](t T, what string, seq iter.Seq2[V, error]) []V {
 	t.Helper()
 	all, err := collect(seq)
 	if err != nil {
@@ -129,12 +129,12 @@ func every[V any](t T, what string, seq iter.Seq2[V, error]) []V {
 }
 
 // mostCollected is more than any case stores: a read that yields more repeats itself.
-const mostCollected = 200_000
+const maxCollected = 200_000
 
 // collect returns all that a paged read yields.
 func collect[V any](seq iter.Seq2[V, error]) ([]V, error) {
 	var all []V
-	for v, err := range atMost(mostCollected, seq) {
+	for v, err := range atMost(maxCollected, seq) {
 		if err != nil {
 			return nil, err
 		}
@@ -191,8 +191,8 @@ func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
 	t.Helper()
 	var all []runstore.FeedEvent
 	say := func() string { return fmt.Sprintf("the feed holds %d events, want %d: %s", len(all), n, seqsOf(all)) }
-	e.await(t, patience, growing(), func() bool {
-		all = every(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
+	e.await(t, caseTimeout, growing(), func() bool {
+		all = mustCollect(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
 		return len(all) >= n
 	}, say)
 	if len(all) != n {
@@ -235,7 +235,7 @@ func ranges(seqs []runstore.Seq) (text string) {
 // queue scans one index to its end, whatever is due.
 func queue(t T, s runstore.RunStore, name runstore.IndexName) []runstore.IndexEntry {
 	t.Helper()
-	return every(t, fmt.Sprintf("scan of %q", name),
+	return mustCollect(t, fmt.Sprintf("scan of %q", name),
 		runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: name, Until: runstore.EndOfTime}))
 }
 
@@ -254,7 +254,7 @@ func record(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey)
 
 // together lets n contenders work from a common start, and ends the case if one
 // of them returns an error.
-func together(t T, n int, work func(i int) error) {
+func runConcurrently(t T, n int, work func(i int) error) {
 	t.Helper()
 	start := make(chan struct{})
 	errs := make([]error, n)
@@ -277,7 +277,7 @@ func together(t T, n int, work func(i int) error) {
 func during(t T, work func() error, watchers ...func() error) {
 	t.Helper()
 	over := make(chan struct{})
-	together(t, len(watchers)+1, func(i int) error {
+	runConcurrently(t, len(watchers)+1, func(i int) error {
 		if i == len(watchers) {
 			defer close(over)
 			return work()

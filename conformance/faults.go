@@ -36,7 +36,7 @@ func (e *Env) network(t T) network {
 }
 
 // linked is e behind the network: all handles that it opens go through it.
-func (n network) linked(e *Env) *Env {
+func (n network) throughNetwork(e *Env) *Env {
 	far := *e
 	far.Open = n.Open
 	return &far
@@ -44,7 +44,7 @@ func (n network) linked(e *Env) *Env {
 
 // works waits until a handle works again after a fault, as it has to by itself. So
 // the next fault meets an open connection.
-func works(t T, e *Env, s runstore.RunStore) {
+func awaitWorking(t T, e *Env, s runstore.RunStore) {
 	t.Helper()
 	var last error
 	defer func() {
@@ -53,7 +53,7 @@ func works(t T, e *Env, s runstore.RunStore) {
 		}
 	}()
 	bound := shortly
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		defer cancel()
 		bound *= 2 // or a slow machine never gets an answer
@@ -64,7 +64,7 @@ func works(t T, e *Env, s runstore.RunStore) {
 
 // answered waits for the answers to requests that were held and come late. A
 // protocol may have sent what needs none.
-func (n network) answered(t T) {
+func (n network) awaitAnswered(t T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), shortly)
 	defer cancel()
@@ -108,9 +108,9 @@ func start(do func() (receipt, error)) *attempt {
 }
 
 // meets waits until harm was done n times, or the attempt has ended before.
-func (a *attempt) meets(t T, n int, harm func(ctx context.Context, n int) error) bool {
+func (a *attempt) awaitHarm(t T, n int, harm func(ctx context.Context, n int) error) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	met := make(chan error, 1)
 	go func() { met <- harm(ctx, n) }()
@@ -126,14 +126,14 @@ func (a *attempt) meets(t T, n int, harm func(ctx context.Context, n int) error)
 }
 
 // ends waits for the attempt's end.
-func (a *attempt) ends(t T, what string) {
+func (a *attempt) wait(t T, what string) {
 	t.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(caseTimeout)
 	defer timer.Stop()
 	select {
 	case <-a.done:
 	case <-timer.C:
-		t.Fatalf("%s: no answer after %v", what, patience)
+		t.Fatalf("%s: no answer after %v", what, caseTimeout)
 	}
 }
 
@@ -153,7 +153,7 @@ func eachRoundTrip(t T, e *Env, name string, story func(id runstore.RunID, after
 		if t.Failed() {
 			return
 		}
-		bury(t, e, id)
+		purgeIfExists(t, e, id)
 		if !harmed {
 			if after == 0 {
 				t.Errorf("%s: nothing of it went through the network", name)
@@ -164,7 +164,7 @@ func eachRoundTrip(t T, e *Env, name string, story func(id runstore.RunID, after
 }
 
 // bury purges a run, if there is one.
-func bury(t T, e *Env, id runstore.RunID) {
+func purgeIfExists(t T, e *Env, id runstore.RunID) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.Unguarded("test"))
 	b.Purge = true
@@ -174,7 +174,7 @@ func bury(t T, e *Env, id runstore.RunID) {
 }
 
 // found writes down what became of a run, if there is one.
-func found(t T, e *Env, id runstore.RunID) string {
+func describeRun(t T, e *Env, id runstore.RunID) string {
 	t.Helper()
 	if text, exists := dumpIfAny(t, e.Store, id, allIndexes...); exists {
 		return text
@@ -184,40 +184,40 @@ func found(t T, e *Env, id runstore.RunID) string {
 
 // story is a write by the book: how its run stands before and after it, and what it
 // answers.
-type story struct{ before, after, answer string }
+type referenceRun struct{ before, after, answer string }
 
 // byTheBook makes a write through s without a fault, and records its answer. It also warms
 // up s: some protocols prepare a statement in a request of its own before they first send
 // it on a connection, and a fault that follows must hit the write and not that request.
-func (w sending) byTheBook(t T, e *Env, s runstore.RunStore) story {
+func (w sending) reference(t T, e *Env, s runstore.RunStore) referenceRun {
 	t.Helper()
 	id := runstore.RunID(w.name)
-	held := w.stage(t, e, id)
-	b := story{before: found(t, e, id)}
+	held := w.seedRun(t, e, id)
+	b := referenceRun{before: describeRun(t, e, id)}
 	r, err := w.do(t.Context(), s, id, held)
 	if err != nil {
 		t.Fatalf("%s: %v", w.name, err)
 	}
-	b.after, b.answer = found(t, e, id), r.text
+	b.after, b.answer = describeRun(t, e, id), r.text
 	return b
 }
 
 // check fails the case unless the attempt was truthful: what it says became of the
 // write did.
-func (b story) check(t T, e *Env, id runstore.RunID, a *attempt) {
+func (b referenceRun) check(t T, e *Env, id runstore.RunID, a *attempt) {
 	t.Helper()
-	b.checkFound(t, e, id, a, found(t, e, id))
+	b.checkFound(t, e, id, a, describeRun(t, e, id))
 }
 
 // checkFound is check where the run was looked at already.
-func (b story) checkFound(t T, e *Env, id runstore.RunID, a *attempt, now string) {
+func (b referenceRun) checkFound(t T, e *Env, id runstore.RunID, a *attempt, now string) {
 	t.Helper()
 	switch outcome := runstore.OutcomeOf(a.err); {
 	case outcome == runstore.Applied:
 		equal(t, fmt.Sprintf("answer of %q", id), a.text, b.answer)
-		same(t, fmt.Sprintf("a success of %q, beside one that nothing harmed,", id), b.after, now)
+		checkUnchanged(t, fmt.Sprintf("a success of %q, beside one that nothing harmed,", id), b.after, now)
 		if a.lease.Token != 0 && !t.Failed() {
-			expiresAsTold(t, e, a.lease)
+			checkExpiryNotEarlier(t, e, a.lease)
 			e.Append(t, e.Store, a.lease, "the lease is good")
 		}
 	case now == b.before:
@@ -232,8 +232,8 @@ func (b story) checkFound(t T, e *Env, id runstore.RunID, a *attempt, now string
 // expiresAsTold fails the case unless a lease, of a run that the case has just created, ends
 // when the answer to its holder said. An engine may read the time before it applies the request, and
 // show an expiry that is later by what the request took. It may show no earlier one.
-func expiresAsTold(t T, e *Env, lease runstore.Lease) {
+func checkExpiryNotEarlier(t T, e *Env, lease runstore.Lease) {
 	t.Helper()
 	run := e.Get(t, lease.Run)
-	within(t, "expiry", run.ExpiresAt, lease.ExpiresAt, lease.ExpiresAt.Add(e.Now(t).Sub(run.CreatedAt)))
+	checkBetween(t, "expiry", run.ExpiresAt, lease.ExpiresAt, lease.ExpiresAt.Add(e.Now(t).Sub(run.CreatedAt)))
 }

@@ -79,15 +79,15 @@ func linkCases() []Case {
 func lostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.DropReplies(after)
 			a := w.send(t.Context(), n.s, id, held)
-			lost := a.meets(t, 1, n.Faults.AwaitDropped)
+			lost := a.awaitHarm(t, 1, n.Faults.AwaitDropped)
 			n.Faults.Reset()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			if a.err != nil {
 				t.Errorf("%s, whose reply was lost once: %v", w.name, a.err)
 			}
@@ -100,23 +100,23 @@ func lostReply(t T, e *Env) {
 func lateCopy(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.Hold(after)
 			a := w.send(t.Context(), n.s, id, held)
-			kept := a.meets(t, 1, n.Faults.AwaitHeld)
+			kept := a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 			n.Faults.DropClientSide()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			if a.err != nil {
 				t.Errorf("%s, which lost its connection once: %v", w.name, a.err)
 			}
-			before := found(t, e, id)
+			before := describeRun(t, e, id)
 			n.Faults.Reset()
-			n.answered(t)
-			now := found(t, e, id)
-			same(t, fmt.Sprintf("a late copy of %s", id), before, now)
+			n.awaitAnswered(t)
+			now := describeRun(t, e, id)
+			checkUnchanged(t, fmt.Sprintf("a late copy of %s", id), before, now)
 			book.checkFound(t, e, id, a, now)
 			return kept
 		})
@@ -126,20 +126,20 @@ func lateCopy(t T, e *Env) {
 func errorAfterLostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.DropReplies(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			a := w.send(ctx, n.s, id, held)
-			lost := a.meets(t, 1, n.Faults.AwaitDropped)
+			lost := a.awaitHarm(t, 1, n.Faults.AwaitDropped)
 			if lost { // who tries again, or asks what became of it, loses those replies too
-				a.meets(t, 3, n.Faults.AwaitDropped)
+				a.awaitHarm(t, 3, n.Faults.AwaitDropped)
 			}
 			cancel()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			n.Faults.Reset()
 			book.check(t, e, id, a)
 			return lost
@@ -150,19 +150,19 @@ func errorAfterLostReply(t T, e *Env) {
 func errorBeforeArrival(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.Hold(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			a := w.send(ctx, n.s, id, held)
-			kept := a.meets(t, 1, n.Faults.AwaitHeld)
+			kept := a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 			cancel()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			n.Faults.Reset()
-			n.answered(t)
+			n.awaitAnswered(t)
 			book.check(t, e, id, a)
 			return kept
 		})
@@ -172,22 +172,22 @@ func errorBeforeArrival(t T, e *Env) {
 func cutConnections(t T, e *Env) {
 	const writers, cuts = 4, 12
 	n := e.network(t)
-	lease := furnish(t, e, "run")
-	stores := []runstore.RunStore{n.s, n.linked(e).Reopen(t)}
-	results := make([]*verdicts, writers)
+	lease := seedFixture(t, e, "run")
+	stores := []runstore.RunStore{n.s, n.throughNetwork(e).Reopen(t)}
+	results := make([]*outcomes, writers)
 	var acknowledged, stop atomic.Int64
-	together(t, writers+1, func(i int) error {
+	runConcurrently(t, writers+1, func(i int) error {
 		if i == writers {
 			defer stop.Store(1)
 			for range cuts {
 				reached := acknowledged.Load() + 2*writers
-				e.Await(t, patience, func() bool { return acknowledged.Load() >= reached || t.Failed() })
+				e.Await(t, caseTimeout, func() bool { return acknowledged.Load() >= reached || t.Failed() })
 				n.Faults.Cut()
 				n.Faults.Reset()
 			}
 			return nil
 		}
-		results[i] = newVerdicts()
+		results[i] = newOutcomes()
 		for m := 0; stop.Load() == 0 && !t.Failed(); m++ {
 			name := fmt.Sprintf("%d/%d", i, m)
 			b := runstore.NewBatch("run", []runstore.Guard{lease.Fence(), runstore.Unguarded("test")}[m%2])
@@ -234,15 +234,15 @@ func faultsAmongMany(t T, e *Env) {
 		} else {
 			n.Faults.DropReplies(0)
 			a = start(work)
-			a.meets(t, 3, n.Faults.AwaitDropped)
+			a.awaitHarm(t, 3, n.Faults.AwaitDropped)
 			n.Faults.Reset()
 		}
-		a.ends(t, fmt.Sprintf("appends to %d runs", runs))
+		a.wait(t, fmt.Sprintf("appends to %d runs", runs))
 		want += fmt.Sprintf(" round %d@%v", round, leases[0].Token)
 		for i, lease := range leases {
 			if errs[i] != nil {
 				t.Errorf("round %d: an append to %q amid faults that were healed: %v", round, lease.Run, errs[i])
-			} else if got := " " + told(journal(t, e.Store, lease.Run)); got != want {
+			} else if got := " " + journalText(journal(t, e.Store, lease.Run)); got != want {
 				t.Errorf("round %d: the journal of %q is%s, want%s", round, lease.Run, got, want)
 			}
 		}
@@ -259,7 +259,7 @@ func badNetwork(t T, e *Env) {
 	go func() {
 		defer close(over)
 		for ctx.Err() == nil {
-			short, done := context.WithTimeout(ctx, underway)
+			short, done := context.WithTimeout(ctx, arrivalTime)
 			const moment = 3 * time.Millisecond
 			switch rand.IntN(4) {
 			case 0:
@@ -271,10 +271,10 @@ func badNetwork(t T, e *Env) {
 				n.Faults.Hold(rand.IntN(2))
 				_ = n.Faults.AwaitHeld(short, 1)
 				n.Faults.DropClientSide()
-				waits(t, ctx.Done(), moment)
+				waitAtMost(t, ctx.Done(), moment)
 			default:
 				n.Faults.Delay(time.Duration(rand.IntN(5)) * time.Millisecond)
-				waits(t, ctx.Done(), moment)
+				waitAtMost(t, ctx.Done(), moment)
 			}
 			done()
 			n.Faults.Reset()
@@ -285,7 +285,7 @@ func badNetwork(t T, e *Env) {
 					break
 				}
 			}
-			waits(t, ctx.Done(), moment+2*time.Since(healed))
+			waitAtMost(t, ctx.Done(), moment+2*time.Since(healed))
 		}
 	}()
 	t.Cleanup(func() {
@@ -293,21 +293,21 @@ func badNetwork(t T, e *Env) {
 		<-over
 	})
 	fenced := mix{opAcquire: 2, opPreempt: 2, opRenew: 1, opRelease: 1, opCommit: 8, opHead: 1, opJournal: 2, opRecords: 1}
-	histories(fenced, 0)(t, n.linked(e))
+	histories(fenced, 0)(t, n.throughNetwork(e))
 }
 
 func slowNetwork(t T, e *Env) {
 	n := e.network(t)
 	n.Faults.Delay(time.Millisecond)
-	histories(mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}, 0)(t, n.linked(e))
+	histories(mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}, 0)(t, n.throughNetwork(e))
 }
 
 func slowTail(t T, e *Env) {
 	n := e.network(t)
-	tail(t, n.linked(e), func(ctx context.Context) error {
+	tail(t, n.throughNetwork(e), func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			n.Faults.Delay(time.Duration(rand.IntN(4)) * time.Millisecond)
-			waits(t, ctx.Done(), time.Millisecond)
+			waitAtMost(t, ctx.Done(), time.Millisecond)
 		}
 		n.Faults.Delay(0)
 		return nil

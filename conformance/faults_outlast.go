@@ -16,16 +16,16 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 	const wait = 300 * time.Millisecond
 	type writing struct {
 		*attempt
-		story
+		referenceRun
 		id runstore.RunID
 	}
-	lease := furnish(t, e, "run")
-	works(t, e, s)
+	lease := seedFixture(t, e, "run")
+	awaitWorking(t, e, s)
 	var calling []func(ctx context.Context) // all that is to be called
 	var writes []*writing
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		written := &writing{story: w.byTheBook(t, e, e.Store), id: runstore.RunID(w.name + "-late")}
-		held := w.stage(t, e, written.id)
+		written := &writing{referenceRun: w.reference(t, e, e.Store), id: runstore.RunID(w.name + "-late")}
+		held := w.seedRun(t, e, written.id)
 		writes = append(writes, written)
 		calling = append(calling, func(ctx context.Context) {
 			written.attempt = w.send(ctx, s, written.id, held)
@@ -55,7 +55,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 
 	// How soon is measured: this machine may be slow, and others may use it too.
 	began := time.Now()
-	together(t, len(calling), func(int) error {
+	runConcurrently(t, len(calling), func(int) error {
 		_, err := s.GetRun(t.Context(), "run")
 		return err
 	})
@@ -75,7 +75,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 		defer close(returned)
 		waiting.Wait()
 	}()
-	waits(t, returned, wait+bound)
+	waitAtMost(t, returned, wait+bound)
 	select {
 	case <-returned:
 	default:
@@ -85,7 +85,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 		t.Fatalf("let it answer again: %v", err)
 	}
 	<-returned
-	works(t, e, s)
+	awaitWorking(t, e, s)
 	for i := range 5 { // what was in flight arrives
 		e.Append(t, s, lease, fmt.Sprint("it works again ", i))
 	}

@@ -12,7 +12,7 @@ import (
 // refusal is a write that its run refuses for a while.
 type refusal struct {
 	name  string
-	stand standing
+	stand initialState
 	do    func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error
 	// want is the answer while the run refuses the write. Nil: the write finds itself done.
 	want error
@@ -44,19 +44,19 @@ func endRun(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
 
 func refusals() []refusal {
 	return []refusal{
-		{"append-in-a-status", leased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error {
+		{"append-in-a-status", stateLeased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error {
 			b := runstore.NewBatch(id, held.Fence(), runstore.InStatus(1))
 			b.Append("late", []byte("late"))
 			_, err := s.Commit(ctx, b)
 			return err
 		}, runstore.ErrConflict, setStatus(2), setStatus(1)},
-		{"append-to-a-run-that-is-created-anew", leased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+		{"append-to-a-run-that-is-created-anew", stateLeased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
 			b := runstore.NewBatch(id, runstore.Unguarded("test"))
 			b.Append("late", []byte("late"))
 			_, err := s.Commit(ctx, b)
 			return err
 		}, runstore.ErrNotFound, endRun, createAnew},
-		{"acquire", free, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+		{"acquire", stateFree, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
 			_, err := s.AcquireLease(ctx, acquire(id, "late", TTL))
 			return err
 		}, runstore.ErrLeaseHeld, func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
@@ -68,7 +68,7 @@ func refusals() []refusal {
 			_, err := s.Commit(ctx, b)
 			return err
 		}},
-		{"create", unborn, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+		{"create", stateNoRun, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
 			_, err := s.CreateRun(ctx, runstore.RunSpec{ID: id, Status: 3})
 			return err
 		}, nil, createAnew, endRun},
@@ -84,21 +84,21 @@ func lateRefusal(t T, e *Env) {
 
 func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int) (kept bool) {
 	t.Helper()
-	held := sending{stand: w.stand}.stage(t, e, id)
-	if after == 0 && w.stand != unborn {
-		prepared(t, func() error { return w.do(t.Context(), n.s, "nowhere", nowhere()) })
+	held := sending{stand: w.stand}.seedRun(t, e, id)
+	if after == 0 && w.stand != stateNoRun {
+		prepareStatement(t, func() error { return w.do(t.Context(), n.s, "nowhere", missingRunLease()) })
 	}
-	works(t, e, n.s)
+	awaitWorking(t, e, n.s)
 	n.Faults.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a := start(func() (receipt, error) { return receipt{}, w.do(ctx, n.s, id, held) })
-	kept = a.meets(t, 1, n.Faults.AwaitHeld)
+	kept = a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 	if !kept {
 		n.Faults.Reset()
 		return false
 	}
-	bound := patience
+	bound := caseTimeout
 	if after > 0 { // the write may be under way in the engine, and have the run locked
 		bound = 2 * time.Second
 	}
@@ -108,16 +108,16 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 	if kind := runstore.KindOf(err); after > 0 && (kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome) {
 		t.Logf("%s: what makes the run refuse it has to wait: %v", id, err)
 		cancel()
-		a.ends(t, w.name)
+		a.wait(t, w.name)
 		n.Faults.Reset()
-		n.answered(t)
+		n.awaitAnswered(t)
 		return true
 	}
 	if err != nil && !(after > 0 && runstore.OutcomeOf(err) == runstore.NotApplied) {
 		t.Fatalf("%s: make the run refuse it: %v", id, err)
 	}
 	n.Faults.DropClientSide()
-	a.ends(t, w.name)
+	a.wait(t, w.name)
 	if after > 0 && a.err == nil && w.want != nil { // it was applied before
 		n.Faults.Reset()
 		return true
@@ -134,7 +134,7 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 	}
 	before := state()
 	n.Faults.Reset()
-	n.answered(t)
-	same(t, fmt.Sprintf("the late first copy of %s, whose repeat was answered with %v,", id, a.err), before, state())
+	n.awaitAnswered(t)
+	checkUnchanged(t, fmt.Sprintf("the late first copy of %s, whose repeat was answered with %v,", id, a.err), before, state())
 	return true
 }

@@ -34,7 +34,7 @@ func frozenServer(t T, e *Env) {
 func killedServer(t T, e *Env) {
 	const kills, progress = 3, 30
 	ctx := t.Context()
-	l := &serverLoad{verdicts: newVerdicts(), handles: e.handles(t, 3)}
+	l := &serverLoad{outcomes: newOutcomes(), handles: e.handles(t, 3)}
 	for _, id := range l.runs() {
 		e.Create(t, id)
 	}
@@ -50,7 +50,7 @@ func killedServer(t T, e *Env) {
 		for i := range reached {
 			reached[i] = l.acknowledged[i].Load() + n
 		}
-		e.Await(t, patience, func() bool {
+		e.Await(t, caseTimeout, func() bool {
 			for i := range reached {
 				if l.acknowledged[i].Load() < reached[i] && !t.Failed() {
 					return false
@@ -71,7 +71,7 @@ func killedServer(t T, e *Env) {
 		if err := e.Server.Kill(); err != nil {
 			t.Fatalf("kill the server: %v", err)
 		}
-		bound, cancel := context.WithTimeout(ctx, patience)
+		bound, cancel := context.WithTimeout(ctx, caseTimeout)
 		err := e.Server.Restart(bound)
 		cancel()
 		if err != nil {
@@ -80,7 +80,7 @@ func killedServer(t T, e *Env) {
 		advanced(1)
 	}
 	stop()
-	works(t, e, e.Store)
+	awaitWorking(t, e, e.Store)
 	l.check(t, e)
 }
 
@@ -92,7 +92,7 @@ type serverLoad struct {
 
 	mu     sync.Mutex
 	leases []runstore.Lease // of the run that is taken over, in order
-	*verdicts
+	*outcomes
 }
 
 func (l *serverLoad) runs() []runstore.RunID {
@@ -101,7 +101,7 @@ func (l *serverLoad) runs() []runstore.RunID {
 
 // told notes what became of a batch. Only an error that a server's end can explain
 // is one.
-func (l *serverLoad) told(t T, side int, name string, err error) {
+func (l *serverLoad) record(t T, side int, name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(name, err)
@@ -127,7 +127,7 @@ func (l *serverLoad) write(t T, s runstore.RunStore, side int) {
 		for b.ID != "" && runstore.OutcomeOf(err) == runstore.Unknown && t.Context().Err() == nil {
 			_, err = s.Commit(t.Context(), b)
 		}
-		l.told(t, side, name, err)
+		l.record(t, side, name, err)
 	}
 }
 
@@ -138,12 +138,12 @@ func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
 	for n := 0; !l.stop.Load() && !t.Failed(); n++ {
 		lease, err := s.AcquireLease(t.Context(), preempting("taken", "taker", "test"))
 		if err != nil {
-			l.told(t, side, fmt.Sprintf("lease %d", n), err)
+			l.record(t, side, fmt.Sprintf("lease %d", n), err)
 			continue
 		}
 		name := fmt.Sprintf("under %d", lease.Token)
 		_, err = s.Commit(t.Context(), appending(lease.Lease, name))
-		l.told(t, side, name, err)
+		l.record(t, side, name, err)
 		if last := len(l.leases) - 1; last >= 0 {
 			old := l.leases[last]
 			if lease.Token <= old.Token {

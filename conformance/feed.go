@@ -116,7 +116,7 @@ func feedHoldsAll(t T, e *Env) {
 			own[i].Position = cmp.Or(own[i].Position, events[i].Position)
 		}
 		text := func(event runstore.Event) string { return fmt.Sprintf("%+v", event) }
-		inOrder(t, fmt.Sprintf("events of %q in the feed, beside its journal", id), namesOf(events, text), namesOf(own, text))
+		checkOrder(t, fmt.Sprintf("events of %q in the feed, beside its journal", id), namesOf(events, text), namesOf(own, text))
 	}
 }
 
@@ -129,8 +129,8 @@ func feedResumes(t T, e *Env) {
 			after = feed[i].Position
 		}
 		for _, limit := range []int{1, 4, runstore.MaxPage} {
-			rest := every(t, "feed", feedAfter(t.Context(), other, after, limit))
-			inOrder(t, fmt.Sprintf("ReadFeed after position %d in pages of %d", after, limit),
+			rest := mustCollect(t, "feed", feedAfter(t.Context(), other, after, limit))
+			checkOrder(t, fmt.Sprintf("ReadFeed after position %d in pages of %d", after, limit),
 				namesOf(rest, feedName), namesOf(feed[i+1:], feedName))
 		}
 	}
@@ -215,7 +215,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 		committed(t, e.Store, mark)
 	}
 	for i, r := range readers {
-		e.Await(t, patience, func() bool {
+		e.Await(t, caseTimeout, func() bool {
 			if err := follow(r)(); err != nil {
 				t.Fatalf("feed: %v", err)
 			}
@@ -237,7 +237,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 				t.Errorf("reader %d: at position %d seq %d of %q, want %d", i, event.Position, event.Seq, event.Run, next[event.Run])
 			}
 		}
-		inOrder(t, fmt.Sprintf("the feed that reader %d saw, beside reader 0", i), namesOf(r.seen, feedName), namesOf(readers[0].seen, feedName))
+		checkOrder(t, fmt.Sprintf("the feed that reader %d saw, beside reader 0", i), namesOf(r.seen, feedName), namesOf(readers[0].seen, feedName))
 	}
 }
 
@@ -273,8 +273,8 @@ func feedOverPurge(t T, e *Env) {
 	b.Purge = true
 	committed(t, e.Store, b)
 	rest := slices.DeleteFunc(slices.Clone(feed), func(event runstore.FeedEvent) bool { return event.Run == purged })
-	inOrder(t, "the feed after the purge, beside the events of the other runs",
-		namesOf(every(t, "feed", feedAfter(ctx, e.Store, 0, 2)), feedName), namesOf(rest, feedName))
+	checkOrder(t, "the feed after the purge, beside the events of the other runs",
+		namesOf(mustCollect(t, "feed", feedAfter(ctx, e.Store, 0, 2)), feedName), namesOf(rest, feedName))
 	// A reader that had come to the end is still there, and not ahead of the store.
 	for _, event := range feed {
 		if _, err := other.ReadFeed(ctx, runstore.FeedQuery{After: event.Position, Limit: 1}); err != nil {
@@ -288,8 +288,8 @@ func feedOverPurge(t T, e *Env) {
 		committed(t, e.Store, b)
 	}
 	var later []runstore.FeedEvent
-	e.Await(t, patience, func() bool {
-		later = every(t, "feed", feedAfter(ctx, e.Store, highest, 10))
+	e.Await(t, caseTimeout, func() bool {
+		later = mustCollect(t, "feed", feedAfter(ctx, e.Store, highest, 10))
 		return len(later) >= 2
 	})
 	got := map[string]int{} // in either order: they are of two runs
@@ -383,7 +383,7 @@ func feedEnd(t T, e *Env) {
 	b := runstore.NewBatch("one", runstore.Unguarded("test"))
 	b.Append("next", nil)
 	committed(t, e.Store, b)
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		page, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: last, Limit: 10})
 		if err != nil || len(page) > 1 || len(page) == 1 && page[0].Kind != "next" {
 			t.Fatalf("after the last position, once more was written: %+v, %v", page, err)

@@ -59,12 +59,12 @@ func sameFormer(t T, e *Env, req runstore.AcquireRequest, want runstore.GrantEnd
 func formerEnds(t T, e *Env) {
 	e.Create(t, "run")
 	lease := sameFormer(t, e, acquire("run", "first", TTL), runstore.EndNone)
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	short := acquire("run", "short", e.ShortTTL())
 	sameFormer(t, e, short, runstore.EndReleased)
 	e.expire(t)
 	lease = sameFormer(t, e, acquire("run", "late", TTL), runstore.EndExpired)
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	sameFormer(t, e, acquire("run", "short", e.ShortTTL()), runstore.EndReleased)
 	e.expire(t)
 	lease = sameFormer(t, e, preempting("run", "late operator", "what has expired"), runstore.EndExpired)
@@ -124,12 +124,12 @@ func recordTokens(t T, e *Env) {
 
 	req := preempting("run", "b", "test")
 	req.Writes.Put("record", []byte("two"), runstore.Place{Index: "queue", At: runstore.After(0)})
-	two := hold(t, e.Store, req)
+	two := mustAcquire(t, e.Store, req)
 	check("record", one, two.Token)
 	zombie := runstore.NewBatch("run", created.Lease.Fence())
 	zombie.Put("record", []byte("zombie"))
 	_, err = e.Store.Commit(t.Context(), zombie)
-	fencedOut(t, "the former holder's checkpoint", err, created.Lease, e.Get(t, "run"))
+	checkFenced(t, "the former holder's checkpoint", err, created.Lease, e.Get(t, "run"))
 	check("record", one, two.Token)
 
 	b = runstore.NewBatch("run", runstore.AtVersion(runstore.SummaryKey, 1))
@@ -175,7 +175,7 @@ func unlistedRuns(t T, e *Env) {
 		if err != nil || created.Run.Unlisted != unlisted || e.Get(t, id).Unlisted != unlisted {
 			t.Fatalf("create %q: unlisted %t, error %v; want %t", id, created.Run.Unlisted, err, unlisted)
 		}
-		place(t, e.Store, id, "record", "queue", runstore.After(0))
+		putIndexed(t, e.Store, id, "record", "queue", runstore.After(0))
 		e.Advance(t, time.Millisecond)
 	}
 	create("a", false)
@@ -204,7 +204,7 @@ func unlistedRuns(t T, e *Env) {
 	// A lease and a commit leave it unlisted; a purge ends it.
 	lease := e.Acquire(t, e.Store, "helper-1", "owner")
 	e.Append(t, e.Store, lease, "work")
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	lists("used", []runstore.RunID{"a", "b"}, []runstore.RunID{"a", "helper-1", "b", "helper-2"})
 	for _, id := range []runstore.RunID{"helper-1", "a"} {
 		purge(t, e.Store, e.Acquire(t, e.Store, id, "owner"))

@@ -87,7 +87,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 				e.Create(t, ids[i])
 			}
 			all := make([]*client, clients)
-			together(t, clients, func(i int) error {
+			runConcurrently(t, clients, func(i int) error {
 				r := random(round*clients + i)
 				c := &client{number: i, store: stores[i], began: began, random: r, ttl: ttl, advance: e.AdvanceClock, leases: map[runstore.RunID]opInput{}}
 				if oneIn > 0 {
@@ -107,7 +107,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 			for _, c := range all {
 				history = append(history, c.history...)
 			}
-			if err := judge(history, patience); err != nil {
+			if err := judge(history, caseTimeout); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
 			expired = expired || takenAtExpiry(history)

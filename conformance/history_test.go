@@ -80,11 +80,11 @@ func TestModelOfLateCopies(t *testing.T) {
 	}
 	before := []porcupine.Operation{acquired("first", 1, nil, 1), acquired("second", 2, nil, 3)}
 	refused := append(slices.Clone(before), acquired("first", 0, runstore.ErrFenced, 5))
-	if err := judge(refused, patience); err != nil {
+	if err := judge(refused, caseTimeout); err != nil {
 		t.Errorf("a late copy that is refused: %v", err)
 	}
 	granted := append(slices.Clone(before), acquired("first", 3, nil, 5))
-	if err := judge(granted, patience); err == nil {
+	if err := judge(granted, caseTimeout); err == nil {
 		t.Error("a late copy that is granted a lease passes the checker")
 	}
 }

@@ -67,7 +67,7 @@ func indexCases() []Case {
 }
 
 // place puts a record into one index at a time.
-func place(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, name runstore.IndexName, at runstore.When) {
+func putIndexed(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, name runstore.IndexName, at runstore.When) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.Unguarded("test"))
 	b.Put(key, []byte(key), runstore.Place{Index: name, At: at})
@@ -98,12 +98,12 @@ func entriesInOrder(t T, e *Env) {
 	want := make([]runstore.RecordKey, 8)
 	for _, i := range []int{5, 2, 7, 0, 3, 6, 1, 4} {
 		want[i] = runstore.RecordKey(fmt.Sprintf("at-%d", i))
-		place(t, e.Store, []runstore.RunID{"one", "two"}[i%2], want[i], "queue", runstore.At(base.Add(time.Duration(i)*time.Microsecond)))
+		putIndexed(t, e.Store, []runstore.RunID{"one", "two"}[i%2], want[i], "queue", runstore.At(base.Add(time.Duration(i)*time.Microsecond)))
 	}
 	// Equal times are ordered by the time of the write, whatever the run or key.
 	for i, key := range []runstore.RecordKey{"z", "a", "m"} {
 		e.Advance(t, time.Millisecond)
-		place(t, e.Store, []runstore.RunID{"two", "one"}[i%2], key, "queue", runstore.At(base.Add(time.Minute)))
+		putIndexed(t, e.Store, []runstore.RunID{"two", "one"}[i%2], key, "queue", runstore.At(base.Add(time.Minute)))
 		want = append(want, key)
 	}
 	other := e.Reopen(t)
@@ -114,7 +114,7 @@ func entriesInOrder(t T, e *Env) {
 	equal(t, "the beginning of its name", scan(t, other, runstore.IndexQuery{Index: "queu", Until: runstore.EndOfTime}), nil)
 	// Written again at the same time, a record stands behind those written before.
 	e.Advance(t, time.Millisecond)
-	place(t, e.Store, "two", "z", "queue", runstore.At(base.Add(time.Minute)))
+	putIndexed(t, e.Store, "two", "z", "queue", runstore.At(base.Add(time.Minute)))
 	equal(t, "the last ones, after one was written again",
 		scan(t, other, runstore.IndexQuery{Index: "queue", Newest: true, Limit: 3}), []runstore.RecordKey{"z", "m", "a"})
 }
@@ -123,7 +123,7 @@ func untilInclusive(t T, e *Env) {
 	base := e.Now(t).Add(time.Hour)
 	e.Create(t, "run")
 	for i := range 3 {
-		place(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i)*time.Second)))
+		putIndexed(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i)*time.Second)))
 	}
 	type keys = []runstore.RecordKey
 	for _, test := range []struct {
@@ -143,16 +143,16 @@ func untilInclusive(t T, e *Env) {
 		equal(t, fmt.Sprintf("until %v", test.until),
 			scan(t, e.Store, runstore.IndexQuery{Index: "queue", Until: test.until, Newest: test.newest}), test.want)
 	}
-	place(t, e.Store, "run", "never", "queue", runstore.At(runstore.EndOfTime))
+	putIndexed(t, e.Store, "run", "never", "queue", runstore.At(runstore.EndOfTime))
 	equal(t, "the end of time", len(scan(t, e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime})), 4)
 }
 
 func dueByStoreClock(t T, e *Env) {
 	wait := e.ShortTTL()
 	e.Create(t, "run")
-	place(t, e.Store, "run", "now", "queue", runstore.After(0))
-	place(t, e.Store, "run", "soon", "queue", runstore.After(wait))
-	place(t, e.Store, "run", "later", "queue", runstore.After(24*time.Hour))
+	putIndexed(t, e.Store, "run", "now", "queue", runstore.After(0))
+	putIndexed(t, e.Store, "run", "soon", "queue", runstore.After(wait))
+	putIndexed(t, e.Store, "run", "later", "queue", runstore.After(24*time.Hour))
 	entries := queue(t, e.Store, "queue")
 	if len(entries) != 3 {
 		t.Fatalf("%d entries, want 3", len(entries))
@@ -252,7 +252,7 @@ func acknowledgedFound(t T, e *Env) {
 	for i := range writers {
 		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
 	}
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
 		for n := range each {
 			key := runstore.RecordKey(fmt.Sprintf("%d/%d", i, n))
@@ -279,7 +279,7 @@ func acknowledgedFound(t T, e *Env) {
 		}
 	}
 	got := namesOf(queue(t, e.Store, "all"), func(entry runstore.IndexEntry) string { return string(entry.Record.Key) })
-	inOrder(t, `ScanIndex of "all", by key`, slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
+	checkOrder(t, `ScanIndex of "all", by key`, slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
 }
 
 func heldOpenFound(t T, e *Env) {

@@ -33,7 +33,7 @@ func fromInclusive(t T, e *Env) {
 	e.Create(t, "run")
 	const entries = 6
 	for i := range entries { // two at each time
-		place(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i/2)*time.Second)))
+		putIndexed(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i/2)*time.Second)))
 	}
 	type keys = []runstore.RecordKey
 	all := keys{"0", "1", "2", "3", "4", "5"}
@@ -60,7 +60,7 @@ func fromInclusive(t T, e *Env) {
 			equal(t, what, scan(t, e.Store, q), want)
 			q.Limit = 1
 			var paged keys
-			for _, entry := range every(t, what, runstore.Entries(t.Context(), e.Store, q)) {
+			for _, entry := range mustCollect(t, what, runstore.Entries(t.Context(), e.Store, q)) {
 				paged = append(paged, entry.Record.Key)
 			}
 			equal(t, what+", in pages of one", paged, want)
@@ -104,16 +104,16 @@ func entryCarriesHead(t T, e *Env) {
 	}
 	e.Append(t, e.Store, created.Lease, "so that there is a seq")
 	for i, id := range []runstore.RunID{"held", "plain", "held"} {
-		place(t, e.Store, id, runstore.RecordKey(fmt.Sprint("record ", i)), "queue", runstore.After(0))
+		putIndexed(t, e.Store, id, runstore.RecordKey(fmt.Sprint("record ", i)), "queue", runstore.After(0))
 		e.Advance(t, time.Millisecond)
 	}
 	other := e.Reopen(t)
 	for _, newest := range []bool{false, true} {
 		for _, limit := range []int{1, 100} {
 			q := runstore.IndexQuery{Index: "queue", Newest: newest, Limit: limit}
-			without := every(t, "scan without heads", runstore.Entries(t.Context(), other, q))
+			without := mustCollect(t, "scan without heads", runstore.Entries(t.Context(), other, q))
 			q.Heads = true
-			with := every(t, "scan with heads", runstore.Entries(t.Context(), other, q))
+			with := mustCollect(t, "scan with heads", runstore.Entries(t.Context(), other, q))
 			if len(with) != 3 || len(without) != 3 {
 				t.Fatalf("%d entries with heads and %d without, want 3 of each", len(with), len(without))
 			}
@@ -126,8 +126,8 @@ func entryCarriesHead(t T, e *Env) {
 		}
 	}
 	// A record that is the summary too.
-	place(t, e.Store, "plain", runstore.SummaryKey, "summaries", runstore.After(0))
-	for _, entry := range every(t, "scan", runstore.Entries(t.Context(), other, runstore.IndexQuery{Index: "summaries", Heads: true})) {
+	putIndexed(t, e.Store, "plain", runstore.SummaryKey, "summaries", runstore.After(0))
+	for _, entry := range mustCollect(t, "scan", runstore.Entries(t.Context(), other, runstore.IndexQuery{Index: "summaries", Heads: true})) {
 		equal(t, "head with the record as summary", entry.Head, e.Get(t, "plain"))
 		equal(t, "the summary as record", entry.Record, entry.Head.Summary)
 	}

@@ -65,7 +65,7 @@ func denseSeq(t T, e *Env) {
 		first, last runstore.Seq
 	}
 	parts := make([][]part, writers)
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		for n := range each {
 			b := runstore.NewBatch("run", runstore.Unguarded("a signal"))
 			if i%2 == 0 {
@@ -86,7 +86,7 @@ func denseSeq(t T, e *Env) {
 		}
 		return nil
 	})
-	journal := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+	journal := mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
 	dense(t, journal)
 	names := map[runstore.Seq]string{}
 	for i := range parts {
@@ -110,7 +110,7 @@ func denseSeq(t T, e *Env) {
 	for _, seq := range slices.Sorted(maps.Keys(names)) {
 		want = append(want, fmt.Sprintf("seq %d with %s", seq, names[seq]))
 	}
-	inOrder(t, `the journal of "run", beside what was acknowledged`, got, want)
+	checkOrder(t, `the journal of "run", beside what was acknowledged`, got, want)
 	equal(t, "last seq", e.Get(t, "run").LastSeq, runstore.Seq(total))
 }
 
@@ -136,7 +136,7 @@ func oneNextSeq(t T, e *Env) {
 	for round := range rounds {
 		next := runstore.Seq(round + 1)
 		won := make(chan string, contenders)
-		together(t, contenders, func(i int) error {
+		runConcurrently(t, contenders, func(i int) error {
 			name := fmt.Sprintf("%d/%d", round, i)
 			b := runstore.NewBatch("run", runstore.AtSeq(next))
 			b.Append("event", []byte(name))
@@ -157,7 +157,7 @@ func oneNextSeq(t T, e *Env) {
 		if len(won) != 1 {
 			t.Fatalf("round %d: %d winners, want 1", round, len(won))
 		}
-		journal := every(t, "journal", runstore.Journal(t.Context(), e.Store, "run", next))
+		journal := mustCollect(t, "journal", runstore.Journal(t.Context(), e.Store, "run", next))
 		if winner := <-won; len(journal) != 1 || string(journal[0].Data) != winner {
 			t.Errorf("round %d: the journal goes on with %d events, first %+v, want that of %s", round, len(journal), journal[0], winner)
 		}
@@ -166,12 +166,12 @@ func oneNextSeq(t T, e *Env) {
 
 func eventsNeverChange(t T, e *Env) {
 	ctx := t.Context()
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	b := runstore.NewBatch("run", lease.Fence())
 	everything(&b.Writes, "first", 2)
 	committed(t, e.Store, b)
 	read := func() []runstore.Event {
-		events := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+		events := mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
 		for i := range events {
 			events[i].Position = 0 // set when the feed reaches the event
 		}
@@ -210,7 +210,7 @@ func eventsNeverChange(t T, e *Env) {
 	}
 	// What a caller does to the bytes that it gave or got does not reach the store.
 	copy(b.Events[0].Data, "XXXXX")
-	copy(every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))[0].Data, "XXXXX")
+	copy(mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))[0].Data, "XXXXX")
 	equal(t, "the first events at the end", read()[:len(before)], before)
 }
 
@@ -241,7 +241,7 @@ func eventsCarryFence(t T, e *Env) {
 	write(runstore.InStatus(0))
 	write(second.Fence())
 	var got []string
-	for _, event := range every(t, "journal", runstore.Journal(ctx, e.Reopen(t), "run", 1)) {
+	for _, event := range mustCollect(t, "journal", runstore.Journal(ctx, e.Reopen(t), "run", 1)) {
 		got = append(got, fmt.Sprintf("%v %s", event.Token, event.Owner))
 	}
 	equal(t, "tokens and owners", got, []string{"1 first", "0 ", "1 first", "1 first", "2 second", "0 ", "2 second"})
@@ -278,10 +278,10 @@ func stamps(t T, e *Env) {
 		"second": {{Seq: 2, Time: made.Time}, {Seq: 4, Time: silent.Time}},
 		"third":  {{Seq: 3, Time: made.Time}, {Seq: 3, Time: made.Time}},
 	}
-	for _, r := range every(t, "records", runstore.Records(t.Context(), other, "run", "")) {
+	for _, r := range mustCollect(t, "records", runstore.Records(t.Context(), other, "run", "")) {
 		equal(t, fmt.Sprintf("stamps of %q", r.Key), [2]runstore.Stamp{r.Created, r.Updated}, want[r.Key])
 	}
-	for _, event := range every(t, "journal", runstore.Journal(t.Context(), other, "run", 1)) {
+	for _, event := range mustCollect(t, "journal", runstore.Journal(t.Context(), other, "run", 1)) {
 		at := made.Time
 		if event.Seq == 4 {
 			at = changed.Time
@@ -301,7 +301,7 @@ func positionsFollowSeq(t T, e *Env) {
 	const writers, each = 4, 15
 	e.Create(t, "one")
 	e.Create(t, "two")
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		for range each {
 			b := runstore.NewBatch([]runstore.RunID{"one", "two"}[i%2], runstore.Unguarded("test"))
 			b.Append("event", nil)
@@ -318,7 +318,7 @@ func positionsFollowSeq(t T, e *Env) {
 	}
 	for run, positions := range inFeed {
 		last := runstore.Position(0)
-		for _, event := range every(t, "journal", runstore.Journal(t.Context(), e.Store, run, 1)) {
+		for _, event := range mustCollect(t, "journal", runstore.Journal(t.Context(), e.Store, run, 1)) {
 			at := positions[event.Seq]
 			if at <= last {
 				t.Errorf("event %d of %q is at position %d of the feed, the one before at %d", event.Seq, run, at, last)

@@ -43,10 +43,10 @@ func commitMulti(t T, s runstore.RunStore, batches ...runstore.Batch) ([]runstor
 }
 
 // trio furnishes three runs and makes a batch with everything for each.
-func trio(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.Batch) {
+func threeRuns(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.Batch) {
 	t.Helper()
 	for _, id := range []runstore.RunID{"one", "two", "three"} {
-		lease := furnish(t, e, id)
+		lease := seedFixture(t, e, id)
 		b := runstore.NewBatch(id, lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
 		everything(&b.Writes, tag, 5)
 		leases, batches = append(leases, lease), append(batches, b)
@@ -60,7 +60,7 @@ func dumps(t T, s runstore.RunStore) string {
 }
 
 func multiWhole(t T, e *Env) {
-	leases, batches := trio(t, e, "multi")
+	leases, batches := threeRuns(t, e, "multi")
 	done, err := commitMulti(t, e.Store, batches...)
 	if err != nil || len(done) != len(batches) {
 		t.Fatalf("%d results, %v; want %d", len(done), err, len(batches))
@@ -70,7 +70,7 @@ func multiWhole(t T, e *Env) {
 		equal(t, "seqs", [2]runstore.Seq{done[i].FirstSeq, done[i].LastSeq}, [2]runstore.Seq{2, 3})
 		equal(t, "versions", done[i].Versions, []runstore.Version{2, 2, 2, 0})
 		equal(t, "time", done[i].Time, done[0].Time)
-		equal(t, "journal", told(journal(t, other, b.Run())), "begin@1 multi/first@1 multi/second@1")
+		equal(t, "journal", journalText(journal(t, other, b.Run())), "begin@1 multi/first@1 multi/second@1")
 		equal(t, "status", e.Get(t, b.Run()).Status, 5)
 		e.Append(t, other, leases[i], "alone again")
 	}
@@ -79,8 +79,8 @@ func multiWhole(t T, e *Env) {
 }
 
 func multiRefused(t T, e *Env) {
-	leases, batches := trio(t, e, "refused")
-	letGo(t, e.Store, leases[1])
+	leases, batches := threeRuns(t, e, "refused")
+	mustRelease(t, e.Store, leases[1])
 	e.Acquire(t, e.Store, "two", "second")
 	// Of the three batches the second one's fence has ended.
 	before := dumps(t, e.Store)
@@ -113,7 +113,7 @@ func multiRefused(t T, e *Env) {
 	} {
 		_, err := commitMulti(t, e.Store, test.batches...)
 		Refused(t, test.name, err, test.want)
-		same(t, "a commit refused for "+test.name, before, dumps(t, e.Store))
+		checkUnchanged(t, "a commit refused for "+test.name, before, dumps(t, e.Store))
 	}
 	feedOf(t, e, e.Store, 3)
 	// The runs are as usable as before.
@@ -133,7 +133,7 @@ func multiTransfers(t T, e *Env) {
 		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
 	}
 	stores := e.handles(t, writers)
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
 		for n := 0; n < each; {
 			var batches []runstore.Batch
@@ -179,7 +179,7 @@ func multiTransfers(t T, e *Env) {
 }
 
 func multiRepeat(t T, e *Env) {
-	leases, batches := trio(t, e, "multi")
+	leases, batches := threeRuns(t, e, "multi")
 	for i := range batches {
 		batches[i].ID = "the same id on each run"
 	}
@@ -188,7 +188,7 @@ func multiRepeat(t T, e *Env) {
 		t.Fatalf("commit: %v", err)
 	}
 	for _, lease := range leases {
-		letGo(t, e.Store, lease)
+		mustRelease(t, e.Store, lease)
 	}
 	before := dumps(t, e.Store)
 	again, err := commitMulti(t, e.Reopen(t), batches...)
@@ -210,5 +210,5 @@ func multiRepeat(t T, e *Env) {
 	if _, err := commitMulti(t, e.Store, batches...); err != nil {
 		t.Errorf("repeat in another order: %v", err)
 	}
-	same(t, "repeats", before, dumps(t, e.Store))
+	checkUnchanged(t, "repeats", before, dumps(t, e.Store))
 }

@@ -22,7 +22,7 @@ func multiRepeatWhole(t T, e *Env) {
 	runs := []runstore.RunID{"one", "two", "three"}
 	batches := make([]runstore.Batch, len(runs))
 	for i, id := range runs {
-		furnish(t, e, id)
+		seedFixture(t, e, id)
 		batches[i] = unguarded(id, runstore.NewBatchID())
 		everything(&batches[i].Writes, "multi", 5)
 	}
@@ -46,18 +46,18 @@ func multiRepeatWhole(t T, e *Env) {
 			for i, b := range asked {
 				oneOf(t, fmt.Sprintf("%s: result on run %q", what, b.Run()), got[i], wants[b.Run()]...)
 			}
-			same(t, what, before, dumpsOf(t, e.Store, left, allIndexes...))
+			checkUnchanged(t, what, before, dumpsOf(t, e.Store, left, allIndexes...))
 		}
 	}
 	purgeRun(t, e, "one")
 	e.Create(t, "one")
-	forget(t, e, "two")
+	evictBatchIDs(t, e, "two")
 	wants := map[runstore.RunID][]runstore.Committed{
 		"one": {forgotten}, "two": {forgotten, replay(first[1])}, "three": {replay(first[2])},
 	}
 	repeated("a repeat on a run made anew, one that may have forgotten, and one that remembers", runs, wants)
-	equal(t, "journal of the run made anew", told(journal(t, e.Store, "one")), "")
-	equal(t, "journal of the run that may have forgotten", told(journal(t, e.Store, "two")), "begin@1 multi/first@0 multi/second@0")
+	equal(t, "journal of the run made anew", journalText(journal(t, e.Store, "one")), "")
+	equal(t, "journal of the run that may have forgotten", journalText(journal(t, e.Store, "two")), "begin@1 multi/first@0 multi/second@0")
 
 	purgeRun(t, e, "two")
 	wants["two"] = []runstore.Committed{forgotten}
@@ -93,7 +93,7 @@ func multiAnother(t T, e *Env, other runstore.RunStore, known runstore.Batch, fi
 	again := commit("a repeat of the mixed commit", known, mixed)
 	oneOf(t, "the new batch of the mixed commit, repeated", again[1], replay(done[0]))
 	oneOf(t, "the old batch of the mixed commit, repeated", again[0], replay(first))
-	same(t, "a batch that is remembered, beside a new one", before, dump(t, e.Store, "three", allIndexes...))
+	checkUnchanged(t, "a batch that is remembered, beside a new one", before, dump(t, e.Store, "three", allIndexes...))
 
 	// The runs of the mixed commit, and not that commit: one id is another.
 	first = done[0]
@@ -117,8 +117,8 @@ func multiAnother(t T, e *Env, other runstore.RunStore, known runstore.Batch, fi
 	for range 2 {
 		commit("batches without ids", appending("four", "", "plain"), appending("three", "", "plain"))
 	}
-	equal(t, "journal of the new run", told(journal(t, e.Store, "four")), "mixed@0 half@0 plain@0 plain@0")
-	equal(t, "journal of the old run", told(journal(t, e.Store, "three")), "begin@1 multi/first@0 multi/second@0 second@0 beside@0 plain@0 plain@0")
+	equal(t, "journal of the new run", journalText(journal(t, e.Store, "four")), "mixed@0 half@0 plain@0 plain@0")
+	equal(t, "journal of the old run", journalText(journal(t, e.Store, "three")), "begin@1 multi/first@0 multi/second@0 second@0 beside@0 plain@0 plain@0")
 }
 
 // unguarded is a batch that nothing but its id keeps from being applied.

@@ -48,7 +48,7 @@ func wakes(t T, e *Env) {
 	e.Create(t, "run")
 	own, other := wakeups(t, t.Context(), e.Store), wakeups(t, t.Context(), e.Reopen(t))
 	var ownWoken, otherWoken bool
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		signal(t, e.Store) // again and again: one wake-up may be lost
 		ownWoken = ownWoken || wakeup.Take(own)
 		otherWoken = otherWoken || wakeup.Take(other)
@@ -65,7 +65,7 @@ func coalesced(t T, e *Env) {
 		signal(t, e.Store)
 	}
 	n := 0
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		if wakeup.Take(ch) {
 			n++
 			return true
@@ -80,8 +80,8 @@ func coalesced(t T, e *Env) {
 		t.Errorf("%d wake-ups for %d commits that nobody waited for, want them coalesced", n, signals)
 	}
 	// What one wake-up stands for is all in the feed.
-	e.Await(t, patience, func() bool {
-		return len(every(t, "feed", feedAfter(t.Context(), waiting, 0, runstore.MaxPage))) >= signals
+	e.Await(t, caseTimeout, func() bool {
+		return len(mustCollect(t, "feed", feedAfter(t.Context(), waiting, 0, runstore.MaxPage))) >= signals
 	})
 }
 
@@ -92,7 +92,7 @@ func wakeupsEnd(t T, e *Env) {
 	cancel()
 	// Soon commits wake the one that lives and no more the one that ended.
 	quiet := 0
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		signal(t, e.Store)
 		switch awake := wakeup.Take(living); {
 		case wakeup.Take(ended):

@@ -68,11 +68,11 @@ func repeats(t T, what string, b runstore.Batch, first runstore.Committed, store
 		}
 		equal(t, fmt.Sprintf("%s, on handle %d", what, i), got, want)
 	}
-	same(t, what, before, dump(t, stores[0], b.Run(), allIndexes...))
+	checkUnchanged(t, what, before, dump(t, stores[0], b.Run(), allIndexes...))
 }
 
 func repeatGetsFirst(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	other := e.Reopen(t)
 	full := runstore.NewBatch("run", lease.Fence())
 	full.ID = runstore.NewBatchID()
@@ -104,7 +104,7 @@ func repeatGetsFirst(t T, e *Env) {
 
 func repeatWithoutGuards(t T, e *Env) {
 	ctx := t.Context()
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	other := e.Reopen(t)
 	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
 	b.ID = runstore.NewBatchID()
@@ -133,7 +133,7 @@ func repeatWithoutGuards(t T, e *Env) {
 }
 
 func remembered(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	first := runstore.NewBatch("run", lease.Fence())
 	first.ID = runstore.NewBatchID()
 	everything(&first.Writes, "first", 5)
@@ -160,11 +160,11 @@ func idBelongsToRun(t T, e *Env) {
 		}
 		repeats(t, "a repeat on its run", b, runstore.Committed{FirstSeq: 1, LastSeq: 1, Time: committed(t, e.Store, b).Time}, e.Store)
 	}
-	equal(t, "journal of the second run", told(journal(t, e.Store, "two")), "two@0")
+	equal(t, "journal of the second run", journalText(journal(t, e.Store, "two")), "two@0")
 }
 
 func refusedNotRemembered(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 2))
 	b.ID = runstore.NewBatchID()
 	b.Append("event", []byte("event"))
@@ -180,7 +180,7 @@ func refusedNotRemembered(t T, e *Env) {
 
 func concurrentRepeats(t T, e *Env) {
 	const contenders, rounds = 6, 6
-	furnish(t, e, "run")
+	seedFixture(t, e, "run")
 	stores := e.handles(t, 3)
 	for round := range rounds {
 		next := e.Get(t, "run").LastSeq + 1
@@ -188,7 +188,7 @@ func concurrentRepeats(t T, e *Env) {
 		b.ID = runstore.NewBatchID()
 		everything(&b.Writes, fmt.Sprint("round-", round), 5)
 		results := make([]runstore.Committed, contenders)
-		together(t, contenders, func(i int) (err error) {
+		runConcurrently(t, contenders, func(i int) (err error) {
 			results[i], err = stores[i%len(stores)].Commit(t.Context(), b)
 			return err
 		})
@@ -309,10 +309,10 @@ func grantRecognised(t T, e *Env) {
 	if err != nil || again.Fence() != lease.Fence() {
 		t.Errorf("repeat of the request: %+v, %v; want the grant %+v", again, err, lease)
 	}
-	same(t, "repeating a request for a lease", before, dump(t, e.Store, "run", allIndexes...))
+	checkUnchanged(t, "repeating a request for a lease", before, dump(t, e.Store, "run", allIndexes...))
 	e.Append(t, other, again.Lease, "still the holder")
 
-	letGo(t, e.Store, lease.Lease)
+	mustRelease(t, e.Store, lease.Lease)
 	before = dump(t, e.Store, "run", allIndexes...)
 	if _, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Errorf("releasing again: %v", err)
@@ -322,5 +322,5 @@ func grantRecognised(t T, e *Env) {
 	if err != nil || !late.Ended {
 		t.Errorf("a late copy of the request: ended %t, error %v; want the first result, ended", late.Ended, err)
 	}
-	same(t, "a late copy of the request", before, dump(t, e.Store, "run", allIndexes...))
+	checkUnchanged(t, "a late copy of the request", before, dump(t, e.Store, "run", allIndexes...))
 }

@@ -38,7 +38,7 @@ func sizes(n, large int) (all []int) {
 }
 
 // intact names an entry. The name shows when the entry does not hold what was written.
-func intact(name string, got []byte, size int) string {
+func nameIfIntact(name string, got []byte, size int) string {
 	if !bytes.Equal(got, content(name, size)) {
 		return fmt.Sprintf("%s with %d bytes that differ from the %d written", name, len(got), size)
 	}
@@ -89,12 +89,12 @@ func (p paged[V]) list(t T, limit int) (names []string) {
 
 // holds reads the list in pages of several limits and fails the case unless all of them
 // yield want.
-func (p paged[V]) holds(t T, want []string) {
+func (p paged[V]) check(t T, want []string) {
 	t.Helper()
 	// A page of 3 has room for one large record: it ends by its limit. The others end by
 	// their size.
 	for _, limit := range []int{3, runstore.MaxPage} {
-		inOrder(t, fmt.Sprintf("%s in pages of %d", p.what, limit), p.list(t, limit), want)
+		checkOrder(t, fmt.Sprintf("%s in pages of %d", p.what, limit), p.list(t, limit), want)
 	}
 }
 
@@ -138,10 +138,10 @@ func mixedJournal(t T, e *Env) {
 			return e.Store.ReadJournal(t.Context(), "run", from, limit)
 		},
 		name: func(event runstore.Event) string {
-			return intact(eventName("run", event.Seq), event.Data, mixedSize(event.Data))
+			return nameIfIntact(eventName("run", event.Seq), event.Data, mixedSize(event.Data))
 		},
 		size: func(event runstore.Event) int { return len(event.Data) },
-	}.holds(t, names)
+	}.check(t, names)
 }
 
 func mixedFeed(t T, e *Env) {
@@ -161,20 +161,20 @@ func mixedFeed(t T, e *Env) {
 			return e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: limit})
 		},
 		name: func(event runstore.FeedEvent) string {
-			return intact(eventName(event.Run, event.Seq), event.Data, mixedSize(event.Data))
+			return nameIfIntact(eventName(event.Run, event.Seq), event.Data, mixedSize(event.Data))
 		},
 		size: func(event runstore.FeedEvent) int { return len(event.Data) },
 	}
 	// The feed may be late, and its order between runs is its own: what it is shows in
 	// pages of one event, none of which can leave one out by its size.
 	var order []string
-	e.await(t, patience, growing(), func() bool {
+	e.await(t, caseTimeout, growing(), func() bool {
 		order = feed.list(t, 1)
 		return len(order) >= len(want)
-	}, func() string { return differ(order, want) })
+	}, func() string { return diffNames(order, want) })
 	sorted := slices.Sorted(slices.Values(order))
-	inOrder(t, "ReadFeed in pages of 1, by name", sorted, slices.Sorted(slices.Values(want)))
-	feed.holds(t, order)
+	checkOrder(t, "ReadFeed in pages of 1, by name", sorted, slices.Sorted(slices.Values(want)))
+	feed.check(t, order)
 }
 
 func mixedRecords(t T, e *Env) {
@@ -195,7 +195,7 @@ func mixedRecords(t T, e *Env) {
 		if len(r.Value) > tinyEntry {
 			size = largeRecord
 		}
-		return intact(string(r.Key), r.Value, size)
+		return nameIfIntact(string(r.Key), r.Value, size)
 	}
 	records := paged[runstore.Record]{
 		what: `ReadRecords of "run"`,
@@ -209,7 +209,7 @@ func mixedRecords(t T, e *Env) {
 		name: name,
 		size: func(r runstore.Record) int { return len(r.Value) },
 	}
-	records.holds(t, names)
+	records.check(t, names)
 	// Exact keys make no pages: all of them come back at once.
 	found, err := e.Store.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: keys})
 	if err != nil {
@@ -219,7 +219,7 @@ func mixedRecords(t T, e *Env) {
 	for _, r := range found {
 		got = append(got, name(r))
 	}
-	inOrder(t, fmt.Sprintf("ReadRecords of %d keys", len(keys)), got, names)
+	checkOrder(t, fmt.Sprintf("ReadRecords of %d keys", len(keys)), got, names)
 	mixedScan(t, e, "mixed", names, name)
 }
 
@@ -272,10 +272,10 @@ func mixedScan(t T, e *Env, index runstore.IndexName, want []string, name func(r
 				if len(value(entry)) > tinyEntry {
 					size = largeRecord
 				}
-				return intact(string(entry.Run), value(entry), size)
+				return nameIfIntact(string(entry.Run), value(entry), size)
 			},
 			size: func(entry runstore.IndexEntry) int { return len(value(entry)) },
-		}.holds(t, want)
+		}.check(t, want)
 		want = slices.Clone(want)
 		slices.Reverse(want)
 	}

@@ -44,7 +44,7 @@ func (p *firstPanic) guarded(f func()) func() {
 }
 
 // again panics with what was kept; it is called when the goroutines have ended.
-func (p *firstPanic) again() {
+func (p *firstPanic) rethrow() {
 	if p.err != nil {
 		panic(p.err)
 	}

@@ -10,5 +10,5 @@ import (
 // canPause tells whether a process can be stopped in the middle of what it does.
 const canPause = false
 
-func pause(*os.Process) error   { return errors.ErrUnsupported }
-func carryOn(*os.Process) error { return errors.ErrUnsupported }
+func pauseProcess(*os.Process) error  { return errors.ErrUnsupported }
+func resumeProcess(*os.Process) error { return errors.ErrUnsupported }

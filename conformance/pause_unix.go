@@ -10,5 +10,5 @@ import (
 // canPause tells whether a process can be stopped in the middle of what it does.
 const canPause = true
 
-func pause(p *os.Process) error   { return p.Signal(syscall.SIGSTOP) }
-func carryOn(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+func pauseProcess(p *os.Process) error  { return p.Signal(syscall.SIGSTOP) }
+func resumeProcess(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

@@ -51,7 +51,7 @@ func stalling(t T, e *Env, bound time.Duration) runstore.Lease {
 	t.Helper()
 	req := acquire("run", "a", 2*TTL)
 	req.MaxStall = bound
-	return hold(t, e.Store, req)
+	return mustAcquire(t, e.Store, req)
 }
 
 // noProgressMade fails the case unless err refuses a renewal for want of progress within bound.
@@ -76,9 +76,9 @@ func stalledHolder(t T, e *Env) {
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
 		noProgressMade(t, e.ShortTTL(), "a renewal without progress", renew(t, s, lease, 2*TTL))
 	}
-	same(t, "refused renewals", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "refused renewals", before, dump(t, e.Store, "run"))
 	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "b", TTL))
-	heldBy(t, "a contender before the expiry", err, lease, 2*TTL)
+	checkLeaseHeld(t, "a contender before the expiry", err, lease, 2*TTL)
 	e.Append(t, e.Store, lease, "the grant is still current")
 }
 
@@ -86,13 +86,13 @@ func stalledTakeover(t T, e *Env) {
 	e.Create(t, "run")
 	req := acquire("run", "a", e.ShortTTL())
 	req.MaxStall = e.ShortTTL()
-	lease := hold(t, e.Store, req)
+	lease := mustAcquire(t, e.Store, req)
 	e.expire(t)
 	e.Advance(t, 10*time.Millisecond)
 	noProgressMade(t, e.ShortTTL(), "a late renewal without progress", renew(t, e.Store, lease, TTL))
 	next := e.Acquire(t, e.Store, "run", "b")
 	_, err := e.Store.Commit(t.Context(), appending(lease, "zombie"))
-	fencedOut(t, "a commit by the holder that stalled", err, lease, e.Get(t, "run"))
+	checkFenced(t, "a commit by the holder that stalled", err, lease, e.Get(t, "run"))
 	e.Append(t, e.Store, next, "recovered")
 }
 
@@ -127,7 +127,7 @@ func progressResumes(t T, e *Env) {
 			if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(done.Time) <= stall {
 				t.Fatalf("a renewal after the %s: %v", kind, err)
 			}
-			letGo(t, e.Store, lease)
+			mustRelease(t, e.Store, lease)
 			stall *= 2
 			lease = stalling(t, e, stall)
 		}
@@ -149,7 +149,7 @@ func noProgress(t T, e *Env) {
 		if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(at) <= stall {
 			t.Fatalf("a heartbeat in time: %v", err)
 		}
-		letGo(t, e.Store, lease)
+		mustRelease(t, e.Store, lease)
 	}
 	unmoved := func(what string) {
 		if got := e.Get(t, "run").Holder.ProgressedAt; !got.Equal(at) {
@@ -230,8 +230,8 @@ func unboundedStall(t T, e *Env) {
 		t.Errorf("a renewal without progress, and without a bound: %v", err)
 	}
 	// A bound is that of one grant.
-	letGo(t, e.Store, lease)
-	letGo(t, e.Store, stalling(t, e, e.ShortTTL()))
+	mustRelease(t, e.Store, lease)
+	mustRelease(t, e.Store, stalling(t, e, e.ShortTTL()))
 	next := e.Acquire(t, e.Store, "run", "b")
 	e.expire(t)
 	e.Advance(t, 10*time.Millisecond)
@@ -283,6 +283,6 @@ func showsProgress(t T, e *Env) {
 		}
 		check("a commit of two runs", renewedAt, done[1].Time, 2*TTL)
 	}
-	letGo(t, e.Store, granted.Lease)
+	mustRelease(t, e.Store, granted.Lease)
 	equal(t, "holder of a free lease", e.Get(t, "run").Holder, runstore.Holder{})
 }

@@ -61,12 +61,12 @@ func purgeCutShort(t T, e *Env) {
 		if _, err := other.Commit(t.Context(), purge); err != nil && !errors.Is(err, runstore.ErrNotFound) {
 			t.Fatalf("%s: purge again: %v", cut, err)
 		}
-		nothingOf(t, other, id, cut+": after the purge")
+		checkPurged(t, other, id, cut+": after the purge")
 
 		again := e.Create(t, id)
 		equal(t, cut+": last seq of the run made anew", again.LastSeq, 0)
-		equal(t, cut+": its journal", len(every(t, "journal", runstore.Journal(t.Context(), other, id, 1))), 0)
-		equal(t, cut+": its records", len(every(t, "records", runstore.Records(t.Context(), other, id, ""))), 0)
+		equal(t, cut+": its journal", len(mustCollect(t, "journal", runstore.Journal(t.Context(), other, id, 1))), 0)
+		equal(t, cut+": its records", len(mustCollect(t, "records", runstore.Records(t.Context(), other, id, ""))), 0)
 		b := runstore.NewBatch(id, runstore.Unguarded("test"))
 		b.Append("test", []byte("new"))
 		equal(t, cut+": first seq of the run made anew", committed(t, other, b).FirstSeq, 1)
@@ -80,7 +80,7 @@ func purgeCutShort(t T, e *Env) {
 }
 
 // nothingOf checks that nothing of a run is to be seen in indexes and the feed.
-func nothingOf(t T, s runstore.RunStore, id runstore.RunID, when string) {
+func checkPurged(t T, s runstore.RunStore, id runstore.RunID, when string) {
 	t.Helper()
 	for _, name := range allIndexes {
 		for _, entry := range queue(t, s, name) {
@@ -89,7 +89,7 @@ func nothingOf(t T, s runstore.RunStore, id runstore.RunID, when string) {
 			}
 		}
 	}
-	for _, event := range every(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage)) {
+	for _, event := range mustCollect(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage)) {
 		if event.Run == id {
 			t.Fatalf("%s the feed shows event %d at position %d", when, event.Seq, event.Position)
 		}

@@ -95,7 +95,7 @@ func readings(id runstore.RunID) []reading {
 }
 
 func readsNeedNoLease(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	b := runstore.NewBatch("run", lease.Fence())
 	everything(&b.Writes, "held", 5)
 	committed(t, e.Store, b)
@@ -119,13 +119,13 @@ func readsNeedNoLease(t T, e *Env) {
 	}
 	before := dump(t, stranger, "run", allIndexes...)
 	check("while somebody holds the lease")
-	same(t, "reading", before, dump(t, stranger, "run", allIndexes...))
+	checkUnchanged(t, "reading", before, dump(t, stranger, "run", allIndexes...))
 	e.Append(t, e.Store, lease, "the holder goes on")
 }
 
 func readsSeeAcknowledged(t T, e *Env) {
 	const rounds = 6
-	furnish(t, e, "run")
+	seedFixture(t, e, "run")
 	stores := append(e.handles(t, 2), e.Store)
 	for round := range rounds {
 		tag := fmt.Sprint("round-", round)
@@ -260,7 +260,7 @@ func recordQueries(t T, e *Env) {
 }
 
 func readsNeverWait(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	one, two, reader := e.Reopen(t), e.Reopen(t), e.Reopen(t)
 	before := dump(t, e.Store, "run", allIndexes...)
 	resume := stalled(t, e)
@@ -278,7 +278,7 @@ func readsNeverWait(t T, e *Env) {
 	for _, write := range writes {
 		go func() { results <- caught(write) }()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	until := time.Now().Add(50 * time.Millisecond) // time for the writers to reach the engine
 	for round := 0; round < 3 || time.Now().Before(until); round++ {
@@ -295,7 +295,7 @@ func readsNeverWait(t T, e *Env) {
 			}
 		}
 	}
-	same(t, "a batch that is held up", before, dump(t, reader, "run", allIndexes...))
+	checkUnchanged(t, "a batch that is held up", before, dump(t, reader, "run", allIndexes...))
 	if len(results) > 0 {
 		t.Errorf("a writer ended while the harness held writers up: %v", <-results)
 		return

@@ -66,7 +66,7 @@ func runnableCases() []Case {
 func heads(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
 	t.Helper()
 	var ids []runstore.RunID
-	for _, entry := range every(t, fmt.Sprintf("scan of %q", q.Index), runstore.Entries(t.Context(), s, q)) {
+	for _, entry := range mustCollect(t, fmt.Sprintf("scan of %q", q.Index), runstore.Entries(t.Context(), s, q)) {
 		ids = append(ids, entry.Run)
 		checkHead(t, q, entry)
 	}
@@ -223,7 +223,7 @@ func runnableLease(t T, e *Env) {
 		t.Fatalf("renew: %v", err)
 	}
 	hidden("renewed", renewed.ExpiresAt)
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	shows(t, other, "released", "run", now, true)
 	created, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: "held", Runnable: runstore.After(0), Lease: &runstore.LeaseSpec{Owner: "owner", TTL: TTL}})
 	if err != nil {
@@ -233,7 +233,7 @@ func runnableLease(t T, e *Env) {
 	shows(t, other, "created held, when it expires", "held", created.Lease.ExpiresAt, true)
 	req := acquire("run", "second", TTL)
 	req.Writes.Runnable = runstore.Never()
-	second := hold(t, e.Store, req)
+	second := mustAcquire(t, e.Store, req)
 	shows(t, other, "taken and said to want no driver", "run", runstore.EndOfTime, false)
 	end := runstore.ReleaseRequest{Fence: second.Fence()}
 	end.Writes.Runnable = runstore.After(0)
@@ -250,7 +250,7 @@ func runnableAbandoned(t T, e *Env) {
 	if _, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: "run", Runnable: runstore.After(0)}); err != nil {
 		t.Fatalf("create: %v", err)
 	}
-	lease := hold(t, e.Store, acquire("run", "owner", e.ShortTTL()))
+	lease := mustAcquire(t, e.Store, acquire("run", "owner", e.ShortTTL()))
 	e.Advance(t, e.ShortTTL())
 	shows(t, other, "expired", "run", now, true)
 	entries := queue(t, other, runstore.IndexRunnable)
@@ -260,11 +260,11 @@ func runnableAbandoned(t T, e *Env) {
 		t.Fatalf("late renewal: %v", err)
 	}
 	shows(t, other, "renewed late", "run", now, false)
-	letGo(t, e.Store, lease)
-	hold(t, e.Store, acquire("run", "second", e.ShortTTL()))
+	mustRelease(t, e.Store, lease)
+	mustAcquire(t, e.Store, acquire("run", "second", e.ShortTTL()))
 	e.Advance(t, e.ShortTTL())
 	shows(t, other, "expired again", "run", now, true)
-	hold(t, other, acquire("run", "third", TTL))
+	mustAcquire(t, other, acquire("run", "third", TTL))
 	shows(t, other, "taken over", "run", now, false)
 }
 
@@ -302,7 +302,7 @@ func runnableDrivers(t T, e *Env) {
 		}
 	}
 	stores := e.handles(t, drivers)
-	together(t, drivers, func(i int) error {
+	runConcurrently(t, drivers, func(i int) error {
 		s := stores[i]
 		for {
 			entries, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: runs})

@@ -34,7 +34,7 @@ func runnableRenewed(t T, e *Env) {
 	var expired []runstore.RunID
 	latest := time.Time{}
 	for i, id := range ids {
-		leases[i] = hold(t, e.Store, acquire(id, "owner", e.ShortTTL()))
+		leases[i] = mustAcquire(t, e.Store, acquire(id, "owner", e.ShortTTL()))
 		if i%3 == 0 {
 			expired = append(expired, id)
 			continue
@@ -66,7 +66,7 @@ func runnableRenewed(t T, e *Env) {
 		}
 	}
 	released := ids[1]
-	letGo(t, e.Store, leases[1])
+	mustRelease(t, e.Store, leases[1])
 	equal(t, "after a release", sorted(due, other), slices.Sorted(slices.Values(append(slices.Clone(expired), released))))
 	if err := renew(t, e.Store, leases[2], 3*TTL); err != nil {
 		t.Fatalf("renew: %v", err)
@@ -92,7 +92,7 @@ func runnableRenewed(t T, e *Env) {
 func runnableOutlasted(t T, e *Env) {
 	at := e.Now(t).Add(TTL / 2)
 	ends := map[runstore.RunID]func(l runstore.Lease){
-		"released": func(l runstore.Lease) { letGo(t, e.Store, l) },
+		"released": func(l runstore.Lease) { mustRelease(t, e.Store, l) },
 		"released by a commit": func(l runstore.Lease) {
 			b := runstore.NewBatch(l.Run, l.Fence())
 			b.Release = true
@@ -106,7 +106,7 @@ func runnableOutlasted(t T, e *Env) {
 		"taken for a while": func(l runstore.Lease) {
 			req := acquire(l.Run, "successor", runstore.MinTTL)
 			req.Preempt = "test"
-			hold(t, e.Store, req)
+			mustAcquire(t, e.Store, req)
 		},
 	}
 	leases := map[runstore.RunID]runstore.Lease{}
@@ -115,7 +115,7 @@ func runnableOutlasted(t T, e *Env) {
 		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(at)}); err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		leases[id] = hold(t, e.Store, acquire(id, "owner", runstore.MinTTL))
+		leases[id] = mustAcquire(t, e.Store, acquire(id, "owner", runstore.MinTTL))
 		if err := renew(t, e.Store, leases[id], 2*TTL); err != nil {
 			t.Fatalf("renew: %v", err)
 		}
@@ -193,7 +193,7 @@ func runnableMoved(t T, e *Env) {
 		})
 	}
 	during(t, func() error {
-		together(t, drivers, func(i int) error {
+		runConcurrently(t, drivers, func(i int) error {
 			for round := range rounds {
 				for _, id := range ids[i*runsOfEach : (i+1)*runsOfEach] {
 					if err := drive(stores[i], id, round%2 == 0); err != nil {

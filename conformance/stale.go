@@ -34,7 +34,7 @@ func staleCases() []Case {
 var staleness = []time.Duration{0, 10 * time.Millisecond, 10 * time.Second}
 
 func replicaJournal(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	s := e.Store.(runstore.StaleReader)
 	for n := range 10 {
 		e.Append(t, e.Store, lease, fmt.Sprint("event ", n))
@@ -84,8 +84,8 @@ func replicaCandidates(t T, e *Env) {
 		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(base)}); err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		place(t, e.Store, id, "a", "queue", runstore.At(base.Add(-time.Duration(n)*time.Minute)))
-		place(t, e.Store, id, "b", "queue", runstore.At(base.Add(time.Duration(n)*time.Minute)))
+		putIndexed(t, e.Store, id, "a", "queue", runstore.At(base.Add(-time.Duration(n)*time.Minute)))
+		putIndexed(t, e.Store, id, "b", "queue", runstore.At(base.Add(time.Duration(n)*time.Minute)))
 		if n == 2 {
 			remove(t, e.Store, "run-0", "a", 1)
 		}
@@ -125,7 +125,7 @@ func replicaCandidates(t T, e *Env) {
 func replicaBounds(t T, e *Env) {
 	e.Create(t, "run")
 	s := e.Store.(runstore.StaleReader)
-	refuseAll(t, e, "run", []beyond{
+	refuseAll(t, e, "run", []overLimit{
 		{"a journal of the future", runstore.ErrInvalid, "bound", "-1ns", func() error {
 			_, err := s.ReadJournalStale(t.Context(), "run", 1, 1, -1)
 			return err

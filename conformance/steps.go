@@ -14,7 +14,7 @@ import (
 // case unless it does what its name says.
 
 // hold acquires a lease that has to be granted.
-func hold(t T, s runstore.RunStore, req runstore.AcquireRequest) runstore.Lease {
+func mustAcquire(t T, s runstore.RunStore, req runstore.AcquireRequest) runstore.Lease {
 	t.Helper()
 	lease, err := s.AcquireLease(t.Context(), req)
 	if err != nil {
@@ -54,7 +54,7 @@ func applied(t T, s runstore.RunStore, what string, b runstore.Batch) runstore.C
 }
 
 // letGo releases a lease that is still current.
-func letGo(t T, s runstore.RunStore, lease runstore.Lease) runstore.Committed {
+func mustRelease(t T, s runstore.RunStore, lease runstore.Lease) runstore.Committed {
 	t.Helper()
 	done, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()})
 	if err != nil {
@@ -84,7 +84,7 @@ func (e *Env) expire(t T) {
 // fencedOut fails the case unless err refuses the lease as fenced and names the
 // grant that run holds instead, so that a zombie learns what became of it from
 // the refusal alone.
-func fencedOut(t T, what string, err error, lease runstore.Lease, run runstore.Run) {
+func checkFenced(t T, what string, err error, lease runstore.Lease, run runstore.Run) {
 	t.Helper()
 	var fenced *runstore.FencedError
 	if !errors.As(err, &fenced) || !errors.Is(err, runstore.ErrFenced) {
@@ -95,7 +95,7 @@ func fencedOut(t T, what string, err error, lease runstore.Lease, run runstore.R
 		t.Errorf("%s: presented %v, current %v in the error, want %v and %v",
 			what, fenced.Presented, fenced.Current, lease.Token, run.Token)
 	}
-	if got, want := named(fenced.Holder), named(run.Holder); got != want {
+	if got, want := holderText(fenced.Holder), holderText(run.Holder); got != want {
 		t.Errorf("%s: the error names the holder %s, want %s", what, got, want)
 	}
 }
@@ -108,7 +108,7 @@ const clockLag = time.Minute
 
 // heldBy fails the case unless err refuses a lease because holder has it, and names the
 // remaining time, which is at most longest and a clockLag.
-func heldBy(t T, what string, err error, holder runstore.Lease, longest time.Duration) {
+func checkLeaseHeld(t T, what string, err error, holder runstore.Lease, longest time.Duration) {
 	t.Helper()
 	var held *runstore.LeaseHeldError
 	if !errors.As(err, &held) || !errors.Is(err, runstore.ErrLeaseHeld) {
@@ -116,7 +116,7 @@ func heldBy(t T, what string, err error, holder runstore.Lease, longest time.Dur
 		return
 	}
 	if held.Holder.Owner != holder.Owner || held.Holder.Reactor != holder.Reactor || held.Holder.Token != holder.Token {
-		t.Errorf("%s: the error names the holder %s, want %q under token %v", what, named(held.Holder), holder.Owner, holder.Token)
+		t.Errorf("%s: the error names the holder %s, want %q under token %v", what, holderText(held.Holder), holder.Owner, holder.Token)
 	}
 	if held.Remaining <= 0 || held.Remaining > longest+clockLag {
 		t.Errorf("%s: %v remaining in the error, want more than 0 and at most %v", what, held.Remaining, longest+clockLag)
@@ -125,7 +125,7 @@ func heldBy(t T, what string, err error, holder runstore.Lease, longest time.Dur
 
 // behind fails the case unless err says that the store knows less than its
 // caller.
-func behind(t T, what string, err error, field string, presented, known int64) {
+func checkStoreBehind(t T, what string, err error, field string, presented, known int64) {
 	t.Helper()
 	var b *runstore.StoreBehindError
 	if !errors.As(err, &b) || !errors.Is(err, runstore.ErrStoreBehind) {
@@ -138,7 +138,7 @@ func behind(t T, what string, err error, field string, presented, known int64) {
 	}
 }
 
-func named(h runstore.Holder) string {
+func holderText(h runstore.Holder) string {
 	return fmt.Sprintf("%q/%q token=%v strict=%t", h.Owner, h.Reactor, h.Token, h.Strict)
 }
 
@@ -155,7 +155,7 @@ func contend(n int, f func(i int)) {
 	}
 	close(start)
 	wg.Wait()
-	failed.again() // on the goroutine of the case, which it fails
+	failed.rethrow() // on the goroutine of the case, which it fails
 }
 
 // handles opens n handles, one per contender.
@@ -182,7 +182,7 @@ func journal(t T, s runstore.RunStore, id runstore.RunID) []runstore.Event {
 }
 
 // told is a journal in short: data under token, event by event.
-func told(events []runstore.Event) string {
+func journalText(events []runstore.Event) string {
 	var b strings.Builder
 	for _, e := range events {
 		fmt.Fprintf(&b, "%s@%v ", e.Data, e.Token)

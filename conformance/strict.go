@@ -90,7 +90,7 @@ func holdStrictly(t T, e *Env, id runstore.RunID, ttl time.Duration) runstore.Le
 	t.Helper()
 	req := acquire(id, "strict", ttl)
 	req.Strict, req.Preempt = true, "test"
-	return hold(t, e.Store, req)
+	return mustAcquire(t, e.Store, req)
 }
 
 // check fails the case unless the write ended as the store declares. The write has ended,
@@ -104,9 +104,9 @@ func (a strictAttempt) check(t T, e *Env) {
 		if runstore.KindOf(a.err) != runstore.ErrUnavailable { // which a store may be when a lock is held for long
 			Refused(t, a.what, a.err, runstore.ErrLeaseExpired)
 		}
-		same(t, a.what, a.before, after)
+		checkUnchanged(t, a.what, a.before, after)
 	case runstore.OutcomeOf(a.err) == runstore.NotApplied:
-		same(t, fmt.Sprintf("%s, which was answered with %v,", a.what, a.err), a.before, after)
+		checkUnchanged(t, fmt.Sprintf("%s, which was answered with %v,", a.what, a.err), a.before, after)
 	case a.err == nil && after == a.before:
 		t.Errorf("%s: a success, and nothing of it is there", a.what)
 	}
@@ -129,7 +129,7 @@ func (a strictAttempt) check(t T, e *Env) {
 	if !errors.Is(err, runstore.ErrLeaseExpired) && !(a.name() == "release-with-writes" && late && errors.Is(err, runstore.ErrFenced)) {
 		t.Errorf("a write that was sent after %s: got error %v, want ErrLeaseExpired", a.what, err)
 	}
-	same(t, "a write that was sent after "+a.what, before, e.strictState(t, id))
+	checkUnchanged(t, "a write that was sent after "+a.what, before, e.strictState(t, id))
 }
 
 // wasInTime reports whether the engine applied the write before the lease's expiry, where it
@@ -170,14 +170,14 @@ func strictBehindALock(t T, e *Env) {
 		for i, w := range writes {
 			all[i].attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), writer, all[i].lease) })
 		}
-		waits(t, nil, underway)
+		waitAtMost(t, nil, arrivalTime)
 		inTime := e.Now(t).Before(all[0].lease.ExpiresAt)
 		if inTime {
 			e.Advance(t, ttl)
 		}
 		resume()
 		for _, a := range all {
-			a.ends(t, a.what)
+			a.wait(t, a.what)
 		}
 		if !inTime && ttl < TTL { // the machine is busy
 			continue
@@ -197,7 +197,7 @@ func strictInFlight(t T, e *Env) {
 			for ttl := e.ShortTTL(); ; ttl *= 2 {
 				e.Create(t, runstore.RunID(w.name))
 				kept, inTime := strictArrivesLate(t, e, n, w, ttl, after)
-				bury(t, e, runstore.RunID(w.name))
+				purgeIfExists(t, e, runstore.RunID(w.name))
 				if inTime || ttl > TTL || t.Failed() {
 					return kept
 				}
@@ -211,20 +211,20 @@ func strictInFlight(t T, e *Env) {
 func strictArrivesLate(t T, e *Env, n network, w strictWrite, ttl time.Duration, after int) (kept, inTime bool) {
 	t.Helper()
 	id := runstore.RunID(w.name)
-	prepared(t, func() error { return w.do(t.Context(), n.s, nowhere()) })
-	works(t, e, n.s)
+	prepareStatement(t, func() error { return w.do(t.Context(), n.s, missingRunLease()) })
+	awaitWorking(t, e, n.s)
 	a := strictAttempt{what: fmt.Sprintf("%s, in flight at its round trip %d when its strict lease ended", w.name, after), lease: holdStrictly(t, e, id, ttl)}
 	a.before = e.strictState(t, id)
 	n.Faults.Hold(after)
 	a.attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), n.s, a.lease) })
-	kept = a.meets(t, 1, n.Faults.AwaitHeld)
+	kept = a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 	inTime = e.Now(t).Before(a.lease.ExpiresAt)
 	if inTime && kept {
 		e.Advance(t, ttl)
 	}
 	n.Faults.Reset()
-	a.ends(t, w.name)
-	n.answered(t)
+	a.wait(t, w.name)
+	n.awaitAnswered(t)
 	if kept && a.err == nil && a.wasInTime(t, e) { // another request of the handle was held
 		return false, true
 	}

@@ -125,7 +125,7 @@ func oneCreator(t T, e *Env) {
 	for round := range rounds {
 		key := runstore.RecordKey(fmt.Sprintf("key-%d", round))
 		won := make(chan int, contenders)
-		together(t, contenders, func(i int) error {
+		runConcurrently(t, contenders, func(i int) error {
 			b := runstore.NewBatch("run", runstore.AtVersion(key, 0))
 			b.Put(key, fmt.Append(nil, i))
 			done, err := stores[i].Commit(t.Context(), b)
@@ -155,7 +155,7 @@ func noLostUpdate(t T, e *Env) {
 	e.Create(t, "run")
 	put(t, e.Store, "run", "count", 0, "0")
 	stores := e.handles(t, contenders)
-	together(t, contenders, func(i int) error {
+	runConcurrently(t, contenders, func(i int) error {
 		s := stores[i]
 		for n := 0; n < each; {
 			found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"count"}})

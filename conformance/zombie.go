@@ -131,17 +131,17 @@ func leaseLosses() []leaseLoss {
 		{"taken-over-at-expiry", true,
 			func(t T, e *Env, s runstore.RunStore, _ runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
 				e.expire(t)
-				return hold(t, s, next)
+				return mustAcquire(t, s, next)
 			}},
 		{"preempted", false,
 			func(t T, _ *Env, s runstore.RunStore, _ runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
 				next.Preempt = "test"
-				return hold(t, s, next)
+				return mustAcquire(t, s, next)
 			}},
 		{"released-by-a-copy-of-itself", false,
 			func(t T, _ *Env, s runstore.RunStore, old runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
-				letGo(t, s, old)
-				return hold(t, s, next)
+				mustRelease(t, s, old)
+				return mustAcquire(t, s, next)
 			}},
 	}
 }
@@ -167,12 +167,12 @@ func zombie(t T, e *Env, w zombieWrite) {
 	first := slices.IndexFunc(zombieWrites(), func(other zombieWrite) bool { return other.name == w.name })
 	for i := range n { // of one, another for each kind of write
 		l := losses[(first+i)%len(losses)]
-		visited := zombieStory(t, e, runstore.RunID("haunted-"+l.name), l, &w)
-		twin := zombieStory(t, e, runstore.RunID("twin-"+l.name), l, nil)
-		same(t, fmt.Sprintf("a zombie's %s, %s,", w.name, l.name), twin, visited)
+		visited := zombieScenario(t, e, runstore.RunID("haunted-"+l.name), l, &w)
+		twin := zombieScenario(t, e, runstore.RunID("twin-"+l.name), l, nil)
+		checkUnchanged(t, fmt.Sprintf("a zombie's %s, %s,", w.name, l.name), twin, visited)
 	}
 	if events := journal(t, e.Store, "neighbour"); len(events) != 0 {
-		t.Errorf("the zombie wrote to another run: %s", told(events))
+		t.Errorf("the zombie wrote to another run: %s", journalText(events))
 	}
 	for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime}) {
 		if err != nil {
@@ -185,13 +185,13 @@ func zombie(t T, e *Env, w zombieWrite) {
 }
 
 // haunted creates a run that a zombie can harm, and lets it be driven for a while.
-func haunted(t T, e *Env, former runstore.RunStore, first runstore.AcquireRequest) (old runstore.Lease) {
+func seedZombieFixture(t T, e *Env, former runstore.RunStore, first runstore.AcquireRequest) (old runstore.Lease) {
 	t.Helper()
 	spec := runstore.RunSpec{ID: first.Run, Status: 1, Runnable: runstore.After(TTL)}
 	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
 		t.Fatalf("create: %v", err)
 	}
-	old = hold(t, former, first)
+	old = mustAcquire(t, former, first)
 	b := appending(old, "begun")
 	b.Put("claim", []byte("one"), runstore.Place{Index: "queue", At: runstore.After(0)})
 	b.Put("plain", []byte("one"))
@@ -202,14 +202,14 @@ func haunted(t T, e *Env, former runstore.RunStore, first runstore.AcquireReques
 
 // zombieStory lets a run be driven by one holder and then by another, with or
 // without a zombie, and returns what became of the run.
-func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) string {
+func zombieScenario(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) string {
 	t.Helper()
 	former, successor := e.Reopen(t), e.Reopen(t)
 	first := acquire(id, "old", TTL)
 	if l.short {
 		first.TTL = e.ShortTTL()
 	}
-	old := haunted(t, e, former, first)
+	old := seedZombieFixture(t, e, former, first)
 
 	next := acquire(id, "new", TTL)
 	next.Writes.Append("test", []byte("taken over"))
@@ -227,10 +227,10 @@ func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) st
 			if w.name == "repeated-acquire" {
 				grantEnded(t, what, err, old, run)
 			} else {
-				fencedOut(t, what, err, old, run)
+				checkFenced(t, what, err, old, run)
 			}
 		}
-		same(t, "a zombie's "+w.name+" "+when, before, dump(t, e.Store, id, "queue", runstore.IndexRuns))
+		checkUnchanged(t, "a zombie's "+w.name+" "+when, before, dump(t, e.Store, id, "queue", runstore.IndexRuns))
 		if after := e.Get(t, id); !after.ExpiresAt.Equal(run.ExpiresAt) {
 			t.Errorf("a zombie's %s %s moved the expiry from %v to %v", w.name, when, run.ExpiresAt, after.ExpiresAt)
 		}

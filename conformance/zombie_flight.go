@@ -56,10 +56,10 @@ func flightCases() []Case {
 
 // underway gives writers that were just started the time to reach the engine.
 // No assertion depends on it: a writer that is slower arrives later.
-const underway = 20 * time.Millisecond
+const arrivalTime = 20 * time.Millisecond
 
 // waits returns when done is closed, or after d.
-func waits(t T, done <-chan struct{}, d time.Duration) {
+func waitAtMost(t T, done <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -80,12 +80,12 @@ func meanwhile(t T, e *Env, writers, change func()) {
 		defer close(wrote)
 		guarded(t, writers)()
 	}()
-	waits(t, wrote, underway)
+	waitAtMost(t, wrote, arrivalTime)
 	go func() {
 		defer close(changed)
 		guarded(t, change)()
 	}()
-	waits(t, changed, underway)
+	waitAtMost(t, changed, arrivalTime)
 	resume()
 	<-wrote
 	<-changed
@@ -104,7 +104,7 @@ func inFlight(t T, e *Env, expired bool) {
 		if expired {
 			first.TTL, next.Preempt = e.ShortTTL(), ""
 		}
-		old := hold(t, e.Store, first)
+		old := mustAcquire(t, e.Store, first)
 		e.Append(t, e.Store, old, "begun")
 		if expired {
 			e.expire(t)
@@ -132,7 +132,7 @@ func inFlight(t T, e *Env, expired bool) {
 		e.Append(t, successor, lease.Lease, "went on")
 		run := e.Get(t, id)
 		_, err := handles[0].Commit(t.Context(), appending(old, "later"))
-		fencedOut(t, "a commit after all that", err, old, run)
+		checkFenced(t, "a commit after all that", err, old, run)
 
 		final := journal(t, e.Store, id)
 		nothingAfter(t, fmt.Sprintf("round %d", round), final, seen, old, lease.Lease)
@@ -150,7 +150,7 @@ func inFlight(t T, e *Env, expired bool) {
 			if err == nil {
 				acknowledged++
 			} else {
-				fencedOut(t, fmt.Sprintf("round %d: %s", round, name), err, old, runstore.Run{Token: run.Token, Holder: run.Holder})
+				checkFenced(t, fmt.Sprintf("round %d: %s", round, name), err, old, runstore.Run{Token: run.Token, Holder: run.Holder})
 			}
 			if want := map[bool]int{true: 1}[err == nil]; places[name] != want {
 				t.Errorf("round %d: the answer to %s was %v, and its event is there %d times", round, name, err, places[name])
@@ -216,12 +216,12 @@ func grantInFlight(t T, e *Env, kind string) {
 			Refused(t, fmt.Sprintf("round %d: %s in flight", round, kind), zombie, runstore.ErrFenced)
 		}
 		run := e.Get(t, id)
-		if named(run.Holder) != named(shown.Holder) || run.Holder.Owner != "new" || run.Token != old.Token+1 || !run.ExpiresAt.Equal(lease.ExpiresAt) {
+		if holderText(run.Holder) != holderText(shown.Holder) || run.Holder.Owner != "new" || run.Token != old.Token+1 || !run.ExpiresAt.Equal(lease.ExpiresAt) {
 			t.Errorf("round %d: a %s in flight (answer: %v) left the holder %s until %v, want new until %v",
-				round, kind, zombie, named(run.Holder), run.ExpiresAt, lease.ExpiresAt)
+				round, kind, zombie, holderText(run.Holder), run.ExpiresAt, lease.ExpiresAt)
 		}
 		_, err := former.AcquireLease(t.Context(), acquire(id, "old", TTL))
-		heldBy(t, "acquire by the former holder", err, lease.Lease, TTL)
+		checkLeaseHeld(t, "acquire by the former holder", err, lease.Lease, TTL)
 		e.Append(t, successor, lease.Lease, "the new grant works")
 	}
 }
@@ -236,11 +236,11 @@ func storm(t T, e *Env, expired bool) {
 	e.Create(t, "run")
 	handles := e.handles(t, writers)
 	successor := e.Reopen(t)
-	lease := hold(t, e.Store, acquire("run", "holder-0", TTL))
+	lease := mustAcquire(t, e.Store, acquire("run", "holder-0", TTL))
 	for round := range rounds {
 		if expired {
-			letGo(t, e.Store, lease)
-			lease = hold(t, e.Store, acquire("run", "late", e.ShortTTL()))
+			mustRelease(t, e.Store, lease)
+			lease = mustAcquire(t, e.Store, acquire("run", "late", e.ShortTTL()))
 			e.expire(t)
 		}
 		old := lease
@@ -277,7 +277,7 @@ func storm(t T, e *Env, expired bool) {
 			next.Preempt = ""
 		}
 		next.Writes.Append("test", []byte("taken over"))
-		lease = hold(t, successor, next)
+		lease = mustAcquire(t, successor, next)
 		seen := journal(t, successor, "run")
 		e.Append(t, successor, lease, "went on")
 		taken.Store(true)

@@ -29,7 +29,7 @@ func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.H
 				t.Errorf("%v", err)
 			}
 		})
-		return bigtableTable{table, params}.on(server)
+		return bigtableTable{table, params}.onEmulator(server)
 	}}
 }
 
@@ -66,7 +66,7 @@ func (p bigtableTable) instance(emulator string) conformance.Instance {
 }
 
 // on is an instance with what an emulator makes possible besides.
-func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance {
+func (p bigtableTable) onEmulator(server *emulators.BigtableServer) conformance.Instance {
 	patient := bigtableTable{p.BigtableTable, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())

@@ -25,7 +25,7 @@ import (
 // keys and values as in a store's URL, which every handle is opened with.
 func Postgres(server *emulators.PostgresServer, params url.Values) conformance.Harness {
 	h := conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
-		return place{"postgres", NewPostgresDatabase(t, server), params}.instance()
+		return postgresStore{"postgres", NewPostgresDatabase(t, server), params}.instance()
 	}}
 	if server.Engine().Tier == emulators.TierLocal { // others are not ours to kill
 		h.NewServed = func(t conformance.T) (conformance.Instance, conformance.Server) {
@@ -42,7 +42,7 @@ func Postgres(server *emulators.PostgresServer, params url.Values) conformance.H
 			if err != nil {
 				t.Fatalf("create a database: %v", err)
 			}
-			return place{"postgres", db.URL, params}.instance(), own
+			return postgresStore{"postgres", db.URL, params}.instance(), own
 		}
 	}
 	return h
@@ -78,13 +78,13 @@ func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) stri
 
 // place is where a store is: a database, what its handles are opened with, and the
 // scheme of the adapter that opens them.
-type place struct {
+type postgresStore struct {
 	scheme, address string
 	params          url.Values
 }
 
 // url is the store's URL, in the database at an address.
-func (p place) url(address string) string {
+func (p postgresStore) url(address string) string {
 	_, rest, _ := strings.Cut(address, ":")
 	return withParams(p.scheme+":"+rest, p.params)
 }
@@ -95,21 +95,21 @@ func (p place) url(address string) string {
 // network fails keep the default, since cases wait for them to give up.
 const busyMachineTimeout = 5 * time.Minute
 
-func (p place) instance() conformance.Instance {
-	i := p.patient().handles()
+func (p postgresStore) instance() conformance.Instance {
+	i := p.withBusyTimeouts().handles()
 	i.Network = p.link
 	return i
 }
 
 // patient returns the place with the timeouts of a busy machine where params name none.
-func (p place) patient() place {
+func (p postgresStore) withBusyTimeouts() postgresStore {
 	params := url.Values{"retry_timeout": {busyMachineTimeout.String()}, "statement_timeout": {busyMachineTimeout.String()}}
 	maps.Copy(params, p.params)
-	return place{p.scheme, p.address, params}
+	return postgresStore{p.scheme, p.address, params}
 }
 
 // handles returns an instance without a network.
-func (p place) handles() conformance.Instance {
+func (p postgresStore) handles() conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(p.address)) }
 	return conformance.Instance{
 		Open: open,
@@ -130,7 +130,7 @@ func (p place) handles() conformance.Instance {
 }
 
 // options are those that the store's URL stands for.
-func (p place) options() (*pgxpool.Config, *postgres.Options, error) {
+func (p postgresStore) options() (*pgxpool.Config, *postgres.Options, error) {
 	u, err := runstore.ParseURL(p.url(p.address))
 	if err != nil {
 		return nil, nil, err
@@ -139,7 +139,7 @@ func (p place) options() (*pgxpool.Config, *postgres.Options, error) {
 }
 
 // link puts a network that can be harmed in front of a server.
-func (p place) link(t conformance.T) conformance.Network {
+func (p postgresStore) link(t conformance.T) conformance.Network {
 	t.Helper()
 	u, err := url.Parse(p.address)
 	if err != nil {

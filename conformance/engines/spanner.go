@@ -38,7 +38,7 @@ func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conforman
 					t.Errorf("%v", err)
 				}
 			})
-			return spannerDatabase{database, params}.on(server)
+			return spannerDatabase{database, params}.onEmulator(server)
 		}
 	}
 	return conformance.Harness{Costly: true, Tier: emulated(fair.Engine().Tier), New: on(fair), NewOvertaking: on(newest)}
@@ -77,7 +77,7 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 }
 
 // on is an instance with what an emulator makes possible besides.
-func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instance {
+func (p spannerDatabase) onEmulator(server *emulators.SpannerServer) conformance.Instance {
 	patient := spannerDatabase{p.SpannerDatabase, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
@@ -132,21 +132,21 @@ type spannerAborts struct {
 	database string
 }
 
-func (a spannerAborts) ours(c emulators.SpannerCall) bool {
+func (a spannerAborts) matches(c emulators.SpannerCall) bool {
 	return c.ReadWrite && c.Method != "Rollback" && c.Database == a.database && len(c.Metadata.Get(serving.Header)) > 0
 }
 
 func (a spannerAborts) Next(after int) (end func() int) {
 	var passed atomic.Int64
-	fault := a.server.Abort(1, func(c emulators.SpannerCall) bool { return a.ours(c) && passed.Add(1) > int64(after) })
-	return ended(fault)
+	fault := a.server.Abort(1, func(c emulators.SpannerCall) bool { return a.matches(c) && passed.Add(1) > int64(after) })
+	return stopAndCount(fault)
 }
 
 func (a spannerAborts) AtRandom(fraction float64, seed uint64) (end func() int) {
-	return ended(a.server.AbortAtRandom(fraction, seed, a.ours))
+	return stopAndCount(a.server.AbortAtRandom(fraction, seed, a.matches))
 }
 
-func ended(f *emulators.SpannerFault) func() int {
+func stopAndCount(f *emulators.SpannerFault) func() int {
 	return func() int {
 		f.Stop()
 		return f.Count()

@@ -54,24 +54,28 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 	if err := checkTarget(u); err != nil {
 		return nil, err
 	}
-	address, params := divide(u)
+	address, params := splitURL(u)
 	ctx, cancel := context.WithTimeout(ctx, reachBound)
 	defer cancel()
 	server, err := emulators.PostgresAt(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	about, err := lookAround(ctx, address)
+	about, err := inspectServer(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	scheme, each := cmp.Or(map[string]string{"postgresql": "postgres"}[u.Scheme], u.Scheme), ""
-	var where func(t conformance.T) place
+	var where func(t conformance.T) postgresStore
 	switch {
 	case about.databases:
-		each, where = "database", func(t conformance.T) place { return place{scheme, NewPostgresDatabase(t, server), params} }
+		each, where = "database", func(t conformance.T) postgresStore {
+			return postgresStore{scheme, NewPostgresDatabase(t, server), params}
+		}
 	case about.schemas:
-		each, where = "schema", func(t conformance.T) place { return place{scheme, address, newSchema(t, address, params)} }
+		each, where = "schema", func(t conformance.T) postgresStore {
+			return postgresStore{scheme, address, newSchema(t, address, params)}
+		}
 	default:
 		return nil, fmt.Errorf("%s may create neither databases nor schemas in %s, and each case needs one of its own", about.user, about.database)
 	}
@@ -111,7 +115,7 @@ var storeKeys = []string{
 
 // divide takes a URL apart into the address of the database and what handles are
 // opened with. Stores of the cases are new, so they are always migrated.
-func divide(u runstore.URL) (address string, params url.Values) {
+func splitURL(u runstore.URL) (address string, params url.Values) {
 	driver, params := url.Values{}, url.Values{"pool_max_conns": {"4"}}
 	for key, values := range u.Params {
 		if slices.Contains(storeKeys, key) || strings.HasPrefix(key, "pool_") {
@@ -125,13 +129,13 @@ func divide(u runstore.URL) (address string, params url.Values) {
 }
 
 // surroundings are what a user finds on a server.
-type surroundings struct {
+type serverFacts struct {
 	user, database     string
 	databases, schemas bool // which of them the user may create
 	plainTCP           bool
 }
 
-func lookAround(ctx context.Context, address string) (s surroundings, err error) {
+func inspectServer(ctx context.Context, address string) (s serverFacts, err error) {
 	conn, err := pgx.Connect(ctx, address)
 	if err != nil {
 		return s, err

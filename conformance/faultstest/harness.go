@@ -31,9 +31,9 @@ func Harness(f Flaws) conformance.Harness {
 	}
 	instance := func(s *server) conformance.Instance {
 		open := func(ctx context.Context, address string) (runstore.RunStore, error) {
-			c := &client{flaws: f, server: s, address: address, near: s.store.Open()}
+			c := &client{flaws: f, server: s, address: address, local: s.store.Open()}
 			var err error
-			c.opened, err = c.near.Now(ctx)
+			c.opened, err = c.local.Now(ctx)
 			return c, err
 		}
 		near := func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, s.address) }

@@ -164,7 +164,7 @@ func (s *server) serve(conn net.Conn) {
 			<-frozen
 		}
 		once.Do(func() { r.bare = r.do() })
-		if s.dies(r) {
+		if s.dropsReply(r) {
 			return
 		}
 		if _, err := fmt.Fprintln(conn, id); err != nil {
@@ -174,7 +174,7 @@ func (s *server) serve(conn net.Conn) {
 }
 
 // dies reports whether the server is killed between the request and its reply.
-func (s *server) dies(r *request) bool {
+func (s *server) dropsReply(r *request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dying == nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // batchExhibits apply batches wrongly.
-func batchExhibits() []exhibit {
-	return []exhibit{
+func batchStores() []faultyStore {
+	return []faultyStore{
 		{"version-not-checked", "Record versions are not compared: the last writer wins.",
 			"I4/a-conflict-tells-the-current-version", versionUnchecked},
 		{"guards-judged-from-memory", "A handle judges a guard by what it wrote last, though another handle has written since.",
@@ -143,7 +143,7 @@ func twoSteps(s *store) {
 		if err != nil || first.Replayed {
 			return first, err
 		}
-		s.between()
+		s.pauseBetweenSteps()
 		second, err := h.Handle.Commit(ctx, rest)
 		first.Versions = second.Versions
 		return first, err
@@ -158,7 +158,7 @@ func createInSteps(s *store) {
 		if err != nil || !created.New || spec.Lease == nil {
 			return created, err
 		}
-		s.between()
+		s.pauseBetweenSteps()
 		granted, err := ownAcquire(ctx, h, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *spec.Lease, Writes: spec.Writes})
 		if err != nil {
 			return created, err

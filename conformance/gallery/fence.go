@@ -10,8 +10,8 @@ import (
 )
 
 // fenceExhibits check the fence wrongly.
-func fenceExhibits() []exhibit {
-	return []exhibit{
+func fenceStores() []faultyStore {
+	return []faultyStore{
 		{"no-token-check", "Commit ignores the fence: the current grant's stands in for any.",
 			"I3/zombie-append-is-refused", noTokenCheck},
 		{"owner-only-check", "A fence counts if it names the current owner, whatever its token.",
@@ -140,7 +140,7 @@ func checkThenLock(s *store) {
 		if !w.wait() {
 			return h.Handle.Commit(ctx, b)
 		}
-		s.between() // the grants come first
+		s.pauseBetweenSteps() // the grants come first
 		return h.Handle.Commit(ctx, refenced(b, runstore.Fence{}))
 	}
 }
@@ -157,7 +157,7 @@ func amongMany(broken func(s *store)) func(s *store) {
 			if underWay.Add(1) > 2 {
 				return shared(ctx, h, b)
 			}
-			s.between()
+			s.pauseBetweenSteps()
 			return h.Handle.Commit(ctx, b)
 		}
 	}

@@ -27,7 +27,7 @@ type Broken struct {
 // Stores returns all broken stores, those that break the lease first.
 func Stores() []Broken {
 	var all []Broken
-	for _, group := range [][]exhibit{fenceExhibits(), leaseExhibits(), grantExhibits(), tokenExhibits(), progressExhibits(), runnableExhibits(), notifyExhibits(), batchExhibits(), readExhibits(), replicaExhibits(), inputExhibits(), stepExhibits()} {
+	for _, group := range [][]faultyStore{fenceStores(), leaseStores(), grantStores(), tokenStores(), progressStores(), runnableStores(), notifyStores(), batchStores(), readStores(), replicaStores(), inputStores(), stepStores()} {
 		for _, x := range group {
 			all = append(all, Broken{Name: x.name, Breaks: x.breaks, Case: x.caught, Open: x.harness})
 		}
@@ -38,7 +38,7 @@ func Stores() []Broken {
 // chances is how often a case may meet a broken store. Some flaws show only when two
 // things fall together, a kill and a write under way, which a case that works under load
 // makes likely, and no case can make certain.
-const chances = 4
+const maxAttempts = 4
 
 // Check runs the case that must catch b against it. caughtBy is the case's name
 // if the store failed it, and the error tells of a case that it got through, or
@@ -49,7 +49,7 @@ func Check(ctx context.Context, b Broken) (caughtBy string, err error) {
 		return "", fmt.Errorf("broken store %s: there is no case %q", b.Name, b.Case)
 	}
 	var result conformance.Result
-	for range chances {
+	for range maxAttempts {
 		if result = conformance.RunCase(ctx, b.Open(), c); result.Status != conformance.Passed || ctx.Err() != nil {
 			break
 		}

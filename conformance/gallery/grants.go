@@ -11,8 +11,8 @@ import (
 )
 
 // grantExhibits let a grant's id name a second grant, or take one grant for another.
-func grantExhibits() []exhibit {
-	return []exhibit{
+func grantStores() []faultyStore {
+	return []faultyStore{
 		{"last-grant-id-only", "Of a run's grants only the last one's id is remembered: after another grant a late copy takes the lease.",
 			"I2/late-copy-of-an-acquire-is-refused-after-later-grants", lastGrantOnly},
 		{"held-before-ended", "A request whose grant has ended is told that the lease is held, so it waits and comes back.",
@@ -34,7 +34,7 @@ func grantExhibits() []exhibit {
 
 // anew makes an acquire forget: a request that is refused because its grant has ended is
 // made again under a fresh id, if forgotten says so of its own.
-func (s *store) anew(forgotten func(runstore.AcquireRequest) bool) {
+func (s *store) retryWithFreshGrant(forgotten func(runstore.AcquireRequest) bool) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if errors.Is(err, runstore.ErrFenced) && forgotten(req) {
@@ -46,7 +46,7 @@ func (s *store) anew(forgotten func(runstore.AcquireRequest) bool) {
 }
 
 func lastGrantOnly(s *store) {
-	s.anew(func(req runstore.AcquireRequest) bool { return s.current(req.Run).Grant != req.Grant })
+	s.retryWithFreshGrant(func(req runstore.AcquireRequest) bool { return s.current(req.Run).Grant != req.Grant })
 }
 
 func heldBeforeEnded(s *store) {
@@ -64,7 +64,7 @@ func heldBeforeEnded(s *store) {
 func tenGrants(s *store) {
 	var mu sync.Mutex
 	last := map[runstore.RunID][]runstore.GrantID{}
-	s.anew(func(req runstore.AcquireRequest) bool {
+	s.retryWithFreshGrant(func(req runstore.AcquireRequest) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return !slices.Contains(last[req.Run], req.Grant)
@@ -94,7 +94,7 @@ func purgeForgetsGrants(s *store) {
 		}
 		return done, err
 	}
-	s.anew(func(req runstore.AcquireRequest) bool {
+	s.retryWithFreshGrant(func(req runstore.AcquireRequest) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return before[req.Run] >= s.current(req.Run).Token // there was no grant since
@@ -119,7 +119,7 @@ func epochForgetsGrants(s *store) {
 		raised.Store(true)
 		return h.Handle.RaiseEpoch(ctx, reason)
 	}
-	s.anew(func(runstore.AcquireRequest) bool { return raised.Load() })
+	s.retryWithFreshGrant(func(runstore.AcquireRequest) bool { return raised.Load() })
 }
 
 func anyReleaseRepeats(s *store) {

@@ -9,8 +9,8 @@ import (
 )
 
 // leaseExhibits grant leases and tokens wrongly.
-func leaseExhibits() []exhibit {
-	return []exhibit{
+func leaseStores() []faultyStore {
+	return []faultyStore{
 		{"live-lease-taken-over", "AcquireLease grants a lease that somebody still has.",
 			"I1/live-lease-is-not-taken-over", liveTaken},
 		{"owner-as-authority", "A process of the holder's name gets the holder's live lease.",

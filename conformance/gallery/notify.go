@@ -8,8 +8,8 @@ import (
 )
 
 // notifyExhibits hint wrongly at writes to single runs.
-func notifyExhibits() []exhibit {
-	return []exhibit{
+func notifyStores() []faultyStore {
+	return []faultyStore{
 		{"release-wakes-no-waiter", "A release does not wake the callers that wait for the lease.",
 			"I10/a-freed-lease-wakes-its-waiters", releaseSilent},
 		{"only-events-wake", "Only events wake the callers that wait for a run.",
@@ -31,7 +31,7 @@ func releaseSilent(s *store) {
 }
 
 // own makes all waiters wait at a hub that only the broken store wakes.
-func own(s *store) wakeup.Hub {
+func ownHub(s *store) wakeup.Hub {
 	hub := wakeup.Of(s)
 	s.wakeups = func(ctx context.Context, _ *handle, id runstore.RunID, _ runstore.WakeOn) (<-chan struct{}, error) {
 		return hub.Add(ctx, id, runstore.OnWrite), nil
@@ -40,7 +40,7 @@ func own(s *store) wakeup.Hub {
 }
 
 func eventsWake(s *store) {
-	hub := own(s)
+	hub := ownHub(s)
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (done runstore.Committed, err error) {
 		if len(b.Events) > 0 {
 			defer hub.AfterBatches(&err, b)

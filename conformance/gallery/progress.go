@@ -12,8 +12,8 @@ import (
 
 // progressExhibits judge progress wrongly, or what a run says of its grants, or answer
 // repeats of grants, renewals and releases wrongly.
-func progressExhibits() []exhibit {
-	return []exhibit{
+func progressStores() []faultyStore {
+	return []faultyStore{
 		{"stall-ignored", "RenewLease renews however long ago the last progress was.",
 			"I13/a-holder-without-progress-is-refused", stallIgnored},
 		{"stall-ends-the-grant", "A refused renewal ends the grant, and a late commit under it is fenced.",
@@ -88,7 +88,7 @@ func stallOutlives(s *store) {
 }
 
 // progressed makes GetRun show progress at the last of the times that note was called.
-func progressed(s *store) (note func(h *handle, id runstore.RunID)) {
+func recordProgress(s *store) (note func(h *handle, id runstore.RunID)) {
 	var mu sync.Mutex
 	times := map[runstore.RunID]time.Time{}
 	s.get = func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error) {
@@ -111,7 +111,7 @@ func progressed(s *store) (note func(h *handle, id runstore.RunID)) {
 }
 
 func progressByHeartbeat(s *store) {
-	note := progressed(s)
+	note := recordProgress(s)
 	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		renewed, err := h.Handle.RenewLease(ctx, req)
 		if err == nil {
@@ -122,7 +122,7 @@ func progressByHeartbeat(s *store) {
 }
 
 func progressByRefusal(s *store) {
-	note := progressed(s)
+	note := recordProgress(s)
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		if errors.Is(err, runstore.ErrConflict) {
@@ -133,7 +133,7 @@ func progressByRefusal(s *store) {
 }
 
 func progressByGuards(s *store) {
-	note := progressed(s)
+	note := recordProgress(s)
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		if err == nil && b.IsZero() {

@@ -13,8 +13,8 @@ import (
 )
 
 // readExhibits read wrongly, or index wrongly what is to be read.
-func readExhibits() []exhibit {
-	return []exhibit{
+func readStores() []faultyStore {
+	return []faultyStore{
 		{"reads-from-a-stale-copy", "GetRun answers from a copy that is one read behind.",
 			"I6/reads-see-what-was-acknowledged-before", staleReads},
 		{"readers-meet-a-lock", "A reader that meets a writer's lock gives up.",
@@ -340,7 +340,7 @@ func purgeRaises(s *store) {
 // fitting reads a page one entry at a time and leaves out what would pass the size of a
 // page, but for its first entry. next reads the entry behind the last one seen, nil at the
 // start.
-func fitting[V any](limit int, next func(last *V) ([]V, error), size func(V) int) (page []V, err error) {
+func fitPage[V any](limit int, next func(last *V) ([]V, error), size func(V) int) (page []V, err error) {
 	var last *V
 	for sum := 0; len(page) < limit; {
 		one, err := next(last)
@@ -361,7 +361,7 @@ func fitting[V any](limit int, next func(last *V) ([]V, error), size func(V) int
 
 func journalSkips(s *store) {
 	s.journal = func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
-		return fitting(limit, func(last *runstore.Event) ([]runstore.Event, error) {
+		return fitPage(limit, func(last *runstore.Event) ([]runstore.Event, error) {
 			if last != nil {
 				from = last.Seq + 1
 			}
@@ -377,7 +377,7 @@ func recordsSkip(s *store) {
 		}
 		limit := q.Limit
 		q.Limit = 1
-		return fitting(limit, func(last *runstore.Record) ([]runstore.Record, error) {
+		return fitPage(limit, func(last *runstore.Record) ([]runstore.Record, error) {
 			if last != nil {
 				q.After = last.Key
 			}
@@ -390,7 +390,7 @@ func scanSkips(s *store) {
 	s.scan = func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
 		limit := q.Limit
 		q.Limit = 1
-		return fitting(limit, func(last *runstore.IndexEntry) ([]runstore.IndexEntry, error) {
+		return fitPage(limit, func(last *runstore.IndexEntry) ([]runstore.IndexEntry, error) {
 			if last != nil {
 				q.After = last.Cursor
 			}
@@ -401,7 +401,7 @@ func scanSkips(s *store) {
 
 func feedSkipsLarge(s *store) {
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-		return fitting(limit, func(last *runstore.FeedEvent) ([]runstore.FeedEvent, error) {
+		return fitPage(limit, func(last *runstore.FeedEvent) ([]runstore.FeedEvent, error) {
 			if last != nil {
 				after = last.Position
 			}

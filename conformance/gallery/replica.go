@@ -11,8 +11,8 @@ import (
 )
 
 // replicaExhibits read wrongly from a replica.
-func replicaExhibits() []exhibit {
-	return []exhibit{
+func replicaStores() []faultyStore {
+	return []faultyStore{
 		{"replica-of-any-age", "A reader that allows no staleness is answered by a replica that is behind.",
 			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.ageless = true }},
 		{"replica-with-a-hole", "A replica shows an event whose predecessor it has not heard of.",
@@ -33,12 +33,12 @@ type replica struct {
 	flaws struct{ ageless, hole, positions, mixed, unbounded bool }
 
 	mu       sync.Mutex
-	journals map[string]heard[runstore.Event]
-	scans    map[string]heard[runstore.Candidate]
+	journals map[string]snapshot[runstore.Event]
+	scans    map[string]snapshot[runstore.Candidate]
 }
 
 // heard is what a replica knew at a time, on the clock of this process.
-type heard[V any] struct {
+type snapshot[V any] struct {
 	at  time.Time
 	all []V
 }
@@ -81,7 +81,7 @@ func (h *handle) ReadJournalStale(ctx context.Context, id runstore.RunID, from r
 		all = slices.Delete(all, n-2, n-1)
 	}
 	if bound > 0 || r.flaws.ageless {
-		r.journals[question] = heard[runstore.Event]{began, all}
+		r.journals[question] = snapshot[runstore.Event]{began, all}
 	}
 	return slices.Clone(all), nil
 }
@@ -108,7 +108,7 @@ func (h *handle) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, boun
 		all[0].At = all[0].At.Add(time.Minute)
 	}
 	if bound > 0 {
-		r.scans[question] = heard[runstore.Candidate]{began, all}
+		r.scans[question] = snapshot[runstore.Candidate]{began, all}
 	}
 	return slices.Clone(all), nil
 }

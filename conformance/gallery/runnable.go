@@ -10,8 +10,8 @@ import (
 )
 
 // runnableExhibits break the index of runnable runs.
-func runnableExhibits() []exhibit {
-	return []exhibit{
+func runnableStores() []faultyStore {
+	return []faultyStore{
 		{"moved-entry-lost", "A scan that passes over a renewed lease removes the entry of its run.",
 			"I9/a-renewed-lease-hides-its-run-until-its-expiry", movedEntryLost},
 		{"raise-leaves-runs-behind-old-leases", "After a raise of the epoch a run stays hidden until the lease that the raise ended would have expired.",

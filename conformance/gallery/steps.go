@@ -13,36 +13,36 @@ import (
 
 // stepExhibits make steps over two runs by a wrong protocol: each is that of
 // package crossrun with one of its writes spoiled on its way to the store.
-func stepExhibits() []exhibit {
-	return []exhibit{
+func stepStores() []faultyStore {
+	return []faultyStore{
 		{"step-begun-without-the-fence", "The intent is written without a look at the lead's fence.",
-			"I3/a-fenced-driver-begins-no-step-by-intent", spoil(proposing, dropFence)},
+			"I3/a-fenced-driver-begins-no-step-by-intent", corrupt(proposing, dropFence)},
 		{"step-guarded-by-version-alone", "The other run's batch is guarded by its versions and its id: absence comes again, and ids are forgotten.",
-			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", spoil(applying, dropMark, dropID)},
+			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", corrupt(applying, dropMark, dropID)},
 		{"refusal-not-recorded", "A step whose guard did not hold is cleared, and nothing tells the other run.",
 			"I3/a-refused-step-stays-refused-for-a-zombie-by-intent", refusalUnrecorded},
 		{"step-finished-without-the-fence", "The lead's writes are made by whoever finds the intent, whether or not it holds the lead.",
-			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", spoil(finishing, dropFence)},
+			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", corrupt(finishing, dropFence)},
 		{"step-cleared-without-the-fence", "The intent of a step that was refused is cleared by whoever finds it.",
-			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", spoil(clearing, dropFence)},
+			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", corrupt(clearing, dropFence)},
 		{"step-finished-without-the-intent", "The lead's writes are made by whoever comes last, however often.",
-			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", spoil(finishing, dropGuards, dropID)},
+			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", corrupt(finishing, dropGuards, dropID)},
 		{"step-overwrites-the-one-before", "An intent is written over that of a step that is still under way.",
-			"I4/a-step-after-one-of-unknown-outcome-completes-it-by-intent", spoil(proposing, dropIdle)},
+			"I4/a-step-after-one-of-unknown-outcome-completes-it-by-intent", corrupt(proposing, dropIdle)},
 		{"step-forgets-the-other-runs-versions", "The other run's batch is applied whatever its versions are.",
-			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", spoil(applying, keepMark)},
+			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", corrupt(applying, keepMark)},
 		{"step-forgets-the-leads-guards", "The intent is written under the fence, and the lead's other guards are not looked at.",
-			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", spoil(proposing, keepFence)},
+			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", corrupt(proposing, keepFence)},
 		{"completion-skipped", "Who acquires the lead goes on without a look for a step under way.",
 			"I4/a-step-cut-anywhere-is-whole-for-the-next-holder-by-intent", completionSkipped},
 		{"cleared-first-applied-after", "The lead's writes are made and the intent is cleared before the other run's batch is sent.",
 			"I4/a-step-cut-anywhere-is-whole-for-the-next-holder-by-intent", appliedAfter},
 		{"records-not-spoken-for", "A step changes a run that leads a step itself, whose records are about to be written.",
-			"I4/a-step-under-way-keeps-others-from-its-records-by-intent", spoil(applying, dropIdle)},
+			"I4/a-step-under-way-keeps-others-from-its-records-by-intent", corrupt(applying, dropIdle)},
 		{"step-in-two-commits", "A step over two runs is one commit after the other.",
 			"I4/a-refused-step-leaves-nothing-on-either-run-natively", multiInSteps},
 		{"step-id-not-remembered", "The step's id is no id of the lead's last write, and a repeat is a step of its own.",
-			"I8/a-repeated-step-gets-the-first-result-by-intent", spoil(finishing, dropID)},
+			"I8/a-repeated-step-gets-the-first-result-by-intent", corrupt(finishing, dropID)},
 		{"verdict-removed-too-early", "The mark is gone before the intent is: a successor cannot tell whether the step was applied.",
 			"I8/a-step-is-completed-once-though-its-ids-are-forgotten-by-intent", verdictRemoved},
 		{"step-under-way-called-unavailable", "An intent whose reply was lost is called not applied.",
@@ -53,7 +53,7 @@ func stepExhibits() []exhibit {
 }
 
 // role is one of the writes that package crossrun makes a step of.
-type role func(b runstore.Batch) bool
+type writeKind func(b runstore.Batch) bool
 
 func proposing(b runstore.Batch) bool { return touches(b, crossrun.IntentKey, false) }
 func finishing(b runstore.Batch) bool {
@@ -72,7 +72,7 @@ func touches(b runstore.Batch, prefix runstore.RecordKey, deletes bool) bool {
 }
 
 // spoil changes every batch of a role.
-func spoil(r role, changes ...func(runstore.Batch) runstore.Batch) func(s *store) {
+func corrupt(r writeKind, changes ...func(runstore.Batch) runstore.Batch) func(s *store) {
 	return func(s *store) {
 		s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 			if r(b) {

@@ -10,8 +10,8 @@ import (
 )
 
 // tokenExhibits judge a token guard or the consent of a holder wrongly.
-func tokenExhibits() []exhibit {
-	return []exhibit{
+func tokenStores() []faultyStore {
+	return []faultyStore{
 		{"token-guard-ignored", "A batch is applied whatever token it is guarded by.",
 			"I3/a-token-guard-holds-at-the-last-token-only", tokenGuardIgnored},
 		{"token-guard-judged-before-the-step", "The token guard of an acquire is compared with a head that was read before the atomic step.",
@@ -69,7 +69,7 @@ func tokenGuardBefore(s *store) {
 		if want := runstore.GuardsOf(req.Guards...).Token; want != nil {
 			run, err := h.Handle.GetRun(ctx, req.Run)
 			if err == nil && run.Token == *want {
-				s.between()
+				s.pauseBetweenSteps()
 				req.Guards = withoutToken(req.Guards)
 			}
 		}
@@ -110,7 +110,7 @@ func tokenGuardRelease(s *store) {
 }
 
 // unconsented returns a request without its holder's fence, and that fence.
-func unconsented(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore.Fence) {
+func withoutHolderFence(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore.Fence) {
 	fence := runstore.GuardsOf(req.Guards...).Fence
 	req.Guards = slices.DeleteFunc(slices.Clone(req.Guards), func(g runstore.Guard) bool { return g == runstore.Guard(fence) })
 	return req, fence
@@ -119,7 +119,7 @@ func unconsented(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore
 func handoffByZombie(s *store) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
-		if without, fence := unconsented(req); !fence.IsZero() && errors.Is(err, runstore.ErrFenced) {
+		if without, fence := withoutHolderFence(req); !fence.IsZero() && errors.Is(err, runstore.ErrFenced) {
 			return ownAcquire(ctx, h, preempted(without))
 		}
 		return lease, err
@@ -128,7 +128,7 @@ func handoffByZombie(s *store) {
 
 func handoffWithGap(s *store) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
-		without, fence := unconsented(req)
+		without, fence := withoutHolderFence(req)
 		if fence.IsZero() {
 			return ownAcquire(ctx, h, req)
 		}
@@ -142,7 +142,7 @@ func handoffWithGap(s *store) {
 func handoffLate(s *store) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
-		if without, fence := unconsented(req); !fence.IsZero() && errors.Is(err, runstore.ErrLeaseExpired) {
+		if without, fence := withoutHolderFence(req); !fence.IsZero() && errors.Is(err, runstore.ErrLeaseExpired) {
 			return ownAcquire(ctx, h, without)
 		}
 		return lease, err

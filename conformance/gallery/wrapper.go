@@ -13,13 +13,13 @@ import (
 )
 
 // exhibit is a broken store before it is opened: which methods it replaces.
-type exhibit struct {
+type faultyStore struct {
 	name, breaks, caught string
 	// broken replaces methods of a fresh store.
 	broken func(s *store)
 }
 
-func (x exhibit) harness() conformance.Harness {
+func (x faultyStore) harness() conformance.Harness {
 	return harness(x.broken)
 }
 
@@ -29,7 +29,7 @@ func harness(broken func(s *store)) conformance.Harness {
 	return conformance.Harness{New: func(conformance.T) conformance.Instance {
 		s := &store{Store: memory.New(nil), grants: map[runstore.RunID]runstore.Lease{}}
 		s.stall = s.Store.Stall
-		s.replica.journals, s.replica.scans = map[string]heard[runstore.Event]{}, map[string]heard[runstore.Candidate]{}
+		s.replica.journals, s.replica.scans = map[string]snapshot[runstore.Event]{}, map[string]snapshot[runstore.Candidate]{}
 		if broken != nil {
 			broken(s)
 		}
@@ -94,7 +94,7 @@ func (h *handle) clock(ctx context.Context) (time.Time, error) {
 
 // looks reads the clock of the handle's process and ignores what it shows. An adapter reads
 // it to measure how long an operation takes.
-func (h *handle) looks() {
+func (h *handle) readOwnClock() {
 	if h.wall != nil {
 		h.wall()
 	}
@@ -118,7 +118,7 @@ func (s *store) current(id runstore.RunID) runstore.Lease {
 
 // between is what lies between two steps that should have been one: the time of
 // some reads, if anybody reads.
-func (s *store) between() {
+func (s *store) pauseBetweenSteps() {
 	enough := s.reads.Load() + 6
 	for began := time.Now(); s.reads.Load() < enough && time.Since(began) < time.Millisecond; {
 		runtime.Gosched()
@@ -166,7 +166,7 @@ func (h *handle) Now(ctx context.Context) (time.Time, error) { return h.Handle.N
 
 // CreateRun implements runstore.RunStore.
 func (h *handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
-	h.looks()
+	h.readOwnClock()
 	create := h.create
 	if create == nil {
 		create = ownCreate
@@ -189,7 +189,7 @@ func (h *handle) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 
 // AcquireLease implements runstore.RunStore.
 func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.acquire != nil {
 		return h.acquire(ctx, h, req)
 	}
@@ -198,7 +198,7 @@ func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 
 // RenewLease implements runstore.RunStore.
 func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.renew != nil {
 		return h.renew(ctx, h, req)
 	}
@@ -207,7 +207,7 @@ func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (run
 
 // ReleaseLease implements runstore.RunStore.
 func (h *handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.release != nil {
 		return h.release(ctx, h, req)
 	}
@@ -216,7 +216,7 @@ func (h *handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 
 // Commit implements runstore.RunStore.
 func (h *handle) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.commit != nil {
 		return h.commit(ctx, h, b)
 	}
@@ -251,7 +251,7 @@ func (h *handle) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 
 // ScanIndex implements runstore.RunStore.
 func (h *handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
-	h.looks()
+	h.readOwnClock()
 	defer h.reads.Add(1)
 	if h.scan != nil {
 		return h.scan(ctx, h, q)

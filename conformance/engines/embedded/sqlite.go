@@ -32,7 +32,7 @@ func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.H
 			// which the store clock goes by, is the same to all of its processes.
 			OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
 				wrong := opts
-				wrong.Clock = wrongHost{host, clock}
+				wrong.Clock = skewedHost{host, clock}
 				s, err := sqlite.Open(ctx, path, &wrong)
 				if err != nil {
 					return nil, err
@@ -104,13 +104,13 @@ type Host struct {
 }
 
 // wrongHost is a host to a process that finds its wall clock wrong.
-type wrongHost struct {
+type skewedHost struct {
 	*Host
 	wall func() time.Time
 }
 
 // Wall implements sqlite.HostClock.
-func (h wrongHost) Wall() time.Time { return h.wall() }
+func (h skewedHost) Wall() time.Time { return h.wall() }
 
 // NewHost returns a host with the right time.
 func NewHost() *Host { return &Host{began: time.Now(), boot: "boot-1"} }
