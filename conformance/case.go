@@ -15,20 +15,20 @@ type Case struct {
 	Guarantee string
 	// Name states the rule, in small letters with hyphens.
 	Name string
-	// Needs lists what the case cannot do without.
+	// Needs lists what the case requires of the store or the harness.
 	Needs []Need
-	// Overtakes says that the case holds a writer up at the engine and then has another
-	// writer of the same run get past it, as a takeover must (I3). Its store is made by the
-	// harness's NewOvertaking.
+	// Overtakes reports that the case blocks a writer at the engine and then requires another
+	// writer of the same run to commit first, as a takeover must (I3). The harness's NewOvertaking
+	// makes the store of such a case.
 	Overtakes bool
-	// Doc says in a few sentences what happens in a full run, what must hold, and which bug the case
-	// catches. Cases returns it as one line.
+	// Doc says in a few sentences what happens in a full run, what must hold, and which bug the
+	// case catches. [Cases] returns Doc as one line.
 	Doc string
 	// Run proves the rule on an empty store.
 	Run func(t T, e *Env)
 }
 
-// Need is something that not every store or harness offers.
+// Need is a feature that only some stores or harnesses offer.
 type Need struct {
 	name, about string
 	missing     func(e *Env) (reason string)
@@ -40,7 +40,7 @@ func (n Need) String() string { return n.name }
 // About returns what the need is, in a few words.
 func (n Need) About() string { return n.about }
 
-// What a case may need.
+// The needs that a case may list.
 var (
 	NeedSkew = Need{"skew", "handles of processes whose clock the case sets wrong (Instance.OpenSkewed)", func(e *Env) string {
 		return reasonIf(e.OpenSkewed == nil, "no process's clock to set wrong: the harness has no OpenSkewed")
@@ -65,8 +65,8 @@ var (
 		_, ok := e.Store.(runstore.MultiCommitter)
 		return reasonIf(!ok, "the store is no MultiCommitter")
 	}}
-	// NeedIntent leaves the case out of a quick run on a costly engine that is a MultiCommitter,
-	// since nothing of such steps is the engine's own.
+	// NeedIntent leaves the case out of a quick run on a costly engine that implements
+	// MultiCommitter, because such steps exercise no code of the engine's own.
 	NeedIntent = Need{"intent", "steps over two runs by intent", func(e *Env) string {
 		_, multi := e.Store.(runstore.MultiCommitter)
 		return reasonIf(multi && e.costly && !effort.Full(), "left to a full run: steps by intent on a costly engine that makes them natively")
@@ -89,7 +89,7 @@ var (
 	}}
 )
 
-// needs reports whether the case needs that.
+// needs reports whether c lists need.
 func (c Case) needs(need Need) bool {
 	return slices.ContainsFunc(c.Needs, func(n Need) bool { return n.name == need.name })
 }

@@ -419,13 +419,13 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 
 // eachCut calls story for every write that a step makes, lost before it is made and
 // after, until the story goes on longer than the step.
-func eachLostWrite(t T, e *Env, story func(n int, by loss, hit *bool)) {
+func eachLostWrite(t T, e *Env, scenario func(n int, by loss, hit *bool)) {
 	t.Helper()
 	losses := []loss{replyLost, requestLost}
 	for _, by := range losses[:e.Scaled(t, "ways to lose a write", 1, len(losses))] {
 		hit := true
 		for n := 1; hit && n < 20; n++ {
-			story(n, by, &hit)
+			scenario(n, by, &hit)
 		}
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// TestDiffer proves that a failure names what is missing, doubled, not wanted or out of
-// order.
+// TestDiffer checks that a failure names what is missing, duplicated, unexpected or out of order.
 func TestDiffer(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// contextT is a T whose context is another.
+// contextT is a T with another context.
 type contextT struct {
 	T
 	ctx context.Context
@@ -17,8 +17,9 @@ type contextT struct {
 
 func (t contextT) Context() context.Context { return t.ctx }
 
-// lateZombie keeps a holder's write in flight while its lease is taken away. Then
-// its caller gives up, or the adapter has to repeat it; the first copy arrives last.
+// lateZombie keeps a holder's write in flight while another handle takes the lease. Then the
+// write's caller gives up or, if repeated, the adapter has to repeat the write. The first copy
+// arrives last.
 func lateZombie(repeated bool) func(t T, e *Env) {
 	return func(t T, e *Env) {
 		e.Create(t, "neighbour")
@@ -32,14 +33,14 @@ func lateZombie(repeated bool) func(t T, e *Env) {
 	}
 }
 
-// nowhere is a lease of a run that does not exist.
+// missingRunLease returns a lease of a run that does not exist.
 func missingRunLease() runstore.Lease {
 	return runstore.Lease{Run: "nowhere", Owner: "old", Token: 1, Grant: runstore.NewGrantID()}
 }
 
-// prepared lets a handle send a kind of write once, to a run that does not exist, so that
-// the statement is prepared on its connection. A fault that follows then hits the write and
-// not the request that prepares it.
+// prepareStatement makes a handle send a kind of write once, to a run that does not exist, so that
+// the statement is prepared on the handle's connection. A later fault then hits the write and not
+// the request that prepares it.
 func prepareStatement(t T, do func() error) {
 	t.Helper()
 	Refused(t, "a write to a run that does not exist", do(), runstore.ErrNotFound)
@@ -62,13 +63,13 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 	next := preempting(id, "new", "test")
 	next.Writes.Append("test", []byte("taken over"))
 	bound := caseTimeout
-	if after > 0 { // the write may be under way in the engine, and have the run locked
+	if after > 0 { // the engine may be applying the write, with its run locked
 		bound = 2 * time.Second
 	}
 	patient, done := context.WithTimeout(t.Context(), bound)
 	lease, err := e.Store.AcquireLease(patient, next)
 	done()
-	if after > 0 && errors.Is(err, runstore.ErrNotFound) { // it was a purge, and is done
+	if after > 0 && errors.Is(err, runstore.ErrNotFound) { // the write was a purge and is applied
 		n.Faults.Reset()
 		return false
 	}

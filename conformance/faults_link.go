@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// linkCases harm the network between a handle and its store.
+// linkCases break the network between a handle and its store.
 func linkCases() []Case {
 	link := []Need{NeedNetwork}
 	return []Case{
@@ -135,7 +135,7 @@ func errorAfterLostReply(t T, e *Env) {
 			defer cancel()
 			a := w.send(ctx, n.s, id, held)
 			lost := a.awaitHarm(t, 1, n.Faults.AwaitDropped)
-			if lost { // who tries again, or asks what became of it, loses those replies too
+			if lost { // the replies to a retry or to a look-up of the outcome are lost too
 				a.awaitHarm(t, 3, n.Faults.AwaitDropped)
 			}
 			cancel()
@@ -210,9 +210,9 @@ func cutConnections(t T, e *Env) {
 	dense(t, journal(t, e.Store, "run"))
 }
 
-// faultsAmongMany cuts connections while they are idle in one round, so that the first attempts fail
-// before anything is sent, and loses replies in the next. An engine with group commit may repeat
-// several appends in one step.
+// faultsAmongMany cuts connections while they are idle in one round, so that the first attempts
+// fail before anything is sent, and loses replies in the next round. An engine with group commit
+// may repeat several appends in one step.
 func faultsAmongMany(t T, e *Env) {
 	const runs = 12
 	n := e.network(t)
@@ -266,7 +266,7 @@ func badNetwork(t T, e *Env) {
 				n.Faults.Cut()
 			case 1:
 				n.Faults.DropReplies(rand.IntN(2))
-				_ = n.Faults.AwaitDropped(short, 1) // no reply need be under way
+				_ = n.Faults.AwaitDropped(short, 1) // there may be no reply in flight
 			case 2:
 				n.Faults.Hold(rand.IntN(2))
 				_ = n.Faults.AwaitHeld(short, 1)
@@ -278,7 +278,7 @@ func badNetwork(t T, e *Env) {
 			}
 			done()
 			n.Faults.Reset()
-			// Clients get somewhere between two faults, however long they take to recover.
+			// Clients make progress between two faults, however long they take to recover.
 			healed := time.Now()
 			for ctx.Err() == nil {
 				if _, err := n.s.Now(ctx); err == nil {

@@ -9,18 +9,19 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// refusal is a write that its run refuses for a while.
+// refusal is a write that its run refuses for some time.
 type refusal struct {
 	name  string
 	stand initialState
 	do    func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error
-	// want is the answer while the run refuses the write. Nil: the write finds itself done.
+	// want is the answer while the run refuses the write; nil means that the write is found to be
+	// done.
 	want error
-	// begin makes the run refuse the write, and end makes it ready for the write again.
+	// begin makes the run refuse the write, and end makes the run accept the write again.
 	begin, end func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error
 }
 
-// setStatus sets a run's status.
+// setStatus returns a function that sets a run's status.
 func setStatus(to runstore.Status) func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
 	return func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
 		b := runstore.NewBatch(id, runstore.Unguarded("test"))
@@ -99,7 +100,7 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 		return false
 	}
 	bound := caseTimeout
-	if after > 0 { // the write may be under way in the engine, and have the run locked
+	if after > 0 { // the engine may be applying the write, with its run locked
 		bound = 2 * time.Second
 	}
 	patient, done := context.WithTimeout(t.Context(), bound)
@@ -118,7 +119,7 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 	}
 	n.Faults.DropClientSide()
 	a.wait(t, w.name)
-	if after > 0 && a.err == nil && w.want != nil { // it was applied before
+	if after > 0 && a.err == nil && w.want != nil { // the first copy was applied before
 		n.Faults.Reset()
 		return true
 	}

@@ -7,23 +7,23 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// sending is one kind of write, to be sent where things go wrong.
+// sending is one kind of write, to be sent while faults occur.
 type sending struct {
 	name  string
 	stand initialState
 	do    func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) (receipt, error)
 }
 
-// standing is how a run stands before the write.
+// initialState is the state of a run before the write.
 type initialState int
 
 const (
-	stateLeased initialState = iota // its lease is held
-	stateFree                       // nobody holds its lease
-	stateNoRun                      // there is no run
+	stateLeased initialState = iota // the run is leased
+	stateFree                       // the run exists and no owner holds its lease
+	stateNoRun                      // the run does not exist
 )
 
-// stage makes the run that w is to be sent to, and returns the lease that holds it.
+// seedRun creates the run that w is sent to, in w's initial state, and returns its lease, if any.
 func (w sending) seedRun(t T, e *Env, id runstore.RunID) (held runstore.Lease) {
 	t.Helper()
 	if w.stand == stateNoRun {
@@ -36,12 +36,12 @@ func (w sending) seedRun(t T, e *Env, id runstore.RunID) (held runstore.Lease) {
 	return held
 }
 
-// send starts the write.
+// send starts the write in the background.
 func (w sending) send(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) *attempt {
 	return start(func() (receipt, error) { return w.do(ctx, s, id, held) })
 }
 
-// sendings are all kinds of writes, as adapters may tell them apart.
+// sendings returns all kinds of writes that an adapter may handle differently.
 func sendings() []sending {
 	batch := func(name string, make func(held runstore.Lease) runstore.Batch) sending {
 		return sending{name, stateLeased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
@@ -75,7 +75,7 @@ func sendings() []sending {
 			req := runstore.ReleaseRequest{Fence: held.Fence()}
 			fill(&req.Writes)
 			done, err := s.ReleaseLease(ctx, req)
-			// A release that finds itself done tells of no writes.
+			// A release that is found to be done returns no result of its writes.
 			return receipt{text: fmt.Sprint("last seq ", done.LastSeq)}, err
 		}}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// serverCases kill and stop the server.
+// serverCases kill and freeze the server.
 func serverCases() []Case {
 	server := []Need{NeedServer}
 	return []Case{
@@ -30,7 +30,7 @@ func frozenServer(t T, e *Env) {
 	outlast(t, e, e.Reopen(t), e.Open, e.Server.Freeze, e.Server.Thaw)
 }
 
-// killedServer opens no handle after a kill: the handles recover by themselves.
+// killedServer opens no handle after a kill: the open handles must recover without help.
 func killedServer(t T, e *Env) {
 	const kills, progress = 3, 30
 	ctx := t.Context()
@@ -44,7 +44,7 @@ func killedServer(t T, e *Env) {
 	}
 	taker := e.Reopen(t)
 	working.Go(guarded(t, func() { l.takeOver(t, taker) }))
-	// advanced waits until every side was acknowledged so many writes more.
+	// advanced waits until n more writes of every side were acknowledged.
 	advanced := func(n int64) {
 		var reached [len(l.acknowledged)]int64
 		for i := range reached {
@@ -84,7 +84,8 @@ func killedServer(t T, e *Env) {
 	l.check(t, e)
 }
 
-// serverLoad is what several sides write to a server, and what they were told.
+// serverLoad is concurrent load on a server: what several sides write, and the results that they
+// got.
 type serverLoad struct {
 	handles      []runstore.RunStore
 	acknowledged [4]atomic.Int64 // by side: the writers, then the takeovers
@@ -99,8 +100,8 @@ func (l *serverLoad) runs() []runstore.RunID {
 	return []runstore.RunID{"run-0", "run-1", "run-2", "taken"}
 }
 
-// told notes what became of a batch. Only an error that a server's end can explain
-// is one.
+// record records the result of a batch. It fails the case for an error that the end of a server
+// does not explain.
 func (l *serverLoad) record(t T, side int, name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +115,8 @@ func (l *serverLoad) record(t T, side int, name string, err error) {
 	}
 }
 
-// write appends to one run. A batch with an id whose outcome is unknown is repeated.
+// write appends to one run until stop is set. It repeats a batch with an id whose outcome is
+// unknown.
 func (l *serverLoad) write(t T, s runstore.RunStore, side int) {
 	for n := 0; !l.stop.Load() && !t.Failed(); n++ {
 		name := fmt.Sprintf("%d/%d", side, n)
@@ -131,8 +133,8 @@ func (l *serverLoad) write(t T, s runstore.RunStore, side int) {
 	}
 }
 
-// takeOver takes one run's lease again and again, and writes under each grant. It
-// tries the grant before too, whose time is over.
+// takeOver preempts one run's lease again and again and writes under each grant. After each
+// takeover it also tries to write under the grant before, which has ended.
 func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
 	const side = 3
 	for n := 0; !l.stop.Load() && !t.Failed(); n++ {
@@ -160,7 +162,7 @@ func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
 	}
 }
 
-// check compares what is stored with what was told, run by run and in the feed.
+// check compares the stored events with the results, run by run and in the feed.
 func (l *serverLoad) check(t T, e *Env) {
 	t.Helper()
 	stored := map[string]int{}

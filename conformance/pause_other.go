@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// canPause tells whether a process can be stopped in the middle of what it does.
+// canPause reports whether this system can stop a process and resume it later.
 const canPause = false
 
 func pauseProcess(*os.Process) error  { return errors.ErrUnsupported }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// canPause tells whether a process can be stopped in the middle of what it does.
+// canPause reports whether this system can stop a process and resume it later.
 const canPause = true
 
 func pauseProcess(p *os.Process) error  { return p.Signal(syscall.SIGSTOP) }
