@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// abortedCases are for engines whose transactions may be aborted, and are then made
-// again by their client: what a write decided before counts for nothing.
+// abortedCases are for engines that may abort a transaction, whose client then runs the transaction
+// again: nothing that the aborted attempt decided may take effect.
 func abortedCases() []Case {
 	aborts := []Need{NeedAborts}
 	return []Case{
@@ -103,9 +103,9 @@ func abortedAtRandom(t T, e *Env) {
 	equal(t, "what the journals hold", got, want)
 }
 
-// stubborn commits a batch that has no id, and repeats it while the store says that it
-// was not applied: an engine that is busy with aborts may pass one of many writers over
-// for longer than an operation has patience.
+// commitWithRetries commits a batch without an id and repeats it, up to 5 times, while the store
+// reports that it was not applied. An engine busy with aborts may starve one of many writers for
+// longer than an operation's retry timeout.
 func commitWithRetries(ctx context.Context, s runstore.RunStore, b runstore.Batch) error {
 	const most = 5
 	for n := 1; ; n++ {
@@ -153,7 +153,7 @@ func leftOpen(t T, e *Env) {
 	})
 }
 
-// preempt takes the run's lease away from whoever holds it.
+// preempt takes the run's lease from its holder.
 func preempt(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	lease, err := e.Store.AcquireLease(t.Context(), preempting(id, "next", "the holder is dead"))

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// atomicCases prove I4: a batch applies whole or not at all.
+// atomicCases prove I4: a batch is applied whole or not at all.
 func atomicCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "a-batch-applies-whole", Run: batchAppliesWhole, Doc: `
@@ -64,11 +64,11 @@ func atomicCases() []Case {
 	}
 }
 
-// The indexes in which everything places records, and those kept by the store.
+// allIndexes are the indexes in which everything places records, and those that the store keeps.
 var allIndexes = []runstore.IndexName{"queue-a", "queue-b", runstore.IndexRuns, runstore.IndexRunnable}
 
-// everything adds to w one write of each kind, marked by tag. It expects a record
-// "gone" to delete.
+// everything adds one write of each kind to w, marked by tag. The record "gone", which it deletes,
+// must exist.
 func everything(w *runstore.Writes, tag string, status runstore.Status) {
 	w.Append("first", []byte(tag+"/first"))
 	w.Append("second", []byte(tag+"/second"))
@@ -81,8 +81,8 @@ func everything(w *runstore.Writes, tag string, status runstore.Status) {
 	w.Runnable = runstore.After(0)
 }
 
-// furnish creates a run that has something to lose: a record in an index, one
-// under every key that everything writes, an event, a status, and a holder.
+// seedFixture creates a run with state that a faulty write could damage: a record in an index, a
+// record under every key that everything writes, an event, a status and a holder.
 func seedFixture(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	spec := runstore.RunSpec{ID: id, Status: 1, Lease: &runstore.LeaseSpec{Owner: "owner", TTL: TTL, Grant: runstore.NewGrantID()}}
@@ -194,7 +194,7 @@ func failingGuard(t T, e *Env) {
 		Refused(t, test.name+", purging", err, test.want)
 		checkUnchanged(t, "an end refused for "+test.name, before, dump(t, other, "run", allIndexes...))
 	}
-	// What was refused has not cost a seq, a version or a place in the feed either.
+	// A refused batch has not consumed a seq, a version or a position of the feed either.
 	b := runstore.NewBatch("run", lease.Fence(), good("a"), runstore.AtSeq(2))
 	everything(&b.Writes, "applied", 5)
 	done := committed(t, other, b)
@@ -312,7 +312,7 @@ func createWhole(t T, e *Env) {
 		t.Errorf("creating what exists: new %t, %v; want the run as it stands", late.New, err)
 	}
 	checkUnchanged(t, "creating what exists", before, dump(t, e.Store, "run", allIndexes...))
-	// The lease that came with the run is a lease like any other.
+	// The lease that was granted by the creation is a lease like any other.
 	e.Append(t, e.Store, winner.Lease, "more")
 }
 

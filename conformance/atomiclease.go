@@ -141,7 +141,8 @@ func purgeWhole(t T, e *Env) {
 	equal(t, "holder of the run made anew", again.Holder, runstore.Holder{})
 	equal(t, "journal of the run made anew", len(mustCollect(t, "journal", runstore.Journal(ctx, other, "run", 1))), 0)
 	equal(t, "records of the run made anew", len(mustCollect(t, "records", runstore.Records(ctx, other, "run", ""))), 0)
-	// What is not applied, because a life that is over applied a batch of that id, is lost.
+	// The run made anew must apply a batch of an id that the purged run used; otherwise the batch
+	// is lost.
 	first := unguarded("run", id)
 	first.Append("test", []byte("of the new life"))
 	done := committed(t, other, first)
@@ -189,7 +190,7 @@ func failsAlone(t T, e *Env) {
 			return nil
 		})
 	}
-	// The journals hold the good batches, each whole, and nothing else.
+	// The journals hold the good batches, each whole, and no other events.
 	events, records := 0, 0
 	for i := -1; i < writers; i++ {
 		id := runstore.RunID("shared")

@@ -41,12 +41,13 @@ func clockCases() []Case {
 	}...)
 }
 
-// clockSlack is how far a time that an engine stamps may lie beside the readings
-// of its own clock before and after: engines keep milliseconds, or take the time
-// at the statement and not at the commit.
+// clockSlack, 5 ms, is how far a time that an engine stamps may lie outside the readings of its own
+// clock before and after: an engine may keep milliseconds, or take the time at the statement
+// instead of the commit.
 const clockSlack = 5 * time.Millisecond
 
-// within fails the case unless at lies between two readings of the store clock.
+// checkBetween fails the case unless at lies between two readings of the store clock, give or take
+// clockSlack.
 func checkBetween(t T, what string, at, from, to time.Time) {
 	t.Helper()
 	switch {
@@ -96,10 +97,10 @@ func storeClockExpires(t T, e *Env) {
 	e.Create(t, "run")
 	ttl := 4 * e.ShortTTL()
 	lease := mustAcquire(t, e.Store, acquire("run", "holder", ttl))
-	latest := e.Now(t).Add(ttl) // the grant was made before that
+	latest := e.Now(t).Add(ttl) // the grant was made before this reading
 	e.Advance(t, ttl/2)
 	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "contender", TTL))
-	early := err == nil // which only a slow engine may, after the expiry
+	early := err == nil // a success is allowed only after the expiry, on a slow engine
 	switch {
 	case !early:
 		checkLeaseHeld(t, "acquire before the expiry", err, lease, ttl)
@@ -125,7 +126,7 @@ func clockNeverBack(t T, e *Env) {
 	readings := e.Scaled(t, "readings of each reader", 40, 200)
 	handles := e.handles(t, readers)
 	var mu sync.Mutex
-	var highest time.Time // of all readings that were over
+	var highest time.Time // the highest reading that has ended
 	contend(readers, func(i int) {
 		for range readings {
 			mu.Lock()

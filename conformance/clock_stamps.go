@@ -13,9 +13,9 @@ func slowStamps(t T, e *Env) {
 	checkCommitTimes(t, e, closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) }), "run", "over a slow network")
 }
 
-// before returns the earliest time that a write of s may tell from here on: what the
-// store clock shows, less how long s took to read it. A handle that knows the clock by
-// such readings alone knows no better.
+// earliestCommitTime returns the earliest time that a later write of s may return: the store clock,
+// less the time that s took to read it. A handle that knows the store clock only by such readings
+// has no better estimate.
 func (e *Env) earliestCommitTime(t T, s runstore.RunStore) time.Time {
 	t.Helper()
 	began := time.Now()
@@ -26,8 +26,8 @@ func (e *Env) earliestCommitTime(t T, s runstore.RunStore) time.Time {
 	return e.Now(t).Add(-took)
 }
 
-// tellsTimes fails the case unless all times that a handle's writes tell are those of the
-// store clock when they were made.
+// checkCommitTimes fails the case unless all times that a handle's writes return and store are
+// those of the store clock at the write.
 func checkCommitTimes(t T, e *Env, s runstore.RunStore, id runstore.RunID, what string) {
 	t.Helper()
 	from := e.earliestCommitTime(t, s)

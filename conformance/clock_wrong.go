@@ -8,9 +8,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// wrongClockCases prove that the clock of a process decides nothing: grants, renewals,
-// takeovers, scans, stamps and the feed are the same whether it is hours ahead, hours
-// behind, or steps in between.
+// wrongClockCases prove that the clock of a process decides nothing: grants, renewals, takeovers,
+// scans, stamps and the feed are the same while it is hours ahead, hours behind, or steps in
+// between.
 func wrongClockCases() []Case {
 	skew := []Need{NeedSkew}
 	return []Case{
@@ -66,8 +66,8 @@ func skewedThief(t T, e *Env) {
 	}
 }
 
-// skewedHolder takes strict leases too, because a store refuses their holder as soon as it takes the
-// lease to be over.
+// skewedHolder takes strict leases too, because a store refuses the holder of a strict lease as
+// soon as it judges the lease to be expired.
 func skewedHolder(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	e.Create(t, "run")
@@ -86,7 +86,8 @@ func skewedHolder(t T, e *Env) {
 
 		who = fmt.Sprintf("%s by now, strict %t", clock.Set(step.to), step.strict)
 		e.Advance(t, e.ShortTTL()/2)
-		// The handle has not read the store clock since the step: it may know it by its own.
+		// The handle has not read the store clock since the step, so it may estimate the time by
+		// its process's clock.
 		from = e.Now(t)
 		done, err := s.Commit(t.Context(), appending(lease, "work"))
 		if err != nil {
@@ -194,7 +195,7 @@ func skewedQueue(t T, e *Env) {
 		if !ok {
 			continue
 		}
-		// A state that old has all of the writes, which lie twice the slack back.
+		// A replica's state of that age holds all of the writes, which are twice the slack old.
 		candidates, err := stale.ScanIndexStale(t.Context(), runstore.IndexQuery{Index: "queue", Limit: 10}, time.Millisecond)
 		if err != nil {
 			t.Fatalf("stale scan by %s: %v", who, err)
@@ -232,9 +233,9 @@ func skewedFeed(t T, e *Env) {
 	equal(t, "the feed as followed with a wrong clock, against a right one's", followed, right)
 }
 
-// feedBeyond returns the n events of the feed that follow those that were read. The feed
-// may be late, but no longer once another handle has read the events: enough then bounds
-// how often the feed is read in vain. 0 means no bound.
+// feedBeyond returns the n events of the feed that follow those in read. The feed may lag, but not
+// once another handle has read the events: enough then bounds how many reads may find too few of
+// them. 0 means no bound.
 func feedBeyond(t T, e *Env, s runstore.RunStore, read []runstore.FeedEvent, n, enough int, who string) (more []runstore.FeedEvent) {
 	t.Helper()
 	after := runstore.Position(0)

@@ -58,7 +58,7 @@ func contextAtAnyStage(t T, e *Env) {
 	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
 		results[i] = newOutcomes()
-		span := 2 * writers * usual // a context ends within span, which shrinks until some call fails because of that
+		span := 2 * writers * usual // a context ends within span, which shrinks until some call fails for that reason
 		for n := 0; n < each || !ended.Load(); n++ {
 			name := fmt.Sprintf("%d/%d", i, n)
 			b := runstore.NewBatch("run", lease.Fence())
@@ -85,7 +85,7 @@ func contextAtAnyStage(t T, e *Env) {
 			if kind := runstore.KindOf(err); err != nil && (kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome || !errors.Is(err, end)) {
 				return fmt.Errorf("batch %s, whose context ended with %v: got error %w, want ErrUnavailable or ErrUnknownOutcome that matches the context's", name, end, err)
 			}
-			if err != nil && b.ID != "" && n%4 == 0 { // and again, with time
+			if err != nil && b.ID != "" && n%4 == 0 { // repeat it without a deadline
 				if _, err := stores[(n+1)%2].Commit(t.Context(), b); err != nil {
 					return fmt.Errorf("batch %s, repeated: %w", name, err)
 				}
@@ -96,21 +96,20 @@ func contextAtAnyStage(t T, e *Env) {
 		}
 		return nil
 	})
-	// What is still in flight is settled by a commit that comes after it.
+	// A commit that follows settles the writes that are still in flight.
 	e.Append(t, e.Store, lease, "end")
 	for i, v := range results {
 		t.Logf("writer %d: %d applied, %d not applied, %d unknown", i, len(v.applied), len(v.refused), len(v.unknown))
 		v.checkOwn(t, e.Store, fmt.Sprintf("%d/", i))
 	}
 	records := mustCollect(t, "records", runstore.Records(t.Context(), e.Store, "run", ""))
-	records = slices.DeleteFunc(records, func(r runstore.Record) bool { // of the run's creation
+	records = slices.DeleteFunc(records, func(r runstore.Record) bool { // leave out the records of the run's creation
 		return slices.Contains([]runstore.RecordKey{"a", "b", "gone", runstore.SummaryKey}, r.Key)
 	})
 	sameRecords(t, "all", queue(t, e.Store, "all"), records)
 }
 
-// checkOwn is check for the batches whose names begin with prefix, on the run
-// that cases write to.
+// checkOwn is check for the batches whose names begin with prefix, on the run called run.
 func (v *outcomes) checkOwn(t T, s runstore.RunStore, prefix string) {
 	t.Helper()
 	found := map[string]int{}
@@ -122,8 +121,8 @@ func (v *outcomes) checkOwn(t T, s runstore.RunStore, prefix string) {
 	v.compare(t, found)
 }
 
-// compare fails the case unless as many events of each batch are stored as its
-// verdict allows.
+// compare fails the case unless the number of stored events of each batch agrees with the batch's
+// outcome.
 func (v *outcomes) compare(t T, found map[string]int) {
 	t.Helper()
 	for name := range v.applied {
@@ -180,7 +179,7 @@ func contextInFlight(t T, e *Env) {
 			}()
 		}
 		outcome := newOutcomes()
-		// The engine hangs until resume; whoever waits for it waits too long.
+		// The engine hangs until resume, so a call that waits for it exceeds the case's timeout.
 		expired := time.NewTimer(caseTimeout)
 		for range names {
 			select {
@@ -192,7 +191,7 @@ func contextInFlight(t T, e *Env) {
 		}
 		expired.Stop()
 		resume()
-		// The run is usable, and a repeat makes each of them definite.
+		// The run is usable, and a repeat makes each outcome definite.
 		e.Append(t, e.Store, lease, fmt.Sprint(round, " goes on"))
 		outcome.checkOwn(t, e.Store, fmt.Sprintf("%d/", round))
 		for name := range outcome.unknown {

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// crashCases prove that what was acknowledged is there after the process that
-// wrote it was killed, and that nothing is there in part.
+// crashCases prove that acknowledged writes survive the kill of the process that made them, and
+// that no write survives in part.
 func crashCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "a-killed-process-leaves-whole-batches-only", Needs: []Need{NeedProcesses}, Run: killedProcess, Doc: `
@@ -35,7 +35,7 @@ var needPause = Need{"pause", "a system on which processes can be stopped, and g
 	return reasonIf(!canPause, "processes cannot be stopped on this system")
 }}
 
-// acknowledgement is what a child reported of a batch.
+// acknowledgement is what a child reported about a batch.
 type acknowledgement struct {
 	run         runstore.RunID
 	first, last runstore.Seq
@@ -56,7 +56,7 @@ func killedProcess(t T, e *Env) {
 		for {
 			line, ok := c.next()
 			if !ok {
-				break // what it wrote before its end was read
+				break // what the child wrote before the kill was read
 			}
 			lines++
 			var name string
@@ -67,7 +67,7 @@ func killedProcess(t T, e *Env) {
 				t.Fatalf("round %d: the child said %q", round, line)
 			}
 			if lines == kill {
-				// It is somewhere between two reports, in the middle of other batches.
+				// The child is between two reports, with other batches in flight.
 				if err := c.cmd.Process.Kill(); err != nil {
 					t.Fatalf("kill: %v", err)
 				}
@@ -90,9 +90,9 @@ func killedProcess(t T, e *Env) {
 	}
 }
 
-// undisturbed checks the runs while nothing is written to them: what a killed process had
-// asked of a server may still be applied after its end, also in the middle of a check,
-// which is then made again. Every batch of a child appends events.
+// checkUndisturbed runs check while no write arrives. A server may still apply a request of a
+// killed process after the kill, even during check; check is then run again. A change shows in the
+// runs' last seqs, because every batch of a child appends events.
 func checkUndisturbed(t T, e *Env, check func(t T)) {
 	t.Helper()
 	seqs := func() (all [crashRuns]runstore.Seq) {
@@ -116,7 +116,7 @@ func checkUndisturbed(t T, e *Env, check func(t T)) {
 	}
 }
 
-// takeover waits until a lease has expired in real time, and takes it.
+// takeover waits until a lease has expired in real time and acquires the run's lease.
 func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
 	t.Helper()
 	req := acquire(from.Run, "survivor", TTL)
@@ -134,8 +134,8 @@ func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
 	return lease
 }
 
-// wholeBatches fails the case unless all acknowledged batches are there, where their
-// child was told, and every batch that is there is there whole.
+// checkAtomicBatches fails the case unless all acknowledged batches are stored at the acknowledged
+// seqs, and every stored batch is stored whole.
 func checkAtomicBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgement) {
 	t.Helper()
 	found := map[string]acknowledgement{}
@@ -154,7 +154,7 @@ func checkAtomicBatches(t T, s runstore.RunStore, acknowledged map[string]acknow
 		dense(t, events)
 		last := ""
 		for n := 0; n < len(events); {
-			if events[n].Kind != "crash" { // a survivor's
+			if events[n].Kind != "crash" { // an event of a survivor
 				n++
 				continue
 			}

@@ -8,8 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// killedFlood writes nothing to the run after the kill: another handle has to bring the events of the
-// killed process into the feed.
+// killedFlood writes nothing to the run after the kill: another handle must bring the events of the
+// killed process into the feed without the help of a later write.
 func killedFlood(t T, e *Env) {
 	least := runstore.Seq(e.Scaled(t, "events before a kill", 300, 1500))
 	e.Create(t, "run")
@@ -20,7 +20,7 @@ func killedFlood(t T, e *Env) {
 	for {
 		line, ok := c.next()
 		if !ok {
-			break // what it wrote before its end was read
+			break // what the child wrote before the kill was read
 		}
 		var name string
 		var first, last runstore.Seq
@@ -42,7 +42,7 @@ func killedFlood(t T, e *Env) {
 		t.Fatalf("the child ended after %d events, before it was killed", len(acknowledged))
 	}
 
-	// What the process had asked of a server may still be applied after its end.
+	// The server may still apply a request of the killed process.
 	var feed []runstore.FeedEvent
 	var last runstore.Seq
 	say := func() string {
@@ -82,13 +82,13 @@ func killedFlood(t T, e *Env) {
 	}
 }
 
-// floodWriters is how many goroutines of the child append.
+// floodWriters is the number of goroutines of the child that append.
 const floodWriters = 2
 
 func floodPart(name string, k int) string { return fmt.Sprintf("%s/%d", name, k) }
 
 // childFlood appends batches of 1 to 39 small events until it is killed, and reports each
-// that was acknowledged.
+// acknowledged batch.
 func childFlood(ctx context.Context, s runstore.RunStore, _ int, in *bufio.Scanner, out *report) error {
 	go exitWithParent(in)
 	failed := make(chan error)

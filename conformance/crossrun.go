@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// crossrunCases prove the guarantees of steps over two runs (package crossrun):
-// natively, where the store is a MultiCommitter, and by intent on every store.
+// crossrunCases prove the guarantees of steps over two runs (package crossrun): natively, where the
+// store is a MultiCommitter, and by write-ahead intent on every store.
 func crossrunCases() []Case {
 	type theme struct {
 		guarantee, name string
@@ -108,7 +108,7 @@ func crossrunCases() []Case {
 		leaves half a step. The store's own CommitMulti is hidden.`})
 }
 
-// stepMode is how a store makes a step.
+// stepMode is a way to make a step over two runs.
 type stepMode struct {
 	name   string
 	native bool
@@ -120,8 +120,8 @@ var (
 	byIntent      = stepMode{"by-intent", false, "The step is made by a write-ahead intent, with the store's own CommitMulti hidden."}
 )
 
-// on returns s as a driver has it whose writes meet what next says. By intent it
-// is no MultiCommitter, whatever s is.
+// on returns s as a driver sees it over a network that loses writes as next says. By intent, the
+// result is never a MultiCommitter.
 func (m stepMode) on(s runstore.RunStore, next func() loss) runstore.RunStore {
 	l := lossy{RunStore: s, next: next}
 	if m.native {
@@ -130,7 +130,7 @@ func (m stepMode) on(s runstore.RunStore, next func() loss) runstore.RunStore {
 	return l
 }
 
-// sound returns s as a driver has it who loses nothing.
+// lossless returns s as a driver sees it over a network that loses nothing.
 func (m stepMode) lossless(s runstore.RunStore) runstore.RunStore {
 	return m.on(s, func() loss { return nothingLost })
 }
@@ -145,8 +145,9 @@ func (l lossyMulti) CommitMulti(ctx context.Context, batches []runstore.Batch) (
 	return through(l.lossy, "commit", "", func() ([]runstore.Committed, error) { return l.multi.CommitMulti(ctx, batches) })
 }
 
-// cutAt lets a driver's writes pass until its nth, which is lost as by says, and so
-// is all that follows: its process has died. hit tells whether it came so far.
+// cutAt returns the losses of a driver whose process dies at its nth write: the writes before pass,
+// the nth is lost as by says, and all later ones are lost. It sets hit when the nth write is
+// reached.
 func cutAt(n int, by loss, hit *bool) func() loss {
 	*hit = false
 	return func() loss {
@@ -163,7 +164,7 @@ func cutAt(n int, by loss, hit *bool) func() loss {
 	}
 }
 
-// pair is a leading run and another run that it makes a step with.
+// pair is a leading run and the other run of a step.
 type pair struct {
 	lead, other runstore.RunID
 	lease       runstore.Lease
@@ -171,8 +172,8 @@ type pair struct {
 	name runstore.RecordKey
 }
 
-// pairUp furnishes two runs. The lead is held by "old"; the other run's name is
-// taken by somebody, if taken.
+// newPair creates two runs with fixtures. The lead is held by "old". If taken, the record of the
+// other run that the step wants to create exists already.
 func newPair(t T, e *Env, tag string, taken bool) pair {
 	t.Helper()
 	other := runstore.RunID("other-" + tag)
@@ -180,7 +181,7 @@ func newPair(t T, e *Env, tag string, taken bool) pair {
 	return newPairWith(t, e, tag, other, taken)
 }
 
-// pairWith furnishes a lead for another run that there is already.
+// newPairWith is newPair with an existing other run.
 func newPairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair {
 	t.Helper()
 	p := pair{lead: runstore.RunID("lead-" + tag), other: other, name: runstore.RecordKey("name-" + tag)}
@@ -192,7 +193,7 @@ func newPairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair
 	return p
 }
 
-// step is one that takes the other run's name, if it is free.
+// step returns the batches of a step that creates the other run's name record, if it is absent.
 func (p pair) step(tag string) (lead, other runstore.Batch) {
 	lead = runstore.NewBatch(p.lead, p.lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
 	everything(&lead.Writes, tag, 5)
@@ -202,8 +203,7 @@ func (p pair) step(tag string) (lead, other runstore.Batch) {
 	return lead, other
 }
 
-// free lets somebody free the other run's name, so that the guard of a step that
-// was refused, or made, holds again.
+// freeName deletes the other run's name record, if it exists, so that the guard of the step holds.
 func (p pair) freeName(t T, e *Env) {
 	t.Helper()
 	if rec := record(t, e.Store, p.other, p.name); rec.Version != 0 {
@@ -211,9 +211,9 @@ func (p pair) freeName(t T, e *Env) {
 	}
 }
 
-// forget lets so many batches pass over a run that it need not remember any from
-// before: more than the engines here keep that forget at all (Postgres up to 384). One
-// that keeps more is right too.
+// evictBatchIDs commits so many batches with ids to a run that the run need not remember any
+// earlier one: more than every engine here that evicts ids keeps (Postgres keeps up to 384). An
+// engine that keeps more is correct too.
 func evictBatchIDs(t T, e *Env, run runstore.RunID) {
 	t.Helper()
 	for range e.Scaled(t, "batches that pass over a run before it forgets", 2*runstore.RememberedBatches+1, 3*runstore.RememberedBatches) {
@@ -224,7 +224,7 @@ func evictBatchIDs(t T, e *Env, run runstore.RunID) {
 	}
 }
 
-// takeOver acquires the lead, whoever holds it, and completes what is under way.
+// takeOver preempts the lead and completes the step in progress, if any.
 func (p pair) takeOver(t T, s runstore.RunStore, owner runstore.Owner) (runstore.Lease, crossrun.Completed) {
 	t.Helper()
 	lease, completed, err := crossrun.Acquire(t.Context(), s, preempting(p.lead, owner, "test"))
@@ -234,7 +234,7 @@ func (p pair) takeOver(t T, s runstore.RunStore, owner runstore.Owner) (runstore
 	return lease.Lease, completed
 }
 
-// made tells how often a step is on the lead and on the other run.
+// applications returns how often a step was applied to the lead and to the other run.
 func (p pair) applications(t T, s runstore.RunStore, tag string) (times [2]int) {
 	t.Helper()
 	for i, id := range []runstore.RunID{p.lead, p.other} {
@@ -247,8 +247,8 @@ func (p pair) applications(t T, s runstore.RunStore, tag string) (times [2]int) 
 	return times
 }
 
-// whole fails the case unless the step is there once on both runs or on none, as
-// far as its driver was told which, and nothing is left of its making.
+// checkAtomic fails the case unless the step was applied once to both runs or to neither, as told,
+// the driver's result, says, and no record of the protocol is left.
 func (p pair) checkAtomic(t T, e *Env, what, tag string, told error) (applied bool) {
 	t.Helper()
 	times := p.applications(t, e.Store, tag)
@@ -263,8 +263,7 @@ func (p pair) checkAtomic(t T, e *Env, what, tag string, told error) (applied bo
 	return times[0] > 0
 }
 
-// tidy fails the case if package crossrun leaves anything that a sweep does not
-// remove.
+// checkSwept fails the case if records of package crossrun are left after a sweep.
 func (p pair) checkSwept(t T, e *Env, what string) {
 	t.Helper()
 	if _, err := crossrun.Sweep(t.Context(), e.Store, p.other); err != nil {
@@ -277,14 +276,14 @@ func (p pair) checkSwept(t T, e *Env, what string) {
 	}
 }
 
-// dump writes down both runs.
+// dump returns the dumps of both runs.
 func (p pair) dump(t T, s runstore.RunStore) string {
 	t.Helper()
 	return dumpsOf(t, s, []runstore.RunID{p.lead, p.other}, allIndexes...)
 }
 
-// unmarked writes down both runs but for the other's marks, which come and go with
-// the attempts at steps.
+// dumpWithoutMarks returns the dumps of both runs without the other run's marks, which attempts at
+// steps create and delete.
 func (p pair) dumpWithoutMarks(t T, s runstore.RunStore) string {
 	t.Helper()
 	lines := strings.SplitAfter(p.dump(t, s), "\n")
@@ -357,7 +356,7 @@ func stepRefused(t T, e *Env, m stepMode) {
 			checkUnchanged(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
 		}
 	}
-	// The runs are as usable as before, and the id of a refused step is free.
+	// The runs are as usable as before, and the id of a refused step can be used again.
 	lead, other := p.step("step")
 	lead.ID = "an id"
 	_, err := crossrun.Commit(ctx, s, lead, other)
@@ -366,7 +365,7 @@ func stepRefused(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepCut lets the driver die at each write of a step, before it and after it.
+// stepCut makes the driver die at each write of a step, before the write and after it.
 func stepCut(t T, e *Env, m stepMode) {
 	successor := m.lossless(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
@@ -383,7 +382,7 @@ func stepCut(t T, e *Env, m stepMode) {
 			if completed.ID != "" && completed.Applied != applied {
 				t.Errorf("%s: the successor was told that the step was applied: %t", what, completed.Applied)
 			}
-			// There is nothing left to do, and the lead can be driven on.
+			// Nothing is left to complete, and the lead can be driven on.
 			before := p.dump(t, e.Store)
 			if again, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil || again.ID != "" {
 				t.Errorf("%s: recover again: %+v, %v; want nothing", what, again, err)
@@ -394,8 +393,8 @@ func stepCut(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepAfterStep lets the holder make another step where one of its own was cut
-// short: nothing of the first may be lost by that.
+// stepAfterStep lets the holder make another step after one of its own was cut short. Nothing of
+// the first step may be lost.
 func stepAfterStep(t T, e *Env, m stepMode) {
 	s := m.lossless(e.Reopen(t))
 	eachLostWrite(t, e, func(n int, by loss, hit *bool) {
@@ -417,8 +416,8 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 	})
 }
 
-// eachCut calls story for every write that a step makes, lost before it is made and
-// after, until the story goes on longer than the step.
+// eachLostWrite calls scenario for every write of a step, lost before it is applied and after,
+// until scenario finds that the step has fewer writes.
 func eachLostWrite(t T, e *Env, scenario func(n int, by loss, hit *bool)) {
 	t.Helper()
 	losses := []loss{replyLost, requestLost}

@@ -9,7 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// unitsMoved is one run's part of a transfer, at the version that it reads.
+// unitsMoved returns one run's part of a transfer, guarded by the version of the record that it
+// read.
 func unitsMoved(ctx context.Context, s runstore.RunStore, id runstore.RunID, name string, by int, guards ...runstore.Guard) (runstore.Batch, error) {
 	found, err := s.ReadRecords(ctx, id, runstore.RecordQuery{Keys: []runstore.RecordKey{"units"}})
 	if err != nil {
@@ -25,8 +26,7 @@ func unitsMoved(ctx context.Context, s runstore.RunStore, id runstore.RunID, nam
 	return b, nil
 }
 
-// stepLimits proves that the largest step is made and a larger one refused, alike
-// on every store.
+// stepLimits checks that every store makes the largest step and refuses a larger one.
 func stepLimits(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	p := newPair(t, e, "1", false)

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stepRepeated repeats a step under its id: after its success, after each write of
-// it was lost, and when more has happened since.
+// stepRepeated repeats a step under its id: after its success, after each of its writes was lost,
+// and after later changes.
 func stepRepeated(t T, e *Env, m stepMode) {
 	ctx, another := t.Context(), m.lossless(e.Reopen(t))
 	losses := []loss{replyLost, requestLost}
@@ -23,7 +23,7 @@ func stepRepeated(t T, e *Env, m stepMode) {
 			lead.ID = runstore.NewBatchID()
 			left := n
 			hit = false
-			s := m.on(e.Store, func() loss { // one write is lost; the process lives on
+			s := m.on(e.Store, func() loss { // one write is lost, and the process lives on
 				if left--; left == 0 {
 					hit = true
 					return by
@@ -39,13 +39,13 @@ func stepRepeated(t T, e *Env, m stepMode) {
 			equal(t, what+": seqs on the lead", [2]runstore.Seq{first.Lead.FirstSeq, first.Lead.LastSeq}, [2]runstore.Seq{2, 3})
 			equal(t, what+": versions on the lead", first.Lead.Versions, []runstore.Version{2, 2, 2, 0})
 			p.checkAtomic(t, e, what, "step", nil)
-			// What was done is remembered, whoever holds the lease and whatever the name
-			// has become; a memory is no authority.
+			// The result is remembered, whoever holds the lease and whatever has become of the
+			// name. A remembered result grants no authority.
 			lease, _ := p.takeOver(t, m.lossless(e.Store), "new")
 			e.Append(t, e.Store, lease, "went on")
 			p.freeName(t, e)
 			if n == 1 && e.Scaled(t, "rounds in which the other run forgets", 0, 1) > 0 {
-				evictBatchIDs(t, e, p.other) // the lead's memory counts
+				evictBatchIDs(t, e, p.other) // only the lead's memory counts
 			}
 			before := p.dump(t, e.Store)
 			again, err := crossrun.Commit(ctx, another, lead, other)
@@ -62,8 +62,8 @@ func stepRepeated(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepForgotten lets steps be completed when the other run remembers no batch from
-// before their drivers died.
+// stepForgotten completes steps after the other run has evicted all batch ids from the time when
+// their drivers died.
 func stepForgotten(t T, e *Env, m stepMode) {
 	successor := m.lossless(e.Reopen(t))
 	rounds := []bool{false, true}
@@ -71,7 +71,7 @@ func stepForgotten(t T, e *Env, m stepMode) {
 		type cutStep struct {
 			pair
 			told  error
-			named bool // on the other run, when the driver died
+			named bool // the batch was applied to the other run before the driver died
 		}
 		var steps []cutStep
 		other := runstore.RunID(fmt.Sprintf("other-%t", taken))
@@ -84,7 +84,7 @@ func stepForgotten(t T, e *Env, m stepMode) {
 			steps = append(steps, cutStep{p, told, p.applications(t, e.Store, p.tag())[1] == 1})
 		}
 		for _, c := range steps {
-			c.freeName(t, e) // the guard holds again, or at last
+			c.freeName(t, e) // the guard holds again, or for the first time
 		}
 		evictBatchIDs(t, e, other)
 		for i, c := range steps {
@@ -100,8 +100,8 @@ func stepForgotten(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepErrors loses one write of a step after the other, and compares what the
-// driver was told with what it finds when it has recovered.
+// stepErrors loses the writes of a step one after the other, and compares the driver's result with
+// the state after its recovery.
 func stepErrors(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	for _, taken := range []bool{false, true} {
@@ -138,7 +138,7 @@ func stepErrors(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepGone purges the other run while a step is under way.
+// stepGone purges the other run while a step is in progress.
 func stepGone(t T, e *Env, m stepMode) {
 	successor := m.lossless(e.Reopen(t))
 	for _, anew := range []bool{false, true} {
@@ -177,8 +177,7 @@ func stepGone(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepTransfers moves units between runs by drivers that take the leases from each
-// other, lose writes and die.
+// stepTransfers moves units between runs by drivers that preempt each other, lose writes and die.
 func stepTransfers(t T, e *Env, m stepMode) {
 	const accounts, drivers, rounds, units = 3, 3, 8, 100
 	ctx := t.Context()
@@ -243,7 +242,8 @@ func stepTransfers(t T, e *Env, m stepMode) {
 	}
 }
 
-// mishaps lets a driver die at some write, now and then.
+// randomCuts returns the losses of a driver that dies, with probability 1/2, at one of its first
+// seven writes.
 func randomCuts(random *rand.Rand) func() loss {
 	if random.IntN(2) == 0 {
 		return func() loss { return nothingLost }

@@ -8,8 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stepFenced proves that a driver whose grant has ended begins no step, whatever
-// the other run would have said.
+// stepFenced checks that a driver whose grant has ended begins no step, whatever the state of the
+// other run.
 func stepFenced(t T, e *Env, m stepMode) {
 	p := newPair(t, e, "1", false)
 	p.takeOver(t, m.lossless(e.Store), "new")
@@ -46,13 +46,13 @@ func stepFenced(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepZombie lets a driver pause before each write of a step. It wakes up when its
-// successor has completed the step and gone on, and the name was freed; in a second
-// round the other run has been swept and remembers no batch from before, too.
+// stepZombie pauses a driver before each write of a step. The driver resumes after its successor
+// has completed the step and written further, and after the name record was deleted. In a second
+// round the other run was also swept and has evicted all earlier batch ids.
 func stepZombie(t T, e *Env, m stepMode) { zombieSteps(t, e, m, false) }
 
-// stepZombieRefused is the same story with a step whose guard does not hold until
-// the successor has learned that.
+// stepZombieRefused is stepZombie with a step whose guard fails until the successor has recorded
+// the refusal.
 func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
@@ -94,25 +94,25 @@ func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 				t.Errorf("%s: the zombie was told %v, want that it was fenced or its step refused", what, err)
 			}
 		}
-		for i, z := range zombies { // last, since it sweeps
+		for i, z := range zombies { // last, because it sweeps
 			z.checkAtomic(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), told[i])
 		}
 	}
 }
 
-// sleeper is the driver of a step that pauses within it.
+// pausedDriver is the driver of a step, paused within the step.
 type pausedDriver struct {
 	pair
 	what string
-	// over says that the step has fewer writes: it was made, and nobody sleeps.
+	// over reports that the step has fewer writes: it ended, and no driver is paused.
 	over bool
-	// wake lets the driver go on, and returns what it was told.
+	// wake resumes the driver and returns its result.
 	wake func() error
 }
 
 func (p pair) tag() string { return "step of " + string(p.lead) }
 
-// sleep lets a driver make a step and pause before its nth write.
+// pauseBeforeWrite starts a driver that makes a step, and pauses it before its nth write.
 func pauseBeforeWrite(t T, s runstore.RunStore, m stepMode, p pair, n int) pausedDriver {
 	t.Helper()
 	reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -145,9 +145,9 @@ func pauseBeforeWrite(t T, s runstore.RunStore, m stepMode, p pair, n int) pause
 	}
 }
 
-// stepZombieLead wakes the driver between the takeover of its lead and the step's
-// completion. It may still bring its step about on the other run, as it was meant
-// to when the driver held the lead; the lead is its successor's.
+// stepZombieLead resumes the driver between the takeover of its lead and the completion of the
+// step. The driver may still apply its step's batch to the other run, as it was entitled to while
+// it held the lead; only the successor may write the lead.
 func stepZombieLead(t T, e *Env, m stepMode) {
 	former, successor := e.Reopen(t), m.lossless(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
@@ -174,8 +174,8 @@ func stepZombieLead(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepKeepsOthersOff proves that the records of a step under way are nobody
-// else's: not for a write that asks, nor for a step of another lead.
+// stepKeepsOthersOff checks that no other write changes the records of a step in progress: neither
+// a write guarded by crossrun.Idle, nor a step of another lead.
 func stepKeepsOthersOff(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	hit := false

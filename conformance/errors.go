@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// errorCases prove I11: an error says what became of the write, and it is so.
+// errorCases prove I11: an error says what became of the write, and what it says is true.
 func errorCases() []Case {
 	return []Case{
 		{Guarantee: "I11", Name: "errors-name-operation-and-run", Run: errorsName, Doc: `
@@ -59,15 +59,15 @@ func errorCases() []Case {
 	}
 }
 
-// A call is one method of the store, applied to one run.
+// call is one method of the store, applied to one run.
 type call struct {
 	op    string
 	write bool
 	do    func(ctx context.Context, s runstore.RunStore) error
 }
 
-// calls are all methods but Close. Those of no single run have an empty run in
-// their errors.
+// calls returns all methods but Close. The errors of methods that concern no single run name no
+// run.
 func calls(lease runstore.Lease) []call {
 	id := lease.Run
 	return []call{
@@ -124,11 +124,11 @@ func calls(lease runstore.Lease) []call {
 	}
 }
 
-// ofRun reports whether the errors of a method name a run.
+// ofRun reports whether the errors of the method name a run.
 func (c call) ofRun() bool { return c.op != "scan index" && c.op != "read feed" && c.op != "now" }
 
-// named fails the case unless err is of that kind, tells its outcome, and names
-// operation and run.
+// named fails the case unless err is of the given kind, has an outcome, and names the operation and
+// the run.
 func (c call) named(t T, err, kind error, id runstore.RunID) {
 	t.Helper()
 	if !c.ofRun() {
@@ -193,7 +193,7 @@ func errorsName(t T, e *Env) {
 }
 
 func missingRun(t T, e *Env) {
-	// A purged run is as missing as one that never was.
+	// A purged run is missing like a run that never existed.
 	lease := seedFixture(t, e, "purged")
 	b := runstore.NewBatch("purged", lease.Fence())
 	b.Purge = true
@@ -213,7 +213,7 @@ func missingRun(t T, e *Env) {
 		c.named(t, c.do(t.Context(), e.Store), runstore.ErrNotFound, "never")
 	}
 	for _, id := range []runstore.RunID{"purged", "never"} {
-		signal := unguarded(id, "") // no guard that could refuse it in the run's stead
+		signal := unguarded(id, "") // no guard that could refuse it in place of the missing run
 		signal.Append("test", nil)
 		_, err := e.Store.Commit(t.Context(), signal)
 		Refused(t, fmt.Sprintf("an unguarded append to %q", id), err, runstore.ErrNotFound)
@@ -238,13 +238,13 @@ func closedStore(t T, e *Env) {
 		}
 	}
 	checkUnchanged(t, "a closed handle", before, dump(t, e.Store, "run", allIndexes...))
-	// The lease is not the handle's: who has the fence goes on elsewhere.
+	// The lease does not belong to the handle: the holder of the fence continues on another handle.
 	e.Append(t, e.Store, lease, "on another handle")
 	e.Append(t, e.Reopen(t), lease, "on a new one")
 }
 
-// verdicts holds what became of many batches, each of one event that is unlike all
-// others, as their errors told.
+// outcomes records, by name, the outcomes that errors reported for many batches, each of one unique
+// event.
 type outcomes struct{ applied, refused, unknown map[string]bool }
 
 func newOutcomes() *outcomes {
@@ -262,7 +262,7 @@ func (v *outcomes) add(name string, err error) {
 	}
 }
 
-// check fails the case unless the journal says the same as the errors.
+// check fails the case unless the journal agrees with the reported outcomes.
 func (v *outcomes) check(t T, s runstore.RunStore, id runstore.RunID) {
 	t.Helper()
 	events := journal(t, s, id)

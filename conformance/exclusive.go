@@ -79,8 +79,8 @@ func acquireRace(t T, e *Env) {
 	}
 }
 
-// oneWinner races for the lease of the run called run: one handle wins it, and
-// every other is told who did.
+// oneWinner races handles for the lease of the run called run. It fails the case unless one handle
+// wins and every refusal names the winner.
 func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.Lease {
 	t.Helper()
 	won := make(chan runstore.Lease, len(handles))
@@ -299,7 +299,7 @@ func liveIsNotTaken(t T, e *Env) {
 			}
 		}
 		checkUnchanged(t, "a refused acquire", before, dump(t, e.Store, "run"))
-		e.Advance(t, e.ShortTTL()/2) // and once more when much of the lease is over
+		e.Advance(t, e.ShortTTL()/2) // again when half of the TTL has passed
 	}
 	e.Append(t, e.Store, lease, "still held")
 }
