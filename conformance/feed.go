@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// feedCases prove I10: a reader that resumes from its last position misses no
-// event, and positions only grow.
+// feedCases prove I10: a reader that resumes from its last position misses no event, and positions
+// only grow.
 func feedCases() []Case {
 	return []Case{
 		{Guarantee: "I10", Name: "the-feed-holds-every-event-once", Run: feedHoldsAll, Doc: `
@@ -76,7 +76,7 @@ func feedCases() []Case {
 	}
 }
 
-// scatter commits events to several runs, in batches of different sizes.
+// scatter commits batches of 1 to 3 events to several runs and returns the number of events.
 func scatter(t T, e *Env, batches int) (total int) {
 	t.Helper()
 	runs := []runstore.RunID{"one", "two", "three"}
@@ -112,7 +112,7 @@ func feedHoldsAll(t T, e *Env) {
 	}
 	for id, events := range journals {
 		own := journal(t, e.Store, id)
-		for i := range min(len(own), len(events)) { // an engine that does not know a journal's positions returns 0
+		for i := range min(len(own), len(events)) { // an engine that does not know the positions in a journal returns 0
 			own[i].Position = cmp.Or(own[i].Position, events[i].Position)
 		}
 		text := func(event runstore.Event) string { return fmt.Sprintf("%+v", event) }
@@ -134,7 +134,7 @@ func feedResumes(t T, e *Env) {
 				namesOf(rest, feedName), namesOf(feed[i+1:], feedName))
 		}
 	}
-	// A position between two events, or before the first, is a place too.
+	// A position between two events, or before the first event, is a valid cursor too.
 	for i, event := range feed {
 		page, err := other.ReadFeed(t.Context(), runstore.FeedQuery{After: event.Position - 1, Limit: 1})
 		if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
@@ -206,9 +206,9 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 		watchers = append(watchers, follow(r))
 	}
 	during(t, write, watchers...)
-	// The feed may be late. What the readers wait for is a mark on every run: in the
-	// order of that run nothing is left to come behind it. Between runs the feed's
-	// order need not be that of the commits.
+	// The feed may lag behind the commits. The readers wait for a marker event on every run: no
+	// event of the same run can follow its marker. The order between runs need not be that of the
+	// commits.
 	for i := range runs {
 		mark := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", i)), runstore.Unguarded("test"))
 		mark.Append("mark", nil)
@@ -241,7 +241,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 	}
 }
 
-// tailStalled lets commits end in another order than they began.
+// tailStalled makes commits end in another order than they began.
 func tailStalled(t T, e *Env) {
 	reader := e.Reopen(t)
 	tail(t, e, func(ctx context.Context) error {
@@ -267,15 +267,15 @@ func feedOverPurge(t T, e *Env) {
 	total := scatter(t, e, 9)
 	feed := feedOf(t, e, e.Store, total)
 	highest := feed[total-1].Position
-	other := e.Reopen(t)        // before the purge: a store that is opened may raise its epoch
-	purged := feed[total-1].Run // the one that holds the highest position
+	other := e.Reopen(t)        // opened before the purge, because a store that opens may raise its epoch
+	purged := feed[total-1].Run // the run that holds the highest position
 	b := runstore.NewBatch(purged, runstore.Unguarded("test"))
 	b.Purge = true
 	committed(t, e.Store, b)
 	rest := slices.DeleteFunc(slices.Clone(feed), func(event runstore.FeedEvent) bool { return event.Run == purged })
 	checkOrder(t, "the feed after the purge, beside the events of the other runs",
 		namesOf(mustCollect(t, "feed", feedAfter(ctx, e.Store, 0, 2)), feedName), namesOf(rest, feedName))
-	// A reader that had come to the end is still there, and not ahead of the store.
+	// A reader that had read to the end can still resume, and is not ahead of the store.
 	for _, event := range feed {
 		if _, err := other.ReadFeed(ctx, runstore.FeedQuery{After: event.Position, Limit: 1}); err != nil {
 			t.Errorf("resuming after position %d, which was purged: %v", event.Position, err)
@@ -292,7 +292,7 @@ func feedOverPurge(t T, e *Env) {
 		later = mustCollect(t, "feed", feedAfter(ctx, e.Store, highest, 10))
 		return len(later) >= 2
 	})
-	got := map[string]int{} // in either order: they are of two runs
+	got := map[string]int{} // in any order, because they belong to two runs
 	for _, event := range later {
 		got[string(event.Data)]++
 	}
@@ -300,8 +300,8 @@ func feedOverPurge(t T, e *Env) {
 		map[string]int{string(rest[0].Run): 1, string(purged): 1})
 }
 
-// feedPositionsUsedOnce opens nothing after a purge: an engine may look for lost positions when it is
-// opened, and skip them then.
+// feedPositionsUsedOnce opens no handle after a purge, because an engine may look for lost
+// positions when it opens, and then skip them.
 func feedPositionsUsedOnce(t T, e *Env) {
 	other := e.Reopen(t)
 	var last runstore.Position
@@ -328,8 +328,8 @@ func feedPositionsUsedOnce(t T, e *Env) {
 	}
 }
 
-// feedPastPurged purges runs whose events follow each other in the feed, more of them than
-// a page has events, and reads across them.
+// feedPastPurged purges runs whose events are adjacent in the feed, more events than a page holds,
+// and reads across them.
 func feedPastPurged(t T, e *Env) {
 	ctx := t.Context()
 	create := func(id runstore.RunID) {
@@ -344,7 +344,7 @@ func feedPastPurged(t T, e *Env) {
 		create(id)
 	}
 	gone := feedOf(t, e, e.Store, len(purged))
-	create("left") // behind all of those
+	create("left") // after all of those
 	feed := feedOf(t, e, e.Store, len(purged)+1)
 	for _, id := range purged {
 		b := runstore.NewBatch(id, runstore.Unguarded("test"))
@@ -379,7 +379,7 @@ func feedEnd(t T, e *Env) {
 			t.Errorf("after a position that the store never gave: %v, want ErrStoreBehind with both positions", err)
 		}
 	}
-	// What is written then comes next.
+	// Events written after that follow.
 	b := runstore.NewBatch("one", runstore.Unguarded("test"))
 	b.Append("next", nil)
 	committed(t, e.Store, b)

@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// newest reads the newest events of the feed, and compares them with what it has.
+// newest reads the newest events of the feed and compares them with the end of feed.
 func newest(t T, s runstore.RunStore, limit int, feed []runstore.FeedEvent) {
 	t.Helper()
 	page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: limit})
@@ -74,7 +74,7 @@ func feedNewestPurged(t T, e *Env) {
 			t.Fatalf("create run %q: %v", id, err)
 		}
 		if i > 0 {
-			feedOf(t, e, e.Store, 4) // purged once it is there
+			feedOf(t, e, e.Store, 4) // purge the run only once its event is in the feed
 			b := runstore.NewBatch(id, runstore.Unguarded("test"))
 			b.Purge = true
 			committed(t, e.Store, b)

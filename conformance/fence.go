@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fenceCases prove I3: what is not under the current grant is not applied.
+// fenceCases prove I3: a write that is not under the current grant is not applied.
 func fenceCases() []Case {
 	return append([]Case{
 		{Guarantee: "I3", Name: "expired-holder-goes-on-while-nobody-took-over", Run: lateHolder, Doc: `
@@ -143,8 +143,8 @@ func strictIsOver(t T, e *Env) {
 	checkUnchanged(t, "a refused commit", before, dump(t, e.Store, "run", "queue"))
 }
 
-// usedStrictly takes a strict lease that expires soon, and writes under it in time. An
-// engine that is busy may need more time for both.
+// usedStrictly acquires a strict lease that expires soon and writes under it before the expiry. It
+// retries with a longer TTL on an engine too busy for that.
 func usedStrictly(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	for req := acquire(id, "strict", e.ShortTTL()); ; req.TTL *= 2 {
@@ -222,7 +222,7 @@ func sameOwnerAgain(t T, e *Env) {
 		_, err := e.Store.Commit(t.Context(), appending(first, "zombie"))
 		checkFenced(t, when+": commit", err, first, run)
 		checkFenced(t, when+": renewal", renew(t, e.Store, first, TTL), first, run)
-		if run.Holder.Token != 0 { // until then it is a repeated release
+		if run.Holder.Token != 0 { // before the next grant it is a repeated release
 			checkFenced(t, when+": release", release(t, e.Store, first), first, run)
 		}
 		checkUnchanged(t, when+": the fence of the former grant", before, dump(t, e.Store, "run"))
@@ -279,7 +279,7 @@ func fenceOfAnotherRun(t T, e *Env) {
 	if !errors.As(err, &limit) || !errors.Is(err, runstore.ErrInvalid) || limit.Field != "fence" {
 		t.Errorf("a batch on b with the fence of a: got error %v, want ErrInvalid naming the fence", err)
 	}
-	// The same token and owner, said to be for the other run.
+	// The same token and owner, in a fence of the other run.
 	moved := a
 	moved.Run = "b"
 	checkFenced(t, "the grant of a, on b", commitOnly(t, e.Store, moved), moved, e.Get(t, "b"))
@@ -327,7 +327,7 @@ func allGuards(t T, e *Env) {
 	bad := []runstore.Guard{runstore.AtVersion("other", 1), runstore.AtVersion("gone", 2), runstore.AtSeq(1), runstore.InStatus(7)}
 	for i, guard := range bad {
 		b := appending(lease, "conflict")
-		for j, other := range good { // all hold but the one in its place
+		for j, other := range good { // all guards hold except the one in this place
 			if j != i {
 				b.Require(other)
 			}

@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// An engine may apply appends to several runs in one step (group commit across runs).
-// These cases give it reason to: one handle appends to more than ten runs at once, and
-// each append must pass or fail by its own run's fence.
+// An engine may apply appends to several runs in one step (group commit across runs). These cases
+// provoke that: one handle appends to more than ten runs at once, and each append must pass or fail
+// by the fence of its own run.
 
 // manyRunsCases are the cases of I3 in which one handle appends to many runs at once.
 func manyRunsCases() []Case {
@@ -29,17 +29,16 @@ func manyRunsCases() []Case {
 	}
 }
 
-// badFence is a way to have a fence that does not hold, with nothing wrong but that.
+// badFence is one way to make a fence invalid, with no other defect.
 type badFence struct {
 	name string
-	// spoil returns the lease to append under. lease is the run's first grant, of owner
-	// "pod".
+	// spoil returns the lease to append under. lease is the run's first grant, of owner "pod".
 	spoil func(t T, e *Env, lease runstore.Lease) runstore.Lease
-	// want is the refusal, if it is not ErrFenced.
+	// want is the expected error, if it is not ErrFenced.
 	want error
 }
 
-// badFences returns the ways, one for each part of a fence.
+// badFences returns one badFence for each part of a fence.
 func badFences() []badFence {
 	again := func(t T, e *Env, lease runstore.Lease) runstore.Lease {
 		mustRelease(t, e.Store, lease)
@@ -136,7 +135,7 @@ func manyFences(t T, e *Env) {
 	}
 }
 
-// heldRuns creates runs whose leases one handle holds, all under one owner's name.
+// heldRuns creates n runs whose leases one handle holds under one owner.
 func heldRuns(t T, e *Env, s runstore.RunStore, n int) []runstore.Lease {
 	t.Helper()
 	leases := make([]runstore.Lease, n)
@@ -148,12 +147,12 @@ func heldRuns(t T, e *Env, s runstore.RunStore, n int) []runstore.Lease {
 	return leases
 }
 
-// manyHeldOpen holds three preempts open, because an engine that shares steps may let the first
-// appends go alone.
+// manyHeldOpen holds three preempts open, because an engine with group commit may send the first
+// appends alone.
 func manyHeldOpen(t T, e *Env) {
 	const preempted, n = 3, 12
 	former := e.Reopen(t)
-	successors := make([]runstore.RunStore, preempted) // each its own: a handle may have room for fewer writes at once
+	successors := make([]runstore.RunStore, preempted) // one handle each, because a handle may limit its concurrent writes
 	for i := range successors {
 		successors[i] = e.Reopen(t)
 	}
@@ -163,7 +162,7 @@ func manyHeldOpen(t T, e *Env) {
 	var held func(n int)
 	bound := arrivalTime
 	if e.BlockPuts != nil {
-		bound = 2 * time.Second // the others' appends go on, and end it
+		bound = 2 * time.Second // the appends to the other runs go on and end the wait
 		await, end := e.BlockPuts(t)
 		resume, held = end, func(n int) {
 			if err := await(t.Context(), n); err != nil {
@@ -225,7 +224,7 @@ func manyHeldOpen(t T, e *Env) {
 			checkFenced(t, what+": the former holder's append", errs[i], old, e.Get(t, old.Run))
 		}
 		want := fmt.Sprintf("taken over@%v", next[i].Lease.Token)
-		if errs[i] == nil { // it came before the preempt, under its own token
+		if errs[i] == nil { // the append came before the preempt, under its own token
 			want = fmt.Sprintf("former@%v ", old.Token) + want
 		}
 		if got := journalText(final); got != want {

@@ -86,7 +86,7 @@ func guardedAcquire(t T, e *Env) {
 	if lease.Token != 1 {
 		t.Errorf("refused acquires burnt tokens: the first grant has token %v, want 1", lease.Token)
 	}
-	// Held comes before any guard: a contender has nothing to read again.
+	// A held lease is reported before any failing guard: the contender has nothing to read again.
 	req = acquire("run", "b", TTL)
 	req.Guards = []runstore.Guard{runstore.AtSeq(99)}
 	_, err := e.Store.AcquireLease(t.Context(), req)

@@ -8,8 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// formerCases prove what a run and its records say of the grants they were changed under,
-// and which runs are listed.
+// formerCases prove what a run and its records report about the grants under which they changed,
+// and which runs the index of runs lists.
 func formerCases() []Case {
 	return []Case{
 		{Guarantee: "I2", Name: "a-successor-learns-how-the-former-grant-ended", Run: formerEnds, Doc: `
@@ -34,8 +34,8 @@ func formerCases() []Case {
 	}
 }
 
-// sameFormer fails the case unless a grant, its repeat and the run say that the former
-// grant ended so.
+// sameFormer fails the case unless a grant, its repeat and the run all report that the former grant
+// ended as want says.
 func sameFormer(t T, e *Env, req runstore.AcquireRequest, want runstore.GrantEnd) runstore.Lease {
 	t.Helper()
 	granted, err := e.Store.AcquireLease(t.Context(), req)
@@ -156,7 +156,7 @@ func recordTokens(t T, e *Env) {
 		t.Fatalf("%d entries, want 1", len(entries))
 	}
 	equal(t, "record in the index", entries[0].Record, record(t, other, "run", "record"))
-	// Made again, a record begins anew.
+	// A record that is created again starts with new stamps.
 	b = runstore.NewBatch("run", runstore.Unguarded("test"))
 	b.Delete("record")
 	applied(t, e.Store, "deletion", b)
@@ -201,7 +201,7 @@ func unlistedRuns(t T, e *Env) {
 	equal(t, "runs of the records in a queue", fmt.Sprint(placed), fmt.Sprint([]runstore.RunID{"a", "helper-1", "b", "helper-2"}))
 	feedOf(t, e, e.Store, 4)
 
-	// A lease and a commit leave it unlisted; a purge ends it.
+	// A lease and a commit leave the run unlisted; a purge ends the setting.
 	lease := e.Acquire(t, e.Store, "helper-1", "owner")
 	e.Append(t, e.Store, lease, "work")
 	mustRelease(t, e.Store, lease)

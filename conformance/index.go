@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// indexCases prove I9 of the queues in which records are placed: what was
-// acknowledged is found, and what is no longer true is never returned.
+// indexCases prove I9 for the queues in which records are placed: an acknowledged entry is found,
+// and an entry that is no longer true is never returned.
 func indexCases() []Case {
 	return []Case{
 		{Guarantee: "I9", Name: "entries-come-in-order", Run: entriesInOrder, Doc: `
@@ -66,7 +66,7 @@ func indexCases() []Case {
 	}
 }
 
-// place puts a record into one index at a time.
+// putIndexed puts a record into one index at one time.
 func putIndexed(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, name runstore.IndexName, at runstore.When) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.Unguarded("test"))
@@ -74,7 +74,7 @@ func putIndexed(t T, s runstore.RunStore, id runstore.RunID, key runstore.Record
 	committed(t, s, b)
 }
 
-// scan returns the keys that one page of a query holds.
+// scan returns the record keys of one page of a query.
 func scan(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RecordKey {
 	t.Helper()
 	if q.Limit == 0 {
@@ -100,7 +100,7 @@ func entriesInOrder(t T, e *Env) {
 		want[i] = runstore.RecordKey(fmt.Sprintf("at-%d", i))
 		putIndexed(t, e.Store, []runstore.RunID{"one", "two"}[i%2], want[i], "queue", runstore.At(base.Add(time.Duration(i)*time.Microsecond)))
 	}
-	// Equal times are ordered by the time of the write, whatever the run or key.
+	// Entries of equal times are ordered by the time of the write, whatever their run or key.
 	for i, key := range []runstore.RecordKey{"z", "a", "m"} {
 		e.Advance(t, time.Millisecond)
 		putIndexed(t, e.Store, []runstore.RunID{"two", "one"}[i%2], key, "queue", runstore.At(base.Add(time.Minute)))
@@ -112,7 +112,7 @@ func entriesInOrder(t T, e *Env) {
 	equal(t, "order, newest first", scan(t, other, runstore.IndexQuery{Index: "queue", Newest: true}), want)
 	equal(t, "another index", scan(t, other, runstore.IndexQuery{Index: "queue2", Until: runstore.EndOfTime}), nil)
 	equal(t, "the beginning of its name", scan(t, other, runstore.IndexQuery{Index: "queu", Until: runstore.EndOfTime}), nil)
-	// Written again at the same time, a record stands behind those written before.
+	// A record that is put again at the same time comes after those put before.
 	e.Advance(t, time.Millisecond)
 	putIndexed(t, e.Store, "two", "z", "queue", runstore.At(base.Add(time.Minute)))
 	equal(t, "the last ones, after one was written again",
@@ -160,7 +160,7 @@ func dueByStoreClock(t T, e *Env) {
 	for i, after := range []time.Duration{0, wait, 24 * time.Hour} {
 		equal(t, fmt.Sprintf("time of %q", entries[i].Record.Key), entries[i].At, entries[i].Record.Updated.Time.Add(after))
 	}
-	// What is due may come while the case looks; what is not due must not.
+	// An entry may become due while the case scans; an entry that is not due must not appear.
 	due := scan(t, e.Store, runstore.IndexQuery{Index: "queue"})
 	if len(due) != 1 && e.Now(t).Before(entries[1].At) {
 		t.Errorf("due are %q, want what was due at once alone", due)
@@ -310,7 +310,7 @@ func heldOpenFound(t T, e *Env) {
 		for i, s := range stores {
 			wg.Go(guarded(t, func() {
 				b := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", i)), runstore.Unguarded("test"))
-				// Earlier than what is there, so that a scan has passed the place.
+				// Earlier than every existing entry, so that a scan has passed the place.
 				b.Put(runstore.RecordKey(fmt.Sprintf("%d/%d", round, i)), nil,
 					runstore.Place{Index: "all", At: runstore.At(base.Add(-time.Duration(round*writers+i) * time.Second))})
 				_, errs[i] = s.Commit(ctx, b)

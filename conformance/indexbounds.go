@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// indexBoundCases prove I9 of scans between two times and of entries with heads.
+// indexBoundCases prove I9 for scans between two times and for entries with heads.
 func indexBoundCases() []Case {
 	return []Case{
 		{Guarantee: "I9", Name: "a-scan-begins-at-its-lower-bound", Run: fromInclusive, Doc: `
@@ -125,7 +125,7 @@ func entryCarriesHead(t T, e *Env) {
 			}
 		}
 	}
-	// A record that is the summary too.
+	// A record that is the run's summary as well.
 	putIndexed(t, e.Store, "plain", runstore.SummaryKey, "summaries", runstore.After(0))
 	for _, entry := range mustCollect(t, "scan", runstore.Entries(t.Context(), other, runstore.IndexQuery{Index: "summaries", Heads: true})) {
 		equal(t, "head with the record as summary", entry.Head, e.Get(t, "plain"))

@@ -16,7 +16,7 @@ func indexPages(t T, e *Env) {
 		if i < 5 {
 			e.Create(t, id)
 		}
-		// Times in threes, so that pages end between equal ones too.
+		// Three entries at each time, so that a page also ends between equal times.
 		putIndexed(t, e.Store, id, runstore.RecordKey(fmt.Sprint("key-", i)), "all", runstore.At(base.Add(time.Duration(i/3)*time.Second)))
 	}
 	for _, newest := range []bool{false, true} {
@@ -31,7 +31,7 @@ func indexPages(t T, e *Env) {
 			}
 			equal(t, fmt.Sprintf("pages of %d, newest first %t", limit, newest), joined, whole)
 		}
-		// Every cursor resumes behind its own entry, also with an earlier bound.
+		// Every cursor resumes after its own entry, even with an earlier bound.
 		q.Limit = runstore.MaxPage
 		all, err := e.Store.ScanIndex(t.Context(), q)
 		if err != nil {
@@ -173,7 +173,7 @@ func noStaleEntries(t T, e *Env) {
 		return failed
 	}, watch("left"), watch("right"))
 
-	// When all is quiet the indexes and the records say the same.
+	// After the writes, the indexes and the records agree.
 	for _, side := range []runstore.IndexName{"left", "right"} {
 		var want, got []string
 		for _, r := range mustCollect(t, "records", runstore.Records(ctx, e.Store, "run", "")) {

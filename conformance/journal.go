@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// journalCases prove I5: dense seq, immutable events, one total order per run.
+// journalCases prove I5: dense seqs, immutable events, one total order for each run.
 func journalCases() []Case {
 	return []Case{
 		{Guarantee: "I5", Name: "seq-is-dense-under-many-writers", Run: denseSeq, Doc: `
@@ -173,13 +173,13 @@ func eventsNeverChange(t T, e *Env) {
 	read := func() []runstore.Event {
 		events := mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
 		for i := range events {
-			events[i].Position = 0 // set when the feed reaches the event
+			events[i].Position = 0 // 0 until the feed reaches the event
 		}
 		return events
 	}
 	before := read()
 	steps := []func() error{
-		func() error { // a takeover, and what the one before tries then
+		func() error { // a takeover, and a write of the former holder
 			req := acquire("run", "second", TTL)
 			req.Preempt = "test"
 			_, err := e.Store.AcquireLease(ctx, req)
@@ -187,7 +187,7 @@ func eventsNeverChange(t T, e *Env) {
 			Refused(t, "commit of the one before", refused, runstore.ErrFenced)
 			return err
 		},
-		func() error { // an attempt to write at a seq that is taken
+		func() error { // a write at a seq that is taken
 			b := runstore.NewBatch("run", runstore.AtSeq(2))
 			b.Append("event", []byte("forged"))
 			_, err := e.Store.Commit(ctx, b)
@@ -208,7 +208,7 @@ func eventsNeverChange(t T, e *Env) {
 		}
 		equal(t, fmt.Sprintf("the first events after step %d", i), read()[:len(before)], before)
 	}
-	// What a caller does to the bytes that it gave or got does not reach the store.
+	// Changes to bytes that a caller passed or received must not reach the store.
 	copy(b.Events[0].Data, "XXXXX")
 	copy(mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))[0].Data, "XXXXX")
 	equal(t, "the first events at the end", read()[:len(before)], before)
@@ -288,7 +288,7 @@ func stamps(t T, e *Env) {
 		}
 		equal(t, fmt.Sprintf("time of event %d", event.Seq), event.Time, at)
 	}
-	// A record made anew is a new record.
+	// A record that is created again is a new record.
 	remove(t, e.Store, "run", "third", 1)
 	b = runstore.NewBatch("run", runstore.AtVersion("third", 0))
 	b.Append("event", nil)
@@ -323,7 +323,7 @@ func positionsFollowSeq(t T, e *Env) {
 			if at <= last {
 				t.Errorf("event %d of %q is at position %d of the feed, the one before at %d", event.Seq, run, at, last)
 			}
-			if event.Position != at && event.Position != 0 { // 0: the engine does not know it with the commit
+			if event.Position != at && event.Position != 0 { // 0: the engine does not know the position at the commit
 				t.Errorf("event %d of %q is at position %d according to its journal, in the feed at %d", event.Seq, run, event.Position, at)
 			}
 			last = at
@@ -392,7 +392,7 @@ func longJournal(t T, e *Env) {
 			t.Fatalf("page of %d from %d: %d events, %v", limit, from, len(page), err)
 		}
 	}
-	// The run is as usable as a short one.
+	// The run is as usable as one with a short journal.
 	lease := e.Acquire(t, other, "run", "owner")
 	equal(t, "next seq", e.Append(t, other, lease, "more"), total+1)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// limitCases prove I12: each limit works, and one beyond it is refused before
-// anything is written.
+// limitCases prove I12: input at each limit works, and input beyond it is refused before anything
+// is written.
 func limitCases() []Case {
 	return []Case{
 		{Guarantee: "I12", Name: "longest-names-work", Run: longestNames, Doc: `
@@ -94,9 +94,8 @@ func limitCases() []Case {
 	}
 }
 
-// long is a name of n bytes of every value, which an engine that cuts, escapes
-// or compares as text would not bring back. last tells two of them apart in
-// their last byte only.
+// longName returns a name of n bytes of every value, which an engine that cuts names, escapes them
+// or compares them as text would change. Two names with different last bytes differ only there.
 func longName(n int, last byte) string {
 	b := make([]byte, n)
 	for i := range b {
@@ -106,7 +105,7 @@ func longName(n int, last byte) string {
 	return string(b)
 }
 
-// payload is n bytes that repeat with no short period.
+// payload returns n bytes without a short period.
 func payload(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -115,18 +114,18 @@ func payload(n int) []byte {
 	return b
 }
 
-// beyond is input that has to be refused.
+// overLimit is input that the store must refuse.
 type overLimit struct {
 	what  string
 	kind  error
 	field string
-	// limit has to be in the message.
+	// limit must appear in the error's message.
 	limit string
 	try   func() error
 }
 
-// refuseAll tries what lies beyond the limits and fails the case unless each is
-// refused by field and limit, and the store stays as it was.
+// refuseAll makes every attempt and fails the case unless each is refused with its field and limit,
+// and the store is unchanged.
 func refuseAll(t T, e *Env, id runstore.RunID, tries []overLimit) {
 	t.Helper()
 	state := func() string {
@@ -160,7 +159,7 @@ func refuseAll(t T, e *Env, id runstore.RunID, tries []overLimit) {
 	checkUnchanged(t, "refused input", before, state())
 }
 
-// short keeps messages about large input readable.
+// shortError returns a short text of an error, so that messages about large input stay readable.
 func shortError(err error) string {
 	if err == nil {
 		return "none"
@@ -171,7 +170,8 @@ func shortError(err error) string {
 	return err.Error()
 }
 
-// try commits a batch under lease that fill fills, and returns only the error.
+// commitFunc returns a function that commits a batch under lease, filled by fill, and returns only
+// the error.
 func commitFunc(t T, s runstore.RunStore, lease runstore.Lease, fill func(b *runstore.Batch)) func() error {
 	return func() error {
 		b := runstore.NewBatch(lease.Run, lease.Fence())
@@ -181,7 +181,7 @@ func commitFunc(t T, s runstore.RunStore, lease runstore.Lease, fill func(b *run
 	}
 }
 
-// driven is a run under a lease, with something of everything in it.
+// seedDrivenRun creates a run that holds some of every kind of state, and returns its live lease.
 func seedDrivenRun(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	e.Create(t, id)
@@ -389,7 +389,7 @@ func namesBeyond(t T, e *Env) {
 func largestPayloads(t T, e *Env) {
 	lease := seedDrivenRun(t, e, "run")
 	event, value := payload(runstore.MaxEventData), payload(runstore.MaxRecordValue)
-	// A batch of the largest sum: a full value, and events for what is left.
+	// A batch of exactly the largest sum: one full value, and events for the rest.
 	fill := func(b *runstore.Batch, more int) {
 		b.Put("k", value)
 		for range 3 {

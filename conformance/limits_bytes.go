@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// oddNames are names that some engine would cut, fold, escape, order or match
-// wrongly: every byte value, prefixes of each other, what SQL, paths, regular
-// expressions and text encodings treat specially.
+// oddNames returns names that some engine would cut, fold, escape, order or match wrongly: every
+// byte value, prefixes of each other, and characters that SQL, paths, regular expressions and text
+// encodings treat specially.
 func oddNames() []string {
 	return []string{
 		"a", "a\x00", "a\x00b", "a\x00\x00", "ab", "a\xff", "a\xff\xff", "a\xffb", "b",
@@ -26,7 +26,7 @@ func oddNames() []string {
 	}
 }
 
-// allBytes holds every byte value once.
+// allBytes returns every byte value once.
 func allBytes() []byte {
 	b := make([]byte, 256)
 	for i := range b {
@@ -60,7 +60,7 @@ func emptyPayloads(t T, e *Env) {
 			t.Errorf("%d empty records were placed, the scan found %d, error %v", i+1, len(entries), err)
 		}
 	}
-	// What is emptied stays there: emptying is no deletion.
+	// Emptying a record is no deletion.
 	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("record", 1))
 	b.Put("record", nil)
 	done := applied(t, e.Store, "emptying a record", b)
@@ -211,7 +211,7 @@ func oddRecordKeys(t T, e *Env) {
 			t.Errorf("prefix %q: got %q, want %q", prefix, got, want)
 		}
 	}
-	// Deleting one touches no other, in this run or its neighbour.
+	// A deletion touches no other record, in this run or its neighbour.
 	b = runstore.NewBatch("run", lease.Fence())
 	var kept []string
 	for i, name := range names {
@@ -244,7 +244,7 @@ func oddRecordKeys(t T, e *Env) {
 func oddIndexNames(t T, e *Env) {
 	lease := seedDrivenRun(t, e, "run")
 	names := append(oddNames(), string(allBytes()))
-	names = slices.DeleteFunc(names, func(name string) bool { // in use otherwise
+	names = slices.DeleteFunc(names, func(name string) bool { // names that are in use already
 		return name == string(runstore.IndexRuns) || name == string(runstore.IndexRunnable) || name == "queue"
 	})
 	b := runstore.NewBatch("run", lease.Fence())

@@ -158,7 +158,7 @@ func multiBounds(t T, e *Env) {
 	}
 	for i := 1; i <= runstore.MaxMultiBatches; i++ {
 		want := 1
-		if i == runstore.MaxMultiBatches { // beyond those of the commit
+		if i == runstore.MaxMultiBatches { // one run more than the commit may have
 			want = 0
 		}
 		if got := len(journal(t, e.Store, runstore.RunID(fmt.Sprintf("run-%d", i)))); got != want {

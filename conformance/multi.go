@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// multiCases prove I4 and I8 of batches over several runs.
+// multiCases prove I4 and I8 for batches over several runs.
 func multiCases() []Case {
 	multi := []Need{NeedMulti}
 	return []Case{
@@ -42,7 +42,8 @@ func commitMulti(t T, s runstore.RunStore, batches ...runstore.Batch) ([]runstor
 	return s.(runstore.MultiCommitter).CommitMulti(t.Context(), batches)
 }
 
-// trio furnishes three runs and makes a batch with everything for each.
+// threeRuns seeds three runs and returns their leases and, for each run, a batch of every kind of
+// write.
 func threeRuns(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.Batch) {
 	t.Helper()
 	for _, id := range []runstore.RunID{"one", "two", "three"} {
@@ -82,7 +83,7 @@ func multiRefused(t T, e *Env) {
 	leases, batches := threeRuns(t, e, "refused")
 	mustRelease(t, e.Store, leases[1])
 	e.Acquire(t, e.Store, "two", "second")
-	// Of the three batches the second one's fence has ended.
+	// The fence of the second of the three batches has ended.
 	before := dumps(t, e.Store)
 	with := func(i int, b runstore.Batch) []runstore.Batch {
 		good := runstore.NewBatch("two", runstore.AtSeq(2))
@@ -199,7 +200,7 @@ func multiRepeat(t T, e *Env) {
 		want := first[i]
 		want.Replayed = true
 		equal(t, fmt.Sprintf("result %d of the repeat", i), again[i], want)
-		// One run's part of it, repeated alone, is the same batch.
+		// One run's part of the commit, repeated alone, is the same batch.
 		alone, err := e.Store.Commit(t.Context(), batches[i])
 		if err != nil {
 			t.Errorf("part %d repeated alone: %v", i, err)

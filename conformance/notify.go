@@ -7,9 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// notifyCases prove what a Notifier promises, which is little: a hint, so that a
-// reader of the feed need not poll at a fast pace. None of them says that no
-// wake-up is lost.
+// notifyCases prove what a Notifier promises: hints that let a reader of the feed poll rarely. No
+// case requires that no wake-up is lost.
 func notifyCases() []Case {
 	needs := []Need{NeedNotify}
 	return []Case{
@@ -49,7 +48,7 @@ func wakes(t T, e *Env) {
 	own, other := wakeups(t, t.Context(), e.Store), wakeups(t, t.Context(), e.Reopen(t))
 	var ownWoken, otherWoken bool
 	e.Await(t, caseTimeout, func() bool {
-		signal(t, e.Store) // again and again: one wake-up may be lost
+		signal(t, e.Store) // repeatedly, because one wake-up may be lost
 		ownWoken = ownWoken || wakeup.Take(own)
 		otherWoken = otherWoken || wakeup.Take(other)
 		return ownWoken && otherWoken
@@ -61,7 +60,7 @@ func coalesced(t T, e *Env) {
 	e.Create(t, "run")
 	waiting := e.Reopen(t)
 	ch := wakeups(t, t.Context(), waiting)
-	for range signals { // nobody receives, and nobody is held up by that
+	for range signals { // no goroutine receives, and no commit blocks because of that
 		signal(t, e.Store)
 	}
 	n := 0
@@ -79,7 +78,7 @@ func coalesced(t T, e *Env) {
 	if n >= signals {
 		t.Errorf("%d wake-ups for %d commits that nobody waited for, want them coalesced", n, signals)
 	}
-	// What one wake-up stands for is all in the feed.
+	// The feed holds every event that one wake-up stands for.
 	e.Await(t, caseTimeout, func() bool {
 		return len(mustCollect(t, "feed", feedAfter(t.Context(), waiting, 0, runstore.MaxPage))) >= signals
 	})
@@ -90,7 +89,7 @@ func wakeupsEnd(t T, e *Env) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, living := wakeups(t, ctx, e.Store), wakeups(t, t.Context(), e.Store)
 	cancel()
-	// Soon commits wake the one that lives and no more the one that ended.
+	// Soon, commits wake only the waiter whose context has not ended.
 	quiet := 0
 	e.Await(t, caseTimeout, func() bool {
 		signal(t, e.Store)

@@ -37,12 +37,12 @@ func runWakeups(t T, s runstore.RunStore, id runstore.RunID, on runstore.WakeOn)
 	return ch
 }
 
-// wakesEach makes writes, each of which must wake all waiters.
+// wakesEach makes writes and fails the case unless each wakes all waiters.
 func wakesEach(t T, waiting map[string]<-chan struct{}, writes []namedWrite) {
 	t.Helper()
 	for _, w := range writes {
 		for _, ch := range waiting {
-			wakeup.Take(ch) // by an earlier write
+			wakeup.Take(ch) // drop the hint of an earlier write
 		}
 		if err := w.do(); err != nil {
 			t.Fatalf("%s: %v", w.name, err)
@@ -128,8 +128,8 @@ func refusedWakesNobody(t T, e *Env) {
 	}
 }
 
-// becomesQuiet repeats a write until it has woken no waiter several times in a row: the hint at an
-// earlier write may be late.
+// awaitNoWakeup repeats a write until it has woken no waiter several times in a row, because the
+// hint of an earlier write may be late.
 func awaitNoWakeup(t T, w namedWrite, waiting []<-chan struct{}, expected func(err error) bool) {
 	t.Helper()
 	const tries = 200

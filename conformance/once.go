@@ -7,8 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// onceCases prove I8: a caller that repeats a batch with the same id gets the
-// first result.
+// onceCases prove I8: a caller that repeats a batch with the same id gets the first result.
 func onceCases() []Case {
 	return []Case{
 		{Guarantee: "I8", Name: "a-repeat-gets-the-first-result", Run: repeatGetsFirst, Doc: `
@@ -50,8 +49,8 @@ func onceCases() []Case {
 	}
 }
 
-// repeats commits b again on each store and fails the case unless each answer is
-// the first one and the run stays as it is.
+// repeats commits b again on each store and fails the case unless each result is the first one and
+// the run does not change.
 func repeats(t T, what string, b runstore.Batch, first runstore.Committed, stores ...runstore.RunStore) {
 	t.Helper()
 	want := first
@@ -96,7 +95,7 @@ func repeatGetsFirst(t T, e *Env) {
 	repeats(t, "a repeat of a signal, after others", signal, signalFirst, e.Store, other)
 	repeats(t, "a repeat of the first batch, after others", full, first, e.Reopen(t), other)
 
-	// Without an id a batch is a new one each time.
+	// A batch without an id is a new batch each time.
 	plain := runstore.NewBatch("run", runstore.Unguarded("test"))
 	plain.Append("event", nil)
 	equal(t, "next seq", committed(t, e.Store, plain).FirstSeq+1, committed(t, e.Store, plain).FirstSeq)
@@ -123,7 +122,7 @@ func repeatWithoutGuards(t T, e *Env) {
 	second := e.Acquire(t, other, "run", "second")
 	e.Append(t, other, second, "second")
 	repeats(t, "a repeat when somebody else has the lease", b, first, e.Store, other)
-	// The answer is a memory and no authority: a new batch is refused.
+	// The remembered result grants no authority: a new batch is refused.
 	b.ID = runstore.NewBatchID()
 	_, err := e.Store.Commit(ctx, b)
 	Refused(t, "the same batch under a new id", err, runstore.ErrFenced)
@@ -143,7 +142,7 @@ func remembered(t T, e *Env) {
 		b.ID = runstore.BatchID(fmt.Sprintf("batch-%d", n))
 		b.Append("event", nil)
 		committed(t, e.Store, b)
-		// Batches without an id take no place in the memory, nor do other runs.
+		// Batches without an id take no place in the memory, and neither do batches of other runs.
 		e.Append(t, e.Store, lease, "more")
 	}
 	repeats(t, fmt.Sprintf("a repeat after %d other batches", runstore.RememberedBatches-1), first, done, e.Store, e.Reopen(t))
@@ -200,8 +199,8 @@ func concurrentRepeats(t T, e *Env) {
 			results[i].Replayed = false
 			equal(t, fmt.Sprintf("round %d: result %d beside result 0", round, i), results[i], results[0])
 		}
-		// The answer to the copy that was applied may itself have been lost inside
-		// the store and had by a repeat; it is never given twice.
+		// The store may have lost the reply of the applied copy itself and recovered the result by
+		// a repeat. At most one copy may return it as the first.
 		if originals > 1 {
 			t.Errorf("round %d: %d copies of a batch say that they were the first", round, originals)
 		}
@@ -219,7 +218,7 @@ func lostReplies(t T, e *Env) {
 			losses = losses[1:]
 			return next
 		}}
-		// insist repeats a write that was lost, in the same words.
+		// insist makes a write, and repeats it unchanged if it was lost.
 		insist := func(what string, write func() error) {
 			t.Helper()
 			losses = []loss{first, nothingLost}
@@ -317,7 +316,7 @@ func grantRecognised(t T, e *Env) {
 	if _, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Errorf("releasing again: %v", err)
 	}
-	// A late copy of the request must not take the lease for a holder that has left.
+	// A late copy of the request must not acquire the lease for a holder that has left.
 	late, err := other.AcquireLease(ctx, req)
 	if err != nil || !late.Ended {
 		t.Errorf("a late copy of the request: ended %t, error %v; want the first result, ended", late.Ended, err)

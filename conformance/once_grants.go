@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// grantResultCases prove that creations, grants, renewals and releases return what their
-// writes did, and that a repeat gets the first result (I8).
+// grantResultCases prove that creations, grants, renewals and releases return the results of their
+// writes, and that a repeat gets the first result (I8).
 func grantResultCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "grants-renewals-and-releases-return-what-they-wrote", Run: grantsReturnResults, Doc: `
@@ -45,14 +45,14 @@ func grantResultCases() []Case {
 	}
 }
 
-// sameResult fails the case unless got is the first result, replayed.
+// sameResult fails the case unless got is the first result, marked as replayed.
 func sameResult(t T, what string, got, first runstore.Committed) {
 	t.Helper()
 	first.Replayed = true
 	equal(t, what+": result", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", first))
 }
 
-// fill adds two events and two records to writes.
+// fill adds two events and two records to w.
 func fill(w *runstore.Writes, text string) {
 	w.Append("first", []byte(text))
 	second := w.Append("second", []byte(text))
@@ -61,8 +61,8 @@ func fill(w *runstore.Writes, text string) {
 	w.Records[len(w.Records)-1].Event = second
 }
 
-// checkResult fails the case unless done is the result of writes of fill that came after
-// seq last and made the record "kept" of version v.
+// checkResult fails the case unless done is the result of writes of fill that followed seq last and
+// gave the record "kept" version v.
 func checkResult(t T, e *Env, what, text string, done runstore.Committed, last runstore.Seq, v runstore.Version) {
 	t.Helper()
 	if done.Replayed || done.FirstSeq != last+1 || done.LastSeq != last+2 || len(done.Versions) != 2 || done.Versions[0] != v || done.Versions[1] != 1 {
@@ -255,8 +255,8 @@ func releaseResult(t T, e *Env) {
 	checkUnchanged(t, "a forged release", before, dump(t, e.Store, "run"))
 }
 
-// reusedGrantID releases two grants of one id with writes. The second grant is made when the store
-// no longer recognises the id of the first, while it still remembers the release.
+// reusedGrantID releases two grants of one id, with writes. The second grant is made once the store
+// no longer recognizes the id of the first but still remembers its release.
 func reusedGrantID(t T, e *Env) {
 	e.Create(t, "run")
 	reused := preempting("run", "a", "test")
@@ -292,7 +292,7 @@ func reusedGrantID(t T, e *Env) {
 	}
 }
 
-// resultNames uses one text as the id of a batch, a grant and so of its release.
+// resultNames uses one text as the id of a batch and of a grant, and so of the grant's release.
 func resultNames(t T, e *Env) {
 	const id = "one and the same"
 	e.Create(t, "run")

@@ -9,27 +9,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The cases in this file read large entries between tiny ones. A page ends with the
-// entry that passes [runstore.MaxPageBytes]. A store that leaves this entry out and
-// goes on with the tiny one behind it loses it: the reader resumes behind the last
-// entry of the page.
+// The cases in this file read large entries between tiny ones. A page ends with the entry that
+// passes [runstore.MaxPageBytes]. A store that leaves this entry out and continues with the tiny
+// one after it loses the large entry, because the reader resumes after the last entry of the page.
 
 const (
-	// largeEvent bytes are the most: the fourth event passes the bound.
+	// largeEvent is the largest size of an event: the fourth such event passes the bound.
 	largeEvent = runstore.MaxEventData
-	// largeRecord bytes are more than half a page: the second record passes the bound.
+	// largeRecord is more than half a page: the second such record passes the bound.
 	largeRecord = runstore.MaxPageBytes * 5 / 8
-	// tinyEntry bytes have room for a name.
+	// tinyEntry has room for a name.
 	tinyEntry = 32
 )
 
-// content returns size bytes that only the entry of that name has.
+// content returns size bytes that are unique to the entry called name.
 func content(name string, size int) []byte {
 	return append([]byte(name), bytes.Repeat([]byte{'.'}, size-len(name))...)
 }
 
-// sizes alternates tiny and large entries, n of them large. The first and the last are
-// tiny.
+// sizes alternates tiny and large entries, n of them large. The first and the last are tiny.
 func sizes(n, large int) (all []int) {
 	for range n {
 		all = append(all, tinyEntry, large)
@@ -37,7 +35,7 @@ func sizes(n, large int) (all []int) {
 	return append(all, tinyEntry)
 }
 
-// intact names an entry. The name shows when the entry does not hold what was written.
+// nameIfIntact returns name, or a text that reports that the entry does not hold what was written.
 func nameIfIntact(name string, got []byte, size int) string {
 	if !bytes.Equal(got, content(name, size)) {
 		return fmt.Sprintf("%s with %d bytes that differ from the %d written", name, len(got), size)
@@ -48,15 +46,15 @@ func nameIfIntact(name string, got []byte, size int) string {
 // paged is one way to read a list in pages.
 type paged[V any] struct {
 	what string
-	// read returns the page behind the last entry seen, nil at the start.
+	// read returns the page after the entry last, or the first page if last is nil.
 	read func(last *V, limit int) ([]V, error)
-	// name identifies an entry, and size is how many bytes it adds to its page.
+	// name identifies an entry, and size is the number of bytes that it adds to its page.
 	name func(V) string
 	size func(V) int
 }
 
-// list reads all pages of a limit. It fails the case when a page is longer than its limit
-// or goes on behind the entry that passes MaxPageBytes.
+// list reads all pages of at most limit entries. It fails the case if a page is longer than that or
+// continues after the entry that passes MaxPageBytes.
 func (p paged[V]) list(t T, limit int) (names []string) {
 	t.Helper()
 	var last *V
@@ -87,12 +85,11 @@ func (p paged[V]) list(t T, limit int) (names []string) {
 	}
 }
 
-// holds reads the list in pages of several limits and fails the case unless all of them
-// yield want.
+// check reads the list in pages of several limits and fails the case unless each way yields want.
 func (p paged[V]) check(t T, want []string) {
 	t.Helper()
-	// A page of 3 has room for one large record: it ends by its limit. The others end by
-	// their size.
+	// A page of 3 entries has room for one large record, so it ends by its limit. The other pages
+	// end by their size.
 	for _, limit := range []int{3, runstore.MaxPage} {
 		checkOrder(t, fmt.Sprintf("%s in pages of %d", p.what, limit), p.list(t, limit), want)
 	}
@@ -102,7 +99,7 @@ func eventName(id runstore.RunID, seq runstore.Seq) string {
 	return fmt.Sprintf("seq %d of %q", seq, id)
 }
 
-// appendMixed appends events of these sizes to a run, from seq on, and returns the names.
+// appendMixed appends events of these sizes to a run, starting at seq, and returns their names.
 func appendMixed(t T, e *Env, id runstore.RunID, seq runstore.Seq, sizes ...int) (names []string) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.AtSeq(seq))
@@ -115,7 +112,7 @@ func appendMixed(t T, e *Env, id runstore.RunID, seq runstore.Seq, sizes ...int)
 	return names
 }
 
-// mixedSize returns the size that an event was written with, by its own length.
+// mixedSize returns the size that an event was written with, according to its data.
 func mixedSize(data []byte) int {
 	if len(data) > tinyEntry {
 		return largeEvent
@@ -165,8 +162,8 @@ func mixedFeed(t T, e *Env) {
 		},
 		size: func(event runstore.FeedEvent) int { return len(event.Data) },
 	}
-	// The feed may be late, and its order between runs is its own: what it is shows in
-	// pages of one event, none of which can leave one out by its size.
+	// The feed may lag, and its order between runs is its own. Pages of one event show that order,
+	// because no size can make such a page leave an event out.
 	var order []string
 	e.await(t, caseTimeout, growing(), func() bool {
 		order = feed.list(t, 1)
@@ -210,7 +207,7 @@ func mixedRecords(t T, e *Env) {
 		size: func(r runstore.Record) int { return len(r.Value) },
 	}
 	records.check(t, names)
-	// Exact keys make no pages: all of them come back at once.
+	// A read by exact keys has no pages: all records come back at once.
 	found, err := e.Store.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: keys})
 	if err != nil {
 		t.Fatalf("ReadRecords of %d keys: %v", len(keys), err)
@@ -223,8 +220,8 @@ func mixedRecords(t T, e *Env) {
 	mixedScan(t, e, "mixed", names, name)
 }
 
-// mixedEntries scans the indexes of runs, whose entries are as large as the summaries,
-// and an index with one record of each run.
+// mixedEntries scans the indexes of runs, whose entries are as large as the summaries, and an index
+// with one record of each run.
 func mixedEntries(t T, e *Env) {
 	base := e.Now(t)
 	var names []string
@@ -237,15 +234,15 @@ func mixedEntries(t T, e *Env) {
 			t.Fatalf("create %q: %v", name, err)
 		}
 		names = append(names, name)
-		e.Advance(t, runstore.TimePrecision) // the runs are listed by their creation
+		e.Advance(t, runstore.TimePrecision) // the index lists runs by their creation
 	}
 	for _, index := range []runstore.IndexName{"mixed", runstore.IndexRuns, runstore.IndexRunnable} {
 		mixedScan(t, e, index, names, nil)
 	}
 }
 
-// mixedScan scans an index in both directions. name names a record; without it, entries
-// are named by their runs.
+// mixedScan scans an index in both directions. name names a record; if it is nil, entries are named
+// by their runs.
 func mixedScan(t T, e *Env, index runstore.IndexName, want []string, name func(runstore.Record) string) {
 	t.Helper()
 	for _, newest := range []bool{false, true} {

@@ -45,8 +45,8 @@ func progressCases() []Case {
 	}
 }
 
-// stalling acquires a lease whose holder may stall for bound, which the case waits for. The
-// lease outlasts that time.
+// stalling acquires a lease with a bound on stalling, which the case waits for. The lease outlasts
+// the bound.
 func stalling(t T, e *Env, bound time.Duration) runstore.Lease {
 	t.Helper()
 	req := acquire("run", "a", 2*TTL)
@@ -54,7 +54,7 @@ func stalling(t T, e *Env, bound time.Duration) runstore.Lease {
 	return mustAcquire(t, e.Store, req)
 }
 
-// noProgressMade fails the case unless err refuses a renewal for want of progress within bound.
+// noProgressMade fails the case unless err is ErrNoProgress with this bound.
 func noProgressMade(t T, bound time.Duration, what string, err error) {
 	t.Helper()
 	var stalled *runstore.NoProgressError
@@ -70,7 +70,7 @@ func noProgressMade(t T, bound time.Duration, what string, err error) {
 func stalledHolder(t T, e *Env) {
 	e.Create(t, "run")
 	lease := stalling(t, e, e.ShortTTL())
-	e.expire(t) // not the lease, but the time to stall
+	e.expire(t) // the bound on stalling passes, not the lease
 	e.Advance(t, 10*time.Millisecond)
 	before := dump(t, e.Store, "run")
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
@@ -96,8 +96,8 @@ func stalledTakeover(t T, e *Env) {
 	e.Append(t, e.Store, next, "recovered")
 }
 
-// progressResumes makes a step again, under a lease that allows twice the time, where the machine is
-// so slow that the time to stall has passed once more.
+// progressResumes repeats a step under a lease with twice the bound on a machine so slow that the
+// bound has passed once more.
 func progressResumes(t T, e *Env) {
 	e.Create(t, "run")
 	stall := e.ShortTTL()
@@ -139,7 +139,7 @@ func noProgress(t T, e *Env) {
 	var lease runstore.Lease
 	var at time.Time
 	stall := e.ShortTTL()
-	for ; ; stall *= 2 { // again on a machine that is so slow that the heartbeat comes too late
+	for ; ; stall *= 2 { // retry with twice the bound if the heartbeat came too late
 		lease = stalling(t, e, stall)
 		at = e.Get(t, "run").Holder.ProgressedAt
 		err := renew(t, e.Store, lease, TTL)
@@ -229,7 +229,7 @@ func unboundedStall(t T, e *Env) {
 	if err := renew(t, e.Store, lease, TTL); err != nil {
 		t.Errorf("a renewal without progress, and without a bound: %v", err)
 	}
-	// A bound is that of one grant.
+	// A bound applies to one grant only.
 	mustRelease(t, e.Store, lease)
 	mustRelease(t, e.Store, stalling(t, e, e.ShortTTL()))
 	next := e.Acquire(t, e.Store, "run", "b")

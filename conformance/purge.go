@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// purgeCutShort purges a run that is large, because an engine may delete what the run had in steps,
+// purgeCutShort purges a large run, because an engine may delete the contents of a run in steps
 // after the purge itself.
 func purgeCutShort(t T, e *Env) {
 	events := e.Scaled(t, "events", 400, 4000)
@@ -41,7 +41,7 @@ func purgeCutShort(t T, e *Env) {
 		}()
 		<-started
 		if cut == "closed handle" {
-			_ = s.Close() // what it returns is another case's
+			_ = s.Close() // other cases check its result
 		} else {
 			cancel()
 		}
@@ -50,14 +50,14 @@ func purgeCutShort(t T, e *Env) {
 
 		other := e.Reopen(t)
 		switch journal, unread := collect(runstore.Journal(t.Context(), other, id, 1)); {
-		case errors.Is(unread, runstore.ErrNotFound): // it was applied
+		case errors.Is(unread, runstore.ErrNotFound): // the purge was applied
 		case unread != nil || err == nil:
 			t.Errorf("%s: the purge returned %v, and the journal then has %d events, %v", cut, err, len(journal), unread)
 		default:
 			equal(t, cut+": events of a run that is not purged", len(journal), events/perBatch*perBatch)
 		}
-		// The first may still be on its way where its outcome is unknown. Under its fence it
-		// reaches no run but this one.
+		// A first purge of unknown outcome may still be in flight. Its fence keeps it from any
+		// later run of this id.
 		if _, err := other.Commit(t.Context(), purge); err != nil && !errors.Is(err, runstore.ErrNotFound) {
 			t.Fatalf("%s: purge again: %v", cut, err)
 		}
@@ -79,7 +79,7 @@ func purgeCutShort(t T, e *Env) {
 	equal(t, "the neighbour", e.Get(t, keeper).ID, keeper)
 }
 
-// nothingOf checks that nothing of a run is to be seen in indexes and the feed.
+// checkPurged fails the case if indexes or the feed still hold anything of a run.
 func checkPurged(t T, s runstore.RunStore, id runstore.RunID, when string) {
 	t.Helper()
 	for _, name := range allIndexes {

@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// readerCases prove I6: reads need no lease, see what was acknowledged, and
-// never wait for a writer.
+// readerCases prove I6: reads need no lease, see all acknowledged writes, and never wait for a
+// writer.
 func readerCases() []Case {
 	return []Case{
 		{Guarantee: "I6", Name: "reads-need-no-lease", Run: readsNeedNoLease, Doc: `
@@ -44,14 +44,14 @@ func readerCases() []Case {
 	}
 }
 
-// A reading is one read method, applied to a run that everything was written to.
+// reading is one read method, applied to a run that everything was written to.
 type reading struct {
 	name string
-	// read says in words what it found.
+	// read returns a text of what it found.
 	read func(ctx context.Context, s runstore.RunStore) (string, error)
 }
 
-// readings are all read methods of a store but ReadFeed, which may be late.
+// readings returns all read methods of a store but ReadFeed, which may lag.
 func readings(id runstore.RunID) []reading {
 	scan := func(name runstore.IndexName) reading {
 		return reading{"scan of " + string(name), func(ctx context.Context, s runstore.RunStore) (string, error) {
@@ -152,7 +152,7 @@ func readsSeeAcknowledged(t T, e *Env) {
 			}
 		}
 	}
-	// The feed may be late, but it comes.
+	// The feed may lag, but it must follow.
 	for _, s := range stores {
 		feedOf(t, e, s, 1+2*rounds)
 	}
@@ -218,7 +218,7 @@ func readsNeverBehind(t T, e *Env) {
 func recordQueries(t T, e *Env) {
 	ctx := t.Context()
 	e.Create(t, "run")
-	e.Create(t, "run/b") // no id reaches into another's records
+	e.Create(t, "run/b") // no run id may match the records of another run
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))
 	for _, key := range []runstore.RecordKey{"b/2", "a", "b", "b/10", "b\x00", "b/1", "c", "B", "b\xff", "ß", "b/1/x"} {
 		b.Put(key, []byte(key))
@@ -309,7 +309,7 @@ func readsNeverWait(t T, e *Env) {
 	equal(t, "last seq", e.Get(t, "run").LastSeq, 3)
 }
 
-// stalled holds writers up until resume, which may be called more than once.
+// stalled blocks writers until resume is called, which is safe to call more than once.
 func stalled(t T, e *Env) (resume func()) {
 	t.Helper()
 	resume = sync.OnceFunc(e.BlockWriters(t))

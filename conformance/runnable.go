@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// runnableCases prove I9 of the indexes that the store keeps by itself.
+// runnableCases prove I9 for the indexes that the store keeps itself.
 func runnableCases() []Case {
 	return []Case{
 		{Guarantee: "I9", Name: "runs-are-listed-by-creation", Run: runsByCreation, Doc: `
@@ -61,7 +61,7 @@ func runnableCases() []Case {
 	}
 }
 
-// heads returns the ids that a query over runs finds, and checks that each entry
+// heads returns the ids of the runs that a query over runs finds, and checks that each entry
 // carries its run.
 func heads(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
 	t.Helper()
@@ -73,8 +73,7 @@ func heads(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
 	return ids
 }
 
-// onePage is heads for the first page only. An entry that is moved between two pages may be on
-// both.
+// onePage is heads for the first page only. An entry that moves between two pages may be on both.
 func onePage(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
 	t.Helper()
 	entries, err := s.ScanIndex(t.Context(), q)
@@ -125,7 +124,7 @@ func runsByCreation(t T, e *Env) {
 		slices.Reverse(newest)
 		equal(t, "newest first", heads(t, other, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: limit, Newest: true}), newest)
 	}
-	// What happens to a run does not move it, and shows at once.
+	// Writes to a run do not move its entry, and show at once.
 	lease := e.Acquire(t, e.Store, want[3], "owner")
 	b := runstore.NewBatch(want[3], lease.Fence())
 	everything(&b.Writes, "changed", 77)
@@ -152,12 +151,13 @@ func runsPurged(t T, e *Env) {
 	for _, name := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable} {
 		equal(t, "index "+string(name), heads(t, e.Store, runstore.IndexQuery{Index: name}), []runstore.RunID{"a", "c"})
 	}
-	e.Create(t, "b") // made anew, and as new: the last, and not runnable
+	e.Create(t, "b") // created again as a new run: listed last, and not runnable
 	equal(t, "runs", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRuns}), []runstore.RunID{"a", "c", "b"})
 	equal(t, "runnable", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRunnable}), []runstore.RunID{"a", "c"})
 }
 
-// shows fails the case unless the run is in the runnable index, or is not.
+// shows fails the case unless a scan up to until lists the run in the runnable index, or does not,
+// as want says.
 func shows(t T, s runstore.RunStore, what string, id runstore.RunID, until time.Time, want bool) {
 	t.Helper()
 	found := heads(t, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: until})
@@ -255,7 +255,7 @@ func runnableAbandoned(t T, e *Env) {
 	shows(t, other, "expired", "run", now, true)
 	entries := queue(t, other, runstore.IndexRunnable)
 	equal(t, "the holder that left it", entries[0].Head.Holder.Owner, "owner")
-	// Nobody took over, and the holder comes back.
+	// No other handle took over, and the holder comes back.
 	if _, err := e.Store.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}); err != nil {
 		t.Fatalf("late renewal: %v", err)
 	}
@@ -280,7 +280,7 @@ func runnablePages(t T, e *Env) {
 			t.Fatalf("create: %v", err)
 		}
 	}
-	// A run that is driven is passed over, not an end of the page.
+	// A run that has a driver is passed over and does not end the page.
 	e.Acquire(t, e.Store, want[4], "owner")
 	want = slices.Delete(want, 4, 5)
 	for _, limit := range []int{1, 3, 100} {
@@ -327,7 +327,7 @@ func runnableDrivers(t T, e *Env) {
 				}
 			}
 			if len(entries) == 0 {
-				// Nothing is runnable: all are done, or the rest is held by the other drivers.
+				// No run is runnable: all are done, or the other drivers hold the rest.
 				all, err := collect(runstore.Entries(ctx, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime}))
 				if err != nil || len(all) == 0 {
 					return err

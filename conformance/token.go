@@ -250,7 +250,8 @@ func tokenBeyond(t T, e *Env) {
 	e.Append(t, e.Store, lease, "still held")
 }
 
-// storeIsBehind tries every write under a lease that the store never granted.
+// storeIsBehind fails the case unless every write under a lease that the store never granted is
+// refused with ErrStoreBehind.
 func storeIsBehind(t T, e *Env, future runstore.Lease, known runstore.Token) {
 	t.Helper()
 	before := dump(t, e.Store, future.Run)

@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// awaitFeed ends the wait for an event in the feed.
+// awaitFeed bounds the wait for an event in the feed.
 const awaitFeed = caseTimeout
 
 func asBehind(err error, target **runstore.StoreBehindError) bool {

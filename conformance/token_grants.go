@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// grantCases prove that a grant's id names one grant for ever: a late copy of a request
-// makes no second grant, even after other grants.
+// grantCases prove that a grant id names one grant for ever: a late copy of a request makes no
+// second grant, even after other grants.
 func grantCases() []Case {
 	return []Case{
 		{Guarantee: "I2", Name: "late-copy-of-an-acquire-is-refused-after-later-grants", Run: lateAfterOthers, Doc: `
@@ -43,8 +43,8 @@ func grantCases() []Case {
 	}
 }
 
-// grantEnded fails the case unless err says that the grant of the request has ended, and
-// names the grant that is current instead. A store need not know the former grant's token.
+// grantEnded fails the case unless err says that the grant of the request has ended and names the
+// current grant. The store need not know the former grant's token.
 func grantEnded(t T, what string, err error, lease runstore.Lease, run runstore.Run) {
 	t.Helper()
 	var fenced *runstore.FencedError

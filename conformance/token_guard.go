@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// tokenGuardCases prove that a write can be guarded by the run's last token, and that a
-// lease can be acquired under its holder's fence.
+// tokenGuardCases prove that the run's last token can guard a write, and that a lease can be
+// acquired under its holder's fence.
 func tokenGuardCases() []Case {
 	return []Case{
 		{Guarantee: "I1", Name: "of-several-preempts-at-one-token-one-is-granted", Run: preemptsAtOneToken, Doc: `
@@ -63,7 +63,8 @@ func tokenGuardCases() []Case {
 	}
 }
 
-// tokenConflict fails the case unless err refuses a token guard and names the last token.
+// tokenConflict fails the case unless err is the conflict of a token guard and names the last
+// token.
 func tokenConflict(t T, what string, err error, last runstore.Token) {
 	t.Helper()
 	var conflict *runstore.ConflictError
@@ -76,7 +77,7 @@ func tokenConflict(t T, what string, err error, last runstore.Token) {
 	}
 }
 
-// atToken returns a batch that appends an event where the run's last token is t.
+// atToken returns a batch that appends an event if token is the run's last token.
 func atToken(id runstore.RunID, token runstore.Token, data string) runstore.Batch {
 	b := runstore.NewBatch(id, runstore.AtToken(token))
 	b.Append("test", []byte(data))
@@ -230,7 +231,7 @@ func revocationAtToken(t T, e *Env) {
 	e.Acquire(t, e.Store, "run", "next")
 }
 
-// handingOff is the request by which a holder passes its lease to a successor, under the
+// handingOff returns the request by which a holder passes its lease to a successor, under the
 // successor's grant id.
 func handingOff(lease runstore.Lease, to runstore.AcquireRequest) runstore.AcquireRequest {
 	to.Guards = append(to.Guards, lease.Fence())
@@ -343,13 +344,13 @@ func guardedRelease(t T, e *Env) {
 	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
 		t.Fatalf("a release whose guards hold: %v", err)
 	}
-	// Its guards fail by now, but the release was made.
+	// The guards fail by now, but the release was applied.
 	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
 		t.Errorf("the release, repeated: %v", err)
 	}
 	equal(t, "version of the record", record(t, e.Store, "run", "record").Version, runstore.Version(2))
 
-	// A release without writes leaves no result behind: its repeat is recognized by the grant alone.
+	// A release without writes leaves no result: its repeat is recognized by the grant alone.
 	lease = e.Acquire(t, e.Store, "run", "next")
 	req = runstore.ReleaseRequest{Fence: lease.Fence(), Guards: []runstore.Guard{runstore.AtSeq(e.Get(t, "run").LastSeq + 1)}}
 	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {

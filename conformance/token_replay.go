@@ -6,14 +6,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// sameGrant fails the case unless both leases are one grant, with one expiry.
+// sameGrant fails the case unless both leases are one grant with one expiry.
 func sameGrant(t T, what string, got, want runstore.Lease) {
 	t.Helper()
 	oneGrant(t, what, got, want, want.ExpiresAt)
 }
 
-// oneGrant is sameGrant where the engine may judge the expiry to be a little later than
-// the holder was told, but not later than latest.
+// oneGrant is sameGrant for an engine that may store a slightly later expiry than it returned to
+// the holder, but none later than latest.
 func oneGrant(t T, what string, got, want runstore.Lease, latest time.Time) {
 	t.Helper()
 	if got.Run != want.Run || got.Owner != want.Owner || got.Reactor != want.Reactor || got.Token != want.Token ||
@@ -37,7 +37,7 @@ func acquireReplay(t T, e *Env) {
 	e.Append(t, e.Store, lease, "the grant is good")
 	sameGrant(t, "the repeat after a commit", mustAcquire(t, e.Store, req), lease)
 
-	// A preempt is repeated like any other, and preempts nobody twice.
+	// A preempt can be repeated like any other acquire, and its repeat preempts no holder.
 	taken := preempting("run", "b", "test")
 	second := mustAcquire(t, e.Store, taken)
 	sameGrant(t, "the repeated preempt", mustAcquire(t, e.Reopen(t), taken), second)
@@ -45,7 +45,7 @@ func acquireReplay(t T, e *Env) {
 		t.Errorf("after a repeated preempt: token %v, preempted %+v; want %v, from a", run.Token, run.Holder.Preempted, second.Token)
 	}
 
-	// An expired grant that nobody took over is still the request's own.
+	// An expired grant that no other handle took over still belongs to the request.
 	mustRelease(t, e.Store, second)
 	short := acquire("run", "c", e.ShortTTL())
 	third := mustAcquire(t, e.Store, short)
@@ -143,7 +143,7 @@ func createReplay(t T, e *Env) {
 	checkUnchanged(t, "a repeated create", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, first.Lease, "the grant is good")
 
-	// Once the grant is over, a late copy gets the first result, and shows that it is over.
+	// Once the grant has ended, a late copy gets the first result, marked as ended.
 	mustRelease(t, e.Store, first.Lease)
 	before = dump(t, e.Store, "run")
 	late, err := e.Store.CreateRun(t.Context(), spec)

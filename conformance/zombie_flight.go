@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// flightCases let the zombie's write be on its way when the takeover happens: no
-// check that is a step of its own survives that.
+// flightCases keep the zombie's write in flight during the takeover. No fence check that is a step
+// of its own can pass them.
 func flightCases() []Case {
 	stall := []Need{NeedBlockWriters}
 	return []Case{
@@ -54,11 +54,11 @@ func flightCases() []Case {
 	}
 }
 
-// underway gives writers that were just started the time to reach the engine.
-// No assertion depends on it: a writer that is slower arrives later.
+// arrivalTime, 20 ms, gives writers that were just started time to reach the engine. No assertion
+// depends on it: a slower writer arrives later.
 const arrivalTime = 20 * time.Millisecond
 
-// waits returns when done is closed, or after d.
+// waitAtMost returns when done is closed, or after d.
 func waitAtMost(t T, done <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -69,8 +69,8 @@ func waitAtMost(t T, done <-chan struct{}, d time.Duration) {
 	}
 }
 
-// meanwhile runs change while the writers are held up at the engine, and lets all
-// go when both are on their way.
+// meanwhile starts the writers and change while the engine blocks writers, and unblocks all once
+// both have had arrivalTime to reach the engine.
 func meanwhile(t T, e *Env, writers, change func()) {
 	t.Helper()
 	resume := sync.OnceFunc(e.BlockWriters(t))
@@ -91,7 +91,7 @@ func meanwhile(t T, e *Env, writers, change func()) {
 	<-changed
 }
 
-// inFlight lets the engine choose which goes through first, the holder's writes or the takeover.
+// inFlight lets the engine choose the order of the holder's writes and the takeover.
 func inFlight(t T, e *Env, expired bool) {
 	const writers = 6
 	handles := e.handles(t, writers+1)
@@ -162,8 +162,8 @@ func inFlight(t T, e *Env, expired bool) {
 	}
 }
 
-// nothingAfter fails the case if the final journal has a write of the old grant
-// that was not there already when the new one was returned.
+// nothingAfter fails the case if the final journal holds a write of the old grant that the journal
+// did not hold when the new grant was returned.
 func nothingAfter(t T, what string, final, seen []runstore.Event, old, lease runstore.Lease) {
 	t.Helper()
 	taken := false
@@ -245,8 +245,8 @@ func storm(t T, e *Env, expired bool) {
 		}
 		old := lease
 		var writing sync.WaitGroup
-		var taken atomic.Bool   // once the takeover has returned
-		var warm sync.WaitGroup // until every writer is at it
+		var taken atomic.Bool   // set once the takeover has returned
+		var warm sync.WaitGroup // done once every writer has committed three times or ended
 		for i, s := range handles {
 			warm.Add(1)
 			writing.Go(guarded(t, func() {
@@ -264,7 +264,7 @@ func storm(t T, e *Env, expired bool) {
 						}
 						return
 					}
-					if late { // a store that lets zombies write would do so for ever
+					if late { // otherwise a store that lets zombies write would never stop
 						t.Errorf("round %d: a commit under token %v, sent after the takeover, was not refused", round, old.Token)
 						return
 					}
