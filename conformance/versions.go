@@ -196,7 +196,7 @@ func madeAnew(t T, e *Env) {
 		remove(t, e.Store, "run", "k", last)
 		equal(t, "version of a deleted record", record(t, other, "run", "k").Version, 0)
 	}
-	// A deletion of another record in the same batch counts for that record alone.
+	// No version that the deleted predecessors had matches the new record.
 	made := put(t, other, "run", "k", 0, "made")
 	for stale := runstore.Version(1); stale <= last; stale++ {
 		b := runstore.NewBatch("run", runstore.AtVersion("k", stale))

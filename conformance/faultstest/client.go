@@ -12,30 +12,30 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// pause is what lies between two tries of a request.
+// retryPause, 2 ms, is the pause between two tries of a request.
 const retryPause = 2 * time.Millisecond
 
-// Flaws break the adapter or the server.
+// Flaws selects the defects of the adapter or the server.
 type Flaws struct {
-	NewID       bool // a request whose reply was lost is sent again as another one
-	Unavailable bool // a write whose reply was lost is called not applied
-	Cancelled   bool // a write whose caller gave up is called not applied
-	Deaf        bool // who waits for a reply heeds no context
-	Unfenced    bool // the fence is checked before a commit is sent, and not when it is applied
-	OldClock    bool // what a handle tells of a commit's time is when the handle was opened
-	Forgets     bool // the server loses its memory of requests when it is killed
+	NewID       bool // a request whose reply was lost is sent again under a new id
+	Unavailable bool // a write whose reply was lost is reported as not applied
+	Cancelled   bool // a write whose caller gave up is reported as not applied
+	Deaf        bool // a wait for a reply ignores its context
+	Unfenced    bool // the fence is checked before a commit is sent, not when it is applied
+	OldClock    bool // a handle reports the time when it was opened as the time of each commit
+	Forgets     bool // the server forgets all requests when it is killed
 }
 
-// client is the adapter: each operation is a request on a connection of its own,
-// sent again under the same id until it is answered or its caller gives up.
+// client is the adapter. Each operation is a request on a connection of its own, sent again under
+// the same id until it is answered or its caller gives up.
 type client struct {
 	flaws   Flaws
 	server  *server
 	address string
-	local   *memory.Handle // what the server does for this client
+	local   *memory.Handle // performs the operations of this client at the server
 	opened  time.Time      // on the store clock
 
-	mu     sync.RWMutex // held by operations; Close waits for them
+	mu     sync.RWMutex // read-locked by operations, so that Close waits for them
 	closed bool
 }
 
@@ -46,17 +46,18 @@ func (c *client) Close() error {
 	return c.local.Close()
 }
 
-// kind is what is asked for.
+// requestKind says how a request may be repeated.
 type requestKind int
 
 const (
 	read requestKind = iota
 	write
-	bareWrite // the store itself would not recognise a repeat
+	bareWrite // a write that the store itself would apply again
 )
 
-// ask sends a request until it is answered. What the reference store refuses
-// without looking at its content needs no server.
+// send sends a request until it is answered, and returns the result of do at the server. A request
+// of a closed client or with an ended context needs no server, because the reference store refuses
+// it without a look at its content.
 func send[V any](ctx context.Context, c *client, op string, id runstore.RunID, what requestKind, do func(ctx context.Context) (V, error)) (V, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -105,7 +106,8 @@ func send[V any](ctx context.Context, c *client, op string, id runstore.RunID, w
 	}
 }
 
-// try sends a request once and waits for its reply.
+// sendOnce sends a request once and waits for its reply. sent reports whether it may have been
+// sent.
 func (c *client) sendOnce(ctx context.Context, r *request) (sent bool, err error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", c.address)
