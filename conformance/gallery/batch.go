@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// batchExhibits apply batches wrongly.
+// batchStores apply batches wrongly.
 func batchStores() []faultyStore {
 	return []faultyStore{
 		{"version-not-checked", "Record versions are not compared: the last writer wins.",
@@ -77,7 +77,7 @@ func guardsFromMemory(s *store) {
 
 func versionRestarts(s *store) {
 	var mu sync.Mutex
-	base := map[runstore.RecordKey]runstore.Version{} // by key: one run is enough for a gallery
+	base := map[runstore.RecordKey]runstore.Version{} // by key: a case uses one run
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -186,8 +186,8 @@ func multiInSteps(s *store) {
 	}
 }
 
-// multiRunByRun makes each commit over several runs another one than all before, so that
-// only the ids of its batches are known.
+// multiRunByRun gives each commit over several runs a new identity by a further batch on another
+// run, so that a repeat is recognized only by the ids of its batches.
 func multiRunByRun(s *store) {
 	s.multi = func(ctx context.Context, h *handle, batches []runstore.Batch) ([]runstore.Committed, error) {
 		if _, err := h.Handle.CreateRun(ctx, runstore.RunSpec{ID: "beside"}); err != nil {
@@ -219,7 +219,7 @@ func seqGaps(s *store) {
 	}
 }
 
-// everyNth returns a function that answers true each nth time.
+// everyNth returns a function that returns true on every nth call.
 func everyNth(n int64) func() bool {
 	var calls atomic.Int64
 	return func() bool { return calls.Add(1)%n == 0 }
@@ -287,8 +287,8 @@ func definiteAlthoughApplied(s *store) {
 	}
 }
 
-// cancelledApplied leaves the write of a caller that has given up in its queue,
-// and writes it before the next one.
+// cancelledApplied keeps the write of a caller that has given up in a queue, and applies it before
+// the next write.
 func cancelledApplied(s *store) {
 	var mu sync.Mutex
 	var queue sync.WaitGroup

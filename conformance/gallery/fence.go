@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fenceExhibits check the fence wrongly.
+// fenceStores check the fence wrongly.
 func fenceStores() []faultyStore {
 	return []faultyStore{
 		{"no-token-check", "Commit ignores the fence: the current grant's stands in for any.",
@@ -75,13 +75,13 @@ func tokenOnly(s *store) {
 	}
 }
 
-// window is open while the writers of a store are held up at its engine.
+// window is the time between a check and its write, which a case can prolong.
 type window struct {
 	mu   sync.Mutex
 	held chan struct{} // nil unless writers are blocked
 }
 
-// stall blocks wait until resume is called.
+// stall makes wait block until resume is called.
 func (w *window) stall() (resume func()) {
 	held := make(chan struct{})
 	w.mu.Lock()
@@ -95,7 +95,7 @@ func (w *window) stall() (resume func()) {
 	})
 }
 
-// wait blocks while the window is stalled, and reports whether it did.
+// wait blocks while the window is stalled, and reports whether it blocked.
 func (w *window) wait() bool {
 	w.mu.Lock()
 	held := w.held
@@ -106,8 +106,8 @@ func (w *window) wait() bool {
 	return held != nil
 }
 
-// checkThenWrite is held up between its check and its write, as a connection
-// pool or a slow network would hold up an adapter's second statement.
+// checkThenWrite waits between its check and its write, as an adapter's second statement may wait
+// for a connection pool or a slow network.
 func checkThenWrite(s *store) {
 	w := &window{}
 	s.stall = w.stall
@@ -122,9 +122,9 @@ func checkThenWrite(s *store) {
 	}
 }
 
-// checkThenLock checks a fence, then waits for the lock of the run, and writes without
-// a second look at what the lock's last holder has left. The stall holds up grants as
-// well, which have the locks of their runs.
+// checkThenLock checks a fence, then waits for the run's lock, and writes without a second check of
+// the state that the lock's last holder left. The stall blocks grants too, as if they held the
+// locks of their runs.
 func checkThenLock(s *store) {
 	w := &window{}
 	s.stall = w.stall
@@ -140,13 +140,13 @@ func checkThenLock(s *store) {
 		if !w.wait() {
 			return h.Handle.Commit(ctx, b)
 		}
-		s.pauseBetweenSteps() // the grants come first
+		s.pauseBetweenSteps() // let the grants go first
 		return h.Handle.Commit(ctx, refenced(b, runstore.Fence{}))
 	}
 }
 
-// amongMany breaks the commits that come while two others are under way, as an engine
-// that applies them in one step of their own kind would.
+// amongMany breaks only the commits that arrive while two others are in progress, as a faulty group
+// commit would.
 func amongMany(broken func(s *store)) func(s *store) {
 	return func(s *store) {
 		broken(s)

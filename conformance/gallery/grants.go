@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// grantExhibits let a grant's id name a second grant, or take one grant for another.
+// grantStores make a second grant under a used grant id, or take one grant for another.
 func grantStores() []faultyStore {
 	return []faultyStore{
 		{"last-grant-id-only", "Of a run's grants only the last one's id is remembered: after another grant a late copy takes the lease.",
@@ -32,8 +32,8 @@ func grantStores() []faultyStore {
 	}
 }
 
-// anew makes an acquire forget: a request that is refused because its grant has ended is
-// made again under a fresh id, if forgotten says so of its own.
+// retryWithFreshGrant makes an acquire forget grant ids: a request that is refused because its
+// grant has ended is repeated under a fresh id, if forgotten(request) is true.
 func (s *store) retryWithFreshGrant(forgotten func(runstore.AcquireRequest) bool) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
@@ -84,7 +84,7 @@ func tenGrants(s *store) {
 
 func purgeForgetsGrants(s *store) {
 	var mu sync.Mutex
-	before := map[runstore.RunID]runstore.Token{} // the last token when the run was purged
+	before := map[runstore.RunID]runstore.Token{} // by run: the last token at the purge
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		if err == nil && b.Purge {
@@ -97,7 +97,7 @@ func purgeForgetsGrants(s *store) {
 	s.retryWithFreshGrant(func(req runstore.AcquireRequest) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return before[req.Run] >= s.current(req.Run).Token // there was no grant since
+		return before[req.Run] >= s.current(req.Run).Token // no grant since the purge
 	})
 }
 

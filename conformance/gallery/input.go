@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// inputExhibits take input wrongly.
+// inputStores validate or store input wrongly.
 func inputStores() []faultyStore {
 	return []faultyStore{
 		{"limits-not-checked", "Payloads beyond the limit are cut to it and stored.",

@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// leaseExhibits grant leases and tokens wrongly.
+// leaseStores grant leases and tokens wrongly.
 func leaseStores() []faultyStore {
 	return []faultyStore{
 		{"live-lease-taken-over", "AcquireLease grants a lease that somebody still has.",
@@ -88,9 +88,8 @@ func renewalNotStored(s *store) {
 	}
 }
 
-// relabel makes a store whose tokens are not those of the reference store: label
-// tells the token of a new grant. What callers present is translated back by the
-// grant's id.
+// relabel makes a store with other tokens than the reference store: label returns the token of a
+// new grant. A fence that a caller presents is translated back by its grant id.
 func relabel(s *store, label func(lease runstore.Lease) runstore.Token) {
 	var mu sync.Mutex
 	real := map[runstore.GrantID]runstore.Fence{}

@@ -5,7 +5,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/faultstest"
 )
 
-// networkStores break rules that only a bad network or a killed server shows.
+// networkStores break rules in a way that only a faulty network or a killed server shows.
 func networkStores() []Broken {
 	broken := func(name, breaks, caught string, flaws faultstest.Flaws) Broken {
 		return Broken{name, breaks, caught, func() conformance.Harness { return faultstest.Harness(flaws) }}

@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// notifyExhibits hint wrongly at writes to single runs.
+// notifyStores send wrong hints of writes to single runs.
 func notifyStores() []faultyStore {
 	return []faultyStore{
 		{"release-wakes-no-waiter", "A release does not wake the callers that wait for the lease.",
@@ -30,7 +30,7 @@ func releaseSilent(s *store) {
 	}
 }
 
-// own makes all waiters wait at a hub that only the broken store wakes.
+// ownHub makes all waiters wait at a hub that only the faulty store wakes.
 func ownHub(s *store) wakeup.Hub {
 	hub := wakeup.Of(s)
 	s.wakeups = func(ctx context.Context, _ *handle, id runstore.RunID, _ runstore.WakeOn) (<-chan struct{}, error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// progressExhibits judge progress wrongly, or what a run says of its grants, or answer
-// repeats of grants, renewals and releases wrongly.
+// progressStores judge progress wrongly, report grants wrongly, or answer repeats of grants,
+// renewals and releases wrongly.
 func progressStores() []faultyStore {
 	return []faultyStore{
 		{"stall-ignored", "RenewLease renews however long ago the last progress was.",
@@ -67,7 +67,7 @@ func stallEnds(s *store) {
 	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		renewed, err := h.Handle.RenewLease(ctx, req)
 		if errors.Is(err, runstore.ErrNoProgress) {
-			_, _ = h.Handle.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: req.Fence}) // the store is broken either way
+			_, _ = h.Handle.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: req.Fence}) // the store is faulty whether or not this succeeds
 		}
 		return renewed, err
 	}
@@ -87,7 +87,7 @@ func stallOutlives(s *store) {
 	}
 }
 
-// progressed makes GetRun show progress at the last of the times that note was called.
+// recordProgress makes GetRun show progress at the last time that note was called for the run.
 func recordProgress(s *store) (note func(h *handle, id runstore.RunID)) {
 	var mu sync.Mutex
 	times := map[runstore.RunID]time.Time{}
@@ -105,7 +105,7 @@ func recordProgress(s *store) (note func(h *handle, id runstore.RunID)) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil {
-			times[id] = now.Add(time.Microsecond) // so that it shows on a clock that stands still
+			times[id] = now.Add(time.Microsecond) // later than the last progress even on a clock that stands still
 		}
 	}
 }
@@ -145,7 +145,7 @@ func progressByGuards(s *store) {
 
 func progressByEvents(s *store) {
 	var mu sync.Mutex
-	records := map[runstore.RunID]bool{} // the last progress was by records alone
+	records := map[runstore.RunID]bool{} // by run: the last progress was made by records alone
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// readExhibits read wrongly, or index wrongly what is to be read.
+// readStores read wrongly, or maintain an index wrongly.
 func readStores() []faultyStore {
 	return []faultyStore{
 		{"reads-from-a-stale-copy", "GetRun answers from a copy that is one read behind.",
@@ -178,8 +178,8 @@ func feedByCaller(s *store) {
 	}
 }
 
-// feedByAllocation gives each batch its positions when it begins, and shows it
-// when it is done. The positions of a commit that is held open are passed.
+// feedByAllocation assigns the positions of a batch when the commit begins and shows the batch when
+// the commit ends. A reader passes the positions of a commit that is held open.
 func feedByAllocation(s *store) {
 	type place struct {
 		run runstore.RunID
@@ -251,7 +251,8 @@ func newestFromTheFront(s *store) {
 	}
 }
 
-// newestCountsPurged takes positions for events: the reference store has no others in between.
+// newestCountsPurged counts positions as events: the reference store leaves positions out only at
+// purged events.
 func newestCountsPurged(s *store) {
 	var mu sync.Mutex
 	highest := runstore.Position(0)
@@ -268,8 +269,8 @@ func newestCountsPurged(s *store) {
 	}
 }
 
-// feedEndsAtPurged looks for limit positions behind the one that is resumed, of which none
-// may have an event any more.
+// feedEndsAtPurged looks only at the limit positions after the cursor, none of which may hold an
+// event any more.
 func feedEndsAtPurged(s *store) {
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
 		page, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
@@ -280,7 +281,7 @@ func feedEndsAtPurged(s *store) {
 	}
 }
 
-// epochsCostTooMuch takes 2^49 more positions for each epoch than the reference store, which takes
+// epochsCostTooMuch uses 2^49 more positions for each epoch than the reference store, which uses
 // 2^40.
 func epochsCostTooMuch(s *store) {
 	away := func(p runstore.Position) runstore.Position { return p + p>>40<<49 }
@@ -325,8 +326,8 @@ func feedByRank(s *store) {
 	}
 }
 
-// purgeRaises breaks no rule of the feed. What is wrong is the raise: it ends the grants
-// of all runs, and nothing was lost.
+// purgeRaises breaks no rule of the feed. Its fault is the raise of the epoch: it ends the grants
+// of all runs although nothing was lost.
 func purgeRaises(s *store) {
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
@@ -337,9 +338,8 @@ func purgeRaises(s *store) {
 	}
 }
 
-// fitting reads a page one entry at a time and leaves out what would pass the size of a
-// page, but for its first entry. next reads the entry behind the last one seen, nil at the
-// start.
+// fitPage reads a page one entry at a time and leaves out each entry that would exceed the size of
+// a page, except the first. next returns the entry after last, or the first entry if last is nil.
 func fitPage[V any](limit int, next func(last *V) ([]V, error), size func(V) int) (page []V, err error) {
 	var last *V
 	for sum := 0; len(page) < limit; {

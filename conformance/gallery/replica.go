@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// replicaExhibits read wrongly from a replica.
+// replicaStores read wrongly from a replica.
 func replicaStores() []faultyStore {
 	return []faultyStore{
 		{"replica-of-any-age", "A reader that allows no staleness is answered by a replica that is behind.",
@@ -26,9 +26,9 @@ func replicaStores() []faultyStore {
 	}
 }
 
-// replica answers what it was asked before as it did then, while that is no older than
-// the bound: as far behind as a sound replica may be. Who allows no staleness is not
-// answered by it, and it learns nothing by that.
+// replica simulates a read replica. It answers a query from its last result for the same query
+// while that result is younger than the bound, which is as stale as a correct replica may be. A
+// read with bound 0 neither uses nor updates the replica.
 type replica struct {
 	flaws struct{ ageless, hole, positions, mixed, unbounded bool }
 
@@ -37,13 +37,14 @@ type replica struct {
 	scans    map[string]snapshot[runstore.Candidate]
 }
 
-// heard is what a replica knew at a time, on the clock of this process.
+// snapshot is the replica's last result of a query, with the time at which it was read on the clock
+// of this process.
 type snapshot[V any] struct {
 	at  time.Time
 	all []V
 }
 
-// fresh reports whether it may be told to a reader who allows that staleness.
+// fresh reports whether a result of time at may answer a read with this bound.
 func (r *replica) fresh(at time.Time, bound time.Duration) bool {
 	return !at.IsZero() && (r.flaws.ageless || time.Since(at) < bound)
 }

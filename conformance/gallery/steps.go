@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stepExhibits make steps over two runs by a wrong protocol: each is that of
-// package crossrun with one of its writes spoiled on its way to the store.
+// stepStores make steps over two runs by a wrong protocol: that of package crossrun with one of its
+// writes corrupted on the way to the store.
 func stepStores() []faultyStore {
 	return []faultyStore{
 		{"step-begun-without-the-fence", "The intent is written without a look at the lead's fence.",
@@ -52,7 +52,7 @@ func stepStores() []faultyStore {
 	}
 }
 
-// role is one of the writes that package crossrun makes a step of.
+// writeKind selects one of the writes of which package crossrun makes a step.
 type writeKind func(b runstore.Batch) bool
 
 func proposing(b runstore.Batch) bool { return touches(b, crossrun.IntentKey, false) }
@@ -64,14 +64,15 @@ func applying(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "
 func refusing(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "/refuse") }
 func unmarking(b runstore.Batch) bool { return touches(b, crossrun.Reserved+"mark/", true) }
 
-// touches tells whether b puts, or deletes, a record whose key begins so.
+// touches reports whether b puts, or if deletes is true deletes, a record whose key begins with
+// prefix.
 func touches(b runstore.Batch, prefix runstore.RecordKey, deletes bool) bool {
 	return slices.ContainsFunc(b.Records, func(r runstore.RecordWrite) bool {
 		return strings.HasPrefix(string(r.Key), string(prefix)) && r.Delete == deletes
 	})
 }
 
-// spoil changes every batch of a role.
+// corrupt applies changes to every batch that r selects.
 func corrupt(r writeKind, changes ...func(runstore.Batch) runstore.Batch) func(s *store) {
 	return func(s *store) {
 		s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
@@ -111,7 +112,7 @@ func isMark(key runstore.RecordKey) bool {
 	return strings.HasPrefix(string(key), string(crossrun.Reserved+"mark/"))
 }
 
-// versioned returns b with those of its version guards whose key is kept.
+// versioned returns b with only those version guards whose key keep accepts.
 func versioned(b runstore.Batch, keep func(runstore.RecordKey) bool) runstore.Batch {
 	g := b.Guards()
 	g.Versions = slices.DeleteFunc(slices.Clone(g.Versions), func(v runstore.VersionGuard) bool { return !keep(v.Key) })
@@ -136,8 +137,8 @@ func completionSkipped(s *store) {
 	}
 }
 
-// appliedAfter puts a step's batch for the other run aside, and sends it when the
-// step's last write comes.
+// appliedAfter withholds a step's batch for the other run, and sends it at the last write of the
+// step.
 func appliedAfter(s *store) {
 	var mu sync.Mutex
 	aside := map[runstore.RunID]runstore.Batch{}

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// tokenExhibits judge a token guard or the consent of a holder wrongly.
+// tokenStores judge a token guard, or a holder's consent to a handoff, wrongly.
 func tokenStores() []faultyStore {
 	return []faultyStore{
 		{"token-guard-ignored", "A batch is applied whatever token it is guarded by.",
@@ -41,7 +41,7 @@ func tokenStores() []faultyStore {
 	}
 }
 
-// withoutToken returns the guards of a list without its token guard.
+// withoutToken returns guards without the token guard.
 func withoutToken(guards []runstore.Guard) []runstore.Guard {
 	var rest []runstore.Guard
 	for _, guard := range guards {
@@ -109,7 +109,7 @@ func tokenGuardRelease(s *store) {
 	}
 }
 
-// unconsented returns a request without its holder's fence, and that fence.
+// withoutHolderFence returns a request without its holder's fence, and that fence.
 func withoutHolderFence(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore.Fence) {
 	fence := runstore.GuardsOf(req.Guards...).Fence
 	req.Guards = slices.DeleteFunc(slices.Clone(req.Guards), func(g runstore.Guard) bool { return g == runstore.Guard(fence) })
