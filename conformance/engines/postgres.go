@@ -25,7 +25,7 @@ import (
 // URL, with which every handle is opened.
 func Postgres(server *emulators.PostgresServer, params url.Values) conformance.Harness {
 	h := conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
-		return postgresStore{"postgres", NewPostgresDatabase(t, server), params}.instance()
+		return pgStore{"postgres", NewPostgresDatabase(t, server), params}.instance()
 	}}
 	if server.Engine().Tier == emulators.TierLocal { // the suite may not kill a server that it did not start
 		h.NewServed = func(t conformance.T) (conformance.Instance, conformance.Server) {
@@ -42,7 +42,7 @@ func Postgres(server *emulators.PostgresServer, params url.Values) conformance.H
 			if err != nil {
 				t.Fatalf("create a database: %v", err)
 			}
-			return postgresStore{"postgres", db.URL, params}.instance(), own
+			return pgStore{"postgres", db.URL, params}.instance(), own
 		}
 	}
 	return h
@@ -76,15 +76,15 @@ func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) stri
 	return db.URL
 }
 
-// postgresStore is the address of a store: a database, the URL parameters of its handles, and the
+// pgStore is the address of a store: a database, the URL parameters of its handles, and the
 // URL scheme of the adapter.
-type postgresStore struct {
+type pgStore struct {
 	scheme, address string
 	params          url.Values
 }
 
 // url returns the store's URL, in the database at an address.
-func (p postgresStore) url(address string) string {
+func (p pgStore) url(address string) string {
 	_, rest, _ := strings.Cut(address, ":")
 	return withParams(p.scheme+":"+rest, p.params)
 }
@@ -95,21 +95,21 @@ func (p postgresStore) url(address string) string {
 // faults keep the default, because cases wait for their calls to give up.
 const busyMachineTimeout = 5 * time.Minute
 
-func (p postgresStore) instance() conformance.Instance {
+func (p pgStore) instance() conformance.Instance {
 	i := p.withBusyTimeouts().handles()
 	i.Network = p.link
 	return i
 }
 
 // withBusyTimeouts returns p with busyMachineTimeout as each timeout that params do not set.
-func (p postgresStore) withBusyTimeouts() postgresStore {
+func (p pgStore) withBusyTimeouts() pgStore {
 	params := url.Values{"retry_timeout": {busyMachineTimeout.String()}, "statement_timeout": {busyMachineTimeout.String()}}
 	maps.Copy(params, p.params)
-	return postgresStore{p.scheme, p.address, params}
+	return pgStore{p.scheme, p.address, params}
 }
 
 // handles returns an Instance without a network.
-func (p postgresStore) handles() conformance.Instance {
+func (p pgStore) handles() conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(p.address)) }
 	return conformance.Instance{
 		Open: open,
@@ -130,7 +130,7 @@ func (p postgresStore) handles() conformance.Instance {
 }
 
 // options returns the options that the store's URL stands for.
-func (p postgresStore) options() (*pgxpool.Config, *postgres.Options, error) {
+func (p pgStore) options() (*pgxpool.Config, *postgres.Options, error) {
 	u, err := runstore.ParseURL(p.url(p.address))
 	if err != nil {
 		return nil, nil, err
@@ -139,7 +139,7 @@ func (p postgresStore) options() (*pgxpool.Config, *postgres.Options, error) {
 }
 
 // link puts a network with faults in front of the server.
-func (p postgresStore) link(t conformance.T) conformance.Network {
+func (p pgStore) link(t conformance.T) conformance.Network {
 	t.Helper()
 	u, err := url.Parse(p.address)
 	if err != nil {

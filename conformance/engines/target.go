@@ -65,16 +65,12 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 		return nil, err
 	}
 	scheme, each := cmp.Or(map[string]string{"postgresql": "postgres"}[u.Scheme], u.Scheme), ""
-	var where func(t conformance.T) postgresStore
+	var where func(t conformance.T) pgStore
 	switch {
 	case about.databases:
-		each, where = "database", func(t conformance.T) postgresStore {
-			return postgresStore{scheme, NewPostgresDatabase(t, server), params}
-		}
+		each, where = "database", func(t conformance.T) pgStore { return pgStore{scheme, NewPostgresDatabase(t, server), params} }
 	case about.schemas:
-		each, where = "schema", func(t conformance.T) postgresStore {
-			return postgresStore{scheme, address, newSchema(t, address, params)}
-		}
+		each, where = "schema", func(t conformance.T) pgStore { return pgStore{scheme, address, newSchema(t, address, params)} }
 	default:
 		return nil, fmt.Errorf("%s may create neither databases nor schemas in %s, and each case needs one of its own", about.user, about.database)
 	}
