@@ -17,16 +17,16 @@ func abortedCases() []Case {
 	return []Case{
 		{Guarantee: "I8", Name: "a-transaction-aborted-at-any-request-is-applied-once", Needs: aborts, Run: abortedAnywhere, Doc: `
 			The engine aborts the transaction of a write once, of each kind and at each of its requests. The call
-			succeeds with the result of an undisturbed write, and the run is the same. A store that keeps what the
-			aborted attempt decided, or that does not start the transaction again, applies it twice or fails.`},
+			succeeds with the result of an undisturbed write, and the run is the same. A store that keeps a decision of
+			the aborted attempt, or that does not run the transaction again, applies the write twice or fails.`},
 		{Guarantee: "I8", Name: "aborts-at-random-lose-nothing-and-double-nothing", Needs: aborts, Run: abortedAtRandom, Doc: `
-			The engine aborts three of ten requests at random while sixteen writers append to four runs, repeating
-			what is ErrUnavailable. Every event is stored exactly once. A store whose retried transaction carries
+			The engine aborts three of ten requests at random while sixteen writers append to four runs, repeating a
+			write that is ErrUnavailable. Every event is stored exactly once. A store whose retried transaction carries
 			state over from the aborted attempt loses events or doubles them.`},
 		{Guarantee: "I3", Name: "a-transaction-left-open-by-a-dead-client-keeps-nobody-out", Needs: []Need{NeedNetwork}, Run: leftOpen, Doc: `
-			A writer dies at each request of its commit, with that request in flight and whatever the engine has
-			begun still open. Another handle preempts and commits meanwhile; its event is the last, and the dead
-			writer's outcome was true. A store whose takeover waits for the dead writer's locks without end keeps the
+			A writer dies at each request of its commit, with that request in flight and whatever the engine has begun
+			still open. Another handle preempts and commits meanwhile; its event is the last, and the outcome reported
+			to the dead writer was true. A store whose takeover waits for the dead writer's locks without end keeps the
 			run from its next holder.`},
 	}
 }

@@ -12,10 +12,10 @@ import (
 func clockCases() []Case {
 	return append(wrongClockCases(), []Case{
 		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedNetwork}, Run: slowStamps, Doc: `
-			A handle that has known no other network than one with 20 ms of delay creates a run, acquires, renews and
-			commits. Every time that it returns or stores lies between readings of the store clock around the call,
-			to within the time that a reading takes. A store that keeps using an old reading of the engine's clock,
-			or adds the delay, fails.`},
+			A handle on a network that always had 20 ms of delay creates a run, acquires, renews and commits. Every
+			time that it returns or stores lies between readings of the store clock around the call, to within the time
+			that a reading takes. A store that keeps using an old reading of the engine's clock, or adds the delay,
+			fails.`},
 		{Guarantee: "I7", Name: "expiry-is-the-store-clock-plus-ttl", Run: expiryIsNowPlusTTL, Doc: `
 			A handle acquires, renews and creates with TTLs from the shortest to the longest. Each expiry is the TTL
 			after a time between two readings of the store clock around the call, in UTC and truncated to the store's

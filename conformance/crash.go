@@ -22,12 +22,12 @@ func crashCases() []Case {
 			A child process appends hundreds of small events to one run and is killed amid further appends. Without
 			another write, the feed soon holds every event of the journal once and in order, read by a handle from
 			before and by a new one, and no acknowledged event is missing. A store whose writer publishes to the feed
-			after the commit loses the last ones.`},
+			after the commit loses the last events.`},
 		{Guarantee: "I3", Name: "a-stopped-process-is-fenced-when-it-goes-on", Needs: []Need{NeedProcesses, needPause}, Run: stoppedProcess, Doc: `
-			A child process holds a lease and is stopped by a signal; the lease expires, and the parent takes over.
-			The child then goes on and commits, renews and releases: all three are ErrFenced, and run and indexes
-			stay as they were. A store that trusts a handle's own memory of its lease, or checks the owner only, lets
-			the child write.`},
+			A child process holds a lease and is stopped by a signal; the lease expires, and the parent takes over. The
+			child is then resumed and commits, renews and releases: all three are ErrFenced, and run and indexes stay
+			as they were. A store that trusts a handle's own memory of its lease, or checks the owner only, lets the
+			child write.`},
 	}
 }
 

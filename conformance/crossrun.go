@@ -26,19 +26,18 @@ func crossrunCases() []Case {
 			leaves both runs as they were. A step that consults the other run first, or writes ahead without the
 			lead's fence, fails.`},
 		{"I3", "a-zombie-in-any-gap-of-a-step-changes-nothing", stepZombie, `
-			A driver pauses before each write of a step in turn. Its successor takes over the lead, completes what it
-			finds, goes on, and the other run's record is freed; then the driver wakes up. Neither run changes, and
-			the step is on both runs or on none. A step whose late writes are guarded by a version alone is applied
-			twice.`},
+			A driver pauses before each write of a step in turn. Its successor takes over the lead, completes the step
+			that it finds and continues, and the other run's record is deleted; then the driver resumes. Neither run
+			changes, and the step is on both runs or on none. A step whose late writes are guarded by a version alone
+			is applied twice.`},
 		{"I3", "a-refused-step-stays-refused-for-a-zombie", stepZombieRefused, `
 			A driver pauses before each write of a step whose guard on the other run fails. Its successor takes over
-			and finds the step refused, the guard comes to hold, and the driver wakes up. Neither run changes, and
+			and finds the step refused, a change makes the guard hold, and the driver resumes. Neither run changes, and
 			the step is on none. A step whose refusal is not recorded on the other run is made after all.`},
 		{"I3", "a-zombie-does-not-write-the-lead-of-its-step", stepZombieLead, `
-			A driver pauses before each write of a step and wakes up between the takeover of its lead and the
-			recovery by its successor. The lead stays as the takeover left it, and after the recovery the step is on
-			both runs or on none, as the error said. A step that finishes or clears its intent without the lead's
-			fence fails.`},
+			A driver pauses before each write of a step and resumes between the takeover of its lead and the recovery
+			by its successor. The lead stays as the takeover left it, and after the recovery the step is on both runs
+			or on none, as the error said. A step that finishes or clears its intent without the lead's fence fails.`},
 		{"I4", "a-step-over-two-runs-applies-whole", stepWhole, `
 			A driver makes one step that writes everything a batch can on the lead and takes a record of the other
 			run. Seqs, versions and records are as returned, the lead is exactly as a commit alone would leave it,
@@ -51,38 +50,37 @@ func crossrunCases() []Case {
 			came first.`},
 		{"I4", "a-step-cut-anywhere-is-whole-for-the-next-holder", stepCut, `
 			A driver dies at each write of a step in turn, before the write or after it, whether or not the step's
-			guard holds. A successor acquires the lead and completes: the step is on both runs or on none, a dead
-			driver's answer was true, and nothing is left to recover. A step that clears its intent too early stays
-			half done.`},
+			guard holds. A successor acquires the lead and completes: the step is on both runs or on none, the result
+			that a dead driver got was true, and nothing is left to recover. A step that clears its intent too early
+			stays half done.`},
 		{"I4", "a-step-after-one-of-unknown-outcome-completes-it", stepAfterStep, `
-			A step is cut at each of its writes in turn, and the same holder makes another step. The second step
-			applies, and the first is on both runs or on none, as its error said. A step whose intent is written over
-			that of the one before leaves the first half done.`},
+			A step is cut short at each of its writes in turn, and the same holder makes another step. The second step
+			applies, and the first is on both runs or on none, as its error said. A step whose intent overwrites that
+			of the step before leaves the first step half done.`},
 		{"I4", "a-step-under-way-keeps-others-from-its-records", stepKeepsOthersOff, `
-			A driver dies before each write of a step in turn. While the step is under way, a write that asks for an
-			idle lead, and another lead's step on this one, are ErrConflict; otherwise both apply. After a takeover
-			the step is whole. A step that ignores a step under way overwrites records that are about to change.`},
+			A driver dies before each write of a step in turn. While the step is in progress, a write guarded by an
+			idle lead, and another lead's step on this run, are ErrConflict; otherwise both apply. After a takeover the
+			step is whole. A step that ignores a step in progress overwrites records that are about to change.`},
 		{"I4", "steps-over-two-runs-keep-their-sum", stepTransfers, `
 			Three drivers move units between three runs, preempt each other's leases, lose writes and die at random.
-			After a last recovery the sum of the units is unchanged, and each transfer is in both journals or in
-			none, as its error said. A step that is made in part, or twice, changes the sum.`},
+			After a final recovery the sum of the units is unchanged, and each transfer is in both journals or in none,
+			as its error said. A step that is made in part, or twice, changes the sum.`},
 		{"I8", "a-repeated-step-gets-the-first-result", stepRepeated, `
 			A step loses each of its writes in turn and is repeated under its id: at once, and after a takeover, more
 			events, and a change of the other run. Each repeat returns the first result and changes nothing; the same
 			step under a new id is ErrFenced. A step that does not record its id on the lead is made twice.`},
 		{"I8", "a-step-is-completed-once-though-its-ids-are-forgotten", stepForgotten, `
-			Drivers die after each write of a step, the other run's record is freed, and so many batches pass that
+			Drivers die after each write of a step, the other run's record is deleted, and so many batches follow that
 			the other run forgets every id. Successors complete the steps: each is on both runs or on none, and one
 			that was on the other run stays made. A step that relies on remembered batch ids is made twice, or lost.`},
 		{"I11", "an-error-of-a-step-is-true", stepErrors, `
-			A driver loses each write of a step in turn and lives on, whether or not the step's guard holds. After a
-			recovery the step is there or not as the driver's error said, an unknown outcome carries its cause, and
-			the lead is usable. A step that reports a lost reply as not applied fails.`},
+			A driver loses each write of a step in turn and survives, whether or not the step's guard holds. After a
+			recovery the step is there or not as the driver's error said, an unknown outcome carries its cause, and the
+			lead is usable. A step that reports a lost reply as not applied fails.`},
 		{"I11", "a-step-whose-other-run-is-gone-ends", stepGone, `
 			A driver dies at each write of a step, the other run is purged, and in a second round created anew. A
 			successor takes over, learns that the step was not applied, and leaves no helper record; a later step
-			works, or is ErrNotFound where the run is gone. A step that waits for a purged run stays under way for
-			ever.`},
+			works, or is ErrNotFound where the run is gone. A step that waits for a purged run never ends.`},
 		{"I12", "steps-have-the-same-limits", stepLimits, `
 			Steps that purge, use a reserved key, lack a guard on the other run or exceed a limit are ErrInvalid or
 			ErrTooLarge, name the field, and leave both runs as they were; the largest step allowed is made whole. A

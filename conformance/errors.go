@@ -18,10 +18,10 @@ func errorCases() []Case {
 			outcome is not applied. A store that returns an engine's bare error, or one that matches two kinds,
 			leaves the caller to guess.`},
 		{Guarantee: "I11", Name: "every-method-tells-of-a-missing-run", Run: missingRun, Doc: `
-			Every method that needs a run is called on a purged run, those without a fence on one that never was, and
-			an unguarded batch is sent to both. Each is ErrNotFound with operation and run, and no run and no index
-			entry appears. A store that creates the run on the way, or stores events without it, has events that
-			nothing finds.`},
+			Every method that needs a run is called on a purged run, the methods without a fence on a run that never
+			existed, and an unguarded batch is sent to both. Each is ErrNotFound with operation and run, and no run and
+			no index entry appears. A store that creates the run on the way, or stores events without it, has events
+			that nothing finds.`},
 		{Guarantee: "I11", Name: "a-closed-store-answers-nothing-else", Run: closedStore, Doc: `
 			A handle is closed, twice, and every method is called on it. Each is ErrClosed and changes nothing, and a
 			fence obtained before commits through other handles. A store that keeps working after Close lets a
@@ -31,9 +31,9 @@ func errorCases() []Case {
 			applied, never unknown, and the journal agrees; a commit that begins after Close is ErrClosed. A store
 			that drops queued commits on Close, or reports them as unknown, fails.`},
 		{Guarantee: "I11", Name: "reads-may-be-given-up-at-any-moment", Run: cancelledReads, Doc: `
-			A caller ends up to 300 reads within 60 microseconds. Each that ends early is ErrUnavailable and matches
-			the context's error; afterwards fifty reads and a commit succeed. A store that leaves a connection, a
-			lock or a transaction behind when a read is given up runs out of them.`},
+			A caller cancels up to 300 reads within 60 microseconds. Each read that ends early is ErrUnavailable and
+			matches the context's error; afterwards fifty reads and a commit succeed. A store that leaves a connection,
+			a lock or a transaction behind when a read is given up runs out of them.`},
 		{Guarantee: "I11", Name: "handles-come-and-go-unnoticed", Run: handlesComeAndGo, Doc: `
 			Two goroutines open handles, use them and close them without a pause, while two others commit and read.
 			Every call succeeds, and the journal holds every event. A store that takes a lock when a handle opens or
@@ -41,21 +41,21 @@ func errorCases() []Case {
 		{Guarantee: "I11", Name: "a-refused-batch-leaves-nothing-under-load", Run: refusedUnderLoad, Doc: `
 			Six writers on three handles commit good and bad batches at random to one run. Every refusal is ErrFenced
 			or ErrConflict; journal, records, queue and feed hold exactly the batches that were acknowledged. A store
-			that calls a commit with a lost reply not applied, or leaves a refused batch's records, fails.`},
+			that reports a commit with a lost reply as not applied, or keeps a refused batch's records, fails.`},
 		{Guarantee: "I11", Name: "an-ended-context-writes-nothing", Run: endedContext, Doc: `
 			Every method is called with a context that was cancelled, and with one whose deadline has passed, through
 			two handles. Each is ErrUnavailable and matches the context's error, and nothing is written, nor the
 			lease renewed. A store that sends the request first applies a write that its caller gave up.`},
 		{Guarantee: "I11", Name: "a-context-may-end-at-any-stage", Run: contextAtAnyStage, Doc: `
 			The contexts of concurrent commits end after random times, from none to more than a commit takes. Each
-			error is ErrUnavailable or ErrUnknownOutcome and matches the context's; what is said to be applied is
-			stored once, what is said not to be is not, and a repeat under an id applies once. A store that calls a
-			cancelled commit not applied, and applies it, fails.`},
+			error is ErrUnavailable or ErrUnknownOutcome and matches the context's. A commit reported as applied is
+			stored once, one reported as not applied is not stored, and a repeat under an id applies once. A store that
+			reports a cancelled commit as not applied, and applies it, fails.`},
 		{Guarantee: "I11", Name: "a-context-that-ends-in-flight-is-obeyed", Needs: []Need{NeedBlockWriters}, Run: contextInFlight, Doc: `
-			Commits are held up at the engine, and their contexts are cancelled or expire. Each call returns though
-			the engine does not answer, as ErrUnavailable or ErrUnknownOutcome; what it says is so when the engine
-			goes on, and a repeat under its id applies once. A store that waits for the engine hangs; one that says
-			not applied may be wrong.`},
+			Commits are held up at the engine, and their contexts are cancelled or expire. Each call returns although
+			the engine does not answer, with ErrUnavailable or ErrUnknownOutcome. The error is true once the engine
+			resumes, and a repeat under the same id applies once. A store that waits for the engine hangs; a store that
+			reports not applied may be wrong.`},
 	}
 }
 

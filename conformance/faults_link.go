@@ -15,10 +15,10 @@ func linkCases() []Case {
 	link := []Need{NeedNetwork}
 	return []Case{
 		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-the-store", Needs: link, Run: lostReply, Doc: `
-			The network drops the reply to a write, of each kind and at each of its round trips, and works again at
-			once. The call returns without an error, with the result of an undisturbed write, and the run is the
-			same. A store that sends the write again under another id applies it twice; one that gives up makes its
-			caller resolve it.`},
+			The network drops the reply to a write, of each kind and at each of its round trips, and then works again.
+			The call returns without an error, with the result of an undisturbed write, and the run is the same. A
+			store that sends the write again under another id applies it twice; one that gives up makes its caller
+			resolve it.`},
 		{Guarantee: "I8", Name: "a-late-copy-of-a-request-is-not-applied-twice", Needs: link, Run: lateCopy, Doc: `
 			The network keeps a write's request in flight, of each kind and at each round trip, and cuts its
 			connection, so that the store sends it again. The call succeeds, and the first copy, when it arrives,
@@ -42,10 +42,9 @@ func linkCases() []Case {
 			each journal is dense. A store that decides on a head that it read before the delay assigns a seq twice
 			or loses an update.`},
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-over-a-slow-network", Needs: link, Run: slowTail, Doc: `
-			Four handles commit over a network whose delay changes all the time, so that commits arrive in another
-			order than they were sent, and three readers follow the feed. Each reader sees every event once, run by
-			run in the order of the seqs. A store that assigns positions at the sender loses events for a reader that
-			has passed.`},
+			Four handles commit over a network whose delay keeps changing, so that commits arrive out of order, and
+			three readers follow the feed. Each reader sees every event once, run by run in the order of the seqs. A
+			store that assigns positions at the sender loses events for a reader that has passed.`},
 		{Guarantee: "I11", Name: "an-error-after-a-lost-reply-is-true", Needs: link, Run: errorAfterLostReply, Doc: `
 			The network drops every reply to a write, of each kind and at each round trip, until the caller's context
 			ends. If the error says not applied, the run is as before; if it says unknown, the write is there whole
@@ -55,10 +54,10 @@ func linkCases() []Case {
 			round trip; then the request arrives. If the error said not applied, the run stays as before. A store
 			that calls a write not applied because its caller gave up is wrong once the request arrives.`},
 		{Guarantee: "I11", Name: "a-black-hole-does-not-outlive-the-context", Needs: link, Run: blackHole, Doc: `
-			The network keeps connections open and passes nothing, while every read, writes of many kinds, and an
-			open are called with a deadline. Each call returns soon after it with ErrUnavailable or
-			ErrUnknownOutcome, and what the writes said is so when the network is healed. A store that waits for a
-			reply without regard to the context hangs.`},
+			The network keeps connections open and passes nothing, while every read, writes of many kinds, and an open
+			are called with a deadline. Each call returns soon after it with ErrUnavailable or ErrUnknownOutcome, and
+			the results of the writes are true once the network works again. A store that waits for a reply without
+			regard to the context hangs.`},
 		{Guarantee: "I3", Name: "a-request-that-arrives-after-the-takeover-is-refused", Needs: link, Run: lateZombie(false), Doc: `
 			A holder's write, of each kind and at each round trip, is in flight when its lease is preempted, and its
 			caller gives up. When the request arrives it changes nothing, and the new holder commits. A store that
@@ -69,10 +68,10 @@ func linkCases() []Case {
 			is ErrFenced, and the first copy, when it arrives, changes nothing. A store that does not check the fence
 			of a repeat lets the old holder write.`},
 		{Guarantee: "I3", Name: "a-request-refused-on-its-repeat-is-refused-in-every-copy", Needs: link, Run: lateRefusal, Doc: `
-			The first copy of a write is kept in flight, the run comes to refuse such a write, and the repeat is
-			refused (a create finds the run there). The run then would take the write again, and the first copy
-			arrives: it changes nothing. A store that does not invalidate the first copy applies a write that was
-			reported as refused.`},
+			The first copy of a write is kept in flight, the run changes so that it refuses the write, and the repeat
+			is refused (a create finds that the run exists). The run changes back so that it would accept the write,
+			and the first copy arrives: it changes nothing. A store that does not invalidate the first copy applies a
+			write that was reported as refused.`},
 	}
 }
 

@@ -20,8 +20,9 @@ func serverCases() []Case {
 			or forgets batch ids with it, fails.`},
 		{Guarantee: "I11", Name: "a-frozen-server-does-not-outlive-the-context", Needs: server, Run: frozenServer, Doc: `
 			The server is stopped with its connections open, while every read, writes of many kinds, and an open are
-			called with a deadline. Each call returns soon after it with ErrUnavailable or ErrUnknownOutcome, and
-			what the writes said is so once the server goes on. A store that trusts the server to answer hangs.`},
+			called with a deadline. Each call returns soon after it with ErrUnavailable or ErrUnknownOutcome, and the
+			results of the writes are true once the server resumes. A store that waits for the server without a bound
+			hangs.`},
 	}
 }
 

@@ -29,15 +29,15 @@ func feedCases() []Case {
 			seqs, and all three see one order. A store that lets a reader pass the position of an open commit loses
 			its events.`},
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedBlockWriters}, Run: tailStalled, Doc: `
-			Four handles commit while writers are held up at the engine and let go again and again, and three readers
-			follow the feed. Each reader sees every event once, run by run in the order of the seqs. A store that
-			takes a position when a commit begins, and shows later positions before it ends, loses the event for a
-			reader that has passed.`},
+			Four handles commit while writers are repeatedly blocked at the engine and released, and three readers
+			follow the feed. Each reader sees every event once, run by run in the order of the seqs. A store that takes
+			a position when a commit begins, and shows later positions before it ends, loses the event for a reader
+			that has passed.`},
 		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge, Doc: `
 			The run that holds the feed's last position is purged. The rest of the feed stays as it was, a reader may
-			resume after any purged position, and what is written next, to a new run of that id and to another, comes
-			behind the highest position before. A store that hands a purged position out again hides the new event
-			from that reader.`},
+			resume after any purged position, and the next events, of a new run of that id and of another run, are
+			above the highest position before. A store that hands a purged position out again hides the new event from
+			that reader.`},
 		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce, Doc: `
 			The only run in the feed is purged and created anew, three times over, by one handle. Each new event is
 			at a position above all before, and both handles read it after the purged position. A store that numbers
@@ -48,8 +48,8 @@ func feedCases() []Case {
 			from before, from within and from the end of the gap, with limits below its length, return that event
 			alone. A store that takes a page of nothing but purged events for the end stops a reader short.`},
 		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd, Doc: `
-			A reader asks for what follows the last position, and for what follows one that no store has given. The
-			first read is empty, through two handles, and later returns the next event alone; the second is
+			A reader asks for the events after the last position, and after a position that the store never assigned.
+			The first read is empty, through two handles, and later returns the next event alone; the second is
 			ErrStoreBehind with both positions. A store that answers the second with an empty page hides that it was
 			restored.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-the-end-of-the-feed", Run: feedNewest, Doc: `
@@ -58,16 +58,16 @@ func feedCases() []Case {
 			that returns the first page, or the order reversed, fails.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-the-last-though-large", Run: feedNewestLarge, Doc: `
 			The feed alternates largest and tiny events, more bytes than a page may have, and a reader asks for the
-			newest. The page is within the limit in bytes (plus one event) and is exactly the end of the feed. A
-			store that fills the page from the front of what was asked for leaves out the last events.`},
+			newest. The page is within the limit in bytes (plus one event) and is exactly the end of the feed. A store
+			that fills the page from the front of the requested events leaves out the last ones.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-those-before-a-purged-end", Run: feedNewestPurged, Doc: `
 			The runs that hold the feed's last events are purged, and a reader asks for the newest one, two and five.
-			It gets the last events that are left. A store that counts purged events among the newest returns an
-			empty page to a reader for whom there are events.`},
+			It gets the last events that are left. A store that counts purged events among the newest returns an empty
+			page although events are left.`},
 		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed, Doc: `
 			Two runs alternate tiny and largest events, and the feed is read in pages of one, of three and of the
 			largest count. All pages join to one list that holds every event, and a page ends with the event that
-			passes the limit in bytes. A store that leaves this event out and goes on with the tiny one behind it
+			passes the limit in bytes. A store that leaves this event out and continues with the tiny one after it
 			loses the large one.`},
 		{Guarantee: "I10", Name: "positions-stay-exact-in-javascript-through-every-epoch", Needs: []Need{NeedEpoch}, Run: feedThroughEpochs, Doc: `
 			The epoch is raised many times (128 in a quick run, 1,024 in a full one) with an event in each. Positions

@@ -15,7 +15,7 @@ func formerCases() []Case {
 		{Guarantee: "I2", Name: "a-successor-learns-how-the-former-grant-ended", Run: formerEnds, Doc: `
 			A run's grants end in every way: release, expiry, expiry followed by a preempt, handoff, preempt,
 			revocation, a releasing batch, a purge. The next grant, its repeat and the run all report how the former
-			one ended, and a preempted holder is shown after a preempt only. A store that reports an expiry as a
+			grant ended, and a preempted holder is shown after a preempt only. A store that reports an expiry as a
 			release keeps the successor from recovering what a crashed holder left.`},
 		{Guarantee: "I2", Name: "a-successor-learns-that-an-epoch-ended-the-former-grant", Needs: []Need{NeedEpoch}, Run: formerEpoch, Doc: `
 			A lease is held when the epoch is raised, and another owner acquires it. The grant, its repeat and the

@@ -28,10 +28,9 @@ func indexCases() []Case {
 			what is due on the store clock, and the second record once that time has passed; each entry's time counts
 			from its commit. A store that takes the bound from another clock returns entries early or late.`},
 		{Guarantee: "I9", Name: "an-entry-carries-its-record", Run: entryCarriesRecord, Doc: `
-			One record stands in four queues and is changed three times. Each queue holds it once, at the commit's
-			time plus its delay, with the value, version and stamps that a read of the record returns, a cursor, and
-			no head. A store that keeps a copy of the record in the index, and does not update it, returns an old
-			value.`},
+			One record is placed in four queues and changed three times. Each queue holds it once, at the commit's time
+			plus its delay, with the value, version and stamps that a read of the record returns, a cursor, and no
+			head. A store that keeps a copy of the record in the index, and does not update it, returns an old value.`},
 		{Guarantee: "I9", Name: "replaced-places-vanish", Run: replacedPlaces, Doc: `
 			One record is placed, moved, put without a place, placed again, deleted, made anew and purged. After each
 			step exactly the queues of the last put hold it, with the last value. A store that adds the new entry and
@@ -41,7 +40,7 @@ func indexCases() []Case {
 			cursor, in both directions. The pages join to the list that one page returns. A store whose cursor holds
 			the time alone loses or repeats an entry where a page ends between equal times.`},
 		{Guarantee: "I9", Name: "index-pages-of-large-and-tiny-entries-lose-nothing", Run: mixedEntries, Doc: `
-			Runs with tiny and large summaries stand in a queue and in the store's own indexes, which are read in
+			Runs with tiny and large summaries are placed in a queue and in the store's own indexes, which are read in
 			pages of three and of the largest count, in both directions. The pages join to the list, and a page ends
 			with the entry that passes the limit in bytes. A store that leaves this entry out loses it.`},
 		{Guarantee: "I9", Name: "a-scan-meets-what-stays-while-others-come-and-go", Run: scanUnderChange, Doc: `
@@ -50,14 +49,14 @@ func indexCases() []Case {
 			whose cursor counts entries, or points at one that may vanish, loses or repeats some.`},
 		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found", Run: acknowledgedFound, Doc: `
 			Four handles place records in one queue at random times; after each acknowledgement another handle scans
-			the queue, while all write on. Each scan holds the acknowledged entry, and the queue at the end holds
-			every entry once. A store that writes index entries after the commit, or cleans up those of a commit
-			under way, loses one.`},
+			the queue, while all continue to write. Each scan holds the acknowledged entry, and the queue at the end
+			holds every entry once. A store that writes index entries after the commit, or removes those of a commit in
+			progress, loses one.`},
 		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedBlockWriters}, Run: heldOpenFound, Doc: `
-			Commits that place entries before those that exist are held up at the engine, and the queue is scanned
+			Commits that place entries before the existing ones are blocked at the engine, and the queue is scanned
 			meanwhile, round after round. Every entry acknowledged so far is found once, before and after the commits
-			go on. A store whose scan removes the entry of a commit that it takes for dead loses what was
-			acknowledged.`},
+			are unblocked. A store whose scan removes the entry of a commit that it takes for dead loses an
+			acknowledged entry.`},
 		{Guarantee: "I9", Name: "stale-entries-are-never-returned", Run: noStaleEntries, Doc: `
 			Two handles move records between two queues, out of both, and delete them, while others scan. An entry's
 			value says that it is in the queue that returned it, and a later read never shows an older version; at

@@ -12,16 +12,16 @@ import (
 func indexBoundCases() []Case {
 	return []Case{
 		{Guarantee: "I9", Name: "a-scan-begins-at-its-lower-bound", Run: fromInclusive, Doc: `
-			Six records are placed in pairs a second apart, and scans begin before, at, between and behind them, with
+			Six records are placed in pairs a second apart, and scans begin before, at, between and after them, with
 			and without an end, in both directions and in pages of one. A scan holds the entries from its lower bound
-			on, including those exactly at it. A store that ignores the bound, or excludes it, returns too much or
-			too little.`},
+			on, including those exactly at it. A store that ignores the bound, or excludes it, returns too much or too
+			little.`},
 		{Guarantee: "I9", Name: "runs-are-scanned-from-a-lower-bound", Run: runsFrom, Doc: `
 			Four runs are created one after the other, not in the order of their ids, and both indexes of runs are
-			scanned from the time of each, in both directions and page sizes. Each scan begins with that very run,
-			and one between two bounds holds both ends. A store that begins behind the bound misses a run.`},
+			scanned from the time of each, in both directions and page sizes. Each scan begins with that very run, and
+			one between two bounds holds both ends. A store that begins after the bound misses a run.`},
 		{Guarantee: "I9", Name: "an-entry-carries-its-run-on-request", Run: entryCarriesHead, Doc: `
-			Records of two runs stand in a queue, which is scanned with and without heads, in both directions and
+			Records of two runs are placed in a queue, which is scanned with and without heads, in both directions and
 			page sizes. With heads each entry carries its own run as GetRun returns it, summary included; without,
 			none, and the entries are otherwise alike. A store that carries another run's head, or one without its
 			summary, fails.`},

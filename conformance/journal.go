@@ -19,7 +19,7 @@ func journalCases() []Case {
 			gives a seq to two batches.`},
 		{Guarantee: "I5", Name: "one-winner-per-next-seq", Run: oneNextSeq, Doc: `
 			Six handles commit at the same moment, each guarded by the same next seq, round after round. One wins and
-			appends at that seq; every other is ErrConflict and learns the next one. A store that checks the seq
+			appends at that seq; every other is ErrConflict, which names the next seq. A store that checks the seq
 			outside the step that appends lets two writers build on one journal.`},
 		{Guarantee: "I5", Name: "events-never-change", Run: eventsNeverChange, Doc: `
 			A run is preempted, its old holder and a forged seq are refused, and more is written. The first events
@@ -39,18 +39,18 @@ func journalCases() []Case {
 			with the seq, and a position that the journal shows equals that in the feed. A store that takes positions
 			and seqs in different orders shows a reader of the feed an effect before its cause.`},
 		{Guarantee: "I5", Name: "pages-begin-where-asked", Run: journalPages, Doc: `
-			A journal of 25 events is read from every seq, also before the first and behind the last, in pages of
+			A journal of 25 events is read from every seq, also before the first and after the last, in pages of
 			several sizes. Each page begins at the seq asked for and has as many events as the limit and the journal
-			allow. A store that begins behind the seq, or returns whole batches, makes a resuming driver miss or
-			repeat events.`},
+			allow. A store that begins after the seq, or returns whole batches, makes a resuming driver miss or repeat
+			events.`},
 		{Guarantee: "I5", Name: "a-long-journal-reads-whole-in-pages", Run: longJournal, Doc: `
 			A run gets thousands of events (8,000 in a quick run, 100,000 in a full one), and another handle reads it
 			whole, from its middle and from its end, and at random. Every event is there once at its seq, and the
 			next append gets the next seq. A store that seals or splits a long journal and loses the seam fails.`},
 		{Guarantee: "I5", Name: "journal-pages-of-large-and-tiny-events-lose-nothing", Run: mixedJournal, Doc: `
 			A journal alternates tiny and largest events and is read in pages of three and of the largest count. The
-			pages join to the journal that was written, and a page ends with the event that passes the limit in
-			bytes. A store that leaves this event out and goes on with the tiny one behind it loses the large one.`},
+			pages join to the journal that was written, and a page ends with the event that passes the limit in bytes.
+			A store that leaves this event out and continues with the tiny one after it loses the large one.`},
 	}
 }
 

@@ -21,8 +21,8 @@ func notifyCases() []Case {
 			commits are left for it, and the feed then holds every event. A store that queues one wake-up for each
 			commit fills memory, or blocks the writer.`},
 		{Guarantee: "I10", Name: "wake-ups-end-with-their-context", Needs: needs, Run: wakeupsEnd, Doc: `
-			Of two waiters on one handle, one ends its context, and commits go on. Soon only the other waiter wakes
-			up, several times in a row. A store that keeps the ended waiter leaks it, and goes on to signal a channel
+			Of two waiters on one handle, one ends its context, and commits continue. Soon only the other waiter wakes
+			up, several times in a row. A store that keeps the ended waiter leaks it, and keeps signalling a channel
 			that nothing reads.`},
 	}
 }

@@ -20,9 +20,9 @@ func onceCases() []Case {
 			another holder's lease. Each repeat returns the first result; the same batch under a new id or none is
 			ErrFenced. A store that judges the guards before it looks for the id reports an applied batch as refused.`},
 		{Guarantee: "I8", Name: "many-batches-are-remembered", Run: remembered, Doc: `
-			As many other batches with ids as a run must remember pass over it, between batches without ids; then the
-			first is repeated through two handles. The repeat returns the first result and changes nothing. A store
-			that remembers fewer batches, or that counts batches without ids, applies the repeat again.`},
+			A run gets as many other batches with ids as it must remember, between batches without ids; then the first
+			is repeated through two handles. The repeat returns the first result and changes nothing. A store that
+			remembers fewer batches, or that counts batches without ids, applies the repeat again.`},
 		{Guarantee: "I8", Name: "a-batch-id-belongs-to-its-run", Run: idBelongsToRun, Doc: `
 			Batches of one id are committed to two runs. Each applies to its own run, and a repeat on a run returns
 			that run's result. A store that looks an id up without its run takes the second batch for a repeat of the
@@ -38,9 +38,9 @@ func onceCases() []Case {
 			guards.`},
 		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-repeating", Run: lostReplies, Doc: `
 			A create, commit, renewal, release and acquire are each lost once, as a request and as a reply, and the
-			caller repeats them in the same words. Each repeat succeeds, and the run ends byte for byte like one for
-			which nothing was lost. A store that does not recognize one of these five by its id applies it twice or
-			refuses its own caller.`},
+			caller repeats them unchanged. Each repeat succeeds, and the run ends byte for byte like one for which
+			nothing was lost. A store that does not recognize one of these five by its id applies it twice or refuses
+			its own caller.`},
 		{Guarantee: "I8", Name: "a-grant-is-recognised-by-its-id", Run: grantRecognised, Doc: `
 			A caller repeats an acquire with writes through another handle after a commit, and after the release. The
 			first repeat returns the grant, whose fence still commits; the late one returns the first result as

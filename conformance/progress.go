@@ -34,9 +34,9 @@ func progressCases() []Case {
 			with the new TTL and expiry. A store that judges a renewal before its own writes refuses a driver that
 			reports progress by its heartbeat.`},
 		{Guarantee: "I13", Name: "without-a-bound-a-holder-may-stall", Run: unboundedStall, Doc: `
-			A holder without a bound renews after a while without progress. The same owner then takes and releases a
-			lease with a bound, and the next holder, without one, renews late too. Both renewals succeed. A store
-			with a default bound, or that leaves one grant's bound to the next, refuses them.`},
+			A holder without a bound renews after some time without progress. The same owner then takes and releases a
+			lease with a bound, and the next holder, without one, renews late too. Both renewals succeed. A store with
+			a default bound, or that leaves one grant's bound to the next, refuses them.`},
 		{Guarantee: "I13", Name: "a-run-shows-its-holders-progress", Run: showsProgress, Doc: `
 			A holder with a bound is granted the lease, appends, renews, and commits over two runs (where the store
 			can). After each step another handle reads the times of grant, renewal and progress, the TTL and the

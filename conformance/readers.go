@@ -32,15 +32,13 @@ func readerCases() []Case {
 			keys, by prefix and in pages. Each read returns exactly the matching keys once, in byte order, from this
 			run alone. A store that matches by a pattern, a collation or the run id as a prefix returns others.`},
 		{Guarantee: "I6", Name: "record-pages-of-large-and-tiny-values-lose-nothing", Run: mixedRecords, Doc: `
-			A run alternates tiny and large records and is read in pages by key, by exact keys, and by a queue in
-			both directions. The pages join to what was written, and a page ends with the record that passes the
-			limit in bytes. A store that leaves this record out and goes on with the tiny one behind it loses the
-			large one.`},
+			A run alternates tiny and large records and is read in pages by key, by exact keys, and by a queue in both
+			directions. The pages join to what was written, and a page ends with the record that passes the limit in
+			bytes. A store that leaves this record out and continues with the tiny one after it loses the large one.`},
 		{Guarantee: "I6", Name: "reads-never-wait-for-a-writer", Needs: []Need{NeedBlockWriters}, Run: readsNeverWait, Doc: `
-			A commit, a renewal and a creation are held up at the engine, and two handles read by every method
-			meanwhile. Every read returns, and shows the run as it was; no writer ends before the case lets it go on,
-			and then all three succeed. A store whose readers wait for a writer's lock, or see its open writes,
-			fails.`},
+			A commit, a renewal and a creation are blocked at the engine, and two handles read by every method
+			meanwhile. Every read returns, and shows the run as it was; no writer ends before the case unblocks it, and
+			then all three succeed. A store whose readers wait for a writer's lock, or see its open writes, fails.`},
 	}
 }
 

@@ -16,9 +16,9 @@ func runnableCases() []Case {
 			lists all by the time of creation, in both directions, in pages and up to a bound, and shows the change
 			at once. A store that lists by id or by last change, or with an old head, fails.`},
 		{Guarantee: "I9", Name: "purged-runs-are-not-listed", Run: runsPurged, Doc: `
-			One of three runs is purged and created anew. Neither index of runs lists it after the purge; then the
-			index of runs lists it last, and the runnable index not at all. A store that leaves the entry of a purged
-			run, or reuses it for the new run, fails.`},
+			One of three runs is purged and created anew. Neither index of runs lists it after the purge; after the
+			creation, the index of runs lists it last, and the runnable index does not list it. A store that leaves the
+			entry of a purged run, or reuses it for the new run, fails.`},
 		{Guarantee: "I9", Name: "a-run-is-runnable-when-it-says-so", Run: runnableWhen, Doc: `
 			A run sets its runnable time: none, now, never, in an hour, in the past while it is held. The runnable
 			index lists it from that time on and never otherwise; a batch that sets none leaves the time, and a due
@@ -38,10 +38,10 @@ func runnableCases() []Case {
 			further renewal and a takeover show at once. A store that removes the entry that it passes over never
 			lists the run again.`},
 		{Guarantee: "I9", Name: "a-lease-that-outlasts-its-runs-time-leaves-it-found", Run: runnableOutlasted, Doc: `
-			A lease is renewed beyond the time from which its run wants a driver, and a scan may move the entry to
-			the renewed expiry. The lease ends before: by a release, in a commit, by a revocation, by a short grant
-			to a successor. A scan up to the run's own time then lists it. A store that leaves the entry at the
-			renewed expiry hides the run from every driver until that passes.`},
+			A lease is renewed beyond its run's runnable time, and a scan may move the entry to the renewed expiry. The
+			lease ends before that: by a release, in a commit, by a revocation, by a short grant to a successor. A scan
+			up to the run's own time then lists it. A store that leaves the entry at the renewed expiry hides the run
+			from every driver until that passes.`},
 		{Guarantee: "I9", Name: "a-raised-epoch-shows-the-runs-whose-leases-it-ended", Needs: []Need{NeedEpoch}, Run: runnableRaised, Doc: `
 			Runnable runs are leased, some leases renewed, and the epoch is raised twice. After each raise both
 			handles list every run at once, and one that is acquired in the new epoch is hidden again. A store that
@@ -51,13 +51,13 @@ func runnableCases() []Case {
 			present and at the end of time. At the end every run is in the index, and an entry's time agrees with its
 			run. A store whose scan moves an entry by an old head loses the run, or lists it beyond its expiry.`},
 		{Guarantee: "I9", Name: "runnable-runs-come-in-order-and-in-pages", Run: runnablePages, Doc: `
-			Seventeen runs are runnable a second apart, in another order than their ids, and one of them is leased.
-			The index lists the other sixteen by their runnable times, in both directions and at any page size. A
-			store that ends a page at a leased run, or counts it, loses the runs behind it.`},
+			Seventeen runs are runnable a second apart, in another order than their ids, and one of them is leased. The
+			index lists the other sixteen by their runnable times, in both directions and at any page size. A store
+			that ends a page at a leased run, or counts it, loses the runs after it.`},
 		{Guarantee: "I9", Name: "no-runnable-run-is-lost-among-concurrent-drivers", Run: runnableDrivers, Doc: `
-			Three drivers find six runs by the runnable index alone, drive each for a step, and release it, until a
-			run says that it wants no driver. Every run comes to its last step, and none is left runnable. A store
-			that removes an entry when the run is acquired, and does not add it again, leaves a run undriven.`},
+			Three drivers find six runs by the runnable index alone, drive each for a step and release it, until the
+			run wants no driver. Every run comes to its last step, and none is left runnable. A store that removes an
+			entry when the run is acquired, and does not add it again, leaves a run undriven.`},
 	}
 }
 

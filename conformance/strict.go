@@ -19,15 +19,15 @@ import (
 func strictCases() []Case {
 	return []Case{
 		{Guarantee: "I3", Name: "strict-write-behind-a-lock-at-its-expiry-ends-as-declared", Needs: []Need{NeedBlockWriters}, Run: strictBehindALock, Doc: `
-			An append, a renewal, a whole batch and a release are held up at the engine until their strict leases
-			have expired. A StrictCommitter refuses each with ErrLeaseExpired and changes nothing; any other store
-			may apply the write, but whole, and must report it truly. A later write is refused, unless the renewal
-			was applied. A store that judges the expiry before it waits for the lock, and declares otherwise, fails.`},
+			An append, a renewal, a whole batch and a release are blocked at the engine until their strict leases have
+			expired. A StrictCommitter refuses each with ErrLeaseExpired and changes nothing; any other store may apply
+			the write, but whole, and must report the true outcome. A later write is refused, unless the renewal was
+			applied. A store that judges the expiry before it waits for the lock, and declares otherwise, fails.`},
 		{Guarantee: "I3", Name: "strict-write-in-flight-at-its-expiry-ends-as-declared", Needs: []Need{NeedNetwork}, Run: strictInFlight, Doc: `
 			The network holds an append, and then a renewal, at each of its round trips until the strict lease has
-			expired. A StrictCommitter refuses the write with ErrLeaseExpired and changes nothing; any other store
-			may apply the write, whole and truly reported. A later write is refused, unless the renewal was applied.
-			A store that judges the expiry when it sends the write, and declares otherwise, fails.`},
+			expired. A StrictCommitter refuses the write with ErrLeaseExpired and changes nothing; any other store may
+			apply the write, but whole, and must report the true outcome. A later write is refused, unless the renewal
+			was applied. A store that judges the expiry when it sends the write, and declares otherwise, fails.`},
 	}
 }
 

@@ -23,10 +23,10 @@ func tokenCases() []Case {
 			ErrNotFound to every read and in no index; a new run is empty but continues with the next token. A store
 			that deletes the token with the run starts again at 1, so that a fence from before the purge matches.`},
 		{Guarantee: "I2", Name: "old-fence-is-refused-on-the-re-created-run", Run: fenceAfterPurge, Doc: `
-			A run is purged and created anew, and the holders of its former life commit, renew, release and purge.
+			A run is purged and created anew, and the holders from before the purge commit, renew, release and purge.
 			All of it is ErrFenced and changes nothing, before the new run's first grant and under it; between purge
-			and creation it is ErrNotFound. A store that forgets old tokens at a purge applies those writes to the
-			new run.`},
+			and creation it is ErrNotFound. A store that forgets old tokens at a purge applies those writes to the new
+			run.`},
 		{Guarantee: "I2", Name: "token-survives-a-new-handle", Run: tokenSurvivesHandle, Doc: `
 			Three rounds open a new handle, acquire through it and close it. The next handle finds the grant still
 			held, commits under it, and the following grant has the next token. A store that keeps the token or the

@@ -17,9 +17,9 @@ func tokenGuardCases() []Case {
 			that compares the guard with a head read before its atomic step lets each operator end the grant of the
 			one before.`},
 		{Guarantee: "I2", Name: "a-token-guard-beyond-the-known-means-store-behind", Run: tokenGuardBehind, Doc: `
-			A caller commits, and preempts, with a guard on a token that the store has not granted yet. Both calls
-			are ErrStoreBehind with the presented and the known token, and change nothing. A store that answers
-			ErrConflict makes the caller read again and go on against a restored backup.`},
+			A caller commits, and preempts, with a guard on a token that the store has not granted yet. Both calls are
+			ErrStoreBehind with the presented and the known token, and change nothing. A store that answers ErrConflict
+			makes the caller read again and continue on a restored backup.`},
 		{Guarantee: "I2", Name: "late-copy-of-a-handoff-grants-no-lease", Run: lateHandoff, Doc: `
 			A holder hands its lease off, the successor releases it, and a copy of the handoff arrives: while the
 			lease is free, and while a third process holds it. The copy is ErrFenced and changes nothing. A store

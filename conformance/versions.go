@@ -22,7 +22,7 @@ func versionCases() []Case {
 			and changes nothing. A store that ignores versions loses updates; one that reports the wrong key or
 			version makes the caller retry in vain.`},
 		{Guarantee: "I4", Name: "one-winner-creates-a-record", Run: oneCreator, Doc: `
-			Six handles create the same record at the same moment, each guarded by its absence. One makes version 1;
+			Six handles create the same record at the same moment, each guarded by its absence. One creates version 1;
 			every other is ErrConflict at version 1, and the value is the winner's. A store that reads the absence in
 			one step and inserts in another lets two writers create the record.`},
 		{Guarantee: "I4", Name: "no-update-is-lost", Run: noLostUpdate, Doc: `

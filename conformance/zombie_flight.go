@@ -17,28 +17,28 @@ func flightCases() []Case {
 	return []Case{
 		{Guarantee: "I3", Name: "write-in-flight-at-a-preempt-loses-or-comes-first", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { inFlight(t, e, false) }, Doc: `
-			Six handles commit under a live lease and are held up at the engine; meanwhile another handle preempts.
+			Six handles commit under a live lease and are blocked at the engine; meanwhile another handle preempts.
 			Each commit is either in the journal before the takeover's own event or ErrFenced without a trace, and
-			nothing of the old grant appears after AcquireLease has returned. A store that reads the fence in one
-			step and writes in another applies a write after the takeover.`},
+			nothing of the old grant appears after AcquireLease has returned. A store that reads the fence in one step
+			and writes in another applies a write after the takeover.`},
 		{Guarantee: "I3", Name: "write-in-flight-at-a-takeover-loses-or-comes-first", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { inFlight(t, e, true) }, Doc: `
-			Six handles commit under a lease that has expired and are held up at the engine; meanwhile another handle
-			takes over without a preempt. Each commit is either in the journal before the takeover's event or
-			ErrFenced without a trace, and nothing of the old grant appears after AcquireLease has returned. A store
-			that checks the fence of a late holder before it takes the run's lock fails.`},
+			Six handles commit under a lease that has expired and are blocked at the engine; meanwhile another handle
+			takes over without a preempt. Each commit is either in the journal before the takeover's event or ErrFenced
+			without a trace, and nothing of the old grant appears after AcquireLease has returned. A store that checks
+			the fence of a late holder before it takes the run's lock fails.`},
 		{Guarantee: "I3", Name: "renewal-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { grantInFlight(t, e, "renewal") }, Doc: `
-			A holder's renewal is held up at the engine while another handle preempts. Whatever the renewal returns,
+			A holder's renewal is blocked at the engine while another handle preempts. Whatever the renewal returns,
 			success or ErrFenced, the run then names the new holder with the new grant's expiry, and the new holder
 			commits. A store that writes a renewed expiry without comparing the grant in the same step lengthens or
 			replaces the new grant.`},
 		{Guarantee: "I3", Name: "release-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { grantInFlight(t, e, "release") }, Doc: `
-			A holder's release is held up at the engine while another handle preempts. Whatever the release returns,
+			A holder's release is blocked at the engine while another handle preempts. Whatever the release returns,
 			success or ErrFenced, the run then names the new holder until the new grant's expiry, and the new holder
-			commits. A store that clears the holder without comparing the grant in the same step frees the new
-			holder's lease.`},
+			commits. A store that clears the holder without comparing the grant in the same step frees the new holder's
+			lease.`},
 		{Guarantee: "I3", Name: "storm-of-writers-ends-at-a-preempt",
 			Run: func(t T, e *Env) { storm(t, e, false) }, Doc: `
 			Four handles commit under one live lease as fast as they can, and another handle preempts, round after
