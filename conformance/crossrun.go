@@ -58,7 +58,7 @@ func crossrunCases() []Case {
 			applies, and the first is on both runs or on none, as its error said. A step whose intent overwrites that
 			of the step before leaves the first step half done.`},
 		{"I4", "a-step-under-way-keeps-others-from-its-records", stepKeepsOthersOff, `
-			A driver dies before each write of a step in turn. While the step is in progress, a write guarded by an
+			A driver dies before each write of a step in turn. While the step is in progress, a write that requires an
 			idle lead, and another lead's step on this run, are ErrConflict; otherwise both apply. After a takeover the
 			step is whole. A step that ignores a step in progress overwrites records that are about to change.`},
 		{"I4", "steps-over-two-runs-keep-their-sum", stepTransfers, `

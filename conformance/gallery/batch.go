@@ -28,7 +28,7 @@ func batchStores() []faultyStore {
 			"I4/a-failing-guard-leaves-nothing-on-any-run", multiInSteps},
 		{"seq-with-gaps", "Seqs come from a sequence that skips numbers.",
 			"I5/seq-is-dense-under-many-writers", seqGaps},
-		{"acknowledged-and-lost", "Now and then a commit is acknowledged and not written.",
+		{"acknowledged-and-lost", "Sometimes a commit is acknowledged and not written.",
 			"I5/seq-is-dense-under-many-writers", acknowledgedLost},
 		{"batch-id-not-remembered", "A repeated batch is applied again.",
 			"I8/a-repeat-gets-the-first-result", idForgotten},
@@ -38,9 +38,9 @@ func batchStores() []faultyStore {
 			"I8/a-repeat-over-several-runs-applies-all-or-nothing", multiRunByRun},
 		{"blind-retry", "After a lost reply the adapter sends the write again without its id.",
 			"I8/a-repeat-gets-the-first-result", blindRetry},
-		{"definite-error-although-applied", "A commit whose reply was lost is called not applied.",
+		{"definite-error-although-applied", "A commit whose reply was lost is reported as not applied.",
 			"I11/a-refused-batch-leaves-nothing-under-load", definiteAlthoughApplied},
-		{"cancelled-but-applied", "A write whose context ends in flight is called not applied, and arrives later.",
+		{"cancelled-but-applied", "A write whose context ends in flight is reported as not applied, and arrives later.",
 			"I11/a-context-that-ends-in-flight-is-obeyed", cancelledApplied},
 	}
 }

@@ -13,9 +13,9 @@ import (
 // grantStores make a second grant under a used grant id, or take one grant for another.
 func grantStores() []faultyStore {
 	return []faultyStore{
-		{"last-grant-id-only", "Of a run's grants only the last one's id is remembered: after another grant a late copy takes the lease.",
+		{"last-grant-id-only", "Only the id of a run's last grant is remembered: after another grant a late copy takes the lease.",
 			"I2/late-copy-of-an-acquire-is-refused-after-later-grants", lastGrantOnly},
-		{"held-before-ended", "A request whose grant has ended is told that the lease is held, so it waits and comes back.",
+		{"held-before-ended", "A request whose grant has ended gets ErrLeaseHeld, so its caller waits and retries.",
 			"I2/late-copy-of-an-acquire-is-refused-after-later-grants", heldBeforeEnded},
 		{"ten-grant-ids", "A run's last ten grants are remembered, which is fewer than the contract promises.",
 			"I2/grant-id-is-remembered-over-many-grants", tenGrants},

@@ -14,7 +14,7 @@ func notifyStores() []faultyStore {
 			"I10/a-freed-lease-wakes-its-waiters", releaseSilent},
 		{"only-events-wake", "Only events wake the callers that wait for a run.",
 			"I10/a-write-to-a-run-wakes-its-waiters", eventsWake},
-		{"refused-writes-wake", "A refused write wakes the contenders, so that they wake each other.",
+		{"refused-writes-wake", "A refused write wakes the contenders, so they wake each other without end.",
 			"I10/refused-writes-and-heartbeats-wake-no-waiter", refusalsWake},
 		{"commits-wake-waiters-for-a-release", "Every commit of the holder wakes the callers that wait for its lease.",
 			"I10/a-freed-lease-wakes-its-waiters", commitsWake},

@@ -13,15 +13,15 @@ import (
 // replicaStores read wrongly from a replica.
 func replicaStores() []faultyStore {
 	return []faultyStore{
-		{"replica-of-any-age", "A reader that allows no staleness is answered by a replica that is behind.",
+		{"replica-of-any-age", "A read with bound 0 is answered by a replica that lags.",
 			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.ageless = true }},
-		{"replica-with-a-hole", "A replica shows an event whose predecessor it has not heard of.",
+		{"replica-with-a-hole", "A replica returns an event without its predecessor.",
 			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.hole = true }},
-		{"replica-tells-positions", "A replica tells positions, by which a reader of the feed would resume.",
+		{"replica-tells-positions", "A replica returns positions, from which a reader of the feed would resume.",
 			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.positions = true }},
 		{"replica-mixes-two-times", "A replica joins an index with records of another time.",
 			"I9/stale-candidates-were-true", func(s *store) { s.replica.flaws.mixed = true }},
-		{"replica-without-a-bound", "A negative bound is taken for none.",
+		{"replica-without-a-bound", "A negative bound is taken to mean no bound.",
 			"I12/staleness-is-bounded", func(s *store) { s.replica.flaws.unbounded = true }},
 	}
 }
