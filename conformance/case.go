@@ -94,6 +94,7 @@ func (c Case) needs(need Need) bool {
 	return slices.ContainsFunc(c.Needs, func(n Need) bool { return n.name == need.name })
 }
 
+// reasonIf returns reason if missing, else "".
 func reasonIf(missing bool, reason string) string {
 	if missing {
 		return reason
@@ -152,6 +153,7 @@ func Guarantees() []string {
 	return all
 }
 
+// number returns the n of guarantee "In", by which cases are sorted.
 func number(guarantee string) (n int) {
 	_, err := fmt.Sscanf(strings.TrimPrefix(guarantee, "I"), "%d", &n)
 	if err != nil {

@@ -59,6 +59,7 @@ func RunChild() {
 	os.Exit(0)
 }
 
+// runChildTask runs the childTask that text holds as JSON, and reports on out.
 func runChildTask(text string, out *report) error {
 	var e childTask
 	if err := json.Unmarshal([]byte(text), &e); err != nil {

@@ -38,6 +38,7 @@ func crashBatch(name string, run runstore.RunID, guard runstore.Guard) runstore.
 	return b
 }
 
+// crashPart returns part k of the batch called name: both, and a checksum of both.
 func crashPart(name string, k int) string {
 	text := fmt.Sprintf("%s %d ", name, k)
 	return text + fmt.Sprintf("%x", sha256.Sum256([]byte(text)))

@@ -245,17 +245,17 @@ func (p pair) applications(t T, s runstore.RunStore, tag string) (times [2]int) 
 	return times
 }
 
-// checkAtomic fails the case unless the step was applied once to both runs or to neither, as told,
-// the driver's result, says, and no record of the protocol is left.
-func (p pair) checkAtomic(t T, e *Env, what, tag string, told error) (applied bool) {
+// checkAtomic fails the case unless the step was applied once to both runs or to neither, in
+// agreement with driverErr, the driver's result, and no record of the protocol is left.
+func (p pair) checkAtomic(t T, e *Env, what, tag string, driverErr error) (applied bool) {
 	t.Helper()
 	times := p.applications(t, e.Store, tag)
 	if times != [2]int{0, 0} && times != [2]int{1, 1} {
 		t.Errorf("%s: the step was made %d times on the lead and %d times on the other run", what, times[0], times[1])
 	}
-	outcome := runstore.OutcomeOf(told)
+	outcome := runstore.OutcomeOf(driverErr)
 	if outcome == runstore.Applied && times[0] != 1 || outcome == runstore.NotApplied && times != [2]int{} {
-		t.Errorf("%s: the driver was told %v (%v), and the step was made %d times", what, outcome, told, times)
+		t.Errorf("%s: the driver got %v (%v), and the step was made %d times", what, outcome, driverErr, times)
 	}
 	p.checkSwept(t, e, what)
 	return times[0] > 0
@@ -371,14 +371,14 @@ func stepCut(t T, e *Env, m stepMode) {
 			what := fmt.Sprintf("cut at write %d, loss %d, taken %t", n, by, taken)
 			p := newPair(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
 			lead, other := p.step("step")
-			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+			_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
 			lease, completed := p.takeOver(t, successor, "new")
-			applied := p.checkAtomic(t, e, what, "step", told)
+			applied := p.checkAtomic(t, e, what, "step", driverErr)
 			if taken && applied {
 				t.Errorf("%s: a step was made whose guard did not hold", what)
 			}
 			if completed.ID != "" && completed.Applied != applied {
-				t.Errorf("%s: the successor was told that the step was applied: %t", what, completed.Applied)
+				t.Errorf("%s: the successor found that the step was applied: %t", what, completed.Applied)
 			}
 			// Nothing is left to complete, and the lead can be driven on.
 			before := p.dump(t, e.Store)
@@ -399,7 +399,7 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 		what := fmt.Sprintf("cut at write %d, loss %d", n, by)
 		p := newPair(t, e, fmt.Sprintf("%d-%d", n, by), false)
 		lead, other := p.step("first")
-		_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+		_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
 		lead = runstore.NewBatch(p.lead, p.lease.Fence())
 		lead.Append("test", []byte("second/first"))
 		other = runstore.NewBatch(p.other, runstore.AtVersion("b", 1))
@@ -409,7 +409,7 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 		if err != nil {
 			t.Errorf("%s: the second step: %v", what, err)
 		}
-		p.checkAtomic(t, e, what, "first", told)
+		p.checkAtomic(t, e, what, "first", driverErr)
 		p.checkAtomic(t, e, what, "second", err)
 	})
 }

@@ -70,8 +70,8 @@ func stepForgotten(t T, e *Env, m stepMode) {
 	for _, taken := range rounds[:e.Scaled(t, "rounds, the last with a step that is refused", 1, len(rounds))] {
 		type cutStep struct {
 			pair
-			told  error
-			named bool // the batch was applied to the other run before the driver died
+			driverErr error
+			named     bool // the batch was applied to the other run before the driver died
 		}
 		var steps []cutStep
 		other := runstore.RunID(fmt.Sprintf("other-%t", taken))
@@ -80,8 +80,8 @@ func stepForgotten(t T, e *Env, m stepMode) {
 		for n := 1; hit && n < 20; n++ {
 			p := newPairWith(t, e, fmt.Sprintf("%d-%t", n, taken), other, taken)
 			lead, batch := p.step(p.tag())
-			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, replyLost, &hit)), lead, batch)
-			steps = append(steps, cutStep{p, told, p.applications(t, e.Store, p.tag())[1] == 1})
+			_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, replyLost, &hit)), lead, batch)
+			steps = append(steps, cutStep{p, driverErr, p.applications(t, e.Store, p.tag())[1] == 1})
 		}
 		for _, c := range steps {
 			c.freeName(t, e) // the guard holds again, or for the first time
@@ -95,7 +95,7 @@ func stepForgotten(t T, e *Env, m stepMode) {
 			}
 		}
 		for i, c := range steps {
-			c.checkAtomic(t, e, fmt.Sprintf("cut after write %d, taken %t", i+1, taken), c.tag(), c.told)
+			c.checkAtomic(t, e, fmt.Sprintf("cut after write %d, taken %t", i+1, taken), c.tag(), c.driverErr)
 		}
 	}
 }
@@ -118,20 +118,20 @@ func stepErrors(t T, e *Env, m stepMode) {
 				}
 				return nothingLost
 			})
-			_, told := crossrun.Commit(ctx, s, lead, other)
-			if told != nil && runstore.OutcomeOf(told) == runstore.Unknown && !errors.Is(told, errCut) {
-				t.Errorf("%s: the error %v does not tell what stood in the way", what, told)
+			_, driverErr := crossrun.Commit(ctx, s, lead, other)
+			if driverErr != nil && runstore.OutcomeOf(driverErr) == runstore.Unknown && !errors.Is(driverErr, errCut) {
+				t.Errorf("%s: the error %v does not tell what stood in the way", what, driverErr)
 			}
-			if taken && told == nil {
+			if taken && driverErr == nil {
 				t.Errorf("%s: a step was acknowledged whose guard does not hold", what)
 			}
 			before := p.applications(t, e.Store, "step")
 			if _, err := crossrun.Recover(ctx, m.lossless(e.Store), p.lease.Fence()); err != nil {
 				t.Errorf("%s: recover: %v", what, err)
 			}
-			applied := p.checkAtomic(t, e, what, "step", told)
-			if told == nil && before != [2]int{1, 1} || applied && taken {
-				t.Errorf("%s: told %v, the step was there %d times, and is now: %t", what, told, before, applied)
+			applied := p.checkAtomic(t, e, what, "step", driverErr)
+			if driverErr == nil && before != [2]int{1, 1} || applied && taken {
+				t.Errorf("%s: the driver got %v, the step was there %d times, and is now: %t", what, driverErr, before, applied)
 			}
 			e.Append(t, e.Store, p.lease, "the lead is as usable as before")
 		})
@@ -146,7 +146,7 @@ func stepGone(t T, e *Env, m stepMode) {
 			what := fmt.Sprintf("cut at write %d, loss %d, made anew %t", n, by, anew)
 			p := newPair(t, e, fmt.Sprintf("%d-%d-%t", n, by, anew), false)
 			lead, other := p.step("step")
-			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+			_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
 			on := p.applications(t, e.Store, "step")
 			b := runstore.NewBatch(p.other, runstore.Unguarded("test"))
 			b.Purge = true
@@ -169,8 +169,8 @@ func stepGone(t T, e *Env, m stepMode) {
 			if times[1] != 0 || times[0] != on[0] {
 				t.Errorf("%s: the step is on the runs %d times, and was %d times before the purge", what, times, on)
 			}
-			if completed.Applied || told == nil && times[0] != 1 {
-				t.Errorf("%s: the driver was told %v, its successor %+v; the step is on the lead %d times", what, told, completed, times[0])
+			if completed.Applied || driverErr == nil && times[0] != 1 {
+				t.Errorf("%s: the driver got %v, its successor %+v; the step is on the lead %d times", what, driverErr, completed, times[0])
 			}
 			p.checkSwept(t, e, what)
 		})
@@ -188,10 +188,10 @@ func stepTransfers(t T, e *Env, m stepMode) {
 		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
 	}
 	stores := e.handles(t, drivers)
-	told := make([]map[string]runstore.Outcome, drivers)
+	reported := make([]map[string]runstore.Outcome, drivers)
 	runConcurrently(t, drivers, func(i int) error {
 		pick := random(i)
-		told[i] = map[string]runstore.Outcome{}
+		reported[i] = map[string]runstore.Outcome{}
 		for n := range rounds {
 			s := m.on(stores[i], randomCuts(pick))
 			from, to := id(pick.IntN(accounts)), id(pick.IntN(accounts))
@@ -212,7 +212,7 @@ func stepTransfers(t T, e *Env, m stepMode) {
 				return err
 			}
 			_, err = crossrun.Commit(ctx, s, lead, other)
-			told[i][name] = runstore.OutcomeOf(err)
+			reported[i][name] = runstore.OutcomeOf(err)
 		}
 		return nil
 	})
@@ -232,8 +232,8 @@ func stepTransfers(t T, e *Env, m stepMode) {
 		pair{lead: id(i), other: id(i)}.checkSwept(t, e, "transfers")
 	}
 	equal(t, "sum of the units", sum, accounts*units)
-	for i := range told {
-		for name, outcome := range told[i] {
+	for i := range reported {
+		for name, outcome := range reported[i] {
 			n := times[name]
 			if n != 0 && n != 2 || outcome == runstore.Applied && n != 2 || outcome == runstore.NotApplied && n != 0 {
 				t.Errorf("transfer %s was %v to its driver, and is %d times in the journals", name, outcome, n)

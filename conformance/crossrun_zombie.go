@@ -55,6 +55,8 @@ func stepZombie(t T, e *Env, m stepMode) { zombieSteps(t, e, m, false) }
 // the refusal.
 func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
+// zombieSteps pauses a driver before each write of a step, lets the successors of all these drivers take
+// over and continue, and then resumes the drivers. taken makes the guard of each step fail.
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 	former, successor := e.Reopen(t), m.lossless(e.Reopen(t))
 	rounds := []bool{false, true}
@@ -82,20 +84,20 @@ func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 		}
 		if forgets {
 			evictBatchIDs(t, e, other)
-			zombies[0].checkSwept(t, e, "all that slept")
+			zombies[0].checkSwept(t, e, "all paused steps")
 		}
-		told := make([]error, len(zombies))
+		driverErr := make([]error, len(zombies))
 		for i, z := range zombies {
 			what := fmt.Sprintf("%s, forgotten %t", z.what, forgets)
 			before := z.dumpWithoutMarks(t, e.Store)
-			told[i] = z.wake()
+			driverErr[i] = z.wake()
 			checkUnchanged(t, what+": a zombie that woke up", before, z.dumpWithoutMarks(t, e.Store))
-			if err := told[i]; err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
-				t.Errorf("%s: the zombie was told %v, want that it was fenced or its step refused", what, err)
+			if err := driverErr[i]; err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
+				t.Errorf("%s: the zombie got %v, want that it was fenced or its step refused", what, err)
 			}
 		}
 		for i, z := range zombies { // last, because it sweeps
-			z.checkAtomic(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), told[i])
+			z.checkAtomic(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), driverErr[i])
 		}
 	}
 }
@@ -115,7 +117,7 @@ func (p pair) tag() string { return "step of " + string(p.lead) }
 // pauseBeforeWrite starts a driver that makes a step, and pauses it before its nth write.
 func pauseBeforeWrite(t T, s runstore.RunStore, m stepMode, p pair, n int) pausedDriver {
 	t.Helper()
-	reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	reached, resume, driverErr := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	writes := 0
 	driver := m.on(s, func() loss {
 		if writes++; writes == n {
@@ -129,7 +131,7 @@ func pauseBeforeWrite(t T, s runstore.RunStore, m stepMode, p pair, n int) pause
 	})
 	go func() {
 		lead, other := p.step(p.tag())
-		told <- caught(func() error {
+		driverErr <- caught(func() error {
 			_, err := crossrun.Commit(t.Context(), driver, lead, other)
 			return err
 		})
@@ -138,9 +140,9 @@ func pauseBeforeWrite(t T, s runstore.RunStore, m stepMode, p pair, n int) pause
 	case <-reached:
 		return pausedDriver{pair: p, what: fmt.Sprintf("paused before write %d", n), wake: func() error {
 			close(resume)
-			return <-told
+			return <-driverErr
 		}}
-	case err := <-told:
+	case err := <-driverErr:
 		return pausedDriver{pair: p, what: "paused after the last write", over: true, wake: func() error { return err }}
 	}
 }
@@ -158,15 +160,15 @@ func stepZombieLead(t T, e *Env, m stepMode) {
 			what := fmt.Sprintf("%s, taken %t", z.what, taken)
 			lease := mustAcquire(t, successor, preempting(z.lead, "new", "test"))
 			before := dump(t, e.Store, z.lead, allIndexes...)
-			told := z.wake()
+			driverErr := z.wake()
 			checkUnchanged(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, z.lead, allIndexes...))
-			if told != nil && !errors.Is(told, runstore.ErrFenced) && !(taken && errors.Is(told, runstore.ErrConflict)) {
-				t.Errorf("%s: the zombie was told %v, want that it was fenced, or its step refused", what, told)
+			if driverErr != nil && !errors.Is(driverErr, runstore.ErrFenced) && !(taken && errors.Is(driverErr, runstore.ErrConflict)) {
+				t.Errorf("%s: the zombie got %v, want that it was fenced, or its step refused", what, driverErr)
 			}
 			if _, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil {
 				t.Errorf("%s: recover: %v", what, err)
 			}
-			z.checkAtomic(t, e, what, z.tag(), told)
+			z.checkAtomic(t, e, what, z.tag(), driverErr)
 			if _, err := crossrun.Recover(t.Context(), successor, z.lease.Fence()); err != nil {
 				t.Errorf("%s: a zombie recovers where there is nothing to do: %v", what, err)
 			}
@@ -182,7 +184,7 @@ func stepKeepsOthersOff(t T, e *Env, m stepMode) {
 	for n := 1; n < 20; n++ {
 		p := newPair(t, e, fmt.Sprint(n), false)
 		lead, other := p.step("step")
-		_, told := crossrun.Commit(ctx, m.on(e.Store, cutAt(n, requestLost, &hit)), lead, other)
+		_, driverErr := crossrun.Commit(ctx, m.on(e.Store, cutAt(n, requestLost, &hit)), lead, other)
 		if !hit {
 			break
 		}
@@ -209,6 +211,6 @@ func stepKeepsOthersOff(t T, e *Env, m stepMode) {
 			t.Errorf("cut at write %d: another lead's step beside no step: %v", n, err)
 		}
 		p.takeOver(t, m.lossless(e.Store), "new")
-		p.checkAtomic(t, e, fmt.Sprintf("cut at write %d", n), "step", told)
+		p.checkAtomic(t, e, fmt.Sprintf("cut at write %d", n), "step", driverErr)
 	}
 }

@@ -83,6 +83,9 @@ func lateRefusal(t T, e *Env) {
 	}
 }
 
+// arriveLate holds the first copy of w after that many round trips, makes the run refuse w so that the
+// repeat is refused, makes the run accept w again, and delivers the first copy. It fails the case if
+// that copy changes anything. kept reports whether the network held a request.
 func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int) (kept bool) {
 	t.Helper()
 	held := sending{stand: w.stand}.seedRun(t, e, id)

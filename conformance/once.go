@@ -211,15 +211,15 @@ func concurrentRepeats(t T, e *Env) {
 
 func lostReplies(t T, e *Env) {
 	ctx := t.Context()
-	story := func(id runstore.RunID, first loss) string {
+	scenario := func(id runstore.RunID, first loss) string {
 		var losses []loss
 		s := lossy{RunStore: e.Store, next: func() loss {
 			next := losses[0]
 			losses = losses[1:]
 			return next
 		}}
-		// insist makes a write, and repeats it unchanged if it was lost.
-		insist := func(what string, write func() error) {
+		// repeatIfLost makes a write, and repeats it unchanged if it was lost.
+		repeatIfLost := func(what string, write func() error) {
 			t.Helper()
 			losses = []loss{first, nothingLost}
 			err := write()
@@ -237,7 +237,7 @@ func lostReplies(t T, e *Env) {
 		spec.Writes.Append("begin", nil)
 		spec.Writes.Put("gone", nil, runstore.Place{Index: "queue-a", At: runstore.After(0)})
 		var lease runstore.Lease
-		insist("create", func() error {
+		repeatIfLost("create", func() error {
 			created, err := s.CreateRun(ctx, spec)
 			if err == nil && (!created.New || created.Run.ID != id || created.Run.LastSeq != 1) {
 				err = fmt.Errorf("created %+v, want the run as new", created)
@@ -248,14 +248,14 @@ func lostReplies(t T, e *Env) {
 		b := runstore.NewBatch(id, lease.Fence(), runstore.AtVersion("gone", 1), runstore.AtSeq(2))
 		b.ID = runstore.NewBatchID()
 		everything(&b.Writes, "batch", 2)
-		insist("commit", func() error {
+		repeatIfLost("commit", func() error {
 			done, err := s.Commit(ctx, b)
 			if err == nil && (done.FirstSeq != 2 || done.LastSeq != 3) {
 				err = fmt.Errorf("committed %+v, want seqs 2 and 3", done)
 			}
 			return err
 		})
-		insist("renew", func() error {
+		repeatIfLost("renew", func() error {
 			renewed, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
 			if err == nil && (renewed.Token != lease.Token || renewed.Grant != lease.Grant || renewed.ExpiresAt.Before(lease.ExpiresAt)) {
 				err = fmt.Errorf("renewed %+v to %+v", lease, renewed)
@@ -265,7 +265,7 @@ func lostReplies(t T, e *Env) {
 		end := runstore.ReleaseRequest{Fence: lease.Fence()}
 		end.Writes.Append("end", nil)
 		end.Writes.Put("last", []byte("word"), runstore.Place{Index: "queue-b", At: runstore.After(0)})
-		insist("release", func() error {
+		repeatIfLost("release", func() error {
 			done, err := s.ReleaseLease(ctx, end)
 			if err == nil && done.LastSeq != 4 {
 				err = fmt.Errorf("released %+v, want last seq 4", done)
@@ -277,7 +277,7 @@ func lostReplies(t T, e *Env) {
 		status := runstore.Status(3)
 		req.Writes.Append("takeover", nil)
 		req.Writes.Status = &status
-		insist("acquire", func() error {
+		repeatIfLost("acquire", func() error {
 			second, err := s.AcquireLease(ctx, req)
 			if err == nil && (second.Token != lease.Token+1 || second.Grant != req.Grant) {
 				err = fmt.Errorf("got lease %+v, want grant %q under token %v", second, req.Grant, lease.Token+1)
@@ -286,9 +286,9 @@ func lostReplies(t T, e *Env) {
 		})
 		return dump(t, e.Store, id, allIndexes...)
 	}
-	want := story("nothing", nothingLost)
-	equal(t, "the run whose requests were lost", story("requests", requestLost), want)
-	equal(t, "the run whose replies were lost", story("replies", replyLost), want)
+	want := scenario("nothing", nothingLost)
+	equal(t, "the run whose requests were lost", scenario("requests", requestLost), want)
+	equal(t, "the run whose replies were lost", scenario("replies", replyLost), want)
 	feedOf(t, e, e.Store, 3*5)
 }
 

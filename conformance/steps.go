@@ -137,6 +137,7 @@ func checkStoreBehind(t T, what string, err error, field string, presented, know
 	}
 }
 
+// holderText returns the fields of a holder that errors must name, as text.
 func holderText(h runstore.Holder) string {
 	return fmt.Sprintf("%q/%q token=%v strict=%t", h.Owner, h.Reactor, h.Token, h.Strict)
 }

@@ -160,6 +160,8 @@ func zombieCases() []Case {
 	return append(all, flightCases()...)
 }
 
+// zombie runs a scenario with the zombie's writes and its twin without them, and fails the case unless
+// both runs end equal.
 func zombie(t T, e *Env, w zombieWrite) {
 	e.Create(t, "neighbour")
 	losses := leaseLosses()

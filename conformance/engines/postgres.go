@@ -241,6 +241,7 @@ func stallPuts(t conformance.T, address, schema string) (held func(ctx context.C
 	}, resume
 }
 
+// tableOf returns the qualified name of a table in the store's schema.
 func tableOf(schema, table string) string { return cmp.Or(schema, "tapestore") + "." + table }
 
 // lockTable locks a table against writers, in a transaction that stays open until resume is called.

@@ -145,6 +145,7 @@ func (a spannerAborts) AtRandom(fraction float64, seed uint64) (end func() int) 
 	return stopAndCount(a.server.AbortAtRandom(fraction, seed, a.matches))
 }
 
+// stopAndCount returns a function that stops a fault and returns how often it struck.
 func stopAndCount(f *emulators.SpannerFault) func() int {
 	return func() int {
 		f.Stop()

@@ -89,6 +89,7 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 	}, nil
 }
 
+// checkTarget returns an error for a URL that names no server on which the cases could have stores.
 func checkTarget(u runstore.URL) error {
 	if u.Scheme != "alloydb" {
 		_, _, err := postgres.ParseURL(u)
@@ -131,6 +132,7 @@ type serverFacts struct {
 	plainTCP           bool
 }
 
+// inspectServer returns the facts about the server at address, for the user that address names.
 func inspectServer(ctx context.Context, address string) (s serverFacts, err error) {
 	conn, err := pgx.Connect(ctx, address)
 	if err != nil {

@@ -93,6 +93,7 @@ func (s *server) Kill() error {
 	return s.close()
 }
 
+// close ends the server and all its connections, and waits for its goroutines.
 func (s *server) close() error {
 	var err error
 	s.mu.Lock()

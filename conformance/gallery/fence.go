@@ -42,7 +42,7 @@ func fenceStores() []faultyStore {
 			"I3/fenced-comes-before-conflict", conflictFirst},
 		{"fence-instead-of-guards", "If a batch has a fence, its other guards are ignored.",
 			"I3/fence-does-not-replace-other-guards", fenceInstead},
-		{"refused-batch-remembered", "The id of a zombie's refused batch is remembered, and the current holder's batch of that id gets its result.",
+		{"refused-batch-remembered", "The id of a zombie's refused batch is remembered, and the current holder's batch of that id is taken for its repeat.",
 			"I3/refused-batch-is-not-remembered", refusedRemembered},
 	}
 }

@@ -202,6 +202,7 @@ func (l *Link) kill(which func(p *pair) bool) {
 	}
 }
 
+// accept runs a pair for every connection of the program until the listener is closed.
 func (l *Link) accept() {
 	for {
 		client, err := l.listener.Accept()
