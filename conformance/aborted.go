@@ -103,8 +103,8 @@ func abortedAtRandom(t T, e *Env) {
 	equal(t, "what the journals hold", got, want)
 }
 
-// commitWithRetries commits a batch without an id and repeats it, up to 5 times, while the store
-// reports that it was not applied. An engine busy with aborts may starve one of many writers for
+// commitWithRetries commits a batch without an id and repeats it, in at most 5 attempts, while
+// the store reports that it was not applied. An engine busy with aborts may starve one of many writers for
 // longer than an operation's retry timeout.
 func commitWithRetries(ctx context.Context, s runstore.RunStore, b runstore.Batch) error {
 	const most = 5

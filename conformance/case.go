@@ -34,7 +34,7 @@ type Need struct {
 	missing     func(e *Env) (reason string)
 }
 
-// String returns the need's name, such as "link".
+// String returns the need's name, such as "network".
 func (n Need) String() string { return n.name }
 
 // About returns what the need is, in a few words.

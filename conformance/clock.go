@@ -47,7 +47,7 @@ func clockCases() []Case {
 const clockSlack = 5 * time.Millisecond
 
 // checkBetween fails the case unless at lies between two readings of the store clock, give or take
-// clockSlack.
+// clockSlack, and is in UTC and truncated to runstore.TimePrecision.
 func checkBetween(t T, what string, at, from, to time.Time) {
 	t.Helper()
 	switch {

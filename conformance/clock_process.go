@@ -11,7 +11,7 @@ import (
 )
 
 // The errors of a process's clock, in the order in which a case sets them: hours off and right
-// again. The clock is opened with the first. Hours far exceed any TTL of a case, so a result that
+// again. A handle is opened under the first. Hours far exceed any TTL of a case, so a result that
 // depends on the clock differs visibly.
 var (
 	aheadFirst = []time.Duration{3 * time.Hour, -3 * time.Hour, 0}

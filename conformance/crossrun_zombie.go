@@ -55,8 +55,8 @@ func stepZombie(t T, e *Env, m stepMode) { zombieSteps(t, e, m, false) }
 // the refusal.
 func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
-// zombieSteps pauses a driver before each write of a step, lets the successors of all these drivers take
-// over and continue, and then resumes the drivers. taken makes the guard of each step fail.
+// zombieSteps pauses a driver before each write of a step, lets the successors of all these drivers
+// take over and continue, and then resumes the drivers. taken makes the guard of each step fail.
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
 	former, successor := e.Reopen(t), m.lossless(e.Reopen(t))
 	rounds := []bool{false, true}

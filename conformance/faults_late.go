@@ -46,9 +46,9 @@ func prepareStatement(t T, do func() error) {
 	Refused(t, "a write to a run that does not exist", do(), runstore.ErrNotFound)
 }
 
-// arriveLate sends w under a lease, holds its request after that many round trips, takes the lease over
-// and then delivers the request. It fails the case if the request changes anything. kept reports whether
-// the network held a request.
+// arriveLate sends w under a lease, holds its request after that many round trips, takes the lease
+// over and then delivers the request. It fails the case if the request changes anything. kept
+// reports whether the network held a request.
 func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after int, repeated bool) (kept bool) {
 	t.Helper()
 	first := acquire(id, "old", TTL)

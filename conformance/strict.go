@@ -155,8 +155,8 @@ func strictBehindALock(t T, e *Env) {
 	for _, w := range writes {
 		e.Create(t, runstore.RunID(w.name))
 	}
-	// Long enough to acquire all leases and to send all writes, by twice the time that this machine
-	// needed for half of that.
+	// Long enough to acquire all leases and to send all writes, by four times the time that this
+	// machine needed for half of that.
 	for ttl := e.ShortTTL() + 4*e.Now(t).Sub(began); ; ttl *= 2 {
 		var all []strictAttempt
 		for _, w := range writes {
