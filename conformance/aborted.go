@@ -10,23 +10,23 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// abortedCases are for engines whose transactions may be aborted, and are then made
-// again by their client: what a write decided before counts for nothing.
+// abortedCases are for engines that may abort a transaction, whose client then runs the transaction
+// again: nothing that the aborted attempt decided may take effect.
 func abortedCases() []Case {
 	aborts := []Need{NeedAborts}
 	return []Case{
 		{Guarantee: "I8", Name: "a-transaction-aborted-at-any-request-is-applied-once", Needs: aborts, Run: abortedAnywhere, Doc: `
 			The engine aborts the transaction of a write once, of each kind and at each of its requests. The call
-			succeeds with the result of an undisturbed write, and the run is the same. A store that keeps what the
-			aborted attempt decided, or that does not start the transaction again, applies it twice or fails.`},
+			succeeds with the result of an undisturbed write, and the run is the same. A store that keeps a decision of
+			the aborted attempt, or that does not run the transaction again, applies the write twice or fails.`},
 		{Guarantee: "I8", Name: "aborts-at-random-lose-nothing-and-double-nothing", Needs: aborts, Run: abortedAtRandom, Doc: `
-			The engine aborts three of ten requests at random while sixteen writers append to four runs, repeating
-			what is ErrUnavailable. Every event is stored exactly once. A store whose retried transaction carries
+			The engine aborts three of ten requests at random while sixteen writers append to four runs, repeating a
+			write that is ErrUnavailable. Every event is stored exactly once. A store whose retried transaction carries
 			state over from the aborted attempt loses events or doubles them.`},
 		{Guarantee: "I3", Name: "a-transaction-left-open-by-a-dead-client-keeps-nobody-out", Needs: []Need{NeedNetwork}, Run: leftOpen, Doc: `
-			A writer dies at each request of its commit, with that request in flight and whatever the engine has
-			begun still open. Another handle preempts and commits meanwhile; its event is the last, and the dead
-			writer's outcome was true. A store whose takeover waits for the dead writer's locks without end keeps the
+			A writer dies at each request of its commit, with that request in flight and whatever the engine has begun
+			still open. Another handle preempts and commits meanwhile; its event is the last, and the outcome reported
+			to the dead writer was true. A store whose takeover waits for the dead writer's locks without end keeps the
 			run from its next holder.`},
 	}
 }
@@ -34,12 +34,12 @@ func abortedCases() []Case {
 func abortedAnywhere(t T, e *Env) {
 	aborts := e.Aborts(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, e.Store)
+		book := w.reference(t, e, e.Store)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
+			held := w.seedRun(t, e, id)
 			end := aborts.Next(after)
 			a := w.send(t.Context(), e.Store, id, held)
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			aborted := end() > 0
 			if a.err != nil {
 				t.Errorf("%s, which was aborted once at request %d: %v", w.name, after, a.err)
@@ -69,7 +69,7 @@ func abortedAtRandom(t T, e *Env) {
 			for n := range each {
 				b := runstore.NewBatch(ids[pick.IntN(runs)], runstore.Unguarded("test"))
 				b.Append("event", fmt.Appendf(nil, "%d/%d", i, n))
-				errs[i] = stubborn(ctx, e.Store, b)
+				errs[i] = commitWithRetries(ctx, e.Store, b)
 				if errs[i] != nil {
 					return
 				}
@@ -103,10 +103,10 @@ func abortedAtRandom(t T, e *Env) {
 	equal(t, "what the journals hold", got, want)
 }
 
-// stubborn commits a batch that has no id, and repeats it while the store says that it
-// was not applied: an engine that is busy with aborts may pass one of many writers over
-// for longer than an operation has patience.
-func stubborn(ctx context.Context, s runstore.RunStore, b runstore.Batch) error {
+// commitWithRetries commits a batch without an id and repeats it, in at most 5 attempts, while
+// the store reports that it was not applied. An engine busy with aborts may starve one of many writers for
+// longer than an operation's retry timeout.
+func commitWithRetries(ctx context.Context, s runstore.RunStore, b runstore.Batch) error {
 	const most = 5
 	for n := 1; ; n++ {
 		_, err := s.Commit(ctx, b)
@@ -130,18 +130,18 @@ func leftOpen(t T, e *Env) {
 		e.Create(t, id)
 		lease := e.Acquire(t, e.Store, id, "owner")
 		s := closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) })
-		works(t, e, s)
+		awaitWorking(t, e, s)
 		n.Faults.Hold(after)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		a := write(ctx, s, lease)
-		dead := a.meets(t, 1, n.Faults.AwaitHeld)
+		dead := a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 		cancel()
-		a.ends(t, "the write of the dead")
+		a.wait(t, "the write of the dead")
 		next := preempt(t, e, id)
 		e.Append(t, e.Store, next, "of the living")
 		n.Faults.Reset()
-		n.answered(t)
+		n.awaitAnswered(t)
 		events := journal(t, e.Store, id)
 		if last := string(events[len(events)-1].Data); last != "of the living" {
 			t.Errorf("after %d requests of the dead: the last event is %q", after, last)
@@ -153,7 +153,7 @@ func leftOpen(t T, e *Env) {
 	})
 }
 
-// preempt takes the run's lease away from whoever holds it.
+// preempt takes the run's lease from its holder.
 func preempt(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	lease, err := e.Store.AcquireLease(t.Context(), preempting(id, "next", "the holder is dead"))

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// atomicCases prove I4: a batch applies whole or not at all.
+// atomicCases prove I4: a batch is applied whole or not at all.
 func atomicCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "a-batch-applies-whole", Run: batchAppliesWhole, Doc: `
@@ -64,11 +64,11 @@ func atomicCases() []Case {
 	}
 }
 
-// The indexes in which everything places records, and those kept by the store.
+// allIndexes are the indexes in which everything places records, and those that the store keeps.
 var allIndexes = []runstore.IndexName{"queue-a", "queue-b", runstore.IndexRuns, runstore.IndexRunnable}
 
-// everything adds to w one write of each kind, marked by tag. It expects a record
-// "gone" to delete.
+// everything adds one write of each kind to w, marked by tag. The record "gone", which it deletes,
+// must exist.
 func everything(w *runstore.Writes, tag string, status runstore.Status) {
 	w.Append("first", []byte(tag+"/first"))
 	w.Append("second", []byte(tag+"/second"))
@@ -81,9 +81,9 @@ func everything(w *runstore.Writes, tag string, status runstore.Status) {
 	w.Runnable = runstore.After(0)
 }
 
-// furnish creates a run that has something to lose: a record in an index, one
-// under every key that everything writes, an event, a status, and a holder.
-func furnish(t T, e *Env, id runstore.RunID) runstore.Lease {
+// seedFixture creates a run with state that a faulty write could damage: a record in an index, a
+// record under every key that everything writes, an event, a status and a holder.
+func seedFixture(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	spec := runstore.RunSpec{ID: id, Status: 1, Lease: &runstore.LeaseSpec{Owner: "owner", TTL: TTL, Grant: runstore.NewGrantID()}}
 	spec.Writes.Append("begin", []byte("begin"))
@@ -98,7 +98,7 @@ func furnish(t T, e *Env, id runstore.RunID) runstore.Lease {
 }
 
 func batchAppliesWhole(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	before := e.Now(t)
 	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 1), runstore.AtVersion("gone", 1),
 		runstore.AtVersion("absent", 0), runstore.AtSeq(2), runstore.InStatus(7, 1))
@@ -123,7 +123,7 @@ func batchAppliesWhole(t T, e *Env) {
 	equal(t, "last seq of the run", run.LastSeq, 3)
 	equal(t, "runnable at", run.RunnableAt, done.Time)
 	equal(t, "summary", string(run.Summary.Value), "new")
-	events := every(t, "journal", runstore.Journal(t.Context(), s, "run", 2))
+	events := mustCollect(t, "journal", runstore.Journal(t.Context(), s, "run", 2))
 	if len(events) != 2 {
 		t.Fatalf("%d events from seq 2, want 2", len(events))
 	}
@@ -132,7 +132,7 @@ func batchAppliesWhole(t T, e *Env) {
 			[3]string{fmt.Sprint(2 + i), want, "new/" + want})
 	}
 	var keys []string
-	for _, r := range every(t, "records", runstore.Records(t.Context(), s, "run", "")) {
+	for _, r := range mustCollect(t, "records", runstore.Records(t.Context(), s, "run", "")) {
 		keys = append(keys, fmt.Sprintf("%s=%s v%d", r.Key, r.Value, r.Version))
 	}
 	equal(t, "records", keys, []string{"a=new v2", "b=new v2", "run=new v2"})
@@ -147,7 +147,7 @@ func batchAppliesWhole(t T, e *Env) {
 }
 
 func failingGuard(t T, e *Env) {
-	ended := furnish(t, e, "run")
+	ended := seedFixture(t, e, "run")
 	if _, err := e.Store.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: ended.Fence()}); err != nil {
 		t.Fatalf("release: %v", err)
 	}
@@ -183,7 +183,7 @@ func failingGuard(t T, e *Env) {
 		everything(&b.Writes, "refused", 5)
 		_, err := s.Commit(t.Context(), b)
 		Refused(t, test.name, err, test.want)
-		same(t, "a batch refused for "+test.name, before, dump(t, other, "run", allIndexes...))
+		checkUnchanged(t, "a batch refused for "+test.name, before, dump(t, other, "run", allIndexes...))
 
 		end := runstore.NewBatch("run", test.guards[0], test.guards[1:]...)
 		end.Release = true
@@ -192,9 +192,9 @@ func failingGuard(t T, e *Env) {
 		end.Release, end.Purge = false, true
 		_, err = s.Commit(t.Context(), end)
 		Refused(t, test.name+", purging", err, test.want)
-		same(t, "an end refused for "+test.name, before, dump(t, other, "run", allIndexes...))
+		checkUnchanged(t, "an end refused for "+test.name, before, dump(t, other, "run", allIndexes...))
 	}
-	// What was refused has not cost a seq, a version or a place in the feed either.
+	// A refused batch has not consumed a seq, a version or a position of the feed either.
 	b := runstore.NewBatch("run", lease.Fence(), good("a"), runstore.AtSeq(2))
 	everything(&b.Writes, "applied", 5)
 	done := committed(t, other, b)
@@ -274,7 +274,7 @@ func createWhole(t T, e *Env) {
 
 	stores := e.handles(t, contenders)
 	results := make([]runstore.Created, contenders)
-	together(t, contenders, func(i int) (err error) {
+	runConcurrently(t, contenders, func(i int) (err error) {
 		results[i], err = stores[i].CreateRun(ctx, spec(fmt.Sprint("contender-", i)))
 		return err
 	})
@@ -299,7 +299,7 @@ func createWhole(t T, e *Env) {
 	equal(t, "holder", run.Holder.Owner, winner.Lease.Owner)
 	equal(t, "token", [2]runstore.Token{run.Token, winner.Lease.Token}, [2]runstore.Token{1, 1})
 	equal(t, "status", run.Status, 3)
-	events := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+	events := mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
 	if len(events) != 1 || string(events[0].Data) != name || events[0].Token != 1 || events[0].Owner != winner.Lease.Owner {
 		t.Errorf("journal is %+v, want the event of %q under token 1 alone", events, name)
 	}
@@ -311,8 +311,8 @@ func createWhole(t T, e *Env) {
 	if err != nil || late.New {
 		t.Errorf("creating what exists: new %t, %v; want the run as it stands", late.New, err)
 	}
-	same(t, "creating what exists", before, dump(t, e.Store, "run", allIndexes...))
-	// The lease that came with the run is a lease like any other.
+	checkUnchanged(t, "creating what exists", before, dump(t, e.Store, "run", allIndexes...))
+	// The lease that was granted by the creation is a lease like any other.
 	e.Append(t, e.Store, winner.Lease, "more")
 }
 

@@ -10,7 +10,7 @@ import (
 
 func acquireWhole(t T, e *Env) {
 	ctx := t.Context()
-	first := furnish(t, e, "run")
+	first := seedFixture(t, e, "run")
 	other := e.Reopen(t)
 	request := func(guards ...runstore.Guard) runstore.AcquireRequest {
 		req := acquire("run", "second", TTL)
@@ -23,7 +23,7 @@ func acquireWhole(t T, e *Env) {
 		before := dump(t, other, "run", allIndexes...)
 		_, err := e.Store.AcquireLease(ctx, req)
 		Refused(t, what, err, want)
-		same(t, what, before, dump(t, other, "run", allIndexes...))
+		checkUnchanged(t, what, before, dump(t, other, "run", allIndexes...))
 	}
 	refuse("acquiring a held lease", request(), runstore.ErrLeaseHeld)
 	preempt := request(runstore.AtVersion("a", 1), runstore.AtSeq(3))
@@ -49,7 +49,7 @@ func acquireWhole(t T, e *Env) {
 		t.Fatalf("get run: %v", err)
 	}
 	equal(t, "holder and status", fmt.Sprintf("%s %d %d %s", run.Holder.Owner, run.Status, run.LastSeq, run.Summary.Value), "second 5 4 second")
-	for _, event := range every(t, "journal", runstore.Journal(ctx, other, "run", 3)) {
+	for _, event := range mustCollect(t, "journal", runstore.Journal(ctx, other, "run", 3)) {
 		if event.Token != lease.Token || event.Owner != "second" {
 			t.Errorf("event %d was written with the grant of %q under %v, but carries %q under %v", event.Seq, "second", lease.Token, event.Owner, event.Token)
 		}
@@ -60,7 +60,7 @@ func acquireWhole(t T, e *Env) {
 
 func releaseWhole(t T, e *Env) {
 	ctx := t.Context()
-	old := furnish(t, e, "run")
+	old := seedFixture(t, e, "run")
 	req := acquire("run", "second", TTL)
 	req.Preempt = "test"
 	lease, err := e.Store.AcquireLease(ctx, req)
@@ -73,7 +73,7 @@ func releaseWhole(t T, e *Env) {
 	everything(&release.Writes, "end", 5)
 	_, err = e.Store.ReleaseLease(ctx, release)
 	Refused(t, "releasing under an ended grant", err, runstore.ErrFenced)
-	same(t, "releasing under an ended grant", before, dump(t, other, "run", allIndexes...))
+	checkUnchanged(t, "releasing under an ended grant", before, dump(t, other, "run", allIndexes...))
 
 	release.Fence = lease.Fence()
 	done, err := e.Store.ReleaseLease(ctx, release)
@@ -89,7 +89,7 @@ func releaseWhole(t T, e *Env) {
 	equal(t, "holder after the release", run.Holder, runstore.Holder{})
 	equal(t, "token after the release", run.Token, lease.Token)
 	equal(t, "status", run.Status, 5)
-	for _, event := range every(t, "journal", runstore.Journal(ctx, other, "run", 2)) {
+	for _, event := range mustCollect(t, "journal", runstore.Journal(ctx, other, "run", 2)) {
 		equal(t, "token of an event of the release", event.Token, lease.Token)
 	}
 	if entries := queue(t, other, runstore.IndexRunnable); len(entries) != 1 {
@@ -99,8 +99,8 @@ func releaseWhole(t T, e *Env) {
 
 func purgeWhole(t T, e *Env) {
 	ctx := t.Context()
-	lease := furnish(t, e, "run")
-	keep := furnish(t, e, "neighbour")
+	lease := seedFixture(t, e, "run")
+	keep := seedFixture(t, e, "neighbour")
 	id := runstore.NewBatchID()
 	for _, l := range []runstore.Lease{lease, keep} {
 		b := runstore.NewBatch(l.Run, l.Fence())
@@ -130,18 +130,19 @@ func purgeWhole(t T, e *Env) {
 			}
 		}
 	}
-	same(t, "purging its neighbour", before, dump(t, other, "neighbour", allIndexes...))
+	checkUnchanged(t, "purging its neighbour", before, dump(t, other, "neighbour", allIndexes...))
 	rest := slices.DeleteFunc(feed, func(e runstore.FeedEvent) bool { return e.Run == "run" })
-	equal(t, "feed after the purge", every(t, "feed", feedAfter(ctx, other, 0, 2)), rest)
+	equal(t, "feed after the purge", mustCollect(t, "feed", feedAfter(ctx, other, 0, 2)), rest)
 	e.Append(t, other, keep, "the neighbour goes on")
 
 	again := e.Create(t, "run")
 	equal(t, "last seq of the run made anew", again.LastSeq, 0)
 	equal(t, "token of the run made anew", again.Token, lease.Token)
 	equal(t, "holder of the run made anew", again.Holder, runstore.Holder{})
-	equal(t, "journal of the run made anew", len(every(t, "journal", runstore.Journal(ctx, other, "run", 1))), 0)
-	equal(t, "records of the run made anew", len(every(t, "records", runstore.Records(ctx, other, "run", ""))), 0)
-	// What is not applied, because a life that is over applied a batch of that id, is lost.
+	equal(t, "journal of the run made anew", len(mustCollect(t, "journal", runstore.Journal(ctx, other, "run", 1))), 0)
+	equal(t, "records of the run made anew", len(mustCollect(t, "records", runstore.Records(ctx, other, "run", ""))), 0)
+	// The run made anew must apply a batch of an id that the purged run used; otherwise the batch
+	// is lost.
 	first := unguarded("run", id)
 	first.Append("test", []byte("of the new life"))
 	done := committed(t, other, first)
@@ -162,7 +163,7 @@ func failsAlone(t T, e *Env) {
 		e.Create(t, runstore.RunID(fmt.Sprintf("own-%d", i)))
 	}
 	for round := range rounds {
-		together(t, writers, func(i int) error {
+		runConcurrently(t, writers, func(i int) error {
 			key := runstore.RecordKey(fmt.Sprintf("record-%d", i))
 			run := runstore.RunID("shared")
 			if (i+round)%2 == 0 {
@@ -189,14 +190,14 @@ func failsAlone(t T, e *Env) {
 			return nil
 		})
 	}
-	// The journals hold the good batches, each whole, and nothing else.
+	// The journals hold the good batches, each whole, and no other events.
 	events, records := 0, 0
 	for i := -1; i < writers; i++ {
 		id := runstore.RunID("shared")
 		if i >= 0 {
 			id = runstore.RunID(fmt.Sprintf("own-%d", i))
 		}
-		journal := every(t, "journal", runstore.Journal(ctx, e.Store, id, 1))
+		journal := mustCollect(t, "journal", runstore.Journal(ctx, e.Store, id, 1))
 		events += len(journal)
 		for n, event := range journal {
 			if event.Seq != runstore.Seq(n+1) || string(event.Data) != string(journal[n/2*2].Data) {
@@ -210,7 +211,7 @@ func failsAlone(t T, e *Env) {
 				t.Errorf("run %q holds an event of batch %s, which was refused", id, event.Data)
 			}
 		}
-		records += len(every(t, "records", runstore.Records(ctx, e.Store, id, "")))
+		records += len(mustCollect(t, "records", runstore.Records(ctx, e.Store, id, "")))
 	}
 	equal(t, "events", events, writers*rounds/2*2)
 	equal(t, "index entries for as many records", len(queue(t, e.Store, "all")), records)

@@ -9,11 +9,11 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 )
 
-// A Doc of fewer characters hardly says what happens, what must hold and which bug the case
-// catches; a longer one is not read by an author whose store has just failed the case.
+// A shorter Doc cannot say what happens, what must hold and which bug the case catches. A longer
+// Doc is not read by an author whose store has just failed the case.
 const shortestDoc, longestDoc = 150, 600
 
-// TestEveryCaseHasADoc proves that an author who fails a case learns what it is about.
+// TestEveryCaseHasADoc checks that the author of a failing store learns what the case is about.
 func TestEveryCaseHasADoc(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}

@@ -15,27 +15,27 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// childVariable marks a process as the child of a crash case and tells it what to
-// do.
+// childVariable is the environment variable that marks a process as the child of a crash case. Its
+// value is a childTask in JSON.
 const childVariable = "TAPESTORE_CONFORMANCE_CHILD"
 
-// errand is what a child does: it opens the store and plays its role, until it
-// is killed or its parent goes away.
-type errand struct {
+// childTask is the work of a child process: it opens the store at URL and plays Role until it is
+// killed or its parent ends.
+type childTask struct {
 	URL   string
 	Role  string
 	Round int
 }
 
-// The roles, by name. A child reads its parent's words from in and reports
-// line by line on out.
+// roles holds the functions of a child by name. A role reads its parent's commands from in and
+// reports line by line on out.
 var roles = map[string]func(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error{
 	"load":   childLoad,
 	"flood":  childFlood,
 	"zombie": childZombie,
 }
 
-// report writes lines to the parent, each in one piece.
+// report writes lines to the parent, each in one Write.
 type report struct{ w io.Writer }
 
 func (r *report) line(format string, args ...any) error {
@@ -43,24 +43,25 @@ func (r *report) line(format string, args ...any) error {
 	return err
 }
 
-// RunChild turns this process into the child of a crash case if its parent
-// started it as one, and then never returns. Run and Execute call it; a program
-// that prepares anything before them calls it first.
+// RunChild runs the task of a child process and then exits, if a crash case started this process as
+// its child; otherwise it returns at once. Run and Execute call it. A program that does other work
+// before calling them calls RunChild first.
 func RunChild() {
 	text := os.Getenv(childVariable)
 	if text == "" {
 		return
 	}
 	out := &report{os.Stdout}
-	if err := runErrand(text, out); err != nil {
+	if err := runChildTask(text, out); err != nil {
 		_ = out.line("error %q", err.Error()) // the parent may be gone
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-func runErrand(text string, out *report) error {
-	var e errand
+// runChildTask runs the childTask that text holds as JSON, and reports on out.
+func runChildTask(text string, out *report) error {
+	var e childTask
 	if err := json.Unmarshal([]byte(text), &e); err != nil {
 		return err
 	}
@@ -76,16 +77,16 @@ func runErrand(text string, out *report) error {
 	return role(ctx, s, e.Round, bufio.NewScanner(os.Stdin), out)
 }
 
-// child is a process of a crash case, seen by its parent.
+// child is a child process of a crash case, as its parent sees it.
 type child struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines *bufio.Scanner
 }
 
-// startChild starts this program again as a child with an errand. The child dies
-// with the case, and with the parent however that ends.
-func startChild(t T, e errand) *child {
+// startChild starts this program again as a child with task e. The child is killed when the case
+// ends, or when the parent ends for any reason.
+func startChild(t T, e childTask) *child {
 	t.Helper()
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -97,7 +98,8 @@ func startChild(t T, e errand) *child {
 	}
 	args := os.Args[1:]
 	if testing.Testing() {
-		// Only the test that runs the suite; it becomes the child before any case.
+		// Select only the test that runs the suite; the process becomes the child before any case
+		// runs.
 		top, _, _ := strings.Cut(t.Name(), "/")
 		if !strings.HasPrefix(top, "Test") {
 			t.Fatalf("%q is not below a test: inside go test, a case that starts processes needs Run", t.Name())
@@ -119,8 +121,8 @@ func startChild(t T, e errand) *child {
 		t.Fatalf("child: %v", err)
 	}
 	c.lines = bufio.NewScanner(out)
-	// A child that hangs must not hang the case: its end ends what it says.
-	bound := time.AfterFunc(patience, func() { _ = c.cmd.Process.Kill() })
+	// A child that hangs must not hang the case: killing it ends its output.
+	bound := time.AfterFunc(caseTimeout, func() { _ = c.cmd.Process.Kill() })
 	t.Cleanup(func() {
 		bound.Stop()
 		c.kill()
@@ -128,13 +130,13 @@ func startChild(t T, e errand) *child {
 	return c
 }
 
-// kill ends the child at once, wherever it is, and waits for its end.
+// kill kills the child and waits for its exit.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill() // it may have ended
 	_ = c.cmd.Wait()
 }
 
-// next returns the child's next line.
+// next returns the child's next line of output; ok is false after the last line.
 func (c *child) next() (line string, ok bool) {
 	ok = c.lines.Scan()
 	return c.lines.Text(), ok

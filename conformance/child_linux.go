@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// dieWithParent asks the kernel to kill the child when its parent ends, which
-// reaches a stopped child too.
+// dieWithParent asks the kernel to kill the child when its parent ends. The signal ends even a
+// stopped child.
 func dieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -4,5 +4,5 @@ package conformance
 
 import "os/exec"
 
-// dieWithParent does nothing here: the child sees the end of its standard input.
+// dieWithParent does nothing on this system: the child reads the end of its standard input.
 func dieWithParent(*exec.Cmd) {}

@@ -12,10 +12,10 @@ import (
 func clockCases() []Case {
 	return append(wrongClockCases(), []Case{
 		{Guarantee: "I7", Name: "a-slow-network-shifts-no-time", Needs: []Need{NeedNetwork}, Run: slowStamps, Doc: `
-			A handle that has known no other network than one with 20 ms of delay creates a run, acquires, renews and
-			commits. Every time that it returns or stores lies between readings of the store clock around the call,
-			to within the time that a reading takes. A store that keeps using an old reading of the engine's clock,
-			or adds the delay, fails.`},
+			A handle on a network that always had 20 ms of delay creates a run, acquires, renews and commits. Every
+			time that it returns or stores lies between readings of the store clock around the call, to within the time
+			that a reading takes. A store that keeps using an old reading of the engine's clock, or adds the delay,
+			fails.`},
 		{Guarantee: "I7", Name: "expiry-is-the-store-clock-plus-ttl", Run: expiryIsNowPlusTTL, Doc: `
 			A handle acquires, renews and creates with TTLs from the shortest to the longest. Each expiry is the TTL
 			after a time between two readings of the store clock around the call, in UTC and truncated to the store's
@@ -41,21 +41,22 @@ func clockCases() []Case {
 	}...)
 }
 
-// clockSlack is how far a time that an engine stamps may lie beside the readings
-// of its own clock before and after: engines keep milliseconds, or take the time
-// at the statement and not at the commit.
+// clockSlack, 5 ms, is how far a time that an engine stamps may lie outside the readings of its own
+// clock before and after: an engine may keep milliseconds, or take the time at the statement
+// instead of the commit.
 const clockSlack = 5 * time.Millisecond
 
-// within fails the case unless at lies between two readings of the store clock.
-func within(t T, what string, at, from, to time.Time) {
+// checkBetween fails the case unless at lies between two readings of the store clock, give or take
+// clockSlack, and is in UTC and truncated to runstore.TimePrecision.
+func checkBetween(t T, what string, at, from, to time.Time) {
 	t.Helper()
 	switch {
 	case at.Before(from.Add(-clockSlack)):
 		t.Errorf("%s is %v, want a time between the store clock's readings %v and %v: it is %v too early%s",
-			what, at, from, to, from.Sub(at), suspect(at.Sub(from)))
+			what, at, from, to, from.Sub(at), wrongClockHint(at.Sub(from)))
 	case at.After(to.Add(clockSlack)):
 		t.Errorf("%s is %v, want a time between the store clock's readings %v and %v: it is %v too late%s",
-			what, at, from, to, at.Sub(to), suspect(at.Sub(to)))
+			what, at, from, to, at.Sub(to), wrongClockHint(at.Sub(to)))
 	}
 	if at.Location() != time.UTC || !at.Equal(at.Truncate(runstore.TimePrecision)) {
 		t.Errorf("%s is %v, want UTC truncated to %v", what, at, runstore.TimePrecision)
@@ -67,8 +68,8 @@ func expiryIsNowPlusTTL(t T, e *Env) {
 		id := runstore.RunID(fmt.Sprintf("run-%d", i))
 		e.Create(t, id)
 		from := e.Now(t)
-		lease := hold(t, e.Store, acquire(id, "holder", ttl))
-		within(t, fmt.Sprintf("the expiry of a grant for %v", ttl), lease.ExpiresAt, from.Add(ttl), e.Now(t).Add(ttl))
+		lease := mustAcquire(t, e.Store, acquire(id, "holder", ttl))
+		checkBetween(t, fmt.Sprintf("the expiry of a grant for %v", ttl), lease.ExpiresAt, from.Add(ttl), e.Now(t).Add(ttl))
 		if lease.TTL != ttl {
 			t.Errorf("a grant for %v tells the TTL %v", ttl, lease.TTL)
 		}
@@ -79,7 +80,7 @@ func expiryIsNowPlusTTL(t T, e *Env) {
 		if err != nil {
 			t.Fatalf("renew for %v: %v", longer, err)
 		}
-		within(t, fmt.Sprintf("the expiry of a renewal for %v", longer), renewed.ExpiresAt, from.Add(longer), e.Now(t).Add(longer))
+		checkBetween(t, fmt.Sprintf("the expiry of a renewal for %v", longer), renewed.ExpiresAt, from.Add(longer), e.Now(t).Add(longer))
 
 		spec := withLease(id+"-created", "holder")
 		spec.Lease.TTL = ttl
@@ -88,32 +89,32 @@ func expiryIsNowPlusTTL(t T, e *Env) {
 		if err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		within(t, fmt.Sprintf("the expiry of a creation with a grant for %v", ttl), created.Lease.ExpiresAt, from.Add(ttl), e.Now(t).Add(ttl))
+		checkBetween(t, fmt.Sprintf("the expiry of a creation with a grant for %v", ttl), created.Lease.ExpiresAt, from.Add(ttl), e.Now(t).Add(ttl))
 	}
 }
 
 func storeClockExpires(t T, e *Env) {
 	e.Create(t, "run")
 	ttl := 4 * e.ShortTTL()
-	lease := hold(t, e.Store, acquire("run", "holder", ttl))
-	latest := e.Now(t).Add(ttl) // the grant was made before that
+	lease := mustAcquire(t, e.Store, acquire("run", "holder", ttl))
+	latest := e.Now(t).Add(ttl) // the grant was made before this reading
 	e.Advance(t, ttl/2)
 	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "contender", TTL))
-	early := err == nil // which only a slow engine may, after the expiry
+	early := err == nil // a success is allowed only after the expiry, on a slow engine
 	switch {
 	case !early:
-		heldBy(t, "acquire before the expiry", err, lease, ttl)
+		checkLeaseHeld(t, "acquire before the expiry", err, lease, ttl)
 	case e.Now(t).Before(lease.ExpiresAt):
 		t.Fatalf("the lease was taken over before it expired at %v", lease.ExpiresAt)
 	}
-	e.Await(t, ttl+patience, func() bool {
+	e.Await(t, ttl+caseTimeout, func() bool {
 		if e.Now(t).Before(latest) && e.AdvanceClock != nil {
 			e.AdvanceClock(ttl)
 		}
 		return !e.Now(t).Before(latest)
 	})
 	if !early {
-		taken := hold(t, e.Store, acquire("run", "contender", TTL))
+		taken := mustAcquire(t, e.Store, acquire("run", "contender", TTL))
 		if taken.Token != lease.Token+1 {
 			t.Errorf("takeover got token %v, want %v", taken.Token, lease.Token+1)
 		}
@@ -125,7 +126,7 @@ func clockNeverBack(t T, e *Env) {
 	readings := e.Scaled(t, "readings of each reader", 40, 200)
 	handles := e.handles(t, readers)
 	var mu sync.Mutex
-	var highest time.Time // of all readings that were over
+	var highest time.Time // the highest reading that has ended
 	contend(readers, func(i int) {
 		for range readings {
 			mu.Lock()
@@ -163,7 +164,7 @@ func clockNeverBack(t T, e *Env) {
 func timesOfCommit(t T, e *Env) {
 	from := e.Now(t)
 	run := e.Create(t, "run")
-	within(t, "the creation", run.CreatedAt, from, e.Now(t))
+	checkBetween(t, "the creation", run.CreatedAt, from, e.Now(t))
 	lease := e.Acquire(t, e.Store, "run", "holder")
 	var last time.Time
 	var creation runstore.Stamp
@@ -175,7 +176,7 @@ func timesOfCommit(t T, e *Env) {
 		from = e.Now(t)
 		done := applied(t, e.Store, "commit", b)
 		to := e.Now(t)
-		within(t, "the commit", done.Time, from, to)
+		checkBetween(t, "the commit", done.Time, from, to)
 		events := journal(t, e.Store, "run")
 		for _, event := range events[2*i:] {
 			if !event.Time.Equal(done.Time) {

@@ -10,23 +10,23 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// How wrong a process's clock is, in the order in which a case sets it: hours off and back
-// again. The first is how the clock is when the handle is opened. Hours are far more than
-// any TTL of a case, so that a result which depends on the clock differs visibly.
+// The errors of a process's clock, in the order in which a case sets them: hours off and right
+// again. A handle is opened under the first. Hours far exceed any TTL of a case, so a result that
+// depends on the clock differs visibly.
 var (
 	aheadFirst = []time.Duration{3 * time.Hour, -3 * time.Hour, 0}
 	backFirst  = []time.Duration{-3 * time.Hour, 3 * time.Hour, 0}
 )
 
-// ProcessClock is the clock of one process, which a case sets wrong.
+// ProcessClock is the clock of one process, which a case can set wrong.
 type ProcessClock struct {
 	skews    []time.Duration
 	skew     atomic.Int64         // a time.Duration
 	readings atomic.Int64         // since skew was set
-	passed   func() time.Duration // on the store clock alone
+	passed   func() time.Duration // the time that passed on the store clock by AdvanceClock
 }
 
-// Skewed opens a handle of a process whose clock is wrong, by the first of skews at first.
+// Skewed opens a handle of a process whose clock is wrong by the first of skews.
 func (e *Env) Skewed(t T, skews []time.Duration) (runstore.RunStore, *ProcessClock) {
 	t.Helper()
 	c := &ProcessClock{skews: slices.Clone(skews), passed: e.advanced}
@@ -41,20 +41,20 @@ func (e *Env) Skewed(t T, skews []time.Duration) (runstore.RunStore, *ProcessClo
 	return s, c
 }
 
-// Now returns the time of day. The process reads its clock by it.
+// Now returns the time of day that the process reads.
 func (c *ProcessClock) Now() time.Time {
 	c.readings.Add(1)
 	return time.Now().Add(c.passed() + time.Duration(c.skew.Load()))
 }
 
-// Set makes the clock wrong by skew, and returns what to call the process.
+// Set makes the clock wrong by skew and returns a name for the process.
 func (c *ProcessClock) Set(skew time.Duration) (who string) {
 	c.skew.Store(int64(skew))
 	c.readings.Store(0)
 	return c.String()
 }
 
-// String names the process by its clock.
+// String returns a name for the process that says how wrong its clock is.
 func (c *ProcessClock) String() string {
 	switch skew := time.Duration(c.skew.Load()); {
 	case skew > 0:
@@ -66,8 +66,8 @@ func (c *ProcessClock) String() string {
 	}
 }
 
-// steps sets the clock wrong in one way after the other and yields what to call the
-// process. It fails the case if the process did not read its clock in one of them.
+// steps sets the clock to each of its errors in turn and yields a name for the process. It fails
+// the case if the process did not read its clock in one of the steps.
 func (c *ProcessClock) steps(t T) iter.Seq[string] {
 	return func(yield func(who string) bool) {
 		for _, skew := range c.skews {
@@ -79,7 +79,7 @@ func (c *ProcessClock) steps(t T) iter.Seq[string] {
 	}
 }
 
-// wasRead fails the case if the process has not read its clock since it was set.
+// wasRead fails the case if the process has not read its clock since the clock was last set.
 func (c *ProcessClock) wasRead(t T) {
 	t.Helper()
 	if c.readings.Load() == 0 {
@@ -88,9 +88,9 @@ func (c *ProcessClock) wasRead(t T) {
 	}
 }
 
-// suspect returns a hint for a time that is off by so much: about as much as a case sets a
-// process's clock wrong means that the time comes from such a clock.
-func suspect(off time.Duration) string {
+// wrongClockHint returns a hint for a time that is off by about as much as a case sets a process's
+// clock wrong: the time then comes from that clock.
+func wrongClockHint(off time.Duration) string {
 	for _, skew := range aheadFirst {
 		if skew > 0 && off.Abs() > skew-time.Minute && off.Abs() < 2*skew+time.Minute {
 			return ", as much as a process's clock was set wrong: it comes from that clock, not from the store's"

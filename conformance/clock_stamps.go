@@ -10,13 +10,13 @@ func slowStamps(t T, e *Env) {
 	n := e.Network(t)
 	t.Cleanup(n.Faults.Reset) // before the handle is closed
 	n.Faults.Delay(20 * time.Millisecond)
-	tellsTimes(t, e, closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) }), "run", "over a slow network")
+	checkCommitTimes(t, e, closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) }), "run", "over a slow network")
 }
 
-// before returns the earliest time that a write of s may tell from here on: what the
-// store clock shows, less how long s took to read it. A handle that knows the clock by
-// such readings alone knows no better.
-func (e *Env) before(t T, s runstore.RunStore) time.Time {
+// earliestCommitTime returns the earliest time that a later write of s may return: the store clock,
+// less the time that s took to read it. A handle that knows the store clock only by such readings
+// has no better estimate.
+func (e *Env) earliestCommitTime(t T, s runstore.RunStore) time.Time {
 	t.Helper()
 	began := time.Now()
 	if _, err := s.Now(t.Context()); err != nil {
@@ -26,53 +26,53 @@ func (e *Env) before(t T, s runstore.RunStore) time.Time {
 	return e.Now(t).Add(-took)
 }
 
-// tellsTimes fails the case unless all times that a handle's writes tell are those of the
-// store clock when they were made.
-func tellsTimes(t T, e *Env, s runstore.RunStore, id runstore.RunID, what string) {
+// checkCommitTimes fails the case unless all times that a handle's writes return and store are
+// those of the store clock at the write.
+func checkCommitTimes(t T, e *Env, s runstore.RunStore, id runstore.RunID, what string) {
 	t.Helper()
-	from := e.before(t, s)
+	from := e.earliestCommitTime(t, s)
 	now, err := s.Now(t.Context())
 	if err != nil {
 		t.Fatalf("now: %v", err)
 	}
-	within(t, "the store clock as read "+what, now, from, e.Now(t))
+	checkBetween(t, "the store clock as read "+what, now, from, e.Now(t))
 	spec := runstore.RunSpec{ID: id, Runnable: runstore.After(TTL)}
 	created, err := s.CreateRun(t.Context(), spec)
 	if err != nil {
 		t.Fatalf("create: %v", err)
 	}
 	to := e.Now(t)
-	within(t, "the creation "+what, created.Run.CreatedAt, from, to)
-	within(t, "the runnable time set "+what, created.Run.RunnableAt, from.Add(TTL), to.Add(TTL))
+	checkBetween(t, "the creation "+what, created.Run.CreatedAt, from, to)
+	checkBetween(t, "the runnable time set "+what, created.Run.RunnableAt, from.Add(TTL), to.Add(TTL))
 
-	from = e.before(t, s)
-	lease := hold(t, s, acquire(id, "holder", TTL))
-	within(t, "the expiry of a grant "+what, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
-	from = e.before(t, s)
+	from = e.earliestCommitTime(t, s)
+	lease := mustAcquire(t, s, acquire(id, "holder", TTL))
+	checkBetween(t, "the expiry of a grant "+what, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
+	from = e.earliestCommitTime(t, s)
 	renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
 	if err != nil {
 		t.Fatalf("renew: %v", err)
 	}
-	within(t, "the renewed expiry "+what, renewed.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
+	checkBetween(t, "the renewed expiry "+what, renewed.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
 
 	b := appending(lease, "work")
 	b.Put("record", nil, runstore.Place{Index: "queue", At: runstore.After(time.Minute)})
-	from = e.before(t, s)
+	from = e.earliestCommitTime(t, s)
 	done := applied(t, s, "commit", b)
 	to = e.Now(t)
-	within(t, "a commit "+what, done.Time, from, to)
-	within(t, "an event "+what, journal(t, e.Store, id)[0].Time, from, to)
+	checkBetween(t, "a commit "+what, done.Time, from, to)
+	checkBetween(t, "an event "+what, journal(t, e.Store, id)[0].Time, from, to)
 	records, err := e.Store.ReadRecords(t.Context(), id, runstore.RecordQuery{Keys: []runstore.RecordKey{"record"}})
 	if err != nil || len(records) != 1 {
 		t.Fatalf("records: %d, error %v", len(records), err)
 	}
-	within(t, "a record "+what, records[0].Updated.Time, from, to)
+	checkBetween(t, "a record "+what, records[0].Updated.Time, from, to)
 	for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime}) {
 		if err != nil {
 			t.Fatalf("scan: %v", err)
 		}
 		if entry.Run == id {
-			within(t, "an index place "+what, entry.At, from.Add(time.Minute), to.Add(time.Minute))
+			checkBetween(t, "an index place "+what, entry.At, from.Add(time.Minute), to.Add(time.Minute))
 		}
 	}
 }

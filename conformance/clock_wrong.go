@@ -8,9 +8,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// wrongClockCases prove that the clock of a process decides nothing: grants, renewals,
-// takeovers, scans, stamps and the feed are the same whether it is hours ahead, hours
-// behind, or steps in between.
+// wrongClockCases prove that the clock of a process decides nothing: grants, renewals, takeovers,
+// scans, stamps and the feed are the same while it is hours ahead, hours behind, or steps in
+// between.
 func wrongClockCases() []Case {
 	skew := []Need{NeedSkew}
 	return []Case{
@@ -56,18 +56,18 @@ func skewedThief(t T, e *Env) {
 		writing.Writes.Append("stolen", nil)
 		for _, req := range []runstore.AcquireRequest{plain, writing} {
 			_, err := thief.AcquireLease(t.Context(), req)
-			heldBy(t, fmt.Sprintf("%s, with %d events", what, len(req.Writes.Events)), err, lease, TTL)
+			checkLeaseHeld(t, fmt.Sprintf("%s, with %d events", what, len(req.Writes.Events)), err, lease, TTL)
 		}
 	}
-	same(t, "refused acquires", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "refused acquires", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, lease, "still held")
 	if err := renew(t, e.Store, lease, 2*TTL); err != nil {
 		t.Errorf("renew: %v", err)
 	}
 }
 
-// skewedHolder takes strict leases too, because a store refuses their holder as soon as it takes the
-// lease to be over.
+// skewedHolder takes strict leases too, because a store refuses the holder of a strict lease as
+// soon as it judges the lease to be expired.
 func skewedHolder(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	e.Create(t, "run")
@@ -79,33 +79,34 @@ func skewedHolder(t T, e *Env) {
 		who := clock.Set(step.from)
 		req := acquire("run", "holder", TTL)
 		req.Strict = step.strict
-		from := e.before(t, s)
-		lease := hold(t, s, req)
-		within(t, "the expiry of a grant to "+who, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
+		from := e.earliestCommitTime(t, s)
+		lease := mustAcquire(t, s, req)
+		checkBetween(t, "the expiry of a grant to "+who, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
 		clock.wasRead(t)
 
 		who = fmt.Sprintf("%s by now, strict %t", clock.Set(step.to), step.strict)
 		e.Advance(t, e.ShortTTL()/2)
-		// The handle has not read the store clock since the step: it may know it by its own.
+		// The handle has not read the store clock since the step, so it may estimate the time by
+		// its process's clock.
 		from = e.Now(t)
 		done, err := s.Commit(t.Context(), appending(lease, "work"))
 		if err != nil {
 			t.Errorf("commit by %s: got error %v, want none: the lease lasts until %v and the store clock shows %v", who, err, lease.ExpiresAt, e.Now(t))
 		} else {
-			within(t, "a commit by "+who, done.Time, from.Add(-time.Minute), e.Now(t))
+			checkBetween(t, "a commit by "+who, done.Time, from.Add(-time.Minute), e.Now(t))
 		}
 		_, err = e.Store.AcquireLease(t.Context(), acquire("run", "other", TTL))
-		heldBy(t, "acquire against "+who, err, lease, TTL)
-		from = e.before(t, s)
+		checkLeaseHeld(t, "acquire against "+who, err, lease, TTL)
+		from = e.earliestCommitTime(t, s)
 		renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
 		if err != nil {
 			t.Fatalf("renewal by %s: got error %v, want none: the lease lasts until %v and the store clock shows %v", who, err, lease.ExpiresAt, e.Now(t))
 		}
-		within(t, "the expiry of a renewal by "+who, renewed.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
+		checkBetween(t, "the expiry of a renewal by "+who, renewed.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
 		if _, err := e.Store.Commit(t.Context(), appending(lease, "work")); err != nil {
 			t.Errorf("commit through a right clock under the lease of %s: got error %v, want none", who, err)
 		}
-		letGo(t, s, lease)
+		mustRelease(t, s, lease)
 		clock.wasRead(t)
 	}
 }
@@ -115,12 +116,12 @@ func skewedTakeover(t T, e *Env) {
 	create := func(by runstore.RunStore, id runstore.RunID, what string) runstore.Lease {
 		spec := withLease(id, "holder")
 		spec.Lease.TTL = e.ShortTTL()
-		from := e.before(t, by)
+		from := e.earliestCommitTime(t, by)
 		created, err := by.CreateRun(t.Context(), spec)
 		if err != nil {
 			t.Fatalf("create %q: %v", id, err)
 		}
-		within(t, "the expiry of a grant with the creation by "+what, created.Lease.ExpiresAt, from.Add(e.ShortTTL()), e.Now(t).Add(e.ShortTTL()))
+		checkBetween(t, "the expiry of a grant with the creation by "+what, created.Lease.ExpiresAt, from.Add(e.ShortTTL()), e.Now(t).Add(e.ShortTTL()))
 		return created.Lease
 	}
 	takeOver := func(by runstore.RunStore, lease runstore.Lease, what string) {
@@ -142,7 +143,7 @@ func skewedTakeover(t T, e *Env) {
 		e.expire(t)
 		takeOver(e.Store, wrong, "a process whose clock is right, from "+who)
 		takeOver(s, right, stepped)
-		fencedOut(t, "commit after the takeover", commitOnly(t, s, wrong), wrong, e.Get(t, wrong.Run))
+		checkFenced(t, "commit after the takeover", commitOnly(t, s, wrong), wrong, e.Get(t, wrong.Run))
 		clock.wasRead(t)
 	}
 }
@@ -151,7 +152,7 @@ func skewedStamps(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	n := 0
 	for who := range clock.steps(t) {
-		tellsTimes(t, e, s, runstore.RunID(fmt.Sprintf("run-%d", n)), "by "+who)
+		checkCommitTimes(t, e, s, runstore.RunID(fmt.Sprintf("run-%d", n)), "by "+who)
 		n++
 	}
 }
@@ -194,7 +195,7 @@ func skewedQueue(t T, e *Env) {
 		if !ok {
 			continue
 		}
-		// A state that old has all of the writes, which lie twice the slack back.
+		// A replica's state of that age holds all of the writes, which are twice the slack old.
 		candidates, err := stale.ScanIndexStale(t.Context(), runstore.IndexQuery{Index: "queue", Limit: 10}, time.Millisecond)
 		if err != nil {
 			t.Fatalf("stale scan by %s: %v", who, err)
@@ -214,7 +215,7 @@ func skewedFeed(t T, e *Env) {
 	const each = 2
 	var right, followed []runstore.FeedEvent // as read by a right clock and by the wrong one
 	for who := range clock.steps(t) {
-		from := e.before(t, s)
+		from := e.earliestCommitTime(t, s)
 		for _, by := range []runstore.RunStore{s, e.Store} {
 			b := runstore.NewBatch("run", runstore.Unguarded("test"))
 			b.Append("signal", nil)
@@ -226,15 +227,15 @@ func skewedFeed(t T, e *Env) {
 		followed = append(followed, feedBeyond(t, e, s, followed, each, 300, who)...)
 		for i, event := range followed[want-each:] {
 			equal(t, fmt.Sprintf("the seq of event %d as read by %s", want-each+i+1, who), event.Seq, runstore.Seq(want-each+i+1))
-			within(t, fmt.Sprintf("the time of event %d in the feed as read by %s", event.Seq, who), event.Time, from, to)
+			checkBetween(t, fmt.Sprintf("the time of event %d in the feed as read by %s", event.Seq, who), event.Time, from, to)
 		}
 	}
 	equal(t, "the feed as followed with a wrong clock, against a right one's", followed, right)
 }
 
-// feedBeyond returns the n events of the feed that follow those that were read. The feed
-// may be late, but no longer once another handle has read the events: enough then bounds
-// how often the feed is read in vain. 0 means no bound.
+// feedBeyond returns the n events of the feed that follow those in read. The feed may lag, but not
+// once another handle has read the events: enough then bounds how many reads may find too few of
+// them. 0 means no bound.
 func feedBeyond(t T, e *Env, s runstore.RunStore, read []runstore.FeedEvent, n, enough int, who string) (more []runstore.FeedEvent) {
 	t.Helper()
 	after := runstore.Position(0)
@@ -242,8 +243,8 @@ func feedBeyond(t T, e *Env, s runstore.RunStore, read []runstore.FeedEvent, n, 
 		after = read[len(read)-1].Position
 	}
 	reads := 0
-	e.Await(t, patience, func() bool {
-		more = every(t, "the feed as read by "+who, feedAfter(t.Context(), s, after, runstore.MaxPage))
+	e.Await(t, caseTimeout, func() bool {
+		more = mustCollect(t, "the feed as read by "+who, feedAfter(t.Context(), s, after, runstore.MaxPage))
 		reads++
 		return len(more) >= n || reads == enough
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 func endedContext(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	late, cancelLate := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
@@ -35,7 +35,7 @@ func endedContext(t T, e *Env) {
 			Refused(t, "creating", err, runstore.ErrUnavailable)
 			_, err = e.Store.GetRun(t.Context(), "new")
 			Refused(t, "reading what was not created", err, runstore.ErrNotFound)
-			same(t, "a call with an ended context", before, dump(t, e.Store, "run", allIndexes...))
+			checkUnchanged(t, "a call with an ended context", before, dump(t, e.Store, "run", allIndexes...))
 			equal(t, "expiry", e.Get(t, "run").ExpiresAt, expires)
 		}
 		e.Append(t, s, lease, "the run is usable")
@@ -46,7 +46,7 @@ func contextAtAnyStage(t T, e *Env) {
 	const writers = 4
 	each := e.Scaled(t, "commits of each writer", 12, 40)
 	random := seeded(t)
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	stores := e.handles(t, 2)
 	began := time.Now()
 	for range 5 {
@@ -54,11 +54,11 @@ func contextAtAnyStage(t T, e *Env) {
 	}
 	usual := time.Since(began) / 5
 	var ended atomic.Bool
-	results := make([]*verdicts, writers)
-	together(t, writers, func(i int) error {
+	results := make([]*outcomes, writers)
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
-		results[i] = newVerdicts()
-		span := 2 * writers * usual // a context ends within span, which shrinks until some call fails because of that
+		results[i] = newOutcomes()
+		span := 2 * writers * usual // a context ends within span, which shrinks until some call fails for that reason
 		for n := 0; n < each || !ended.Load(); n++ {
 			name := fmt.Sprintf("%d/%d", i, n)
 			b := runstore.NewBatch("run", lease.Fence())
@@ -85,7 +85,7 @@ func contextAtAnyStage(t T, e *Env) {
 			if kind := runstore.KindOf(err); err != nil && (kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome || !errors.Is(err, end)) {
 				return fmt.Errorf("batch %s, whose context ended with %v: got error %w, want ErrUnavailable or ErrUnknownOutcome that matches the context's", name, end, err)
 			}
-			if err != nil && b.ID != "" && n%4 == 0 { // and again, with time
+			if err != nil && b.ID != "" && n%4 == 0 { // repeat it without a deadline
 				if _, err := stores[(n+1)%2].Commit(t.Context(), b); err != nil {
 					return fmt.Errorf("batch %s, repeated: %w", name, err)
 				}
@@ -96,22 +96,21 @@ func contextAtAnyStage(t T, e *Env) {
 		}
 		return nil
 	})
-	// What is still in flight is settled by a commit that comes after it.
+	// A commit that follows settles the writes that are still in flight.
 	e.Append(t, e.Store, lease, "end")
 	for i, v := range results {
 		t.Logf("writer %d: %d applied, %d not applied, %d unknown", i, len(v.applied), len(v.refused), len(v.unknown))
 		v.checkOwn(t, e.Store, fmt.Sprintf("%d/", i))
 	}
-	records := every(t, "records", runstore.Records(t.Context(), e.Store, "run", ""))
-	records = slices.DeleteFunc(records, func(r runstore.Record) bool { // of the run's creation
+	records := mustCollect(t, "records", runstore.Records(t.Context(), e.Store, "run", ""))
+	records = slices.DeleteFunc(records, func(r runstore.Record) bool { // leave out the records of the run's creation
 		return slices.Contains([]runstore.RecordKey{"a", "b", "gone", runstore.SummaryKey}, r.Key)
 	})
 	sameRecords(t, "all", queue(t, e.Store, "all"), records)
 }
 
-// checkOwn is check for the batches whose names begin with prefix, on the run
-// that cases write to.
-func (v *verdicts) checkOwn(t T, s runstore.RunStore, prefix string) {
+// checkOwn is check for the batches whose names begin with prefix, on the run called run.
+func (v *outcomes) checkOwn(t T, s runstore.RunStore, prefix string) {
 	t.Helper()
 	found := map[string]int{}
 	for _, event := range journal(t, s, "run") {
@@ -122,9 +121,9 @@ func (v *verdicts) checkOwn(t T, s runstore.RunStore, prefix string) {
 	v.compare(t, found)
 }
 
-// compare fails the case unless as many events of each batch are stored as its
-// verdict allows.
-func (v *verdicts) compare(t T, found map[string]int) {
+// compare fails the case unless the number of stored events of each batch agrees with the batch's
+// outcome.
+func (v *outcomes) compare(t T, found map[string]int) {
 	t.Helper()
 	for name := range v.applied {
 		if found[name] != 1 {
@@ -144,12 +143,12 @@ func (v *verdicts) compare(t T, found map[string]int) {
 }
 
 func contextInFlight(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	for round, cause := range []error{context.Canceled, context.DeadlineExceeded} {
 		s := e.Reopen(t)
 		resume := stalled(t, e)
 		names := []string{"short", "longer", "long"}
-		results := make(chan func(v *verdicts), len(names))
+		results := make(chan func(v *outcomes), len(names))
 		for i, name := range names {
 			name = fmt.Sprintf("%d/%s", round, name)
 			wait := []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond}[i]
@@ -168,7 +167,7 @@ func contextInFlight(t T, e *Env) {
 					_, err := s.Commit(ctx, b)
 					return err
 				})
-				results <- func(v *verdicts) {
+				results <- func(v *outcomes) {
 					v.add(name, err)
 					switch kind := runstore.KindOf(err); {
 					case err == nil:
@@ -179,20 +178,20 @@ func contextInFlight(t T, e *Env) {
 				}
 			}()
 		}
-		outcome := newVerdicts()
-		// The engine hangs until resume; whoever waits for it waits too long.
-		expired := time.NewTimer(patience)
+		outcome := newOutcomes()
+		// The engine hangs until resume, so a call that waits for it exceeds the case's timeout.
+		expired := time.NewTimer(caseTimeout)
 		for range names {
 			select {
 			case tell := <-results:
 				tell(outcome)
 			case <-expired.C:
-				t.Fatalf("a call still waits for the engine %v after its context ended", patience)
+				t.Fatalf("a call still waits for the engine %v after its context ended", caseTimeout)
 			}
 		}
 		expired.Stop()
 		resume()
-		// The run is usable, and a repeat makes each of them definite.
+		// The run is usable, and a repeat makes each outcome definite.
 		e.Append(t, e.Store, lease, fmt.Sprint(round, " goes on"))
 		outcome.checkOwn(t, e.Store, fmt.Sprintf("%d/", round))
 		for name := range outcome.unknown {

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// crashCases prove that what was acknowledged is there after the process that
-// wrote it was killed, and that nothing is there in part.
+// crashCases prove that acknowledged writes survive the kill of the process that made them, and
+// that no write survives in part.
 func crashCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "a-killed-process-leaves-whole-batches-only", Needs: []Need{NeedProcesses}, Run: killedProcess, Doc: `
@@ -22,20 +22,20 @@ func crashCases() []Case {
 			A child process appends hundreds of small events to one run and is killed amid further appends. Without
 			another write, the feed soon holds every event of the journal once and in order, read by a handle from
 			before and by a new one, and no acknowledged event is missing. A store whose writer publishes to the feed
-			after the commit loses the last ones.`},
+			after the commit loses the last events.`},
 		{Guarantee: "I3", Name: "a-stopped-process-is-fenced-when-it-goes-on", Needs: []Need{NeedProcesses, needPause}, Run: stoppedProcess, Doc: `
-			A child process holds a lease and is stopped by a signal; the lease expires, and the parent takes over.
-			The child then goes on and commits, renews and releases: all three are ErrFenced, and run and indexes
-			stay as they were. A store that trusts a handle's own memory of its lease, or checks the owner only, lets
-			the child write.`},
+			A child process holds a lease and is stopped by a signal; the lease expires, and the parent takes over. The
+			child is then resumed and commits, renews and releases: all three are ErrFenced, and run and indexes stay
+			as they were. A store that trusts a handle's own memory of its lease, or checks the owner only, lets the
+			child write.`},
 	}
 }
 
 var needPause = Need{"pause", "a system on which processes can be stopped, and go on", func(*Env) string {
-	return absent(!canPause, "processes cannot be stopped on this system")
+	return reasonIf(!canPause, "processes cannot be stopped on this system")
 }}
 
-// acknowledgement is what a child reported of a batch.
+// acknowledgement is what a child reported about a batch.
 type acknowledgement struct {
 	run         runstore.RunID
 	first, last runstore.Seq
@@ -49,14 +49,14 @@ func killedProcess(t T, e *Env) {
 	}
 	acknowledged := map[string]acknowledgement{}
 	for round := range rounds {
-		c := startChild(t, errand{URL: e.URL, Role: "load", Round: round})
+		c := startChild(t, childTask{URL: e.URL, Role: "load", Round: round})
 		var lease runstore.Lease
 		kill := 1 + pick.IntN(60) // the line after which the child is killed
 		lines := 0
 		for {
 			line, ok := c.next()
 			if !ok {
-				break // what it wrote before its end was read
+				break // what the child wrote before the kill was read
 			}
 			lines++
 			var name string
@@ -67,7 +67,7 @@ func killedProcess(t T, e *Env) {
 				t.Fatalf("round %d: the child said %q", round, line)
 			}
 			if lines == kill {
-				// It is somewhere between two reports, in the middle of other batches.
+				// The child is between two reports, with other batches in flight.
 				if err := c.cmd.Process.Kill(); err != nil {
 					t.Fatalf("kill: %v", err)
 				}
@@ -79,7 +79,7 @@ func killedProcess(t T, e *Env) {
 		}
 		t.Logf("round %d: killed after line %d, %d batches acknowledged so far", round, kill, len(acknowledged))
 		for _, s := range []runstore.RunStore{e.Reopen(t), e.Store} {
-			undisturbed(t, e, func(t T) { wholeBatches(t, s, acknowledged) })
+			checkUndisturbed(t, e, func(t T) { checkAtomicBatches(t, s, acknowledged) })
 		}
 		if lease.Token != 0 {
 			survivor := takeover(t, e, lease)
@@ -90,10 +90,10 @@ func killedProcess(t T, e *Env) {
 	}
 }
 
-// undisturbed checks the runs while nothing is written to them: what a killed process had
-// asked of a server may still be applied after its end, also in the middle of a check,
-// which is then made again. Every batch of a child appends events.
-func undisturbed(t T, e *Env, check func(t T)) {
+// checkUndisturbed runs check while no write arrives. A server may still apply a request of a
+// killed process after the kill, even during check; check is then run again. A change shows in the
+// runs' last seqs, because every batch of a child appends events.
+func checkUndisturbed(t T, e *Env, check func(t T)) {
 	t.Helper()
 	seqs := func() (all [crashRuns]runstore.Seq) {
 		for i := range all {
@@ -103,7 +103,7 @@ func undisturbed(t T, e *Env, check func(t T)) {
 	}
 	var failed bool
 	var said []string
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		before := seqs()
 		failed, said = RunPlain(t.Context(), t.Name(), check)
 		return !failed || seqs() == before
@@ -116,11 +116,11 @@ func undisturbed(t T, e *Env, check func(t T)) {
 	}
 }
 
-// takeover waits until a lease has expired in real time, and takes it.
+// takeover waits until a lease has expired in real time and acquires the run's lease.
 func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
 	t.Helper()
 	req := acquire(from.Run, "survivor", TTL)
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		granted, err := e.Store.AcquireLease(t.Context(), req)
 		lease = granted.Lease
 		if err != nil && runstore.KindOf(err) != runstore.ErrLeaseHeld {
@@ -134,9 +134,9 @@ func takeover(t T, e *Env, from runstore.Lease) (lease runstore.Lease) {
 	return lease
 }
 
-// wholeBatches fails the case unless all acknowledged batches are there, where their
-// child was told, and every batch that is there is there whole.
-func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgement) {
+// checkAtomicBatches fails the case unless all acknowledged batches are stored at the acknowledged
+// seqs, and every stored batch is stored whole.
+func checkAtomicBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgement) {
 	t.Helper()
 	found := map[string]acknowledgement{}
 	indexed := map[string]string{}
@@ -154,7 +154,7 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 		dense(t, events)
 		last := ""
 		for n := 0; n < len(events); {
-			if events[n].Kind != "crash" { // a survivor's
+			if events[n].Kind != "crash" { // an event of a survivor
 				n++
 				continue
 			}
@@ -168,7 +168,7 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 			n += crashEvents
 			last = name
 		}
-		for _, r := range every(t, "records", runstore.Records(t.Context(), s, run, "batch/")) {
+		for _, r := range mustCollect(t, "records", runstore.Records(t.Context(), s, run, "batch/")) {
 			name := strings.TrimPrefix(string(r.Key), "batch/")
 			records = append(records, name)
 			if at, ok := found[name]; !ok || at.run != run || r.Version != 1 || r.Created.Seq != at.first || string(r.Value) != crashPart(name, crashEvents) {
@@ -182,8 +182,8 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 			t.Errorf("run %q: the last batch is %q by the journal and %q by the record", run, last, got)
 		}
 	}
-	inOrder(t, "batches by their records, beside those in the journals", slices.Sorted(slices.Values(records)), slices.Sorted(maps.Keys(found)))
-	inOrder(t, "batches by their index entries, beside those in the journals", slices.Sorted(maps.Keys(indexed)), slices.Sorted(maps.Keys(found)))
+	checkOrder(t, "batches by their records, beside those in the journals", slices.Sorted(slices.Values(records)), slices.Sorted(maps.Keys(found)))
+	checkOrder(t, "batches by their index entries, beside those in the journals", slices.Sorted(maps.Keys(indexed)), slices.Sorted(maps.Keys(found)))
 	for name, want := range acknowledged {
 		if got, ok := found[name]; !ok || got != want {
 			t.Errorf("batch %s was acknowledged at %+v and is found: %t, at %+v", name, want, ok, got)
@@ -193,19 +193,19 @@ func wholeBatches(t T, s runstore.RunStore, acknowledged map[string]acknowledgem
 
 func stoppedProcess(t T, e *Env) {
 	e.Create(t, "run")
-	c := startChild(t, errand{URL: e.URL, Role: "zombie"})
+	c := startChild(t, childTask{URL: e.URL, Role: "zombie"})
 	line, _ := c.next()
 	held := runstore.Lease{Run: "run"}
 	if _, err := fmt.Sscanf(line, "held %d", &held.Token); err != nil {
 		t.Fatalf("the child said %q", line)
 	}
-	if err := pause(c.cmd.Process); err != nil {
+	if err := pauseProcess(c.cmd.Process); err != nil {
 		t.Fatalf("stop the child: %v", err)
 	}
 	lease := takeover(t, e, held)
 	e.Append(t, e.Store, lease, "taken over")
 	before := dump(t, e.Store, "run", allIndexes...)
-	if err := carryOn(c.cmd.Process); err != nil {
+	if err := resumeProcess(c.cmd.Process); err != nil {
 		t.Fatalf("let the child go on: %v", err)
 	}
 	if _, err := fmt.Fprintln(c.in, "go on"); err != nil {
@@ -219,6 +219,6 @@ func stoppedProcess(t T, e *Env) {
 		}
 	}
 	equal(t, "writes that the stopped process tried", refusals, 3)
-	same(t, "the stopped process", before, dump(t, e.Store, "run", allIndexes...))
+	checkUnchanged(t, "the stopped process", before, dump(t, e.Store, "run", allIndexes...))
 	e.Append(t, e.Store, lease, "the new holder goes on")
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// killedFlood writes nothing to the run after the kill: another handle has to bring the events of the
-// killed process into the feed.
+// killedFlood writes nothing to the run after the kill: another handle must bring the events of the
+// killed process into the feed without the help of a later write.
 func killedFlood(t T, e *Env) {
 	least := runstore.Seq(e.Scaled(t, "events before a kill", 300, 1500))
 	e.Create(t, "run")
 	other := e.Reopen(t)
-	c := startChild(t, errand{URL: e.URL, Role: "flood"})
+	c := startChild(t, childTask{URL: e.URL, Role: "flood"})
 	acknowledged := map[runstore.Seq]string{}
 	killed := false
 	for {
 		line, ok := c.next()
 		if !ok {
-			break // what it wrote before its end was read
+			break // what the child wrote before the kill was read
 		}
 		var name string
 		var first, last runstore.Seq
@@ -42,18 +42,18 @@ func killedFlood(t T, e *Env) {
 		t.Fatalf("the child ended after %d events, before it was killed", len(acknowledged))
 	}
 
-	// What the process had asked of a server may still be applied after its end.
+	// The server may still apply a request of the killed process.
 	var feed []runstore.FeedEvent
 	var last runstore.Seq
 	say := func() string {
 		return fmt.Sprintf("the feed holds %d events, the journal %d: %s", len(feed), last, seqsOf(feed))
 	}
-	e.await(t, patience, growing(), func() bool {
+	e.await(t, caseTimeout, growing(), func() bool {
 		after := runstore.Position(0)
 		if len(feed) > 0 {
 			after = feed[len(feed)-1].Position
 		}
-		feed = append(feed, every(t, "feed", feedAfter(t.Context(), other, after, runstore.MaxPage))...)
+		feed = append(feed, mustCollect(t, "feed", feedAfter(t.Context(), other, after, runstore.MaxPage))...)
 		last = e.Get(t, "run").LastSeq
 		return runstore.Seq(len(feed)) >= last
 	}, say)
@@ -75,20 +75,20 @@ func killedFlood(t T, e *Env) {
 	}
 	for who, s := range map[string]runstore.RunStore{"a handle opened before": other, "a handle opened afterwards": e.Reopen(t)} {
 		var got []string
-		for _, event := range every(t, "feed", feedAfter(t.Context(), s, 0, 100)) {
+		for _, event := range mustCollect(t, "feed", feedAfter(t.Context(), s, 0, 100)) {
 			got = append(got, name(event.Seq, event.Data))
 		}
-		inOrder(t, "the feed, read from "+who, got, want)
+		checkOrder(t, "the feed, read from "+who, got, want)
 	}
 }
 
-// floodWriters is how many goroutines of the child append.
+// floodWriters is the number of goroutines of the child that append.
 const floodWriters = 2
 
 func floodPart(name string, k int) string { return fmt.Sprintf("%s/%d", name, k) }
 
 // childFlood appends batches of 1 to 39 small events until it is killed, and reports each
-// that was acknowledged.
+// acknowledged batch.
 func childFlood(ctx context.Context, s runstore.RunStore, _ int, in *bufio.Scanner, out *report) error {
 	go exitWithParent(in)
 	failed := make(chan error)

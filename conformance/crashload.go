@@ -13,20 +13,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// What the children of the crash cases do.
+// The tasks of the children of the crash cases.
 
 const (
 	crashRuns    = 3
 	crashWriters = 4
 	crashEvents  = 3
-	// childTTL is short, since a case waits for it in real time.
+	// childTTL is 300 ms, because a case waits for it in real time.
 	childTTL = 300 * time.Millisecond
 )
 
 func crashRun(i int) runstore.RunID { return runstore.RunID(fmt.Sprint("run-", i%crashRuns)) }
 
-// crashBatch is a batch of which each part tells that of it there must be all or
-// nothing: its name, its place in it, and a sum over both.
+// crashBatch returns a batch whose parts each identify it: every part holds the batch's name, the
+// part's number and a checksum of both, so a batch that is stored in part is recognized.
 func crashBatch(name string, run runstore.RunID, guard runstore.Guard) runstore.Batch {
 	b := runstore.NewBatch(run, guard)
 	b.ID = runstore.BatchID(name)
@@ -38,12 +38,13 @@ func crashBatch(name string, run runstore.RunID, guard runstore.Guard) runstore.
 	return b
 }
 
+// crashPart returns part k of the batch called name: both, and a checksum of both.
 func crashPart(name string, k int) string {
 	text := fmt.Sprintf("%s %d ", name, k)
 	return text + fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 }
 
-// exitWithParent ends the child when its parent has gone.
+// exitWithParent ends the child when its parent has ended, which closes in.
 func exitWithParent(in *bufio.Scanner) {
 	for in.Scan() {
 		continue
@@ -51,8 +52,8 @@ func exitWithParent(in *bufio.Scanner) {
 	os.Exit(3)
 }
 
-// childLoad commits batches from several sides and reports each that was
-// acknowledged. One side holds the lease of its run, the others have none.
+// childLoad commits batches from several goroutines and reports each acknowledged batch. One
+// goroutine holds the lease of its run; the others write unguarded.
 func childLoad(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error {
 	go exitWithParent(in)
 	failed := make(chan error)
@@ -89,8 +90,8 @@ func childWrite(ctx context.Context, s runstore.RunStore, round, i int, out *rep
 	}
 }
 
-// childZombie takes the lease, writes, and when its parent says so writes again,
-// by every kind of write, not knowing what has happened since.
+// childZombie acquires the lease and writes. On its parent's command it writes again, by every kind
+// of write, without a look at what has happened since.
 func childZombie(ctx context.Context, s runstore.RunStore, _ int, in *bufio.Scanner, out *report) error {
 	lease, err := s.AcquireLease(ctx, acquire("run", "zombie", childTTL))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// crossrunCases prove the guarantees of steps over two runs (package crossrun):
-// natively, where the store is a MultiCommitter, and by intent on every store.
+// crossrunCases prove the guarantees of steps over two runs (package crossrun): natively, where the
+// store is a MultiCommitter, and by write-ahead intent on every store.
 func crossrunCases() []Case {
 	type theme struct {
 		guarantee, name string
@@ -26,19 +26,18 @@ func crossrunCases() []Case {
 			leaves both runs as they were. A step that consults the other run first, or writes ahead without the
 			lead's fence, fails.`},
 		{"I3", "a-zombie-in-any-gap-of-a-step-changes-nothing", stepZombie, `
-			A driver pauses before each write of a step in turn. Its successor takes over the lead, completes what it
-			finds, goes on, and the other run's record is freed; then the driver wakes up. Neither run changes, and
-			the step is on both runs or on none. A step whose late writes are guarded by a version alone is applied
-			twice.`},
+			A driver pauses before each write of a step in turn. Its successor takes over the lead, completes the step
+			that it finds and continues, and the other run's record is deleted; then the driver resumes. Neither run
+			changes, and the step is on both runs or on none. A step whose late writes are guarded by a version alone
+			is applied twice.`},
 		{"I3", "a-refused-step-stays-refused-for-a-zombie", stepZombieRefused, `
 			A driver pauses before each write of a step whose guard on the other run fails. Its successor takes over
-			and finds the step refused, the guard comes to hold, and the driver wakes up. Neither run changes, and
+			and finds the step refused, a change makes the guard hold, and the driver resumes. Neither run changes, and
 			the step is on none. A step whose refusal is not recorded on the other run is made after all.`},
 		{"I3", "a-zombie-does-not-write-the-lead-of-its-step", stepZombieLead, `
-			A driver pauses before each write of a step and wakes up between the takeover of its lead and the
-			recovery by its successor. The lead stays as the takeover left it, and after the recovery the step is on
-			both runs or on none, as the error said. A step that finishes or clears its intent without the lead's
-			fence fails.`},
+			A driver pauses before each write of a step and resumes between the takeover of its lead and the recovery
+			by its successor. The lead stays as the takeover left it, and after the recovery the step is on both runs
+			or on none, as the error said. A step that finishes or clears its intent without the lead's fence fails.`},
 		{"I4", "a-step-over-two-runs-applies-whole", stepWhole, `
 			A driver makes one step that writes everything a batch can on the lead and takes a record of the other
 			run. Seqs, versions and records are as returned, the lead is exactly as a commit alone would leave it,
@@ -51,38 +50,37 @@ func crossrunCases() []Case {
 			came first.`},
 		{"I4", "a-step-cut-anywhere-is-whole-for-the-next-holder", stepCut, `
 			A driver dies at each write of a step in turn, before the write or after it, whether or not the step's
-			guard holds. A successor acquires the lead and completes: the step is on both runs or on none, a dead
-			driver's answer was true, and nothing is left to recover. A step that clears its intent too early stays
-			half done.`},
+			guard holds. A successor acquires the lead and completes: the step is on both runs or on none, the result
+			that a dead driver got was true, and nothing is left to recover. A step that clears its intent too early
+			stays half done.`},
 		{"I4", "a-step-after-one-of-unknown-outcome-completes-it", stepAfterStep, `
-			A step is cut at each of its writes in turn, and the same holder makes another step. The second step
-			applies, and the first is on both runs or on none, as its error said. A step whose intent is written over
-			that of the one before leaves the first half done.`},
+			A step is cut short at each of its writes in turn, and the same holder makes another step. The second step
+			applies, and the first is on both runs or on none, as its error said. A step whose intent overwrites that
+			of the step before leaves the first step half done.`},
 		{"I4", "a-step-under-way-keeps-others-from-its-records", stepKeepsOthersOff, `
-			A driver dies before each write of a step in turn. While the step is under way, a write that asks for an
-			idle lead, and another lead's step on this one, are ErrConflict; otherwise both apply. After a takeover
-			the step is whole. A step that ignores a step under way overwrites records that are about to change.`},
+			A driver dies before each write of a step in turn. While the step is in progress, a write that requires an
+			idle lead, and another lead's step on this run, are ErrConflict; otherwise both apply. After a takeover the
+			step is whole. A step that ignores a step in progress overwrites records that are about to change.`},
 		{"I4", "steps-over-two-runs-keep-their-sum", stepTransfers, `
 			Three drivers move units between three runs, preempt each other's leases, lose writes and die at random.
-			After a last recovery the sum of the units is unchanged, and each transfer is in both journals or in
-			none, as its error said. A step that is made in part, or twice, changes the sum.`},
+			After a final recovery the sum of the units is unchanged, and each transfer is in both journals or in none,
+			as its error said. A step that is made in part, or twice, changes the sum.`},
 		{"I8", "a-repeated-step-gets-the-first-result", stepRepeated, `
 			A step loses each of its writes in turn and is repeated under its id: at once, and after a takeover, more
 			events, and a change of the other run. Each repeat returns the first result and changes nothing; the same
 			step under a new id is ErrFenced. A step that does not record its id on the lead is made twice.`},
 		{"I8", "a-step-is-completed-once-though-its-ids-are-forgotten", stepForgotten, `
-			Drivers die after each write of a step, the other run's record is freed, and so many batches pass that
+			Drivers die after each write of a step, the other run's record is deleted, and so many batches follow that
 			the other run forgets every id. Successors complete the steps: each is on both runs or on none, and one
 			that was on the other run stays made. A step that relies on remembered batch ids is made twice, or lost.`},
 		{"I11", "an-error-of-a-step-is-true", stepErrors, `
-			A driver loses each write of a step in turn and lives on, whether or not the step's guard holds. After a
-			recovery the step is there or not as the driver's error said, an unknown outcome carries its cause, and
-			the lead is usable. A step that reports a lost reply as not applied fails.`},
+			A driver loses each write of a step in turn and survives, whether or not the step's guard holds. After a
+			recovery the step is there or not as the driver's error said, an unknown outcome carries its cause, and the
+			lead is usable. A step that reports a lost reply as not applied fails.`},
 		{"I11", "a-step-whose-other-run-is-gone-ends", stepGone, `
 			A driver dies at each write of a step, the other run is purged, and in a second round created anew. A
 			successor takes over, learns that the step was not applied, and leaves no helper record; a later step
-			works, or is ErrNotFound where the run is gone. A step that waits for a purged run stays under way for
-			ever.`},
+			works, or is ErrNotFound where the run is gone. A step that waits for a purged run never ends.`},
 		{"I12", "steps-have-the-same-limits", stepLimits, `
 			Steps that purge, use a reserved key, lack a guard on the other run or exceed a limit are ErrInvalid or
 			ErrTooLarge, name the field, and leave both runs as they were; the largest step allowed is made whole. A
@@ -108,7 +106,7 @@ func crossrunCases() []Case {
 		leaves half a step. The store's own CommitMulti is hidden.`})
 }
 
-// stepMode is how a store makes a step.
+// stepMode is a way to make a step over two runs.
 type stepMode struct {
 	name   string
 	native bool
@@ -120,8 +118,8 @@ var (
 	byIntent      = stepMode{"by-intent", false, "The step is made by a write-ahead intent, with the store's own CommitMulti hidden."}
 )
 
-// on returns s as a driver has it whose writes meet what next says. By intent it
-// is no MultiCommitter, whatever s is.
+// on returns s as a driver sees it over a network that loses writes as next says. By intent, the
+// result is never a MultiCommitter.
 func (m stepMode) on(s runstore.RunStore, next func() loss) runstore.RunStore {
 	l := lossy{RunStore: s, next: next}
 	if m.native {
@@ -130,8 +128,8 @@ func (m stepMode) on(s runstore.RunStore, next func() loss) runstore.RunStore {
 	return l
 }
 
-// sound returns s as a driver has it who loses nothing.
-func (m stepMode) sound(s runstore.RunStore) runstore.RunStore {
+// lossless returns s as a driver sees it over a network that loses nothing.
+func (m stepMode) lossless(s runstore.RunStore) runstore.RunStore {
 	return m.on(s, func() loss { return nothingLost })
 }
 
@@ -145,8 +143,9 @@ func (l lossyMulti) CommitMulti(ctx context.Context, batches []runstore.Batch) (
 	return through(l.lossy, "commit", "", func() ([]runstore.Committed, error) { return l.multi.CommitMulti(ctx, batches) })
 }
 
-// cutAt lets a driver's writes pass until its nth, which is lost as by says, and so
-// is all that follows: its process has died. hit tells whether it came so far.
+// cutAt returns the losses of a driver whose process dies at its nth write: the writes before pass,
+// the nth is lost as by says, and all later ones are lost. It sets hit when the nth write is
+// reached.
 func cutAt(n int, by loss, hit *bool) func() loss {
 	*hit = false
 	return func() loss {
@@ -163,7 +162,7 @@ func cutAt(n int, by loss, hit *bool) func() loss {
 	}
 }
 
-// pair is a leading run and another run that it makes a step with.
+// pair is a leading run and the other run of a step.
 type pair struct {
 	lead, other runstore.RunID
 	lease       runstore.Lease
@@ -171,20 +170,20 @@ type pair struct {
 	name runstore.RecordKey
 }
 
-// pairUp furnishes two runs. The lead is held by "old"; the other run's name is
-// taken by somebody, if taken.
-func pairUp(t T, e *Env, tag string, taken bool) pair {
+// newPair creates two runs with fixtures. The lead is held by "old". If taken, the record of the
+// other run that the step wants to create exists already.
+func newPair(t T, e *Env, tag string, taken bool) pair {
 	t.Helper()
 	other := runstore.RunID("other-" + tag)
-	furnish(t, e, other)
-	return pairWith(t, e, tag, other, taken)
+	seedFixture(t, e, other)
+	return newPairWith(t, e, tag, other, taken)
 }
 
-// pairWith furnishes a lead for another run that there is already.
-func pairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair {
+// newPairWith is newPair with an existing other run.
+func newPairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair {
 	t.Helper()
 	p := pair{lead: runstore.RunID("lead-" + tag), other: other, name: runstore.RecordKey("name-" + tag)}
-	letGo(t, e.Store, furnish(t, e, p.lead))
+	mustRelease(t, e.Store, seedFixture(t, e, p.lead))
 	p.lease = e.Acquire(t, e.Store, p.lead, "old")
 	if taken {
 		put(t, e.Store, p.other, p.name, 0, "somebody")
@@ -192,7 +191,7 @@ func pairWith(t T, e *Env, tag string, other runstore.RunID, taken bool) pair {
 	return p
 }
 
-// step is one that takes the other run's name, if it is free.
+// step returns the batches of a step that creates the other run's name record, if it is absent.
 func (p pair) step(tag string) (lead, other runstore.Batch) {
 	lead = runstore.NewBatch(p.lead, p.lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
 	everything(&lead.Writes, tag, 5)
@@ -202,19 +201,18 @@ func (p pair) step(tag string) (lead, other runstore.Batch) {
 	return lead, other
 }
 
-// free lets somebody free the other run's name, so that the guard of a step that
-// was refused, or made, holds again.
-func (p pair) free(t T, e *Env) {
+// freeName deletes the other run's name record, if it exists, so that the guard of the step holds.
+func (p pair) freeName(t T, e *Env) {
 	t.Helper()
 	if rec := record(t, e.Store, p.other, p.name); rec.Version != 0 {
 		remove(t, e.Store, p.other, p.name, rec.Version)
 	}
 }
 
-// forget lets so many batches pass over a run that it need not remember any from
-// before: more than the engines here keep that forget at all (Postgres up to 384). One
-// that keeps more is right too.
-func forget(t T, e *Env, run runstore.RunID) {
+// evictBatchIDs commits so many batches with ids to a run that the run need not remember any
+// earlier one: more than every engine here that evicts ids keeps (Postgres keeps up to 384). An
+// engine that keeps more is correct too.
+func evictBatchIDs(t T, e *Env, run runstore.RunID) {
 	t.Helper()
 	for range e.Scaled(t, "batches that pass over a run before it forgets", 2*runstore.RememberedBatches+1, 3*runstore.RememberedBatches) {
 		b := runstore.NewBatch(run, runstore.Unguarded("test"))
@@ -224,7 +222,7 @@ func forget(t T, e *Env, run runstore.RunID) {
 	}
 }
 
-// takeOver acquires the lead, whoever holds it, and completes what is under way.
+// takeOver preempts the lead and completes the step in progress, if any.
 func (p pair) takeOver(t T, s runstore.RunStore, owner runstore.Owner) (runstore.Lease, crossrun.Completed) {
 	t.Helper()
 	lease, completed, err := crossrun.Acquire(t.Context(), s, preempting(p.lead, owner, "test"))
@@ -234,8 +232,8 @@ func (p pair) takeOver(t T, s runstore.RunStore, owner runstore.Owner) (runstore
 	return lease.Lease, completed
 }
 
-// made tells how often a step is on the lead and on the other run.
-func (p pair) made(t T, s runstore.RunStore, tag string) (times [2]int) {
+// applications returns how often a step was applied to the lead and to the other run.
+func (p pair) applications(t T, s runstore.RunStore, tag string) (times [2]int) {
 	t.Helper()
 	for i, id := range []runstore.RunID{p.lead, p.other} {
 		for _, event := range journal(t, s, id) {
@@ -247,45 +245,44 @@ func (p pair) made(t T, s runstore.RunStore, tag string) (times [2]int) {
 	return times
 }
 
-// whole fails the case unless the step is there once on both runs or on none, as
-// far as its driver was told which, and nothing is left of its making.
-func (p pair) whole(t T, e *Env, what, tag string, told error) (applied bool) {
+// checkAtomic fails the case unless the step was applied once to both runs or to neither, in
+// agreement with driverErr, the driver's result, and no record of the protocol is left.
+func (p pair) checkAtomic(t T, e *Env, what, tag string, driverErr error) (applied bool) {
 	t.Helper()
-	times := p.made(t, e.Store, tag)
+	times := p.applications(t, e.Store, tag)
 	if times != [2]int{0, 0} && times != [2]int{1, 1} {
 		t.Errorf("%s: the step was made %d times on the lead and %d times on the other run", what, times[0], times[1])
 	}
-	outcome := runstore.OutcomeOf(told)
+	outcome := runstore.OutcomeOf(driverErr)
 	if outcome == runstore.Applied && times[0] != 1 || outcome == runstore.NotApplied && times != [2]int{} {
-		t.Errorf("%s: the driver was told %v (%v), and the step was made %d times", what, outcome, told, times)
+		t.Errorf("%s: the driver got %v (%v), and the step was made %d times", what, outcome, driverErr, times)
 	}
-	p.tidy(t, e, what)
+	p.checkSwept(t, e, what)
 	return times[0] > 0
 }
 
-// tidy fails the case if package crossrun leaves anything that a sweep does not
-// remove.
-func (p pair) tidy(t T, e *Env, what string) {
+// checkSwept fails the case if records of package crossrun are left after a sweep.
+func (p pair) checkSwept(t T, e *Env, what string) {
 	t.Helper()
 	if _, err := crossrun.Sweep(t.Context(), e.Store, p.other); err != nil {
 		t.Errorf("%s: sweep: %v", what, err)
 	}
 	for _, id := range []runstore.RunID{p.lead, p.other} {
-		for _, rec := range every(t, "records", runstore.Records(t.Context(), e.Store, id, crossrun.Reserved)) {
+		for _, rec := range mustCollect(t, "records", runstore.Records(t.Context(), e.Store, id, crossrun.Reserved)) {
 			t.Errorf("%s: record %q of %q was left behind", what, rec.Key, id)
 		}
 	}
 }
 
-// dump writes down both runs.
+// dump returns the dumps of both runs.
 func (p pair) dump(t T, s runstore.RunStore) string {
 	t.Helper()
 	return dumpsOf(t, s, []runstore.RunID{p.lead, p.other}, allIndexes...)
 }
 
-// unmarked writes down both runs but for the other's marks, which come and go with
-// the attempts at steps.
-func (p pair) unmarked(t T, s runstore.RunStore) string {
+// dumpWithoutMarks returns the dumps of both runs without the other run's marks, which attempts at
+// steps create and delete.
+func (p pair) dumpWithoutMarks(t T, s runstore.RunStore) string {
 	t.Helper()
 	lines := strings.SplitAfter(p.dump(t, s), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
@@ -294,9 +291,9 @@ func (p pair) unmarked(t T, s runstore.RunStore) string {
 }
 
 func stepWhole(t T, e *Env, m stepMode) {
-	p := pairUp(t, e, "1", false)
+	p := newPair(t, e, "1", false)
 	lead, other := p.step("step")
-	result, err := crossrun.Commit(t.Context(), m.sound(e.Reopen(t)), lead, other)
+	result, err := crossrun.Commit(t.Context(), m.lossless(e.Reopen(t)), lead, other)
 	if err != nil {
 		t.Fatalf("commit: %v", err)
 	}
@@ -307,20 +304,20 @@ func stepWhole(t T, e *Env, m stepMode) {
 	equal(t, "versions on the other run", result.Other.Versions, []runstore.Version{name.Version})
 	equal(t, "the other run's record", string(name.Value), "step")
 	// The lead is as one commit would have left it.
-	twin := pairUp(t, e, "2", false)
+	twin := newPair(t, e, "2", false)
 	alone, _ := twin.step("step")
 	equal(t, "the lead's result", slices.Clone(result.Lead.Versions), committed(t, e.Store, alone).Versions)
-	same(t, "a step beside a commit of the lead alone", strings.ReplaceAll(dump(t, e.Store, twin.lead, allIndexes...), string(twin.lead), "lead"),
+	checkUnchanged(t, "a step beside a commit of the lead alone", strings.ReplaceAll(dump(t, e.Store, twin.lead, allIndexes...), string(twin.lead), "lead"),
 		strings.ReplaceAll(dump(t, e.Store, p.lead, allIndexes...), string(p.lead), "lead"))
 	before := p.dump(t, e.Store)
-	p.whole(t, e, "a step", "step", nil)
-	same(t, "a sweep after a step", before, p.dump(t, e.Store))
+	p.checkAtomic(t, e, "a step", "step", nil)
+	checkUnchanged(t, "a sweep after a step", before, p.dump(t, e.Store))
 }
 
 func stepRefused(t T, e *Env, m stepMode) {
 	ctx := t.Context()
-	p := pairUp(t, e, "1", false)
-	s := m.sound(e.Store)
+	p := newPair(t, e, "1", false)
+	s := m.lossless(e.Store)
 	before := p.dump(t, e.Store)
 	for _, test := range []struct {
 		name   string
@@ -354,55 +351,55 @@ func stepRefused(t T, e *Env, m stepMode) {
 			if test.want == runstore.ErrConflict && (!errors.As(err, &conflict) || strings.HasPrefix(string(conflict.Key), string(crossrun.Reserved))) {
 				t.Errorf("%s: the error %v does not tell which of the caller's guards did not hold", test.name, err)
 			}
-			same(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
+			checkUnchanged(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
 		}
 	}
-	// The runs are as usable as before, and the id of a refused step is free.
+	// The runs are as usable as before, and the id of a refused step can be used again.
 	lead, other := p.step("step")
 	lead.ID = "an id"
 	_, err := crossrun.Commit(ctx, s, lead, other)
-	if !p.whole(t, e, "a good step after the refused ones", "step", err) {
+	if !p.checkAtomic(t, e, "a good step after the refused ones", "step", err) {
 		t.Errorf("a good step after the refused ones: %v", err)
 	}
 }
 
-// stepCut lets the driver die at each write of a step, before it and after it.
+// stepCut makes the driver die at each write of a step, before the write and after it.
 func stepCut(t T, e *Env, m stepMode) {
-	successor := m.sound(e.Reopen(t))
+	successor := m.lossless(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
-		eachCut(t, e, func(n int, by loss, hit *bool) {
+		eachLostWrite(t, e, func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("cut at write %d, loss %d, taken %t", n, by, taken)
-			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
+			p := newPair(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
 			lead, other := p.step("step")
-			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+			_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
 			lease, completed := p.takeOver(t, successor, "new")
-			applied := p.whole(t, e, what, "step", told)
+			applied := p.checkAtomic(t, e, what, "step", driverErr)
 			if taken && applied {
 				t.Errorf("%s: a step was made whose guard did not hold", what)
 			}
 			if completed.ID != "" && completed.Applied != applied {
-				t.Errorf("%s: the successor was told that the step was applied: %t", what, completed.Applied)
+				t.Errorf("%s: the successor found that the step was applied: %t", what, completed.Applied)
 			}
-			// There is nothing left to do, and the lead can be driven on.
+			// Nothing is left to complete, and the lead can be driven on.
 			before := p.dump(t, e.Store)
 			if again, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil || again.ID != "" {
 				t.Errorf("%s: recover again: %+v, %v; want nothing", what, again, err)
 			}
-			same(t, what+": recovering again", before, p.dump(t, e.Store))
+			checkUnchanged(t, what+": recovering again", before, p.dump(t, e.Store))
 			e.Append(t, successor, lease, "went on")
 		})
 	}
 }
 
-// stepAfterStep lets the holder make another step where one of its own was cut
-// short: nothing of the first may be lost by that.
+// stepAfterStep lets the holder make another step after one of its own was cut short. Nothing of
+// the first step may be lost.
 func stepAfterStep(t T, e *Env, m stepMode) {
-	s := m.sound(e.Reopen(t))
-	eachCut(t, e, func(n int, by loss, hit *bool) {
+	s := m.lossless(e.Reopen(t))
+	eachLostWrite(t, e, func(n int, by loss, hit *bool) {
 		what := fmt.Sprintf("cut at write %d, loss %d", n, by)
-		p := pairUp(t, e, fmt.Sprintf("%d-%d", n, by), false)
+		p := newPair(t, e, fmt.Sprintf("%d-%d", n, by), false)
 		lead, other := p.step("first")
-		_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+		_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
 		lead = runstore.NewBatch(p.lead, p.lease.Fence())
 		lead.Append("test", []byte("second/first"))
 		other = runstore.NewBatch(p.other, runstore.AtVersion("b", 1))
@@ -412,20 +409,20 @@ func stepAfterStep(t T, e *Env, m stepMode) {
 		if err != nil {
 			t.Errorf("%s: the second step: %v", what, err)
 		}
-		p.whole(t, e, what, "first", told)
-		p.whole(t, e, what, "second", err)
+		p.checkAtomic(t, e, what, "first", driverErr)
+		p.checkAtomic(t, e, what, "second", err)
 	})
 }
 
-// eachCut calls story for every write that a step makes, lost before it is made and
-// after, until the story goes on longer than the step.
-func eachCut(t T, e *Env, story func(n int, by loss, hit *bool)) {
+// eachLostWrite calls scenario for every write of a step, lost before it is applied and after,
+// until scenario finds that the step has fewer writes.
+func eachLostWrite(t T, e *Env, scenario func(n int, by loss, hit *bool)) {
 	t.Helper()
 	losses := []loss{replyLost, requestLost}
 	for _, by := range losses[:e.Scaled(t, "ways to lose a write", 1, len(losses))] {
 		hit := true
 		for n := 1; hit && n < 20; n++ {
-			story(n, by, &hit)
+			scenario(n, by, &hit)
 		}
 	}
 }

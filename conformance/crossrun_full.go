@@ -9,15 +9,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stepFull makes steps while one of the runs has room for few more records, less at each
-// step. A store may limit the records of a run; then such a step is made, or refused
-// with ErrTooLarge and nothing of it is left.
+// stepFull makes steps while one of the runs has room for only a few more records, less at each
+// step. A store may limit the records of a run; then each step is made whole, or refused with
+// ErrTooLarge and leaves nothing.
 func stepFull(t T, e *Env, m stepMode) {
 	for _, full := range []string{"lead", "other"} {
-		p := pairUp(t, e, full, false)
-		run, steps := p.lead, 5 // what the intent takes it has room for at first
+		p := newPair(t, e, full, false)
+		run, steps := p.lead, 5 // at first the run has room for the records of the intent
 		if full == "other" {
-			run, steps = p.other, 50 // until it has no room for a verdict
+			run, steps = p.other, 50 // until the run has no room for a verdict
 		}
 		f := &filling{t: t, e: e, run: run}
 		limited := f.fill()
@@ -34,13 +34,13 @@ func stepFull(t T, e *Env, m stepMode) {
 	}
 }
 
-// filling is a run that is filled with records.
+// filling is a run that a case fills with records.
 type filling struct {
 	t   T
 	e   *Env
 	run runstore.RunID
-	// The fillers are records that grow to take what room is left: those before grown
-	// have fillerBytes, and that one has size.
+	// The filler records grow to take the remaining room: the first grown of them have fillerBytes,
+	// and the next has size.
 	grown, size int
 }
 
@@ -56,7 +56,7 @@ func ballast(i int) runstore.RecordKey {
 	return runstore.RecordKey(fmt.Sprintf("ballast-%s-%d", strings.Repeat("x", 900), i))
 }
 
-// put writes records, and reports whether the store had room for them.
+// put writes records and reports whether the store had room for them.
 func (f *filling) put(records ...runstore.RecordWrite) bool {
 	f.t.Helper()
 	b := runstore.NewBatch(f.run, runstore.Unguarded("test"))
@@ -73,9 +73,9 @@ func (f *filling) put(records ...runstore.RecordWrite) bool {
 	return err == nil
 }
 
-// fill writes records until the store has room for one more of about 350 bytes but not for
-// two, and reports whether that came: large ones first, then many small ones, which a
-// store cannot keep elsewhere.
+// fill writes records until the store has room for one more record of about 350 bytes but not for
+// two, and reports whether it reached such a limit. Large records come first, then many small ones,
+// which a store cannot move elsewhere.
 func (f *filling) fill() (limited bool) {
 	f.t.Helper()
 	var small []runstore.RecordWrite
@@ -109,7 +109,7 @@ func (f *filling) fill() (limited bool) {
 	return limited
 }
 
-// shrink takes a little of the room that is left, and reports whether there was any.
+// shrink takes a little of the remaining room and reports whether there was any.
 func (f *filling) shrink() bool {
 	if f.size += fillerStep; f.size > fillerBytes {
 		f.grown, f.size = f.grown+1, fillerStep
@@ -117,7 +117,7 @@ func (f *filling) shrink() bool {
 	return f.grown < fillers && f.put(runstore.RecordWrite{Key: filler(f.grown), Value: make([]byte, f.size)})
 }
 
-// relieve deletes enough for any step of the case.
+// relieve deletes enough records for any step of the case.
 func (f *filling) relieve() {
 	var some []runstore.RecordWrite
 	for i := range 20 {
@@ -128,8 +128,8 @@ func (f *filling) relieve() {
 	}
 }
 
-// step makes a step that puts some 5 KB of new records on the run, and reports whether it
-// was made, or refused for its size.
+// step makes a step that puts some 5 KB of new records on the run. sound reports that the step was
+// made or was refused for its size.
 func (f *filling) step(p pair, m stepMode, what, tag string) (sound bool, err error) {
 	lead := runstore.NewBatch(p.lead, p.lease.Fence())
 	other := runstore.NewBatch(p.other, runstore.AtVersion(runstore.RecordKey(tag), 0))
@@ -142,11 +142,11 @@ func (f *filling) step(p pair, m stepMode, what, tag string) (sound bool, err er
 			b.Put(runstore.RecordKey(fmt.Sprintf("%s-%d", tag, i)), make([]byte, 200))
 		}
 	}
-	_, err = crossrun.Commit(f.t.Context(), m.sound(f.e.Store), lead, other)
+	_, err = crossrun.Commit(f.t.Context(), m.lossless(f.e.Store), lead, other)
 	sound = err == nil || runstore.KindOf(err) == runstore.ErrTooLarge
 	if !sound {
 		f.t.Errorf("%s: the step got %v, want none or ErrTooLarge", what, err)
 	}
-	p.whole(f.t, f.e, what, tag, err)
+	p.checkAtomic(f.t, f.e, what, tag, err)
 	return sound, err
 }

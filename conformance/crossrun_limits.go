@@ -9,7 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// unitsMoved is one run's part of a transfer, at the version that it reads.
+// unitsMoved returns one run's part of a transfer, guarded by the version of the record that it
+// read.
 func unitsMoved(ctx context.Context, s runstore.RunStore, id runstore.RunID, name string, by int, guards ...runstore.Guard) (runstore.Batch, error) {
 	found, err := s.ReadRecords(ctx, id, runstore.RecordQuery{Keys: []runstore.RecordKey{"units"}})
 	if err != nil {
@@ -25,12 +26,11 @@ func unitsMoved(ctx context.Context, s runstore.RunStore, id runstore.RunID, nam
 	return b, nil
 }
 
-// stepLimits proves that the largest step is made and a larger one refused, alike
-// on every store.
+// stepLimits checks that every store makes the largest step and refuses a larger one.
 func stepLimits(t T, e *Env, m stepMode) {
 	ctx := t.Context()
-	p := pairUp(t, e, "1", false)
-	s := m.sound(e.Store)
+	p := newPair(t, e, "1", false)
+	s := m.lossless(e.Store)
 	before := p.dump(t, e.Store)
 	key := func(i int) runstore.RecordKey { return runstore.RecordKey(fmt.Sprintf("key-%d", i)) }
 	for _, test := range []struct {
@@ -68,7 +68,7 @@ func stepLimits(t T, e *Env, m stepMode) {
 		if !errors.As(err, &limit) || limit.Kind != test.kind || limit.Field != test.field {
 			t.Errorf("%s: got error %v, want %v of field %q", test.name, err, test.kind, test.field)
 		}
-		same(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
+		checkUnchanged(t, "a step refused for "+test.name, before, p.dump(t, e.Store))
 	}
 	lead, other := p.step("large")
 	for i := range runstore.MaxRecordWrites - 1 - len(other.Records) {
@@ -89,5 +89,5 @@ func stepLimits(t T, e *Env, m stepMode) {
 	if _, err := crossrun.Commit(ctx, s, lead, other); err != nil {
 		t.Errorf("the largest step: %v", err)
 	}
-	p.whole(t, e, "the largest step", "large", nil)
+	p.checkAtomic(t, e, "the largest step", "large", nil)
 }

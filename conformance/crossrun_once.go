@@ -9,21 +9,21 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stepRepeated repeats a step under its id: after its success, after each write of
-// it was lost, and when more has happened since.
+// stepRepeated repeats a step under its id: after its success, after each of its writes was lost,
+// and after later changes.
 func stepRepeated(t T, e *Env, m stepMode) {
-	ctx, another := t.Context(), m.sound(e.Reopen(t))
+	ctx, another := t.Context(), m.lossless(e.Reopen(t))
 	losses := []loss{replyLost, requestLost}
 	for _, by := range losses[:e.Scaled(t, "ways to lose a write", 1, len(losses))] {
 		hit := true
 		for n := 1; hit && n < 20; n++ {
 			what := fmt.Sprintf("write %d lost, loss %d", n, by)
-			p := pairUp(t, e, fmt.Sprintf("%d-%d", n, by), false)
+			p := newPair(t, e, fmt.Sprintf("%d-%d", n, by), false)
 			lead, other := p.step("step")
 			lead.ID = runstore.NewBatchID()
 			left := n
 			hit = false
-			s := m.on(e.Store, func() loss { // one write is lost; the process lives on
+			s := m.on(e.Store, func() loss { // one write is lost, and the process lives on
 				if left--; left == 0 {
 					hit = true
 					return by
@@ -38,14 +38,14 @@ func stepRepeated(t T, e *Env, m stepMode) {
 			}
 			equal(t, what+": seqs on the lead", [2]runstore.Seq{first.Lead.FirstSeq, first.Lead.LastSeq}, [2]runstore.Seq{2, 3})
 			equal(t, what+": versions on the lead", first.Lead.Versions, []runstore.Version{2, 2, 2, 0})
-			p.whole(t, e, what, "step", nil)
-			// What was done is remembered, whoever holds the lease and whatever the name
-			// has become; a memory is no authority.
-			lease, _ := p.takeOver(t, m.sound(e.Store), "new")
+			p.checkAtomic(t, e, what, "step", nil)
+			// The result is remembered, whoever holds the lease and whatever has become of the
+			// name. A remembered result grants no authority.
+			lease, _ := p.takeOver(t, m.lossless(e.Store), "new")
 			e.Append(t, e.Store, lease, "went on")
-			p.free(t, e)
+			p.freeName(t, e)
 			if n == 1 && e.Scaled(t, "rounds in which the other run forgets", 0, 1) > 0 {
-				forget(t, e, p.other) // the lead's memory counts
+				evictBatchIDs(t, e, p.other) // only the lead's memory counts
 			}
 			before := p.dump(t, e.Store)
 			again, err := crossrun.Commit(ctx, another, lead, other)
@@ -54,60 +54,60 @@ func stepRepeated(t T, e *Env, m stepMode) {
 			}
 			again.Lead.Replayed = first.Lead.Replayed
 			equal(t, what+": the later repeat's result", again.Lead, first.Lead)
-			same(t, what+": a later repeat", before, p.dump(t, e.Store))
+			checkUnchanged(t, what+": a later repeat", before, p.dump(t, e.Store))
 			lead.ID = runstore.NewBatchID()
-			_, err = crossrun.Commit(ctx, m.sound(e.Store), lead, other)
+			_, err = crossrun.Commit(ctx, m.lossless(e.Store), lead, other)
 			Refused(t, what+": the same step under another id", err, runstore.ErrFenced)
 		}
 	}
 }
 
-// stepForgotten lets steps be completed when the other run remembers no batch from
-// before their drivers died.
+// stepForgotten completes steps after the other run has evicted all batch ids from the time when
+// their drivers died.
 func stepForgotten(t T, e *Env, m stepMode) {
-	successor := m.sound(e.Reopen(t))
+	successor := m.lossless(e.Reopen(t))
 	rounds := []bool{false, true}
 	for _, taken := range rounds[:e.Scaled(t, "rounds, the last with a step that is refused", 1, len(rounds))] {
 		type cutStep struct {
 			pair
-			told  error
-			named bool // on the other run, when the driver died
+			driverErr error
+			named     bool // the batch was applied to the other run before the driver died
 		}
 		var steps []cutStep
 		other := runstore.RunID(fmt.Sprintf("other-%t", taken))
-		furnish(t, e, other)
+		seedFixture(t, e, other)
 		hit := true
 		for n := 1; hit && n < 20; n++ {
-			p := pairWith(t, e, fmt.Sprintf("%d-%t", n, taken), other, taken)
+			p := newPairWith(t, e, fmt.Sprintf("%d-%t", n, taken), other, taken)
 			lead, batch := p.step(p.tag())
-			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, replyLost, &hit)), lead, batch)
-			steps = append(steps, cutStep{p, told, p.made(t, e.Store, p.tag())[1] == 1})
+			_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, replyLost, &hit)), lead, batch)
+			steps = append(steps, cutStep{p, driverErr, p.applications(t, e.Store, p.tag())[1] == 1})
 		}
 		for _, c := range steps {
-			c.free(t, e) // the guard holds again, or at last
+			c.freeName(t, e) // the guard holds again, or for the first time
 		}
-		forget(t, e, other)
+		evictBatchIDs(t, e, other)
 		for i, c := range steps {
 			what := fmt.Sprintf("cut after write %d, taken %t", i+1, taken)
 			c.takeOver(t, successor, "new")
-			if applied := c.made(t, e.Store, c.tag())[0] == 1; c.named && !applied {
+			if applied := c.applications(t, e.Store, c.tag())[0] == 1; c.named && !applied {
 				t.Errorf("%s: the step was on the other run, and is on neither", what)
 			}
 		}
 		for i, c := range steps {
-			c.whole(t, e, fmt.Sprintf("cut after write %d, taken %t", i+1, taken), c.tag(), c.told)
+			c.checkAtomic(t, e, fmt.Sprintf("cut after write %d, taken %t", i+1, taken), c.tag(), c.driverErr)
 		}
 	}
 }
 
-// stepErrors loses one write of a step after the other, and compares what the
-// driver was told with what it finds when it has recovered.
+// stepErrors loses the writes of a step one after the other, and compares the driver's result with
+// the state after its recovery.
 func stepErrors(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	for _, taken := range []bool{false, true} {
-		eachCut(t, e, func(n int, by loss, hit *bool) {
+		eachLostWrite(t, e, func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("write %d lost, loss %d, taken %t", n, by, taken)
-			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
+			p := newPair(t, e, fmt.Sprintf("%d-%d-%t", n, by, taken), taken)
 			lead, other := p.step("step")
 			left := n
 			*hit = false
@@ -118,36 +118,36 @@ func stepErrors(t T, e *Env, m stepMode) {
 				}
 				return nothingLost
 			})
-			_, told := crossrun.Commit(ctx, s, lead, other)
-			if told != nil && runstore.OutcomeOf(told) == runstore.Unknown && !errors.Is(told, errCut) {
-				t.Errorf("%s: the error %v does not tell what stood in the way", what, told)
+			_, driverErr := crossrun.Commit(ctx, s, lead, other)
+			if driverErr != nil && runstore.OutcomeOf(driverErr) == runstore.Unknown && !errors.Is(driverErr, errCut) {
+				t.Errorf("%s: the error %v does not tell what stood in the way", what, driverErr)
 			}
-			if taken && told == nil {
+			if taken && driverErr == nil {
 				t.Errorf("%s: a step was acknowledged whose guard does not hold", what)
 			}
-			before := p.made(t, e.Store, "step")
-			if _, err := crossrun.Recover(ctx, m.sound(e.Store), p.lease.Fence()); err != nil {
+			before := p.applications(t, e.Store, "step")
+			if _, err := crossrun.Recover(ctx, m.lossless(e.Store), p.lease.Fence()); err != nil {
 				t.Errorf("%s: recover: %v", what, err)
 			}
-			applied := p.whole(t, e, what, "step", told)
-			if told == nil && before != [2]int{1, 1} || applied && taken {
-				t.Errorf("%s: told %v, the step was there %d times, and is now: %t", what, told, before, applied)
+			applied := p.checkAtomic(t, e, what, "step", driverErr)
+			if driverErr == nil && before != [2]int{1, 1} || applied && taken {
+				t.Errorf("%s: the driver got %v, the step was there %d times, and is now: %t", what, driverErr, before, applied)
 			}
 			e.Append(t, e.Store, p.lease, "the lead is as usable as before")
 		})
 	}
 }
 
-// stepGone purges the other run while a step is under way.
+// stepGone purges the other run while a step is in progress.
 func stepGone(t T, e *Env, m stepMode) {
-	successor := m.sound(e.Reopen(t))
+	successor := m.lossless(e.Reopen(t))
 	for _, anew := range []bool{false, true} {
-		eachCut(t, e, func(n int, by loss, hit *bool) {
+		eachLostWrite(t, e, func(n int, by loss, hit *bool) {
 			what := fmt.Sprintf("cut at write %d, loss %d, made anew %t", n, by, anew)
-			p := pairUp(t, e, fmt.Sprintf("%d-%d-%t", n, by, anew), false)
+			p := newPair(t, e, fmt.Sprintf("%d-%d-%t", n, by, anew), false)
 			lead, other := p.step("step")
-			_, told := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
-			on := p.made(t, e.Store, "step")
+			_, driverErr := crossrun.Commit(t.Context(), m.on(e.Store, cutAt(n, by, hit)), lead, other)
+			on := p.applications(t, e.Store, "step")
 			b := runstore.NewBatch(p.other, runstore.Unguarded("test"))
 			b.Purge = true
 			committed(t, e.Store, b)
@@ -158,27 +158,26 @@ func stepGone(t T, e *Env, m stepMode) {
 			_, other = p.step("again")
 			lead = runstore.NewBatch(p.lead, lease.Fence())
 			lead.Append("test", []byte("again"))
-			_, err := crossrun.Commit(t.Context(), m.sound(e.Store), lead, other)
+			_, err := crossrun.Commit(t.Context(), m.lossless(e.Store), lead, other)
 			if anew && err != nil || !anew && !errors.Is(err, runstore.ErrNotFound) {
 				t.Errorf("%s: a step after that: %v", what, err)
 			}
 			if !anew {
 				e.Create(t, p.other)
 			}
-			times := p.made(t, e.Store, "step")
+			times := p.applications(t, e.Store, "step")
 			if times[1] != 0 || times[0] != on[0] {
 				t.Errorf("%s: the step is on the runs %d times, and was %d times before the purge", what, times, on)
 			}
-			if completed.Applied || told == nil && times[0] != 1 {
-				t.Errorf("%s: the driver was told %v, its successor %+v; the step is on the lead %d times", what, told, completed, times[0])
+			if completed.Applied || driverErr == nil && times[0] != 1 {
+				t.Errorf("%s: the driver got %v, its successor %+v; the step is on the lead %d times", what, driverErr, completed, times[0])
 			}
-			p.tidy(t, e, what)
+			p.checkSwept(t, e, what)
 		})
 	}
 }
 
-// stepTransfers moves units between runs by drivers that take the leases from each
-// other, lose writes and die.
+// stepTransfers moves units between runs by drivers that preempt each other, lose writes and die.
 func stepTransfers(t T, e *Env, m stepMode) {
 	const accounts, drivers, rounds, units = 3, 3, 8, 100
 	ctx := t.Context()
@@ -189,12 +188,12 @@ func stepTransfers(t T, e *Env, m stepMode) {
 		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
 	}
 	stores := e.handles(t, drivers)
-	told := make([]map[string]runstore.Outcome, drivers)
-	together(t, drivers, func(i int) error {
+	reported := make([]map[string]runstore.Outcome, drivers)
+	runConcurrently(t, drivers, func(i int) error {
 		pick := random(i)
-		told[i] = map[string]runstore.Outcome{}
+		reported[i] = map[string]runstore.Outcome{}
 		for n := range rounds {
-			s := m.on(stores[i], mishaps(pick))
+			s := m.on(stores[i], randomCuts(pick))
 			from, to := id(pick.IntN(accounts)), id(pick.IntN(accounts))
 			if from == to {
 				continue
@@ -213,13 +212,13 @@ func stepTransfers(t T, e *Env, m stepMode) {
 				return err
 			}
 			_, err = crossrun.Commit(ctx, s, lead, other)
-			told[i][name] = runstore.OutcomeOf(err)
+			reported[i][name] = runstore.OutcomeOf(err)
 		}
 		return nil
 	})
 	sum, times := 0, map[string]int{}
 	for i := range accounts {
-		pair{lead: id(i)}.takeOver(t, m.sound(e.Store), "last")
+		pair{lead: id(i)}.takeOver(t, m.lossless(e.Store), "last")
 	}
 	for i := range accounts {
 		var has int
@@ -230,11 +229,11 @@ func stepTransfers(t T, e *Env, m stepMode) {
 		for _, event := range journal(t, e.Store, id(i)) {
 			times[string(event.Data)]++
 		}
-		pair{lead: id(i), other: id(i)}.tidy(t, e, "transfers")
+		pair{lead: id(i), other: id(i)}.checkSwept(t, e, "transfers")
 	}
 	equal(t, "sum of the units", sum, accounts*units)
-	for i := range told {
-		for name, outcome := range told[i] {
+	for i := range reported {
+		for name, outcome := range reported[i] {
 			n := times[name]
 			if n != 0 && n != 2 || outcome == runstore.Applied && n != 2 || outcome == runstore.NotApplied && n != 0 {
 				t.Errorf("transfer %s was %v to its driver, and is %d times in the journals", name, outcome, n)
@@ -243,8 +242,9 @@ func stepTransfers(t T, e *Env, m stepMode) {
 	}
 }
 
-// mishaps lets a driver die at some write, now and then.
-func mishaps(random *rand.Rand) func() loss {
+// randomCuts returns the losses of a driver that dies, with probability 1/2, at one of its first
+// seven writes.
+func randomCuts(random *rand.Rand) func() loss {
 	if random.IntN(2) == 0 {
 		return func() loss { return nothingLost }
 	}

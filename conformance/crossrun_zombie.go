@@ -8,13 +8,13 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stepFenced proves that a driver whose grant has ended begins no step, whatever
-// the other run would have said.
+// stepFenced checks that a driver whose grant has ended begins no step, whatever the state of the
+// other run.
 func stepFenced(t T, e *Env, m stepMode) {
-	p := pairUp(t, e, "1", false)
-	p.takeOver(t, m.sound(e.Store), "new")
+	p := newPair(t, e, "1", false)
+	p.takeOver(t, m.lossless(e.Store), "new")
 	run := e.Get(t, p.lead)
-	s := m.sound(e.Reopen(t))
+	s := m.lossless(e.Reopen(t))
 	before := p.dump(t, e.Store)
 	for _, other := range []struct {
 		name  string
@@ -37,85 +37,87 @@ func stepFenced(t T, e *Env, m stepMode) {
 			lead.ID = id
 			_, err := crossrun.Commit(t.Context(), s, lead, other.batch())
 			what := fmt.Sprintf("a zombie's step with id %q and %s", id, other.name)
-			fencedOut(t, what, err, p.lease, run)
+			checkFenced(t, what, err, p.lease, run)
 			if runstore.OutcomeOf(err) != runstore.NotApplied {
 				t.Errorf("%s: the error %v leaves the outcome open", what, err)
 			}
-			same(t, what, before, p.dump(t, e.Store))
+			checkUnchanged(t, what, before, p.dump(t, e.Store))
 		}
 	}
 }
 
-// stepZombie lets a driver pause before each write of a step. It wakes up when its
-// successor has completed the step and gone on, and the name was freed; in a second
-// round the other run has been swept and remembers no batch from before, too.
+// stepZombie pauses a driver before each write of a step. The driver resumes after its successor
+// has completed the step and written further, and after the name record was deleted. In a second
+// round the other run was also swept and has evicted all earlier batch ids.
 func stepZombie(t T, e *Env, m stepMode) { zombieSteps(t, e, m, false) }
 
-// stepZombieRefused is the same story with a step whose guard does not hold until
-// the successor has learned that.
+// stepZombieRefused is stepZombie with a step whose guard fails until the successor has recorded
+// the refusal.
 func stepZombieRefused(t T, e *Env, m stepMode) { zombieSteps(t, e, m, true) }
 
+// zombieSteps pauses a driver before each write of a step, lets the successors of all these drivers
+// take over and continue, and then resumes the drivers. taken makes the guard of each step fail.
 func zombieSteps(t T, e *Env, m stepMode, taken bool) {
-	former, successor := e.Reopen(t), m.sound(e.Reopen(t))
+	former, successor := e.Reopen(t), m.lossless(e.Reopen(t))
 	rounds := []bool{false, true}
 	for _, forgets := range rounds[:e.Scaled(t, "rounds, the last on a run that remembers no batch from before", 1, len(rounds))] {
 		other := runstore.RunID(fmt.Sprintf("other-%t", forgets))
-		furnish(t, e, other)
-		var zombies []sleeper
+		seedFixture(t, e, other)
+		var zombies []pausedDriver
 		for n := 1; n < 20; n++ {
-			p := pairWith(t, e, fmt.Sprintf("%d-%t", n, forgets), other, taken)
-			zombies = append(zombies, sleep(t, former, m, p, n))
+			p := newPairWith(t, e, fmt.Sprintf("%d-%t", n, forgets), other, taken)
+			zombies = append(zombies, pauseBeforeWrite(t, former, m, p, n))
 			if zombies[n-1].over {
 				break
 			}
 		}
 		for _, z := range zombies {
 			lease, _ := z.takeOver(t, successor, "new")
-			if applied := z.made(t, e.Store, z.tag()); taken && applied != [2]int{} {
+			if applied := z.applications(t, e.Store, z.tag()); taken && applied != [2]int{} {
 				t.Errorf("%s: a step was made whose guard did not hold", z.what)
 			}
 			b := runstore.NewBatch(z.lead, lease.Fence())
 			b.Append("test", []byte("went on"))
 			b.Put("a", []byte("went on"))
 			committed(t, successor, b)
-			z.free(t, e)
+			z.freeName(t, e)
 		}
 		if forgets {
-			forget(t, e, other)
-			zombies[0].tidy(t, e, "all that slept")
+			evictBatchIDs(t, e, other)
+			zombies[0].checkSwept(t, e, "all paused steps")
 		}
-		told := make([]error, len(zombies))
+		driverErr := make([]error, len(zombies))
 		for i, z := range zombies {
 			what := fmt.Sprintf("%s, forgotten %t", z.what, forgets)
-			before := z.unmarked(t, e.Store)
-			told[i] = z.wake()
-			same(t, what+": a zombie that woke up", before, z.unmarked(t, e.Store))
-			if err := told[i]; err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
-				t.Errorf("%s: the zombie was told %v, want that it was fenced or its step refused", what, err)
+			before := z.dumpWithoutMarks(t, e.Store)
+			driverErr[i] = z.wake()
+			checkUnchanged(t, what+": a zombie that woke up", before, z.dumpWithoutMarks(t, e.Store))
+			if err := driverErr[i]; err != nil && !errors.Is(err, runstore.ErrFenced) && !errors.Is(err, runstore.ErrConflict) {
+				t.Errorf("%s: the zombie got %v, want that it was fenced or its step refused", what, err)
 			}
 		}
-		for i, z := range zombies { // last, since it sweeps
-			z.whole(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), told[i])
+		for i, z := range zombies { // last, because it sweeps
+			z.checkAtomic(t, e, fmt.Sprintf("%s, forgotten %t", z.what, forgets), z.tag(), driverErr[i])
 		}
 	}
 }
 
-// sleeper is the driver of a step that pauses within it.
-type sleeper struct {
+// pausedDriver is the driver of a step, paused within the step.
+type pausedDriver struct {
 	pair
 	what string
-	// over says that the step has fewer writes: it was made, and nobody sleeps.
+	// over reports that the step has fewer writes: it ended, and no driver is paused.
 	over bool
-	// wake lets the driver go on, and returns what it was told.
+	// wake resumes the driver and returns its result.
 	wake func() error
 }
 
 func (p pair) tag() string { return "step of " + string(p.lead) }
 
-// sleep lets a driver make a step and pause before its nth write.
-func sleep(t T, s runstore.RunStore, m stepMode, p pair, n int) sleeper {
+// pauseBeforeWrite starts a driver that makes a step, and pauses it before its nth write.
+func pauseBeforeWrite(t T, s runstore.RunStore, m stepMode, p pair, n int) pausedDriver {
 	t.Helper()
-	reached, resume, told := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	reached, resume, driverErr := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	writes := 0
 	driver := m.on(s, func() loss {
 		if writes++; writes == n {
@@ -129,44 +131,44 @@ func sleep(t T, s runstore.RunStore, m stepMode, p pair, n int) sleeper {
 	})
 	go func() {
 		lead, other := p.step(p.tag())
-		told <- caught(func() error {
+		driverErr <- caught(func() error {
 			_, err := crossrun.Commit(t.Context(), driver, lead, other)
 			return err
 		})
 	}()
 	select {
 	case <-reached:
-		return sleeper{pair: p, what: fmt.Sprintf("paused before write %d", n), wake: func() error {
+		return pausedDriver{pair: p, what: fmt.Sprintf("paused before write %d", n), wake: func() error {
 			close(resume)
-			return <-told
+			return <-driverErr
 		}}
-	case err := <-told:
-		return sleeper{pair: p, what: "paused after the last write", over: true, wake: func() error { return err }}
+	case err := <-driverErr:
+		return pausedDriver{pair: p, what: "paused after the last write", over: true, wake: func() error { return err }}
 	}
 }
 
-// stepZombieLead wakes the driver between the takeover of its lead and the step's
-// completion. It may still bring its step about on the other run, as it was meant
-// to when the driver held the lead; the lead is its successor's.
+// stepZombieLead resumes the driver between the takeover of its lead and the completion of the
+// step. The driver may still apply its step's batch to the other run, as it was entitled to while
+// it held the lead; only the successor may write the lead.
 func stepZombieLead(t T, e *Env, m stepMode) {
-	former, successor := e.Reopen(t), m.sound(e.Reopen(t))
+	former, successor := e.Reopen(t), m.lossless(e.Reopen(t))
 	for _, taken := range []bool{false, true} {
 		over := false
 		for n := 1; !over && n < 20; n++ {
-			z := sleep(t, former, m, pairUp(t, e, fmt.Sprintf("%d-%t", n, taken), taken), n)
+			z := pauseBeforeWrite(t, former, m, newPair(t, e, fmt.Sprintf("%d-%t", n, taken), taken), n)
 			over = z.over
 			what := fmt.Sprintf("%s, taken %t", z.what, taken)
-			lease := hold(t, successor, preempting(z.lead, "new", "test"))
+			lease := mustAcquire(t, successor, preempting(z.lead, "new", "test"))
 			before := dump(t, e.Store, z.lead, allIndexes...)
-			told := z.wake()
-			same(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, z.lead, allIndexes...))
-			if told != nil && !errors.Is(told, runstore.ErrFenced) && !(taken && errors.Is(told, runstore.ErrConflict)) {
-				t.Errorf("%s: the zombie was told %v, want that it was fenced, or its step refused", what, told)
+			driverErr := z.wake()
+			checkUnchanged(t, what+": a zombie that woke up after the takeover", before, dump(t, e.Store, z.lead, allIndexes...))
+			if driverErr != nil && !errors.Is(driverErr, runstore.ErrFenced) && !(taken && errors.Is(driverErr, runstore.ErrConflict)) {
+				t.Errorf("%s: the zombie got %v, want that it was fenced, or its step refused", what, driverErr)
 			}
 			if _, err := crossrun.Recover(t.Context(), successor, lease.Fence()); err != nil {
 				t.Errorf("%s: recover: %v", what, err)
 			}
-			z.whole(t, e, what, z.tag(), told)
+			z.checkAtomic(t, e, what, z.tag(), driverErr)
 			if _, err := crossrun.Recover(t.Context(), successor, z.lease.Fence()); err != nil {
 				t.Errorf("%s: a zombie recovers where there is nothing to do: %v", what, err)
 			}
@@ -174,15 +176,15 @@ func stepZombieLead(t T, e *Env, m stepMode) {
 	}
 }
 
-// stepKeepsOthersOff proves that the records of a step under way are nobody
-// else's: not for a write that asks, nor for a step of another lead.
+// stepKeepsOthersOff checks that no other write changes the records of a step in progress: neither
+// a write guarded by crossrun.Idle, nor a step of another lead.
 func stepKeepsOthersOff(t T, e *Env, m stepMode) {
 	ctx := t.Context()
 	hit := false
 	for n := 1; n < 20; n++ {
-		p := pairUp(t, e, fmt.Sprint(n), false)
+		p := newPair(t, e, fmt.Sprint(n), false)
 		lead, other := p.step("step")
-		_, told := crossrun.Commit(ctx, m.on(e.Store, cutAt(n, requestLost, &hit)), lead, other)
+		_, driverErr := crossrun.Commit(ctx, m.on(e.Store, cutAt(n, requestLost, &hit)), lead, other)
 		if !hit {
 			break
 		}
@@ -196,19 +198,19 @@ func stepKeepsOthersOff(t T, e *Env, m stepMode) {
 			t.Errorf("cut at write %d: a write beside no step: %v", n, err)
 		}
 		third := runstore.RunID(fmt.Sprint("third-", n))
-		lease := furnish(t, e, third)
+		lease := seedFixture(t, e, third)
 		theirs := runstore.NewBatch(third, lease.Fence())
 		theirs.Append("test", []byte("theirs"))
 		ours := runstore.NewBatch(p.lead, runstore.AtVersion("b", record(t, e.Store, p.lead, "b").Version))
 		ours.Put("b", []byte("theirs"))
-		_, err = crossrun.Commit(ctx, m.sound(e.Store), theirs, ours)
+		_, err = crossrun.Commit(ctx, m.lossless(e.Store), theirs, ours)
 		var conflict *runstore.ConflictError
 		if underWay && (!errors.As(err, &conflict) || conflict.Key != crossrun.IntentKey) {
 			t.Errorf("cut at write %d: another lead's step got %v, want a conflict of %q", n, err, crossrun.IntentKey)
 		} else if !underWay && err != nil {
 			t.Errorf("cut at write %d: another lead's step beside no step: %v", n, err)
 		}
-		p.takeOver(t, m.sound(e.Store), "new")
-		p.whole(t, e, fmt.Sprintf("cut at write %d", n), "step", told)
+		p.takeOver(t, m.lossless(e.Store), "new")
+		p.checkAtomic(t, e, fmt.Sprintf("cut at write %d", n), "step", driverErr)
 	}
 }

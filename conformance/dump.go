@@ -8,17 +8,17 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// dump writes down everything that the store tells about a run, byte for byte,
-// but for the times, which differ between two runs of the same story.
+// dump returns everything that the store reports about a run, byte for byte, without the times:
+// those differ between two runs of the same scenario.
 func dump(t T, s runstore.RunStore, id runstore.RunID, indexes ...runstore.IndexName) string {
 	t.Helper()
 	return dumpsOf(t, s, []runstore.RunID{id}, indexes...)
 }
 
-// dumpsOf is dump for several runs, one after the other. It scans each index once.
+// dumpsOf returns the dumps of several runs, one after the other, and scans each index once.
 func dumpsOf(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) (all string) {
 	t.Helper()
-	texts := dumpThose(t, s, ids, indexes...)
+	texts := dumpExisting(t, s, ids, indexes...)
 	for _, id := range ids {
 		text, exists := texts[id]
 		if !exists {
@@ -29,15 +29,15 @@ func dumpsOf(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore
 	return all
 }
 
-// dumpIfAny is dump, if there is such a run.
+// dumpIfAny is dump for a run that may not exist.
 func dumpIfAny(t T, s runstore.RunStore, id runstore.RunID, indexes ...runstore.IndexName) (text string, exists bool) {
 	t.Helper()
-	text, exists = dumpThose(t, s, []runstore.RunID{id}, indexes...)[id]
+	text, exists = dumpExisting(t, s, []runstore.RunID{id}, indexes...)[id]
 	return text, exists
 }
 
-// dumpThose writes down those of the runs that there are.
-func dumpThose(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) map[runstore.RunID]string {
+// dumpExisting returns the dumps of those of the runs that exist.
+func dumpExisting(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runstore.IndexName) map[runstore.RunID]string {
 	t.Helper()
 	texts := map[runstore.RunID]string{}
 	for _, id := range ids {
@@ -50,7 +50,7 @@ func dumpThose(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runsto
 			break
 		}
 		entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: name, Until: runstore.EndOfTime, Limit: runstore.MaxPage})
-		whole(t, "index "+string(name), len(entries), err)
+		checkOnePage(t, "index "+string(name), len(entries), err)
 		for _, entry := range entries {
 			if text, exists := texts[entry.Run]; exists {
 				texts[entry.Run] = text + fmt.Sprintf("index %q %q v%d\n", name, entry.Record.Key, entry.Record.Version)
@@ -60,7 +60,7 @@ func dumpThose(t T, s runstore.RunStore, ids []runstore.RunID, indexes ...runsto
 	return texts
 }
 
-// dumpRun writes down what is read of a run by its id, if there is one.
+// dumpRun returns what is read of a run by its id, if the run exists.
 func dumpRun(t T, s runstore.RunStore, id runstore.RunID) (text string, exists bool) {
 	t.Helper()
 	var b bytes.Buffer
@@ -74,23 +74,23 @@ func dumpRun(t T, s runstore.RunStore, id runstore.RunID) (text string, exists b
 	fmt.Fprintf(&b, "run status=%d seq=%d token=%d holder=%q/%q/%d/%t/%q runnable=%t summary=%d:%q\n",
 		run.Status, run.LastSeq, run.Token, run.Holder.Owner, run.Holder.Reactor, run.Holder.Token, run.Holder.Strict,
 		run.Holder.Preempted, !run.RunnableAt.IsZero(), run.Summary.Version, run.Summary.Value)
-	// The run is small: each read is one page, and a second one, to see that it is empty,
-	// would double what the busiest cases ask for.
+	// The run is small, so each read is one page. Reading a second page, only to see that it is
+	// empty, would double the requests of the busiest cases.
 	events, err := s.ReadJournal(t.Context(), id, 1, runstore.MaxPage)
-	whole(t, "journal", len(events), err)
+	checkOnePage(t, "journal", len(events), err)
 	for _, e := range events {
 		fmt.Fprintf(&b, "event %d %q %q token=%d owner=%q\n", e.Seq, e.Kind, e.Data, e.Token, e.Owner)
 	}
 	records, err := s.ReadRecords(t.Context(), id, runstore.RecordQuery{Limit: runstore.MaxPage})
-	whole(t, "records", len(records), err)
+	checkOnePage(t, "records", len(records), err)
 	for _, r := range records {
 		fmt.Fprintf(&b, "record %q v%d %q created=%d updated=%d\n", r.Key, r.Version, r.Value, r.Created.Seq, r.Updated.Seq)
 	}
 	return b.String(), true
 }
 
-// whole fails the case unless a page holds all there is.
-func whole(t T, what string, n int, err error) {
+// checkOnePage fails the case unless a page of n entries holds all entries.
+func checkOnePage(t T, what string, n int, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
@@ -100,8 +100,8 @@ func whole(t T, what string, n int, err error) {
 	}
 }
 
-// same fails the case unless the run is now as it was.
-func same(t T, what, before, after string) {
+// checkUnchanged fails the case unless the dump after equals the dump before.
+func checkUnchanged(t T, what, before, after string) {
 	t.Helper()
 	if before != after {
 		t.Errorf("%s changed the run:\n--- before\n%s--- after\n%s", what, before, after)

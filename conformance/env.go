@@ -14,23 +14,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Env is a case's surroundings: an empty store and the means to act on it as
-// several processes.
+// Env is the environment of a case: an empty store and the means to act on it as several processes.
 type Env struct {
 	Instance
-	// Store is a first handle on the store.
+	// Store is the first handle on the store.
 	Store runstore.RunStore
-	// Server serves the store, for a case that needs one.
+	// Server serves the store, in a case that has NeedServer.
 	Server Server
 
-	name     string               // of the case
-	costly   bool                 // see Harness
-	leftOut  *notes               // by Scaled
+	name     string               // of the case: guarantee/name
+	costly   bool                 // Harness.Costly
+	leftOut  *notes               // what Scaled left out
 	raised   *notes               // the epochs that the case raised
 	advanced func() time.Duration // how far AdvanceClock has moved the store clock
 }
 
-// newEnv makes an empty store for c and opens a first handle.
+// newEnv makes an empty store for c and opens the first handle on it.
 func newEnv(t T, h Harness, c Case) *Env {
 	t.Helper()
 	e := &Env{name: c.Guarantee + "/" + c.Name, costly: h.Costly, leftOut: &notes{}, raised: &notes{}}
@@ -54,9 +53,9 @@ func newEnv(t T, h Harness, c Case) *Env {
 	return e
 }
 
-// Scaled returns how many of something a case does: full in a full run (see [EffortVariable]), else
-// quick. What is left out is logged and reported. A case scales what it repeats and what is long,
-// never whether it checks a rule.
+// Scaled returns how many of something a case does: full in a full run (see [EffortVariable]),
+// quick in a quick one. What is left out is logged and reported. Scaled is for repetitions and for
+// long histories; whether a rule is checked at all never depends on it.
 func (e *Env) Scaled(t T, what string, quick, full int) int {
 	t.Helper()
 	if effort.Full() || quick >= full {
@@ -68,7 +67,7 @@ func (e *Env) Scaled(t T, what string, quick, full int) int {
 	return quick
 }
 
-// notes is a list without repeats that goroutines of a case may add to.
+// notes is a list without duplicates, safe for concurrent use.
 type notes struct {
 	mu  sync.Mutex
 	all []string
@@ -82,8 +81,8 @@ func (n *notes) add(note string) {
 	}
 }
 
-// sampled returns all of them or, where Scaled would, every third. Which one comes first
-// depends on the case's name, so that the cases together cover all.
+// sampled returns all values in a full run, every third one in a quick run. The first index depends
+// on the case's name, so that the cases together cover all values.
 func sampled[V any](t T, e *Env, what string, all []V) []V {
 	t.Helper()
 	if e.Scaled(t, what, len(all)/3, len(all)) == len(all) {
@@ -98,11 +97,11 @@ func sampled[V any](t T, e *Env, what string, all []V) []V {
 	return some
 }
 
-// EffortVariable is the environment variable that makes a run full: TAPESTORE_EFFORT=full
-// lets cases do all their rounds.
+// EffortVariable is the environment variable that selects a full run: with TAPESTORE_EFFORT=full,
+// cases do all their rounds.
 const EffortVariable = effort.Variable
 
-// Reopen returns another handle, as a process of its own would have.
+// Reopen returns a further handle, which stands for another process.
 func (e *Env) Reopen(t T) runstore.RunStore {
 	t.Helper()
 	return closing(t, func() (runstore.RunStore, error) { return e.Open(t.Context()) })
@@ -122,7 +121,7 @@ func closing(t T, open func() (runstore.RunStore, error)) runstore.RunStore {
 	return s
 }
 
-// Advance lets d pass on the store clock.
+// Advance makes d pass on the store clock: it moves the clock or waits.
 func (e *Env) Advance(t T, d time.Duration) {
 	t.Helper()
 	until := e.Now(t).Add(d)
@@ -131,12 +130,12 @@ func (e *Env) Advance(t T, d time.Duration) {
 	}
 	var now time.Time
 	left := func() time.Duration { return max(until.Sub(now), time.Millisecond) }
-	e.await(t, d+patience, left, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
+	e.await(t, d+caseTimeout, left, func() bool { now = e.Now(t); return !now.Before(until) }, func() string {
 		return fmt.Sprintf("the store clock shows %v, want %v or later", now, until)
 	})
 }
 
-// Now returns the store clock.
+// Now returns the time on the store clock.
 func (e *Env) Now(t T) time.Time {
 	t.Helper()
 	now, err := e.Store.Now(t.Context())
@@ -146,14 +145,15 @@ func (e *Env) Now(t T) time.Time {
 	return now
 }
 
-// Await polls until done, and fails the case after a bound that no sound store
-// comes near.
+// Await polls done until it returns true, and fails the case after bound. The bound is far above
+// what any correct store needs.
 func (e *Env) Await(t T, bound time.Duration, done func() bool) {
 	t.Helper()
 	e.await(t, bound, growing(), done, func() string { return "the condition does not hold" })
 }
 
-// growing returns pauses that grow from 1 ms to 20 ms: looking costs the engine's work.
+// growing returns a function whose results grow from 1 ms to 20 ms: each poll costs the engine
+// work.
 func growing() func() time.Duration {
 	pause := time.Millisecond
 	return func() time.Duration {
@@ -162,8 +162,7 @@ func growing() func() time.Duration {
 	}
 }
 
-// await is Await with the pause before each new look, and with a message that says how
-// things stand when the bound is reached.
+// await is Await with pause() between two polls, and with state() in the message of a failure.
 func (e *Env) await(t T, bound time.Duration, pause func() time.Duration, done func() bool, state func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -179,11 +178,11 @@ func (e *Env) await(t T, bound time.Duration, pause func() time.Duration, done f
 	}
 }
 
-// TTL is long enough that no lease of a case expires unless the case lets it.
+// TTL is 5 minutes: long enough that no lease of a case expires unless the case makes it expire.
 const TTL = 5 * time.Minute
 
-// ShortTTL is for leases that a case lets expire: short where time has to pass
-// for real.
+// ShortTTL returns the TTL of leases that a case makes expire. It is short where time passes in
+// real time.
 func (e *Env) ShortTTL() time.Duration {
 	if e.AdvanceClock != nil {
 		return TTL
@@ -191,7 +190,7 @@ func (e *Env) ShortTTL() time.Duration {
 	return 200 * time.Millisecond
 }
 
-// Create creates a run of that id.
+// Create creates a run.
 func (e *Env) Create(t T, id runstore.RunID) runstore.Run {
 	t.Helper()
 	created, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id})
@@ -201,7 +200,7 @@ func (e *Env) Create(t T, id runstore.RunID) runstore.Run {
 	return created.Run
 }
 
-// Acquire takes the lease of a run for owner with the standard TTL.
+// Acquire acquires the lease of a run for owner with the standard TTL.
 func (e *Env) Acquire(t T, s runstore.RunStore, id runstore.RunID, owner runstore.Owner) runstore.Lease {
 	t.Helper()
 	lease, err := s.AcquireLease(t.Context(), acquire(id, owner, TTL))
@@ -211,7 +210,7 @@ func (e *Env) Acquire(t T, s runstore.RunStore, id runstore.RunID, owner runstor
 	return lease.Lease
 }
 
-// Append commits one event under a lease and returns its seq.
+// Append commits one event under a lease and returns the event's seq.
 func (e *Env) Append(t T, s runstore.RunStore, lease runstore.Lease, data string) runstore.Seq {
 	t.Helper()
 	b := runstore.NewBatch(lease.Run, lease.Fence())
@@ -233,7 +232,7 @@ func (e *Env) Get(t T, id runstore.RunID) runstore.Run {
 	return run
 }
 
-// acquire is a request for a lease under a fresh grant id.
+// acquire returns a request for a lease under a fresh grant id.
 func acquire(id runstore.RunID, owner runstore.Owner, ttl time.Duration) runstore.AcquireRequest {
 	return runstore.AcquireRequest{
 		Run:       id,

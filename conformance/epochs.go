@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// raise raises the store's epoch, and records that the case did.
+// raise raises the store's epoch and records that the case did so.
 func (e *Env) raise(t T, s runstore.RunStore, reason string) runstore.Epoch {
 	t.Helper()
 	epoch, err := s.(runstore.EpochManager).RaiseEpoch(t.Context(), reason)
@@ -19,12 +19,12 @@ func (e *Env) raise(t T, s runstore.RunStore, reason string) runstore.Epoch {
 	return epoch
 }
 
-// checkEpochs fails the case unless the store's epochs are those that the case raised
-// (I2). A store may raise its epoch only where it lost something, and no case loses
-// anything. Without this check, a raise hides what made it necessary: above the new
-// epoch's floor every token and every position is new again.
+// checkEpochs fails the case unless the store's epochs are exactly those that the case raised (I2).
+// A store may raise its epoch only after a loss, and no case loses anything. Without this check a
+// raise would hide the defect that caused it: above the floor of a new epoch, every token and every
+// position is new again.
 //
-// It runs after every case, and so it costs one read on a handle that is open already.
+// It runs after every case, so it is cheap: one read on a handle that is already open.
 func (e *Env) checkEpochs(t T) {
 	t.Helper()
 	s, ok := e.Store.(runstore.EpochManager)

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// errorCases prove I11: an error says what became of the write, and it is so.
+// errorCases prove I11: an error says what became of the write, and what it says is true.
 func errorCases() []Case {
 	return []Case{
 		{Guarantee: "I11", Name: "errors-name-operation-and-run", Run: errorsName, Doc: `
@@ -18,10 +18,10 @@ func errorCases() []Case {
 			outcome is not applied. A store that returns an engine's bare error, or one that matches two kinds,
 			leaves the caller to guess.`},
 		{Guarantee: "I11", Name: "every-method-tells-of-a-missing-run", Run: missingRun, Doc: `
-			Every method that needs a run is called on a purged run, those without a fence on one that never was, and
-			an unguarded batch is sent to both. Each is ErrNotFound with operation and run, and no run and no index
-			entry appears. A store that creates the run on the way, or stores events without it, has events that
-			nothing finds.`},
+			Every method that needs a run is called on a purged run, the methods without a fence on a run that never
+			existed, and an unguarded batch is sent to both. Each is ErrNotFound with operation and run, and no run and
+			no index entry appears. A store that creates the run on the way, or stores events without it, has events
+			that nothing finds.`},
 		{Guarantee: "I11", Name: "a-closed-store-answers-nothing-else", Run: closedStore, Doc: `
 			A handle is closed, twice, and every method is called on it. Each is ErrClosed and changes nothing, and a
 			fence obtained before commits through other handles. A store that keeps working after Close lets a
@@ -31,9 +31,9 @@ func errorCases() []Case {
 			applied, never unknown, and the journal agrees; a commit that begins after Close is ErrClosed. A store
 			that drops queued commits on Close, or reports them as unknown, fails.`},
 		{Guarantee: "I11", Name: "reads-may-be-given-up-at-any-moment", Run: cancelledReads, Doc: `
-			A caller ends up to 300 reads within 60 microseconds. Each that ends early is ErrUnavailable and matches
-			the context's error; afterwards fifty reads and a commit succeed. A store that leaves a connection, a
-			lock or a transaction behind when a read is given up runs out of them.`},
+			A caller cancels up to 300 reads within 60 microseconds. Each read that ends early is ErrUnavailable and
+			matches the context's error; afterwards fifty reads and a commit succeed. A store that leaves a connection,
+			a lock or a transaction behind when a read is given up runs out of them.`},
 		{Guarantee: "I11", Name: "handles-come-and-go-unnoticed", Run: handlesComeAndGo, Doc: `
 			Two goroutines open handles, use them and close them without a pause, while two others commit and read.
 			Every call succeeds, and the journal holds every event. A store that takes a lock when a handle opens or
@@ -41,33 +41,33 @@ func errorCases() []Case {
 		{Guarantee: "I11", Name: "a-refused-batch-leaves-nothing-under-load", Run: refusedUnderLoad, Doc: `
 			Six writers on three handles commit good and bad batches at random to one run. Every refusal is ErrFenced
 			or ErrConflict; journal, records, queue and feed hold exactly the batches that were acknowledged. A store
-			that calls a commit with a lost reply not applied, or leaves a refused batch's records, fails.`},
+			that reports a commit with a lost reply as not applied, or keeps a refused batch's records, fails.`},
 		{Guarantee: "I11", Name: "an-ended-context-writes-nothing", Run: endedContext, Doc: `
 			Every method is called with a context that was cancelled, and with one whose deadline has passed, through
 			two handles. Each is ErrUnavailable and matches the context's error, and nothing is written, nor the
 			lease renewed. A store that sends the request first applies a write that its caller gave up.`},
 		{Guarantee: "I11", Name: "a-context-may-end-at-any-stage", Run: contextAtAnyStage, Doc: `
 			The contexts of concurrent commits end after random times, from none to more than a commit takes. Each
-			error is ErrUnavailable or ErrUnknownOutcome and matches the context's; what is said to be applied is
-			stored once, what is said not to be is not, and a repeat under an id applies once. A store that calls a
-			cancelled commit not applied, and applies it, fails.`},
+			error is ErrUnavailable or ErrUnknownOutcome and matches the context's. A commit reported as applied is
+			stored once, one reported as not applied is not stored, and a repeat under an id applies once. A store that
+			reports a cancelled commit as not applied, and applies it, fails.`},
 		{Guarantee: "I11", Name: "a-context-that-ends-in-flight-is-obeyed", Needs: []Need{NeedBlockWriters}, Run: contextInFlight, Doc: `
-			Commits are held up at the engine, and their contexts are cancelled or expire. Each call returns though
-			the engine does not answer, as ErrUnavailable or ErrUnknownOutcome; what it says is so when the engine
-			goes on, and a repeat under its id applies once. A store that waits for the engine hangs; one that says
-			not applied may be wrong.`},
+			Commits are held up at the engine, and their contexts are cancelled or expire. Each call returns although
+			the engine does not answer, with ErrUnavailable or ErrUnknownOutcome. The error is true once the engine
+			resumes, and a repeat under the same id applies once. A store that waits for the engine hangs; a store that
+			reports not applied may be wrong.`},
 	}
 }
 
-// A call is one method of the store, applied to one run.
+// call is one method of the store, applied to one run.
 type call struct {
 	op    string
 	write bool
 	do    func(ctx context.Context, s runstore.RunStore) error
 }
 
-// calls are all methods but Close. Those of no single run have an empty run in
-// their errors.
+// calls returns all methods but Close. The errors of methods that concern no single run name no
+// run.
 func calls(lease runstore.Lease) []call {
 	id := lease.Run
 	return []call{
@@ -124,11 +124,11 @@ func calls(lease runstore.Lease) []call {
 	}
 }
 
-// ofRun reports whether the errors of a method name a run.
+// ofRun reports whether the errors of the method name a run.
 func (c call) ofRun() bool { return c.op != "scan index" && c.op != "read feed" && c.op != "now" }
 
-// named fails the case unless err is of that kind, tells its outcome, and names
-// operation and run.
+// named fails the case unless err is of the given kind, has an outcome, and names the operation and
+// the run.
 func (c call) named(t T, err, kind error, id runstore.RunID) {
 	t.Helper()
 	if !c.ofRun() {
@@ -161,8 +161,8 @@ func (c call) named(t T, err, kind error, id runstore.RunID) {
 
 func errorsName(t T, e *Env) {
 	ctx := t.Context()
-	ended := furnish(t, e, "run")
-	letGo(t, e.Store, ended)
+	ended := seedFixture(t, e, "run")
+	mustRelease(t, e.Store, ended)
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	commit := func(b runstore.Batch) error {
 		_, err := e.Store.Commit(ctx, b)
@@ -193,8 +193,8 @@ func errorsName(t T, e *Env) {
 }
 
 func missingRun(t T, e *Env) {
-	// A purged run is as missing as one that never was.
-	lease := furnish(t, e, "purged")
+	// A purged run is missing like a run that never existed.
+	lease := seedFixture(t, e, "purged")
 	b := runstore.NewBatch("purged", lease.Fence())
 	b.Purge = true
 	committed(t, e.Store, b)
@@ -213,7 +213,7 @@ func missingRun(t T, e *Env) {
 		c.named(t, c.do(t.Context(), e.Store), runstore.ErrNotFound, "never")
 	}
 	for _, id := range []runstore.RunID{"purged", "never"} {
-		signal := unguarded(id, "") // no guard that could refuse it in the run's stead
+		signal := unguarded(id, "") // no guard that could refuse it in place of the missing run
 		signal.Append("test", nil)
 		_, err := e.Store.Commit(t.Context(), signal)
 		Refused(t, fmt.Sprintf("an unguarded append to %q", id), err, runstore.ErrNotFound)
@@ -223,7 +223,7 @@ func missingRun(t T, e *Env) {
 }
 
 func closedStore(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	closed := e.Reopen(t)
 	if _, err := closed.GetRun(t.Context(), "run"); err != nil {
 		t.Fatalf("get run: %v", err)
@@ -237,21 +237,21 @@ func closedStore(t T, e *Env) {
 			c.named(t, c.do(t.Context(), closed), runstore.ErrClosed, "run")
 		}
 	}
-	same(t, "a closed handle", before, dump(t, e.Store, "run", allIndexes...))
-	// The lease is not the handle's: who has the fence goes on elsewhere.
+	checkUnchanged(t, "a closed handle", before, dump(t, e.Store, "run", allIndexes...))
+	// The lease does not belong to the handle: the holder of the fence continues on another handle.
 	e.Append(t, e.Store, lease, "on another handle")
 	e.Append(t, e.Reopen(t), lease, "on a new one")
 }
 
-// verdicts holds what became of many batches, each of one event that is unlike all
-// others, as their errors told.
-type verdicts struct{ applied, refused, unknown map[string]bool }
+// outcomes records, by name, the outcomes that errors reported for many batches, each of one unique
+// event.
+type outcomes struct{ applied, refused, unknown map[string]bool }
 
-func newVerdicts() *verdicts {
-	return &verdicts{applied: map[string]bool{}, refused: map[string]bool{}, unknown: map[string]bool{}}
+func newOutcomes() *outcomes {
+	return &outcomes{applied: map[string]bool{}, refused: map[string]bool{}, unknown: map[string]bool{}}
 }
 
-func (v *verdicts) add(name string, err error) {
+func (v *outcomes) add(name string, err error) {
 	switch runstore.OutcomeOf(err) {
 	case runstore.Applied:
 		v.applied[name] = true
@@ -262,8 +262,8 @@ func (v *verdicts) add(name string, err error) {
 	}
 }
 
-// check fails the case unless the journal says the same as the errors.
-func (v *verdicts) check(t T, s runstore.RunStore, id runstore.RunID) {
+// check fails the case unless the journal agrees with the reported outcomes.
+func (v *outcomes) check(t T, s runstore.RunStore, id runstore.RunID) {
 	t.Helper()
 	events := journal(t, s, id)
 	dense(t, events)
@@ -295,17 +295,17 @@ func closeAmid(t T, e *Env) {
 		id := runstore.RunID(fmt.Sprint("run-", round))
 		e.Create(t, id)
 		s := e.Reopen(t)
-		all := make([]*verdicts, writers)
+		all := make([]*outcomes, writers)
 		var acknowledged atomic.Int64
 		var closed atomic.Bool
 		busy := make(chan struct{})
-		together(t, writers+1, func(i int) error {
+		runConcurrently(t, writers+1, func(i int) error {
 			if i == writers {
 				<-busy
 				defer closed.Store(true)
 				return s.Close()
 			}
-			all[i] = newVerdicts()
+			all[i] = newOutcomes()
 			for n := 0; ; n++ {
 				name := fmt.Sprintf("%d/%d", i, n)
 				b := runstore.NewBatch(id, runstore.Unguarded("test"))
@@ -327,7 +327,7 @@ func closeAmid(t T, e *Env) {
 				}
 			}
 		})
-		sum := newVerdicts()
+		sum := newOutcomes()
 		for _, v := range all {
 			for name := range v.applied {
 				sum.applied[name] = true
@@ -345,14 +345,14 @@ func refusedUnderLoad(t T, e *Env) {
 	each := e.Scaled(t, "commits of each writer", 8, 25)
 	ctx := t.Context()
 	random := seeded(t)
-	ended := furnish(t, e, "run")
-	letGo(t, e.Store, ended)
+	ended := seedFixture(t, e, "run")
+	mustRelease(t, e.Store, ended)
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	stores := e.handles(t, 3)
-	results := make([]*verdicts, writers)
-	together(t, writers, func(i int) error {
+	results := make([]*outcomes, writers)
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
-		results[i] = newVerdicts()
+		results[i] = newOutcomes()
 		for n := range each {
 			name := fmt.Sprintf("%d/%d", i, n)
 			guards := []runstore.Guard{
@@ -373,7 +373,7 @@ func refusedUnderLoad(t T, e *Env) {
 		}
 		return nil
 	})
-	sum := newVerdicts()
+	sum := newOutcomes()
 	sum.applied["begin"] = true
 	for _, v := range results {
 		for name := range v.applied {
@@ -385,7 +385,7 @@ func refusedUnderLoad(t T, e *Env) {
 	}
 	sum.check(t, e.Store, "run")
 	entries := queue(t, e.Store, "load")
-	records := every(t, "records", runstore.Records(ctx, e.Store, "run", "record/"))
+	records := mustCollect(t, "records", runstore.Records(ctx, e.Store, "run", "record/"))
 	equal(t, "records, and batches that were applied", len(records), len(sum.applied)-1)
 	sameRecords(t, "load", entries, records)
 	for _, r := range records {

@@ -75,12 +75,12 @@ func acquireRace(t T, e *Env) {
 			t.Errorf("round %d: token %v follows %v, want %v", round, lease.Token, last, last+1)
 		}
 		last = lease.Token
-		letGo(t, e.Store, lease)
+		mustRelease(t, e.Store, lease)
 	}
 }
 
-// oneWinner races for the lease of the run called run: one handle wins it, and
-// every other is told who did.
+// oneWinner races handles for the lease of the run called run. It fails the case unless one handle
+// wins and every refusal names the winner.
 func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.Lease {
 	t.Helper()
 	won := make(chan runstore.Lease, len(handles))
@@ -102,10 +102,10 @@ func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.L
 	}
 	lease := <-won
 	for err := range lost {
-		heldBy(t, what+": a loser", err, lease, TTL)
+		checkLeaseHeld(t, what+": a loser", err, lease, TTL)
 	}
 	if run := e.Get(t, "run"); run.Holder.Owner != lease.Owner || run.Token != lease.Token {
-		t.Errorf("%s: the run is held by %s, want %q under token %v", what, named(run.Holder), lease.Owner, lease.Token)
+		t.Errorf("%s: the run is held by %s, want %q under token %v", what, holderText(run.Holder), lease.Owner, lease.Token)
 	}
 	events := journal(t, e.Store, "run")
 	if last := events[len(events)-1]; string(last.Data) != string(lease.Owner) || last.Token != lease.Token {
@@ -114,7 +114,7 @@ func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.L
 	}
 	for i := 1; i < len(events); i++ {
 		if events[i].Token != events[i-1].Token+1 {
-			t.Errorf("%s: a loser wrote: the journal is %s", what, told(events))
+			t.Errorf("%s: a loser wrote: the journal is %s", what, journalText(events))
 			break
 		}
 	}
@@ -128,14 +128,14 @@ func takeoverRace(t T, e *Env) {
 	for round := range rounds {
 		req := acquire("run", "sleeper", e.ShortTTL())
 		req.Writes.Append("granted", []byte("sleeper"))
-		old := hold(t, e.Store, req)
+		old := mustAcquire(t, e.Store, req)
 		e.expire(t)
 		lease := oneWinner(t, e, fmt.Sprintf("round %d", round), handles)
 		if lease.Token != old.Token+1 {
 			t.Errorf("round %d: token %v took over from %v, want %v", round, lease.Token, old.Token, old.Token+1)
 		}
-		fencedOut(t, "renewal by the sleeper", renew(t, e.Store, old, TTL), old, e.Get(t, "run"))
-		letGo(t, e.Store, lease)
+		checkFenced(t, "renewal by the sleeper", renew(t, e.Store, old, TTL), old, e.Get(t, "run"))
+		mustRelease(t, e.Store, lease)
 	}
 }
 
@@ -173,10 +173,10 @@ func createRace(t T, e *Env) {
 				t.Errorf("round %d: loser %d got a lease under token %v, want none", round, i, r.Lease.Token)
 			}
 			if r.Run.Holder.Owner != lease.Owner || r.Run.Token != 1 {
-				t.Errorf("round %d: contender %d was shown the holder %s, want %q", round, i, named(r.Run.Holder), lease.Owner)
+				t.Errorf("round %d: contender %d was shown the holder %s, want %q", round, i, holderText(r.Run.Holder), lease.Owner)
 			}
 		}
-		if got, want := told(journal(t, e.Store, id)), string(lease.Owner)+"@1"; got != want {
+		if got, want := journalText(journal(t, e.Store, id)), string(lease.Owner)+"@1"; got != want {
 			t.Errorf("round %d: the journal is %q, want %q", round, got, want)
 		}
 		e.Append(t, e.Store, lease, "the winner's lease works")
@@ -210,7 +210,7 @@ func preemptRace(t T, e *Env) {
 	last, ok := byToken[first.Token+contenders]
 	if !ok || run.Token != last.Token || run.Holder.Owner != last.Owner {
 		t.Fatalf("after %d preempts from token %v the run is held by %s; the tokens granted are %v",
-			contenders, first.Token, named(run.Holder), byToken)
+			contenders, first.Token, holderText(run.Holder), byToken)
 	}
 	before := dump(t, e.Store, "run")
 	for token, l := range byToken {
@@ -218,9 +218,9 @@ func preemptRace(t T, e *Env) {
 			continue
 		}
 		_, err := e.Store.Commit(t.Context(), appending(l, "preempted"))
-		fencedOut(t, fmt.Sprintf("commit under token %v", token), err, l, run)
+		checkFenced(t, fmt.Sprintf("commit under token %v", token), err, l, run)
 	}
-	same(t, "commits of preempted holders", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "commits of preempted holders", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, last, "the last preempt's lease works")
 }
 
@@ -230,7 +230,7 @@ func renewalRace(t T, e *Env) {
 	for round := range rounds {
 		id := runstore.RunID(fmt.Sprintf("run-%d", round))
 		e.Create(t, id)
-		old := hold(t, e.Store, acquire(id, "late", e.ShortTTL()))
+		old := mustAcquire(t, e.Store, acquire(id, "late", e.ShortTTL()))
 		e.expire(t)
 		var renewal error
 		takeovers := make([]error, contenders)
@@ -265,17 +265,17 @@ func renewalRace(t T, e *Env) {
 
 func expiredIsTaken(t T, e *Env) {
 	e.Create(t, "run")
-	old := hold(t, e.Store, acquire("run", "old", e.ShortTTL()))
+	old := mustAcquire(t, e.Store, acquire("run", "old", e.ShortTTL()))
 	e.expire(t)
-	taken := hold(t, e.Reopen(t), acquire("run", "new", TTL))
+	taken := mustAcquire(t, e.Reopen(t), acquire("run", "new", TTL))
 	if taken.Token != old.Token+1 || taken.Owner != "new" {
 		t.Errorf("takeover got token %v for %q, want %v for new", taken.Token, taken.Owner, old.Token+1)
 	}
 	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "old", TTL))
-	heldBy(t, "acquire by the old holder", err, taken, TTL)
+	checkLeaseHeld(t, "acquire by the old holder", err, taken, TTL)
 	run := e.Get(t, "run")
 	if run.Holder.Owner != "new" || run.Holder.Preempted != (runstore.Preempted{}) {
-		t.Errorf("after a takeover the holder is %s, preempted %+v; want new, nobody preempted", named(run.Holder), run.Holder.Preempted)
+		t.Errorf("after a takeover the holder is %s, preempted %+v; want new, nobody preempted", holderText(run.Holder), run.Holder.Preempted)
 	}
 }
 
@@ -285,12 +285,12 @@ func liveIsNotTaken(t T, e *Env) {
 	other := e.Reopen(t)
 	for range 2 {
 		before := dump(t, e.Store, "run")
-		from := e.before(t, other)
+		from := e.earliestCommitTime(t, other)
 		req := acquire("run", "thief", TTL)
 		req.Writes.Append("stolen", nil)
 		_, err := other.AcquireLease(t.Context(), req)
 		to := e.Now(t)
-		heldBy(t, "acquire of a live lease", err, lease, TTL)
+		checkLeaseHeld(t, "acquire of a live lease", err, lease, TTL)
 		var held *runstore.LeaseHeldError
 		if errors.As(err, &held) {
 			most, least := lease.ExpiresAt.Sub(from)+clockSlack, lease.ExpiresAt.Sub(to)-clockSlack
@@ -298,15 +298,15 @@ func liveIsNotTaken(t T, e *Env) {
 				t.Errorf("%v remaining in the error, want between %v and %v", held.Remaining, least, most)
 			}
 		}
-		same(t, "a refused acquire", before, dump(t, e.Store, "run"))
-		e.Advance(t, e.ShortTTL()/2) // and once more when much of the lease is over
+		checkUnchanged(t, "a refused acquire", before, dump(t, e.Store, "run"))
+		e.Advance(t, e.ShortTTL()/2) // again when half of the TTL has passed
 	}
 	e.Append(t, e.Store, lease, "still held")
 }
 
 func renewedIsNotTaken(t T, e *Env) {
 	e.Create(t, "run")
-	lease := hold(t, e.Store, acquire("run", "holder", e.ShortTTL()))
+	lease := mustAcquire(t, e.Store, acquire("run", "holder", e.ShortTTL()))
 	renewed, err := e.Store.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 4 * TTL})
 	if err != nil {
 		t.Fatalf("renew: %v", err)
@@ -318,8 +318,8 @@ func renewedIsNotTaken(t T, e *Env) {
 	e.expire(t)
 	before := dump(t, e.Store, "run")
 	_, err = e.Reopen(t).AcquireLease(t.Context(), acquire("run", "thief", TTL))
-	heldBy(t, "acquire at the old expiry", err, renewed.Lease, 4*TTL)
-	same(t, "a refused acquire", before, dump(t, e.Store, "run"))
+	checkLeaseHeld(t, "acquire at the old expiry", err, renewed.Lease, 4*TTL)
+	checkUnchanged(t, "a refused acquire", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, lease, "the fence of before the renewal works")
 }
 
@@ -329,22 +329,22 @@ func sameOwnerIsRefused(t T, e *Env) {
 	before := dump(t, e.Store, "run")
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
 		_, err := s.AcquireLease(t.Context(), acquire("run", "pod", TTL))
-		heldBy(t, "acquire by another process of the same name", err, lease, TTL)
+		checkLeaseHeld(t, "acquire by another process of the same name", err, lease, TTL)
 		unnamed := acquire("run", "pod", TTL)
 		unnamed.Grant = ""
 		_, err = s.AcquireLease(t.Context(), unnamed)
-		heldBy(t, "acquire by the same name without a grant id", err, lease, TTL)
+		checkLeaseHeld(t, "acquire by the same name without a grant id", err, lease, TTL)
 	}
-	same(t, "a refused acquire", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "a refused acquire", before, dump(t, e.Store, "run"))
 }
 
 func releasedIsFree(t T, e *Env) {
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "first")
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	run := e.Get(t, "run")
 	if run.Holder != (runstore.Holder{}) || run.Token != lease.Token {
-		t.Errorf("after the release: holder %s, token %v; want no holder, token %v", named(run.Holder), run.Token, lease.Token)
+		t.Errorf("after the release: holder %s, token %v; want no holder, token %v", holderText(run.Holder), run.Token, lease.Token)
 	}
 	next := e.Acquire(t, e.Reopen(t), "run", "second")
 	if next.Token != lease.Token+1 {
@@ -354,13 +354,13 @@ func releasedIsFree(t T, e *Env) {
 
 func runShowsHolder(t T, e *Env) {
 	if run := e.Create(t, "run"); run.Holder != (runstore.Holder{}) || run.Token != 0 || !run.ExpiresAt.IsZero() {
-		t.Errorf("a new run shows holder %s, token %v, expiry %v; want none", named(run.Holder), run.Token, run.ExpiresAt)
+		t.Errorf("a new run shows holder %s, token %v, expiry %v; want none", holderText(run.Holder), run.Token, run.ExpiresAt)
 	}
 	reader := e.Reopen(t)
 	for i, strict := range []bool{false, true} {
 		req := acquire("run", "pod-7", TTL)
 		req.Reactor, req.Strict = "outbox", strict
-		lease := hold(t, e.Store, req)
+		lease := mustAcquire(t, e.Store, req)
 		if lease.Owner != req.Owner || lease.Reactor != req.Reactor || lease.Strict != strict || lease.Grant != req.Grant ||
 			lease.TTL != TTL || lease.Run != "run" || lease.Token != runstore.Token(i+1) {
 			t.Errorf("asked for %+v, got %+v", req.LeaseSpec, lease)
@@ -371,7 +371,7 @@ func runShowsHolder(t T, e *Env) {
 		}
 		h := run.Holder
 		if h.Owner != "pod-7" || h.Reactor != "outbox" || h.Strict != strict || h.Token != lease.Token {
-			t.Errorf("the run shows the holder %s, want pod-7/outbox, strict %t, token %v", named(h), strict, lease.Token)
+			t.Errorf("the run shows the holder %s, want pod-7/outbox, strict %t, token %v", holderText(h), strict, lease.Token)
 		}
 		if !h.ExpiresAt.Equal(lease.ExpiresAt) || !run.ExpiresAt.Equal(lease.ExpiresAt) {
 			t.Errorf("the run shows expiry %v and %v, the lease %v", h.ExpiresAt, run.ExpiresAt, lease.ExpiresAt)
@@ -379,6 +379,6 @@ func runShowsHolder(t T, e *Env) {
 		if !run.Live(e.Now(t)) || run.Live(lease.ExpiresAt) {
 			t.Errorf("live now: %t, at its expiry: %t; want true and false", run.Live(e.Now(t)), run.Live(lease.ExpiresAt))
 		}
-		letGo(t, e.Store, lease)
+		mustRelease(t, e.Store, lease)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// exempt collects the cases of a run that do not apply to a store, by their reasons.
+// exempt collects, by reason, the cases of a run that do not apply to a store.
 type exempt struct {
 	mu       sync.Mutex
 	byReason map[string][]string
@@ -24,7 +24,7 @@ func (x *exempt) add(reason, name string) {
 	x.byReason[reason] = append(x.byReason[reason], name)
 }
 
-// print lists them; it writes nothing where every case applied.
+// print lists the exempt cases; it writes nothing if every case applied.
 func (x *exempt) print(w io.Writer, test string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -35,7 +35,7 @@ func (x *exempt) print(w io.Writer, test string) {
 	if n == 0 {
 		return
 	}
-	var b strings.Builder // in one piece, since other tests print too
+	var b strings.Builder // one write, since other tests print too
 	fmt.Fprintf(&b, "%s: cases of the suite that do not apply to this store: %d\n", test, n)
 	for _, reason := range slices.Sorted(maps.Keys(x.byReason)) {
 		slices.Sort(x.byReason[reason])

@@ -18,14 +18,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// What several themes of the suite share: how a case expects, and how it lets
-// several processes act at once.
+// Checks that several themes of the suite share, and helpers that let several processes act at
+// once.
 
-// patience ends a case that would otherwise hang. It says nothing about speed: no sound
-// store comes near it, on however slow a machine.
-const patience = 5 * time.Minute
+// caseTimeout, 5 minutes, ends a case that would otherwise hang. It is no bound on speed: a correct
+// store stays far below it, on however slow a machine.
+const caseTimeout = 5 * time.Minute
 
-// committed commits b, and ends the case unless it is applied.
+// committed commits b, and ends the case unless b is applied.
 func committed(t T, s runstore.RunStore, b runstore.Batch) runstore.Committed {
 	t.Helper()
 	done, err := s.Commit(t.Context(), b)
@@ -43,17 +43,17 @@ func equal[V any](t T, what string, got, want V) {
 	}
 }
 
-// inOrder fails the case unless got is want. It names the entries that are missing, there
-// more than once, not wanted, or out of order.
-func inOrder(t T, what string, got, want []string) {
+// checkOrder fails the case unless got equals want. The message names the entries that are missing,
+// duplicated, unexpected or out of order.
+func checkOrder(t T, what string, got, want []string) {
 	t.Helper()
-	if text := differ(got, want); text != "" {
+	if text := diffNames(got, want); text != "" {
 		t.Errorf("%s: %s", what, text)
 	}
 }
 
-// differ says how got differs from want, or returns "".
-func differ(got, want []string) string {
+// diffNames describes how got differs from want, or returns "".
+func diffNames(got, want []string) string {
 	if slices.Equal(got, want) {
 		return ""
 	}
@@ -79,8 +79,8 @@ func differ(got, want []string) string {
 				names = append(names, name)
 			}
 		}
-		if n := len(names); n > mostNamed {
-			names = append(names[:mostNamed], fmt.Sprintf("and %d more", n-mostNamed))
+		if n := len(names); n > maxNamed {
+			names = append(names[:maxNamed], fmt.Sprintf("and %d more", n-maxNamed))
 		}
 		if len(names) > 0 {
 			text += fmt.Sprintf("; %s: %s", group.what, strings.Join(names, ", "))
@@ -94,7 +94,7 @@ func differ(got, want []string) string {
 	return text
 }
 
-// namesOf returns the names of what a read returned, for inOrder.
+// namesOf returns the names of the values that a read returned, for checkOrder.
 func namesOf[V any](all []V, name func(V) string) (names []string) {
 	for _, v := range all {
 		names = append(names, name(v))
@@ -102,24 +102,24 @@ func namesOf[V any](all []V, name func(V) string) (names []string) {
 	return names
 }
 
-// feedName names an event of the feed by its run, seq, position and data.
+// feedName returns the name of an event of the feed: its run, seq, position and data.
 func feedName(event runstore.FeedEvent) string {
 	return fmt.Sprintf("seq %d of %q at position %d with %.40q", event.Seq, event.Run, event.Position, event.Data)
 }
 
-// sameRecords fails the case unless an index of one run holds these records, each once.
+// sameRecords fails the case unless an index of one run holds exactly these records, each once.
 func sameRecords(t T, index runstore.IndexName, entries []runstore.IndexEntry, records []runstore.Record) {
 	t.Helper()
 	got := namesOf(entries, func(entry runstore.IndexEntry) string { return string(entry.Record.Key) })
 	want := namesOf(records, func(r runstore.Record) string { return string(r.Key) })
-	inOrder(t, fmt.Sprintf("ScanIndex of %q, by key, beside the records", index), slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
+	checkOrder(t, fmt.Sprintf("ScanIndex of %q, by key, beside the records", index), slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
 }
 
-// mostNamed is how many entries a message names before it counts them.
-const mostNamed = 10
+// maxNamed is how many entries a message names before it only counts the rest.
+const maxNamed = 10
 
-// every returns all that a paged read yields, and ends the case on an error.
-func every[V any](t T, what string, seq iter.Seq2[V, error]) []V {
+// mustCollect returns all values of a paged read, and ends the case on an error.
+func mustCollect[V any](t T, what string, seq iter.Seq2[V, error]) []V {
 	t.Helper()
 	all, err := collect(seq)
 	if err != nil {
@@ -128,13 +128,13 @@ func every[V any](t T, what string, seq iter.Seq2[V, error]) []V {
 	return all
 }
 
-// mostCollected is more than any case stores: a read that yields more repeats itself.
-const mostCollected = 200_000
+// maxCollected exceeds what any case stores: a read that yields more repeats itself.
+const maxCollected = 200_000
 
-// collect returns all that a paged read yields.
+// collect returns all values of a paged read.
 func collect[V any](seq iter.Seq2[V, error]) ([]V, error) {
 	var all []V
-	for v, err := range atMost(mostCollected, seq) {
+	for v, err := range atMost(maxCollected, seq) {
 		if err != nil {
 			return nil, err
 		}
@@ -143,8 +143,8 @@ func collect[V any](seq iter.Seq2[V, error]) ([]V, error) {
 	return all, nil
 }
 
-// atMost ends a paged read with an error when it yields more than n. A cursor that does
-// not move on would otherwise keep a case reading until the memory is full.
+// atMost ends a paged read with an error once it yields more than n values. Without it, a cursor
+// that does not advance would keep a case reading until memory is exhausted.
 func atMost[V any](n int, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
 	return func(yield func(V, error) bool) {
 		count := 0
@@ -159,8 +159,7 @@ func atMost[V any](n int, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
 	}
 }
 
-// feedAfter iterates over the feed behind a position, in pages of limit, to its
-// present end.
+// feedAfter iterates over the feed after a position, in pages of limit, to its present end.
 func feedAfter(ctx context.Context, s runstore.RunStore, after runstore.Position, limit int) iter.Seq2[runstore.FeedEvent, error] {
 	return func(yield func(runstore.FeedEvent, error) bool) {
 		for {
@@ -186,13 +185,13 @@ func feedAfter(ctx context.Context, s runstore.RunStore, after runstore.Position
 	}
 }
 
-// feedOf returns the feed once it holds n events, which it may be late to do.
+// feedOf waits until the feed holds n events and returns the feed, which may lag behind commits.
 func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
 	t.Helper()
 	var all []runstore.FeedEvent
 	say := func() string { return fmt.Sprintf("the feed holds %d events, want %d: %s", len(all), n, seqsOf(all)) }
-	e.await(t, patience, growing(), func() bool {
-		all = every(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
+	e.await(t, caseTimeout, growing(), func() bool {
+		all = mustCollect(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
 		return len(all) >= n
 	}, say)
 	if len(all) != n {
@@ -201,7 +200,7 @@ func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
 	return all
 }
 
-// seqsOf lists the seqs of a feed, run by run, in the order of the feed.
+// seqsOf lists the seqs of a feed by run, in the order of the feed.
 func seqsOf(feed []runstore.FeedEvent) string {
 	seqs := map[runstore.RunID][]runstore.Seq{}
 	for _, event := range feed {
@@ -214,8 +213,8 @@ func seqsOf(feed []runstore.FeedEvent) string {
 	return strings.Join(runs, "; ")
 }
 
-// ranges lists seqs as ranges of those that follow each other, and says where the next one
-// is not the one wanted: seqs 1 to 7 seqs 9 to 12 (want 8).
+// ranges lists seqs as ranges of consecutive numbers, and reports where a range does not continue
+// the one before, as in "seqs 1 to 7 seqs 9 to 12 (want 8)".
 func ranges(seqs []runstore.Seq) (text string) {
 	want := runstore.Seq(1)
 	for first := 0; first < len(seqs); {
@@ -232,14 +231,14 @@ func ranges(seqs []runstore.Seq) (text string) {
 	return text
 }
 
-// queue scans one index to its end, whatever is due.
+// queue scans one index to its end, entries that are not due included.
 func queue(t T, s runstore.RunStore, name runstore.IndexName) []runstore.IndexEntry {
 	t.Helper()
-	return every(t, fmt.Sprintf("scan of %q", name),
+	return mustCollect(t, fmt.Sprintf("scan of %q", name),
 		runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: name, Until: runstore.EndOfTime}))
 }
 
-// record returns one record of a run, or the zero Record.
+// record returns one record of a run, or the zero Record if it is absent.
 func record(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey) runstore.Record {
 	t.Helper()
 	found, err := s.ReadRecords(t.Context(), id, runstore.RecordQuery{Keys: []runstore.RecordKey{key}})
@@ -252,9 +251,9 @@ func record(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey)
 	return found[0]
 }
 
-// together lets n contenders work from a common start, and ends the case if one
-// of them returns an error.
-func together(t T, n int, work func(i int) error) {
+// runConcurrently starts n calls of work at the same moment and waits for all. It ends the case if
+// one of them returns an error.
+func runConcurrently(t T, n int, work func(i int) error) {
 	t.Helper()
 	start := make(chan struct{})
 	errs := make([]error, n)
@@ -272,12 +271,12 @@ func together(t T, n int, work func(i int) error) {
 	}
 }
 
-// during runs each watcher again and again while work goes on, and once more
-// after its end. It ends the case if one of them returns an error.
+// during calls each watcher again and again while work runs, and once more after its end. It ends
+// the case if one of the functions returns an error.
 func during(t T, work func() error, watchers ...func() error) {
 	t.Helper()
 	over := make(chan struct{})
-	together(t, len(watchers)+1, func(i int) error {
+	runConcurrently(t, len(watchers)+1, func(i int) error {
 		if i == len(watchers) {
 			defer close(over)
 			return work()
@@ -295,11 +294,11 @@ func during(t T, work func() error, watchers ...func() error) {
 	})
 }
 
-// SeedVariable is the environment variable that repeats a case's random choices.
+// SeedVariable is the environment variable whose value repeats a case's random choices.
 const SeedVariable = "TAPESTORE_SEED"
 
-// seeded returns the case's source of random choices, one per lane, and logs how to have
-// the same again.
+// seeded returns the case's source of random choices, one for each lane, and logs the seed that
+// repeats them.
 func seeded(t T) func(lane int) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()

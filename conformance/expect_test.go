@@ -6,8 +6,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// TestDiffer proves that a failure names what is missing, doubled, not wanted or out of
-// order.
+// TestDiffer checks that a failure names what is missing, duplicated, unexpected or out of order.
 func TestDiffer(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -26,7 +25,7 @@ func TestDiffer(t *testing.T) {
 		{"many", nil, []string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"},
 			"got 0 entries, want 12; missing: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, and 2 more"},
 	} {
-		if got := differ(tc.got, tc.want); got != tc.text {
+		if got := diffNames(tc.got, tc.want); got != tc.text {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.text)
 		}
 	}

@@ -9,19 +9,19 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// What the cases share that harm the network or the server. They know no
-// protocol: an adapter may need one round trip for a write or several, so each
-// write is harmed at its first, then at its second, until one is left unharmed.
+// Helpers of the cases that break the network or the server. They know no protocol: an adapter may
+// need one round trip for a write, or several. So a fault hits each write at its first round trip,
+// then at its second, and so on, until the write has no further round trip.
 
 const (
-	// roundTrips is more than any write has a reason to need.
+	// roundTrips, 8, exceeds the round trips that any write has a reason to need.
 	roundTrips = 8
-	// shortly is how soon a call returns after its context's end: a bound, not a
-	// measurement.
+	// shortly, 5 s, bounds how soon a call returns after its context has ended. It is a bound, not
+	// a measurement.
 	shortly = 5 * time.Second
 )
 
-// network is a case's network, and a handle behind it.
+// network is a case's network, with a handle behind it.
 type network struct {
 	Network
 	s runstore.RunStore
@@ -35,16 +35,16 @@ func (e *Env) network(t T) network {
 	return n
 }
 
-// linked is e behind the network: all handles that it opens go through it.
-func (n network) linked(e *Env) *Env {
+// throughNetwork returns a copy of e whose handles are all opened through the network.
+func (n network) throughNetwork(e *Env) *Env {
 	far := *e
 	far.Open = n.Open
 	return &far
 }
 
-// works waits until a handle works again after a fault, as it has to by itself. So
-// the next fault meets an open connection.
-func works(t T, e *Env, s runstore.RunStore) {
+// awaitWorking waits until a handle works again after a fault; the handle must recover without
+// help. The next fault then hits an open connection.
+func awaitWorking(t T, e *Env, s runstore.RunStore) {
 	t.Helper()
 	var last error
 	defer func() {
@@ -53,7 +53,7 @@ func works(t T, e *Env, s runstore.RunStore) {
 		}
 	}()
 	bound := shortly
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		defer cancel()
 		bound *= 2 // or a slow machine never gets an answer
@@ -62,9 +62,9 @@ func works(t T, e *Env, s runstore.RunStore) {
 	})
 }
 
-// answered waits for the answers to requests that were held and come late. A
-// protocol may have sent what needs none.
-func (n network) answered(t T) {
+// awaitAnswered waits for the answers to requests that were held and arrive late. A protocol may
+// have sent requests that need no answer.
+func (n network) awaitAnswered(t T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), shortly)
 	defer cancel()
@@ -73,8 +73,8 @@ func (n network) answered(t T) {
 	}
 }
 
-// receipt is what a write answered: all that must be alike in two runs of a story,
-// and the lease that it granted.
+// receipt is the answer to a write: the text that must be equal in two runs of a scenario, and the
+// lease that was granted.
 type receipt struct {
 	text  string
 	lease runstore.Lease
@@ -88,7 +88,7 @@ func leaseReceipt(lease runstore.Lease, wanted runstore.GrantID) receipt {
 	return receipt{fmt.Sprintf("token %v of %q, its own grant %t", lease.Token, lease.Owner, lease.Grant != "" && (wanted == "" || lease.Grant == wanted)), lease}
 }
 
-// attempt is a write under way.
+// attempt is a write in flight.
 type attempt struct {
 	receipt
 	err  error
@@ -107,10 +107,11 @@ func start(do func() (receipt, error)) *attempt {
 	return a
 }
 
-// meets waits until harm was done n times, or the attempt has ended before.
-func (a *attempt) meets(t T, n int, harm func(ctx context.Context, n int) error) bool {
+// awaitHarm waits until the fault has hit n times, and reports whether it did before the attempt
+// ended.
+func (a *attempt) awaitHarm(t T, n int, harm func(ctx context.Context, n int) error) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	met := make(chan error, 1)
 	go func() { met <- harm(ctx, n) }()
@@ -125,35 +126,35 @@ func (a *attempt) meets(t T, n int, harm func(ctx context.Context, n int) error)
 	}
 }
 
-// ends waits for the attempt's end.
-func (a *attempt) ends(t T, what string) {
+// wait waits until the attempt has ended.
+func (a *attempt) wait(t T, what string) {
 	t.Helper()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(caseTimeout)
 	defer timer.Stop()
 	select {
 	case <-a.done:
 	case <-timer.C:
-		t.Fatalf("%s: no answer after %v", what, patience)
+		t.Fatalf("%s: no answer after %v", what, caseTimeout)
 	}
 }
 
-// eachRoundTrip tells a story with the harm at the first round trip of a write, at
-// the second, and on, until the write was left unharmed.
+// eachRoundTrip runs a scenario with the fault at the first round trip of a write, then at the
+// second, and so on, until a scenario reports that the fault hit nothing.
 //
-// A story that is told leaves no run behind: those that follow read every index, and
-// would read all former ones again and again.
-func eachRoundTrip(t T, e *Env, name string, story func(id runstore.RunID, after int) (harmed bool)) {
+// It purges the run of each scenario, because later scenarios read every index and would read all
+// earlier runs again and again.
+func eachRoundTrip(t T, e *Env, name string, scenario func(id runstore.RunID, after int) (harmed bool)) {
 	t.Helper()
 	for after := range roundTrips {
 		if t.Failed() {
 			return
 		}
 		id := runstore.RunID(fmt.Sprintf("%s-%d", name, after))
-		harmed := story(id, after)
+		harmed := scenario(id, after)
 		if t.Failed() {
 			return
 		}
-		bury(t, e, id)
+		purgeIfExists(t, e, id)
 		if !harmed {
 			if after == 0 {
 				t.Errorf("%s: nothing of it went through the network", name)
@@ -163,8 +164,8 @@ func eachRoundTrip(t T, e *Env, name string, story func(id runstore.RunID, after
 	}
 }
 
-// bury purges a run, if there is one.
-func bury(t T, e *Env, id runstore.RunID) {
+// purgeIfExists purges a run, if it exists.
+func purgeIfExists(t T, e *Env, id runstore.RunID) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.Unguarded("test"))
 	b.Purge = true
@@ -173,8 +174,8 @@ func bury(t T, e *Env, id runstore.RunID) {
 	}
 }
 
-// found writes down what became of a run, if there is one.
-func found(t T, e *Env, id runstore.RunID) string {
+// describeRun returns the dump of a run, or "no run".
+func describeRun(t T, e *Env, id runstore.RunID) string {
 	t.Helper()
 	if text, exists := dumpIfAny(t, e.Store, id, allIndexes...); exists {
 		return text
@@ -182,42 +183,42 @@ func found(t T, e *Env, id runstore.RunID) string {
 	return "no run"
 }
 
-// story is a write by the book: how its run stands before and after it, and what it
-// answers.
-type story struct{ before, after, answer string }
+// referenceRun is the outcome of a write without faults: the state of its run before and after the
+// write, and the answer.
+type referenceRun struct{ before, after, answer string }
 
-// byTheBook makes a write through s without a fault, and records its answer. It also warms
-// up s: some protocols prepare a statement in a request of its own before they first send
-// it on a connection, and a fault that follows must hit the write and not that request.
-func (w sending) byTheBook(t T, e *Env, s runstore.RunStore) story {
+// reference performs a write through s without a fault and records the outcome. It also warms up s:
+// some protocols prepare a statement in a request of its own before they first send it on a
+// connection, and a later fault must hit the write and not that request.
+func (w sending) reference(t T, e *Env, s runstore.RunStore) referenceRun {
 	t.Helper()
 	id := runstore.RunID(w.name)
-	held := w.stage(t, e, id)
-	b := story{before: found(t, e, id)}
+	held := w.seedRun(t, e, id)
+	b := referenceRun{before: describeRun(t, e, id)}
 	r, err := w.do(t.Context(), s, id, held)
 	if err != nil {
 		t.Fatalf("%s: %v", w.name, err)
 	}
-	b.after, b.answer = found(t, e, id), r.text
+	b.after, b.answer = describeRun(t, e, id), r.text
 	return b
 }
 
-// check fails the case unless the attempt was truthful: what it says became of the
-// write did.
-func (b story) check(t T, e *Env, id runstore.RunID, a *attempt) {
+// check fails the case unless the attempt's result is true: what the result says about the write
+// happened.
+func (b referenceRun) check(t T, e *Env, id runstore.RunID, a *attempt) {
 	t.Helper()
-	b.checkFound(t, e, id, a, found(t, e, id))
+	b.checkFound(t, e, id, a, describeRun(t, e, id))
 }
 
-// checkFound is check where the run was looked at already.
-func (b story) checkFound(t T, e *Env, id runstore.RunID, a *attempt, now string) {
+// checkFound is check for a run whose dump, now, was read already.
+func (b referenceRun) checkFound(t T, e *Env, id runstore.RunID, a *attempt, now string) {
 	t.Helper()
 	switch outcome := runstore.OutcomeOf(a.err); {
 	case outcome == runstore.Applied:
 		equal(t, fmt.Sprintf("answer of %q", id), a.text, b.answer)
-		same(t, fmt.Sprintf("a success of %q, beside one that nothing harmed,", id), b.after, now)
+		checkUnchanged(t, fmt.Sprintf("a success of %q, beside one that nothing harmed,", id), b.after, now)
 		if a.lease.Token != 0 && !t.Failed() {
-			expiresAsTold(t, e, a.lease)
+			checkExpiryNotEarlier(t, e, a.lease)
 			e.Append(t, e.Store, a.lease, "the lease is good")
 		}
 	case now == b.before:
@@ -229,11 +230,12 @@ func (b story) checkFound(t T, e *Env, id runstore.RunID, a *attempt, now string
 	}
 }
 
-// expiresAsTold fails the case unless a lease, of a run that the case has just created, ends
-// when the answer to its holder said. An engine may read the time before it applies the request, and
-// show an expiry that is later by what the request took. It may show no earlier one.
-func expiresAsTold(t T, e *Env, lease runstore.Lease) {
+// checkExpiryNotEarlier fails the case unless the stored expiry of a lease, of a run that the case
+// has just created, is that of the holder's answer or slightly later. An engine may read the time
+// before it applies the request, and store an expiry that is later by the duration of the request.
+// It may store no earlier expiry.
+func checkExpiryNotEarlier(t T, e *Env, lease runstore.Lease) {
 	t.Helper()
 	run := e.Get(t, lease.Run)
-	within(t, "expiry", run.ExpiresAt, lease.ExpiresAt, lease.ExpiresAt.Add(e.Now(t).Sub(run.CreatedAt)))
+	checkBetween(t, "expiry", run.ExpiresAt, lease.ExpiresAt, lease.ExpiresAt.Add(e.Now(t).Sub(run.CreatedAt)))
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// contextT is a T whose context is another.
+// contextT is a T with another context.
 type contextT struct {
 	T
 	ctx context.Context
@@ -17,8 +17,9 @@ type contextT struct {
 
 func (t contextT) Context() context.Context { return t.ctx }
 
-// lateZombie keeps a holder's write in flight while its lease is taken away. Then
-// its caller gives up, or the adapter has to repeat it; the first copy arrives last.
+// lateZombie keeps a holder's write in flight while another handle takes the lease. Then the
+// write's caller gives up or, if repeated, the adapter has to repeat the write. The first copy
+// arrives last.
 func lateZombie(repeated bool) func(t T, e *Env) {
 	return func(t T, e *Env) {
 		e.Create(t, "neighbour")
@@ -32,52 +33,55 @@ func lateZombie(repeated bool) func(t T, e *Env) {
 	}
 }
 
-// nowhere is a lease of a run that does not exist.
-func nowhere() runstore.Lease {
+// missingRunLease returns a lease of a run that does not exist.
+func missingRunLease() runstore.Lease {
 	return runstore.Lease{Run: "nowhere", Owner: "old", Token: 1, Grant: runstore.NewGrantID()}
 }
 
-// prepared lets a handle send a kind of write once, to a run that does not exist, so that
-// the statement is prepared on its connection. A fault that follows then hits the write and
-// not the request that prepares it.
-func prepared(t T, do func() error) {
+// prepareStatement makes a handle send a kind of write once, to a run that does not exist, so that
+// the statement is prepared on the handle's connection. A later fault then hits the write and not
+// the request that prepares it.
+func prepareStatement(t T, do func() error) {
 	t.Helper()
 	Refused(t, "a write to a run that does not exist", do(), runstore.ErrNotFound)
 }
 
+// arriveLate sends w under a lease, holds its request after that many round trips, takes the lease
+// over and then delivers the request. It fails the case if the request changes anything. kept
+// reports whether the network held a request.
 func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after int, repeated bool) (kept bool) {
 	t.Helper()
 	first := acquire(id, "old", TTL)
-	old := haunted(t, e, e.Store, first)
+	old := seedZombieFixture(t, e, e.Store, first)
 	if after == 0 {
-		prepared(t, func() error { return w.do(t, n.s, nowhere(), acquire("nowhere", "old", TTL)) })
+		prepareStatement(t, func() error { return w.do(t, n.s, missingRunLease(), acquire("nowhere", "old", TTL)) })
 	}
-	works(t, e, n.s)
+	awaitWorking(t, e, n.s)
 	n.Faults.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a := start(func() (receipt, error) { return receipt{}, w.do(contextT{t, ctx}, n.s, old, first) })
-	kept = a.meets(t, 1, n.Faults.AwaitHeld)
+	kept = a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 
 	next := preempting(id, "new", "test")
 	next.Writes.Append("test", []byte("taken over"))
-	bound := patience
-	if after > 0 { // the write may be under way in the engine, and have the run locked
+	bound := caseTimeout
+	if after > 0 { // the engine may be applying the write, with its run locked
 		bound = 2 * time.Second
 	}
 	patient, done := context.WithTimeout(t.Context(), bound)
 	lease, err := e.Store.AcquireLease(patient, next)
 	done()
-	if after > 0 && errors.Is(err, runstore.ErrNotFound) { // it was a purge, and is done
+	if after > 0 && errors.Is(err, runstore.ErrNotFound) { // the write was a purge and is applied
 		n.Faults.Reset()
 		return false
 	}
 	if kind := runstore.KindOf(err); after > 0 && (kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome) {
 		t.Logf("%s: the takeover has to wait: %v", id, err)
 		cancel()
-		a.ends(t, w.name)
+		a.wait(t, w.name)
 		n.Faults.Reset()
-		n.answered(t)
+		n.awaitAnswered(t)
 		return kept
 	}
 	if err != nil {
@@ -92,7 +96,7 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 	} else {
 		cancel()
 	}
-	a.ends(t, w.name)
+	a.wait(t, w.name)
 	if kept && after == 0 && runstore.OutcomeOf(a.err) == runstore.Applied {
 		t.Errorf("%s: a success, though it was in flight at the takeover", id)
 	}
@@ -100,8 +104,8 @@ func arriveLate(t T, e *Env, n network, w zombieWrite, id runstore.RunID, after 
 		t.Errorf("%s, repeated after the takeover: got error %v, want ErrFenced", id, a.err)
 	}
 	n.Faults.Reset()
-	n.answered(t)
-	same(t, fmt.Sprintf("the late %s of a former holder (its answer: %v)", w.name, a.err), before, state())
+	n.awaitAnswered(t)
+	checkUnchanged(t, fmt.Sprintf("the late %s of a former holder (its answer: %v)", w.name, a.err), before, state())
 	equal(t, "expiry", e.Get(t, id).ExpiresAt, expires)
 	e.Append(t, e.Store, lease.Lease, "the new grant works")
 	return kept

@@ -10,15 +10,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// linkCases harm the network between a handle and its store.
+// linkCases break the network between a handle and its store.
 func linkCases() []Case {
 	link := []Need{NeedNetwork}
 	return []Case{
 		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-the-store", Needs: link, Run: lostReply, Doc: `
-			The network drops the reply to a write, of each kind and at each of its round trips, and works again at
-			once. The call returns without an error, with the result of an undisturbed write, and the run is the
-			same. A store that sends the write again under another id applies it twice; one that gives up makes its
-			caller resolve it.`},
+			The network drops the reply to a write, of each kind and at each of its round trips, and then works again.
+			The call returns without an error, with the result of an undisturbed write, and the run is the same. A
+			store that sends the write again under another id applies it twice; one that gives up makes its caller
+			resolve it.`},
 		{Guarantee: "I8", Name: "a-late-copy-of-a-request-is-not-applied-twice", Needs: link, Run: lateCopy, Doc: `
 			The network keeps a write's request in flight, of each kind and at each round trip, and cuts its
 			connection, so that the store sends it again. The call succeeds, and the first copy, when it arrives,
@@ -42,10 +42,9 @@ func linkCases() []Case {
 			each journal is dense. A store that decides on a head that it read before the delay assigns a seq twice
 			or loses an update.`},
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-over-a-slow-network", Needs: link, Run: slowTail, Doc: `
-			Four handles commit over a network whose delay changes all the time, so that commits arrive in another
-			order than they were sent, and three readers follow the feed. Each reader sees every event once, run by
-			run in the order of the seqs. A store that assigns positions at the sender loses events for a reader that
-			has passed.`},
+			Four handles commit over a network whose delay keeps changing, so that commits arrive out of order, and
+			three readers follow the feed. Each reader sees every event once, run by run in the order of the seqs. A
+			store that assigns positions at the sender loses events for a reader that has passed.`},
 		{Guarantee: "I8", Name: "a-lost-reply-before-a-purge-is-not-applied-to-the-next-run", Needs: link, Run: lostBeforePurge, Doc: `
 			The network drops the reply to a commit, at each of its round trips, and stays cut while another handle
 			purges the run and creates it again. When the network works, the commit is not applied to the new run if
@@ -60,10 +59,10 @@ func linkCases() []Case {
 			round trip; then the request arrives. If the error said not applied, the run stays as before. A store
 			that calls a write not applied because its caller gave up is wrong once the request arrives.`},
 		{Guarantee: "I11", Name: "a-black-hole-does-not-outlive-the-context", Needs: link, Run: blackHole, Doc: `
-			The network keeps connections open and passes nothing, while every read, writes of many kinds, and an
-			open are called with a deadline. Each call returns soon after it with ErrUnavailable or
-			ErrUnknownOutcome, and what the writes said is so when the network is healed. A store that waits for a
-			reply without regard to the context hangs.`},
+			The network keeps connections open and passes nothing, while every read, writes of many kinds, and an open
+			are called with a deadline. Each call returns soon after it with ErrUnavailable or ErrUnknownOutcome, and
+			the results of the writes are true once the network works again. A store that waits for a reply without
+			regard to the context hangs.`},
 		{Guarantee: "I3", Name: "a-request-that-arrives-after-the-takeover-is-refused", Needs: link, Run: lateZombie(false), Doc: `
 			A holder's write, of each kind and at each round trip, is in flight when its lease is preempted, and its
 			caller gives up. When the request arrives it changes nothing, and the new holder commits. A store that
@@ -74,25 +73,25 @@ func linkCases() []Case {
 			is ErrFenced, and the first copy, when it arrives, changes nothing. A store that does not check the fence
 			of a repeat lets the old holder write.`},
 		{Guarantee: "I3", Name: "a-request-refused-on-its-repeat-is-refused-in-every-copy", Needs: link, Run: lateRefusal, Doc: `
-			The first copy of a write is kept in flight, the run comes to refuse such a write, and the repeat is
-			refused (a create finds the run there). The run then would take the write again, and the first copy
-			arrives: it changes nothing. A store that does not invalidate the first copy applies a write that was
-			reported as refused.`},
+			The first copy of a write is kept in flight, the run changes so that it refuses the write, and the repeat
+			is refused (a create finds that the run exists). The run changes back so that it would accept the write,
+			and the first copy arrives: it changes nothing. A store that does not invalidate the first copy applies a
+			write that was reported as refused.`},
 	}
 }
 
 func lostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.DropReplies(after)
 			a := w.send(t.Context(), n.s, id, held)
-			lost := a.meets(t, 1, n.Faults.AwaitDropped)
+			lost := a.awaitHarm(t, 1, n.Faults.AwaitDropped)
 			n.Faults.Reset()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			if a.err != nil {
 				t.Errorf("%s, whose reply was lost once: %v", w.name, a.err)
 			}
@@ -105,23 +104,23 @@ func lostReply(t T, e *Env) {
 func lateCopy(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.Hold(after)
 			a := w.send(t.Context(), n.s, id, held)
-			kept := a.meets(t, 1, n.Faults.AwaitHeld)
+			kept := a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 			n.Faults.DropClientSide()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			if a.err != nil {
 				t.Errorf("%s, which lost its connection once: %v", w.name, a.err)
 			}
-			before := found(t, e, id)
+			before := describeRun(t, e, id)
 			n.Faults.Reset()
-			n.answered(t)
-			now := found(t, e, id)
-			same(t, fmt.Sprintf("a late copy of %s", id), before, now)
+			n.awaitAnswered(t)
+			now := describeRun(t, e, id)
+			checkUnchanged(t, fmt.Sprintf("a late copy of %s", id), before, now)
 			book.checkFound(t, e, id, a, now)
 			return kept
 		})
@@ -131,20 +130,20 @@ func lateCopy(t T, e *Env) {
 func errorAfterLostReply(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.DropReplies(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			a := w.send(ctx, n.s, id, held)
-			lost := a.meets(t, 1, n.Faults.AwaitDropped)
-			if lost { // who tries again, or asks what became of it, loses those replies too
-				a.meets(t, 3, n.Faults.AwaitDropped)
+			lost := a.awaitHarm(t, 1, n.Faults.AwaitDropped)
+			if lost { // the replies to a retry or to a look-up of the outcome are lost too
+				a.awaitHarm(t, 3, n.Faults.AwaitDropped)
 			}
 			cancel()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			n.Faults.Reset()
 			book.check(t, e, id, a)
 			return lost
@@ -155,19 +154,19 @@ func errorAfterLostReply(t T, e *Env) {
 func errorBeforeArrival(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		book := w.byTheBook(t, e, n.s)
+		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
-			held := w.stage(t, e, id)
-			works(t, e, n.s)
+			held := w.seedRun(t, e, id)
+			awaitWorking(t, e, n.s)
 			n.Faults.Hold(after)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			a := w.send(ctx, n.s, id, held)
-			kept := a.meets(t, 1, n.Faults.AwaitHeld)
+			kept := a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 			cancel()
-			a.ends(t, w.name)
+			a.wait(t, w.name)
 			n.Faults.Reset()
-			n.answered(t)
+			n.awaitAnswered(t)
 			book.check(t, e, id, a)
 			return kept
 		})
@@ -177,22 +176,22 @@ func errorBeforeArrival(t T, e *Env) {
 func cutConnections(t T, e *Env) {
 	const writers, cuts = 4, 12
 	n := e.network(t)
-	lease := furnish(t, e, "run")
-	stores := []runstore.RunStore{n.s, n.linked(e).Reopen(t)}
-	results := make([]*verdicts, writers)
+	lease := seedFixture(t, e, "run")
+	stores := []runstore.RunStore{n.s, n.throughNetwork(e).Reopen(t)}
+	results := make([]*outcomes, writers)
 	var acknowledged, stop atomic.Int64
-	together(t, writers+1, func(i int) error {
+	runConcurrently(t, writers+1, func(i int) error {
 		if i == writers {
 			defer stop.Store(1)
 			for range cuts {
 				reached := acknowledged.Load() + 2*writers
-				e.Await(t, patience, func() bool { return acknowledged.Load() >= reached || t.Failed() })
+				e.Await(t, caseTimeout, func() bool { return acknowledged.Load() >= reached || t.Failed() })
 				n.Faults.Cut()
 				n.Faults.Reset()
 			}
 			return nil
 		}
-		results[i] = newVerdicts()
+		results[i] = newOutcomes()
 		for m := 0; stop.Load() == 0 && !t.Failed(); m++ {
 			name := fmt.Sprintf("%d/%d", i, m)
 			b := runstore.NewBatch("run", []runstore.Guard{lease.Fence(), runstore.Unguarded("test")}[m%2])
@@ -215,9 +214,9 @@ func cutConnections(t T, e *Env) {
 	dense(t, journal(t, e.Store, "run"))
 }
 
-// faultsAmongMany cuts connections while they are idle in one round, so that the first attempts fail
-// before anything is sent, and loses replies in the next. An engine with group commit may repeat
-// several appends in one step.
+// faultsAmongMany cuts connections while they are idle in one round, so that the first attempts
+// fail before anything is sent, and loses replies in the next round. An engine with group commit
+// may repeat several appends in one step.
 func faultsAmongMany(t T, e *Env) {
 	const runs = 12
 	n := e.network(t)
@@ -239,15 +238,15 @@ func faultsAmongMany(t T, e *Env) {
 		} else {
 			n.Faults.DropReplies(0)
 			a = start(work)
-			a.meets(t, 3, n.Faults.AwaitDropped)
+			a.awaitHarm(t, 3, n.Faults.AwaitDropped)
 			n.Faults.Reset()
 		}
-		a.ends(t, fmt.Sprintf("appends to %d runs", runs))
+		a.wait(t, fmt.Sprintf("appends to %d runs", runs))
 		want += fmt.Sprintf(" round %d@%v", round, leases[0].Token)
 		for i, lease := range leases {
 			if errs[i] != nil {
 				t.Errorf("round %d: an append to %q amid faults that were healed: %v", round, lease.Run, errs[i])
-			} else if got := " " + told(journal(t, e.Store, lease.Run)); got != want {
+			} else if got := " " + journalText(journal(t, e.Store, lease.Run)); got != want {
 				t.Errorf("round %d: the journal of %q is%s, want%s", round, lease.Run, got, want)
 			}
 		}
@@ -264,33 +263,33 @@ func badNetwork(t T, e *Env) {
 	go func() {
 		defer close(over)
 		for ctx.Err() == nil {
-			short, done := context.WithTimeout(ctx, underway)
+			short, done := context.WithTimeout(ctx, arrivalTime)
 			const moment = 3 * time.Millisecond
 			switch rand.IntN(4) {
 			case 0:
 				n.Faults.Cut()
 			case 1:
 				n.Faults.DropReplies(rand.IntN(2))
-				_ = n.Faults.AwaitDropped(short, 1) // no reply need be under way
+				_ = n.Faults.AwaitDropped(short, 1) // there may be no reply in flight
 			case 2:
 				n.Faults.Hold(rand.IntN(2))
 				_ = n.Faults.AwaitHeld(short, 1)
 				n.Faults.DropClientSide()
-				waits(t, ctx.Done(), moment)
+				waitAtMost(t, ctx.Done(), moment)
 			default:
 				n.Faults.Delay(time.Duration(rand.IntN(5)) * time.Millisecond)
-				waits(t, ctx.Done(), moment)
+				waitAtMost(t, ctx.Done(), moment)
 			}
 			done()
 			n.Faults.Reset()
-			// Clients get somewhere between two faults, however long they take to recover.
+			// Clients make progress between two faults, however long they take to recover.
 			healed := time.Now()
 			for ctx.Err() == nil {
 				if _, err := n.s.Now(ctx); err == nil {
 					break
 				}
 			}
-			waits(t, ctx.Done(), moment+2*time.Since(healed))
+			waitAtMost(t, ctx.Done(), moment+2*time.Since(healed))
 		}
 	}()
 	t.Cleanup(func() {
@@ -298,21 +297,21 @@ func badNetwork(t T, e *Env) {
 		<-over
 	})
 	fenced := mix{opAcquire: 2, opPreempt: 2, opRenew: 1, opRelease: 1, opCommit: 8, opHead: 1, opJournal: 2, opRecords: 1}
-	histories(fenced, 0)(t, n.linked(e))
+	histories(fenced, 0)(t, n.throughNetwork(e))
 }
 
 func slowNetwork(t T, e *Env) {
 	n := e.network(t)
 	n.Faults.Delay(time.Millisecond)
-	histories(mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}, 0)(t, n.linked(e))
+	histories(mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}, 0)(t, n.throughNetwork(e))
 }
 
 func slowTail(t T, e *Env) {
 	n := e.network(t)
-	tail(t, n.linked(e), func(ctx context.Context) error {
+	tail(t, n.throughNetwork(e), func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			n.Faults.Delay(time.Duration(rand.IntN(4)) * time.Millisecond)
-			waits(t, ctx.Done(), time.Millisecond)
+			waitAtMost(t, ctx.Done(), time.Millisecond)
 		}
 		n.Faults.Delay(0)
 		return nil

@@ -10,22 +10,23 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// outlast calls every method where nobody answers. Each returns when its context
-// has ended, and what it said is so when the store answers again.
+// outlast calls every method while the server does not answer. Each call must return soon after its
+// context has ended, and its result must be true once the store answers again. harm stops the
+// answers, heal restores them.
 func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (runstore.RunStore, error), harm, heal func() error) {
 	const wait = 300 * time.Millisecond
 	type writing struct {
 		*attempt
-		story
+		referenceRun
 		id runstore.RunID
 	}
-	lease := furnish(t, e, "run")
-	works(t, e, s)
-	var calling []func(ctx context.Context) // all that is to be called
+	lease := seedFixture(t, e, "run")
+	awaitWorking(t, e, s)
+	var calling []func(ctx context.Context) // every call to make
 	var writes []*writing
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
-		written := &writing{story: w.byTheBook(t, e, e.Store), id: runstore.RunID(w.name + "-late")}
-		held := w.stage(t, e, written.id)
+		written := &writing{referenceRun: w.reference(t, e, e.Store), id: runstore.RunID(w.name + "-late")}
+		held := w.seedRun(t, e, written.id)
 		writes = append(writes, written)
 		calling = append(calling, func(ctx context.Context) {
 			written.attempt = w.send(ctx, s, written.id, held)
@@ -47,15 +48,15 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 	calling = append(calling, func(ctx context.Context) {
 		another, err := open(ctx)
 		if err == nil {
-			_ = another.Close() // an adapter may open without asking
+			_ = another.Close() // an adapter may open without a request
 		} else if !errors.Is(err, ctx.Err()) {
 			t.Errorf("open: got error %v, want one that matches the context's", err)
 		}
 	})
 
-	// How soon is measured: this machine may be slow, and others may use it too.
+	// The bound is measured, because this machine may be slow and shared.
 	began := time.Now()
-	together(t, len(calling), func(int) error {
+	runConcurrently(t, len(calling), func(int) error {
 		_, err := s.GetRun(t.Context(), "run")
 		return err
 	})
@@ -75,7 +76,7 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 		defer close(returned)
 		waiting.Wait()
 	}()
-	waits(t, returned, wait+bound)
+	waitAtMost(t, returned, wait+bound)
 	select {
 	case <-returned:
 	default:
@@ -85,8 +86,8 @@ func outlast(t T, e *Env, s runstore.RunStore, open func(ctx context.Context) (r
 		t.Fatalf("let it answer again: %v", err)
 	}
 	<-returned
-	works(t, e, s)
-	for i := range 5 { // what was in flight arrives
+	awaitWorking(t, e, s)
+	for i := range 5 { // requests that were in flight arrive meanwhile
 		e.Append(t, s, lease, fmt.Sprint("it works again ", i))
 	}
 	for _, w := range writes {

@@ -22,7 +22,7 @@ func lostBeforePurge(t T, e *Env) {
 		}
 		eachRoundTrip(t, e, kind, func(id runstore.RunID, after int) bool {
 			// The first commit of a connection may need a round trip more.
-			works(t, e, n.s)
+			awaitWorking(t, e, n.s)
 			committed(t, n.s, batch(id+"-first"))
 			b := batch(id)
 			n.Faults.DropReplies(after)
@@ -30,13 +30,13 @@ func lostBeforePurge(t T, e *Env) {
 				done, err := n.s.Commit(t.Context(), b)
 				return committedReceipt(done), err
 			})
-			lost := a.meets(t, 1, n.Faults.AwaitDropped)
+			lost := a.awaitHarm(t, 1, n.Faults.AwaitDropped)
 			n.Faults.Cut()
 			applied := len(journal(t, e.Store, id)) > 0
-			bury(t, e, id)
+			purgeIfExists(t, e, id)
 			e.Create(t, id)
 			n.Faults.Reset()
-			a.ends(t, kind)
+			a.wait(t, kind)
 			again := len(journal(t, e.Store, id)) > 0
 			switch {
 			case applied && again:

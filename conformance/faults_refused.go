@@ -9,20 +9,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// refusal is a write that its run refuses for a while.
+// refusal is a write that its run refuses for some time.
 type refusal struct {
 	name  string
-	stand standing
+	stand initialState
 	do    func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error
-	// want is the answer while the run refuses the write. Nil: the write finds itself done. After a
-	// purge, which deletes what would show that the first copy was applied, the outcome may also be
+	// want is the answer while the run refuses the write; nil means that the write is found to be
+	// done. After a purge, which deletes the trace of the first copy, the outcome may also be
 	// unknown.
 	want error
-	// begin makes the run refuse the write, and end makes it ready for the write again.
+	// begin makes the run refuse the write, and end makes the run accept the write again.
 	begin, end func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error
 }
 
-// setStatus sets a run's status.
+// setStatus returns a function that sets a run's status.
 func setStatus(to runstore.Status) func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
 	return func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
 		b := runstore.NewBatch(id, runstore.Unguarded("test"))
@@ -46,19 +46,19 @@ func endRun(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
 
 func refusals() []refusal {
 	return []refusal{
-		{"append-in-a-status", leased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error {
+		{"append-in-a-status", stateLeased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) error {
 			b := runstore.NewBatch(id, held.Fence(), runstore.InStatus(1))
 			b.Append("late", []byte("late"))
 			_, err := s.Commit(ctx, b)
 			return err
 		}, runstore.ErrConflict, setStatus(2), setStatus(1)},
-		{"append-to-a-run-that-is-created-anew", leased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+		{"append-to-a-run-that-is-created-anew", stateLeased, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
 			b := runstore.NewBatch(id, runstore.Unguarded("test"))
 			b.Append("late", []byte("late"))
 			_, err := s.Commit(ctx, b)
 			return err
 		}, runstore.ErrNotFound, endRun, createAnew},
-		{"acquire", free, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+		{"acquire", stateFree, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
 			_, err := s.AcquireLease(ctx, acquire(id, "late", TTL))
 			return err
 		}, runstore.ErrLeaseHeld, func(ctx context.Context, s runstore.RunStore, id runstore.RunID) error {
@@ -70,7 +70,7 @@ func refusals() []refusal {
 			_, err := s.Commit(ctx, b)
 			return err
 		}},
-		{"create", unborn, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
+		{"create", stateNoRun, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) error {
 			_, err := s.CreateRun(ctx, runstore.RunSpec{ID: id, Status: 3})
 			return err
 		}, nil, createAnew, endRun},
@@ -84,24 +84,27 @@ func lateRefusal(t T, e *Env) {
 	}
 }
 
+// arriveLate holds the first copy of w after that many round trips, makes the run refuse w so that the
+// repeat is refused, makes the run accept w again, and delivers the first copy. It fails the case if
+// that copy changes anything. kept reports whether the network held a request.
 func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int) (kept bool) {
 	t.Helper()
-	held := sending{stand: w.stand}.stage(t, e, id)
-	if after == 0 && w.stand != unborn {
-		prepared(t, func() error { return w.do(t.Context(), n.s, "nowhere", nowhere()) })
+	held := sending{stand: w.stand}.seedRun(t, e, id)
+	if after == 0 && w.stand != stateNoRun {
+		prepareStatement(t, func() error { return w.do(t.Context(), n.s, "nowhere", missingRunLease()) })
 	}
-	works(t, e, n.s)
+	awaitWorking(t, e, n.s)
 	n.Faults.Hold(after)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a := start(func() (receipt, error) { return receipt{}, w.do(ctx, n.s, id, held) })
-	kept = a.meets(t, 1, n.Faults.AwaitHeld)
+	kept = a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 	if !kept {
 		n.Faults.Reset()
 		return false
 	}
-	bound := patience
-	if after > 0 { // the write may be under way in the engine, and have the run locked
+	bound := caseTimeout
+	if after > 0 { // the engine may be applying the write, with its run locked
 		bound = 2 * time.Second
 	}
 	patient, done := context.WithTimeout(t.Context(), bound)
@@ -110,17 +113,17 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 	if kind := runstore.KindOf(err); after > 0 && (kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome) {
 		t.Logf("%s: what makes the run refuse it has to wait: %v", id, err)
 		cancel()
-		a.ends(t, w.name)
+		a.wait(t, w.name)
 		n.Faults.Reset()
-		n.answered(t)
+		n.awaitAnswered(t)
 		return true
 	}
 	if err != nil && !(after > 0 && runstore.OutcomeOf(err) == runstore.NotApplied) {
 		t.Fatalf("%s: make the run refuse it: %v", id, err)
 	}
 	n.Faults.DropClientSide()
-	a.ends(t, w.name)
-	if after > 0 && a.err == nil && w.want != nil { // it was applied before
+	a.wait(t, w.name)
+	if after > 0 && a.err == nil && w.want != nil { // the first copy was applied before
 		n.Faults.Reset()
 		return true
 	}
@@ -137,7 +140,7 @@ func (w refusal) arriveLate(t T, e *Env, n network, id runstore.RunID, after int
 	}
 	before := state()
 	n.Faults.Reset()
-	n.answered(t)
-	same(t, fmt.Sprintf("the late first copy of %s, whose repeat was answered with %v,", id, a.err), before, state())
+	n.awaitAnswered(t)
+	checkUnchanged(t, fmt.Sprintf("the late first copy of %s, whose repeat was answered with %v,", id, a.err), before, state())
 	return true
 }

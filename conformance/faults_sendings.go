@@ -7,50 +7,50 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// sending is one kind of write, to be sent where things go wrong.
+// sending is one kind of write, to be sent while faults occur.
 type sending struct {
 	name  string
-	stand standing
+	stand initialState
 	do    func(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) (receipt, error)
 }
 
-// standing is how a run stands before the write.
-type standing int
+// initialState is the state of a run before the write.
+type initialState int
 
 const (
-	leased standing = iota // its lease is held
-	free                   // nobody holds its lease
-	unborn                 // there is no run
+	stateLeased initialState = iota // the run is leased
+	stateFree                       // the run exists and no owner holds its lease
+	stateNoRun                      // the run does not exist
 )
 
-// stage makes the run that w is to be sent to, and returns the lease that holds it.
-func (w sending) stage(t T, e *Env, id runstore.RunID) (held runstore.Lease) {
+// seedRun creates the run that w is sent to, in w's initial state, and returns its lease, if any.
+func (w sending) seedRun(t T, e *Env, id runstore.RunID) (held runstore.Lease) {
 	t.Helper()
-	if w.stand == unborn {
+	if w.stand == stateNoRun {
 		return held
 	}
-	held = furnish(t, e, id)
-	if w.stand == free {
-		letGo(t, e.Store, held)
+	held = seedFixture(t, e, id)
+	if w.stand == stateFree {
+		mustRelease(t, e.Store, held)
 	}
 	return held
 }
 
-// send starts the write.
+// send starts the write in the background.
 func (w sending) send(ctx context.Context, s runstore.RunStore, id runstore.RunID, held runstore.Lease) *attempt {
 	return start(func() (receipt, error) { return w.do(ctx, s, id, held) })
 }
 
-// sendings are all kinds of writes, as adapters may tell them apart.
+// sendings returns all kinds of writes that an adapter may handle differently.
 func sendings() []sending {
 	batch := func(name string, make func(held runstore.Lease) runstore.Batch) sending {
-		return sending{name, leased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
+		return sending{name, stateLeased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
 			done, err := s.Commit(ctx, make(held))
 			return committedReceipt(done), err
 		}}
 	}
 	create := func(name string, fill func(spec *runstore.RunSpec)) sending {
-		return sending{name, unborn, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) (receipt, error) {
+		return sending{name, stateNoRun, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) (receipt, error) {
 			spec := runstore.RunSpec{ID: id, Status: 1}
 			fill(&spec)
 			created, err := s.CreateRun(ctx, spec)
@@ -62,7 +62,7 @@ func sendings() []sending {
 			return r, err
 		}}
 	}
-	take := func(name string, stand standing, fill func(req *runstore.AcquireRequest)) sending {
+	take := func(name string, stand initialState, fill func(req *runstore.AcquireRequest)) sending {
 		return sending{name, stand, func(ctx context.Context, s runstore.RunStore, id runstore.RunID, _ runstore.Lease) (receipt, error) {
 			req := acquire(id, "taker", TTL)
 			fill(&req)
@@ -71,11 +71,11 @@ func sendings() []sending {
 		}}
 	}
 	end := func(name string, fill func(w *runstore.Writes)) sending {
-		return sending{name, leased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
+		return sending{name, stateLeased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
 			req := runstore.ReleaseRequest{Fence: held.Fence()}
 			fill(&req.Writes)
 			done, err := s.ReleaseLease(ctx, req)
-			// A release that finds itself done tells of no writes.
+			// A release that is found to be done returns no result of its writes.
 			return receipt{text: fmt.Sprint("last seq ", done.LastSeq)}, err
 		}}
 	}
@@ -131,11 +131,11 @@ func sendings() []sending {
 			spec.Lease = withLease("", "taker").Lease
 			spec.Writes.Append("begin", nil)
 		}),
-		take("acquire", free, func(*runstore.AcquireRequest) {}),
-		take("acquire-without-an-id", free, func(req *runstore.AcquireRequest) { req.Grant = "" }),
-		take("acquire-with-writes", free, func(req *runstore.AcquireRequest) { everything(&req.Writes, "once", 2) }),
-		take("preempt", leased, func(req *runstore.AcquireRequest) { req.Preempt = "test" }),
-		{"renew", leased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
+		take("acquire", stateFree, func(*runstore.AcquireRequest) {}),
+		take("acquire-without-an-id", stateFree, func(req *runstore.AcquireRequest) { req.Grant = "" }),
+		take("acquire-with-writes", stateFree, func(req *runstore.AcquireRequest) { everything(&req.Writes, "once", 2) }),
+		take("preempt", stateLeased, func(req *runstore.AcquireRequest) { req.Preempt = "test" }),
+		{"renew", stateLeased, func(ctx context.Context, s runstore.RunStore, _ runstore.RunID, held runstore.Lease) (receipt, error) {
 			lease, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: held.Fence(), TTL: 2 * TTL})
 			return leaseReceipt(lease.Lease, held.Grant), err
 		}},

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// serverCases kill and stop the server.
+// serverCases kill and freeze the server.
 func serverCases() []Case {
 	server := []Need{NeedServer}
 	return []Case{
@@ -20,8 +20,9 @@ func serverCases() []Case {
 			or forgets batch ids with it, fails.`},
 		{Guarantee: "I11", Name: "a-frozen-server-does-not-outlive-the-context", Needs: server, Run: frozenServer, Doc: `
 			The server is stopped with its connections open, while every read, writes of many kinds, and an open are
-			called with a deadline. Each call returns soon after it with ErrUnavailable or ErrUnknownOutcome, and
-			what the writes said is so once the server goes on. A store that trusts the server to answer hangs.`},
+			called with a deadline. Each call returns soon after it with ErrUnavailable or ErrUnknownOutcome, and the
+			results of the writes are true once the server resumes. A store that waits for the server without a bound
+			hangs.`},
 	}
 }
 
@@ -30,11 +31,11 @@ func frozenServer(t T, e *Env) {
 	outlast(t, e, e.Reopen(t), e.Open, e.Server.Freeze, e.Server.Thaw)
 }
 
-// killedServer opens no handle after a kill: the handles recover by themselves.
+// killedServer opens no handle after a kill: the open handles must recover without help.
 func killedServer(t T, e *Env) {
 	const kills, progress = 3, 30
 	ctx := t.Context()
-	l := &serverLoad{verdicts: newVerdicts(), handles: e.handles(t, 3)}
+	l := &serverLoad{outcomes: newOutcomes(), handles: e.handles(t, 3)}
 	for _, id := range l.runs() {
 		e.Create(t, id)
 	}
@@ -44,13 +45,13 @@ func killedServer(t T, e *Env) {
 	}
 	taker := e.Reopen(t)
 	working.Go(guarded(t, func() { l.takeOver(t, taker) }))
-	// advanced waits until every side was acknowledged so many writes more.
+	// advanced waits until n more writes of every side were acknowledged.
 	advanced := func(n int64) {
 		var reached [len(l.acknowledged)]int64
 		for i := range reached {
 			reached[i] = l.acknowledged[i].Load() + n
 		}
-		e.Await(t, patience, func() bool {
+		e.Await(t, caseTimeout, func() bool {
 			for i := range reached {
 				if l.acknowledged[i].Load() < reached[i] && !t.Failed() {
 					return false
@@ -71,7 +72,7 @@ func killedServer(t T, e *Env) {
 		if err := e.Server.Kill(); err != nil {
 			t.Fatalf("kill the server: %v", err)
 		}
-		bound, cancel := context.WithTimeout(ctx, patience)
+		bound, cancel := context.WithTimeout(ctx, caseTimeout)
 		err := e.Server.Restart(bound)
 		cancel()
 		if err != nil {
@@ -80,11 +81,12 @@ func killedServer(t T, e *Env) {
 		advanced(1)
 	}
 	stop()
-	works(t, e, e.Store)
+	awaitWorking(t, e, e.Store)
 	l.check(t, e)
 }
 
-// serverLoad is what several sides write to a server, and what they were told.
+// serverLoad is concurrent load on a server: what several sides write, and the results that they
+// got.
 type serverLoad struct {
 	handles      []runstore.RunStore
 	acknowledged [4]atomic.Int64 // by side: the writers, then the takeovers
@@ -92,16 +94,16 @@ type serverLoad struct {
 
 	mu     sync.Mutex
 	leases []runstore.Lease // of the run that is taken over, in order
-	*verdicts
+	*outcomes
 }
 
 func (l *serverLoad) runs() []runstore.RunID {
 	return []runstore.RunID{"run-0", "run-1", "run-2", "taken"}
 }
 
-// told notes what became of a batch. Only an error that a server's end can explain
-// is one.
-func (l *serverLoad) told(t T, side int, name string, err error) {
+// record records the result of a batch. It fails the case for an error that the end of a server
+// does not explain.
+func (l *serverLoad) record(t T, side int, name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(name, err)
@@ -114,7 +116,8 @@ func (l *serverLoad) told(t T, side int, name string, err error) {
 	}
 }
 
-// write appends to one run. A batch with an id whose outcome is unknown is repeated.
+// write appends to one run until stop is set. It repeats a batch with an id whose outcome is
+// unknown.
 func (l *serverLoad) write(t T, s runstore.RunStore, side int) {
 	for n := 0; !l.stop.Load() && !t.Failed(); n++ {
 		name := fmt.Sprintf("%d/%d", side, n)
@@ -127,23 +130,23 @@ func (l *serverLoad) write(t T, s runstore.RunStore, side int) {
 		for b.ID != "" && runstore.OutcomeOf(err) == runstore.Unknown && t.Context().Err() == nil {
 			_, err = s.Commit(t.Context(), b)
 		}
-		l.told(t, side, name, err)
+		l.record(t, side, name, err)
 	}
 }
 
-// takeOver takes one run's lease again and again, and writes under each grant. It
-// tries the grant before too, whose time is over.
+// takeOver preempts one run's lease again and again and writes under each grant. After each
+// takeover it also tries to write under the grant before, which has ended.
 func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
 	const side = 3
 	for n := 0; !l.stop.Load() && !t.Failed(); n++ {
 		lease, err := s.AcquireLease(t.Context(), preempting("taken", "taker", "test"))
 		if err != nil {
-			l.told(t, side, fmt.Sprintf("lease %d", n), err)
+			l.record(t, side, fmt.Sprintf("lease %d", n), err)
 			continue
 		}
 		name := fmt.Sprintf("under %d", lease.Token)
 		_, err = s.Commit(t.Context(), appending(lease.Lease, name))
-		l.told(t, side, name, err)
+		l.record(t, side, name, err)
 		if last := len(l.leases) - 1; last >= 0 {
 			old := l.leases[last]
 			if lease.Token <= old.Token {
@@ -160,7 +163,7 @@ func (l *serverLoad) takeOver(t T, s runstore.RunStore) {
 	}
 }
 
-// check compares what is stored with what was told, run by run and in the feed.
+// check compares the stored events with the results, run by run and in the feed.
 func (l *serverLoad) check(t T, e *Env) {
 	t.Helper()
 	stored := map[string]int{}

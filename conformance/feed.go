@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// feedCases prove I10: a reader that resumes from its last position misses no
-// event, and positions only grow.
+// feedCases prove I10: a reader that resumes from its last position misses no event, and positions
+// only grow.
 func feedCases() []Case {
 	return []Case{
 		{Guarantee: "I10", Name: "the-feed-holds-every-event-once", Run: feedHoldsAll, Doc: `
@@ -29,15 +29,15 @@ func feedCases() []Case {
 			seqs, and all three see one order. A store that lets a reader pass the position of an open commit loses
 			its events.`},
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing-though-commits-are-held-open", Needs: []Need{NeedBlockWriters}, Run: tailStalled, Doc: `
-			Four handles commit while writers are held up at the engine and let go again and again, and three readers
-			follow the feed. Each reader sees every event once, run by run in the order of the seqs. A store that
-			takes a position when a commit begins, and shows later positions before it ends, loses the event for a
-			reader that has passed.`},
+			Four handles commit while writers are repeatedly blocked at the engine and released, and three readers
+			follow the feed. Each reader sees every event once, run by run in the order of the seqs. A store that takes
+			a position when a commit begins, and shows later positions before it ends, loses the event for a reader
+			that has passed.`},
 		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge, Doc: `
 			The run that holds the feed's last position is purged. The rest of the feed stays as it was, a reader may
-			resume after any purged position, and what is written next, to a new run of that id and to another, comes
-			behind the highest position before. A store that hands a purged position out again hides the new event
-			from that reader.`},
+			resume after any purged position, and the next events, of a new run of that id and of another run, are
+			above the highest position before. A store that hands a purged position out again hides the new event from
+			that reader.`},
 		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce, Doc: `
 			The only run in the feed is purged and created anew, three times over, by one handle. Each new event is
 			at a position above all before, and both handles read it after the purged position. A store that numbers
@@ -48,8 +48,8 @@ func feedCases() []Case {
 			from before, from within and from the end of the gap, with limits below its length, return that event
 			alone. A store that takes a page of nothing but purged events for the end stops a reader short.`},
 		{Guarantee: "I10", Name: "the-end-of-the-feed-is-empty", Run: feedEnd, Doc: `
-			A reader asks for what follows the last position, and for what follows one that no store has given. The
-			first read is empty, through two handles, and later returns the next event alone; the second is
+			A reader asks for the events after the last position, and after a position that the store never assigned.
+			The first read is empty, through two handles, and later returns the next event alone; the second is
 			ErrStoreBehind with both positions. A store that answers the second with an empty page hides that it was
 			restored.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-the-end-of-the-feed", Run: feedNewest, Doc: `
@@ -58,16 +58,16 @@ func feedCases() []Case {
 			that returns the first page, or the order reversed, fails.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-the-last-though-large", Run: feedNewestLarge, Doc: `
 			The feed alternates largest and tiny events, more bytes than a page may have, and a reader asks for the
-			newest. The page is within the limit in bytes (plus one event) and is exactly the end of the feed. A
-			store that fills the page from the front of what was asked for leaves out the last events.`},
+			newest. The page is within the limit in bytes (plus one event) and is exactly the end of the feed. A store
+			that fills the page from the front of the requested events leaves out the last ones.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-those-before-a-purged-end", Run: feedNewestPurged, Doc: `
 			The runs that hold the feed's last events are purged, and a reader asks for the newest one, two and five.
-			It gets the last events that are left. A store that counts purged events among the newest returns an
-			empty page to a reader for whom there are events.`},
+			It gets the last events that are left. A store that counts purged events among the newest returns an empty
+			page although events are left.`},
 		{Guarantee: "I10", Name: "feed-pages-of-large-and-tiny-events-lose-nothing", Run: mixedFeed, Doc: `
 			Two runs alternate tiny and largest events, and the feed is read in pages of one, of three and of the
 			largest count. All pages join to one list that holds every event, and a page ends with the event that
-			passes the limit in bytes. A store that leaves this event out and goes on with the tiny one behind it
+			passes the limit in bytes. A store that leaves this event out and continues with the tiny one after it
 			loses the large one.`},
 		{Guarantee: "I10", Name: "positions-stay-exact-in-javascript-through-every-epoch", Needs: []Need{NeedEpoch}, Run: feedThroughEpochs, Doc: `
 			The epoch is raised many times (128 in a quick run, 1,024 in a full one) with an event in each. Positions
@@ -76,7 +76,7 @@ func feedCases() []Case {
 	}
 }
 
-// scatter commits events to several runs, in batches of different sizes.
+// scatter commits batches of 1 to 3 events to several runs and returns the number of events.
 func scatter(t T, e *Env, batches int) (total int) {
 	t.Helper()
 	runs := []runstore.RunID{"one", "two", "three"}
@@ -112,11 +112,11 @@ func feedHoldsAll(t T, e *Env) {
 	}
 	for id, events := range journals {
 		own := journal(t, e.Store, id)
-		for i := range min(len(own), len(events)) { // an engine that does not know a journal's positions returns 0
+		for i := range min(len(own), len(events)) { // an engine that does not know the positions in a journal returns 0
 			own[i].Position = cmp.Or(own[i].Position, events[i].Position)
 		}
 		text := func(event runstore.Event) string { return fmt.Sprintf("%+v", event) }
-		inOrder(t, fmt.Sprintf("events of %q in the feed, beside its journal", id), namesOf(events, text), namesOf(own, text))
+		checkOrder(t, fmt.Sprintf("events of %q in the feed, beside its journal", id), namesOf(events, text), namesOf(own, text))
 	}
 }
 
@@ -129,12 +129,12 @@ func feedResumes(t T, e *Env) {
 			after = feed[i].Position
 		}
 		for _, limit := range []int{1, 4, runstore.MaxPage} {
-			rest := every(t, "feed", feedAfter(t.Context(), other, after, limit))
-			inOrder(t, fmt.Sprintf("ReadFeed after position %d in pages of %d", after, limit),
+			rest := mustCollect(t, "feed", feedAfter(t.Context(), other, after, limit))
+			checkOrder(t, fmt.Sprintf("ReadFeed after position %d in pages of %d", after, limit),
 				namesOf(rest, feedName), namesOf(feed[i+1:], feedName))
 		}
 	}
-	// A position between two events, or before the first, is a place too.
+	// A position between two events, or before the first event, is a valid cursor too.
 	for i, event := range feed {
 		page, err := other.ReadFeed(t.Context(), runstore.FeedQuery{After: event.Position - 1, Limit: 1})
 		if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
@@ -206,16 +206,16 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 		watchers = append(watchers, follow(r))
 	}
 	during(t, write, watchers...)
-	// The feed may be late. What the readers wait for is a mark on every run: in the
-	// order of that run nothing is left to come behind it. Between runs the feed's
-	// order need not be that of the commits.
+	// The feed may lag behind the commits. The readers wait for a marker event on every run: no
+	// event of the same run can follow its marker. The order between runs need not be that of the
+	// commits.
 	for i := range runs {
 		mark := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", i)), runstore.Unguarded("test"))
 		mark.Append("mark", nil)
 		committed(t, e.Store, mark)
 	}
 	for i, r := range readers {
-		e.Await(t, patience, func() bool {
+		e.Await(t, caseTimeout, func() bool {
 			if err := follow(r)(); err != nil {
 				t.Fatalf("feed: %v", err)
 			}
@@ -237,11 +237,11 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 				t.Errorf("reader %d: at position %d seq %d of %q, want %d", i, event.Position, event.Seq, event.Run, next[event.Run])
 			}
 		}
-		inOrder(t, fmt.Sprintf("the feed that reader %d saw, beside reader 0", i), namesOf(r.seen, feedName), namesOf(readers[0].seen, feedName))
+		checkOrder(t, fmt.Sprintf("the feed that reader %d saw, beside reader 0", i), namesOf(r.seen, feedName), namesOf(readers[0].seen, feedName))
 	}
 }
 
-// tailStalled lets commits end in another order than they began.
+// tailStalled makes commits end in another order than they began.
 func tailStalled(t T, e *Env) {
 	reader := e.Reopen(t)
 	tail(t, e, func(ctx context.Context) error {
@@ -267,15 +267,15 @@ func feedOverPurge(t T, e *Env) {
 	total := scatter(t, e, 9)
 	feed := feedOf(t, e, e.Store, total)
 	highest := feed[total-1].Position
-	other := e.Reopen(t)        // before the purge: a store that is opened may raise its epoch
-	purged := feed[total-1].Run // the one that holds the highest position
+	other := e.Reopen(t)        // opened before the purge, because a store that opens may raise its epoch
+	purged := feed[total-1].Run // the run that holds the highest position
 	b := runstore.NewBatch(purged, runstore.Unguarded("test"))
 	b.Purge = true
 	committed(t, e.Store, b)
 	rest := slices.DeleteFunc(slices.Clone(feed), func(event runstore.FeedEvent) bool { return event.Run == purged })
-	inOrder(t, "the feed after the purge, beside the events of the other runs",
-		namesOf(every(t, "feed", feedAfter(ctx, e.Store, 0, 2)), feedName), namesOf(rest, feedName))
-	// A reader that had come to the end is still there, and not ahead of the store.
+	checkOrder(t, "the feed after the purge, beside the events of the other runs",
+		namesOf(mustCollect(t, "feed", feedAfter(ctx, e.Store, 0, 2)), feedName), namesOf(rest, feedName))
+	// A reader that had read to the end can still resume, and is not ahead of the store.
 	for _, event := range feed {
 		if _, err := other.ReadFeed(ctx, runstore.FeedQuery{After: event.Position, Limit: 1}); err != nil {
 			t.Errorf("resuming after position %d, which was purged: %v", event.Position, err)
@@ -288,11 +288,11 @@ func feedOverPurge(t T, e *Env) {
 		committed(t, e.Store, b)
 	}
 	var later []runstore.FeedEvent
-	e.Await(t, patience, func() bool {
-		later = every(t, "feed", feedAfter(ctx, e.Store, highest, 10))
+	e.Await(t, caseTimeout, func() bool {
+		later = mustCollect(t, "feed", feedAfter(ctx, e.Store, highest, 10))
 		return len(later) >= 2
 	})
-	got := map[string]int{} // in either order: they are of two runs
+	got := map[string]int{} // in any order, because they belong to two runs
 	for _, event := range later {
 		got[string(event.Data)]++
 	}
@@ -300,8 +300,8 @@ func feedOverPurge(t T, e *Env) {
 		map[string]int{string(rest[0].Run): 1, string(purged): 1})
 }
 
-// feedPositionsUsedOnce opens nothing after a purge: an engine may look for lost positions when it is
-// opened, and skip them then.
+// feedPositionsUsedOnce opens no handle after a purge, because an engine may look for lost
+// positions when it opens, and then skip them.
 func feedPositionsUsedOnce(t T, e *Env) {
 	other := e.Reopen(t)
 	var last runstore.Position
@@ -328,8 +328,8 @@ func feedPositionsUsedOnce(t T, e *Env) {
 	}
 }
 
-// feedPastPurged purges runs whose events follow each other in the feed, more of them than
-// a page has events, and reads across them.
+// feedPastPurged purges runs whose events are adjacent in the feed, more events than a page holds,
+// and reads across them.
 func feedPastPurged(t T, e *Env) {
 	ctx := t.Context()
 	create := func(id runstore.RunID) {
@@ -344,7 +344,7 @@ func feedPastPurged(t T, e *Env) {
 		create(id)
 	}
 	gone := feedOf(t, e, e.Store, len(purged))
-	create("left") // behind all of those
+	create("left") // after all of those
 	feed := feedOf(t, e, e.Store, len(purged)+1)
 	for _, id := range purged {
 		b := runstore.NewBatch(id, runstore.Unguarded("test"))
@@ -379,11 +379,11 @@ func feedEnd(t T, e *Env) {
 			t.Errorf("after a position that the store never gave: %v, want ErrStoreBehind with both positions", err)
 		}
 	}
-	// What is written then comes next.
+	// Events written after that follow.
 	b := runstore.NewBatch("one", runstore.Unguarded("test"))
 	b.Append("next", nil)
 	committed(t, e.Store, b)
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		page, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: last, Limit: 10})
 		if err != nil || len(page) > 1 || len(page) == 1 && page[0].Kind != "next" {
 			t.Fatalf("after the last position, once more was written: %+v, %v", page, err)

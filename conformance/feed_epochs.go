@@ -15,7 +15,7 @@ func feedThroughEpochs(t T, e *Env) {
 	committed(t, e.Store, b)
 	for i := range raises {
 		if i == raises/2 && e.AdvanceClock != nil {
-			e.Advance(t, 30*365*24*time.Hour) // time alone costs no positions, or few
+			e.Advance(t, 30*365*24*time.Hour) // the mere passage of time consumes few positions or none
 		}
 		e.raise(t, e.Store, fmt.Sprintf("raise %d", i))
 		committed(t, e.Store, b)

@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// newest reads the newest events of the feed, and compares them with what it has.
+// newest reads the newest events of the feed and compares them with the end of feed.
 func newest(t T, s runstore.RunStore, limit int, feed []runstore.FeedEvent) {
 	t.Helper()
 	page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: limit})
@@ -15,7 +15,7 @@ func newest(t T, s runstore.RunStore, limit int, feed []runstore.FeedEvent) {
 		t.Errorf("the newest %d events: %v", limit, err)
 		return
 	}
-	inOrder(t, fmt.Sprintf("the newest %d events", limit), namesOf(page, feedName), namesOf(feed[max(len(feed)-limit, 0):], feedName))
+	checkOrder(t, fmt.Sprintf("the newest %d events", limit), namesOf(page, feedName), namesOf(feed[max(len(feed)-limit, 0):], feedName))
 }
 
 func feedNewest(t T, e *Env) {
@@ -33,8 +33,8 @@ func feedNewest(t T, e *Env) {
 	b.Append("event", []byte("second"))
 	committed(t, e.Store, b)
 	var rest []runstore.FeedEvent
-	e.Await(t, patience, func() bool {
-		rest = every(t, "feed", feedAfter(t.Context(), other, feed[total-1].Position, 1))
+	e.Await(t, caseTimeout, func() bool {
+		rest = mustCollect(t, "feed", feedAfter(t.Context(), other, feed[total-1].Position, 1))
 		return len(rest) >= 2
 	})
 	feed = append(feed, rest...)
@@ -61,7 +61,7 @@ func feedNewestLarge(t T, e *Env) {
 	if err != nil || len(page) == 0 || size > runstore.MaxPageBytes+largeEvent {
 		t.Fatalf("the newest events: got %d of %d bytes, error %v; want as many of the last as pass %d bytes", len(page), size, err, runstore.MaxPageBytes)
 	}
-	inOrder(t, "the newest events", namesOf(page, feedName), namesOf(feed[2*n-len(page):], feedName))
+	checkOrder(t, "the newest events", namesOf(page, feedName), namesOf(feed[2*n-len(page):], feedName))
 }
 
 func feedNewestPurged(t T, e *Env) {
@@ -74,7 +74,7 @@ func feedNewestPurged(t T, e *Env) {
 			t.Fatalf("create run %q: %v", id, err)
 		}
 		if i > 0 {
-			feedOf(t, e, e.Store, 4) // purged once it is there
+			feedOf(t, e, e.Store, 4) // purge the run only once its event is in the feed
 			b := runstore.NewBatch(id, runstore.Unguarded("test"))
 			b.Purge = true
 			committed(t, e.Store, b)

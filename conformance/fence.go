@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fenceCases prove I3: what is not under the current grant is not applied.
+// fenceCases prove I3: a write that is not under the current grant is not applied.
 func fenceCases() []Case {
 	return append([]Case{
 		{Guarantee: "I3", Name: "expired-holder-goes-on-while-nobody-took-over", Run: lateHolder, Doc: `
@@ -83,29 +83,29 @@ func fenceCases() []Case {
 
 func lateHolder(t T, e *Env) {
 	e.Create(t, "run")
-	lease := hold(t, e.Store, acquire("run", "late", e.ShortTTL()))
+	lease := mustAcquire(t, e.Store, acquire("run", "late", e.ShortTTL()))
 	e.expire(t)
 	e.Append(t, e.Store, lease, "late commit")
 	if run := e.Get(t, "run"); run.Holder.Owner != "late" || run.Live(e.Now(t)) {
-		t.Errorf("holder %s, live %t; want late, still named, and not live", named(run.Holder), run.Live(e.Now(t)))
+		t.Errorf("holder %s, live %t; want late, still named, and not live", holderText(run.Holder), run.Live(e.Now(t)))
 	}
 	late := e.Reopen(t)
-	from := e.before(t, late)
+	from := e.earliestCommitTime(t, late)
 	renewed, err := late.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
 	if err != nil {
 		t.Fatalf("late renewal while nobody took over: %v", err)
 	}
-	within(t, "the expiry of a late renewal", renewed.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
+	checkBetween(t, "the expiry of a late renewal", renewed.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
 	_, err = e.Store.AcquireLease(t.Context(), acquire("run", "other", TTL))
-	heldBy(t, "acquire after the late renewal", err, renewed.Lease, TTL)
+	checkLeaseHeld(t, "acquire after the late renewal", err, renewed.Lease, TTL)
 	e.Append(t, e.Store, lease, "after the renewal")
 
-	second := hold(t, e.Store, preempting("run", "late", "test"))
-	letGo(t, e.Store, second)
-	third := hold(t, e.Store, acquire("run", "late", e.ShortTTL()))
+	second := mustAcquire(t, e.Store, preempting("run", "late", "test"))
+	mustRelease(t, e.Store, second)
+	third := mustAcquire(t, e.Store, acquire("run", "late", e.ShortTTL()))
 	e.expire(t)
-	letGo(t, e.Store, third)
-	if got, want := told(journal(t, e.Store, "run")), "late commit@1 after the renewal@1"; got != want {
+	mustRelease(t, e.Store, third)
+	if got, want := journalText(journal(t, e.Store, "run")), "late commit@1 after the renewal@1"; got != want {
 		t.Errorf("the journal is %q, want %q", got, want)
 	}
 }
@@ -118,7 +118,7 @@ func strictIsOver(t T, e *Env) {
 	refused := func(what string, err error) {
 		t.Helper()
 		Refused(t, what+" under an expired strict lease", err, runstore.ErrLeaseExpired)
-		same(t, what+" under an expired strict lease", before, dump(t, e.Store, "run", "queue"))
+		checkUnchanged(t, what+" under an expired strict lease", before, dump(t, e.Store, "run", "queue"))
 	}
 	_, err := e.Store.Commit(t.Context(), appending(lease, "late"))
 	refused("commit", err)
@@ -139,17 +139,17 @@ func strictIsOver(t T, e *Env) {
 	}
 	before = dump(t, e.Store, "run", "queue")
 	_, err = e.Store.Commit(t.Context(), appending(lease, "later"))
-	fencedOut(t, "commit under a strict lease that was taken over", err, lease, e.Get(t, "run"))
-	same(t, "a refused commit", before, dump(t, e.Store, "run", "queue"))
+	checkFenced(t, "commit under a strict lease that was taken over", err, lease, e.Get(t, "run"))
+	checkUnchanged(t, "a refused commit", before, dump(t, e.Store, "run", "queue"))
 }
 
-// usedStrictly takes a strict lease that expires soon, and writes under it in time. An
-// engine that is busy may need more time for both.
+// usedStrictly acquires a strict lease that expires soon and writes under it before the expiry. It
+// retries with a longer TTL on an engine too busy for that.
 func usedStrictly(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	for req := acquire(id, "strict", e.ShortTTL()); ; req.TTL *= 2 {
 		req.Grant, req.Strict = runstore.NewGrantID(), true
-		lease := hold(t, e.Store, req)
+		lease := mustAcquire(t, e.Store, req)
 		_, err := e.Store.Commit(t.Context(), appending(lease, "in time"))
 		if err == nil {
 			return lease
@@ -167,7 +167,7 @@ func strictUntilExpiry(t T, e *Env) {
 	for ; ; ttl *= 2 { // a slow machine may miss the expiry: retry with twice the TTL
 		req := acquire("run", "strict", ttl)
 		req.Strict = true
-		lease = hold(t, e.Store, req)
+		lease = mustAcquire(t, e.Store, req)
 		e.Advance(t, ttl/2)
 		_, err := e.Store.Commit(t.Context(), appending(lease, "in time"))
 		if err == nil {
@@ -182,7 +182,7 @@ func strictUntilExpiry(t T, e *Env) {
 	}
 	e.Advance(t, ttl) // past the first expiry, before the second
 	e.Append(t, e.Store, lease, "in renewed time")
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 }
 
 func renewNeverShortens(t T, e *Env) {
@@ -206,7 +206,7 @@ func renewNeverShortens(t T, e *Env) {
 	if err != nil {
 		t.Fatalf("renew: %v", err)
 	}
-	within(t, "the expiry of a longer renewal", longer.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
+	checkBetween(t, "the expiry of a longer renewal", longer.ExpiresAt, from.Add(2*TTL), e.Now(t).Add(2*TTL))
 	if longer.TTL != 2*TTL || longer.Owner != lease.Owner || longer.Reactor != lease.Reactor || longer.Grant != lease.Grant {
 		t.Errorf("renewal of %+v for %v gave %+v", lease, 2*TTL, longer)
 	}
@@ -215,23 +215,23 @@ func renewNeverShortens(t T, e *Env) {
 func sameOwnerAgain(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "pod")
-	letGo(t, e.Store, first)
+	mustRelease(t, e.Store, first)
 	refused := func(when string) {
 		t.Helper()
 		before, run := dump(t, e.Store, "run"), e.Get(t, "run")
 		_, err := e.Store.Commit(t.Context(), appending(first, "zombie"))
-		fencedOut(t, when+": commit", err, first, run)
-		fencedOut(t, when+": renewal", renew(t, e.Store, first, TTL), first, run)
-		if run.Holder.Token != 0 { // until then it is a repeated release
-			fencedOut(t, when+": release", release(t, e.Store, first), first, run)
+		checkFenced(t, when+": commit", err, first, run)
+		checkFenced(t, when+": renewal", renew(t, e.Store, first, TTL), first, run)
+		if run.Holder.Token != 0 { // before the next grant it is a repeated release
+			checkFenced(t, when+": release", release(t, e.Store, first), first, run)
 		}
-		same(t, when+": the fence of the former grant", before, dump(t, e.Store, "run"))
+		checkUnchanged(t, when+": the fence of the former grant", before, dump(t, e.Store, "run"))
 	}
 	refused("released")
 	second := e.Acquire(t, e.Store, "run", "pod")
 	refused("acquired again by the same owner")
-	letGo(t, e.Store, second)
-	third := hold(t, e.Reopen(t), acquire("run", "pod", TTL))
+	mustRelease(t, e.Store, second)
+	third := mustAcquire(t, e.Reopen(t), acquire("run", "pod", TTL))
 	refused("and again")
 	e.Append(t, e.Store, third, "the current grant works")
 }
@@ -246,17 +246,17 @@ func forgedFence(t T, e *Env) {
 	both.Grant, both.Owner = grant.Grant, owner.Owner
 	for what, forged := range map[string]runstore.Lease{"another grant id": grant, "another owner": owner, "both": both} {
 		_, err := e.Store.Commit(t.Context(), appending(forged, "forged"))
-		fencedOut(t, "commit with the token and "+what, err, forged, run)
-		fencedOut(t, "renewal with the token and "+what, renew(t, e.Store, forged, 2*TTL), forged, run)
-		fencedOut(t, "release with the token and "+what, release(t, e.Store, forged), forged, run)
+		checkFenced(t, "commit with the token and "+what, err, forged, run)
+		checkFenced(t, "renewal with the token and "+what, renew(t, e.Store, forged, 2*TTL), forged, run)
+		checkFenced(t, "release with the token and "+what, release(t, e.Store, forged), forged, run)
 	}
-	same(t, "forged fences", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "forged fences", before, dump(t, e.Store, "run"))
 	if after := e.Get(t, "run"); !after.ExpiresAt.Equal(run.ExpiresAt) {
 		t.Errorf("a forged renewal moved the expiry from %v to %v", run.ExpiresAt, after.ExpiresAt)
 	}
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	forgedRelease := release(t, e.Store, grant)
-	fencedOut(t, "repeated release with another grant id", forgedRelease, grant, e.Get(t, "run"))
+	checkFenced(t, "repeated release with another grant id", forgedRelease, grant, e.Get(t, "run"))
 	e.Create(t, "never")
 	Refused(t, "commit on a run that was never leased", commitOnly(t, e.Store, runstore.Lease{
 		Run: "never", Owner: "holder", Token: 1, Grant: lease.Grant}), runstore.ErrStoreBehind)
@@ -279,11 +279,11 @@ func fenceOfAnotherRun(t T, e *Env) {
 	if !errors.As(err, &limit) || !errors.Is(err, runstore.ErrInvalid) || limit.Field != "fence" {
 		t.Errorf("a batch on b with the fence of a: got error %v, want ErrInvalid naming the fence", err)
 	}
-	// The same token and owner, said to be for the other run.
+	// The same token and owner, in a fence of the other run.
 	moved := a
 	moved.Run = "b"
-	fencedOut(t, "the grant of a, on b", commitOnly(t, e.Store, moved), moved, e.Get(t, "b"))
-	same(t, "the fence of another run", before, dump(t, e.Store, "a")+dump(t, e.Store, "b"))
+	checkFenced(t, "the grant of a, on b", commitOnly(t, e.Store, moved), moved, e.Get(t, "b"))
+	checkUnchanged(t, "the fence of another run", before, dump(t, e.Store, "a")+dump(t, e.Store, "b"))
 	e.Append(t, e.Store, b, "the run's own fence works")
 }
 
@@ -293,7 +293,7 @@ func fencedFirst(t T, e *Env) {
 	b := appending(old, "one")
 	b.Put("record", []byte("one"))
 	applied(t, e.Store, "first", b)
-	current := hold(t, e.Store, preempting("run", "new", "test"))
+	current := mustAcquire(t, e.Store, preempting("run", "new", "test"))
 	b = appending(current, "two")
 	b.Put("record", []byte("two"))
 	status := runstore.Status(5)
@@ -307,13 +307,13 @@ func fencedFirst(t T, e *Env) {
 		b := appending(old, "zombie")
 		b.Require(guard)
 		_, err := e.Store.Commit(t.Context(), b)
-		fencedOut(t, "a stale fence with a stale "+what, err, old, run)
+		checkFenced(t, "a stale fence with a stale "+what, err, old, run)
 		alone := runstore.NewBatch("run", guard)
 		alone.Append("test", []byte("stale"))
 		_, err = e.Store.Commit(t.Context(), alone)
 		Refused(t, "the stale "+what+" alone", err, runstore.ErrConflict)
 	}
-	same(t, "refused batches", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "refused batches", before, dump(t, e.Store, "run"))
 }
 
 func allGuards(t T, e *Env) {
@@ -327,7 +327,7 @@ func allGuards(t T, e *Env) {
 	bad := []runstore.Guard{runstore.AtVersion("other", 1), runstore.AtVersion("gone", 2), runstore.AtSeq(1), runstore.InStatus(7)}
 	for i, guard := range bad {
 		b := appending(lease, "conflict")
-		for j, other := range good { // all hold but the one in its place
+		for j, other := range good { // all guards hold except the one in this place
 			if j != i {
 				b.Require(other)
 			}
@@ -336,7 +336,7 @@ func allGuards(t T, e *Env) {
 		_, err := e.Store.Commit(t.Context(), b)
 		Refused(t, "the current fence with a guard that fails", err, runstore.ErrConflict)
 	}
-	same(t, "refused batches", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "refused batches", before, dump(t, e.Store, "run"))
 	b = appending(lease, "two")
 	b.Require(good...)
 	applied(t, e.Store, "a batch whose guards all hold", b)

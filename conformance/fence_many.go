@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// An engine may apply appends to several runs in one step (group commit across runs).
-// These cases give it reason to: one handle appends to more than ten runs at once, and
-// each append must pass or fail by its own run's fence.
+// An engine may apply appends to several runs in one step (group commit across runs). These cases
+// provoke that: one handle appends to more than ten runs at once, and each append must pass or fail
+// by the fence of its own run.
 
 // manyRunsCases are the cases of I3 in which one handle appends to many runs at once.
 func manyRunsCases() []Case {
@@ -29,25 +29,24 @@ func manyRunsCases() []Case {
 	}
 }
 
-// badFence is a way to have a fence that does not hold, with nothing wrong but that.
+// badFence is one way to make a fence invalid, with no other defect.
 type badFence struct {
 	name string
-	// spoil returns the lease to append under. lease is the run's first grant, of owner
-	// "pod".
+	// spoil returns the lease to append under. lease is the run's first grant, of owner "pod".
 	spoil func(t T, e *Env, lease runstore.Lease) runstore.Lease
-	// want is the refusal, if it is not ErrFenced.
+	// want is the expected error, if it is not ErrFenced.
 	want error
 }
 
-// badFences returns the ways, one for each part of a fence.
+// badFences returns one badFence for each part of a fence.
 func badFences() []badFence {
 	again := func(t T, e *Env, lease runstore.Lease) runstore.Lease {
-		letGo(t, e.Store, lease)
-		return hold(t, e.Store, acquire(lease.Run, lease.Owner, TTL))
+		mustRelease(t, e.Store, lease)
+		return mustAcquire(t, e.Store, acquire(lease.Run, lease.Owner, TTL))
 	}
 	return []badFence{
 		{"preempted by its own owner's name", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
-			hold(t, e.Store, preempting(lease.Run, lease.Owner, "test"))
+			mustAcquire(t, e.Store, preempting(lease.Run, lease.Owner, "test"))
 			return lease
 		}, nil},
 		{"released, and acquired again by its own owner's name", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
@@ -55,7 +54,7 @@ func badFences() []badFence {
 			return lease
 		}, nil},
 		{"released", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
-			letGo(t, e.Store, lease)
+			mustRelease(t, e.Store, lease)
 			return lease
 		}, nil},
 		{"with an earlier token", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
@@ -72,10 +71,10 @@ func badFences() []badFence {
 			return lease
 		}, nil},
 		{"strict and expired", func(t T, e *Env, lease runstore.Lease) runstore.Lease {
-			letGo(t, e.Store, lease)
+			mustRelease(t, e.Store, lease)
 			req := acquire(lease.Run, lease.Owner, e.ShortTTL())
 			req.Strict = true
-			strict := hold(t, e.Store, req)
+			strict := mustAcquire(t, e.Store, req)
 			e.expire(t)
 			return strict
 		}, runstore.ErrLeaseExpired},
@@ -111,7 +110,7 @@ func manyFences(t T, e *Env) {
 				t.Errorf("round %d: an append to %q under the current grant, beside others: %v", round, lease.Run, errs[i])
 				continue
 			}
-			if got := " " + told(journal(t, e.Store, lease.Run)); got != want {
+			if got := " " + journalText(journal(t, e.Store, lease.Run)); got != want {
 				t.Errorf("round %d: the journal of %q is%s, want%s", round, lease.Run, got, want)
 			}
 		}
@@ -121,13 +120,13 @@ func manyFences(t T, e *Env) {
 			if b.want != nil {
 				Refused(t, what, err, b.want)
 			} else {
-				fencedOut(t, what, err, lease, e.Get(t, lease.Run))
+				checkFenced(t, what, err, lease, e.Get(t, lease.Run))
 			}
 			if errors.Is(b.want, runstore.ErrNotFound) {
 				_, err := e.Store.GetRun(t.Context(), lease.Run)
 				Refused(t, what+" then its run", err, b.want)
 			} else if events := journal(t, e.Store, lease.Run); len(events) > 0 {
-				t.Errorf("%s is in the journal: %s", what, told(events))
+				t.Errorf("%s is in the journal: %s", what, journalText(events))
 			}
 		}
 		if t.Failed() {
@@ -136,11 +135,11 @@ func manyFences(t T, e *Env) {
 	}
 }
 
-// heldRuns creates runs whose leases one handle holds, all under one owner's name.
+// heldRuns creates n runs whose leases one handle holds under one owner.
 func heldRuns(t T, e *Env, s runstore.RunStore, n int) []runstore.Lease {
 	t.Helper()
 	leases := make([]runstore.Lease, n)
-	together(t, n, func(i int) error {
+	runConcurrently(t, n, func(i int) error {
 		created, err := s.CreateRun(t.Context(), withLease(runstore.RunID(fmt.Sprintf("run-%02d", i)), "pod"))
 		leases[i] = created.Lease
 		return err
@@ -148,12 +147,12 @@ func heldRuns(t T, e *Env, s runstore.RunStore, n int) []runstore.Lease {
 	return leases
 }
 
-// manyHeldOpen holds three preempts open, because an engine that shares steps may let the first
-// appends go alone.
+// manyHeldOpen holds three preempts open, because an engine with group commit may send the first
+// appends alone.
 func manyHeldOpen(t T, e *Env) {
 	const preempted, n = 3, 12
 	former := e.Reopen(t)
-	successors := make([]runstore.RunStore, preempted) // each its own: a handle may have room for fewer writes at once
+	successors := make([]runstore.RunStore, preempted) // one handle each, because a handle may limit its concurrent writes
 	for i := range successors {
 		successors[i] = e.Reopen(t)
 	}
@@ -161,9 +160,9 @@ func manyHeldOpen(t T, e *Env) {
 	var grants, others, writers sync.WaitGroup
 	var resume func()
 	var held func(n int)
-	bound := underway
+	bound := arrivalTime
 	if e.BlockPuts != nil {
-		bound = 2 * time.Second // the others' appends go on, and end it
+		bound = 2 * time.Second // the appends to the other runs go on and end the wait
 		await, end := e.BlockPuts(t)
 		resume, held = end, func(n int) {
 			if err := await(t.Context(), n); err != nil {
@@ -191,7 +190,7 @@ func manyHeldOpen(t T, e *Env) {
 	if held != nil {
 		held(preempted)
 	} else {
-		waits(t, closedAfter(&grants), underway)
+		waitAtMost(t, closedAfter(&grants), arrivalTime)
 	}
 	errs := make([]error, n)
 	others.Add(n - preempted)
@@ -203,7 +202,7 @@ func manyHeldOpen(t T, e *Env) {
 			_, errs[i] = former.Commit(t.Context(), appending(leases[i], "former"))
 		}))
 	}
-	waits(t, closedAfter(&others), bound)
+	waitAtMost(t, closedAfter(&others), bound)
 	resume()
 	writers.Wait()
 	grants.Wait()
@@ -214,7 +213,7 @@ func manyHeldOpen(t T, e *Env) {
 	for i, old := range leases {
 		final := journal(t, e.Store, old.Run)
 		if i >= preempted {
-			if got, want := told(final), fmt.Sprintf("former@%v", old.Token); errs[i] != nil || got != want {
+			if got, want := journalText(final), fmt.Sprintf("former@%v", old.Token); errs[i] != nil || got != want {
 				t.Errorf("an append to %q, which nobody preempted: error %v, the journal is %q, want %q", old.Run, errs[i], got, want)
 			}
 			continue
@@ -222,13 +221,13 @@ func manyHeldOpen(t T, e *Env) {
 		what := fmt.Sprintf("%q, preempted by its own owner's name", old.Run)
 		nothingAfter(t, what, final, seen[i], old, next[i].Lease)
 		if errs[i] != nil {
-			fencedOut(t, what+": the former holder's append", errs[i], old, e.Get(t, old.Run))
+			checkFenced(t, what+": the former holder's append", errs[i], old, e.Get(t, old.Run))
 		}
 		want := fmt.Sprintf("taken over@%v", next[i].Lease.Token)
-		if errs[i] == nil { // it came before the preempt, under its own token
+		if errs[i] == nil { // the append came before the preempt, under its own token
 			want = fmt.Sprintf("former@%v ", old.Token) + want
 		}
-		if got := told(final); got != want {
+		if got := journalText(final); got != want {
 			t.Errorf("%s: the journal is %q after the answer %v, want %q", what, got, errs[i], want)
 		}
 	}

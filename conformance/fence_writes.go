@@ -16,15 +16,15 @@ func batchReleases(t T, e *Env) {
 	run := e.Get(t, "run")
 	if run.Holder != (runstore.Holder{}) || run.Token != lease.Token || !run.ExpiresAt.Equal(lease.ExpiresAt) {
 		t.Errorf("after the release: holder %s, token %v, expiry %v; want nobody, %v and %v",
-			named(run.Holder), run.Token, run.ExpiresAt, lease.Token, lease.ExpiresAt)
+			holderText(run.Holder), run.Token, run.ExpiresAt, lease.Token, lease.ExpiresAt)
 	}
 	before := dump(t, e.Store, "run")
-	fencedOut(t, "commit after its own release", commitOnly(t, e.Store, lease), lease, run)
-	fencedOut(t, "renewal after its own release", renew(t, e.Store, lease, TTL), lease, run)
+	checkFenced(t, "commit after its own release", commitOnly(t, e.Store, lease), lease, run)
+	checkFenced(t, "renewal after its own release", renew(t, e.Store, lease, TTL), lease, run)
 	if err := release(t, e.Store, lease); err != nil {
 		t.Errorf("release of the grant that was released last: %v", err)
 	}
-	same(t, "a released grant", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "a released grant", before, dump(t, e.Store, "run"))
 	if next := e.Acquire(t, e.Store, "run", "next"); next.Token != lease.Token+1 {
 		t.Errorf("the next token is %v, want %v", next.Token, lease.Token+1)
 	}
@@ -39,14 +39,14 @@ func revocation(t T, e *Env) {
 	applied(t, e.Reopen(t), "revocation", b)
 	run := e.Get(t, "run")
 	if run.Holder != (runstore.Holder{}) || run.Token != lease.Token {
-		t.Errorf("after the revocation: holder %s, token %v; want nobody, %v", named(run.Holder), run.Token, lease.Token)
+		t.Errorf("after the revocation: holder %s, token %v; want nobody, %v", holderText(run.Holder), run.Token, lease.Token)
 	}
 	before := dump(t, e.Store, "run")
-	fencedOut(t, "commit after the revocation", commitOnly(t, e.Store, lease), lease, run)
-	fencedOut(t, "renewal after the revocation", renew(t, e.Store, lease, TTL), lease, run)
-	fencedOut(t, "release after the revocation", release(t, e.Store, lease), lease, run)
-	same(t, "a revoked grant", before, dump(t, e.Store, "run"))
-	if got, want := told(journal(t, e.Store, "run")), "by an operator@0"; got != want {
+	checkFenced(t, "commit after the revocation", commitOnly(t, e.Store, lease), lease, run)
+	checkFenced(t, "renewal after the revocation", renew(t, e.Store, lease, TTL), lease, run)
+	checkFenced(t, "release after the revocation", release(t, e.Store, lease), lease, run)
+	checkUnchanged(t, "a revoked grant", before, dump(t, e.Store, "run"))
+	if got, want := journalText(journal(t, e.Store, "run")), "by an operator@0"; got != want {
 		t.Errorf("the journal is %q, want %q: a write without a fence is under no token", got, want)
 	}
 	if next := e.Acquire(t, e.Store, "run", "next"); next.Token != lease.Token+1 {
@@ -77,20 +77,20 @@ func guardedAcquire(t T, e *Env) {
 			req.Writes.Append("granted", nil)
 			_, err := e.Store.AcquireLease(t.Context(), req)
 			Refused(t, "acquire with a "+what+" guard that fails", err, runstore.ErrConflict)
-			same(t, "a refused acquire", before, dump(t, e.Store, "run"))
+			checkUnchanged(t, "a refused acquire", before, dump(t, e.Store, "run"))
 		}
 	}
 	req := acquire("run", "a", TTL)
 	req.Guards = []runstore.Guard{runstore.InStatus(1, 2), runstore.AtVersion("record", 1), runstore.AtVersion("absent", 0), runstore.AtSeq(2)}
-	lease := hold(t, e.Store, req)
+	lease := mustAcquire(t, e.Store, req)
 	if lease.Token != 1 {
 		t.Errorf("refused acquires burnt tokens: the first grant has token %v, want 1", lease.Token)
 	}
-	// Held comes before any guard: a contender has nothing to read again.
+	// A held lease is reported before any failing guard: the contender has nothing to read again.
 	req = acquire("run", "b", TTL)
 	req.Guards = []runstore.Guard{runstore.AtSeq(99)}
 	_, err := e.Store.AcquireLease(t.Context(), req)
-	heldBy(t, "acquire of a held lease with a guard that fails", err, lease, TTL)
+	checkLeaseHeld(t, "acquire of a held lease with a guard that fails", err, lease, TTL)
 }
 
 func carriedWrites(t T, e *Env) {
@@ -107,7 +107,7 @@ func carriedWrites(t T, e *Env) {
 		t.Fatalf("create: %v", err)
 	}
 	if created.Run.LastSeq != 2 || created.Run.Holder.Owner != "creator" {
-		t.Errorf("created with seq %d, holder %s; want 2, creator", created.Run.LastSeq, named(created.Run.Holder))
+		t.Errorf("created with seq %d, holder %s; want 2, creator", created.Run.LastSeq, holderText(created.Run.Holder))
 	}
 
 	ended := runstore.ReleaseRequest{Fence: created.Lease.Fence()}
@@ -128,11 +128,11 @@ func carriedWrites(t T, e *Env) {
 	later := runstore.Status(5)
 	req.Writes.Status = &later
 	req.Writes.Runnable = runstore.Never()
-	hold(t, e.Store, req)
+	mustAcquire(t, e.Store, req)
 
 	want := "created@1 created too@1 released@1 released too@1 acquired@2 acquired too@2"
 	events := journal(t, e.Store, "run")
-	if got := told(events); got != want {
+	if got := journalText(events); got != want {
 		t.Errorf("the journal is %q, want %q", got, want)
 	}
 	for i, owner := range []runstore.Owner{"creator", "creator", "creator", "creator", "acquirer", "acquirer"} {
@@ -159,23 +159,23 @@ func preemptIsVisible(t T, e *Env) {
 			t.Errorf("%s: the run shows preempted %+v, want %+v", what, got, want)
 		}
 	}
-	hold(t, e.Store, preempting("run", "first", "nobody is there"))
+	mustAcquire(t, e.Store, preempting("run", "first", "nobody is there"))
 	preempted("preempt of a free lease", runstore.Preempted{})
-	hold(t, e.Reopen(t), preempting("run", "second", "stuck since noon"))
+	mustAcquire(t, e.Reopen(t), preempting("run", "second", "stuck since noon"))
 	preempted("preempt of a live lease", runstore.Preempted{From: "first", Reason: "stuck since noon"})
-	third := hold(t, e.Store, preempting("run", "third", "still stuck"))
+	third := mustAcquire(t, e.Store, preempting("run", "third", "still stuck"))
 	preempted("a second preempt", runstore.Preempted{From: "second", Reason: "still stuck"})
 	if err := renew(t, e.Store, third, 2*TTL); err != nil {
 		t.Fatalf("renew: %v", err)
 	}
 	e.Append(t, e.Store, third, "work")
 	preempted("the preempter's renewal and commit", runstore.Preempted{From: "second", Reason: "still stuck"})
-	letGo(t, e.Store, third)
+	mustRelease(t, e.Store, third)
 	preempted("release", runstore.Preempted{})
-	short := hold(t, e.Store, acquire("run", "fourth", e.ShortTTL()))
+	short := mustAcquire(t, e.Store, acquire("run", "fourth", e.ShortTTL()))
 	preempted("an ordinary grant", runstore.Preempted{})
 	e.expire(t)
-	fifth := hold(t, e.Store, preempting("run", "fifth", "expired anyway"))
+	fifth := mustAcquire(t, e.Store, preempting("run", "fifth", "expired anyway"))
 	preempted("preempt of an expired lease", runstore.Preempted{})
 	if fifth.Token != short.Token+1 {
 		t.Errorf("preempt of an expired lease got token %v, want %v", fifth.Token, short.Token+1)
@@ -185,19 +185,19 @@ func preemptIsVisible(t T, e *Env) {
 func refusedIsForgotten(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "old")
-	current := hold(t, e.Store, preempting("run", "new", "test"))
+	current := mustAcquire(t, e.Store, preempting("run", "new", "test"))
 	zombie := appending(old, "zombie")
 	zombie.ID = "batch"
 	for i := range 2 {
 		_, err := e.Store.Commit(t.Context(), zombie)
-		fencedOut(t, fmt.Sprintf("attempt %d of a zombie's batch", i+1), err, old, e.Get(t, "run"))
+		checkFenced(t, fmt.Sprintf("attempt %d of a zombie's batch", i+1), err, old, e.Get(t, "run"))
 	}
 	b := appending(current, "current")
 	b.ID = "batch"
 	if done := applied(t, e.Store, "the current holder's batch of that id", b); done.Replayed || done.LastSeq != 1 {
 		t.Errorf("the current holder's batch of that id: %+v, want seq 1, not replayed", done)
 	}
-	if got, want := told(journal(t, e.Store, "run")), "current@2"; got != want {
+	if got, want := journalText(journal(t, e.Store, "run")), "current@2"; got != want {
 		t.Errorf("the journal is %q, want %q", got, want)
 	}
 }

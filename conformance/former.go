@@ -8,14 +8,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// formerCases prove what a run and its records say of the grants they were changed under,
-// and which runs are listed.
+// formerCases prove what a run and its records report about the grants under which they changed,
+// and which runs the index of runs lists.
 func formerCases() []Case {
 	return []Case{
 		{Guarantee: "I2", Name: "a-successor-learns-how-the-former-grant-ended", Run: formerEnds, Doc: `
 			A run's grants end in every way: release, expiry, expiry followed by a preempt, handoff, preempt,
 			revocation, a releasing batch, a purge. The next grant, its repeat and the run all report how the former
-			one ended, and a preempted holder is shown after a preempt only. A store that reports an expiry as a
+			grant ended, and a preempted holder is shown after a preempt only. A store that reports an expiry as a
 			release keeps the successor from recovering what a crashed holder left.`},
 		{Guarantee: "I2", Name: "a-successor-learns-that-an-epoch-ended-the-former-grant", Needs: []Need{NeedEpoch}, Run: formerEpoch, Doc: `
 			A lease is held when the epoch is raised, and another owner acquires it. The grant, its repeat and the
@@ -34,8 +34,8 @@ func formerCases() []Case {
 	}
 }
 
-// sameFormer fails the case unless a grant, its repeat and the run say that the former
-// grant ended so.
+// sameFormer fails the case unless a grant, its repeat and the run all report that the former grant
+// ended as want says.
 func sameFormer(t T, e *Env, req runstore.AcquireRequest, want runstore.GrantEnd) runstore.Lease {
 	t.Helper()
 	granted, err := e.Store.AcquireLease(t.Context(), req)
@@ -59,12 +59,12 @@ func sameFormer(t T, e *Env, req runstore.AcquireRequest, want runstore.GrantEnd
 func formerEnds(t T, e *Env) {
 	e.Create(t, "run")
 	lease := sameFormer(t, e, acquire("run", "first", TTL), runstore.EndNone)
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	short := acquire("run", "short", e.ShortTTL())
 	sameFormer(t, e, short, runstore.EndReleased)
 	e.expire(t)
 	lease = sameFormer(t, e, acquire("run", "late", TTL), runstore.EndExpired)
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	sameFormer(t, e, acquire("run", "short", e.ShortTTL()), runstore.EndReleased)
 	e.expire(t)
 	lease = sameFormer(t, e, preempting("run", "late operator", "what has expired"), runstore.EndExpired)
@@ -124,12 +124,12 @@ func recordTokens(t T, e *Env) {
 
 	req := preempting("run", "b", "test")
 	req.Writes.Put("record", []byte("two"), runstore.Place{Index: "queue", At: runstore.After(0)})
-	two := hold(t, e.Store, req)
+	two := mustAcquire(t, e.Store, req)
 	check("record", one, two.Token)
 	zombie := runstore.NewBatch("run", created.Lease.Fence())
 	zombie.Put("record", []byte("zombie"))
 	_, err = e.Store.Commit(t.Context(), zombie)
-	fencedOut(t, "the former holder's checkpoint", err, created.Lease, e.Get(t, "run"))
+	checkFenced(t, "the former holder's checkpoint", err, created.Lease, e.Get(t, "run"))
 	check("record", one, two.Token)
 
 	b = runstore.NewBatch("run", runstore.AtVersion(runstore.SummaryKey, 1))
@@ -156,7 +156,7 @@ func recordTokens(t T, e *Env) {
 		t.Fatalf("%d entries, want 1", len(entries))
 	}
 	equal(t, "record in the index", entries[0].Record, record(t, other, "run", "record"))
-	// Made again, a record begins anew.
+	// A record that is created again starts with new stamps.
 	b = runstore.NewBatch("run", runstore.Unguarded("test"))
 	b.Delete("record")
 	applied(t, e.Store, "deletion", b)
@@ -175,7 +175,7 @@ func unlistedRuns(t T, e *Env) {
 		if err != nil || created.Run.Unlisted != unlisted || e.Get(t, id).Unlisted != unlisted {
 			t.Fatalf("create %q: unlisted %t, error %v; want %t", id, created.Run.Unlisted, err, unlisted)
 		}
-		place(t, e.Store, id, "record", "queue", runstore.After(0))
+		putIndexed(t, e.Store, id, "record", "queue", runstore.After(0))
 		e.Advance(t, time.Millisecond)
 	}
 	create("a", false)
@@ -201,10 +201,10 @@ func unlistedRuns(t T, e *Env) {
 	equal(t, "runs of the records in a queue", fmt.Sprint(placed), fmt.Sprint([]runstore.RunID{"a", "helper-1", "b", "helper-2"}))
 	feedOf(t, e, e.Store, 4)
 
-	// A lease and a commit leave it unlisted; a purge ends it.
+	// A lease and a commit leave the run unlisted; a purge ends the setting.
 	lease := e.Acquire(t, e.Store, "helper-1", "owner")
 	e.Append(t, e.Store, lease, "work")
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	lists("used", []runstore.RunID{"a", "b"}, []runstore.RunID{"a", "helper-1", "b", "helper-2"})
 	for _, id := range []runstore.RunID{"helper-1", "a"} {
 		purge(t, e.Store, e.Acquire(t, e.Store, id, "owner"))

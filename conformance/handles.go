@@ -6,7 +6,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// handlesComeAndGo is for engines that take a lock when their first or last handle comes or goes.
+// handlesComeAndGo targets engines that take a lock when their first or last handle opens or
+// closes.
 func handlesComeAndGo(t T, e *Env) {
 	const writers = 2
 	comings, each := e.Scaled(t, "handles", 10, 25), e.Scaled(t, "commits of each writer", 15, 40)
@@ -33,7 +34,7 @@ func handlesComeAndGo(t T, e *Env) {
 		return nil
 	}
 	stores := e.handles(t, writers)
-	together(t, writers+2, func(i int) error {
+	runConcurrently(t, writers+2, func(i int) error {
 		if i >= writers {
 			return churn()
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// historyCases check histories of concurrent random operations against a
-// sequential model: some order of the operations, in which each lies between its
-// call and its return, must explain every answer.
+// historyCases check histories of concurrent random operations for linearizability: some order of
+// the operations, each between its call and its return, must explain every answer by a sequential
+// model.
 func historyCases() []Case {
 	leases := mix{opAcquire: 4, opPreempt: 2, opRenew: 3, opRelease: 3, opHead: 3, opCommit: 1}
 	fenced := mix{opAcquire: 2, opPreempt: 2, opRenew: 1, opRelease: 1, opCommit: 8, opHead: 1, opJournal: 2, opRecords: 1}
@@ -50,7 +50,7 @@ func historyCases() []Case {
 	}
 }
 
-// mix says how often each kind of operation is chosen.
+// mix holds the relative frequency of each kind of operation.
 type mix map[opKind]int
 
 func (m mix) pick(r *rand.Rand) opKind {
@@ -58,16 +58,16 @@ func (m mix) pick(r *rand.Rand) opKind {
 	for kind, n := range m {
 		bag = append(bag, slices.Repeat([]opKind{kind}, n)...)
 	}
-	slices.Sort(bag) // a map has no order, a seed needs one
+	slices.Sort(bag) // map order is random, and a seed has to repeat the choices
 	return bag[r.IntN(len(bag))]
 }
 
-// openEnd is the return of an operation whose outcome nobody knows.
+// openEnd is the return time of an operation whose outcome is unknown.
 const openEnd = math.MaxInt64
 
-// histories runs rounds of random operations by several clients, each with a
-// handle of its own. Of lossy writes one in so many loses its request or its
-// reply; 0 means none. Leases expire only in a mix with opWait.
+// histories runs rounds of random operations by several clients, each with its own handle. If oneIn
+// is not 0, one write in oneIn loses its request or its reply. Leases expire only in a mix with
+// opWait.
 func histories(m mix, oneIn int) func(t T, e *Env) {
 	return func(t T, e *Env) {
 		const clients, each, runs = 4, 30, 2
@@ -87,7 +87,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 				e.Create(t, ids[i])
 			}
 			all := make([]*client, clients)
-			together(t, clients, func(i int) error {
+			runConcurrently(t, clients, func(i int) error {
 				r := random(round*clients + i)
 				c := &client{number: i, store: stores[i], began: began, random: r, ttl: ttl, advance: e.AdvanceClock, leases: map[runstore.RunID]opInput{}}
 				if oneIn > 0 {
@@ -107,7 +107,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 			for _, c := range all {
 				history = append(history, c.history...)
 			}
-			if err := judge(history, patience); err != nil {
+			if err := judge(history, caseTimeout); err != nil {
 				t.Fatalf("round %d: %v", round, err)
 			}
 			expired = expired || takenAtExpiry(history)
@@ -115,8 +115,8 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 	}
 }
 
-// client is one side of a history: it has a handle, and remembers the last lease that
-// it was granted on each run, current or not.
+// client performs the operations of one handle. It remembers the last lease that it was granted on
+// each run, current or ended.
 type client struct {
 	number  int
 	store   runstore.RunStore
@@ -129,7 +129,7 @@ type client struct {
 	history []porcupine.Operation
 }
 
-// act does one operation and records it, with its repeats if its reply is lost.
+// act performs one operation and records it. If the reply is lost, it records the repeats too.
 func (c *client) act(ctx context.Context, kind opKind, run runstore.RunID, n int) error {
 	in := opInput{kind: kind, run: run, at: -1}
 	held, ok := c.leases[run]
@@ -164,14 +164,15 @@ func (c *client) act(ctx context.Context, kind opKind, run runstore.RunID, n int
 			op.Return = openEnd
 		}
 		c.history = append(c.history, op)
-		// Mostly a client repeats what was lost, sometimes it goes its way.
+		// Usually the client repeats a lost write; sometimes it goes on without a repeat.
 		if out.kind != runstore.ErrUnknownOutcome || c.random.IntN(4) == 0 {
 			return nil
 		}
 	}
 }
 
-// wait returns once every lease has expired that was granted before the call and is not renewed during it.
+// wait returns once every lease has expired that was granted before the call and is not renewed
+// during the call.
 func (c *client) wait(ctx context.Context) error {
 	if c.advance != nil {
 		c.advance(c.ttl)
@@ -194,8 +195,8 @@ func (c *client) wait(ctx context.Context) error {
 	}
 }
 
-// takenAtExpiry reports whether some lease expired and was acquired by another client: it was neither released
-// nor preempted before.
+// takenAtExpiry reports whether some lease was acquired by another client after its expiry, with
+// neither a release nor a preempt in between.
 func takenAtExpiry(history []porcupine.Operation) bool {
 	type lease struct {
 		run   runstore.RunID
@@ -220,11 +221,11 @@ func takenAtExpiry(history []porcupine.Operation) bool {
 	return false
 }
 
-// owner is the name of all clients: only the token tells them apart.
+// owner is the owner name of all clients, so only tokens distinguish them.
 const owner = "client"
 
-// ask does one operation. It returns an error only for an answer that no operation
-// of a history has a reason to get.
+// ask performs one operation. It returns an error only for an answer that no operation of a history
+// can explain.
 func (c *client) ask(ctx context.Context, in opInput) (out opOutput, err error) {
 	fence := runstore.Lease{Run: in.run, Owner: owner, Token: in.token, Grant: in.grant}.Fence()
 	switch in.kind {
@@ -306,7 +307,7 @@ func (c *client) read(ctx context.Context, in opInput) (out opOutput, err error)
 	return out, err
 }
 
-// classify puts an error into the words of the model.
+// classify translates an error into an output of the model.
 func classify(out opOutput, err error) (opOutput, error) {
 	if err == nil {
 		return out, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// The history cases must fail on a store that breaks a rule, and pass on one
-// that breaks none.
+// TestHistoriesRejectBrokenStores checks that the history cases fail on a store that breaks a rule
+// and pass on a store that breaks none.
 func TestHistoriesRejectBrokenStores(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -52,7 +52,7 @@ func TestHistoriesRejectBrokenStores(t *testing.T) {
 						continue
 					}
 					got := execute(t.Context(), h, c)
-					// A history is random and may miss the fault: one of several must not.
+					// A random history may miss the fault; several histories must not.
 					for attempt := 1; broken && got.Status == Passed && attempt < 20; attempt++ {
 						got = execute(t.Context(), h, c)
 					}
@@ -68,8 +68,8 @@ func TestHistoriesRejectBrokenStores(t *testing.T) {
 	}
 }
 
-// A late copy of a request is refused after a later grant too; the model accepts nothing
-// else.
+// TestModelOfLateCopies checks that the model accepts a late copy of a request after a later grant
+// only if it is refused.
 func TestModelOfLateCopies(t *testing.T) {
 	t.Parallel()
 	acquired := func(grant runstore.GrantID, token runstore.Token, kind error, call int64) porcupine.Operation {
@@ -80,20 +80,19 @@ func TestModelOfLateCopies(t *testing.T) {
 	}
 	before := []porcupine.Operation{acquired("first", 1, nil, 1), acquired("second", 2, nil, 3)}
 	refused := append(slices.Clone(before), acquired("first", 0, runstore.ErrFenced, 5))
-	if err := judge(refused, patience); err != nil {
+	if err := judge(refused, caseTimeout); err != nil {
 		t.Errorf("a late copy that is refused: %v", err)
 	}
 	granted := append(slices.Clone(before), acquired("first", 3, nil, 5))
-	if err := judge(granted, patience); err == nil {
+	if err := judge(granted, caseTimeout); err == nil {
 		t.Error("a late copy that is granted a lease passes the checker")
 	}
 }
 
-// A checker that had no time has not passed the history.
+// TestJudgeOutOfTime checks that a history which the checker had no time for does not pass.
 func TestJudgeOutOfTime(t *testing.T) {
 	t.Parallel()
-	// Many writes at once of which nobody knows the outcome, and a read that none of
-	// their orders explains.
+	// Many concurrent writes of unknown outcome, and a read that no order of them explains.
 	var history []porcupine.Operation
 	for i := range 24 {
 		name := string(rune('a' + i))
@@ -111,7 +110,7 @@ func TestJudgeOutOfTime(t *testing.T) {
 	}
 }
 
-// staleHead answers reads of a run's head with the one before, now and then.
+// staleHead sometimes returns the previous head of a run.
 type staleHead struct {
 	runstore.RunStore
 	mu   sync.Mutex
@@ -134,7 +133,7 @@ func (s *staleHead) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run
 	return run, err
 }
 
-// staleJournal leaves out the last event, now and then.
+// staleJournal sometimes leaves out the last event.
 type staleJournal struct {
 	runstore.RunStore
 	mu sync.Mutex
@@ -151,7 +150,7 @@ func (s *staleJournal) ReadJournal(ctx context.Context, id runstore.RunID, from 
 	return events, err
 }
 
-// unfenced checks the fence of no batch.
+// unfenced ignores the fence of every batch.
 type unfenced struct{ runstore.RunStore }
 
 func (s unfenced) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
@@ -163,7 +162,7 @@ func (s unfenced) Commit(ctx context.Context, b runstore.Batch) (runstore.Commit
 	return s.RunStore.Commit(ctx, open)
 }
 
-// forgetful remembers no batch.
+// forgetful forgets the id of every batch.
 type forgetful struct{ runstore.RunStore }
 
 func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
@@ -171,12 +170,12 @@ func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Commi
 	return s.RunStore.Commit(ctx, b)
 }
 
-// unrenewed answers a renewal as if it had been made.
+// unrenewed acknowledges renewals without applying them.
 type unrenewed struct{ runstore.RunStore }
 
 func (s unrenewed) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
 	ttl := req.TTL
-	req.TTL = runstore.MinTTL // which does not shorten the lease
+	req.TTL = runstore.MinTTL // does not shorten the lease
 	renewed, err := s.RunStore.RenewLease(ctx, req)
 	if err == nil {
 		renewed.TTL, renewed.ExpiresAt = ttl, renewed.Committed.Time.Add(ttl)
@@ -184,7 +183,7 @@ func (s unrenewed) RenewLease(ctx context.Context, req runstore.RenewRequest) (r
 	return renewed, err
 }
 
-// greedy preempts whoever holds the lease.
+// greedy preempts the holder in every acquire.
 type greedy struct{ runstore.RunStore }
 
 func (s greedy) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {

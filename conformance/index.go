@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// indexCases prove I9 of the queues in which records are placed: what was
-// acknowledged is found, and what is no longer true is never returned.
+// indexCases prove I9 for the queues in which records are placed: an acknowledged entry is found,
+// and an entry that is no longer true is never returned.
 func indexCases() []Case {
 	return []Case{
 		{Guarantee: "I9", Name: "entries-come-in-order", Run: entriesInOrder, Doc: `
@@ -28,10 +28,9 @@ func indexCases() []Case {
 			what is due on the store clock, and the second record once that time has passed; each entry's time counts
 			from its commit. A store that takes the bound from another clock returns entries early or late.`},
 		{Guarantee: "I9", Name: "an-entry-carries-its-record", Run: entryCarriesRecord, Doc: `
-			One record stands in four queues and is changed three times. Each queue holds it once, at the commit's
-			time plus its delay, with the value, version and stamps that a read of the record returns, a cursor, and
-			no head. A store that keeps a copy of the record in the index, and does not update it, returns an old
-			value.`},
+			One record is placed in four queues and changed three times. Each queue holds it once, at the commit's time
+			plus its delay, with the value, version and stamps that a read of the record returns, a cursor, and no
+			head. A store that keeps a copy of the record in the index, and does not update it, returns an old value.`},
 		{Guarantee: "I9", Name: "replaced-places-vanish", Run: replacedPlaces, Doc: `
 			One record is placed, moved, put without a place, placed again, deleted, made anew and purged. After each
 			step exactly the queues of the last put hold it, with the last value. A store that adds the new entry and
@@ -41,7 +40,7 @@ func indexCases() []Case {
 			cursor, in both directions. The pages join to the list that one page returns. A store whose cursor holds
 			the time alone loses or repeats an entry where a page ends between equal times.`},
 		{Guarantee: "I9", Name: "index-pages-of-large-and-tiny-entries-lose-nothing", Run: mixedEntries, Doc: `
-			Runs with tiny and large summaries stand in a queue and in the store's own indexes, which are read in
+			Runs with tiny and large summaries are placed in a queue and in the store's own indexes, which are read in
 			pages of three and of the largest count, in both directions. The pages join to the list, and a page ends
 			with the entry that passes the limit in bytes. A store that leaves this entry out loses it.`},
 		{Guarantee: "I9", Name: "a-scan-meets-what-stays-while-others-come-and-go", Run: scanUnderChange, Doc: `
@@ -50,14 +49,14 @@ func indexCases() []Case {
 			whose cursor counts entries, or points at one that may vanish, loses or repeats some.`},
 		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found", Run: acknowledgedFound, Doc: `
 			Four handles place records in one queue at random times; after each acknowledgement another handle scans
-			the queue, while all write on. Each scan holds the acknowledged entry, and the queue at the end holds
-			every entry once. A store that writes index entries after the commit, or cleans up those of a commit
-			under way, loses one.`},
+			the queue, while all continue to write. Each scan holds the acknowledged entry, and the queue at the end
+			holds every entry once. A store that writes index entries after the commit, or removes those of a commit in
+			progress, loses one.`},
 		{Guarantee: "I9", Name: "every-acknowledged-entry-is-found-though-commits-were-held-open", Needs: []Need{NeedBlockWriters}, Run: heldOpenFound, Doc: `
-			Commits that place entries before those that exist are held up at the engine, and the queue is scanned
+			Commits that place entries before the existing ones are blocked at the engine, and the queue is scanned
 			meanwhile, round after round. Every entry acknowledged so far is found once, before and after the commits
-			go on. A store whose scan removes the entry of a commit that it takes for dead loses what was
-			acknowledged.`},
+			are unblocked. A store whose scan removes the entry of a commit that it takes for dead loses an
+			acknowledged entry.`},
 		{Guarantee: "I9", Name: "stale-entries-are-never-returned", Run: noStaleEntries, Doc: `
 			Two handles move records between two queues, out of both, and delete them, while others scan. An entry's
 			value says that it is in the queue that returned it, and a later read never shows an older version; at
@@ -66,15 +65,15 @@ func indexCases() []Case {
 	}
 }
 
-// place puts a record into one index at a time.
-func place(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, name runstore.IndexName, at runstore.When) {
+// putIndexed puts a record into one index at one time.
+func putIndexed(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, name runstore.IndexName, at runstore.When) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.Unguarded("test"))
 	b.Put(key, []byte(key), runstore.Place{Index: name, At: at})
 	committed(t, s, b)
 }
 
-// scan returns the keys that one page of a query holds.
+// scan returns the record keys of one page of a query.
 func scan(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RecordKey {
 	t.Helper()
 	if q.Limit == 0 {
@@ -98,12 +97,12 @@ func entriesInOrder(t T, e *Env) {
 	want := make([]runstore.RecordKey, 8)
 	for _, i := range []int{5, 2, 7, 0, 3, 6, 1, 4} {
 		want[i] = runstore.RecordKey(fmt.Sprintf("at-%d", i))
-		place(t, e.Store, []runstore.RunID{"one", "two"}[i%2], want[i], "queue", runstore.At(base.Add(time.Duration(i)*time.Microsecond)))
+		putIndexed(t, e.Store, []runstore.RunID{"one", "two"}[i%2], want[i], "queue", runstore.At(base.Add(time.Duration(i)*time.Microsecond)))
 	}
-	// Equal times are ordered by the time of the write, whatever the run or key.
+	// Entries of equal times are ordered by the time of the write, whatever their run or key.
 	for i, key := range []runstore.RecordKey{"z", "a", "m"} {
 		e.Advance(t, time.Millisecond)
-		place(t, e.Store, []runstore.RunID{"two", "one"}[i%2], key, "queue", runstore.At(base.Add(time.Minute)))
+		putIndexed(t, e.Store, []runstore.RunID{"two", "one"}[i%2], key, "queue", runstore.At(base.Add(time.Minute)))
 		want = append(want, key)
 	}
 	other := e.Reopen(t)
@@ -112,9 +111,9 @@ func entriesInOrder(t T, e *Env) {
 	equal(t, "order, newest first", scan(t, other, runstore.IndexQuery{Index: "queue", Newest: true}), want)
 	equal(t, "another index", scan(t, other, runstore.IndexQuery{Index: "queue2", Until: runstore.EndOfTime}), nil)
 	equal(t, "the beginning of its name", scan(t, other, runstore.IndexQuery{Index: "queu", Until: runstore.EndOfTime}), nil)
-	// Written again at the same time, a record stands behind those written before.
+	// A record that is put again at the same time comes after those put before.
 	e.Advance(t, time.Millisecond)
-	place(t, e.Store, "two", "z", "queue", runstore.At(base.Add(time.Minute)))
+	putIndexed(t, e.Store, "two", "z", "queue", runstore.At(base.Add(time.Minute)))
 	equal(t, "the last ones, after one was written again",
 		scan(t, other, runstore.IndexQuery{Index: "queue", Newest: true, Limit: 3}), []runstore.RecordKey{"z", "m", "a"})
 }
@@ -123,7 +122,7 @@ func untilInclusive(t T, e *Env) {
 	base := e.Now(t).Add(time.Hour)
 	e.Create(t, "run")
 	for i := range 3 {
-		place(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i)*time.Second)))
+		putIndexed(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i)*time.Second)))
 	}
 	type keys = []runstore.RecordKey
 	for _, test := range []struct {
@@ -143,16 +142,16 @@ func untilInclusive(t T, e *Env) {
 		equal(t, fmt.Sprintf("until %v", test.until),
 			scan(t, e.Store, runstore.IndexQuery{Index: "queue", Until: test.until, Newest: test.newest}), test.want)
 	}
-	place(t, e.Store, "run", "never", "queue", runstore.At(runstore.EndOfTime))
+	putIndexed(t, e.Store, "run", "never", "queue", runstore.At(runstore.EndOfTime))
 	equal(t, "the end of time", len(scan(t, e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime})), 4)
 }
 
 func dueByStoreClock(t T, e *Env) {
 	wait := e.ShortTTL()
 	e.Create(t, "run")
-	place(t, e.Store, "run", "now", "queue", runstore.After(0))
-	place(t, e.Store, "run", "soon", "queue", runstore.After(wait))
-	place(t, e.Store, "run", "later", "queue", runstore.After(24*time.Hour))
+	putIndexed(t, e.Store, "run", "now", "queue", runstore.After(0))
+	putIndexed(t, e.Store, "run", "soon", "queue", runstore.After(wait))
+	putIndexed(t, e.Store, "run", "later", "queue", runstore.After(24*time.Hour))
 	entries := queue(t, e.Store, "queue")
 	if len(entries) != 3 {
 		t.Fatalf("%d entries, want 3", len(entries))
@@ -160,7 +159,7 @@ func dueByStoreClock(t T, e *Env) {
 	for i, after := range []time.Duration{0, wait, 24 * time.Hour} {
 		equal(t, fmt.Sprintf("time of %q", entries[i].Record.Key), entries[i].At, entries[i].Record.Updated.Time.Add(after))
 	}
-	// What is due may come while the case looks; what is not due must not.
+	// An entry may become due while the case scans; an entry that is not due must not appear.
 	due := scan(t, e.Store, runstore.IndexQuery{Index: "queue"})
 	if len(due) != 1 && e.Now(t).Before(entries[1].At) {
 		t.Errorf("due are %q, want what was due at once alone", due)
@@ -252,7 +251,7 @@ func acknowledgedFound(t T, e *Env) {
 	for i := range writers {
 		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
 	}
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
 		for n := range each {
 			key := runstore.RecordKey(fmt.Sprintf("%d/%d", i, n))
@@ -279,7 +278,7 @@ func acknowledgedFound(t T, e *Env) {
 		}
 	}
 	got := namesOf(queue(t, e.Store, "all"), func(entry runstore.IndexEntry) string { return string(entry.Record.Key) })
-	inOrder(t, `ScanIndex of "all", by key`, slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
+	checkOrder(t, `ScanIndex of "all", by key`, slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
 }
 
 func heldOpenFound(t T, e *Env) {
@@ -310,7 +309,7 @@ func heldOpenFound(t T, e *Env) {
 		for i, s := range stores {
 			wg.Go(guarded(t, func() {
 				b := runstore.NewBatch(runstore.RunID(fmt.Sprint("run-", i)), runstore.Unguarded("test"))
-				// Earlier than what is there, so that a scan has passed the place.
+				// Earlier than every existing entry, so that a scan has passed the place.
 				b.Put(runstore.RecordKey(fmt.Sprintf("%d/%d", round, i)), nil,
 					runstore.Place{Index: "all", At: runstore.At(base.Add(-time.Duration(round*writers+i) * time.Second))})
 				_, errs[i] = s.Commit(ctx, b)

@@ -8,20 +8,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// indexBoundCases prove I9 of scans between two times and of entries with heads.
+// indexBoundCases prove I9 for scans between two times and for entries with heads.
 func indexBoundCases() []Case {
 	return []Case{
 		{Guarantee: "I9", Name: "a-scan-begins-at-its-lower-bound", Run: fromInclusive, Doc: `
-			Six records are placed in pairs a second apart, and scans begin before, at, between and behind them, with
+			Six records are placed in pairs a second apart, and scans begin before, at, between and after them, with
 			and without an end, in both directions and in pages of one. A scan holds the entries from its lower bound
-			on, including those exactly at it. A store that ignores the bound, or excludes it, returns too much or
-			too little.`},
+			on, including those exactly at it. A store that ignores the bound, or excludes it, returns too much or too
+			little.`},
 		{Guarantee: "I9", Name: "runs-are-scanned-from-a-lower-bound", Run: runsFrom, Doc: `
 			Four runs are created one after the other, not in the order of their ids, and both indexes of runs are
-			scanned from the time of each, in both directions and page sizes. Each scan begins with that very run,
-			and one between two bounds holds both ends. A store that begins behind the bound misses a run.`},
+			scanned from the time of each, in both directions and page sizes. Each scan begins with that very run, and
+			one between two bounds holds both ends. A store that begins after the bound misses a run.`},
 		{Guarantee: "I9", Name: "an-entry-carries-its-run-on-request", Run: entryCarriesHead, Doc: `
-			Records of two runs stand in a queue, which is scanned with and without heads, in both directions and
+			Records of two runs are placed in a queue, which is scanned with and without heads, in both directions and
 			page sizes. With heads each entry carries its own run as GetRun returns it, summary included; without,
 			none, and the entries are otherwise alike. A store that carries another run's head, or one without its
 			summary, fails.`},
@@ -33,7 +33,7 @@ func fromInclusive(t T, e *Env) {
 	e.Create(t, "run")
 	const entries = 6
 	for i := range entries { // two at each time
-		place(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i/2)*time.Second)))
+		putIndexed(t, e.Store, "run", runstore.RecordKey(fmt.Sprint(i)), "queue", runstore.At(base.Add(time.Duration(i/2)*time.Second)))
 	}
 	type keys = []runstore.RecordKey
 	all := keys{"0", "1", "2", "3", "4", "5"}
@@ -60,7 +60,7 @@ func fromInclusive(t T, e *Env) {
 			equal(t, what, scan(t, e.Store, q), want)
 			q.Limit = 1
 			var paged keys
-			for _, entry := range every(t, what, runstore.Entries(t.Context(), e.Store, q)) {
+			for _, entry := range mustCollect(t, what, runstore.Entries(t.Context(), e.Store, q)) {
 				paged = append(paged, entry.Record.Key)
 			}
 			equal(t, what+", in pages of one", paged, want)
@@ -104,16 +104,16 @@ func entryCarriesHead(t T, e *Env) {
 	}
 	e.Append(t, e.Store, created.Lease, "so that there is a seq")
 	for i, id := range []runstore.RunID{"held", "plain", "held"} {
-		place(t, e.Store, id, runstore.RecordKey(fmt.Sprint("record ", i)), "queue", runstore.After(0))
+		putIndexed(t, e.Store, id, runstore.RecordKey(fmt.Sprint("record ", i)), "queue", runstore.After(0))
 		e.Advance(t, time.Millisecond)
 	}
 	other := e.Reopen(t)
 	for _, newest := range []bool{false, true} {
 		for _, limit := range []int{1, 100} {
 			q := runstore.IndexQuery{Index: "queue", Newest: newest, Limit: limit}
-			without := every(t, "scan without heads", runstore.Entries(t.Context(), other, q))
+			without := mustCollect(t, "scan without heads", runstore.Entries(t.Context(), other, q))
 			q.Heads = true
-			with := every(t, "scan with heads", runstore.Entries(t.Context(), other, q))
+			with := mustCollect(t, "scan with heads", runstore.Entries(t.Context(), other, q))
 			if len(with) != 3 || len(without) != 3 {
 				t.Fatalf("%d entries with heads and %d without, want 3 of each", len(with), len(without))
 			}
@@ -125,9 +125,9 @@ func entryCarriesHead(t T, e *Env) {
 			}
 		}
 	}
-	// A record that is the summary too.
-	place(t, e.Store, "plain", runstore.SummaryKey, "summaries", runstore.After(0))
-	for _, entry := range every(t, "scan", runstore.Entries(t.Context(), other, runstore.IndexQuery{Index: "summaries", Heads: true})) {
+	// A record that is the run's summary as well.
+	putIndexed(t, e.Store, "plain", runstore.SummaryKey, "summaries", runstore.After(0))
+	for _, entry := range mustCollect(t, "scan", runstore.Entries(t.Context(), other, runstore.IndexQuery{Index: "summaries", Heads: true})) {
 		equal(t, "head with the record as summary", entry.Head, e.Get(t, "plain"))
 		equal(t, "the summary as record", entry.Record, entry.Head.Summary)
 	}

@@ -16,8 +16,8 @@ func indexPages(t T, e *Env) {
 		if i < 5 {
 			e.Create(t, id)
 		}
-		// Times in threes, so that pages end between equal ones too.
-		place(t, e.Store, id, runstore.RecordKey(fmt.Sprint("key-", i)), "all", runstore.At(base.Add(time.Duration(i/3)*time.Second)))
+		// Three entries at each time, so that a page also ends between equal times.
+		putIndexed(t, e.Store, id, runstore.RecordKey(fmt.Sprint("key-", i)), "all", runstore.At(base.Add(time.Duration(i/3)*time.Second)))
 	}
 	for _, newest := range []bool{false, true} {
 		q := runstore.IndexQuery{Index: "all", Until: runstore.EndOfTime, Newest: newest}
@@ -26,12 +26,12 @@ func indexPages(t T, e *Env) {
 		for _, limit := range []int{1, 2, 5, entries, entries + 1} {
 			q.Limit = limit
 			var joined []runstore.RecordKey
-			for _, entry := range every(t, "pages", atMost(entries, runstore.Entries(t.Context(), e.Reopen(t), q))) {
+			for _, entry := range mustCollect(t, "pages", atMost(entries, runstore.Entries(t.Context(), e.Reopen(t), q))) {
 				joined = append(joined, entry.Record.Key)
 			}
 			equal(t, fmt.Sprintf("pages of %d, newest first %t", limit, newest), joined, whole)
 		}
-		// Every cursor resumes behind its own entry, also with an earlier bound.
+		// Every cursor resumes after its own entry, even with an earlier bound.
 		q.Limit = runstore.MaxPage
 		all, err := e.Store.ScanIndex(t.Context(), q)
 		if err != nil {
@@ -173,10 +173,10 @@ func noStaleEntries(t T, e *Env) {
 		return failed
 	}, watch("left"), watch("right"))
 
-	// When all is quiet the indexes and the records say the same.
+	// After the writes, the indexes and the records agree.
 	for _, side := range []runstore.IndexName{"left", "right"} {
 		var want, got []string
-		for _, r := range every(t, "records", runstore.Records(ctx, e.Store, "run", "")) {
+		for _, r := range mustCollect(t, "records", runstore.Records(ctx, e.Store, "run", "")) {
 			if string(r.Value) == string(side) {
 				want = append(want, fmt.Sprint(r.Key, r.Version))
 			}

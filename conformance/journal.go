@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// journalCases prove I5: dense seq, immutable events, one total order per run.
+// journalCases prove I5: dense seqs, immutable events, one total order for each run.
 func journalCases() []Case {
 	return []Case{
 		{Guarantee: "I5", Name: "seq-is-dense-under-many-writers", Run: denseSeq, Doc: `
@@ -19,7 +19,7 @@ func journalCases() []Case {
 			gives a seq to two batches.`},
 		{Guarantee: "I5", Name: "one-winner-per-next-seq", Run: oneNextSeq, Doc: `
 			Six handles commit at the same moment, each guarded by the same next seq, round after round. One wins and
-			appends at that seq; every other is ErrConflict and learns the next one. A store that checks the seq
+			appends at that seq; every other is ErrConflict, which names the next seq. A store that checks the seq
 			outside the step that appends lets two writers build on one journal.`},
 		{Guarantee: "I5", Name: "events-never-change", Run: eventsNeverChange, Doc: `
 			A run is preempted, its old holder and a forged seq are refused, and more is written. The first events
@@ -39,18 +39,18 @@ func journalCases() []Case {
 			with the seq, and a position that the journal shows equals that in the feed. A store that takes positions
 			and seqs in different orders shows a reader of the feed an effect before its cause.`},
 		{Guarantee: "I5", Name: "pages-begin-where-asked", Run: journalPages, Doc: `
-			A journal of 25 events is read from every seq, also before the first and behind the last, in pages of
+			A journal of 25 events is read from every seq, also before the first and after the last, in pages of
 			several sizes. Each page begins at the seq asked for and has as many events as the limit and the journal
-			allow. A store that begins behind the seq, or returns whole batches, makes a resuming driver miss or
-			repeat events.`},
+			allow. A store that begins after the seq, or returns whole batches, makes a resuming driver miss or repeat
+			events.`},
 		{Guarantee: "I5", Name: "a-long-journal-reads-whole-in-pages", Run: longJournal, Doc: `
 			A run gets thousands of events (8,000 in a quick run, 100,000 in a full one), and another handle reads it
 			whole, from its middle and from its end, and at random. Every event is there once at its seq, and the
 			next append gets the next seq. A store that seals or splits a long journal and loses the seam fails.`},
 		{Guarantee: "I5", Name: "journal-pages-of-large-and-tiny-events-lose-nothing", Run: mixedJournal, Doc: `
 			A journal alternates tiny and largest events and is read in pages of three and of the largest count. The
-			pages join to the journal that was written, and a page ends with the event that passes the limit in
-			bytes. A store that leaves this event out and goes on with the tiny one behind it loses the large one.`},
+			pages join to the journal that was written, and a page ends with the event that passes the limit in bytes.
+			A store that leaves this event out and continues with the tiny one after it loses the large one.`},
 	}
 }
 
@@ -65,7 +65,7 @@ func denseSeq(t T, e *Env) {
 		first, last runstore.Seq
 	}
 	parts := make([][]part, writers)
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		for n := range each {
 			b := runstore.NewBatch("run", runstore.Unguarded("a signal"))
 			if i%2 == 0 {
@@ -86,7 +86,7 @@ func denseSeq(t T, e *Env) {
 		}
 		return nil
 	})
-	journal := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+	journal := mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
 	dense(t, journal)
 	names := map[runstore.Seq]string{}
 	for i := range parts {
@@ -110,7 +110,7 @@ func denseSeq(t T, e *Env) {
 	for _, seq := range slices.Sorted(maps.Keys(names)) {
 		want = append(want, fmt.Sprintf("seq %d with %s", seq, names[seq]))
 	}
-	inOrder(t, `the journal of "run", beside what was acknowledged`, got, want)
+	checkOrder(t, `the journal of "run", beside what was acknowledged`, got, want)
 	equal(t, "last seq", e.Get(t, "run").LastSeq, runstore.Seq(total))
 }
 
@@ -136,7 +136,7 @@ func oneNextSeq(t T, e *Env) {
 	for round := range rounds {
 		next := runstore.Seq(round + 1)
 		won := make(chan string, contenders)
-		together(t, contenders, func(i int) error {
+		runConcurrently(t, contenders, func(i int) error {
 			name := fmt.Sprintf("%d/%d", round, i)
 			b := runstore.NewBatch("run", runstore.AtSeq(next))
 			b.Append("event", []byte(name))
@@ -157,7 +157,7 @@ func oneNextSeq(t T, e *Env) {
 		if len(won) != 1 {
 			t.Fatalf("round %d: %d winners, want 1", round, len(won))
 		}
-		journal := every(t, "journal", runstore.Journal(t.Context(), e.Store, "run", next))
+		journal := mustCollect(t, "journal", runstore.Journal(t.Context(), e.Store, "run", next))
 		if winner := <-won; len(journal) != 1 || string(journal[0].Data) != winner {
 			t.Errorf("round %d: the journal goes on with %d events, first %+v, want that of %s", round, len(journal), journal[0], winner)
 		}
@@ -166,20 +166,20 @@ func oneNextSeq(t T, e *Env) {
 
 func eventsNeverChange(t T, e *Env) {
 	ctx := t.Context()
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	b := runstore.NewBatch("run", lease.Fence())
 	everything(&b.Writes, "first", 2)
 	committed(t, e.Store, b)
 	read := func() []runstore.Event {
-		events := every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
+		events := mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
 		for i := range events {
-			events[i].Position = 0 // set when the feed reaches the event
+			events[i].Position = 0 // 0 until the feed reaches the event
 		}
 		return events
 	}
 	before := read()
 	steps := []func() error{
-		func() error { // a takeover, and what the one before tries then
+		func() error { // a takeover, and a write of the former holder
 			req := acquire("run", "second", TTL)
 			req.Preempt = "test"
 			_, err := e.Store.AcquireLease(ctx, req)
@@ -187,7 +187,7 @@ func eventsNeverChange(t T, e *Env) {
 			Refused(t, "commit of the one before", refused, runstore.ErrFenced)
 			return err
 		},
-		func() error { // an attempt to write at a seq that is taken
+		func() error { // a write at a seq that is taken
 			b := runstore.NewBatch("run", runstore.AtSeq(2))
 			b.Append("event", []byte("forged"))
 			_, err := e.Store.Commit(ctx, b)
@@ -208,9 +208,9 @@ func eventsNeverChange(t T, e *Env) {
 		}
 		equal(t, fmt.Sprintf("the first events after step %d", i), read()[:len(before)], before)
 	}
-	// What a caller does to the bytes that it gave or got does not reach the store.
+	// Changes to bytes that a caller passed or received must not reach the store.
 	copy(b.Events[0].Data, "XXXXX")
-	copy(every(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))[0].Data, "XXXXX")
+	copy(mustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))[0].Data, "XXXXX")
 	equal(t, "the first events at the end", read()[:len(before)], before)
 }
 
@@ -241,7 +241,7 @@ func eventsCarryFence(t T, e *Env) {
 	write(runstore.InStatus(0))
 	write(second.Fence())
 	var got []string
-	for _, event := range every(t, "journal", runstore.Journal(ctx, e.Reopen(t), "run", 1)) {
+	for _, event := range mustCollect(t, "journal", runstore.Journal(ctx, e.Reopen(t), "run", 1)) {
 		got = append(got, fmt.Sprintf("%v %s", event.Token, event.Owner))
 	}
 	equal(t, "tokens and owners", got, []string{"1 first", "0 ", "1 first", "1 first", "2 second", "0 ", "2 second"})
@@ -278,17 +278,17 @@ func stamps(t T, e *Env) {
 		"second": {{Seq: 2, Time: made.Time}, {Seq: 4, Time: silent.Time}},
 		"third":  {{Seq: 3, Time: made.Time}, {Seq: 3, Time: made.Time}},
 	}
-	for _, r := range every(t, "records", runstore.Records(t.Context(), other, "run", "")) {
+	for _, r := range mustCollect(t, "records", runstore.Records(t.Context(), other, "run", "")) {
 		equal(t, fmt.Sprintf("stamps of %q", r.Key), [2]runstore.Stamp{r.Created, r.Updated}, want[r.Key])
 	}
-	for _, event := range every(t, "journal", runstore.Journal(t.Context(), other, "run", 1)) {
+	for _, event := range mustCollect(t, "journal", runstore.Journal(t.Context(), other, "run", 1)) {
 		at := made.Time
 		if event.Seq == 4 {
 			at = changed.Time
 		}
 		equal(t, fmt.Sprintf("time of event %d", event.Seq), event.Time, at)
 	}
-	// A record made anew is a new record.
+	// A record that is created again is a new record.
 	remove(t, e.Store, "run", "third", 1)
 	b = runstore.NewBatch("run", runstore.AtVersion("third", 0))
 	b.Append("event", nil)
@@ -301,7 +301,7 @@ func positionsFollowSeq(t T, e *Env) {
 	const writers, each = 4, 15
 	e.Create(t, "one")
 	e.Create(t, "two")
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		for range each {
 			b := runstore.NewBatch([]runstore.RunID{"one", "two"}[i%2], runstore.Unguarded("test"))
 			b.Append("event", nil)
@@ -318,12 +318,12 @@ func positionsFollowSeq(t T, e *Env) {
 	}
 	for run, positions := range inFeed {
 		last := runstore.Position(0)
-		for _, event := range every(t, "journal", runstore.Journal(t.Context(), e.Store, run, 1)) {
+		for _, event := range mustCollect(t, "journal", runstore.Journal(t.Context(), e.Store, run, 1)) {
 			at := positions[event.Seq]
 			if at <= last {
 				t.Errorf("event %d of %q is at position %d of the feed, the one before at %d", event.Seq, run, at, last)
 			}
-			if event.Position != at && event.Position != 0 { // 0: the engine does not know it with the commit
+			if event.Position != at && event.Position != 0 { // 0: the engine does not know the position at the commit
 				t.Errorf("event %d of %q is at position %d according to its journal, in the feed at %d", event.Seq, run, event.Position, at)
 			}
 			last = at
@@ -392,7 +392,7 @@ func longJournal(t T, e *Env) {
 			t.Fatalf("page of %d from %d: %d events, %v", limit, from, len(page), err)
 		}
 	}
-	// The run is as usable as a short one.
+	// The run is as usable as one with a short journal.
 	lease := e.Acquire(t, other, "run", "owner")
 	equal(t, "next seq", e.Append(t, other, lease, "more"), total+1)
 }

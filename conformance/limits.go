@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// limitCases prove I12: each limit works, and one beyond it is refused before
-// anything is written.
+// limitCases prove I12: input at each limit works, and input beyond it is refused before anything
+// is written.
 func limitCases() []Case {
 	return []Case{
 		{Guarantee: "I12", Name: "longest-names-work", Run: longestNames, Doc: `
@@ -94,10 +94,9 @@ func limitCases() []Case {
 	}
 }
 
-// long is a name of n bytes of every value, which an engine that cuts, escapes
-// or compares as text would not bring back. last tells two of them apart in
-// their last byte only.
-func long(n int, last byte) string {
+// longName returns a name of n bytes of every value, which an engine that cuts names, escapes them
+// or compares them as text would change. Two names with different last bytes differ only there.
+func longName(n int, last byte) string {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(255 - i)
@@ -106,7 +105,7 @@ func long(n int, last byte) string {
 	return string(b)
 }
 
-// payload is n bytes that repeat with no short period.
+// payload returns n bytes without a short period.
 func payload(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -115,19 +114,19 @@ func payload(n int) []byte {
 	return b
 }
 
-// beyond is input that has to be refused.
-type beyond struct {
+// overLimit is input that the store must refuse.
+type overLimit struct {
 	what  string
 	kind  error
 	field string
-	// limit has to be in the message.
+	// limit must appear in the error's message.
 	limit string
 	try   func() error
 }
 
-// refuseAll tries what lies beyond the limits and fails the case unless each is
-// refused by field and limit, and the store stays as it was.
-func refuseAll(t T, e *Env, id runstore.RunID, tries []beyond) {
+// refuseAll makes every attempt and fails the case unless each is refused with its field and limit,
+// and the store is unchanged.
+func refuseAll(t T, e *Env, id runstore.RunID, tries []overLimit) {
 	t.Helper()
 	state := func() string {
 		text := dump(t, e.Store, id, "queue", runstore.IndexRuns, runstore.IndexRunnable)
@@ -144,24 +143,24 @@ func refuseAll(t T, e *Env, id runstore.RunID, tries []beyond) {
 		err := b.try()
 		var limit *runstore.InputError
 		if !errors.As(err, &limit) || !errors.Is(err, b.kind) {
-			t.Errorf("%s: got error %v, want %v as *InputError", b.what, short(err), b.kind)
+			t.Errorf("%s: got error %v, want %v as *InputError", b.what, shortError(err), b.kind)
 			continue
 		}
 		if limit.Field != b.field || !strings.Contains(limit.Problem, b.limit) {
 			t.Errorf("%s: the error names %q: %s; want the field %q and the limit %q", b.what, limit.Field, limit.Problem, b.field, b.limit)
 		}
 		if message := err.Error(); strings.Contains(message, "\n") || len(message) > 600 {
-			t.Errorf("%s: the message has %d bytes or more than one line: %s", b.what, len(message), short(err))
+			t.Errorf("%s: the message has %d bytes or more than one line: %s", b.what, len(message), shortError(err))
 		}
 		if runstore.OutcomeOf(err) != runstore.NotApplied {
 			t.Errorf("%s: the outcome is %v, want not applied", b.what, runstore.OutcomeOf(err))
 		}
 	}
-	same(t, "refused input", before, state())
+	checkUnchanged(t, "refused input", before, state())
 }
 
-// short keeps messages about large input readable.
-func short(err error) string {
+// shortError returns a short text of an error, so that messages about large input stay readable.
+func shortError(err error) string {
 	if err == nil {
 		return "none"
 	}
@@ -171,8 +170,9 @@ func short(err error) string {
 	return err.Error()
 }
 
-// try commits a batch under lease that fill fills, and returns only the error.
-func try(t T, s runstore.RunStore, lease runstore.Lease, fill func(b *runstore.Batch)) func() error {
+// commitFunc returns a function that commits a batch under lease, filled by fill, and returns only
+// the error.
+func commitFunc(t T, s runstore.RunStore, lease runstore.Lease, fill func(b *runstore.Batch)) func() error {
 	return func() error {
 		b := runstore.NewBatch(lease.Run, lease.Fence())
 		fill(&b)
@@ -181,8 +181,8 @@ func try(t T, s runstore.RunStore, lease runstore.Lease, fill func(b *runstore.B
 	}
 }
 
-// driven is a run under a lease, with something of everything in it.
-func driven(t T, e *Env, id runstore.RunID) runstore.Lease {
+// seedDrivenRun creates a run that holds some of every kind of state, and returns its live lease.
+func seedDrivenRun(t T, e *Env, id runstore.RunID) runstore.Lease {
 	t.Helper()
 	e.Create(t, id)
 	lease := e.Acquire(t, e.Store, id, "holder")
@@ -194,32 +194,32 @@ func driven(t T, e *Env, id runstore.RunID) runstore.Lease {
 
 func longestNames(t T, e *Env) {
 	for _, last := range []byte{'a', 'b'} {
-		id := runstore.RunID(long(runstore.MaxRunID, last))
+		id := runstore.RunID(longName(runstore.MaxRunID, last))
 		if run := e.Create(t, id); run.ID != id || run.LastSeq != 0 {
 			t.Errorf("created %q, seq %d; want %q, 0", run.ID, run.LastSeq, id)
 		}
-		req := acquire(id, runstore.Owner(long(runstore.MaxOwner, last)), TTL)
-		req.Reactor = runstore.Reactor(long(runstore.MaxOwner, last+1))
-		req.Grant = runstore.GrantID(long(runstore.MaxGrantID, last))
-		first := hold(t, e.Store, req)
+		req := acquire(id, runstore.Owner(longName(runstore.MaxOwner, last)), TTL)
+		req.Reactor = runstore.Reactor(longName(runstore.MaxOwner, last+1))
+		req.Grant = runstore.GrantID(longName(runstore.MaxGrantID, last))
+		first := mustAcquire(t, e.Store, req)
 		if first.Owner != req.Owner || first.Reactor != req.Reactor || first.Grant != req.Grant {
 			t.Errorf("asked for %+v, got %+v", req.LeaseSpec, first)
 		}
-		req.Preempt = long(runstore.MaxOwner, last)
-		req.Grant = runstore.GrantID(long(runstore.MaxGrantID, last+1))
-		lease := hold(t, e.Store, req)
+		req.Preempt = longName(runstore.MaxOwner, last)
+		req.Grant = runstore.GrantID(longName(runstore.MaxGrantID, last+1))
+		lease := mustAcquire(t, e.Store, req)
 		run := e.Get(t, id)
 		if want := (runstore.Preempted{From: first.Owner, Reason: req.Preempt}); run.Holder.Preempted != want || run.Holder.Owner != req.Owner || run.Holder.Reactor != req.Reactor {
 			t.Errorf("the run shows the holder %+v, want %+v and preempted %+v", run.Holder, req.LeaseSpec, want)
 		}
-		fencedOut(t, "commit under a grant whose id differs in the last byte", commitOnly(t, e.Store, first), first, run)
+		checkFenced(t, "commit under a grant whose id differs in the last byte", commitOnly(t, e.Store, first), first, run)
 
 		b := runstore.NewBatch(id, lease.Fence())
-		b.ID = runstore.BatchID(long(runstore.MaxGrantID, last))
-		kind := long(runstore.MaxKind, last)
+		b.ID = runstore.BatchID(longName(runstore.MaxGrantID, last))
+		kind := longName(runstore.MaxKind, last)
 		b.Append(kind, nil)
-		index := runstore.IndexName(long(runstore.MaxIndexName, last))
-		keys := []runstore.RecordKey{runstore.RecordKey(long(runstore.MaxRecordKey, 'a')), runstore.RecordKey(long(runstore.MaxRecordKey, 'b'))}
+		index := runstore.IndexName(longName(runstore.MaxIndexName, last))
+		keys := []runstore.RecordKey{runstore.RecordKey(longName(runstore.MaxRecordKey, 'a')), runstore.RecordKey(longName(runstore.MaxRecordKey, 'b'))}
 		for _, key := range keys {
 			b.Put(key, []byte(key[1023:]), runstore.Place{Index: index, At: runstore.After(0)})
 		}
@@ -228,7 +228,7 @@ func longestNames(t T, e *Env) {
 			t.Errorf("a batch of a long id was not recognised")
 		}
 		other := appending(lease, "other")
-		other.ID = runstore.BatchID(long(runstore.MaxGrantID, last+1))
+		other.ID = runstore.BatchID(longName(runstore.MaxGrantID, last+1))
 		if done := applied(t, e.Store, "a batch whose id differs in the last byte", other); done.Replayed {
 			t.Errorf("a batch was taken for one whose id differs in the last byte")
 		}
@@ -257,21 +257,21 @@ func longestNames(t T, e *Env) {
 			t.Errorf("the longest index has %d entries, want 2", found)
 		}
 	}
-	revoke := runstore.NewBatch(runstore.RunID(long(runstore.MaxRunID, 'a')), runstore.Unguarded(long(runstore.MaxOwner, 'a')))
+	revoke := runstore.NewBatch(runstore.RunID(longName(runstore.MaxRunID, 'a')), runstore.Unguarded(longName(runstore.MaxOwner, 'a')))
 	revoke.Release = true
 	applied(t, e.Store, "a batch with the longest reason", revoke)
 }
 
 func namesBeyond(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	ctx := t.Context()
 	tooLong := func(limit int) string { return strings.Repeat("x", limit+1) }
-	var tries []beyond
+	var tries []overLimit
 	add := func(what, field string, limit int, optional bool, f func(name string) error) {
-		tries = append(tries, beyond{what + " one too long", runstore.ErrTooLarge, field, fmt.Sprint(limit),
+		tries = append(tries, overLimit{what + " one too long", runstore.ErrTooLarge, field, fmt.Sprint(limit),
 			func() error { return f(tooLong(limit)) }})
 		if !optional {
-			tries = append(tries, beyond{what + " empty", runstore.ErrInvalid, field, fmt.Sprint(limit), func() error { return f("") }})
+			tries = append(tries, overLimit{what + " empty", runstore.ErrInvalid, field, fmt.Sprint(limit), func() error { return f("") }})
 		}
 	}
 	runID := func(what string, f func(id runstore.RunID) error) {
@@ -338,7 +338,7 @@ func namesBeyond(t T, e *Env) {
 	fence("fence grant", runstore.MaxGrantID, func(l *runstore.Lease, name string) { l.Grant = runstore.GrantID(name) })
 	batch := func(what, field string, limit int, optional bool, fill func(b *runstore.Batch, name string)) {
 		add(what, field, limit, optional, func(name string) error {
-			return try(t, e.Store, lease, func(b *runstore.Batch) { fill(b, name) })()
+			return commitFunc(t, e.Store, lease, func(b *runstore.Batch) { fill(b, name) })()
 		})
 	}
 	batch("a batch id", "batch id", runstore.MaxGrantID, true, func(b *runstore.Batch, name string) { b.ID = runstore.BatchID(name) })
@@ -387,9 +387,9 @@ func namesBeyond(t T, e *Env) {
 }
 
 func largestPayloads(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	event, value := payload(runstore.MaxEventData), payload(runstore.MaxRecordValue)
-	// A batch of the largest sum: a full value, and events for what is left.
+	// A batch of exactly the largest sum: one full value, and events for the rest.
 	fill := func(b *runstore.Batch, more int) {
 		b.Put("k", value)
 		for range 3 {
@@ -397,8 +397,8 @@ func largestPayloads(t T, e *Env) {
 		}
 		b.Append("e", event[:runstore.MaxBatchBytes-runstore.MaxRecordValue-3*runstore.MaxEventData-5+more])
 	}
-	refuseAll(t, e, "run", []beyond{{"a batch one byte too large", runstore.ErrTooLarge, "batch", fmt.Sprint(runstore.MaxBatchBytes),
-		try(t, e.Store, lease, func(b *runstore.Batch) { fill(b, 1) })}})
+	refuseAll(t, e, "run", []overLimit{{"a batch one byte too large", runstore.ErrTooLarge, "batch", fmt.Sprint(runstore.MaxBatchBytes),
+		commitFunc(t, e.Store, lease, func(b *runstore.Batch) { fill(b, 1) })}})
 
 	b := runstore.NewBatch("run", lease.Fence())
 	b.Append("large", event)
@@ -431,7 +431,7 @@ func largestPayloads(t T, e *Env) {
 }
 
 func payloadsBeyond(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	event, value := make([]byte, runstore.MaxEventData+1), make([]byte, runstore.MaxRecordValue+1)
 	writes := []struct {
 		what, field string
@@ -451,12 +451,12 @@ func payloadsBeyond(t T, e *Env) {
 			w.Put("b", value[1:])
 		}},
 	}
-	var tries []beyond
+	var tries []overLimit
 	for _, w := range writes {
 		add := func(of string, f func() error) {
-			tries = append(tries, beyond{w.what + " too large, " + of, runstore.ErrTooLarge, w.field, fmt.Sprint(w.limit), f})
+			tries = append(tries, overLimit{w.what + " too large, " + of, runstore.ErrTooLarge, w.field, fmt.Sprint(w.limit), f})
 		}
-		add("in a commit", try(t, e.Store, lease, func(b *runstore.Batch) { w.fill(&b.Writes) }))
+		add("in a commit", commitFunc(t, e.Store, lease, func(b *runstore.Batch) { w.fill(&b.Writes) }))
 		add("in a create", func() error {
 			spec := withLease("other", "a")
 			w.fill(&spec.Writes)

@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// oddNames are names that some engine would cut, fold, escape, order or match
-// wrongly: every byte value, prefixes of each other, what SQL, paths, regular
-// expressions and text encodings treat specially.
+// oddNames returns names that some engine would cut, fold, escape, order or match wrongly: every
+// byte value, prefixes of each other, and characters that SQL, paths, regular expressions and text
+// encodings treat specially.
 func oddNames() []string {
 	return []string{
 		"a", "a\x00", "a\x00b", "a\x00\x00", "ab", "a\xff", "a\xff\xff", "a\xffb", "b",
@@ -26,7 +26,7 @@ func oddNames() []string {
 	}
 }
 
-// allBytes holds every byte value once.
+// allBytes returns every byte value once.
 func allBytes() []byte {
 	b := make([]byte, 256)
 	for i := range b {
@@ -36,7 +36,7 @@ func allBytes() []byte {
 }
 
 func emptyPayloads(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	for i, empty := range [][]byte{nil, {}} {
 		b := runstore.NewBatch("run", lease.Fence())
 		b.Append("empty", empty)
@@ -60,7 +60,7 @@ func emptyPayloads(t T, e *Env) {
 			t.Errorf("%d empty records were placed, the scan found %d, error %v", i+1, len(entries), err)
 		}
 	}
-	// What is emptied stays there: emptying is no deletion.
+	// Emptying a record is no deletion.
 	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("record", 1))
 	b.Put("record", nil)
 	done := applied(t, e.Store, "emptying a record", b)
@@ -76,11 +76,11 @@ func emptyPayloads(t T, e *Env) {
 	empty.Require(runstore.AtSeq(99))
 	_, err := e.Store.Commit(t.Context(), empty)
 	Refused(t, "an empty batch with a guard that fails", err, runstore.ErrConflict)
-	same(t, "an empty batch", before, dump(t, e.Store, "run", "queue", "empties"))
+	checkUnchanged(t, "an empty batch", before, dump(t, e.Store, "run", "queue", "empties"))
 }
 
 func anyByte(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	payloads := [][]byte{allBytes(), bytes.Repeat([]byte{0}, 1000), bytes.Repeat([]byte{0xff}, 1000), payload(70_000)}
 	for _, name := range oddNames() {
 		payloads = append(payloads, []byte(name))
@@ -147,7 +147,7 @@ func oddRunIDs(t T, e *Env) {
 				t.Errorf("get %q: got %q, seq %d, holder %q", name, run.ID, run.LastSeq, run.Holder.Owner)
 			}
 			if events := journal(t, e.Store, id); len(events) != 1 || string(events[0].Data) != name {
-				t.Errorf("the journal of %q is %s", name, told(events))
+				t.Errorf("the journal of %q is %s", name, journalText(events))
 			}
 			records, err := e.Store.ReadRecords(t.Context(), id, runstore.RecordQuery{Limit: 10})
 			if err != nil || len(records) != 1 || string(records[0].Value) != name {
@@ -170,8 +170,8 @@ func oddRunIDs(t T, e *Env) {
 }
 
 func oddRecordKeys(t T, e *Env) {
-	lease := driven(t, e, "run")
-	neighbour := driven(t, e, "run\x00")
+	lease := seedDrivenRun(t, e, "run")
+	neighbour := seedDrivenRun(t, e, "run\x00")
 	names := append(oddNames(), string(allBytes()))
 	b := runstore.NewBatch("run", lease.Fence())
 	for _, name := range names {
@@ -211,7 +211,7 @@ func oddRecordKeys(t T, e *Env) {
 			t.Errorf("prefix %q: got %q, want %q", prefix, got, want)
 		}
 	}
-	// Deleting one touches no other, in this run or its neighbour.
+	// A deletion touches no other record, in this run or its neighbour.
 	b = runstore.NewBatch("run", lease.Fence())
 	var kept []string
 	for i, name := range names {
@@ -242,9 +242,9 @@ func oddRecordKeys(t T, e *Env) {
 }
 
 func oddIndexNames(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	names := append(oddNames(), string(allBytes()))
-	names = slices.DeleteFunc(names, func(name string) bool { // in use otherwise
+	names = slices.DeleteFunc(names, func(name string) bool { // names that are in use already
 		return name == string(runstore.IndexRuns) || name == string(runstore.IndexRunnable) || name == "queue"
 	})
 	b := runstore.NewBatch("run", lease.Fence())
@@ -283,7 +283,7 @@ func oddOwners(t T, e *Env) {
 	for i, name := range append(oddNames(), string(allBytes()[:runstore.MaxGrantID])) {
 		req := preempting("run", runstore.Owner(name), name)
 		req.Reactor, req.Grant = runstore.Reactor(name), runstore.GrantID(name)
-		lease := hold(t, e.Store, req)
+		lease := mustAcquire(t, e.Store, req)
 		if lease.Token != runstore.Token(i+1) || lease.Owner != req.Owner || lease.Reactor != req.Reactor || lease.Grant != req.Grant {
 			t.Fatalf("asked for %q, got %+v under token %v, want %v", name, lease, lease.Token, i+1)
 		}
@@ -292,10 +292,10 @@ func oddOwners(t T, e *Env) {
 			t.Errorf("preempted %+v, want %+v", run.Holder.Preempted, want)
 		}
 		if run.Holder.Owner != req.Owner || run.Holder.Reactor != req.Reactor {
-			t.Errorf("the run shows the holder %s, want %q", named(run.Holder), name)
+			t.Errorf("the run shows the holder %s, want %q", holderText(run.Holder), name)
 		}
 		if i > 0 {
-			fencedOut(t, "the grant before", commitOnly(t, e.Store, last), last, run)
+			checkFenced(t, "the grant before", commitOnly(t, e.Store, last), last, run)
 		}
 		b := runstore.NewBatch("run", lease.Fence())
 		b.ID = runstore.BatchID(name)

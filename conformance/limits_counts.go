@@ -8,7 +8,7 @@ import (
 )
 
 func fullestBatch(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	key := func(i int) runstore.RecordKey { return runstore.RecordKey(fmt.Sprintf("key-%03d", i)) }
 	b := runstore.NewBatch("run", lease.Fence())
 	for i := range runstore.MaxEvents {
@@ -69,17 +69,17 @@ func fullestBatch(t T, e *Env) {
 }
 
 func countsBeyond(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	ctx := t.Context()
-	batch := func(what, field string, limit int, fill func(b *runstore.Batch)) beyond {
-		return beyond{what, runstore.ErrTooLarge, field, fmt.Sprint(limit), try(t, e.Store, lease, fill)}
+	batch := func(what, field string, limit int, fill func(b *runstore.Batch)) overLimit {
+		return overLimit{what, runstore.ErrTooLarge, field, fmt.Sprint(limit), commitFunc(t, e.Store, lease, fill)}
 	}
 	key := func(i int) runstore.RecordKey { return runstore.RecordKey(fmt.Sprint(i)) }
 	keys := make([]runstore.RecordKey, runstore.MaxRecordKeys+1)
 	for i := range keys {
 		keys[i] = key(i)
 	}
-	refuseAll(t, e, "run", []beyond{
+	refuseAll(t, e, "run", []overLimit{
 		batch("one event too many", "events", runstore.MaxEvents, func(b *runstore.Batch) {
 			for range runstore.MaxEvents + 1 {
 				b.Append("test", nil)
@@ -122,7 +122,7 @@ func countsBeyond(t T, e *Env) {
 }
 
 func multiBounds(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	multi := e.Store.(runstore.MultiCommitter)
 	batches := func(n int) []runstore.Batch {
 		all := []runstore.Batch{appending(lease, "multi")}
@@ -146,7 +146,7 @@ func multiBounds(t T, e *Env) {
 	twice := append(batches(2), batches(2)[1])
 	bad := batches(2)
 	bad[1].Append("", nil)
-	refuseAll(t, e, "run", []beyond{
+	refuseAll(t, e, "run", []overLimit{
 		{"no batch", runstore.ErrInvalid, "batches", limit, try(nil)},
 		{"one batch too many", runstore.ErrTooLarge, "batches", limit, try(batches(runstore.MaxMultiBatches + 1))},
 		{"one run twice", runstore.ErrInvalid, "batches[2]", "twice", try(twice)},
@@ -158,7 +158,7 @@ func multiBounds(t T, e *Env) {
 	}
 	for i := 1; i <= runstore.MaxMultiBatches; i++ {
 		want := 1
-		if i == runstore.MaxMultiBatches { // beyond those of the commit
+		if i == runstore.MaxMultiBatches { // one run more than the commit may have
 			want = 0
 		}
 		if got := len(journal(t, e.Store, runstore.RunID(fmt.Sprintf("run-%d", i)))); got != want {
@@ -168,12 +168,12 @@ func multiBounds(t T, e *Env) {
 }
 
 func ttlBounds(t T, e *Env) {
-	lease := driven(t, e, "run")
-	var tries []beyond
+	lease := seedDrivenRun(t, e, "run")
+	var tries []overLimit
 	for _, ttl := range []time.Duration{0, -time.Second, runstore.MinTTL - 1, runstore.MaxTTL + 1, time.Hour, 1<<63 - 1, -1 << 63} {
 		add := func(what string, f func() error) {
 			for _, limit := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
-				tries = append(tries, beyond{fmt.Sprintf("%s for %v", what, ttl), runstore.ErrInvalid, "ttl", limit.String(), f})
+				tries = append(tries, overLimit{fmt.Sprintf("%s for %v", what, ttl), runstore.ErrInvalid, "ttl", limit.String(), f})
 			}
 		}
 		add("acquire", func() error {
@@ -194,7 +194,7 @@ func ttlBounds(t T, e *Env) {
 	for _, ttl := range []time.Duration{runstore.MinTTL, runstore.MaxTTL} {
 		req := preempting("run", "a", "test")
 		req.TTL = ttl
-		got := hold(t, e.Store, req)
+		got := mustAcquire(t, e.Store, req)
 		if err := renew(t, e.Store, got, runstore.MaxTTL); err != nil {
 			t.Errorf("renewal of a lease of %v for %v: %v", ttl, runstore.MaxTTL, err)
 		}
@@ -202,34 +202,34 @@ func ttlBounds(t T, e *Env) {
 }
 
 func timeBounds(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	const century = 100 * 365 * 24 * time.Hour
 	first, last := runstore.FromMicros(1), runstore.EndOfTime
-	var tries []beyond
+	var tries []overLimit
 	for what, when := range map[string]runstore.When{
 		"1970 itself": runstore.At(time.Unix(0, 0)), "before 1970": runstore.At(time.Unix(-1, 0)),
 		"the zero time": runstore.At(time.Time{}), "after the end of time": runstore.At(last.Add(time.Microsecond)),
 		"a negative delay": runstore.After(-1), "a delay of more than a century": runstore.After(century + 1),
 	} {
 		tries = append(tries,
-			beyond{"runnable at " + what, runstore.ErrInvalid, "runnable", "limits are",
-				try(t, e.Store, lease, func(b *runstore.Batch) { b.Runnable = when })},
-			beyond{"a place at " + what, runstore.ErrInvalid, "records[0].index[0].at", "limits are",
-				try(t, e.Store, lease, func(b *runstore.Batch) { b.Put("good", nil, runstore.Place{Index: "queue", At: when}) })},
-			beyond{"a new run, runnable at " + what, runstore.ErrInvalid, "runnable", "limits are", func() error {
+			overLimit{"runnable at " + what, runstore.ErrInvalid, "runnable", "limits are",
+				commitFunc(t, e.Store, lease, func(b *runstore.Batch) { b.Runnable = when })},
+			overLimit{"a place at " + what, runstore.ErrInvalid, "records[0].index[0].at", "limits are",
+				commitFunc(t, e.Store, lease, func(b *runstore.Batch) { b.Put("good", nil, runstore.Place{Index: "queue", At: when}) })},
+			overLimit{"a new run, runnable at " + what, runstore.ErrInvalid, "runnable", "limits are", func() error {
 				_, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: "other", Runnable: when})
 				return err
 			}})
 	}
 	for what, when := range map[string]runstore.When{"no time": {}, "never": runstore.Never()} {
-		tries = append(tries, beyond{"a place at " + what, runstore.ErrInvalid, "records[0].index[0].at", "missing",
-			try(t, e.Store, lease, func(b *runstore.Batch) { b.Put("good", nil, runstore.Place{Index: "queue", At: when}) })})
+		tries = append(tries, overLimit{"a place at " + what, runstore.ErrInvalid, "records[0].index[0].at", "missing",
+			commitFunc(t, e.Store, lease, func(b *runstore.Batch) { b.Put("good", nil, runstore.Place{Index: "queue", At: when}) })})
 	}
 	for _, until := range []time.Time{time.Unix(0, 0), last.Add(time.Microsecond)} {
-		tries = append(tries, beyond{fmt.Sprintf("a scan until %v", until), runstore.ErrInvalid, "until", "limits are", func() error {
+		tries = append(tries, overLimit{fmt.Sprintf("a scan until %v", until), runstore.ErrInvalid, "until", "limits are", func() error {
 			_, err := e.Store.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: until, Limit: 1})
 			return err
-		}}, beyond{fmt.Sprintf("a scan from %v", until), runstore.ErrInvalid, "from", "limits are", func() error {
+		}}, overLimit{fmt.Sprintf("a scan from %v", until), runstore.ErrInvalid, "from", "limits are", func() error {
 			_, err := e.Store.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", From: until, Limit: 1})
 			return err
 		}})
@@ -258,12 +258,12 @@ func timeBounds(t T, e *Env) {
 }
 
 func readBounds(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	ctx := t.Context()
-	var tries []beyond
+	var tries []overLimit
 	for _, limit := range []int{0, -1, runstore.MaxPage + 1, 1 << 62} {
 		add := func(what string, f func() error) {
-			tries = append(tries, beyond{fmt.Sprintf("%s with limit %d", what, limit), runstore.ErrInvalid, "limit", fmt.Sprint(runstore.MaxPage), f})
+			tries = append(tries, overLimit{fmt.Sprintf("%s with limit %d", what, limit), runstore.ErrInvalid, "limit", fmt.Sprint(runstore.MaxPage), f})
 		}
 		add("a journal", func() error { _, err := e.Store.ReadJournal(ctx, "run", 1, limit); return err })
 		add("records", func() error {
@@ -281,19 +281,19 @@ func readBounds(t T, e *Env) {
 		return func() error { _, err := e.Store.ReadRecords(ctx, "run", q); return err }
 	}
 	tries = append(tries,
-		beyond{"a journal from a negative seq", runstore.ErrInvalid, "from", "-1", func() error { _, err := e.Store.ReadJournal(ctx, "run", -1, 1); return err }},
-		beyond{"the feed after a negative position", runstore.ErrInvalid, "after", "-1", func() error { _, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: -1, Limit: 1}); return err }},
-		beyond{"the feed after a position that no store gives", runstore.ErrInvalid, "after", fmt.Sprint(runstore.MaxPosition), func() error {
+		overLimit{"a journal from a negative seq", runstore.ErrInvalid, "from", "-1", func() error { _, err := e.Store.ReadJournal(ctx, "run", -1, 1); return err }},
+		overLimit{"the feed after a negative position", runstore.ErrInvalid, "after", "-1", func() error { _, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: -1, Limit: 1}); return err }},
+		overLimit{"the feed after a position that no store gives", runstore.ErrInvalid, "after", fmt.Sprint(runstore.MaxPosition), func() error {
 			_, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: runstore.MaxPosition + 1, Limit: 1})
 			return err
 		}},
-		beyond{"the newest events behind a position", runstore.ErrInvalid, "after", "newest", func() error {
+		overLimit{"the newest events behind a position", runstore.ErrInvalid, "after", "newest", func() error {
 			_, err := e.Store.ReadFeed(ctx, runstore.FeedQuery{After: 1, Newest: true, Limit: 1})
 			return err
 		}},
-		beyond{"exact keys with a limit", runstore.ErrInvalid, "keys", "limit", exact(runstore.RecordQuery{Limit: 1})},
-		beyond{"exact keys with a prefix", runstore.ErrInvalid, "keys", "prefix", exact(runstore.RecordQuery{Prefix: "r"})},
-		beyond{"exact keys with a key to resume after", runstore.ErrInvalid, "keys", "after", exact(runstore.RecordQuery{After: "a"})},
+		overLimit{"exact keys with a limit", runstore.ErrInvalid, "keys", "limit", exact(runstore.RecordQuery{Limit: 1})},
+		overLimit{"exact keys with a prefix", runstore.ErrInvalid, "keys", "prefix", exact(runstore.RecordQuery{Prefix: "r"})},
+		overLimit{"exact keys with a key to resume after", runstore.ErrInvalid, "keys", "after", exact(runstore.RecordQuery{After: "a"})},
 	)
 	refuseAll(t, e, "run", tries)
 	for _, limit := range []int{1, runstore.MaxPage} {
@@ -310,8 +310,8 @@ func readBounds(t T, e *Env) {
 }
 
 func malformedBatches(t T, e *Env) {
-	lease := driven(t, e, "run")
-	other := driven(t, e, "other")
+	lease := seedDrivenRun(t, e, "run")
+	other := seedDrivenRun(t, e, "other")
 	status := runstore.Status(1)
 	commit := func(b runstore.Batch, fill func(b *runstore.Batch)) func() error {
 		return func() error {
@@ -322,13 +322,13 @@ func malformedBatches(t T, e *Env) {
 	}
 	appends := func(b *runstore.Batch) { b.Append("test", nil) }
 	after := runstore.After(0)
-	invalid := func(what, field, says string, f func() error) beyond {
-		return beyond{what, runstore.ErrInvalid, field, says, f}
+	invalid := func(what, field, says string, f func() error) overLimit {
+		return overLimit{what, runstore.ErrInvalid, field, says, f}
 	}
-	fenced := func(what, field, says string, fill func(b *runstore.Batch)) beyond {
-		return invalid(what, field, says, try(t, e.Store, lease, fill))
+	fenced := func(what, field, says string, fill func(b *runstore.Batch)) overLimit {
+		return invalid(what, field, says, commitFunc(t, e.Store, lease, fill))
 	}
-	refuseAll(t, e, "run", []beyond{
+	refuseAll(t, e, "run", []overLimit{
 		invalid("no guard", "guards", "at least one guard", commit(runstore.NewBatch("run", runstore.Fence{}), appends)),
 		invalid("no guard, zero batch", "run id", "256", commit(runstore.Batch{}, appends)),
 		invalid("no guard, and no reason why", "guards", "at least one guard", commit(runstore.NewBatch("run", runstore.Unguarded("")), appends)),
@@ -369,12 +369,12 @@ func malformedBatches(t T, e *Env) {
 }
 
 func malformedRequests(t T, e *Env) {
-	lease := driven(t, e, "run")
-	other := driven(t, e, "other")
+	lease := seedDrivenRun(t, e, "run")
+	other := seedDrivenRun(t, e, "other")
 	status := runstore.Status(1)
-	var tries []beyond
+	var tries []overLimit
 	create := func(what, field, says string, fill func(s *runstore.RunSpec)) {
-		tries = append(tries, beyond{"a create with " + what, runstore.ErrInvalid, field, says, func() error {
+		tries = append(tries, overLimit{"a create with " + what, runstore.ErrInvalid, field, says, func() error {
 			spec := withLease("new", "a")
 			fill(&spec)
 			_, err := e.Store.CreateRun(t.Context(), spec)
@@ -387,7 +387,7 @@ func malformedRequests(t T, e *Env) {
 	create("a runnable time to write", "writes", "fields of the spec", func(s *runstore.RunSpec) { s.Writes.Runnable = runstore.After(0) })
 	create("an event without a kind", "events[0].kind", "128", func(s *runstore.RunSpec) { s.Writes.Append("", nil) })
 	grant := func(what, field, says string, fill func(r *runstore.AcquireRequest)) {
-		tries = append(tries, beyond{"an acquire with " + what, runstore.ErrInvalid, field, says, func() error {
+		tries = append(tries, overLimit{"an acquire with " + what, runstore.ErrInvalid, field, says, func() error {
 			req := preempting("run", "a", "test")
 			fill(&req)
 			_, err := e.Store.AcquireLease(t.Context(), req)
@@ -407,7 +407,7 @@ func malformedRequests(t T, e *Env) {
 	grant("a purge", "writes", "purge", func(r *runstore.AcquireRequest) { r.Writes.Purge = true })
 	grant("a record written twice", "records[1].key", "twice", func(r *runstore.AcquireRequest) { r.Writes.Put("k", nil); r.Writes.Put("k", nil) })
 	back := func(what, field, says string, fill func(r *runstore.ReleaseRequest)) {
-		tries = append(tries, beyond{"a release with " + what, runstore.ErrInvalid, field, says, func() error {
+		tries = append(tries, overLimit{"a release with " + what, runstore.ErrInvalid, field, says, func() error {
 			req := runstore.ReleaseRequest{Fence: lease.Fence()}
 			fill(&req)
 			_, err := e.Store.ReleaseLease(t.Context(), req)
@@ -415,7 +415,7 @@ func malformedRequests(t T, e *Env) {
 		}})
 	}
 	renewing := func(what, field, says string, fill func(r *runstore.RenewRequest)) {
-		tries = append(tries, beyond{"a renewal with " + what, runstore.ErrInvalid, field, says, func() error {
+		tries = append(tries, overLimit{"a renewal with " + what, runstore.ErrInvalid, field, says, func() error {
 			req := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}
 			fill(&req)
 			_, err := e.Store.RenewLease(t.Context(), req)
@@ -437,10 +437,10 @@ func malformedRequests(t T, e *Env) {
 	negative := lease
 	negative.Token = -1
 	tries = append(tries,
-		beyond{"a renewal with no fence", runstore.ErrInvalid, "fence", "missing", func() error { return renew(t, e.Store, runstore.Lease{}, TTL) }},
-		beyond{"a renewal under token 0", runstore.ErrInvalid, "fence", "positive", func() error { return renew(t, e.Store, nothing, TTL) }},
-		beyond{"a commit under token -1", runstore.ErrInvalid, "fence", "positive", func() error { return commitOnly(t, e.Store, negative) }},
-		beyond{"a release under token 0", runstore.ErrInvalid, "fence", "positive", func() error { return release(t, e.Store, nothing) }},
+		overLimit{"a renewal with no fence", runstore.ErrInvalid, "fence", "missing", func() error { return renew(t, e.Store, runstore.Lease{}, TTL) }},
+		overLimit{"a renewal under token 0", runstore.ErrInvalid, "fence", "positive", func() error { return renew(t, e.Store, nothing, TTL) }},
+		overLimit{"a commit under token -1", runstore.ErrInvalid, "fence", "positive", func() error { return commitOnly(t, e.Store, negative) }},
+		overLimit{"a release under token 0", runstore.ErrInvalid, "fence", "positive", func() error { return release(t, e.Store, nothing) }},
 	)
 	refuseAll(t, e, "run", tries)
 	e.Append(t, e.Store, lease, "the run is usable")

@@ -13,11 +13,11 @@ type loss int
 const (
 	nothingLost loss = iota
 	requestLost      // the store never sees the write
-	replyLost        // the write is done, and its caller never hears of it
+	replyLost        // the store applies the write, and its caller gets no reply
 )
 
-// lossy is a store behind a network that loses writes and replies. Its callers
-// get ErrUnknownOutcome either way, as they would if the engine stayed away.
+// lossy is a store behind a network that loses writes and replies. In both cases the caller gets
+// ErrUnknownOutcome, as it would if the engine stayed unreachable.
 type lossy struct {
 	runstore.RunStore
 	next func() loss

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// manyRecordsCases prove that a run has room for many records, and that what holds for a few holds for them:
-// versions, stamps, pages and deletions.
+// manyRecordsCases prove that a run has room for many records, and that versions, stamps, pages and
+// deletions work with many records as with few.
 func manyRecordsCases() []Case {
 	return []Case{
 		{Guarantee: "I12", Name: "a-run-holds-many-records", Run: manyRecords, Doc: `
@@ -21,26 +21,26 @@ func manyRecordsCases() []Case {
 	}
 }
 
-// recordModel is what the records of a run should be, by their numbers.
+// recordModel is the expected state of a run's records, by number.
 type recordModel struct {
 	id  runstore.RunID
-	all []runstore.Record // version 0: absent
+	all []runstore.Record // version 0 means absent
 	top []runstore.Version
 }
 
-// manyValue is the value of a record: large enough that some hundreds of records exceed what a store would
-// hold of them in one place.
+// manyValue returns the value of a record: so large that some hundreds of records exceed what a
+// store would keep of them in one place.
 func manyValue(n, round int) []byte {
 	return append(fmt.Appendf(nil, "%d of %d ", round, n), bytes.Repeat([]byte{'.'}, 150+n%100)...)
 }
 
-// key returns the key of a record. The keys of neighbours are far apart in order.
+// key returns the key of a record. Neighbouring numbers have keys far apart in order.
 func (m *recordModel) key(n int) runstore.RecordKey {
 	return runstore.RecordKey(fmt.Sprintf("part/%d/%06d", n%7, n))
 }
 
-// apply commits a change of some records: put, or deleted where round is negative. Each is guarded by its
-// version.
+// apply commits changes of some records, each guarded by its version: puts, or deletions if round
+// is negative.
 func (m *recordModel) apply(t T, s runstore.RunStore, round int, numbers []int) {
 	t.Helper()
 	for len(numbers) > 0 {
@@ -78,7 +78,7 @@ func (m *recordModel) apply(t T, s runstore.RunStore, round int, numbers []int) 
 	}
 }
 
-// check reads the records by all their pages, by a prefix, and by some of their keys.
+// check compares the records with the model: all pages, one prefix, and some exact keys.
 func (m *recordModel) check(t T, s runstore.RunStore) {
 	t.Helper()
 	want := map[runstore.RecordKey]runstore.Record{}
@@ -133,7 +133,7 @@ func (m *recordModel) check(t T, s runstore.RunStore) {
 	equal(t, "records of some keys", len(found), there)
 }
 
-// refuses commits to some records at versions that they do not have.
+// refuses fails the case unless commits at wrong versions of some records are refused.
 func (m *recordModel) refuses(t T, s runstore.RunStore) {
 	t.Helper()
 	for n := 0; n < len(m.all); n += max(1, len(m.all)/20) {
@@ -147,7 +147,7 @@ func (m *recordModel) refuses(t T, s runstore.RunStore) {
 	}
 }
 
-// every returns each step-th number from first on.
+// every returns each step-th number, from first on.
 func (m *recordModel) every(step, first int) (numbers []int) {
 	for n := first; n < len(m.all); n += step {
 		numbers = append(numbers, n)
@@ -159,7 +159,7 @@ func manyRecords(t T, e *Env) {
 	n := e.Scaled(t, "records", 1500, 100_000)
 	e.Create(t, "run")
 	m := &recordModel{id: "run", all: make([]runstore.Record, n), top: make([]runstore.Version, n)}
-	const high = 2 // has the highest version, and is not written again before the purge
+	const high = 2 // the record of the highest version, not written again before the purge
 	for round := range 4 {
 		m.apply(t, e.Store, round, []int{high})
 	}
@@ -172,7 +172,7 @@ func manyRecords(t T, e *Env) {
 	m.apply(t, e.Store, -1, m.every(6, 1))
 	m.refuses(t, e.Reopen(t))
 	m.check(t, e.Store)
-	m.apply(t, e.Reopen(t), 2, m.every(18, 1)) // a third of those that were deleted
+	m.apply(t, e.Reopen(t), 2, m.every(18, 1)) // a third of the deleted records
 	m.apply(t, other, 3, m.every(9, 0))        // again
 	m.refuses(t, e.Store)
 	m.check(t, e.Reopen(t))

@@ -10,11 +10,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The sequential model of a run, against which histories of concurrent
-// operations are checked. It has no clock and compares the times that the store returns: a
-// lease is held until it is released or preempted, or acquired at or after its expiry.
+// The sequential model of a run, against which histories of concurrent operations are checked. The
+// model has no clock; it compares the times that the store returns. A lease is held until it is
+// released or preempted, or acquired at or after its expiry.
 
-// opKind is what an operation does.
+// opKind is the kind of an operation.
 type opKind string
 
 const (
@@ -26,50 +26,50 @@ const (
 	opHead    opKind = "read head"
 	opJournal opKind = "read journal"
 	opRecords opKind = "read records"
-	opWait    opKind = "wait" // for a lease to expire; not in a history
+	opWait    opKind = "wait" // waits for a lease to expire; not part of a history
 )
 
 // modelKeys are the records of the model.
 var modelKeys = [...]runstore.RecordKey{"a", "b"}
 
-// opInput is an operation as it was asked for.
+// opInput is the request of an operation.
 type opInput struct {
 	kind  opKind
 	run   runstore.RunID
 	grant runstore.GrantID // of the lease wanted or presented
 	token runstore.Token   // of the lease presented; 0 means none
-	batch string           // the batch's id, and its event's data
-	key   int              // the record that it puts
-	// at is the version that the batch guards; -1 means none.
+	batch string           // the batch's id, and the data of its event
+	key   int              // index in modelKeys of the record that the batch puts
+	// at is the version that the batch guards; -1 means no version guard.
 	at runstore.Version
 }
 
-// opOutput is what the operation answered.
+// opOutput is the answer to an operation.
 type opOutput struct {
-	// kind is the error's; nil means that it was done.
+	// kind is the kind of the error; nil means success.
 	kind    error
 	token   runstore.Token // granted, or found by a read of the head
 	at      int64          // when the lease was granted, on the store clock
 	expires int64          // of the lease granted, renewed or found by a read of the head
 	seq     runstore.Seq   // of the event appended, or the last one found
 	version runstore.Version
-	// holder is the token of the holder that a read of the head or a refusal names.
+	// holder is the token of the holder that a read of the head, or a refusal, names.
 	holder  runstore.Token
-	current runstore.Token // the last token, as a refusal of a fence tells
-	found   string         // a journal or records in words
+	current runstore.Token // the last token, as reported by a refusal of a fence
+	found   string         // the text of a journal or of records
 }
 
-// runState is a run between two operations. It can be compared with ==.
+// runState is the state of a run between two operations. It is comparable by ==.
 type runState struct {
 	token    runstore.Token
 	grant    runstore.GrantID // of the last grant
 	expires  int64            // the expiry that the last grant or renewal returned
-	unsure   bool             // a renewal or a grant was applied whose reply was lost, so the expiry may be later
-	current  bool             // its holder may write
-	released bool             // its holder gave it back
-	former   string           // the ids of the grants before the last, each followed by ";"
-	// journal holds the batches in order, each as "batch=version;", with the
-	// version of the record that it put.
+	unsure   bool             // a renewal or grant with a lost reply was applied, so the expiry may be later
+	current  bool             // the last grant has not ended
+	released bool             // the holder released the lease
+	former   string           // ids of the grants before the last, each followed by ";"
+	// journal holds the batches in order, each as "batch=version;", where version is that of the
+	// record that the batch put.
 	journal  string
 	events   runstore.Seq
 	versions [len(modelKeys)]runstore.Version
@@ -87,7 +87,7 @@ func (s runState) fenced(in opInput) bool {
 	return !s.current || s.token != in.token || s.grant != in.grant
 }
 
-// records says what a read of the records finds.
+// records returns what a read of the records returns in this state.
 func (s runState) records() string {
 	text := ""
 	for i := range modelKeys {
@@ -102,7 +102,7 @@ func recordWords(key runstore.RecordKey, v runstore.Version, value string) strin
 	return fmt.Sprintf("%s@%d=%s;", key, v, value)
 }
 
-// batches says what a read of the journal finds.
+// batches returns what a read of the journal returns in this state.
 func (s runState) batches() string {
 	text := ""
 	for part := range strings.SplitSeq(strings.TrimSuffix(s.journal, ";"), ";") {
@@ -114,13 +114,14 @@ func (s runState) batches() string {
 	return text
 }
 
-// step tells whether the model can answer in with out, and its state then. An
-// unknown outcome is done if the guards hold: since it has no end, it can also come
-// after everything else, where it is as if it had never been.
+// step reports whether the model can answer in with out, and returns the state after that. An
+// operation of unknown outcome is applied if its guards hold. That covers the case in which it was
+// never applied: it has no end, so it can also be placed after all other operations, where it has
+// no effect.
 func (s runState) step(in opInput, out opOutput) (bool, runState) {
 	unknown := out.kind == runstore.ErrUnknownOutcome
 	if out.kind == runstore.ErrUnavailable {
-		return true, s // surely not applied
+		return true, s // definitely not applied
 	}
 	switch in.kind {
 	case opAcquire, opPreempt:
@@ -148,7 +149,8 @@ func (s runState) step(in opInput, out opOutput) (bool, runState) {
 	case opCommit:
 		return s.commit(in, out, unknown)
 	case opHead:
-		// Bigtable stamps a renewal when it applies it, so the head may have a later expiry than RenewLease returned.
+		// Bigtable stamps a renewal when it applies the mutation, so the head may show a later
+		// expiry than RenewLease returned.
 		expires := !s.current || s.unsure || out.expires >= s.expires
 		return unknown || out.kind == nil && out.token == s.token && out.holder == s.holder() && out.seq == s.events && expires, s
 	case opJournal:
@@ -172,7 +174,7 @@ func (s runState) acquire(in opInput, out opOutput, unknown bool) (bool, runStat
 	s.grant, s.current, s.released = in.grant, true, false
 	s.expires, s.unsure = out.expires, false
 	if unknown {
-		s.expires, s.unsure = math.MaxInt64, true // no history with lost replies lets leases expire
+		s.expires, s.unsure = math.MaxInt64, true // leases do not expire in a history with lost replies
 	}
 	return unknown || out.kind == nil && out.token == s.token, s
 }
@@ -181,7 +183,7 @@ func (s runState) commit(in opInput, out opOutput, unknown bool) (bool, runState
 	if at := strings.Index(";"+s.journal, ";"+in.batch+"="); at >= 0 { // a repeat
 		seq := runstore.Seq(strings.Count(s.journal[:at], ";") + 1)
 		var version runstore.Version
-		_, _ = fmt.Sscanf(s.journal[at+len(in.batch)+1:], "%d", &version) // written below
+		_, _ = fmt.Sscanf(s.journal[at+len(in.batch)+1:], "%d", &version) // written below, in this format
 		return unknown || out.kind == nil && out.seq == seq && out.version == version, s
 	}
 	if in.token != 0 && s.fenced(in) {
@@ -197,7 +199,7 @@ func (s runState) commit(in opInput, out opOutput, unknown bool) (bool, runState
 	return unknown || out.kind == nil && out.seq == s.events && out.version == s.versions[in.key], s
 }
 
-// runModel is the model as porcupine wants it: each run by itself.
+// runModel is the model in porcupine's form; each run is checked separately.
 var runModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		by := map[runstore.RunID][]porcupine.Operation{}
@@ -220,7 +222,7 @@ var runModel = porcupine.Model{
 	},
 }
 
-// judge checks a history. A checker that runs out of time has not passed it.
+// judge checks a history. A history that the checker had no time for does not pass.
 func judge(history []porcupine.Operation, bound time.Duration) error {
 	switch porcupine.CheckOperationsTimeout(runModel, history, bound) {
 	case porcupine.Ok:

@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// multiCases prove I4 and I8 of batches over several runs.
+// multiCases prove I4 and I8 for batches over several runs.
 func multiCases() []Case {
 	multi := []Need{NeedMulti}
 	return []Case{
@@ -42,11 +42,12 @@ func commitMulti(t T, s runstore.RunStore, batches ...runstore.Batch) ([]runstor
 	return s.(runstore.MultiCommitter).CommitMulti(t.Context(), batches)
 }
 
-// trio furnishes three runs and makes a batch with everything for each.
-func trio(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.Batch) {
+// threeRuns seeds three runs and returns their leases and, for each run, a batch of every kind of
+// write.
+func threeRuns(t T, e *Env, tag string) (leases []runstore.Lease, batches []runstore.Batch) {
 	t.Helper()
 	for _, id := range []runstore.RunID{"one", "two", "three"} {
-		lease := furnish(t, e, id)
+		lease := seedFixture(t, e, id)
 		b := runstore.NewBatch(id, lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
 		everything(&b.Writes, tag, 5)
 		leases, batches = append(leases, lease), append(batches, b)
@@ -60,7 +61,7 @@ func dumps(t T, s runstore.RunStore) string {
 }
 
 func multiWhole(t T, e *Env) {
-	leases, batches := trio(t, e, "multi")
+	leases, batches := threeRuns(t, e, "multi")
 	done, err := commitMulti(t, e.Store, batches...)
 	if err != nil || len(done) != len(batches) {
 		t.Fatalf("%d results, %v; want %d", len(done), err, len(batches))
@@ -70,7 +71,7 @@ func multiWhole(t T, e *Env) {
 		equal(t, "seqs", [2]runstore.Seq{done[i].FirstSeq, done[i].LastSeq}, [2]runstore.Seq{2, 3})
 		equal(t, "versions", done[i].Versions, []runstore.Version{2, 2, 2, 0})
 		equal(t, "time", done[i].Time, done[0].Time)
-		equal(t, "journal", told(journal(t, other, b.Run())), "begin@1 multi/first@1 multi/second@1")
+		equal(t, "journal", journalText(journal(t, other, b.Run())), "begin@1 multi/first@1 multi/second@1")
 		equal(t, "status", e.Get(t, b.Run()).Status, 5)
 		e.Append(t, other, leases[i], "alone again")
 	}
@@ -79,10 +80,10 @@ func multiWhole(t T, e *Env) {
 }
 
 func multiRefused(t T, e *Env) {
-	leases, batches := trio(t, e, "refused")
-	letGo(t, e.Store, leases[1])
+	leases, batches := threeRuns(t, e, "refused")
+	mustRelease(t, e.Store, leases[1])
 	e.Acquire(t, e.Store, "two", "second")
-	// Of the three batches the second one's fence has ended.
+	// The fence of the second of the three batches has ended.
 	before := dumps(t, e.Store)
 	with := func(i int, b runstore.Batch) []runstore.Batch {
 		good := runstore.NewBatch("two", runstore.AtSeq(2))
@@ -113,7 +114,7 @@ func multiRefused(t T, e *Env) {
 	} {
 		_, err := commitMulti(t, e.Store, test.batches...)
 		Refused(t, test.name, err, test.want)
-		same(t, "a commit refused for "+test.name, before, dumps(t, e.Store))
+		checkUnchanged(t, "a commit refused for "+test.name, before, dumps(t, e.Store))
 	}
 	feedOf(t, e, e.Store, 3)
 	// The runs are as usable as before.
@@ -133,7 +134,7 @@ func multiTransfers(t T, e *Env) {
 		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
 	}
 	stores := e.handles(t, writers)
-	together(t, writers, func(i int) error {
+	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
 		for n := 0; n < each; {
 			var batches []runstore.Batch
@@ -179,7 +180,7 @@ func multiTransfers(t T, e *Env) {
 }
 
 func multiRepeat(t T, e *Env) {
-	leases, batches := trio(t, e, "multi")
+	leases, batches := threeRuns(t, e, "multi")
 	for i := range batches {
 		batches[i].ID = "the same id on each run"
 	}
@@ -188,7 +189,7 @@ func multiRepeat(t T, e *Env) {
 		t.Fatalf("commit: %v", err)
 	}
 	for _, lease := range leases {
-		letGo(t, e.Store, lease)
+		mustRelease(t, e.Store, lease)
 	}
 	before := dumps(t, e.Store)
 	again, err := commitMulti(t, e.Reopen(t), batches...)
@@ -199,7 +200,7 @@ func multiRepeat(t T, e *Env) {
 		want := first[i]
 		want.Replayed = true
 		equal(t, fmt.Sprintf("result %d of the repeat", i), again[i], want)
-		// One run's part of it, repeated alone, is the same batch.
+		// One run's part of the commit, repeated alone, is the same batch.
 		alone, err := e.Store.Commit(t.Context(), batches[i])
 		if err != nil {
 			t.Errorf("part %d repeated alone: %v", i, err)
@@ -210,5 +211,5 @@ func multiRepeat(t T, e *Env) {
 	if _, err := commitMulti(t, e.Store, batches...); err != nil {
 		t.Errorf("repeat in another order: %v", err)
 	}
-	same(t, "repeats", before, dumps(t, e.Store))
+	checkUnchanged(t, "repeats", before, dumps(t, e.Store))
 }

@@ -7,22 +7,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// forgotten is the result of a repeat on a run that remembers nothing of its part.
+// forgotten is the result of a repeat for a run that has forgotten the id of its part.
 var forgotten = runstore.Committed{Replayed: true}
 
-// replay is what a run that remembers its part answers to a repeat.
+// replay returns the result of a repeat for a run that remembers its part.
 func replay(first runstore.Committed) runstore.Committed {
 	first.Replayed = true
 	return first
 }
 
-// multiRepeatWhole leaves its batches unguarded: only what the last run remembers keeps them from
-// being applied again.
+// multiRepeatWhole leaves its batches unguarded: only the last run's memory of the id prevents a
+// second application.
 func multiRepeatWhole(t T, e *Env) {
 	runs := []runstore.RunID{"one", "two", "three"}
 	batches := make([]runstore.Batch, len(runs))
 	for i, id := range runs {
-		furnish(t, e, id)
+		seedFixture(t, e, id)
 		batches[i] = unguarded(id, runstore.NewBatchID())
 		everything(&batches[i].Writes, "multi", 5)
 	}
@@ -46,18 +46,18 @@ func multiRepeatWhole(t T, e *Env) {
 			for i, b := range asked {
 				oneOf(t, fmt.Sprintf("%s: result on run %q", what, b.Run()), got[i], wants[b.Run()]...)
 			}
-			same(t, what, before, dumpsOf(t, e.Store, left, allIndexes...))
+			checkUnchanged(t, what, before, dumpsOf(t, e.Store, left, allIndexes...))
 		}
 	}
 	purgeRun(t, e, "one")
 	e.Create(t, "one")
-	forget(t, e, "two")
+	evictBatchIDs(t, e, "two")
 	wants := map[runstore.RunID][]runstore.Committed{
 		"one": {forgotten}, "two": {forgotten, replay(first[1])}, "three": {replay(first[2])},
 	}
 	repeated("a repeat on a run made anew, one that may have forgotten, and one that remembers", runs, wants)
-	equal(t, "journal of the run made anew", told(journal(t, e.Store, "one")), "")
-	equal(t, "journal of the run that may have forgotten", told(journal(t, e.Store, "two")), "begin@1 multi/first@0 multi/second@0")
+	equal(t, "journal of the run made anew", journalText(journal(t, e.Store, "one")), "")
+	equal(t, "journal of the run that may have forgotten", journalText(journal(t, e.Store, "two")), "begin@1 multi/first@0 multi/second@0")
 
 	purgeRun(t, e, "two")
 	wants["two"] = []runstore.Committed{forgotten}
@@ -68,8 +68,8 @@ func multiRepeatWhole(t T, e *Env) {
 	multiAnother(t, e, other, batches[2], first[2])
 }
 
-// multiAnother makes commits that have a batch in common with one before and are no
-// repeats of it, and commits of which some batches have no id, or none has.
+// multiAnother makes commits that share a batch with an earlier commit without being its repeats,
+// and commits in which some batches, or all, have no id.
 func multiAnother(t T, e *Env, other runstore.RunStore, known runstore.Batch, first runstore.Committed) {
 	commit := func(what string, batches ...runstore.Batch) []runstore.Committed {
 		t.Helper()
@@ -93,9 +93,9 @@ func multiAnother(t T, e *Env, other runstore.RunStore, known runstore.Batch, fi
 	again := commit("a repeat of the mixed commit", known, mixed)
 	oneOf(t, "the new batch of the mixed commit, repeated", again[1], replay(done[0]))
 	oneOf(t, "the old batch of the mixed commit, repeated", again[0], replay(first))
-	same(t, "a batch that is remembered, beside a new one", before, dump(t, e.Store, "three", allIndexes...))
+	checkUnchanged(t, "a batch that is remembered, beside a new one", before, dump(t, e.Store, "three", allIndexes...))
 
-	// The runs of the mixed commit, and not that commit: one id is another.
+	// The same runs as the mixed commit under another id are another commit.
 	first = done[0]
 	second := appending("three", runstore.NewBatchID(), "second")
 	done = commit("another batch beside one of the mixed commit", mixed, second)
@@ -117,18 +117,18 @@ func multiAnother(t T, e *Env, other runstore.RunStore, known runstore.Batch, fi
 	for range 2 {
 		commit("batches without ids", appending("four", "", "plain"), appending("three", "", "plain"))
 	}
-	equal(t, "journal of the new run", told(journal(t, e.Store, "four")), "mixed@0 half@0 plain@0 plain@0")
-	equal(t, "journal of the old run", told(journal(t, e.Store, "three")), "begin@1 multi/first@0 multi/second@0 second@0 beside@0 plain@0 plain@0")
+	equal(t, "journal of the new run", journalText(journal(t, e.Store, "four")), "mixed@0 half@0 plain@0 plain@0")
+	equal(t, "journal of the old run", journalText(journal(t, e.Store, "three")), "begin@1 multi/first@0 multi/second@0 second@0 beside@0 plain@0 plain@0")
 }
 
-// unguarded is a batch that nothing but its id keeps from being applied.
+// unguarded returns a batch that only its id can keep from being applied.
 func unguarded(run runstore.RunID, id runstore.BatchID) runstore.Batch {
 	b := runstore.NewBatch(run, runstore.Unguarded("test"))
 	b.ID = id
 	return b
 }
 
-// purgeRun purges a run, whoever holds it.
+// purgeRun purges a run, whoever holds its lease.
 func purgeRun(t T, e *Env, run runstore.RunID) {
 	t.Helper()
 	b := unguarded(run, "")
@@ -136,7 +136,7 @@ func purgeRun(t T, e *Env, run runstore.RunID) {
 	committed(t, e.Store, b)
 }
 
-// oneOf fails the case unless a result is one of those that it may be.
+// oneOf fails the case unless got is one of the allowed results.
 func oneOf(t T, what string, got runstore.Committed, want ...runstore.Committed) {
 	t.Helper()
 	matches := func(w runstore.Committed) bool {

@@ -7,9 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// notifyCases prove what a Notifier promises, which is little: a hint, so that a
-// reader of the feed need not poll at a fast pace. None of them says that no
-// wake-up is lost.
+// notifyCases prove what a Notifier promises: hints that let a reader of the feed poll rarely. No
+// case requires that no wake-up is lost.
 func notifyCases() []Case {
 	needs := []Need{NeedNotify}
 	return []Case{
@@ -22,8 +21,8 @@ func notifyCases() []Case {
 			commits are left for it, and the feed then holds every event. A store that queues one wake-up for each
 			commit fills memory, or blocks the writer.`},
 		{Guarantee: "I10", Name: "wake-ups-end-with-their-context", Needs: needs, Run: wakeupsEnd, Doc: `
-			Of two waiters on one handle, one ends its context, and commits go on. Soon only the other waiter wakes
-			up, several times in a row. A store that keeps the ended waiter leaks it, and goes on to signal a channel
+			Of two waiters on one handle, one ends its context, and commits continue. Soon only the other waiter wakes
+			up, several times in a row. A store that keeps the ended waiter leaks it, and keeps signalling a channel
 			that nothing reads.`},
 	}
 }
@@ -48,8 +47,8 @@ func wakes(t T, e *Env) {
 	e.Create(t, "run")
 	own, other := wakeups(t, t.Context(), e.Store), wakeups(t, t.Context(), e.Reopen(t))
 	var ownWoken, otherWoken bool
-	e.Await(t, patience, func() bool {
-		signal(t, e.Store) // again and again: one wake-up may be lost
+	e.Await(t, caseTimeout, func() bool {
+		signal(t, e.Store) // repeatedly, because one wake-up may be lost
 		ownWoken = ownWoken || wakeup.Take(own)
 		otherWoken = otherWoken || wakeup.Take(other)
 		return ownWoken && otherWoken
@@ -61,11 +60,11 @@ func coalesced(t T, e *Env) {
 	e.Create(t, "run")
 	waiting := e.Reopen(t)
 	ch := wakeups(t, t.Context(), waiting)
-	for range signals { // nobody receives, and nobody is held up by that
+	for range signals { // no goroutine receives, and no commit blocks because of that
 		signal(t, e.Store)
 	}
 	n := 0
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		if wakeup.Take(ch) {
 			n++
 			return true
@@ -79,9 +78,9 @@ func coalesced(t T, e *Env) {
 	if n >= signals {
 		t.Errorf("%d wake-ups for %d commits that nobody waited for, want them coalesced", n, signals)
 	}
-	// What one wake-up stands for is all in the feed.
-	e.Await(t, patience, func() bool {
-		return len(every(t, "feed", feedAfter(t.Context(), waiting, 0, runstore.MaxPage))) >= signals
+	// The feed holds every event that one wake-up stands for.
+	e.Await(t, caseTimeout, func() bool {
+		return len(mustCollect(t, "feed", feedAfter(t.Context(), waiting, 0, runstore.MaxPage))) >= signals
 	})
 }
 
@@ -90,9 +89,9 @@ func wakeupsEnd(t T, e *Env) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, living := wakeups(t, ctx, e.Store), wakeups(t, t.Context(), e.Store)
 	cancel()
-	// Soon commits wake the one that lives and no more the one that ended.
+	// Soon, commits wake only the waiter whose context has not ended.
 	quiet := 0
-	e.Await(t, patience, func() bool {
+	e.Await(t, caseTimeout, func() bool {
 		signal(t, e.Store)
 		switch awake := wakeup.Take(living); {
 		case wakeup.Take(ended):

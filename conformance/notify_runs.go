@@ -37,12 +37,12 @@ func runWakeups(t T, s runstore.RunStore, id runstore.RunID, on runstore.WakeOn)
 	return ch
 }
 
-// wakesEach makes writes, each of which must wake all waiters.
+// wakesEach makes writes and fails the case unless each wakes all waiters.
 func wakesEach(t T, waiting map[string]<-chan struct{}, writes []namedWrite) {
 	t.Helper()
 	for _, w := range writes {
 		for _, ch := range waiting {
-			wakeup.Take(ch) // by an earlier write
+			wakeup.Take(ch) // drop the hint of an earlier write
 		}
 		if err := w.do(); err != nil {
 			t.Fatalf("%s: %v", w.name, err)
@@ -124,13 +124,13 @@ func refusedWakesNobody(t T, e *Env) {
 			return err
 		}},
 	} {
-		becomesQuiet(t, w, []<-chan struct{}{ch}, func(err error) bool { return (err == nil) == (w.name == "a heartbeat") })
+		awaitNoWakeup(t, w, []<-chan struct{}{ch}, func(err error) bool { return (err == nil) == (w.name == "a heartbeat") })
 	}
 }
 
-// becomesQuiet repeats a write until it has woken no waiter several times in a row: the hint at an
-// earlier write may be late.
-func becomesQuiet(t T, w namedWrite, waiting []<-chan struct{}, expected func(err error) bool) {
+// awaitNoWakeup repeats a write until it has woken no waiter several times in a row, because the
+// hint of an earlier write may be late.
+func awaitNoWakeup(t T, w namedWrite, waiting []<-chan struct{}, expected func(err error) bool) {
 	t.Helper()
 	const tries = 200
 	for quiet, n := 0, 0; quiet < 5; n++ {
@@ -172,7 +172,7 @@ func releaseWakes(t T, e *Env) {
 	if _, ok := e.Store.(runstore.EpochManager); ok {
 		writes = append(writes, namedWrite{"a raise of the epoch", func() error { e.raise(t, e.Store, "test"); return nil }})
 	}
-	becomesQuiet(t, namedWrite{"a commit of the holder", func() error {
+	awaitNoWakeup(t, namedWrite{"a commit of the holder", func() error {
 		_, err := e.Store.Commit(ctx, appending(lease, "work"))
 		return err
 	}}, slices.Collect(maps.Values(waiting)), func(err error) bool { return err == nil })

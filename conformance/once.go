@@ -7,8 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// onceCases prove I8: a caller that repeats a batch with the same id gets the
-// first result.
+// onceCases prove I8: a caller that repeats a batch with the same id gets the first result.
 func onceCases() []Case {
 	return []Case{
 		{Guarantee: "I8", Name: "a-repeat-gets-the-first-result", Run: repeatGetsFirst, Doc: `
@@ -21,9 +20,9 @@ func onceCases() []Case {
 			another holder's lease. Each repeat returns the first result; the same batch under a new id or none is
 			ErrFenced. A store that judges the guards before it looks for the id reports an applied batch as refused.`},
 		{Guarantee: "I8", Name: "many-batches-are-remembered", Run: remembered, Doc: `
-			As many other batches with ids as a run must remember pass over it, between batches without ids; then the
-			first is repeated through two handles. The repeat returns the first result and changes nothing. A store
-			that remembers fewer batches, or that counts batches without ids, applies the repeat again.`},
+			A run gets as many other batches with ids as it must remember, between batches without ids; then the first
+			is repeated through two handles. The repeat returns the first result and changes nothing. A store that
+			remembers fewer batches, or that counts batches without ids, applies the repeat again.`},
 		{Guarantee: "I8", Name: "a-batch-id-belongs-to-its-run", Run: idBelongsToRun, Doc: `
 			Batches of one id are committed to two runs. Each applies to its own run, and a repeat on a run returns
 			that run's result. A store that looks an id up without its run takes the second batch for a repeat of the
@@ -39,9 +38,9 @@ func onceCases() []Case {
 			guards.`},
 		{Guarantee: "I8", Name: "a-lost-reply-is-resolved-by-repeating", Run: lostReplies, Doc: `
 			A create, commit, renewal, release and acquire are each lost once, as a request and as a reply, and the
-			caller repeats them in the same words. Each repeat succeeds, and the run ends byte for byte like one for
-			which nothing was lost. A store that does not recognize one of these five by its id applies it twice or
-			refuses its own caller.`},
+			caller repeats them unchanged. Each repeat succeeds, and the run ends byte for byte like one for which
+			nothing was lost. A store that does not recognize one of these five by its id applies it twice or refuses
+			its own caller.`},
 		{Guarantee: "I8", Name: "a-grant-is-recognised-by-its-id", Run: grantRecognised, Doc: `
 			A caller repeats an acquire with writes through another handle after a commit, and after the release. The
 			first repeat returns the grant, whose fence still commits; the late one returns the first result as
@@ -50,8 +49,8 @@ func onceCases() []Case {
 	}
 }
 
-// repeats commits b again on each store and fails the case unless each answer is
-// the first one and the run stays as it is.
+// repeats commits b again on each store and fails the case unless each result is the first one and
+// the run does not change.
 func repeats(t T, what string, b runstore.Batch, first runstore.Committed, stores ...runstore.RunStore) {
 	t.Helper()
 	want := first
@@ -68,11 +67,11 @@ func repeats(t T, what string, b runstore.Batch, first runstore.Committed, store
 		}
 		equal(t, fmt.Sprintf("%s, on handle %d", what, i), got, want)
 	}
-	same(t, what, before, dump(t, stores[0], b.Run(), allIndexes...))
+	checkUnchanged(t, what, before, dump(t, stores[0], b.Run(), allIndexes...))
 }
 
 func repeatGetsFirst(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	other := e.Reopen(t)
 	full := runstore.NewBatch("run", lease.Fence())
 	full.ID = runstore.NewBatchID()
@@ -96,7 +95,7 @@ func repeatGetsFirst(t T, e *Env) {
 	repeats(t, "a repeat of a signal, after others", signal, signalFirst, e.Store, other)
 	repeats(t, "a repeat of the first batch, after others", full, first, e.Reopen(t), other)
 
-	// Without an id a batch is a new one each time.
+	// A batch without an id is a new batch each time.
 	plain := runstore.NewBatch("run", runstore.Unguarded("test"))
 	plain.Append("event", nil)
 	equal(t, "next seq", committed(t, e.Store, plain).FirstSeq+1, committed(t, e.Store, plain).FirstSeq)
@@ -104,7 +103,7 @@ func repeatGetsFirst(t T, e *Env) {
 
 func repeatWithoutGuards(t T, e *Env) {
 	ctx := t.Context()
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	other := e.Reopen(t)
 	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 1), runstore.AtSeq(2), runstore.InStatus(1))
 	b.ID = runstore.NewBatchID()
@@ -123,7 +122,7 @@ func repeatWithoutGuards(t T, e *Env) {
 	second := e.Acquire(t, other, "run", "second")
 	e.Append(t, other, second, "second")
 	repeats(t, "a repeat when somebody else has the lease", b, first, e.Store, other)
-	// The answer is a memory and no authority: a new batch is refused.
+	// The remembered result grants no authority: a new batch is refused.
 	b.ID = runstore.NewBatchID()
 	_, err := e.Store.Commit(ctx, b)
 	Refused(t, "the same batch under a new id", err, runstore.ErrFenced)
@@ -133,7 +132,7 @@ func repeatWithoutGuards(t T, e *Env) {
 }
 
 func remembered(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	first := runstore.NewBatch("run", lease.Fence())
 	first.ID = runstore.NewBatchID()
 	everything(&first.Writes, "first", 5)
@@ -143,7 +142,7 @@ func remembered(t T, e *Env) {
 		b.ID = runstore.BatchID(fmt.Sprintf("batch-%d", n))
 		b.Append("event", nil)
 		committed(t, e.Store, b)
-		// Batches without an id take no place in the memory, nor do other runs.
+		// Batches without an id take no place in the memory, and neither do batches of other runs.
 		e.Append(t, e.Store, lease, "more")
 	}
 	repeats(t, fmt.Sprintf("a repeat after %d other batches", runstore.RememberedBatches-1), first, done, e.Store, e.Reopen(t))
@@ -160,11 +159,11 @@ func idBelongsToRun(t T, e *Env) {
 		}
 		repeats(t, "a repeat on its run", b, runstore.Committed{FirstSeq: 1, LastSeq: 1, Time: committed(t, e.Store, b).Time}, e.Store)
 	}
-	equal(t, "journal of the second run", told(journal(t, e.Store, "two")), "two@0")
+	equal(t, "journal of the second run", journalText(journal(t, e.Store, "two")), "two@0")
 }
 
 func refusedNotRemembered(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("a", 2))
 	b.ID = runstore.NewBatchID()
 	b.Append("event", []byte("event"))
@@ -180,7 +179,7 @@ func refusedNotRemembered(t T, e *Env) {
 
 func concurrentRepeats(t T, e *Env) {
 	const contenders, rounds = 6, 6
-	furnish(t, e, "run")
+	seedFixture(t, e, "run")
 	stores := e.handles(t, 3)
 	for round := range rounds {
 		next := e.Get(t, "run").LastSeq + 1
@@ -188,7 +187,7 @@ func concurrentRepeats(t T, e *Env) {
 		b.ID = runstore.NewBatchID()
 		everything(&b.Writes, fmt.Sprint("round-", round), 5)
 		results := make([]runstore.Committed, contenders)
-		together(t, contenders, func(i int) (err error) {
+		runConcurrently(t, contenders, func(i int) (err error) {
 			results[i], err = stores[i%len(stores)].Commit(t.Context(), b)
 			return err
 		})
@@ -200,8 +199,8 @@ func concurrentRepeats(t T, e *Env) {
 			results[i].Replayed = false
 			equal(t, fmt.Sprintf("round %d: result %d beside result 0", round, i), results[i], results[0])
 		}
-		// The answer to the copy that was applied may itself have been lost inside
-		// the store and had by a repeat; it is never given twice.
+		// The store may have lost the reply of the applied copy itself and recovered the result by
+		// a repeat. At most one copy may return it as the first.
 		if originals > 1 {
 			t.Errorf("round %d: %d copies of a batch say that they were the first", round, originals)
 		}
@@ -212,15 +211,15 @@ func concurrentRepeats(t T, e *Env) {
 
 func lostReplies(t T, e *Env) {
 	ctx := t.Context()
-	story := func(id runstore.RunID, first loss) string {
+	scenario := func(id runstore.RunID, first loss) string {
 		var losses []loss
 		s := lossy{RunStore: e.Store, next: func() loss {
 			next := losses[0]
 			losses = losses[1:]
 			return next
 		}}
-		// insist repeats a write that was lost, in the same words.
-		insist := func(what string, write func() error) {
+		// repeatIfLost makes a write, and repeats it unchanged if it was lost.
+		repeatIfLost := func(what string, write func() error) {
 			t.Helper()
 			losses = []loss{first, nothingLost}
 			err := write()
@@ -238,7 +237,7 @@ func lostReplies(t T, e *Env) {
 		spec.Writes.Append("begin", nil)
 		spec.Writes.Put("gone", nil, runstore.Place{Index: "queue-a", At: runstore.After(0)})
 		var lease runstore.Lease
-		insist("create", func() error {
+		repeatIfLost("create", func() error {
 			created, err := s.CreateRun(ctx, spec)
 			if err == nil && (!created.New || created.Run.ID != id || created.Run.LastSeq != 1) {
 				err = fmt.Errorf("created %+v, want the run as new", created)
@@ -249,14 +248,14 @@ func lostReplies(t T, e *Env) {
 		b := runstore.NewBatch(id, lease.Fence(), runstore.AtVersion("gone", 1), runstore.AtSeq(2))
 		b.ID = runstore.NewBatchID()
 		everything(&b.Writes, "batch", 2)
-		insist("commit", func() error {
+		repeatIfLost("commit", func() error {
 			done, err := s.Commit(ctx, b)
 			if err == nil && (done.FirstSeq != 2 || done.LastSeq != 3) {
 				err = fmt.Errorf("committed %+v, want seqs 2 and 3", done)
 			}
 			return err
 		})
-		insist("renew", func() error {
+		repeatIfLost("renew", func() error {
 			renewed, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
 			if err == nil && (renewed.Token != lease.Token || renewed.Grant != lease.Grant || renewed.ExpiresAt.Before(lease.ExpiresAt)) {
 				err = fmt.Errorf("renewed %+v to %+v", lease, renewed)
@@ -266,7 +265,7 @@ func lostReplies(t T, e *Env) {
 		end := runstore.ReleaseRequest{Fence: lease.Fence()}
 		end.Writes.Append("end", nil)
 		end.Writes.Put("last", []byte("word"), runstore.Place{Index: "queue-b", At: runstore.After(0)})
-		insist("release", func() error {
+		repeatIfLost("release", func() error {
 			done, err := s.ReleaseLease(ctx, end)
 			if err == nil && done.LastSeq != 4 {
 				err = fmt.Errorf("released %+v, want last seq 4", done)
@@ -278,7 +277,7 @@ func lostReplies(t T, e *Env) {
 		status := runstore.Status(3)
 		req.Writes.Append("takeover", nil)
 		req.Writes.Status = &status
-		insist("acquire", func() error {
+		repeatIfLost("acquire", func() error {
 			second, err := s.AcquireLease(ctx, req)
 			if err == nil && (second.Token != lease.Token+1 || second.Grant != req.Grant) {
 				err = fmt.Errorf("got lease %+v, want grant %q under token %v", second, req.Grant, lease.Token+1)
@@ -287,9 +286,9 @@ func lostReplies(t T, e *Env) {
 		})
 		return dump(t, e.Store, id, allIndexes...)
 	}
-	want := story("nothing", nothingLost)
-	equal(t, "the run whose requests were lost", story("requests", requestLost), want)
-	equal(t, "the run whose replies were lost", story("replies", replyLost), want)
+	want := scenario("nothing", nothingLost)
+	equal(t, "the run whose requests were lost", scenario("requests", requestLost), want)
+	equal(t, "the run whose replies were lost", scenario("replies", replyLost), want)
 	feedOf(t, e, e.Store, 3*5)
 }
 
@@ -309,18 +308,18 @@ func grantRecognised(t T, e *Env) {
 	if err != nil || again.Fence() != lease.Fence() {
 		t.Errorf("repeat of the request: %+v, %v; want the grant %+v", again, err, lease)
 	}
-	same(t, "repeating a request for a lease", before, dump(t, e.Store, "run", allIndexes...))
+	checkUnchanged(t, "repeating a request for a lease", before, dump(t, e.Store, "run", allIndexes...))
 	e.Append(t, other, again.Lease, "still the holder")
 
-	letGo(t, e.Store, lease.Lease)
+	mustRelease(t, e.Store, lease.Lease)
 	before = dump(t, e.Store, "run", allIndexes...)
 	if _, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Errorf("releasing again: %v", err)
 	}
-	// A late copy of the request must not take the lease for a holder that has left.
+	// A late copy of the request must not acquire the lease for a holder that has left.
 	late, err := other.AcquireLease(ctx, req)
 	if err != nil || !late.Ended {
 		t.Errorf("a late copy of the request: ended %t, error %v; want the first result, ended", late.Ended, err)
 	}
-	same(t, "a late copy of the request", before, dump(t, e.Store, "run", allIndexes...))
+	checkUnchanged(t, "a late copy of the request", before, dump(t, e.Store, "run", allIndexes...))
 }

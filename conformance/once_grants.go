@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// grantResultCases prove that creations, grants, renewals and releases return what their
-// writes did, and that a repeat gets the first result (I8).
+// grantResultCases prove that creations, grants, renewals and releases return the results of their
+// writes, and that a repeat gets the first result (I8).
 func grantResultCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "grants-renewals-and-releases-return-what-they-wrote", Run: grantsReturnResults, Doc: `
@@ -45,14 +45,14 @@ func grantResultCases() []Case {
 	}
 }
 
-// sameResult fails the case unless got is the first result, replayed.
+// sameResult fails the case unless got is the first result, marked as replayed.
 func sameResult(t T, what string, got, first runstore.Committed) {
 	t.Helper()
 	first.Replayed = true
 	equal(t, what+": result", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", first))
 }
 
-// fill adds two events and two records to writes.
+// fill adds two events and two records to w.
 func fill(w *runstore.Writes, text string) {
 	w.Append("first", []byte(text))
 	second := w.Append("second", []byte(text))
@@ -61,8 +61,8 @@ func fill(w *runstore.Writes, text string) {
 	w.Records[len(w.Records)-1].Event = second
 }
 
-// checkResult fails the case unless done is the result of writes of fill that came after
-// seq last and made the record "kept" of version v.
+// checkResult fails the case unless done is the result of writes of fill that followed seq last and
+// gave the record "kept" version v.
 func checkResult(t T, e *Env, what, text string, done runstore.Committed, last runstore.Seq, v runstore.Version) {
 	t.Helper()
 	if done.Replayed || done.FirstSeq != last+1 || done.LastSeq != last+2 || len(done.Versions) != 2 || done.Versions[0] != v || done.Versions[1] != 1 {
@@ -151,24 +151,24 @@ func acquireResult(t T, e *Env) {
 				equal(t, when+": end of the grant before", got.Former, first.Former)
 			}
 		}
-		same(t, when, before, dump(t, e.Store, "run", "queue"))
+		checkUnchanged(t, when, before, dump(t, e.Store, "run", "queue"))
 	}
 	repeat("the grant is current", false)
 	e.Append(t, e.Store, first.Lease, "more")
 	repeat("the grant is current, and more was written", false)
-	letGo(t, e.Store, first.Lease)
+	mustRelease(t, e.Store, first.Lease)
 	repeat("the grant was released", true)
 	second := e.Acquire(t, e.Store, "run", "b")
 	repeat("another grant is current", true)
 	for i := range e.Scaled(t, "grants in between", 4, 40) {
 		req := preempting("run", "c", fmt.Sprint("grant ", i))
 		req.Writes.Append("taken", nil)
-		second = hold(t, e.Store, req)
+		second = mustAcquire(t, e.Store, req)
 	}
 	repeat("many grants with writes have been made since", true)
 	e.Append(t, e.Store, second, "still held")
 	_, err = e.Store.Commit(t.Context(), appending(first.Lease, "zombie"))
-	fencedOut(t, "a commit under the lease that the repeat returned", err, first.Lease, e.Get(t, "run"))
+	checkFenced(t, "a commit under the lease that the repeat returned", err, first.Lease, e.Get(t, "run"))
 }
 
 func renewalResult(t T, e *Env) {
@@ -191,7 +191,7 @@ func renewalResult(t T, e *Env) {
 			}
 			sameResult(t, when, again.Committed, first.Committed)
 		}
-		same(t, when, before, dump(t, e.Store, "run", "queue"))
+		checkUnchanged(t, when, before, dump(t, e.Store, "run", "queue"))
 	}
 	repeat("the renewal, repeated")
 	e.Append(t, e.Store, lease, "more")
@@ -203,12 +203,12 @@ func renewalResult(t T, e *Env) {
 	if done, err := e.Store.RenewLease(t.Context(), next); err != nil || done.Committed.FirstSeq != 4 || done.Committed.Replayed {
 		t.Errorf("a renewal under another id: %+v, error %v; want seq 4", done.Committed, err)
 	}
-	taken := hold(t, e.Store, preempting("run", "b", "test"))
+	taken := mustAcquire(t, e.Store, preempting("run", "b", "test"))
 	repeat("the renewal, repeated when the grant has ended")
 	zombie := req
 	zombie.ID = runstore.NewBatchID()
 	_, err = e.Store.RenewLease(t.Context(), zombie)
-	fencedOut(t, "a first renewal with writes when the grant has ended", err, lease, e.Get(t, "run"))
+	checkFenced(t, "a first renewal with writes when the grant has ended", err, lease, e.Get(t, "run"))
 	e.Append(t, e.Store, taken, "still held")
 }
 
@@ -232,17 +232,17 @@ func releaseResult(t T, e *Env) {
 			}
 			sameResult(t, when, again, first)
 		}
-		same(t, when, before, dump(t, e.Store, "run", "queue"))
+		checkUnchanged(t, when, before, dump(t, e.Store, "run", "queue"))
 	}
 	repeat("the lease is free")
 	next := e.Acquire(t, e.Store, "run", "a")
 	repeat("the same owner has the lease again")
-	letGo(t, e.Store, next)
+	mustRelease(t, e.Store, next)
 	repeat("the lease was released again")
 	for range e.Scaled(t, "grants in between", 2, 20) {
 		next = e.Acquire(t, e.Store, "run", "b")
 		e.Append(t, e.Store, next, "more")
-		letGo(t, e.Store, next)
+		mustRelease(t, e.Store, next)
 	}
 	repeat("other holders came and went")
 	forged := lease
@@ -251,12 +251,12 @@ func releaseResult(t T, e *Env) {
 	forgedReq.Fence = forged.Fence()
 	before, run := dump(t, e.Store, "run"), e.Get(t, "run")
 	_, err = e.Store.ReleaseLease(t.Context(), forgedReq)
-	fencedOut(t, "a release under the former grant id and the last token", err, forged, run)
-	same(t, "a forged release", before, dump(t, e.Store, "run"))
+	checkFenced(t, "a release under the former grant id and the last token", err, forged, run)
+	checkUnchanged(t, "a forged release", before, dump(t, e.Store, "run"))
 }
 
-// reusedGrantID releases two grants of one id with writes. The second grant is made when the store
-// no longer recognises the id of the first, while it still remembers the release.
+// reusedGrantID releases two grants of one id, with writes. The second grant is made once the store
+// no longer recognizes the id of the first but still remembers its release.
 func reusedGrantID(t T, e *Env) {
 	e.Create(t, "run")
 	reused := preempting("run", "a", "test")
@@ -286,13 +286,13 @@ func reusedGrantID(t T, e *Env) {
 		}
 		repeat("the lease is free")
 		for range runstore.RememberedGrants + 1 {
-			hold(t, e.Store, preempting("run", "b", "test"))
+			mustAcquire(t, e.Store, preempting("run", "b", "test"))
 		}
 		repeat("others have had the lease since")
 	}
 }
 
-// resultNames uses one text as the id of a batch, a grant and so of its release.
+// resultNames uses one text as the id of a batch and of a grant, and so of the grant's release.
 func resultNames(t T, e *Env) {
 	const id = "one and the same"
 	e.Create(t, "run")
@@ -329,7 +329,7 @@ func resultsPurged(t T, e *Env) {
 	e.Create(t, "run")
 	req := acquire("run", "a", TTL)
 	req.Writes.Append("granted", []byte("of the former run"))
-	lease := hold(t, e.Store, req)
+	lease := mustAcquire(t, e.Store, req)
 	purge(t, e.Store, lease)
 	_, err := e.Store.AcquireLease(t.Context(), req)
 	Refused(t, "a copy of the acquire after the purge", err, runstore.ErrNotFound)
@@ -339,5 +339,5 @@ func resultsPurged(t T, e *Env) {
 		_, err = s.AcquireLease(t.Context(), req)
 		grantEnded(t, "a copy of the acquire in the next run of that id", err, lease, run)
 	}
-	same(t, "copies from the former run", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "copies from the former run", before, dump(t, e.Store, "run"))
 }

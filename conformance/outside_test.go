@@ -14,11 +14,11 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// adapterVariable makes TestOutsideAdapter what an author of an adapter writes.
+// adapterVariable makes TestOutsideAdapter run the suite as the author of an adapter would.
 const adapterVariable = "TAPESTORE_TEST_OUTSIDE_ADAPTER"
 
-// panicky is an adapter with a bug: a call panics while another one is under way, or
-// every commit does.
+// panicky is an adapter with a bug: a call panics while another call is in progress, or every
+// commit panics.
 type panicky struct {
 	*memory.Handle
 	always bool
@@ -56,15 +56,15 @@ func panickyHarness(always bool) conformance.Harness {
 	}}
 }
 
-// TestOutsideAdapter does something only in the process that TestRunOfAnOutsideAdapter
-// starts.
+// TestOutsideAdapter runs only in the process that TestRunOfAnOutsideAdapter starts.
 func TestOutsideAdapter(t *testing.T) {
 	if os.Getenv(adapterVariable) != "" {
 		conformance.Run(t, panickyHarness(true))
 	}
 }
 
-// go test of an adapter says what does not apply to it, and a panic fails one case.
+// TestRunOfAnOutsideAdapter checks that go test of an adapter lists the cases that do not apply,
+// and that a panic fails one case only.
 func TestRunOfAnOutsideAdapter(t *testing.T) {
 	t.Parallel()
 	exe, err := os.Executable()
@@ -93,12 +93,13 @@ func TestRunOfAnOutsideAdapter(t *testing.T) {
 	}
 }
 
-// A panic in a goroutine of a case fails that case, and the run goes on.
+// TestPanicsInGoroutines checks that a panic in a goroutine of a case fails that case and that the
+// run continues.
 func TestPanicsInGoroutines(t *testing.T) {
 	t.Parallel()
 	pattern := regexp.MustCompile("^(I1/one-winner-per-round|I4/a-bad-batch|I5/one-winner|I8/concurrent-repeats|I9/every-acknowledged|I11/closing-amid|I12/ttl-is-bounded)")
 	found := conformance.Execute(t.Context(), panickyHarness(false), pattern)
-	panicked := 0 // most of the time all but the last
+	panicked := 0 // usually all but the last
 	for _, g := range found.Guarantees {
 		for _, c := range g.Cases {
 			if strings.Contains(c.Reason, bug) {

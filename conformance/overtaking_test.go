@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// A case that overtakes gets its store from NewOvertaking, if the harness has it; every
-// other case gets it from New. The name of a case does not matter.
+// TestOvertakingStores checks that a case with Overtakes gets its store from NewOvertaking, if the
+// harness has it, and every other case from New, whatever the names of the cases are.
 func TestOvertakingStores(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

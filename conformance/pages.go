@@ -9,27 +9,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The cases in this file read large entries between tiny ones. A page ends with the
-// entry that passes [runstore.MaxPageBytes]. A store that leaves this entry out and
-// goes on with the tiny one behind it loses it: the reader resumes behind the last
-// entry of the page.
+// The cases in this file read large entries between tiny ones. A page ends with the entry that
+// passes [runstore.MaxPageBytes]. A store that leaves this entry out and continues with the tiny
+// one after it loses the large entry, because the reader resumes after the last entry of the page.
 
 const (
-	// largeEvent bytes are the most: the fourth event passes the bound.
+	// largeEvent is the largest size of an event: the fourth such event passes the bound.
 	largeEvent = runstore.MaxEventData
-	// largeRecord bytes are more than half a page: the second record passes the bound.
+	// largeRecord is more than half a page: the second such record passes the bound.
 	largeRecord = runstore.MaxPageBytes * 5 / 8
-	// tinyEntry bytes have room for a name.
+	// tinyEntry has room for a name.
 	tinyEntry = 32
 )
 
-// content returns size bytes that only the entry of that name has.
+// content returns size bytes that are unique to the entry called name.
 func content(name string, size int) []byte {
 	return append([]byte(name), bytes.Repeat([]byte{'.'}, size-len(name))...)
 }
 
-// sizes alternates tiny and large entries, n of them large. The first and the last are
-// tiny.
+// sizes alternates tiny and large entries, n of them large. The first and the last are tiny.
 func sizes(n, large int) (all []int) {
 	for range n {
 		all = append(all, tinyEntry, large)
@@ -37,8 +35,8 @@ func sizes(n, large int) (all []int) {
 	return append(all, tinyEntry)
 }
 
-// intact names an entry. The name shows when the entry does not hold what was written.
-func intact(name string, got []byte, size int) string {
+// nameIfIntact returns name, or a text that reports that the entry does not hold what was written.
+func nameIfIntact(name string, got []byte, size int) string {
 	if !bytes.Equal(got, content(name, size)) {
 		return fmt.Sprintf("%s with %d bytes that differ from the %d written", name, len(got), size)
 	}
@@ -48,15 +46,15 @@ func intact(name string, got []byte, size int) string {
 // paged is one way to read a list in pages.
 type paged[V any] struct {
 	what string
-	// read returns the page behind the last entry seen, nil at the start.
+	// read returns the page after the entry last, or the first page if last is nil.
 	read func(last *V, limit int) ([]V, error)
-	// name identifies an entry, and size is how many bytes it adds to its page.
+	// name identifies an entry, and size is the number of bytes that it adds to its page.
 	name func(V) string
 	size func(V) int
 }
 
-// list reads all pages of a limit. It fails the case when a page is longer than its limit
-// or goes on behind the entry that passes MaxPageBytes.
+// list reads all pages of at most limit entries. It fails the case if a page is longer than that or
+// continues after the entry that passes MaxPageBytes.
 func (p paged[V]) list(t T, limit int) (names []string) {
 	t.Helper()
 	var last *V
@@ -87,14 +85,13 @@ func (p paged[V]) list(t T, limit int) (names []string) {
 	}
 }
 
-// holds reads the list in pages of several limits and fails the case unless all of them
-// yield want.
-func (p paged[V]) holds(t T, want []string) {
+// check reads the list in pages of several limits and fails the case unless each way yields want.
+func (p paged[V]) check(t T, want []string) {
 	t.Helper()
-	// A page of 3 has room for one large record: it ends by its limit. The others end by
-	// their size.
+	// A page of 3 entries has room for one large record, so it ends by its limit. The other pages
+	// end by their size.
 	for _, limit := range []int{3, runstore.MaxPage} {
-		inOrder(t, fmt.Sprintf("%s in pages of %d", p.what, limit), p.list(t, limit), want)
+		checkOrder(t, fmt.Sprintf("%s in pages of %d", p.what, limit), p.list(t, limit), want)
 	}
 }
 
@@ -102,7 +99,7 @@ func eventName(id runstore.RunID, seq runstore.Seq) string {
 	return fmt.Sprintf("seq %d of %q", seq, id)
 }
 
-// appendMixed appends events of these sizes to a run, from seq on, and returns the names.
+// appendMixed appends events of these sizes to a run, starting at seq, and returns their names.
 func appendMixed(t T, e *Env, id runstore.RunID, seq runstore.Seq, sizes ...int) (names []string) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.AtSeq(seq))
@@ -115,7 +112,7 @@ func appendMixed(t T, e *Env, id runstore.RunID, seq runstore.Seq, sizes ...int)
 	return names
 }
 
-// mixedSize returns the size that an event was written with, by its own length.
+// mixedSize returns the size that an event was written with, according to its data.
 func mixedSize(data []byte) int {
 	if len(data) > tinyEntry {
 		return largeEvent
@@ -138,10 +135,10 @@ func mixedJournal(t T, e *Env) {
 			return e.Store.ReadJournal(t.Context(), "run", from, limit)
 		},
 		name: func(event runstore.Event) string {
-			return intact(eventName("run", event.Seq), event.Data, mixedSize(event.Data))
+			return nameIfIntact(eventName("run", event.Seq), event.Data, mixedSize(event.Data))
 		},
 		size: func(event runstore.Event) int { return len(event.Data) },
-	}.holds(t, names)
+	}.check(t, names)
 }
 
 func mixedFeed(t T, e *Env) {
@@ -161,20 +158,20 @@ func mixedFeed(t T, e *Env) {
 			return e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: limit})
 		},
 		name: func(event runstore.FeedEvent) string {
-			return intact(eventName(event.Run, event.Seq), event.Data, mixedSize(event.Data))
+			return nameIfIntact(eventName(event.Run, event.Seq), event.Data, mixedSize(event.Data))
 		},
 		size: func(event runstore.FeedEvent) int { return len(event.Data) },
 	}
-	// The feed may be late, and its order between runs is its own: what it is shows in
-	// pages of one event, none of which can leave one out by its size.
+	// The feed may lag, and its order between runs is its own. Pages of one event show that order,
+	// because no size can make such a page leave an event out.
 	var order []string
-	e.await(t, patience, growing(), func() bool {
+	e.await(t, caseTimeout, growing(), func() bool {
 		order = feed.list(t, 1)
 		return len(order) >= len(want)
-	}, func() string { return differ(order, want) })
+	}, func() string { return diffNames(order, want) })
 	sorted := slices.Sorted(slices.Values(order))
-	inOrder(t, "ReadFeed in pages of 1, by name", sorted, slices.Sorted(slices.Values(want)))
-	feed.holds(t, order)
+	checkOrder(t, "ReadFeed in pages of 1, by name", sorted, slices.Sorted(slices.Values(want)))
+	feed.check(t, order)
 }
 
 func mixedRecords(t T, e *Env) {
@@ -195,7 +192,7 @@ func mixedRecords(t T, e *Env) {
 		if len(r.Value) > tinyEntry {
 			size = largeRecord
 		}
-		return intact(string(r.Key), r.Value, size)
+		return nameIfIntact(string(r.Key), r.Value, size)
 	}
 	records := paged[runstore.Record]{
 		what: `ReadRecords of "run"`,
@@ -209,8 +206,8 @@ func mixedRecords(t T, e *Env) {
 		name: name,
 		size: func(r runstore.Record) int { return len(r.Value) },
 	}
-	records.holds(t, names)
-	// Exact keys make no pages: all of them come back at once.
+	records.check(t, names)
+	// A read by exact keys has no pages: all records come back at once.
 	found, err := e.Store.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: keys})
 	if err != nil {
 		t.Fatalf("ReadRecords of %d keys: %v", len(keys), err)
@@ -219,12 +216,12 @@ func mixedRecords(t T, e *Env) {
 	for _, r := range found {
 		got = append(got, name(r))
 	}
-	inOrder(t, fmt.Sprintf("ReadRecords of %d keys", len(keys)), got, names)
+	checkOrder(t, fmt.Sprintf("ReadRecords of %d keys", len(keys)), got, names)
 	mixedScan(t, e, "mixed", names, name)
 }
 
-// mixedEntries scans the indexes of runs, whose entries are as large as the summaries,
-// and an index with one record of each run.
+// mixedEntries scans the indexes of runs, whose entries are as large as the summaries, and an index
+// with one record of each run.
 func mixedEntries(t T, e *Env) {
 	base := e.Now(t)
 	var names []string
@@ -237,15 +234,15 @@ func mixedEntries(t T, e *Env) {
 			t.Fatalf("create %q: %v", name, err)
 		}
 		names = append(names, name)
-		e.Advance(t, runstore.TimePrecision) // the runs are listed by their creation
+		e.Advance(t, runstore.TimePrecision) // the index lists runs by their creation
 	}
 	for _, index := range []runstore.IndexName{"mixed", runstore.IndexRuns, runstore.IndexRunnable} {
 		mixedScan(t, e, index, names, nil)
 	}
 }
 
-// mixedScan scans an index in both directions. name names a record; without it, entries
-// are named by their runs.
+// mixedScan scans an index in both directions. name names a record; if it is nil, entries are named
+// by their runs.
 func mixedScan(t T, e *Env, index runstore.IndexName, want []string, name func(runstore.Record) string) {
 	t.Helper()
 	for _, newest := range []bool{false, true} {
@@ -272,10 +269,10 @@ func mixedScan(t T, e *Env, index runstore.IndexName, want []string, name func(r
 				if len(value(entry)) > tinyEntry {
 					size = largeRecord
 				}
-				return intact(string(entry.Run), value(entry), size)
+				return nameIfIntact(string(entry.Run), value(entry), size)
 			},
 			size: func(entry runstore.IndexEntry) int { return len(value(entry)) },
-		}.holds(t, want)
+		}.check(t, want)
 		want = slices.Clone(want)
 		slices.Reverse(want)
 	}

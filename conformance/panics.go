@@ -6,10 +6,9 @@ import (
 	"sync"
 )
 
-// caught runs f and returns its panic, if any, as an error. A case calls an adapter in
-// goroutines through it or through guarded: a panic there would end the program, and the
-// verdicts on all other cases with it. A panic of a goroutine that the adapter started
-// itself cannot be caught.
+// caught runs f and returns its panic, if any, as an error. A case calls an adapter in goroutines
+// only through caught or guarded, because a panic there would end the program, and the results of
+// all other cases with it. A panic in a goroutine that the adapter started cannot be caught.
 func caught(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -19,7 +18,7 @@ func caught(f func() error) (err error) {
 	return f()
 }
 
-// guarded returns f for a goroutine: a panic of f fails the case.
+// guarded returns f wrapped for a goroutine: a panic of f fails the case.
 func guarded(t T, f func()) func() {
 	return func() {
 		if err := caught(func() error { f(); return nil }); err != nil {
@@ -28,13 +27,13 @@ func guarded(t T, f func()) func() {
 	}
 }
 
-// firstPanic keeps the first panic of several goroutines for the one that waits for them.
+// firstPanic keeps the first panic of several goroutines for the goroutine that waits for them.
 type firstPanic struct {
 	once sync.Once
 	err  error
 }
 
-// guarded returns f for a goroutine.
+// guarded returns f wrapped for a goroutine: a panic of f is kept in p.
 func (p *firstPanic) guarded(f func()) func() {
 	return func() {
 		if err := caught(func() error { f(); return nil }); err != nil {
@@ -43,8 +42,8 @@ func (p *firstPanic) guarded(f func()) func() {
 	}
 }
 
-// again panics with what was kept; it is called when the goroutines have ended.
-func (p *firstPanic) again() {
+// rethrow panics with the kept value, if any. Call it after the goroutines have ended.
+func (p *firstPanic) rethrow() {
 	if p.err != nil {
 		panic(p.err)
 	}

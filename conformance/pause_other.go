@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// canPause tells whether a process can be stopped in the middle of what it does.
+// canPause reports whether this system can stop a process and resume it later.
 const canPause = false
 
-func pause(*os.Process) error   { return errors.ErrUnsupported }
-func carryOn(*os.Process) error { return errors.ErrUnsupported }
+func pauseProcess(*os.Process) error  { return errors.ErrUnsupported }
+func resumeProcess(*os.Process) error { return errors.ErrUnsupported }

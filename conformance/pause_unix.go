@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// canPause tells whether a process can be stopped in the middle of what it does.
+// canPause reports whether this system can stop a process and resume it later.
 const canPause = true
 
-func pause(p *os.Process) error   { return p.Signal(syscall.SIGSTOP) }
-func carryOn(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+func pauseProcess(p *os.Process) error  { return p.Signal(syscall.SIGSTOP) }
+func resumeProcess(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

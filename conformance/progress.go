@@ -34,9 +34,9 @@ func progressCases() []Case {
 			with the new TTL and expiry. A store that judges a renewal before its own writes refuses a driver that
 			reports progress by its heartbeat.`},
 		{Guarantee: "I13", Name: "without-a-bound-a-holder-may-stall", Run: unboundedStall, Doc: `
-			A holder without a bound renews after a while without progress. The same owner then takes and releases a
-			lease with a bound, and the next holder, without one, renews late too. Both renewals succeed. A store
-			with a default bound, or that leaves one grant's bound to the next, refuses them.`},
+			A holder without a bound renews after some time without progress. The same owner then takes and releases a
+			lease with a bound, and the next holder, without one, renews late too. Both renewals succeed. A store with
+			a default bound, or that leaves one grant's bound to the next, refuses them.`},
 		{Guarantee: "I13", Name: "a-run-shows-its-holders-progress", Run: showsProgress, Doc: `
 			A holder with a bound is granted the lease, appends, renews, and commits over two runs (where the store
 			can). After each step another handle reads the times of grant, renewal and progress, the TTL and the
@@ -45,16 +45,16 @@ func progressCases() []Case {
 	}
 }
 
-// stalling acquires a lease whose holder may stall for bound, which the case waits for. The
-// lease outlasts that time.
+// stalling acquires a lease with a bound on stalling, which the case waits for. The lease outlasts
+// the bound.
 func stalling(t T, e *Env, bound time.Duration) runstore.Lease {
 	t.Helper()
 	req := acquire("run", "a", 2*TTL)
 	req.MaxStall = bound
-	return hold(t, e.Store, req)
+	return mustAcquire(t, e.Store, req)
 }
 
-// noProgressMade fails the case unless err refuses a renewal for want of progress within bound.
+// noProgressMade fails the case unless err is ErrNoProgress with this bound.
 func noProgressMade(t T, bound time.Duration, what string, err error) {
 	t.Helper()
 	var stalled *runstore.NoProgressError
@@ -70,15 +70,15 @@ func noProgressMade(t T, bound time.Duration, what string, err error) {
 func stalledHolder(t T, e *Env) {
 	e.Create(t, "run")
 	lease := stalling(t, e, e.ShortTTL())
-	e.expire(t) // not the lease, but the time to stall
+	e.expire(t) // the bound on stalling passes, not the lease
 	e.Advance(t, 10*time.Millisecond)
 	before := dump(t, e.Store, "run")
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
 		noProgressMade(t, e.ShortTTL(), "a renewal without progress", renew(t, s, lease, 2*TTL))
 	}
-	same(t, "refused renewals", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "refused renewals", before, dump(t, e.Store, "run"))
 	_, err := e.Store.AcquireLease(t.Context(), acquire("run", "b", TTL))
-	heldBy(t, "a contender before the expiry", err, lease, 2*TTL)
+	checkLeaseHeld(t, "a contender before the expiry", err, lease, 2*TTL)
 	e.Append(t, e.Store, lease, "the grant is still current")
 }
 
@@ -86,18 +86,18 @@ func stalledTakeover(t T, e *Env) {
 	e.Create(t, "run")
 	req := acquire("run", "a", e.ShortTTL())
 	req.MaxStall = e.ShortTTL()
-	lease := hold(t, e.Store, req)
+	lease := mustAcquire(t, e.Store, req)
 	e.expire(t)
 	e.Advance(t, 10*time.Millisecond)
 	noProgressMade(t, e.ShortTTL(), "a late renewal without progress", renew(t, e.Store, lease, TTL))
 	next := e.Acquire(t, e.Store, "run", "b")
 	_, err := e.Store.Commit(t.Context(), appending(lease, "zombie"))
-	fencedOut(t, "a commit by the holder that stalled", err, lease, e.Get(t, "run"))
+	checkFenced(t, "a commit by the holder that stalled", err, lease, e.Get(t, "run"))
 	e.Append(t, e.Store, next, "recovered")
 }
 
-// progressResumes makes a step again, under a lease that allows twice the time, where the machine is
-// so slow that the time to stall has passed once more.
+// progressResumes repeats a step under a lease with twice the bound on a machine so slow that the
+// bound has passed once more.
 func progressResumes(t T, e *Env) {
 	e.Create(t, "run")
 	stall := e.ShortTTL()
@@ -127,7 +127,7 @@ func progressResumes(t T, e *Env) {
 			if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(done.Time) <= stall {
 				t.Fatalf("a renewal after the %s: %v", kind, err)
 			}
-			letGo(t, e.Store, lease)
+			mustRelease(t, e.Store, lease)
 			stall *= 2
 			lease = stalling(t, e, stall)
 		}
@@ -139,7 +139,7 @@ func noProgress(t T, e *Env) {
 	var lease runstore.Lease
 	var at time.Time
 	stall := e.ShortTTL()
-	for ; ; stall *= 2 { // again on a machine that is so slow that the heartbeat comes too late
+	for ; ; stall *= 2 { // retry with twice the bound if the heartbeat came too late
 		lease = stalling(t, e, stall)
 		at = e.Get(t, "run").Holder.ProgressedAt
 		err := renew(t, e.Store, lease, TTL)
@@ -149,7 +149,7 @@ func noProgress(t T, e *Env) {
 		if !errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(at) <= stall {
 			t.Fatalf("a heartbeat in time: %v", err)
 		}
-		letGo(t, e.Store, lease)
+		mustRelease(t, e.Store, lease)
 	}
 	unmoved := func(what string) {
 		if got := e.Get(t, "run").Holder.ProgressedAt; !got.Equal(at) {
@@ -229,9 +229,9 @@ func unboundedStall(t T, e *Env) {
 	if err := renew(t, e.Store, lease, TTL); err != nil {
 		t.Errorf("a renewal without progress, and without a bound: %v", err)
 	}
-	// A bound is that of one grant.
-	letGo(t, e.Store, lease)
-	letGo(t, e.Store, stalling(t, e, e.ShortTTL()))
+	// A bound applies to one grant only.
+	mustRelease(t, e.Store, lease)
+	mustRelease(t, e.Store, stalling(t, e, e.ShortTTL()))
 	next := e.Acquire(t, e.Store, "run", "b")
 	e.expire(t)
 	e.Advance(t, 10*time.Millisecond)
@@ -283,6 +283,6 @@ func showsProgress(t T, e *Env) {
 		}
 		check("a commit of two runs", renewedAt, done[1].Time, 2*TTL)
 	}
-	letGo(t, e.Store, granted.Lease)
+	mustRelease(t, e.Store, granted.Lease)
 	equal(t, "holder of a free lease", e.Get(t, "run").Holder, runstore.Holder{})
 }

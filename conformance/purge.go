@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// purgeCutShort purges a run that is large, because an engine may delete what the run had in steps,
+// purgeCutShort purges a large run, because an engine may delete the contents of a run in steps
 // after the purge itself.
 func purgeCutShort(t T, e *Env) {
 	events := e.Scaled(t, "events", 400, 4000)
@@ -41,7 +41,7 @@ func purgeCutShort(t T, e *Env) {
 		}()
 		<-started
 		if cut == "closed handle" {
-			_ = s.Close() // what it returns is another case's
+			_ = s.Close() // other cases check its result
 		} else {
 			cancel()
 		}
@@ -50,23 +50,23 @@ func purgeCutShort(t T, e *Env) {
 
 		other := e.Reopen(t)
 		switch journal, unread := collect(runstore.Journal(t.Context(), other, id, 1)); {
-		case errors.Is(unread, runstore.ErrNotFound): // it was applied
+		case errors.Is(unread, runstore.ErrNotFound): // the purge was applied
 		case unread != nil || err == nil:
 			t.Errorf("%s: the purge returned %v, and the journal then has %d events, %v", cut, err, len(journal), unread)
 		default:
 			equal(t, cut+": events of a run that is not purged", len(journal), events/perBatch*perBatch)
 		}
-		// The first may still be on its way where its outcome is unknown. Under its fence it
-		// reaches no run but this one.
+		// A first purge of unknown outcome may still be in flight. Its fence keeps it from any
+		// later run of this id.
 		if _, err := other.Commit(t.Context(), purge); err != nil && !errors.Is(err, runstore.ErrNotFound) {
 			t.Fatalf("%s: purge again: %v", cut, err)
 		}
-		nothingOf(t, other, id, cut+": after the purge")
+		checkPurged(t, other, id, cut+": after the purge")
 
 		again := e.Create(t, id)
 		equal(t, cut+": last seq of the run made anew", again.LastSeq, 0)
-		equal(t, cut+": its journal", len(every(t, "journal", runstore.Journal(t.Context(), other, id, 1))), 0)
-		equal(t, cut+": its records", len(every(t, "records", runstore.Records(t.Context(), other, id, ""))), 0)
+		equal(t, cut+": its journal", len(mustCollect(t, "journal", runstore.Journal(t.Context(), other, id, 1))), 0)
+		equal(t, cut+": its records", len(mustCollect(t, "records", runstore.Records(t.Context(), other, id, ""))), 0)
 		b := runstore.NewBatch(id, runstore.Unguarded("test"))
 		b.Append("test", []byte("new"))
 		equal(t, cut+": first seq of the run made anew", committed(t, other, b).FirstSeq, 1)
@@ -79,8 +79,8 @@ func purgeCutShort(t T, e *Env) {
 	equal(t, "the neighbour", e.Get(t, keeper).ID, keeper)
 }
 
-// nothingOf checks that nothing of a run is to be seen in indexes and the feed.
-func nothingOf(t T, s runstore.RunStore, id runstore.RunID, when string) {
+// checkPurged fails the case if indexes or the feed still hold anything of a run.
+func checkPurged(t T, s runstore.RunStore, id runstore.RunID, when string) {
 	t.Helper()
 	for _, name := range allIndexes {
 		for _, entry := range queue(t, s, name) {
@@ -89,7 +89,7 @@ func nothingOf(t T, s runstore.RunStore, id runstore.RunID, when string) {
 			}
 		}
 	}
-	for _, event := range every(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage)) {
+	for _, event := range mustCollect(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage)) {
 		if event.Run == id {
 			t.Fatalf("%s the feed shows event %d at position %d", when, event.Seq, event.Position)
 		}

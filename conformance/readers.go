@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// readerCases prove I6: reads need no lease, see what was acknowledged, and
-// never wait for a writer.
+// readerCases prove I6: reads need no lease, see all acknowledged writes, and never wait for a
+// writer.
 func readerCases() []Case {
 	return []Case{
 		{Guarantee: "I6", Name: "reads-need-no-lease", Run: readsNeedNoLease, Doc: `
@@ -32,26 +32,24 @@ func readerCases() []Case {
 			keys, by prefix and in pages. Each read returns exactly the matching keys once, in byte order, from this
 			run alone. A store that matches by a pattern, a collation or the run id as a prefix returns others.`},
 		{Guarantee: "I6", Name: "record-pages-of-large-and-tiny-values-lose-nothing", Run: mixedRecords, Doc: `
-			A run alternates tiny and large records and is read in pages by key, by exact keys, and by a queue in
-			both directions. The pages join to what was written, and a page ends with the record that passes the
-			limit in bytes. A store that leaves this record out and goes on with the tiny one behind it loses the
-			large one.`},
+			A run alternates tiny and large records and is read in pages by key, by exact keys, and by a queue in both
+			directions. The pages join to what was written, and a page ends with the record that passes the limit in
+			bytes. A store that leaves this record out and continues with the tiny one after it loses the large one.`},
 		{Guarantee: "I6", Name: "reads-never-wait-for-a-writer", Needs: []Need{NeedBlockWriters}, Run: readsNeverWait, Doc: `
-			A commit, a renewal and a creation are held up at the engine, and two handles read by every method
-			meanwhile. Every read returns, and shows the run as it was; no writer ends before the case lets it go on,
-			and then all three succeed. A store whose readers wait for a writer's lock, or see its open writes,
-			fails.`},
+			A commit, a renewal and a creation are blocked at the engine, and two handles read by every method
+			meanwhile. Every read returns, and shows the run as it was; no writer ends before the case unblocks it, and
+			then all three succeed. A store whose readers wait for a writer's lock, or see its open writes, fails.`},
 	}
 }
 
-// A reading is one read method, applied to a run that everything was written to.
+// reading is one read method, applied to a run that everything was written to.
 type reading struct {
 	name string
-	// read says in words what it found.
+	// read returns a text of what it found.
 	read func(ctx context.Context, s runstore.RunStore) (string, error)
 }
 
-// readings are all read methods of a store but ReadFeed, which may be late.
+// readings returns all read methods of a store but ReadFeed, which may lag.
 func readings(id runstore.RunID) []reading {
 	scan := func(name runstore.IndexName) reading {
 		return reading{"scan of " + string(name), func(ctx context.Context, s runstore.RunStore) (string, error) {
@@ -95,7 +93,7 @@ func readings(id runstore.RunID) []reading {
 }
 
 func readsNeedNoLease(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	b := runstore.NewBatch("run", lease.Fence())
 	everything(&b.Writes, "held", 5)
 	committed(t, e.Store, b)
@@ -119,13 +117,13 @@ func readsNeedNoLease(t T, e *Env) {
 	}
 	before := dump(t, stranger, "run", allIndexes...)
 	check("while somebody holds the lease")
-	same(t, "reading", before, dump(t, stranger, "run", allIndexes...))
+	checkUnchanged(t, "reading", before, dump(t, stranger, "run", allIndexes...))
 	e.Append(t, e.Store, lease, "the holder goes on")
 }
 
 func readsSeeAcknowledged(t T, e *Env) {
 	const rounds = 6
-	furnish(t, e, "run")
+	seedFixture(t, e, "run")
 	stores := append(e.handles(t, 2), e.Store)
 	for round := range rounds {
 		tag := fmt.Sprint("round-", round)
@@ -152,7 +150,7 @@ func readsSeeAcknowledged(t T, e *Env) {
 			}
 		}
 	}
-	// The feed may be late, but it comes.
+	// The feed may lag, but it must follow.
 	for _, s := range stores {
 		feedOf(t, e, s, 1+2*rounds)
 	}
@@ -218,7 +216,7 @@ func readsNeverBehind(t T, e *Env) {
 func recordQueries(t T, e *Env) {
 	ctx := t.Context()
 	e.Create(t, "run")
-	e.Create(t, "run/b") // no id reaches into another's records
+	e.Create(t, "run/b") // no run id may match the records of another run
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))
 	for _, key := range []runstore.RecordKey{"b/2", "a", "b", "b/10", "b\x00", "b/1", "c", "B", "b\xff", "ß", "b/1/x"} {
 		b.Put(key, []byte(key))
@@ -260,7 +258,7 @@ func recordQueries(t T, e *Env) {
 }
 
 func readsNeverWait(t T, e *Env) {
-	lease := furnish(t, e, "run")
+	lease := seedFixture(t, e, "run")
 	one, two, reader := e.Reopen(t), e.Reopen(t), e.Reopen(t)
 	before := dump(t, e.Store, "run", allIndexes...)
 	resume := stalled(t, e)
@@ -278,7 +276,7 @@ func readsNeverWait(t T, e *Env) {
 	for _, write := range writes {
 		go func() { results <- caught(write) }()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	until := time.Now().Add(50 * time.Millisecond) // time for the writers to reach the engine
 	for round := 0; round < 3 || time.Now().Before(until); round++ {
@@ -295,7 +293,7 @@ func readsNeverWait(t T, e *Env) {
 			}
 		}
 	}
-	same(t, "a batch that is held up", before, dump(t, reader, "run", allIndexes...))
+	checkUnchanged(t, "a batch that is held up", before, dump(t, reader, "run", allIndexes...))
 	if len(results) > 0 {
 		t.Errorf("a writer ended while the harness held writers up: %v", <-results)
 		return
@@ -309,7 +307,7 @@ func readsNeverWait(t T, e *Env) {
 	equal(t, "last seq", e.Get(t, "run").LastSeq, 3)
 }
 
-// stalled holds writers up until resume, which may be called more than once.
+// stalled blocks writers until resume is called, which is safe to call more than once.
 func stalled(t T, e *Env) (resume func()) {
 	t.Helper()
 	resume = sync.OnceFunc(e.BlockWriters(t))

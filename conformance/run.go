@@ -16,9 +16,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Run runs the suite as subtests of t, named guarantee/case. What does not apply
-// to the store is skipped with its reason, and listed on standard output after the last
-// case: go test shows a skip only with -v. A panic in a call of the store fails its case.
+// Run runs the suite as subtests of t, named guarantee/case. A case that does not apply to the
+// store is skipped with its reason, and listed on standard output after the last case, because go
+// test shows skips only with -v. A panic in a call of the store fails the case.
 func Run(t *testing.T, h Harness) {
 	t.Helper()
 	RunChild()
@@ -29,7 +29,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// subtest runs the case as a parallel subtest of t, or adds it to left.
+// subtest runs the case as a parallel subtest of t, or adds it to left if it does not apply.
 func (c Case) subtest(t *testing.T, h Harness, left *exempt) {
 	t.Helper()
 	t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
@@ -46,8 +46,8 @@ func (c Case) subtest(t *testing.T, h Harness, left *exempt) {
 	})
 }
 
-// explainFailure logs what the case is about if it fails, after all of its messages. It must come
-// before anything else registers a cleanup.
+// explainFailure logs the case's Doc if the case fails, after all of its messages. It must be
+// called before any other cleanup is registered.
 func (c Case) explainFailure(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() { // 88 columns, and go test adds 12
@@ -56,16 +56,16 @@ func (c Case) explainFailure(t *testing.T) {
 	})
 }
 
-// run runs the case, and then checks what must hold after every case.
+// run runs the case and then checks what must hold after every case.
 func (c Case) run(t T, e *Env) {
 	t.Helper()
 	c.Run(t, e)
 	e.checkEpochs(t)
 }
 
-// RunCases runs the named cases, written guarantee/name, as subtests of t. A name that the
-// suite does not have fails t. It is for a second way to reach an engine, where only some
-// cases meet what differs.
+// RunCases runs the named cases, written guarantee/name, as subtests of t. A name that the suite
+// does not have fails t. RunCases serves a second way to reach an engine, where only some cases
+// exercise the difference.
 func RunCases(t *testing.T, h Harness, names ...string) {
 	t.Helper()
 	RunChild()
@@ -90,7 +90,7 @@ func (c Case) missing(e *Env) string {
 	return ""
 }
 
-// Status is what became of a case.
+// Status is the result of a case, in one word.
 type Status string
 
 // The statuses of a case.
@@ -100,23 +100,22 @@ const (
 	NotApplicable Status = "not_applicable"
 )
 
-// Result is what became of one case.
+// Result is the result of one case.
 type Result struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
-	// Reason tells why the case failed or does not apply.
+	// Reason says why the case failed or does not apply.
 	Reason string `json:"reason"`
-	// Doc is that of a case that failed.
+	// Doc is the Doc of a case that failed.
 	Doc string `json:"doc,omitempty"`
 	MS  int64  `json:"ms"`
-	// LeftOut lists what a quick run did not repeat, such as
-	// "5000 of 100000 events".
+	// LeftOut lists the repetitions that a quick run left out, such as "5000 of 100000 events".
 	LeftOut []string `json:"left_out,omitempty"`
 	// RPCs lists the methods that a case of the wire protocol called, in alphabetical order.
 	RPCs []string `json:"rpcs,omitempty"`
 }
 
-// Report is what became of a whole run of the suite.
+// Report is the result of a whole run of the suite.
 type Report struct {
 	Engine  string `json:"engine"`
 	Version string `json:"version"`
@@ -125,8 +124,8 @@ type Report struct {
 		Passed        int `json:"passed"`
 		Failed        int `json:"failed"`
 		NotApplicable int `json:"not_applicable"`
-		// NotRun counts the selected cases that were not run to their end, because
-		// the context of Execute ended. They are not among the guarantees.
+		// NotRun counts the selected cases that did not run to their end because the context of
+		// Execute ended. They are not in Guarantees.
 		NotRun int `json:"not_run,omitempty"`
 	} `json:"summary"`
 	// Suite is the version of this module, with its commit where that is known.
@@ -144,9 +143,8 @@ type ByGuarantee struct {
 	Cases []Result `json:"cases"`
 }
 
-// Execute runs the cases whose guarantee/name matches pattern (nil: all),
-// outside go test, and reports every one of them. When ctx ends it returns soon, with the
-// cases that were finished by then.
+// Execute runs the cases whose guarantee/name matches pattern (nil: all), outside go test, and
+// reports every one of them. When ctx ends, Execute returns soon with the cases that have finished.
 func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
 	RunChild()
 	report := Report{Suite: version.String(), Effort: effort.Name()}
@@ -168,7 +166,7 @@ func Execute(ctx context.Context, h Harness, pattern *regexp.Regexp) Report {
 				return
 			}
 			result := execute(ctx, h, c)
-			if ctx.Err() == nil { // what a case that was cut short found is no finding
+			if ctx.Err() == nil { // a case that was cut short proves nothing
 				results[i] = &result
 			}
 		})
@@ -205,7 +203,7 @@ func (r *Report) Count(s Status) {
 	}
 }
 
-// Find returns the case of that name, written guarantee/name.
+// Find returns the case called name, written guarantee/name.
 func Find(name string) (Case, bool) {
 	for _, c := range Cases() {
 		if c.Guarantee+"/"+c.Name == name {
@@ -240,7 +238,7 @@ func execute(ctx context.Context, h Harness, c Case) Result {
 	return result
 }
 
-// describe asks a store of the harness what it runs on and what it can do.
+// describe fills in what a store of the harness runs on and which capabilities it has.
 func describe(ctx context.Context, h Harness, report *Report) {
 	report.Engine, report.Version, report.Tier = "unknown", "unknown", "unknown"
 	report.Capabilities = []string{}

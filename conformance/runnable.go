@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// runnableCases prove I9 of the indexes that the store keeps by itself.
+// runnableCases prove I9 for the indexes that the store keeps itself.
 func runnableCases() []Case {
 	return []Case{
 		{Guarantee: "I9", Name: "runs-are-listed-by-creation", Run: runsByCreation, Doc: `
@@ -16,9 +16,9 @@ func runnableCases() []Case {
 			lists all by the time of creation, in both directions, in pages and up to a bound, and shows the change
 			at once. A store that lists by id or by last change, or with an old head, fails.`},
 		{Guarantee: "I9", Name: "purged-runs-are-not-listed", Run: runsPurged, Doc: `
-			One of three runs is purged and created anew. Neither index of runs lists it after the purge; then the
-			index of runs lists it last, and the runnable index not at all. A store that leaves the entry of a purged
-			run, or reuses it for the new run, fails.`},
+			One of three runs is purged and created anew. Neither index of runs lists it after the purge; after the
+			creation, the index of runs lists it last, and the runnable index does not list it. A store that leaves the
+			entry of a purged run, or reuses it for the new run, fails.`},
 		{Guarantee: "I9", Name: "a-run-is-runnable-when-it-says-so", Run: runnableWhen, Doc: `
 			A run sets its runnable time: none, now, never, in an hour, in the past while it is held. The runnable
 			index lists it from that time on and never otherwise; a batch that sets none leaves the time, and a due
@@ -38,10 +38,10 @@ func runnableCases() []Case {
 			further renewal and a takeover show at once. A store that removes the entry that it passes over never
 			lists the run again.`},
 		{Guarantee: "I9", Name: "a-lease-that-outlasts-its-runs-time-leaves-it-found", Run: runnableOutlasted, Doc: `
-			A lease is renewed beyond the time from which its run wants a driver, and a scan may move the entry to
-			the renewed expiry. The lease ends before: by a release, in a commit, by a revocation, by a short grant
-			to a successor. A scan up to the run's own time then lists it. A store that leaves the entry at the
-			renewed expiry hides the run from every driver until that passes.`},
+			A lease is renewed beyond its run's runnable time, and a scan may move the entry to the renewed expiry. The
+			lease ends before that: by a release, in a commit, by a revocation, by a short grant to a successor. A scan
+			up to the run's own time then lists it. A store that leaves the entry at the renewed expiry hides the run
+			from every driver until that passes.`},
 		{Guarantee: "I9", Name: "a-raised-epoch-shows-the-runs-whose-leases-it-ended", Needs: []Need{NeedEpoch}, Run: runnableRaised, Doc: `
 			Runnable runs are leased, some leases renewed, and the epoch is raised twice. After each raise both
 			handles list every run at once, and one that is acquired in the new epoch is hidden again. A store that
@@ -51,30 +51,29 @@ func runnableCases() []Case {
 			present and at the end of time. At the end every run is in the index, and an entry's time agrees with its
 			run. A store whose scan moves an entry by an old head loses the run, or lists it beyond its expiry.`},
 		{Guarantee: "I9", Name: "runnable-runs-come-in-order-and-in-pages", Run: runnablePages, Doc: `
-			Seventeen runs are runnable a second apart, in another order than their ids, and one of them is leased.
-			The index lists the other sixteen by their runnable times, in both directions and at any page size. A
-			store that ends a page at a leased run, or counts it, loses the runs behind it.`},
+			Seventeen runs are runnable a second apart, in another order than their ids, and one of them is leased. The
+			index lists the other sixteen by their runnable times, in both directions and at any page size. A store
+			that ends a page at a leased run, or counts it, loses the runs after it.`},
 		{Guarantee: "I9", Name: "no-runnable-run-is-lost-among-concurrent-drivers", Run: runnableDrivers, Doc: `
-			Three drivers find six runs by the runnable index alone, drive each for a step, and release it, until a
-			run says that it wants no driver. Every run comes to its last step, and none is left runnable. A store
-			that removes an entry when the run is acquired, and does not add it again, leaves a run undriven.`},
+			Three drivers find six runs by the runnable index alone, drive each for a step and release it, until the
+			run wants no driver. Every run comes to its last step, and none is left runnable. A store that removes an
+			entry when the run is acquired, and does not add it again, leaves a run undriven.`},
 	}
 }
 
-// heads returns the ids that a query over runs finds, and checks that each entry
+// heads returns the ids of the runs that a query over runs finds, and checks that each entry
 // carries its run.
 func heads(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
 	t.Helper()
 	var ids []runstore.RunID
-	for _, entry := range every(t, fmt.Sprintf("scan of %q", q.Index), runstore.Entries(t.Context(), s, q)) {
+	for _, entry := range mustCollect(t, fmt.Sprintf("scan of %q", q.Index), runstore.Entries(t.Context(), s, q)) {
 		ids = append(ids, entry.Run)
 		checkHead(t, q, entry)
 	}
 	return ids
 }
 
-// onePage is heads for the first page only. An entry that is moved between two pages may be on
-// both.
+// onePage is heads for the first page only. An entry that moves between two pages may be on both.
 func onePage(t T, s runstore.RunStore, q runstore.IndexQuery) []runstore.RunID {
 	t.Helper()
 	entries, err := s.ScanIndex(t.Context(), q)
@@ -125,7 +124,7 @@ func runsByCreation(t T, e *Env) {
 		slices.Reverse(newest)
 		equal(t, "newest first", heads(t, other, runstore.IndexQuery{Index: runstore.IndexRuns, Limit: limit, Newest: true}), newest)
 	}
-	// What happens to a run does not move it, and shows at once.
+	// Writes to a run do not move its entry, and show at once.
 	lease := e.Acquire(t, e.Store, want[3], "owner")
 	b := runstore.NewBatch(want[3], lease.Fence())
 	everything(&b.Writes, "changed", 77)
@@ -152,12 +151,13 @@ func runsPurged(t T, e *Env) {
 	for _, name := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable} {
 		equal(t, "index "+string(name), heads(t, e.Store, runstore.IndexQuery{Index: name}), []runstore.RunID{"a", "c"})
 	}
-	e.Create(t, "b") // made anew, and as new: the last, and not runnable
+	e.Create(t, "b") // created again as a new run: listed last, and not runnable
 	equal(t, "runs", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRuns}), []runstore.RunID{"a", "c", "b"})
 	equal(t, "runnable", heads(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRunnable}), []runstore.RunID{"a", "c"})
 }
 
-// shows fails the case unless the run is in the runnable index, or is not.
+// shows fails the case unless a scan up to until lists the run in the runnable index, or does not,
+// as want says.
 func shows(t T, s runstore.RunStore, what string, id runstore.RunID, until time.Time, want bool) {
 	t.Helper()
 	found := heads(t, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: until})
@@ -223,7 +223,7 @@ func runnableLease(t T, e *Env) {
 		t.Fatalf("renew: %v", err)
 	}
 	hidden("renewed", renewed.ExpiresAt)
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	shows(t, other, "released", "run", now, true)
 	created, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: "held", Runnable: runstore.After(0), Lease: &runstore.LeaseSpec{Owner: "owner", TTL: TTL}})
 	if err != nil {
@@ -233,7 +233,7 @@ func runnableLease(t T, e *Env) {
 	shows(t, other, "created held, when it expires", "held", created.Lease.ExpiresAt, true)
 	req := acquire("run", "second", TTL)
 	req.Writes.Runnable = runstore.Never()
-	second := hold(t, e.Store, req)
+	second := mustAcquire(t, e.Store, req)
 	shows(t, other, "taken and said to want no driver", "run", runstore.EndOfTime, false)
 	end := runstore.ReleaseRequest{Fence: second.Fence()}
 	end.Writes.Runnable = runstore.After(0)
@@ -250,21 +250,21 @@ func runnableAbandoned(t T, e *Env) {
 	if _, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: "run", Runnable: runstore.After(0)}); err != nil {
 		t.Fatalf("create: %v", err)
 	}
-	lease := hold(t, e.Store, acquire("run", "owner", e.ShortTTL()))
+	lease := mustAcquire(t, e.Store, acquire("run", "owner", e.ShortTTL()))
 	e.Advance(t, e.ShortTTL())
 	shows(t, other, "expired", "run", now, true)
 	entries := queue(t, other, runstore.IndexRunnable)
 	equal(t, "the holder that left it", entries[0].Head.Holder.Owner, "owner")
-	// Nobody took over, and the holder comes back.
+	// No other handle took over, and the holder comes back.
 	if _, err := e.Store.RenewLease(ctx, runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}); err != nil {
 		t.Fatalf("late renewal: %v", err)
 	}
 	shows(t, other, "renewed late", "run", now, false)
-	letGo(t, e.Store, lease)
-	hold(t, e.Store, acquire("run", "second", e.ShortTTL()))
+	mustRelease(t, e.Store, lease)
+	mustAcquire(t, e.Store, acquire("run", "second", e.ShortTTL()))
 	e.Advance(t, e.ShortTTL())
 	shows(t, other, "expired again", "run", now, true)
-	hold(t, other, acquire("run", "third", TTL))
+	mustAcquire(t, other, acquire("run", "third", TTL))
 	shows(t, other, "taken over", "run", now, false)
 }
 
@@ -280,7 +280,7 @@ func runnablePages(t T, e *Env) {
 			t.Fatalf("create: %v", err)
 		}
 	}
-	// A run that is driven is passed over, not an end of the page.
+	// A run that has a driver is passed over and does not end the page.
 	e.Acquire(t, e.Store, want[4], "owner")
 	want = slices.Delete(want, 4, 5)
 	for _, limit := range []int{1, 3, 100} {
@@ -302,7 +302,7 @@ func runnableDrivers(t T, e *Env) {
 		}
 	}
 	stores := e.handles(t, drivers)
-	together(t, drivers, func(i int) error {
+	runConcurrently(t, drivers, func(i int) error {
 		s := stores[i]
 		for {
 			entries, err := s.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: runs})
@@ -327,7 +327,7 @@ func runnableDrivers(t T, e *Env) {
 				}
 			}
 			if len(entries) == 0 {
-				// Nothing is runnable: all are done, or the rest is held by the other drivers.
+				// No run is runnable: all are done, or the other drivers hold the rest.
 				all, err := collect(runstore.Entries(ctx, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime}))
 				if err != nil || len(all) == 0 {
 					return err

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// createRunnable creates runs that are runnable since an hour, a second apart, and returns their
-// ids in that order.
+// createRunnable creates runs whose runnable times began an hour ago, a second apart, and returns
+// their ids in that order.
 func createRunnable(t T, e *Env, runs int) []runstore.RunID {
 	t.Helper()
 	base := e.Now(t).Add(-time.Hour)
@@ -25,8 +25,8 @@ func createRunnable(t T, e *Env, runs int) []runstore.RunID {
 	return ids
 }
 
-// runnableRenewed makes entries that are due although their runs are held: the time of an entry is the
-// expiry at the grant. A scan may move such an entry.
+// runnableRenewed makes entries that are due although their runs are held, because the time of an
+// entry is the expiry at the grant. A scan may move such an entry.
 func runnableRenewed(t T, e *Env) {
 	const runs = 9
 	ids := createRunnable(t, e, runs)
@@ -34,7 +34,7 @@ func runnableRenewed(t T, e *Env) {
 	var expired []runstore.RunID
 	latest := time.Time{}
 	for i, id := range ids {
-		leases[i] = hold(t, e.Store, acquire(id, "owner", e.ShortTTL()))
+		leases[i] = mustAcquire(t, e.Store, acquire(id, "owner", e.ShortTTL()))
 		if i%3 == 0 {
 			expired = append(expired, id)
 			continue
@@ -54,7 +54,7 @@ func runnableRenewed(t T, e *Env) {
 		return found
 	}
 	other := e.Reopen(t)
-	for range 2 { // a second scan finds what the first one moved
+	for range 2 { // a second scan reads what the first one moved
 		for _, s := range []runstore.RunStore{e.Store, other} {
 			equal(t, "expired runs", sorted(due, s), expired)
 			newest := due
@@ -66,7 +66,7 @@ func runnableRenewed(t T, e *Env) {
 		}
 	}
 	released := ids[1]
-	letGo(t, e.Store, leases[1])
+	mustRelease(t, e.Store, leases[1])
 	equal(t, "after a release", sorted(due, other), slices.Sorted(slices.Values(append(slices.Clone(expired), released))))
 	if err := renew(t, e.Store, leases[2], 3*TTL); err != nil {
 		t.Fatalf("renew: %v", err)
@@ -86,13 +86,13 @@ func runnableRenewed(t T, e *Env) {
 	shows(t, other, "released and runnable at once", ids[4], time.Time{}, true)
 }
 
-// runnableOutlasted ends leases that were renewed beyond the time at which their runs are runnable, which is
-// behind the expiry that they had when they were granted. A scan may have moved the entries to the renewed
-// expiry meanwhile: a run must be found at its own time as soon as its lease has ended.
+// runnableOutlasted ends leases that were renewed beyond the runnable times of their runs, which
+// are later than the expiry at the grant. A scan may have moved the entries to the renewed expiry.
+// Each run must be found at its own runnable time as soon as its lease has ended.
 func runnableOutlasted(t T, e *Env) {
 	at := e.Now(t).Add(TTL / 2)
 	ends := map[runstore.RunID]func(l runstore.Lease){
-		"released": func(l runstore.Lease) { letGo(t, e.Store, l) },
+		"released": func(l runstore.Lease) { mustRelease(t, e.Store, l) },
 		"released by a commit": func(l runstore.Lease) {
 			b := runstore.NewBatch(l.Run, l.Fence())
 			b.Release = true
@@ -106,7 +106,7 @@ func runnableOutlasted(t T, e *Env) {
 		"taken for a while": func(l runstore.Lease) {
 			req := acquire(l.Run, "successor", runstore.MinTTL)
 			req.Preempt = "test"
-			hold(t, e.Store, req)
+			mustAcquire(t, e.Store, req)
 		},
 	}
 	leases := map[runstore.RunID]runstore.Lease{}
@@ -115,7 +115,7 @@ func runnableOutlasted(t T, e *Env) {
 		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(at)}); err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		leases[id] = hold(t, e.Store, acquire(id, "owner", runstore.MinTTL))
+		leases[id] = mustAcquire(t, e.Store, acquire(id, "owner", runstore.MinTTL))
 		if err := renew(t, e.Store, leases[id], 2*TTL); err != nil {
 			t.Fatalf("renew: %v", err)
 		}
@@ -126,7 +126,7 @@ func runnableOutlasted(t T, e *Env) {
 		got := heads(t, s, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: at})
 		slices.Sort(got)
 		equal(t, what, got, want)
-		if err := s.Close(); err != nil { // ends what the scan has begun
+		if err := s.Close(); err != nil { // ends what the scan began in the background
 			t.Fatalf("close: %v", err)
 		}
 	}
@@ -193,7 +193,7 @@ func runnableMoved(t T, e *Env) {
 		})
 	}
 	during(t, func() error {
-		together(t, drivers, func(i int) error {
+		runConcurrently(t, drivers, func(i int) error {
 			for round := range rounds {
 				for _, id := range ids[i*runsOfEach : (i+1)*runsOfEach] {
 					if err := drive(stores[i], id, round%2 == 0); err != nil {
@@ -207,6 +207,6 @@ func runnableMoved(t T, e *Env) {
 	}, scan...)
 	found := onePage(t, e.Store, runstore.IndexQuery{Index: runstore.IndexRunnable, Until: runstore.EndOfTime, Limit: 100})
 	slices.Sort(found)
-	// A run whose entry a scan of before moves between two pages may be on both.
+	// A run may be on two pages, if an earlier scan moved its entry between them.
 	equal(t, "runs in the index at the end", slices.Compact(found), ids)
 }

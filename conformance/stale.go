@@ -8,8 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// staleCases prove what a StaleReader promises: nothing that never was, nothing that
-// decides, and all that was acknowledged where no staleness is allowed.
+// staleCases prove what a StaleReader promises: it returns nothing that was never true and nothing
+// that a decision may rest on, and with bound 0 everything that was acknowledged.
 func staleCases() []Case {
 	needs := []Need{NeedStale}
 	return []Case{
@@ -30,11 +30,11 @@ func staleCases() []Case {
 	}
 }
 
-// staleness are the bounds that the cases read with.
+// staleness holds the bounds that the cases read with.
 var staleness = []time.Duration{0, 10 * time.Millisecond, 10 * time.Second}
 
 func replicaJournal(t T, e *Env) {
-	lease := driven(t, e, "run")
+	lease := seedDrivenRun(t, e, "run")
 	s := e.Store.(runstore.StaleReader)
 	for n := range 10 {
 		e.Append(t, e.Store, lease, fmt.Sprint("event ", n))
@@ -43,7 +43,7 @@ func replicaJournal(t T, e *Env) {
 			for _, from := range []runstore.Seq{1, runstore.Seq(len(all))} {
 				what := fmt.Sprintf("%d events, from %d, at most %v old", len(all), from, bound)
 				events, err := s.ReadJournalStale(t.Context(), "run", from, runstore.MaxPage, bound)
-				if bound > 0 && errors.Is(err, runstore.ErrNotFound) { // not yet
+				if bound > 0 && errors.Is(err, runstore.ErrNotFound) { // not on the replica yet
 					continue
 				}
 				if err != nil {
@@ -66,7 +66,7 @@ func replicaJournal(t T, e *Env) {
 func replicaCandidates(t T, e *Env) {
 	s := e.Store.(runstore.StaleReader)
 	base := e.Now(t).Add(-time.Hour)
-	was := map[string]bool{} // every candidate that there ever was
+	was := map[string]bool{} // every candidate that existed at some time
 	scanned := func(q runstore.IndexQuery) (all []runstore.Candidate) {
 		for entry, err := range runstore.Entries(t.Context(), e.Store, q) {
 			if err != nil {
@@ -84,8 +84,8 @@ func replicaCandidates(t T, e *Env) {
 		if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(base)}); err != nil {
 			t.Fatalf("create: %v", err)
 		}
-		place(t, e.Store, id, "a", "queue", runstore.At(base.Add(-time.Duration(n)*time.Minute)))
-		place(t, e.Store, id, "b", "queue", runstore.At(base.Add(time.Duration(n)*time.Minute)))
+		putIndexed(t, e.Store, id, "a", "queue", runstore.At(base.Add(-time.Duration(n)*time.Minute)))
+		putIndexed(t, e.Store, id, "b", "queue", runstore.At(base.Add(time.Duration(n)*time.Minute)))
 		if n == 2 {
 			remove(t, e.Store, "run-0", "a", 1)
 		}
@@ -125,7 +125,7 @@ func replicaCandidates(t T, e *Env) {
 func replicaBounds(t T, e *Env) {
 	e.Create(t, "run")
 	s := e.Store.(runstore.StaleReader)
-	refuseAll(t, e, "run", []beyond{
+	refuseAll(t, e, "run", []overLimit{
 		{"a journal of the future", runstore.ErrInvalid, "bound", "-1ns", func() error {
 			_, err := s.ReadJournalStale(t.Context(), "run", 1, 1, -1)
 			return err

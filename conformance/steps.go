@@ -10,11 +10,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The steps that the cases on leases and fences are made of. Each fails the
-// case unless it does what its name says.
+// The steps of the cases on leases and fences. Each fails the case unless it does what its name
+// says.
 
-// hold acquires a lease that has to be granted.
-func hold(t T, s runstore.RunStore, req runstore.AcquireRequest) runstore.Lease {
+// mustAcquire acquires a lease, and ends the case unless it is granted.
+func mustAcquire(t T, s runstore.RunStore, req runstore.AcquireRequest) runstore.Lease {
 	t.Helper()
 	lease, err := s.AcquireLease(t.Context(), req)
 	if err != nil {
@@ -23,27 +23,27 @@ func hold(t T, s runstore.RunStore, req runstore.AcquireRequest) runstore.Lease 
 	return lease.Lease
 }
 
-// preempting is a request that takes the lease away from whoever holds it.
+// preempting returns a request that takes the lease from its holder.
 func preempting(id runstore.RunID, owner runstore.Owner, reason string) runstore.AcquireRequest {
 	req := acquire(id, owner, TTL)
 	req.Preempt = reason
 	return req
 }
 
-// withLease is a run to create with a lease for owner, under a fresh grant id.
+// withLease returns the spec of a run with a lease for owner, under a fresh grant id.
 func withLease(id runstore.RunID, owner runstore.Owner) runstore.RunSpec {
 	lease := acquire(id, owner, TTL).LeaseSpec
 	return runstore.RunSpec{ID: id, Lease: &lease}
 }
 
-// appending is a batch that appends one event under a lease.
+// appending returns a batch that appends one event under a lease.
 func appending(lease runstore.Lease, data string) runstore.Batch {
 	b := runstore.NewBatch(lease.Run, lease.Fence())
 	b.Append("test", []byte(data))
 	return b
 }
 
-// applied commits a batch that has to be applied.
+// applied commits a batch, and ends the case with what in its message unless the batch is applied.
 func applied(t T, s runstore.RunStore, what string, b runstore.Batch) runstore.Committed {
 	t.Helper()
 	done, err := s.Commit(t.Context(), b)
@@ -53,8 +53,8 @@ func applied(t T, s runstore.RunStore, what string, b runstore.Batch) runstore.C
 	return done
 }
 
-// letGo releases a lease that is still current.
-func letGo(t T, s runstore.RunStore, lease runstore.Lease) runstore.Committed {
+// mustRelease releases a lease, and ends the case unless the release succeeds.
+func mustRelease(t T, s runstore.RunStore, lease runstore.Lease) runstore.Committed {
 	t.Helper()
 	done, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()})
 	if err != nil {
@@ -63,28 +63,27 @@ func letGo(t T, s runstore.RunStore, lease runstore.Lease) runstore.Committed {
 	return done
 }
 
-// renew asks for a renewal and returns only its error.
+// renew requests a renewal and returns only the error.
 func renew(t T, s runstore.RunStore, lease runstore.Lease, ttl time.Duration) error {
 	_, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: ttl})
 	return err
 }
 
-// release asks for a release and returns only its error.
+// release requests a release and returns only the error.
 func release(t T, s runstore.RunStore, lease runstore.Lease) error {
 	_, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()})
 	return err
 }
 
-// expire lets a lease of the case's short TTL run out.
+// expire advances the store clock until leases with the short TTL have expired.
 func (e *Env) expire(t T) {
 	t.Helper()
 	e.Advance(t, e.ShortTTL())
 }
 
-// fencedOut fails the case unless err refuses the lease as fenced and names the
-// grant that run holds instead, so that a zombie learns what became of it from
-// the refusal alone.
-func fencedOut(t T, what string, err error, lease runstore.Lease, run runstore.Run) {
+// checkFenced fails the case unless err is ErrFenced and names the grant that is now current on
+// run: a former holder must be able to see the takeover from the refusal alone.
+func checkFenced(t T, what string, err error, lease runstore.Lease, run runstore.Run) {
 	t.Helper()
 	var fenced *runstore.FencedError
 	if !errors.As(err, &fenced) || !errors.Is(err, runstore.ErrFenced) {
@@ -95,20 +94,20 @@ func fencedOut(t T, what string, err error, lease runstore.Lease, run runstore.R
 		t.Errorf("%s: presented %v, current %v in the error, want %v and %v",
 			what, fenced.Presented, fenced.Current, lease.Token, run.Token)
 	}
-	if got, want := named(fenced.Holder), named(run.Holder); got != want {
+	if got, want := holderText(fenced.Holder), holderText(run.Holder); got != want {
 		t.Errorf("%s: the error names the holder %s, want %s", what, got, want)
 	}
 }
 
-// clockLag bounds how far a handle's estimate may lie behind the store clock. 1 minute: far
-// more than a reply takes, by which a handle on Bigtable learns that clock, and far less
-// than the hours by which the suite sets a process's clock wrong.
-// I1/live-lease-is-not-taken-over derives the exact bound from how long a reading takes.
+// clockLag, 1 minute, bounds how far a handle's estimate may lie behind the store clock. It is far
+// longer than a round trip, by which a handle on Bigtable learns that clock, and far shorter than
+// the hours by which the suite sets a process's clock wrong. I1/live-lease-is-not-taken-over
+// derives the exact bound from the duration of a reading.
 const clockLag = time.Minute
 
-// heldBy fails the case unless err refuses a lease because holder has it, and names the
-// remaining time, which is at most longest and a clockLag.
-func heldBy(t T, what string, err error, holder runstore.Lease, longest time.Duration) {
+// checkLeaseHeld fails the case unless err is ErrLeaseHeld, names holder, and reports a remaining
+// time above 0 and of at most longest plus clockLag.
+func checkLeaseHeld(t T, what string, err error, holder runstore.Lease, longest time.Duration) {
 	t.Helper()
 	var held *runstore.LeaseHeldError
 	if !errors.As(err, &held) || !errors.Is(err, runstore.ErrLeaseHeld) {
@@ -116,16 +115,16 @@ func heldBy(t T, what string, err error, holder runstore.Lease, longest time.Dur
 		return
 	}
 	if held.Holder.Owner != holder.Owner || held.Holder.Reactor != holder.Reactor || held.Holder.Token != holder.Token {
-		t.Errorf("%s: the error names the holder %s, want %q under token %v", what, named(held.Holder), holder.Owner, holder.Token)
+		t.Errorf("%s: the error names the holder %s, want %q under token %v", what, holderText(held.Holder), holder.Owner, holder.Token)
 	}
 	if held.Remaining <= 0 || held.Remaining > longest+clockLag {
 		t.Errorf("%s: %v remaining in the error, want more than 0 and at most %v", what, held.Remaining, longest+clockLag)
 	}
 }
 
-// behind fails the case unless err says that the store knows less than its
-// caller.
-func behind(t T, what string, err error, field string, presented, known int64) {
+// checkStoreBehind fails the case unless err is ErrStoreBehind: the caller presented a number above
+// what the store knows.
+func checkStoreBehind(t T, what string, err error, field string, presented, known int64) {
 	t.Helper()
 	var b *runstore.StoreBehindError
 	if !errors.As(err, &b) || !errors.Is(err, runstore.ErrStoreBehind) {
@@ -138,11 +137,12 @@ func behind(t T, what string, err error, field string, presented, known int64) {
 	}
 }
 
-func named(h runstore.Holder) string {
+// holderText returns the fields of a holder that errors must name, as text.
+func holderText(h runstore.Holder) string {
 	return fmt.Sprintf("%q/%q token=%v strict=%t", h.Owner, h.Reactor, h.Token, h.Strict)
 }
 
-// contend runs f n times at once from a common start.
+// contend runs f n times concurrently from a common start.
 func contend(n int, f func(i int)) {
 	start := make(chan struct{})
 	var wg sync.WaitGroup
@@ -155,10 +155,10 @@ func contend(n int, f func(i int)) {
 	}
 	close(start)
 	wg.Wait()
-	failed.again() // on the goroutine of the case, which it fails
+	failed.rethrow() // on the case's own goroutine, so that it fails the case
 }
 
-// handles opens n handles, one per contender.
+// handles opens n handles, one for each contender.
 func (e *Env) handles(t T, n int) []runstore.RunStore {
 	t.Helper()
 	all := make([]runstore.RunStore, n)
@@ -168,7 +168,7 @@ func (e *Env) handles(t T, n int) []runstore.RunStore {
 	return all
 }
 
-// journal reads a whole journal.
+// journal returns the whole journal of a run.
 func journal(t T, s runstore.RunStore, id runstore.RunID) []runstore.Event {
 	t.Helper()
 	var all []runstore.Event
@@ -181,8 +181,8 @@ func journal(t T, s runstore.RunStore, id runstore.RunID) []runstore.Event {
 	return all
 }
 
-// told is a journal in short: data under token, event by event.
-func told(events []runstore.Event) string {
+// journalText returns a journal in short: "data@token" for each event.
+func journalText(events []runstore.Event) string {
 	var b strings.Builder
 	for _, e := range events {
 		fmt.Fprintf(&b, "%s@%v ", e.Data, e.Token)

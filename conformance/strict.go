@@ -9,36 +9,35 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The cases in this file let a strict lease end while a write under it is under way:
-// behind a lock of the engine, or in flight. A [runstore.StrictCommitter] refuses the
-// write. Any other store may apply it, because its engine cannot compare its clock with
-// the expiry in the step that applies the write. What holds on every store: the write is
-// applied whole or not at all, its answer is true, no later write is applied, and after a
-// takeover nothing is.
+// The cases in this file let a strict lease expire while a write under it is in progress: behind a
+// lock of the engine, or in flight. A [runstore.StrictCommitter] refuses the write. Any other store
+// may apply it, because its engine cannot compare its clock with the expiry in the step that
+// applies the write. On every store, the write is applied whole or not at all, its result is true,
+// no later write is applied, and no write is applied after a takeover.
 
-// strictCases are among those of I3.
+// strictCases are some of the cases of I3.
 func strictCases() []Case {
 	return []Case{
 		{Guarantee: "I3", Name: "strict-write-behind-a-lock-at-its-expiry-ends-as-declared", Needs: []Need{NeedBlockWriters}, Run: strictBehindALock, Doc: `
-			An append, a renewal, a whole batch and a release are held up at the engine until their strict leases
-			have expired. A StrictCommitter refuses each with ErrLeaseExpired and changes nothing; any other store
-			may apply the write, but whole, and must report it truly. A later write is refused, unless the renewal
-			was applied. A store that judges the expiry before it waits for the lock, and declares otherwise, fails.`},
+			An append, a renewal, a whole batch and a release are blocked at the engine until their strict leases have
+			expired. A StrictCommitter refuses each with ErrLeaseExpired and changes nothing; any other store may apply
+			the write, but whole, and must report the true outcome. A later write is refused, unless the renewal was
+			applied. A store that judges the expiry before it waits for the lock, and declares otherwise, fails.`},
 		{Guarantee: "I3", Name: "strict-write-in-flight-at-its-expiry-ends-as-declared", Needs: []Need{NeedNetwork}, Run: strictInFlight, Doc: `
 			The network holds an append, and then a renewal, at each of its round trips until the strict lease has
-			expired. A StrictCommitter refuses the write with ErrLeaseExpired and changes nothing; any other store
-			may apply the write, whole and truly reported. A later write is refused, unless the renewal was applied.
-			A store that judges the expiry when it sends the write, and declares otherwise, fails.`},
+			expired. A StrictCommitter refuses the write with ErrLeaseExpired and changes nothing; any other store may
+			apply the write, but whole, and must report the true outcome. A later write is refused, unless the renewal
+			was applied. A store that judges the expiry when it sends the write, and declares otherwise, fails.`},
 	}
 }
 
-// strictAtCommit reports what a store declares of strict leases.
+// strictAtCommit reports whether the store declares that it judges strict leases at the commit.
 func strictAtCommit(s runstore.RunStore) bool {
 	c, ok := s.(runstore.StrictCommitter)
 	return ok && c.StrictAtCommit()
 }
 
-// strictWrite is one way of writing under a strict lease.
+// strictWrite is one way to write under a strict lease.
 type strictWrite struct {
 	name string
 	do   func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) error
@@ -71,7 +70,7 @@ func strictWrites() []strictWrite {
 	}
 }
 
-// strictAttempt is a write under a strict lease that was held up past the lease's end.
+// strictAttempt is a write under a strict lease that was blocked past the lease's expiry.
 type strictAttempt struct {
 	*attempt
 	what   string
@@ -79,38 +78,38 @@ type strictAttempt struct {
 	before string // the run before the write
 }
 
-// strictState returns all that a run shows, its expiry included.
+// strictState returns everything that a run shows, its expiry included.
 func (e *Env) strictState(t T, id runstore.RunID) string {
 	t.Helper()
 	return dump(t, e.Store, id, "queue") + fmt.Sprintf("expires %v\n", e.Get(t, id).ExpiresAt)
 }
 
-// holdStrictly takes a strict lease.
+// holdStrictly acquires a strict lease.
 func holdStrictly(t T, e *Env, id runstore.RunID, ttl time.Duration) runstore.Lease {
 	t.Helper()
 	req := acquire(id, "strict", ttl)
 	req.Strict, req.Preempt = true, "test"
-	return hold(t, e.Store, req)
+	return mustAcquire(t, e.Store, req)
 }
 
-// check fails the case unless the write ended as the store declares. The write has ended,
-// and nothing of it is in flight.
+// check fails the case unless the write ended as the store declares. The write must have ended,
+// with none of its requests in flight.
 func (a strictAttempt) check(t T, e *Env) {
 	t.Helper()
 	id := a.lease.Run
 	after := e.strictState(t, id)
 	switch {
 	case strictAtCommit(e.Store):
-		if runstore.KindOf(a.err) != runstore.ErrUnavailable { // which a store may be when a lock is held for long
+		if runstore.KindOf(a.err) != runstore.ErrUnavailable { // a store may be unavailable when a lock is held for long
 			Refused(t, a.what, a.err, runstore.ErrLeaseExpired)
 		}
-		same(t, a.what, a.before, after)
+		checkUnchanged(t, a.what, a.before, after)
 	case runstore.OutcomeOf(a.err) == runstore.NotApplied:
-		same(t, fmt.Sprintf("%s, which was answered with %v,", a.what, a.err), a.before, after)
+		checkUnchanged(t, fmt.Sprintf("%s, which was answered with %v,", a.what, a.err), a.before, after)
 	case a.err == nil && after == a.before:
 		t.Errorf("%s: a success, and nothing of it is there", a.what)
 	}
-	// Whole or not at all: the event, the record with its place, and the status.
+	// The event, the record with its place, and the status are all stored or all absent.
 	events := journal(t, e.Store, id)
 	late := len(events) > 0 && string(events[len(events)-1].Data) == "late"
 	if a.name() == "whole-batch" {
@@ -122,18 +121,18 @@ func (a strictAttempt) check(t T, e *Env) {
 	}
 	renewed := !e.Get(t, id).ExpiresAt.Equal(a.lease.ExpiresAt)
 	if a.name() == "renewal" && renewed && !strictAtCommit(e.Store) {
-		return // the lease lives on
+		return // the renewal was applied, so the lease has not ended
 	}
 	before := e.strictState(t, id)
 	_, err := e.Store.Commit(t.Context(), appending(a.lease, "later"))
 	if !errors.Is(err, runstore.ErrLeaseExpired) && !(a.name() == "release-with-writes" && late && errors.Is(err, runstore.ErrFenced)) {
 		t.Errorf("a write that was sent after %s: got error %v, want ErrLeaseExpired", a.what, err)
 	}
-	same(t, "a write that was sent after "+a.what, before, e.strictState(t, id))
+	checkUnchanged(t, "a write that was sent after "+a.what, before, e.strictState(t, id))
 }
 
-// wasInTime reports whether the engine applied the write before the lease's expiry, where it
-// reads its clock in the atomic step.
+// wasInTime reports whether the engine applied the write before the lease's expiry, on an engine
+// that reads its clock in the atomic step.
 func (a strictAttempt) wasInTime(t T, e *Env) bool {
 	if !strictAtCommit(e.Store) {
 		return false
@@ -147,17 +146,17 @@ func (a strictAttempt) wasInTime(t T, e *Env) bool {
 
 func (a strictAttempt) name() string { return string(a.lease.Run) }
 
-// strictBehindALock holds writes up at the engine, as a stalled writer or a lock does,
-// until the strict leases under which they were sent have ended.
+// strictBehindALock blocks writes at the engine, as a stalled writer or a lock does, until the
+// strict leases under which they were sent have expired.
 func strictBehindALock(t T, e *Env) {
 	writes := strictWrites()
-	writer := e.Reopen(t) // what is held up may be all that one handle can do at once
+	writer := e.Reopen(t) // one handle may not be able to do more than the blocked writes
 	began := e.Now(t)
 	for _, w := range writes {
 		e.Create(t, runstore.RunID(w.name))
 	}
-	// Long enough to take all leases and to send all writes, by what this machine needed
-	// for half of that.
+	// Long enough to acquire all leases and to send all writes, by four times the time that this
+	// machine needed for half of that.
 	for ttl := e.ShortTTL() + 4*e.Now(t).Sub(began); ; ttl *= 2 {
 		var all []strictAttempt
 		for _, w := range writes {
@@ -170,16 +169,16 @@ func strictBehindALock(t T, e *Env) {
 		for i, w := range writes {
 			all[i].attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), writer, all[i].lease) })
 		}
-		waits(t, nil, underway)
+		waitAtMost(t, nil, arrivalTime)
 		inTime := e.Now(t).Before(all[0].lease.ExpiresAt)
 		if inTime {
 			e.Advance(t, ttl)
 		}
 		resume()
 		for _, a := range all {
-			a.ends(t, a.what)
+			a.wait(t, a.what)
 		}
-		if !inTime && ttl < TTL { // the machine is busy
+		if !inTime && ttl < TTL { // this machine is busy
 			continue
 		}
 		for _, a := range all {
@@ -189,7 +188,7 @@ func strictBehindALock(t T, e *Env) {
 	}
 }
 
-// strictInFlight keeps a write under a strict lease in flight until the lease has ended.
+// strictInFlight keeps a write under a strict lease in flight until the lease has expired.
 func strictInFlight(t T, e *Env) {
 	n := e.network(t)
 	for _, w := range strictWrites()[:2] {
@@ -197,7 +196,7 @@ func strictInFlight(t T, e *Env) {
 			for ttl := e.ShortTTL(); ; ttl *= 2 {
 				e.Create(t, runstore.RunID(w.name))
 				kept, inTime := strictArrivesLate(t, e, n, w, ttl, after)
-				bury(t, e, runstore.RunID(w.name))
+				purgeIfExists(t, e, runstore.RunID(w.name))
 				if inTime || ttl > TTL || t.Failed() {
 					return kept
 				}
@@ -206,29 +205,29 @@ func strictInFlight(t T, e *Env) {
 	}
 }
 
-// strictArrivesLate holds a write at one of its round trips until its strict lease has
-// ended. inTime is false if the lease ended before.
+// strictArrivesLate holds a write at one of its round trips until its strict lease has expired.
+// inTime is false if the lease expired before the write was held.
 func strictArrivesLate(t T, e *Env, n network, w strictWrite, ttl time.Duration, after int) (kept, inTime bool) {
 	t.Helper()
 	id := runstore.RunID(w.name)
-	prepared(t, func() error { return w.do(t.Context(), n.s, nowhere()) })
-	works(t, e, n.s)
+	prepareStatement(t, func() error { return w.do(t.Context(), n.s, missingRunLease()) })
+	awaitWorking(t, e, n.s)
 	a := strictAttempt{what: fmt.Sprintf("%s, in flight at its round trip %d when its strict lease ended", w.name, after), lease: holdStrictly(t, e, id, ttl)}
 	a.before = e.strictState(t, id)
 	n.Faults.Hold(after)
 	a.attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), n.s, a.lease) })
-	kept = a.meets(t, 1, n.Faults.AwaitHeld)
+	kept = a.awaitHarm(t, 1, n.Faults.AwaitHeld)
 	inTime = e.Now(t).Before(a.lease.ExpiresAt)
 	if inTime && kept {
 		e.Advance(t, ttl)
 	}
 	n.Faults.Reset()
-	a.ends(t, w.name)
-	n.answered(t)
-	if kept && a.err == nil && a.wasInTime(t, e) { // another request of the handle was held
+	a.wait(t, w.name)
+	n.awaitAnswered(t)
+	if kept && a.err == nil && a.wasInTime(t, e) { // the network held another request of the handle
 		return false, true
 	}
-	if !kept { // it needs no such round trip, or came too late to make it
+	if !kept { // the write has no such round trip, or came too late to reach it
 		return kept, !errors.Is(a.err, runstore.ErrLeaseExpired)
 	}
 	if inTime {

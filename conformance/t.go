@@ -9,12 +9,12 @@ import (
 	"sync"
 )
 
-// T is what a case needs of a test. *testing.T has it, and the command has an
-// implementation of its own, so both run the same cases.
+// T is what a case needs of a test. *testing.T implements it for go test, and plainT for the
+// command, so both run the same cases.
 type T interface {
 	Helper()
 	Name() string
-	// Context ends when the case does, before its cleanups run.
+	// Context ends when the case ends, before its cleanups run.
 	Context() context.Context
 	Cleanup(func())
 	TempDir() string
@@ -37,14 +37,14 @@ type plainT struct {
 	cleanups []func()
 }
 
-// RunPlain runs f as a case of that name, outside go test, and returns whether it failed and its
-// messages. A panic is a failure, not the end of the program.
+// RunPlain runs f as a case called name, outside go test, and returns whether it failed and its
+// messages. A panic fails the case and does not end the program.
 func RunPlain(ctx context.Context, name string, f func(T)) (failed bool, messages []string) {
 	t := &plainT{name: name}
 	t.ctx, t.cancel = context.WithCancel(ctx)
 	guarded := func(f func()) {
 		done := make(chan struct{})
-		go func() { // of its own, so that FailNow can end it
+		go func() { // a goroutine of its own, so that FailNow can end it
 			defer close(done)
 			defer func() {
 				if p := recover(); p != nil {

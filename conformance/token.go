@@ -23,10 +23,10 @@ func tokenCases() []Case {
 			ErrNotFound to every read and in no index; a new run is empty but continues with the next token. A store
 			that deletes the token with the run starts again at 1, so that a fence from before the purge matches.`},
 		{Guarantee: "I2", Name: "old-fence-is-refused-on-the-re-created-run", Run: fenceAfterPurge, Doc: `
-			A run is purged and created anew, and the holders of its former life commit, renew, release and purge.
+			A run is purged and created anew, and the holders from before the purge commit, renew, release and purge.
 			All of it is ErrFenced and changes nothing, before the new run's first grant and under it; between purge
-			and creation it is ErrNotFound. A store that forgets old tokens at a purge applies those writes to the
-			new run.`},
+			and creation it is ErrNotFound. A store that forgets old tokens at a purge applies those writes to the new
+			run.`},
 		{Guarantee: "I2", Name: "token-survives-a-new-handle", Run: tokenSurvivesHandle, Doc: `
 			Three rounds open a new handle, acquire through it and close it. The next handle finds the grant still
 			held, commits under it, and the following grant has the next token. A store that keeps the token or the
@@ -120,26 +120,26 @@ func tokenGrows(t T, e *Env) {
 		}
 		lease, last = next, next.Token
 	}
-	granted("the first grant", hold(t, e.Store, acquire("run", "a", TTL)))
-	letGo(t, e.Store, lease)
-	granted("after a release", hold(t, e.Store, acquire("run", "a", TTL)))
-	letGo(t, e.Store, lease)
-	granted("after another's release", hold(t, other, acquire("run", "b", e.ShortTTL())))
+	granted("the first grant", mustAcquire(t, e.Store, acquire("run", "a", TTL)))
+	mustRelease(t, e.Store, lease)
+	granted("after a release", mustAcquire(t, e.Store, acquire("run", "a", TTL)))
+	mustRelease(t, e.Store, lease)
+	granted("after another's release", mustAcquire(t, other, acquire("run", "b", e.ShortTTL())))
 	e.expire(t)
-	granted("takeover by another", hold(t, e.Store, acquire("run", "a", e.ShortTTL())))
+	granted("takeover by another", mustAcquire(t, e.Store, acquire("run", "a", e.ShortTTL())))
 	e.expire(t)
-	granted("takeover from oneself", hold(t, e.Store, acquire("run", "a", TTL)))
-	granted("preempt", hold(t, other, preempting("run", "c", "test")))
-	granted("preempt of oneself", hold(t, other, preempting("run", "c", "test")))
+	granted("takeover from oneself", mustAcquire(t, e.Store, acquire("run", "a", TTL)))
+	granted("preempt", mustAcquire(t, other, preempting("run", "c", "test")))
+	granted("preempt of oneself", mustAcquire(t, other, preempting("run", "c", "test")))
 	revoke := runstore.NewBatch("run", runstore.Unguarded("an operator ends the grant"))
 	revoke.Release = true
 	applied(t, e.Store, "unguarded release", revoke)
-	granted("after a revocation", hold(t, e.Store, acquire("run", "a", TTL)))
+	granted("after a revocation", mustAcquire(t, e.Store, acquire("run", "a", TTL)))
 	if err := renew(t, e.Store, lease, 2*TTL); err != nil {
 		t.Fatalf("renew: %v", err)
 	}
-	letGo(t, e.Store, lease)
-	granted("preempt of a free lease", hold(t, other, preempting("run", "c", "test")))
+	mustRelease(t, e.Store, lease)
+	granted("preempt of a free lease", mustAcquire(t, other, preempting("run", "c", "test")))
 }
 
 func noTokenBurnt(t T, e *Env) {
@@ -166,7 +166,7 @@ func noTokenBurnt(t T, e *Env) {
 	if run := e.Get(t, "run"); run.Token != lease.Token {
 		t.Errorf("after refused attempts the run's token is %v, want %v", run.Token, lease.Token)
 	}
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	guarded := acquire("run", "contender", TTL)
 	guarded.Guards = []runstore.Guard{runstore.AtVersion("absent", 1)}
 	_, err := other.AcquireLease(t.Context(), guarded)
@@ -191,10 +191,10 @@ func tokenSurvivesHandle(t T, e *Env) {
 		}
 		s = e.Reopen(t)
 		if run := e.Get(t, "run"); run.Holder.Token != lease.Token {
-			t.Errorf("closing a handle ended the grant: the run is held by %s, want token %v", named(run.Holder), lease.Token)
+			t.Errorf("closing a handle ended the grant: the run is held by %s, want token %v", holderText(run.Holder), lease.Token)
 		}
 		e.Append(t, s, lease, "through another handle")
-		letGo(t, s, lease)
+		mustRelease(t, s, lease)
 	}
 }
 
@@ -203,18 +203,18 @@ func tokenSurvivesReopen(t T, e *Env) {
 	e.Create(t, "free")
 	e.Create(t, "purged")
 	held, free, purged := e.Acquire(t, e.Store, "held", "a"), e.Acquire(t, e.Store, "free", "a"), e.Acquire(t, e.Store, "purged", "a")
-	letGo(t, e.Store, free)
+	mustRelease(t, e.Store, free)
 	purge(t, e.Store, purged)
 	before := dump(t, e.Store, "held") + dump(t, e.Store, "free")
 	if err := e.Store.Close(); err != nil {
 		t.Fatalf("close: %v", err)
 	}
 	e.Store = e.Reopen(t)
-	same(t, "closing every handle", before, dump(t, e.Store, "held")+dump(t, e.Store, "free"))
+	checkUnchanged(t, "closing every handle", before, dump(t, e.Store, "held")+dump(t, e.Store, "free"))
 	e.Create(t, "purged")
 	for _, old := range []runstore.Lease{free, purged} {
 		_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
-		fencedOut(t, fmt.Sprintf("commit on %q with a fence of before", old.Run), err, old, e.Get(t, old.Run))
+		checkFenced(t, fmt.Sprintf("commit on %q with a fence of before", old.Run), err, old, e.Get(t, old.Run))
 		if next := e.Acquire(t, e.Store, old.Run, "b"); next.Token != old.Token+1 {
 			t.Errorf("%q: token %v follows %v, want %v", old.Run, next.Token, old.Token, old.Token+1)
 		}
@@ -226,7 +226,7 @@ func tokensApart(t T, e *Env) {
 	e.Create(t, "busy")
 	e.Create(t, "quiet")
 	for i := range 5 {
-		lease := hold(t, e.Store, preempting("busy", "a", "test"))
+		lease := mustAcquire(t, e.Store, preempting("busy", "a", "test"))
 		if lease.Token != runstore.Token(i+1) {
 			t.Errorf("grant %d of one run has token %v", i+1, lease.Token)
 		}
@@ -250,7 +250,8 @@ func tokenBeyond(t T, e *Env) {
 	e.Append(t, e.Store, lease, "still held")
 }
 
-// storeIsBehind tries every write under a lease that the store never granted.
+// storeIsBehind fails the case unless every write under a lease that the store never granted is
+// refused with ErrStoreBehind.
 func storeIsBehind(t T, e *Env, future runstore.Lease, known runstore.Token) {
 	t.Helper()
 	before := dump(t, e.Store, future.Run)
@@ -258,10 +259,10 @@ func storeIsBehind(t T, e *Env, future runstore.Lease, known runstore.Token) {
 		return fmt.Sprintf("%s on %q under token %v when %v is known", op, future.Run, future.Token, known)
 	}
 	_, err := e.Store.Commit(t.Context(), appending(future, "from the future"))
-	behind(t, what("commit"), err, "token", int64(future.Token), int64(known))
-	behind(t, what("renew"), renew(t, e.Store, future, TTL), "token", int64(future.Token), int64(known))
-	behind(t, what("release"), release(t, e.Store, future), "token", int64(future.Token), int64(known))
-	same(t, "a fence from the future", before, dump(t, e.Store, future.Run))
+	checkStoreBehind(t, what("commit"), err, "token", int64(future.Token), int64(known))
+	checkStoreBehind(t, what("renew"), renew(t, e.Store, future, TTL), "token", int64(future.Token), int64(known))
+	checkStoreBehind(t, what("release"), release(t, e.Store, future), "token", int64(future.Token), int64(known))
+	checkUnchanged(t, "a fence from the future", before, dump(t, e.Store, future.Run))
 }
 
 func positionBeyond(t T, e *Env) {

@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// awaitFeed ends the wait for an event in the feed.
-const awaitFeed = patience
+// awaitFeed bounds the wait for an event in the feed.
+const awaitFeed = caseTimeout
 
 func asBehind(err error, target **runstore.StoreBehindError) bool {
 	return errors.As(err, target) && errors.Is(err, runstore.ErrStoreBehind)
@@ -18,7 +18,7 @@ func epochRaises(t T, e *Env) {
 	e.Create(t, "held")
 	e.Create(t, "free")
 	old := e.Acquire(t, e.Store, "held", "a")
-	letGo(t, e.Store, e.Acquire(t, e.Store, "free", "a"))
+	mustRelease(t, e.Store, e.Acquire(t, e.Store, "free", "a"))
 	other := e.Reopen(t)
 	highest := old.Token
 	for i := range 2 {
@@ -29,13 +29,13 @@ func epochRaises(t T, e *Env) {
 		above := highest
 		for _, id := range []runstore.RunID{"held", "free"} {
 			if run := e.Get(t, id); run.Holder != (runstore.Holder{}) {
-				t.Errorf("%q: in the new epoch the run is held by %s, want nobody", id, named(run.Holder))
+				t.Errorf("%q: in the new epoch the run is held by %s, want nobody", id, holderText(run.Holder))
 			}
 			lease := e.Acquire(t, other, id, "b") // at once: no grant is live any more
 			if want := epoch.Floor() + 1; lease.Token != want || lease.Token <= above {
 				t.Errorf("%q: the first token of epoch %d is %v (%d), want %v (%d)", id, epoch, lease.Token, lease.Token, want, want)
 			}
-			letGo(t, other, lease)
+			mustRelease(t, other, lease)
 			next := e.Acquire(t, e.Store, id, "c")
 			if next.Token != lease.Token+1 || next.Token.Epoch() != epoch || next.Token.Counter() != 2 {
 				t.Errorf("%q: token %v follows %v, want the next number of the same epoch", id, next.Token, lease.Token)
@@ -73,7 +73,7 @@ func epochFences(t T, e *Env) {
 		e.Create(t, id)
 		req := acquire(id, "a", TTL)
 		req.Strict = id == "strict"
-		old := hold(t, e.Store, req)
+		old := mustAcquire(t, e.Store, req)
 		e.Append(t, e.Store, old, "before")
 		epoch := e.raise(t, e.Reopen(t), "test")
 
@@ -82,10 +82,10 @@ func epochFences(t T, e *Env) {
 			t.Helper()
 			run := e.Get(t, id)
 			_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
-			fencedOut(t, when+": commit", err, old, run)
-			fencedOut(t, when+": renew", renew(t, e.Store, old, TTL), old, run)
-			fencedOut(t, when+": release", release(t, e.Store, old), old, run)
-			same(t, when+": a fence of the old epoch", before, dump(t, e.Store, id))
+			checkFenced(t, when+": commit", err, old, run)
+			checkFenced(t, when+": renew", renew(t, e.Store, old, TTL), old, run)
+			checkFenced(t, when+": release", release(t, e.Store, old), old, run)
+			checkUnchanged(t, when+": a fence of the old epoch", before, dump(t, e.Store, id))
 		}
 		refused("before the next grant")
 		_, err := e.Store.AcquireLease(t.Context(), req)
@@ -108,7 +108,7 @@ func epochAfterPurge(t T, e *Env) {
 	epoch := e.raise(t, e.Store, "test")
 	e.Create(t, "run")
 	_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
-	fencedOut(t, "commit with a fence of the epoch before", err, old, e.Get(t, "run"))
+	checkFenced(t, "commit with a fence of the epoch before", err, old, e.Get(t, "run"))
 	if lease := e.Acquire(t, e.Store, "run", "a"); lease.Token != epoch.Floor()+1 {
 		t.Errorf("the re-created run granted token %v, want %v", lease.Token, epoch.Floor()+1)
 	}
@@ -179,6 +179,6 @@ func epochsListed(t T, e *Env) {
 		if last.Epoch != epoch || last.Reason != reason {
 			t.Errorf("the current epoch is %d for %q, want %d for %q", last.Epoch, last.Reason, epoch, reason)
 		}
-		within(t, "the epoch's beginning", last.At, from, to)
+		checkBetween(t, "the epoch's beginning", last.At, from, to)
 	}
 }

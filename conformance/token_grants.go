@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// grantCases prove that a grant's id names one grant for ever: a late copy of a request
-// makes no second grant, even after other grants.
+// grantCases prove that a grant id names one grant for ever: a late copy of a request makes no
+// second grant, even after other grants.
 func grantCases() []Case {
 	return []Case{
 		{Guarantee: "I2", Name: "late-copy-of-an-acquire-is-refused-after-later-grants", Run: lateAfterOthers, Doc: `
@@ -43,27 +43,27 @@ func grantCases() []Case {
 	}
 }
 
-// grantEnded fails the case unless err says that the grant of the request has ended, and
-// names the grant that is current instead. A store need not know the former grant's token.
+// grantEnded fails the case unless err says that the grant of the request has ended and names the
+// current grant. The store need not know the former grant's token.
 func grantEnded(t T, what string, err error, lease runstore.Lease, run runstore.Run) {
 	t.Helper()
 	var fenced *runstore.FencedError
 	if errors.As(err, &fenced) && fenced.Presented == 0 {
 		lease.Token = 0
 	}
-	fencedOut(t, what, err, lease, run)
+	checkFenced(t, what, err, lease, run)
 }
 
 func lateAfterOthers(t T, e *Env) {
 	e.Create(t, "run")
 	other := e.Reopen(t)
 	first := acquire("run", "a", TTL)
-	lease := hold(t, e.Store, first)
+	lease := mustAcquire(t, e.Store, first)
 	e.Append(t, e.Store, lease, "by the first holder")
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	second := acquire("run", "a", TTL)
-	secondLease := hold(t, other, second)
-	letGo(t, e.Store, secondLease)
+	secondLease := mustAcquire(t, other, second)
+	mustRelease(t, e.Store, secondLease)
 
 	refused := func(when string) {
 		t.Helper()
@@ -79,7 +79,7 @@ func lateAfterOthers(t T, e *Env) {
 		grantEnded(t, when+": late copy of the first request, preempting", err, lease, run)
 		_, err = e.Store.AcquireLease(t.Context(), second)
 		grantEnded(t, when+": late copy of the second request", err, secondLease, run)
-		same(t, when+": late copies", before, dump(t, e.Store, "run", "queue"))
+		checkUnchanged(t, when+": late copies", before, dump(t, e.Store, "run", "queue"))
 	}
 	refused("the lease is free")
 	third := e.Acquire(t, e.Store, "run", "c")
@@ -97,7 +97,7 @@ func lateAfterOthers(t T, e *Env) {
 			return
 		}
 		_, err := e.Store.AcquireLease(t.Context(), acquire("run", "d", TTL))
-		heldBy(t, "contender among late copies", err, third, TTL)
+		checkLeaseHeld(t, "contender among late copies", err, third, TTL)
 	})
 	e.Append(t, e.Store, third, "still held")
 }
@@ -106,12 +106,12 @@ func lateAfterMany(t T, e *Env) {
 	e.Create(t, "run")
 	between := e.Scaled(t, "grants in between", 16, runstore.RememberedGrants)
 	first := acquire("run", "a", TTL)
-	lease := hold(t, e.Store, first)
+	lease := mustAcquire(t, e.Store, first)
 	var requests []runstore.AcquireRequest
 	var leases []runstore.Lease
 	for i := range between {
 		req := preempting("run", "b", fmt.Sprint("grant ", i))
-		requests, leases = append(requests, req), append(leases, hold(t, e.Store, req))
+		requests, leases = append(requests, req), append(leases, mustAcquire(t, e.Store, req))
 	}
 	before, run := dump(t, e.Store, "run"), e.Get(t, "run")
 	other := e.Reopen(t)
@@ -121,9 +121,9 @@ func lateAfterMany(t T, e *Env) {
 		_, err := other.AcquireLease(t.Context(), requests[i])
 		grantEnded(t, fmt.Sprintf("a copy of the request of token %v after token %v", leases[i].Token, run.Token), err, leases[i], run)
 	}
-	same(t, "late copies", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "late copies", before, dump(t, e.Store, "run"))
 	last := between - 1
-	sameGrant(t, "the repeat of the last request", hold(t, other, requests[last]), leases[last])
+	sameGrant(t, "the repeat of the last request", mustAcquire(t, other, requests[last]), leases[last])
 }
 
 func grantsAfterPurge(t T, e *Env) {
@@ -133,9 +133,9 @@ func grantsAfterPurge(t T, e *Env) {
 	if err != nil {
 		t.Fatalf("create: %v", err)
 	}
-	letGo(t, e.Store, created.Lease)
+	mustRelease(t, e.Store, created.Lease)
 	req := acquire("run", "a", TTL)
-	lease := hold(t, e.Store, req)
+	lease := mustAcquire(t, e.Store, req)
 	purge(t, e.Store, lease)
 
 	other := e.Reopen(t)
@@ -163,7 +163,7 @@ func grantsAfterPurge(t T, e *Env) {
 		grantEnded(t, when+": an acquire with the id of the former run's first grant", err, created.Lease, run)
 		_, err = e.Store.AcquireLease(t.Context(), req)
 		grantEnded(t, when+": a copy of the former run's last acquire", err, lease, run)
-		same(t, when+": requests of the run's former life", before, dump(t, e.Store, "run"))
+		checkUnchanged(t, when+": requests of the run's former life", before, dump(t, e.Store, "run"))
 	}
 	refused("the new run was never leased")
 	next := e.Acquire(t, e.Store, "run", "b")
@@ -176,10 +176,10 @@ func grantsAfterPurge(t T, e *Env) {
 func grantsAfterEpoch(t T, e *Env) {
 	e.Create(t, "run")
 	first := acquire("run", "a", TTL)
-	released := hold(t, e.Store, first)
-	letGo(t, e.Store, released)
+	released := mustAcquire(t, e.Store, first)
+	mustRelease(t, e.Store, released)
 	second := acquire("run", "a", TTL)
-	ended := hold(t, e.Store, second)
+	ended := mustAcquire(t, e.Store, second)
 	e.raise(t, e.Store, "test")
 	other := e.Reopen(t)
 	refused := func(when string) {
@@ -189,7 +189,7 @@ func grantsAfterEpoch(t T, e *Env) {
 		grantEnded(t, when+": a copy of the request whose grant was released", err, released, run)
 		_, err = e.Store.AcquireLease(t.Context(), second)
 		grantEnded(t, when+": a copy of the request whose grant the epoch ended", err, ended, run)
-		same(t, when+": requests of the epoch before", before, dump(t, e.Store, "run"))
+		checkUnchanged(t, when+": requests of the epoch before", before, dump(t, e.Store, "run"))
 	}
 	refused("in the new epoch")
 	third := e.Acquire(t, e.Store, "run", "a")
@@ -210,20 +210,20 @@ func lateRelease(t T, e *Env) {
 		before, run := dump(t, e.Store, "run"), e.Get(t, "run")
 		for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
 			_, err := s.ReleaseLease(t.Context(), req)
-			fencedOut(t, when+": a copy of the first release", err, first, run)
+			checkFenced(t, when+": a copy of the first release", err, first, run)
 		}
-		same(t, when+": a copy of the first release", before, dump(t, e.Store, "run"))
+		checkUnchanged(t, when+": a copy of the first release", before, dump(t, e.Store, "run"))
 	}
 	refused("the lease is held again")
 	e.Append(t, e.Store, second, "still held")
-	letGo(t, e.Store, second)
+	mustRelease(t, e.Store, second)
 	refused("the lease is released again")
 }
 
 func olderToken(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "a")
-	letGo(t, e.Store, first)
+	mustRelease(t, e.Store, first)
 	second := e.Acquire(t, e.Store, "run", "a")
 	old := second
 	old.Token = first.Token
@@ -244,16 +244,16 @@ func olderToken(t T, e *Env) {
 			b := runstore.NewBatch("run", old.Fence())
 			write(&b.Writes)
 			_, err := e.Store.Commit(t.Context(), b)
-			fencedOut(t, when+": commit of "+what+" under the older token", err, old, run)
+			checkFenced(t, when+": commit of "+what+" under the older token", err, old, run)
 		}
-		fencedOut(t, when+": renewal under the older token", renew(t, e.Store, old, 2*TTL), old, run)
-		fencedOut(t, when+": release under the older token", release(t, e.Store, old), old, run)
-		same(t, when+": the older token", before, dump(t, e.Store, "run", "queue"))
+		checkFenced(t, when+": renewal under the older token", renew(t, e.Store, old, 2*TTL), old, run)
+		checkFenced(t, when+": release under the older token", release(t, e.Store, old), old, run)
+		checkUnchanged(t, when+": the older token", before, dump(t, e.Store, "run", "queue"))
 		if after := e.Get(t, "run"); !after.ExpiresAt.Equal(run.ExpiresAt) {
 			t.Errorf("%s: a renewal under the older token moved the expiry from %v to %v", when, run.ExpiresAt, after.ExpiresAt)
 		}
 	}
 	refused("the lease is held")
-	letGo(t, e.Store, second)
+	mustRelease(t, e.Store, second)
 	refused("the lease is released")
 }

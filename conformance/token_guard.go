@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// tokenGuardCases prove that a write can be guarded by the run's last token, and that a
-// lease can be acquired under its holder's fence.
+// tokenGuardCases prove that the run's last token can guard a write, and that a lease can be
+// acquired under its holder's fence.
 func tokenGuardCases() []Case {
 	return []Case{
 		{Guarantee: "I1", Name: "of-several-preempts-at-one-token-one-is-granted", Run: preemptsAtOneToken, Doc: `
@@ -17,9 +17,9 @@ func tokenGuardCases() []Case {
 			that compares the guard with a head read before its atomic step lets each operator end the grant of the
 			one before.`},
 		{Guarantee: "I2", Name: "a-token-guard-beyond-the-known-means-store-behind", Run: tokenGuardBehind, Doc: `
-			A caller commits, and preempts, with a guard on a token that the store has not granted yet. Both calls
-			are ErrStoreBehind with the presented and the known token, and change nothing. A store that answers
-			ErrConflict makes the caller read again and go on against a restored backup.`},
+			A caller commits, and preempts, with a guard on a token that the store has not granted yet. Both calls are
+			ErrStoreBehind with the presented and the known token, and change nothing. A store that answers ErrConflict
+			makes the caller read again and continue on a restored backup.`},
 		{Guarantee: "I2", Name: "late-copy-of-a-handoff-grants-no-lease", Run: lateHandoff, Doc: `
 			A holder hands its lease off, the successor releases it, and a copy of the handoff arrives: while the
 			lease is free, and while a third process holds it. The copy is ErrFenced and changes nothing. A store
@@ -63,7 +63,8 @@ func tokenGuardCases() []Case {
 	}
 }
 
-// tokenConflict fails the case unless err refuses a token guard and names the last token.
+// tokenConflict fails the case unless err is the conflict of a token guard and names the last
+// token.
 func tokenConflict(t T, what string, err error, last runstore.Token) {
 	t.Helper()
 	var conflict *runstore.ConflictError
@@ -76,7 +77,7 @@ func tokenConflict(t T, what string, err error, last runstore.Token) {
 	}
 }
 
-// atToken returns a batch that appends an event where the run's last token is t.
+// atToken returns a batch that appends an event if token is the run's last token.
 func atToken(id runstore.RunID, token runstore.Token, data string) runstore.Batch {
 	b := runstore.NewBatch(id, runstore.AtToken(token))
 	b.Append("test", []byte(data))
@@ -116,7 +117,7 @@ func preemptsAtOneToken(t T, e *Env) {
 		}
 		events := journal(t, e.Store, "run")
 		if last := events[len(events)-1]; len(events) != round+1 || string(last.Data) != string(lease.Owner) {
-			t.Errorf("round %d: the journal is %s, want one event a round, the last one by %q", round, told(events), lease.Owner)
+			t.Errorf("round %d: the journal is %s, want one event a round, the last one by %q", round, journalText(events), lease.Owner)
 		}
 	}
 }
@@ -127,12 +128,12 @@ func tokenGuardBehind(t T, e *Env) {
 	before := dump(t, e.Store, "run")
 	beyond := lease.Token + 1
 	_, err := e.Store.Commit(t.Context(), atToken("run", beyond, "from the future"))
-	behind(t, "a batch at a token that was never granted", err, "token", int64(beyond), int64(lease.Token))
+	checkStoreBehind(t, "a batch at a token that was never granted", err, "token", int64(beyond), int64(lease.Token))
 	req := preempting("run", "other", "test")
 	req.Guards = []runstore.Guard{runstore.AtToken(beyond)}
 	_, err = e.Store.AcquireLease(t.Context(), req)
-	behind(t, "a request for the lease at a token that was never granted", err, "token", int64(beyond), int64(lease.Token))
-	same(t, "refused writes", before, dump(t, e.Store, "run"))
+	checkStoreBehind(t, "a request for the lease at a token that was never granted", err, "token", int64(beyond), int64(lease.Token))
+	checkUnchanged(t, "refused writes", before, dump(t, e.Store, "run"))
 }
 
 func tokenGuard(t T, e *Env) {
@@ -154,7 +155,7 @@ func tokenGuard(t T, e *Env) {
 			req.Writes.Append("test", []byte("wrong"))
 			_, err = e.Store.AcquireLease(t.Context(), req)
 			tokenConflict(t, fmt.Sprintf("%s: a preempt at token %v", when, wrong), err, last)
-			same(t, when+": refused writes", before, dump(t, e.Store, "run", "queue"))
+			checkUnchanged(t, when+": refused writes", before, dump(t, e.Store, "run", "queue"))
 		}
 		applied(t, e.Store, fmt.Sprintf("%s: a batch at token %v", when, last), atToken("run", last, "right"))
 		alone := runstore.NewBatch("run", runstore.AtToken(last))
@@ -165,11 +166,11 @@ func tokenGuard(t T, e *Env) {
 	lease := e.Acquire(t, e.Store, "run", "first")
 	last = lease.Token
 	check("leased")
-	letGo(t, e.Store, lease)
+	mustRelease(t, e.Store, lease)
 	check("released")
 	req := acquire("run", "second", TTL)
 	req.Guards = []runstore.Guard{runstore.AtToken(last)}
-	lease = hold(t, e.Store, req)
+	lease = mustAcquire(t, e.Store, req)
 	last = lease.Token
 	check("leased at the last token")
 	b := appending(lease, "wrong")
@@ -179,7 +180,7 @@ func tokenGuard(t T, e *Env) {
 	req = acquire("run", "third", TTL)
 	req.Guards = []runstore.Guard{runstore.AtToken(last)}
 	_, err = e.Store.AcquireLease(t.Context(), req)
-	heldBy(t, "an acquire at the last token that does not preempt", err, lease, TTL)
+	checkLeaseHeld(t, "an acquire at the last token that does not preempt", err, lease, TTL)
 }
 
 func tokenGuardMulti(t T, e *Env) {
@@ -187,12 +188,12 @@ func tokenGuardMulti(t T, e *Env) {
 	e.Create(t, "a")
 	e.Create(t, "b")
 	a, b := e.Acquire(t, e.Store, "a", "owner"), e.Acquire(t, e.Store, "b", "owner")
-	letGo(t, e.Store, b)
+	mustRelease(t, e.Store, b)
 	b = e.Acquire(t, e.Store, "b", "owner")
 	before := dump(t, e.Store, "a") + dump(t, e.Store, "b")
 	_, err := multi.CommitMulti(t.Context(), []runstore.Batch{appending(a, "half"), atToken("b", b.Token-1, "half")})
 	tokenConflict(t, "a commit of two runs, one at its former token", err, b.Token)
-	same(t, "the refused commit", before, dump(t, e.Store, "a")+dump(t, e.Store, "b"))
+	checkUnchanged(t, "the refused commit", before, dump(t, e.Store, "a")+dump(t, e.Store, "b"))
 	if _, err := multi.CommitMulti(t.Context(), []runstore.Batch{appending(a, "whole"), atToken("b", b.Token, "whole")}); err != nil {
 		t.Errorf("a commit of two runs, one at its last token: %v", err)
 	}
@@ -201,16 +202,16 @@ func tokenGuardMulti(t T, e *Env) {
 func fencedBeforeToken(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "old")
-	hold(t, e.Store, preempting("run", "new", "test"))
+	mustAcquire(t, e.Store, preempting("run", "new", "test"))
 	run := e.Get(t, "run")
 	b := appending(old, "zombie")
 	b.Require(runstore.AtToken(old.Token))
 	_, err := e.Store.Commit(t.Context(), b)
-	fencedOut(t, "a stale fence with its own stale token", err, old, run)
+	checkFenced(t, "a stale fence with its own stale token", err, old, run)
 	b = appending(old, "zombie")
 	b.Require(runstore.AtToken(run.Token))
 	_, err = e.Store.Commit(t.Context(), b)
-	fencedOut(t, "a stale fence with the current token", err, old, run)
+	checkFenced(t, "a stale fence with the current token", err, old, run)
 }
 
 func revocationAtToken(t T, e *Env) {
@@ -218,7 +219,7 @@ func revocationAtToken(t T, e *Env) {
 	read := e.Acquire(t, e.Store, "run", "stuck")
 	revoke := runstore.NewBatch("run", runstore.AtToken(read.Token))
 	revoke.Release = true
-	later := hold(t, e.Store, preempting("run", "later", "test"))
+	later := mustAcquire(t, e.Store, preempting("run", "later", "test"))
 	_, err := e.Store.Commit(t.Context(), revoke)
 	tokenConflict(t, "a revocation of the former grant", err, later.Token)
 	e.Append(t, e.Store, later, "still held")
@@ -226,11 +227,11 @@ func revocationAtToken(t T, e *Env) {
 	revoke.Release = true
 	applied(t, e.Store, "a revocation of the current grant", revoke)
 	_, err = e.Store.Commit(t.Context(), appending(later, "revoked"))
-	fencedOut(t, "a commit under the revoked grant", err, later, e.Get(t, "run"))
+	checkFenced(t, "a commit under the revoked grant", err, later, e.Get(t, "run"))
 	e.Acquire(t, e.Store, "run", "next")
 }
 
-// handingOff is the request by which a holder passes its lease to a successor, under the
+// handingOff returns the request by which a holder passes its lease to a successor, under the
 // successor's grant id.
 func handingOff(lease runstore.Lease, to runstore.AcquireRequest) runstore.AcquireRequest {
 	to.Guards = append(to.Guards, lease.Fence())
@@ -243,11 +244,11 @@ func handoff(t T, e *Env) {
 	wanted := acquire("run", "successor", TTL)
 	wanted.Reactor = "recovery"
 	_, err := e.Reopen(t).AcquireLease(t.Context(), wanted)
-	heldBy(t, "the successor's request before the handoff", err, holder, TTL)
+	checkLeaseHeld(t, "the successor's request before the handoff", err, holder, TTL)
 
 	handing := handingOff(holder, wanted)
 	handing.Writes.Append("handed off", []byte("once"))
-	granted := hold(t, e.Store, handing)
+	granted := mustAcquire(t, e.Store, handing)
 	if granted.Token != holder.Token+1 || granted.Owner != "successor" || granted.Reactor != "recovery" {
 		t.Errorf("the handoff granted token %v to %q/%q, want %v to successor/recovery", granted.Token, granted.Owner, granted.Reactor, holder.Token+1)
 	}
@@ -256,14 +257,14 @@ func handoff(t T, e *Env) {
 		t.Errorf("the run shows %+v, want the successor as holder, and nobody preempted", run.Holder)
 	}
 	_, err = e.Store.Commit(t.Context(), appending(holder, "zombie"))
-	fencedOut(t, "a commit by the holder after its handoff", err, holder, run)
+	checkFenced(t, "a commit by the holder after its handoff", err, holder, run)
 	_, err = e.Reopen(t).AcquireLease(t.Context(), acquire("run", "contender", TTL))
-	heldBy(t, "a contender after the handoff", err, granted, TTL)
+	checkLeaseHeld(t, "a contender after the handoff", err, granted, TTL)
 
-	sameGrant(t, "the successor's own request", hold(t, e.Reopen(t), wanted), granted)
-	sameGrant(t, "the handoff, repeated", hold(t, e.Store, handing), granted)
+	sameGrant(t, "the successor's own request", mustAcquire(t, e.Reopen(t), wanted), granted)
+	sameGrant(t, "the handoff, repeated", mustAcquire(t, e.Store, handing), granted)
 	e.Append(t, e.Store, granted, "continued")
-	if got, want := told(journal(t, e.Store, "run")), fmt.Sprintf("once@%v continued@%v", granted.Token, granted.Token); got != want {
+	if got, want := journalText(journal(t, e.Store, "run")), fmt.Sprintf("once@%v continued@%v", granted.Token, granted.Token); got != want {
 		t.Errorf("the journal is %s, want %s", got, want)
 	}
 }
@@ -272,17 +273,17 @@ func lateHandoff(t T, e *Env) {
 	e.Create(t, "run")
 	holder := e.Acquire(t, e.Store, "run", "holder")
 	handing := handingOff(holder, acquire("run", "successor", TTL))
-	granted := hold(t, e.Store, handing)
-	letGo(t, e.Store, granted)
+	granted := mustAcquire(t, e.Store, handing)
+	mustRelease(t, e.Store, granted)
 	before, run := dump(t, e.Store, "run"), e.Get(t, "run")
 	_, err := e.Reopen(t).AcquireLease(t.Context(), handing)
 	grantEnded(t, "a late copy of the handoff, the lease free", err, granted, run)
-	same(t, "the late copy", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "the late copy", before, dump(t, e.Store, "run"))
 	third := e.Acquire(t, e.Store, "run", "third")
 	before, run = dump(t, e.Store, "run"), e.Get(t, "run")
 	_, err = e.Store.AcquireLease(t.Context(), handing)
 	grantEnded(t, "a late copy of the handoff, the lease held", err, granted, run)
-	same(t, "the late copy", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "the late copy", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, third, "still held")
 }
 
@@ -295,12 +296,12 @@ func zombieHandoff(t T, e *Env) {
 		handing := handingOff(old, acquire("run", "successor", TTL))
 		handing.Writes.Append("handed off", []byte("zombie"))
 		_, err := e.Store.AcquireLease(t.Context(), handing)
-		fencedOut(t, "a handoff, "+when, err, old, run)
-		same(t, "a handoff, "+when, before, dump(t, e.Store, "run"))
+		checkFenced(t, "a handoff, "+when, err, old, run)
+		checkUnchanged(t, "a handoff, "+when, before, dump(t, e.Store, "run"))
 	}
-	current := hold(t, e.Store, preempting("run", "current", "test"))
+	current := mustAcquire(t, e.Store, preempting("run", "current", "test"))
 	refused("preempted by another holder")
-	letGo(t, e.Store, current)
+	mustRelease(t, e.Store, current)
 	refused("the lease free")
 	e.Acquire(t, e.Store, "run", "old")
 	refused("the lease held under the same owner's later grant")
@@ -310,12 +311,12 @@ func strictHandoff(t T, e *Env) {
 	e.Create(t, "run")
 	req := acquire("run", "strict", e.ShortTTL())
 	req.Strict = true
-	lease := hold(t, e.Store, req)
+	lease := mustAcquire(t, e.Store, req)
 	e.expire(t)
 	before := dump(t, e.Store, "run")
 	_, err := e.Store.AcquireLease(t.Context(), handingOff(lease, acquire("run", "successor", TTL)))
 	Refused(t, "a handoff of a strict lease that is over", err, runstore.ErrLeaseExpired)
-	same(t, "the refused handoff", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "the refused handoff", before, dump(t, e.Store, "run"))
 	e.Acquire(t, e.Store, "run", "successor")
 }
 
@@ -334,7 +335,7 @@ func guardedRelease(t T, e *Env) {
 		_, err := e.Store.ReleaseLease(t.Context(), req)
 		Refused(t, "a release whose "+what+" guard fails", err, runstore.ErrConflict)
 	}
-	same(t, "refused releases", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "refused releases", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, lease, "still held")
 	req := runstore.ReleaseRequest{Fence: lease.Fence(), Guards: []runstore.Guard{
 		runstore.AtVersion("record", 1), runstore.AtSeq(3), runstore.InStatus(0), runstore.AtToken(lease.Token),
@@ -343,13 +344,13 @@ func guardedRelease(t T, e *Env) {
 	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
 		t.Fatalf("a release whose guards hold: %v", err)
 	}
-	// Its guards fail by now, but the release was made.
+	// The guards fail by now, but the release was applied.
 	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {
 		t.Errorf("the release, repeated: %v", err)
 	}
 	equal(t, "version of the record", record(t, e.Store, "run", "record").Version, runstore.Version(2))
 
-	// A release without writes leaves no result behind: its repeat is recognized by the grant alone.
+	// A release without writes leaves no result: its repeat is recognized by the grant alone.
 	lease = e.Acquire(t, e.Store, "run", "next")
 	req = runstore.ReleaseRequest{Fence: lease.Fence(), Guards: []runstore.Guard{runstore.AtSeq(e.Get(t, "run").LastSeq + 1)}}
 	if _, err := e.Store.ReleaseLease(t.Context(), req); err != nil {

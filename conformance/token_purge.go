@@ -19,7 +19,7 @@ func tokenSurvivesPurge(t T, e *Env) {
 	for round := range 3 {
 		if run := e.Create(t, "run"); run.Token != last || run.LastSeq != 0 || run.Holder != (runstore.Holder{}) {
 			t.Errorf("round %d: created with token %v, seq %d, holder %s; want token %v and nothing else",
-				round, run.Token, run.LastSeq, named(run.Holder), last)
+				round, run.Token, run.LastSeq, holderText(run.Holder), last)
 		}
 		lease := e.Acquire(t, e.Store, "run", "a")
 		if lease.Token != last+1 {
@@ -57,7 +57,7 @@ func tokenSurvivesPurge(t T, e *Env) {
 func fenceAfterPurge(t T, e *Env) {
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "a")
-	letGo(t, e.Store, first)
+	mustRelease(t, e.Store, first)
 	second := e.Acquire(t, e.Store, "run", "a")
 	purge(t, e.Store, second)
 	_, err := e.Store.Commit(t.Context(), appending(second, "to a purged run"))
@@ -73,15 +73,15 @@ func fenceAfterPurge(t T, e *Env) {
 			run := e.Get(t, "run")
 			what := fmt.Sprintf("token %v on the re-created run %s", old.Token, when)
 			_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
-			fencedOut(t, "commit: "+what, err, old, run)
-			fencedOut(t, "renewal: "+what, renew(t, e.Store, old, TTL), old, run)
-			fencedOut(t, "release: "+what, release(t, e.Store, old), old, run)
+			checkFenced(t, "commit: "+what, err, old, run)
+			checkFenced(t, "renewal: "+what, renew(t, e.Store, old, TTL), old, run)
+			checkFenced(t, "release: "+what, release(t, e.Store, old), old, run)
 			b := runstore.NewBatch("run", old.Fence())
 			b.Purge = true
 			_, err = e.Store.Commit(t.Context(), b)
-			fencedOut(t, "purge: "+what, err, old, run)
+			checkFenced(t, "purge: "+what, err, old, run)
 		}
-		same(t, "a fence of the run's former life", before, dump(t, e.Store, "run"))
+		checkUnchanged(t, "a fence of the run's former life", before, dump(t, e.Store, "run"))
 	}
 	refused("before its first grant")
 	third := e.Acquire(t, e.Store, "run", "a")

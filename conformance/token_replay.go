@@ -6,14 +6,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// sameGrant fails the case unless both leases are one grant, with one expiry.
+// sameGrant fails the case unless both leases are one grant with one expiry.
 func sameGrant(t T, what string, got, want runstore.Lease) {
 	t.Helper()
 	oneGrant(t, what, got, want, want.ExpiresAt)
 }
 
-// oneGrant is sameGrant where the engine may judge the expiry to be a little later than
-// the holder was told, but not later than latest.
+// oneGrant is sameGrant for an engine that may store a slightly later expiry than it returned to
+// the holder, but none later than latest.
 func oneGrant(t T, what string, got, want runstore.Lease, latest time.Time) {
 	t.Helper()
 	if got.Run != want.Run || got.Owner != want.Owner || got.Reactor != want.Reactor || got.Token != want.Token ||
@@ -28,30 +28,30 @@ func acquireReplay(t T, e *Env) {
 	req.Guards = []runstore.Guard{runstore.AtSeq(1)} // true for the first copy only
 	req.Writes.Append("granted", []byte("once"))
 	req.Writes.Put("record", []byte("once"))
-	lease := hold(t, e.Store, req)
+	lease := mustAcquire(t, e.Store, req)
 	before := dump(t, e.Store, "run")
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
-		sameGrant(t, "the repeated acquire", hold(t, s, req), lease)
+		sameGrant(t, "the repeated acquire", mustAcquire(t, s, req), lease)
 	}
-	same(t, "a repeated acquire", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "a repeated acquire", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, lease, "the grant is good")
-	sameGrant(t, "the repeat after a commit", hold(t, e.Store, req), lease)
+	sameGrant(t, "the repeat after a commit", mustAcquire(t, e.Store, req), lease)
 
-	// A preempt is repeated like any other, and preempts nobody twice.
+	// A preempt can be repeated like any other acquire, and its repeat preempts no holder.
 	taken := preempting("run", "b", "test")
-	second := hold(t, e.Store, taken)
-	sameGrant(t, "the repeated preempt", hold(t, e.Reopen(t), taken), second)
+	second := mustAcquire(t, e.Store, taken)
+	sameGrant(t, "the repeated preempt", mustAcquire(t, e.Reopen(t), taken), second)
 	if run := e.Get(t, "run"); run.Token != second.Token || run.Holder.Preempted.From != "a" {
 		t.Errorf("after a repeated preempt: token %v, preempted %+v; want %v, from a", run.Token, run.Holder.Preempted, second.Token)
 	}
 
-	// An expired grant that nobody took over is still the request's own.
-	letGo(t, e.Store, second)
+	// An expired grant that no other handle took over still belongs to the request.
+	mustRelease(t, e.Store, second)
 	short := acquire("run", "c", e.ShortTTL())
-	third := hold(t, e.Store, short)
+	third := mustAcquire(t, e.Store, short)
 	latest := e.Now(t).Add(short.TTL)
 	e.expire(t)
-	oneGrant(t, "the repeat after the expiry", hold(t, e.Store, short), third, latest)
+	oneGrant(t, "the repeat after the expiry", mustAcquire(t, e.Store, short), third, latest)
 }
 
 func acquireCopies(t T, e *Env) {
@@ -76,7 +76,7 @@ func acquireCopies(t T, e *Env) {
 		if got := len(journal(t, e.Store, "run")); got != round+1 {
 			t.Errorf("round %d: %d events, want one per grant: %d", round, got, round+1)
 		}
-		letGo(t, e.Store, leases[0].Lease)
+		mustRelease(t, e.Store, leases[0].Lease)
 	}
 }
 
@@ -86,7 +86,7 @@ func acquireLateCopy(t T, e *Env) {
 		how string
 		do  func(lease runstore.Lease)
 	}{
-		{"a release", func(l runstore.Lease) { letGo(t, e.Store, l) }},
+		{"a release", func(l runstore.Lease) { mustRelease(t, e.Store, l) }},
 		{"a releasing batch", func(l runstore.Lease) {
 			b := runstore.NewBatch("run", l.Fence())
 			b.Release = true
@@ -100,17 +100,17 @@ func acquireLateCopy(t T, e *Env) {
 	} {
 		req := acquire("run", "a", TTL)
 		req.Preempt = "so that nothing but the grant id can refuse it"
-		lease := hold(t, e.Store, req)
+		lease := mustAcquire(t, e.Store, req)
 		e.Append(t, e.Store, lease, "once")
 		end.do(lease)
 		before := dump(t, e.Store, "run")
 		_, err := e.Reopen(t).AcquireLease(t.Context(), req)
-		fencedOut(t, "a copy of the acquire after "+end.how, err, lease, e.Get(t, "run"))
-		same(t, "a copy of the acquire after "+end.how, before, dump(t, e.Store, "run"))
+		checkFenced(t, "a copy of the acquire after "+end.how, err, lease, e.Get(t, "run"))
+		checkUnchanged(t, "a copy of the acquire after "+end.how, before, dump(t, e.Store, "run"))
 		if next := e.Acquire(t, e.Store, "run", "a"); next.Token != lease.Token+1 {
 			t.Errorf("after %s and a late copy the next token is %v, want %v", end.how, next.Token, lease.Token+1)
 		} else {
-			letGo(t, e.Store, next)
+			mustRelease(t, e.Store, next)
 		}
 	}
 }
@@ -140,11 +140,11 @@ func createReplay(t T, e *Env) {
 	if err != nil || other.New || other.Lease != (runstore.Lease{}) {
 		t.Errorf("create by another process of that name: new %t, token %v, error %v; want no lease, no error", other.New, other.Lease.Token, err)
 	}
-	same(t, "a repeated create", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "a repeated create", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, first.Lease, "the grant is good")
 
-	// Once the grant is over, a late copy gets the first result, and shows that it is over.
-	letGo(t, e.Store, first.Lease)
+	// Once the grant has ended, a late copy gets the first result, marked as ended.
+	mustRelease(t, e.Store, first.Lease)
 	before = dump(t, e.Store, "run")
 	late, err := e.Store.CreateRun(t.Context(), spec)
 	if err != nil || !late.New || late.Lease.Token != first.Lease.Token || late.Run.Holder.Token != 0 {
@@ -152,7 +152,7 @@ func createReplay(t T, e *Env) {
 			late.New, late.Lease.Token, late.Run.Holder, err)
 	}
 	sameResult(t, "create repeated after the release", late.Committed, first.Committed)
-	same(t, "a late copy of a create", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "a late copy of a create", before, dump(t, e.Store, "run"))
 }
 
 func releaseReplay(t T, e *Env) {
@@ -174,7 +174,7 @@ func releaseReplay(t T, e *Env) {
 			t.Errorf("repeated release: replayed %t, error %v; want true and none", again.Replayed, err)
 		}
 	}
-	same(t, "a repeated release", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "a repeated release", before, dump(t, e.Store, "run"))
 
 	next := e.Acquire(t, e.Store, "run", "b")
 	before = dump(t, e.Store, "run")
@@ -183,7 +183,7 @@ func releaseReplay(t T, e *Env) {
 		t.Errorf("a release repeated under the next grant: %v", err)
 	}
 	sameResult(t, "a release repeated under the next grant", again, first)
-	same(t, "a release repeated under the next grant", before, dump(t, e.Store, "run"))
+	checkUnchanged(t, "a release repeated under the next grant", before, dump(t, e.Store, "run"))
 	e.Append(t, e.Store, next, "still held")
 }
 
@@ -194,7 +194,7 @@ func grantIDsDiffer(t T, e *Env) {
 		for range 3 {
 			req := preempting(id, "a", "test")
 			req.Grant = ""
-			lease := hold(t, e.Store, req)
+			lease := mustAcquire(t, e.Store, req)
 			if lease.Grant == "" || seen[lease.Grant] || len(lease.Grant) > runstore.MaxGrantID {
 				t.Errorf("the store made the grant id %q, want one of its own of at most %d bytes", lease.Grant, runstore.MaxGrantID)
 			}

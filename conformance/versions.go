@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// versionCases prove I4 of a record's version: who writes a record on the
-// strength of what it read is refused once the record has changed.
+// versionCases prove I4 for record versions: a write that is guarded by the version its caller read
+// is refused once the record has changed.
 func versionCases() []Case {
 	return []Case{
 		{Guarantee: "I4", Name: "versions-count-changes", Run: versionsCount, Doc: `
@@ -22,7 +22,7 @@ func versionCases() []Case {
 			and changes nothing. A store that ignores versions loses updates; one that reports the wrong key or
 			version makes the caller retry in vain.`},
 		{Guarantee: "I4", Name: "one-winner-creates-a-record", Run: oneCreator, Doc: `
-			Six handles create the same record at the same moment, each guarded by its absence. One makes version 1;
+			Six handles create the same record at the same moment, each guarded by its absence. One creates version 1;
 			every other is ErrConflict at version 1, and the value is the winner's. A store that reads the absence in
 			one step and inserts in another lets two writers create the record.`},
 		{Guarantee: "I4", Name: "no-update-is-lost", Run: noLostUpdate, Doc: `
@@ -44,7 +44,7 @@ func versionCases() []Case {
 	}
 }
 
-// put commits one record at an expected version and returns its new one.
+// put commits one record at an expected version and returns its new version.
 func put(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, at runstore.Version, value string) runstore.Version {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.AtVersion(key, at))
@@ -52,7 +52,7 @@ func put(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, at
 	return committed(t, s, b).Versions[0]
 }
 
-// remove commits the deletion of one record at an expected version.
+// remove deletes one record at an expected version.
 func remove(t T, s runstore.RunStore, id runstore.RunID, key runstore.RecordKey, at runstore.Version) {
 	t.Helper()
 	b := runstore.NewBatch(id, runstore.AtVersion(key, at))
@@ -67,12 +67,12 @@ func versionsCount(t T, e *Env) {
 		equal(t, "version before", record(t, other, "run", "k").Version, n)
 		equal(t, "version of the commit", put(t, e.Store, "run", "k", n, fmt.Sprint(n)), n+1)
 	}
-	// Neither other records of the run nor a batch without it move a version.
+	// A batch of other records, or of none, leaves a record's version.
 	equal(t, "version of another record", put(t, e.Store, "run", "other", 0, ""), 1)
 	lease := e.Acquire(t, e.Store, "run", "owner")
 	e.Append(t, e.Store, lease, "event")
 	equal(t, "version at the end", record(t, other, "run", "k").Version, 4)
-	// An equal value is a change too: somebody has claimed the record.
+	// A put of an equal value is a change too: it may be a claim.
 	equal(t, "version of an equal value", put(t, e.Store, "run", "k", 4, "3"), 5)
 
 	equal(t, "version of a third record", put(t, e.Store, "run", "third", 0, ""), 1)
@@ -125,7 +125,7 @@ func oneCreator(t T, e *Env) {
 	for round := range rounds {
 		key := runstore.RecordKey(fmt.Sprintf("key-%d", round))
 		won := make(chan int, contenders)
-		together(t, contenders, func(i int) error {
+		runConcurrently(t, contenders, func(i int) error {
 			b := runstore.NewBatch("run", runstore.AtVersion(key, 0))
 			b.Put(key, fmt.Append(nil, i))
 			done, err := stores[i].Commit(t.Context(), b)
@@ -155,7 +155,7 @@ func noLostUpdate(t T, e *Env) {
 	e.Create(t, "run")
 	put(t, e.Store, "run", "count", 0, "0")
 	stores := e.handles(t, contenders)
-	together(t, contenders, func(i int) error {
+	runConcurrently(t, contenders, func(i int) error {
 		s := stores[i]
 		for n := 0; n < each; {
 			found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"count"}})
@@ -196,7 +196,7 @@ func madeAnew(t T, e *Env) {
 		remove(t, e.Store, "run", "k", last)
 		equal(t, "version of a deleted record", record(t, other, "run", "k").Version, 0)
 	}
-	// One batch cannot shorten the way: another record's deletion counts for it alone.
+	// No version that the deleted predecessors had matches the new record.
 	made := put(t, other, "run", "k", 0, "made")
 	for stale := runstore.Version(1); stale <= last; stale++ {
 		b := runstore.NewBatch("run", runstore.AtVersion("k", stale))

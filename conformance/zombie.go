@@ -8,10 +8,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A zombie is a holder that was paused, lost its lease meanwhile and does not
-// know. Every way it has to write is tried, after every way to lose the lease.
+// A zombie is a holder that was paused and lost its lease without noticing. The cases try every
+// kind of write that a holder can make, after every way to lose the lease.
 
-// zombieWrite is one way of writing under a lease.
+// zombieWrite is one kind of write under a lease.
 type zombieWrite struct {
 	name  string
 	needs []Need
@@ -20,7 +20,7 @@ type zombieWrite struct {
 	do        func(t T, s runstore.RunStore, old runstore.Lease, req runstore.AcquireRequest) error
 }
 
-// fencedBatch makes a zombieWrite of one batch's writes.
+// fencedBatch returns a zombieWrite of the writes of one batch.
 func fencedBatch(name, does, bug string, fill func(b *runstore.Batch)) zombieWrite {
 	return zombieWrite{name: name, does: does, bug: bug, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
 		b := runstore.NewBatch(old.Run, old.Fence())
@@ -110,7 +110,7 @@ func zombieWrites() []zombieWrite {
 			}},
 		{name: "multi-run-commit", does: "commits to a neighbouring run and to this one in one CommitMulti",
 			bug: "applies the good batch of a commit over several runs before it checks the fence of the other", needs: []Need{NeedMulti}, do: func(t T, s runstore.RunStore, old runstore.Lease, _ runstore.AcquireRequest) error {
-				// A sound batch for another run comes first: it must not be applied either.
+				// A sound batch for another run comes first, which must not be applied either.
 				neighbour := runstore.NewBatch("neighbour", runstore.Unguarded("test"))
 				neighbour.Append("zombie", []byte("zombie"))
 				_, err := s.(runstore.MultiCommitter).CommitMulti(t.Context(), []runstore.Batch{neighbour, appending(old, "zombie")})
@@ -119,7 +119,7 @@ func zombieWrites() []zombieWrite {
 	}
 }
 
-// leaseLoss is a way to lose a lease: it returns the grant that came after.
+// leaseLoss is a way to lose a lease; it returns the next grant.
 type leaseLoss struct {
 	name  string
 	short bool // the lost lease has the short TTL
@@ -131,22 +131,22 @@ func leaseLosses() []leaseLoss {
 		{"taken-over-at-expiry", true,
 			func(t T, e *Env, s runstore.RunStore, _ runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
 				e.expire(t)
-				return hold(t, s, next)
+				return mustAcquire(t, s, next)
 			}},
 		{"preempted", false,
 			func(t T, _ *Env, s runstore.RunStore, _ runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
 				next.Preempt = "test"
-				return hold(t, s, next)
+				return mustAcquire(t, s, next)
 			}},
 		{"released-by-a-copy-of-itself", false,
 			func(t T, _ *Env, s runstore.RunStore, old runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
-				letGo(t, s, old)
-				return hold(t, s, next)
+				mustRelease(t, s, old)
+				return mustAcquire(t, s, next)
 			}},
 	}
 }
 
-// zombieCases are one case per way to write, and those of writes in flight.
+// zombieCases returns one case for each kind of write, and the cases of writes in flight.
 func zombieCases() []Case {
 	var all []Case
 	for _, w := range zombieWrites() {
@@ -160,19 +160,21 @@ func zombieCases() []Case {
 	return append(all, flightCases()...)
 }
 
+// zombie runs a scenario with the zombie's writes and its twin without them, and fails the case unless
+// both runs end equal.
 func zombie(t T, e *Env, w zombieWrite) {
 	e.Create(t, "neighbour")
 	losses := leaseLosses()
 	n := e.Scaled(t, "ways to lose the lease", 1, len(losses))
 	first := slices.IndexFunc(zombieWrites(), func(other zombieWrite) bool { return other.name == w.name })
-	for i := range n { // of one, another for each kind of write
+	for i := range n { // a quick run tries one way, not the same for each kind of write
 		l := losses[(first+i)%len(losses)]
-		visited := zombieStory(t, e, runstore.RunID("haunted-"+l.name), l, &w)
-		twin := zombieStory(t, e, runstore.RunID("twin-"+l.name), l, nil)
-		same(t, fmt.Sprintf("a zombie's %s, %s,", w.name, l.name), twin, visited)
+		visited := zombieScenario(t, e, runstore.RunID("haunted-"+l.name), l, &w)
+		twin := zombieScenario(t, e, runstore.RunID("twin-"+l.name), l, nil)
+		checkUnchanged(t, fmt.Sprintf("a zombie's %s, %s,", w.name, l.name), twin, visited)
 	}
 	if events := journal(t, e.Store, "neighbour"); len(events) != 0 {
-		t.Errorf("the zombie wrote to another run: %s", told(events))
+		t.Errorf("the zombie wrote to another run: %s", journalText(events))
 	}
 	for entry, err := range runstore.Entries(t.Context(), e.Store, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime}) {
 		if err != nil {
@@ -184,14 +186,15 @@ func zombie(t T, e *Env, w zombieWrite) {
 	}
 }
 
-// haunted creates a run that a zombie can harm, and lets it be driven for a while.
-func haunted(t T, e *Env, former runstore.RunStore, first runstore.AcquireRequest) (old runstore.Lease) {
+// seedZombieFixture creates a run that a zombie could damage, and writes to it under its first
+// lease.
+func seedZombieFixture(t T, e *Env, former runstore.RunStore, first runstore.AcquireRequest) (old runstore.Lease) {
 	t.Helper()
 	spec := runstore.RunSpec{ID: first.Run, Status: 1, Runnable: runstore.After(TTL)}
 	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
 		t.Fatalf("create: %v", err)
 	}
-	old = hold(t, former, first)
+	old = mustAcquire(t, former, first)
 	b := appending(old, "begun")
 	b.Put("claim", []byte("one"), runstore.Place{Index: "queue", At: runstore.After(0)})
 	b.Put("plain", []byte("one"))
@@ -200,16 +203,16 @@ func haunted(t T, e *Env, former runstore.RunStore, first runstore.AcquireReques
 	return old
 }
 
-// zombieStory lets a run be driven by one holder and then by another, with or
-// without a zombie, and returns what became of the run.
-func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) string {
+// zombieScenario lets one holder and then another drive a run, with the writes of a zombie or
+// without, and returns the final state of the run.
+func zombieScenario(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) string {
 	t.Helper()
 	former, successor := e.Reopen(t), e.Reopen(t)
 	first := acquire(id, "old", TTL)
 	if l.short {
 		first.TTL = e.ShortTTL()
 	}
-	old := haunted(t, e, former, first)
+	old := seedZombieFixture(t, e, former, first)
 
 	next := acquire(id, "new", TTL)
 	next.Writes.Append("test", []byte("taken over"))
@@ -227,10 +230,10 @@ func zombieStory(t T, e *Env, id runstore.RunID, l leaseLoss, w *zombieWrite) st
 			if w.name == "repeated-acquire" {
 				grantEnded(t, what, err, old, run)
 			} else {
-				fencedOut(t, what, err, old, run)
+				checkFenced(t, what, err, old, run)
 			}
 		}
-		same(t, "a zombie's "+w.name+" "+when, before, dump(t, e.Store, id, "queue", runstore.IndexRuns))
+		checkUnchanged(t, "a zombie's "+w.name+" "+when, before, dump(t, e.Store, id, "queue", runstore.IndexRuns))
 		if after := e.Get(t, id); !after.ExpiresAt.Equal(run.ExpiresAt) {
 			t.Errorf("a zombie's %s %s moved the expiry from %v to %v", w.name, when, run.ExpiresAt, after.ExpiresAt)
 		}

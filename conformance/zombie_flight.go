@@ -10,35 +10,35 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// flightCases let the zombie's write be on its way when the takeover happens: no
-// check that is a step of its own survives that.
+// flightCases keep the zombie's write in flight during the takeover. No fence check that is a step
+// of its own can pass them.
 func flightCases() []Case {
 	stall := []Need{NeedBlockWriters}
 	return []Case{
 		{Guarantee: "I3", Name: "write-in-flight-at-a-preempt-loses-or-comes-first", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { inFlight(t, e, false) }, Doc: `
-			Six handles commit under a live lease and are held up at the engine; meanwhile another handle preempts.
+			Six handles commit under a live lease and are blocked at the engine; meanwhile another handle preempts.
 			Each commit is either in the journal before the takeover's own event or ErrFenced without a trace, and
-			nothing of the old grant appears after AcquireLease has returned. A store that reads the fence in one
-			step and writes in another applies a write after the takeover.`},
+			nothing of the old grant appears after AcquireLease has returned. A store that reads the fence in one step
+			and writes in another applies a write after the takeover.`},
 		{Guarantee: "I3", Name: "write-in-flight-at-a-takeover-loses-or-comes-first", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { inFlight(t, e, true) }, Doc: `
-			Six handles commit under a lease that has expired and are held up at the engine; meanwhile another handle
-			takes over without a preempt. Each commit is either in the journal before the takeover's event or
-			ErrFenced without a trace, and nothing of the old grant appears after AcquireLease has returned. A store
-			that checks the fence of a late holder before it takes the run's lock fails.`},
+			Six handles commit under a lease that has expired and are blocked at the engine; meanwhile another handle
+			takes over without a preempt. Each commit is either in the journal before the takeover's event or ErrFenced
+			without a trace, and nothing of the old grant appears after AcquireLease has returned. A store that checks
+			the fence of a late holder before it takes the run's lock fails.`},
 		{Guarantee: "I3", Name: "renewal-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { grantInFlight(t, e, "renewal") }, Doc: `
-			A holder's renewal is held up at the engine while another handle preempts. Whatever the renewal returns,
+			A holder's renewal is blocked at the engine while another handle preempts. Whatever the renewal returns,
 			success or ErrFenced, the run then names the new holder with the new grant's expiry, and the new holder
 			commits. A store that writes a renewed expiry without comparing the grant in the same step lengthens or
 			replaces the new grant.`},
 		{Guarantee: "I3", Name: "release-in-flight-at-a-preempt-changes-nothing-after-it", Needs: stall, Overtakes: true,
 			Run: func(t T, e *Env) { grantInFlight(t, e, "release") }, Doc: `
-			A holder's release is held up at the engine while another handle preempts. Whatever the release returns,
+			A holder's release is blocked at the engine while another handle preempts. Whatever the release returns,
 			success or ErrFenced, the run then names the new holder until the new grant's expiry, and the new holder
-			commits. A store that clears the holder without comparing the grant in the same step frees the new
-			holder's lease.`},
+			commits. A store that clears the holder without comparing the grant in the same step frees the new holder's
+			lease.`},
 		{Guarantee: "I3", Name: "storm-of-writers-ends-at-a-preempt",
 			Run: func(t T, e *Env) { storm(t, e, false) }, Doc: `
 			Four handles commit under one live lease as fast as they can, and another handle preempts, round after
@@ -54,12 +54,12 @@ func flightCases() []Case {
 	}
 }
 
-// underway gives writers that were just started the time to reach the engine.
-// No assertion depends on it: a writer that is slower arrives later.
-const underway = 20 * time.Millisecond
+// arrivalTime, 20 ms, gives writers that were just started time to reach the engine. No assertion
+// depends on it: a slower writer arrives later.
+const arrivalTime = 20 * time.Millisecond
 
-// waits returns when done is closed, or after d.
-func waits(t T, done <-chan struct{}, d time.Duration) {
+// waitAtMost returns when done is closed, or after d.
+func waitAtMost(t T, done <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -69,8 +69,8 @@ func waits(t T, done <-chan struct{}, d time.Duration) {
 	}
 }
 
-// meanwhile runs change while the writers are held up at the engine, and lets all
-// go when both are on their way.
+// meanwhile starts the writers and change while the engine blocks writers, and unblocks all once
+// both have had arrivalTime to reach the engine.
 func meanwhile(t T, e *Env, writers, change func()) {
 	t.Helper()
 	resume := sync.OnceFunc(e.BlockWriters(t))
@@ -80,18 +80,18 @@ func meanwhile(t T, e *Env, writers, change func()) {
 		defer close(wrote)
 		guarded(t, writers)()
 	}()
-	waits(t, wrote, underway)
+	waitAtMost(t, wrote, arrivalTime)
 	go func() {
 		defer close(changed)
 		guarded(t, change)()
 	}()
-	waits(t, changed, underway)
+	waitAtMost(t, changed, arrivalTime)
 	resume()
 	<-wrote
 	<-changed
 }
 
-// inFlight lets the engine choose which goes through first, the holder's writes or the takeover.
+// inFlight lets the engine choose the order of the holder's writes and the takeover.
 func inFlight(t T, e *Env, expired bool) {
 	const writers = 6
 	handles := e.handles(t, writers+1)
@@ -104,7 +104,7 @@ func inFlight(t T, e *Env, expired bool) {
 		if expired {
 			first.TTL, next.Preempt = e.ShortTTL(), ""
 		}
-		old := hold(t, e.Store, first)
+		old := mustAcquire(t, e.Store, first)
 		e.Append(t, e.Store, old, "begun")
 		if expired {
 			e.expire(t)
@@ -132,7 +132,7 @@ func inFlight(t T, e *Env, expired bool) {
 		e.Append(t, successor, lease.Lease, "went on")
 		run := e.Get(t, id)
 		_, err := handles[0].Commit(t.Context(), appending(old, "later"))
-		fencedOut(t, "a commit after all that", err, old, run)
+		checkFenced(t, "a commit after all that", err, old, run)
 
 		final := journal(t, e.Store, id)
 		nothingAfter(t, fmt.Sprintf("round %d", round), final, seen, old, lease.Lease)
@@ -150,7 +150,7 @@ func inFlight(t T, e *Env, expired bool) {
 			if err == nil {
 				acknowledged++
 			} else {
-				fencedOut(t, fmt.Sprintf("round %d: %s", round, name), err, old, runstore.Run{Token: run.Token, Holder: run.Holder})
+				checkFenced(t, fmt.Sprintf("round %d: %s", round, name), err, old, runstore.Run{Token: run.Token, Holder: run.Holder})
 			}
 			if want := map[bool]int{true: 1}[err == nil]; places[name] != want {
 				t.Errorf("round %d: the answer to %s was %v, and its event is there %d times", round, name, err, places[name])
@@ -162,8 +162,8 @@ func inFlight(t T, e *Env, expired bool) {
 	}
 }
 
-// nothingAfter fails the case if the final journal has a write of the old grant
-// that was not there already when the new one was returned.
+// nothingAfter fails the case if the final journal holds a write of the old grant that the journal
+// did not hold when the new grant was returned.
 func nothingAfter(t T, what string, final, seen []runstore.Event, old, lease runstore.Lease) {
 	t.Helper()
 	taken := false
@@ -216,12 +216,12 @@ func grantInFlight(t T, e *Env, kind string) {
 			Refused(t, fmt.Sprintf("round %d: %s in flight", round, kind), zombie, runstore.ErrFenced)
 		}
 		run := e.Get(t, id)
-		if named(run.Holder) != named(shown.Holder) || run.Holder.Owner != "new" || run.Token != old.Token+1 || !run.ExpiresAt.Equal(lease.ExpiresAt) {
+		if holderText(run.Holder) != holderText(shown.Holder) || run.Holder.Owner != "new" || run.Token != old.Token+1 || !run.ExpiresAt.Equal(lease.ExpiresAt) {
 			t.Errorf("round %d: a %s in flight (answer: %v) left the holder %s until %v, want new until %v",
-				round, kind, zombie, named(run.Holder), run.ExpiresAt, lease.ExpiresAt)
+				round, kind, zombie, holderText(run.Holder), run.ExpiresAt, lease.ExpiresAt)
 		}
 		_, err := former.AcquireLease(t.Context(), acquire(id, "old", TTL))
-		heldBy(t, "acquire by the former holder", err, lease.Lease, TTL)
+		checkLeaseHeld(t, "acquire by the former holder", err, lease.Lease, TTL)
 		e.Append(t, successor, lease.Lease, "the new grant works")
 	}
 }
@@ -236,17 +236,17 @@ func storm(t T, e *Env, expired bool) {
 	e.Create(t, "run")
 	handles := e.handles(t, writers)
 	successor := e.Reopen(t)
-	lease := hold(t, e.Store, acquire("run", "holder-0", TTL))
+	lease := mustAcquire(t, e.Store, acquire("run", "holder-0", TTL))
 	for round := range rounds {
 		if expired {
-			letGo(t, e.Store, lease)
-			lease = hold(t, e.Store, acquire("run", "late", e.ShortTTL()))
+			mustRelease(t, e.Store, lease)
+			lease = mustAcquire(t, e.Store, acquire("run", "late", e.ShortTTL()))
 			e.expire(t)
 		}
 		old := lease
 		var writing sync.WaitGroup
-		var taken atomic.Bool   // once the takeover has returned
-		var warm sync.WaitGroup // until every writer is at it
+		var taken atomic.Bool   // set once the takeover has returned
+		var warm sync.WaitGroup // done once every writer has committed three times or ended
 		for i, s := range handles {
 			warm.Add(1)
 			writing.Go(guarded(t, func() {
@@ -264,7 +264,7 @@ func storm(t T, e *Env, expired bool) {
 						}
 						return
 					}
-					if late { // a store that lets zombies write would do so for ever
+					if late { // otherwise a store that lets zombies write would never stop
 						t.Errorf("round %d: a commit under token %v, sent after the takeover, was not refused", round, old.Token)
 						return
 					}
@@ -277,7 +277,7 @@ func storm(t T, e *Env, expired bool) {
 			next.Preempt = ""
 		}
 		next.Writes.Append("test", []byte("taken over"))
-		lease = hold(t, successor, next)
+		lease = mustAcquire(t, successor, next)
 		seen := journal(t, successor, "run")
 		e.Append(t, successor, lease, "went on")
 		taken.Store(true)

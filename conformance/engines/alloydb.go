@@ -1,7 +1,6 @@
-// Package engines makes stores of this module's engines that need a server, for the
-// conformance suite, in tests and in the command. It has the means to hold up their
-// writers, to set their processes' clocks wrong and to harm their networks. The engines
-// without a server are in package embedded.
+// Package engines makes the stores of this module's server-based engines for the conformance suite,
+// in tests and in the command. It can block the writers of a store, set the clocks of processes
+// wrong and inject network faults. Package embedded holds the engines that need no server.
 package engines
 
 import (
@@ -22,14 +21,13 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// AlloyDB makes a database for each case on the server behind a stand-in for AlloyDB.
-// Every handle is opened through the connector; opts, if not nil, changes what it is
-// opened with. Other processes cannot have the stand-in's options of the connector,
-// which hold a token and a way of dialling, so they open the same store as behind the
-// Auth Proxy: by the server's host.
+// AlloyDB makes a database for each case on the server behind a stand-in for AlloyDB. Every handle
+// is opened through the connector; opts, if not nil, changes the options of every handle. Other
+// processes cannot get the stand-in's connector options, which hold a token and a dial function.
+// They open the same store by the server's host, as behind the Auth Proxy.
 func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) conformance.Harness {
-	// Below the connector all is Postgres's own adapter, whose suite repeats as often as it
-	// must: a quick run is not to pay for that twice.
+	// Below the connector everything is the Postgres adapter, whose own suite repeats as often as
+	// necessary. A quick run should not pay for that twice.
 	return conformance.Harness{Costly: true, Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
 		address := NewPostgresDatabase(t, server.Postgres())
 		o, err := AlloyDBOptions(server, address)
@@ -65,11 +63,11 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 	}}
 }
 
-// linkToAlloyDB puts a network that can be harmed between the connector and the
-// primary's proxy: what passes is TLS.
+// linkToAlloyDB puts a network with faults between the connector and the primary's proxy. The
+// traffic is TLS.
 func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, far alloydb.Options) conformance.Network {
 	t.Helper()
-	network := newLink(t, "127.0.0.1:1") // a dial tells where to
+	network := newLink(t, "127.0.0.1:1") // placeholder: each dial sets the target
 	far.ReadPool = ""
 	far.Dialer = append(slices.Clone(far.Dialer), alloydbconn.WithDialFunc(func(ctx context.Context, kind, address string) (net.Conn, error) {
 		door, err := server.Door(address)
@@ -86,7 +84,7 @@ func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, far alloydb
 	}
 }
 
-// AlloyDBOptions leads to a database, by its URL on the server behind a stand-in.
+// AlloyDBOptions returns options for a database behind a stand-in, given its URL on the server.
 func AlloyDBOptions(server *emulators.AlloyDBServer, address string) (*alloydb.Options, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -100,7 +98,7 @@ func AlloyDBOptions(server *emulators.AlloyDBServer, address string) (*alloydb.O
 	return o, nil
 }
 
-// OpenAlloyDB opens the store with the capabilities that the options give it.
+// OpenAlloyDB opens the store, with the capabilities that the options enable.
 func OpenAlloyDB(ctx context.Context, o *alloydb.Options) (runstore.RunStore, error) {
 	if o.ReadPool != "" {
 		s, err := alloydb.OpenWithReadPool(ctx, o)

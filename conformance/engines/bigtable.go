@@ -14,11 +14,11 @@ import (
 	"github.com/tapestore/tapestore/runstore/serving"
 )
 
-// Bigtable makes a table for each case on an emulator that is running. params are keys
-// and values as in a store's URL, which every handle is opened with.
+// Bigtable makes a table for each case on a running emulator. params are parameters of a store's
+// URL, with which every handle is opened.
 //
-// The emulator's clock is the machine's and cannot be moved, so cases wait for time to
-// pass. What it holds is in memory, so no case can kill it and go on.
+// The emulator's clock is the machine's and cannot be moved, so cases wait for time to pass. The
+// emulator keeps its data in memory, so no case can kill and restart it.
 func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.Harness {
 	return conformance.Harness{Tier: emulated(server.Engine().Tier), New: func(t conformance.T) conformance.Instance {
 		table := server.NewTable()
@@ -29,18 +29,17 @@ func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.H
 				t.Errorf("%v", err)
 			}
 		})
-		return bigtableTable{table, params}.on(server)
+		return bigtableTable{table, params}.onEmulator(server)
 	}}
 }
 
-// bigtableTable is where a store is, and what its handles are opened with.
+// bigtableTable is the address of a store, with the URL parameters of its handles.
 type bigtableTable struct {
 	emulators.BigtableTable
 	params url.Values
 }
 
-// url is the store's URL, through an emulator's address or, if that is empty, on the
-// service.
+// url returns the store's URL, on the emulator at an address or, if that is empty, on the service.
 func (p bigtableTable) url(emulator string) string {
 	params := url.Values{}
 	for key, values := range p.params {
@@ -52,7 +51,7 @@ func (p bigtableTable) url(emulator string) string {
 	return withParams("bigtable://"+p.Project+"/"+p.Instance+"/"+p.Table, params)
 }
 
-// instance is what every harness has of a table.
+// instance returns the Instance that every harness has of a table.
 func (p bigtableTable) instance(emulator string) conformance.Instance {
 	address := p.url(emulator)
 	open := func(ctx context.Context) (runstore.RunStore, error) { return openBigtable(ctx, address, nil) }
@@ -65,8 +64,8 @@ func (p bigtableTable) instance(emulator string) conformance.Instance {
 	}
 }
 
-// on is an instance with what an emulator makes possible besides.
-func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance {
+// onEmulator returns an Instance with the faults that an emulator makes possible.
+func (p bigtableTable) onEmulator(server *emulators.BigtableServer) conformance.Instance {
 	patient := bigtableTable{p.BigtableTable, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
@@ -83,9 +82,9 @@ func (p bigtableTable) on(server *emulators.BigtableServer) conformance.Instance
 	return i
 }
 
-// openBigtable opens a store by its URL, as runstore.Open does, with a handle that reads clock as
-// its process's clock, if it is not nil. The handle's RPCs for callers say that they are
-// ([serving.Header]); those of its background work do not.
+// openBigtable opens a store by its URL, as runstore.Open does. If clock is not nil, the handle
+// reads it as its process's clock. The RPCs of the handle's callers carry the header
+// [serving.Header]; those of its background work do not.
 func openBigtable(ctx context.Context, address string, clock func() time.Time) (runstore.RunStore, error) {
 	u, err := runstore.ParseURL(address)
 	if err != nil {
@@ -103,7 +102,7 @@ func openBigtable(ctx context.Context, address string, clock func() time.Time) (
 	return s, nil
 }
 
-// newRPCLink is a network to harm, in front of a host and port where gRPC is spoken.
+// newRPCLink returns a proxy with faults in front of a gRPC server at host:port.
 func newRPCLink(t conformance.T, target string) *link.RPC {
 	t.Helper()
 	network, err := link.NewRPC(t.Context(), target, &link.RPCOptions{Only: serving.Header})
@@ -118,17 +117,17 @@ func newRPCLink(t conformance.T, target string) *link.RPC {
 	return network
 }
 
-// stallBigtable holds the conditional mutations of a table's runs back at the emulator,
-// as a busy tablet would, until resume is called. Reads and the rows that are not runs'
-// go on, and so does what a handle does by itself.
+// stallBigtable delays the conditional mutations of a table's run rows at the emulator, as a busy
+// tablet would, until resume is called. Reads, other rows and a handle's background work are not
+// delayed.
 func stallBigtable(t conformance.T, server *emulators.BigtableServer, table string) (resume func()) {
 	t.Helper()
 	held := server.Hold(0, func(c emulators.BigtableCall) bool {
 		return c.Method == "CheckAndMutateRow" && c.Table == table && isRunRow(c.Row) && len(c.Metadata.Get(serving.Header)) > 0
 	})
-	t.Cleanup(held.Stop) // a case that fails early must not leave its writers waiting
+	t.Cleanup(held.Stop) // a case that fails early must not leave its writers blocked
 	return held.Stop
 }
 
-// isRunRow tells the rows of runs from others, as the adapter lays them out.
+// isRunRow reports whether a row key is that of a run in the adapter's layout.
 func isRunRow(key []byte) bool { return len(key) > 0 && key[0] == 'r' }

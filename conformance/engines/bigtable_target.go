@@ -22,8 +22,8 @@ import (
 	adapter "github.com/tapestore/tapestore/runstore/bigtable"
 )
 
-// bigtableAt finds out how the cases can have tables at a store's URL: on the service
-// in its instance, and on an emulator that somebody runs anywhere.
+// bigtableAt returns the Target of a store's URL: the URL's instance on the service, or an emulator
+// that is already running anywhere.
 func bigtableAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	opts, err := adapter.ParseURL(u)
 	if err != nil {
@@ -51,8 +51,8 @@ func bigtableAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	return bigtableService(ctx, admin, emulators.BigtableTable{Project: opts.Project, Instance: opts.Instance, Table: opts.Table}, "", params)
 }
 
-// bigtableService gives each case a table beside one that is somebody's. emulator is ""
-// but in tests.
+// bigtableService gives each case a table in the instance of beside, a table that belongs to a
+// user. emulator is "" except in tests.
 func bigtableService(ctx context.Context, admin *bigtable.AdminClient, beside emulators.BigtableTable, emulator string, params url.Values) (*Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachBound)
 	defer cancel()
@@ -61,7 +61,7 @@ func bigtableService(ctx context.Context, admin *bigtable.AdminClient, beside em
 		return beside.Table[:min(len(beside.Table), 30)] + "-case-" + strings.ToLower(rand.Text()[:12])
 	}
 	where.Table = name()
-	// Whoever may not make tables is told so before any case.
+	// Fail before any case if this user may not create tables.
 	err := admin.CreateTable(ctx, where.Table)
 	if err == nil {
 		err = admin.DeleteTable(ctx, where.Table)

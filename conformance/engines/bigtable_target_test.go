@@ -15,8 +15,8 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// What is done on the service, done on an emulator: each case gets a table beside the
-// user's, and none of them stays.
+// TestBigtableService checks on an emulator what is done on the service: each case gets a table
+// beside the user's, and none is left.
 func TestBigtableService(t *testing.T) {
 	t.Parallel()
 	server, err := emulators.Bigtable(t.Context(), &emulators.BigtableOptions{Tier: emulators.TierEmulator})

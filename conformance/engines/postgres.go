@@ -21,13 +21,13 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// Postgres makes a database for each case on a server that is running. params are
-// keys and values as in a store's URL, which every handle is opened with.
+// Postgres makes a database for each case on a running server. params are parameters of a store's
+// URL, with which every handle is opened.
 func Postgres(server *emulators.PostgresServer, params url.Values) conformance.Harness {
 	h := conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
-		return place{"postgres", NewPostgresDatabase(t, server), params}.instance()
+		return pgStore{"postgres", NewPostgresDatabase(t, server), params}.instance()
 	}}
-	if server.Engine().Tier == emulators.TierLocal { // others are not ours to kill
+	if server.Engine().Tier == emulators.TierLocal { // the suite may not kill a server that it did not start
 		h.NewServed = func(t conformance.T) (conformance.Instance, conformance.Server) {
 			own, err := emulators.Postgres(t.Context(), nil)
 			if err != nil {
@@ -42,14 +42,14 @@ func Postgres(server *emulators.PostgresServer, params url.Values) conformance.H
 			if err != nil {
 				t.Fatalf("create a database: %v", err)
 			}
-			return place{"postgres", db.URL, params}.instance(), own
+			return pgStore{"postgres", db.URL, params}.instance(), own
 		}
 	}
 	return h
 }
 
-// NewPostgresDatabase makes a database that holds an empty store, and returns its
-// URL. It costs a copy of one that was migrated once.
+// NewPostgresDatabase makes a database that holds an empty store, and returns its URL. It copies a
+// database that was migrated once.
 func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) string {
 	t.Helper()
 	template, err := server.Template(t.Context(), "tapestore", func(ctx context.Context, address string) error {
@@ -76,40 +76,40 @@ func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) stri
 	return db.URL
 }
 
-// place is where a store is: a database, what its handles are opened with, and the
-// scheme of the adapter that opens them.
-type place struct {
+// pgStore is the address of a store: a database, the URL parameters of its handles, and the
+// URL scheme of the adapter.
+type pgStore struct {
 	scheme, address string
 	params          url.Values
 }
 
-// url is the store's URL, in the database at an address.
-func (p place) url(address string) string {
+// url returns the store's URL, in the database at an address.
+func (p pgStore) url(address string) string {
 	_, rest, _ := strings.Cut(address, ":")
 	return withParams(p.scheme+":"+rest, p.params)
 }
 
-// busyMachineTimeout is 5 minutes, ten times the adapters' default. The server or emulator
-// shares its machine with the cases: while many of them run, a large write may wait for longer
-// than the default, and Spanner's emulator runs one transaction at a time. Handles whose
-// network fails keep the default, since cases wait for them to give up.
+// busyMachineTimeout is 5 minutes, ten times the adapters' default. The server or emulator shares
+// its machine with the cases: while many of them run, a large write may wait for longer than the
+// default, and Spanner's emulator runs one transaction at a time. Handles behind a network with
+// faults keep the default, because cases wait for their calls to give up.
 const busyMachineTimeout = 5 * time.Minute
 
-func (p place) instance() conformance.Instance {
-	i := p.patient().handles()
+func (p pgStore) instance() conformance.Instance {
+	i := p.withBusyTimeouts().handles()
 	i.Network = p.link
 	return i
 }
 
-// patient returns the place with the timeouts of a busy machine where params name none.
-func (p place) patient() place {
+// withBusyTimeouts returns p with busyMachineTimeout as each timeout that params do not set.
+func (p pgStore) withBusyTimeouts() pgStore {
 	params := url.Values{"retry_timeout": {busyMachineTimeout.String()}, "statement_timeout": {busyMachineTimeout.String()}}
 	maps.Copy(params, p.params)
-	return place{p.scheme, p.address, params}
+	return pgStore{p.scheme, p.address, params}
 }
 
-// handles returns an instance without a network.
-func (p place) handles() conformance.Instance {
+// handles returns an Instance without a network.
+func (p pgStore) handles() conformance.Instance {
 	open := func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(p.address)) }
 	return conformance.Instance{
 		Open: open,
@@ -129,8 +129,8 @@ func (p place) handles() conformance.Instance {
 	}
 }
 
-// options are those that the store's URL stands for.
-func (p place) options() (*pgxpool.Config, *postgres.Options, error) {
+// options returns the options that the store's URL stands for.
+func (p pgStore) options() (*pgxpool.Config, *postgres.Options, error) {
 	u, err := runstore.ParseURL(p.url(p.address))
 	if err != nil {
 		return nil, nil, err
@@ -138,8 +138,8 @@ func (p place) options() (*pgxpool.Config, *postgres.Options, error) {
 	return postgres.ParseURL(u)
 }
 
-// link puts a network that can be harmed in front of a server.
-func (p place) link(t conformance.T) conformance.Network {
+// link puts a network with faults in front of the server.
+func (p pgStore) link(t conformance.T) conformance.Network {
 	t.Helper()
 	u, err := url.Parse(p.address)
 	if err != nil {
@@ -153,7 +153,7 @@ func (p place) link(t conformance.T) conformance.Network {
 	query := u.Query()
 	query.Del("host")
 	query.Del("port")
-	query.Set("sslmode", "disable") // asking for TLS would be a request of its own
+	query.Set("sslmode", "disable") // a TLS negotiation would be a request of its own
 	u.Host, u.RawQuery = network.Address(), query.Encode()
 	return conformance.Network{
 		Open:   func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, p.url(u.String())) },
@@ -161,7 +161,7 @@ func (p place) link(t conformance.T) conformance.Network {
 	}
 }
 
-// newLink is a network to harm, in front of a host and port.
+// newLink returns a proxy with faults in front of host:port.
 func newLink(t conformance.T, target string) *link.Link {
 	t.Helper()
 	network, err := link.New(t.Context(), target)
@@ -176,8 +176,8 @@ func newLink(t conformance.T, target string) *link.Link {
 	return network
 }
 
-// OpenPostgres opens the store at a database's URL. Its pool is small, because a
-// suite has many.
+// OpenPostgres opens the store at a database's URL. Its connection pool is small, because a suite
+// opens many stores.
 func OpenPostgres(ctx context.Context, address string, params url.Values) (runstore.RunStore, error) {
 	u, err := runstore.ParseURL(withParams(address, params))
 	if err != nil {
@@ -209,16 +209,16 @@ func withParams(address string, params url.Values) string {
 	return address + separator + params.Encode()
 }
 
-// StallPostgres takes a lock that every writer of a store needs and no reader, as a
-// transaction that is left open would, until resume is called.
+// StallPostgres takes a lock that every writer of a store needs and no reader, as a transaction
+// that was left open would, until resume is called.
 func StallPostgres(t conformance.T, address, schema string) (resume func()) {
 	t.Helper()
 	_, resume = lockTable(t, address, tableOf(schema, "runs"))
 	return resume
 }
 
-// stallPuts takes a lock that writes of records need after they locked their run's row,
-// until resume is called. held waits until n transactions wait for it.
+// stallPuts takes a lock that a write of records needs after it has locked its run's row, until
+// resume is called. held waits until n transactions wait for the lock.
 func stallPuts(t conformance.T, address, schema string) (held func(ctx context.Context, n int) error, resume func()) {
 	t.Helper()
 	table := tableOf(schema, "records")
@@ -241,10 +241,10 @@ func stallPuts(t conformance.T, address, schema string) (held func(ctx context.C
 	}, resume
 }
 
+// tableOf returns the qualified name of a table in the store's schema.
 func tableOf(schema, table string) string { return cmp.Or(schema, "tapestore") + "." + table }
 
-// lockTable locks a table against writers in a transaction that stays open until resume
-// is called.
+// lockTable locks a table against writers, in a transaction that stays open until resume is called.
 func lockTable(t conformance.T, address, table string) (conn *pgx.Conn, resume func()) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), address)
@@ -256,7 +256,7 @@ func lockTable(t conformance.T, address, table string) (conn *pgx.Conn, resume f
 			t.Errorf("let the lock go: %v", err)
 		}
 	})
-	t.Cleanup(resume) // a case that fails early must not leave its writers waiting
+	t.Cleanup(resume) // a case that fails early must not leave its writers blocked
 	for _, statement := range []string{"BEGIN", "LOCK TABLE " + table + " IN EXCLUSIVE MODE"} {
 		if _, err := conn.Exec(t.Context(), statement); err != nil {
 			t.Fatalf("%s: %v", statement, err)

@@ -14,16 +14,16 @@ import (
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
 
-// Spanner makes a database for each case on emulators that are running. params are keys
-// and values as in a store's URL, which every handle is opened with.
+// Spanner makes a database for each case on running emulators. params are parameters of a store's
+// URL, with which every handle is opened.
 //
-// An emulator lets one read-write transaction at a time into a database. On newest the last
-// transaction wins (an AbortProbability of 100), so a takeover gets past a writer that is
-// held up, as it does on the service once that writer's locks are lost: the cases that
-// overtake run there. All others run on fair, which may be the same emulator.
+// An emulator admits one read-write transaction at a time to a database. On newest the last
+// transaction wins (an AbortProbability of 100), so a takeover gets past a blocked writer, as it
+// does on the service once that writer's locks are lost. The cases with Overtakes run there. All
+// other cases run on fair, which may be the same emulator.
 //
-// The emulator's clock is the machine's and cannot be moved, so cases wait for time to
-// pass. What it holds is in memory, so no case can kill it and go on.
+// The emulator's clock is the machine's and cannot be moved, so cases wait for time to pass. The
+// emulator keeps its data in memory, so no case can kill and restart it.
 func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conformance.Harness {
 	on := func(server *emulators.SpannerServer) func(t conformance.T) conformance.Instance {
 		return func(t conformance.T) conformance.Instance {
@@ -38,20 +38,19 @@ func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conforman
 					t.Errorf("%v", err)
 				}
 			})
-			return spannerDatabase{database, params}.on(server)
+			return spannerDatabase{database, params}.onEmulator(server)
 		}
 	}
 	return conformance.Harness{Costly: true, Tier: emulated(fair.Engine().Tier), New: on(fair), NewOvertaking: on(newest)}
 }
 
-// spannerDatabase is where a store is, and what its handles are opened with.
+// spannerDatabase is the address of a store, with the URL parameters of its handles.
 type spannerDatabase struct {
 	emulators.SpannerDatabase
 	params url.Values
 }
 
-// url is the store's URL, through an emulator's address or, if that is empty, on the
-// service.
+// url returns the store's URL, on the emulator at an address or, if that is empty, on the service.
 func (p spannerDatabase) url(emulator string) string {
 	params := url.Values{}
 	for key, values := range p.params {
@@ -63,7 +62,7 @@ func (p spannerDatabase) url(emulator string) string {
 	return withParams("spanner://"+p.Project+"/"+p.Instance+"/"+p.Database, params)
 }
 
-// instance is what every harness has of a database.
+// instance returns the Instance that every harness has of a database.
 func (p spannerDatabase) instance(emulator string) conformance.Instance {
 	address := p.url(emulator)
 	open := func(ctx context.Context) (runstore.RunStore, error) { return openSpanner(ctx, address, nil) }
@@ -76,8 +75,8 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 	}
 }
 
-// on is an instance with what an emulator makes possible besides.
-func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instance {
+// onEmulator returns an Instance with the faults that an emulator makes possible.
+func (p spannerDatabase) onEmulator(server *emulators.SpannerServer) conformance.Instance {
 	patient := spannerDatabase{p.SpannerDatabase, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
@@ -95,9 +94,9 @@ func (p spannerDatabase) on(server *emulators.SpannerServer) conformance.Instanc
 	return i
 }
 
-// openSpanner opens a store by its URL, as runstore.Open does, with a handle that reads clock as
-// its process's clock, if it is not nil. The handle's RPCs for callers say that they are
-// ([serving.Header]); those of its background work do not.
+// openSpanner opens a store by its URL, as runstore.Open does. If clock is not nil, the handle
+// reads it as its process's clock. The RPCs of the handle's callers carry the header
+// [serving.Header]; those of its background work do not.
 func openSpanner(ctx context.Context, address string, clock func() time.Time) (runstore.RunStore, error) {
 	u, err := runstore.ParseURL(address)
 	if err != nil {
@@ -115,38 +114,39 @@ func openSpanner(ctx context.Context, address string, clock func() time.Time) (r
 	return s, nil
 }
 
-// stallSpanner holds the commits of callers back at the emulator, as a busy leader
-// would, until resume is called. Reads go on.
+// stallSpanner delays the commits of callers at the emulator, as a busy leader would, until resume
+// is called. Reads are not delayed.
 func stallSpanner(t conformance.T, server *emulators.SpannerServer, database string) (resume func()) {
 	t.Helper()
 	held := server.Hold(0, func(c emulators.SpannerCall) bool {
 		return c.Method == "Commit" && c.Database == database && len(c.Metadata.Get(serving.Header)) > 0
 	})
-	t.Cleanup(held.Stop) // a case that fails early must not leave its writers waiting
+	t.Cleanup(held.Stop) // a case that fails early must not leave its writers blocked
 	return held.Stop
 }
 
-// spannerAborts aborts transactions of callers in one database.
+// spannerAborts aborts transactions of callers in one database. It implements conformance.Aborts.
 type spannerAborts struct {
 	server   *emulators.SpannerServer
 	database string
 }
 
-func (a spannerAborts) ours(c emulators.SpannerCall) bool {
+func (a spannerAborts) matches(c emulators.SpannerCall) bool {
 	return c.ReadWrite && c.Method != "Rollback" && c.Database == a.database && len(c.Metadata.Get(serving.Header)) > 0
 }
 
 func (a spannerAborts) Next(after int) (end func() int) {
 	var passed atomic.Int64
-	fault := a.server.Abort(1, func(c emulators.SpannerCall) bool { return a.ours(c) && passed.Add(1) > int64(after) })
-	return ended(fault)
+	fault := a.server.Abort(1, func(c emulators.SpannerCall) bool { return a.matches(c) && passed.Add(1) > int64(after) })
+	return stopAndCount(fault)
 }
 
 func (a spannerAborts) AtRandom(fraction float64, seed uint64) (end func() int) {
-	return ended(a.server.AbortAtRandom(fraction, seed, a.ours))
+	return stopAndCount(a.server.AbortAtRandom(fraction, seed, a.matches))
 }
 
-func ended(f *emulators.SpannerFault) func() int {
+// stopAndCount returns a function that stops a fault and returns how often it struck.
+func stopAndCount(f *emulators.SpannerFault) func() int {
 	return func() int {
 		f.Stop()
 		return f.Count()

@@ -26,18 +26,18 @@ import (
 	adapter "github.com/tapestore/tapestore/runstore/spanner"
 )
 
-// createBound is for a database of the service, which takes its time.
+// createBound, 2 minutes, bounds the creation of a database, which takes long on the service.
 const createBound = 2 * time.Minute
 
-// spannerAt finds out how the cases can have databases at a store's URL: on the service
-// and on Spanner Omni in its instance, and on an emulator that somebody runs anywhere.
+// spannerAt returns the Target of a store's URL: the URL's instance on the service or on Spanner
+// Omni, or an emulator that is already running anywhere.
 func spannerAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	opts, err := adapter.ParseURL(u)
 	if err != nil {
 		return nil, err
 	}
 	params := maps.Clone(u.Params)
-	// The databases of the cases are new, and have no roles.
+	// The databases of the cases are new and have no roles.
 	for _, key := range []string{"create", "emulator", "role"} {
 		delete(params, key)
 	}
@@ -62,8 +62,8 @@ func spannerAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	return spannerService(ctx, admin, beside, "", params)
 }
 
-// spannerEmulator uses one emulator for the cases that overtake too: the newest transaction
-// wins there often enough.
+// spannerEmulator returns a Target that runs all cases on one emulator, those with Overtakes too:
+// the newest transaction wins there often enough.
 func spannerEmulator(ctx context.Context, address string, params url.Values) (*Target, error) {
 	server, err := emulators.SpannerAt(ctx, address)
 	if err != nil {
@@ -76,10 +76,10 @@ func spannerEmulator(ctx context.Context, address string, params url.Values) (*T
 	}, nil
 }
 
-// spannerService gives each case a database beside one that is somebody's, and takes
-// admin over. emulator is "" but in tests.
+// spannerService gives each case a database in the instance of beside, a database that belongs to a
+// user. It takes ownership of admin. emulator is "" except in tests.
 func spannerService(ctx context.Context, admin *database.DatabaseAdminClient, beside emulators.SpannerDatabase, emulator string, params url.Values) (*Target, error) {
-	// Whoever may not make databases is told so before any case.
+	// Fail before any case if this user may not create databases.
 	probe := caseDatabase(beside)
 	err := createDatabase(ctx, admin, probe)
 	if err == nil {
@@ -96,8 +96,8 @@ func spannerService(ctx context.Context, admin *database.DatabaseAdminClient, be
 					t.Errorf("drop %s: %v", own, err)
 				}
 			})
-			// Not left to the handles, of which a case may open several at once: the service
-			// creates for longer than they are patient.
+			// Create the database here and not by the first of several handles that a case may open
+			// at once: on the service a creation takes longer than the handles' timeouts.
 			if err := createDatabase(t.Context(), admin, own); err != nil {
 				t.Fatalf("create %s: %v", own, err)
 			}
@@ -108,13 +108,14 @@ func spannerService(ctx context.Context, admin *database.DatabaseAdminClient, be
 	}, nil
 }
 
-// caseDatabase is a new name beside a database, of the 30 characters that a name may have.
+// caseDatabase returns a new database in the instance of beside. Its name has at most 30
+// characters, the limit of Spanner.
 func caseDatabase(beside emulators.SpannerDatabase) emulators.SpannerDatabase {
 	beside.Database = beside.Database[:min(len(beside.Database), 12)] + "-case-" + strings.ToLower(rand.Text()[:12])
 	return beside
 }
 
-// createDatabase leaves nothing of what it could not bring to an end.
+// createDatabase creates a database. If the creation fails, it drops what was created.
 func createDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d emulators.SpannerDatabase) error {
 	asking, cancel := context.WithTimeout(ctx, reachBound)
 	defer cancel()
@@ -132,7 +133,7 @@ func createDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d 
 	return err
 }
 
-// dropDatabase drops a database, if it is there.
+// dropDatabase drops a database, if it exists.
 func dropDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d emulators.SpannerDatabase) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 	adapter "github.com/tapestore/tapestore/runstore/spanner"
 )
 
-// What is done on the service, done on an emulator: each case gets a database beside
-// the user's, and none of them stays.
+// TestSpannerService checks on an emulator what is done on the service: each case gets a database
+// beside the user's, and none is left.
 func TestSpannerService(t *testing.T) {
 	t.Parallel()
 	server := startSpanner(t)
@@ -28,7 +28,7 @@ func TestSpannerService(t *testing.T) {
 		}
 		return client
 	}
-	beside, err := server.NewDatabase(t.Context()) // for its instance
+	beside, err := server.NewDatabase(t.Context()) // only its instance is used
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,8 @@ func TestSpannerService(t *testing.T) {
 	}
 }
 
-// The name of a case's database is one that Spanner takes, whatever it is beside.
+// TestSpannerCaseDatabase checks that Spanner accepts the name of a case's database, whatever
+// database it is beside.
 func TestSpannerCaseDatabase(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"db", "orders", "a-database-of-a-team", "eleven-char-_", strings.Repeat("t", 30)} {
@@ -88,9 +89,9 @@ func TestSpannerCaseDatabase(t *testing.T) {
 	}
 }
 
-// One server that is somebody's is enough for the cases of the fence too, and has
-// afterwards what it had before. What is said of the store at the URL is not asked of
-// the cases'.
+// TestSpannerOnOneEmulator checks that one running emulator serves the cases with Overtakes too,
+// and holds afterwards what it held before. The URL's parameters for its own store do not apply to
+// the stores of the cases.
 func TestSpannerOnOneEmulator(t *testing.T) {
 	t.Parallel()
 	server := startSpanner(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// Target is a server that somebody else runs, and how the cases have stores on it.
+// Target is a running server of a user, on which the suite makes the stores of its cases.
 type Target struct {
 	Harness conformance.Harness
 
@@ -29,21 +29,20 @@ type Target struct {
 	close func() error
 }
 
-// String is "postgres 15.18 (service), a database for each case".
+// String describes the target, as in "postgres 15.18 (service), a database for each case".
 func (t *Target) String() string { return t.about }
 
-// Close removes what the cases left.
+// Close removes what the cases left and closes the connections.
 func (t *Target) Close() error { return t.close() }
 
-// reachBound is for the first answer of the server, where the URL says nothing.
+// reachBound, 10 s, bounds the first requests to the server.
 const reachBound = 10 * time.Second
 
-// At finds out how the cases can have stores on the server of a store's URL, of
-// scheme postgres, alloydb with a host, bigtable or spanner. On PostgreSQL a user who may
-// create databases has one for each case, another has a schema in the URL's own database,
-// and one who may do neither is refused. On Bigtable each case has a table, on Spanner a
-// database, and whoever may not make them is refused. The store at the URL itself is not
-// touched.
+// At returns the Target of a store's URL of scheme postgres, alloydb with a host, bigtable or
+// spanner. On PostgreSQL, each case gets a database if the user may create databases, or else a
+// schema in the URL's database if the user may create schemas. On Bigtable each case gets a table,
+// on Spanner a database. At fails if the user may create none of these. The store at the URL itself
+// is not touched.
 func At(ctx context.Context, u runstore.URL) (*Target, error) {
 	switch u.Scheme {
 	case "bigtable":
@@ -54,24 +53,24 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 	if err := checkTarget(u); err != nil {
 		return nil, err
 	}
-	address, params := divide(u)
+	address, params := splitURL(u)
 	ctx, cancel := context.WithTimeout(ctx, reachBound)
 	defer cancel()
 	server, err := emulators.PostgresAt(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	about, err := lookAround(ctx, address)
+	about, err := inspectServer(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	scheme, each := cmp.Or(map[string]string{"postgresql": "postgres"}[u.Scheme], u.Scheme), ""
-	var where func(t conformance.T) place
+	var where func(t conformance.T) pgStore
 	switch {
 	case about.databases:
-		each, where = "database", func(t conformance.T) place { return place{scheme, NewPostgresDatabase(t, server), params} }
+		each, where = "database", func(t conformance.T) pgStore { return pgStore{scheme, NewPostgresDatabase(t, server), params} }
 	case about.schemas:
-		each, where = "schema", func(t conformance.T) place { return place{scheme, address, newSchema(t, address, params)} }
+		each, where = "schema", func(t conformance.T) pgStore { return pgStore{scheme, address, newSchema(t, address, params)} }
 	default:
 		return nil, fmt.Errorf("%s may create neither databases nor schemas in %s, and each case needs one of its own", about.user, about.database)
 	}
@@ -81,7 +80,7 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 		Harness: conformance.Harness{Tier: engine.Tier, New: func(t conformance.T) conformance.Instance {
 			i := where(t).instance()
 			if !about.plainTCP {
-				i.Network = nil // the network that is harmed tells answers apart, and cannot in TLS
+				i.Network = nil // faults need to tell answers apart, which is impossible in TLS
 			}
 			return i
 		}},
@@ -90,6 +89,7 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 	}, nil
 }
 
+// checkTarget returns an error for a URL that names no server on which the cases could have stores.
 func checkTarget(u runstore.URL) error {
 	if u.Scheme != "alloydb" {
 		_, _, err := postgres.ParseURL(u)
@@ -103,15 +103,16 @@ func checkTarget(u runstore.URL) error {
 	return err
 }
 
-// storeKeys are the keys of a URL that are the adapters', not the driver's; those of
-// its pool besides.
+// storeKeys are the URL parameters of the adapters, as opposed to the driver's. Those that begin
+// with "pool_" are the adapters' too.
 var storeKeys = []string{
 	"auth", "instance", "ip", "lock_timeout", "migrate", "retry_timeout", "pooled", "read_pool", "refresh", "schema", "statement_timeout",
 }
 
-// divide takes a URL apart into the address of the database and what handles are
-// opened with. Stores of the cases are new, so they are always migrated.
-func divide(u runstore.URL) (address string, params url.Values) {
+// splitURL splits a URL into the address of the database, with the driver's parameters, and the
+// parameters that handles are opened with. The cases' stores are new, so migrate is dropped: they
+// are always migrated.
+func splitURL(u runstore.URL) (address string, params url.Values) {
 	driver, params := url.Values{}, url.Values{"pool_max_conns": {"4"}}
 	for key, values := range u.Params {
 		if slices.Contains(storeKeys, key) || strings.HasPrefix(key, "pool_") {
@@ -124,14 +125,15 @@ func divide(u runstore.URL) (address string, params url.Values) {
 	return withParams("postgres:"+u.Address, driver), params
 }
 
-// surroundings are what a user finds on a server.
-type surroundings struct {
+// serverFacts are the user's rights on a server, and how the user is connected.
+type serverFacts struct {
 	user, database     string
-	databases, schemas bool // which of them the user may create
+	databases, schemas bool // whether the user may create databases, and schemas
 	plainTCP           bool
 }
 
-func lookAround(ctx context.Context, address string) (s surroundings, err error) {
+// inspectServer returns the facts about the server at address, for the user that address names.
+func inspectServer(ctx context.Context, address string) (s serverFacts, err error) {
 	conn, err := pgx.Connect(ctx, address)
 	if err != nil {
 		return s, err
@@ -146,8 +148,8 @@ func lookAround(ctx context.Context, address string) (s surroundings, err error)
 	return s, err
 }
 
-// newSchema names a schema of the case's own, and returns what to open it with. The
-// first handle makes it.
+// newSchema returns params with the name of a new schema for one case. The first handle creates the
+// schema; the end of the case drops it.
 func newSchema(t conformance.T, address string, params url.Values) url.Values {
 	t.Helper()
 	name := "tapestore_case_" + strings.ToLower(rand.Text()[:16])

@@ -2,7 +2,7 @@ package engines
 
 import "github.com/tapestore/tapestore/emulators"
 
-// unproved is what the suite cannot show on an engine that was started for it.
+// unproved says, by engine, what the suite cannot prove on an engine that was started for it.
 var unproved = map[string]string{
 	"sqlite": "Processes are killed, machines are not. That a commit survives the loss of power is the disk's and the file system's " +
 		"word, and file systems over a network (NFS, SMB) are not supported by SQLite's write-ahead log.",
@@ -29,9 +29,8 @@ var unproved = map[string]string{
 		"service's. Run `tapestore conformance --store spanner://project/instance/database` on an instance like your own for these.",
 }
 
-// Unproved tells what a run of the suite cannot prove on an engine of that tier, or
-// "". Where the server is a user's own there is no such list: it depends on the
-// server.
+// Unproved returns what a run of the suite cannot prove on an engine of this tier, or "". It is ""
+// for a user's own server, because it depends on that server.
 func Unproved(engine, tier string) string {
 	if tier == emulators.TierService {
 		return ""
@@ -39,8 +38,8 @@ func Unproved(engine, tier string) string {
 	return unproved[engine]
 }
 
-// emulated is the tier of a run of the suite on an emulator, wherever that came from: in
-// this process, a program of this machine, or one at an address, it is not the service.
+// emulated returns the tier of a run on an emulator. An emulator is never the service, whether it
+// runs in this process, as a program on this machine, or at an address.
 func emulated(tier string) string {
 	if tier == emulators.TierContainer {
 		return tier

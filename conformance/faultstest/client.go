@@ -12,30 +12,30 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// pause is what lies between two tries of a request.
-const pause = 2 * time.Millisecond
+// retryPause, 2 ms, is the pause between two tries of a request.
+const retryPause = 2 * time.Millisecond
 
-// Flaws break the adapter or the server.
+// Flaws selects the defects of the adapter or the server.
 type Flaws struct {
-	NewID       bool // a request whose reply was lost is sent again as another one
-	Unavailable bool // a write whose reply was lost is called not applied
-	Cancelled   bool // a write whose caller gave up is called not applied
-	Deaf        bool // who waits for a reply heeds no context
-	Unfenced    bool // the fence is checked before a commit is sent, and not when it is applied
-	OldClock    bool // what a handle tells of a commit's time is when the handle was opened
-	Forgets     bool // the server loses its memory of requests when it is killed
+	NewID       bool // a request whose reply was lost is sent again under a new id
+	Unavailable bool // a write whose reply was lost is reported as not applied
+	Cancelled   bool // a write whose caller gave up is reported as not applied
+	Deaf        bool // a wait for a reply ignores its context
+	Unfenced    bool // the fence is checked before a commit is sent, not when it is applied
+	OldClock    bool // a handle reports the time when it was opened as the time of each commit
+	Forgets     bool // the server forgets all requests when it is killed
 }
 
-// client is the adapter: each operation is a request on a connection of its own,
-// sent again under the same id until it is answered or its caller gives up.
+// client is the adapter. Each operation is a request on a connection of its own, sent again under
+// the same id until it is answered or its caller gives up.
 type client struct {
 	flaws   Flaws
 	server  *server
 	address string
-	near    *memory.Handle // what the server does for this client
+	local   *memory.Handle // performs the operations of this client at the server
 	opened  time.Time      // on the store clock
 
-	mu     sync.RWMutex // held by operations; Close waits for them
+	mu     sync.RWMutex // read-locked by operations, so that Close waits for them
 	closed bool
 }
 
@@ -43,21 +43,22 @@ func (c *client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	return c.near.Close()
+	return c.local.Close()
 }
 
-// kind is what is asked for.
-type kind int
+// requestKind says how a request may be repeated.
+type requestKind int
 
 const (
-	read kind = iota
+	read requestKind = iota
 	write
-	bareWrite // the store itself would not recognise a repeat
+	bareWrite // a write that the store itself would apply again
 )
 
-// ask sends a request until it is answered. What the reference store refuses
-// without looking at its content needs no server.
-func ask[V any](ctx context.Context, c *client, op string, id runstore.RunID, what kind, do func(ctx context.Context) (V, error)) (V, error) {
+// send sends a request until it is answered, and returns the result of do at the server. A request
+// of a closed client or with an ended context needs no server, because the reference store refuses
+// it without a look at its content.
+func send[V any](ctx context.Context, c *client, op string, id runstore.RunID, what requestKind, do func(ctx context.Context) (V, error)) (V, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if c.closed || ctx.Err() != nil {
@@ -76,7 +77,7 @@ func ask[V any](ctx context.Context, c *client, op string, id runstore.RunID, wh
 	}
 	sent := false
 	for r := register(); ; {
-		asked, err := c.try(ctx, r)
+		asked, err := c.sendOnce(ctx, r)
 		if err == nil {
 			mu.Lock()
 			defer mu.Unlock()
@@ -100,13 +101,14 @@ func ask[V any](ctx context.Context, c *client, op string, id runstore.RunID, wh
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause):
+		case <-time.After(retryPause):
 		}
 	}
 }
 
-// try sends a request once and waits for its reply.
-func (c *client) try(ctx context.Context, r *request) (sent bool, err error) {
+// sendOnce sends a request once and waits for its reply. sent reports whether it may have been
+// sent.
+func (c *client) sendOnce(ctx context.Context, r *request) (sent bool, err error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", c.address)
 	if err != nil {
@@ -126,28 +128,28 @@ func (c *client) try(ctx context.Context, r *request) (sent bool, err error) {
 func (c *client) StrictAtCommit() bool { return true }
 
 func (c *client) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
-	return ask(ctx, c, "create run", spec.ID, write, func(ctx context.Context) (runstore.Created, error) { return c.near.CreateRun(ctx, spec) })
+	return send(ctx, c, "create run", spec.ID, write, func(ctx context.Context) (runstore.Created, error) { return c.local.CreateRun(ctx, spec) })
 }
 
 func (c *client) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	return ask(ctx, c, "get run", id, read, func(ctx context.Context) (runstore.Run, error) { return c.near.GetRun(ctx, id) })
+	return send(ctx, c, "get run", id, read, func(ctx context.Context) (runstore.Run, error) { return c.local.GetRun(ctx, id) })
 }
 
 func (c *client) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
-	return ask(ctx, c, "acquire lease", req.Run, write, func(ctx context.Context) (runstore.Granted, error) { return c.near.AcquireLease(ctx, req) })
+	return send(ctx, c, "acquire lease", req.Run, write, func(ctx context.Context) (runstore.Granted, error) { return c.local.AcquireLease(ctx, req) })
 }
 
 func (c *client) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
-	return ask(ctx, c, "renew lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Renewed, error) { return c.near.RenewLease(ctx, req) })
+	return send(ctx, c, "renew lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Renewed, error) { return c.local.RenewLease(ctx, req) })
 }
 
 func (c *client) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
-	return ask(ctx, c, "release lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Committed, error) { return c.near.ReleaseLease(ctx, req) })
+	return send(ctx, c, "release lease", req.Fence.Run(), write, func(ctx context.Context) (runstore.Committed, error) { return c.local.ReleaseLease(ctx, req) })
 }
 
 func (c *client) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	if f := b.Guards().Fence; c.flaws.Unfenced && !f.IsZero() {
-		if run, err := c.near.GetRun(ctx, b.Run()); err == nil && run.Holder.Token == f.Token() {
+		if run, err := c.local.GetRun(ctx, b.Run()); err == nil && run.Holder.Token == f.Token() {
 			unfenced := runstore.NewBatch(b.Run(), runstore.Unguarded("the fence was checked before"))
 			unfenced.ID, unfenced.Writes = b.ID, b.Writes
 			b = unfenced
@@ -157,7 +159,7 @@ func (c *client) Commit(ctx context.Context, b runstore.Batch) (runstore.Committ
 	if b.ID == "" {
 		what = bareWrite
 	}
-	done, err := ask(ctx, c, "commit", b.Run(), what, func(ctx context.Context) (runstore.Committed, error) { return c.near.Commit(ctx, b) })
+	done, err := send(ctx, c, "commit", b.Run(), what, func(ctx context.Context) (runstore.Committed, error) { return c.local.Commit(ctx, b) })
 	if c.flaws.OldClock && err == nil {
 		done.Time = c.opened
 	}
@@ -165,23 +167,23 @@ func (c *client) Commit(ctx context.Context, b runstore.Batch) (runstore.Committ
 }
 
 func (c *client) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
-	return ask(ctx, c, "read journal", id, read, func(ctx context.Context) ([]runstore.Event, error) {
-		return c.near.ReadJournal(ctx, id, from, limit)
+	return send(ctx, c, "read journal", id, read, func(ctx context.Context) ([]runstore.Event, error) {
+		return c.local.ReadJournal(ctx, id, from, limit)
 	})
 }
 
 func (c *client) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
-	return ask(ctx, c, "read records", id, read, func(ctx context.Context) ([]runstore.Record, error) { return c.near.ReadRecords(ctx, id, q) })
+	return send(ctx, c, "read records", id, read, func(ctx context.Context) ([]runstore.Record, error) { return c.local.ReadRecords(ctx, id, q) })
 }
 
 func (c *client) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
-	return ask(ctx, c, "scan index", "", read, func(ctx context.Context) ([]runstore.IndexEntry, error) { return c.near.ScanIndex(ctx, q) })
+	return send(ctx, c, "scan index", "", read, func(ctx context.Context) ([]runstore.IndexEntry, error) { return c.local.ScanIndex(ctx, q) })
 }
 
 func (c *client) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
-	return ask(ctx, c, "read feed", "", read, func(ctx context.Context) ([]runstore.FeedEvent, error) { return c.near.ReadFeed(ctx, q) })
+	return send(ctx, c, "read feed", "", read, func(ctx context.Context) ([]runstore.FeedEvent, error) { return c.local.ReadFeed(ctx, q) })
 }
 
 func (c *client) Now(ctx context.Context) (time.Time, error) {
-	return ask(ctx, c, "now", "", read, func(ctx context.Context) (time.Time, error) { return c.near.Now(ctx) })
+	return send(ctx, c, "now", "", read, func(ctx context.Context) (time.Time, error) { return c.local.Now(ctx) })
 }

@@ -7,6 +7,6 @@ import (
 	"github.com/tapestore/tapestore/conformance/faultstest"
 )
 
-// TestConformance proves that an adapter can pass every case, those on a bad network
-// and a killed server included.
+// TestConformance checks that an adapter can pass every case, those with network faults and a
+// killed server included.
 func TestConformance(t *testing.T) { conformance.Run(t, faultstest.Harness(faultstest.Flaws{})) }

@@ -13,8 +13,8 @@ var (
 	_ conformance.Server = (*server)(nil)
 )
 
-// Harness makes stores behind a network and on servers of their own. Without flaws
-// they pass the whole suite.
+// Harness makes stores behind a network, on servers of their own. Without flaws they pass the whole
+// suite.
 func Harness(f Flaws) conformance.Harness {
 	start := func(t conformance.T) *server {
 		s, err := newServer(t.Context())
@@ -31,14 +31,14 @@ func Harness(f Flaws) conformance.Harness {
 	}
 	instance := func(s *server) conformance.Instance {
 		open := func(ctx context.Context, address string) (runstore.RunStore, error) {
-			c := &client{flaws: f, server: s, address: address, near: s.store.Open()}
+			c := &client{flaws: f, server: s, address: address, local: s.store.Open()}
 			var err error
-			c.opened, err = c.near.Now(ctx)
+			c.opened, err = c.local.Now(ctx)
 			return c, err
 		}
 		near := func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, s.address) }
 		return conformance.Instance{
-			Open:         near, // no OpenSkewed: handles read the store's clock alone
+			Open:         near, // no OpenSkewed: handles read only the store's clock
 			AdvanceClock: s.store.Advance,
 			BlockWriters: func(conformance.T) func() { return s.store.Stall() },
 			Network: func(t conformance.T) conformance.Network {

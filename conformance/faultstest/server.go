@@ -1,12 +1,10 @@
-// Package faultstest is an engine behind a network for the conformance suite's own
-// test: the reference store behind a TCP server on the loopback, with an adapter
-// that keeps the contract although the network loses, repeats and delays what is
-// sent, and the means to break that adapter on purpose.
+// Package faultstest is a small networked engine for the conformance suite's own tests: the
+// reference store behind a TCP server on the loopback. Its adapter keeps the contract although the
+// network loses, repeats and delays requests and replies. [Flaws] breaks that adapter on purpose.
 //
-// It is a toy in one respect. Only the id of a request travels; what the request
-// says and what it was answered stay in the memory that client and server share.
-// The server never does a request twice, which is all that makes late copies
-// harmless; it remembers every request for ever.
+// It is a toy in one respect. Only the id of a request travels over the network; its content and
+// its answer stay in memory that client and server share. The server performs each request at most
+// once, which alone makes late copies harmless, and it remembers every request for ever.
 package faultstest
 
 import (
@@ -21,7 +19,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// server answers requests by their ids. It can be killed and frozen.
+// server performs requests by their ids. It can be killed and frozen.
 type server struct {
 	store   *memory.Store
 	address string
@@ -31,13 +29,14 @@ type server struct {
 	requests []*request
 	conns    map[net.Conn]bool
 	listener net.Listener
-	frozen   chan struct{} // closed when it goes on; nil while it does
-	dying    chan struct{} // closed when a bare write was done whose reply will not be sent
+	frozen   chan struct{} // closed when the server thaws; nil unless it is frozen
+	dying    chan struct{} // closed once a bare write was applied whose reply will not be sent
 	running  sync.WaitGroup
 }
 
-// request is what a client wants done. do keeps its answer, and tells whether it
-// was a write that the store would do again if the server did not know of it.
+// request is an operation of a client. do performs it and keeps its answer, and reports whether it
+// was a bare write: one that the store would apply again if the server did not recognize the
+// request.
 type request struct {
 	id   int
 	do   func() (bare bool)
@@ -79,10 +78,9 @@ func (s *server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Kill implements conformance.Server. It strikes between a write and its reply, as
-// a real one does at times: the one moment that matters. So it waits
-// for a bare write, and replies to all other requests until one arrives. After 30 s without
-// a bare write it gives up waiting.
+// Kill implements conformance.Server. It kills the server between a write and its reply, which is
+// the critical moment of a real kill. So it waits for a bare write, and the server replies to all
+// other requests until one arrives. After 30 s without a bare write, Kill stops waiting.
 func (s *server) Kill() error {
 	s.mu.Lock()
 	dying := make(chan struct{})
@@ -95,6 +93,7 @@ func (s *server) Kill() error {
 	return s.close()
 }
 
+// close ends the server and all its connections, and waits for its goroutines.
 func (s *server) close() error {
 	var err error
 	s.mu.Lock()
@@ -134,7 +133,7 @@ func (s *server) Thaw() error {
 	return nil
 }
 
-// register gives a request an id.
+// register assigns an id to a request.
 func (s *server) register(do func() (bare bool)) *request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +142,7 @@ func (s *server) register(do func() (bare bool)) *request {
 	return r
 }
 
-// serve does what one connection asks for, request by request.
+// serve performs the requests of one connection, one by one.
 func (s *server) serve(conn net.Conn) {
 	defer func() {
 		s.mu.Lock()
@@ -164,7 +163,7 @@ func (s *server) serve(conn net.Conn) {
 			<-frozen
 		}
 		once.Do(func() { r.bare = r.do() })
-		if s.dies(r) {
+		if s.dropsReply(r) {
 			return
 		}
 		if _, err := fmt.Fprintln(conn, id); err != nil {
@@ -173,8 +172,8 @@ func (s *server) serve(conn net.Conn) {
 	}
 }
 
-// dies reports whether the server is killed between the request and its reply.
-func (s *server) dies(r *request) bool {
+// dropsReply reports whether the kill of the server prevents the reply to r.
+func (s *server) dropsReply(r *request) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dying == nil {
@@ -183,7 +182,7 @@ func (s *server) dies(r *request) bool {
 	select {
 	case <-s.dying:
 	default:
-		if !r.bare { // its client goes on, to a bare write
+		if !r.bare { // its client goes on and sends a bare write later
 			return false
 		}
 		close(s.dying)

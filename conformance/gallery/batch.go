@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// batchExhibits apply batches wrongly.
-func batchExhibits() []exhibit {
-	return []exhibit{
+// batchStores apply batches wrongly.
+func batchStores() []faultyStore {
+	return []faultyStore{
 		{"version-not-checked", "Record versions are not compared: the last writer wins.",
 			"I4/a-conflict-tells-the-current-version", versionUnchecked},
 		{"guards-judged-from-memory", "A handle judges a guard by what it wrote last, though another handle has written since.",
@@ -28,7 +28,7 @@ func batchExhibits() []exhibit {
 			"I4/a-failing-guard-leaves-nothing-on-any-run", multiInSteps},
 		{"seq-with-gaps", "Seqs come from a sequence that skips numbers.",
 			"I5/seq-is-dense-under-many-writers", seqGaps},
-		{"acknowledged-and-lost", "Now and then a commit is acknowledged and not written.",
+		{"acknowledged-and-lost", "Sometimes a commit is acknowledged and not written.",
 			"I5/seq-is-dense-under-many-writers", acknowledgedLost},
 		{"batch-id-not-remembered", "A repeated batch is applied again.",
 			"I8/a-repeat-gets-the-first-result", idForgotten},
@@ -38,9 +38,9 @@ func batchExhibits() []exhibit {
 			"I8/a-repeat-over-several-runs-applies-all-or-nothing", multiRunByRun},
 		{"blind-retry", "After a lost reply the adapter sends the write again without its id.",
 			"I8/a-repeat-gets-the-first-result", blindRetry},
-		{"definite-error-although-applied", "A commit whose reply was lost is called not applied.",
+		{"definite-error-although-applied", "A commit whose reply was lost is reported as not applied.",
 			"I11/a-refused-batch-leaves-nothing-under-load", definiteAlthoughApplied},
-		{"cancelled-but-applied", "A write whose context ends in flight is called not applied, and arrives later.",
+		{"cancelled-but-applied", "A write whose context ends in flight is reported as not applied, and arrives later.",
 			"I11/a-context-that-ends-in-flight-is-obeyed", cancelledApplied},
 	}
 }
@@ -77,7 +77,7 @@ func guardsFromMemory(s *store) {
 
 func versionRestarts(s *store) {
 	var mu sync.Mutex
-	base := map[runstore.RecordKey]runstore.Version{} // by key: one run is enough for a gallery
+	base := map[runstore.RecordKey]runstore.Version{} // by key: a case uses one run
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -143,7 +143,7 @@ func twoSteps(s *store) {
 		if err != nil || first.Replayed {
 			return first, err
 		}
-		s.between()
+		s.pauseBetweenSteps()
 		second, err := h.Handle.Commit(ctx, rest)
 		first.Versions = second.Versions
 		return first, err
@@ -158,7 +158,7 @@ func createInSteps(s *store) {
 		if err != nil || !created.New || spec.Lease == nil {
 			return created, err
 		}
-		s.between()
+		s.pauseBetweenSteps()
 		granted, err := ownAcquire(ctx, h, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *spec.Lease, Writes: spec.Writes})
 		if err != nil {
 			return created, err
@@ -186,8 +186,8 @@ func multiInSteps(s *store) {
 	}
 }
 
-// multiRunByRun makes each commit over several runs another one than all before, so that
-// only the ids of its batches are known.
+// multiRunByRun gives each commit over several runs a new identity by a further batch on another
+// run, so that a repeat is recognized only by the ids of its batches.
 func multiRunByRun(s *store) {
 	s.multi = func(ctx context.Context, h *handle, batches []runstore.Batch) ([]runstore.Committed, error) {
 		if _, err := h.Handle.CreateRun(ctx, runstore.RunSpec{ID: "beside"}); err != nil {
@@ -219,7 +219,7 @@ func seqGaps(s *store) {
 	}
 }
 
-// everyNth returns a function that answers true each nth time.
+// everyNth returns a function that returns true on every nth call.
 func everyNth(n int64) func() bool {
 	var calls atomic.Int64
 	return func() bool { return calls.Add(1)%n == 0 }
@@ -287,8 +287,8 @@ func definiteAlthoughApplied(s *store) {
 	}
 }
 
-// cancelledApplied leaves the write of a caller that has given up in its queue,
-// and writes it before the next one.
+// cancelledApplied keeps the write of a caller that has given up in a queue, and applies it before
+// the next write.
 func cancelledApplied(s *store) {
 	var mu sync.Mutex
 	var queue sync.WaitGroup

@@ -9,14 +9,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fenceExhibits check the fence wrongly.
-func fenceExhibits() []exhibit {
-	return []exhibit{
-		{"no-token-check", "Commit ignores the fence: the current grant's stands in for any.",
+// fenceStores check the fence wrongly.
+func fenceStores() []faultyStore {
+	return []faultyStore{
+		{"no-token-check", "Commit ignores the fence and uses the current grant's in its place.",
 			"I3/zombie-append-is-refused", noTokenCheck},
 		{"owner-only-check", "A fence counts if it names the current owner, whatever its token.",
 			"I3/old-fence-of-the-same-owner-is-refused", ownerOnly},
-		{"token-only-check", "A fence counts if its token is current, whoever made it.",
+		{"token-only-check", "A fence counts if its token is current, whatever its owner and grant id.",
 			"I3/token-alone-is-no-fence", tokenOnly},
 		{"check-then-write", "Commit reads the current grant, and writes in a second step.",
 			"I3/write-in-flight-at-a-preempt-loses-or-comes-first", checkThenWrite},
@@ -28,21 +28,21 @@ func fenceExhibits() []exhibit {
 			"I3/zombie-record-put-is-refused", journalOnly},
 		{"status-unfenced", "Status and runnable time are written without a look at the fence.",
 			"I3/zombie-status-is-refused", statusUnfenced},
-		{"renewal-by-any-grant", "RenewLease extends the lease for whoever asks.",
+		{"renewal-by-any-grant", "RenewLease extends the lease under any fence.",
 			"I3/zombie-renewal-is-refused", renewAny},
-		{"release-by-name", "ReleaseLease names the run and not the grant, and frees somebody else's lease.",
+		{"release-by-name", "ReleaseLease looks at the run and not at the grant, and frees another holder's lease.",
 			"I3/zombie-release-is-refused", releaseAny},
-		{"expiry-ends-a-grant", "A holder that is late is refused though nobody has taken over.",
+		{"expiry-ends-a-grant", "A late holder is refused although no other handle has taken over.",
 			"I3/expired-holder-goes-on-while-nobody-took-over", expiryEnds},
 		{"strict-ignored", "A strict lease goes on after its expiry.",
 			"I3/strict-lease-is-over-at-its-expiry", strictIgnored},
-		{"strict-judged-before-the-lock", "The end of a strict lease is judged before the write waits for a lock, and not behind it.",
+		{"strict-judged-before-the-lock", "The expiry of a strict lease is judged before the write waits for a lock, and not after it.",
 			"I3/strict-write-behind-a-lock-at-its-expiry-ends-as-declared", checkThenWrite},
-		{"conflict-before-fenced", "A zombie whose versions are stale too is told to read again, not to stop.",
+		{"conflict-before-fenced", "A zombie whose versions are stale too gets ErrConflict, so it reads again instead of stopping.",
 			"I3/fenced-comes-before-conflict", conflictFirst},
-		{"fence-instead-of-guards", "Where there is a fence, the other guards are not looked at.",
+		{"fence-instead-of-guards", "If a batch has a fence, its other guards are ignored.",
 			"I3/fence-does-not-replace-other-guards", fenceInstead},
-		{"refused-batch-remembered", "The id of a zombie's refused batch is remembered, and answers the current holder's.",
+		{"refused-batch-remembered", "The id of a zombie's refused batch is remembered, and the current holder's batch of that id is taken for its repeat.",
 			"I3/refused-batch-is-not-remembered", refusedRemembered},
 	}
 }
@@ -75,13 +75,13 @@ func tokenOnly(s *store) {
 	}
 }
 
-// window is open while the writers of a store are held up at its engine.
+// window is the time between a check and its write, which a case can prolong.
 type window struct {
 	mu   sync.Mutex
 	held chan struct{} // nil unless writers are blocked
 }
 
-// stall blocks wait until resume is called.
+// stall makes wait block until resume is called.
 func (w *window) stall() (resume func()) {
 	held := make(chan struct{})
 	w.mu.Lock()
@@ -95,7 +95,7 @@ func (w *window) stall() (resume func()) {
 	})
 }
 
-// wait blocks while the window is stalled, and reports whether it did.
+// wait blocks while the window is stalled, and reports whether it blocked.
 func (w *window) wait() bool {
 	w.mu.Lock()
 	held := w.held
@@ -106,8 +106,8 @@ func (w *window) wait() bool {
 	return held != nil
 }
 
-// checkThenWrite is held up between its check and its write, as a connection
-// pool or a slow network would hold up an adapter's second statement.
+// checkThenWrite waits between its check and its write, as an adapter's second statement may wait
+// for a connection pool or a slow network.
 func checkThenWrite(s *store) {
 	w := &window{}
 	s.stall = w.stall
@@ -122,9 +122,9 @@ func checkThenWrite(s *store) {
 	}
 }
 
-// checkThenLock checks a fence, then waits for the lock of the run, and writes without
-// a second look at what the lock's last holder has left. The stall holds up grants as
-// well, which have the locks of their runs.
+// checkThenLock checks a fence, then waits for the run's lock, and writes without a second check of
+// the state that the lock's last holder left. The stall blocks grants too, as if they held the
+// locks of their runs.
 func checkThenLock(s *store) {
 	w := &window{}
 	s.stall = w.stall
@@ -140,13 +140,13 @@ func checkThenLock(s *store) {
 		if !w.wait() {
 			return h.Handle.Commit(ctx, b)
 		}
-		s.between() // the grants come first
+		s.pauseBetweenSteps() // let the grants go first
 		return h.Handle.Commit(ctx, refenced(b, runstore.Fence{}))
 	}
 }
 
-// amongMany breaks the commits that come while two others are under way, as an engine
-// that applies them in one step of their own kind would.
+// amongMany breaks only the commits that arrive while two others are in progress, as a faulty group
+// commit would.
 func amongMany(broken func(s *store)) func(s *store) {
 	return func(s *store) {
 		broken(s)
@@ -157,7 +157,7 @@ func amongMany(broken func(s *store)) func(s *store) {
 			if underWay.Add(1) > 2 {
 				return shared(ctx, h, b)
 			}
-			s.between()
+			s.pauseBetweenSteps()
 			return h.Handle.Commit(ctx, b)
 		}
 	}

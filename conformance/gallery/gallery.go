@@ -1,7 +1,7 @@
-// Package gallery holds stores that are broken on purpose. Each is the reference
-// store behind a wrapper, or behind a network, that breaks one rule of the contract,
-// the way adapters break it in practice, and names the case of the conformance suite that has to
-// catch it. A suite that lets one of them pass proves nothing about the others.
+// Package gallery holds faulty stores. Each is the reference store behind a wrapper, or behind a
+// network, that breaks one rule of the contract in a way that adapters break it in practice. Each
+// names the case of the conformance suite that must catch it: a suite that passes one of these
+// stores proves nothing about other stores.
 package gallery
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 )
 
-// Broken is a store that breaks one rule.
+// Broken is a faulty store: it breaks one rule.
 type Broken struct {
-	// Name says what is wrong with it, in small letters with hyphens.
+	// Name says what is wrong, in small letters with hyphens.
 	Name string
 	// Breaks says in a sentence which rule it breaks, and how.
 	Breaks string
@@ -24,10 +24,10 @@ type Broken struct {
 	Open func() conformance.Harness
 }
 
-// Stores returns all broken stores, those that break the lease first.
+// Stores returns all faulty stores, beginning with those that break the fence and the lease.
 func Stores() []Broken {
 	var all []Broken
-	for _, group := range [][]exhibit{fenceExhibits(), leaseExhibits(), grantExhibits(), tokenExhibits(), progressExhibits(), runnableExhibits(), notifyExhibits(), batchExhibits(), readExhibits(), replicaExhibits(), inputExhibits(), stepExhibits()} {
+	for _, group := range [][]faultyStore{fenceStores(), leaseStores(), grantStores(), tokenStores(), progressStores(), runnableStores(), notifyStores(), batchStores(), readStores(), replicaStores(), inputStores(), stepStores()} {
 		for _, x := range group {
 			all = append(all, Broken{Name: x.name, Breaks: x.breaks, Case: x.caught, Open: x.harness})
 		}
@@ -35,21 +35,20 @@ func Stores() []Broken {
 	return append(all, networkStores()...)
 }
 
-// chances is how often a case may meet a broken store. Some flaws show only when two
-// things fall together, a kill and a write under way, which a case that works under load
-// makes likely, and no case can make certain.
-const chances = 4
+// maxAttempts is how often Check runs a case until it catches a store. Some flaws show only when
+// two events coincide, such as a kill and a write in progress. A case under load makes that likely,
+// and no case can make it certain.
+const maxAttempts = 4
 
-// Check runs the case that must catch b against it. caughtBy is the case's name
-// if the store failed it, and the error tells of a case that it got through, or
-// that could not be run.
+// Check runs the case that must catch b against b. caughtBy is the case's name if b failed the
+// case. An error reports that b passed the case, or that the case could not be run.
 func Check(ctx context.Context, b Broken) (caughtBy string, err error) {
 	c, ok := conformance.Find(b.Case)
 	if !ok {
 		return "", fmt.Errorf("broken store %s: there is no case %q", b.Name, b.Case)
 	}
 	var result conformance.Result
-	for range chances {
+	for range maxAttempts {
 		if result = conformance.RunCase(ctx, b.Open(), c); result.Status != conformance.Passed || ctx.Err() != nil {
 			break
 		}
@@ -65,6 +64,5 @@ func Check(ctx context.Context, b Broken) (caughtBy string, err error) {
 	return b.Case, nil
 }
 
-// Unbroken returns a harness of the same wrapper with nothing broken. It passes
-// the whole suite.
+// Unbroken returns a harness of the same wrapper without a fault. It passes the whole suite.
 func Unbroken() conformance.Harness { return harness(nil) }

@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/gallery"
 )
 
-// TestEachIsCaught proves that the case named for each broken store turns red.
+// TestEachIsCaught checks that each faulty store fails the case that it names.
 func TestEachIsCaught(t *testing.T) {
 	stores := gallery.Stores()
 	if len(stores) < 18 {
@@ -32,14 +32,13 @@ func TestEachIsCaught(t *testing.T) {
 	}
 }
 
-// TestUnbrokenPasses proves that it is the broken rule that turns a case red,
-// and not the wrapper around the reference store.
+// TestUnbrokenPasses checks that the wrapper without a fault passes, so that each failure is due to
+// the broken rule.
 func TestUnbrokenPasses(t *testing.T) {
 	conformance.Run(t, gallery.Unbroken())
 }
 
-// TestCheckReportsAnEscape proves that a store which its case does not catch is
-// an error, and not a success.
+// TestCheckReportsAnEscape checks that Check returns an error for a store that passes its case.
 func TestCheckReportsAnEscape(t *testing.T) {
 	sound := gallery.Broken{Name: "sound", Case: "I1/released-lease-is-free-at-once", Open: gallery.Unbroken}
 	if caughtBy, err := gallery.Check(t.Context(), sound); err == nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// grantExhibits let a grant's id name a second grant, or take one grant for another.
-func grantExhibits() []exhibit {
-	return []exhibit{
-		{"last-grant-id-only", "Of a run's grants only the last one's id is remembered: after another grant a late copy takes the lease.",
+// grantStores make a second grant under a used grant id, or take one grant for another.
+func grantStores() []faultyStore {
+	return []faultyStore{
+		{"last-grant-id-only", "Only the id of a run's last grant is remembered: after another grant a late copy takes the lease.",
 			"I2/late-copy-of-an-acquire-is-refused-after-later-grants", lastGrantOnly},
-		{"held-before-ended", "A request whose grant has ended is told that the lease is held, so it waits and comes back.",
+		{"held-before-ended", "A request whose grant has ended gets ErrLeaseHeld, so its caller waits and retries.",
 			"I2/late-copy-of-an-acquire-is-refused-after-later-grants", heldBeforeEnded},
 		{"ten-grant-ids", "A run's last ten grants are remembered, which is fewer than the contract promises.",
 			"I2/grant-id-is-remembered-over-many-grants", tenGrants},
@@ -32,9 +32,9 @@ func grantExhibits() []exhibit {
 	}
 }
 
-// anew makes an acquire forget: a request that is refused because its grant has ended is
-// made again under a fresh id, if forgotten says so of its own.
-func (s *store) anew(forgotten func(runstore.AcquireRequest) bool) {
+// retryWithFreshGrant makes an acquire forget grant ids: a request that is refused because its
+// grant has ended is repeated under a fresh id, if forgotten(request) is true.
+func (s *store) retryWithFreshGrant(forgotten func(runstore.AcquireRequest) bool) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
 		if errors.Is(err, runstore.ErrFenced) && forgotten(req) {
@@ -46,7 +46,7 @@ func (s *store) anew(forgotten func(runstore.AcquireRequest) bool) {
 }
 
 func lastGrantOnly(s *store) {
-	s.anew(func(req runstore.AcquireRequest) bool { return s.current(req.Run).Grant != req.Grant })
+	s.retryWithFreshGrant(func(req runstore.AcquireRequest) bool { return s.current(req.Run).Grant != req.Grant })
 }
 
 func heldBeforeEnded(s *store) {
@@ -64,7 +64,7 @@ func heldBeforeEnded(s *store) {
 func tenGrants(s *store) {
 	var mu sync.Mutex
 	last := map[runstore.RunID][]runstore.GrantID{}
-	s.anew(func(req runstore.AcquireRequest) bool {
+	s.retryWithFreshGrant(func(req runstore.AcquireRequest) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return !slices.Contains(last[req.Run], req.Grant)
@@ -84,7 +84,7 @@ func tenGrants(s *store) {
 
 func purgeForgetsGrants(s *store) {
 	var mu sync.Mutex
-	before := map[runstore.RunID]runstore.Token{} // the last token when the run was purged
+	before := map[runstore.RunID]runstore.Token{} // by run: the last token at the purge
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		if err == nil && b.Purge {
@@ -94,10 +94,10 @@ func purgeForgetsGrants(s *store) {
 		}
 		return done, err
 	}
-	s.anew(func(req runstore.AcquireRequest) bool {
+	s.retryWithFreshGrant(func(req runstore.AcquireRequest) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return before[req.Run] >= s.current(req.Run).Token // there was no grant since
+		return before[req.Run] >= s.current(req.Run).Token // no grant since the purge
 	})
 }
 
@@ -119,7 +119,7 @@ func epochForgetsGrants(s *store) {
 		raised.Store(true)
 		return h.Handle.RaiseEpoch(ctx, reason)
 	}
-	s.anew(func(runstore.AcquireRequest) bool { return raised.Load() })
+	s.retryWithFreshGrant(func(runstore.AcquireRequest) bool { return raised.Load() })
 }
 
 func anyReleaseRepeats(s *store) {

@@ -8,9 +8,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// inputExhibits take input wrongly.
-func inputExhibits() []exhibit {
-	return []exhibit{
+// inputStores validate or store input wrongly.
+func inputStores() []faultyStore {
+	return []faultyStore{
 		{"limits-not-checked", "Payloads beyond the limit are cut to it and stored.",
 			"I12/payloads-beyond-the-limit-are-refused", payloadsCut},
 		{"names-cut", "Names beyond the limit are cut to it, and two runs become one.",

@@ -8,18 +8,18 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// leaseExhibits grant leases and tokens wrongly.
-func leaseExhibits() []exhibit {
-	return []exhibit{
-		{"live-lease-taken-over", "AcquireLease grants a lease that somebody still has.",
+// leaseStores grant leases and tokens wrongly.
+func leaseStores() []faultyStore {
+	return []faultyStore{
+		{"live-lease-taken-over", "AcquireLease grants a live lease of another holder.",
 			"I1/live-lease-is-not-taken-over", liveTaken},
-		{"owner-as-authority", "A process of the holder's name gets the holder's live lease.",
+		{"owner-as-authority", "A process with the holder's owner name gets the holder's live lease.",
 			"I1/owner-name-is-no-authority-over-a-live-lease", ownerAuthority},
-		{"renewal-not-stored", "RenewLease answers with a later expiry, and leaves the old one to contenders.",
+		{"renewal-not-stored", "RenewLease returns a later expiry but does not store it, so contenders see the old one.",
 			"I1/renewed-lease-is-not-taken-at-its-old-expiry", renewalNotStored},
 		{"token-reset-on-release", "Releasing deletes the row that holds the token, and the next one is 1 again.",
 			"I2/token-grows-by-one-per-grant", tokenResets},
-		{"token-kept-by-a-takeover", "A takeover goes on under the token of the holder that it took over from.",
+		{"token-kept-by-a-takeover", "A takeover keeps the token of the former holder.",
 			"I2/token-grows-by-one-per-grant", tokenKept},
 		{"token-reused-after-purge", "A purge forgets the run's token, and the next run of that id begins at 1.",
 			"I2/token-survives-purge-and-re-creation", tokenAfterPurge},
@@ -27,25 +27,25 @@ func leaseExhibits() []exhibit {
 			"I2/refused-attempts-burn-no-token", tokenBurnt},
 		{"late-copy-takes-the-lease", "A late copy of a request takes the lease again for a holder that has left.",
 			"I2/late-copy-of-an-acquire-takes-no-lease", lateCopy},
-		{"grant-id-ignored", "A repeated request is a contender of its own first copy.",
+		{"grant-id-ignored", "A repeated request contends with its own first copy.",
 			"I2/repeated-acquire-finds-its-own-grant", grantIgnored},
 		{"release-applied-twice", "A repeated release writes its events again.",
 			"I2/repeated-release-writes-nothing-twice", releaseTwice},
-		{"rollback-unnoticed", "A token that the store never granted is called fenced, as if it were old.",
+		{"rollback-unnoticed", "A token that the store never granted is reported as fenced, as if it were old.",
 			"I2/token-beyond-the-known-means-store-behind", rollbackUnnoticed},
-		{"epoch-fences-nobody", "Fences of the epoch before go on to be good until the next grant.",
+		{"epoch-fences-nobody", "Fences of the former epoch stay valid until the next grant.",
 			"I2/epoch-ends-every-grant-before-it", epochFencesNobody},
 		{"renewal-shortens", "A renewal for a shorter time than is left cuts the lease.",
 			"I3/renewal-never-shortens-a-lease", renewalShortens},
-		{"guards-of-acquire-ignored", "AcquireLease grants without a look at its guards.",
+		{"guards-of-acquire-ignored", "AcquireLease ignores its guards.",
 			"I3/guards-of-an-acquire-hold-or-nothing-happens", acquireUnguarded},
-		{"preempt-unseen", "The run does not show who was preempted, and why.",
+		{"preempt-unseen", "The run does not show the preempted holder and the reason.",
 			"I3/preempt-tells-who-was-preempted-and-why", preemptUnseen},
-		{"callers-clock", "Expiry is judged by the clock of the process that asks.",
+		{"callers-clock", "Expiry is judged by the clock of the process that requests the lease.",
 			"I7/wrong-clock-steals-no-live-lease", callersClock},
 		{"holders-clock", "The holder's expiry is computed from its own clock.",
 			"I7/wrong-clock-loses-no-lease-of-its-own", holdersClock},
-		{"takeover-by-the-callers-clock", "A lease that has expired is refused as long as it is live to the process that asks.",
+		{"takeover-by-the-callers-clock", "An expired lease is refused while it is live on the clock of the requesting process.",
 			"I7/wrong-clock-takes-over-what-has-expired", takeoverByCaller},
 	}
 }
@@ -88,9 +88,8 @@ func renewalNotStored(s *store) {
 	}
 }
 
-// relabel makes a store whose tokens are not those of the reference store: label
-// tells the token of a new grant. What callers present is translated back by the
-// grant's id.
+// relabel makes a store with other tokens than the reference store: label returns the token of a
+// new grant. A fence that a caller presents is translated back by its grant id.
 func relabel(s *store, label func(lease runstore.Lease) runstore.Token) {
 	var mu sync.Mutex
 	real := map[runstore.GrantID]runstore.Fence{}

@@ -5,7 +5,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/faultstest"
 )
 
-// networkStores break rules that only a bad network or a killed server shows.
+// networkStores break rules in a way that only a faulty network or a killed server shows.
 func networkStores() []Broken {
 	broken := func(name, breaks, caught string, flaws faultstest.Flaws) Broken {
 		return Broken{name, breaks, caught, func() conformance.Harness { return faultstest.Harness(flaws) }}
@@ -21,25 +21,25 @@ func networkStores() []Broken {
 			"I3/a-request-refused-on-its-repeat-is-refused-in-every-copy", faultstest.Flaws{NewID: true}),
 		broken("sent-again-to-the-next-run", "A commit whose reply was lost before a purge is sent again, to the run that was created after it.",
 			"I8/a-lost-reply-before-a-purge-is-not-applied-to-the-next-run", faultstest.Flaws{NewID: true}),
-		broken("lost-is-unavailable-in-a-history", "A write whose reply was lost is called not applied, among others that go on.",
+		broken("lost-is-unavailable-in-a-history", "A write whose reply was lost is reported as not applied, while other writes continue.",
 			"I8/histories-over-a-bad-network-are-linearizable", faultstest.Flaws{Unavailable: true}),
-		broken("cut-is-told", "A write whose connection was cut fails, though the network is sound again.",
+		broken("cut-is-told", "A write whose connection was cut fails, although the network works again.",
 			"I8/a-cut-connection-is-no-error-the-caller-must-know", faultstest.Flaws{Unavailable: true}),
-		broken("memory-dies-with-the-server", "A server that was killed does not recognise what it did before.",
+		broken("memory-dies-with-the-server", "A restarted server does not recognize the requests that it performed before.",
 			"I8/a-killed-server-keeps-what-it-acknowledged-once", faultstest.Flaws{Forgets: true}),
-		broken("time-of-the-last-reading", "A handle tells the time as it once read it, however long ago that was.",
+		broken("time-of-the-last-reading", "A handle returns an old reading of the clock, of whatever age.",
 			"I7/a-slow-network-shifts-no-time", faultstest.Flaws{OldClock: true}),
-		broken("lost-is-unavailable", "A write whose reply was lost is called not applied.",
+		broken("lost-is-unavailable", "A write whose reply was lost is reported as not applied.",
 			"I11/an-error-after-a-lost-reply-is-true", faultstest.Flaws{Unavailable: true}),
-		broken("given-up-is-not-applied", "A write that its caller gave up in flight is called not applied, and arrives later.",
+		broken("given-up-is-not-applied", "A write that its caller gave up in flight is reported as not applied, and arrives later.",
 			"I11/an-error-stays-true-when-the-request-arrives-late", faultstest.Flaws{Cancelled: true}),
-		broken("deaf-in-a-black-hole", "Who waits for a reply over a dead network does not notice that its context has ended.",
+		broken("deaf-in-a-black-hole", "A call that waits for a reply over a dead network ignores the end of its context.",
 			"I11/a-black-hole-does-not-outlive-the-context", faultstest.Flaws{Deaf: true}),
-		broken("deaf-to-a-frozen-server", "Who waits for a frozen server does not notice that its context has ended.",
+		broken("deaf-to-a-frozen-server", "A call that waits for a frozen server ignores the end of its context.",
 			"I11/a-frozen-server-does-not-outlive-the-context", faultstest.Flaws{Deaf: true}),
 		broken("fence-checked-when-sent", "The fence is checked before a commit is sent, and not where it is applied.",
 			"I3/a-request-that-arrives-after-the-takeover-is-refused", faultstest.Flaws{Unfenced: true}),
-		broken("strict-checked-when-sent", "The end of a strict lease is judged before a commit is sent, and not where it is applied.",
+		broken("strict-checked-when-sent", "The expiry of a strict lease is judged before a commit is sent, and not where it is applied.",
 			"I3/strict-write-in-flight-at-its-expiry-ends-as-declared", faultstest.Flaws{Unfenced: true}),
 		broken("repeat-not-fenced", "A commit that was sent again is applied although its fence no longer holds.",
 			"I3/a-request-repeated-after-the-takeover-is-refused-in-every-copy", faultstest.Flaws{Unfenced: true}),

@@ -7,14 +7,14 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// notifyExhibits hint wrongly at writes to single runs.
-func notifyExhibits() []exhibit {
-	return []exhibit{
+// notifyStores send wrong hints of writes to single runs.
+func notifyStores() []faultyStore {
+	return []faultyStore{
 		{"release-wakes-no-waiter", "A release does not wake the callers that wait for the lease.",
 			"I10/a-freed-lease-wakes-its-waiters", releaseSilent},
 		{"only-events-wake", "Only events wake the callers that wait for a run.",
 			"I10/a-write-to-a-run-wakes-its-waiters", eventsWake},
-		{"refused-writes-wake", "A refused write wakes the contenders, so that they wake each other.",
+		{"refused-writes-wake", "A refused write wakes the contenders, so they wake each other without end.",
 			"I10/refused-writes-and-heartbeats-wake-no-waiter", refusalsWake},
 		{"commits-wake-waiters-for-a-release", "Every commit of the holder wakes the callers that wait for its lease.",
 			"I10/a-freed-lease-wakes-its-waiters", commitsWake},
@@ -30,8 +30,8 @@ func releaseSilent(s *store) {
 	}
 }
 
-// own makes all waiters wait at a hub that only the broken store wakes.
-func own(s *store) wakeup.Hub {
+// ownHub makes all waiters wait at a hub that only the faulty store wakes.
+func ownHub(s *store) wakeup.Hub {
 	hub := wakeup.Of(s)
 	s.wakeups = func(ctx context.Context, _ *handle, id runstore.RunID, _ runstore.WakeOn) (<-chan struct{}, error) {
 		return hub.Add(ctx, id, runstore.OnWrite), nil
@@ -40,7 +40,7 @@ func own(s *store) wakeup.Hub {
 }
 
 func eventsWake(s *store) {
-	hub := own(s)
+	hub := ownHub(s)
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (done runstore.Committed, err error) {
 		if len(b.Events) > 0 {
 			defer hub.AfterBatches(&err, b)

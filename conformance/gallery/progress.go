@@ -10,15 +10,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// progressExhibits judge progress wrongly, or what a run says of its grants, or answer
-// repeats of grants, renewals and releases wrongly.
-func progressExhibits() []exhibit {
-	return []exhibit{
+// progressStores judge progress wrongly, report grants wrongly, or answer repeats of grants,
+// renewals and releases wrongly.
+func progressStores() []faultyStore {
+	return []faultyStore{
 		{"stall-ignored", "RenewLease renews however long ago the last progress was.",
 			"I13/a-holder-without-progress-is-refused", stallIgnored},
 		{"stall-ends-the-grant", "A refused renewal ends the grant, and a late commit under it is fenced.",
 			"I13/a-holder-without-progress-is-refused", stallEnds},
-		{"stall-outlives-its-grant", "The bound of one grant goes on for the next.",
+		{"stall-outlives-its-grant", "The bound of one grant stays in force for the next.",
 			"I13/without-a-bound-a-holder-may-stall", stallOutlives},
 		{"progress-by-heartbeat", "A renewal counts as progress.",
 			"I13/heartbeats-refusals-and-others-writes-are-no-progress", progressByHeartbeat},
@@ -26,7 +26,7 @@ func progressExhibits() []exhibit {
 			"I13/heartbeats-refusals-and-others-writes-are-no-progress", progressByRefusal},
 		{"progress-by-guards-only", "A batch that changes nothing counts as progress.",
 			"I13/heartbeats-refusals-and-others-writes-are-no-progress", progressByGuards},
-		{"progress-by-events-only", "A batch of records counts as none.",
+		{"progress-by-events-only", "A batch of records does not count as progress.",
 			"I13/events-and-records-under-the-fence-are-progress", progressByEvents},
 		{"renewal-drops-its-writes", "RenewLease renews and leaves the writes out.",
 			"I4/grants-renewals-and-releases-return-what-they-wrote", renewalDrops},
@@ -40,7 +40,7 @@ func progressExhibits() []exhibit {
 			"I8/a-repeated-release-with-writes-gets-the-first-result", releaseBare},
 		{"one-namespace-for-all-ids", "A release is taken for the repeat of a batch of that id.",
 			"I8/ids-of-batches-grants-and-releases-do-not-collide", oneNamespace},
-		{"expired-reported-as-released", "A successor is not told that the former holder left without a release.",
+		{"expired-reported-as-released", "A successor cannot see that the former lease expired without a release.",
 			"I2/a-successor-learns-how-the-former-grant-ended", expiredAsReleased},
 		{"token-left-out-of-records", "Records do not name the token of their last change.",
 			"I3/records-carry-the-token-of-their-changes", tokenLeftOut},
@@ -67,7 +67,7 @@ func stallEnds(s *store) {
 	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		renewed, err := h.Handle.RenewLease(ctx, req)
 		if errors.Is(err, runstore.ErrNoProgress) {
-			_, _ = h.Handle.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: req.Fence}) // the store is broken either way
+			_, _ = h.Handle.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: req.Fence}) // the store is faulty whether or not this succeeds
 		}
 		return renewed, err
 	}
@@ -87,8 +87,8 @@ func stallOutlives(s *store) {
 	}
 }
 
-// progressed makes GetRun show progress at the last of the times that note was called.
-func progressed(s *store) (note func(h *handle, id runstore.RunID)) {
+// recordProgress makes GetRun show progress at the last time that note was called for the run.
+func recordProgress(s *store) (note func(h *handle, id runstore.RunID)) {
 	var mu sync.Mutex
 	times := map[runstore.RunID]time.Time{}
 	s.get = func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error) {
@@ -105,13 +105,13 @@ func progressed(s *store) (note func(h *handle, id runstore.RunID)) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil {
-			times[id] = now.Add(time.Microsecond) // so that it shows on a clock that stands still
+			times[id] = now.Add(time.Microsecond) // later than the last progress even on a clock that stands still
 		}
 	}
 }
 
 func progressByHeartbeat(s *store) {
-	note := progressed(s)
+	note := recordProgress(s)
 	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		renewed, err := h.Handle.RenewLease(ctx, req)
 		if err == nil {
@@ -122,7 +122,7 @@ func progressByHeartbeat(s *store) {
 }
 
 func progressByRefusal(s *store) {
-	note := progressed(s)
+	note := recordProgress(s)
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		if errors.Is(err, runstore.ErrConflict) {
@@ -133,7 +133,7 @@ func progressByRefusal(s *store) {
 }
 
 func progressByGuards(s *store) {
-	note := progressed(s)
+	note := recordProgress(s)
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		if err == nil && b.IsZero() {
@@ -145,7 +145,7 @@ func progressByGuards(s *store) {
 
 func progressByEvents(s *store) {
 	var mu sync.Mutex
-	records := map[runstore.RunID]bool{} // the last progress was by records alone
+	records := map[runstore.RunID]bool{} // by run: the last progress was made by records alone
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
 		mu.Lock()

@@ -12,30 +12,30 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// readExhibits read wrongly, or index wrongly what is to be read.
-func readExhibits() []exhibit {
-	return []exhibit{
+// readStores read wrongly, or maintain an index wrongly.
+func readStores() []faultyStore {
+	return []faultyStore{
 		{"reads-from-a-stale-copy", "GetRun answers from a copy that is one read behind.",
 			"I6/reads-see-what-was-acknowledged-before", staleReads},
 		{"readers-meet-a-lock", "A reader that meets a writer's lock gives up.",
 			"I6/reads-never-wait-for-a-writer", readersLocked},
-		{"journal-from-is-exclusive", "A page of the journal begins behind the seq that was asked for.",
+		{"journal-from-is-exclusive", "A page of the journal begins after the requested seq.",
 			"I5/pages-begin-where-asked", fromExclusive},
-		{"index-entry-lost", "Now and then a batch is applied without its index entries.",
+		{"index-entry-lost", "Sometimes a batch is applied without its index entries.",
 			"I9/every-acknowledged-entry-is-found", entryLost},
 		{"stale-index-entry", "A put without a place leaves the record where it was in the index.",
 			"I9/replaced-places-vanish", entryStays},
-		{"due-by-the-callers-clock", "A scan for what is due takes the time from the process that asks.",
+		{"due-by-the-callers-clock", "A scan of due entries takes the time from the caller's process.",
 			"I7/wrong-clock-sees-what-is-due", dueByCaller},
-		{"feed-up-to-the-callers-clock", "The feed ends at what the process that reads it takes for the present.",
+		{"feed-up-to-the-callers-clock", "The feed ends at the present time of the reader's process.",
 			"I7/wrong-clock-reads-the-whole-feed", feedByCaller},
-		{"feed-in-allocation-order", "Positions are taken when a commit begins, and readers pass those that are still open.",
+		{"feed-in-allocation-order", "Positions are assigned when a commit begins, and readers pass those of open commits.",
 			"I10/a-tailing-reader-misses-nothing-though-commits-are-held-open", feedByAllocation},
 		{"feed-page-skips", "A page of the feed that ends early is resumed one position too far.",
 			"I10/resuming-after-each-position-yields-the-rest", feedSkips},
 		{"feed-by-rank", "A position counts the events that are stored, so that a purge frees the last ones for others.",
 			"I10/a-purged-position-is-given-to-no-other-event", feedByRank},
-		{"purge-raises-the-epoch", "A purge starts an epoch of its own accord, and skips so the positions that it lost.",
+		{"purge-raises-the-epoch", "A purge raises the epoch, and so skips the positions that it lost.",
 			"I10/a-purged-position-is-given-to-no-other-event", purgeRaises},
 		{"journal-page-skips-what-does-not-fit", "A page of the journal leaves out the event that passes its size, and goes on with smaller ones.",
 			"I5/journal-pages-of-large-and-tiny-events-lose-nothing", journalSkips},
@@ -49,9 +49,9 @@ func readExhibits() []exhibit {
 			"I10/feed-pages-of-large-and-tiny-events-lose-nothing", feedSkipsLarge},
 		{"newest-is-the-first-page", "A reader that asks for the newest events gets the oldest.",
 			"I10/the-newest-events-are-the-end-of-the-feed", newestIsFirst},
-		{"newest-counts-what-fits", "The newest events are the first of those asked for that fit into a page.",
+		{"newest-counts-what-fits", "The newest events are the first of the requested events that fit into a page.",
 			"I10/the-newest-events-are-the-last-though-large", newestFromTheFront},
-		{"newest-counts-purged-events", "Purged events count among the newest, so that a page may be empty though there are others.",
+		{"newest-counts-purged-events", "Purged events count among the newest, so a page may be empty although other events exist.",
 			"I10/the-newest-events-are-those-before-a-purged-end", newestCountsPurged},
 		{"epochs-cost-too-much", "A raise of the epoch takes 2^49 positions, of which there are 16 in 2^53.",
 			"I10/positions-stay-exact-in-javascript-through-every-epoch", epochsCostTooMuch},
@@ -178,8 +178,8 @@ func feedByCaller(s *store) {
 	}
 }
 
-// feedByAllocation gives each batch its positions when it begins, and shows it
-// when it is done. The positions of a commit that is held open are passed.
+// feedByAllocation assigns the positions of a batch when the commit begins and shows the batch when
+// the commit ends. A reader passes the positions of a commit that is held open.
 func feedByAllocation(s *store) {
 	type place struct {
 		run runstore.RunID
@@ -251,7 +251,8 @@ func newestFromTheFront(s *store) {
 	}
 }
 
-// newestCountsPurged takes positions for events: the reference store has no others in between.
+// newestCountsPurged counts positions as events: the reference store leaves positions out only at
+// purged events.
 func newestCountsPurged(s *store) {
 	var mu sync.Mutex
 	highest := runstore.Position(0)
@@ -268,8 +269,8 @@ func newestCountsPurged(s *store) {
 	}
 }
 
-// feedEndsAtPurged looks for limit positions behind the one that is resumed, of which none
-// may have an event any more.
+// feedEndsAtPurged looks only at the limit positions after the cursor, none of which may hold an
+// event any more.
 func feedEndsAtPurged(s *store) {
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
 		page, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
@@ -280,7 +281,7 @@ func feedEndsAtPurged(s *store) {
 	}
 }
 
-// epochsCostTooMuch takes 2^49 more positions for each epoch than the reference store, which takes
+// epochsCostTooMuch uses 2^49 more positions for each epoch than the reference store, which uses
 // 2^40.
 func epochsCostTooMuch(s *store) {
 	away := func(p runstore.Position) runstore.Position { return p + p>>40<<49 }
@@ -325,8 +326,8 @@ func feedByRank(s *store) {
 	}
 }
 
-// purgeRaises breaks no rule of the feed. What is wrong is the raise: it ends the grants
-// of all runs, and nothing was lost.
+// purgeRaises breaks no rule of the feed. Its fault is the raise of the epoch: it ends the grants
+// of all runs although nothing was lost.
 func purgeRaises(s *store) {
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		done, err := h.Handle.Commit(ctx, b)
@@ -337,10 +338,9 @@ func purgeRaises(s *store) {
 	}
 }
 
-// fitting reads a page one entry at a time and leaves out what would pass the size of a
-// page, but for its first entry. next reads the entry behind the last one seen, nil at the
-// start.
-func fitting[V any](limit int, next func(last *V) ([]V, error), size func(V) int) (page []V, err error) {
+// fitPage reads a page one entry at a time and leaves out each entry that would exceed the size of
+// a page, except the first. next returns the entry after last, or the first entry if last is nil.
+func fitPage[V any](limit int, next func(last *V) ([]V, error), size func(V) int) (page []V, err error) {
 	var last *V
 	for sum := 0; len(page) < limit; {
 		one, err := next(last)
@@ -361,7 +361,7 @@ func fitting[V any](limit int, next func(last *V) ([]V, error), size func(V) int
 
 func journalSkips(s *store) {
 	s.journal = func(ctx context.Context, h *handle, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
-		return fitting(limit, func(last *runstore.Event) ([]runstore.Event, error) {
+		return fitPage(limit, func(last *runstore.Event) ([]runstore.Event, error) {
 			if last != nil {
 				from = last.Seq + 1
 			}
@@ -377,7 +377,7 @@ func recordsSkip(s *store) {
 		}
 		limit := q.Limit
 		q.Limit = 1
-		return fitting(limit, func(last *runstore.Record) ([]runstore.Record, error) {
+		return fitPage(limit, func(last *runstore.Record) ([]runstore.Record, error) {
 			if last != nil {
 				q.After = last.Key
 			}
@@ -390,7 +390,7 @@ func scanSkips(s *store) {
 	s.scan = func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
 		limit := q.Limit
 		q.Limit = 1
-		return fitting(limit, func(last *runstore.IndexEntry) ([]runstore.IndexEntry, error) {
+		return fitPage(limit, func(last *runstore.IndexEntry) ([]runstore.IndexEntry, error) {
 			if last != nil {
 				q.After = last.Cursor
 			}
@@ -401,7 +401,7 @@ func scanSkips(s *store) {
 
 func feedSkipsLarge(s *store) {
 	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
-		return fitting(limit, func(last *runstore.FeedEvent) ([]runstore.FeedEvent, error) {
+		return fitPage(limit, func(last *runstore.FeedEvent) ([]runstore.FeedEvent, error) {
 			if last != nil {
 				after = last.Position
 			}

@@ -10,40 +10,41 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// replicaExhibits read wrongly from a replica.
-func replicaExhibits() []exhibit {
-	return []exhibit{
-		{"replica-of-any-age", "A reader that allows no staleness is answered by a replica that is behind.",
+// replicaStores read wrongly from a replica.
+func replicaStores() []faultyStore {
+	return []faultyStore{
+		{"replica-of-any-age", "A read with bound 0 is answered by a replica that lags.",
 			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.ageless = true }},
-		{"replica-with-a-hole", "A replica shows an event whose predecessor it has not heard of.",
+		{"replica-with-a-hole", "A replica returns an event without its predecessor.",
 			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.hole = true }},
-		{"replica-tells-positions", "A replica tells positions, by which a reader of the feed would resume.",
+		{"replica-tells-positions", "A replica returns positions, from which a reader of the feed would resume.",
 			"I5/a-stale-journal-is-the-beginning-of-the-journal", func(s *store) { s.replica.flaws.positions = true }},
 		{"replica-mixes-two-times", "A replica joins an index with records of another time.",
 			"I9/stale-candidates-were-true", func(s *store) { s.replica.flaws.mixed = true }},
-		{"replica-without-a-bound", "A negative bound is taken for none.",
+		{"replica-without-a-bound", "A negative bound is taken to mean no bound.",
 			"I12/staleness-is-bounded", func(s *store) { s.replica.flaws.unbounded = true }},
 	}
 }
 
-// replica answers what it was asked before as it did then, while that is no older than
-// the bound: as far behind as a sound replica may be. Who allows no staleness is not
-// answered by it, and it learns nothing by that.
+// replica simulates a read replica. It answers a query from its last result for the same query
+// while that result is younger than the bound, which is as stale as a correct replica may be. A
+// read with bound 0 neither uses nor updates the replica.
 type replica struct {
 	flaws struct{ ageless, hole, positions, mixed, unbounded bool }
 
 	mu       sync.Mutex
-	journals map[string]heard[runstore.Event]
-	scans    map[string]heard[runstore.Candidate]
+	journals map[string]snapshot[runstore.Event]
+	scans    map[string]snapshot[runstore.Candidate]
 }
 
-// heard is what a replica knew at a time, on the clock of this process.
-type heard[V any] struct {
+// snapshot is the replica's last result of a query, with the time at which it was read on the clock
+// of this process.
+type snapshot[V any] struct {
 	at  time.Time
 	all []V
 }
 
-// fresh reports whether it may be told to a reader who allows that staleness.
+// fresh reports whether a result of time at may answer a read with this bound.
 func (r *replica) fresh(at time.Time, bound time.Duration) bool {
 	return !at.IsZero() && (r.flaws.ageless || time.Since(at) < bound)
 }
@@ -81,7 +82,7 @@ func (h *handle) ReadJournalStale(ctx context.Context, id runstore.RunID, from r
 		all = slices.Delete(all, n-2, n-1)
 	}
 	if bound > 0 || r.flaws.ageless {
-		r.journals[question] = heard[runstore.Event]{began, all}
+		r.journals[question] = snapshot[runstore.Event]{began, all}
 	}
 	return slices.Clone(all), nil
 }
@@ -108,7 +109,7 @@ func (h *handle) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, boun
 		all[0].At = all[0].At.Add(time.Minute)
 	}
 	if bound > 0 {
-		r.scans[question] = heard[runstore.Candidate]{began, all}
+		r.scans[question] = snapshot[runstore.Candidate]{began, all}
 	}
 	return slices.Clone(all), nil
 }

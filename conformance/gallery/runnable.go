@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// runnableExhibits break the index of runnable runs.
-func runnableExhibits() []exhibit {
-	return []exhibit{
+// runnableStores break the index of runnable runs.
+func runnableStores() []faultyStore {
+	return []faultyStore{
 		{"moved-entry-lost", "A scan that passes over a renewed lease removes the entry of its run.",
 			"I9/a-renewed-lease-hides-its-run-until-its-expiry", movedEntryLost},
 		{"raise-leaves-runs-behind-old-leases", "After a raise of the epoch a run stays hidden until the lease that the raise ended would have expired.",
@@ -21,7 +21,7 @@ func runnableExhibits() []exhibit {
 	}
 }
 
-// heldRuns returns the runnable runs that a live lease covers now.
+// heldRuns returns the runs with a runnable time that the index hides now because of a live lease.
 func heldRuns(ctx context.Context, h *handle) (held []runstore.RunID, err error) {
 	due, err := h.Handle.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: runstore.MaxPage})
 	if err != nil {
@@ -37,7 +37,7 @@ func heldRuns(ctx context.Context, h *handle) (held []runstore.RunID, err error)
 	return held, err
 }
 
-// hiding makes scans of the runnable index leave out the runs that hide names.
+// hiding makes scans of the runnable index leave out the runs that hide returns.
 func (s *store) hiding(hide func(ctx context.Context, h *handle, q runstore.IndexQuery) (map[runstore.RunID]bool, error)) {
 	s.scan = func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
 		entries, err := h.Handle.ScanIndex(ctx, q)
@@ -49,7 +49,7 @@ func (s *store) hiding(hide func(ctx context.Context, h *handle, q runstore.Inde
 	}
 }
 
-// losing hides each run for good that lost names once.
+// losing makes scans of the runnable index leave out, for good, every run that lost ever returned.
 func (s *store) losing(lost func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.RunID, error)) {
 	var mu sync.Mutex
 	hidden := map[runstore.RunID]bool{}

@@ -11,9 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// TestIgnoredClockIsNoticed proves that no case of a wrong clock passes on a harness whose
-// OpenSkewed ignores the clock that it is given, and that the cases do not apply to one
-// without OpenSkewed.
+// TestIgnoredClockIsNoticed checks that no case of a wrong clock passes on a harness whose
+// OpenSkewed ignores its clock, and that these cases do not apply to a harness without OpenSkewed.
 func TestIgnoredClockIsNoticed(t *testing.T) {
 	t.Parallel()
 	changed := func(change func(i *conformance.Instance)) conformance.Harness {

@@ -11,49 +11,49 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stepExhibits make steps over two runs by a wrong protocol: each is that of
-// package crossrun with one of its writes spoiled on its way to the store.
-func stepExhibits() []exhibit {
-	return []exhibit{
-		{"step-begun-without-the-fence", "The intent is written without a look at the lead's fence.",
-			"I3/a-fenced-driver-begins-no-step-by-intent", spoil(proposing, dropFence)},
-		{"step-guarded-by-version-alone", "The other run's batch is guarded by its versions and its id: absence comes again, and ids are forgotten.",
-			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", spoil(applying, dropMark, dropID)},
-		{"refusal-not-recorded", "A step whose guard did not hold is cleared, and nothing tells the other run.",
+// stepStores make steps over two runs by a wrong protocol: that of package crossrun with one of its
+// writes corrupted on the way to the store.
+func stepStores() []faultyStore {
+	return []faultyStore{
+		{"step-begun-without-the-fence", "The intent is written without a check of the lead's fence.",
+			"I3/a-fenced-driver-begins-no-step-by-intent", corrupt(proposing, dropFence)},
+		{"step-guarded-by-version-alone", "The other run's batch is guarded by its versions and its id: a record can become absent again, and ids are forgotten.",
+			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", corrupt(applying, dropMark, dropID)},
+		{"refusal-not-recorded", "A step whose guard failed is cleared without a record of the refusal on the other run.",
 			"I3/a-refused-step-stays-refused-for-a-zombie-by-intent", refusalUnrecorded},
-		{"step-finished-without-the-fence", "The lead's writes are made by whoever finds the intent, whether or not it holds the lead.",
-			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", spoil(finishing, dropFence)},
-		{"step-cleared-without-the-fence", "The intent of a step that was refused is cleared by whoever finds it.",
-			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", spoil(clearing, dropFence)},
-		{"step-finished-without-the-intent", "The lead's writes are made by whoever comes last, however often.",
-			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", spoil(finishing, dropGuards, dropID)},
-		{"step-overwrites-the-one-before", "An intent is written over that of a step that is still under way.",
-			"I4/a-step-after-one-of-unknown-outcome-completes-it-by-intent", spoil(proposing, dropIdle)},
+		{"step-finished-without-the-fence", "Any driver that finds the intent makes the lead's writes, whether or not it holds the lead.",
+			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", corrupt(finishing, dropFence)},
+		{"step-cleared-without-the-fence", "Any driver that finds the intent of a refused step clears it, whether or not it holds the lead.",
+			"I3/a-zombie-does-not-write-the-lead-of-its-step-by-intent", corrupt(clearing, dropFence)},
+		{"step-finished-without-the-intent", "Every driver that completes the step makes the lead's writes, however often.",
+			"I3/a-zombie-in-any-gap-of-a-step-changes-nothing-by-intent", corrupt(finishing, dropGuards, dropID)},
+		{"step-overwrites-the-one-before", "An intent overwrites that of a step that is still in progress.",
+			"I4/a-step-after-one-of-unknown-outcome-completes-it-by-intent", corrupt(proposing, dropIdle)},
 		{"step-forgets-the-other-runs-versions", "The other run's batch is applied whatever its versions are.",
-			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", spoil(applying, keepMark)},
-		{"step-forgets-the-leads-guards", "The intent is written under the fence, and the lead's other guards are not looked at.",
-			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", spoil(proposing, keepFence)},
-		{"completion-skipped", "Who acquires the lead goes on without a look for a step under way.",
+			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", corrupt(applying, keepMark)},
+		{"step-forgets-the-leads-guards", "The intent is written under the fence, and the lead's other guards are ignored.",
+			"I4/a-refused-step-leaves-nothing-on-either-run-by-intent", corrupt(proposing, keepFence)},
+		{"completion-skipped", "A driver that acquires the lead does not look for a step in progress.",
 			"I4/a-step-cut-anywhere-is-whole-for-the-next-holder-by-intent", completionSkipped},
 		{"cleared-first-applied-after", "The lead's writes are made and the intent is cleared before the other run's batch is sent.",
 			"I4/a-step-cut-anywhere-is-whole-for-the-next-holder-by-intent", appliedAfter},
 		{"records-not-spoken-for", "A step changes a run that leads a step itself, whose records are about to be written.",
-			"I4/a-step-under-way-keeps-others-from-its-records-by-intent", spoil(applying, dropIdle)},
+			"I4/a-step-under-way-keeps-others-from-its-records-by-intent", corrupt(applying, dropIdle)},
 		{"step-in-two-commits", "A step over two runs is one commit after the other.",
 			"I4/a-refused-step-leaves-nothing-on-either-run-natively", multiInSteps},
-		{"step-id-not-remembered", "The step's id is no id of the lead's last write, and a repeat is a step of its own.",
-			"I8/a-repeated-step-gets-the-first-result-by-intent", spoil(finishing, dropID)},
+		{"step-id-not-remembered", "The lead's last write does not carry the step's id, so a repeat is a new step.",
+			"I8/a-repeated-step-gets-the-first-result-by-intent", corrupt(finishing, dropID)},
 		{"verdict-removed-too-early", "The mark is gone before the intent is: a successor cannot tell whether the step was applied.",
 			"I8/a-step-is-completed-once-though-its-ids-are-forgotten-by-intent", verdictRemoved},
-		{"step-under-way-called-unavailable", "An intent whose reply was lost is called not applied.",
+		{"step-under-way-called-unavailable", "An intent whose reply was lost is reported as not applied.",
 			"I11/an-error-of-a-step-is-true-by-intent", underWayUnavailable},
-		{"purged-run-waited-for", "A step whose other run is gone stays under way for ever.",
+		{"purged-run-waited-for", "A step whose other run was purged never ends.",
 			"I11/a-step-whose-other-run-is-gone-ends-by-intent", purgedWaitedFor},
 	}
 }
 
-// role is one of the writes that package crossrun makes a step of.
-type role func(b runstore.Batch) bool
+// writeKind selects one of the writes of which package crossrun makes a step.
+type writeKind func(b runstore.Batch) bool
 
 func proposing(b runstore.Batch) bool { return touches(b, crossrun.IntentKey, false) }
 func finishing(b runstore.Batch) bool {
@@ -64,15 +64,16 @@ func applying(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "
 func refusing(b runstore.Batch) bool  { return strings.HasSuffix(string(b.ID), "/refuse") }
 func unmarking(b runstore.Batch) bool { return touches(b, crossrun.Reserved+"mark/", true) }
 
-// touches tells whether b puts, or deletes, a record whose key begins so.
+// touches reports whether b puts, or if deletes is true deletes, a record whose key begins with
+// prefix.
 func touches(b runstore.Batch, prefix runstore.RecordKey, deletes bool) bool {
 	return slices.ContainsFunc(b.Records, func(r runstore.RecordWrite) bool {
 		return strings.HasPrefix(string(r.Key), string(prefix)) && r.Delete == deletes
 	})
 }
 
-// spoil changes every batch of a role.
-func spoil(r role, changes ...func(runstore.Batch) runstore.Batch) func(s *store) {
+// corrupt applies changes to every batch that r selects.
+func corrupt(r writeKind, changes ...func(runstore.Batch) runstore.Batch) func(s *store) {
 	return func(s *store) {
 		s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 			if r(b) {
@@ -111,7 +112,7 @@ func isMark(key runstore.RecordKey) bool {
 	return strings.HasPrefix(string(key), string(crossrun.Reserved+"mark/"))
 }
 
-// versioned returns b with those of its version guards whose key is kept.
+// versioned returns b with only those version guards whose key keep accepts.
 func versioned(b runstore.Batch, keep func(runstore.RecordKey) bool) runstore.Batch {
 	g := b.Guards()
 	g.Versions = slices.DeleteFunc(slices.Clone(g.Versions), func(v runstore.VersionGuard) bool { return !keep(v.Key) })
@@ -136,8 +137,8 @@ func completionSkipped(s *store) {
 	}
 }
 
-// appliedAfter puts a step's batch for the other run aside, and sends it when the
-// step's last write comes.
+// appliedAfter withholds a step's batch for the other run, and sends it at the last write of the
+// step.
 func appliedAfter(s *store) {
 	var mu sync.Mutex
 	aside := map[runstore.RunID]runstore.Batch{}

@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// tokenExhibits judge a token guard or the consent of a holder wrongly.
-func tokenExhibits() []exhibit {
-	return []exhibit{
+// tokenStores judge a token guard, or a holder's consent to a handoff, wrongly.
+func tokenStores() []faultyStore {
+	return []faultyStore{
 		{"token-guard-ignored", "A batch is applied whatever token it is guarded by.",
 			"I3/a-token-guard-holds-at-the-last-token-only", tokenGuardIgnored},
 		{"token-guard-judged-before-the-step", "The token guard of an acquire is compared with a head that was read before the atomic step.",
@@ -22,17 +22,17 @@ func tokenExhibits() []exhibit {
 			"I2/a-token-guard-beyond-the-known-means-store-behind", tokenGuardUnknown},
 		{"token-guard-ignored-by-a-release", "A batch that releases ends any grant, whatever token it is guarded by.",
 			"I3/a-revocation-at-a-token-ends-no-later-grant", tokenGuardRelease},
-		{"handoff-by-any-former-holder", "A fence that was once the run's is taken for the consent of its holder.",
+		{"handoff-by-any-former-holder", "Any former fence of the run is taken for the holder's consent.",
 			"I3/a-former-holder-hands-nothing-off", handoffByZombie},
-		{"handoff-through-a-gap", "A handoff releases the lease first, and acquires it then.",
+		{"handoff-through-a-gap", "A handoff releases the lease first, and then acquires it.",
 			"I3/a-holder-hands-its-lease-off-without-a-gap", handoffWithGap},
-		{"handoff-of-a-strict-lease-that-is-over", "A handoff does not look at the expiry of a strict lease.",
+		{"handoff-of-a-strict-lease-that-is-over", "A handoff ignores the expiry of a strict lease.",
 			"I3/a-strict-lease-is-not-handed-off-after-its-expiry", handoffLate},
-		{"guards-of-release-ignored", "ReleaseLease releases without a look at its guards.",
+		{"guards-of-release-ignored", "ReleaseLease ignores its guards.",
 			"I3/guards-of-a-release-hold-or-nothing-happens", releaseUnguarded},
 		{"scan-ignores-its-lower-bound", "A scan begins at the first entry of the index.",
 			"I9/a-scan-begins-at-its-lower-bound", scanFromStart},
-		{"runs-scanned-from-behind-the-bound", "A scan of runs leaves out those that stand at its lower bound.",
+		{"runs-scanned-from-behind-the-bound", "A scan of runs leaves out the runs at its lower bound.",
 			"I9/runs-are-scanned-from-a-lower-bound", runsFromBehind},
 		{"heads-left-out", "Entries of records never carry their run.",
 			"I9/an-entry-carries-its-run-on-request", headsLeftOut},
@@ -41,7 +41,7 @@ func tokenExhibits() []exhibit {
 	}
 }
 
-// withoutToken returns the guards of a list without its token guard.
+// withoutToken returns guards without the token guard.
 func withoutToken(guards []runstore.Guard) []runstore.Guard {
 	var rest []runstore.Guard
 	for _, guard := range guards {
@@ -69,7 +69,7 @@ func tokenGuardBefore(s *store) {
 		if want := runstore.GuardsOf(req.Guards...).Token; want != nil {
 			run, err := h.Handle.GetRun(ctx, req.Run)
 			if err == nil && run.Token == *want {
-				s.between()
+				s.pauseBetweenSteps()
 				req.Guards = withoutToken(req.Guards)
 			}
 		}
@@ -109,8 +109,8 @@ func tokenGuardRelease(s *store) {
 	}
 }
 
-// unconsented returns a request without its holder's fence, and that fence.
-func unconsented(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore.Fence) {
+// withoutHolderFence returns a request without its holder's fence, and that fence.
+func withoutHolderFence(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore.Fence) {
 	fence := runstore.GuardsOf(req.Guards...).Fence
 	req.Guards = slices.DeleteFunc(slices.Clone(req.Guards), func(g runstore.Guard) bool { return g == runstore.Guard(fence) })
 	return req, fence
@@ -119,7 +119,7 @@ func unconsented(req runstore.AcquireRequest) (runstore.AcquireRequest, runstore
 func handoffByZombie(s *store) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
-		if without, fence := unconsented(req); !fence.IsZero() && errors.Is(err, runstore.ErrFenced) {
+		if without, fence := withoutHolderFence(req); !fence.IsZero() && errors.Is(err, runstore.ErrFenced) {
 			return ownAcquire(ctx, h, preempted(without))
 		}
 		return lease, err
@@ -128,7 +128,7 @@ func handoffByZombie(s *store) {
 
 func handoffWithGap(s *store) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
-		without, fence := unconsented(req)
+		without, fence := withoutHolderFence(req)
 		if fence.IsZero() {
 			return ownAcquire(ctx, h, req)
 		}
@@ -142,7 +142,7 @@ func handoffWithGap(s *store) {
 func handoffLate(s *store) {
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
 		lease, err := ownAcquire(ctx, h, req)
-		if without, fence := unconsented(req); !fence.IsZero() && errors.Is(err, runstore.ErrLeaseExpired) {
+		if without, fence := withoutHolderFence(req); !fence.IsZero() && errors.Is(err, runstore.ErrLeaseExpired) {
 			return ownAcquire(ctx, h, without)
 		}
 		return lease, err

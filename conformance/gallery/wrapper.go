@@ -12,24 +12,24 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// exhibit is a broken store before it is opened: which methods it replaces.
-type exhibit struct {
+// faultyStore describes a faulty store before it is opened.
+type faultyStore struct {
 	name, breaks, caught string
 	// broken replaces methods of a fresh store.
 	broken func(s *store)
 }
 
-func (x exhibit) harness() conformance.Harness {
+func (x faultyStore) harness() conformance.Harness {
 	return harness(x.broken)
 }
 
-// harness makes stores that broken has had its way with. Without, they are the
-// reference store behind a wrapper that changes nothing.
+// harness makes stores that broken has modified. If broken is nil, they are the reference store
+// behind a wrapper that changes nothing.
 func harness(broken func(s *store)) conformance.Harness {
 	return conformance.Harness{New: func(conformance.T) conformance.Instance {
 		s := &store{Store: memory.New(nil), grants: map[runstore.RunID]runstore.Lease{}}
 		s.stall = s.Store.Stall
-		s.replica.journals, s.replica.scans = map[string]heard[runstore.Event]{}, map[string]heard[runstore.Candidate]{}
+		s.replica.journals, s.replica.scans = map[string]snapshot[runstore.Event]{}, map[string]snapshot[runstore.Candidate]{}
 		if broken != nil {
 			broken(s)
 		}
@@ -45,8 +45,8 @@ func harness(broken func(s *store)) conformance.Harness {
 	}}
 }
 
-// store is the reference store with some methods replaced. A nil method is the
-// reference store's own.
+// store is the reference store with some methods replaced. A nil field means the reference store's
+// own method.
 type store struct {
 	*memory.Store
 	stall func() (resume func())
@@ -68,23 +68,23 @@ type store struct {
 
 	replica replica // for stale reads
 
-	reads atomic.Int64 // how many there have been
+	reads atomic.Int64 // the number of reads so far
 
 	mu sync.Mutex
-	// grants holds the last lease granted on each run, by which a broken store
-	// knows the current fence.
+	// grants holds the last lease granted on each run, from which a faulty store gets the current
+	// fence.
 	grants map[runstore.RunID]runstore.Lease
 }
 
-// handle is one open handle on a store. wall is the time of day as its process has it; nil
-// means that it is right, which is what the store clock shows.
+// handle is an open handle on a store. wall returns the time of day in the handle's process; nil
+// means that the process's clock agrees with the store clock.
 type handle struct {
 	*memory.Handle
 	*store
 	wall func() time.Time
 }
 
-// clock returns the time as the handle's own process has it.
+// clock returns the time according to the handle's own process.
 func (h *handle) clock(ctx context.Context) (time.Time, error) {
 	if h.wall == nil {
 		return h.Now(ctx)
@@ -92,15 +92,15 @@ func (h *handle) clock(ctx context.Context) (time.Time, error) {
 	return h.wall().UTC().Truncate(runstore.TimePrecision), nil
 }
 
-// looks reads the clock of the handle's process and ignores what it shows. An adapter reads
-// it to measure how long an operation takes.
-func (h *handle) looks() {
+// readOwnClock reads the clock of the handle's process and ignores the time, like an adapter that
+// reads it to measure the duration of an operation.
+func (h *handle) readOwnClock() {
 	if h.wall != nil {
 		h.wall()
 	}
 }
 
-// granted remembers a lease, and returns it.
+// granted records a lease, unless a later one of the run is recorded.
 func (s *store) granted(l runstore.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,23 +116,23 @@ func (s *store) current(id runstore.RunID) runstore.Lease {
 	return s.grants[id]
 }
 
-// between is what lies between two steps that should have been one: the time of
-// some reads, if anybody reads.
-func (s *store) between() {
+// pauseBetweenSteps widens the gap between two steps that should have been one: it waits for 6
+// reads, or 1 ms if there are no such readers.
+func (s *store) pauseBetweenSteps() {
 	enough := s.reads.Load() + 6
 	for began := time.Now(); s.reads.Load() < enough && time.Since(began) < time.Millisecond; {
 		runtime.Gosched()
 	}
 }
 
-// refenced returns b under another fence, with its other guards as they are.
+// refenced returns b under another fence, with its other guards unchanged.
 func refenced(b runstore.Batch, f runstore.Fence) runstore.Batch {
 	g := b.Guards()
 	g.Fence = f
 	return reguarded(b, g)
 }
 
-// reguarded returns b under other guards; without any it is unguarded.
+// reguarded returns b under other guards. Without any guard it is unguarded.
 func reguarded(b runstore.Batch, g runstore.Guards) runstore.Batch {
 	var guards []runstore.Guard
 	if !g.Fence.IsZero() {
@@ -166,7 +166,7 @@ func (h *handle) Now(ctx context.Context) (time.Time, error) { return h.Handle.N
 
 // CreateRun implements runstore.RunStore.
 func (h *handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
-	h.looks()
+	h.readOwnClock()
 	create := h.create
 	if create == nil {
 		create = ownCreate
@@ -189,7 +189,7 @@ func (h *handle) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 
 // AcquireLease implements runstore.RunStore.
 func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.acquire != nil {
 		return h.acquire(ctx, h, req)
 	}
@@ -198,7 +198,7 @@ func (h *handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 
 // RenewLease implements runstore.RunStore.
 func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.renew != nil {
 		return h.renew(ctx, h, req)
 	}
@@ -207,7 +207,7 @@ func (h *handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (run
 
 // ReleaseLease implements runstore.RunStore.
 func (h *handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.release != nil {
 		return h.release(ctx, h, req)
 	}
@@ -216,7 +216,7 @@ func (h *handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 
 // Commit implements runstore.RunStore.
 func (h *handle) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	h.looks()
+	h.readOwnClock()
 	if h.commit != nil {
 		return h.commit(ctx, h, b)
 	}
@@ -251,7 +251,7 @@ func (h *handle) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 
 // ScanIndex implements runstore.RunStore.
 func (h *handle) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
-	h.looks()
+	h.readOwnClock()
 	defer h.reads.Add(1)
 	if h.scan != nil {
 		return h.scan(ctx, h, q)

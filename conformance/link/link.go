@@ -1,12 +1,11 @@
-// Package link is a TCP proxy on the loopback for tests that harm the network
-// between a program and its server. It knows no protocol: what the program sends
-// in one go is a request to it, what the server sends in one go is an answer.
+// Package link is a TCP proxy on the loopback that injects faults into the network between a
+// program and its server, for tests. It knows no protocol: the bytes that the program sends in one
+// go are a request, and the bytes that the server sends in one go are an answer.
 //
-// It is one more of its kind, where toxiproxy and others would do for delays and
-// cuts, because two faults that matter to a store need what those do not offer:
-// to learn that an answer was thrown away after the server gave it (a test that
-// guesses from the time proves nothing), and to keep a request in flight for
-// longer than its sender lives, so that the server gets it late.
+// For delays and cuts alone, toxiproxy and others would do. Link exists for two faults that matter
+// to a store and that the others do not offer. A test can await that an answer was dropped after
+// the server gave it; a test that estimates this by time proves nothing. And a request can be kept
+// in flight beyond the life of its sender, so that the server gets it late.
 package link
 
 import (
@@ -17,39 +16,38 @@ import (
 	"time"
 )
 
-// Link passes TCP connections on to a target. All methods are safe for
-// concurrent use. Harms add up until Reset.
+// Link forwards TCP connections to a target and injects faults. All methods are safe for concurrent
+// use. Faults add up until Reset.
 type Link struct {
 	listener net.Listener
-	life     context.Context // of its connections
+	life     context.Context // parent context of the connections
 	end      context.CancelFunc
 	running  sync.WaitGroup
 
-	state   // of what follows
+	state   // guards what follows
 	target  string
 	closed  bool
 	pairs   map[*pair]struct{}
 	dropped int
 	delay   time.Duration
 	cut     bool
-	harm    // of connections to come
+	harm    // faults of future connections
 }
 
-// harm is what happens to a connection.
+// harm is the set of faults of one connection.
 type harm struct {
 	black bool
 	drop  count
 	hold  count
 }
 
-// count is how many pieces pass before the harm begins. The zero count is no
-// harm.
+// count is the number of pieces that pass before a fault begins. The zero count is no fault.
 type count struct {
 	on   bool
 	pass int
 }
 
-// hit counts one piece, and reports whether it is harmed.
+// hit counts one piece and reports whether the fault hits it.
 func (c *count) hit() bool {
 	if c.on && c.pass > 0 {
 		c.pass--
@@ -58,8 +56,8 @@ func (c *count) hit() bool {
 	return c.on
 }
 
-// New listens on a free port of 127.0.0.1 and passes what comes on to target, a
-// host:port. The link outlives ctx: it ends by Close.
+// New listens on a free port of 127.0.0.1 and forwards connections to target, a host:port. The link
+// outlives ctx and ends at Close.
 func New(ctx context.Context, target string) (*Link, error) {
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -72,21 +70,20 @@ func New(ctx context.Context, target string) (*Link, error) {
 	return l, nil
 }
 
-// Address is where the link listens: the host:port to give to the program.
+// Address returns the host:port where the link listens.
 func (l *Link) Address() string { return l.listener.Addr().String() }
 
-// Retarget passes connections that are still to come on to another host:port,
-// for a server that came back elsewhere.
+// Retarget forwards future connections to another host:port, for a server that restarted elsewhere.
 func (l *Link) Retarget(addr string) {
 	l.change(func() { l.target = addr })
 }
 
-// Delay holds up every piece that arrives from now on, both ways, by d.
+// Delay delays every piece that arrives from now on, in both directions, by d.
 func (l *Link) Delay(d time.Duration) {
 	l.change(func() { l.delay = d })
 }
 
-// Cut resets all connections, and those that come, until Reset.
+// Cut resets all open and future connections, until Reset.
 func (l *Link) Cut() {
 	l.change(func() {
 		l.cut = true
@@ -94,16 +91,16 @@ func (l *Link) Cut() {
 	})
 }
 
-// Blackhole keeps connections open and accepts new ones, and passes nothing
-// until Reset. Reset resets the connections that were in it, and what they held is
-// lost, as after a partition.
+// Blackhole keeps connections open, accepts new ones, and passes nothing until Reset. Reset resets
+// the connections that were in the black hole, and the bytes that they held are lost, as after a
+// partition.
 func (l *Link) Blackhole() {
 	l.harms(func(h *harm) { h.black = true })
 }
 
-// DropReplies throws away what the server answers, until Reset: on each
-// connection, those to come included, as many answers pass as after says, the
-// next is dropped and the connection reset. Requests pass. Dropped counts anew.
+// DropReplies drops answers of the server until Reset: on each connection, open or future, after
+// answers pass, and the next one is dropped and the connection reset. Requests pass. The count of
+// Dropped starts again at 0.
 func (l *Link) DropReplies(after int) {
 	l.harms(func(h *harm) {
 		h.drop = count{true, after}
@@ -111,17 +108,16 @@ func (l *Link) DropReplies(after int) {
 	})
 }
 
-// Hold keeps requests in flight until Reset: on each connection, those to come
-// included, as many pieces pass as after says, and those behind them are read and
-// not passed on. Reset passes them on, whether or not their sender still lives;
-// the connection to the server stays open until they are answered. Answers pass.
+// Hold keeps requests in flight until Reset: on each connection, open or future, after pieces pass,
+// and the later ones are read and not forwarded. Reset forwards them, even if their sender has
+// ended; the connection to the server stays open until they are answered. Answers pass.
 func (l *Link) Hold(after int) {
 	l.harms(func(h *harm) { h.hold = count{true, after} })
 }
 
-// DropClientSide ends the program's side of every connection now. Requests that Hold has
-// kept stay in flight until Reset; connections without any are reset. New
-// connections pass: the program can repeat its request while a copy is in flight.
+// DropClientSide resets the program's side of every connection now. Requests that Hold keeps stay
+// in flight until Reset; a connection without any is reset on both sides. New connections pass, so
+// the program can repeat its request while a copy is in flight.
 func (l *Link) DropClientSide() {
 	l.change(func() {
 		l.hold = count{}
@@ -132,7 +128,7 @@ func (l *Link) DropClientSide() {
 	})
 }
 
-// Reset ends all harm.
+// Reset ends all faults.
 func (l *Link) Reset() {
 	l.change(func() {
 		l.kill(func(p *pair) bool { return p.black })
@@ -143,14 +139,14 @@ func (l *Link) Reset() {
 	})
 }
 
-// Dropped is how many answers were dropped since DropReplies was called.
+// Dropped returns how many answers were dropped since the last call of DropReplies.
 func (l *Link) Dropped() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dropped
 }
 
-// AwaitDropped waits until n answers were dropped since DropReplies was called.
+// AwaitDropped waits until n answers were dropped since the last call of DropReplies.
 func (l *Link) AwaitDropped(ctx context.Context, n int) error {
 	return l.await(ctx, func() bool { return l.dropped >= n })
 }
@@ -160,8 +156,8 @@ func (l *Link) AwaitHeld(ctx context.Context, n int) error {
 	return l.await(ctx, func() bool { return l.unanswered() >= n })
 }
 
-// AwaitAnswered waits until every connection whose requests were held was
-// answered or closed by the server. It makes sense after Reset.
+// AwaitAnswered waits until the server has answered or closed every connection whose requests were
+// held. Call it after Reset.
 func (l *Link) AwaitAnswered(ctx context.Context) error {
 	return l.await(ctx, func() bool { return l.unanswered() == 0 })
 }
@@ -175,7 +171,7 @@ func (l *Link) unanswered() (n int) {
 	return n
 }
 
-// Close resets all connections and waits for the link to end.
+// Close resets all connections and waits until the link's goroutines have ended.
 func (l *Link) Close() error {
 	err := l.listener.Close()
 	l.change(func() {
@@ -187,7 +183,7 @@ func (l *Link) Close() error {
 	return err
 }
 
-// harms does the same to the connections there are and to those to come.
+// harms applies do to the faults of all open and future connections.
 func (l *Link) harms(do func(h *harm)) {
 	l.change(func() {
 		do(&l.harm)
@@ -197,7 +193,7 @@ func (l *Link) harms(do func(h *harm)) {
 	})
 }
 
-// kill resets connections. Its caller has the lock.
+// kill resets the connections that which selects. The caller holds the lock.
 func (l *Link) kill(which func(p *pair) bool) {
 	for p := range l.pairs {
 		if which(p) {
@@ -206,6 +202,7 @@ func (l *Link) kill(which func(p *pair) bool) {
 	}
 }
 
+// accept runs a pair for every connection of the program until the listener is closed.
 func (l *Link) accept() {
 	for {
 		client, err := l.listener.Accept()
@@ -224,7 +221,7 @@ func (l *Link) accept() {
 	}
 }
 
-// reset closes a connection so that its other end is told of an error.
+// reset closes a connection so that its peer gets an error (a TCP reset).
 func reset(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

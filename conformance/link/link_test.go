@@ -14,10 +14,10 @@ import (
 	"github.com/tapestore/tapestore/conformance/link"
 )
 
-// bound ends the wait of a test that would otherwise hang. It says nothing about speed.
+// bound ends a test that would otherwise hang. It says nothing about speed.
 const bound = 5 * time.Minute
 
-// echo is a server that says back each line it is told, and remembers it.
+// echo is a server that sends back each line that it receives, and remembers it.
 type echo struct {
 	addr string
 	told chan string
@@ -122,7 +122,7 @@ func (c caller) hears(want string) {
 	}
 }
 
-// ended fails the test unless the connection is closed and nothing came before.
+// ended fails the test unless the connection is closed without further data.
 func (c caller) ended() {
 	c.t.Helper()
 	got, err := c.in.ReadString('\n')
@@ -138,7 +138,7 @@ func (c caller) close() {
 	}
 }
 
-// hears fails the test unless the server was told that next.
+// hears fails the test unless want is the next line that the server received.
 func (e *echo) hears(t *testing.T, want string) {
 	t.Helper()
 	select {

@@ -10,23 +10,24 @@ import (
 	"time"
 )
 
-// pair is one connection of the program and the link's own to the server. The
-// link's lock guards all but the connections.
+// pair is one connection of the program, with the link's own connection to the server. The link's
+// lock guards all fields but the connections.
 type pair struct {
 	link           *Link
 	client, server net.Conn
 	up, down       stream
 	dead           bool
-	// late is set while requests are held, and on until the server answers them.
+	// late is set when a request is held, and cleared when the server has answered the held
+	// requests.
 	late bool
 	harm
 }
 
-// stream is what was read from one side and has not been written to the other. It
-// has no bound: a sender never learns from it that its bytes are held.
+// stream holds the pieces that were read from one side and not yet written to the other. It is
+// unbounded, so that no backpressure reveals to a sender that its bytes are held.
 type stream struct {
 	pieces []piece
-	err    error // why there is no more to come
+	err    error // why no more pieces will come
 }
 
 type piece struct {
@@ -35,7 +36,7 @@ type piece struct {
 	data []byte
 }
 
-// run passes the connection on, until both sides are done or it is killed.
+// run forwards the connection until both sides are done or it is killed.
 func (p *pair) run() {
 	defer p.link.change(p.kill)
 	if !p.dial() {
@@ -50,8 +51,8 @@ func (p *pair) run() {
 	pumps.Wait()
 }
 
-// dial connects to the server, unless the connection was made into a black hole:
-// that one only waits for its end.
+// dial connects to the server. A connection that was opened into a black hole gets no connection to
+// the server; it only waits for its end.
 func (p *pair) dial() bool {
 	p.link.mu.Lock()
 	black, target := p.black, p.link.target
@@ -73,7 +74,7 @@ func (p *pair) dial() bool {
 	return true
 }
 
-// kill resets both sides. Its caller has the lock.
+// kill resets both sides. The caller holds the lock.
 func (p *pair) kill() {
 	if p.dead {
 		return
@@ -86,7 +87,7 @@ func (p *pair) kill() {
 	}
 }
 
-// read takes in all that one side sends.
+// read reads everything that one side sends and adds it to s.
 func (p *pair) read(from net.Conn, s *stream, arrived func(*piece)) {
 	buffer := make([]byte, 64<<10)
 	for err := error(nil); err == nil; {
@@ -102,14 +103,14 @@ func (p *pair) read(from net.Conn, s *stream, arrived func(*piece)) {
 	}
 }
 
-// request is called with the lock for each piece that the program sent.
+// request handles a piece that the program sent. The caller holds the lock.
 func (p *pair) request(got *piece) {
 	if p.hold.hit() {
 		got.held, p.late = true, true
 	}
 }
 
-// answer is called with the lock for each piece that the server sent.
+// answer handles a piece that the server sent. The caller holds the lock.
 func (p *pair) answer(*piece) {
 	if p.drop.hit() {
 		p.link.dropped++
@@ -120,7 +121,7 @@ func (p *pair) answer(*piece) {
 	}
 }
 
-// ask passes requests on to the server.
+// ask forwards requests to the server.
 func (p *pair) ask() {
 	for {
 		data, err := p.next(&p.up)
@@ -128,24 +129,24 @@ func (p *pair) ask() {
 			break
 		}
 		if _, err := p.server.Write(data); err != nil {
-			return // whatever the server still said is passed on by reply
+			return // reply forwards what the server still sent
 		}
 	}
-	// A server may take the end of its client for a cancellation: what was held is
-	// answered first.
+	// A server may take the end of its client for a cancellation, so the held requests are answered
+	// before the write side is closed.
 	_ = p.link.await(p.link.life, func() bool { return p.dead || !p.late })
 	if tcp, ok := p.server.(*net.TCPConn); ok {
 		_ = tcp.CloseWrite()
 	}
 }
 
-// reply passes answers on to the program. When that has gone they are thrown
-// away: the server must be able to give them.
+// reply forwards answers to the program. Once the program has left it discards them, because the
+// server must be able to send them.
 func (p *pair) reply() {
 	for {
 		data, err := p.next(&p.down)
 		if errors.Is(err, io.EOF) {
-			_ = p.client.Close() // in peace: kill has nothing left to reset
+			_ = p.client.Close() // closes without a reset: kill has nothing left to reset
 		}
 		if err != nil {
 			return
@@ -154,8 +155,8 @@ func (p *pair) reply() {
 	}
 }
 
-// next waits for the next piece that may pass. It returns the stream's error
-// behind the last one.
+// next waits for the next piece that may pass and returns it. After the last piece it returns the
+// stream's error.
 func (p *pair) next(s *stream) (data []byte, err error) {
 	for {
 		var due <-chan time.Time

@@ -14,15 +14,14 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// RPC is what Link is, for a program that speaks gRPC: a proxy on the loopback
-// between it and its server. Many calls share one connection there, so to count
-// what the program sends in one go would mean nothing. Here a request is the first
-// message of an RPC, with what follows it, and the answer is all that the server
-// says to it. An RPC that is harmed is harmed as a whole; connections are reset as
-// by Link, with all RPCs that are under way on them.
+// RPC is the counterpart of Link for gRPC: a proxy on the loopback between a program and its
+// server. Many RPCs share one connection, so the bytes that the program sends in one go have no
+// meaning. Here a request is the first message of an RPC, with everything that follows it, and the
+// answer is everything that the server sends to it. A fault hits an RPC as a whole. Connections are
+// reset as by Link, with all RPCs in flight on them.
 //
-// An RPC of which the program sends several messages, one after the other's answer,
-// passes, but is told apart by its first message only.
+// An RPC whose program sends several messages in turn with the answers passes, but faults apply to
+// its first message only.
 type RPC struct {
 	listener net.Listener
 	server   *grpc.Server
@@ -30,27 +29,26 @@ type RPC struct {
 	only     string
 	running  sync.WaitGroup
 
-	state   // of what follows
+	state   // guards what follows
 	closed  bool
 	conns   map[*rpcConn]struct{}
 	late    map[*call]struct{} // held, and not answered yet
 	dropped int
 	delay   time.Duration
 	cut     bool
-	harm    // of connections to come
+	harm    // faults of future connections
 }
 
-// RPCOptions adjusts an RPC link; nil means the defaults.
+// RPCOptions adjusts an RPC; nil means the defaults.
 type RPCOptions struct {
-	// Only is a key of request metadata. DropReplies and Hold count and harm RPCs
-	// that carry it, and let all others pass: what a program does in the
-	// background goes over the connections of its callers. Empty means all RPCs.
+	// Only is a key of request metadata. DropReplies and Hold apply to RPCs with that key and let
+	// all others pass, because a program's background RPCs share the connections of its callers.
+	// Empty means all RPCs.
 	Only string
 }
 
-// NewRPC listens on a free port of 127.0.0.1 and passes RPCs on to target, a
-// host:port where a server speaks gRPC without TLS. The link outlives ctx: it ends
-// by Close.
+// NewRPC listens on a free port of 127.0.0.1 and forwards RPCs to target, a host:port where a
+// server speaks gRPC without TLS. The link outlives ctx and ends at Close.
 func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) {
 	if opts == nil {
 		opts = &RPCOptions{}
@@ -74,21 +72,21 @@ func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) 
 		grpc.UnknownServiceHandler(forward.Handler(up)),
 		grpc.ChainStreamInterceptor(l.intercept),
 	)...)
-	l.running.Go(func() { _ = l.server.Serve(rpcListener{listener, l}) }) // until it is stopped
+	l.running.Go(func() { _ = l.server.Serve(rpcListener{listener, l}) }) // returns when the server is stopped
 	return l, nil
 }
 
-// Address is where the link listens: the host:port to give to the program.
+// Address returns the host:port where the link listens.
 func (l *RPC) Address() string { return l.listener.Addr().String() }
 
-// Delay holds up every RPC that arrives from now on, and its answer, by d. What
-// ends an RPC early is held up too: its request reaches the server.
+// Delay delays every RPC that arrives from now on, and its answer, by d. The early end of an RPC is
+// delayed too, so its request still reaches the server.
 func (l *RPC) Delay(d time.Duration) {
 	l.change(func() { l.delay = d })
 }
 
-// Cut resets all connections, and those that come, until Reset. RPCs under way fail
-// for the program, and are cancelled at the server if they are there already.
+// Cut resets all open and future connections, until Reset. RPCs in flight fail for the program, and
+// are cancelled at the server if they have reached it.
 func (l *RPC) Cut() {
 	l.change(func() {
 		l.cut = true
@@ -98,17 +96,16 @@ func (l *RPC) Cut() {
 	})
 }
 
-// Blackhole keeps connections open and accepts new ones, and passes not a byte
-// until Reset. Reset resets the connections that were in it, and what they held is
-// lost, as after a partition.
+// Blackhole keeps connections open, accepts new ones, and passes no byte until Reset. Reset resets
+// the connections that were in the black hole, and the bytes that they held are lost, as after a
+// partition.
 func (l *RPC) Blackhole() {
 	l.harms(func(h *harm) { h.black = true })
 }
 
-// DropReplies throws answers away, until Reset: on each connection, those to come
-// included, the answers to as many RPCs pass as after says, the next RPC is run to
-// its end at the server, its answer is dropped and the connection reset. Dropped
-// counts anew.
+// DropReplies drops answers until Reset: on each connection, open or future, the answers to after
+// RPCs pass. The next RPC runs to its end at the server; then its answer is dropped and the
+// connection reset. The count of Dropped starts again at 0.
 func (l *RPC) DropReplies(after int) {
 	l.harms(func(h *harm) {
 		h.drop = count{true, after}
@@ -116,16 +113,16 @@ func (l *RPC) DropReplies(after int) {
 	})
 }
 
-// Hold keeps RPCs in flight until Reset: on each connection, those to come included,
-// as many pass as after says, and those behind them do not reach the server. Reset
-// passes them on, whether or not their sender still lives or waits.
+// Hold keeps RPCs in flight until Reset: on each connection, open or future, after RPCs pass, and
+// the later ones do not reach the server. Reset forwards them, even if their sender has ended or no
+// longer waits.
 func (l *RPC) Hold(after int) {
 	l.harms(func(h *harm) { h.hold = count{true, after} })
 }
 
-// DropClientSide resets every connection now, and cancels the RPCs on it but those that Hold
-// has kept: they stay in flight until Reset. New connections pass: the program can
-// repeat its RPC while a copy is in flight.
+// DropClientSide resets every connection now and cancels its RPCs, except those that Hold keeps:
+// they stay in flight until Reset. New connections pass, so the program can repeat its RPC while a
+// copy is in flight.
 func (l *RPC) DropClientSide() {
 	l.change(func() {
 		l.hold = count{}
@@ -140,7 +137,7 @@ func (l *RPC) DropClientSide() {
 	})
 }
 
-// Reset ends all harm.
+// Reset ends all faults.
 func (l *RPC) Reset() {
 	l.change(func() {
 		for c := range l.conns {
@@ -156,14 +153,14 @@ func (l *RPC) Reset() {
 	})
 }
 
-// Dropped is how many answers were dropped since DropReplies was called.
+// Dropped returns how many answers were dropped since the last call of DropReplies.
 func (l *RPC) Dropped() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dropped
 }
 
-// AwaitDropped waits until n answers were dropped since DropReplies was called.
+// AwaitDropped waits until n answers were dropped since the last call of DropReplies.
 func (l *RPC) AwaitDropped(ctx context.Context, n int) error {
 	return l.await(ctx, func() bool { return l.dropped >= n })
 }
@@ -179,13 +176,12 @@ func (l *RPC) AwaitHeld(ctx context.Context, n int) error {
 	})
 }
 
-// AwaitAnswered waits until the server has answered every RPC that was held. It
-// makes sense after Reset.
+// AwaitAnswered waits until the server has answered every RPC that was held. Call it after Reset.
 func (l *RPC) AwaitAnswered(ctx context.Context) error {
 	return l.await(ctx, func() bool { return len(l.late) == 0 })
 }
 
-// Close resets all connections and waits for the link to end.
+// Close resets all connections and waits until the link's goroutines have ended.
 func (l *RPC) Close() error {
 	l.change(func() {
 		l.closed = true
@@ -201,7 +197,7 @@ func (l *RPC) Close() error {
 	return l.up.Close()
 }
 
-// harms does the same to the connections there are and to those to come.
+// harms applies do to the faults of all open and future connections.
 func (l *RPC) harms(do func(h *harm)) {
 	l.change(func() {
 		do(&l.harm)

@@ -15,37 +15,37 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// call is an RPC under way, as forward.Handler sees it: its first message comes when it may
-// pass, and what is said to it is harmed on its way.
+// call is an RPC in flight, as forward.Handler sees it. It delivers the first message when the RPC
+// may pass, and applies the faults to the answer.
 type call struct {
 	grpc.ServerStream
 	link    *RPC
 	conn    *rpcConn
-	counted bool // DropReplies and Hold are for it
+	counted bool // DropReplies and Hold apply to it
 
-	// ctx is that of the RPC at the server. It outlives the program's where the
-	// harm wants it to.
+	// ctx is the context of the RPC at the server. It outlives the program's context where a fault
+	// requires that.
 	ctx     context.Context
-	life    context.Context // its parent
+	life    context.Context // parent of ctx
 	cancel  context.CancelFunc
-	timeout time.Duration // as the program gave it; 0 is none
+	timeout time.Duration // from the program's deadline; 0 means none
 
-	begun    bool // the first message was taken in
+	begun    bool // the first message was received
 	answered bool // the answer has begun to pass
-	keeping  bool // the answer is kept until its end
+	keeping  bool // the answer is buffered until its end
 	header   metadata.MD
 	kept     []forward.Frame
 
 	// The link's lock guards what follows.
-	held bool // not at the server yet
-	late bool // was held, and is not answered yet
-	gone bool // the program has given the RPC up, or lost its connection
-	dead bool // it goes no further
+	held bool // has not reached the server
+	late bool // was held, and has no answer yet
+	gone bool // the program has cancelled the RPC or lost its connection
+	dead bool // ended by abort
 }
 
 var errReset = status.Error(codes.Unavailable, "the connection was reset")
 
-// intercept passes an RPC on as the harm wants it.
+// intercept forwards an RPC and applies the faults of its connection.
 func (l *RPC) intercept(srv any, down grpc.ServerStream, _ *grpc.StreamServerInfo, forward grpc.StreamHandler) error {
 	from, _ := peer.FromContext(down.Context())
 	info, ok := from.AuthInfo.(connInfo)
@@ -77,16 +77,15 @@ func (c *call) end() {
 	})
 }
 
-// abort ends the call wherever it is. Its caller has the lock.
+// abort ends the call at any stage. The caller holds the lock.
 func (c *call) abort() {
 	c.dead, c.held, c.late = true, false, false
 	delete(c.link.late, c)
 	c.cancel()
 }
 
-// leave is called when the program has given the RPC up, or its connection has gone.
-// The server is told of it after what was sent before, and not at all if the RPC is
-// to come late.
+// leave runs when the program has cancelled the RPC or its connection has ended. The server learns
+// of that after it got what was sent before, and not at all if the RPC is to arrive late.
 func (c *call) leave() {
 	var delay time.Duration
 	c.link.change(func() {
@@ -108,15 +107,15 @@ func (c *call) leave() {
 	}
 }
 
-// Context is that of the RPC at the server.
+// Context returns the context of the RPC at the server.
 func (c *call) Context() context.Context { return c.ctx }
 
-// RecvMsg returns the first message when the RPC may pass.
+// RecvMsg returns the first message once the RPC may pass.
 func (c *call) RecvMsg(m any) error {
 	err := c.ServerStream.RecvMsg(m)
 	if c.begun {
 		if err != nil && c.isLate() {
-			return io.EOF // the program's end is none of the RPC's
+			return io.EOF // the end of the program does not end a late RPC
 		}
 		return err
 	}
@@ -135,7 +134,7 @@ func (c *call) RecvMsg(m any) error {
 	if !c.passes(due) {
 		return errReset
 	}
-	if c.timeout > 0 { // it counts from the RPC's arrival at the server
+	if c.timeout > 0 { // the timeout counts from the RPC's arrival at the server
 		ctx, cancel := context.WithTimeout(c.life, c.timeout)
 		context.AfterFunc(c.life, cancel)
 		c.ctx = ctx
@@ -143,10 +142,10 @@ func (c *call) RecvMsg(m any) error {
 	return err
 }
 
-// passes waits until the RPC may go to the server, and reports false if it may not.
+// passes waits until the RPC may go to the server, and returns false if it may not.
 func (c *call) passes(due time.Time) bool {
 	dead := false
-	_ = c.link.await(context.Background(), func() bool { // its end is abort
+	_ = c.link.await(context.Background(), func() bool { // abort ends the wait
 		dead = c.dead
 		return c.dead || !c.held && !c.conn.black
 	})
@@ -158,7 +157,7 @@ func (c *call) passes(due time.Time) bool {
 	return !c.dead
 }
 
-// waits returns at a time, or false when the call has been ended before.
+// waits returns true at due, or false as soon as the call has been aborted.
 func (c *call) waits(due time.Time) bool {
 	wait := time.Until(due)
 	if wait <= 0 {
@@ -188,7 +187,7 @@ func (c *call) isLate() bool {
 	return c.late
 }
 
-// keeps reports whether the answer has to be kept, since it may have to be dropped.
+// keeps reports whether the answer is buffered, because DropReplies may have to drop it.
 func (c *call) keeps() bool {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
@@ -196,7 +195,7 @@ func (c *call) keeps() bool {
 	return c.keeping
 }
 
-// SendHeader passes the head of the answer.
+// SendHeader forwards the header of the answer.
 func (c *call) SendHeader(md metadata.MD) error {
 	if c.keeps() {
 		c.header = md
@@ -208,7 +207,7 @@ func (c *call) SendHeader(md metadata.MD) error {
 	return c.toProgram(c.ServerStream.SendHeader(md))
 }
 
-// SendMsg passes a message of the answer.
+// SendMsg forwards a message of the answer.
 func (c *call) SendMsg(m any) error {
 	if f, ok := m.(*forward.Frame); ok && c.keeps() {
 		c.kept = append(c.kept, *f)
@@ -220,7 +219,7 @@ func (c *call) SendMsg(m any) error {
 	return c.toProgram(c.ServerStream.SendMsg(m))
 }
 
-// answers holds the answer up before it begins. What follows then comes no earlier.
+// answers delays the answer once, before its beginning, and returns false if the call was aborted.
 func (c *call) answers() bool {
 	if c.answered {
 		return true
@@ -232,8 +231,8 @@ func (c *call) answers() bool {
 	return c.waits(due)
 }
 
-// toProgram forgets that the program does not take the answer to a call that came
-// late: the server must be able to give it.
+// toProgram drops the error of a send to the program if the call is late: the server must be able
+// to send an answer that no program takes.
 func (c *call) toProgram(err error) error {
 	if err != nil && c.isLate() {
 		return nil
@@ -241,7 +240,7 @@ func (c *call) toProgram(err error) error {
 	return err
 }
 
-// finish is called with what the server answered in the end.
+// finish drops or forwards the answer, given the RPC's final status at the server.
 func (c *call) finish(err error) error {
 	dropped := false
 	c.link.change(func() {

@@ -7,16 +7,16 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// rpcConn is one connection of the program. The link's lock guards all but Conn.
+// rpcConn is one connection of the program. The link's lock guards all fields but Conn.
 type rpcConn struct {
 	net.Conn
 	link  *RPC
-	calls map[*call]struct{} // under way
+	calls map[*call]struct{} // in flight
 	dead  bool
 	harm
 }
 
-// rpcListener takes connections in for a link.
+// rpcListener accepts the connections of a link.
 type rpcListener struct {
 	net.Listener
 	link *RPC
@@ -43,7 +43,7 @@ func (a rpcListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Read reads what the program sent, unless it is in a black hole.
+// Read reads what the program sent, after the end of a black hole.
 func (c *rpcConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if !c.passes() {
@@ -52,7 +52,7 @@ func (c *rpcConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write writes to the program, unless it is in a black hole.
+// Write writes to the program, after the end of a black hole.
 func (c *rpcConn) Write(b []byte) (int, error) {
 	if !c.passes() {
 		return 0, net.ErrClosed
@@ -60,10 +60,10 @@ func (c *rpcConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// passes waits out a black hole, and reports whether the connection is still good.
+// passes waits for the end of a black hole, and reports whether the connection is still open.
 func (c *rpcConn) passes() bool {
 	dead := false
-	_ = c.link.await(context.Background(), func() bool { // its end is that of the connection
+	_ = c.link.await(context.Background(), func() bool { // the end of the connection ends the wait
 		dead = c.dead
 		return c.dead || !c.black
 	})
@@ -79,15 +79,14 @@ func (c *rpcConn) Close() error {
 	return c.Conn.Close()
 }
 
-// reset resets a connection and leaves its RPCs alone. Its caller has the lock.
+// reset resets a connection and leaves its RPCs alone. The caller holds the lock.
 func (l *RPC) reset(c *rpcConn) {
 	c.dead = true
 	delete(l.conns, c)
 	reset(c.Conn)
 }
 
-// kill resets a connection and ends its RPCs, those that were held too. Its caller
-// has the lock.
+// kill resets a connection and aborts its RPCs, held ones included. The caller holds the lock.
 func (l *RPC) kill(c *rpcConn) {
 	for call := range c.calls {
 		call.abort()
@@ -95,7 +94,7 @@ func (l *RPC) kill(c *rpcConn) {
 	l.reset(c)
 }
 
-// connCredentials tell each RPC on which connection it came.
+// connCredentials record the connection of each RPC in its AuthInfo.
 type connCredentials struct {
 	credentials.TransportCredentials
 }

@@ -19,12 +19,11 @@ import (
 	"github.com/tapestore/tapestore/emulators/forward"
 )
 
-// teller is a gRPC server of a few methods. Each remembers what it was told, once
-// it is done.
+// teller is a gRPC server of a few methods. Each method records its request when it is done.
 type teller struct {
 	addr string
 	told chan string
-	// met hears of every call that begins; release lets it go on, if not nil.
+	// met receives the context of every call that begins; release, if not nil, lets it continue.
 	met     chan context.Context
 	release chan struct{}
 }
@@ -57,8 +56,8 @@ func newTeller(t *testing.T) *teller {
 	return s
 }
 
-// say answers "you said …", with a header and a trailer that repeat the client's
-// "greeting". A text that begins with "fail" is an error with details.
+// say answers "you said …", with a header and a trailer that repeat the client's "greeting". A text
+// that begins with "fail" yields an error with details.
 func (s *teller) say(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	var text wrapperspb.StringValue
 	if err := decode(&text); err != nil {
@@ -99,7 +98,7 @@ func (s *teller) spell(_ any, stream grpc.ServerStream) error {
 	return nil
 }
 
-// talk says back each message, and when the client has ended, "bye".
+// talk sends back each message, and "bye" after the client has ended.
 func (s *teller) talk(_ any, stream grpc.ServerStream) error {
 	for {
 		var text wrapperspb.StringValue
@@ -170,7 +169,7 @@ func (c client) fails(ctx context.Context, text string, want codes.Code) {
 	}
 }
 
-// saying is a call under way.
+// saying starts a call and returns the channel of its result.
 func (c client) saying(ctx context.Context, text string) (ended <-chan error) {
 	done := make(chan error, 1)
 	go func() {
@@ -193,7 +192,7 @@ func (c client) ends(ended <-chan error, want codes.Code) {
 	}
 }
 
-// hears fails the test unless the server hears these next.
+// hears fails the test unless the server's next requests are want.
 func (s *teller) hears(t *testing.T, want ...string) {
 	t.Helper()
 	for _, text := range want {
@@ -208,7 +207,7 @@ func (s *teller) hears(t *testing.T, want ...string) {
 	}
 }
 
-// silent fails the test if the server has heard more.
+// silent fails the test if the server has received a further request.
 func (s *teller) silent(t *testing.T) {
 	t.Helper()
 	select {

@@ -26,7 +26,7 @@ var (
 	_ conformance.Faults = (*link.Link)(nil)
 )
 
-// marked is a context whose RPCs carry the key.
+// marked returns a context whose RPCs carry the key.
 func marked(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "test-op", "say")
 }
@@ -100,7 +100,7 @@ func TestRPCPassesStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"one", "two"} { // each answered before the next is said
+	for _, text := range []string{"one", "two"} { // each is answered before the next is sent
 		if err := talk.SendMsg(wrapperspb.String(text)); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func expect(t *testing.T, stream grpc.ClientStream, want ...string) {
 	}
 }
 
-// The server learns of a deadline and of a cancellation.
+// TestRPCPassesTheEndOfContexts checks that the server sees a deadline and a cancellation.
 func TestRPCPassesTheEndOfContexts(t *testing.T) {
 	t.Parallel()
 	s := newTeller(t)
@@ -205,7 +205,7 @@ func TestRPCDropReplies(t *testing.T) {
 	s.hears(t, "hello", "hello")
 	l.DropReplies(0)
 	c.fails(c.bounded(), "first", codes.Unavailable)
-	s.hears(t, "first") // it was carried out
+	s.hears(t, "first") // the server performed it
 	await(t, "a dropped answer", func(ctx context.Context) error { return l.AwaitDropped(ctx, 1) })
 	c.fails(c.bounded(), "fail", codes.Unavailable) // on the new connection; an error is an answer too
 	s.hears(t, "fail")
@@ -224,7 +224,8 @@ func TestRPCDropReplies(t *testing.T) {
 	other.says("again")
 }
 
-// A stream's answer is dropped as a whole, when the server has given all of it.
+// TestRPCDropsWholeStreams checks that the answer of a stream is dropped as a whole, once the
+// server has sent all of it.
 func TestRPCDropsWholeStreams(t *testing.T) {
 	t.Parallel()
 	s := newTeller(t)
@@ -327,7 +328,7 @@ func TestRPCStrand(t *testing.T) {
 	await(t, "answers", l.AwaitAnswered)
 }
 
-// What the program does in the background passes, and does not count.
+// TestRPCHarmsOnlyWhatCarriesTheKey checks that RPCs without the key pass and do not count.
 func TestRPCHarmsOnlyWhatCarriesTheKey(t *testing.T) {
 	t.Parallel()
 	s := newTeller(t)

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// state is a lock whose holders tell others that they changed what it guards.
+// state is a lock whose waiters are notified of every change of what it guards.
 type state struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced at every change
@@ -13,7 +13,7 @@ type state struct {
 
 func newState() state { return state{changed: make(chan struct{})} }
 
-// change changes the state and wakes whoever waits for that.
+// change calls do under the lock and wakes all waiters.
 func (s *state) change(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,7 +22,7 @@ func (s *state) change(do func()) {
 	s.changed = make(chan struct{})
 }
 
-// await waits until the state is so.
+// await waits until so, called under the lock, returns true.
 func (s *state) await(ctx context.Context, so func() bool) error {
 	for {
 		s.mu.Lock()

@@ -1,4 +1,4 @@
-// Package version reports the version and the commit that a program was built from.
+// Package version reports the version and the commit from which a program was built.
 package version
 
 import (
@@ -10,12 +10,13 @@ import (
 const module = "github.com/tapestore/tapestore"
 
 // commit is set by the linker where Go does not record the commit itself:
-// -ldflags "-X github.com/tapestore/tapestore/conformance/version.commit=…".
+//
+//	-ldflags "-X github.com/tapestore/tapestore/conformance/version.commit=…"
 var commit string
 
-// String returns the version of this module in the running program, which may be a
-// program of another module, such as "v0.3.0" or "(devel)", and the commit where that is
-// known: "(devel), commit 1f2e3d4c5b6a".
+// String returns the version of this module in the running program, such as "v0.3.0" or "(devel)",
+// and the commit where it is known: "(devel), commit 1f2e3d4c5b6a". The program may belong to
+// another module.
 func String() string {
 	info, _ := debug.ReadBuildInfo()
 	return describe(info, commit)

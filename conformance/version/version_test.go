@@ -20,7 +20,7 @@ func TestDescribe(t *testing.T) {
 		{&debug.BuildInfo{Main: own}, "", "v1.2.3"},
 		{&debug.BuildInfo{Main: own, Settings: vcs}, "", "v1.2.3, commit abc-modified"},
 		{&debug.BuildInfo{Main: own, Settings: vcs}, "123", "v1.2.3, commit 123"},
-		{&debug.BuildInfo{Main: other, Settings: vcs, Deps: []*debug.Module{&own}}, "", "v1.2.3"}, // the commit is the other module's
+		{&debug.BuildInfo{Main: other, Settings: vcs, Deps: []*debug.Module{&own}}, "", "v1.2.3"}, // the commit belongs to the other module
 		{&debug.BuildInfo{Main: other, Deps: []*debug.Module{{Path: module, Version: "v0.0.0", Replace: &debug.Module{Path: "../.."}}}}, "", "v0.0.0 replaced by ../.."},
 	} {
 		if got := describe(c.info, c.linked); got != c.want {

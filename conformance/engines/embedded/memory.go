@@ -1,6 +1,6 @@
-// Package embedded makes stores of the engines that run in this process, memory and
-// SQLite, for the conformance suite. It is apart from package engines so that their tests
-// are not linked with the clients of the other engines.
+// Package embedded makes the stores of the engines that run in this process, memory and SQLite, for
+// the conformance suite. It is separate from package engines so that their tests do not link the
+// clients of the other engines.
 package embedded
 
 import (
@@ -17,7 +17,7 @@ func Memory() conformance.Harness {
 		s := memory.New(nil)
 		open := func(context.Context) (runstore.RunStore, error) { return s.Open(), nil }
 		return conformance.Instance{
-			Open:         open, // no OpenSkewed: handles read the store's clock alone
+			Open:         open, // no OpenSkewed: handles read only the store's clock
 			AdvanceClock: s.Advance,
 			BlockWriters: func(conformance.T) func() { return s.Stall() },
 		}

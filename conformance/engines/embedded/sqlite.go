@@ -13,7 +13,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// SQLite makes a database file for each case, in a directory that dir names.
+// SQLite makes a database file for each case, in the directory that dir returns.
 func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.Harness {
 	return conformance.Harness{New: func(t conformance.T) conformance.Instance {
 		path := filepath.Join(dir(t), "tape.db")
@@ -28,11 +28,11 @@ func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.H
 		}
 		return conformance.Instance{
 			Open: open,
-			// What may be wrong is the host's wall clock. How long the host has been up,
-			// which the store clock goes by, is the same to all of its processes.
+			// Only the host's wall clock can be wrong. The store clock follows the host's uptime,
+			// which is the same for all of its processes.
 			OpenSkewed: func(ctx context.Context, clock func() time.Time) (runstore.RunStore, error) {
 				wrong := opts
-				wrong.Clock = wrongHost{host, clock}
+				wrong.Clock = skewedHost{host, clock}
 				s, err := sqlite.Open(ctx, path, &wrong)
 				if err != nil {
 					return nil, err
@@ -63,14 +63,14 @@ func SQLiteInMemory(opts sqlite.Options) conformance.Harness {
 		})
 		open := func(context.Context) (runstore.RunStore, error) { return s.NewHandle(), nil }
 		return conformance.Instance{
-			Open:         open, // no OpenSkewed: handles share a clock as they share the database
+			Open:         open, // no OpenSkewed: handles share one clock as they share the database
 			AdvanceClock: host.Advance,
 		}
 	}}
 }
 
-// StallSQLite takes the lock that every writer of a database file needs, as a process
-// that is stopped in the middle of a transaction would, until resume is called.
+// StallSQLite takes the lock that every writer of a database file needs, as a process that was
+// stopped within a transaction would, until resume is called.
 func StallSQLite(t conformance.T, path string) (resume func()) {
 	t.Helper()
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=busy_timeout(60000)"
@@ -78,7 +78,7 @@ func StallSQLite(t conformance.T, path string) (resume func()) {
 	if err != nil {
 		t.Fatalf("open %s: %v", path, err)
 	}
-	db.SetMaxOpenConns(1) // the lock belongs to a connection
+	db.SetMaxOpenConns(1) // a lock belongs to one connection
 	if _, err := db.ExecContext(t.Context(), "BEGIN IMMEDIATE"); err != nil {
 		t.Fatalf("take the write lock: %v", err)
 	}
@@ -90,11 +90,11 @@ func StallSQLite(t conformance.T, path string) (resume func()) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	t.Cleanup(resume) // a case that fails early must not leave its writers waiting
+	t.Cleanup(resume) // a case that fails early must not leave its writers blocked
 	return resume
 }
 
-// Host is a host's clocks, moved by a test. It implements sqlite.HostClock.
+// Host simulates the clocks of a host for tests. It implements sqlite.HostClock.
 type Host struct {
 	mu     sync.Mutex
 	began  time.Time
@@ -103,14 +103,14 @@ type Host struct {
 	step   time.Duration // of the wall clock alone
 }
 
-// wrongHost is a host to a process that finds its wall clock wrong.
-type wrongHost struct {
+// skewedHost is a host as seen by a process whose wall clock is wrong.
+type skewedHost struct {
 	*Host
 	wall func() time.Time
 }
 
 // Wall implements sqlite.HostClock.
-func (h wrongHost) Wall() time.Time { return h.wall() }
+func (h skewedHost) Wall() time.Time { return h.wall() }
 
 // NewHost returns a host with the right time.
 func NewHost() *Host { return &Host{began: time.Now(), boot: "boot-1"} }
@@ -129,21 +129,21 @@ func (h *Host) Up() (string, time.Duration) {
 	return h.boot, time.Since(h.began) + h.passed
 }
 
-// Advance lets time pass.
+// Advance moves both clocks forward by d.
 func (h *Host) Advance(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.passed += d
 }
 
-// SetWall sets the wall clock off by step.
+// SetWall makes the wall clock wrong by step.
 func (h *Host) SetWall(step time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.step = step
 }
 
-// SetBoot names the host's boot; an empty name means that it does not tell.
+// SetBoot sets the name of the host's boot; "" means that the host does not report one.
 func (h *Host) SetBoot(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
