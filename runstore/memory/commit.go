@@ -35,9 +35,9 @@ func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (don
 }
 
 // commit checks the guards of all batches before it applies any, so that it has
-// nothing to undo. whole is that of a commit of several runs.
-func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([]runstore.Committed, error) {
-	if done := s.repeated(batches, whole); done != nil {
+// nothing to undo. multiCommitID is that of a commit of several runs.
+func (s *Store) commit(batches []runstore.Batch, multiCommitID []byte, now time.Time) ([]runstore.Committed, error) {
+	if done := s.replayMulti(batches, multiCommitID); done != nil {
 		return done, nil
 	}
 	runs := make([]*run, len(batches))
@@ -62,7 +62,7 @@ func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([
 		}
 		done[i] = s.apply(runs[i], b.Writes, b.Guards().Fence, now)
 		if !b.Purge {
-			runs[i].remember(rules.BatchResult(b.ID), result{Committed: done[i], whole: whole})
+			runs[i].remember(rules.BatchResult(b.ID), result{Committed: done[i], multiCommitID: multiCommitID})
 		}
 	}
 	return done, nil
@@ -70,22 +70,22 @@ func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([
 
 // repeated answers a commit that was made before, as far as one of its runs remembers.
 // The others may be gone.
-func (s *Store) repeated(batches []runstore.Batch, whole []byte) []runstore.Committed {
-	if whole == nil {
+func (s *Store) replayMulti(batches []runstore.Batch, multiCommitID []byte) []runstore.Committed {
+	if multiCommitID == nil {
 		return nil
 	}
-	made := false
+	alreadyApplied := false
 	done := make([]runstore.Committed, len(batches))
 	for i, b := range batches {
 		done[i].Replayed = true
 		if r, err := s.find(b.Run()); err == nil {
 			if first, ok := r.results[rules.BatchResult(b.ID)]; ok {
 				done[i] = first.replayed()
-				made = made || bytes.Equal(first.whole, whole)
+				alreadyApplied = alreadyApplied || bytes.Equal(first.multiCommitID, multiCommitID)
 			}
 		}
 	}
-	if !made {
+	if !alreadyApplied {
 		return nil
 	}
 	return done
@@ -154,7 +154,7 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
 	rec := r.records[w.Key]
 	if rec != nil {
-		s.unplace(r.ID, rec)
+		s.removeEntries(r.ID, rec)
 	}
 	if w.Delete {
 		if rec != nil {
@@ -170,7 +170,7 @@ func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) run
 	rec.Version++
 	rec.Value, rec.Updated = bytes.Clone(w.Value), stamp
 	for _, p := range w.Index {
-		s.place(r.ID, rec, p, stamp.Time)
+		s.insertEntry(r.ID, rec, p, stamp.Time)
 	}
 	return rec.Version
 }
@@ -179,7 +179,7 @@ func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) run
 func (s *Store) purge(r *run) {
 	for _, rec := range r.records {
 		r.floor = max(r.floor, rec.Version)
-		s.unplace(r.ID, rec)
+		s.removeEntries(r.ID, rec)
 	}
 	r.purged = true
 	r.events, r.records, r.results = nil, nil, nil

@@ -213,14 +213,14 @@ type cursor struct {
 	Run, Key    []byte
 }
 
-func encodeCursor(p place) runstore.Cursor {
+func encodeCursor(p indexEntry) runstore.Cursor {
 	text, _ := json.Marshal(cursor{runstore.Micros(p.at), runstore.Micros(p.written), []byte(p.run), []byte(p.key)})
 	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
 }
 
-func decodeCursor(c runstore.Cursor) (place, error) {
+func decodeCursor(c runstore.Cursor) (indexEntry, error) {
 	if c == "" {
-		return place{}, nil
+		return indexEntry{}, nil
 	}
 	var at cursor
 	text, err := base64.RawURLEncoding.DecodeString(string(c))
@@ -228,9 +228,9 @@ func decodeCursor(c runstore.Cursor) (place, error) {
 		err = json.Unmarshal(text, &at)
 	}
 	if err != nil {
-		return place{}, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
+		return indexEntry{}, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
 	}
-	return place{
+	return indexEntry{
 		at: runstore.FromMicros(at.At), written: runstore.FromMicros(at.Written),
 		run: runstore.RunID(at.Run), key: runstore.RecordKey(at.Key),
 	}, nil

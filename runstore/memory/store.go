@@ -26,18 +26,18 @@ type Options struct {
 
 // Store is the content that handles share.
 type Store struct {
-	mu    sync.Mutex
-	clock func() time.Time
-	moved time.Duration // by Advance
-	stall chan struct{} // closed when writers may go on; nil when they may
-	seen  time.Time     // the latest time that the store clock showed
+	mu             sync.Mutex
+	clock          func() time.Time
+	moved          time.Duration // by Advance
+	writersBlocked chan struct{} // closed when writers may go on; nil when they may
+	seen           time.Time     // the latest time that the store clock showed
 
 	epochs []runstore.EpochChange
 	runs   map[runstore.RunID]*run
 	order  []*run // by creation, the purged ones left out
 	feed   []runstore.FeedEvent
 	last   runstore.Position
-	index  map[runstore.IndexName]*queue
+	index  map[runstore.IndexName]*sortedIndex
 	wakers map[chan struct{}]bool
 }
 
@@ -55,14 +55,14 @@ type run struct {
 // result is what a request with writes and an id was answered.
 type result struct {
 	runstore.Committed
-	whole  []byte            // names the commit of several runs that a batch was part of
-	token  runstore.Token    // of the grant that was made or released
-	former runstore.GrantEnd // of the grant before the one that was made
+	multiCommitID []byte            // names the commit of several runs that a batch was part of
+	token         runstore.Token    // of the grant that was made or released
+	former        runstore.GrantEnd // of the grant before the one that was made
 }
 
 type record struct {
 	runstore.Record
-	places []place
+	entries []indexEntry
 }
 
 // New returns an empty store.
@@ -70,7 +70,7 @@ func New(opts *Options) *Store {
 	s := &Store{
 		clock:  time.Now,
 		runs:   map[runstore.RunID]*run{},
-		index:  map[runstore.IndexName]*queue{},
+		index:  map[runstore.IndexName]*sortedIndex{},
 		wakers: map[chan struct{}]bool{},
 	}
 	if opts != nil && opts.Clock != nil {
@@ -95,11 +95,11 @@ func (s *Store) Stall() (resume func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stall := make(chan struct{})
-	s.stall = stall
+	s.writersBlocked = stall
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.stall = nil
+		s.writersBlocked = nil
 		close(stall)
 	})
 }
@@ -189,7 +189,7 @@ func (h *Handle) write(ctx context.Context, op string, id runstore.RunID, invali
 func (s *Store) lock(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		stall := s.stall
+		stall := s.writersBlocked
 		if stall == nil {
 			return nil
 		}

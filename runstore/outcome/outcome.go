@@ -12,13 +12,13 @@ import (
 )
 
 // known is an error of the engine or the context whose meaning is decided.
-type known struct{ kind, cause error }
+type classified struct{ kind, cause error }
 
-func (e *known) Error() string   { return e.kind.Error() + ": " + e.cause.Error() }
-func (e *known) Unwrap() []error { return []error{e.kind, e.cause} }
+func (e *classified) Error() string   { return e.kind.Error() + ": " + e.cause.Error() }
+func (e *classified) Unwrap() []error { return []error{e.kind, e.cause} }
 
 // WithKind gives cause one of the contract's kinds, or a detail that matches one.
-func WithKind(kind, cause error) error { return &known{kind, cause} }
+func WithKind(kind, cause error) error { return &classified{kind, cause} }
 
 // Unavailable says that nothing was applied, or ever will be.
 func Unavailable(cause error) error { return WithKind(runstore.ErrUnavailable, cause) }
@@ -26,7 +26,7 @@ func Unavailable(cause error) error { return WithKind(runstore.ErrUnavailable, c
 // Unknown says that a write may have been applied, whatever a later request of the
 // same operation met.
 func Unknown(cause error) error {
-	var decided *known
+	var decided *classified
 	if errors.As(cause, &decided) {
 		cause = decided.cause
 	}
@@ -44,7 +44,7 @@ func Wrap(op string, id runstore.RunID, err error) error {
 		return nil
 	}
 	e := &runstore.OpError{Op: op, Run: id, Err: err}
-	var decided *known
+	var decided *classified
 	if errors.As(err, &decided) {
 		e.Err, e.Cause = decided.kind, decided.cause
 	}

@@ -8,16 +8,16 @@ import "github.com/tapestore/tapestore/runstore"
 // the id keeps them apart. Stores keep these names.
 
 // BatchResult names the result of a batch or a renewal.
-func BatchResult(id runstore.BatchID) string { return named('b', string(id)) }
+func BatchResult(id runstore.BatchID) string { return resultName('b', string(id)) }
 
 // GrantResult names the result of the creation or the acquire that made a grant.
-func GrantResult(id runstore.GrantID) string { return named('a', string(id)) }
+func GrantResult(id runstore.GrantID) string { return resultName('a', string(id)) }
 
 // ReleaseResult names the result of the release of a grant.
-func ReleaseResult(id runstore.GrantID) string { return named('r', string(id)) }
+func ReleaseResult(id runstore.GrantID) string { return resultName('r', string(id)) }
 
 // named is "" where there is no id: such a request is never a repeat.
-func named(kind byte, id string) string {
+func resultName(kind byte, id string) string {
 	if id == "" {
 		return ""
 	}

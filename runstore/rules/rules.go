@@ -48,7 +48,7 @@ const (
 // Fence answers whether f is the current grant of the run at now, on the store
 // clock (I3): nil, ErrFenced, ErrLeaseExpired or ErrStoreBehind.
 func (h Head) Fence(f runstore.Fence, now time.Time) error {
-	if known := h.known(); f.Token() > known {
+	if known := h.maxKnownToken(); f.Token() > known {
 		return &runstore.StoreBehindError{Field: "token", Presented: int64(f.Token()), Known: int64(known)}
 	}
 	if h.State != Current || h.Token != f.Token() || h.Holder.Owner != f.Owner() || h.Grant != f.Grant() {
@@ -100,14 +100,14 @@ func (h Head) LastToken(g runstore.Guards) error {
 	if g.Token == nil || *g.Token == h.Token {
 		return nil
 	}
-	if known := h.known(); *g.Token > known {
+	if known := h.maxKnownToken(); *g.Token > known {
 		return &runstore.StoreBehindError{Field: "token", Presented: int64(*g.Token), Known: int64(known)}
 	}
 	return &runstore.ConflictError{Guard: "token", Token: h.Token, NextSeq: h.LastSeq + 1, Status: h.Status}
 }
 
 // known returns the token above which the store knows none of the run's.
-func (h Head) known() runstore.Token { return max(h.Token, h.Epoch.Floor()) }
+func (h Head) maxKnownToken() runstore.Token { return max(h.Token, h.Epoch.Floor()) }
 
 // Statuses answers whether the run's status is one of those that g wants.
 func (h Head) Statuses(g runstore.Guards) error {

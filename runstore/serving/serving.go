@@ -35,15 +35,15 @@ func Operation(ctx context.Context) string {
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return invoke(mark(ctx), method, req, reply, cc, opts...)
+			return invoke(withHeader(ctx), method, req, reply, cc, opts...)
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			return begin(mark(ctx), desc, cc, method, opts...)
+			return begin(withHeader(ctx), desc, cc, method, opts...)
 		}),
 	}
 }
 
-func mark(ctx context.Context) context.Context {
+func withHeader(ctx context.Context) context.Context {
 	operation := Operation(ctx)
 	if operation == "" {
 		return ctx

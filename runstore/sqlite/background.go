@@ -49,11 +49,11 @@ func (b *background) close() {
 	defer b.mu.Unlock()
 	b.closed = true
 	b.stop()
-	b.await()
+	b.waitIdle()
 }
 
 // await waits until no work is running. The caller holds the lock.
-func (b *background) await() {
+func (b *background) waitIdle() {
 	for b.running > 0 {
 		b.ended.Wait()
 	}

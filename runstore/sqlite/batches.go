@@ -21,10 +21,10 @@ const (
 const forgetEvery = runstore.RememberedBatches / 4
 
 // kept is a result as it is stored.
-type kept struct {
+type storedResult struct {
 	runstore.Committed
 	// Whole names the commit of several runs that a batch was part of, if it was.
-	Whole []byte `json:",omitempty"`
+	MultiCommitID []byte `json:"Whole,omitempty"`
 	// Token is that of the grant that was made or released, Former the end of the grant
 	// before the one that was made.
 	Token  runstore.Token    `json:",omitempty"`
@@ -35,7 +35,7 @@ type kept struct {
 // empty one. It deletes results of the run that are older than those which the contract
 // names, so a run's results are bounded, and a commit costs the same however many came
 // before it.
-func (tx *tx) remember(run int64, name string, result kept) error {
+func (tx *tx) remember(run int64, name string, result storedResult) error {
 	if name == "" {
 		return nil
 	}
@@ -43,11 +43,11 @@ func (tx *tx) remember(run int64, name string, result kept) error {
 	if err != nil {
 		return err
 	}
-	return tx.keep(run, name, v[0].(int64), result)
+	return tx.storeResult(run, name, v[0].(int64), result)
 }
 
 // keep is remember where the result has its number already.
-func (tx *tx) keep(run int64, name string, no int64, result kept) error {
+func (tx *tx) storeResult(run int64, name string, no int64, result storedResult) error {
 	text, err := json.Marshal(result)
 	if err != nil {
 		return err
@@ -62,12 +62,12 @@ func (tx *tx) keep(run int64, name string, no int64, result kept) error {
 }
 
 // repeatedError is that of a batch that was applied before. It carries the first result.
-type repeatedError struct{ first *kept }
+type repeatedError struct{ first *storedResult }
 
 func (*repeatedError) Error() string { return "sqlite: the batch was applied before" }
 
 // replay returns the result that is remembered under a name, nil if there is none.
-func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {
+func (tx *tx) replay(run runstore.RunID, name string) (*storedResult, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -75,7 +75,7 @@ func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {
 	if err != nil || v == nil {
 		return nil, err
 	}
-	var first kept
+	var first storedResult
 	if err := json.Unmarshal(bytesOf(v[0]), &first); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {
 	return &first, nil
 }
 
-func (k *kept) committed() runstore.Committed {
+func (k *storedResult) committed() runstore.Committed {
 	if k == nil {
 		return runstore.Committed{}
 	}

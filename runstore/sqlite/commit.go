@@ -26,12 +26,12 @@ const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 // commit applies a batch, or returns the result of a batch that was applied before. extend
 // checks the id of a plain batch.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
-	if !plain(b) {
+	if !checkedByExtend(b) {
 		if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
 			return first.committed(), err
 		}
 	}
-	done, err := tx.decide(b, nil)
+	done, err := tx.checkAndApply(b, nil)
 	if err != nil {
 		var repeated *repeatedError
 		if errors.As(err, &repeated) {
@@ -43,16 +43,16 @@ func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 
 // plain reports whether extend checks all guards of a batch and its id, so that the run's row
 // is not read before.
-func plain(b runstore.Batch) bool {
+func checkedByExtend(b runstore.Batch) bool {
 	g := b.Guards()
 	return len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0 && g.Token == nil &&
 		b.Status == nil && b.Runnable.IsZero() && !b.Release && !b.Purge
 }
 
 // decide checks the guards of a batch and applies it.
-func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error) {
+func (tx *tx) checkAndApply(b runstore.Batch, multiCommitID []byte) (runstore.Committed, error) {
 	var r *row
-	if !plain(b) {
+	if !checkedByExtend(b) {
 		var err error
 		if r, err = tx.guarded(b); err != nil {
 			return runstore.Committed{}, err
@@ -67,7 +67,7 @@ func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error)
 		return done, err
 	}
 	at := tx.store.heads[b.Run()] // as extend left it
-	return done, tx.keep(at.no, name, at.results, kept{Committed: done, Whole: whole})
+	return done, tx.storeResult(at.no, name, at.results, storedResult{Committed: done, MultiCommitID: multiCommitID})
 }
 
 // guarded returns the run of a batch whose guards all hold.
@@ -112,32 +112,32 @@ const (
 			AND (strict = 0 OR expires > ?)`
 
 	insertEvent = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
-	seal        = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ? AND length(tail) > 0`
-	sealed      = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
+	sealTail    = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ? AND length(tail) > 0`
+	clearTail   = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
 )
 
 // The kinds of extend, to be added.
 const (
-	underFence = 1 << iota
-	withName
-	withRecords
+	extendUnderFence = 1 << iota
+	extendWithName
+	extendWithRecords
 )
 
 // extends holds the statement of each kind of extend.
-var extends = func() (all [8]string) {
+var extendStatements = func() (all [8]string) {
 	for kind := range all {
 		query := `UPDATE runs SET `
-		if kind&withName != 0 {
+		if kind&extendWithName != 0 {
 			query += countResult
 		}
-		if kind&withRecords != 0 {
+		if kind&extendWithRecords != 0 {
 			query += countVersion
 		}
 		query += advanceRow
-		if kind&withName != 0 {
+		if kind&extendWithName != 0 {
 			query += firstOfName
 		}
-		if kind&underFence != 0 {
+		if kind&extendUnderFence != 0 {
 			query += fenced
 		}
 		all[kind] = query
@@ -147,7 +147,7 @@ var extends = func() (all [8]string) {
 
 // head is what a handle remembers of a run's row. It is never trusted: extend
 // finds no row when it is out of date.
-type head struct {
+type cachedHead struct {
 	no      int64
 	last    runstore.Seq
 	tail    int   // bytes
@@ -156,13 +156,13 @@ type head struct {
 
 // heads are the runs that a handle extended last. They belong to whoever leads
 // the writer.
-type heads map[runstore.RunID]head
+type headCache map[runstore.RunID]cachedHead
 
 // maxHeads bounds what is remembered; past it everything is forgotten, which
 // costs one look-up a run.
 const maxHeads = 8192
 
-func (h heads) set(id runstore.RunID, at head) {
+func (h headCache) set(id runstore.RunID, at cachedHead) {
 	if len(h) >= maxHeads {
 		clear(h)
 	}
@@ -229,13 +229,13 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 	var first runstore.Position
 	kind := 0
 	if !f.IsZero() {
-		kind += underFence
+		kind += extendUnderFence
 	}
 	if name != "" {
-		kind += withName
+		kind += extendWithName
 	}
 	if len(w.Records) > 0 {
-		kind += withRecords
+		kind += extendWithRecords
 	}
 	if n := len(events); n > 0 {
 		first = tx.positions(n)
@@ -255,7 +255,7 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 		}
 	}
 	if at.tail >= sealBytes {
-		for _, step := range []string{seal, sealed} {
+		for _, step := range []string{sealTail, clearTail} {
 			if _, err := tx.c.exec(tx.ctx, step, at.no); err != nil {
 				return 0, 0, err
 			}
@@ -267,7 +267,7 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 }
 
 // advance moves a run's last seq on by n, by the statement of a kind.
-func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (head, error) {
+func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (cachedHead, error) {
 	var progressed driver.Value
 	if progresses {
 		progressed = tx.at
@@ -277,12 +277,12 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 		if !remembered {
 			v, err := tx.c.one(tx.ctx, lookUp, blob(id))
 			if err != nil {
-				return head{}, err
+				return cachedHead{}, err
 			}
 			if v == nil {
-				return head{}, runstore.ErrNotFound
+				return cachedHead{}, runstore.ErrNotFound
 			}
-			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
+			at = cachedHead{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
 		}
 		args := make([]driver.Value, 0, 11)
 		args = append(args, int64(at.last)+int64(n), data(where), progressed, at.no, int64(at.last))
@@ -292,10 +292,10 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 		if !f.IsZero() {
 			args = append(args, token, string(f.Grant()), owner, tx.at)
 		}
-		changed, err := tx.c.exec(tx.ctx, extends[kind], args...)
+		changed, err := tx.c.exec(tx.ctx, extendStatements[kind], args...)
 		switch {
 		case err != nil:
-			return head{}, err
+			return cachedHead{}, err
 		case changed > 0:
 			at.last += runstore.Seq(n)
 			at.tail += len(where)
@@ -306,12 +306,12 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 		case !remembered:
 			first, err := tx.replay(id, name)
 			if err != nil {
-				return head{}, err
+				return cachedHead{}, err
 			}
 			if first != nil {
-				return head{}, &repeatedError{first}
+				return cachedHead{}, &repeatedError{first}
 			}
-			return head{}, tx.refused(id, func(r *row) error { return r.Fence(f, tx.now) })
+			return cachedHead{}, tx.refused(id, func(r *row) error { return r.Fence(f, tx.now) })
 		}
 		delete(tx.store.heads, id)
 		remembered = false

@@ -36,7 +36,7 @@ func (s *core) connect(ctx context.Context, pragmas ...string) (*conn, error) {
 		name = ":memory:?" + params.Encode()
 	}
 	var raw driver.Conn
-	err := patiently(ctx, func() (err error) {
+	err := retryWhileBusy(ctx, func() (err error) {
 		raw, err = new(sqlite.Driver).Open(name)
 		return err
 	})

@@ -73,7 +73,7 @@ func isDamage(err error) bool {
 // intact runs f, which scans rows. A row of another shape than every program of this
 // package writes makes a conversion in f panic. That is damage, and it must not leave
 // the writer's other callers waiting.
-func (s *core) intact(f func() error) (err error) {
+func (s *core) catchDamage(f func() error) (err error) {
 	defer func() {
 		switch fault := recover().(type) {
 		case nil:

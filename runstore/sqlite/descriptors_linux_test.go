@@ -17,7 +17,7 @@ import (
 const withoutDescriptors = "TAPESTORE_TEST_WITHOUT_DESCRIPTORS"
 
 // TestNoDescriptorsLeft lets a process run out of file descriptors. An open store writes
-// all the same, and keeps its witness; what needs a descriptor is ErrUnavailable, also
+// all the same, and keeps its watermark; what needs a descriptor is ErrUnavailable, also
 // opening another store, for the caller may try again. The limit is that of a whole
 // process, so this is one of its own.
 func TestNoDescriptorsLeft(t *testing.T) {

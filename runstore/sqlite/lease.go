@@ -107,7 +107,7 @@ func (tx *tx) grant(r *row, req runstore.AcquireRequest) (granted runstore.Grant
 	if granted.Committed, err = tx.saveWith(r, req.Run, req.Writes, granted.Fence()); err != nil || req.Writes.IsZero() {
 		return granted, err
 	}
-	first := kept{Committed: granted.Committed, Token: granted.Token, Former: granted.Former}
+	first := storedResult{Committed: granted.Committed, Token: granted.Token, Former: granted.Former}
 	return granted, tx.remember(r.no, rules.GrantResult(req.Grant), first)
 }
 
@@ -232,7 +232,7 @@ func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, er
 	if renewed.Lease, err = tx.renew(req); err != nil {
 		return renewed, fmt.Errorf("renew after the writes: %v", err) // no refusal: the transaction must go
 	}
-	return renewed, tx.remember(r.no, name, kept{Committed: renewed.Committed})
+	return renewed, tx.remember(r.no, name, storedResult{Committed: renewed.Committed})
 }
 
 // ReleaseLease implements runstore.RunStore.
@@ -264,7 +264,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		if err != nil || req.Writes.IsZero() {
 			return done, err
 		}
-		return done, tx.remember(r.no, name, kept{Committed: done, Token: f.Token()})
+		return done, tx.remember(r.no, name, storedResult{Committed: done, Token: f.Token()})
 	})
 }
 

@@ -12,7 +12,7 @@ const (
 	// trimEvery is how many transactions pass between two looks at its size.
 	trimEvery = 32
 	// trimPatience bounds how long writers wait for readers for it.
-	trimPatience = 100 * time.Millisecond
+	trimTimeout = 100 * time.Millisecond
 )
 
 // trimLog empties a log that overlapping readers keep from being reset: SQLite does
@@ -26,8 +26,8 @@ func (s *core) trimLog(c *conn) {
 	if info, err := os.Stat(s.path + "-wal"); err != nil || info.Size() < maxLog {
 		return
 	}
-	patience := time.NewTimer(trimPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(trimTimeout)
+	defer timeout.Stop()
 	var held []*conn
 	defer func() {
 		for _, r := range held {
@@ -38,7 +38,7 @@ func (s *core) trimLog(c *conn) {
 		select {
 		case r := <-s.readers:
 			held = append(held, r)
-		case <-patience.C:
+		case <-timeout.C:
 			return
 		}
 	}

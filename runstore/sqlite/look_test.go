@@ -42,7 +42,7 @@ func TestCloseLeavesOneFile(t *testing.T) {
 }
 
 // A store that is opened to be looked into shows everything and changes nothing:
-// not even what opening it otherwise would, though its witness says that it is a
+// not even what opening it otherwise would, though its watermark says that it is a
 // restored backup.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func migrate(ctx context.Context, c *conn) error {
 	steps := migrations()
 	version := 0
 	// Even reading meets a lock while another process changes the journal mode.
-	err := patiently(ctx, func() (err error) {
+	err := retryWhileBusy(ctx, func() (err error) {
 		version, err = identify(ctx, c, len(steps))
 		return err
 	})
@@ -115,20 +115,20 @@ func migrate(ctx context.Context, c *conn) error {
 	}
 	// The mode is a property of the file and cannot change in a transaction. A copy
 	// made by VACUUM INTO has lost it.
-	if err := patiently(ctx, func() error { return c.script(ctx, "PRAGMA journal_mode = WAL") }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "PRAGMA journal_mode = WAL") }); err != nil {
 		return err
 	}
 	if version == len(steps) {
 		return nil
 	}
-	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
 	if err := takeSteps(ctx, c, steps); err != nil {
 		_ = c.script(ctx, "ROLLBACK") // the error before it is the one to tell
 		return err
 	}
-	return patiently(ctx, func() error { return c.script(ctx, "COMMIT") })
+	return retryWhileBusy(ctx, func() error { return c.script(ctx, "COMMIT") })
 }
 
 func takeSteps(ctx context.Context, c *conn, steps []string) error {

@@ -13,9 +13,9 @@ import (
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer s.waiters.AfterBatches(&err, batches...)
 	done, err = write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
-		whole := rules.MultiCommitID(batches)
-		done, made, err := tx.recall(batches, whole)
-		if err != nil || made {
+		multiCommitID := rules.MultiCommitID(batches)
+		done, alreadyApplied, err := tx.lookUpResults(batches, multiCommitID)
+		if err != nil || alreadyApplied {
 			return results(done), err
 		}
 		// An operation that refuses must not have written yet: all guards come first.
@@ -31,7 +31,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 			if done[i] != nil {
 				continue
 			}
-			fresh, err := tx.decide(b, whole)
+			fresh, err := tx.checkAndApply(b, multiCommitID)
 			if err != nil {
 				// The guards held a moment ago, so this is no refusal, and the batches
 				// before it are written: the transaction must go.
@@ -49,7 +49,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 
 // recall returns the first result of each batch that was applied before, and whether
 // one of them was part of this very commit: then all were, and nothing is to be applied.
-func (tx *tx) recall(batches []runstore.Batch, whole []byte) (first []*runstore.Committed, made bool, err error) {
+func (tx *tx) lookUpResults(batches []runstore.Batch, multiCommitID []byte) (first []*runstore.Committed, alreadyApplied bool, err error) {
 	first = make([]*runstore.Committed, len(batches))
 	for i, b := range batches {
 		was, err := tx.replay(b.Run(), rules.BatchResult(b.ID))
@@ -58,10 +58,10 @@ func (tx *tx) recall(batches []runstore.Batch, whole []byte) (first []*runstore.
 		}
 		if was != nil {
 			first[i] = &was.Committed
-			made = made || whole != nil && bytes.Equal(was.Whole, whole)
+			alreadyApplied = alreadyApplied || multiCommitID != nil && bytes.Equal(was.MultiCommitID, multiCommitID)
 		}
 	}
-	return first, made, nil
+	return first, alreadyApplied, nil
 }
 
 // results are those of a commit of several runs; a run that has forgotten its own has

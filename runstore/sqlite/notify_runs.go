@@ -12,15 +12,15 @@ import (
 
 // own counts the changes that this process has made to each file, by its path: what a file
 // counts beyond them, other processes have made.
-var own sync.Map
+var ownChanges sync.Map
 
-func countOwn(path string) *atomic.Int64 {
-	count, _ := own.LoadOrStore(path, &atomic.Int64{})
+func ownChangeCount(path string) *atomic.Int64 {
+	count, _ := ownChanges.LoadOrStore(path, &atomic.Int64{})
 	return count.(*atomic.Int64)
 }
 
 // others looks for changes by other processes, while somebody waits for a run at the handle.
-type others struct {
+type foreignWatch struct {
 	mu      sync.Mutex
 	waiting int
 	stop    chan struct{}
@@ -45,7 +45,7 @@ func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.W
 
 // watchOthers begins to look for changes by other processes, if the handle does not yet.
 func (s *Store) watchOthers(ctx context.Context) error {
-	o := &s.others
+	o := &s.foreignWatch
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.waiting == 0 {

@@ -28,7 +28,7 @@ const (
 	Full Synchronous = "FULL"
 	// Normal leaves the sync to the operating system. A power cut or a crash of
 	// the system may lose the last acknowledged commits, grants among them. The
-	// store notices at its next opening, by its witness file, and raises the
+	// store notices at its next opening, by its watermark file, and raises the
 	// epoch; the work is lost all the same. A crash of the process loses nothing.
 	Normal Synchronous = "NORMAL"
 )
@@ -124,7 +124,7 @@ func checkPath(path string, mustExist bool) (string, error) {
 	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
 		return "", badOption(field, "there is no directory %s", filepath.Dir(path))
 	}
-	// The witness stands beside the file, whatever name the file was opened by.
+	// The watermark stands beside the file, whatever name the file was opened by.
 	if real, err := filepath.EvalSymlinks(abs); err == nil {
 		abs = real
 	}

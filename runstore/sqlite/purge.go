@@ -69,7 +69,7 @@ var stopwatch localclock.Clock
 // purge removes everything of a run but its row, which keeps its token and what keeps its
 // versions growing, and the ids of its grants.
 func (tx *tx) purge(r *row) error {
-	for _, statement := range []string{seal, enterGarbage} {
+	for _, statement := range []string{sealTail, enterGarbage} {
 		if _, err := tx.c.exec(tx.ctx, statement, r.no); err != nil {
 			return err
 		}

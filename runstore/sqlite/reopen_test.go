@@ -26,9 +26,9 @@ func TestVacuumedBackupIsPutIntoWAL(t *testing.T) {
 	}
 }
 
-// The witness knows of the last append too, however soon after it the store was
+// The watermark knows of the last append too, however soon after it the store was
 // closed.
-func TestWitnessOfTheLastAppend(t *testing.T) {
+func TestWatermarkOfTheLastAppend(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	s := openAt(t, path, embedded.NewHost())
@@ -80,7 +80,7 @@ func TestRebootAfterAppends(t *testing.T) {
 	}
 }
 
-// A link is another name for the same database with the same witness.
+// A link is another name for the same database with the same watermark.
 func TestOpenThroughALink(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

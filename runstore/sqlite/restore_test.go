@@ -24,7 +24,7 @@ func backup(t *testing.T, path string) (copied string) {
 }
 
 // restored lays a backup over a database whose processes were all killed, which leaves the
-// witness as it is, and opens it.
+// watermark as it is, and opens it.
 func restored(t *testing.T, path, backup string) *sqlite.Store {
 	t.Helper()
 	copyFile(t, path+"-witness", backup+"-witness")
@@ -89,9 +89,9 @@ func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	noticed(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterALateWitness pauses a process between its commit and its write to the witness,
+// TestRestoreAfterALateWatermark pauses a process between its commit and its write to the watermark,
 // while another one goes on. The late write must not lay an old state over the newer one.
-func TestRestoreAfterALateWitness(t *testing.T) {
+func TestRestoreAfterALateWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	paused := openAt(t, path, embedded.NewHost())
@@ -101,7 +101,7 @@ func TestRestoreAfterALateWitness(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resume := sqlite.HoldWitness(paused)
+	resume := sqlite.HoldWatermark(paused)
 	late := make(chan error)
 	go func() { late <- appendEvent(t, paused, lease) }()
 	for {
@@ -130,17 +130,17 @@ func TestRestoreAfterALateWitness(t *testing.T) {
 	noticed(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterARemovedWitness lets one process lose its witness and make another, as it does
+// TestRestoreAfterARemovedWatermark lets one process lose its watermark and make another, as it does
 // after a failed write, while a second process has the first file open. That process goes on to
 // write down how far it has come, where the next opening looks for it.
-func TestRestoreAfterARemovedWitness(t *testing.T) {
+func TestRestoreAfterARemovedWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	broken := openAt(t, path, embedded.NewHost())
 	busy := openAt(t, path, embedded.NewHost())
 	lease := held(t, busy, runstore.MaxTTL)
-	sqlite.BreakWitness(t, broken)
-	for range 2 { // the first removes the witness, the second makes it anew
+	sqlite.BreakWatermark(t, broken)
+	for range 2 { // the first removes the watermark, the second makes it anew
 		if err := appendEvent(t, broken, lease); err != nil {
 			t.Fatal(err)
 		}
@@ -152,9 +152,9 @@ func TestRestoreAfterARemovedWitness(t *testing.T) {
 	noticed(t, restored(t, path, copied))
 }
 
-// TestWitnessKeepsOthersGrants appends by a handle that has granted nothing: the witness
+// TestWatermarkKeepsOthersGrants appends by a handle that has granted nothing: the watermark
 // still knows of the grants of others.
-func TestWitnessKeepsOthersGrants(t *testing.T) {
+func TestWatermarkKeepsOthersGrants(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	appends := openAt(t, path, embedded.NewHost())
@@ -166,41 +166,41 @@ func TestWitnessKeepsOthersGrants(t *testing.T) {
 	if err := appendEvent(t, appends, lease); err != nil {
 		t.Fatal(err)
 	}
-	was, is := sqlite.WitnessOf(before), sqlite.Witness(appends)
+	was, is := sqlite.WatermarkOf(before), sqlite.Watermark(appends)
 	if is.Changes != was.Changes || is.Position <= was.Position {
 		t.Errorf("after an append the witness tells %+v, before it %+v; want the same changes and a higher position", is, was)
 	}
 }
 
-// TestWitnessThatCannotBeWritten breaks the witness file of an open store. Commits go on,
-// because they are in the database; the next opening must not trust the old witness.
-func TestWitnessThatCannotBeWritten(t *testing.T) {
+// TestWatermarkThatCannotBeWritten breaks the watermark file of an open store. Commits go on,
+// because they are in the database; the next opening must not trust the old watermark.
+func TestWatermarkThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	s := openAt(t, path, embedded.NewHost())
 	lease := held(t, s, runstore.MaxTTL)
 	copied := backup(t, path)
 	for range 2 {
-		sqlite.BreakWitness(t, s)
+		sqlite.BreakWatermark(t, s)
 		if err := appendEvent(t, s, lease); err != nil {
 			t.Errorf("append with a witness that cannot be written: %v", err)
 		}
 		if _, err := os.Stat(path + "-witness"); err == nil {
-			t.Errorf("a witness that could not be written is left as it was: %+v", sqlite.Witness(s))
+			t.Errorf("a witness that could not be written is left as it was: %+v", sqlite.Watermark(s))
 		}
 	}
 	noticed(t, openAt(t, copied, embedded.NewHost()))
-	// The next write makes the witness anew.
+	// The next write makes the watermark anew.
 	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := sqlite.Witness(s).Position, lastPosition(t, s); got != want {
+	if got, want := sqlite.Watermark(s).Position, lastPosition(t, s); got != want {
 		t.Errorf("the new witness tells position %d, want %d", got, want)
 	}
 }
 
-// TestWitnessThatCannotBeRead refuses to open a store that may have been restored.
-func TestWitnessThatCannotBeRead(t *testing.T) {
+// TestWatermarkThatCannotBeRead refuses to open a store that may have been restored.
+func TestWatermarkThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	path, _, _, second, _ := story(t)
 	if err := os.Rename(path+"-witness", path+"-kept"); err != nil {

@@ -16,37 +16,37 @@ import (
 // and the capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
 type Store struct {
 	*core
-	closeOnce  sync.Once
-	closed     chan struct{}
-	watching   sync.WaitGroup // the goroutines of Wakeups and RunWakeups
-	others     others
-	background *background
-	moving     atomic.Bool // entries in the index of runnable runs
+	closeOnce    sync.Once
+	closed       chan struct{}
+	watching     sync.WaitGroup // the goroutines of Wakeups and RunWakeups
+	foreignWatch foreignWatch
+	background   *background
+	moving       atomic.Bool // entries in the index of runnable runs
 }
 
 // core is what handles of one opening share: the connections and what goes with
 // them.
 type core struct {
-	path    string
-	opts    Options
-	version string
-	known   int // the version of this program's schema
-	clock   *clock
-	writer  *writer
-	witness *witness // nil for a database in memory
-	damage  damage
-	wakers  wakers
-	waiters wakeup.Hub
-	own     *atomic.Int64 // changes by this process, see countOwn
-	handles atomic.Int32
-	heads   heads // of the writer's leader, as left and trims are
-	left    left
-	trims   int // looks at the log's size that were due
+	path      string
+	opts      Options
+	version   string
+	known     int // the version of this program's schema
+	clock     *clock
+	writer    *writer
+	watermark *watermark // nil for a database in memory
+	damage    damage
+	wakers    wakers
+	waiters   wakeup.Hub
+	own       *atomic.Int64 // changes by this process, see countOwn
+	handles   atomic.Int32
+	heads     headCache // of the writer's leader, as left and trims are
+	lastState cachedState
+	trims     int // looks at the log's size that were due
 	// sweeping is held by whoever deletes the rows of purged runs.
-	sweeping chan struct{}
-	littered bool // there were such rows at opening
+	sweeping   chan struct{}
+	hasGarbage bool // there were such rows at opening
 
-	progress progress // of the last commit, for the witness; used by the leader of the writer
+	progress progress // of the last commit, for the watermark; used by the leader of the writer
 
 	// One connection writes, several read. A database in memory has one for both,
 	// and then the channels are the same.
@@ -73,7 +73,7 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 		return nil, opError("open sqlite store", "", explain(path, err))
 	}
 	s := c.handle()
-	if c.littered {
+	if c.hasGarbage {
 		s.background.start(func(ctx context.Context) { s.sweep(ctx) })
 	}
 	return s, nil
@@ -116,20 +116,20 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		}
 	}
 	s := &core{
-		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
+		path: path, opts: opts, heads: headCache{}, clock: &clock{host: opts.Clock},
 		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 		sweeping: make(chan struct{}, 1),
 	}
 	s.damage.path, s.damage.logger = path, opts.Logger
 	s.waiters, s.own = wakeup.Of(s), &atomic.Int64{}
 	if path != Memory { // handles of one file in one process share them
-		s.waiters, s.own = wakeup.Of("sqlite:"+path), countOwn(path)
+		s.waiters, s.own = wakeup.Of("sqlite:"+path), ownChangeCount(path)
 	}
 	first, err := s.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
 	if err != nil {
 		return nil, err
 	}
-	if err := s.intact(func() error { return s.prepare(ctx, first) }); err != nil {
+	if err := s.catchDamage(func() error { return s.prepare(ctx, first) }); err != nil {
 		return nil, errors.Join(err, first.close())
 	}
 	s.writers <- first
@@ -159,32 +159,32 @@ func (s *core) prepare(ctx context.Context, c *conn) error {
 		return err
 	}
 	if s.opts.ReadOnly {
-		return s.look(ctx, c)
+		return s.prepareReadOnly(ctx, c)
 	}
 	if err := migrate(ctx, c); err != nil {
 		return err
 	}
-	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
 	if s.path != Memory {
-		s.witness = &witness{path: s.path + "-witness"}
+		s.watermark = &watermark{path: s.path + "-witness"}
 	}
-	if err := s.settle(ctx, c); err != nil {
+	if err := s.initClockAndEpoch(ctx, c); err != nil {
 		_ = c.script(ctx, "ROLLBACK") // the error before it is the one to tell
 		return err
 	}
-	if err := patiently(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
 		return err
 	}
-	s.witness.write(s.progress)
+	s.watermark.write(s.progress)
 	return nil
 }
 
 // look makes a database ready to be read as it is.
-func (s *core) look(ctx context.Context, c *conn) error {
+func (s *core) prepareReadOnly(ctx context.Context, c *conn) error {
 	known := len(migrations())
-	return patiently(ctx, func() error {
+	return retryWhileBusy(ctx, func() error {
 		version, err := identify(ctx, c, known)
 		if err != nil {
 			return err
@@ -200,13 +200,13 @@ func (s *core) look(ctx context.Context, c *conn) error {
 }
 
 // settle sets clock and epoch at opening, within one transaction.
-func (s *core) settle(ctx context.Context, c *conn) error {
+func (s *core) initClockAndEpoch(ctx context.Context, c *conn) error {
 	a, now, err := s.clock.load(ctx, c)
 	if err != nil {
 		return err
 	}
 	s.clock.set(a) // if the transaction fails, the store is not opened
-	if err := s.witness.compare(ctx, c, now); err != nil {
+	if err := s.watermark.compare(ctx, c, now); err != nil {
 		return err
 	}
 	// A write, so that a database which cannot be written is refused now and not at
@@ -218,7 +218,7 @@ func (s *core) settle(ctx context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	s.littered = row[0] != nil
+	s.hasGarbage = row[0] != nil
 	row, err = c.one(ctx, selectProgress)
 	if err != nil {
 		return err
@@ -241,7 +241,7 @@ func (s *Store) Close() error {
 		}
 		s.writer.close()
 		err = s.closeConnections()
-		s.witness.close()
+		s.watermark.close()
 	})
 	return err
 }
@@ -295,7 +295,7 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 		return opError(op, id, unavailable(ctx.Err()))
 	case c := <-s.readers:
 		defer func() { s.readers <- c }()
-		if err := s.intact(func() error { return s.snapshot(ctx, c, f) }); err != nil {
+		if err := s.catchDamage(func() error { return s.snapshot(ctx, c, f) }); err != nil {
 			if ctx.Err() != nil && !isDamage(err) {
 				err = unavailable(ctx.Err())
 			}
@@ -319,7 +319,7 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 	}()
 	// The snapshot is taken at the first read. That meets a lock when another
 	// process closes the file as the last one or recovers its log.
-	err = patiently(ctx, func() error {
+	err = retryWhileBusy(ctx, func() error {
 		row, err := c.one(ctx, takeSnapshot)
 		if err == nil {
 			s.clock.refresh(row[0].(int64), row[1].(int64))

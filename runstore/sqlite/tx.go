@@ -34,7 +34,7 @@ type state struct {
 // left is the state that this connection's last transaction left, and SQLite's data version
 // then. A transaction that begins at the same version reads nothing: no other connection has
 // committed between them.
-type left struct {
+type cachedState struct {
 	known   bool
 	version uint32
 	state
@@ -45,7 +45,7 @@ const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, cl
 
 func (s *core) newTx(ctx context.Context, c *conn) (*tx, error) {
 	t := &tx{ctx: ctx, c: c, store: s}
-	if err := s.intact(t.start); err != nil {
+	if err := s.catchDamage(t.start); err != nil {
 		_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to report
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (tx *tx) start() error {
 		return err
 	}
 	clock := tx.store.clock
-	if last := tx.store.left; last.known && last.version == version {
+	if last := tx.store.lastState; last.known && last.version == version {
 		tx.state = last.state
 	} else {
 		if err := tx.store.refuseNewer(tx.ctx, tx.c); err != nil {
@@ -117,15 +117,15 @@ func (tx *tx) finish() error {
 	return nil
 }
 
-// committed tells the witness and those who wait for commits.
+// committed tells the watermark and those who wait for commits.
 func (s *core) committed(tx *tx) {
 	if tx.anchor != nil {
 		s.clock.set(*tx.anchor)
 	}
 	version, err := tx.c.dataVersion()
-	s.left = left{err == nil, version, tx.state}
+	s.lastState = cachedState{err == nil, version, tx.state}
 	s.progress.Changes, s.progress.Position = tx.changes, tx.next-1
-	s.witness.write(s.progress)
+	s.watermark.write(s.progress)
 	if n := tx.changes + int64(tx.next) - 1 - tx.begun; n > 0 {
 		s.own.Add(n)
 		s.wakers.wake()

@@ -23,9 +23,9 @@ import (
 // is waiting as one transaction, and hands the lead to the first that came since.
 // A lone writer so never waits for another goroutine to be woken.
 type writer struct {
-	store *core
-	max   int // operations in one transaction
-	last  int // how many the last one had; the leader's
+	store    *core
+	maxSize  int // operations in one transaction
+	lastSize int // how many the last one had; the leader's
 
 	mu      sync.Mutex
 	queue   []*operation
@@ -53,14 +53,14 @@ type operation struct {
 // The states of an operation. Whoever takes it out of waiting decides: the
 // writer, or the caller who gives up.
 const (
-	waiting int32 = iota
-	running
-	finished
-	withdrawn
+	opWaiting int32 = iota
+	opRunning
+	opFinished
+	opWithdrawn
 )
 
 func newWriter(s *core, maxGroup int) *writer {
-	w := &writer{store: s, max: maxGroup}
+	w := &writer{store: s, maxSize: maxGroup}
 	w.idle = sync.NewCond(&w.mu)
 	return w
 }
@@ -87,14 +87,14 @@ func (w *writer) submit(op *operation) error {
 	for !leads {
 		select {
 		case <-op.turn:
-			if op.state.Load() == finished {
+			if op.state.Load() == opFinished {
 				return op.err
 			}
 			leads = true
 			continue
 		case <-ctx.Done():
 		}
-		if op.state.CompareAndSwap(waiting, withdrawn) {
+		if op.state.CompareAndSwap(opWaiting, opWithdrawn) {
 			w.withdraw(op)
 			return unavailable(ctx.Err())
 		}
@@ -132,15 +132,15 @@ func (w *writer) withdraw(op *operation) {
 		w.queue = slices.Delete(w.queue, i, i+1)
 	}
 	if op.leads {
-		w.handOn()
+		w.passLead()
 	}
 }
 
 // handOn gives the lead to the first operation that still has a caller. The
 // caller holds the lock.
-func (w *writer) handOn() {
+func (w *writer) passLead() {
 	for _, op := range w.queue {
-		if op.state.Load() == waiting {
+		if op.state.Load() == opWaiting {
 			op.leads = true
 			op.turn <- struct{}{}
 			return
@@ -167,7 +167,7 @@ func (w *writer) take(group []*operation) []*operation {
 	defer w.mu.Unlock()
 	var left []*operation
 	for i, op := range w.queue {
-		if len(group) == w.max {
+		if len(group) == w.maxSize {
 			left = append(left, w.queue[i:]...)
 			break
 		}
@@ -175,7 +175,7 @@ func (w *writer) take(group []*operation) []*operation {
 			left = append(left, op)
 			continue
 		}
-		if op.state.CompareAndSwap(waiting, running) {
+		if op.state.CompareAndSwap(opWaiting, opRunning) {
 			group = append(group, op)
 		}
 	}
@@ -190,7 +190,7 @@ func (w *writer) group(leader *operation) {
 	c := w.store.takeWriter()
 	tx, err := w.begin(c, leader)
 	if errors.Is(err, errAbandoned) {
-		leader.state.Store(withdrawn)
+		leader.state.Store(opWithdrawn)
 		leader.err = unavailable(errors.Join(leader.ctx.Err(), err))
 		w.release(c)
 		return
@@ -204,7 +204,7 @@ func (w *writer) group(leader *operation) {
 		// The transaction is gone, and all results with it. One operation may be to
 		// blame: alone, each gets an answer of its own.
 		for _, op := range group {
-			op.finish(w.alone(c, op))
+			op.finish(w.runAlone(c, op))
 		}
 		w.release(c)
 		return
@@ -220,10 +220,10 @@ func (w *writer) release(c *conn) {
 	w.store.giveWriter(c)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.handOn()
+	w.passLead()
 }
 
-func (w *writer) alone(c *conn, op *operation) error {
+func (w *writer) runAlone(c *conn, op *operation) error {
 	tx, err := w.begin(c, op)
 	if err != nil {
 		return unavailable(err)
@@ -240,7 +240,7 @@ func (op *operation) finish(err error) {
 	if err != nil {
 		op.err = err
 	}
-	op.state.Store(finished)
+	op.state.Store(opFinished)
 	if op.turn != nil {
 		op.turn <- struct{}{}
 	}
@@ -253,7 +253,7 @@ var errAbandoned = errors.New("the caller gave up while another process held the
 // as long as the leader waits for it.
 func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 	ctx := context.Background() // one for many callers, none of whose contexts ends it
-	for wait := newPatience(); ; {
+	for wait := newLockBackoff(); ; {
 		if err := w.store.damage.refusal(); err != nil {
 			return nil, unavailable(err)
 		}
@@ -291,19 +291,19 @@ func (w *writer) run(tx *tx, group []*operation) ([]*operation, error) {
 			return group, err
 		}
 		applied = len(group)
-		if group = w.take(group); len(group) == applied && applied < w.last {
+		if group = w.take(group); len(group) == applied && applied < w.lastSize {
 			runtime.Gosched()
 			group = w.take(group)
 		}
 	}
-	w.last = len(group)
+	w.lastSize = len(group)
 	return group, w.end(tx)
 }
 
 // apply applies operations. The error is that of the whole transaction, which is gone then.
 func (w *writer) apply(tx *tx, group []*operation) error {
 	for _, op := range group {
-		op.err = w.store.intact(func() error { return op.apply(tx) })
+		op.err = w.store.catchDamage(func() error { return op.apply(tx) })
 		if op.err != nil && runstore.KindOf(op.err) == runstore.ErrUnknownOutcome { // none of the contract's
 			cause := op.err
 			op.err = nil
@@ -318,7 +318,7 @@ func (w *writer) apply(tx *tx, group []*operation) error {
 
 // end commits. The error is that of all operations.
 func (w *writer) end(tx *tx) error {
-	if err := w.store.intact(tx.finish); err != nil {
+	if err := w.store.catchDamage(tx.finish); err != nil {
 		if rollbackErr := w.rollback(tx.c); rollbackErr != nil {
 			return outcome.Unknown(errors.Join(err, rollbackErr))
 		}
@@ -340,7 +340,7 @@ func (w *writer) end(tx *tx) error {
 // process does not see it, and the next one recovers it if this one is killed before its
 // next commit.
 func (w *writer) commit(c *conn) error {
-	for wait := newPatience(); ; {
+	for wait := newLockBackoff(); ; {
 		_, err := c.exec(context.Background(), "COMMIT")
 		if err == nil {
 			return nil
@@ -359,7 +359,7 @@ func (w *writer) commit(c *conn) error {
 
 func (w *writer) rollback(c *conn) error {
 	clear(w.store.heads) // what they remember was not committed
-	w.store.left = left{}
+	w.store.lastState = cachedState{}
 	_, err := c.exec(context.Background(), "ROLLBACK")
 	if code(err) == sqlite3.SQLITE_ERROR {
 		return nil // SQLite has rolled back by itself, as it does when the disk is full
@@ -369,20 +369,20 @@ func (w *writer) rollback(c *conn) error {
 
 // patience waits for a lock that another process holds: SQLite has no queue for
 // it, and its own busy handler cannot be told that the caller has given up.
-type patience struct{ next time.Duration }
+type lockBackoff struct{ next time.Duration }
 
-func newPatience() *patience { return &patience{next: 50 * time.Microsecond} }
+func newLockBackoff() *lockBackoff { return &lockBackoff{next: 50 * time.Microsecond} }
 
-const longestPause = 5 * time.Millisecond
+const maxLockPause = 5 * time.Millisecond
 
-func (p *patience) pause() {
+func (p *lockBackoff) pause() {
 	<-time.After(p.next)
-	p.next = min(p.next*2, longestPause)
+	p.next = min(p.next*2, maxLockPause)
 }
 
 // patiently repeats f while another process holds the lock, until ctx ends.
-func patiently(ctx context.Context, f func() error) error {
-	for wait := newPatience(); ; {
+func retryWhileBusy(ctx context.Context, f func() error) error {
+	for wait := newLockBackoff(); ; {
 		err := f()
 		if err == nil || !isBusy(err) {
 			return err

@@ -30,7 +30,7 @@ type waiters map[chan struct{}]runstore.WakeOn
 var (
 	mu     sync.RWMutex
 	stores = map[any]map[runstore.RunID]waiters{}
-	count  atomic.Int64 // of waiters, so that a write without any takes no lock
+	waiterCount  atomic.Int64 // of waiters, so that a write without any takes no lock
 )
 
 // Add returns a channel that holds a value soon after each write to a run of the kind that is
@@ -48,7 +48,7 @@ func (h Hub) Add(ctx context.Context, id runstore.RunID, on runstore.WakeOn) <-c
 		runs[id] = waiters{}
 	}
 	runs[id][ch] = on
-	count.Add(1)
+	waiterCount.Add(1)
 	context.AfterFunc(ctx, func() { h.remove(id, ch) })
 	return ch
 }
@@ -64,7 +64,7 @@ func (h Hub) remove(id runstore.RunID, ch chan struct{}) {
 	if len(runs) == 0 {
 		delete(stores, h.key)
 	}
-	count.Add(-1)
+	waiterCount.Add(-1)
 }
 
 // After wakes the waiters of runs, unless the error of a write to them says that nothing was
@@ -99,7 +99,7 @@ func (h Hub) AfterRaise(err *error) {
 
 // Wake wakes the waiters of runs after a write of a kind. A release is also a write.
 func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
-	if count.Load() == 0 {
+	if waiterCount.Load() == 0 {
 		return
 	}
 	mu.RLock()

@@ -151,7 +151,7 @@ func TestCopiedDatabaseRaisesTheEpoch(t *testing.T) {
 	}
 }
 
-func TestMovedWithItsWitnessKeepsTheEpoch(t *testing.T) {
+func TestMovedWithItsWatermarkKeepsTheEpoch(t *testing.T) {
 	t.Parallel()
 	path, _, _, second, _ := story(t)
 	moved := filepath.Join(t.TempDir(), "moved.db")
@@ -169,8 +169,8 @@ func TestMovedWithItsWitnessKeepsTheEpoch(t *testing.T) {
 	}
 }
 
-// A witness that cannot be read proves nothing good: the epoch is raised.
-func TestTornWitness(t *testing.T) {
+// A watermark that cannot be read proves nothing good: the epoch is raised.
+func TestTornWatermark(t *testing.T) {
 	t.Parallel()
 	path, _, _, second, _ := story(t)
 	if err := os.WriteFile(path+"-witness", []byte(`{"Incarnation":"`), 0o600); err != nil {

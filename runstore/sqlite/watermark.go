@@ -15,21 +15,21 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A witness is a small file beside the database that remembers how far the
-// database had come. When the database is older than its witness, a backup was
+// A watermark is a small file beside the database that remembers how far the
+// database had come. When the database is older than its watermark, a backup was
 // restored or acknowledged commits were lost at a power cut
-// (synchronous=NORMAL); when the witness is missing or of another incarnation,
+// (synchronous=NORMAL); when the watermark is missing or of another incarnation,
 // the database was copied. Each raises the epoch when the store is opened, so
 // that no token and no position is given out twice (I2, I10).
 //
 // It is written after each commit and before the commit is acknowledged, and never synced:
-// a kill of the process loses nothing of it, and a power cut makes it lag behind. A witness
+// a kill of the process loses nothing of it, and a power cut makes it lag behind. A watermark
 // that lags proves nothing and harms nothing.
 //
 // Several processes write it, and one that was paused after its commit writes late. So a write
 // holds a lock on the file (flock), and leaves a file alone that is as far as itself. A process
 // whose file was removed, by the failed write of another one, opens the one that is there now.
-type witness struct {
+type watermark struct {
 	path string
 
 	mu    sync.Mutex
@@ -49,8 +49,8 @@ type progress struct {
 
 func (p progress) behind(w progress) bool { return p.Changes < w.Changes || p.Position < w.Position }
 
-// read returns what the witness remembers; ok is false when there is none.
-func (w *witness) read() (p progress, ok bool, err error) {
+// read returns what the watermark remembers; ok is false when there is none.
+func (w *watermark) read() (p progress, ok bool, err error) {
 	text, err := os.ReadFile(w.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return progress{}, false, nil
@@ -66,10 +66,10 @@ func (w *witness) read() (p progress, ok bool, err error) {
 // write writes p down, unless this handle did so before: another process may have come
 // further since.
 //
-// A failure is no error of the commit, which is in the database. It removes the witness:
+// A failure is no error of the commit, which is in the database. It removes the watermark:
 // one that lags would let a restored backup pass for the database, and none at all only
 // raises the epoch.
-func (w *witness) write(p progress) {
+func (w *watermark) write(p progress) {
 	if w == nil {
 		return
 	}
@@ -90,7 +90,7 @@ func (w *witness) write(p progress) {
 }
 
 // advance writes p into the file, unless another process has come as far.
-func (w *witness) advance(p progress) error {
+func (w *watermark) advance(p progress) error {
 	if err := w.lock(); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (w *witness) advance(p progress) error {
 
 // lock locks the file that stands at path, which it opens or creates as needed: first when the
 // store is opened, because later the process may have no descriptor left.
-func (w *witness) lock() error {
+func (w *watermark) lock() error {
 	for {
 		if w.file == nil {
 			file, err := os.OpenFile(w.path, os.O_RDWR|os.O_CREATE, 0o644) // as the database is
@@ -160,7 +160,7 @@ func appendPadded(line []byte, n int64) []byte {
 }
 
 // close closes the file. The last commit is written down already.
-func (w *witness) close() {
+func (w *watermark) close() {
 	if w == nil {
 		return
 	}
@@ -181,9 +181,9 @@ const (
 	insertMark     = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, 0, 0, '', x'', ?, 0, x'')`
 )
 
-// compare raises the epoch if the witness tells that the database went back or
+// compare raises the epoch if the watermark tells that the database went back or
 // was copied. The transaction is a writing one.
-func (w *witness) compare(ctx context.Context, tx *conn, now time.Time) error {
+func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error {
 	if w == nil {
 		return nil
 	}
