@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// The Check methods refuse malformed and oversized input with a [InputError].
-// Every adapter calls them before it asks its engine, so the limits and their
-// messages are the same everywhere.
+// The Check methods refuse malformed and oversized input with an [InputError]. Every adapter calls
+// them before it asks its engine, so the limits and their messages are the same everywhere.
 
 // CheckRunID checks a run id.
 func CheckRunID(id RunID) error { return checkName("run id", string(id), MaxRunID) }
@@ -327,11 +326,11 @@ func (w Writes) checkRecords() (size int, err error) {
 	return size, nil
 }
 
-// checkReserve checks the records that a later batch will put.
+// checkReserve checks the records of [RecordWrite.Reserve], which a later batch will put.
 func checkReserve(field string, later []RecordWrite) error {
 	w := Writes{Records: slices.Clone(later)}
 	for i := range w.Records {
-		w.Records[i].Event = 0 // the place of an event of that batch
+		w.Records[i].Event = 0 // refers to an event of the later batch, which is not known here
 	}
 	_, err := w.checkRecords()
 	var limit *InputError
@@ -405,8 +404,8 @@ func tooLarge(field, format string, args ...any) error {
 	return &InputError{Kind: ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// firstOf keeps the message to one line; the next fault shows once the first is
-// mended.
+// firstOf returns the first error, so that a message is one line. The caller sees the next problem
+// once the first is fixed.
 func firstOf(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
