@@ -29,7 +29,6 @@ type Run struct {
 }
 
 // Live reports whether a grant is current and unexpired at now, a time of the store clock.
-// store clock.
 func (r Run) Live(now time.Time) bool {
 	return r.Holder.Token != 0 && now.Before(r.ExpiresAt)
 }

@@ -34,8 +34,8 @@ func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (don
 	return done, err
 }
 
-// commit checks the guards of all batches before it applies any, so that it has
-// nothing to undo. multiCommitID is that of a commit of several runs.
+// commit applies batches atomically. It checks the guards of all batches before it applies any, so
+// that it has nothing to undo. multiCommitID is nil unless the commit is of several runs.
 func (s *Store) commit(batches []runstore.Batch, multiCommitID []byte, now time.Time) ([]runstore.Committed, error) {
 	if done := s.replayMulti(batches, multiCommitID); done != nil {
 		return done, nil
@@ -68,8 +68,8 @@ func (s *Store) commit(batches []runstore.Batch, multiCommitID []byte, now time.
 	return done, nil
 }
 
-// repeated answers a commit that was made before, as far as one of its runs remembers.
-// The others may be gone.
+// replayMulti returns the results of a commit of several runs that was applied before, if at least
+// one of the runs remembers it; otherwise nil. The other runs may have been purged.
 func (s *Store) replayMulti(batches []runstore.Batch, multiCommitID []byte) []runstore.Committed {
 	if multiCommitID == nil {
 		return nil
@@ -91,7 +91,7 @@ func (s *Store) replayMulti(batches []runstore.Batch, multiCommitID []byte) []ru
 	return done
 }
 
-// remember keeps a result under its name; none is kept under an empty one.
+// remember keeps a result under its name. An empty name keeps nothing.
 func (r *run) remember(name string, first result) {
 	if name != "" {
 		first.Versions = slices.Clone(first.Versions)
@@ -99,15 +99,15 @@ func (r *run) remember(name string, first result) {
 	}
 }
 
-// replayed is the result as a repeat gets it.
+// replayed returns the result as a repeat of the request receives it.
 func (r result) replayed() runstore.Committed {
 	again := r.Committed
 	again.Versions, again.Replayed = slices.Clone(again.Versions), true
 	return again
 }
 
-// apply makes the writes; whoever calls it has checked the guards. It is the one
-// place where a run's journal and records change.
+// apply applies the writes; the caller has checked the guards. It is the only place where a run's
+// journal and records change.
 func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time) runstore.Committed {
 	done := runstore.Committed{Time: now}
 	if len(w.Events) > 0 {
@@ -150,7 +150,7 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 	return done
 }
 
-// change puts or deletes one record and moves its index entries.
+// change puts or deletes one record and replaces its index entries.
 func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
 	rec := r.records[w.Key]
 	if rec != nil {
@@ -175,7 +175,7 @@ func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) run
 	return rec.Version
 }
 
-// purge removes everything but the token and what keeps versions growing.
+// purge removes everything but the token and the floor that keeps versions growing.
 func (s *Store) purge(r *run) {
 	for _, rec := range r.records {
 		r.floor = max(r.floor, rec.Version)
@@ -195,7 +195,7 @@ func (r *run) version(key runstore.RecordKey) (runstore.Version, error) {
 	return 0, nil
 }
 
-// public returns the run's head as GetRun shows it.
+// public returns the run's head in the form that GetRun returns.
 func (r *run) public() runstore.Run {
 	head := r.Run
 	if rec := r.records[runstore.SummaryKey]; rec != nil {

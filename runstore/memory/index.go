@@ -8,10 +8,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// queue is one index, sorted by place.
+// sortedIndex is one index of records, sorted by indexEntry.compare.
 type sortedIndex struct{ entries []indexEntry }
 
-// place is where a record stands in an index.
+// indexEntry is an entry of a record or a run in an index.
 type indexEntry struct {
 	index   runstore.IndexName
 	at      time.Time
@@ -36,7 +36,7 @@ func (s *Store) insertEntry(id runstore.RunID, rec *record, p runstore.Place, no
 	rec.entries = append(rec.entries, entry)
 }
 
-// unplace takes a record out of its indexes.
+// removeEntries removes a record's entries from their indexes.
 func (s *Store) removeEntries(id runstore.RunID, rec *record) {
 	for _, entry := range rec.entries {
 		q := s.index[entry.index]
@@ -50,7 +50,7 @@ func (s *Store) removeEntries(id runstore.RunID, rec *record) {
 	rec.entries = nil
 }
 
-// entries returns the places of an index between the bounds of a query, sorted.
+// entries returns the entries of an index within the bounds of a query, sorted.
 func (s *Store) entries(q runstore.IndexQuery, now time.Time) []indexEntry {
 	until := q.Until
 	if until.IsZero() {
