@@ -23,8 +23,8 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 
 const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 
-// commit applies a batch, or returns the result of a batch that was applied before. extend
-// checks the id of a plain batch.
+// commit applies a batch, or returns the result of a batch that was applied before. For a batch that
+// needs no read of the run's row, extend checks the id.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 	if !checkedByExtend(b) {
 		if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
@@ -41,15 +41,15 @@ func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 	return done, err
 }
 
-// plain reports whether extend checks all guards of a batch and its id, so that the run's row
-// is not read before.
+// checkedByExtend reports whether extend checks all guards of a batch and its id, so that the run's
+// row need not be read first.
 func checkedByExtend(b runstore.Batch) bool {
 	g := b.Guards()
 	return len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0 && g.Token == nil &&
 		b.Status == nil && b.Runnable.IsZero() && !b.Release && !b.Purge
 }
 
-// decide checks the guards of a batch and applies it.
+// checkAndApply checks the guards of a batch and applies it.
 func (tx *tx) checkAndApply(b runstore.Batch, multiCommitID []byte) (runstore.Committed, error) {
 	var r *row
 	if !checkedByExtend(b) {
@@ -60,17 +60,17 @@ func (tx *tx) checkAndApply(b runstore.Batch, multiCommitID []byte) (runstore.Co
 	}
 	name := rules.BatchResult(b.ID)
 	if b.Purge {
-		name = "" // the run forgets all its results
+		name = "" // a purge deletes all results of the run
 	}
 	done, err := tx.apply(r, b.Run(), b.Writes, b.Guards().Fence, name)
 	if err != nil || name == "" {
 		return done, err
 	}
-	at := tx.store.heads[b.Run()] // as extend left it
+	at := tx.store.heads[b.Run()] // extend has stored it
 	return done, tx.storeResult(at.no, name, at.results, storedResult{Committed: done, MultiCommitID: multiCommitID})
 }
 
-// guarded returns the run of a batch whose guards all hold.
+// guarded returns the run of a batch, or the error of the first guard that does not hold.
 func (tx *tx) guarded(b runstore.Batch) (*row, error) {
 	r, err := tx.find(b.Run())
 	if err != nil {
@@ -79,7 +79,7 @@ func (tx *tx) guarded(b runstore.Batch) (*row, error) {
 	return r, r.Guards(b.Guards(), tx.now, tx.versions(r.no))
 }
 
-// versions returns the function that tells a record's version.
+// versions returns a function that reads the version of a record of the run.
 func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, error) {
 	return func(key runstore.RecordKey) (runstore.Version, error) {
 		v, err := tx.c.one(tx.ctx, selectVersion, run, blob(key))
@@ -90,13 +90,12 @@ func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, er
 	}
 }
 
-// extend is the fenced write: it checks the fence on the run's row, allots the
-// seqs and records where the events will stand, in one statement. No row changes
-// when the fence is not the current grant, or when the batch was applied before.
+// extend is the fenced write. One statement checks the fence on the run's row, assigns the seqs and
+// records the positions of the events. It changes no row when the fence is not the current grant, or
+// when the batch was applied before.
 //
-// It finds the row by its number and its last seq, which the handle remembers
-// (see heads), and which are looked up where it does not: UPDATE … RETURNING by
-// id would return them too, at three times the cost.
+// The statement finds the row by its number and its last seq, which the handle caches (headCache)
+// and otherwise looks up. UPDATE … RETURNING by id would need no cache, at three times the cost.
 const (
 	lookUp = `SELECT no, last_seq, length(tail), batches FROM runs WHERE id = ? AND purged = 0`
 	// progressed changes by a write that is progress under a fence (I13).
@@ -106,7 +105,7 @@ const (
 	countResult = `batches = batches + 1, `
 	firstOfName = `
 			AND batches = ? AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.run = runs.no AND b.id = ?)`
-	// A batch with records raises the version of each by one.
+	// A batch with records raises the bound of their versions by one.
 	countVersion = `version_bound = version_bound + 1, `
 	fenced       = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
 			AND (strict = 0 OR expires > ?)`
@@ -116,14 +115,14 @@ const (
 	clearTail   = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
 )
 
-// The kinds of extend, to be added.
+// The kinds of statements of extend, a bit set.
 const (
 	extendUnderFence = 1 << iota
 	extendWithName
 	extendWithRecords
 )
 
-// extends holds the statement of each kind of extend.
+// extendStatements holds the statement of each kind of extend.
 var extendStatements = func() (all [8]string) {
 	for kind := range all {
 		query := `UPDATE runs SET `
@@ -145,8 +144,8 @@ var extendStatements = func() (all [8]string) {
 	return all
 }()
 
-// head is what a handle remembers of a run's row. It is never trusted: extend
-// finds no row when it is out of date.
+// cachedHead is a handle's copy of a part of a run's row. A stale copy is harmless: the statement of
+// extend then changes no row.
 type cachedHead struct {
 	no      int64
 	last    runstore.Seq
@@ -154,12 +153,11 @@ type cachedHead struct {
 	results int64 // the number of the last result
 }
 
-// heads are the runs that a handle extended last. They belong to whoever leads
-// the writer.
+// headCache holds the runs that a handle extended last. Only the leader of the writer uses it.
 type headCache map[runstore.RunID]cachedHead
 
-// maxHeads bounds what is remembered; past it everything is forgotten, which
-// costs one look-up a run.
+// maxHeads bounds the cache: 8,192 runs. At that size the cache is cleared, which costs one look-up
+// for each run.
 const maxHeads = 8192
 
 func (h headCache) set(id runstore.RunID, at cachedHead) {
@@ -169,10 +167,10 @@ func (h headCache) set(id runstore.RunID, at cachedHead) {
 	h[id] = at
 }
 
-// apply makes the writes of a run whose other guards hold. It is the one place
-// where a run's journal and records change. r is the run where it is known
-// already; only appending events and changing records can do without it. name is
-// that of the batch's result, which the caller keeps; empty if it keeps none.
+// apply applies the writes of a run whose guards, except the fence, hold. It is the only place where
+// a run's journal and records change. r is the run's row if the caller has read it; a batch that
+// only appends events and changes records does not need it. name is the name under which the caller
+// stores the result; empty if it stores none.
 func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence, name string) (runstore.Committed, error) {
 	done := runstore.Committed{Time: tx.now}
 	progress := !f.IsZero() && rules.IsProgress(w)
@@ -220,9 +218,9 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 	return done, tx.save(r)
 }
 
-// extend appends events under a fence, or without one if f is zero, and returns
-// the run's number and last seq. progress says that the write counts as such. The
-// error is a repeatedError if there is a result of that name.
+// extend appends events under a fence, or without one if f is zero, and returns the run's number and
+// last seq. progress reports whether the write counts as progress (I13). The error is a
+// repeatedError if a result of that name exists.
 func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, progress bool, name string) (no int64, last runstore.Seq, err error) {
 	events := w.Events
 	var where []byte
@@ -244,7 +242,7 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 	token, owner := driver.Value(int64(f.Token())), blob(f.Owner())
 	at, err := tx.advance(id, kind, len(events), where, f, token, owner, progress, name)
 	if err != nil {
-		tx.next -= runstore.Position(len(events)) // nobody has them
+		tx.next -= runstore.Position(len(events)) // the positions were not used
 		return 0, 0, err
 	}
 	for i, e := range events {
@@ -266,7 +264,7 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 	return at.no, at.last, nil
 }
 
-// advance moves a run's last seq on by n, by the statement of a kind.
+// advance increases a run's last seq by n, with the statement of a kind.
 func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (cachedHead, error) {
 	var progressed driver.Value
 	if progresses {
@@ -318,12 +316,12 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 	}
 }
 
-// errDisagree cannot happen while the statement and package rules mean the same.
-// If an edit parts them, the transaction must go, not go on.
+// errDisagree cannot occur as long as the statement and package rules agree. If a change makes them
+// disagree, the transaction must be rolled back.
 var errDisagree = errors.New("sqlite: the fence check of the statement and that of the rules disagree")
 
-// refused explains by the rules why a fenced statement changed no row. It never returns
-// nil.
+// refused returns the error, according to package rules, of a fenced statement that changed no row.
+// It never returns nil.
 func (tx *tx) refused(id runstore.RunID, judge func(*row) error) error {
 	r, err := tx.find(id)
 	if err != nil {
