@@ -18,7 +18,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		if err != nil || alreadyApplied {
 			return results(done), err
 		}
-		// An operation that refuses must not have written yet: all guards come first.
+		// An operation that refuses must not have written yet, so all guards are checked first.
 		for i, b := range batches {
 			if done[i] != nil {
 				continue
@@ -33,8 +33,8 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 			}
 			fresh, err := tx.checkAndApply(b, multiCommitID)
 			if err != nil {
-				// The guards held a moment ago, so this is no refusal, and the batches
-				// before it are written: the transaction must go.
+				// All guards held above, so this is no refusal, and earlier batches are written:
+				// the error must roll the transaction back.
 				return nil, fmt.Errorf("batches[%d]: %v", i, err)
 			}
 			done[i] = &fresh
@@ -47,8 +47,8 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 	return done, err
 }
 
-// recall returns the first result of each batch that was applied before, and whether
-// one of them was part of this very commit: then all were, and nothing is to be applied.
+// lookUpResults returns the first result of each batch that was applied before. alreadyApplied is
+// true if one of them was part of this same commit: then all batches were, and nothing is applied.
 func (tx *tx) lookUpResults(batches []runstore.Batch, multiCommitID []byte) (first []*runstore.Committed, alreadyApplied bool, err error) {
 	first = make([]*runstore.Committed, len(batches))
 	for i, b := range batches {
@@ -64,8 +64,8 @@ func (tx *tx) lookUpResults(batches []runstore.Batch, multiCommitID []byte) (fir
 	return first, alreadyApplied, nil
 }
 
-// results are those of a commit of several runs; a run that has forgotten its own has
-// nothing to tell but that it was made.
+// results returns the results of a commit of several runs. For a run that has forgotten its result,
+// only Replayed is set.
 func results(done []*runstore.Committed) []runstore.Committed {
 	all := make([]runstore.Committed, len(done))
 	for i, one := range done {

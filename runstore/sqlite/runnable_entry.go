@@ -5,22 +5,22 @@ import (
 	"slices"
 )
 
-// A run's entry in the index of runnable runs stands at the later of RunnableAt and the expiry
-// of its grant as granted. A heartbeat changes no index, so the entry of a run whose lease was
-// renewed becomes due while the lease is live. A scan passes over it, and moves it behind the
-// lease in the background, so that the next scan does not meet it.
+// A run's entry in the index of runnable runs is at the later of RunnableAt and the expiry of its
+// grant as granted. A heartbeat changes no index, so the entry of a run whose lease was renewed
+// becomes due while the lease is live. A scan skips such an entry and moves it, in the background,
+// to the present expiry, so that the next scan does not meet it.
 //
-// moveEntry is correct whenever it runs: it derives the place from the row as it is then, so it
-// never places a run behind the expiry of its current grant, and an entry that another handle
-// moved, or whose grant ended, stays where it is.
+// moveEntry is correct whenever it runs, because it computes the new time from the row as it is
+// then. It never moves an entry beyond the expiry of the run's current grant, and does not change an
+// entry that another handle has moved or whose grant has ended.
 const moveEntry = `UPDATE runs SET place = expires WHERE no = ? AND grant_state = 1 AND place < expires`
 
-// movesPerCommit is how many entries one operation of the writer moves: 256. That takes the
-// writing connection for 1 to 2 ms, about as long as a sync of the log.
+// movesPerCommit is how many entries one operation of the writer moves: 256. They occupy the writing
+// connection for 1 to 2 ms, about as long as a sync of the log.
 const movesPerCommit = 256
 
-// moveBehindLeases moves the entries of runs in the background, unless the handle is moving
-// others already. A move that fails is left to a later scan, which meets the same entry.
+// moveBehindLeases moves the entries of runs in the background, unless the handle is already moving
+// others. A move that fails is left to a later scan, which meets the same entry.
 func (s *Store) moveBehindLeases(runs []int64) {
 	if len(runs) == 0 || s.opts.ReadOnly || !s.moving.CompareAndSwap(false, true) {
 		return

@@ -22,8 +22,8 @@ func init() {
 	})
 }
 
-// ParseURL reads sqlite:FILE?synchronous=normal&group=1&readers=8&create=no&readonly=yes. The
-// keys are those of [Options].
+// ParseURL parses sqlite:FILE?synchronous=normal&group=1&readers=8&create=no&readonly=yes. The keys
+// are the fields of [Options].
 func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
 	if err := u.RejectUnknownParams("synchronous", "group", "readers", "create", "readonly"); err != nil {
 		return "", nil, err
