@@ -51,7 +51,7 @@ func Open(ctx context.Context, rawURL string) (RunStore, error) {
 	open, ok := registry.openers[u.Scheme]
 	registry.RUnlock()
 	if !ok {
-		return nil, invalid("store URL", "unknown scheme %q; linked in are: %s (is the engine's package imported?)",
+		return nil, invalid("store URL", "unknown scheme %q; the registered schemes are: %s (is the engine's package imported?)",
 			clip(u.Scheme), strings.Join(Schemes(), ", "))
 	}
 	return open(ctx, u)

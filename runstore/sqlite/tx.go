@@ -133,7 +133,7 @@ func (s *core) committed(tx *tx) {
 	}
 }
 
-var errReadOnly = &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened to be read only"}
+var errReadOnly = &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened read-only"}
 
 // write runs f as one operation of the next group. f may run again in another transaction. write
 // reads the result of f only once the transaction is durable, so a caller that has given up never

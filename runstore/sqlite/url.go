@@ -43,7 +43,7 @@ func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
 		}
 	}
 	if opts.ReadOnly && u.Params.Get("create") == "yes" {
-		return "", nil, badOption("create", "yes does not go with readonly=yes")
+		return "", nil, badOption("create", "yes cannot be combined with readonly=yes")
 	}
 	for key, field := range map[string]*int{"group": &opts.MaxGroup, "readers": &opts.Readers} {
 		if !u.Params.Has(key) {
@@ -51,7 +51,7 @@ func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
 		}
 		n, err := strconv.Atoi(u.Params.Get(key))
 		if err != nil || n == 0 {
-			return "", nil, badOption(key, "is no number above 0")
+			return "", nil, badOption(key, "is not a number above 0")
 		}
 		*field = n
 	}
