@@ -71,7 +71,7 @@ func (r AcquireRequest) Check() error {
 			return err
 		}
 		if r.Preempt != "" {
-			return invalid("preempt", "cannot be combined with a fence, which is the holder's consent")
+			return invalid("preempt", "allows no fence, which is the holder's consent")
 		}
 	}
 	if r.Writes.Release || r.Writes.Purge {
@@ -104,7 +104,7 @@ func (r ReleaseRequest) Check() error {
 	}
 	g := GuardsOf(r.Guards...)
 	if !g.Fence.IsZero() || g.Unguarded != "" {
-		return invalid("guards", "a release takes guards besides its fence, but no second fence and no Unguarded")
+		return invalid("guards", "a release takes guards besides its fence, but no other fence and no Unguarded")
 	}
 	if r.Writes.Purge {
 		return invalid("writes", "a release cannot purge")
@@ -261,7 +261,7 @@ func (g Guards) check() error {
 
 func (w Writes) check() error {
 	if w.Purge && (len(w.Events) > 0 || len(w.Records) > 0 || w.Status != nil || !w.Runnable.IsZero()) {
-		return invalid("purge", "cannot be combined with another write")
+		return invalid("purge", "allows no other write")
 	}
 	if err := w.Runnable.check("runnable"); err != nil {
 		return err
@@ -271,7 +271,7 @@ func (w Writes) check() error {
 		return tooLarge("events", "%d events, the limit is %d", len(w.Events), MaxEvents)
 	}
 	for i, e := range w.Events {
-		if e.Kind == "" || len(e.Kind) > MaxKind { // the field's name is made only if it is told
+		if e.Kind == "" || len(e.Kind) > MaxKind { // the field's name is built only for an error
 			return checkName(fmt.Sprintf("events[%d].kind", i), e.Kind, MaxKind)
 		}
 		if len(e.Data) > MaxEventData {
@@ -347,7 +347,7 @@ func checkPlaces(field string, places []Place) error {
 			return err
 		}
 		if p.Index == IndexRuns || p.Index == IndexRunnable {
-			return invalid(field, "%q is maintained by the store", p.Index)
+			return invalid(field, "%q is kept by the store", p.Index)
 		}
 		for _, q := range places[:j] {
 			if q.Index == p.Index {

@@ -43,7 +43,7 @@ func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
 		}
 	}
 	if opts.ReadOnly && u.Params.Get("create") == "yes" {
-		return "", nil, badOption("create", "yes cannot be combined with readonly=yes")
+		return "", nil, badOption("create", "yes does not go with readonly=yes")
 	}
 	for key, field := range map[string]*int{"group": &opts.MaxGroup, "readers": &opts.Readers} {
 		if !u.Params.Has(key) {
