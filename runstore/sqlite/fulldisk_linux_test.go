@@ -12,7 +12,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// smallDisk returns a directory on a file system of 2 MB of its own.
+// smallDisk returns a directory on a separate file system of 2 MB.
 func smallDisk(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

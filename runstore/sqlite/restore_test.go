@@ -23,24 +23,24 @@ func backup(t *testing.T, path string) (copied string) {
 	return copied
 }
 
-// restored lays a backup over a database whose processes were all killed, which leaves the
-// watermark as it is, and opens it.
+// restored replaces a database whose processes were all killed by a backup, and opens it. The
+// watermark stays as it is.
 func restored(t *testing.T, path, backup string) *sqlite.Store {
 	t.Helper()
 	copyFile(t, path+"-witness", backup+"-witness")
 	return openAt(t, backup, embedded.NewHost())
 }
 
-// noticed fails the test unless the epoch was raised once.
-func noticed(t *testing.T, s *sqlite.Store) {
+// checkEpochRaised fails the test unless the epoch was raised once.
+func checkEpochRaised(t *testing.T, s *sqlite.Store) {
 	t.Helper()
 	if all := epochs(t, s); len(all) != 1 {
 		t.Errorf("got epochs %+v, want one: acknowledged writes were lost", all)
 	}
 }
 
-// TestRestoreAfterAKill restores a backup that lacks nothing but the last write, after a
-// kill: no handle was closed that could have written down how far it had come.
+// TestRestoreAfterAKill restores a backup that lacks only the last write, after a kill: no handle was
+// closed that could have recorded its progress.
 func TestRestoreAfterAKill(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, s *sqlite.Store, lease runstore.Lease) error{
@@ -64,13 +64,13 @@ func TestRestoreAfterAKill(t *testing.T) {
 			if err := write(t, s, lease); err != nil {
 				t.Fatal(err)
 			}
-			noticed(t, restored(t, path, copied))
+			checkEpochRaised(t, restored(t, path, copied))
 		})
 	}
 }
 
-// TestRestoreAfterAnIdleHandle closes a handle that has not written for long: it must not
-// lay what it once knew over what another process has written down since.
+// TestRestoreAfterAnIdleHandle closes a handle that has not written for long. It must not replace what
+// another process has recorded since by its own older progress.
 func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -86,11 +86,11 @@ func TestRestoreAfterAnIdleHandle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	noticed(t, restored(t, path, copied))
+	checkEpochRaised(t, restored(t, path, copied))
 }
 
 // TestRestoreAfterALateWatermark pauses a process between its commit and its write to the watermark,
-// while another one goes on. The late write must not lay an old state over the newer one.
+// while another process continues. The late write must not replace the newer state by an older one.
 func TestRestoreAfterALateWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -127,12 +127,12 @@ func TestRestoreAfterALateWatermark(t *testing.T) {
 	if err := <-late; err != nil {
 		t.Fatal(err)
 	}
-	noticed(t, restored(t, path, copied))
+	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterARemovedWatermark lets one process lose its watermark and make another, as it does
-// after a failed write, while a second process has the first file open. That process goes on to
-// write down how far it has come, where the next opening looks for it.
+// TestRestoreAfterARemovedWatermark lets one process remove its watermark and create another, as after
+// a failed write, while a second process has the first file open. The second process then records its
+// progress in the new file, where the next opening reads it.
 func TestRestoreAfterARemovedWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -149,11 +149,11 @@ func TestRestoreAfterARemovedWatermark(t *testing.T) {
 	if err := appendEvent(t, busy, lease); err != nil {
 		t.Fatal(err)
 	}
-	noticed(t, restored(t, path, copied))
+	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestWatermarkKeepsOthersGrants appends by a handle that has granted nothing: the watermark
-// still knows of the grants of others.
+// TestWatermarkKeepsOthersGrants appends by a handle that has granted nothing. The watermark still
+// includes the grants of other handles.
 func TestWatermarkKeepsOthersGrants(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -172,7 +172,7 @@ func TestWatermarkKeepsOthersGrants(t *testing.T) {
 	}
 }
 
-// TestWatermarkThatCannotBeWritten breaks the watermark file of an open store. Commits go on,
+// TestWatermarkThatCannotBeWritten breaks the watermark file of an open store. Commits continue,
 // because they are in the database; the next opening must not trust the old watermark.
 func TestWatermarkThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
@@ -189,8 +189,8 @@ func TestWatermarkThatCannotBeWritten(t *testing.T) {
 			t.Errorf("a witness that could not be written is left as it was: %+v", sqlite.Watermark(s))
 		}
 	}
-	noticed(t, openAt(t, copied, embedded.NewHost()))
-	// The next write makes the watermark anew.
+	checkEpochRaised(t, openAt(t, copied, embedded.NewHost()))
+	// The next write creates the watermark again.
 	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestWatermarkThatCannotBeWritten(t *testing.T) {
 // TestWatermarkThatCannotBeRead refuses to open a store that may have been restored.
 func TestWatermarkThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	path, _, _, second, _ := story(t)
+	path, _, _, second, _ := restoreFixture(t)
 	if err := os.Rename(path+"-witness", path+"-kept"); err != nil {
 		t.Fatal(err)
 	}
@@ -226,8 +226,8 @@ func TestWatermarkThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestRestoreOnAFailingDisk lets each write and each sync of opening a restored backup
-// fail in turn, until it opens: the epoch is raised once, however often that was tried.
+// TestRestoreOnAFailingDisk fails each write and each sync of opening a restored backup in turn, until
+// it opens. The epoch is raised once, however often opening was tried.
 func TestRestoreOnAFailingDisk(t *testing.T) {
 	t.Parallel()
 	for call, f := range map[string]fault{
@@ -235,7 +235,7 @@ func TestRestoreOnAFailingDisk(t *testing.T) {
 	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
-			path, copied, first, second, _ := story(t)
+			path, copied, first, second, _ := restoreFixture(t)
 			copyFile(t, copied, path)
 			d := newDisk(t)
 			defer d.set(nil)
@@ -251,7 +251,7 @@ func TestRestoreOnAFailingDisk(t *testing.T) {
 					}
 					continue
 				}
-				noticed(t, s)
+				checkEpochRaised(t, s)
 				for _, lease := range []runstore.Lease{first, second} {
 					if err := appendEvent(t, s, lease); !errors.Is(err, runstore.ErrFenced) {
 						t.Errorf("append under token %v: got %v, want ErrFenced", lease.Token, err)
