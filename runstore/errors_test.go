@@ -11,7 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Every kind has one outcome, however it is wrapped, and an unclassified error has an unknown outcome.
+// Every kind has one outcome, however it is wrapped, and an unclassified error has an unknown
+// outcome.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range runstore.Kinds() {

@@ -205,8 +205,8 @@ func (h *Handle) Describe(context.Context) (runstore.Description, error) {
 	return runstore.Description{Engine: "memory", Version: "reference", Tier: "embedded"}, nil
 }
 
-// cursor is the encoded form of an index entry. It uses byte slices because ids and keys may contain
-// any bytes, and JSON strings may not.
+// cursor is the encoded form of an index entry. It uses byte slices because ids and keys may
+// contain any bytes, and JSON strings may not.
 type cursor struct {
 	At, Written int64
 	Run, Key    []byte

@@ -29,7 +29,7 @@ type Store struct {
 	mu             sync.Mutex
 	clock          func() time.Time
 	moved          time.Duration // by Advance
-	writersBlocked chan struct{} // closed when writers may go on; nil when they may
+	writersBlocked chan struct{} // closed when writers may proceed; nil unless they are blocked
 	seen           time.Time     // the latest time that the store clock showed
 
 	epochs []runstore.EpochChange

@@ -103,9 +103,9 @@ const (
 	extendLeases = `UPDATE runs SET expires = expires + ? WHERE grant_state = 1 AND expires > ?`
 )
 
-// load returns the clock of the database and its present time. It sets the clock again when the host
-// was booted since or its wall clock is far ahead. tx must be in a write transaction; the result is
-// valid once that has committed.
+// load returns the clock of the database and its present time. It sets the clock again when the
+// host was booted since or its wall clock is far ahead. tx must be in a write transaction; the
+// result is valid once that has committed.
 func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, err error) {
 	stored, seen, err := readClock(ctx, tx)
 	if err != nil {

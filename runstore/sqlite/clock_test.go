@@ -48,8 +48,8 @@ func now(t *testing.T, s *sqlite.Store) time.Time {
 	return now
 }
 
-// TestWallClockSteps lets the host's wall clock do what the names of the cases say. A lease holds for
-// exactly its TTL of elapsed time in each.
+// TestWallClockSteps lets the host's wall clock do what the names of the cases say. A lease holds
+// for exactly its TTL of elapsed time in each.
 func TestWallClockSteps(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -90,8 +90,8 @@ func TestWallClockSteps(t *testing.T) {
 	}
 }
 
-// TestStoreClockFollowsTheWallClock follows a wall clock that is ahead, so that due times of the day
-// come true.
+// TestStoreClockFollowsTheWallClock follows a wall clock that is ahead, so that due times of the
+// day come true.
 func TestStoreClockFollowsTheWallClock(t *testing.T) {
 	t.Parallel()
 	h := embedded.NewHost()
@@ -103,8 +103,8 @@ func TestStoreClockFollowsTheWallClock(t *testing.T) {
 	}
 }
 
-// TestReboot reboots the host. Then only the wall clock shows how long the host was down, and a wall
-// clock that was set back must not set the store clock back.
+// TestReboot reboots the host. Then only the wall clock shows how long the host was down, and a
+// wall clock that was set back must not set the store clock back.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

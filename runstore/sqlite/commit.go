@@ -23,8 +23,8 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 
 const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 
-// commit applies a batch, or returns the result of a batch that was applied before. For a batch that
-// needs no read of the run's row, extend checks the id.
+// commit applies a batch, or returns the result of a batch that was applied before. For a batch
+// that needs no read of the run's row, extend checks the id.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 	if !checkedByExtend(b) {
 		if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
@@ -91,8 +91,8 @@ func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, er
 }
 
 // extend is the fenced write. One statement checks the fence on the run's row, assigns the seqs and
-// records the positions of the events. It changes no row when the fence is not the current grant, or
-// when the batch was applied before.
+// records the positions of the events. It changes no row when the fence is not the current grant,
+// or when the batch was applied before.
 //
 // The statement finds the row by its number and its last seq, which the handle caches (headCache)
 // and otherwise looks up. UPDATE … RETURNING by id would need no cache, at three times the cost.
@@ -144,8 +144,8 @@ var extendStatements = func() (all [8]string) {
 	return all
 }()
 
-// cachedHead is a handle's copy of a part of a run's row. A stale copy is harmless: the statement of
-// extend then changes no row.
+// cachedHead is a handle's copy of a part of a run's row. A stale copy is harmless: the statement
+// of extend then changes no row.
 type cachedHead struct {
 	no      int64
 	last    runstore.Seq
@@ -167,10 +167,10 @@ func (h headCache) set(id runstore.RunID, at cachedHead) {
 	h[id] = at
 }
 
-// apply applies the writes of a run whose guards, except the fence, hold. It is the only place where
-// a run's journal and records change. r is the run's row if the caller has read it; a batch that
-// only appends events and changes records does not need it. name is the name under which the caller
-// stores the result; empty if it stores none.
+// apply applies the writes of a run whose guards, except the fence, hold. It is the only place
+// where a run's journal and records change. r is the run's row if the caller has read it; a batch
+// that only appends events and changes records does not need it. name is the name under which the
+// caller stores the result; empty if it stores none.
 func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence, name string) (runstore.Committed, error) {
 	done := runstore.Committed{Time: tx.now}
 	progress := !f.IsZero() && rules.IsProgress(w)
@@ -218,8 +218,8 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 	return done, tx.save(r)
 }
 
-// extend appends events under a fence, or without one if f is zero, and returns the run's number and
-// last seq. progress reports whether the write counts as progress (I13). The error is a
+// extend appends events under a fence, or without one if f is zero, and returns the run's number
+// and last seq. progress reports whether the write counts as progress (I13). The error is a
 // repeatedError if a result of that name exists.
 func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, progress bool, name string) (no int64, last runstore.Seq, err error) {
 	events := w.Events

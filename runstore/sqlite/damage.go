@@ -31,8 +31,8 @@ func (d *damage) note(err error) {
 	}
 }
 
-// noteFirst is separate from note because its argument escapes to the heap, and note is called after
-// every statement.
+// noteFirst is separate from note because its argument escapes to the heap, and note is called
+// after every statement.
 func (d *damage) noteFirst(err error) {
 	if !d.first.CompareAndSwap(nil, &err) {
 		return

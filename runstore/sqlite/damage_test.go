@@ -163,8 +163,8 @@ var writes = []step{
 	}},
 }
 
-// TestDamage damages the page of one record. The store reports it, in its errors and once in its log;
-// it refuses writes from then on and returns undamaged data.
+// TestDamage damages the page of one record. The store reports it, in its errors and once in its
+// log; it refuses writes from then on and returns undamaged data.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"a read", "a write"} {
@@ -243,8 +243,8 @@ func TestDamageOfAGroup(t *testing.T) {
 	}
 }
 
-// TestMissingEvents deletes an event of a journal directly in the file. A journal with a gap is never
-// returned.
+// TestMissingEvents deletes an event of a journal directly in the file. A journal with a gap is
+// never returned.
 func TestMissingEvents(t *testing.T) {
 	t.Parallel()
 	for _, seq := range []int{1, 2, 3} {
@@ -269,8 +269,8 @@ func TestMissingEvents(t *testing.T) {
 	}
 }
 
-// TestDamagedRows changes rows to values that no program of this package writes. The call that reads
-// one fails, and leaves no other call waiting.
+// TestDamagedRows changes rows to values that no program of this package writes. The call that
+// reads one fails, and leaves no other call waiting.
 func TestDamagedRows(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{

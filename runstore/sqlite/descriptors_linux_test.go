@@ -18,7 +18,8 @@ const withoutDescriptors = "TAPESTORE_TEST_WITHOUT_DESCRIPTORS"
 
 // TestNoDescriptorsLeft lets a process run out of file descriptors. An open store still writes, and
 // keeps its watermark. What needs a descriptor fails with ErrUnavailable, including opening another
-// store, because the caller may retry. The limit applies to a whole process, so the test starts one.
+// store, because the caller may retry. The limit applies to a whole process, so the test starts
+// one.
 func TestNoDescriptorsLeft(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(withoutDescriptors) == "" {

@@ -11,9 +11,9 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// disk is a file system that fails on demand. It is a VFS shim: SQLite's own VFS with the methods that
-// read, write, sync and truncate replaced. The engine's own calls fail, so the engine and the adapter
-// see what a failing disk would show them.
+// disk is a file system that fails on demand. It is a VFS shim: SQLite's own VFS with the methods
+// that read, write, sync and truncate replaced. The engine's own calls fail, so the engine and the
+// adapter see what a failing disk would show them.
 //
 // SQLite calls its VFS by C function pointers and passes files as C memory. Both are
 // uintptrs in the Go translation, and so this file converts pointers by hand. Nothing of

@@ -10,8 +10,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// opError is [outcome.Wrap], except that an unclassified error of the engine becomes ErrUnavailable.
-// Only a COMMIT leaves an outcome unknown, and the writer classifies those errors itself.
+// opError is [outcome.Wrap], except that an unclassified error of the engine becomes
+// ErrUnavailable. Only a COMMIT leaves an outcome unknown, and the writer classifies those errors
+// itself.
 func opError(op string, id runstore.RunID, err error) error {
 	if err != nil && !outcome.Definite(err) && !errors.Is(err, runstore.ErrUnknownOutcome) {
 		err = unavailable(err)

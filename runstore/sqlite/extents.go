@@ -16,8 +16,8 @@ type extent struct {
 	count int
 }
 
-// sealBytes is the size from which a tail is sealed: 160 bytes, to keep a run's row small. An extent
-// takes 2 to 9 bytes.
+// sealBytes is the size from which a tail is sealed: 160 bytes, to keep a run's row small. An
+// extent takes 2 to 9 bytes.
 const sealBytes = 160
 
 func (e extent) append(b []byte) []byte {

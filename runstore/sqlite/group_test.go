@@ -42,8 +42,8 @@ func awaitQueued(t *testing.T, s *sqlite.Store, n int) {
 	}
 }
 
-// TestEpochAndGrantsInAGroup makes a grant in the same group commit as a new epoch, after the raise.
-// The grant and the positions of its events belong to that epoch (I2, I10).
+// TestEpochAndGrantsInAGroup makes a grant in the same group commit as a new epoch, after the
+// raise. The grant and the positions of its events belong to that epoch (I2, I10).
 func TestEpochAndGrantsInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -90,8 +90,8 @@ func TestEpochAndGrantsInAGroup(t *testing.T) {
 	}
 }
 
-// TestRefusedBatchInAGroup commits a batch whose guards do not hold. It fails alone: the other batches
-// of the shared transaction are committed.
+// TestRefusedBatchInAGroup commits a batch whose guards do not hold. It fails alone: the other
+// batches of the shared transaction are committed.
 func TestRefusedBatchInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

@@ -12,10 +12,10 @@ import (
 )
 
 // A scan walks an index of SQLite in its own order from one bound to the other, so its cost depends
-// on what it returns, however much is stored. The bound at which it begins is folded into the cursor
-// that it begins after. The bound at which it ends is an argument: the upper bound, or the lower
-// bound of a descending scan. Each query selects the columns of the order first, then those of the
-// entry.
+// on what it returns, however much is stored. The bound at which it begins is folded into the
+// cursor that it begins after. The bound at which it ends is an argument: the upper bound, or the
+// lower bound of a descending scan. Each query selects the columns of the order first, then those
+// of the entry.
 const (
 	scanPlaces = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + recordColumns + `
 		FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records ON records.run = p.run AND records.key = p.key` + ofPlaces
@@ -33,8 +33,8 @@ const (
 		ORDER BY runs.place, runs.created, runs.no LIMIT -1`
 )
 
-// scanHeads is scanPlaces with the head and the summary of each run, in the form that scanRun reads,
-// followed by the record.
+// scanHeads is scanPlaces with the head and the summary of each run, in the form that scanRun
+// reads, followed by the record.
 var scanHeads = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + headColumns + `, ` + recordColumns + `, ` +
 	strings.ReplaceAll(recordColumns, "records.", "placed.") + `
 	FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records placed ON placed.run = p.run AND placed.key = p.key` +

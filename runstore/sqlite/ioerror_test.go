@@ -29,8 +29,8 @@ func failing(t *testing.T) (d *disk, s *sqlite.Store, path string, lease runstor
 	return d, s, path, held(t, s, runstore.MaxTTL)
 }
 
-// survivor opens the state that a kill of all processes would leave now: copies of the database file
-// and of its write-ahead log.
+// survivor opens the state that a kill of all processes would leave now: copies of the database
+// file and of its write-ahead log.
 func survivor(t *testing.T, path string) *sqlite.Store {
 	t.Helper()
 	return openAt(t, survivorPath(t, path), embedded.NewHost())
@@ -61,8 +61,8 @@ func eventsOf(t *testing.T, s runstore.RunStore) int {
 	return len(events)
 }
 
-// TestFailedCommit fails each write and each sync of a commit in turn. The error must be true of what
-// this handle reads, and of what a kill at that moment leaves.
+// TestFailedCommit fails each write and each sync of a commit in turn. The error must be true of
+// what this handle reads, and of what a kill at that moment leaves.
 func TestFailedCommit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -252,9 +252,9 @@ func TestFailedCommitOfAGroup(t *testing.T) {
 	}
 }
 
-// TestFailedCheckpoint fails every write to the database file, where only checkpoints write. By then
-// the commits are in the log: they are acknowledged and stay, even when the store is closed, which
-// checkpoints.
+// TestFailedCheckpoint fails every write to the database file, where only checkpoints write. By
+// then the commits are in the log: they are acknowledged and stay, even when the store is closed,
+// which checkpoints.
 func TestFailedCheckpoint(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"write", "sync"} {

@@ -41,8 +41,8 @@ func TestCloseLeavesOneFile(t *testing.T) {
 	}
 }
 
-// TestReadOnly opens a store read-only. It shows everything and changes nothing, not even what opening
-// it for writing would change: its watermark shows that it is a restored backup.
+// TestReadOnly opens a store read-only. It shows everything and changes nothing, not even what
+// opening it for writing would change: its watermark shows that it is a restored backup.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
 	path, backup, first, _, _ := restoreFixture(t)

@@ -41,8 +41,8 @@ func migrations() []string {
 }
 
 // identify returns the schema version of a file without changing the file: 0 for an empty one. It
-// reads in its own transaction: another process that migrates may commit at any moment, and separate
-// reads could mix the states before and after that commit.
+// reads in its own transaction: another process that migrates may commit at any moment, and
+// separate reads could mix the states before and after that commit.
 func identify(ctx context.Context, c *conn, known int) (version int, err error) {
 	if err := c.script(ctx, "BEGIN"); err != nil {
 		return 0, err
@@ -151,8 +151,9 @@ func takeSteps(ctx context.Context, c *conn, steps []string) error {
 		"; PRAGMA user_version = "+strconv.Itoa(len(steps)))
 }
 
-// oldestSound is the oldest SQLite without the WAL-reset bug. In older versions, two connections that
-// wrote or checkpointed at the same moment could corrupt the file (fixed in 3.51.3 of March 2026).
+// oldestSound is the oldest SQLite without the WAL-reset bug. In older versions, two connections
+// that wrote or checkpointed at the same moment could corrupt the file (fixed in 3.51.3 of March
+// 2026).
 const oldestSound = "3.51.3"
 
 // checkVersion refuses a version of the library that may corrupt the file.

@@ -86,8 +86,8 @@ func TestMigrateFromVersion1(t *testing.T) {
 	}
 }
 
-// TestGrantsOfVersion1 repeats requests of grants that the first version made. The last grant of each
-// run is recognised; the first version kept no others.
+// TestGrantsOfVersion1 repeats requests of grants that the first version made. The last grant of
+// each run is recognised; the first version kept no others.
 func TestGrantsOfVersion1(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, version1(t), embedded.NewHost())
@@ -121,8 +121,8 @@ func TestGrantsOfVersion1(t *testing.T) {
 	}
 }
 
-// TestMigrateFromVersion3 migrates a store of the third version, which keeps its grants, its results
-// and its list of runs.
+// TestMigrateFromVersion3 migrates a store of the third version, which keeps its grants, its
+// results and its list of runs.
 func TestMigrateFromVersion3(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, ofVersion(t, "version3"), embedded.NewHost())
@@ -161,8 +161,8 @@ func TestMigrateFromVersion3(t *testing.T) {
 	}
 }
 
-// TestMigrateFromVersion4 migrates a store of the fourth version. Its runnable runs get entries at the
-// expiry of their grants, and versions keep growing over a purge.
+// TestMigrateFromVersion4 migrates a store of the fourth version. Its runnable runs get entries at
+// the expiry of their grants, and versions keep growing over a purge.
 func TestMigrateFromVersion4(t *testing.T) {
 	t.Parallel()
 	path := ofVersion(t, "version4")

@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// TestMigratedWhileOpen lets a newer program migrate a database that this program has open. From then
-// on this program writes nothing to it, and still reads it.
+// TestMigratedWhileOpen lets a newer program migrate a database that this program has open. From
+// then on this program writes nothing to it, and still reads it.
 func TestMigratedWhileOpen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

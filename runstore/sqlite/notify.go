@@ -51,8 +51,8 @@ const dataVersion = `PRAGMA data_version`
 const selectChanges = `SELECT changes + (SELECT coalesce(max(pos), 0) FROM events) FROM store`
 
 // changes returns a number that grows with every change of the store: the sum of its counter of
-// changes and its last position. A transaction that only refused writes, or only set the clock, does
-// not change it.
+// changes and its last position. A transaction that only refused writes, or only set the clock,
+// does not change it.
 func (c *conn) changes() (int64, error) {
 	row, err := c.one(context.Background(), selectChanges)
 	if err != nil {

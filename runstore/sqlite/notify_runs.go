@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ownChanges counts, by path, the changes that this process has made to each file. All other changes
-// that a file counts were made by other processes.
+// ownChanges counts, by path, the changes that this process has made to each file. All other
+// changes that a file counts were made by other processes.
 var ownChanges sync.Map
 
 func ownChangeCount(path string) *atomic.Int64 {
@@ -26,9 +26,9 @@ type foreignWatch struct {
 	stop    chan struct{}
 }
 
-// RunWakeups implements runstore.RunNotifier. Within a few tens of milliseconds, a change by another
-// process wakes every caller that waits for writes, because the file does not record which runs
-// changed, and every caller that waits for the release of a run whose lease is free.
+// RunWakeups implements runstore.RunNotifier. Within a few tens of milliseconds, a change by
+// another process wakes every caller that waits for writes, because the file does not record which
+// runs changed, and every caller that waits for the release of a run whose lease is free.
 func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error) {
 	err := runstore.CheckRunID(id)
 	if err == nil {

@@ -31,8 +31,8 @@ func exec(t *testing.T, path string, statements ...string) {
 	}
 }
 
-// TestOpenRefuses opens files that cannot be a database of this package. Each is refused with one line
-// that describes the fault, and is left byte for byte unchanged.
+// TestOpenRefuses opens files that cannot be a database of this package. Each is refused with one
+// line that describes the fault, and is left byte for byte unchanged.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -16,10 +16,11 @@ import (
 // other operation can write. Deleting everything in the transaction of the purge took the writer
 // for 9 s at 10^6 events (BenchmarkPurge).
 //
-// Every row of a run contains the run's number. The commit that purges a run gives its row in runs a
-// new number and enters the old number in garbage. From then on no read finds the run's other rows:
-// places and events are read together with their run, all others by the run's number. A run that is
-// created again under the same id has the new number, and never meets a row of the old number.
+// Every row of a run contains the run's number. The commit that purges a run gives its row in runs
+// a new number and enters the old number in garbage. From then on no read finds the run's other
+// rows: places and events are read together with their run, all others by the run's number. A run
+// that is created again under the same id has the new number, and never meets a row of the old
+// number.
 //
 // Bulk operations of the writer delete the rows, in turn with the operations of other callers. One
 // step deletes at most sweepRows rows, and stops after sweepTime. The caller of the purge runs the

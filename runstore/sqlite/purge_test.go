@@ -80,9 +80,9 @@ type hookContext struct {
 
 func (b hookContext) Err() error { return b.f() }
 
-// TestOthersCommitBetweenTheStepsOfAPurge purges a run, whose rows are deleted in separate operations
-// of few rows each. Others commit between these operations. The purged run is gone for every reader
-// from the first step on, and what is created again under its id is not deleted.
+// TestOthersCommitBetweenTheStepsOfAPurge purges a run, whose rows are deleted in separate
+// operations of few rows each. Others commit between these operations. The purged run is gone for
+// every reader from the first step on, and what is created again under its id is not deleted.
 func TestOthersCommitBetweenTheStepsOfAPurge(t *testing.T) {
 	t.Parallel()
 	const most = 8
@@ -170,8 +170,8 @@ func checkCreatedAgain(t *testing.T, s *sqlite.Store, version runstore.Version, 
 	feedHas(t, s, others+1)
 }
 
-// TestPurgeBehindItsDeadline purges a run for a caller that has no time left: the purge is complete,
-// and the handle deletes the rows.
+// TestPurgeBehindItsDeadline purges a run for a caller that has no time left: the purge is
+// complete, and the handle deletes the rows.
 func TestPurgeBehindItsDeadline(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -192,8 +192,8 @@ func TestPurgeBehindItsDeadline(t *testing.T) {
 	checkNothingLeft(t, path)
 }
 
-// TestInterruptedPurge interrupts a purge at any step, by a full disk or a kill. The next purge or the
-// next opening completes it.
+// TestInterruptedPurge interrupts a purge at any step, by a full disk or a kill. The next purge or
+// the next opening completes it.
 func TestInterruptedPurge(t *testing.T) {
 	t.Parallel()
 	for n, ended := 2, false; !ended; n++ { // the first is the purge itself
@@ -240,8 +240,8 @@ func TestInterruptedPurge(t *testing.T) {
 	}
 }
 
-// TestPurgedEndOfTheFeed purges the event at the last position of the feed. No other event gets that
-// position, whichever handle deletes the event, and whenever.
+// TestPurgedEndOfTheFeed purges the event at the last position of the feed. No other event gets
+// that position, whichever handle deletes the event, and whenever.
 func TestPurgedEndOfTheFeed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -266,8 +266,8 @@ func TestPurgedEndOfTheFeed(t *testing.T) {
 	}
 }
 
-// TestPurgedRunsHaveNumbersOfTheirOwn purges runs together, and one after the other before their rows
-// are deleted. Each keeps a number, a token and grants of its own.
+// TestPurgedRunsHaveNumbersOfTheirOwn purges runs together, and one after the other before their
+// rows are deleted. Each keeps a number, a token and grants of its own.
 func TestPurgedRunsHaveNumbersOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

@@ -18,8 +18,8 @@ const (
 	deletePlaces = `DELETE FROM places WHERE run = ? AND key = ?`
 )
 
-// change puts or deletes one record and replaces its index entries. r is the run's row if the caller
-// has read it; change keeps r up to date.
+// change puts or deletes one record and replaces its index entries. r is the run's row if the
+// caller has read it; change keeps r up to date.
 func (tx *tx) change(no int64, r *row, w runstore.RecordWrite, stamp runstore.Stamp) (runstore.Version, error) {
 	if w.Delete {
 		return 0, tx.delete(no, r, w.Key)

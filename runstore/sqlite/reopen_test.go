@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// TestVacuumedBackupIsPutIntoWAL opens a backup made by VACUUM INTO, which has lost its journal mode.
-// Without WAL, readers and writers would wait for each other.
+// TestVacuumedBackupIsPutIntoWAL opens a backup made by VACUUM INTO, which has lost its journal
+// mode. Without WAL, readers and writers would wait for each other.
 func TestVacuumedBackupIsPutIntoWAL(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -26,8 +26,8 @@ func TestVacuumedBackupIsPutIntoWAL(t *testing.T) {
 	}
 }
 
-// TestWatermarkOfTheLastAppend checks that the watermark includes the last append, however soon after
-// that the store was closed.
+// TestWatermarkOfTheLastAppend checks that the watermark includes the last append, however soon
+// after that the store was closed.
 func TestWatermarkOfTheLastAppend(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -53,8 +53,8 @@ func TestWatermarkOfTheLastAppend(t *testing.T) {
 	}
 }
 
-// TestRebootAfterAppends reboots with a clock set back. The store clock is not behind the events that
-// it has stamped.
+// TestRebootAfterAppends reboots with a clock set back. The store clock is not behind the events
+// that it has stamped.
 func TestRebootAfterAppends(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

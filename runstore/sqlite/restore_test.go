@@ -39,8 +39,8 @@ func checkEpochRaised(t *testing.T, s *sqlite.Store) {
 	}
 }
 
-// TestRestoreAfterAKill restores a backup that lacks only the last write, after a kill: no handle was
-// closed that could have recorded its progress.
+// TestRestoreAfterAKill restores a backup that lacks only the last write, after a kill: no handle
+// was closed that could have recorded its progress.
 func TestRestoreAfterAKill(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, s *sqlite.Store, lease runstore.Lease) error{
@@ -69,8 +69,8 @@ func TestRestoreAfterAKill(t *testing.T) {
 	}
 }
 
-// TestRestoreAfterAnIdleHandle closes a handle that has not written for long. It must not replace what
-// another process has recorded since by its own older progress.
+// TestRestoreAfterAnIdleHandle closes a handle that has not written for long. It must not replace
+// what another process has recorded since by its own older progress.
 func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -89,8 +89,9 @@ func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterALateWatermark pauses a process between its commit and its write to the watermark,
-// while another process continues. The late write must not replace the newer state by an older one.
+// TestRestoreAfterALateWatermark pauses a process between its commit and its write to the
+// watermark, while another process continues. The late write must not replace the newer state by an
+// older one.
 func TestRestoreAfterALateWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -130,9 +131,9 @@ func TestRestoreAfterALateWatermark(t *testing.T) {
 	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterARemovedWatermark lets one process remove its watermark and create another, as after
-// a failed write, while a second process has the first file open. The second process then records its
-// progress in the new file, where the next opening reads it.
+// TestRestoreAfterARemovedWatermark lets one process remove its watermark and create another, as
+// after a failed write, while a second process has the first file open. The second process then
+// records its progress in the new file, where the next opening reads it.
 func TestRestoreAfterARemovedWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -226,8 +227,8 @@ func TestWatermarkThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestRestoreOnAFailingDisk fails each write and each sync of opening a restored backup in turn, until
-// it opens. The epoch is raised once, however often opening was tried.
+// TestRestoreOnAFailingDisk fails each write and each sync of opening a restored backup in turn,
+// until it opens. The epoch is raised once, however often opening was tried.
 func TestRestoreOnAFailingDisk(t *testing.T) {
 	t.Parallel()
 	for call, f := range map[string]fault{

@@ -11,12 +11,12 @@ import (
 // to the present expiry, so that the next scan does not meet it.
 //
 // moveEntry is correct whenever it runs, because it computes the new time from the row as it is
-// then. It never moves an entry beyond the expiry of the run's current grant, and does not change an
-// entry that another handle has moved or whose grant has ended.
+// then. It never moves an entry beyond the expiry of the run's current grant, and does not change
+// an entry that another handle has moved or whose grant has ended.
 const moveEntry = `UPDATE runs SET place = expires WHERE no = ? AND grant_state = 1 AND place < expires`
 
-// movesPerCommit is how many entries one operation of the writer moves: 256. They occupy the writing
-// connection for 1 to 2 ms, about as long as a sync of the log.
+// movesPerCommit is how many entries one operation of the writer moves: 256. They occupy the
+// writing connection for 1 to 2 ms, about as long as a sync of the log.
 const movesPerCommit = 256
 
 // moveBehindLeases moves the entries of runs in the background, unless the handle is already moving

@@ -53,8 +53,9 @@ func due(t *testing.T, s *sqlite.Store) (ids []runstore.RunID) {
 	return ids
 }
 
-// TestScanMovesTheEntryOfARenewedLease renews a lease, with and without writes. The run's entry stays
-// at its first expiry; a scan that meets it while the lease is live moves it to the present expiry.
+// TestScanMovesTheEntryOfARenewedLease renews a lease, with and without writes. The run's entry
+// stays at its first expiry; a scan that meets it while the lease is live moves it to the present
+// expiry.
 func TestScanMovesTheEntryOfARenewedLease(t *testing.T) {
 	t.Parallel()
 	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
@@ -102,7 +103,8 @@ func TestScanMovesTheEntryOfARenewedLease(t *testing.T) {
 	}
 }
 
-// TestMoveAfterARelease runs a move after the release of the lease that the scan saw: nothing moves.
+// TestMoveAfterARelease runs a move after the release of the lease that the scan saw: nothing
+// moves.
 func TestMoveAfterARelease(t *testing.T) {
 	t.Parallel()
 	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
@@ -131,8 +133,8 @@ func TestMoveAfterARelease(t *testing.T) {
 	}
 }
 
-// TestScanWhereNothingCanBeWritten scans entries that cannot be moved. The scan succeeds, and the next
-// scan finds them again.
+// TestScanWhereNothingCanBeWritten scans entries that cannot be moved. The scan succeeds, and the
+// next scan finds them again.
 func TestScanWhereNothingCanBeWritten(t *testing.T) {
 	t.Parallel()
 	d, path, host := newDisk(t), filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()

@@ -10,9 +10,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// BenchmarkScanOverLiveLeases scans ten runnable runs beside 100,000 runs with live leases, and beside
-// 100. Each lease was renewed, so the first scan skips its entry and moves it. That scan and the moves
-// are timed separately.
+// BenchmarkScanOverLiveLeases scans ten runnable runs beside 100,000 runs with live leases, and
+// beside 100. Each lease was renewed, so the first scan skips its entry and moves it. That scan and
+// the moves are timed separately.
 func BenchmarkScanOverLiveLeases(b *testing.B) {
 	const due = 10
 	scans := func(live int) func(n int) {

@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// Store is an open handle on a SQLite database. It implements runstore.RunStore and the capabilities
-// MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
+// Store is an open handle on a SQLite database. It implements runstore.RunStore and the
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
 type Store struct {
 	*core
 	closeOnce    sync.Once
@@ -65,8 +65,8 @@ var _ interface {
 // Open opens the database file at path and creates or migrates its schema as needed. ":memory:"
 // creates a database that is deleted when the handle is closed.
 //
-// A file that is not a database, belongs to another application or has a newer schema is refused and
-// left unchanged.
+// A file that is not a database, belongs to another application or has a newer schema is refused
+// and left unchanged.
 func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	c, err := open(ctx, path, options)
 	if err != nil {
@@ -79,9 +79,9 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	return s, nil
 }
 
-// NewHandle returns another handle on the same connections, which is closed separately. A database in
-// memory can be opened twice only in this way; a file is better opened again, with connections of
-// its own.
+// NewHandle returns another handle on the same connections, which is closed separately. A database
+// in memory can be opened twice only in this way; a file is better opened again, with connections
+// of its own.
 //
 // If all handles of the store are closed, NewHandle returns a closed handle.
 func (s *Store) NewHandle() *Store {
@@ -278,8 +278,8 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// read runs f in a read transaction, which sees one consistent state and holds no lock that a writer
-// waits for.
+// read runs f in a read transaction, which sees one consistent state and holds no lock that a
+// writer waits for.
 func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(c *conn) error) error {
 	if invalid != nil {
 		return opError(op, id, invalid)

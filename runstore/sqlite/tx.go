@@ -32,8 +32,8 @@ type state struct {
 }
 
 // cachedState is the state after this connection's last transaction, with SQLite's data version at
-// that time. A transaction that begins at the same version need not read the state, because no other
-// connection has committed in between.
+// that time. A transaction that begins at the same version need not read the state, because no
+// other connection has committed in between.
 type cachedState struct {
 	known   bool
 	version uint32
@@ -239,8 +239,8 @@ const updateHead = `UPDATE runs SET purged = ?, status = ?, created = ?, runnabl
 	preempted_from = ?, preempt_reason = ?, ttl = ?, granted = ?, renewed = ?, max_stall = ?, progressed = ?,
 	former_end = ?, unlisted = ? WHERE no = ?`
 
-// save writes a run's row back, except the columns that appending maintains. It sets the run's entry
-// in the index of runnable runs to the present expiry of the grant.
+// save writes a run's row back, except the columns that appending maintains. It sets the run's
+// entry in the index of runnable runs to the present expiry of the grant.
 func (tx *tx) save(r *row) error {
 	var runnable, place driver.Value
 	if !r.RunnableAt.IsZero() {

@@ -48,8 +48,8 @@ func lastPosition(t *testing.T, s *sqlite.Store) runstore.Position {
 	return events[len(events)-1].Position
 }
 
-// restoreFixture returns a store with a history: a backup from its first part, and a lease and events
-// that the backup does not contain.
+// restoreFixture returns a store with a history: a backup from its first part, and a lease and
+// events that the backup does not contain.
 func restoreFixture(t *testing.T) (path, backup string, first, second runstore.Lease, last runstore.Position) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "tape.db")

@@ -248,8 +248,8 @@ func (w *writer) runAlone(c *conn, op *operation) error {
 	return w.end(tx)
 }
 
-// finish delivers the result to the caller: that of the operation, unless the transaction as a whole
-// failed.
+// finish delivers the result to the caller: that of the operation, unless the transaction as a
+// whole failed.
 func (op *operation) finish(err error) {
 	if err != nil {
 		op.err = err
@@ -263,8 +263,8 @@ func (op *operation) finish(err error) {
 // errAbandoned reports that no caller waits for the transaction any more.
 var errAbandoned = errors.New("the caller gave up while another process held the write lock")
 
-// begin starts a write transaction. It waits while other processes hold the lock, for as long as the
-// leader's caller waits.
+// begin starts a write transaction. It waits while other processes hold the lock, for as long as
+// the leader's caller waits.
 func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 	ctx := context.Background() // the transaction serves many callers, and no single context ends it
 	for wait := newLockBackoff(); ; {
