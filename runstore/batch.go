@@ -4,23 +4,22 @@ import (
 	"time"
 )
 
-// Batch is one atomic change of one run: guards and writes. It is made by
-// [NewBatch], so that a batch without any guard has to say so.
+// Batch is one atomic change of one run: guards and writes. [NewBatch] is its only constructor, so
+// a batch without a guard has to declare that explicitly.
 type Batch struct {
-	// ID makes the batch idempotent. The store remembers at least the last
-	// [RememberedBatches] results of a run, and answers a repeat with the first
-	// result, also where the guards no longer hold.
+	// ID makes the batch idempotent. The store remembers at least the last [RememberedBatches]
+	// results of a run, and returns the first result to a repeat, even when the guards no longer
+	// hold.
 	ID  BatchID
 	run RunID
-	// guards are set by NewBatch and Require only.
+	// guards are set only by NewBatch and Require.
 	guards Guards
-	// Writes are what the batch does.
+	// Writes are the changes that the batch makes.
 	Writes
 }
 
-// NewBatch starts a batch on run that is applied only if every guard holds.
-// A batch that needs no authority (appending a signal) says so with
-// [Unguarded].
+// NewBatch returns a batch on run that is applied only if every guard holds. A batch that needs no
+// authority, such as one that appends a signal, passes [Unguarded].
 func NewBatch(run RunID, first Guard, more ...Guard) Batch {
 	b := Batch{run: run}
 	first.addTo(&b.guards)
@@ -28,7 +27,7 @@ func NewBatch(run RunID, first Guard, more ...Guard) Batch {
 	return b
 }
 
-// Require adds guards.
+// Require adds guards to the batch.
 func (b *Batch) Require(guards ...Guard) {
 	for _, g := range guards {
 		g.addTo(&b.guards)
@@ -38,36 +37,36 @@ func (b *Batch) Require(guards ...Guard) {
 // Run returns the run that the batch changes.
 func (b Batch) Run() RunID { return b.run }
 
-// Guards returns the batch's guards, for the adapter that checks them.
+// Guards returns the batch's guards, for the adapter that checks the batch.
 func (b Batch) Guards() Guards { return b.guards }
 
-// Guard is a condition that must hold at the commit point: a [Fence], [AtToken],
-// [AtVersion], [AtSeq], [InStatus], or [Unguarded].
+// Guard is a condition that must hold at the commit point: a [Fence], [AtToken], [AtVersion],
+// [AtSeq], [InStatus] or [Unguarded].
 type Guard interface{ addTo(*Guards) }
 
-// Guards is the sum of a batch's guards. All must hold.
+// Guards combines the guards of a batch. All must hold.
 type Guards struct {
-	// Fence must be the run's current grant; the zero Fence guards nothing.
+	// Fence must be the run's current grant; the zero Fence is no guard.
 	Fence Fence
-	// Token must be the run's last token; nil guards nothing.
+	// Token must be the run's last token; nil is no guard.
 	Token *Token
-	// Versions must be the versions of those records.
+	// Versions must be the current versions of their records.
 	Versions []VersionGuard
-	// NextSeq must be the seq of the run's next event; 0 guards nothing.
+	// NextSeq must be the seq of the run's next event; 0 is no guard.
 	NextSeq Seq
-	// Statuses must contain the run's status; empty guards nothing.
+	// Statuses must contain the run's status; empty is no guard.
 	Statuses []Status
 	// Unguarded is the reason why the batch needs no guard.
 	Unguarded string
 }
 
-// VersionGuard says which version a record must be at.
+// VersionGuard requires a version of a record.
 type VersionGuard struct {
 	Key     RecordKey
 	Version Version
 }
 
-// GuardsOf sums up guards, for requests that carry a list of them.
+// GuardsOf combines guards, for requests that carry a list of them.
 func GuardsOf(guards ...Guard) Guards {
 	var g Guards
 	for _, guard := range guards {
@@ -90,14 +89,14 @@ type (
 	unguarded   string
 )
 
-// AtToken holds while t is the token of the run's last grant, current or ended; 0 means
-// that the run was never leased. It is a compare-and-swap on the lease: of several requests
-// for the lease that carry the same AtToken at most one is granted, because each grant
-// raises the token. A caller that takes a lease away (see [AcquireRequest]) ends with it
-// the grant that it has read, and no later one.
+// AtToken holds while t is the token of the run's last grant, current or ended; 0 means that the
+// run was never leased. It is a compare-and-swap on the lease: of several requests for the lease
+// that carry the same AtToken at most one is granted, because each grant raises the token. A
+// caller that preempts a lease (see [AcquireRequest]) with AtToken ends only the grant that the
+// caller has read, never a later one.
 //
-// AtToken is no authority over the run, unlike a [Fence]: it names no grant id, so every
-// reader of the run can make one. A write under it alone is a write without a fence.
+// Unlike a [Fence], AtToken is no authority over the run: it contains no grant id, so every reader
+// of the run can construct one. A write guarded by AtToken alone is a write without a fence.
 func AtToken(t Token) Guard { return tokenGuard(t) }
 
 // AtVersion holds while the record under key is at version v; 0 means absent.
@@ -111,7 +110,7 @@ func InStatus(status Status, more ...Status) Guard {
 	return statusGuard(append([]Status{status}, more...))
 }
 
-// Unguarded declares that a batch needs no guard, and why.
+// Unguarded declares that a batch needs no guard, and records the reason.
 func Unguarded(reason string) Guard { return unguarded(reason) }
 
 // Writes are the changes that one atomic step makes to a run.
@@ -122,21 +121,21 @@ type Writes struct {
 	Records []RecordWrite
 	// Status, if not nil, becomes the run's status.
 	Status *Status
-	// Runnable is when the run wants a driver next; the zero When leaves it as
-	// it is.
+	// Runnable is the time from which the run next wants a driver; the zero When leaves it
+	// unchanged.
 	Runnable When
-	// Release ends the current grant, whoever holds it; the token stays. With a
-	// fence as guard it is the holder's own release.
+	// Release ends the current grant, whatever its holder; the token stays. With a fence as guard
+	// it is the holder's own release.
 	Release bool
-	// Purge removes the run's journal, records and index entries, forgets the ids
-	// of its batches and ends its grant, after everything else. Its token stays. It
-	// goes with no other write.
+	// Purge removes the run's journal, records and index entries, forgets the ids of its batches
+	// and ends its grant, after everything else. The run's token stays. Purge cannot be combined
+	// with another write.
 	Purge bool
 }
 
 // NewEvent is an event to append.
 type NewEvent struct {
-	// Kind names what the data is, up to [MaxKind] bytes.
+	// Kind names the type of the data, up to [MaxKind] bytes.
 	Kind string
 	// Data is up to [MaxEventData] bytes.
 	Data []byte
@@ -147,43 +146,40 @@ type RecordWrite struct {
 	Key RecordKey
 	// Value replaces the record's value, up to [MaxRecordValue] bytes.
 	Value []byte
-	// Delete removes the record and its index entries. Deleting an absent record
-	// does nothing.
+	// Delete removes the record and its index entries. Deleting an absent record does nothing.
 	Delete bool
-	// Index lists the record's places in cross-run queues, up to [MaxPlaces].
-	// They replace those it had: a put without any takes the record out.
+	// Index lists the record's entries in cross-run queues, up to [MaxPlaces]. They replace the
+	// previous entries: a put without any removes the record from all queues.
 	Index []Place
-	// Event is the place, among the batch's events, of the one that explains
-	// this change: its seq is stamped on the record. The first, by default.
+	// Event is the position, among the batch's events, of the event that explains this change: its
+	// seq is stamped on the record. The default is the first event.
 	Event int
-	// Reserve lists records, up to [MaxRecordWrites], that a later batch of the run
-	// will put, and no other than the one that deletes or replaces this record. A
-	// store that limits the records that a run has in queues keeps room for them while
-	// this record is there, so that it does not refuse the later batch with
-	// [ErrTooLarge]; other stores ignore the list. Records that are to stand in no queue
-	// need no room, but for [SummaryKey]. Nothing of the list is stored.
+	// Reserve lists records, up to [MaxRecordWrites], that a later batch of the run will put: the
+	// batch that deletes or replaces this record, and no other. A store that limits the records
+	// that a run has in queues keeps room for them while this record exists, so that the later
+	// batch is not refused with [ErrTooLarge]; other stores ignore the list. Records without an
+	// entry in a queue need no room, except [SummaryKey]. The list itself is not stored.
 	Reserve []RecordWrite
 }
 
-// Place is a record's place in a cross-run queue.
+// Place is an entry of a record in a cross-run queue.
 type Place struct {
 	Index IndexName
 	At    When
 }
 
-// Append adds an event and returns its place among the batch's events, for
-// [RecordWrite.Event].
+// Append adds an event and returns its position among the batch's events, for [RecordWrite.Event].
 func (w *Writes) Append(kind string, data []byte) int {
 	w.Events = append(w.Events, NewEvent{Kind: kind, Data: data})
 	return len(w.Events) - 1
 }
 
-// Put adds a record to put, with its places in cross-run queues.
+// Put adds a put of a record, with its entries in cross-run queues.
 func (w *Writes) Put(key RecordKey, value []byte, places ...Place) {
 	w.Records = append(w.Records, RecordWrite{Key: key, Value: value, Index: places})
 }
 
-// Delete adds a record to delete.
+// Delete adds a delete of a record.
 func (w *Writes) Delete(key RecordKey) {
 	w.Records = append(w.Records, RecordWrite{Key: key, Delete: true})
 }
@@ -194,9 +190,8 @@ func (w Writes) IsZero() bool {
 		w.Runnable.IsZero() && !w.Release && !w.Purge
 }
 
-// When is a time that is told to the store: absolute, or relative to the store
-// clock at the commit, which the caller need not know. The zero When says
-// nothing.
+// When is a time that a caller passes to the store: absolute, or relative to the store clock at
+// the commit, which the caller need not know. The zero When is unset.
 type When struct {
 	kind  whenKind
 	at    time.Time
@@ -212,20 +207,20 @@ const (
 	whenAfter
 )
 
-// Never is the time that does not come.
+// Never returns the time that is never reached.
 func Never() When { return When{kind: whenNever} }
 
-// At is an absolute time, from 1970 to [EndOfTime].
+// At returns an absolute time, from 1970 to [EndOfTime].
 func At(t time.Time) When { return When{kind: whenAt, at: t.UTC().Truncate(TimePrecision)} }
 
-// After is the store clock at the commit plus d; After(0) is the commit itself.
+// After returns the store clock at the commit plus d; After(0) is the commit itself.
 func After(d time.Duration) When { return When{kind: whenAfter, after: d} }
 
-// IsZero reports whether w says nothing.
+// IsZero reports whether w is unset.
 func (w When) IsZero() bool { return w.kind == whenUnset }
 
-// Resolve returns the time that w means when the store clock stands at now.
-// Never resolves to the zero time.
+// Resolve returns the time that w denotes when the store clock is at now. Never resolves to the
+// zero time.
 func (w When) Resolve(now time.Time) time.Time {
 	switch w.kind {
 	case whenAt:
@@ -237,22 +232,20 @@ func (w When) Resolve(now time.Time) time.Time {
 	}
 }
 
-// Offset returns the duration after the commit that w means, for an engine that
-// resolves it by itself; relative is false for every other w, which Resolve tells
-// without a clock.
+// Offset returns the duration after the commit that w denotes, for an engine that adds it to its
+// own clock. relative is false for every other w, which Resolve evaluates without a clock.
 func (w When) Offset() (d time.Duration, relative bool) { return w.after, w.kind == whenAfter }
 
 // Committed is the result of a batch.
 type Committed struct {
-	// FirstSeq and LastSeq are the seqs of the batch's first and last event. With
-	// no events LastSeq is the run's last seq and FirstSeq is 0.
+	// FirstSeq and LastSeq are the seqs of the batch's first and last event. Without events,
+	// LastSeq is the run's last seq and FirstSeq is 0.
 	FirstSeq, LastSeq Seq
 	// Time is the store clock of the commit: the time of its events and records.
 	Time time.Time
-	// Versions are the records' versions after the batch, in the order of
-	// Writes.Records; 0 for a deleted one.
+	// Versions are the records' versions after the batch, in the order of Writes.Records; 0 for a
+	// deleted record.
 	Versions []Version
-	// Replayed is true when this is the result of an earlier batch of the same
-	// id.
+	// Replayed is true when this is the result of an earlier batch of the same id.
 	Replayed bool
 }

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// The Check methods refuse malformed and oversized input with a [InputError].
-// Every adapter calls them before it asks its engine, so the limits and their
-// messages are the same everywhere.
+// The Check methods refuse malformed and oversized input with an [InputError]. Every adapter calls
+// them before it asks its engine, so the limits and their messages are the same everywhere.
 
 // CheckRunID checks a run id.
 func CheckRunID(id RunID) error { return checkName("run id", string(id), MaxRunID) }
@@ -47,7 +46,7 @@ func (s RunSpec) Check() error {
 		}
 	}
 	if w := s.Writes; w.Status != nil || !w.Runnable.IsZero() || w.Release || w.Purge {
-		return invalid("writes", "creating a run takes events and records only; status and runnable are fields of the spec")
+		return invalid("writes", "the writes of a creation are events and records only; status and runnable are fields of the spec")
 	}
 	return s.Writes.check()
 }
@@ -65,18 +64,18 @@ func (r AcquireRequest) Check() error {
 	}
 	g := GuardsOf(r.Guards...)
 	if g.Unguarded != "" {
-		return invalid("guards", "acquiring goes without Unguarded")
+		return invalid("guards", "an acquire request cannot be Unguarded")
 	}
 	if f := g.Fence; !f.IsZero() {
 		if err := f.checkFor(r.Run); err != nil {
 			return err
 		}
 		if r.Preempt != "" {
-			return invalid("preempt", "goes with no fence: the holder consents")
+			return invalid("preempt", "allows no fence, which is the holder's consent")
 		}
 	}
 	if r.Writes.Release || r.Writes.Purge {
-		return invalid("writes", "acquiring cannot release or purge")
+		return invalid("writes", "an acquire request cannot release or purge")
 	}
 	return firstOf(g.check(), r.Writes.check())
 }
@@ -88,12 +87,12 @@ func (r RenewRequest) Check() error {
 	}
 	if r.Writes.IsZero() {
 		if r.ID != "" {
-			return invalid("batch id", "goes with writes only: a plain renewal may be repeated as it is")
+			return invalid("batch id", "requires writes: a renewal without writes can be repeated as it is")
 		}
 		return nil
 	}
 	if r.Writes.Release || r.Writes.Purge {
-		return invalid("writes", "renewing cannot release or purge")
+		return invalid("writes", "a renewal cannot release or purge")
 	}
 	return r.Writes.check()
 }
@@ -105,10 +104,10 @@ func (r ReleaseRequest) Check() error {
 	}
 	g := GuardsOf(r.Guards...)
 	if !g.Fence.IsZero() || g.Unguarded != "" {
-		return invalid("guards", "releasing takes guards besides its fence, no other fence and no Unguarded")
+		return invalid("guards", "a release takes guards besides its fence, but no other fence and no Unguarded")
 	}
 	if r.Writes.Purge {
-		return invalid("writes", "releasing cannot purge")
+		return invalid("writes", "a release cannot purge")
 	}
 	return firstOf(g.check(), r.Writes.check())
 }
@@ -130,9 +129,9 @@ func (q FeedQuery) Check() error {
 	case q.After < 0:
 		return invalid("after", "%d is negative", q.After)
 	case q.After > MaxPosition:
-		return invalid("after", "%d is above every position, the limit is %d; a feed that was read before positions had a limit is read anew", q.After, MaxPosition)
+		return invalid("after", "%d is above every position, the limit is %d; a reader whose position is older than that limit must read the feed again from the start", q.After, MaxPosition)
 	case q.Newest && q.After != 0:
-		return invalid("after", "%d: the newest events are not read behind a position", q.After)
+		return invalid("after", "%d: the newest events cannot be read after a position", q.After)
 	}
 	return checkLimit(q.Limit)
 }
@@ -147,7 +146,7 @@ func (q RecordQuery) Check(id RunID) error {
 			checkOptional("after", string(q.After), MaxRecordKey), checkLimit(q.Limit))
 	}
 	if q.Prefix != "" || q.After != "" || q.Limit != 0 {
-		return invalid("keys", "exact keys go with no prefix, after or limit")
+		return invalid("keys", "exact keys cannot be combined with a prefix, after or limit")
 	}
 	if len(q.Keys) > MaxRecordKeys {
 		return tooLarge("keys", "%d keys, the limit is %d", len(q.Keys), MaxRecordKeys)
@@ -226,7 +225,7 @@ func (g Guards) empty() bool {
 
 func (g Guards) check() error {
 	if g.Unguarded != "" && !g.empty() {
-		return invalid("guards", "Unguarded goes with no guard")
+		return invalid("guards", "Unguarded cannot be combined with a guard")
 	}
 	if err := checkOptional("unguarded", g.Unguarded, MaxOwner); err != nil {
 		return err
@@ -262,7 +261,7 @@ func (g Guards) check() error {
 
 func (w Writes) check() error {
 	if w.Purge && (len(w.Events) > 0 || len(w.Records) > 0 || w.Status != nil || !w.Runnable.IsZero()) {
-		return invalid("purge", "goes with no other write")
+		return invalid("purge", "allows no other write")
 	}
 	if err := w.Runnable.check("runnable"); err != nil {
 		return err
@@ -272,7 +271,7 @@ func (w Writes) check() error {
 		return tooLarge("events", "%d events, the limit is %d", len(w.Events), MaxEvents)
 	}
 	for i, e := range w.Events {
-		if e.Kind == "" || len(e.Kind) > MaxKind { // the field's name is made only if it is told
+		if e.Kind == "" || len(e.Kind) > MaxKind { // the field's name is built only for an error
 			return checkName(fmt.Sprintf("events[%d].kind", i), e.Kind, MaxKind)
 		}
 		if len(e.Data) > MaxEventData {
@@ -311,7 +310,7 @@ func (w Writes) checkRecords() (size int, err error) {
 		case r.Delete && (len(r.Value) > 0 || len(r.Index) > 0 || len(r.Reserve) > 0):
 			return 0, invalid(field, "a deleted record takes no value, no index and no reserve")
 		case r.Event < 0 || r.Event > 0 && r.Event >= len(w.Events):
-			return 0, invalid(field+".event", "%d is not the place of an event of the batch", r.Event)
+			return 0, invalid(field+".event", "%d is not the index of an event of the batch", r.Event)
 		case len(r.Index) > MaxPlaces:
 			return 0, tooLarge(field+".index", "%d places, the limit is %d", len(r.Index), MaxPlaces)
 		}
@@ -327,11 +326,11 @@ func (w Writes) checkRecords() (size int, err error) {
 	return size, nil
 }
 
-// checkReserve checks the records that a later batch will put.
+// checkReserve checks the records of [RecordWrite.Reserve], which a later batch will put.
 func checkReserve(field string, later []RecordWrite) error {
 	w := Writes{Records: slices.Clone(later)}
 	for i := range w.Records {
-		w.Records[i].Event = 0 // the place of an event of that batch
+		w.Records[i].Event = 0 // refers to an event of the later batch, which is not known here
 	}
 	_, err := w.checkRecords()
 	var limit *InputError
@@ -405,8 +404,8 @@ func tooLarge(field, format string, args ...any) error {
 	return &InputError{Kind: ErrTooLarge, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// firstOf keeps the message to one line; the next fault shows once the first is
-// mended.
+// firstOf returns the first error, so that a message is one line. The caller sees the next problem
+// once the first is fixed.
 func firstOf(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {
@@ -430,7 +429,7 @@ func CheckEpoch(e Epoch) error {
 // CheckMulti checks the batches of one CommitMulti.
 func CheckMulti(batches []Batch) error {
 	if len(batches) == 0 {
-		return invalid("batches", "there is none, the limits are 1 and %d", MaxMultiBatches)
+		return invalid("batches", "there are none, the limits are 1 and %d", MaxMultiBatches)
 	}
 	if len(batches) > MaxMultiBatches {
 		return tooLarge("batches", "%d batches, the limit is %d", len(batches), MaxMultiBatches)

@@ -6,50 +6,50 @@ import (
 	"time"
 )
 
-// The kinds of errors. Every error of a store matches exactly one of them with
-// errors.Is; [OutcomeOf] says what a failed write did.
+// The kinds of errors. Every error of a store matches exactly one of them with errors.Is.
+// [OutcomeOf] reports whether a failed write was applied.
 var (
 	// ErrNotFound: there is no such run.
 	ErrNotFound = errors.New("not found")
-	// ErrLeaseHeld: somebody else holds the lease; see [LeaseHeldError].
+	// ErrLeaseHeld: another holder has the lease; see [LeaseHeldError].
 	ErrLeaseHeld = errors.New("lease is held")
-	// ErrLeaseExpired: the lease is strict and over.
+	// ErrLeaseExpired: the lease is strict and has expired.
 	ErrLeaseExpired = errors.New("strict lease has expired")
-	// ErrFenced: the fence, or the grant id of a request for the lease, is that of a
-	// grant which is not the run's current one; see [FencedError]. Stop: another holder
-	// drives this run, or none does.
+	// ErrFenced: the fence, or the grant id of a request for the lease, is that of a grant which
+	// is not the run's current one; see [FencedError]. The caller must stop: another holder drives
+	// this run, or none does.
 	ErrFenced = errors.New("fenced")
-	// ErrConflict: a guard other than the fence did not hold; see
-	// [ConflictError]. Read again and decide anew.
+	// ErrConflict: a guard other than the fence did not hold; see [ConflictError]. The caller
+	// reads again and decides again.
 	ErrConflict = errors.New("conflict")
 	// ErrInvalid: malformed input; see [InputError].
 	ErrInvalid = errors.New("invalid")
 	// ErrTooLarge: input beyond a limit; see [InputError].
 	ErrTooLarge = errors.New("too large")
-	// ErrUnsupported: this store cannot do that; see [InputError], which some of these
-	// errors are.
+	// ErrUnsupported: this store cannot do what was requested. Some of these errors are an
+	// [InputError].
 	ErrUnsupported = errors.New("unsupported")
-	// ErrUnavailable: the engine could not be reached or was too busy. Surely not
-	// applied, safe to retry.
+	// ErrUnavailable: the engine could not be reached or was too busy. Nothing was applied, and a
+	// retry is safe.
 	ErrUnavailable = errors.New("unavailable")
-	// ErrUnknownOutcome: the reply to a write was lost, it may or may not have
-	// been applied. Repeat it with the same batch or grant id.
+	// ErrUnknownOutcome: the reply to a write was lost, and the write may or may not have been
+	// applied. The caller repeats the write with the same batch or grant id.
 	ErrUnknownOutcome = errors.New("unknown outcome")
 	// ErrNoProgress: the holder has renewed its lease for longer than its MaxStall without
 	// committing an event or a record (I13); see [NoProgressError].
 	ErrNoProgress = errors.New("no progress")
-	// ErrStoreBehind: a token or position is above anything that the store knows:
-	// it was rolled back; see [StoreBehindError].
+	// ErrStoreBehind: a token or position is above every one that the store knows, so the store
+	// was rolled back; see [StoreBehindError].
 	ErrStoreBehind = errors.New("store is behind its caller")
-	// ErrCorrupt: the engine holds damaged data where the operation had to read it, or
-	// refuses writes because it does. Nothing was applied. Repeating is no help: an
-	// operator has to restore the data.
+	// ErrCorrupt: the engine holds damaged data where the operation had to read, or refuses writes
+	// because of such damage. Nothing was applied. A retry does not help: an operator has to
+	// restore the data.
 	ErrCorrupt = errors.New("stored data is corrupt")
 	// ErrClosed: the handle was closed.
 	ErrClosed = errors.New("store is closed")
 )
 
-// Kinds lists every kind of error, for tables that must be complete.
+// Kinds returns every kind of error, for tables that must be complete.
 func Kinds() []error {
 	return []error{
 		ErrNotFound, ErrLeaseHeld, ErrLeaseExpired, ErrFenced, ErrConflict, ErrInvalid,
@@ -57,13 +57,13 @@ func Kinds() []error {
 	}
 }
 
-// KindOf returns the kind of err. What is not classified is an unknown outcome;
-// nil has no kind.
+// KindOf returns the kind of err. The kind of an error that is not classified is
+// ErrUnknownOutcome; the kind of nil is nil.
 func KindOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, ErrUnknownOutcome) { // whatever else was met on the way
+	if errors.Is(err, ErrUnknownOutcome) { // takes precedence over every other kind in the chain
 		return ErrUnknownOutcome
 	}
 	for _, kind := range Kinds() {
@@ -74,16 +74,16 @@ func KindOf(err error) error {
 	return ErrUnknownOutcome
 }
 
-// Outcome is what a failed write did.
+// Outcome is the effect of a failed write on the store.
 type Outcome int
 
 // The outcomes of a write.
 const (
-	// Unknown: it may or may not have been applied.
+	// Unknown: the write may or may not have been applied.
 	Unknown Outcome = iota
-	// Applied: it was.
+	// Applied: the write was applied.
 	Applied
-	// NotApplied: nothing of it is stored, or ever will be.
+	// NotApplied: nothing of the write is stored, or ever will be.
 	NotApplied
 )
 
@@ -99,7 +99,7 @@ func (o Outcome) String() string {
 	}
 }
 
-// OutcomeOf tells from a write's error what became of the write (I11).
+// OutcomeOf returns the outcome of the write that returned err (I11).
 func OutcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
@@ -111,13 +111,13 @@ func OutcomeOf(err error) Outcome {
 	}
 }
 
-// OpError says which operation failed on which run. errors.Is finds its kind
-// and the engine's own error, errors.As the details.
+// OpError records which operation failed on which run. errors.Is finds its kind and the engine's
+// own error, errors.As the details.
 type OpError struct {
-	// Op is the method, in small letters: "commit", "acquire lease"…
+	// Op is the method, in lower case: "commit", "acquire lease"…
 	Op  string
 	Run RunID
-	// Err is one of the kinds, or a detail that matches one.
+	// Err is one of the kinds, or a typed detail that matches one.
 	Err error
 	// Cause is the engine's or the context's own error; it may be nil.
 	Cause error
@@ -144,12 +144,11 @@ func (e *OpError) Unwrap() []error {
 	return []error{e.Err, e.Cause}
 }
 
-// LeaseHeldError tells who holds the lease, and for how long.
+// LeaseHeldError names the holder of the lease and the time until its expiry.
 type LeaseHeldError struct {
 	Holder Holder
-	// Remaining is the time to the holder's expiry on the store clock when the
-	// request was judged. The holder may renew, so wait at least so long, with
-	// jitter.
+	// Remaining is the time to the holder's expiry on the store clock when the store evaluated the
+	// request. The holder may renew, so the caller waits at least that long, with jitter.
 	Remaining time.Duration
 }
 
@@ -164,9 +163,9 @@ func (e *LeaseHeldError) Is(target error) bool { return target == ErrLeaseHeld }
 
 // NoProgressError reports a renewal that was refused because its holder made no progress.
 type NoProgressError struct {
-	// Stalled is how long ago the last progress was, on the store clock.
+	// Stalled is the time since the last progress, on the store clock.
 	Stalled time.Duration
-	// MaxStall is what the grant allows.
+	// MaxStall is the limit of the grant.
 	MaxStall time.Duration
 }
 
@@ -178,10 +177,10 @@ func (e *NoProgressError) Error() string {
 // Is matches ErrNoProgress.
 func (e *NoProgressError) Is(target error) bool { return target == ErrNoProgress }
 
-// FencedError tells which grant is current instead of the one presented.
+// FencedError records the grant that is current instead of the one presented.
 type FencedError struct {
-	// Presented is the token of the fence that was refused. It is 0 for a request
-	// whose grant id names a former grant: the store does not keep that one's token.
+	// Presented is the token of the fence that was refused. It is 0 for a request whose grant id
+	// names a former grant, because the store does not keep the tokens of former grants.
 	Presented Token
 	// Current is the run's last token.
 	Current Token
@@ -205,8 +204,8 @@ func (e *FencedError) Error() string {
 // Is matches ErrFenced.
 func (e *FencedError) Is(target error) bool { return target == ErrFenced }
 
-// ConflictError tells which guard did not hold, and what it found, so that the
-// caller needs no second read.
+// ConflictError records which guard did not hold and what the guard found, so that the caller
+// needs no second read.
 type ConflictError struct {
 	// Guard is "version", "seq", "status" or "token".
 	Guard string
@@ -238,12 +237,12 @@ func (e *ConflictError) Error() string {
 // Is matches ErrConflict.
 func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
 
-// StoreBehindError tells that the caller knows more than the store: the store
-// was restored from an older backup, or failed over to an older replica.
+// StoreBehindError reports that the caller presented a number higher than any of the store: the
+// store was restored from an older backup, or failed over to an older replica.
 type StoreBehindError struct {
 	// Field is "token" or "position".
 	Field string
-	// Presented is the caller's number, Known the highest that the store knows.
+	// Presented is the caller's number, Known the highest one of the store.
 	Presented, Known int64
 }
 
@@ -256,11 +255,11 @@ func (e *StoreBehindError) Error() string {
 // Is matches ErrStoreBehind.
 func (e *StoreBehindError) Is(target error) bool { return target == ErrStoreBehind }
 
-// CorruptError names stored data that cannot be decoded, or that are missing.
+// CorruptError names stored data that cannot be decoded, or that is missing.
 type CorruptError struct {
-	// Run is the run whose data they are; empty for data of the store itself.
+	// Run is the run that the data belongs to; empty for data of the store itself.
 	Run RunID
-	// Cause says what is wrong with them.
+	// Cause describes the damage.
 	Cause error
 }
 
@@ -275,16 +274,16 @@ func (e *CorruptError) Error() string {
 // Is matches ErrCorrupt.
 func (e *CorruptError) Is(target error) bool { return target == ErrCorrupt }
 
-// InputError names what was refused, and says why: input that is malformed or beyond a
-// limit, a write to a store that was opened to be read only, a schema or an engine's
-// version that this program cannot work with.
+// InputError names what was refused and the reason: input that is malformed or beyond a limit, a
+// write to a store that was opened read-only, or a schema or engine version that this program does
+// not support.
 type InputError struct {
 	// Kind is ErrInvalid, ErrTooLarge or ErrUnsupported.
 	Kind error
-	// Field is what was refused. A field of the input is named as the caller wrote it:
-	// "run id", "events[3].data"… With ErrUnsupported it is "write", "schema"…
+	// Field names what was refused. A field of the input has the name that the caller wrote: "run
+	// id", "events[3].data"… With ErrUnsupported it is "write", "schema"…
 	Field string
-	// Problem says what is wrong and what the limit is.
+	// Problem describes the fault and the limit.
 	Problem string
 }
 
@@ -294,7 +293,7 @@ func (e *InputError) Error() string { return fmt.Sprintf("%v %s: %s", e.Kind, e.
 // Unwrap returns the kind.
 func (e *InputError) Unwrap() error { return e.Kind }
 
-// clip keeps the ids in messages short; they may be long and of any bytes.
+// clip shortens ids in messages to 64 bytes; ids may be long and contain any bytes.
 func clip(s string) string {
 	if len(s) > 64 {
 		return s[:64] + "…"

@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Every kind has one outcome, in every wrapping, and what nobody classified is
-// unknown.
+// Every kind has one outcome, however it is wrapped, and an unclassified error has an unknown
+// outcome.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range runstore.Kinds() {
@@ -87,7 +87,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// When a time is told relative to the store clock, the commit decides it.
+// A time relative to the store clock is resolved at the commit.
 func TestWhen(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2030, 1, 2, 3, 4, 5, 6789, time.FixedZone("far", 3600))

@@ -37,29 +37,29 @@ const (
 
 	// MaxPage is the largest limit of a read.
 	MaxPage = 1000
-	// MaxPageBytes is where a page of a read ends early: the entry that passes it
-	// is the page's last.
+	// MaxPageBytes is the size at which a page of a read ends early: the entry that exceeds it is
+	// the page's last.
 	MaxPageBytes = 4 << 20
 	// MaxRecordKeys is how many exact keys one read may name.
 	MaxRecordKeys = 256
 
-	// RememberedBatches is how many results of a run a store remembers at least: those of
+	// RememberedBatches is the minimum number of results of a run that a store remembers: those of
 	// batches with ids, and of grants and releases with writes.
 	RememberedBatches = 128
 
-	// RememberedGrants is how many of a run's former grants, those before its last
-	// one, a store recognises at least by their ids. At 8 bytes an id a run takes 512
-	// bytes; a lease that changes hands once a second is remembered for a minute, which
-	// is longer than a request stays on its way.
+	// RememberedGrants is the minimum number of a run's former grants, those before its last one,
+	// that a store recognises by their ids. 64: at 8 bytes an id they take 512 bytes of a run, and
+	// a lease that changes hands once a second is remembered for a minute, longer than a request
+	// can be in flight.
 	RememberedGrants = 64
 )
 
-// The limits of a lease's times. A lease that outlives its holder by an hour
-// keeps a run from being recovered for an hour: renew instead.
+// The limits of a lease's times. A lease that outlives its holder by an hour prevents the recovery
+// of its run for an hour, so TTLs are short and holders renew.
 const (
 	MinTTL = time.Millisecond
 	MaxTTL = 30 * time.Minute
-	// MaxMaxStall is the longest [LeaseSpec.MaxStall]. 24 h: longer than any step of an
-	// agent that a holder should sit on without a checkpoint.
+	// MaxMaxStall is the longest [LeaseSpec.MaxStall]. 24 h: longer than any step of an agent that
+	// should run without a checkpoint.
 	MaxMaxStall = 24 * time.Hour
 )

@@ -16,8 +16,8 @@ var registry = struct {
 	openers map[string]Opener
 }{openers: map[string]Opener{}}
 
-// Register makes an engine known to [Open] under a scheme, in lower case. An engine's
-// package calls it when it is imported. A scheme registered twice panics.
+// Register registers an engine with [Open] under a scheme, in lower case. An engine's package
+// calls it from its init function. Registering a scheme twice panics.
 func Register(scheme string, open Opener) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -27,7 +27,7 @@ func Register(scheme string, open Opener) {
 	registry.openers[scheme] = open
 }
 
-// Schemes returns the schemes of the engines that are linked in, sorted.
+// Schemes returns the registered schemes, sorted.
 func Schemes() []string {
 	registry.RLock()
 	defer registry.RUnlock()
@@ -39,9 +39,9 @@ func Schemes() []string {
 	return schemes
 }
 
-// Open opens the store at a URL and creates or migrates its schema as needed.
-// Unknown schemes and keys are errors that match ErrInvalid. A scheme may be written
-// in capitals. Secrets in the URL never get into a message (see [URL.String]).
+// Open opens the store at a URL and creates or migrates its schema as needed. Unknown schemes and
+// keys are errors that match ErrInvalid. The scheme is not case-sensitive. Error messages contain
+// no secrets of the URL (see [URL.String]).
 func Open(ctx context.Context, rawURL string) (RunStore, error) {
 	u, err := ParseURL(rawURL)
 	if err != nil {
@@ -51,7 +51,7 @@ func Open(ctx context.Context, rawURL string) (RunStore, error) {
 	open, ok := registry.openers[u.Scheme]
 	registry.RUnlock()
 	if !ok {
-		return nil, invalid("store URL", "unknown scheme %q; linked in are: %s (is the engine's package imported?)",
+		return nil, invalid("store URL", "unknown scheme %q; the registered schemes are: %s (is the engine's package imported?)",
 			clip(u.Scheme), strings.Join(Schemes(), ", "))
 	}
 	return open(ctx, u)

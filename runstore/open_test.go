@@ -21,7 +21,7 @@ func TestRegisterTwicePanics(t *testing.T) {
 	runstore.Register("twice", open)
 }
 
-// What is wrong with a URL is told, and never what is secret in it.
+// The error names the fault of a URL, and never a secret in it.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	runstore.Register("picky", func(_ context.Context, u runstore.URL) (runstore.RunStore, error) {

@@ -10,27 +10,25 @@ type Run struct {
 	Unlisted bool
 	// CreatedAt is the store clock at the run's creation.
 	CreatedAt time.Time
-	// RunnableAt is the time from which the run wants a driver; zero means never.
-	// See [IndexRunnable].
+	// RunnableAt is the time from which the run wants a driver; zero means never. See
+	// [IndexRunnable].
 	RunnableAt time.Time
 	// LastSeq is the seq of the run's last event, 0 before the first.
 	LastSeq Seq
-	// Token is the token of the last grant, 0 before the first. It outlives
-	// release, expiry and purge.
+	// Token is the token of the last grant, 0 before the first. It outlives release, expiry and
+	// purge.
 	Token Token
-	// ExpiresAt is the expiry of the last grant as renewed, also after its
-	// release; zero before the first.
+	// ExpiresAt is the expiry of the last grant as renewed, also after its release; zero before
+	// the first.
 	ExpiresAt time.Time
-	// Holder is who holds the current grant; the zero Holder when the lease is
-	// free. A holder whose lease has expired is still named until a takeover.
+	// Holder is the holder of the current grant; zero when the lease is free. A holder whose lease
+	// has expired is returned until a takeover.
 	Holder Holder
-	// Summary is the record under [SummaryKey]; its version is 0 when there is
-	// none.
+	// Summary is the record under [SummaryKey]; its version is 0 when there is none.
 	Summary Record
 }
 
-// Live reports whether a grant is current and unexpired at now, a time of the
-// store clock.
+// Live reports whether a grant is current and unexpired at now, a time of the store clock.
 func (r Run) Live(now time.Time) bool {
 	return r.Holder.Token != 0 && now.Before(r.ExpiresAt)
 }
@@ -39,33 +37,33 @@ func (r Run) Live(now time.Time) bool {
 type RunSpec struct {
 	ID     RunID
 	Status Status
-	// Unlisted keeps the run out of [IndexRuns] until it is purged: for runs that help
-	// others, such as values, sessions and registries. [IndexRunnable], the indexes of
-	// records and the feed hold it like any other.
+	// Unlisted keeps the run out of [IndexRuns] until it is purged: for runs that support others,
+	// such as values, sessions and registries. [IndexRunnable], the indexes of records and the
+	// feed contain it like any other run.
 	Unlisted bool
 	// Runnable is when the run first wants a driver; the zero When means never.
 	Runnable When
 	// Lease, if set, is granted with the creation, in the same step.
 	Lease *LeaseSpec
-	// Writes are applied with the creation. Release and Purge are refused, and
-	// so are Status and Runnable, which the spec has fields for.
+	// Writes are applied with the creation. Release and Purge are refused. Status and Runnable are
+	// refused too, because they are fields of the spec.
 	Writes Writes
 }
 
-// Created is what CreateRun did.
+// Created is the result of CreateRun.
 type Created struct {
 	// New reports whether this call created the run.
 	New bool
 	// Run is the run as this call left or found it.
 	Run Run
-	// Lease is the lease that was granted with the creation; zero when none was
-	// asked for or the run existed.
+	// Lease is the lease that was granted with the creation; zero when none was requested or the
+	// run existed.
 	Lease Lease
-	// Committed is the result of the spec's writes, as [RunStore.Commit] returns it; zero
-	// unless New. Its Time is that of the creation. Replayed is true when an earlier copy
-	// of the request created the run.
+	// Committed is the result of the spec's writes, as [RunStore.Commit] returns it; zero unless
+	// New. Its Time is that of the creation. Replayed is true when an earlier copy of the request
+	// created the run.
 	Committed Committed
-	// Former says how the last grant of the purged run ended that had this id before;
-	// EndNone when no lease was granted with the creation.
+	// Former is how the last grant of the purged run that had this id before ended; EndNone when
+	// no lease was granted with the creation.
 	Former GrantEnd
 }

@@ -11,13 +11,13 @@ import (
 
 // URL is a store's address: scheme:address?key=value&…
 //
-// Only [URL.String] is fit for logs and messages. Address and Params may hold secrets.
+// Only the result of [URL.String] may appear in logs and messages. Address and Params may contain
+// secrets.
 type URL struct {
 	// Scheme chooses the engine, in lower case.
 	Scheme string
-	// Address is what stands between the scheme's colon and the question mark,
-	// as written: a file for sqlite, //host/database for others. It may hold a
-	// password.
+	// Address is the text between the scheme's colon and the question mark, as written: a file for
+	// sqlite, //host/database for others. It may contain a password.
 	Address string
 	// Params are the keys and values after the question mark.
 	Params url.Values
@@ -25,8 +25,8 @@ type URL struct {
 
 var schemeForm = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+-]*$`)
 
-// ParseURL takes a store URL apart. The scheme may be written in capitals. Its errors
-// never contain the URL, which may hold a password.
+// ParseURL parses a store URL. The scheme is not case-sensitive. Error messages never contain the
+// URL, which may hold a password.
 func ParseURL(s string) (URL, error) {
 	if s != strings.TrimSpace(s) {
 		return URL{}, invalid("store URL", "begins or ends with a space or a line break")
@@ -48,11 +48,11 @@ func ParseURL(s string) (URL, error) {
 	return URL{Scheme: scheme, Address: address, Params: params}, nil
 }
 
-// mask stands in messages for what may be a secret.
+// mask replaces text that may be a secret.
 const mask = "***"
 
-// What String shows of a URL. Everything else may be a password, or a piece of one whose
-// special characters were not percent-encoded.
+// The parts of a URL that String shows. Any other text may be a password, or a piece of a password
+// whose special characters were not percent-encoded.
 var (
 	plainUser = regexp.MustCompile(`^[\w.+-]*$`)
 	plainHost = regexp.MustCompile(`^(\[[0-9a-fA-F:.]+\]|[\w.-]*)(:\d{1,5})?(,(\[[0-9a-fA-F:.]+\]|[\w.-]*)(:\d{1,5})?)*$`)
@@ -60,10 +60,9 @@ var (
 	driveForm = regexp.MustCompile(`^[a-zA-Z]:[\\/]`)
 )
 
-// String returns the URL for logs and messages. It leaves parameters out and writes ***
-// for the password and for every part that could hold one: whatever stands where a
-// mistyped URL may have put it. It decides by what a part looks like, so it also hides
-// harmless names that look odd.
+// String returns the URL for logs and messages. It omits parameters and replaces with *** the
+// password and every part where a mistyped URL may have put a password. It decides by the form of
+// a part, so it also masks harmless names of an unusual form.
 func (u URL) String() string {
 	authority, ok := strings.CutPrefix(u.Address, "//")
 	switch {
@@ -81,8 +80,8 @@ func (u URL) String() string {
 	return u.Scheme + ":" + u.Address
 }
 
-// passwordCut reports whether the question mark that ended the address may be a
-// password's own: an at sign follows.
+// passwordCut reports whether the question mark that ended the address may be part of a password:
+// it returns true when an at sign follows.
 func (u URL) passwordCut() bool {
 	for key, values := range u.Params {
 		if strings.Contains(key, "@") || slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, "@") }) {
@@ -92,16 +91,16 @@ func (u URL) passwordCut() bool {
 	return false
 }
 
-// maskAuthority returns user:***@host/path with what may be a secret masked.
+// maskAuthority returns user:***@host/path, with the parts masked that may be a secret.
 func maskAuthority(s string) string {
 	shown := ""
-	if at := strings.LastIndex(s, "@"); at >= 0 { // the last: a password may hold any character, a slash too
+	if at := strings.LastIndex(s, "@"); at >= 0 { // the last: a password may contain any character, even a slash
 		user, _, _ := strings.Cut(s[:at], ":")
 		if !plainUser.MatchString(strings.ReplaceAll(user, "%40", "")) { // an IAM user's name is an address
 			user = mask
 		}
 		shown = user + ":" + mask + "@"
-		if strings.ContainsAny(s[:at], " =&;") { // the at sign may be that of …/db password=…
+		if strings.ContainsAny(s[:at], " =&;") { // the at sign may belong to …/db password=…
 			return shown + mask
 		}
 		s = s[at+1:]
@@ -124,9 +123,9 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
 var plainKey = regexp.MustCompile(`^[a-zA-Z_]+$`)
 
-// RejectUnknownParams refuses every parameter that is not among keys, and every one that is
-// given twice. Its errors contain no value, and a key only where that cannot be a piece
-// of a secret.
+// RejectUnknownParams returns an error for a parameter that is not among keys, or that is given
+// twice. Its message contains no value, and contains a key only where the key cannot be a piece of
+// a secret.
 func (u URL) RejectUnknownParams(keys ...string) error {
 	for _, key := range slices.Sorted(maps.Keys(u.Params)) {
 		known := slices.Contains(keys, key)

@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A URL is shown without what may be a secret, however it was mistyped.
+// String masks what may be a secret, however the URL was mistyped.
 func TestURLHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
@@ -58,8 +58,7 @@ var secretShapes = []string{
 	"sqlite://user:§@host/db", "sqlite:pg://user:§@host/db", "https://user:§@host/", "PG://user:§@host/db",
 }
 
-// No password gets into what is shown of a URL, whatever characters it holds and whatever
-// stands around it.
+// String shows no password, whatever characters it contains and whatever surrounds it.
 func FuzzURLHidesSecrets(f *testing.F) {
 	for shape := range secretShapes {
 		for _, middle := range []string{"", ":", "@", "/", "?", "#", "%", "&", "=", " ", "?a=", "?sslmode=", "&sslmode=", "/:@", "]", "[::1]", "\n", `"`, "%zz", ";", ","} {

@@ -1,17 +1,16 @@
 // Package localclock reads the clock of the process that an adapter runs in.
 //
-// An adapter measures waits and deadlines with that clock. It never judges an expiry or
-// stamps a write with it: only the store clock does, which is the engine's. A process may
-// be hours wrong about the time of day, and the time of day may step while a handle is
-// open.
+// An adapter measures waits and deadlines with that clock. It never judges an expiry or stamps a
+// write with it: only the store clock, which is the engine's, does that. A process's time of day
+// may be hours wrong, and may step while a handle is open.
 //
-// A [Reading] therefore keeps two things apart, as a time.Time does: the time of day, which
-// tests replace ([New]) to set it wrong, and a monotonic reading, which steps do not move.
-// Durations come from the monotonic reading alone. A reading is no time.Time, so that it
-// cannot be compared with a time of the store by mistake: that takes a call of Wall.
+// A [Reading] therefore keeps two values apart, as a time.Time does: the time of day, which tests
+// replace ([New]) to set it wrong, and a monotonic reading, which steps do not change. Durations
+// come from the monotonic reading alone. A Reading is not a time.Time, so that it cannot be
+// compared with a time of the store by mistake: that requires a call of Wall.
 //
-// The adapters of this module read no other clock of their process; package
-// internal/clocklint enforces that.
+// The adapters of this module read no other clock of their process; package internal/clocklint
+// enforces that.
 package localclock
 
 import "time"
@@ -19,10 +18,10 @@ import "time"
 // Clock is the clock of one process. The zero Clock is the system's.
 type Clock struct{ wall func() time.Time }
 
-// New returns a clock that shows wall as the time of day, or the system's if wall is nil.
+// New returns a clock whose time of day is wall, or the system's if wall is nil.
 func New(wall func() time.Time) Clock { return Clock{wall} }
 
-// Read returns what the clock shows.
+// Read returns the current reading of the clock.
 func (c Clock) Read() Reading {
 	now := time.Now()
 	r := Reading{mono: now, wall: now}
@@ -32,27 +31,26 @@ func (c Clock) Read() Reading {
 	return r
 }
 
-// Since returns how long ago r was read.
+// Since returns the time elapsed since r.
 func (c Clock) Since(r Reading) time.Duration { return c.Read().Sub(r) }
 
-// Until returns how long it takes until r; it may be negative.
+// Until returns the time left until r; it may be negative.
 func (c Clock) Until(r Reading) time.Duration { return r.Sub(c.Read()) }
 
-// Reading is what a process's clock showed at one moment. The zero Reading is before all
-// others.
+// Reading is one reading of a process's clock. The zero Reading is before all others.
 type Reading struct {
-	mono time.Time // its monotonic part counts
+	mono time.Time // only its monotonic part is used
 	wall time.Time
 }
 
-// IsZero reports whether r was never read.
+// IsZero reports whether r is the zero Reading.
 func (r Reading) IsZero() bool { return r.mono.IsZero() }
 
-// Wall returns the time of day, as the process has it. It may be hours wrong and may have
-// stepped since the reading before.
+// Wall returns the process's time of day. It may be hours wrong and may have stepped since the
+// previous reading.
 func (r Reading) Wall() time.Time { return r.wall.Round(0) }
 
-// Sub returns the time that passed between earlier and r.
+// Sub returns the time between earlier and r.
 func (r Reading) Sub(earlier Reading) time.Duration { return r.mono.Sub(earlier.mono) }
 
 // Add returns the reading d later.

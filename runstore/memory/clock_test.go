@@ -7,8 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// TestClockStepsBack shows that the store clock stands still while the clock that it is
-// made of is behind.
+// TestClockStepsBack checks that the store clock stands still while the underlying clock is behind.
 func TestClockStepsBack(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

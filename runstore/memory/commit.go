@@ -34,10 +34,10 @@ func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (don
 	return done, err
 }
 
-// commit checks the guards of all batches before it applies any, so that it has
-// nothing to undo. whole is that of a commit of several runs.
-func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([]runstore.Committed, error) {
-	if done := s.repeated(batches, whole); done != nil {
+// commit applies batches atomically. It checks the guards of all batches before it applies any, so
+// that it has nothing to undo. multiCommitID is nil unless the commit is of several runs.
+func (s *Store) commit(batches []runstore.Batch, multiCommitID []byte, now time.Time) ([]runstore.Committed, error) {
+	if done := s.replayMulti(batches, multiCommitID); done != nil {
 		return done, nil
 	}
 	runs := make([]*run, len(batches))
@@ -62,36 +62,36 @@ func (s *Store) commit(batches []runstore.Batch, whole []byte, now time.Time) ([
 		}
 		done[i] = s.apply(runs[i], b.Writes, b.Guards().Fence, now)
 		if !b.Purge {
-			runs[i].remember(rules.BatchResult(b.ID), result{Committed: done[i], whole: whole})
+			runs[i].remember(rules.BatchResult(b.ID), result{Committed: done[i], multiCommitID: multiCommitID})
 		}
 	}
 	return done, nil
 }
 
-// repeated answers a commit that was made before, as far as one of its runs remembers.
-// The others may be gone.
-func (s *Store) repeated(batches []runstore.Batch, whole []byte) []runstore.Committed {
-	if whole == nil {
+// replayMulti returns the results of a commit of several runs that was applied before, if at least
+// one of the runs remembers it; otherwise nil. The other runs may have been purged.
+func (s *Store) replayMulti(batches []runstore.Batch, multiCommitID []byte) []runstore.Committed {
+	if multiCommitID == nil {
 		return nil
 	}
-	made := false
+	alreadyApplied := false
 	done := make([]runstore.Committed, len(batches))
 	for i, b := range batches {
 		done[i].Replayed = true
 		if r, err := s.find(b.Run()); err == nil {
 			if first, ok := r.results[rules.BatchResult(b.ID)]; ok {
 				done[i] = first.replayed()
-				made = made || bytes.Equal(first.whole, whole)
+				alreadyApplied = alreadyApplied || bytes.Equal(first.multiCommitID, multiCommitID)
 			}
 		}
 	}
-	if !made {
+	if !alreadyApplied {
 		return nil
 	}
 	return done
 }
 
-// remember keeps a result under its name; none is kept under an empty one.
+// remember keeps a result under its name. An empty name keeps nothing.
 func (r *run) remember(name string, first result) {
 	if name != "" {
 		first.Versions = slices.Clone(first.Versions)
@@ -99,15 +99,15 @@ func (r *run) remember(name string, first result) {
 	}
 }
 
-// replayed is the result as a repeat gets it.
+// replayed returns the result as a repeat of the request receives it.
 func (r result) replayed() runstore.Committed {
 	again := r.Committed
 	again.Versions, again.Replayed = slices.Clone(again.Versions), true
 	return again
 }
 
-// apply makes the writes; whoever calls it has checked the guards. It is the one
-// place where a run's journal and records change.
+// apply applies the writes; the caller has checked the guards. It is the only place where a run's
+// journal and records change.
 func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time) runstore.Committed {
 	done := runstore.Committed{Time: now}
 	if len(w.Events) > 0 {
@@ -150,11 +150,11 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 	return done
 }
 
-// change puts or deletes one record and moves its index entries.
+// change puts or deletes one record and replaces its index entries.
 func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
 	rec := r.records[w.Key]
 	if rec != nil {
-		s.unplace(r.ID, rec)
+		s.removeEntries(r.ID, rec)
 	}
 	if w.Delete {
 		if rec != nil {
@@ -170,16 +170,16 @@ func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) run
 	rec.Version++
 	rec.Value, rec.Updated = bytes.Clone(w.Value), stamp
 	for _, p := range w.Index {
-		s.place(r.ID, rec, p, stamp.Time)
+		s.insertEntry(r.ID, rec, p, stamp.Time)
 	}
 	return rec.Version
 }
 
-// purge removes everything but the token and what keeps versions growing.
+// purge removes everything but the token and the floor that keeps versions growing.
 func (s *Store) purge(r *run) {
 	for _, rec := range r.records {
 		r.floor = max(r.floor, rec.Version)
-		s.unplace(r.ID, rec)
+		s.removeEntries(r.ID, rec)
 	}
 	r.purged = true
 	r.events, r.records, r.results = nil, nil, nil
@@ -195,7 +195,7 @@ func (r *run) version(key runstore.RecordKey) (runstore.Version, error) {
 	return 0, nil
 }
 
-// public returns the run's head as GetRun shows it.
+// public returns the run's head in the form that GetRun returns.
 func (r *run) public() runstore.Run {
 	head := r.Run
 	if rec := r.records[runstore.SummaryKey]; rec != nil {

@@ -31,7 +31,7 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			}
 		}
 		r := &run{records: map[runstore.RecordKey]*record{}, results: map[string]result{}}
-		if old != nil { // purged: its token and its versions go on
+		if old != nil { // purged: its token and its versions continue
 			r.Head, r.floor = old.Head, old.floor
 		}
 		r.ID, r.Status, r.Unlisted, r.CreatedAt, r.LastSeq = spec.ID, spec.Status, spec.Unlisted, now, 0
@@ -75,8 +75,8 @@ func (h *Handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	return granted, err
 }
 
-// grant makes a grant and the writes that it carries. A repeat of a request with writes
-// gets the result as long as it is remembered.
+// grant makes a grant, applies the request's writes under it, and remembers their result for a
+// repeat.
 func (s *Store) grant(r *run, req runstore.AcquireRequest, now time.Time) runstore.Granted {
 	if req.Grant == "" {
 		req.Grant = runstore.NewGrantID()
@@ -90,8 +90,8 @@ func (s *Store) grant(r *run, req runstore.AcquireRequest, now time.Time) runsto
 	return granted
 }
 
-// repeatedGrant returns what the request for a grant was answered, if the grant is
-// current or its result is remembered.
+// repeatedGrant returns the result of a request that was granted before. ok is true if the grant
+// is current or its result is remembered.
 func (r *run) repeatedGrant(spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
 	if spec.Grant == "" {
 		return granted, false

@@ -26,11 +26,10 @@ func (h *Handle) GetRun(ctx context.Context, id runstore.RunID) (head runstore.R
 	return head, err
 }
 
-// page collects a page of a read: up to a limit, ended early by its size.
+// page counts the entries and bytes of a page of a read, to find where the page ends.
 type page struct{ left, bytes int }
 
-// full takes one more entry of the given size and reports whether the page ends
-// with it.
+// full adds one more entry of the given size and reports whether the page ends with it.
 func (p *page) full(size int) bool {
 	p.left--
 	p.bytes += size
@@ -151,7 +150,7 @@ func (h *Handle) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []r
 	return events, err
 }
 
-// newest returns where the last page of the feed begins.
+// newest returns the index at which the last page of the feed begins.
 func newest(feed []runstore.FeedEvent, limit int) (first int) {
 	first = len(feed)
 	for size := 0; first > 0 && len(feed)-first < limit && size <= runstore.MaxPageBytes; first-- {
@@ -184,21 +183,21 @@ func (h *Handle) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.
 	return ch, err
 }
 
-// waiters are those who wait for single runs.
+// waiters returns the hub of the channels that wait for single runs.
 func (s *Store) waiters() wakeup.Hub { return wakeup.Of(s) }
 
-// wake tells the waiters that something was committed. The caller holds the lock.
+// wake wakes the channels of Wakeups after a commit. The caller holds the lock.
 func (s *Store) wake() {
 	for ch := range s.wakers {
 		select {
 		case ch <- struct{}{}:
-		default: // one is pending already
+		default: // a wake-up is pending already
 		}
 	}
 }
 
-// StrictAtCommit implements runstore.StrictCommitter: a write reads the clock when it has
-// the lock.
+// StrictAtCommit implements runstore.StrictCommitter: a write reads the clock while it holds the
+// lock.
 func (h *Handle) StrictAtCommit() bool { return true }
 
 // Describe implements runstore.Describer.
@@ -206,21 +205,21 @@ func (h *Handle) Describe(context.Context) (runstore.Description, error) {
 	return runstore.Description{Engine: "memory", Version: "reference", Tier: "embedded"}, nil
 }
 
-// cursor is the wire form of a place. Byte strings, because ids and keys may
-// hold any bytes and JSON strings may not.
+// cursor is the encoded form of an index entry. It uses byte slices because ids and keys may
+// contain any bytes, and JSON strings may not.
 type cursor struct {
 	At, Written int64
 	Run, Key    []byte
 }
 
-func encodeCursor(p place) runstore.Cursor {
+func encodeCursor(p indexEntry) runstore.Cursor {
 	text, _ := json.Marshal(cursor{runstore.Micros(p.at), runstore.Micros(p.written), []byte(p.run), []byte(p.key)})
 	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
 }
 
-func decodeCursor(c runstore.Cursor) (place, error) {
+func decodeCursor(c runstore.Cursor) (indexEntry, error) {
 	if c == "" {
-		return place{}, nil
+		return indexEntry{}, nil
 	}
 	var at cursor
 	text, err := base64.RawURLEncoding.DecodeString(string(c))
@@ -228,9 +227,9 @@ func decodeCursor(c runstore.Cursor) (place, error) {
 		err = json.Unmarshal(text, &at)
 	}
 	if err != nil {
-		return place{}, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
+		return indexEntry{}, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
 	}
-	return place{
+	return indexEntry{
 		at: runstore.FromMicros(at.At), written: runstore.FromMicros(at.Written),
 		run: runstore.RunID(at.Run), key: runstore.RecordKey(at.Key),
 	}, nil

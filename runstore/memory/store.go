@@ -1,11 +1,11 @@
-// Package memory is the reference store: the contract of package runstore in
-// plain Go, under one mutex. It passes the whole conformance suite without an
-// exemption, and tests can move its clock.
+// Package memory is the reference store: the contract of package runstore in plain Go, under one
+// mutex. It passes the whole conformance suite without an exemption, and tests can advance its
+// clock.
 //
-// Its content lives as long as the [Store]; handles from Open stand for
-// processes and can be closed one by one. Importing the package registers the
-// scheme memory: for runstore.Open, where memory: is a store of its own and
-// memory:NAME is shared by all who open that name in the process.
+// Its content lives as long as the [Store]. Handles from Open represent processes and can be closed
+// one by one. Importing the package registers the scheme memory: with runstore.Open. The URL
+// memory: opens a store of its own; memory:NAME opens the store of that name, which the process
+// shares.
 package memory
 
 import (
@@ -19,30 +19,29 @@ import (
 
 // Options adjusts a store; nil means the defaults.
 type Options struct {
-	// Clock is the store clock; time.Now by default. It may step in any
-	// direction: the store clock never goes back.
+	// Clock is the store clock; time.Now by default. It may step in any direction: the store clock
+	// never goes back.
 	Clock func() time.Time
 }
 
-// Store is the content that handles share.
+// Store is the content that its handles share.
 type Store struct {
-	mu    sync.Mutex
-	clock func() time.Time
-	moved time.Duration // by Advance
-	stall chan struct{} // closed when writers may go on; nil when they may
-	seen  time.Time     // the latest time that the store clock showed
+	mu             sync.Mutex
+	clock          func() time.Time
+	moved          time.Duration // by Advance
+	writersBlocked chan struct{} // closed when writers may proceed; nil unless they are blocked
+	seen           time.Time     // the latest time that the store clock showed
 
 	epochs []runstore.EpochChange
 	runs   map[runstore.RunID]*run
 	order  []*run // by creation, the purged ones left out
 	feed   []runstore.FeedEvent
 	last   runstore.Position
-	index  map[runstore.IndexName]*queue
+	index  map[runstore.IndexName]*sortedIndex
 	wakers map[chan struct{}]bool
 }
 
-// run is a run with everything that belongs to it. A purged run stays for its
-// token.
+// run is a run with everything that belongs to it. A purged run keeps its entry for its token.
 type run struct {
 	rules.Head
 	purged  bool
@@ -52,17 +51,17 @@ type run struct {
 	results map[string]result // by the names of rules.BatchResult and its like
 }
 
-// result is what a request with writes and an id was answered.
+// result is the remembered result of a request with writes and an id.
 type result struct {
 	runstore.Committed
-	whole  []byte            // names the commit of several runs that a batch was part of
-	token  runstore.Token    // of the grant that was made or released
-	former runstore.GrantEnd // of the grant before the one that was made
+	multiCommitID []byte            // names the commit of several runs that a batch was part of
+	token         runstore.Token    // of the grant that was made or released
+	former        runstore.GrantEnd // of the grant before the one that was made
 }
 
 type record struct {
 	runstore.Record
-	places []place
+	entries []indexEntry
 }
 
 // New returns an empty store.
@@ -70,7 +69,7 @@ func New(opts *Options) *Store {
 	s := &Store{
 		clock:  time.Now,
 		runs:   map[runstore.RunID]*run{},
-		index:  map[runstore.IndexName]*queue{},
+		index:  map[runstore.IndexName]*sortedIndex{},
 		wakers: map[chan struct{}]bool{},
 	}
 	if opts != nil && opts.Clock != nil {
@@ -79,7 +78,7 @@ func New(opts *Options) *Store {
 	return s
 }
 
-// Open returns a handle on the store. Each stands for a process of its own.
+// Open returns a handle on the store. Each handle represents a process of its own.
 func (s *Store) Open() *Handle { return &Handle{store: s} }
 
 // Advance moves the store clock forward.
@@ -89,17 +88,17 @@ func (s *Store) Advance(d time.Duration) {
 	s.moved += d
 }
 
-// Stall holds up every writer that comes from now on, until resume is called;
-// readers go on. It stands for an engine whose writers wait for a lock.
+// Stall blocks every later writer until resume is called; readers proceed. It simulates an engine
+// whose writers wait for a lock.
 func (s *Store) Stall() (resume func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stall := make(chan struct{})
-	s.stall = stall
+	s.writersBlocked = stall
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.stall = nil
+		s.writersBlocked = nil
 		close(stall)
 	})
 }
@@ -120,7 +119,7 @@ func (s *Store) epoch() runstore.Epoch {
 	return s.epochs[len(s.epochs)-1].Epoch
 }
 
-// find returns a run that exists and was not purged. The caller holds the lock.
+// find returns a run that exists and is not purged. The caller holds the lock.
 func (s *Store) find(id runstore.RunID) (*run, error) {
 	r := s.runs[id]
 	if r == nil || r.purged {
@@ -154,8 +153,8 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// begin is the start of every operation: input is checked before anything else,
-// and nothing happens on a closed handle or after the context's end.
+// begin starts every operation. It checks the input before anything else, and refuses to proceed on
+// a closed handle or after the context's end.
 func (h *Handle) begin(ctx context.Context, invalid error) error {
 	if invalid != nil {
 		return invalid
@@ -184,12 +183,12 @@ func (h *Handle) write(ctx context.Context, op string, id runstore.RunID, invali
 	return nil
 }
 
-// lock waits until writers are not stalled and takes the lock, or ctx ends; then
-// nothing has been written, and nothing will be.
+// lock waits until writers are not blocked and takes the lock. If ctx ends first, lock returns its
+// error: nothing has been written, and nothing will be.
 func (s *Store) lock(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		stall := s.stall
+		stall := s.writersBlocked
 		if stall == nil {
 			return nil
 		}
@@ -218,7 +217,7 @@ func (h *Handle) read(ctx context.Context, op string, id runstore.RunID, invalid
 func opError(op string, id runstore.RunID, err error) error {
 	e := &runstore.OpError{Op: op, Run: id, Err: err}
 	if err == context.Canceled || err == context.DeadlineExceeded {
-		// Nothing had been asked of the store yet.
+		// The context ended before anything was written.
 		e.Err, e.Cause = runstore.ErrUnavailable, err
 	}
 	return e

@@ -14,8 +14,8 @@ var named = struct {
 	stores map[string]*Store
 }{stores: map[string]*Store{}}
 
-// open opens memory: (a store of its own) or memory:NAME (shared in the process
-// for as long as it runs).
+// open opens memory: (a store of its own) or memory:NAME (shared within the process until it
+// exits).
 func open(_ context.Context, u runstore.URL) (runstore.RunStore, error) {
 	if err := u.RejectUnknownParams(); err != nil {
 		return nil, err

@@ -7,19 +7,19 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// FormerGrants are the ids of the grants that a run had before its last one, the newest
-// first: eight bytes of each id's SHA-256, because an id is secret and may be long. It
-// holds the last [runstore.RememberedGrants]. Stores keep these bytes, so what they are
-// made of must not change.
+// FormerGrants holds the ids of the grants that a run had before its last one, the newest first,
+// at most [runstore.RememberedGrants]. Each id is stored as the first eight bytes of its SHA-256,
+// because an id is secret and may be long. Stores keep these bytes, so their derivation must not
+// change.
 //
-// Eight bytes are enough: that a fresh random id equals one of 64 by chance has a
-// probability of 2^-58, and its only effect is that the request is refused.
+// Eight bytes are enough: a fresh random id collides with one of 64 with a probability of 2^-58,
+// and the only effect of a collision is that the request is refused.
 type FormerGrants []byte
 
-// formerSize is how many bytes an id takes in FormerGrants.
+// formerSize is the size of an id in FormerGrants: 8 bytes.
 const formerSize = 8
 
-// Former returns the bytes that stand for a grant's id in [FormerGrants].
+// Former returns the bytes that represent a grant's id in [FormerGrants].
 func Former(id runstore.GrantID) []byte {
 	sum := sha256.Sum256([]byte(id))
 	return sum[:formerSize]
@@ -36,18 +36,18 @@ func (f FormerGrants) Has(id runstore.GrantID) bool {
 	return false
 }
 
-// With returns the grants with id before them, and without the oldest if there are too
-// many. It does not change f.
+// With returns the grants with id prepended, and without the oldest if there are too many. It does
+// not change f.
 func (f FormerGrants) With(id runstore.GrantID) FormerGrants {
 	const most = formerSize * (runstore.RememberedGrants - 1)
 	return append(Former(id), f[:min(len(f), most)]...)
 }
 
-// NewGrant judges whether id may become the id of a new grant of the run: it returns
-// ErrFenced if id is that of the run's last grant or of one of [Head.Former]. A grant's
-// id names that grant for ever, so a late copy of a request never makes a second grant.
+// NewGrant reports whether id may become the id of a new grant of the run: it returns ErrFenced if
+// id is that of the run's last grant or of one of [Head.Former]. A grant's id is never used for a
+// second grant, so a late copy of a request never makes one.
 //
-// The caller has dealt with a request whose own grant is current.
+// The caller has already handled a request whose own grant is current.
 func (h Head) NewGrant(id runstore.GrantID) error {
 	switch {
 	case id == "":

@@ -1,11 +1,10 @@
-// Package rules decides what every adapter must decide alike: whether a fence
-// is current, whether a lease may be granted, which token comes next. It is pure:
-// an adapter gives it what its engine read, inside the engine's own atomic step,
-// and it answers with the contract's errors.
+// Package rules implements the decisions that every adapter must make alike: whether a fence is
+// current, whether a lease may be granted, which token comes next. The functions are pure. An
+// adapter passes what its engine read, inside the engine's own atomic step, and gets one of the
+// contract's errors.
 //
-// Where an engine checks the fence natively (a WHERE clause, a predicate), the
-// package explains a refusal; where the engine reads inside a transaction, it is
-// the check.
+// Where an engine checks the fence natively (a WHERE clause, a predicate), the package explains a
+// refusal. Where the adapter reads inside a transaction, the package is the check.
 package rules
 
 import (
@@ -14,41 +13,41 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Head is what an engine keeps about a run: the public head, and the grant id
-// that only a lease reveals.
+// Head is the state that an engine keeps of a run: the public head, and the grant id, which only a
+// lease reveals.
 type Head struct {
 	runstore.Run
-	// Grant is the id of the current grant, or of the last one when the lease is
-	// free; State tells what became of it. Holder is zero unless State is Current.
+	// Grant is the id of the current grant, or of the last one when the lease is free; State is
+	// the state of that grant. Holder is zero unless State is Current.
 	Grant runstore.GrantID
 	State GrantState
-	// Former are the grants before that one. An adapter reads them for a request that
-	// may make a grant, and stores them again after [Head.Granted].
+	// Former are the grants before that one. An adapter reads them for a request that may make a
+	// grant, and stores them again after [Head.Granted].
 	Former FormerGrants
-	// Epoch is the store's.
+	// Epoch is the store's current epoch.
 	Epoch runstore.Epoch
 }
 
-// GrantState is what became of a run's last grant. The numbers are stored.
+// GrantState is the state of a run's last grant. The numbers are stored.
 type GrantState int
 
 // The states of a grant.
 const (
 	// None: the run was never leased.
 	None GrantState = iota
-	// Current: its holder may write, expired or not.
+	// Current: the holder may write, expired or not.
 	Current
-	// Released: its holder gave it back.
+	// Released: the holder released the lease.
 	Released
-	// Revoked: it was ended without its fence: by a release of whoever holds it,
-	// a purge, or a new epoch.
+	// Revoked: the grant was ended without its fence: by a batch with Release and without the
+	// fence, a purge, or a new epoch.
 	Revoked
 )
 
-// Fence answers whether f is the current grant of the run at now, on the store
-// clock (I3): nil, ErrFenced, ErrLeaseExpired or ErrStoreBehind.
+// Fence checks that f is the current grant of the run at now, on the store clock (I3). It returns
+// nil, ErrFenced, ErrLeaseExpired or ErrStoreBehind.
 func (h Head) Fence(f runstore.Fence, now time.Time) error {
-	if known := h.known(); f.Token() > known {
+	if known := h.maxKnownToken(); f.Token() > known {
 		return &runstore.StoreBehindError{Field: "token", Presented: int64(f.Token()), Known: int64(known)}
 	}
 	if h.State != Current || h.Token != f.Token() || h.Holder.Owner != f.Owner() || h.Grant != f.Grant() {
@@ -60,9 +59,8 @@ func (h Head) Fence(f runstore.Fence, now time.Time) error {
 	return nil
 }
 
-// Guards answers whether all of g hold at now. version tells a record's current
-// version. The fence is judged first, so that a zombie learns that it was fenced
-// and not that some version has moved.
+// Guards checks that all of g hold at now. version returns a record's current version. The fence is
+// checked first, so that a fenced-out holder gets ErrFenced and not a conflict of versions.
 func (h Head) Guards(g runstore.Guards, now time.Time, version func(runstore.RecordKey) (runstore.Version, error)) error {
 	if !g.Fence.IsZero() {
 		if err := h.Fence(g.Fence, now); err != nil {
@@ -95,21 +93,21 @@ func (h Head) Guards(g runstore.Guards, now time.Time, version func(runstore.Rec
 
 // LastToken checks the run's last token against g.
 //
-// Errors: ErrConflict; ErrStoreBehind where g wants a token above any that the store knows.
+// Errors: ErrConflict; ErrStoreBehind where g requires a token above any that the store knows.
 func (h Head) LastToken(g runstore.Guards) error {
 	if g.Token == nil || *g.Token == h.Token {
 		return nil
 	}
-	if known := h.known(); *g.Token > known {
+	if known := h.maxKnownToken(); *g.Token > known {
 		return &runstore.StoreBehindError{Field: "token", Presented: int64(*g.Token), Known: int64(known)}
 	}
 	return &runstore.ConflictError{Guard: "token", Token: h.Token, NextSeq: h.LastSeq + 1, Status: h.Status}
 }
 
-// known returns the token above which the store knows none of the run's.
-func (h Head) known() runstore.Token { return max(h.Token, h.Epoch.Floor()) }
+// maxKnownToken returns the highest token of the run that the store can have granted.
+func (h Head) maxKnownToken() runstore.Token { return max(h.Token, h.Epoch.Floor()) }
 
-// Statuses answers whether the run's status is one of those that g wants.
+// Statuses checks that the run's status is one of those in g. It returns nil or ErrConflict.
 func (h Head) Statuses(g runstore.Guards) error {
 	if len(g.Statuses) == 0 {
 		return nil
@@ -122,13 +120,14 @@ func (h Head) Statuses(g runstore.Guards) error {
 	return &runstore.ConflictError{Guard: "status", NextSeq: h.LastSeq + 1, Status: h.Status}
 }
 
-// Acquire judges whether the lease may be granted at now: it returns nil, ErrLeaseHeld,
-// or ErrFenced for a grant that has ended already, so that a late copy of a request
-// cannot take the lease for a holder that is gone. ErrFenced comes before ErrLeaseHeld:
-// waiting would not help. A fence among the request's guards is the holder's consent: with
-// one a live lease is no obstacle, and Guards, which the caller asks next, judges the fence.
-// replay is true when the request's own grant is current: the
-// request was applied, and its reply lost.
+// Acquire decides whether the lease may be granted at now. It returns nil, ErrLeaseHeld, or
+// ErrFenced for a grant that has ended already, so that a late copy of a request cannot take the
+// lease for a holder that is gone. ErrFenced takes precedence over ErrLeaseHeld, because waiting
+// would not help.
+//
+// A fence among the request's guards is the holder's consent: with it a live lease is no obstacle,
+// and Guards, which the caller calls next, checks that fence. replay is true when the request's own
+// grant is current: the request was applied, and its reply lost.
 func (h Head) Acquire(req runstore.AcquireRequest, now time.Time) (replay bool, err error) {
 	if req.Grant != "" && req.Grant == h.Grant && h.State == Current {
 		return true, nil
@@ -142,8 +141,8 @@ func (h Head) Acquire(req runstore.AcquireRequest, now time.Time) (replay bool, 
 	return false, nil
 }
 
-// Release answers whether f may end its grant at now. replay is true when it did
-// so already: the release was applied, and its reply lost.
+// Release decides whether f may end its grant at now. replay is true when f has already ended it:
+// the release was applied, and its reply lost.
 func (h Head) Release(f runstore.Fence, now time.Time) (replay bool, err error) {
 	if h.State == Released && h.Token == f.Token() && h.Grant == f.Grant() {
 		return true, nil
@@ -151,9 +150,9 @@ func (h Head) Release(f runstore.Fence, now time.Time) (replay bool, err error) 
 	return false, h.Fence(f, now)
 }
 
-// Granted returns the head after a grant at now, which [Head.Acquire] and [Head.Guards]
-// allow; the grant before it joins the former ones. The reason to preempt is kept only if
-// a live lease was taken away.
+// Granted returns the head after a grant at now, which [Head.Acquire] and [Head.Guards] have
+// allowed. The previous grant is added to the former ones. The reason to preempt is kept only if a
+// live lease was preempted.
 func (h Head) Granted(req runstore.AcquireRequest, now time.Time) Head {
 	spec := req.LeaseSpec
 	holder := runstore.Holder{
@@ -172,7 +171,7 @@ func (h Head) Granted(req runstore.AcquireRequest, now time.Time) Head {
 	return h
 }
 
-// endedBy returns how the run's last grant has ended, or ends by the grant of req at now.
+// endedBy returns how the run's last grant has ended, or how the grant of req at now ends it.
 func (h Head) endedBy(req runstore.AcquireRequest, now time.Time) runstore.GrantEnd {
 	switch {
 	case h.State == None:
@@ -190,13 +189,13 @@ func (h Head) endedBy(req runstore.AcquireRequest, now time.Time) runstore.Grant
 	}
 }
 
-// consents reports whether a request carries the fence of the grant that it ends.
+// consents reports whether a request carries the fence of the grant that it would end.
 func consents(req runstore.AcquireRequest) bool {
 	return !runstore.GuardsOf(req.Guards...).Fence.IsZero()
 }
 
-// Renew judges a renewal at now: the fence, and progress (I13). Writes with an event or a
-// record are progress themselves.
+// Renew checks a renewal at now: the fence, and progress (I13). Writes with an event or a record
+// count as progress themselves.
 //
 // Errors: those of [Head.Fence], ErrNoProgress.
 func (h Head) Renew(req runstore.RenewRequest, now time.Time) error {
@@ -214,7 +213,7 @@ func (h Head) Renew(req runstore.RenewRequest, now time.Time) error {
 // event or change a record.
 func IsProgress(w runstore.Writes) bool { return len(w.Events) > 0 || len(w.Records) > 0 }
 
-// Renewed returns the head after a renewal at now; a lease is never shortened.
+// Renewed returns the head after a renewal at now. It never shortens a lease.
 func (h Head) Renewed(ttl time.Duration, now time.Time) Head {
 	h.Holder.TTL, h.Holder.RenewedAt = ttl, now
 	if until := now.Add(ttl).Truncate(runstore.TimePrecision); until.After(h.ExpiresAt) {
@@ -224,8 +223,8 @@ func (h Head) Renewed(ttl time.Duration, now time.Time) Head {
 	return h
 }
 
-// RenewedBefore returns the lease for the repeat of a renewal with writes: as it stands if
-// the grant is current, else as the first copy left it.
+// RenewedBefore returns the lease for the repeat of a renewal with writes: the present lease if the
+// grant is current, else the lease that the first copy returned.
 func (h Head) RenewedBefore(req runstore.RenewRequest, first runstore.Committed) runstore.Lease {
 	f := req.Fence
 	if h.State == Current && h.Token == f.Token() && h.Grant == f.Grant() {
@@ -234,8 +233,8 @@ func (h Head) RenewedBefore(req runstore.RenewRequest, first runstore.Committed)
 	return FormerLease(h.ID, runstore.LeaseSpec{Owner: f.Owner(), TTL: req.TTL, Grant: f.Grant()}, f.Token(), first)
 }
 
-// Ended returns the head after the current grant was ended: Released by its
-// holder, or Revoked. Token, grant id and expiry stay.
+// Ended returns the head after the current grant was ended: Released by its holder, or Revoked.
+// Token, grant id and expiry stay.
 func (h Head) Ended(state GrantState) Head {
 	h.Holder = runstore.Holder{}
 	if h.State == Current {
@@ -244,7 +243,7 @@ func (h Head) Ended(state GrantState) Head {
 	return h
 }
 
-// Lease returns the current grant as its holder sees it.
+// Lease returns the current grant as a lease of its holder.
 func (h Head) Lease(ttl time.Duration) runstore.Lease {
 	return runstore.Lease{
 		Run: h.ID, Owner: h.Holder.Owner, Reactor: h.Holder.Reactor, Token: h.Holder.Token, Grant: h.Grant,
@@ -252,9 +251,9 @@ func (h Head) Lease(ttl time.Duration) runstore.Lease {
 	}
 }
 
-// RunnableFrom returns the first time at which the run is runnable: the later of RunnableAt and
-// the expiry of the current grant. Zero means never. It is the latest time at which
-// runstore.IndexRunnable may place the run.
+// RunnableFrom returns the first time at which the run is runnable: the later of RunnableAt and the
+// expiry of the current grant. Zero means never. runstore.IndexRunnable may place the run at no
+// later time.
 func (h Head) RunnableFrom() time.Time {
 	if h.RunnableAt.IsZero() || h.State != Current || h.ExpiresAt.Before(h.RunnableAt) {
 		return h.RunnableAt
@@ -262,15 +261,13 @@ func (h Head) RunnableFrom() time.Time {
 	return h.ExpiresAt
 }
 
-// Runnable reports whether the run wants a driver at now (see
-// runstore.IndexRunnable).
+// Runnable reports whether the run wants a driver at now (see runstore.IndexRunnable).
 func (h Head) Runnable(now time.Time) bool {
 	return !h.RunnableAt.IsZero() && !h.RunnableAt.After(now) && !h.Live(now)
 }
 
-// ExplainingSeq returns the seq that explains a record change: that of the event it names,
-// or the run's last one when the batch has none. first is the seq of the batch's
-// first event.
+// ExplainingSeq returns the seq that explains a record change: that of the event that r names, or
+// the run's last seq when the batch has no event. first is the seq of the batch's first event.
 func ExplainingSeq(w runstore.Writes, r runstore.RecordWrite, first, last runstore.Seq) runstore.Seq {
 	if len(w.Events) == 0 {
 		return last

@@ -1,10 +1,10 @@
-// Package serving distinguishes the RPCs that serve a caller's operation from those of an
-// adapter's background work.
+// Package serving distinguishes the RPCs that serve a caller's operation from those of an adapter's
+// background work.
 //
-// An adapter names the operation in the context of every RPC that serves it. The name
-// stays in the process: no RPC carries it, unless the handle was opened with [DialOptions].
-// Tests and the conformance harnesses do that, so that a server or a network between can
-// hold, lose or count the caller's RPCs alone.
+// An adapter puts the operation's name into the context of every RPC that serves the operation. The
+// name stays in the process: no RPC carries it, unless the handle was opened with [DialOptions].
+// Tests and the conformance harnesses do that, so that a server or a network in between can hold,
+// lose or count the caller's RPCs alone.
 package serving
 
 import (
@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Header is the metadata key under which DialOptions sends the name of the operation.
+// Header is the metadata key under which DialOptions sends the operation's name.
 const Header = "tapestore-op"
 
 type key struct{}
@@ -24,26 +24,26 @@ func With(ctx context.Context, operation string) context.Context {
 	return context.WithValue(ctx, key{}, operation)
 }
 
-// Operation returns the operation that an RPC made under ctx serves, or "".
+// Operation returns the operation that an RPC under ctx serves, or "".
 func Operation(ctx context.Context) string {
 	operation, _ := ctx.Value(key{}).(string)
 	return operation
 }
 
-// DialOptions returns options of a connection that sends [Header] with every RPC that
-// serves an operation.
+// DialOptions returns options of a connection that sends [Header] with every RPC that serves an
+// operation.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return invoke(mark(ctx), method, req, reply, cc, opts...)
+			return invoke(withHeader(ctx), method, req, reply, cc, opts...)
 		}),
 		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			return begin(mark(ctx), desc, cc, method, opts...)
+			return begin(withHeader(ctx), desc, cc, method, opts...)
 		}),
 	}
 }
 
-func mark(ctx context.Context) context.Context {
+func withHeader(ctx context.Context) context.Context {
 	operation := Operation(ctx)
 	if operation == "" {
 		return ctx

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// background runs a handle's work that no caller waits for. It ends with Close.
+// background runs work of a handle that no caller waits for. Close stops it.
 type background struct {
 	ctx  context.Context
 	stop context.CancelFunc
@@ -13,7 +13,7 @@ type background struct {
 	mu      sync.Mutex
 	closed  bool
 	running int
-	ended   *sync.Cond // broadcasts when work ends
+	ended   *sync.Cond // broadcast when work ends
 }
 
 func newBackground() *background {
@@ -23,8 +23,8 @@ func newBackground() *background {
 	return b
 }
 
-// start runs work on a goroutine of its own, unless the handle is closed. The context of the work
-// ends with Close.
+// start runs work on its own goroutine, unless the handle is closed. Close cancels the work's
+// context.
 func (b *background) start(work func(context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,17 +43,17 @@ func (b *background) start(work func(context.Context)) {
 	}()
 }
 
-// close stops the work and waits for its end.
+// close cancels the work and waits until it ends.
 func (b *background) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = true
 	b.stop()
-	b.await()
+	b.waitIdle()
 }
 
-// await waits until no work is running. The caller holds the lock.
-func (b *background) await() {
+// waitIdle waits until no work is running. The caller holds the lock.
+func (b *background) waitIdle() {
 	for b.running > 0 {
 		b.ended.Wait()
 	}

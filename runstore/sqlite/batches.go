@@ -10,32 +10,34 @@ const (
 	selectBatch = `SELECT batches.result FROM batches JOIN runs ON runs.no = batches.run
 		WHERE runs.id = ? AND runs.purged = 0 AND batches.id = ?`
 	numberBatch = `UPDATE runs SET batches = batches + 1 WHERE no = ? RETURNING batches`
-	// A grant's id may come back once it is no longer recognised: the last result counts.
+	// A grant's id may be reused once the store no longer recognises it: the last result replaces
+	// the earlier one.
 	insertBatch   = `INSERT OR REPLACE INTO batches (run, id, no, result) VALUES (?, ?, ?, ?)`
 	forgetBatches = `DELETE FROM batches WHERE run = ? AND no <= ?`
 )
 
-// forgetEvery is how many batches with an id a run commits between two deletions of its
-// oldest ids. A deletion reads all ids of the run, at most forgetEvery more than are
-// remembered: five of them per batch.
+// forgetEvery is how many batches with an id a run commits between two deletions of its oldest ids:
+// 32. A deletion reads all ids of the run, at most forgetEvery more than are remembered, which is
+// five ids for each batch.
 const forgetEvery = runstore.RememberedBatches / 4
 
-// kept is a result as it is stored.
-type kept struct {
+// storedResult is the result of a request in its stored form.
+type storedResult struct {
 	runstore.Committed
-	// Whole names the commit of several runs that a batch was part of, if it was.
-	Whole []byte `json:",omitempty"`
-	// Token is that of the grant that was made or released, Former the end of the grant
-	// before the one that was made.
+	// MultiCommitID is the id of the commit of several runs that a batch was part of, or nil. Its
+	// stored name is older.
+	MultiCommitID []byte `json:"Whole,omitempty"`
+	// Token is the token of the grant that the request made or released. Former is how the grant
+	// before that one ended.
 	Token  runstore.Token    `json:",omitempty"`
 	Former runstore.GrantEnd `json:",omitempty"`
 }
 
-// remember stores a result under its name (rules.BatchResult and its like), none under an
-// empty one. It deletes results of the run that are older than those which the contract
-// names, so a run's results are bounded, and a commit costs the same however many came
-// before it.
-func (tx *tx) remember(run int64, name string, result kept) error {
+// remember stores a result under its name (rules.BatchResult, rules.GrantResult or
+// rules.ReleaseResult); an empty name stores nothing. It deletes the run's oldest results beyond
+// those that the contract requires. So a run's results are bounded, and a commit costs the same
+// however many came before it.
+func (tx *tx) remember(run int64, name string, result storedResult) error {
 	if name == "" {
 		return nil
 	}
@@ -43,11 +45,11 @@ func (tx *tx) remember(run int64, name string, result kept) error {
 	if err != nil {
 		return err
 	}
-	return tx.keep(run, name, v[0].(int64), result)
+	return tx.storeResult(run, name, v[0].(int64), result)
 }
 
-// keep is remember where the result has its number already.
-func (tx *tx) keep(run int64, name string, no int64, result kept) error {
+// storeResult is remember for a result that already has its number.
+func (tx *tx) storeResult(run int64, name string, no int64, result storedResult) error {
 	text, err := json.Marshal(result)
 	if err != nil {
 		return err
@@ -61,13 +63,13 @@ func (tx *tx) keep(run int64, name string, no int64, result kept) error {
 	return err
 }
 
-// repeatedError is that of a batch that was applied before. It carries the first result.
-type repeatedError struct{ first *kept }
+// repeatedError reports that a batch was applied before. It carries the first result.
+type repeatedError struct{ first *storedResult }
 
 func (*repeatedError) Error() string { return "sqlite: the batch was applied before" }
 
-// replay returns the result that is remembered under a name, nil if there is none.
-func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {
+// replay returns the result that is stored under a name, nil if there is none.
+func (tx *tx) replay(run runstore.RunID, name string) (*storedResult, error) {
 	if name == "" {
 		return nil, nil
 	}
@@ -75,7 +77,7 @@ func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {
 	if err != nil || v == nil {
 		return nil, err
 	}
-	var first kept
+	var first storedResult
 	if err := json.Unmarshal(bytesOf(v[0]), &first); err != nil {
 		return nil, err
 	}
@@ -83,7 +85,7 @@ func (tx *tx) replay(run runstore.RunID, name string) (*kept, error) {
 	return &first, nil
 }
 
-func (k *kept) committed() runstore.Committed {
+func (k *storedResult) committed() runstore.Committed {
 	if k == nil {
 		return runstore.Committed{}
 	}

@@ -38,8 +38,8 @@ func withID(run runstore.RunID, id string, events int) runstore.Batch {
 
 const countIDs = `SELECT count(*) FROM batches JOIN runs ON runs.no = batches.run WHERE runs.id = CAST(? AS BLOB)`
 
-// TestBatchIDsAreBounded commits by two handles in turn to one run many batches with ids,
-// and to another run one. Of the first, the newest are remembered and little more is stored.
+// TestBatchIDsAreBounded commits many batches with ids to one run and one to another run, by two
+// handles in turn. The store remembers the newest of the first run and keeps little more.
 func TestBatchIDsAreBounded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -85,8 +85,8 @@ func TestBatchIDsAreBounded(t *testing.T) {
 	}
 }
 
-// TestMigrationOfBatchIDs opens a file of schema version 1, which kept all ids without
-// their order: the newest of each run are kept.
+// TestMigrationOfBatchIDs opens a file of schema version 1, which kept all ids without their order.
+// The migration keeps the newest of each run.
 func TestMigrationOfBatchIDs(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -151,7 +151,7 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 				t.Fatalf("%q: repeat of batch %d of %d: got %+v, %v, want its first result", id, i, total, done, err)
 			}
 		}
-		// The order goes on: new ids push the oldest out.
+		// The order continues: new ids push the oldest out.
 		for i := range sqlite.ForgetEvery {
 			if _, err := s.Commit(t.Context(), withID(id, fmt.Sprint("new-", i), 0)); err != nil {
 				t.Fatal(err)
@@ -166,9 +166,9 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 	}
 }
 
-// Two handles commit in turn, to one run batches with ids and without events, to another the
-// reverse. What each handle remembers of the runs is out of date every time: results and events
-// are numbered one by one all the same.
+// TestHandlesInTurn commits by two handles in turn: to one run batches with ids and without events,
+// to another the reverse. Each handle's cached heads are stale every time, and results and events
+// are still numbered without gaps.
 func TestHandlesInTurn(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

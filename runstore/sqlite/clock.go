@@ -10,37 +10,39 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// HostClock is what the store clock is made of.
+// HostClock provides the host's clocks, from which the store clock is derived.
 //
-// SQLite lives on one host, so the host judges expiry. But a host's wall clock
-// can step: forwards, and every lease would expire at once; backwards, and nobody
-// could take over for as long. So the store clock is the wall clock of the moment
-// when it was set, plus the time that the host has been up since: all processes
-// of one boot agree on it, and steps do not move it. What remains is to follow a
-// wall clock that is ahead for good reason (the host was suspended as a virtual
-// machine, its clock was wrong at boot): then the store clock steps too, and
-// every live lease is extended by as much, in the same transaction, so that
-// nobody loses one. A wall clock that is behind is not followed: time never goes
-// back.
+// SQLite is used on one host, so the host judges expiry. The host's wall clock alone would not do,
+// because it can step: a step forwards would expire every lease at once, and a step backwards would
+// prevent takeovers for as long. So the store clock is the wall clock at the moment when the store
+// clock was set, plus the time that the host has been up since.
+//
+//  1. All processes of one boot agree on the store clock, and steps of the wall clock do not move
+//     it.
+//  2. A wall clock that is more than maxStep ahead is followed, because it is ahead for a good
+//     reason: the host was suspended as a virtual machine, or its clock was wrong at boot. Then the
+//     store clock steps too, and the same transaction extends every live lease by the same amount,
+//     so that no holder loses its lease.
+//  3. A wall clock that is behind is not followed: the store clock never goes back.
 type HostClock interface {
-	// Wall is the host's wall clock.
+	// Wall returns the host's wall clock.
 	Wall() time.Time
-	// Up names the host's boot and tells how long it has been up. Without a boot
-	// the store clock is the wall clock, kept from going back.
+	// Up returns the id of the host's boot and how long the host has been up. If boot is empty, the
+	// store clock is the wall clock, kept from going back.
 	Up() (boot string, since time.Duration)
 }
 
-// maxStep is how far the wall clock may be ahead before the store clock follows
-// it. Below that the difference is a matter of reading two clocks.
+// maxStep is how far the wall clock may be ahead before the store clock follows it. 2 s: a smaller
+// difference comes from reading two clocks.
 const maxStep = 2 * time.Second
 
-// clock is the store clock as one handle knows it.
+// clock is a handle's copy of the store clock.
 type clock struct {
 	host HostClock
 
 	mu     sync.Mutex
 	anchor anchor
-	seen   time.Time // the latest time shown, which no later one is before
+	seen   time.Time // the latest time returned; no later result is before it
 }
 
 // anchor is the moment when the store clock was set.
@@ -50,8 +52,8 @@ type anchor struct {
 	at    time.Time
 }
 
-// now returns the store clock, and whether the wall clock is so far ahead that it
-// must be set anew.
+// now returns the store clock. behind reports whether the wall clock is so far ahead that the store
+// clock must be set again.
 func (c *clock) now() (now time.Time, behind bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,9 +73,9 @@ func (c *clock) read(a anchor, wall time.Time) time.Time {
 	return a.at.Add(since - a.since).Truncate(runstore.TimePrecision)
 }
 
-// refresh takes over the anchor that the database has, when another handle has
-// set it since. It is of this boot, as long as this process lives. An anchor only
-// moves forward: one that is behind comes from a snapshot that was taken earlier.
+// refresh adopts the anchor in the database when another handle has set it since. That anchor is of
+// this boot, because this process is still running. An anchor only moves forward: an older one
+// comes from a snapshot that was taken earlier.
 func (c *clock) refresh(since, at int64) {
 	boot, _ := c.host.Up()
 	a := anchor{boot: boot, since: time.Duration(since), at: runstore.FromMicros(at)}
@@ -97,13 +99,13 @@ const (
 	selectClock = `SELECT clock_boot, clock_since, clock_at, clock_seen FROM store`
 	updateClock = `UPDATE store SET clock_boot = ?, clock_since = ?, clock_at = ?, clock_seen = max(clock_seen, ?)`
 	lastTime    = `SELECT time FROM events ORDER BY pos DESC LIMIT 1`
-	// extendLeases gives every live holder the time by which the clock steps.
+	// extendLeases extends every live lease by the amount by which the clock steps.
 	extendLeases = `UPDATE runs SET expires = expires + ? WHERE grant_state = 1 AND expires > ?`
 )
 
-// load returns the clock of the database and what it shows, set anew when the host
-// was booted since or its wall clock is far ahead. The transaction is a writing
-// one; what load returns is true once that has committed.
+// load returns the clock of the database and its present time. It sets the clock again when the
+// host was booted since or its wall clock is far ahead. tx must be in a write transaction; the
+// result is valid once that has committed.
 func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, err error) {
 	stored, seen, err := readClock(ctx, tx)
 	if err != nil {
@@ -113,8 +115,8 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 	boot, since := c.host.Up()
 	fresh := anchor{boot: boot, since: since, at: wall}
 	if boot == "" || boot != stored.boot {
-		// Another boot: only the wall clock can tell how long the host was down.
-		last, err := tx.one(ctx, lastTime) // appends do not move what was seen
+		// Another boot: only the wall clock shows how long the host was down.
+		last, err := tx.one(ctx, lastTime) // because appends do not update clock_seen
 		if err != nil {
 			return a, now, err
 		}
@@ -138,8 +140,8 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 	return fresh, fresh.at, err
 }
 
-// readClock returns the clock of the database as it is, and the latest time that
-// was written there.
+// readClock returns the clock of the database, unchanged, and the latest time that was written
+// there.
 func readClock(ctx context.Context, c *conn) (a anchor, seen time.Time, err error) {
 	row, err := c.one(ctx, selectClock)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Up reads CLOCK_BOOTTIME, which counts the time that the host was suspended and
-// which nobody can set. A time namespace shifts it; the shift is taken out, so that
-// processes in and outside of containers agree (time_namespaces(7)).
+// Up reads CLOCK_BOOTTIME, which includes the time that the host was suspended and which nobody can
+// set. A time namespace shifts it; Up subtracts that shift, so that processes inside and outside of
+// containers agree (time_namespaces(7)).
 func (c systemClock) Up() (string, time.Duration) {
 	var ts unix.Timespec
 	if c.boot == "" || unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
@@ -21,8 +21,8 @@ func (c systemClock) Up() (string, time.Duration) {
 	return c.boot, time.Duration(ts.Nano()) - c.shift
 }
 
-// bootShift returns by how much this process's time namespace shifts
-// CLOCK_BOOTTIME: nothing where there are no time namespaces.
+// bootShift returns the shift of CLOCK_BOOTTIME in this process's time namespace: 0 where there are
+// no time namespaces.
 func bootShift() time.Duration {
 	text, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {

@@ -48,8 +48,8 @@ func now(t *testing.T, s *sqlite.Store) time.Time {
 	return now
 }
 
-// The names of these tests say what the host's wall clock does; a lease must hold
-// for its TTL of passing time all the same, no longer and no shorter.
+// TestWallClockSteps lets the host's wall clock do what the names of the cases say. A lease holds
+// for exactly its TTL of elapsed time in each.
 func TestWallClockSteps(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -90,7 +90,8 @@ func TestWallClockSteps(t *testing.T) {
 	}
 }
 
-// A wall clock that is ahead is followed, so that due times of the day come true.
+// TestStoreClockFollowsTheWallClock follows a wall clock that is ahead, so that due times of the
+// day come true.
 func TestStoreClockFollowsTheWallClock(t *testing.T) {
 	t.Parallel()
 	h := embedded.NewHost()
@@ -102,8 +103,8 @@ func TestStoreClockFollowsTheWallClock(t *testing.T) {
 	}
 }
 
-// After a reboot only the wall clock tells how long the host was down; one that
-// was set back must not take the store back with it.
+// TestReboot reboots the host. Then only the wall clock shows how long the host was down, and a
+// wall clock that was set back must not set the store clock back.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -138,7 +139,7 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// A system without a boot clock has the wall clock alone, kept from going back.
+// TestNoBootClock uses the wall clock alone, kept from going back.
 func TestNoBootClock(t *testing.T) {
 	t.Parallel()
 	h := embedded.NewHost()
@@ -157,9 +158,9 @@ func TestNoBootClock(t *testing.T) {
 	}
 }
 
-// The clock that one handle sets is everybody's at once, also of a handle that
-// slept through the step and wakes when the wall clock has been put right: else
-// its leases would be over before they began.
+// TestOneHandleSetsTheClockOfAll sets the clock by one handle. It applies to every handle at once,
+// including one that was suspended during the step and resumes after the wall clock was corrected.
+// Otherwise the leases of that handle would have expired before they began.
 func TestOneHandleSetsTheClockOfAll(t *testing.T) {
 	t.Parallel()
 	h := embedded.NewHost()
@@ -185,8 +186,8 @@ func TestOneHandleSetsTheClockOfAll(t *testing.T) {
 	}
 }
 
-// A transaction that sets the clock and fails leaves clock and leases as they
-// were; the next one sets it.
+// TestFailedTransactionSetsNoClock fails a transaction that sets the clock. Clock and leases stay
+// unchanged, and the next transaction sets the clock.
 func TestFailedTransactionSetsNoClock(t *testing.T) {
 	t.Parallel()
 	h := embedded.NewHost()

@@ -23,15 +23,15 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 
 const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
 
-// commit applies a batch, or returns the result of a batch that was applied before. extend
-// checks the id of a plain batch.
+// commit applies a batch, or returns the result of a batch that was applied before. For a batch
+// that needs no read of the run's row, extend checks the id.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
-	if !plain(b) {
+	if !checkedByExtend(b) {
 		if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
 			return first.committed(), err
 		}
 	}
-	done, err := tx.decide(b, nil)
+	done, err := tx.checkAndApply(b, nil)
 	if err != nil {
 		var repeated *repeatedError
 		if errors.As(err, &repeated) {
@@ -41,18 +41,18 @@ func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 	return done, err
 }
 
-// plain reports whether extend checks all guards of a batch and its id, so that the run's row
-// is not read before.
-func plain(b runstore.Batch) bool {
+// checkedByExtend reports whether extend checks all guards of a batch and its id, so that the run's
+// row need not be read first.
+func checkedByExtend(b runstore.Batch) bool {
 	g := b.Guards()
 	return len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0 && g.Token == nil &&
 		b.Status == nil && b.Runnable.IsZero() && !b.Release && !b.Purge
 }
 
-// decide checks the guards of a batch and applies it.
-func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error) {
+// checkAndApply checks the guards of a batch and applies it.
+func (tx *tx) checkAndApply(b runstore.Batch, multiCommitID []byte) (runstore.Committed, error) {
 	var r *row
-	if !plain(b) {
+	if !checkedByExtend(b) {
 		var err error
 		if r, err = tx.guarded(b); err != nil {
 			return runstore.Committed{}, err
@@ -60,17 +60,17 @@ func (tx *tx) decide(b runstore.Batch, whole []byte) (runstore.Committed, error)
 	}
 	name := rules.BatchResult(b.ID)
 	if b.Purge {
-		name = "" // the run forgets all its results
+		name = "" // a purge deletes all results of the run
 	}
 	done, err := tx.apply(r, b.Run(), b.Writes, b.Guards().Fence, name)
 	if err != nil || name == "" {
 		return done, err
 	}
-	at := tx.store.heads[b.Run()] // as extend left it
-	return done, tx.keep(at.no, name, at.results, kept{Committed: done, Whole: whole})
+	at := tx.store.heads[b.Run()] // extend has stored it
+	return done, tx.storeResult(at.no, name, at.results, storedResult{Committed: done, MultiCommitID: multiCommitID})
 }
 
-// guarded returns the run of a batch whose guards all hold.
+// guarded returns the run of a batch, or the error of the first guard that does not hold.
 func (tx *tx) guarded(b runstore.Batch) (*row, error) {
 	r, err := tx.find(b.Run())
 	if err != nil {
@@ -79,7 +79,7 @@ func (tx *tx) guarded(b runstore.Batch) (*row, error) {
 	return r, r.Guards(b.Guards(), tx.now, tx.versions(r.no))
 }
 
-// versions returns the function that tells a record's version.
+// versions returns a function that reads the version of a record of the run.
 func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, error) {
 	return func(key runstore.RecordKey) (runstore.Version, error) {
 		v, err := tx.c.one(tx.ctx, selectVersion, run, blob(key))
@@ -90,13 +90,12 @@ func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, er
 	}
 }
 
-// extend is the fenced write: it checks the fence on the run's row, allots the
-// seqs and records where the events will stand, in one statement. No row changes
-// when the fence is not the current grant, or when the batch was applied before.
+// extend is the fenced write. One statement checks the fence on the run's row, assigns the seqs and
+// records the positions of the events. It changes no row when the fence is not the current grant,
+// or when the batch was applied before.
 //
-// It finds the row by its number and its last seq, which the handle remembers
-// (see heads), and which are looked up where it does not: UPDATE … RETURNING by
-// id would return them too, at three times the cost.
+// The statement finds the row by its number and its last seq, which the handle caches (headCache)
+// and otherwise looks up. UPDATE … RETURNING by id would need no cache, at three times the cost.
 const (
 	lookUp = `SELECT no, last_seq, length(tail), batches FROM runs WHERE id = ? AND purged = 0`
 	// progressed changes by a write that is progress under a fence (I13).
@@ -106,38 +105,38 @@ const (
 	countResult = `batches = batches + 1, `
 	firstOfName = `
 			AND batches = ? AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.run = runs.no AND b.id = ?)`
-	// A batch with records raises the version of each by one.
+	// A batch with records raises the bound of their versions by one.
 	countVersion = `version_bound = version_bound + 1, `
 	fenced       = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
 			AND (strict = 0 OR expires > ?)`
 
 	insertEvent = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
-	seal        = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ? AND length(tail) > 0`
-	sealed      = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
+	sealTail    = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ? AND length(tail) > 0`
+	clearTail   = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
 )
 
-// The kinds of extend, to be added.
+// The kinds of statements of extend, a bit set.
 const (
-	underFence = 1 << iota
-	withName
-	withRecords
+	extendUnderFence = 1 << iota
+	extendWithName
+	extendWithRecords
 )
 
-// extends holds the statement of each kind of extend.
-var extends = func() (all [8]string) {
+// extendStatements holds the statement of each kind of extend.
+var extendStatements = func() (all [8]string) {
 	for kind := range all {
 		query := `UPDATE runs SET `
-		if kind&withName != 0 {
+		if kind&extendWithName != 0 {
 			query += countResult
 		}
-		if kind&withRecords != 0 {
+		if kind&extendWithRecords != 0 {
 			query += countVersion
 		}
 		query += advanceRow
-		if kind&withName != 0 {
+		if kind&extendWithName != 0 {
 			query += firstOfName
 		}
-		if kind&underFence != 0 {
+		if kind&extendUnderFence != 0 {
 			query += fenced
 		}
 		all[kind] = query
@@ -145,34 +144,33 @@ var extends = func() (all [8]string) {
 	return all
 }()
 
-// head is what a handle remembers of a run's row. It is never trusted: extend
-// finds no row when it is out of date.
-type head struct {
+// cachedHead is a handle's copy of a part of a run's row. A stale copy is harmless: the statement
+// of extend then changes no row.
+type cachedHead struct {
 	no      int64
 	last    runstore.Seq
 	tail    int   // bytes
 	results int64 // the number of the last result
 }
 
-// heads are the runs that a handle extended last. They belong to whoever leads
-// the writer.
-type heads map[runstore.RunID]head
+// headCache holds the runs that a handle extended last. Only the leader of the writer uses it.
+type headCache map[runstore.RunID]cachedHead
 
-// maxHeads bounds what is remembered; past it everything is forgotten, which
-// costs one look-up a run.
+// maxHeads bounds the cache: 8,192 runs. At that size the cache is cleared, which costs one look-up
+// for each run.
 const maxHeads = 8192
 
-func (h heads) set(id runstore.RunID, at head) {
+func (h headCache) set(id runstore.RunID, at cachedHead) {
 	if len(h) >= maxHeads {
 		clear(h)
 	}
 	h[id] = at
 }
 
-// apply makes the writes of a run whose other guards hold. It is the one place
-// where a run's journal and records change. r is the run where it is known
-// already; only appending events and changing records can do without it. name is
-// that of the batch's result, which the caller keeps; empty if it keeps none.
+// apply applies the writes of a run whose guards, except the fence, hold. It is the only place
+// where a run's journal and records change. r is the run's row if the caller has read it; a batch
+// that only appends events and changes records does not need it. name is the name under which the
+// caller stores the result; empty if it stores none.
 func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence, name string) (runstore.Committed, error) {
 	done := runstore.Committed{Time: tx.now}
 	progress := !f.IsZero() && rules.IsProgress(w)
@@ -220,22 +218,22 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 	return done, tx.save(r)
 }
 
-// extend appends events under a fence, or without one if f is zero, and returns
-// the run's number and last seq. progress says that the write counts as such. The
-// error is a repeatedError if there is a result of that name.
+// extend appends events under a fence, or without one if f is zero, and returns the run's number
+// and last seq. progress reports whether the write counts as progress (I13). The error is a
+// repeatedError if a result of that name exists.
 func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, progress bool, name string) (no int64, last runstore.Seq, err error) {
 	events := w.Events
 	var where []byte
 	var first runstore.Position
 	kind := 0
 	if !f.IsZero() {
-		kind += underFence
+		kind += extendUnderFence
 	}
 	if name != "" {
-		kind += withName
+		kind += extendWithName
 	}
 	if len(w.Records) > 0 {
-		kind += withRecords
+		kind += extendWithRecords
 	}
 	if n := len(events); n > 0 {
 		first = tx.positions(n)
@@ -244,7 +242,7 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 	token, owner := driver.Value(int64(f.Token())), blob(f.Owner())
 	at, err := tx.advance(id, kind, len(events), where, f, token, owner, progress, name)
 	if err != nil {
-		tx.next -= runstore.Position(len(events)) // nobody has them
+		tx.next -= runstore.Position(len(events)) // the positions were not used
 		return 0, 0, err
 	}
 	for i, e := range events {
@@ -255,7 +253,7 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 		}
 	}
 	if at.tail >= sealBytes {
-		for _, step := range []string{seal, sealed} {
+		for _, step := range []string{sealTail, clearTail} {
 			if _, err := tx.c.exec(tx.ctx, step, at.no); err != nil {
 				return 0, 0, err
 			}
@@ -266,8 +264,8 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 	return at.no, at.last, nil
 }
 
-// advance moves a run's last seq on by n, by the statement of a kind.
-func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (head, error) {
+// advance increases a run's last seq by n, with the statement of a kind.
+func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.Fence, token, owner driver.Value, progresses bool, name string) (cachedHead, error) {
 	var progressed driver.Value
 	if progresses {
 		progressed = tx.at
@@ -277,12 +275,12 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 		if !remembered {
 			v, err := tx.c.one(tx.ctx, lookUp, blob(id))
 			if err != nil {
-				return head{}, err
+				return cachedHead{}, err
 			}
 			if v == nil {
-				return head{}, runstore.ErrNotFound
+				return cachedHead{}, runstore.ErrNotFound
 			}
-			at = head{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
+			at = cachedHead{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
 		}
 		args := make([]driver.Value, 0, 11)
 		args = append(args, int64(at.last)+int64(n), data(where), progressed, at.no, int64(at.last))
@@ -292,10 +290,10 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 		if !f.IsZero() {
 			args = append(args, token, string(f.Grant()), owner, tx.at)
 		}
-		changed, err := tx.c.exec(tx.ctx, extends[kind], args...)
+		changed, err := tx.c.exec(tx.ctx, extendStatements[kind], args...)
 		switch {
 		case err != nil:
-			return head{}, err
+			return cachedHead{}, err
 		case changed > 0:
 			at.last += runstore.Seq(n)
 			at.tail += len(where)
@@ -306,24 +304,24 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 		case !remembered:
 			first, err := tx.replay(id, name)
 			if err != nil {
-				return head{}, err
+				return cachedHead{}, err
 			}
 			if first != nil {
-				return head{}, &repeatedError{first}
+				return cachedHead{}, &repeatedError{first}
 			}
-			return head{}, tx.refused(id, func(r *row) error { return r.Fence(f, tx.now) })
+			return cachedHead{}, tx.refused(id, func(r *row) error { return r.Fence(f, tx.now) })
 		}
 		delete(tx.store.heads, id)
 		remembered = false
 	}
 }
 
-// errDisagree cannot happen while the statement and package rules mean the same.
-// If an edit parts them, the transaction must go, not go on.
+// errDisagree cannot occur as long as the statement and package rules agree. If a change makes them
+// disagree, the transaction must be rolled back.
 var errDisagree = errors.New("sqlite: the fence check of the statement and that of the rules disagree")
 
-// refused explains by the rules why a fenced statement changed no row. It never returns
-// nil.
+// refused returns the error, according to package rules, of a fenced statement that changed no row.
+// It never returns nil.
 func (tx *tx) refused(id runstore.RunID, judge func(*row) error) error {
 	r, err := tx.find(id)
 	if err != nil {

@@ -11,21 +11,20 @@ import (
 	"modernc.org/sqlite"
 )
 
-// conn is one connection with its prepared statements. It speaks to the driver
-// without database/sql between them: the writer runs tens of thousands of
-// statements a second on one connection, where that layer's locks are a third of
-// their cost. A conn is used by one goroutine at a time.
+// conn is one connection with its prepared statements. It calls the driver without database/sql in
+// between: the writer runs tens of thousands of statements a second on one connection, where the
+// locks of database/sql are a third of their cost. A conn is used by one goroutine at a time.
 type conn struct {
 	raw    driver.Conn
 	stmts  map[string]driver.Stmt
-	args   []driver.NamedValue // of the statement that is running, kept for the next
-	damage *damage             // receives the errors of all statements
+	args   []driver.NamedValue // the arguments of the running statement, reused by the next
+	damage *damage             // records the errors of all statements
 }
 
-// connect opens a connection to the store's file. The pragmas are per connection, and so
-// they stand in the name that every connection is opened with.
+// connect opens a connection to the store's file. Pragmas apply to one connection, so the name with
+// which every connection is opened contains them.
 //
-// Opening reads the schema, and so it may meet a lock as every statement may.
+// Opening reads the schema, so it may meet a lock like any statement.
 func (s *core) connect(ctx context.Context, pragmas ...string) (*conn, error) {
 	path, params := s.path, url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
 	if s.opts.vfs != "" {
@@ -36,7 +35,7 @@ func (s *core) connect(ctx context.Context, pragmas ...string) (*conn, error) {
 		name = ":memory:?" + params.Encode()
 	}
 	var raw driver.Conn
-	err := patiently(ctx, func() (err error) {
+	err := retryWhileBusy(ctx, func() (err error) {
 		raw, err = new(sqlite.Driver).Open(name)
 		return err
 	})
@@ -80,18 +79,18 @@ func (c *conn) exec(ctx context.Context, query string, args ...driver.Value) (n 
 	return result.RowsAffected()
 }
 
-// script runs several statements that are not worth preparing.
+// script runs several statements without preparing them.
 func (c *conn) script(ctx context.Context, statements string) error {
 	_, err := c.raw.(driver.ExecerContext).ExecContext(ctx, statements, nil)
 	c.damage.note(err)
 	return err
 }
 
-// errEnough ends a query early.
+// errEnough stops a query early.
 var errEnough = errors.New("enough rows")
 
-// query calls each with every row until it returns an error; errEnough is none.
-// Blobs in a row are the caller's to keep.
+// query calls each for every row until each returns an error. It returns that error, but nil for
+// errEnough. The caller may keep the blobs of a row.
 func (c *conn) query(ctx context.Context, query string, each func(row []driver.Value) error, args ...driver.Value) (err error) {
 	defer func() { c.damage.note(err) }()
 	s, err := c.prepare(ctx, query)
@@ -133,8 +132,8 @@ func (c *conn) one(ctx context.Context, query string, args ...driver.Value) (row
 	return row, err
 }
 
-// dataVersion returns SQLite's data version. Within a transaction and after its COMMIT it differs
-// from every former one if any connection has changed the database since.
+// dataVersion returns SQLite's data version. Within a transaction and after its COMMIT, the version
+// differs from every earlier one if any connection has changed the database since.
 func (c *conn) dataVersion() (uint32, error) {
 	return c.raw.(sqlite.FileControl).FileControlDataVersion("main")
 }
@@ -147,11 +146,11 @@ func (c *conn) named(args []driver.Value) []driver.NamedValue {
 	return c.args
 }
 
-// blob makes a value of a string that may hold any bytes.
+// blob returns the value of a string that may contain any bytes.
 func blob[S ~string](s S) driver.Value { return []byte(s) }
 
-// data makes a value of a slice; the driver copies it. An empty one is an empty
-// blob, not NULL.
+// data returns the value of a slice; the driver copies the slice. An empty slice is an empty blob,
+// not NULL.
 func data(b []byte) driver.Value {
 	if b == nil {
 		return []byte{}
@@ -162,7 +161,7 @@ func data(b []byte) driver.Value {
 func text[S ~string](v driver.Value) S { return S(v.(string)) }
 
 func bytesOf(v driver.Value) []byte {
-	b, _ := v.([]byte) // an empty blob may come as nil
+	b, _ := v.([]byte) // the driver may return an empty blob as nil
 	return b
 }
 

@@ -11,27 +11,27 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// damage is what the handles of one opening know of their database's corruption. From the
-// moment in which one of them meets it, writes are refused: on a damaged tree, one page
-// more may overwrite what a repair would still find. Reads go on, and fail where they
-// meet damage. Only opening the store again forgets it.
+// damage records the corruption that the handles of one opening have found in their database. Once
+// one of them has found any, writes are refused: on a damaged tree, one more written page may
+// overwrite what a repair would still find. Reads continue, and fail where they meet damage. Only
+// opening the store again clears the record.
 //
-// SQLite keeps no checksums. It notices a page that is no page and a row that is no row,
-// but not a bit that has flipped within a value.
+// SQLite keeps no checksums. It detects a page that is not a page and a row that is not a row, but
+// not a flipped bit within a value.
 type damage struct {
 	path   string
 	logger *slog.Logger
 	first  atomic.Pointer[error]
 }
 
-// note remembers err if it tells of damage, and logs the first that does.
+// note records err if it reports damage, and logs the first such error.
 func (d *damage) note(err error) {
 	if err != nil && d != nil && isDamage(err) {
 		d.noteFirst(err)
 	}
 }
 
-// noteFirst is apart from note because its argument is moved to the heap, and note is called
+// noteFirst is separate from note because its argument escapes to the heap, and note is called
 // after every statement.
 func (d *damage) noteFirst(err error) {
 	if !d.first.CompareAndSwap(nil, &err) {
@@ -41,7 +41,7 @@ func (d *damage) noteFirst(err error) {
 		"or look at what PRAGMA integrity_check finds", "file", d.path, "error", err)
 }
 
-// refusal returns the error with which writes are refused; nil while no damage is known.
+// refusal returns the error with which writes are refused, nil while no damage is known.
 func (d *damage) refusal() error {
 	first := d.first.Load()
 	if first == nil {
@@ -50,8 +50,8 @@ func (d *damage) refusal() error {
 	return &damagedError{fmt.Sprintf("writes to file %s are refused, because it is damaged: %v", d.path, *first)}
 }
 
-// damagedError tells of a row that no program of this package has written, or of a write
-// that is refused for damage.
+// damagedError reports a row that no program of this package has written, or a write that was
+// refused because of damage.
 type damagedError struct{ text string }
 
 func (e *damagedError) Error() string { return e.text }
@@ -60,8 +60,9 @@ func damaged(format string, args ...any) error {
 	return &damagedError{fmt.Sprintf(format, args...)}
 }
 
-// isDamage reports whether err tells of damage. A file that is no database when it is
-// opened is another one's; a file that ceases to be one is damaged.
+// isDamage reports whether err reports damage: SQLite has found a corrupt page or a file that is no
+// longer a database, or a row cannot be decoded. When the store is opened, explain reports a file
+// that is not a database as invalid input instead.
 func isDamage(err error) bool {
 	var found *damagedError
 	if errors.As(err, &found) {
@@ -70,10 +71,10 @@ func isDamage(err error) bool {
 	return code(err) == sqlite3.SQLITE_CORRUPT || code(err) == sqlite3.SQLITE_NOTADB
 }
 
-// intact runs f, which scans rows. A row of another shape than every program of this
-// package writes makes a conversion in f panic. That is damage, and it must not leave
-// the writer's other callers waiting.
-func (s *core) intact(f func() error) (err error) {
+// catchDamage runs f, which scans rows, and returns an error if a type conversion in f panics. That
+// happens for a row of a form that no program of this package writes. It is damage, and the panic
+// must not leave the writer's other callers waiting.
+func (s *core) catchDamage(f func() error) (err error) {
 	defer func() {
 		switch fault := recover().(type) {
 		case nil:

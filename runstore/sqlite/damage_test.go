@@ -50,7 +50,7 @@ func filled(t *testing.T) (path string, lease runstore.Lease) {
 	return path, lease
 }
 
-// payloadOf returns 3,000 bytes that stand once in the database.
+// payloadOf returns 3,000 bytes that occur once in the database.
 func payloadOf(what string, id runstore.RunID) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("<%s of %s>", what, id)), 3000/(len(what)+len(id)+6))
 }
@@ -105,7 +105,7 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
-// A step is a method of the store on one run.
+// step is a call of one method of the store on one run.
 type step struct {
 	name string
 	do   func(ctx context.Context, s *sqlite.Store, id runstore.RunID) error
@@ -163,8 +163,8 @@ var writes = []step{
 	}},
 }
 
-// TestDamage spoils the page of one record. The store says so, in its errors and once in
-// its log; it refuses writes from then on and serves what is sound.
+// TestDamage damages the page of one record. The store reports it, in its errors and once in its
+// log; it refuses writes from then on and returns undamaged data.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"a read", "a write"} {
@@ -243,8 +243,8 @@ func TestDamageOfAGroup(t *testing.T) {
 	}
 }
 
-// TestMissingEvents takes an event from a journal behind the store's back. A journal with a
-// gap is never served.
+// TestMissingEvents deletes an event of a journal directly in the file. A journal with a gap is
+// never returned.
 func TestMissingEvents(t *testing.T) {
 	t.Parallel()
 	for _, seq := range []int{1, 2, 3} {
@@ -269,8 +269,8 @@ func TestMissingEvents(t *testing.T) {
 	}
 }
 
-// TestDamagedRows changes rows to what no program of this package writes. The call that
-// meets one fails, and leaves no other waiting.
+// TestDamagedRows changes rows to values that no program of this package writes. The call that
+// reads one fails, and leaves no other call waiting.
 func TestDamagedRows(t *testing.T) {
 	t.Parallel()
 	for name, statements := range map[string][]string{

@@ -13,13 +13,13 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// withoutDescriptors marks the process that may have no file descriptors left.
+// withoutDescriptors marks the process that runs out of file descriptors.
 const withoutDescriptors = "TAPESTORE_TEST_WITHOUT_DESCRIPTORS"
 
-// TestNoDescriptorsLeft lets a process run out of file descriptors. An open store writes
-// all the same, and keeps its witness; what needs a descriptor is ErrUnavailable, also
-// opening another store, for the caller may try again. The limit is that of a whole
-// process, so this is one of its own.
+// TestNoDescriptorsLeft lets a process run out of file descriptors. An open store still writes, and
+// keeps its watermark. What needs a descriptor fails with ErrUnavailable, including opening another
+// store, because the caller may retry. The limit applies to a whole process, so the test starts
+// one.
 func TestNoDescriptorsLeft(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(withoutDescriptors) == "" {

@@ -11,9 +11,9 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// disk is a file system that fails on demand. It is a VFS shim: SQLite's own VFS with the
-// methods that read, write, sync and truncate replaced. What fails is the call of the
-// engine, so that the engine and the adapter above it meet what a failing disk shows them.
+// disk is a file system that fails on demand. It is a VFS shim: SQLite's own VFS with the methods
+// that read, write, sync and truncate replaced. The engine's own calls fail, so the engine and the
+// adapter see what a failing disk would show them.
 //
 // SQLite calls its VFS by C function pointers and passes files as C memory. Both are
 // uintptrs in the Go translation, and so this file converts pointers by hand. Nothing of
@@ -26,7 +26,7 @@ type disk struct {
 	met  int // faults since fail was set
 }
 
-// fault is what a call meets. The zero fault is none.
+// fault is the failure of a call. The zero fault is none.
 type fault struct {
 	code int32 // SQLite's result code
 	// torn is how many bytes of a write reach the file before it fails; wholly lets all
@@ -65,8 +65,7 @@ func on(call, file string, f fault) func(string, string) fault {
 	}
 }
 
-// set replaces the rule; nil ends all faults. It returns how many faults the rule before
-// it has dealt.
+// set replaces the rule; nil ends all faults. It returns how many faults the previous rule caused.
 func (d *disk) set(fail func(call, file string) fault) (met int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// opError is [outcome.Wrap], but an error of the engine that nothing classified becomes
-// ErrUnavailable, because only a COMMIT leaves an outcome unknown, and the writer says
-// so where it does.
+// opError is [outcome.Wrap], except that an unclassified error of the engine becomes
+// ErrUnavailable. Only a COMMIT leaves an outcome unknown, and the writer classifies those errors
+// itself.
 func opError(op string, id runstore.RunID, err error) error {
 	if err != nil && !outcome.Definite(err) && !errors.Is(err, runstore.ErrUnknownOutcome) {
 		err = unavailable(err)
@@ -22,8 +22,7 @@ func opError(op string, id runstore.RunID, err error) error {
 
 func unavailable(cause error) error { return outcome.WithKind(kindOf(cause), cause) }
 
-// kindOf classifies an error of a statement that was not a COMMIT, so that
-// nothing was applied.
+// kindOf classifies an error of a statement other than COMMIT, after which nothing was applied.
 func kindOf(err error) error {
 	switch {
 	case isDamage(err):
@@ -35,7 +34,7 @@ func kindOf(err error) error {
 	}
 }
 
-// code returns SQLite's primary result code, 0 for another error.
+// code returns SQLite's primary result code, 0 for an error that is not SQLite's.
 func code(err error) int {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {

@@ -34,7 +34,7 @@ func Scans() map[string]int {
 		scanPlaces: 7, scanHeads: 7, scanRuns: 4, scanRunnable: 4,
 		backwards(scanPlaces): 7, backwards(scanHeads): 7, backwards(scanRuns): 4, backwards(scanRunnable): 4,
 		selectHead: 1, selectFeed: 2, selectEvents: 3, recordsFrom: 6, recordOfKey: 2,
-		extends[underFence]: 9, extends[underFence+withName+withRecords]: 11, lookUp: 1, renew: 9,
+		extendStatements[extendUnderFence]: 9, extendStatements[extendUnderFence+extendWithName+extendWithRecords]: 11, lookUp: 1, renew: 9,
 		selectGarbage: 1, sweepPlaces: 1, sweepRecords: 1, sweepBatches: 1, oldestExtents: 1, sweepEvents: 3, renumberGrants: 2,
 		selectBatch: 2, numberBatch: 1, moveEntry: 1, forgetBatches: 2,
 	}
@@ -57,28 +57,28 @@ func (o Options) OnFileSystem(name string) *Options {
 	return &o
 }
 
-// Witness returns the progress in a store's witness file, zero if there is none.
-func Witness(s *Store) (p progress) {
-	p, _, _ = s.witness.read()
+// Watermark returns the progress in a store's watermark file, zero if there is none.
+func Watermark(s *Store) (p progress) {
+	p, _, _ = s.watermark.read()
 	return p
 }
 
-// WitnessOf returns the progress that the text of a witness file holds.
-func WitnessOf(text []byte) (p progress) {
+// WatermarkOf returns the progress that the text of a watermark file holds.
+func WatermarkOf(text []byte) (p progress) {
 	_ = json.Unmarshal(text, &p) // zero for foreign text
 	return p
 }
 
-// HoldWitness stops a handle's writes to the witness until release is called.
-func HoldWitness(s *Store) (release func()) {
-	s.witness.mu.Lock()
-	return s.witness.mu.Unlock
+// HoldWatermark stops a handle's writes to the watermark until release is called.
+func HoldWatermark(s *Store) (release func()) {
+	s.watermark.mu.Lock()
+	return s.watermark.mu.Unlock
 }
 
-// BreakWitness makes the next write to the witness fail.
-func BreakWitness(t *testing.T, s *Store) {
+// BreakWatermark makes the next write to the watermark fail.
+func BreakWatermark(t *testing.T, s *Store) {
 	t.Helper()
-	w := s.witness
+	w := s.watermark
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file != nil {
@@ -117,7 +117,7 @@ func Changes(s *Store) (n int64, err error) {
 func AwaitBackground(s *Store) {
 	s.background.mu.Lock()
 	defer s.background.mu.Unlock()
-	s.background.await()
+	s.background.waitIdle()
 }
 
 // InBackground reports whether a handle has background work.

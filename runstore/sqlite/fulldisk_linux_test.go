@@ -12,7 +12,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// smallDisk returns a directory on a file system of 2 MB of its own.
+// smallDisk returns a directory on a separate file system of 2 MB.
 func smallDisk(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -44,7 +44,7 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// TestFullDisk commits until a real disk is full, where the log, its index and the witness
+// TestFullDisk commits until a real disk is full, where the log, its index and the watermark
 // are all short of room. Nothing acknowledged is lost, nothing refused is stored, reads go
 // on, and with room again so do writes.
 func TestFullDisk(t *testing.T) {

@@ -42,8 +42,8 @@ func awaitQueued(t *testing.T, s *sqlite.Store, n int) {
 	}
 }
 
-// A grant in the same group commit as a new epoch, and behind it, belongs to that epoch,
-// and so do the positions of its events (I2, I10).
+// TestEpochAndGrantsInAGroup makes a grant in the same group commit as a new epoch, after the
+// raise. The grant and the positions of its events belong to that epoch (I2, I10).
 func TestEpochAndGrantsInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -90,8 +90,8 @@ func TestEpochAndGrantsInAGroup(t *testing.T) {
 	}
 }
 
-// A batch whose guards do not hold fails alone: its neighbours in the shared
-// transaction are committed.
+// TestRefusedBatchInAGroup commits a batch whose guards do not hold. It fails alone: the other
+// batches of the shared transaction are committed.
 func TestRefusedBatchInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -113,8 +113,8 @@ func TestRefusedBatchInAGroup(t *testing.T) {
 	}
 }
 
-// A batch on which the engine itself fails, in the middle of its writes, takes
-// the shared transaction with it; its neighbours are then committed without it.
+// TestEngineFailureInAGroup lets the engine fail in the middle of a batch's writes. The shared
+// transaction is rolled back, and its other batches are then committed without the failed one.
 func TestEngineFailureInAGroup(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -156,8 +156,8 @@ func TestEngineFailureInAGroup(t *testing.T) {
 	}
 }
 
-// Callers that give up while another process holds the write lock leave nothing
-// behind, and the others' commits go on, whoever of them had the lead.
+// TestGivingUpInAQueue lets callers give up while another process holds the write lock. Nothing of
+// their operations is written, and the other commits proceed, whichever operation had the lead.
 func TestGivingUpInAQueue(t *testing.T) {
 	t.Parallel()
 	for _, group := range []int{1, 512} {
@@ -211,8 +211,8 @@ func TestGivingUpInAQueue(t *testing.T) {
 	}
 }
 
-// A commit that joins a transaction which began before its strict lease expired is judged at the
-// time when it joins, and refused (I3).
+// TestStrictLeaseOfACommitThatJoins lets a commit join a transaction that began before the commit's
+// strict lease expired. The commit is judged at the time when it joins, and refused (I3).
 func TestStrictLeaseOfACommitThatJoins(t *testing.T) {
 	t.Parallel()
 	host := embedded.NewHost()

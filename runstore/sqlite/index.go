@@ -11,11 +11,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A scan walks an index of SQLite in its own order from one bound to the other, so it
-// costs what it returns however much is stored. It begins behind a cursor, into which the
-// bound is folded at which it begins; the bound at which it ends is an argument: the upper
-// one, or the lower one of a scan that goes backwards. Each query has the columns of the
-// order first, then those of the entry.
+// A scan walks an index of SQLite in its own order from one bound to the other, so its cost depends
+// on what it returns, however much is stored. The bound at which it begins is folded into the
+// cursor that it begins after. The bound at which it ends is an argument: the upper bound, or the
+// lower bound of a descending scan. Each query selects the columns of the order first, then those
+// of the entry.
 const (
 	scanPlaces = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + recordColumns + `
 		FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records ON records.run = p.run AND records.key = p.key` + ofPlaces
@@ -26,21 +26,21 @@ const (
 		FROM runs INDEXED BY runs_created` + withSummary + `
 		WHERE runs.purged = 0 AND runs.unlisted = 0 AND runs.created <= ? AND (runs.created, runs.no) > (?, ?)
 		ORDER BY runs.created, runs.no LIMIT ?`
-	// It has no limit, because its reader passes over runs whose leases were renewed.
+	// It has no limit, because its reader skips runs whose leases were renewed.
 	scanRunnable = `SELECT runs.place, runs.created, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
 		FROM runs INDEXED BY runs_runnable` + withSummary + `
 		WHERE runs.place IS NOT NULL AND runs.place <= ? AND (runs.place, runs.created, runs.no) > (?, ?, ?)
 		ORDER BY runs.place, runs.created, runs.no LIMIT -1`
 )
 
-// scanHeads is scanPlaces with the head and the summary of each run, as scanRun reads them,
-// and the record behind them.
+// scanHeads is scanPlaces with the head and the summary of each run, in the form that scanRun
+// reads, followed by the record.
 var scanHeads = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + headColumns + `, ` + recordColumns + `, ` +
 	strings.ReplaceAll(recordColumns, "records.", "placed.") + `
 	FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records placed ON placed.run = p.run AND placed.key = p.key` +
 	withSummary + ofPlaces
 
-// backwards turns a scan around.
+// backwards returns the descending form of a scan.
 func backwards(query string) string {
 	head, order, _ := strings.Cut(query, "ORDER BY ")
 	order, limit, _ := strings.Cut(order, " LIMIT")
@@ -48,7 +48,7 @@ func backwards(query string) string {
 	return head + "ORDER BY " + strings.ReplaceAll(order, ",", " DESC,") + " DESC LIMIT" + limit
 }
 
-// scan is a statement in both directions.
+// scan is a statement in both directions, ascending and descending.
 type scan struct{ oldest, newest string }
 
 var (
@@ -66,12 +66,12 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 		invalid = cursorErr
 	}
 	if _, behind := s.clock.now(); behind && invalid == nil && q.Until.IsZero() {
-		// Somebody has to set the clock where everybody only polls.
+		// Setting the clock is a write, which a handle that only scans would never make.
 		if _, err := s.Now(ctx); err != nil {
 			return nil, err
 		}
 	}
-	var renewed []int64 // runs that are due by their place and covered by a renewed lease
+	var renewed []int64 // runs that are due by their entry but covered by a renewed lease
 	err = s.read(ctx, "scan index", "", invalid, func(c *conn) error {
 		until := q.Until
 		if until.IsZero() {
@@ -122,7 +122,7 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 	return found, err
 }
 
-// cursor is a place in an index: the columns of its order.
+// cursor is a position in an index: the columns of its order.
 type cursor struct {
 	At, Written, Run int64
 	Key              []byte
@@ -131,13 +131,13 @@ type cursor struct {
 func (c cursor) encode() runstore.Cursor {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // numbers and bytes always marshal
+		panic(err) // cannot happen: numbers and bytes always marshal
 	}
 	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
 }
 
-// within returns the cursor from which a scan begins inside its bounds, and the bound at
-// which it ends. due is the upper bound.
+// within returns the cursor after which a scan begins inside its bounds, and the bound at which it
+// ends. due is the upper bound.
 func (c cursor) within(q runstore.IndexQuery, due int64) (start cursor, end int64) {
 	from := runstore.Micros(q.From) // 0: before every entry
 	if q.Newest {
@@ -152,8 +152,8 @@ func (c cursor) within(q runstore.IndexQuery, due int64) (start cursor, end int6
 	return c, due
 }
 
-// decodeCursor returns where a scan starts: behind its cursor, or at the end that
-// it comes from.
+// decodeCursor returns the cursor after which a scan begins. Without one the scan begins at the
+// first entry, or at the last for a descending scan.
 func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 	if q.After == "" {
 		if q.Newest {

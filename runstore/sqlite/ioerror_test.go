@@ -16,7 +16,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// failing returns a store on a disk of its own, with a run that is held.
+// failing returns a store on its own failing disk, with a leased run.
 func failing(t *testing.T) (d *disk, s *sqlite.Store, path string, lease runstore.Lease) {
 	t.Helper()
 	d, path = newDisk(t), filepath.Join(t.TempDir(), "tape.db")
@@ -29,8 +29,8 @@ func failing(t *testing.T) (d *disk, s *sqlite.Store, path string, lease runstor
 	return d, s, path, held(t, s, runstore.MaxTTL)
 }
 
-// survivor opens what a kill of all processes would leave of the database now: copies of
-// its file and of its write-ahead log.
+// survivor opens the state that a kill of all processes would leave now: copies of the database
+// file and of its write-ahead log.
 func survivor(t *testing.T, path string) *sqlite.Store {
 	t.Helper()
 	return openAt(t, survivorPath(t, path), embedded.NewHost())
@@ -61,8 +61,8 @@ func eventsOf(t *testing.T, s runstore.RunStore) int {
 	return len(events)
 }
 
-// TestFailedCommit lets each write and each sync of a commit fail in turn. What the error
-// says must be true of what this handle reads, and of what a kill in that moment leaves.
+// TestFailedCommit fails each write and each sync of a commit in turn. The error must be true of
+// what this handle reads, and of what a kill at that moment leaves.
 func TestFailedCommit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -212,9 +212,9 @@ func TestFailedReadInAWrite(t *testing.T) {
 	}
 }
 
-// TestFailedCommitOfAGroup lets commits share a transaction that fails. If its outcome is
-// unknown, every caller gets ErrUnknownOutcome. If it was not applied, each commit is tried
-// alone, because one of them may be the one that did not fit.
+// TestFailedCommitOfAGroup lets commits share a transaction that fails. If its outcome is unknown,
+// every caller gets ErrUnknownOutcome. If it was not applied, each commit is tried alone, because a
+// single commit may be the one that did not fit.
 func TestFailedCommitOfAGroup(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -252,9 +252,9 @@ func TestFailedCommitOfAGroup(t *testing.T) {
 	}
 }
 
-// TestFailedCheckpoint lets every write to the database file fail, where only checkpoints
-// write. Commits are in the log by then: they are acknowledged, and stay, also when the
-// store is closed, which checkpoints.
+// TestFailedCheckpoint fails every write to the database file, where only checkpoints write. By
+// then the commits are in the log: they are acknowledged and stay, even when the store is closed,
+// which checkpoints.
 func TestFailedCheckpoint(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{"write", "sync"} {

@@ -9,17 +9,17 @@ import (
 
 const (
 	selectTail = `SELECT no, last_seq, tail_seq, tail FROM runs WHERE id = ? AND purged = 0`
-	// The sealed extents from the row that holds a seq on.
+	// The sealed extents, beginning with the row that contains a seq.
 	selectSealed = `SELECT first_seq, extents FROM journal WHERE run = ?1 AND first_seq >=
 		coalesce((SELECT max(first_seq) FROM journal WHERE run = ?1 AND first_seq <= ?2), 0) ORDER BY first_seq`
 	selectEvents = `SELECT CAST(` + eventNumbers + ` || ' 0 ' || kind || owner || data AS BLOB)
 		FROM events WHERE pos BETWEEN ? AND ? AND run = ? ORDER BY pos`
 )
 
-// maxGap is how many events of other runs a query for events of one run passes over: 8. In a feed
+// maxGap is how many events of other runs a query for events of one run may pass over: 8. In a feed
 // that alternates between nine runs, with events of 100 bytes, that reads a journal 2.3 times as
 // fast as a query for each event. It breaks even at a gap of 32; with events of 3,000 bytes, of
-// which a page holds one, at 4.
+// which a database page holds one, at 4.
 const maxGap = 8
 
 // journalPage reads a page of a run's journal.
@@ -30,7 +30,7 @@ type journalPage struct {
 	page page
 	next runstore.Seq // of the next event
 
-	// The events from first to last, count of them the run's, are known and not read yet.
+	// The pending events: count events of the run between first and last that are not read yet.
 	first, last runstore.Position
 	count       int
 
@@ -67,8 +67,8 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 	return events, err
 }
 
-// read reads from a seq on, first the sealed extents and then those that begin at tailSeq.
-// It returns errEnough when the page is full.
+// read reads the events from a seq on: first those of the sealed extents, then those of the tail,
+// which begins at tailSeq. It returns errEnough when the page is full.
 func (p *journalPage) read(from, tailSeq runstore.Seq, tail []byte) error {
 	if from < tailSeq {
 		full := false
@@ -90,8 +90,8 @@ func (p *journalPage) read(from, tailSeq runstore.Seq, tail []byte) error {
 	return p.flush()
 }
 
-// add takes the extents of one row, the first of which begins at seq, and reads the events of
-// those that lie side by side by one query.
+// add adds the extents of one row, the first of which begins at seq. It reads the events of extents
+// that are close to each other with one query.
 func (p *journalPage) add(from, seq runstore.Seq, extents []byte) error {
 	for _, e := range decodeExtents(extents) {
 		first := seq
@@ -117,7 +117,7 @@ func (p *journalPage) add(from, seq runstore.Seq, extents []byte) error {
 	return nil
 }
 
-// flush reads the events that are known.
+// flush reads the pending events.
 func (p *journalPage) flush() error {
 	if p.count == 0 {
 		return nil

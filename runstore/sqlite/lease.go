@@ -94,7 +94,7 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 	})
 }
 
-// grant makes a grant and the writes that it carries, and remembers their result.
+// grant makes a grant, applies the request's writes under it, and remembers their result.
 func (tx *tx) grant(r *row, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
 	if req.Grant == "" {
 		req.Grant = runstore.NewGrantID()
@@ -107,11 +107,11 @@ func (tx *tx) grant(r *row, req runstore.AcquireRequest) (granted runstore.Grant
 	if granted.Committed, err = tx.saveWith(r, req.Run, req.Writes, granted.Fence()); err != nil || req.Writes.IsZero() {
 		return granted, err
 	}
-	first := kept{Committed: granted.Committed, Token: granted.Token, Former: granted.Former}
+	first := storedResult{Committed: granted.Committed, Token: granted.Token, Former: granted.Former}
 	return granted, tx.remember(r.no, rules.GrantResult(req.Grant), first)
 }
 
-// saveWith writes a run's row back, and makes the writes that come with the change.
+// saveWith writes a run's row back and applies the writes that belong to the change.
 func (tx *tx) saveWith(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fence) (runstore.Committed, error) {
 	tx.changed = true
 	if err := tx.save(r); err != nil || w.IsZero() {
@@ -120,7 +120,7 @@ func (tx *tx) saveWith(r *row, id runstore.RunID, w runstore.Writes, f runstore.
 	return tx.apply(r, id, w, f, "")
 }
 
-// repeatedGrant returns what the request for a grant was answered, nil unless the grant is
+// repeatedGrant returns the result of a request that was granted before, nil unless the grant is
 // current or its result is remembered.
 func (tx *tx) repeatedGrant(r *row, spec runstore.LeaseSpec) (*runstore.Granted, error) {
 	if spec.Grant == "" {
@@ -156,7 +156,7 @@ const (
 	putFormer    = `INSERT INTO grants (run, former) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET former = excluded.former`
 )
 
-// loadFormer reads the run's former grants, for a request that may make a grant.
+// loadFormer reads the run's former grants, which a request that may make a grant needs.
 func (tx *tx) loadFormer(r *row) error {
 	v, err := tx.c.one(tx.ctx, selectFormer, r.no)
 	if err == nil && v != nil {
@@ -165,8 +165,8 @@ func (tx *tx) loadFormer(r *row) error {
 	return err
 }
 
-// saveFormer stores the run's former grants after a grant. A run that is leased for the
-// first time has none.
+// saveFormer stores the run's former grants after a grant. A run that is leased for the first time
+// has none.
 func (tx *tx) saveFormer(r *row) error {
 	if len(r.Former) == 0 {
 		return nil
@@ -175,7 +175,7 @@ func (tx *tx) saveFormer(r *row) error {
 	return err
 }
 
-// renew is a heartbeat: it changes one row, and no column that is in an index.
+// renew is the statement of a heartbeat: it changes one row, and no indexed column.
 const renew = `UPDATE runs SET expires = max(expires, ?), ttl = ?, renewed = ? WHERE id = ? AND purged = 0` + fenced + `
 	AND (max_stall = 0 OR progressed + max_stall >= ?) RETURNING expires, reactor, strict`
 
@@ -211,7 +211,7 @@ func (tx *tx) renew(req runstore.RenewRequest) (runstore.Lease, error) {
 	}, nil
 }
 
-// renewWith is a renewal with writes.
+// renewWith renews a lease and applies the writes of the request.
 func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	r, err := tx.find(req.Fence.Run())
 	if err != nil {
@@ -225,14 +225,15 @@ func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, er
 	if err := r.Renew(req, tx.now); err != nil {
 		return renewed, err
 	}
-	// The writes come first, because they are the progress that the statement of a renewal asks for.
+	// The writes come first, because they are the progress that the statement of the renewal
+	// requires.
 	if renewed.Committed, err = tx.apply(r, r.ID, req.Writes, req.Fence, ""); err != nil {
 		return renewed, err
 	}
 	if renewed.Lease, err = tx.renew(req); err != nil {
 		return renewed, fmt.Errorf("renew after the writes: %v", err) // no refusal: the transaction must go
 	}
-	return renewed, tx.remember(r.no, name, kept{Committed: renewed.Committed})
+	return renewed, tx.remember(r.no, name, storedResult{Committed: renewed.Committed})
 }
 
 // ReleaseLease implements runstore.RunStore.
@@ -264,7 +265,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		if err != nil || req.Writes.IsZero() {
 			return done, err
 		}
-		return done, tx.remember(r.no, name, kept{Committed: done, Token: f.Token()})
+		return done, tx.remember(r.no, name, storedResult{Committed: done, Token: f.Token()})
 	})
 }
 
@@ -290,7 +291,7 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 	return write(ctx, s, "raise epoch", "", runstore.CheckReason(reason), func(tx *tx) (runstore.Epoch, error) {
 		epoch, err := raise(tx.ctx, tx.c, reason, 0, tx.now)
 		if err == nil {
-			// The operations behind it in this transaction are of the new epoch.
+			// Later operations of this transaction are in the new epoch.
 			tx.changed, tx.epoch, tx.next = true, epoch, runstore.Position(epoch.Floor())+1
 		}
 		return epoch, err

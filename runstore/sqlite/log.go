@@ -7,18 +7,18 @@ import (
 )
 
 const (
-	// maxLog is the size from which the write-ahead log is emptied by force.
+	// maxLog is the size from which the writer truncates the write-ahead log: 64 MiB.
 	maxLog = 64 << 20
-	// trimEvery is how many transactions pass between two looks at its size.
+	// trimEvery is how many transactions pass between two checks of the log's size.
 	trimEvery = 32
-	// trimPatience bounds how long writers wait for readers for it.
-	trimPatience = 100 * time.Millisecond
+	// trimTimeout is how long the writer waits for this handle's readers: 100 ms.
+	trimTimeout = 100 * time.Millisecond
 )
 
-// trimLog empties a log that overlapping readers keep from being reset: SQLite does
-// that only in a moment without any. It holds this handle's readers back between
-// two of their reads. Readers of other processes may prevent it; then it is tried
-// again later. Whoever calls it leads the writer.
+// trimLog truncates a large log that overlapping readers keep from being reset: SQLite resets the
+// log only in a moment without readers. It blocks this handle's readers between two of their reads.
+// If readers of other processes prevent the truncation, a later call tries again. Its caller leads
+// the writer.
 func (s *core) trimLog(c *conn) {
 	if s.trims++; s.trims%trimEvery != 0 || s.readers == s.writers {
 		return
@@ -26,8 +26,8 @@ func (s *core) trimLog(c *conn) {
 	if info, err := os.Stat(s.path + "-wal"); err != nil || info.Size() < maxLog {
 		return
 	}
-	patience := time.NewTimer(trimPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(trimTimeout)
+	defer timeout.Stop()
 	var held []*conn
 	defer func() {
 		for _, r := range held {
@@ -38,9 +38,9 @@ func (s *core) trimLog(c *conn) {
 		select {
 		case r := <-s.readers:
 			held = append(held, r)
-		case <-patience.C:
+		case <-timeout.C:
 			return
 		}
 	}
-	_, _ = c.one(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)") // BUSY: another time
+	_, _ = c.one(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)") // on BUSY a later call tries again
 }

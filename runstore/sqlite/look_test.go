@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// Closing the last handle folds the log into the file, also when somebody was
-// waiting for wake-ups: then the file can be moved.
+// TestCloseLeavesOneFile closes the last handle, which folds the log into the file, even while a
+// caller waits for wake-ups. Then the file can be moved.
 func TestCloseLeavesOneFile(t *testing.T) {
 	t.Parallel()
 	for range 20 {
@@ -41,12 +41,11 @@ func TestCloseLeavesOneFile(t *testing.T) {
 	}
 }
 
-// A store that is opened to be looked into shows everything and changes nothing:
-// not even what opening it otherwise would, though its witness says that it is a
-// restored backup.
+// TestReadOnly opens a store read-only. It shows everything and changes nothing, not even what
+// opening it for writing would change: its watermark shows that it is a restored backup.
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
-	path, backup, first, _, _ := story(t)
+	path, backup, first, _, _ := restoreFixture(t)
 	copyFile(t, backup, path)
 	before, err := os.ReadFile(path)
 	if err != nil {

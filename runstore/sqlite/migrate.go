@@ -15,12 +15,12 @@ import (
 //go:embed schema/*.sql
 var schema embed.FS
 
-// applicationID marks our databases ("Tape"), so that another program's file is
+// applicationID marks the databases of this package ("Tape"), so that a file of another program is
 // refused before anything is written to it.
 const applicationID = 0x54617065
 
-// migrations returns the schema's steps in order: migrations[0] leads from an
-// empty file to version 1.
+// migrations returns the schema's steps in order: migrations[0] leads from an empty file to version
+// 1.
 func migrations() []string {
 	names, err := fs.Glob(schema, "schema/*.sql")
 	if err != nil {
@@ -40,9 +40,9 @@ func migrations() []string {
 	return steps
 }
 
-// identify tells the schema version of a file without changing it: 0 for an empty
-// one. It reads in a transaction of its own: another process that migrates may
-// commit at any moment, and one half of what was read would be from before that.
+// identify returns the schema version of a file without changing the file: 0 for an empty one. It
+// reads in its own transaction: another process that migrates may commit at any moment, and
+// separate reads could mix the states before and after that commit.
 func identify(ctx context.Context, c *conn, known int) (version int, err error) {
 	if err := c.script(ctx, "BEGIN"); err != nil {
 		return 0, err
@@ -55,7 +55,7 @@ func identify(ctx context.Context, c *conn, known int) (version int, err error) 
 	return schemaVersion(ctx, c, known)
 }
 
-// schemaVersion is identify inside a transaction that the caller has begun.
+// schemaVersion is identify within a transaction that the caller has begun.
 func schemaVersion(ctx context.Context, c *conn, known int) (version int, err error) {
 	read := func(query string) (n int64) {
 		row, queryErr := c.one(ctx, query)
@@ -80,15 +80,15 @@ func schemaVersion(ctx context.Context, c *conn, known int) (version int, err er
 	return version, nil
 }
 
-// newerSchema refuses a database that a newer program has migrated.
+// newerSchema returns the error for a database that a newer program has migrated.
 func newerSchema(version, known int) error {
 	return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 		"version %d of the database is newer than this program's %d; use a newer program", version, known)}
 }
 
-// refuseNewer refuses a transaction that has just begun if a newer program has migrated the
-// database since it was opened: this one might drop what it does not know. The version is in the
-// file's header, which the transaction has read.
+// refuseNewer returns an error in a transaction that has just begun if a newer program has migrated
+// the database since this handle opened it, because this program might drop data that it does not
+// know. The check is cheap: the version is in the file's header, which the transaction has read.
 func (s *core) refuseNewer(ctx context.Context, c *conn) error {
 	row, err := c.one(ctx, "PRAGMA user_version")
 	if err == nil && row[0].(int64) <= int64(s.known) {
@@ -100,35 +100,35 @@ func (s *core) refuseNewer(ctx context.Context, c *conn) error {
 	return newerSchema(int(row[0].(int64)), s.known)
 }
 
-// migrate brings the schema up to date in one transaction. When several processes
-// start at once, each sees the steps that the one before it took.
+// migrate brings the schema up to date in one transaction. When several processes start at once,
+// each sees the steps that the previous process completed.
 func migrate(ctx context.Context, c *conn) error {
 	steps := migrations()
 	version := 0
-	// Even reading meets a lock while another process changes the journal mode.
-	err := patiently(ctx, func() (err error) {
+	// Even a read meets a lock while another process changes the journal mode.
+	err := retryWhileBusy(ctx, func() (err error) {
 		version, err = identify(ctx, c, len(steps))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	// The mode is a property of the file and cannot change in a transaction. A copy
-	// made by VACUUM INTO has lost it.
-	if err := patiently(ctx, func() error { return c.script(ctx, "PRAGMA journal_mode = WAL") }); err != nil {
+	// The mode is a property of the file and cannot change within a transaction. A copy made by
+	// VACUUM INTO does not have it.
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "PRAGMA journal_mode = WAL") }); err != nil {
 		return err
 	}
 	if version == len(steps) {
 		return nil
 	}
-	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
 	if err := takeSteps(ctx, c, steps); err != nil {
-		_ = c.script(ctx, "ROLLBACK") // the error before it is the one to tell
+		_ = c.script(ctx, "ROLLBACK") // the first error is the one to report
 		return err
 	}
-	return patiently(ctx, func() error { return c.script(ctx, "COMMIT") })
+	return retryWhileBusy(ctx, func() error { return c.script(ctx, "COMMIT") })
 }
 
 func takeSteps(ctx context.Context, c *conn, steps []string) error {
@@ -151,12 +151,12 @@ func takeSteps(ctx context.Context, c *conn, steps []string) error {
 		"; PRAGMA user_version = "+strconv.Itoa(len(steps)))
 }
 
-// oldestSound is the first SQLite without the WAL-reset bug: before it, two
-// connections that wrote or checkpointed at the same moment could corrupt the
-// file (fixed in 3.51.3 of March 2026).
+// oldestSound is the oldest SQLite without the WAL-reset bug. In older versions, two connections
+// that wrote or checkpointed at the same moment could corrupt the file (fixed in 3.51.3 of March
+// 2026).
 const oldestSound = "3.51.3"
 
-// checkVersion refuses a library that may corrupt the file.
+// checkVersion refuses a version of the library that may corrupt the file.
 func checkVersion(version string) error {
 	var have, want [3]int
 	for i, v := range []string{version, oldestSound} {

@@ -36,7 +36,7 @@ func ofVersion(t *testing.T, version string) string {
 	return path
 }
 
-// A store of the first version is migrated with all that it holds, by however many
+// TestMigrateFromVersion1 migrates a store of the first version with all its content, however many
 // processes open it at once.
 func TestMigrateFromVersion1(t *testing.T) {
 	t.Parallel()
@@ -86,8 +86,8 @@ func TestMigrateFromVersion1(t *testing.T) {
 	}
 }
 
-// Of the grants that the first version made, the last one of each run is recognised. It
-// kept no others.
+// TestGrantsOfVersion1 repeats requests of grants that the first version made. The last grant of
+// each run is recognised; the first version kept no others.
 func TestGrantsOfVersion1(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, version1(t), embedded.NewHost())
@@ -121,7 +121,8 @@ func TestGrantsOfVersion1(t *testing.T) {
 	}
 }
 
-// A store of the third version keeps its grants, its results and its list of runs.
+// TestMigrateFromVersion3 migrates a store of the third version, which keeps its grants, its
+// results and its list of runs.
 func TestMigrateFromVersion3(t *testing.T) {
 	t.Parallel()
 	s := openAt(t, ofVersion(t, "version3"), embedded.NewHost())
@@ -160,8 +161,8 @@ func TestMigrateFromVersion3(t *testing.T) {
 	}
 }
 
-// A store of the fourth version places its runnable runs behind their grants, and keeps versions
-// growing over a purge.
+// TestMigrateFromVersion4 migrates a store of the fourth version. Its runnable runs get entries at
+// the expiry of their grants, and versions keep growing over a purge.
 func TestMigrateFromVersion4(t *testing.T) {
 	t.Parallel()
 	path := ofVersion(t, "version4")
@@ -186,5 +187,5 @@ func TestMigrateFromVersion4(t *testing.T) {
 			t.Errorf("%s: got version %d, error %v; want one above 3, which the record had", id, created.Committed.Versions, err)
 		}
 	}
-	nothingLeft(t, path)
+	checkNothingLeft(t, path)
 }

@@ -13,12 +13,12 @@ import (
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer s.waiters.AfterBatches(&err, batches...)
 	done, err = write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
-		whole := rules.MultiCommitID(batches)
-		done, made, err := tx.recall(batches, whole)
-		if err != nil || made {
+		multiCommitID := rules.MultiCommitID(batches)
+		done, alreadyApplied, err := tx.lookUpResults(batches, multiCommitID)
+		if err != nil || alreadyApplied {
 			return results(done), err
 		}
-		// An operation that refuses must not have written yet: all guards come first.
+		// An operation that refuses must not have written yet, so all guards are checked first.
 		for i, b := range batches {
 			if done[i] != nil {
 				continue
@@ -31,10 +31,10 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 			if done[i] != nil {
 				continue
 			}
-			fresh, err := tx.decide(b, whole)
+			fresh, err := tx.checkAndApply(b, multiCommitID)
 			if err != nil {
-				// The guards held a moment ago, so this is no refusal, and the batches
-				// before it are written: the transaction must go.
+				// All guards held above, so this is no refusal, and earlier batches are written:
+				// the error must roll the transaction back.
 				return nil, fmt.Errorf("batches[%d]: %v", i, err)
 			}
 			done[i] = &fresh
@@ -47,9 +47,9 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 	return done, err
 }
 
-// recall returns the first result of each batch that was applied before, and whether
-// one of them was part of this very commit: then all were, and nothing is to be applied.
-func (tx *tx) recall(batches []runstore.Batch, whole []byte) (first []*runstore.Committed, made bool, err error) {
+// lookUpResults returns the first result of each batch that was applied before. alreadyApplied is
+// true if one of them was part of this same commit: then all batches were, and nothing is applied.
+func (tx *tx) lookUpResults(batches []runstore.Batch, multiCommitID []byte) (first []*runstore.Committed, alreadyApplied bool, err error) {
 	first = make([]*runstore.Committed, len(batches))
 	for i, b := range batches {
 		was, err := tx.replay(b.Run(), rules.BatchResult(b.ID))
@@ -58,14 +58,14 @@ func (tx *tx) recall(batches []runstore.Batch, whole []byte) (first []*runstore.
 		}
 		if was != nil {
 			first[i] = &was.Committed
-			made = made || whole != nil && bytes.Equal(was.Whole, whole)
+			alreadyApplied = alreadyApplied || multiCommitID != nil && bytes.Equal(was.MultiCommitID, multiCommitID)
 		}
 	}
-	return first, made, nil
+	return first, alreadyApplied, nil
 }
 
-// results are those of a commit of several runs; a run that has forgotten its own has
-// nothing to tell but that it was made.
+// results returns the results of a commit of several runs. For a run that has forgotten its result,
+// only Replayed is set.
 func results(done []*runstore.Committed) []runstore.Committed {
 	all := make([]runstore.Committed, len(done))
 	for i, one := range done {

@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A newer program migrates a database that this one has open. From then on this one writes
-// nothing into it, and still reads.
+// TestMigratedWhileOpen lets a newer program migrate a database that this program has open. From
+// then on this program writes nothing to it, and still reads it.
 func TestMigratedWhileOpen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

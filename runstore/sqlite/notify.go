@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// wakers are the channels of those who wait for commits.
+// wakers holds the channels of Wakeups, which wait for commits.
 type wakers struct {
 	mu  sync.Mutex
 	all map[chan struct{}]bool
@@ -38,20 +38,21 @@ func (w *wakers) wake() {
 func hint(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
-	default: // one is pending already
+	default: // a wake-up is pending already
 	}
 }
 
-// watchPace is how often another process's commits are looked for. Asking costs
-// no I/O: the answer stands in shared memory.
+// watchPace is the interval between two checks for commits of other processes: 20 ms. A check costs
+// no I/O, because the answer is in shared memory.
 const watchPace = 20 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`
 
 const selectChanges = `SELECT changes + (SELECT coalesce(max(pos), 0) FROM events) FROM store`
 
-// changes returns how much has changed in the store: its counter of changes and its last position
-// together. A transaction that only refused writes, or kept the clock, has changed nothing.
+// changes returns a number that grows with every change of the store: the sum of its counter of
+// changes and its last position. A transaction that only refused writes, or only set the clock,
+// does not change it.
 func (c *conn) changes() (int64, error) {
 	row, err := c.one(context.Background(), selectChanges)
 	if err != nil {
@@ -60,19 +61,19 @@ func (c *conn) changes() (int64, error) {
 	return row[0].(int64), nil
 }
 
-// Wakeups implements runstore.Notifier. Commits of this handle wake at once, those
-// of other handles and processes within a few tens of milliseconds.
+// Wakeups implements runstore.Notifier. Commits of this handle cause a wake-up at once, those of
+// other handles and processes within a few tens of milliseconds.
 func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	if err := s.begin(ctx); err != nil {
 		return nil, opError("wakeups", "", err)
 	}
 	ch := make(chan struct{}, 1)
 	s.wakers.add(ch)
-	if s.path == Memory { // all its handles share one writer, which wakes
+	if s.path == Memory { // all its handles share one writer, which sends the wake-ups
 		context.AfterFunc(ctx, func() { s.wakers.remove(ch) })
 		return ch, nil
 	}
-	// A connection of its own: the pragma tells of changes by every other one.
+	// A separate connection, because the pragma reports changes by every other connection.
 	c, err := s.connect(ctx, "query_only(1)")
 	if err != nil {
 		s.wakers.remove(ch)
@@ -84,7 +85,7 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 
 func (s *Store) watch(ctx context.Context, c *conn, ch chan struct{}) {
 	defer s.wakers.remove(ch)
-	defer func() { _ = c.close() }() // it only read
+	defer func() { _ = c.close() }() // the connection only read
 	tick := time.NewTicker(watchPace)
 	defer tick.Stop()
 	var last, known int64
@@ -98,7 +99,7 @@ func (s *Store) watch(ctx context.Context, c *conn, ch chan struct{}) {
 		}
 		v, err := c.one(context.Background(), dataVersion)
 		if err != nil || v[0].(int64) == last {
-			continue // it is a hint; whoever waits polls as well
+			continue // a wake-up is only a hint, and waiters poll too
 		}
 		changes, err := c.changes()
 		if err != nil {

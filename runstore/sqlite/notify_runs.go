@@ -10,25 +10,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// own counts the changes that this process has made to each file, by its path: what a file
-// counts beyond them, other processes have made.
-var own sync.Map
+// ownChanges counts, by path, the changes that this process has made to each file. All other
+// changes that a file counts were made by other processes.
+var ownChanges sync.Map
 
-func countOwn(path string) *atomic.Int64 {
-	count, _ := own.LoadOrStore(path, &atomic.Int64{})
+func ownChangeCount(path string) *atomic.Int64 {
+	count, _ := ownChanges.LoadOrStore(path, &atomic.Int64{})
 	return count.(*atomic.Int64)
 }
 
-// others looks for changes by other processes, while somebody waits for a run at the handle.
-type others struct {
+// foreignWatch checks for changes by other processes while a caller of the handle waits for a run.
+type foreignWatch struct {
 	mu      sync.Mutex
 	waiting int
 	stop    chan struct{}
 }
 
-// RunWakeups implements runstore.RunNotifier. A change by another process wakes within a few
-// tens of milliseconds all who wait for writes, since the file does not say which runs it changed,
-// and those who wait for the release of a run that nobody holds.
+// RunWakeups implements runstore.RunNotifier. Within a few tens of milliseconds, a change by
+// another process wakes every caller that waits for writes, because the file does not record which
+// runs changed, and every caller that waits for the release of a run whose lease is free.
 func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error) {
 	err := runstore.CheckRunID(id)
 	if err == nil {
@@ -43,9 +43,9 @@ func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.W
 	return s.waiters.Add(ctx, id, on), nil
 }
 
-// watchOthers begins to look for changes by other processes, if the handle does not yet.
+// watchOthers starts the check for changes by other processes, unless the handle already runs it.
 func (s *Store) watchOthers(ctx context.Context) error {
-	o := &s.others
+	o := &s.foreignWatch
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.waiting == 0 {
@@ -69,7 +69,7 @@ func (s *Store) watchOthers(ctx context.Context) error {
 }
 
 func (s *Store) watchRuns(c *conn, stop chan struct{}) {
-	defer func() { _ = c.close() }() // it only read
+	defer func() { _ = c.close() }() // the connection only read
 	tick := time.NewTicker(watchPace)
 	defer tick.Stop()
 	var version driver.Value
@@ -93,8 +93,8 @@ func (s *Store) watchRuns(c *conn, stop chan struct{}) {
 	}
 }
 
-// wakeAfterOthers wakes those who wait for a release if the run's lease is free, and all who wait
-// for writes.
+// wakeAfterOthers wakes all callers that wait for writes, and those that wait for the release of a
+// run whose lease is free.
 func (s *Store) wakeAfterOthers(c *conn) {
 	held := map[runstore.RunID]bool{}
 	for _, id := range s.waiters.Waiting() {
@@ -106,8 +106,9 @@ func (s *Store) wakeAfterOthers(c *conn) {
 
 const selectHeld = `SELECT EXISTS (SELECT 1 FROM runs WHERE id = ? AND purged = 0 AND grant_state = 1)`
 
-// foreign returns how many changes of the file are not this process's. A change of this process
-// that is not counted yet makes it one too many for a moment: a hint that nothing stands behind.
+// foreign returns how many changes of the file were made by other processes. A change of this
+// process that is not counted yet makes the result one too high for a moment, which causes a
+// spurious wake-up.
 func (s *Store) foreign(c *conn) (int64, error) {
 	for {
 		before := s.own.Load()

@@ -48,8 +48,8 @@ func runWakeups(t *testing.T, s *sqlite.Store, on runstore.WakeOn) <-chan struct
 	return ch
 }
 
-// Writes of another process wake who waits for writes, and who waits for a release only once
-// nobody holds the lease.
+// TestOthersWakeBySight writes by another process. That wakes the callers that wait for writes, and
+// those that wait for a release only once the lease is free.
 func TestOthersWakeBySight(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -81,7 +81,7 @@ func TestOthersWakeBySight(t *testing.T) {
 	await(t, "a hint at the release by another process", func() bool { return wakeup.Take(releases) })
 }
 
-// A write that another process refused is no change.
+// TestRefusedWritesOfOthersWakeNobody refuses a write of another process, which is not a change.
 func TestRefusedWritesOfOthersWakeNobody(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

@@ -31,8 +31,8 @@ func exec(t *testing.T, path string, statements ...string) {
 	}
 }
 
-// What cannot be our database is refused with one line that says what is wrong,
-// and is left byte for byte as it was.
+// TestOpenRefuses opens files that cannot be a database of this package. Each is refused with one
+// line that describes the fault, and is left byte for byte unchanged.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -137,7 +137,7 @@ func TestOpenByURL(t *testing.T) {
 	}
 }
 
-// Ten processes that start at once on an empty file share one schema.
+// TestOpenAtOnce starts ten processes at once on an empty file. They share one schema.
 func TestOpenAtOnce(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

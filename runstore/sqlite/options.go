@@ -16,20 +16,20 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// Memory as a path means a database that lives as long as its handle.
+// Memory is the path of a database that lives as long as its handle.
 const Memory = ":memory:"
 
-// Synchronous says when an acknowledged commit is on disk.
+// Synchronous selects when an acknowledged commit is on disk.
 type Synchronous string
 
 const (
-	// Full syncs the write-ahead log at every commit: what was acknowledged
-	// survives a power cut. It is the default.
+	// Full syncs the write-ahead log at every commit, so acknowledged commits survive a power cut.
+	// It is the default.
 	Full Synchronous = "FULL"
-	// Normal leaves the sync to the operating system. A power cut or a crash of
-	// the system may lose the last acknowledged commits, grants among them. The
-	// store notices at its next opening, by its witness file, and raises the
-	// epoch; the work is lost all the same. A crash of the process loses nothing.
+	// Normal leaves the sync to the operating system. A power cut or a crash of the system may lose
+	// the last acknowledged commits, grants among them. The store detects that at its next opening,
+	// by its witness file, and raises the epoch, but the commits are lost. A crash of the process
+	// loses nothing.
 	Normal Synchronous = "NORMAL"
 )
 
@@ -37,24 +37,23 @@ const (
 type Options struct {
 	// Synchronous is Full by default.
 	Synchronous Synchronous
-	// MaxGroup is how many concurrent writes share one transaction and one sync:
+	// MaxGroup is the maximum number of concurrent writes that share one transaction and one sync:
 	// 512 by default, 1 turns group commit off.
 	MaxGroup int
-	// Readers is how many reads run at a time: by default as many as there are
-	// processors, and at least 4.
+	// Readers is how many reads run at a time: by default as many as there are processors, and at
+	// least 4.
 	Readers int
-	// MustExist refuses a file that is not there instead of creating it.
+	// MustExist refuses a file that does not exist instead of creating it.
 	MustExist bool
-	// ReadOnly opens a store that is there to look into it: nothing is created,
-	// migrated or set, no epoch is raised, and every write is ErrUnsupported.
+	// ReadOnly opens an existing store for inspection: nothing is created, migrated or set, no
+	// epoch is raised, and every write is refused with ErrUnsupported.
 	ReadOnly bool
-	// Logger receives an error when the database is found to be damaged. Nil means
-	// slog.Default.
+	// Logger receives an error when the database is found to be damaged. Nil means slog.Default.
 	Logger *slog.Logger
-	// Clock is the host's, for tests that move it.
+	// Clock provides the host's clocks; tests replace it.
 	Clock HostClock
 
-	vfs       string // the name of SQLite's file system; empty is SQLite's own
+	vfs       string // the name of SQLite's file system (VFS); empty is SQLite's own
 	sweepRows int64  // how many rows of a purged run one operation deletes, for tests
 }
 
@@ -99,9 +98,8 @@ func badOption(field, format string, args ...any) error {
 	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// checkPath refuses what cannot be a database file, with a plainer message than
-// SQLite's, and makes the path absolute: the store must not move with the
-// process's working directory.
+// checkPath refuses paths that cannot be a database file, with a clearer message than SQLite's. It
+// returns the absolute path, because the store must not move with the process's working directory.
 func checkPath(path string, mustExist bool) (string, error) {
 	field := "store URL"
 	if path == "" {
@@ -124,16 +122,16 @@ func checkPath(path string, mustExist bool) (string, error) {
 	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
 		return "", badOption(field, "there is no directory %s", filepath.Dir(path))
 	}
-	// The witness stands beside the file, whatever name the file was opened by.
+	// The watermark is beside the file, whatever link the file was opened by.
 	if real, err := filepath.EvalSymlinks(abs); err == nil {
 		abs = real
 	}
 	return abs, nil
 }
 
-// explain adds to SQLite's words about a file which file it is and what to look at. A
-// process that has run out of file descriptors gets the same code as one that may not
-// open the file; opening it once more tells which.
+// explain adds to SQLite's error the name of the file and what to check. A process that has run out
+// of file descriptors gets the same code as a process that may not open the file; explain opens the
+// file once more to distinguish the two.
 func explain(path string, err error) error {
 	if code(err) == sqlite3.SQLITE_CANTOPEN {
 		file, openErr := os.Open(path)

@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// No statement scans a table or sorts: each costs what it returns, however much is
-// stored.
+// TestQueryPlans checks that no statement scans a table or sorts: each costs what it returns,
+// however much is stored.
 func TestQueryPlans(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")

@@ -10,25 +10,29 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// A purge is constant work, followed by deferred deletions in bounded steps.
+// A purge is constant work, followed by deferred deletion of garbage in bounded steps.
 //
-// A run's rows carry its number. The commit that purges a run gives the row in runs a new number
-// and enters the old one in garbage. From then on no read finds the run's other rows: places and
-// events are read together with their run, everything else by the run's number. A run that is
-// created anew under the same id has the new number, and never meets a row of the old one.
+// Why it is not simple: a run may have millions of rows, and while one transaction deletes them, no
+// other operation can write. Deleting everything in the transaction of the purge took the writer
+// for 9 s at 10^6 events (BenchmarkPurge).
 //
-// The rows are deleted by bulk operations of the writer, in turn with those of other callers. One
-// deletes at most sweepRows rows, or those of sweepTime. The caller of the purge runs them one after the other until its deadline, which is
-// the back-pressure that keeps garbage from growing. Behind the deadline the handle goes on in
-// the background. What a crash or a failure leaves, the next purge or the next opening deletes.
+// Every row of a run contains the run's number. The commit that purges a run gives its row in runs
+// a new number and enters the old number in garbage. From then on no read finds the run's other
+// rows: places and events are read together with their run, all others by the run's number. A run
+// that is created again under the same id has the new number, and never meets a row of the old
+// number.
 //
-//  1. A number in garbage is in no row of runs, and is never given out again: numbers only grow.
-//  2. Whatever the last step deleted, the rows that are left are found by the number: the step
-//     that deletes an event takes its extent out of journal in the same transaction.
-//  3. The feed's last position is never given out again: an event that stands there leaves a mark.
+// Bulk operations of the writer delete the rows, in turn with the operations of other callers. One
+// step deletes at most sweepRows rows, and stops after sweepTime. The caller of the purge runs the
+// steps one after the other until its deadline, which is the back-pressure that keeps garbage from
+// growing. After the deadline the handle continues in the background. What a crash or a failure
+// leaves is deleted by the next purge or the next opening.
 //
-// Deleting everything in the transaction of the purge took the writer for 9 s at 10^6 events
-// (BenchmarkPurge).
+//  1. A number in garbage is in no row of runs, and is never used again: numbers only grow.
+//  2. After every step, the remaining rows can be found by the number: the step that deletes an
+//     event removes its extent from journal in the same transaction.
+//  3. The feed's last position is never used again: an event at that position is replaced by a
+//     marker, a row of run 0.
 const (
 	enterGarbage = `INSERT INTO garbage (run) VALUES (?)`
 	renumber     = `UPDATE runs SET no = (SELECT max(no) FROM runs) + 1, tail_seq = 1, tail = x'' WHERE no = ?
@@ -39,8 +43,8 @@ const (
 	newestGarbage = `SELECT max(run) FROM garbage`
 	deleteGarbage = `DELETE FROM garbage WHERE run = ?`
 
-	// First what scans of queues pass over. The largest record has 4 MiB, and 8 of them take
-	// about 10 ms.
+	// The rows that scans of queues pass over are deleted first. 8 records: the largest record has
+	// 4 MiB, and 8 of them take about 10 ms.
 	sweepPlaces = `DELETE FROM places WHERE (name, at, written, run, key) IN
 		(SELECT name, at, written, run, key FROM places INDEXED BY places_of_record WHERE run = ? LIMIT 64)`
 	sweepRecords = `DELETE FROM records WHERE rowid IN (SELECT rowid FROM records WHERE run = ? LIMIT 8)`
@@ -55,21 +59,21 @@ const (
 
 const (
 	// sweepRows is how many rows a step deletes: 1,024, which take 3 to 5 ms and fill 50 pages of
-	// the log. With 4,096, syncing those took longer than deleting the rows. An extent is
-	// deleted whole, so that a step may delete 1,000 events more.
+	// the log. With 4,096, syncing those pages took longer than deleting the rows. An extent is
+	// deleted completely, so a step may delete 1,000 events more.
 	sweepRows = 1024
-	// sweepTime ends a step early where rows are large or the machine is slow: after 5 ms, about
-	// as long as a sync takes.
+	// sweepTime ends a step early where rows are large or the machine is slow: after 5 ms, about as
+	// long as a sync takes.
 	sweepTime = 5 * time.Millisecond
 )
 
-// stopwatch measures how long a step takes.
+// stopwatch measures the duration of a step.
 var stopwatch localclock.Clock
 
-// purge removes everything of a run but its row, which keeps its token and what keeps its
-// versions growing, and the ids of its grants.
+// purge removes everything of a run but its row, which keeps the token and the floor of later
+// versions, and the ids of its grants.
 func (tx *tx) purge(r *row) error {
-	for _, statement := range []string{seal, enterGarbage} {
+	for _, statement := range []string{sealTail, enterGarbage} {
 		if _, err := tx.c.exec(tx.ctx, statement, r.no); err != nil {
 			return err
 		}
@@ -90,8 +94,8 @@ func (tx *tx) purge(r *row) error {
 	return tx.save(r)
 }
 
-// sweepAfter deletes the rows of the runs that one of the batches has purged, until ctx ends, and
-// the rest in the background.
+// sweepAfter deletes the rows of the runs that one of the batches has purged: until ctx ends in the
+// caller, then in the background.
 func (s *Store) sweepAfter(ctx context.Context, batches ...runstore.Batch) {
 	for _, b := range batches {
 		if b.Purge {
@@ -103,8 +107,8 @@ func (s *Store) sweepAfter(ctx context.Context, batches ...runstore.Batch) {
 	}
 }
 
-// sweep deletes the rows of all runs that were purged before, and reports whether none is left.
-// One caller sweeps at a time, so that the others' operations wait for one step.
+// sweep deletes the rows of all runs that were purged before, and reports whether none is left. One
+// caller sweeps at a time, so that other operations wait for at most one step.
 func (s *Store) sweep(ctx context.Context) (done bool) {
 	select {
 	case s.sweeping <- struct{}{}:
@@ -118,7 +122,7 @@ func (s *Store) sweep(ctx context.Context) (done bool) {
 			return false
 		}
 		err := s.writer.doBulk(ctx, func(tx *tx) (err error) {
-			if !known { // a caller need not delete what is purged while it deletes
+			if !known { // runs that are purged meanwhile are left to their own callers
 				v, err := tx.c.one(tx.ctx, newestGarbage)
 				if err != nil {
 					return err
@@ -140,7 +144,8 @@ func (s *Store) sweep(ctx context.Context) (done bool) {
 	return true
 }
 
-// sweepStep deletes rows of the oldest purged run up to a number, and reports whether there is none.
+// sweepStep runs one step on the oldest purged run with a number up to upTo, and reports whether
+// there is none.
 func (tx *tx) sweepStep(upTo int64) (done bool, err error) {
 	v, err := tx.c.one(tx.ctx, selectGarbage, upTo)
 	if err != nil || v == nil {
@@ -192,8 +197,8 @@ func (tx *tx) sweepSome(run, most int64, end localclock.Reading) (n int64, err e
 	return n, err
 }
 
-// sweepExtent deletes the events of an extent, at most 8 MiB. The feed's last position must not
-// be given out again, so an event that stands there leaves a mark.
+// sweepExtent deletes the events of an extent, at most 8 MiB. The feed's last position must not be
+// used again, so an event at that position is replaced by a marker.
 func (tx *tx) sweepExtent(run int64, e extent) error {
 	first, last := int64(e.pos), int64(e.pos)+int64(e.count)-1
 	if newest := int64(tx.next) - 1; first <= newest && newest <= last {

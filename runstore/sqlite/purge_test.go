@@ -20,9 +20,9 @@ const (
 	purgedRecords = 20
 )
 
-// furnished writes the events, records and batch ids of a run, one of each in a commit. One of
+// seedRun writes the events, records and batch ids of a run, one of each in a commit. One of
 // its records has a version higher than the number of records.
-func furnished(t *testing.T, s *sqlite.Store, id runstore.RunID) {
+func seedRun(t *testing.T, s *sqlite.Store, id runstore.RunID) {
 	t.Helper()
 	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "owner", TTL: runstore.MaxTTL}}); err != nil {
 		t.Fatal(err)
@@ -60,8 +60,8 @@ func rowsOf(t *testing.T, path string) (n int64) {
 	return n
 }
 
-// nothingLeft fails the test if a purge has left rows behind.
-func nothingLeft(t *testing.T, path string) {
+// checkNothingLeft fails the test if a purge has left rows.
+func checkNothingLeft(t *testing.T, path string) {
 	t.Helper()
 	if n := rowsOf(t, path); n != 0 {
 		t.Errorf("purged runs left %d rows behind", n)
@@ -71,18 +71,18 @@ func nothingLeft(t *testing.T, path string) {
 	}
 }
 
-// between is a context that runs f whenever its end is asked for: before an operation, and between
+// hookContext is a context that runs f whenever its Err is called: before an operation, and between
 // the steps of a purge.
-type between struct {
+type hookContext struct {
 	context.Context
 	f func() error
 }
 
-func (b between) Err() error { return b.f() }
+func (b hookContext) Err() error { return b.f() }
 
-// A purge deletes a run's rows in operations of their own, each of which deletes few rows.
-// Between them others commit, and the purged run is gone for every reader from the first on; what
-// is made anew under its id is not deleted.
+// TestOthersCommitBetweenTheStepsOfAPurge purges a run, whose rows are deleted in separate
+// operations of few rows each. Others commit between these operations. The purged run is gone for
+// every reader from the first step on, and what is created again under its id is not deleted.
 func TestOthersCommitBetweenTheStepsOfAPurge(t *testing.T) {
 	t.Parallel()
 	const most = 8
@@ -92,12 +92,12 @@ func TestOthersCommitBetweenTheStepsOfAPurge(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	furnished(t, s, "purged")
+	seedRun(t, s, "purged")
 	version := query[int64](t, path, "SELECT max(version) FROM records")
 	lease := held(t, s, runstore.MaxTTL)
 	before := int64(-1)
 	commits := 0
-	purgeRun(between{t.Context(), func() error {
+	purgeRun(hookContext{t.Context(), func() error {
 		left := rowsOf(t, path)
 		if left == 0 {
 			return nil // the purge has not begun, or has ended
@@ -118,14 +118,14 @@ func TestOthersCommitBetweenTheStepsOfAPurge(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		madeAnew(t, s, runstore.Version(version), commits)
+		checkCreatedAgain(t, s, runstore.Version(version), commits)
 		return nil
 	}}, t, s, "purged")
 	if commits < 5 {
 		t.Errorf("other runs committed %d times while the purge was deleting, want at least 5", commits)
 	}
-	nothingLeft(t, path)
-	madeAnew(t, s, runstore.Version(version), commits)
+	checkNothingLeft(t, path)
+	checkCreatedAgain(t, s, runstore.Version(version), commits)
 }
 
 // purgedIsGone fails the test if anything of the run "purged" can be read.
@@ -155,8 +155,9 @@ func feedHas(t *testing.T, s *sqlite.Store, n int) {
 	}
 }
 
-// madeAnew fails the test unless the run "purged" holds what was written after the purge alone.
-func madeAnew(t *testing.T, s *sqlite.Store, version runstore.Version, others int) {
+// checkCreatedAgain fails the test unless the run "purged" contains only what was written after the
+// purge.
+func checkCreatedAgain(t *testing.T, s *sqlite.Store, version runstore.Version, others int) {
 	t.Helper()
 	events, err := s.ReadJournal(t.Context(), "purged", 1, 10)
 	if err != nil || len(events) != 1 || string(events[0].Data) != "anew" {
@@ -169,7 +170,8 @@ func madeAnew(t *testing.T, s *sqlite.Store, version runstore.Version, others in
 	feedHas(t, s, others+1)
 }
 
-// A purge whose caller has no time left is done, and the handle deletes the rows.
+// TestPurgeBehindItsDeadline purges a run for a caller that has no time left: the purge is
+// complete, and the handle deletes the rows.
 func TestPurgeBehindItsDeadline(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -178,8 +180,8 @@ func TestPurgeBehindItsDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	furnished(t, s, "purged")
-	purgeRun(between{t.Context(), func() error {
+	seedRun(t, s, "purged")
+	purgeRun(hookContext{t.Context(), func() error {
 		if rowsOf(t, path) > 0 {
 			return context.DeadlineExceeded
 		}
@@ -187,11 +189,11 @@ func TestPurgeBehindItsDeadline(t *testing.T) {
 	}}, t, s, "purged")
 	purgedIsGone(t, s, 0)
 	sqlite.AwaitBackground(s)
-	nothingLeft(t, path)
+	checkNothingLeft(t, path)
 }
 
-// A purge that a full disk or a kill interrupts at any step is finished by the next purge, or by
-// the next opening.
+// TestInterruptedPurge interrupts a purge at any step, by a full disk or a kill. The next purge or
+// the next opening completes it.
 func TestInterruptedPurge(t *testing.T) {
 	t.Parallel()
 	for n, ended := 2, false; !ended; n++ { // the first is the purge itself
@@ -203,8 +205,8 @@ func TestInterruptedPurge(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = s.Close() })
-			furnished(t, s, "purged")
-			furnished(t, s, "other")
+			seedRun(t, s, "purged")
+			seedRun(t, s, "other")
 			syncs := 0
 			d.set(func(call, file string) fault {
 				if call == "sync" && file == walFile {
@@ -225,11 +227,11 @@ func TestInterruptedPurge(t *testing.T) {
 			copied := survivorPath(t, path)
 			next := openAt(t, copied, embedded.NewHost())
 			sqlite.AwaitBackground(next)
-			nothingLeft(t, copied)
+			checkNothingLeft(t, copied)
 			feedHas(t, next, purgedEvents)
 
 			purgeRun(t.Context(), t, s, "other")
-			nothingLeft(t, path)
+			checkNothingLeft(t, path)
 			feedHas(t, s, 0)
 		})
 		if n > 20 {
@@ -238,16 +240,16 @@ func TestInterruptedPurge(t *testing.T) {
 	}
 }
 
-// The last position of the feed is given to no other event, whichever handle deletes the event
-// that stands there, and whenever.
+// TestPurgedEndOfTheFeed purges the event at the last position of the feed. No other event gets
+// that position, whichever handle deletes the event, and whenever.
 func TestPurgedEndOfTheFeed(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	s := openAt(t, path, embedded.NewHost())
-	furnished(t, s, "purged")
+	seedRun(t, s, "purged")
 	last := lastPosition(t, s)
 	purgeRun(t.Context(), t, s, "purged")
-	nothingLeft(t, path)
+	checkNothingLeft(t, path)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -264,15 +266,15 @@ func TestPurgedEndOfTheFeed(t *testing.T) {
 	}
 }
 
-// Runs that are purged together, or one after the other before their rows are deleted, keep
-// numbers of their own, and their tokens and grants.
+// TestPurgedRunsHaveNumbersOfTheirOwn purges runs together, and one after the other before their
+// rows are deleted. Each keeps a number, a token and grants of its own.
 func TestPurgedRunsHaveNumbersOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	s := openAt(t, path, embedded.NewHost())
 	var batches []runstore.Batch
 	for _, id := range []runstore.RunID{"a", "b", "c"} {
-		furnished(t, s, id)
+		seedRun(t, s, id)
 		for range 2 {
 			grant := runstore.LeaseSpec{Owner: "owner", TTL: runstore.MaxTTL, Grant: "grant of " + runstore.GrantID(id)}
 			if _, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: id, LeaseSpec: grant, Preempt: "test"}); err != nil {
@@ -291,7 +293,7 @@ func TestPurgedRunsHaveNumbersOfTheirOwn(t *testing.T) {
 	if _, err := s.CommitMulti(t.Context(), batches); err != nil {
 		t.Fatal(err)
 	}
-	nothingLeft(t, path)
+	checkNothingLeft(t, path)
 	if got := query[string](t, path, "SELECT group_concat(no) FROM runs"); got == numbers {
 		t.Errorf("the runs have the numbers %s as before the purge", got)
 	}

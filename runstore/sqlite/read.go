@@ -12,7 +12,7 @@ const (
 	recordColumns = `records.key, records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated,
 		records.created_token, records.updated_token`
 	recordWidth = 9
-	// The key of the summary is 'run'; a record that is absent comes as NULLs.
+	// The key of the summary is 'run'; an absent record is read as NULLs.
 	withSummary = ` LEFT JOIN records ON records.run = runs.no AND records.key = x'72756e'`
 	selectHead  = `SELECT ` + headColumns + `, ` + recordColumns + ` FROM runs` + withSummary + ` WHERE runs.id = ? AND runs.purged = 0`
 )
@@ -54,11 +54,10 @@ func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run
 	return run, err
 }
 
-// page collects a page of a read: up to a limit, ended early by its size.
+// page counts the entries and bytes of a page of a read, to find where the page ends.
 type page struct{ left, bytes int }
 
-// add counts one more entry of the given size and returns errEnough when the page
-// ends with it.
+// add counts one more entry of the given size and returns errEnough when the page ends with it.
 func (p *page) add(size int) error {
 	p.left--
 	p.bytes += size
@@ -107,8 +106,7 @@ func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.R
 	return records, err
 }
 
-// afterPrefix returns the first key behind all that begin with prefix; NULL when
-// there is none.
+// afterPrefix returns the first key after all keys that begin with prefix; NULL when there is none.
 func afterPrefix(prefix runstore.RecordKey) driver.Value {
 	end := []byte(prefix)
 	for len(end) > 0 && end[len(end)-1] == 0xff {

@@ -5,7 +5,7 @@ import (
 )
 
 const (
-	// A new record starts above every version that a deleted one of the run had.
+	// A new record starts above every version that a deleted record of the run had.
 	putRecord = `INSERT INTO records (run, key, version, value, created_seq, created, created_token, updated_seq, updated, updated_token, places)
 		VALUES (?1, ?2, (SELECT version_floor + 1 FROM runs WHERE no = ?1), ?3, ?4, ?5, ?6, ?4, ?5, ?6, 0)
 		ON CONFLICT (run, key) DO UPDATE SET version = version + 1, value = excluded.value,
@@ -18,8 +18,8 @@ const (
 	deletePlaces = `DELETE FROM places WHERE run = ? AND key = ?`
 )
 
-// change puts or deletes one record and moves its places. r is the run's row
-// where it was read, kept up with what changes in it.
+// change puts or deletes one record and replaces its index entries. r is the run's row if the
+// caller has read it; change keeps r up to date.
 func (tx *tx) change(no int64, r *row, w runstore.RecordWrite, stamp runstore.Stamp) (runstore.Version, error) {
 	if w.Delete {
 		return 0, tx.delete(no, r, w.Key)

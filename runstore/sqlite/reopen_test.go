@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// A backup made by VACUUM INTO has lost its journal mode; without it readers and
-// writers would wait for each other.
+// TestVacuumedBackupIsPutIntoWAL opens a backup made by VACUUM INTO, which has lost its journal
+// mode. Without WAL, readers and writers would wait for each other.
 func TestVacuumedBackupIsPutIntoWAL(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -26,9 +26,9 @@ func TestVacuumedBackupIsPutIntoWAL(t *testing.T) {
 	}
 }
 
-// The witness knows of the last append too, however soon after it the store was
-// closed.
-func TestWitnessOfTheLastAppend(t *testing.T) {
+// TestWatermarkOfTheLastAppend checks that the watermark includes the last append, however soon
+// after that the store was closed.
+func TestWatermarkOfTheLastAppend(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	s := openAt(t, path, embedded.NewHost())
@@ -53,7 +53,7 @@ func TestWitnessOfTheLastAppend(t *testing.T) {
 	}
 }
 
-// After a reboot with a clock set back, the store clock is not behind the events
+// TestRebootAfterAppends reboots with a clock set back. The store clock is not behind the events
 // that it has stamped.
 func TestRebootAfterAppends(t *testing.T) {
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestRebootAfterAppends(t *testing.T) {
 	}
 }
 
-// A link is another name for the same database with the same witness.
+// TestOpenThroughALink opens a database through a link, which leads to the same watermark.
 func TestOpenThroughALink(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -109,8 +109,7 @@ func TestAnotherHandleOfAClosedStore(t *testing.T) {
 	}
 }
 
-// Where everybody only polls a queue, the clock follows the wall clock all the
-// same.
+// TestPollingFollowsTheWallClock only polls a queue. The store clock still follows the wall clock.
 func TestPollingFollowsTheWallClock(t *testing.T) {
 	t.Parallel()
 	h := embedded.NewHost()

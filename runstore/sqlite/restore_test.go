@@ -23,24 +23,24 @@ func backup(t *testing.T, path string) (copied string) {
 	return copied
 }
 
-// restored lays a backup over a database whose processes were all killed, which leaves the
-// witness as it is, and opens it.
+// restored replaces a database whose processes were all killed by a backup, and opens it. The
+// watermark stays as it is.
 func restored(t *testing.T, path, backup string) *sqlite.Store {
 	t.Helper()
 	copyFile(t, path+"-witness", backup+"-witness")
 	return openAt(t, backup, embedded.NewHost())
 }
 
-// noticed fails the test unless the epoch was raised once.
-func noticed(t *testing.T, s *sqlite.Store) {
+// checkEpochRaised fails the test unless the epoch was raised once.
+func checkEpochRaised(t *testing.T, s *sqlite.Store) {
 	t.Helper()
 	if all := epochs(t, s); len(all) != 1 {
 		t.Errorf("got epochs %+v, want one: acknowledged writes were lost", all)
 	}
 }
 
-// TestRestoreAfterAKill restores a backup that lacks nothing but the last write, after a
-// kill: no handle was closed that could have written down how far it had come.
+// TestRestoreAfterAKill restores a backup that lacks only the last write, after a kill: no handle
+// was closed that could have recorded its progress.
 func TestRestoreAfterAKill(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, s *sqlite.Store, lease runstore.Lease) error{
@@ -64,13 +64,13 @@ func TestRestoreAfterAKill(t *testing.T) {
 			if err := write(t, s, lease); err != nil {
 				t.Fatal(err)
 			}
-			noticed(t, restored(t, path, copied))
+			checkEpochRaised(t, restored(t, path, copied))
 		})
 	}
 }
 
-// TestRestoreAfterAnIdleHandle closes a handle that has not written for long: it must not
-// lay what it once knew over what another process has written down since.
+// TestRestoreAfterAnIdleHandle closes a handle that has not written for long. It must not replace
+// what another process has recorded since by its own older progress.
 func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
@@ -86,12 +86,13 @@ func TestRestoreAfterAnIdleHandle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	noticed(t, restored(t, path, copied))
+	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterALateWitness pauses a process between its commit and its write to the witness,
-// while another one goes on. The late write must not lay an old state over the newer one.
-func TestRestoreAfterALateWitness(t *testing.T) {
+// TestRestoreAfterALateWatermark pauses a process between its commit and its write to the
+// watermark, while another process continues. The late write must not replace the newer state by an
+// older one.
+func TestRestoreAfterALateWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	paused := openAt(t, path, embedded.NewHost())
@@ -101,7 +102,7 @@ func TestRestoreAfterALateWitness(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resume := sqlite.HoldWitness(paused)
+	resume := sqlite.HoldWatermark(paused)
 	late := make(chan error)
 	go func() { late <- appendEvent(t, paused, lease) }()
 	for {
@@ -127,20 +128,20 @@ func TestRestoreAfterALateWitness(t *testing.T) {
 	if err := <-late; err != nil {
 		t.Fatal(err)
 	}
-	noticed(t, restored(t, path, copied))
+	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterARemovedWitness lets one process lose its witness and make another, as it does
-// after a failed write, while a second process has the first file open. That process goes on to
-// write down how far it has come, where the next opening looks for it.
-func TestRestoreAfterARemovedWitness(t *testing.T) {
+// TestRestoreAfterARemovedWatermark lets one process remove its watermark and create another, as
+// after a failed write, while a second process has the first file open. The second process then
+// records its progress in the new file, where the next opening reads it.
+func TestRestoreAfterARemovedWatermark(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	broken := openAt(t, path, embedded.NewHost())
 	busy := openAt(t, path, embedded.NewHost())
 	lease := held(t, busy, runstore.MaxTTL)
-	sqlite.BreakWitness(t, broken)
-	for range 2 { // the first removes the witness, the second makes it anew
+	sqlite.BreakWatermark(t, broken)
+	for range 2 { // the first removes the watermark, the second makes it anew
 		if err := appendEvent(t, broken, lease); err != nil {
 			t.Fatal(err)
 		}
@@ -149,12 +150,12 @@ func TestRestoreAfterARemovedWitness(t *testing.T) {
 	if err := appendEvent(t, busy, lease); err != nil {
 		t.Fatal(err)
 	}
-	noticed(t, restored(t, path, copied))
+	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestWitnessKeepsOthersGrants appends by a handle that has granted nothing: the witness
-// still knows of the grants of others.
-func TestWitnessKeepsOthersGrants(t *testing.T) {
+// TestWatermarkKeepsOthersGrants appends by a handle that has granted nothing. The watermark still
+// includes the grants of other handles.
+func TestWatermarkKeepsOthersGrants(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	appends := openAt(t, path, embedded.NewHost())
@@ -166,43 +167,43 @@ func TestWitnessKeepsOthersGrants(t *testing.T) {
 	if err := appendEvent(t, appends, lease); err != nil {
 		t.Fatal(err)
 	}
-	was, is := sqlite.WitnessOf(before), sqlite.Witness(appends)
+	was, is := sqlite.WatermarkOf(before), sqlite.Watermark(appends)
 	if is.Changes != was.Changes || is.Position <= was.Position {
 		t.Errorf("after an append the witness tells %+v, before it %+v; want the same changes and a higher position", is, was)
 	}
 }
 
-// TestWitnessThatCannotBeWritten breaks the witness file of an open store. Commits go on,
-// because they are in the database; the next opening must not trust the old witness.
-func TestWitnessThatCannotBeWritten(t *testing.T) {
+// TestWatermarkThatCannotBeWritten breaks the watermark file of an open store. Commits continue,
+// because they are in the database; the next opening must not trust the old watermark.
+func TestWatermarkThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
 	s := openAt(t, path, embedded.NewHost())
 	lease := held(t, s, runstore.MaxTTL)
 	copied := backup(t, path)
 	for range 2 {
-		sqlite.BreakWitness(t, s)
+		sqlite.BreakWatermark(t, s)
 		if err := appendEvent(t, s, lease); err != nil {
 			t.Errorf("append with a witness that cannot be written: %v", err)
 		}
 		if _, err := os.Stat(path + "-witness"); err == nil {
-			t.Errorf("a witness that could not be written is left as it was: %+v", sqlite.Witness(s))
+			t.Errorf("a witness that could not be written is left as it was: %+v", sqlite.Watermark(s))
 		}
 	}
-	noticed(t, openAt(t, copied, embedded.NewHost()))
-	// The next write makes the witness anew.
+	checkEpochRaised(t, openAt(t, copied, embedded.NewHost()))
+	// The next write creates the watermark again.
 	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := sqlite.Witness(s).Position, lastPosition(t, s); got != want {
+	if got, want := sqlite.Watermark(s).Position, lastPosition(t, s); got != want {
 		t.Errorf("the new witness tells position %d, want %d", got, want)
 	}
 }
 
-// TestWitnessThatCannotBeRead refuses to open a store that may have been restored.
-func TestWitnessThatCannotBeRead(t *testing.T) {
+// TestWatermarkThatCannotBeRead refuses to open a store that may have been restored.
+func TestWatermarkThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	path, _, _, second, _ := story(t)
+	path, _, _, second, _ := restoreFixture(t)
 	if err := os.Rename(path+"-witness", path+"-kept"); err != nil {
 		t.Fatal(err)
 	}
@@ -226,8 +227,8 @@ func TestWitnessThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestRestoreOnAFailingDisk lets each write and each sync of opening a restored backup
-// fail in turn, until it opens: the epoch is raised once, however often that was tried.
+// TestRestoreOnAFailingDisk fails each write and each sync of opening a restored backup in turn,
+// until it opens. The epoch is raised once, however often opening was tried.
 func TestRestoreOnAFailingDisk(t *testing.T) {
 	t.Parallel()
 	for call, f := range map[string]fault{
@@ -235,7 +236,7 @@ func TestRestoreOnAFailingDisk(t *testing.T) {
 	} {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
-			path, copied, first, second, _ := story(t)
+			path, copied, first, second, _ := restoreFixture(t)
 			copyFile(t, copied, path)
 			d := newDisk(t)
 			defer d.set(nil)
@@ -251,7 +252,7 @@ func TestRestoreOnAFailingDisk(t *testing.T) {
 					}
 					continue
 				}
-				noticed(t, s)
+				checkEpochRaised(t, s)
 				for _, lease := range []runstore.Lease{first, second} {
 					if err := appendEvent(t, s, lease); !errors.Is(err, runstore.ErrFenced) {
 						t.Errorf("append under token %v: got %v, want ErrFenced", lease.Token, err)

@@ -11,8 +11,8 @@ import (
 )
 
 // BenchmarkScanOverLiveLeases scans ten runnable runs beside 100,000 runs with live leases, and
-// beside 100. Each lease was renewed, so the first scan passes over its entry and moves it: it is
-// timed on its own, as are the moves.
+// beside 100. Each lease was renewed, so the first scan skips its entry and moves it. That scan and
+// the moves are timed separately.
 func BenchmarkScanOverLiveLeases(b *testing.B) {
 	const due = 10
 	scans := func(live int) func(n int) {
@@ -56,7 +56,7 @@ func BenchmarkScanOverLiveLeases(b *testing.B) {
 	compare(b, side{"leases-100000", scans(100_000)}, side{"leases-100", scans(100)})
 }
 
-// BenchmarkAcquireRelease takes and gives back the lease of a runnable run.
+// BenchmarkAcquireRelease acquires and releases the lease of a runnable run.
 func BenchmarkAcquireRelease(b *testing.B) {
 	s := openBench(b, nil)
 	if _, err := s.CreateRun(b.Context(), runstore.RunSpec{ID: "run", Runnable: runstore.After(0)}); err != nil {

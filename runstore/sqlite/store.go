@@ -12,44 +12,44 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// Store is an open handle on a SQLite database. It implements runstore.RunStore
-// and the capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
+// Store is an open handle on a SQLite database. It implements runstore.RunStore and the
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
 type Store struct {
 	*core
-	closeOnce  sync.Once
-	closed     chan struct{}
-	watching   sync.WaitGroup // the goroutines of Wakeups and RunWakeups
-	others     others
-	background *background
-	moving     atomic.Bool // entries in the index of runnable runs
+	closeOnce    sync.Once
+	closed       chan struct{}
+	watching     sync.WaitGroup // the goroutines of Wakeups and RunWakeups
+	foreignWatch foreignWatch
+	background   *background
+	moving       atomic.Bool // entries of renewed leases are being moved, see moveBehindLeases
 }
 
-// core is what handles of one opening share: the connections and what goes with
-// them.
+// core is the state that the handles of one opening share: the connections, their writer and their
+// caches.
 type core struct {
-	path    string
-	opts    Options
-	version string
-	known   int // the version of this program's schema
-	clock   *clock
-	writer  *writer
-	witness *witness // nil for a database in memory
-	damage  damage
-	wakers  wakers
-	waiters wakeup.Hub
-	own     *atomic.Int64 // changes by this process, see countOwn
-	handles atomic.Int32
-	heads   heads // of the writer's leader, as left and trims are
-	left    left
-	trims   int // looks at the log's size that were due
-	// sweeping is held by whoever deletes the rows of purged runs.
-	sweeping chan struct{}
-	littered bool // there were such rows at opening
+	path      string
+	opts      Options
+	version   string
+	known     int // the newest schema version that this program knows
+	clock     *clock
+	writer    *writer
+	watermark *watermark // nil for a database in memory
+	damage    damage
+	wakers    wakers
+	waiters   wakeup.Hub
+	own       *atomic.Int64 // changes by this process, see ownChangeCount
+	handles   atomic.Int32
+	heads     headCache // used by the leader of the writer, like lastState and trims
+	lastState cachedState
+	trims     int // calls of trimLog
+	// sweeping is held by the caller that deletes the rows of purged runs.
+	sweeping   chan struct{}
+	hasGarbage bool // rows of purged runs were left when the store was opened
 
-	progress progress // of the last commit, for the witness; used by the leader of the writer
+	progress progress // of the last commit, for the watermark; used by the leader of the writer
 
-	// One connection writes, several read. A database in memory has one for both,
-	// and then the channels are the same.
+	// One connection writes, several read. A database in memory has one connection for both, and
+	// then the two channels are the same.
 	writers, readers chan *conn
 }
 
@@ -62,28 +62,28 @@ var _ interface {
 	runstore.Describer
 } = (*Store)(nil)
 
-// Open opens the database file at path and creates or migrates its schema as
-// needed. ":memory:" makes a database that is gone when the handle is closed.
+// Open opens the database file at path and creates or migrates its schema as needed. ":memory:"
+// creates a database that is deleted when the handle is closed.
 //
-// A file that is no database, belongs to another application or has a newer
-// schema is refused and left as it is.
+// A file that is not a database, belongs to another application or has a newer schema is refused
+// and left unchanged.
 func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 	c, err := open(ctx, path, options)
 	if err != nil {
 		return nil, opError("open sqlite store", "", explain(path, err))
 	}
 	s := c.handle()
-	if c.littered {
+	if c.hasGarbage {
 		s.background.start(func(ctx context.Context) { s.sweep(ctx) })
 	}
 	return s, nil
 }
 
-// NewHandle returns another handle on the same connections, closed on its own. A
-// database in memory has no other way to be opened twice; a file is better opened
-// again, which shares nothing.
+// NewHandle returns another handle on the same connections, which is closed separately. A database
+// in memory can be opened twice only in this way; a file is better opened again, with connections
+// of its own.
 //
-// Of a store whose handles were all closed it returns a closed handle.
+// If all handles of the store are closed, NewHandle returns a closed handle.
 func (s *Store) NewHandle() *Store {
 	for {
 		n := s.handles.Load()
@@ -116,20 +116,20 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 		}
 	}
 	s := &core{
-		path: path, opts: opts, heads: heads{}, clock: &clock{host: opts.Clock},
+		path: path, opts: opts, heads: headCache{}, clock: &clock{host: opts.Clock},
 		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 		sweeping: make(chan struct{}, 1),
 	}
 	s.damage.path, s.damage.logger = path, opts.Logger
 	s.waiters, s.own = wakeup.Of(s), &atomic.Int64{}
 	if path != Memory { // handles of one file in one process share them
-		s.waiters, s.own = wakeup.Of("sqlite:"+path), countOwn(path)
+		s.waiters, s.own = wakeup.Of("sqlite:"+path), ownChangeCount(path)
 	}
 	first, err := s.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
 	if err != nil {
 		return nil, err
 	}
-	if err := s.intact(func() error { return s.prepare(ctx, first) }); err != nil {
+	if err := s.catchDamage(func() error { return s.prepare(ctx, first) }); err != nil {
 		return nil, errors.Join(err, first.close())
 	}
 	s.writers <- first
@@ -148,7 +148,7 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 	return s, nil
 }
 
-// prepare makes the database ready for use: schema, clock, epoch.
+// prepare prepares the database for use: schema, clock, epoch.
 func (s *core) prepare(ctx context.Context, c *conn) error {
 	row, err := c.one(ctx, "SELECT sqlite_version()")
 	if err != nil {
@@ -159,32 +159,32 @@ func (s *core) prepare(ctx context.Context, c *conn) error {
 		return err
 	}
 	if s.opts.ReadOnly {
-		return s.look(ctx, c)
+		return s.prepareReadOnly(ctx, c)
 	}
 	if err := migrate(ctx, c); err != nil {
 		return err
 	}
-	if err := patiently(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
 	if s.path != Memory {
-		s.witness = &witness{path: s.path + "-witness"}
+		s.watermark = &watermark{path: s.path + "-witness"}
 	}
-	if err := s.settle(ctx, c); err != nil {
-		_ = c.script(ctx, "ROLLBACK") // the error before it is the one to tell
+	if err := s.initClockAndEpoch(ctx, c); err != nil {
+		_ = c.script(ctx, "ROLLBACK") // the first error is the one to report
 		return err
 	}
-	if err := patiently(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
+	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
 		return err
 	}
-	s.witness.write(s.progress)
+	s.watermark.write(s.progress)
 	return nil
 }
 
-// look makes a database ready to be read as it is.
-func (s *core) look(ctx context.Context, c *conn) error {
+// prepareReadOnly checks the schema and reads the clock, and changes nothing.
+func (s *core) prepareReadOnly(ctx context.Context, c *conn) error {
 	known := len(migrations())
-	return patiently(ctx, func() error {
+	return retryWhileBusy(ctx, func() error {
 		version, err := identify(ctx, c, known)
 		if err != nil {
 			return err
@@ -199,18 +199,18 @@ func (s *core) look(ctx context.Context, c *conn) error {
 	})
 }
 
-// settle sets clock and epoch at opening, within one transaction.
-func (s *core) settle(ctx context.Context, c *conn) error {
+// initClockAndEpoch sets the clock and the epoch when the store is opened, within one transaction.
+func (s *core) initClockAndEpoch(ctx context.Context, c *conn) error {
 	a, now, err := s.clock.load(ctx, c)
 	if err != nil {
 		return err
 	}
 	s.clock.set(a) // if the transaction fails, the store is not opened
-	if err := s.witness.compare(ctx, c, now); err != nil {
+	if err := s.watermark.compare(ctx, c, now); err != nil {
 		return err
 	}
-	// A write, so that a database which cannot be written is refused now and not at
-	// the first commit.
+	// This write makes the opening of a database that cannot be written fail now, and not at the
+	// first commit.
 	if _, err := c.exec(ctx, noteOpening, now.UnixMicro()); err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (s *core) settle(ctx context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	s.littered = row[0] != nil
+	s.hasGarbage = row[0] != nil
 	row, err = c.one(ctx, selectProgress)
 	if err != nil {
 		return err
@@ -241,12 +241,12 @@ func (s *Store) Close() error {
 		}
 		s.writer.close()
 		err = s.closeConnections()
-		s.witness.close()
+		s.watermark.close()
 	})
 	return err
 }
 
-// closeConnections waits for each connection until nobody uses it.
+// closeConnections waits for each connection until no caller uses it, and closes it.
 func (s *core) closeConnections() error {
 	var errs []error
 	if s.readers != s.writers {
@@ -261,12 +261,11 @@ func (s *core) closeConnections() error {
 	return errors.Join(append(errs, (<-s.writers).close())...)
 }
 
-// takeWriter and giveWriter bracket the use of the writing connection.
+// takeWriter takes the writing connection; giveWriter returns it.
 func (s *core) takeWriter() *conn  { return <-s.writers }
 func (s *core) giveWriter(c *conn) { s.writers <- c }
 
-// begin is the start of every operation: nothing happens on a closed handle or
-// after the context's end.
+// begin starts every operation: it returns an error on a closed handle or after the context's end.
 func (s *Store) begin(ctx context.Context) error {
 	select {
 	case <-s.closed:
@@ -279,7 +278,7 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// read runs f in a read transaction: one consistent state, and no lock that a
+// read runs f in a read transaction, which sees one consistent state and holds no lock that a
 // writer waits for.
 func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(c *conn) error) error {
 	if invalid != nil {
@@ -295,7 +294,7 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 		return opError(op, id, unavailable(ctx.Err()))
 	case c := <-s.readers:
 		defer func() { s.readers <- c }()
-		if err := s.intact(func() error { return s.snapshot(ctx, c, f) }); err != nil {
+		if err := s.catchDamage(func() error { return s.snapshot(ctx, c, f) }); err != nil {
 			if ctx.Err() != nil && !isDamage(err) {
 				err = unavailable(ctx.Err())
 			}
@@ -306,20 +305,20 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 }
 
 func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (err error) {
-	// Of its own context, as the COMMIT below: when one ends in the moment in which
-	// BEGIN succeeds, the driver reports an error, and the transaction would stay.
+	// Without ctx, as the COMMIT below: when a context ends at the moment in which BEGIN succeeds,
+	// the driver returns an error, and the transaction would stay open.
 	if _, err := c.exec(context.Background(), "BEGIN"); err != nil {
 		return err
 	}
 	defer func() {
-		// Of its own context: the transaction must end whatever happened.
+		// Without ctx: the transaction must end in any case.
 		if _, end := c.exec(context.Background(), "COMMIT"); err == nil {
 			err = end
 		}
 	}()
-	// The snapshot is taken at the first read. That meets a lock when another
-	// process closes the file as the last one or recovers its log.
-	err = patiently(ctx, func() error {
+	// SQLite takes the snapshot at the first read. That read meets a lock when another process
+	// closes the file as its last user or recovers its log.
+	err = retryWhileBusy(ctx, func() error {
 		row, err := c.one(ctx, takeSnapshot)
 		if err == nil {
 			s.clock.refresh(row[0].(int64), row[1].(int64))
@@ -332,8 +331,7 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 	return f(c)
 }
 
-// takeSnapshot reads what a read has to know: what another handle has set the
-// clock to since.
+// takeSnapshot reads what every read needs: the clock, which another handle may have set since.
 const takeSnapshot = `SELECT clock_since, clock_at FROM store`
 
 // Now implements runstore.RunStore.
@@ -349,8 +347,8 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 	return write(ctx, s, "now", "", nil, func(tx *tx) (time.Time, error) { return tx.now, nil })
 }
 
-// StrictAtCommit implements runstore.StrictCommitter: a write reads the clock in its
-// transaction, which is the only one that writes.
+// StrictAtCommit implements runstore.StrictCommitter: a write reads the clock in its transaction,
+// and no other transaction writes at the same time.
 func (s *Store) StrictAtCommit() bool { return true }
 
 // Describe implements runstore.Describer.

@@ -9,57 +9,57 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// tx is one writing transaction, shared by the operations of a group. All of
-// them happen at one instant of the store clock.
+// tx is one write transaction, shared by the operations of a group. All of them take place at one
+// instant of the store clock.
 type tx struct {
 	ctx   context.Context
 	c     *conn
 	store *core
 	now   time.Time
-	at    driver.Value // now in microseconds, as rows store it
+	at    driver.Value // now in microseconds, the form that rows store
 
 	state
-	changed bool    // something changed that no event's position witnesses
-	begun   int64   // how much had changed when it began, see conn.changes
-	anchor  *anchor // of the store clock, if this transaction sets it
+	changed bool    // something changed that no event's position records
+	begun   int64   // conn.changes at the beginning of the transaction
+	anchor  *anchor // the anchor of the store clock, if this transaction sets it
 }
 
-// state is what every transaction has to know of the store.
+// state is the state of the store that every transaction needs.
 type state struct {
 	epoch   runstore.Epoch
 	next    runstore.Position // of the next event
 	changes int64             // the store's counter of changes
 }
 
-// left is the state that this connection's last transaction left, and SQLite's data version
-// then. A transaction that begins at the same version reads nothing: no other connection has
-// committed between them.
-type left struct {
+// cachedState is the state after this connection's last transaction, with SQLite's data version at
+// that time. A transaction that begins at the same version need not read the state, because no
+// other connection has committed in between.
+type cachedState struct {
 	known   bool
 	version uint32
 	state
 }
 
-// beginState reads state, and what another handle may have set the clock to.
+// beginState reads state, and the clock, which another handle may have set.
 const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at, changes FROM store`
 
 func (s *core) newTx(ctx context.Context, c *conn) (*tx, error) {
 	t := &tx{ctx: ctx, c: c, store: s}
-	if err := s.intact(t.start); err != nil {
-		_, _ = c.exec(ctx, "ROLLBACK") // the error before it is the one to report
+	if err := s.catchDamage(t.start); err != nil {
+		_, _ = c.exec(ctx, "ROLLBACK") // the first error is the one to report
 		return nil, err
 	}
 	return t, nil
 }
 
-// start learns the state that the transaction begins in.
+// start determines the state in which the transaction begins.
 func (tx *tx) start() error {
 	version, err := tx.c.dataVersion()
 	if err != nil {
 		return err
 	}
 	clock := tx.store.clock
-	if last := tx.store.left; last.known && last.version == version {
+	if last := tx.store.lastState; last.known && last.version == version {
 		tx.state = last.state
 	} else {
 		if err := tx.store.refuseNewer(tx.ctx, tx.c); err != nil {
@@ -89,8 +89,9 @@ func (tx *tx) start() error {
 	return nil
 }
 
-// readClock moves the transaction's time on, for operations that joined it after it began: a
-// strict lease that expired before an operation did must not be live for it.
+// readClock advances the transaction's time, for operations that joined the transaction after its
+// beginning: a strict lease that expired before an operation began must not be live for that
+// operation.
 func (tx *tx) readClock() {
 	if now, _ := tx.store.clock.now(); now.After(tx.now) {
 		tx.setNow(now)
@@ -104,7 +105,7 @@ func (tx *tx) setNow(now time.Time) {
 
 const countChange = `UPDATE store SET changes = changes + 1, clock_seen = max(clock_seen, ?) RETURNING changes`
 
-// finish is the last step before the commit.
+// finish counts the transaction's changes, as the last step before the commit.
 func (tx *tx) finish() error {
 	if !tx.changed {
 		return nil
@@ -117,26 +118,26 @@ func (tx *tx) finish() error {
 	return nil
 }
 
-// committed tells the witness and those who wait for commits.
+// committed updates the caches and the watermark after a commit, and wakes the channels of Wakeups.
 func (s *core) committed(tx *tx) {
 	if tx.anchor != nil {
 		s.clock.set(*tx.anchor)
 	}
 	version, err := tx.c.dataVersion()
-	s.left = left{err == nil, version, tx.state}
+	s.lastState = cachedState{err == nil, version, tx.state}
 	s.progress.Changes, s.progress.Position = tx.changes, tx.next-1
-	s.witness.write(s.progress)
+	s.watermark.write(s.progress)
 	if n := tx.changes + int64(tx.next) - 1 - tx.begun; n > 0 {
 		s.own.Add(n)
 		s.wakers.wake()
 	}
 }
 
-var errReadOnly = &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened to be read only"}
+var errReadOnly = &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened read-only"}
 
-// write runs f as one operation of the next group. f may run again in another
-// transaction; its result is read only once the transaction is durable, so a
-// caller that has given up never shares memory with it.
+// write runs f as one operation of the next group. f may run again in another transaction. write
+// reads the result of f only once the transaction is durable, so a caller that has given up never
+// shares memory with f.
 func write[T any](ctx context.Context, s *Store, op string, id runstore.RunID, invalid error, f func(*tx) (T, error)) (T, error) {
 	var zero, result T
 	if invalid != nil {
@@ -158,15 +159,15 @@ func write[T any](ctx context.Context, s *Store, op string, id runstore.RunID, i
 	return result, nil
 }
 
-// positions reserves the positions of n events and returns the first. They are
-// given out in commit order, because there is one writing transaction at a time.
+// positions reserves the positions of n events and returns the first. They are assigned in commit
+// order, because there is one write transaction at a time.
 func (tx *tx) positions(n int) runstore.Position {
 	first := tx.next
 	tx.next += runstore.Position(n)
 	return first
 }
 
-// row is a run as its row tells it.
+// row is a run as read from its row.
 type row struct {
 	rules.Head
 	no     int64
@@ -210,10 +211,10 @@ func scanHead(v []driver.Value) row {
 	return r
 }
 
-// micros returns a duration that is stored in microseconds.
+// micros returns the duration that is stored in microseconds.
 func micros(v driver.Value) time.Duration { return time.Duration(v.(int64)) * time.Microsecond }
 
-// load reads a run's row; nil when there never was one of that id.
+// load reads a run's row; nil when there has never been a run of that id.
 func (tx *tx) load(id runstore.RunID) (*row, error) {
 	v, err := tx.c.one(tx.ctx, selectRun, blob(id))
 	if err != nil || v == nil {
@@ -224,7 +225,7 @@ func (tx *tx) load(id runstore.RunID) (*row, error) {
 	return &r, nil
 }
 
-// find is load for runs that exist and were not purged.
+// find is load for a run that exists and is not purged.
 func (tx *tx) find(id runstore.RunID) (*row, error) {
 	r, err := tx.load(id)
 	if err == nil && (r == nil || r.purged) {
@@ -238,8 +239,8 @@ const updateHead = `UPDATE runs SET purged = ?, status = ?, created = ?, runnabl
 	preempted_from = ?, preempt_reason = ?, ttl = ?, granted = ?, renewed = ?, max_stall = ?, progressed = ?,
 	former_end = ?, unlisted = ? WHERE no = ?`
 
-// save writes a run's row back, but for what appending keeps there. It puts the run into the
-// index of runnable runs at the present expiry of its grant.
+// save writes a run's row back, except the columns that appending maintains. It sets the run's
+// entry in the index of runnable runs to the present expiry of the grant.
 func (tx *tx) save(r *row) error {
 	var runnable, place driver.Value
 	if !r.RunnableAt.IsZero() {

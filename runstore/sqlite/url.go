@@ -22,8 +22,8 @@ func init() {
 	})
 }
 
-// ParseURL reads sqlite:FILE?synchronous=normal&group=1&readers=8&create=no&readonly=yes. The
-// keys are those of [Options].
+// ParseURL parses sqlite:FILE?synchronous=normal&group=1&readers=8&create=no&readonly=yes. The keys
+// are the fields of [Options].
 func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
 	if err := u.RejectUnknownParams("synchronous", "group", "readers", "create", "readonly"); err != nil {
 		return "", nil, err
@@ -51,7 +51,7 @@ func ParseURL(u runstore.URL) (path string, opts *Options, err error) {
 		}
 		n, err := strconv.Atoi(u.Params.Get(key))
 		if err != nil || n == 0 {
-			return "", nil, badOption(key, "is no number above 0")
+			return "", nil, badOption(key, "is not a number above 0")
 		}
 		*field = n
 	}

@@ -1,8 +1,8 @@
-// Package wakeup carries hints on single runs between the users of a store within one process,
-// for adapters that implement runstore.RunNotifier.
+// Package wakeup delivers wake-ups about single runs between the users of a store within one
+// process, for adapters that implement runstore.RunNotifier.
 //
-// A write of the process names its run when it returns, so it wakes the waiters of that run at
-// once, and no others. An adapter that learns of writes by other processes calls [Hub.Wake] or
+// A write of this process names its run when it returns, so it wakes the waiters of that run at
+// once, and no others. An adapter that detects writes by other processes calls [Hub.Wake] or
 // [Hub.WakeEach].
 package wakeup
 
@@ -16,25 +16,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Hub holds the waiters of one store. Within a process all hubs with the same key are the same.
+// Hub holds the waiters of one store. All hubs of a process with the same key share their waiters.
 type Hub struct{ key any }
 
 // Of returns the hub of a store. The comparable key identifies the store within the process: all
 // handles of the store use the same key, and no other store uses it.
 func Of(key any) Hub { return Hub{key} }
 
-// waiters are the channels that wait for one run, with the kind of write that wakes each.
+// waiters are the channels that wait for one run, each with the kind of write that wakes it.
 type waiters map[chan struct{}]runstore.WakeOn
 
-// stores are the waiters of all stores, by their hubs' keys and by runs.
+// stores holds the waiters of all stores, by the keys of their hubs and by run.
 var (
-	mu     sync.RWMutex
-	stores = map[any]map[runstore.RunID]waiters{}
-	count  atomic.Int64 // of waiters, so that a write without any takes no lock
+	mu          sync.RWMutex
+	stores      = map[any]map[runstore.RunID]waiters{}
+	waiterCount atomic.Int64 // of waiters, so that a write without any takes no lock
 )
 
-// Add returns a channel that holds a value soon after each write to a run of the kind that is
-// asked for, until ctx ends.
+// Add returns a channel that receives a value soon after each write to a run of the kind on, until
+// ctx ends.
 func (h Hub) Add(ctx context.Context, id runstore.RunID, on runstore.WakeOn) <-chan struct{} {
 	ch := make(chan struct{}, 1)
 	mu.Lock()
@@ -48,7 +48,7 @@ func (h Hub) Add(ctx context.Context, id runstore.RunID, on runstore.WakeOn) <-c
 		runs[id] = waiters{}
 	}
 	runs[id][ch] = on
-	count.Add(1)
+	waiterCount.Add(1)
 	context.AfterFunc(ctx, func() { h.remove(id, ch) })
 	return ch
 }
@@ -64,18 +64,18 @@ func (h Hub) remove(id runstore.RunID, ch chan struct{}) {
 	if len(runs) == 0 {
 		delete(stores, h.key)
 	}
-	count.Add(-1)
+	waiterCount.Add(-1)
 }
 
-// After wakes the waiters of runs, unless the error of a write to them says that nothing was
-// applied. Writes defer it.
+// After wakes the waiters of runs, unless the error of a write to them means that nothing was
+// applied. Write operations defer it.
 func (h Hub) After(err *error, on runstore.WakeOn, runs ...runstore.RunID) {
 	if runstore.OutcomeOf(*err) != runstore.NotApplied {
 		h.Wake(on, runs...)
 	}
 }
 
-// KindOf returns the kind of write that a batch is.
+// KindOf returns the kind of write of a batch.
 func KindOf(b runstore.Batch) runstore.WakeOn {
 	if b.Purge {
 		return runstore.OnRelease
@@ -97,9 +97,9 @@ func (h Hub) AfterRaise(err *error) {
 	}
 }
 
-// Wake wakes the waiters of runs after a write of a kind. A release is also a write.
+// Wake wakes the waiters of runs after a write of the kind on. A release counts as a write too.
 func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
-	if count.Load() == 0 {
+	if waiterCount.Load() == 0 {
 		return
 	}
 	mu.RLock()
@@ -113,8 +113,8 @@ func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
 	}
 }
 
-// WakeEach wakes the waiters for which chosen returns true, given their run and the kind of write
-// that they wait for.
+// WakeEach wakes the waiters for which chosen returns true, given the waiter's run and the kind of
+// write that it waits for.
 func (h Hub) WakeEach(chosen func(id runstore.RunID, on runstore.WakeOn) bool) {
 	mu.RLock()
 	defer mu.RUnlock()
@@ -134,7 +134,7 @@ func (h Hub) Waiting() []runstore.RunID {
 	return slices.Collect(maps.Keys(stores[h.key]))
 }
 
-// Take takes a wake-up if there is one, and reports whether there was. A closed channel has none.
+// Take receives a pending wake-up and reports whether there was one. A closed channel has none.
 func Take(ch <-chan struct{}) bool {
 	select {
 	case _, open := <-ch:
@@ -147,6 +147,6 @@ func Take(ch <-chan struct{}) bool {
 func hint(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
-	default: // one is pending already
+	default: // a wake-up is pending already
 	}
 }

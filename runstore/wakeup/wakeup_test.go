@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// A write wakes those who wait for its run at its store and for its kind, and nobody else.
+// A write wakes only the waiters for its run, at its store and for its kind.
 func TestWhoIsWoken(t *testing.T) {
 	hub := wakeup.Of("store")
 	writes := hub.Add(t.Context(), "run", runstore.OnWrite)
@@ -34,7 +34,7 @@ func TestWhoIsWoken(t *testing.T) {
 		{"a purge", func() { hub.AfterBatches(&applied, purge) }, true, true},
 	} {
 		tc.write()
-		tc.write() // a second hint is the first
+		tc.write() // a second wake-up coalesces with the first
 		if got := wakeup.Take(writes); got != tc.writes {
 			t.Errorf("%s wakes who waits for writes: %t", tc.name, got)
 		}
@@ -51,7 +51,7 @@ func TestWhoIsWoken(t *testing.T) {
 	}
 }
 
-// Nothing is kept of who has gone.
+// Nothing is kept of waiters that have left.
 func TestWaitingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -48,9 +48,9 @@ func lastPosition(t *testing.T, s *sqlite.Store) runstore.Position {
 	return events[len(events)-1].Position
 }
 
-// story is a store with a history: a backup from its first part, and a lease and
-// events that the backup does not know of.
-func story(t *testing.T) (path, backup string, first, second runstore.Lease, last runstore.Position) {
+// restoreFixture returns a store with a history: a backup from its first part, and a lease and
+// events that the backup does not contain.
+func restoreFixture(t *testing.T) (path, backup string, first, second runstore.Lease, last runstore.Position) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "tape.db")
 	backup = path + "-backup"
@@ -86,7 +86,7 @@ func story(t *testing.T) (path, backup string, first, second runstore.Lease, las
 
 func TestRestoredBackupRaisesTheEpoch(t *testing.T) {
 	t.Parallel()
-	path, backup, first, second, last := story(t)
+	path, backup, first, second, last := restoreFixture(t)
 	copyFile(t, backup, path)
 	s := openAt(t, path, embedded.NewHost())
 	if all := epochs(t, s); len(all) != 1 || all[0].Epoch != 1 || all[0].Reason == "" {
@@ -136,7 +136,7 @@ func TestCopiedDatabaseRaisesTheEpoch(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			path, _, _, second, _ := story(t)
+			path, _, _, second, _ := restoreFixture(t)
 			copied := filepath.Join(t.TempDir(), "tape.db")
 			tc.place(t, path, copied)
 			copyFile(t, path, copied)
@@ -151,9 +151,9 @@ func TestCopiedDatabaseRaisesTheEpoch(t *testing.T) {
 	}
 }
 
-func TestMovedWithItsWitnessKeepsTheEpoch(t *testing.T) {
+func TestMovedWithItsWatermarkKeepsTheEpoch(t *testing.T) {
 	t.Parallel()
-	path, _, _, second, _ := story(t)
+	path, _, _, second, _ := restoreFixture(t)
 	moved := filepath.Join(t.TempDir(), "moved.db")
 	for _, suffix := range []string{"", "-witness"} {
 		if err := os.Rename(path+suffix, moved+suffix); err != nil {
@@ -169,10 +169,10 @@ func TestMovedWithItsWitnessKeepsTheEpoch(t *testing.T) {
 	}
 }
 
-// A witness that cannot be read proves nothing good: the epoch is raised.
-func TestTornWitness(t *testing.T) {
+// TestTornWatermark damages the watermark. It counts as missing, so the epoch is raised.
+func TestTornWatermark(t *testing.T) {
 	t.Parallel()
-	path, _, _, second, _ := story(t)
+	path, _, _, second, _ := restoreFixture(t)
 	if err := os.WriteFile(path+"-witness", []byte(`{"Incarnation":"`), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package sqlite
 
 import "os"
 
-// lockFile and unlockFile do nothing: there is no flock. A write looks at the file all the same.
+// lockFile and unlockFile do nothing, because the system has no flock. A write still reads the file
+// before it replaces its content.
 func lockFile(*os.File)   {}
 func unlockFile(*os.File) {}

@@ -15,32 +15,37 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A witness is a small file beside the database that remembers how far the
-// database had come. When the database is older than its witness, a backup was
-// restored or acknowledged commits were lost at a power cut
-// (synchronous=NORMAL); when the witness is missing or of another incarnation,
-// the database was copied. Each raises the epoch when the store is opened, so
-// that no token and no position is given out twice (I2, I10).
+// A watermark is the high-water mark of a database: a small file beside the database (its name ends
+// in -witness, and messages call it the witness file) that records how much the database had
+// committed. Opening the store compares the two and raises the epoch in two cases, so that no token
+// and no position is given out twice (I2, I10):
 //
-// It is written after each commit and before the commit is acknowledged, and never synced:
-// a kill of the process loses nothing of it, and a power cut makes it lag behind. A witness
-// that lags proves nothing and harms nothing.
+//   - The database is older than its watermark: a backup was restored, or a power cut lost
+//     acknowledged commits (synchronous=NORMAL).
+//   - The watermark is missing or belongs to another incarnation: the database was copied.
 //
-// Several processes write it, and one that was paused after its commit writes late. So a write
-// holds a lock on the file (flock), and leaves a file alone that is as far as itself. A process
-// whose file was removed, by the failed write of another one, opens the one that is there now.
-type witness struct {
+// It is not simple because several processes write the file, at any time after their commits.
+//
+//  1. A commit is acknowledged only after the watermark is written. The file is never synced: a
+//     kill of the process loses nothing of it, and a power cut makes it lag behind. A watermark
+//     that lags raises no epoch and does no harm.
+//  2. A write never replaces a higher watermark by a lower one, even if the process was paused
+//     after its commit: it holds a lock on the file (flock), and leaves a file alone that is
+//     already as far.
+//  3. A watermark that cannot be written is removed. A process whose file was removed by another
+//     process opens the file that is there now.
+type watermark struct {
 	path string
 
 	mu    sync.Mutex
 	file  *os.File
-	info  fs.FileInfo // of file
-	known progress    // as this handle wrote it last
-	line  []byte      // what it wrote then
-	found [256]byte   // what is in the file, longer than every line
+	info  fs.FileInfo // identifies file
+	known progress    // the progress that this handle wrote last
+	line  []byte      // the line that this handle wrote last
+	found [256]byte   // a buffer for the content of the file, longer than every line
 }
 
-// progress is how far a database has come.
+// progress is how much a database has committed.
 type progress struct {
 	Incarnation string
 	Changes     int64
@@ -49,8 +54,8 @@ type progress struct {
 
 func (p progress) behind(w progress) bool { return p.Changes < w.Changes || p.Position < w.Position }
 
-// read returns what the witness remembers; ok is false when there is none.
-func (w *witness) read() (p progress, ok bool, err error) {
+// read returns the recorded progress; ok is false when there is no watermark.
+func (w *watermark) read() (p progress, ok bool, err error) {
 	text, err := os.ReadFile(w.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return progress{}, false, nil
@@ -58,18 +63,18 @@ func (w *witness) read() (p progress, ok bool, err error) {
 	if err != nil {
 		return progress{}, false, err
 	}
-	// A torn or foreign file is as good as none.
+	// A torn file or one of another format counts as missing.
 	p, ok = parse(text)
 	return p, ok, nil
 }
 
-// write writes p down, unless this handle did so before: another process may have come
-// further since.
+// write records p, unless this handle recorded p last: then the file is at least as far, because
+// another process may have written since.
 //
-// A failure is no error of the commit, which is in the database. It removes the witness:
-// one that lags would let a restored backup pass for the database, and none at all only
-// raises the epoch.
-func (w *witness) write(p progress) {
+// A failure is not an error of the commit, which is in the database. It removes the file: a
+// watermark that lags behind would hide the restore of a backup, and a missing one only raises the
+// epoch.
+func (w *watermark) write(p progress) {
 	if w == nil {
 		return
 	}
@@ -89,8 +94,8 @@ func (w *witness) write(p progress) {
 	w.known = p
 }
 
-// advance writes p into the file, unless another process has come as far.
-func (w *witness) advance(p progress) error {
+// advance writes p into the file, unless another process has recorded at least p.
+func (w *watermark) advance(p progress) error {
 	if err := w.lock(); err != nil {
 		return err
 	}
@@ -99,7 +104,7 @@ func (w *witness) advance(p progress) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if found := w.found[:n]; !bytes.Equal(found, w.line) { // else p is further
+	if found := w.found[:n]; !bytes.Equal(found, w.line) { // if equal, p is further than the file
 		if seen, ok := parse(found); ok && seen.Incarnation == p.Incarnation && !seen.behind(p) {
 			return nil
 		}
@@ -109,12 +114,12 @@ func (w *witness) advance(p progress) error {
 	return err
 }
 
-// lock locks the file that stands at path, which it opens or creates as needed: first when the
-// store is opened, because later the process may have no descriptor left.
-func (w *witness) lock() error {
+// lock locks the file at path, and opens or creates it as needed. The file is opened when the store
+// is opened, because later the process may have no descriptor left.
+func (w *watermark) lock() error {
 	for {
 		if w.file == nil {
-			file, err := os.OpenFile(w.path, os.O_RDWR|os.O_CREATE, 0o644) // as the database is
+			file, err := os.OpenFile(w.path, os.O_RDWR|os.O_CREATE, 0o644) // the mode of the database file
 			if err != nil {
 				return err
 			}
@@ -128,7 +133,7 @@ func (w *witness) lock() error {
 		if err == nil && os.SameFile(there, w.info) {
 			return nil
 		}
-		_ = w.file.Close() // nothing of it is synced anyway
+		_ = w.file.Close() // the file is never synced, so an error loses nothing
 		w.file = nil
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -140,8 +145,8 @@ func parse(text []byte) (p progress, ok bool) {
 	return p, json.Unmarshal(text, &p) == nil
 }
 
-// append appends p as a line of JSON. The line is fixed in length, so that every write replaces
-// the one before it whole. Package fmt would take as long as the write itself.
+// append appends p as a line of JSON. All lines of a database have the same length, so that a write
+// replaces the previous line completely. Package fmt would take as long as the write itself.
 func (p progress) append(line []byte) []byte {
 	line = append(line, `{"Incarnation":`...)
 	line = strconv.AppendQuote(line, p.Incarnation)
@@ -152,22 +157,22 @@ func (p progress) append(line []byte) []byte {
 	return append(line, "}\n"...)
 }
 
-// appendPadded appends n, after as many spaces as make it 20 bytes: no int64 is longer.
+// appendPadded appends n, padded with spaces to 20 bytes: the length of the longest int64.
 func appendPadded(line []byte, n int64) []byte {
 	var digits [20]byte
 	text := strconv.AppendInt(digits[:0], n, 10)
 	return append(append(line, "                    "[len(text):]...), text...)
 }
 
-// close closes the file. The last commit is written down already.
-func (w *witness) close() {
+// close closes the file. The last commit is already recorded in it.
+func (w *watermark) close() {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file != nil {
-		_ = w.file.Close() // nothing of it is synced anyway
+		_ = w.file.Close() // the file is never synced, so an error loses nothing
 		w.file = nil
 	}
 }
@@ -181,9 +186,9 @@ const (
 	insertMark     = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, 0, 0, '', x'', ?, 0, x'')`
 )
 
-// compare raises the epoch if the witness tells that the database went back or
-// was copied. The transaction is a writing one.
-func (w *witness) compare(ctx context.Context, tx *conn, now time.Time) error {
+// compare raises the epoch if the watermark shows that the database was rolled back or copied. tx
+// must be in a write transaction.
+func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error {
 	if w == nil {
 		return nil
 	}
@@ -207,7 +212,7 @@ func (w *witness) compare(ctx context.Context, tx *conn, now time.Time) error {
 	}
 	if reason == "" {
 		if ok {
-			w.known = seen // what stands there need not be written again
+			w.known = seen // already recorded, so write can skip it
 		}
 		return nil
 	}
@@ -215,8 +220,9 @@ func (w *witness) compare(ctx context.Context, tx *conn, now time.Time) error {
 	return err
 }
 
-// raise starts a new epoch: every grant ends, and tokens and positions go on
-// above all of the epochs before it.
+// raise starts a new epoch: every grant ends, and tokens and positions continue above all those of
+// the epochs before it. changes is the number of changes that the watermark recorded, 0 without
+// one.
 func raise(ctx context.Context, tx *conn, reason string, changes int64, now time.Time) (runstore.Epoch, error) {
 	row, err := tx.one(ctx, selectEpoch)
 	if err != nil {

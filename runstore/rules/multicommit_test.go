@@ -22,19 +22,19 @@ func batches(pairs ...string) (all []runstore.Batch) {
 func TestWhole(t *testing.T) {
 	t.Parallel()
 	commit := batches("a", "1", "b", "2", "c", "")
-	whole := rules.MultiCommitID(commit)
+	multiID := rules.MultiCommitID(commit)
 	// Stores keep it: another value would be a repeat that no store recognises.
-	if got, want := fmt.Sprintf("%x", whole), "2aa3a6e755e729852afab54f226fc7ef"; got != want {
+	if got, want := fmt.Sprintf("%x", multiID), "2aa3a6e755e729852afab54f226fc7ef"; got != want {
 		t.Fatalf("got %s, want %s", got, want)
 	}
-	if got := rules.MultiCommitID(batches("c", "", "b", "2", "a", "1")); !bytes.Equal(got, whole) {
+	if got := rules.MultiCommitID(batches("c", "", "b", "2", "a", "1")); !bytes.Equal(got, multiID) {
 		t.Error("the order of the batches makes it another commit")
 	}
 	if commit[0].Run() != "a" || commit[2].Run() != "c" {
 		t.Error("the caller's batches were put into another order")
 	}
 	commit[0].Append("test", []byte("what the batches do is not looked at: their ids stand for it"))
-	if got := rules.MultiCommitID(commit); !bytes.Equal(got, whole) {
+	if got := rules.MultiCommitID(commit); !bytes.Equal(got, multiID) {
 		t.Error("an event makes it another commit")
 	}
 	for _, test := range []struct {
@@ -49,7 +49,7 @@ func TestWhole(t *testing.T) {
 		{"another bound between run and id", batches("a1", "", "b", "2", "c", "")},
 		{"another bound between id and run", batches("a", "1b", "", "2", "c", "")},
 	} {
-		if got := rules.MultiCommitID(test.other); bytes.Equal(got, whole) {
+		if got := rules.MultiCommitID(test.other); bytes.Equal(got, multiID) {
 			t.Errorf("%s is the same commit", test.what)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// placeOf returns where the run "run" stands in the index of runnable runs.
+// placeOf returns the time of the run "run" in the index of runnable runs.
 func placeOf(t *testing.T, path string) time.Time {
 	t.Helper()
 	return runstore.FromMicros(query[int64](t, path, "SELECT coalesce(place, 0) FROM runs WHERE id = CAST('run' AS BLOB)"))
@@ -53,8 +53,9 @@ func due(t *testing.T, s *sqlite.Store) (ids []runstore.RunID) {
 	return ids
 }
 
-// A renewal, with writes or without, leaves a run's entry where the grant put it; a scan that
-// meets the entry while the lease is live moves it to the expiry.
+// TestScanMovesTheEntryOfARenewedLease renews a lease, with and without writes. The run's entry
+// stays at its first expiry; a scan that meets it while the lease is live moves it to the present
+// expiry.
 func TestScanMovesTheEntryOfARenewedLease(t *testing.T) {
 	t.Parallel()
 	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
@@ -102,7 +103,8 @@ func TestScanMovesTheEntryOfARenewedLease(t *testing.T) {
 	}
 }
 
-// A move that comes after the release of the lease that its scan saw moves nothing.
+// TestMoveAfterARelease runs a move after the release of the lease that the scan saw: nothing
+// moves.
 func TestMoveAfterARelease(t *testing.T) {
 	t.Parallel()
 	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
@@ -131,7 +133,8 @@ func TestMoveAfterARelease(t *testing.T) {
 	}
 }
 
-// A scan that finds entries to move succeeds where nothing can be written, and finds them again.
+// TestScanWhereNothingCanBeWritten scans entries that cannot be moved. The scan succeeds, and the
+// next scan finds them again.
 func TestScanWhereNothingCanBeWritten(t *testing.T) {
 	t.Parallel()
 	d, path, host := newDisk(t), filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
@@ -173,7 +176,7 @@ func TestScanWhereNothingCanBeWritten(t *testing.T) {
 	}
 }
 
-// Close ends a move that waits for another process.
+// TestCloseEndsAMove closes a handle whose move waits for another process.
 func TestCloseEndsAMove(t *testing.T) {
 	t.Parallel()
 	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
