@@ -41,7 +41,7 @@ func (r route) close() {
 }
 
 // opened says that errors are waited out from now on.
-func (r route) opened() {
+func (r route) setOpened() {
 	if r.connector != nil {
 		r.opening.Store(false)
 	}

@@ -37,7 +37,7 @@ type connector struct {
 	instance string
 	options  []alloydbconn.Option
 	logger   *slog.Logger
-	here     localclock.Clock // of this process
+	clock    localclock.Clock // of this process
 	// opening is true until the store is open: what repeating does not mend is told
 	// at once.
 	opening    atomic.Bool
@@ -51,7 +51,7 @@ type connector struct {
 	closed       bool
 	dialer       *dialer
 	replacing    bool
-	wait         time.Duration // before the next Dialer
+	nextPace     time.Duration // before the next Dialer
 	notBefore    localclock.Reading
 	failingSince localclock.Reading // of exchanges in a row; zero when the last one succeeded
 }
@@ -65,7 +65,7 @@ type dialer struct {
 
 func newConnector(ctx context.Context, instance string, options []alloydbconn.Option, logger *slog.Logger, here localclock.Clock) (*connector, error) {
 	c := &connector{
-		instance: instance, options: options, logger: logger, here: here,
+		instance: instance, options: options, logger: logger, clock: here,
 		pace: dialerPace, refusedFor: refusedFor, making: make(chan struct{}, 1),
 	}
 	c.opening.Store(true)
@@ -73,7 +73,7 @@ func newConnector(ctx context.Context, instance string, options []alloydbconn.Op
 	if err != nil {
 		return nil, c.explain(&setupError{err})
 	}
-	c.dialer, c.wait = d, c.pace
+	c.dialer, c.nextPace = d, c.pace
 	return c, nil
 }
 
@@ -89,7 +89,7 @@ func (c *connector) newDialer(ctx context.Context) (*dialer, error) {
 // dial opens a connection that is ready for the database's protocol.
 func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 	for again := false; ; again = true {
-		d, err := c.use()
+		d, err := c.acquire()
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +98,7 @@ func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 			c.succeeded()
 			return conn, nil
 		}
-		if again || ctx.Err() != nil || !c.useless(d, err) {
+		if again || ctx.Err() != nil || !c.shouldReplace(d, err) {
 			return nil, c.explain(err)
 		}
 		if failed := c.replace(ctx, d, err); failed != nil {
@@ -133,7 +133,7 @@ func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 	}
 }
 
-func (c *connector) use() (*dialer, error) {
+func (c *connector) acquire() (*dialer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -147,12 +147,12 @@ func (c *connector) release(d *dialer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d.uses--
-	c.end(d)
+	c.closeIfUnused(d)
 }
 
 // end closes a Dialer that is no longer needed, on the side: it may wait for its last
 // metrics to be sent. The caller holds the mutex.
-func (c *connector) end(d *dialer) {
+func (c *connector) closeIfUnused(d *dialer) {
 	if !d.retired || d.uses > 0 {
 		return
 	}
@@ -166,12 +166,12 @@ func (c *connector) end(d *dialer) {
 func (c *connector) succeeded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failingSince, c.wait = localclock.Reading{}, c.pace
+	c.failingSince, c.nextPace = localclock.Reading{}, c.pace
 }
 
 // useless reports whether another Dialer may do better than d, which failed with err,
 // and may be made now.
-func (c *connector) useless(d *dialer, err error) bool {
+func (c *connector) shouldReplace(d *dialer, err error) bool {
 	stage := stageOf(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +181,7 @@ func (c *connector) useless(d *dialer, err error) bool {
 	if stage == beforeExchange {
 		return false // it refreshes by itself
 	}
-	now := c.here.Read()
+	now := c.clock.Read()
 	if c.failingSince.IsZero() {
 		c.failingSince = now
 	}
@@ -203,13 +203,13 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 		return ctx.Err()
 	}
 	c.mu.Lock()
-	if c.dialer != old || c.closed || c.here.Read().Before(c.notBefore) {
+	if c.dialer != old || c.closed || c.clock.Read().Before(c.notBefore) {
 		c.mu.Unlock()
 		return nil
 	}
 	c.replacing = true
-	c.notBefore = c.here.Read().Add(c.wait)
-	c.wait = min(2*c.wait, maxDialerPace)
+	c.notBefore = c.clock.Read().Add(c.nextPace)
+	c.nextPace = min(2*c.nextPace, maxDialerPace)
 	c.mu.Unlock()
 	d, err := c.newDialer(ctx)
 	c.mu.Lock()
@@ -220,11 +220,11 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 	}
 	if c.closed {
 		d.retired = true
-		c.end(d)
+		c.closeIfUnused(d)
 		return nil
 	}
 	c.dialer, old.retired = d, true
-	c.end(old)
+	c.closeIfUnused(old)
 	c.logger.Warn("tapestore: AlloyDB lets nobody in by this connector's certificate; a new connector was made",
 		"instance", c.instance, "error", why)
 	return nil
@@ -235,7 +235,7 @@ func (c *connector) close() {
 	c.mu.Lock()
 	if !c.closed {
 		c.dialer.retired = true
-		c.end(c.dialer)
+		c.closeIfUnused(c.dialer)
 		c.closed = true
 	}
 	c.mu.Unlock()

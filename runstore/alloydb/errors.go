@@ -81,7 +81,7 @@ func (c *connector) explain(err error) error {
 	return &dialError{advice: advice, cause: err, final: lasting && c.opening.Load()}
 }
 
-const login = "the credentials are the Application Default Credentials: an attached service account, or gcloud auth application-default login"
+const credentialsAdvice = "the credentials are the Application Default Credentials: an attached service account, or gcloud auth application-default login"
 
 func (c *connector) advice(err error) (advice string, lasting bool) {
 	var config *errtype.ConfigError
@@ -89,7 +89,7 @@ func (c *connector) advice(err error) (advice string, lasting bool) {
 	var api *googleapi.Error
 	switch {
 	case errors.As(err, &setup):
-		return "the AlloyDB connector cannot be set up; " + login, true
+		return "the AlloyDB connector cannot be set up; " + credentialsAdvice, true
 	case errors.As(err, &config):
 		return "the AlloyDB connector cannot reach " + c.instance + " in this way; choose among ip=private, ip=public and ip=psc one that the instance has", true
 	case errors.As(err, &api):
@@ -97,7 +97,7 @@ func (c *connector) advice(err error) (advice string, lasting bool) {
 		case http.StatusBadRequest, http.StatusNotFound:
 			return "AlloyDB knows no instance " + c.instance + "; look for a misspelt part of its name (gcloud alloydb instances list)", true
 		case http.StatusUnauthorized:
-			return "AlloyDB's Admin API takes no credentials like these; " + login, true
+			return "AlloyDB's Admin API takes no credentials like these; " + credentialsAdvice, true
 		case http.StatusForbidden:
 			return "AlloyDB's Admin API refuses this principal; grant it roles/alloydb.client and roles/serviceusage.serviceUsageConsumer " +
 				"(for auth=iam also roles/alloydb.databaseUser) in the project of " + c.instance + ", and see that the AlloyDB API is enabled there", true

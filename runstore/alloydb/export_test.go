@@ -23,7 +23,7 @@ func NewConnector(ctx context.Context, instance string, pace, refusedFor time.Du
 	if err != nil {
 		return Connector{}, err
 	}
-	c.pace, c.wait, c.refusedFor = pace, pace, refusedFor
+	c.pace, c.nextPace, c.refusedFor = pace, pace, refusedFor
 	return Connector{c}, nil
 }
 
@@ -72,4 +72,4 @@ func (p ReadPoolPauses) Failed(err error) { p.failed(err) }
 func (p ReadPoolPauses) Recovered() { p.recovered() }
 
 // Resting reports whether reads go to the primary for now.
-func (p ReadPoolPauses) Resting() bool { return p.resting() }
+func (p ReadPoolPauses) Paused() bool { return p.paused() }

@@ -19,7 +19,7 @@ import (
 const (
 	// poolPatience is how long the read pool may take to answer; then the primary is
 	// asked.
-	poolPatience = 2 * time.Second
+	poolTimeout = 2 * time.Second
 	// minPoolPause and maxPoolPause bound how long a read pool that failed is left
 	// alone.
 	minPoolPause = 250 * time.Millisecond
@@ -27,8 +27,8 @@ const (
 )
 
 var (
-	errBehind  = errors.New("alloydb: the read pool is further behind than the bound")
-	errResting = errors.New("alloydb: the read pool failed a moment ago")
+	errBehind = errors.New("alloydb: the read pool is further behind than the bound")
+	errPaused = errors.New("alloydb: the read pool failed a moment ago")
 )
 
 // readPool reads from a read pool. It has nothing to do with leases, tokens, versions
@@ -38,11 +38,11 @@ type readPool struct {
 	pool   *pgxpool.Pool
 	store  *postgres.Store // for its statements
 	logger *slog.Logger
-	here   localclock.Clock // of this process
+	clock  localclock.Clock // of this process
 
-	mu     sync.Mutex
-	pause  time.Duration      // after the next failure; 0 when the last read was none
-	rested localclock.Reading // when it is tried again
+	mu          sync.Mutex
+	pause       time.Duration      // after the next failure; 0 when the last read was none
+	pausedUntil localclock.Reading // when it is tried again
 }
 
 // openReadPool makes the connections' pool. Only what waiting does not mend is an
@@ -66,12 +66,12 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	} else if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	p := &readPool{route: r, store: store, logger: opts.logger(), here: opts.clock()}
+	p := &readPool{route: r, store: store, logger: opts.logger(), clock: opts.clock()}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, r.config); err != nil {
 		r.close()
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, poolPatience)
+	bounded, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	if err := p.pool.Ping(bounded); err != nil {
 		var final *dialError
@@ -81,7 +81,7 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 		}
 		p.failed(err)
 	}
-	r.opened()
+	r.setOpened()
 	return p, nil
 }
 
@@ -142,10 +142,10 @@ func negative(bound time.Duration) error { return badOption("bound", "%v is nega
 
 // read reads from the read pool, if that is sure to be at most bound behind.
 func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx context.Context, conn *pgx.Conn) error) error {
-	if p.resting() {
-		return errResting
+	if p.paused() {
+		return errPaused
 	}
-	bounded, cancel := context.WithTimeout(ctx, poolPatience)
+	bounded, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	err := p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
 		// The connection is to one node of the pool: the one asked is the one read.
@@ -189,10 +189,10 @@ func lagOf(ctx context.Context, conn *pgx.Conn) (lag time.Duration, known bool, 
 	return time.Duration(*micros) * time.Microsecond, true, nil
 }
 
-func (p *readPool) resting() bool {
+func (p *readPool) paused() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.here.Read().Before(p.rested)
+	return p.clock.Read().Before(p.pausedUntil)
 }
 
 func (p *readPool) failed(err error) {
@@ -202,7 +202,7 @@ func (p *readPool) failed(err error) {
 		p.logger.Warn("tapestore: the read pool cannot be read; the primary is, until it can", "error", err)
 		p.pause = minPoolPause
 	}
-	p.rested = p.here.Read().Add(p.pause)
+	p.pausedUntil = p.clock.Read().Add(p.pause)
 	p.pause = min(2*p.pause, maxPoolPause)
 }
 

@@ -50,7 +50,7 @@ func Open(ctx context.Context, opts *Options) (*Store, error) {
 	if err != nil {
 		return nil, openError(err)
 	}
-	s.primary.opened()
+	s.primary.setOpened()
 	return s, nil
 }
 
@@ -68,7 +68,7 @@ func OpenWithReadPool(ctx context.Context, opts *Options) (*ReadPoolStore, error
 	if err != nil {
 		return nil, openError(fmt.Errorf("read pool: %w", errors.Join(err, s.Close())))
 	}
-	s.primary.opened()
+	s.primary.setOpened()
 	return &ReadPoolStore{s, pool}, nil
 }
 

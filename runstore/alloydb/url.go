@@ -17,12 +17,12 @@ func init() {
 		if err != nil {
 			return nil, err
 		}
-		return openAny(ctx, opts)
+		return openStore(ctx, opts)
 	})
 }
 
 // openAny opens the store with the capabilities that the options give it.
-func openAny(ctx context.Context, opts *Options) (runstore.RunStore, error) {
+func openStore(ctx context.Context, opts *Options) (runstore.RunStore, error) {
 	if opts.ReadPool != "" {
 		s, err := OpenWithReadPool(ctx, opts)
 		if err != nil {

@@ -54,7 +54,7 @@ func configure(config *pgxpool.Config, s *Store) {
 				return err
 			}
 		}
-		return s.welcome(ctx, conn)
+		return s.checkConn(ctx, conn)
 	}
 }
 
@@ -118,7 +118,7 @@ var errNotMigrated = errors.New("postgres: the schema is of another version")
 // incarnation of the store that the epoch belongs to, and that what the server
 // acknowledges is on its disk. A failover breaks all connections, so no statement
 // runs on a promoted server before this.
-func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
+func (s *Store) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	var at, known incarnation
 	var standby, asynchronous bool
 	var epoch runstore.Epoch
@@ -129,7 +129,7 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 		at = incarnation{}
 		err := conn.QueryRow(ctx, s.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
 			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
-		if hidden(err) {
+		if incarnationHidden(err) {
 			err = conn.QueryRow(ctx, s.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
 				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		}
@@ -157,7 +157,7 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	if at.cluster != "" && at != known {
-		if err := s.follow(ctx, conn, known, at); err != nil {
+		if err := s.raiseForIncarnation(ctx, conn, known, at); err != nil {
 			return err
 		}
 		ctx2, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
@@ -182,7 +182,7 @@ func onceOnly(conn *pgx.Conn) pgx.QueryExecMode {
 
 // follow raises the epoch: this is another incarnation than the one that gave out
 // the last tokens.
-func (s *Store) follow(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
+func (s *Store) raiseForIncarnation(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
 	why := fmt.Sprintf("the store was in cluster %s on timeline %d, now it is in %s on %d", known.cluster, known.timeline, at.cluster, at.timeline)
 	// It changes every leased run, which may take longer than making a connection.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
@@ -215,7 +215,7 @@ const selectIncarnation = `pg_is_in_recovery(), (SELECT system_identifier::text 
 func incarnationOf(ctx context.Context, conn *pgx.Conn) (at incarnation, err error) {
 	var standby bool
 	err = conn.QueryRow(ctx, `SELECT `+selectIncarnation, onceOnly(conn)).Scan(&standby, &at.cluster, &at.timeline)
-	if hidden(err) {
+	if incarnationHidden(err) {
 		return incarnation{}, nil
 	}
 	if err == nil && standby {
@@ -225,7 +225,7 @@ func incarnationOf(ctx context.Context, conn *pgx.Conn) (at incarnation, err err
 }
 
 // hidden reports whether the server keeps its incarnation from this role.
-func hidden(err error) bool {
+func incarnationHidden(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && (server.Code == "42501" || server.Code == "42883" || server.Code == "0A000")
 }

@@ -33,14 +33,14 @@ func newBulkhead(conns int) bulkhead {
 type purpose int
 
 const (
-	toRead purpose = iota
-	toKeep         // heartbeats and releases
-	toCommit
+	forRead      purpose = iota
+	forHeartbeat         // heartbeats and releases
+	forCommit
 )
 
 // slots returns what a purpose takes before a connection, in this order.
 func (b bulkhead) slots(p purpose) []chan struct{} {
-	return [...][]chan struct{}{toRead: nil, toKeep: {b.writes}, toCommit: {b.commits, b.writes}}[p]
+	return [...][]chan struct{}{forRead: nil, forHeartbeat: {b.writes}, forCommit: {b.commits, b.writes}}[p]
 }
 
 // connect takes a connection from the pool. The caller calls done when it has read all
@@ -48,7 +48,7 @@ func (b bulkhead) slots(p purpose) []chan struct{} {
 func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, done func(), err error) {
 	slots := s.bulkhead.slots(p)
 	taken := 0
-	free := func() {
+	release := func() {
 		for _, slot := range slots[:taken] {
 			<-slot
 		}
@@ -63,18 +63,18 @@ func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, don
 		case <-s.closed:
 			err = puddle.ErrClosedPool
 		}
-		free()
+		release()
 		return nil, nil, notSent{err}
 	}
 	if conn, err = s.pool.Acquire(ctx); err != nil {
-		free()
+		release()
 		return nil, nil, notSent{err}
 	}
-	stop := s.bounded(conn)
+	stop := s.boundStatement(conn)
 	return conn, func() {
 		stop()
-		s.giveBack(ctx, conn)
-		free()
+		s.releaseConn(ctx, conn)
+		release()
 	}, nil
 }
 
@@ -83,16 +83,16 @@ func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, don
 func purposeOf(requests []*request) purpose {
 	for _, r := range requests {
 		if r.heartbeat() || r.write != nil && (r.write.op == opRelease || r.write.op == opRenew) {
-			return toKeep
+			return forHeartbeat
 		}
 	}
-	return toCommit
+	return forCommit
 }
 
 // bounded is for a server that falls silent: no statement takes longer than the
 // server lets it, so what does is lost. It costs less than a context of its own; the
 // caller's ends the statement as well.
-func (s *Store) bounded(conn *pgxpool.Conn) (stop func() bool) {
+func (s *Store) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
 	raw := conn.Conn().PgConn().Conn()
 	return time.AfterFunc(s.opts.StatementTimeout+time.Second, func() {
 		_ = raw.SetDeadline(longAgo) // a closed connection needs none
@@ -104,7 +104,7 @@ var longAgo = time.Unix(1, 0)
 
 // giveBack returns a connection to the pool. One whose statement was cut short is
 // not used again: the request to cancel may still be under way to it.
-func (s *Store) giveBack(ctx context.Context, conn *pgxpool.Conn) {
+func (s *Store) releaseConn(ctx context.Context, conn *pgxpool.Conn) {
 	if ctx.Err() != nil {
 		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
 		defer cancel()

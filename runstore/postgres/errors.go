@@ -24,20 +24,20 @@ var (
 // retried are the unique indexes that refuse a write which has another end later: under the number
 // of another transaction (see feed.go), at another time, where a place was at the same one, or with
 // a newer snapshot, which has the id or the record (see commitStatements).
-var retried = []string{"events_position", "places_pkey", "batches_pkey", "records_pkey"}
+var retryableIndexes = []string{"events_position", "places_pkey", "batches_pkey", "records_pkey"}
 
 // fate is what an error of the engine says about the statement that met it.
-type fate int
+type errClass int
 
 const (
 	// lost: it may have been applied.
-	lost fate = iota
+	classAmbiguous errClass = iota
 	// failed: it was rolled back, and a repeat would fail too.
-	failed
+	classRolledBack
 	// again: it was not applied, and a repeat may succeed.
-	again
+	classRetryable
 	// closed: the handle was.
-	closed
+	classClosed
 )
 
 // notSent marks an error that came before anything was sent.
@@ -49,41 +49,41 @@ func (e notSent) Unwrap() error { return e.error }
 // statement outside a transaction block is a transaction of its own, so an ERROR
 // about it means that it was rolled back. FATAL ends the session and may come
 // after the commit.
-func fateOf(err error) fate {
+func classify(err error) errClass {
 	var unsent notSent
 	var server *pgconn.PgError
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
-		return closed
+		return classClosed
 	case errors.As(err, &server):
 		switch code := server.Code; {
 		case errors.As(err, &unsent) && permanent(code):
-			return failed
+			return classRolledBack
 		case errors.As(err, &unsent):
-			return again
+			return classRetryable
 		case code == "40001", code == "40P01", // serialization failure, deadlock
 			code == "25006",                  // read-only: a standby that is about to be promoted, or a primary on its way out
 			code == "26000", code == "0A000", // a plan that went with its session, or with a migration
-			code == "23505" && slices.Contains(retried, server.ConstraintName):
-			return again
+			code == "23505" && slices.Contains(retryableIndexes, server.ConstraintName):
+			return classRetryable
 		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), code == "40003": // the last: completion unknown
-			return lost
+			return classAmbiguous
 		case server.SeverityUnlocalized == "FATAL" || server.SeverityUnlocalized == "PANIC":
-			return lost
+			return classAmbiguous
 		default:
-			return failed
+			return classRolledBack
 		}
 	case errors.As(err, &unsent):
-		return again
+		return classRetryable
 	case errors.Is(err, pgconn.ErrConnClosed):
 		// pgx says so, and that it is safe to repeat, also of a connection that broke
 		// after a batch or a simple query was sent: its reader of several results looks
 		// ahead, closes at the error and then meets its own closing.
-		return lost
+		return classAmbiguous
 	case pgconn.SafeToRetry(err):
-		return again
+		return classRetryable
 	default:
-		return lost
+		return classAmbiguous
 	}
 }
 
@@ -99,7 +99,7 @@ func (s *Store) rejected(ctx context.Context, err error) error {
 			"the store has none left for an event, the limit is %d", runstore.MaxPosition)}, err)
 	}
 	if undefined(err) {
-		newer := s.once(ctx, func(q *query) error {
+		newer := s.readOnce(ctx, func(q *query) error {
 			_, err := s.schemaVersion(q.ctx, q.conn, len(migrations()))
 			return err
 		})
@@ -119,9 +119,9 @@ func undefined(err error) bool {
 
 // spoils reports whether an error may be that of one statement or batch alone, so that its
 // neighbours in a transaction may be applied without it.
-func spoils(err error) bool {
+func isolatable(err error) bool {
 	var server *pgconn.PgError
-	return fateOf(err) == failed && !timedOut(err) || errors.As(err, &server) && server.Code == "23505"
+	return classify(err) == classRolledBack && !timedOut(err) || errors.As(err, &server) && server.Code == "23505"
 }
 
 // timedOut reports whether the server gave a statement up for its time, or for a

@@ -15,9 +15,9 @@ import (
 
 // Waiting returns how many writes of a run wait for the one that is under way.
 func Waiting(s *Store, id runstore.RunID) int {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	if at := s.lanes.all[id]; at != nil {
+	s.queues.mu.Lock()
+	defer s.queues.mu.Unlock()
+	if at := s.queues.all[id]; at != nil {
 		return len(at.waiting)
 	}
 	return 0
@@ -25,9 +25,9 @@ func Waiting(s *Store, id runstore.RunID) int {
 
 // WaitsForConn reports whether a write of a run is under way that has no connection yet.
 func WaitsForConn(s *Store, id runstore.RunID) bool {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	at := s.lanes.all[id]
+	s.queues.mu.Lock()
+	defer s.queues.mu.Unlock()
+	at := s.queues.all[id]
 	return at != nil && !at.sent.Load()
 }
 
@@ -40,7 +40,7 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	if err != nil {
 		return err
 	}
-	s := &Store{opts: opts, here: localclock.New(opts.Clock)}
+	s := &Store{opts: opts, clock: localclock.New(opts.Clock)}
 	for range version { // a step that was made already is left out
 		if err := s.step(ctx, conn, migrations(), version); err != nil {
 			return err
@@ -75,7 +75,7 @@ func Writes() map[string]string {
 }
 
 // StatementOfAnEvent returns the statement of a commit of events, without an id.
-func StatementOfAnEvent() string { return commitStatements[form{alone: true, one: true}]().sql }
+func StatementOfAnEvent() string { return commitStatements[form{alone: true, oneEvent: true}]().sql }
 
 // StatementOf returns the statement of a commit alone, and its arguments.
 func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
@@ -84,22 +84,22 @@ func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	if !r.direct() {
 		return callWrite, r.write.args(r.nonce, 0)
 	}
-	u := &unit{requests: []*request{r}}
+	st := &statement{requests: []*request{r}}
 	_, base := s.positions.current()
-	u.commit(base)
-	return u.sql, u.args
+	st.commit(base)
+	return st.sql, st.args
 }
 
 // HintsOf returns the hints for a batch, and takes that to forget.
 func HintsOf(s *Store, b runstore.Batch) (timed, forgets bool) {
 	h := s.hints.of(commitRequest(b))
-	return h.timed, h.forgets
+	return h.timed, h.evicts
 }
 
 // Together returns the statements for several runs.
-func Together() (all []string) {
+func MultiStatements() (all []string) {
 	for f, s := range commitStatements {
-		if f.together {
+		if f.multi {
 			all = append(all, s().sql)
 		}
 	}
@@ -121,22 +121,22 @@ func Settings(s *Store) map[string]string { return s.settings() }
 
 // FillPlaces takes the crowd's places of a handle, so that appends wait, and returns a
 // function that gives one back: those who wait go together.
-func FillPlaces(s *Store) (leave func()) {
-	s.crowd.mu.Lock()
-	defer s.crowd.mu.Unlock()
-	s.crowd.free -= places
-	return s.crowd.leave
+func FillSlots(s *Store) (leave func()) {
+	s.coalescer.mu.Lock()
+	defer s.coalescer.mu.Unlock()
+	s.coalescer.freeSlots -= maxInFlight
+	return s.coalescer.releaseSlot
 }
 
 // Crowd returns how many runs' appends wait for a place, and how many places are free.
-func Crowd(s *Store) (waiting, free int) {
-	s.crowd.mu.Lock()
-	defer s.crowd.mu.Unlock()
-	return len(s.crowd.waiting), s.crowd.free
+func Coalescer(s *Store) (waiting, free int) {
+	s.coalescer.mu.Lock()
+	defer s.coalescer.mu.Unlock()
+	return len(s.coalescer.waiting), s.coalescer.freeSlots
 }
 
 // Places is how many round trips of appends go before others share one.
-const Places = places
+const MaxInFlight = maxInFlight
 
 // Unreplicated reports whether a notice says that a commit may be on no standby.
 var Unreplicated = unreplicated
@@ -147,5 +147,5 @@ func TakeForForeign(s *Store) { s.notifier.waiters, s.notifier.process = wakeup.
 
 // Notify has a handle hear of a write to a run by another.
 func Notify(s, sender *Store, id runstore.RunID) {
-	s.notifier.wakeRuns(sender.notifier.process + " " + nameOf(id))
+	s.notifier.wakeRuns(sender.notifier.process + " " + runHash(id))
 }

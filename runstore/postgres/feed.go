@@ -105,11 +105,11 @@ const (
 // reach makes sure that the base is not older than a token which was minted in
 // epoch. An append under a token of an older epoch than the base's is refused, for a
 // new epoch ends all grants, so it does not matter which position it would have had.
-func (s *Store) reach(ctx context.Context, epoch runstore.Epoch) error {
+func (s *Store) refreshBase(ctx context.Context, epoch runstore.Epoch) error {
 	if known, _ := s.positions.current(); epoch <= known {
 		return nil
 	}
-	return s.once(ctx, func(q *query) error {
+	return s.readOnce(ctx, func(q *query) error {
 		var base int64
 		return q.each(selectBase, nil, []any{&epoch, &base}, func() error {
 			s.positions.set(epoch, base)

@@ -77,26 +77,26 @@ var acquire = strings.Replace(acquireFree, "{answered}",
 	strings.ReplaceAll(strings.ReplaceAll(headColumns, "runs.last_seq", "w.seq"), "runs.", "w."), 1)
 
 // acquire makes the statement for a request for the lease that has a statement of its own.
-func (u *unit) acquire() {
-	r := u.requests[0]
+func (st *statement) acquire() {
+	r := st.requests[0]
 	l := r.acquire.LeaseSpec
-	u.sql, u.read = acquire, u.readAcquired
-	u.args = []any{
+	st.sql, st.read = acquire, st.readAcquired
+	st.args = []any{
 		[]byte(r.run), r.nonce, []byte(l.Grant), data([]byte(l.Owner)), data([]byte(l.Reactor)), l.TTL.Microseconds(), l.Strict, l.MaxStall.Microseconds(),
 	}
 }
 
 // readAcquired reads the answer to a request for the lease.
-func (u *unit) readAcquired(rows pgx.Rows, a *answer) error {
-	var told pgtype.Int2
+func (st *statement) readAcquired(rows pgx.Rows, a *writeResult) error {
+	var status pgtype.Int2
 	var now pgtype.Timestamptz
 	var head nullHead
 	var epoch pgtype.Int8
 	var former [][]byte
-	if err := rows.Scan(append(append([]any{&told, &now}, head.targets()...), &epoch, &former)...); err != nil {
+	if err := rows.Scan(append(append([]any{&status, &now}, head.targets()...), &epoch, &former)...); err != nil {
 		return err
 	}
-	*a = answer{verdict: verdict(told.Int16), now: timeOf(now), last: runstore.Seq(head.seq.Int64), head: head.head(u.requests[0].run)}
+	*a = writeResult{status: writeStatus(status.Int16), now: timeOf(now), last: runstore.Seq(head.seq.Int64), head: head.head(st.requests[0].run)}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
 	for _, one := range former {
 		a.head.Former = append(a.head.Former, one...)
@@ -105,19 +105,19 @@ func (u *unit) readAcquired(rows pgx.Rows, a *answer) error {
 }
 
 // release makes the statement for a release that has a statement of its own.
-func (u *unit) release() {
-	r := u.requests[0]
-	u.sql, u.args, u.read = release, append(fenceArgs(r.write.fence), r.nonce), u.readReleased
+func (st *statement) release() {
+	r := st.requests[0]
+	st.sql, st.args, st.read = release, append(fenceArgs(r.write.fence), r.nonce), st.readReleased
 }
 
 // readReleased reads the answer to a release: its own, or that of tapestore.write.
-func (u *unit) readReleased(rows pgx.Rows, a *answer) error {
+func (st *statement) readReleased(rows pgx.Rows, a *writeResult) error {
 	var now pgtype.Timestamptz
 	var last pgtype.Int8
 	var written []byte
 	if err := rows.Scan(&now, &last, &written); err != nil || written != nil {
-		return errors.Join(err, a.fromJSON(written, u.requests[0].run))
+		return errors.Join(err, a.fromJSON(written, st.requests[0].run))
 	}
-	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64)}
+	*a = writeResult{status: statusApplied, now: timeOf(now), last: runstore.Seq(last.Int64)}
 	return nil
 }

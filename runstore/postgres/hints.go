@@ -10,27 +10,27 @@ import (
 // do not need, and a hint adds it. None decides what is applied: without one an append of a timed
 // lease takes the way of tapestore.write, and results are forgotten later.
 type hints struct {
-	timed   bool // the lease is strict or has a bound on its progress, see timely
-	forgets bool // the run has results to forget
+	timed  bool // the lease is strict or has a bound on its progress, see timely
+	evicts bool // the run has results to forget
 }
 
 const (
 	// forgetEvery is after how many results of a run the oldest are forgotten, as in
 	// tapestore.write.
-	forgetEvery = 128
+	evictEvery = 128
 	// maxHints bounds the memory of a handle: 65,536 runs are more than one handle drives.
 	maxHints = 1 << 16
 )
 
 // hintBook keeps the hints of a handle.
-type hintBook struct {
+type hintCache struct {
 	mu    sync.Mutex
 	timed map[runstore.RunID]runstore.Fence
 	full  map[runstore.RunID]bool
 }
 
 // of returns the hints for a write. That to forget is given out once.
-func (b *hintBook) of(r *request) (h hints) {
+func (b *hintCache) of(r *request) (h hints) {
 	if !r.direct() {
 		return h
 	}
@@ -39,21 +39,21 @@ func (b *hintBook) of(r *request) (h hints) {
 	if len(b.timed) > 0 {
 		h.timed = b.timed[r.run] == r.fence
 	}
-	if r.resultName() != nil && b.full[r.run] {
-		h.forgets = true
+	if r.storedKey() != nil && b.full[r.run] {
+		h.evicts = true
 		delete(b.full, r.run)
 	}
 	return h
 }
 
 // learn takes note of the answer to a write.
-func (b *hintBook) learn(r *request) {
-	holder := r.answer.head.Holder
+func (b *hintCache) learn(r *request) {
+	holder := r.result.head.Holder
 	timed := holder.Strict || holder.MaxStall > 0
 	if !r.direct() {
 		return
 	}
-	full := r.resultName() != nil && r.answer.results > 0 && r.answer.results%forgetEvery == 0
+	full := r.storedKey() != nil && r.result.resultCount > 0 && r.result.resultCount%evictEvery == 0
 	if !timed && !full {
 		return
 	}

@@ -351,7 +351,7 @@ func TestResultsOfSharedCommitsAreForgotten(t *testing.T) {
 		for k := range batches {
 			batches[k].ID = id(i)
 		}
-		if err := postgres.AppendTogether(t.Context(), s, batches...); err != nil {
+		if err := postgres.AppendMulti(t.Context(), s, batches...); err != nil {
 			t.Fatal(err)
 		}
 	}

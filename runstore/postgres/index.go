@@ -49,11 +49,11 @@ var (
 	) first HAVING bool_or(live)
 	ORDER BY o1, o2, o3`
 
-	scanPlaces = scanOfPlaces("", "octet_length(records.value)", "")
+	scanEntries = entryScan("", "octet_length(records.value)", "")
 
 	// scanPlacesWithHeads returns the head of each entry's run and its summary too, and counts
 	// the summary in the page's size.
-	scanPlacesWithHeads = scanOfPlaces(headColumns+`, `+summaryColumns+`, `,
+	scanEntriesWithHeads = entryScan(headColumns+`, `+summaryColumns+`, `,
 		`octet_length(records.value) + coalesce(octet_length(summary.value), 0)`,
 		` LEFT JOIN tapestore.records AS summary ON summary.run = runs.no AND summary.key = 'run'::bytea`)
 
@@ -69,7 +69,7 @@ func nulls(columns string) string {
 
 // scanOfPlaces returns the query for an index of records. columns are those of the run, size
 // is the size of an entry, and join adds a table to the page.
-func scanOfPlaces(columns, size, join string) string {
+func entryScan(columns, size, join string) string {
 	return `SELECT * FROM (
 		SELECT p.at AS o1, p.written AS o2, p.run AS o3, p.key AS o4, runs.id, ` + columns + recordColumns + `,
 			sum(` + size + `) OVER (ORDER BY p.at, p.written, p.run, p.key) - (` + size + `) AS before
@@ -113,10 +113,10 @@ func backwards(query string) string {
 type indexKind string
 
 const (
-	ofRuns            indexKind = "runs"
-	ofRunnable        indexKind = "runnable"
-	ofPlaces          indexKind = "queue"
-	ofPlacesWithHeads indexKind = "queue with heads"
+	ofRuns             indexKind = "runs"
+	ofRunnable         indexKind = "runnable"
+	ofEntries          indexKind = "queue"
+	ofEntriesWithHeads indexKind = "queue with heads"
 )
 
 func indexKindOf(q runstore.IndexQuery) indexKind {
@@ -126,18 +126,18 @@ func indexKindOf(q runstore.IndexQuery) indexKind {
 	case q.Index == runstore.IndexRunnable:
 		return ofRunnable
 	case q.Heads:
-		return ofPlacesWithHeads
+		return ofEntriesWithHeads
 	default:
-		return ofPlaces
+		return ofEntries
 	}
 }
 
 // scans are the statements of each kind, forwards and backwards.
 var scans = map[indexKind][2]string{
-	ofRuns:            bothWays(scanRuns, "created >= $5::timestamptz"),
-	ofRunnable:        bothWays(scanRunnable, "place >= $6::timestamptz"),
-	ofPlaces:          bothWays(scanPlaces, "p.at >= $8::timestamptz"),
-	ofPlacesWithHeads: bothWays(scanPlacesWithHeads, "p.at >= $8::timestamptz"),
+	ofRuns:             bothWays(scanRuns, "created >= $5::timestamptz"),
+	ofRunnable:         bothWays(scanRunnable, "place >= $6::timestamptz"),
+	ofEntries:          bothWays(scanEntries, "p.at >= $8::timestamptz"),
+	ofEntriesWithHeads: bothWays(scanEntriesWithHeads, "p.at >= $8::timestamptz"),
 }
 
 // ScanIndex implements runstore.RunStore.
@@ -173,10 +173,10 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 	var before *int64
 	targets := []any{&at, &written, &no, &key, &id}
 	kind := indexKindOf(what)
-	if kind != ofPlaces {
+	if kind != ofEntries {
 		targets = append(append(targets, head.targets()...), summary.targets()...)
 	}
-	if kind == ofPlaces || kind == ofPlacesWithHeads {
+	if kind == ofEntries || kind == ofEntriesWithHeads {
 		targets = append(targets, record.targets()...)
 	}
 	err = q.each(sql, args, append(targets, &before), func() error {
@@ -187,11 +187,11 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 		}
 		here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
 		e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
-		if kind != ofPlaces {
+		if kind != ofEntries {
 			e.Head = head.head(e.Run).Run
 			e.Head.Summary = summary.record(runstore.SummaryKey)
 		}
-		if kind == ofPlaces || kind == ofPlacesWithHeads {
+		if kind == ofEntries || kind == ofEntriesWithHeads {
 			e.Record = record.record(runstore.RecordKey(key))
 		}
 		found = append(found, e)

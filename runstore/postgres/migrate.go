@@ -61,13 +61,13 @@ const (
 
 // migrate brings the schema to this program's version, step by step.
 func (s *Store) migrate(ctx context.Context, config *pgx.ConnConfig) error {
-	for t := s.tries(); ; {
+	for t := s.backoff(); ; {
 		err := s.migrateOnce(ctx, config)
 		if err == nil || outcome.Definite(err) {
 			return err
 		}
 		// A connection lost in the middle leaves a whole number of steps.
-		if f := fateOf(err); f != again && f != lost || ctx.Err() != nil || !t.More(ctx) {
+		if f := classify(err); f != classRetryable && f != classAmbiguous || ctx.Err() != nil || !t.More(ctx) {
 			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}

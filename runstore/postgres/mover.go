@@ -85,7 +85,7 @@ func (m *mover) move(from, until time.Time) {
 func (m *mover) moveAll(from, until time.Time) error {
 	by := nullTime{Time: until, Valid: !until.IsZero()}
 	for {
-		conn, done, err := m.store.connect(m.ctx, toCommit)
+		conn, done, err := m.store.connect(m.ctx, forCommit)
 		if err != nil {
 			return err
 		}

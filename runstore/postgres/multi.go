@@ -26,7 +26,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		requests := make([]*request, len(batches))
 		for i, b := range batches {
 			r := commitRequest(b)
-			r.write.oneInstant = true
+			r.write.sharedTime = true
 			requests[i] = r
 		}
 		done, err = s.performMulti(ctx, batches, requests)
@@ -37,7 +37,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 
 // performMulti is perform for several batches: all were applied if the first was.
 func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
-	for t := s.tries(); ; {
+	for t := s.backoff(); ; {
 		for _, r := range requests {
 			r.nonce = newNonce()
 		}
@@ -49,12 +49,12 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 		if outcome.Definite(err) {
 			return nil, err
 		}
-		switch fateOf(err) {
-		case closed:
+		switch classify(err) {
+		case classClosed:
 			return nil, runstore.ErrClosed
-		case failed:
+		case classRolledBack:
 			return nil, s.rejected(ctx, err)
-		case lost:
+		case classAmbiguous:
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
@@ -78,25 +78,25 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 // result left. If none was, the nonces keep a late copy of the whole from being applied.
 func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
-	made, missing := false, false
-	var unclear error
+	alreadyApplied, missing := false, false
+	var evicted error
 	for i, r := range requests {
 		switch a, err := s.settle(ctx, r, t); {
 		case err == nil && a != nil:
 			done[i] = a.committed()
-			made = made || a.verdict == applied
+			alreadyApplied = alreadyApplied || a.status == statusApplied
 		case err == nil:
 			done[i].Replayed, missing = true, true
-		case errors.Is(err, errForgotten):
-			done[i].Replayed, missing, unclear = true, true, err
+		case errors.Is(err, errEvicted):
+			done[i].Replayed, missing, evicted = true, true, err
 		default:
 			return nil, err
 		}
 	}
-	if made || !missing {
+	if alreadyApplied || !missing {
 		return done, nil
 	}
-	return nil, unclear
+	return nil, evicted
 }
 
 // codeRefused is raised by tapestore.demand.
@@ -104,7 +104,7 @@ const codeRefused = "TS001"
 
 // commitAll sends all batches in one round trip, which is one transaction.
 func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
-	conn, disconnect, err := s.connect(ctx, toCommit)
+	conn, disconnect, err := s.connect(ctx, forCommit)
 	if err != nil {
 		return nil, err
 	}
@@ -112,8 +112,8 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	var batch pgx.Batch
 	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
 	for i, r := range requests {
-		runs[i], ids[i] = []byte(r.run), r.result
-		r.sent = s.here.Read()
+		runs[i], ids[i] = []byte(r.run), r.resultKey
+		r.sent = s.clock.Read()
 	}
 	batch.Queue(s.sql(lockRuns), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
@@ -138,12 +138,12 @@ func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*req
 	}
 	done := make([]runstore.Committed, len(requests))
 	for i, r := range requests {
-		u := &unit{requests: []*request{r}}
-		u.read = u.readAnswer
-		var a answer
+		st := &statement{requests: []*request{r}}
+		st.read = st.readWrite
+		var a writeResult
 		rows, err := results.Query()
 		if err == nil {
-			err = one(rows, u, &a)
+			err = scanRow(rows, st, &a)
 			rows.Close()
 		}
 		var server *pgconn.PgError
@@ -160,7 +160,7 @@ func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*req
 
 // explainDetail says why a batch was refused, from what tapestore.demand raised.
 func explainDetail(detail string, b runstore.Batch) error {
-	var a answer
+	var a writeResult
 	if err := a.fromJSON([]byte(detail), b.Run()); err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func (n *notifier) close() {
 	n.work.Wait()
 }
 
-func hint(ch chan struct{}) {
+func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default: // one is pending already
@@ -69,7 +69,7 @@ func (n *notifier) raised() {
 	n.mu.Lock()
 	n.all = true
 	n.mu.Unlock()
-	hint(n.dirty)
+	signal(n.dirty)
 	n.wake()
 }
 
@@ -79,13 +79,13 @@ func (n *notifier) committed(requests ...*request) {
 		n.mu.Lock()
 		for _, r := range requests {
 			if len(n.runs) <= maxNames {
-				name := nameOf(r.run)
-				n.runs[name] = max(n.runs[name], r.kind())
+				name := runHash(r.run)
+				n.runs[name] = max(n.runs[name], r.wakes())
 			}
 		}
 		n.mu.Unlock()
 	}
-	hint(n.dirty)
+	signal(n.dirty)
 	n.wake()
 }
 
@@ -93,7 +93,7 @@ func (n *notifier) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for ch := range n.wakers {
-		hint(ch)
+		signal(ch)
 	}
 }
 
@@ -109,14 +109,14 @@ func (n *notifier) send() {
 		}
 		// An error loses a hint; waiting callers poll as well.
 		_, _ = n.store.pool.Exec(n.ctx, `SELECT pg_notify($1::text, $2::text)`, n.channel(), n.payload())
-		if !rest(n.ctx, notifyPace) {
+		if !sleep(n.ctx, notifyPace) {
 			return
 		}
 	}
 }
 
 // rest waits for d and reports whether ctx goes on.
-func rest(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -191,7 +191,7 @@ func (n *notifier) listen(ready func()) {
 		}
 		ready()  // callers that wait for the first connection poll meanwhile
 		n.wake() // something may have been missed
-		if !rest(n.ctx, pause) {
+		if !sleep(n.ctx, pause) {
 			return
 		}
 		pause = min(2*pause, 5*time.Second)
@@ -216,12 +216,12 @@ func (n *notifier) listenOnce(ready func()) error {
 	n.wakeRuns("") // something may have been missed
 	ready()
 	for {
-		told, err := conn.WaitForNotification(n.ctx)
+		notification, err := conn.WaitForNotification(n.ctx)
 		if err != nil {
 			return err
 		}
 		n.wake()
-		n.wakeRuns(told.Payload)
+		n.wakeRuns(notification.Payload)
 	}
 }
 
@@ -230,7 +230,7 @@ const selectLastPosition = `SELECT coalesce(max(position), 0) FROM tapestore.eve
 // poll wakes whoever waits at this handle when there are new events.
 func (n *notifier) poll() {
 	var last int64
-	for rest(n.ctx, pollPace) {
+	for sleep(n.ctx, pollPace) {
 		var now int64
 		if err := n.store.pool.QueryRow(n.ctx, n.store.sql(selectLastPosition)).Scan(&now); err == nil && now != last {
 			last = now

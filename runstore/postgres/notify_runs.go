@@ -25,14 +25,14 @@ const maxNames = 500
 // already.
 var thisProcess = rand.Text()
 
-func nameOf(id runstore.RunID) string {
+func runHash(id runstore.RunID) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // it never fails
 	return base64.RawStdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, h.Sum64()))
 }
 
 // released marks the names of runs whose lease a write may have freed.
-const released = "!"
+const releasedMark = "!"
 
 // payload returns the payload for the writes since it was last called.
 func (n *notifier) payload() string {
@@ -50,7 +50,7 @@ func (n *notifier) payload() string {
 	for name, on := range runs {
 		b.WriteString(" " + name)
 		if on == runstore.OnRelease {
-			b.WriteString(released)
+			b.WriteString(releasedMark)
 		}
 	}
 	return b.String()
@@ -64,20 +64,20 @@ func (n *notifier) wakeRuns(payload string) {
 		return
 	}
 	for _, name := range strings.Fields(names) {
-		if name, is := strings.CutSuffix(name, released); is {
+		if name, is := strings.CutSuffix(name, releasedMark); is {
 			runs[name] = runstore.OnRelease
 		} else {
 			runs[name] = runstore.OnWrite
 		}
 	}
 	n.waiters.WakeEach(func(id runstore.RunID, wants runstore.WakeOn) bool {
-		on, named := runs[nameOf(id)]
+		on, named := runs[runHash(id)]
 		return payload == "" || named && (wants == runstore.OnWrite || wants == on)
 	})
 }
 
 // kind returns what of a run a write may change.
-func (r *request) kind() runstore.WakeOn {
+func (r *request) wakes() runstore.WakeOn {
 	if w := r.write; w != nil && (w.release || w.purge) {
 		return runstore.OnRelease
 	}

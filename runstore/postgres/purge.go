@@ -46,7 +46,7 @@ func (s *Store) collectLeft() {
 
 // collectOnce is one step. It reports whether there may be more to do, and false after an error.
 func (s *Store) collectOnce(ctx context.Context, id []byte) (more bool) {
-	conn, done, err := s.connect(ctx, toCommit)
+	conn, done, err := s.connect(ctx, forCommit)
 	if err != nil { // also if the handle is closed
 		return false
 	}

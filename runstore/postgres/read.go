@@ -49,15 +49,15 @@ func scanEach(rows pgx.Rows, targets []any, f func() error) error {
 // nothing.
 func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(q *query) error) error {
 	return s.op(ctx, op, id, invalid, func() error {
-		for t := s.tries(); ; {
-			err := s.once(ctx, f)
+		for t := s.backoff(); ; {
+			err := s.readOnce(ctx, f)
 			if err == nil || outcome.Definite(err) {
 				return err
 			}
-			switch fateOf(err) {
-			case closed:
+			switch classify(err) {
+			case classClosed:
 				return runstore.ErrClosed
-			case failed:
+			case classRolledBack:
 				return s.rejected(ctx, err)
 			}
 			if ctx.Err() != nil || !t.More(ctx) {
@@ -67,8 +67,8 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 	})
 }
 
-func (s *Store) once(ctx context.Context, f func(q *query) error) error {
-	conn, done, err := s.connect(ctx, toRead)
+func (s *Store) readOnce(ctx context.Context, f func(q *query) error) error {
+	conn, done, err := s.connect(ctx, forRead)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.R
 		if err != nil {
 			events = nil
 		}
-		return unread(ctx, err)
+		return readOnceError(ctx, err)
 	})
 	return events, err
 }
@@ -42,13 +42,13 @@ func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.Inde
 		if err == nil {
 			found = runstore.ToCandidates(entries)
 		}
-		return unread(ctx, err)
+		return readOnceError(ctx, err)
 	})
 	return found, err
 }
 
 // unread classifies the error of a read that is not tried again.
-func unread(ctx context.Context, err error) error {
+func readOnceError(ctx context.Context, err error) error {
 	if err == nil || outcome.Definite(err) {
 		return err
 	}

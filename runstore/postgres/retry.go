@@ -11,30 +11,30 @@ import (
 
 // perform sends a write until its outcome is known: what was surely not applied is
 // sent again where that may help, what may have been is settled first.
-func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
+func (s *Store) perform(ctx context.Context, r *request) (*writeResult, error) {
 	r.ctx = ctx
-	for t := s.tries(); ; {
+	for t := s.backoff(); ; {
 		r.nonce, r.hints = newNonce(), s.hints.of(r)
-		err := s.reach(ctx, r.fence.Token().Epoch())
+		err := s.refreshBase(ctx, r.fence.Token().Epoch())
 		if err == nil {
-			err = s.lanes.send(r)
-		} else if fateOf(err) == lost { // only a read was
+			err = s.queues.send(r)
+		} else if classify(err) == classAmbiguous { // only a read was
 			err = notSent{err}
 		}
 		if err == nil {
 			s.hints.learn(r)
-			if r.answer.verdict == applied && !r.heartbeat() {
+			if r.result.status == statusApplied && !r.heartbeat() {
 				s.notifier.committed(r)
 			}
-			return &r.answer, nil
+			return &r.result, nil
 		}
-		switch fateOf(err) {
-		case closed:
+		switch classify(err) {
+		case classClosed:
 			return nil, runstore.ErrClosed
-		case failed:
+		case classRolledBack:
 			return nil, s.rejected(ctx, err)
-		case again:
-		case lost:
+		case classRetryable:
+		case classAmbiguous:
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
@@ -59,28 +59,28 @@ const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $
 
 // settle returns the answer that was lost, or nil if the write was not applied and
 // never will be.
-func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*answer, error) {
+func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*writeResult, error) {
 	for {
-		u := &unit{
+		st := &statement{
 			sql:      settleLost,
-			args:     []any{[]byte(r.run), r.nonce, r.result, int64(0), int16(r.operation())},
+			args:     []any{[]byte(r.run), r.nonce, r.resultKey, int64(0), int16(r.operation())},
 			requests: []*request{r},
 		}
-		u.read = u.readAnswer
-		u.ready = func() { u.args[3] = s.here.Since(r.sent).Microseconds() }
-		answers, err := s.ask(ctx, []*unit{u})
+		st.read = st.readWrite
+		st.onConn = func() { st.args[3] = s.clock.Since(r.sent).Microseconds() }
+		answers, err := s.roundTrip(ctx, []*statement{st})
 		switch {
-		case err == nil && (answers[0].verdict == applied || answers[0].verdict == appliedBefore):
+		case err == nil && (answers[0].status == statusApplied || answers[0].status == statusAppliedBefore):
 			a := &answers[0]
 			if n := r.appends(); a.last == 0 && n > 0 {
 				a.last = a.first + runstore.Seq(n) - 1
 			}
 			return a, nil
-		case err == nil && answers[0].verdict == forgotten && r.remembered():
-			return nil, errForgotten
+		case err == nil && answers[0].status == statusEvicted && r.inBatches():
+			return nil, errEvicted
 		case err == nil:
 			return nil, nil
-		case fateOf(err) == closed || fateOf(err) == failed && (!timedOut(err) || ctx.Err() != nil):
+		case classify(err) == classClosed || classify(err) == classRolledBack && (!timedOut(err) || ctx.Err() != nil):
 			return nil, err
 		}
 		if !t.More(ctx) {
@@ -89,15 +89,15 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*an
 	}
 }
 
-var errForgotten = errors.New("postgres: the run had more writes since than it remembers")
+var errEvicted = errors.New("postgres: the run had more writes since than it remembers")
 
 // remembered reports whether the trace of r is a row in batches.
-func (r *request) remembered() bool {
+func (r *request) inBatches() bool {
 	w := r.write
 	if w == nil || w.purge {
 		return false
 	}
-	return r.result != nil || len(w.payloads) == 0 && w.op != opCreate && w.op != opAcquire
+	return r.resultKey != nil || len(w.payloads) == 0 && w.op != opCreate && w.op != opAcquire
 }
 
 // operation returns what r does, as tapestore.settle distinguishes it.
@@ -109,6 +109,6 @@ func (r *request) operation() operation {
 }
 
 // tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Backoff {
-	return outcome.NewBackoff(s.here, s.opts.RetryTimeout, 4*time.Millisecond)
+func (s *Store) backoff() *outcome.Backoff {
+	return outcome.NewBackoff(s.clock, s.opts.RetryTimeout, 4*time.Millisecond)
 }

@@ -126,19 +126,19 @@ const (
 	SELECT no, last_seq, last_position, $10::bigint, token, now, $11::bytea, owner, $12::bytea, {event versions} FROM r
 )`
 
-	rememberIDs = `, b AS (
+	insertResults = `, b AS (
 	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
 	SELECT no, batches - results + n, last_seq - events + first, last_seq - events + last, now, nonce, id, {versions}, token, former_end
 	FROM r JOIN {id rows} AS new (i, n, first, last, nonce, id) USING (i)
 )`
 
-	rememberID = `, b AS (
+	insertResult = `, b AS (
 	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
 	SELECT no, batches - 1, {first seq}, last_seq, now, $10::bigint, $18::bytea, {versions}, token, former_end FROM r
 )`
 
 	// forgetResults forgets the oldest results of a run, as tapestore.write does.
-	forgetResults = `, kept AS MATERIALIZED (
+	evictResults = `, kept AS MATERIALIZED (
 	SELECT no, batches, (SELECT named.n FROM tapestore.batches AS named
 		WHERE named.run = no AND get_byte(named.id, 0) <> 110 ORDER BY named.n DESC OFFSET 127 LIMIT 1) AS named
 	FROM r
@@ -174,7 +174,7 @@ const (
 	DELETE FROM tapestore.places USING changed WHERE changed.places > 0 AND places.run = changed.no AND places.key = $23::bytea
 )`
 
-	putPlaces = `, placed AS (
+	putEntries = `, placed AS (
 	INSERT INTO tapestore.places (at, written, run, name, key)
 	SELECT coalesce(at, now + after * interval '1 microsecond'), now, no, name, key
 	FROM changed JOIN unnest($27::integer[], $28::bytea[], $29::timestamptz[], $30::bigint[]) AS new (k, name, at, after) USING (k)
@@ -193,21 +193,21 @@ SELECT now, last_seq, CASE WHEN now IS NULL THEN tapestore.commit_fenced({id}, {
 	{guarded}, {kinds}, {data}, {records}) END{answers}
 FROM (SELECT) AS one LEFT JOIN r ON true`
 
-	endTogether = `
+	endMulti = `
 SELECT array_agg(i), array_agg(now), array_agg(last_seq), {all versions}, array_agg(batches) FROM r`
 )
 
 // form is the kind of a commit's statement, with its parts.
 type form struct {
-	together, alone bool
-	one             bool // alone, with one event, at most one guard, and at most one record, which has no places
-	none            bool // one, without the event
+	multi, alone bool
+	oneEvent     bool // alone, with one event, at most one guard, and at most one record, which has no places
+	noEvent      bool // one, without the event
 
 	ids, guards, puts bool // one excepted, guards and puts are there together, with places
-	fresh             bool // one record, which is guarded to be new; neither guards nor puts
+	inserts           bool // one record, which is guarded to be new; neither guards nor puts
 
-	timed   bool // see hints
-	forgets bool // see hints
+	timed  bool // see hints
+	evicts bool // see hints
 }
 
 // commitStatement is a text, and which of the 31 arguments it has.
@@ -223,20 +223,20 @@ func init() {
 	both := []bool{false, true}
 	for _, records := range both {
 		for _, ids := range both {
-			addForms(form{together: true, ids: ids, guards: records, puts: records})
+			addForms(form{multi: true, ids: ids, guards: records, puts: records})
 			for _, timed := range both {
 				addForms(form{ids: ids, timed: timed}) // merged
 				for _, forgets := range both {
-					f := form{alone: true, ids: ids, timed: timed, forgets: forgets && ids}
+					f := form{alone: true, ids: ids, timed: timed, evicts: forgets && ids}
 					array, one, guarded, put, fresh := f, f, f, f, f
 					array.guards, array.puts = records, records
-					one.one, one.guards, one.puts = true, records, records
-					guarded.one, guarded.guards = true, true
-					put.one, put.puts = true, true
-					fresh.one, fresh.fresh = true, true
+					one.oneEvent, one.guards, one.puts = true, records, records
+					guarded.oneEvent, guarded.guards = true, true
+					put.oneEvent, put.puts = true, true
+					fresh.oneEvent, fresh.inserts = true, true
 					addForms(array, one, guarded, put, fresh)
 					if ids { // with a nonce for its id, where it has none
-						one.none, put.none, fresh.none = records, true, true
+						one.noEvent, put.noEvent, fresh.noEvent = records, true, true
 						addForms(one, put, fresh)
 					}
 				}
@@ -288,59 +288,59 @@ func (f form) statement() commitStatement {
 	var parts []string
 	// What the row of a run gives to the other parts, and to the answer, where it is one event.
 	var counted, answers string
-	if f.ids || !f.one {
+	if f.ids || !f.oneEvent {
 		counted, answers = ", runs.batches, former_end", ", batches"
 	} else {
 		advanced = advanceSeq
 	}
-	if f.puts || f.fresh {
+	if f.puts || f.inserts {
 		counted, answers = counted+", version_floor", answers+", {versions}"
 	}
-	if f.none {
+	if f.noEvent {
 		advanced = advanceResults
 	}
-	if (f.guards || f.puts) && !f.together {
+	if (f.guards || f.puts) && !f.multi {
 		allowed += unchanged
 	}
 	if f.ids {
-		allowed += f.oneOf(newID, newIDs)
-		name = f.oneOf("$18::bytea", "($18::bytea[])[1]")
+		allowed += f.choose(newID, newIDs)
+		name = f.choose("$18::bytea", "($18::bytea[])[1]")
 	}
 	if f.guards {
 		allowed += atVersions
-		guarded = f.oneOf("ARRAY[$20::bytea], ARRAY[$21::bigint]", "$20::bytea[], $21::bigint[]")
+		guarded = f.choose("ARRAY[$20::bytea], ARRAY[$21::bigint]", "$20::bytea[], $21::bigint[]")
 	}
 	if f.puts {
-		parts = append(parts, f.oneOf(putRecord, putRecords+putPlaces))
+		parts = append(parts, f.choose(putRecord, putRecords+putEntries))
 		records = "$23::bytea[], $24::bytea[], $25::integer[], $27::integer[], $28::bytea[], $29::timestamptz[], $30::bigint[]"
-		versions = f.oneOf("ARRAY(SELECT version FROM changed)", "ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k)")
+		versions = f.choose("ARRAY(SELECT version FROM changed)", "ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k)")
 		allVersions = "ARRAY(SELECT version FROM changed ORDER BY k)"
 	}
-	if f.fresh {
+	if f.inserts {
 		allowed += newRecord
 		parts = append(parts, insertRecord)
 		guarded = "ARRAY[$23::bytea], ARRAY[0::bigint]"
 		versions = "ARRAY[coalesce(version_floor, 0) + 1]"
 	}
-	if f.one && (f.puts || f.fresh) {
+	if f.oneEvent && (f.puts || f.inserts) {
 		eventVersions = versions
 		records = "ARRAY[$23::bytea], ARRAY[$24::bytea], ARRAY[$25::integer], NULL, NULL, NULL, NULL"
 	}
-	if !f.none {
-		parts = append(parts, f.oneOf(appendEvent, appendEvents))
+	if !f.noEvent {
+		parts = append(parts, f.choose(appendEvent, appendEvents))
 	}
 	if f.ids {
-		parts = append(parts, f.oneOf(rememberID, rememberIDs))
+		parts = append(parts, f.choose(insertResult, insertResults))
 	}
-	if f.forgets {
-		parts = append(parts, forgetResults)
+	if f.evicts {
+		parts = append(parts, evictResults)
 	}
 	sql, end := updateOne, endAlone
-	if f.together {
+	if f.multi {
 		sql = updateMany
 	}
 	if !f.alone {
-		end = endTogether
+		end = endMulti
 	}
 	sql += strings.Join(parts, "") + end
 	values := append(f.values(), "{holds}", holds, "{allowed}", allowed, "{advanced}", advanced, "{versions}", versions, "{all versions}", allVersions, "{event versions}", eventVersions, "{answers}", answers, "{counted}", counted,
@@ -353,16 +353,16 @@ func (f form) statement() commitStatement {
 
 // values are what stands for the names in the text of a statement: of two values of a name the first.
 func (f form) values() (all []string) {
-	if f.none {
+	if f.noEvent {
 		all = append(all, "{room}", "", "{kinds}", "NULL", "{data}", "NULL", "{first seq}", "0")
 	}
 	if f.timed {
 		all = append(all, "{timely}", timely)
 	}
-	if f.one {
+	if f.oneEvent {
 		all = append(all, scalars...)
 	}
-	if f.together {
+	if f.multi {
 		all = append(all, ofMany...)
 	}
 	return append(all, ofOne...)
@@ -383,8 +383,8 @@ func numbered(sql string) commitStatement {
 	return commitStatement{sql, args}
 }
 
-func (f form) oneOf(one, other string) string {
-	if f.one {
+func (f form) choose(one, other string) string {
+	if f.oneEvent {
 		return one
 	}
 	return other

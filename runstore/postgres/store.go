@@ -23,15 +23,15 @@ const defaultSchema = "tapestore"
 type Store struct {
 	pool      *pgxpool.Pool
 	opts      Options
-	here      localclock.Clock // of this process
-	lanes     lanes
-	crowd     crowd
+	clock     localclock.Clock // of this process
+	queues    runQueues
+	coalescer appendCoalescer
 	bulkhead  bulkhead
 	positions positions
 	notifier  *notifier
 	mover     *mover
-	hints     hintBook
-	texts     sync.Map // statements with the schema's own name
+	hints     hintCache
+	sqlCache  sync.Map // statements with the schema's own name
 
 	migrated   atomic.Bool // begin has found, or made, a schema of this program's version
 	closeOnce  sync.Once
@@ -64,9 +64,9 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, here: localclock.New(opts.Clock), closed: make(chan struct{})}
-	s.crowd = crowd{free: places, alone: s.sendGroup, together: s.sendTogether}
-	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.crowd.run}
+	s := &Store{opts: opts, clock: localclock.New(opts.Clock), closed: make(chan struct{})}
+	s.coalescer = appendCoalescer{freeSlots: maxInFlight, sendOne: s.sendGroup, sendMulti: s.appendMulti}
+	s.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: s.coalescer.submit}
 	s.bulkhead = newBulkhead(int(config.MaxConns))
 	configure(config, s)
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
@@ -88,7 +88,7 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 // returns the error of this second attempt.
 func (s *Store) begin(ctx context.Context, config *pgx.ConnConfig) error {
 	nothing := func(*query) error { return nil }
-	if s.once(ctx, nothing) == nil {
+	if s.readOnce(ctx, nothing) == nil {
 		s.migrated.Store(true)
 		return nil
 	}
@@ -133,11 +133,11 @@ func (s *Store) sql(text string) string {
 	if s.opts.Schema == defaultSchema {
 		return text
 	}
-	if own, ok := s.texts.Load(text); ok {
+	if own, ok := s.sqlCache.Load(text); ok {
 		return own.(string)
 	}
 	own := inSchema(text, s.opts.Schema)
-	s.texts.Store(text, own)
+	s.sqlCache.Store(text, own)
 	return own
 }
 

@@ -35,9 +35,9 @@ const (
 // write holds the arguments of tapestore.write as the database takes them. What is
 // nil there is NULL.
 type write struct {
-	op     operation
-	run    runstore.RunID
-	result []byte // the name under which the result is remembered, see request.result
+	op        operation
+	run       runstore.RunID
+	resultKey []byte // the name under which the result is remembered, see request.result
 
 	fence  runstore.Fence
 	token  *int64 // of the run's last grant
@@ -52,16 +52,16 @@ type write struct {
 	kinds, payloads, keys, values [][]byte
 	explained                     []int32 // which event explains each record's change
 
-	placed []int32 // which record each place is of, from 1
-	names  [][]byte
-	times  []*time.Time
-	afters []*int64
+	entryRecord  []int32 // which record each place is of, from 1
+	entryIndexes [][]byte
+	entryTimes   []*time.Time
+	entryOffsets []*int64
 
 	newStatus      *runstore.Status
 	runnable       runstore.When
 	release, purge bool
 	unlisted       bool
-	oneInstant     bool // as its neighbours in the transaction
+	sharedTime     bool // as its neighbours in the transaction
 }
 
 // newWrite translates the writes of an operation.
@@ -78,8 +78,8 @@ func newWrite(op operation, id runstore.RunID, w runstore.Writes) *write {
 		c.keys, c.values, c.explained = append(c.keys, []byte(r.Key)), append(c.values, value), append(c.explained, int32(r.Event))
 		for _, p := range r.Index {
 			at, after := timeArgs(p.At)
-			c.placed, c.names = append(c.placed, int32(i+1)), append(c.names, []byte(p.Index))
-			c.times, c.afters = append(c.times, at), append(c.afters, after)
+			c.entryRecord, c.entryIndexes = append(c.entryRecord, int32(i+1)), append(c.entryIndexes, []byte(p.Index))
+			c.entryTimes, c.entryOffsets = append(c.entryTimes, at), append(c.entryOffsets, after)
 		}
 	}
 	return c
@@ -143,12 +143,12 @@ func (c *write) args(nonce, lowest int64) []any {
 		runnableAt, runnableAfter = timeArgs(c.runnable)
 	}
 	return []any{
-		int16(c.op), []byte(c.run), nonce, c.result,
+		int16(c.op), []byte(c.run), nonce, c.resultKey,
 		token, grant, owner, c.token, c.seq, c.status, wantKeys, wantVersions,
 		leaseOwner, leaseReactor, ttl, strict, stall, newGrant, preempt,
 		lowest, c.kinds, c.payloads, c.keys, c.values, c.explained,
-		c.placed, c.names, c.times, c.afters,
-		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.unlisted, c.oneInstant,
+		c.entryRecord, c.entryIndexes, c.entryTimes, c.entryOffsets,
+		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.unlisted, c.sharedTime,
 	}
 }
 
@@ -175,8 +175,8 @@ func data(b []byte) []byte {
 
 // explain says why the guards of a write refused it, from what the refusal
 // returned.
-func (a *answer) explain(g runstore.Guards) error {
-	if a.verdict == noSuchRun {
+func (a *writeResult) explain(g runstore.Guards) error {
+	if a.status == statusNoSuchRun {
 		return runstore.ErrNotFound
 	}
 	versions := a.versions

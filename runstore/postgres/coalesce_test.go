@@ -16,19 +16,19 @@ import (
 // together, and returns each one's error. Before they go, meanwhile is called.
 func crowded(t *testing.T, s *postgres.Store, n int, do func(i int) error, meanwhile func()) []error {
 	t.Helper()
-	leave := postgres.FillPlaces(s)
+	leave := postgres.FillSlots(s)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() { errs[i] = do(i) })
-		await(t, "all wait for a place", func() bool { waiting, _ := postgres.Crowd(s); return waiting == i+1 })
+		await(t, "all wait for a place", func() bool { waiting, _ := postgres.Coalescer(s); return waiting == i+1 })
 	}
 	meanwhile()
-	for range postgres.Places {
+	for range postgres.MaxInFlight {
 		leave()
 	}
 	wg.Wait()
-	await(t, "all places are free", func() bool { _, free := postgres.Crowd(s); return free == postgres.Places })
+	await(t, "all places are free", func() bool { _, free := postgres.Coalescer(s); return free == postgres.MaxInFlight })
 	return errs
 }
 
@@ -179,24 +179,24 @@ func TestSlowAppendsGiveUpTheirPlaces(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	s := open(t, address)
-	leases := holdMany(t, s, postgres.Places+1)
+	leases := holdMany(t, s, postgres.MaxInFlight+1)
 	other := connect(t, address)
 	exec(t, other, "BEGIN")
-	exec(t, other, "SELECT FROM tapestore.runs WHERE id <> $1 FOR NO KEY UPDATE", []byte(leases[postgres.Places].Run))
-	held := make(chan error, postgres.Places)
-	for _, l := range leases[:postgres.Places] {
+	exec(t, other, "SELECT FROM tapestore.runs WHERE id <> $1 FOR NO KEY UPDATE", []byte(leases[postgres.MaxInFlight].Run))
+	held := make(chan error, postgres.MaxInFlight)
+	for _, l := range leases[:postgres.MaxInFlight] {
 		go func() {
 			_, err := s.Commit(t.Context(), appending(l, "late"))
 			held <- err
 		}()
 	}
-	awaitLocked(t, address, postgres.Places)
-	commit(t, s, appending(leases[postgres.Places], "event"))
+	awaitLocked(t, address, postgres.MaxInFlight)
+	commit(t, s, appending(leases[postgres.MaxInFlight], "event"))
 	if len(held) > 0 {
 		t.Error("it had to wait for the rows of others")
 	}
 	exec(t, other, "ROLLBACK")
-	for range postgres.Places {
+	for range postgres.MaxInFlight {
 		if err := <-held; err != nil {
 			t.Error(err)
 		}
@@ -412,7 +412,7 @@ func TestCrowdOfMany(t *testing.T) {
 			t.Errorf("%s: got last seq %d, %v, want %d", l.Run, run.LastSeq, err, writers*each)
 		}
 	}
-	await(t, "all places are free", func() bool { _, free := postgres.Crowd(s); return free == postgres.Places })
+	await(t, "all places are free", func() bool { _, free := postgres.Coalescer(s); return free == postgres.MaxInFlight })
 	var after runstore.Position
 	seqs := map[runstore.RunID]runstore.Seq{}
 	total := 0

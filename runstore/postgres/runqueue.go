@@ -21,7 +21,7 @@ type request struct {
 
 	// result, if not nil, is the name under which the result is remembered
 	// (rules.BatchResult and its like).
-	result []byte
+	resultKey []byte
 	// order is the place in a round trip that several requests share: who gives
 	// comes before who takes.
 	order order
@@ -33,8 +33,8 @@ type request struct {
 	write *write
 	size  int
 	// apart is whether the write was in a commitMerged that was not applied.
-	apart bool
-	hints hints
+	sendAlone bool
+	hints     hints
 
 	// acquire, if not nil, is all that the write asks for. Of several on one run that
 	// share a round trip one goes to the server; what it finds answers the others
@@ -44,27 +44,27 @@ type request struct {
 	releases bool
 
 	ctx    context.Context
-	lane   *lane // whose head it is part of while it is sent; else nil
+	queue  *runQueue // whose head it is part of while it is sent; else nil
 	done   chan struct{}
-	answer answer
+	result writeResult
 	err    error
 }
 
 type order int
 
 const (
-	extends order = iota
-	ends
-	takes
+	orderExtend order = iota
+	orderEnd
+	orderAcquire
 )
 
 // heartbeat reports whether r renews a lease.
 func (r *request) heartbeat() bool { return r.ttl > 0 }
 
 // underWay notes that r has a connection, and may hold its run's row from now on.
-func (r *request) underWay() {
-	if r.lane != nil {
-		r.lane.sent.Store(true)
+func (r *request) gotConn() {
+	if r.queue != nil {
+		r.queue.sent.Store(true)
 	}
 }
 
@@ -89,13 +89,13 @@ const (
 // lanes orders the writes of this handle by run: those that come while one of
 // their run is under way wait, and then share one round trip. They would wait for
 // the run's row anyway, each on a connection of its own.
-type lanes struct {
-	mu  sync.Mutex
-	all map[runstore.RunID]*lane
-	run func(ctx context.Context, group []*request) // sends a group and fills in its answers
+type runQueues struct {
+	mu        sync.Mutex
+	all       map[runstore.RunID]*runQueue
+	sendGroup func(ctx context.Context, group []*request) // sends a group and fills in its answers
 }
 
-type lane struct {
+type runQueue struct {
 	waiting []*request
 	// sent is whether the group at the head has a connection. While it waits for one, a
 	// heartbeat goes past it: see bulkhead.
@@ -104,46 +104,46 @@ type lane struct {
 
 // send sends r, alone or with its neighbours, and returns when its answer is
 // there or its context has ended.
-func (l *lanes) send(r *request) error {
+func (l *runQueues) send(r *request) error {
 	l.mu.Lock()
-	if at := l.all[r.run]; at != nil {
-		if r.heartbeat() && !at.sent.Load() {
+	if q := l.all[r.run]; q != nil {
+		if r.heartbeat() && !q.sent.Load() {
 			l.mu.Unlock()
-			l.run(r.ctx, []*request{r})
+			l.sendGroup(r.ctx, []*request{r})
 			return r.err
 		}
-		r.lane = at
+		r.queue = q
 		r.done = make(chan struct{})
-		r.keep() // the caller may leave before it is sent
-		at.waiting = append(at.waiting, r)
+		r.detach() // the caller may leave before it is sent
+		q.waiting = append(q.waiting, r)
 		l.mu.Unlock()
-		return l.await(at, r)
+		return l.await(q, r)
 	}
-	at := &lane{}
-	r.lane = at
-	l.all[r.run] = at
+	q := &runQueue{}
+	r.queue = q
+	l.all[r.run] = q
 	l.mu.Unlock()
 	defer func() { // also when run panics: the lane must go on
-		if group := l.next(r.run, at); group != nil {
-			go l.work(r.run, at, group)
+		if group := l.nextGroup(r.run, q); group != nil {
+			go l.drain(r.run, q, group)
 		}
 	}()
-	l.run(r.ctx, []*request{r})
-	r.lane = nil
+	l.sendGroup(r.ctx, []*request{r})
+	r.queue = nil
 	return r.err
 }
 
 // await waits for the answer to a request in a lane.
-func (l *lanes) await(at *lane, r *request) error {
+func (l *runQueues) await(q *runQueue, r *request) error {
 	select {
 	case <-r.done:
-		r.lane = nil
+		r.queue = nil
 		return r.err
 	case <-r.ctx.Done():
 	}
 	l.mu.Lock()
-	if i := slices.Index(at.waiting, r); i >= 0 {
-		at.waiting = slices.Delete(at.waiting, i, i+1)
+	if i := slices.Index(q.waiting, r); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
 		l.mu.Unlock()
 		return notSent{r.ctx.Err()}
 	}
@@ -157,11 +157,11 @@ func (l *lanes) await(at *lane, r *request) error {
 }
 
 // next takes the group that goes next, or closes the lane.
-func (l *lanes) next(id runstore.RunID, at *lane) []*request {
+func (l *runQueues) nextGroup(id runstore.RunID, q *runQueue) []*request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, events, size := 0, 0, 0
-	for _, r := range at.waiting {
+	for _, r := range q.waiting {
 		events += r.appends()
 		size += r.size
 		if n > 0 && (n == maxGroup || events > maxGroupEvents || size > maxGroupBytes) {
@@ -173,17 +173,17 @@ func (l *lanes) next(id runstore.RunID, at *lane) []*request {
 		delete(l.all, id)
 		return nil
 	}
-	at.sent.Store(false)
-	group := slices.Clone(at.waiting[:n])
-	at.waiting = slices.Delete(at.waiting, 0, n)
+	q.sent.Store(false)
+	group := slices.Clone(q.waiting[:n])
+	q.waiting = slices.Delete(q.waiting, 0, n)
 	slices.SortStableFunc(group, func(a, b *request) int { return int(a.order - b.order) })
 	return group
 }
 
-func (l *lanes) work(id runstore.RunID, at *lane, group []*request) {
-	for ; group != nil; group = l.next(id, at) {
-		ctx, stop := whileAnyLives(group)
-		l.run(ctx, group)
+func (l *runQueues) drain(id runstore.RunID, q *runQueue, group []*request) {
+	for ; group != nil; group = l.nextGroup(id, q) {
+		ctx, stop := mergeContexts(group)
+		l.sendGroup(ctx, group)
 		stop()
 		for _, r := range group {
 			close(r.done)
@@ -193,7 +193,7 @@ func (l *lanes) work(id runstore.RunID, at *lane, group []*request) {
 
 // whileAnyLives returns a context that ends when those of all requests have: one
 // caller's end is not its neighbours'.
-func whileAnyLives(group []*request) (context.Context, func()) {
+func mergeContexts(group []*request) (context.Context, func()) {
 	if len(group) == 1 {
 		return group[0].ctx, func() {}
 	}
@@ -217,7 +217,7 @@ func whileAnyLives(group []*request) (context.Context, func()) {
 }
 
 // keep makes r independent of the slices that its caller gave.
-func (r *request) keep() {
+func (r *request) detach() {
 	if r.write != nil {
 		if status := r.write.newStatus; status != nil {
 			own := *status

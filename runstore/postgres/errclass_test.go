@@ -86,7 +86,7 @@ func TestFates(t *testing.T) {
 		{puddle.ErrClosedPool, "closed"},
 		{postgres.NotSent(puddle.ErrClosedPool), "closed"},
 	} {
-		if got := postgres.Fate(tc.err); got != tc.want {
+		if got := postgres.ErrClass(tc.err); got != tc.want {
 			t.Errorf("%v (%T): got %s, want %s", tc.err, tc.err, got, tc.want)
 		}
 	}

@@ -15,24 +15,24 @@ import (
 // What shares a round trip waits for no row: a row that another transaction has
 // locked is left out, and so is one whose fence does not hold. Those go alone
 // after that.
-type crowd struct {
-	mu      sync.Mutex
-	free    int
-	waiting []*party
+type appendCoalescer struct {
+	mu        sync.Mutex
+	freeSlots int
+	waiting   []*runGroup
 
-	alone    func(ctx context.Context, group []*request) // sends a group of one run
-	together func(ctx context.Context, parties []*party) // sends several groups, and marks those that it left out
+	sendOne   func(ctx context.Context, group []*request)   // sends a group of one run
+	sendMulti func(ctx context.Context, groups []*runGroup) // sends several groups, and marks those that it left out
 }
 
 // places is how many round trips of appends are under way before others share one.
-const places = 2
+const maxInFlight = 2
 
 // slow is after how long a round trip gives up its place, so that a few rows which
 // somebody holds do not keep the appends to all others waiting.
-const slow = 20 * time.Millisecond
+const slotTimeout = 20 * time.Millisecond
 
 // party is a group of one run that goes with those of other runs.
-type party struct {
+type runGroup struct {
 	ctx     context.Context
 	group   []*request // copies: whoever sent the originals may leave before the answer
 	leftOut bool
@@ -41,90 +41,90 @@ type party struct {
 
 // run sends a group of one run, and returns when it has its answers, or its context
 // has ended.
-func (c *crowd) run(ctx context.Context, group []*request) {
-	if !shareable(group) {
-		c.alone(ctx, group)
+func (c *appendCoalescer) submit(ctx context.Context, group []*request) {
+	if !coalescable(group) {
+		c.sendOne(ctx, group)
 		return
 	}
 	c.mu.Lock()
-	if c.free > 0 {
-		c.free--
+	if c.freeSlots > 0 {
+		c.freeSlots--
 		c.mu.Unlock()
-		c.occupy(func() { c.alone(ctx, group) })
+		c.withSlot(func() { c.sendOne(ctx, group) })
 		return
 	}
-	p := &party{ctx: ctx, done: make(chan struct{})}
+	g := &runGroup{ctx: ctx, done: make(chan struct{})}
 	for _, r := range group {
 		own := *r
 		if r.done == nil { // else it is independent of its caller already
-			own.keep()
+			own.detach()
 		}
-		p.group = append(p.group, &own)
+		g.group = append(g.group, &own)
 	}
-	c.waiting = append(c.waiting, p)
+	c.waiting = append(c.waiting, g)
 	c.mu.Unlock()
-	err := c.await(p)
+	err := c.await(g)
 	for i, r := range group {
 		if r.err = err; err == nil {
-			r.answer, r.err, r.sent = p.group[i].answer, p.group[i].err, p.group[i].sent
+			r.result, r.err, r.sent = g.group[i].result, g.group[i].err, g.group[i].sent
 		}
 	}
 }
 
 // shareable reports whether a group may share a statement with those of other runs: there is
 // one for each of its batches, and one for all of them.
-func shareable(group []*request) bool {
+func coalescable(group []*request) bool {
 	return !slices.ContainsFunc(group, func(r *request) bool {
-		return !r.direct() || r.write.single() || r.hints.forgets || r.fence != group[0].fence || len(group) > 1 && !r.plain()
+		return !r.direct() || r.write.recordOnly() || r.hints.evicts || r.fence != group[0].fence || len(group) > 1 && !r.mergeable()
 	})
 }
 
 // await waits for the answer to a party. The error is that of a context that ended
 // before.
-func (c *crowd) await(p *party) error {
+func (c *appendCoalescer) await(g *runGroup) error {
 	select {
-	case <-p.done:
+	case <-g.done:
 		return nil
-	case <-p.ctx.Done():
+	case <-g.ctx.Done():
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if i := slices.Index(c.waiting, p); i >= 0 {
+	if i := slices.Index(c.waiting, g); i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
-		return notSent{p.ctx.Err()}
+		return notSent{g.ctx.Err()}
 	}
 	select {
-	case <-p.done: // both had happened
+	case <-g.done: // both had happened
 		return nil
 	default:
-		return p.ctx.Err()
+		return g.ctx.Err()
 	}
 }
 
 // occupy does f, a round trip, in a place that was taken for it.
-func (c *crowd) occupy(f func()) {
-	leave := sync.OnceFunc(c.leave)
+func (c *appendCoalescer) withSlot(f func()) {
+	leave := sync.OnceFunc(c.releaseSlot)
 	defer leave()
-	defer time.AfterFunc(slow, leave).Stop()
+	defer time.AfterFunc(slotTimeout, leave).Stop()
 	f()
 }
 
 // leave gives a place to those who wait.
-func (c *crowd) leave() {
+func (c *appendCoalescer) releaseSlot() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if next := c.next(); len(next) > 0 {
-		go c.occupy(func() { c.send(next) })
+	if next := c.nextGroups(); len(next) > 0 {
+		go c.withSlot(func() { c.send(next) })
 		return
 	}
-	c.free++
+	c.freeSlots++
 }
 
 // next takes those who go next. The caller holds c.mu.
-func (c *crowd) next() []*party {
+func (c *appendCoalescer) nextGroups() []*runGroup {
 	n, requests, events, size := 0, 0, 0, 0
-	for _, p := range c.waiting {
-		for _, r := range p.group {
+	for _, g := range c.waiting {
+		for _, r := range g.group {
 			requests++
 			events += r.appends()
 			size += r.size
@@ -140,27 +140,27 @@ func (c *crowd) next() []*party {
 }
 
 // send sends parties together, and then those that were left out.
-func (c *crowd) send(parties []*party) {
-	if len(parties) == 1 { // the place is taken until it has its answer
-		defer close(parties[0].done)
-		c.alone(parties[0].ctx, parties[0].group)
+func (c *appendCoalescer) send(groups []*runGroup) {
+	if len(groups) == 1 { // the place is taken until it has its answer
+		defer close(groups[0].done)
+		c.sendOne(groups[0].ctx, groups[0].group)
 		return
 	}
-	all := make([]*request, len(parties))
-	for i, p := range parties {
-		all[i] = &request{ctx: p.ctx}
+	all := make([]*request, len(groups))
+	for i, g := range groups {
+		all[i] = &request{ctx: g.ctx}
 	}
-	ctx, stop := whileAnyLives(all)
-	c.together(ctx, parties)
+	ctx, stop := mergeContexts(all)
+	c.sendMulti(ctx, groups)
 	stop()
-	for _, p := range parties {
-		if !p.leftOut {
-			close(p.done)
+	for _, g := range groups {
+		if !g.leftOut {
+			close(g.done)
 			continue
 		}
 		go func() {
-			defer close(p.done)
-			c.alone(p.ctx, p.group)
+			defer close(g.done)
+			c.sendOne(g.ctx, g.group)
 		}()
 	}
 }

@@ -25,7 +25,7 @@ type sharedAppends struct {
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (s *sharedAppends) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !slices.Contains(postgres.Together(), data.SQL) {
+	if !slices.Contains(postgres.MultiStatements(), data.SQL) {
 		return ctx
 	}
 	var runs []string

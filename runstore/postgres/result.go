@@ -17,20 +17,20 @@ import (
 
 // verdict is what became of a write. The numbers are those of the functions in
 // schema.
-type verdict int16
+type writeStatus int16
 
 const (
-	refused verdict = iota
-	applied
-	appliedBefore
-	noSuchRun
-	givenUp
-	forgotten // given up, but it may have been applied before
+	statusRefused writeStatus = iota
+	statusApplied
+	statusAppliedBefore
+	statusNoSuchRun
+	statusVoided
+	statusEvicted // given up, but it may have been applied before
 )
 
 // answer is the one row with which every write answers.
-type answer struct {
-	verdict     verdict
+type writeResult struct {
+	status      writeStatus
 	now         time.Time
 	first, last runstore.Seq
 	versions    []runstore.Version
@@ -40,7 +40,7 @@ type answer struct {
 	// Of a remembered grant or release: its token, and how the grant before it ended.
 	resultToken  runstore.Token
 	resultFormer runstore.GrantEnd
-	results      int64 // of an append: how many results the run ever had
+	resultCount  int64 // of an append: how many results the run ever had
 }
 
 // headColumns are a run's, for reads. Those of tapestore.answer are the same.
@@ -136,9 +136,9 @@ func timeOf(t pgtype.Timestamptz) time.Time {
 }
 
 // readAnswer reads a row of type tapestore.answer, and the former grants behind it.
-func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
+func (st *statement) readWrite(rows pgx.Rows, a *writeResult) error {
 	var (
-		told        pgtype.Int2
+		status      pgtype.Int2
 		now         pgtype.Timestamptz
 		first, last pgtype.Int8
 		versions    []int64
@@ -149,14 +149,14 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 		end         pgtype.Int2
 		former      [][]byte
 	)
-	targets := slices.Concat([]any{&told, &now, &first, &last, &versions}, head.first(), []any{&epoch}, summary.first(),
+	targets := slices.Concat([]any{&status, &now, &first, &last, &versions}, head.first(), []any{&epoch}, summary.first(),
 		head.rest(), summary.rest(), []any{&token, &end, &former})
 	if err := rows.Scan(targets...); err != nil {
 		return err
 	}
-	*a = answer{
-		verdict: verdict(told.Int16), now: timeOf(now), first: runstore.Seq(first.Int64), last: runstore.Seq(last.Int64),
-		head: head.head(u.requests[0].run), summary: summary.record(runstore.SummaryKey),
+	*a = writeResult{
+		status: writeStatus(status.Int16), now: timeOf(now), first: runstore.Seq(first.Int64), last: runstore.Seq(last.Int64),
+		head: head.head(st.requests[0].run), summary: summary.record(runstore.SummaryKey),
 	}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
 	a.hadGrants = former != nil
@@ -171,15 +171,15 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 }
 
 // readRenewed reads the answer of a heartbeat.
-func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
+func (st *statement) readRenewed(rows pgx.Rows, a *writeResult) error {
 	var expires pgtype.Timestamptz
 	var strict pgtype.Bool
-	var reactor, why []byte
-	f := u.requests[0].fence
-	if err := rows.Scan(&expires, &strict, &reactor, &why); err != nil || why != nil {
-		return errors.Join(err, a.fromJSON(why, f.Run()))
+	var reactor, refusal []byte
+	f := st.requests[0].fence
+	if err := rows.Scan(&expires, &strict, &reactor, &refusal); err != nil || refusal != nil {
+		return errors.Join(err, a.fromJSON(refusal, f.Run()))
 	}
-	*a = answer{verdict: applied, head: rules.Head{
+	*a = writeResult{status: statusApplied, head: rules.Head{
 		Run: runstore.Run{ID: f.Run(), ExpiresAt: timeOf(expires), Holder: runstore.Holder{
 			Owner: f.Owner(), Reactor: runstore.Reactor(reactor), Token: f.Token(), ExpiresAt: timeOf(expires), Strict: strict.Bool,
 		}},
@@ -190,12 +190,12 @@ func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
 
 // fromJSON reads an answer that comes as JSON, where it is the exception. Without one it
 // changes nothing.
-func (a *answer) fromJSON(why []byte, id runstore.RunID) error {
-	if why == nil {
+func (a *writeResult) fromJSON(refusal []byte, id runstore.RunID) error {
+	if refusal == nil {
 		return nil
 	}
 	var row struct {
-		Verdict  verdict
+		Verdict  writeStatus
 		Now      time.Time
 		First    runstore.Seq `json:"first_seq"`
 		Last     runstore.Seq `json:"last_seq"`
@@ -223,7 +223,7 @@ func (a *answer) fromJSON(why []byte, id runstore.RunID) error {
 		Former     int16 `json:"former_end"`
 		Unlisted   bool
 	}
-	if err := json.Unmarshal(why, &row); err != nil {
+	if err := json.Unmarshal(refusal, &row); err != nil {
 		return err
 	}
 	h := nullHead{
@@ -235,7 +235,7 @@ func (a *answer) fromJSON(why []byte, id runstore.RunID) error {
 		maxStall: pgtype.Int8{Int64: row.MaxStall}, progressed: nullable(row.Progressed),
 		former: pgtype.Int2{Int16: row.Former}, unlisted: pgtype.Bool{Bool: row.Unlisted},
 	}
-	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), first: row.First, last: row.Last, head: h.head(id), versions: row.Versions}
+	*a = writeResult{status: row.Verdict, now: row.Now.UTC(), first: row.First, last: row.Last, head: h.head(id), versions: row.Versions}
 	a.head.Epoch = runstore.Epoch(row.Epoch)
 	return nil
 }
@@ -256,8 +256,8 @@ func (b *jsonBytes) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-func (a *answer) committed() runstore.Committed {
+func (a *writeResult) committed() runstore.Committed {
 	return runstore.Committed{
-		FirstSeq: a.first, LastSeq: a.last, Time: a.now, Versions: a.versions, Replayed: a.verdict == appliedBefore,
+		FirstSeq: a.first, LastSeq: a.last, Time: a.now, Versions: a.versions, Replayed: a.status == statusAppliedBefore,
 	}
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // Fate returns what an error says about the statement that met it.
-func Fate(err error) string {
-	return map[fate]string{lost: "lost", failed: "failed", again: "again", closed: "closed"}[fateOf(err)]
+func ErrClass(err error) string {
+	return map[errClass]string{classAmbiguous: "lost", classRolledBack: "failed", classRetryable: "again", classClosed: "closed"}[classify(err)]
 }
 
 // NotSent marks an error as one that came before anything was sent.
@@ -21,9 +21,9 @@ type Request = request
 
 // The orders of requests that share a round trip.
 const (
-	Extends = extends
-	Ends    = ends
-	Takes   = takes
+	OrderExtend  = orderExtend
+	OrderEnd     = orderEnd
+	OrderAcquire = orderAcquire
 )
 
 // NewRequest makes a request that appends events.
@@ -44,18 +44,18 @@ func (r *request) Events() (events []runstore.NewEvent) {
 func (r *request) Place() order { return r.order }
 
 // Lanes orders requests by run.
-type Lanes struct{ lanes }
+type RunQueues struct{ runQueues }
 
 // NewLanes makes lanes that send groups by run.
-func NewLanes(run func(ctx context.Context, group []*Request)) *Lanes {
-	return &Lanes{lanes{all: map[runstore.RunID]*lane{}, run: run}}
+func NewRunQueues(run func(ctx context.Context, group []*Request)) *RunQueues {
+	return &RunQueues{runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: run}}
 }
 
 // Send sends a request, alone or with its neighbours.
-func (l *Lanes) Send(r *Request) error { return l.send(r) }
+func (l *RunQueues) Send(r *Request) error { return l.send(r) }
 
 // Waiting returns how many requests of a run wait, and whether one is under way.
-func (l *Lanes) Waiting(id runstore.RunID) (n int, busy bool) {
+func (l *RunQueues) Waiting(id runstore.RunID) (n int, busy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.all[id]
@@ -67,28 +67,28 @@ func (l *Lanes) Waiting(id runstore.RunID) (n int, busy bool) {
 
 // AppendTogether sends batches of events under fences of different runs in one statement, but for
 // those with a hint that makes them go alone.
-func AppendTogether(ctx context.Context, s *Store, batches ...runstore.Batch) error {
-	var parties []*party
+func AppendMulti(ctx context.Context, s *Store, batches ...runstore.Batch) error {
+	var groups []*runGroup
 	for _, b := range batches {
 		r := commitRequest(b)
 		r.ctx, r.nonce, r.hints = ctx, newNonce(), s.hints.of(r)
-		if r.hints.forgets {
+		if r.hints.evicts {
 			if s.sendGroup(ctx, []*request{r}); r.err != nil {
 				return r.err
 			}
 			continue
 		}
-		parties = append(parties, &party{ctx: ctx, group: []*request{r}})
+		groups = append(groups, &runGroup{ctx: ctx, group: []*request{r}})
 	}
-	if len(parties) == 0 {
+	if len(groups) == 0 {
 		return nil
 	}
-	s.sendTogether(ctx, parties)
-	for _, p := range parties {
-		if err := p.group[0].err; err != nil || p.leftOut {
-			return errors.Join(err, fmt.Errorf("run %q: left out: %t", p.group[0].run, p.leftOut))
+	s.appendMulti(ctx, groups)
+	for _, g := range groups {
+		if err := g.group[0].err; err != nil || g.leftOut {
+			return errors.Join(err, fmt.Errorf("run %q: left out: %t", g.group[0].run, g.leftOut))
 		}
-		s.hints.learn(p.group[0])
+		s.hints.learn(g.group[0])
 	}
 	return nil
 }
