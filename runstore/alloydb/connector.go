@@ -15,48 +15,48 @@ import (
 )
 
 const (
-	// dialerPace is the shortest time between two Dialers; it doubles, up to
-	// maxDialerPace, while new ones do not help. Each costs calls of the Admin API,
-	// and leaves goroutines of the connector behind.
+	// dialerPace is the shortest time between two Dialers: 10 s. It doubles, up to maxDialerPace,
+	// while new Dialers do not help. Each Dialer costs calls of the Admin API and leaves goroutines
+	// of the connector behind.
 	dialerPace    = 10 * time.Second
 	maxDialerPace = 10 * time.Minute
-	// refusedFor is how long exchanges must have failed, without one that succeeded
-	// between, before a new Dialer is tried against errors that a failover could
-	// explain as well.
+	// refusedFor is how long exchanges must have failed, with no success in between, before errors
+	// that a failover would explain too lead to a new Dialer: 1 minute.
 	refusedFor = time.Minute
 )
 
-// connector dials one instance, and goes on doing so when its Dialer no longer can.
+// connector dials one instance, and replaces its Dialer when the Dialer's certificate no longer
+// works.
 //
-// The certificate of a client is judged by the server after the client's part of the
-// TLS handshake has ended, so a refusal shows in the metadata exchange that follows. A
-// Dialer refreshes after errors of the handshake and before; after this one it does
-// not, and until the certificate is over by the client's own clock every dial fails. A
-// new Dialer has a new certificate.
+// The server judges a client's certificate after the client's part of the TLS handshake has ended,
+// so a refusal appears only in the metadata exchange that follows. A Dialer refreshes its
+// certificate after errors of the handshake and earlier steps, but not after this one. Without a
+// new Dialer every dial would fail until the certificate expires by the client's clock. A new
+// Dialer has a new certificate.
 type connector struct {
 	instance string
 	options  []alloydbconn.Option
 	logger   *slog.Logger
-	clock    localclock.Clock // of this process
-	// opening is true until the store is open: what repeating does not mend is told
-	// at once.
+	clock    localclock.Clock // this process's clock
+	// opening is true until the store is open. While it is, errors that a retry does not fix are
+	// reported at once.
 	opening    atomic.Bool
-	pace       time.Duration // of new Dialers
+	pace       time.Duration // between new Dialers, at first
 	refusedFor time.Duration
 
-	making chan struct{}  // holds a value while a Dialer is made
+	making chan struct{}  // holds a value while a Dialer is created
 	ending sync.WaitGroup // Dialers that are being closed
 
 	mu           sync.Mutex
 	closed       bool
 	dialer       *dialer
 	replacing    bool
-	nextPace     time.Duration // before the next Dialer
+	nextPace     time.Duration // until the next Dialer is allowed
 	notBefore    localclock.Reading
-	failingSince localclock.Reading // of exchanges in a row; zero when the last one succeeded
+	failingSince localclock.Reading // start of a series of failed exchanges; zero if the last one succeeded
 }
 
-// dialer is a Dialer that is closed when it was replaced and nobody dials by it.
+// dialer is a Dialer with a use count. It is closed once it was replaced and no dial uses it.
 type dialer struct {
 	*alloydbconn.Dialer
 	uses    int
@@ -77,7 +77,7 @@ func newConnector(ctx context.Context, instance string, options []alloydbconn.Op
 	return c, nil
 }
 
-// newDialer makes a Dialer, which outlives ctx.
+// newDialer creates a Dialer, which outlives ctx.
 func (c *connector) newDialer(ctx context.Context) (*dialer, error) {
 	d, err := alloydbconn.NewDialer(context.WithoutCancel(ctx), c.options...)
 	if err != nil {
@@ -86,7 +86,8 @@ func (c *connector) newDialer(ctx context.Context) (*dialer, error) {
 	return &dialer{Dialer: d}, nil
 }
 
-// dial opens a connection that is ready for the database's protocol.
+// dial returns a connection that is ready for the database's protocol. If a new Dialer may help, it
+// creates one and tries once more.
 func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 	for again := false; ; again = true {
 		d, err := c.acquire()
@@ -107,7 +108,8 @@ func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// dialBy ends with ctx. The connector's exchange does not, but after 30 seconds.
+// dialBy dials with d and returns when ctx ends at the latest. The connector's exchange ignores ctx
+// and ends after 30 seconds by itself.
 func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -121,7 +123,7 @@ func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 		case done <- result{conn, err}:
 		case <-ctx.Done():
 			if conn != nil {
-				_ = conn.Close() // nobody waits for it
+				_ = conn.Close() // the caller has left
 			}
 		}
 	}()
@@ -133,6 +135,7 @@ func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 	}
 }
 
+// acquire returns the current Dialer and counts a use of it. The caller must release it.
 func (c *connector) acquire() (*dialer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,8 +153,8 @@ func (c *connector) release(d *dialer) {
 	c.closeIfUnused(d)
 }
 
-// end closes a Dialer that is no longer needed, on the side: it may wait for its last
-// metrics to be sent. The caller holds the mutex.
+// closeIfUnused closes a Dialer that was replaced and is not in use. It does so in the background,
+// because Close may wait for the Dialer's last metrics to be sent. The caller holds c.mu.
 func (c *connector) closeIfUnused(d *dialer) {
 	if !d.retired || d.uses > 0 {
 		return
@@ -163,30 +166,31 @@ func (c *connector) closeIfUnused(d *dialer) {
 	c.ending.Go(func() { _ = d.Close() }) // it never fails
 }
 
+// succeeded records a dial that succeeded.
 func (c *connector) succeeded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failingSince, c.nextPace = localclock.Reading{}, c.pace
 }
 
-// useless reports whether another Dialer may do better than d, which failed with err,
-// and may be made now.
+// shouldReplace reports whether another Dialer may do better than d, which failed with err, and may
+// be created now.
 func (c *connector) shouldReplace(d *dialer, err error) bool {
 	stage := stageOf(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d != c.dialer {
-		return true // there is another already
+		return true // it was replaced already
 	}
 	if stage == beforeExchange {
-		return false // it refreshes by itself
+		return false // it refreshes its certificate by itself
 	}
 	now := c.clock.Read()
 	if c.failingSince.IsZero() {
 		c.failingSince = now
 	}
 	if c.replacing {
-		return true // there is another soon
+		return true // a replacement is being created
 	}
 	if now.Before(c.notBefore) {
 		return false
@@ -194,7 +198,7 @@ func (c *connector) shouldReplace(d *dialer, err error) bool {
 	return stage == certificateRefused || now.Sub(c.failingSince) >= c.refusedFor
 }
 
-// replace puts a new Dialer in the place of old, unless somebody else did.
+// replace replaces the Dialer old by a new one, unless another dial has done so.
 func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 	select {
 	case c.making <- struct{}{}:
@@ -230,7 +234,7 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 	return nil
 }
 
-// close ends the connector. Connections go on.
+// close closes the connector. Its open connections stay usable.
 func (c *connector) close() {
 	c.mu.Lock()
 	if !c.closed {

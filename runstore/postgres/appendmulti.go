@@ -2,8 +2,9 @@ package postgres
 
 import "context"
 
-// sendTogether sends parties in one statement and fills in their answers: all have
-// one, but for those that are left out, or all have the error.
+// appendMulti sends groups of different runs in one statement. It fills in the results of the
+// groups that were applied and sets leftOut on the others. On an error that concerns the whole
+// statement every request has that error.
 func (s *Store) appendMulti(ctx context.Context, groups []*runGroup) {
 	var args commitArgs
 	st := &statement{}
@@ -12,7 +13,7 @@ func (s *Store) appendMulti(ctx context.Context, groups []*runGroup) {
 		total += appendsOf(g.group)
 	}
 	_, base := s.positions.current()
-	spare := int64(maxGroupEvents-total) / int64(len(groups)) // for who comes later, see feed.go
+	spare := int64(maxGroupEvents-total) / int64(len(groups)) // gaps between the runs' positions, for a later append of the same run in the same slot (feed.go)
 	for _, g := range groups {
 		for _, r := range g.group {
 			r.sent = s.clock.Read()
@@ -24,12 +25,12 @@ func (s *Store) appendMulti(ctx context.Context, groups []*runGroup) {
 	st.read = st.readMulti
 	st.form, st.sql, st.args = args.statement(form{multi: true})
 	_, err := s.roundTrip(ctx, []*statement{st})
-	// One may have spoilt it for all: then each goes alone.
+	// One group may have caused the error for all. Then each is sent by itself.
 	spoilt := err != nil && isolatable(err) && ctx.Err() == nil
 	for i, g := range groups {
 		g.leftOut = spoilt || err == nil && !st.applied[i]
 		for _, r := range g.group {
-			r.err = err // nil, too: the request may still have the error of an attempt before
+			r.err = err // also nil: the request may still hold the error of an earlier attempt
 		}
 	}
 }

@@ -12,30 +12,30 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// direct reports whether r is a commit for which there is a statement.
+// direct reports whether r is a commit that has a dedicated statement.
 func (r *request) direct() bool { return r.write != nil && !r.fence.IsZero() }
 
-// plain reports whether r may share a statement with others of its run: it is direct, reads and changes no record,
-// and forgets no results.
+// mergeable reports whether r can share a statement with other requests of its run: it is direct,
+// reads and changes no record, and evicts no results.
 func (r *request) mergeable() bool {
 	return r.direct() && !r.hints.evicts && len(r.write.keys) == 0 && len(r.write.guards) == 0
 }
 
-// direct reports whether there is a statement for a commit: it appends events under a fence, and
-// at most checks versions, puts records and has an id; or it only puts one record.
+// direct reports whether there is a dedicated statement for a commit: it appends events under a
+// fence, and at most checks versions, puts records and has an id; or it only puts one record.
 func (c *write) direct() bool {
 	deletes := slices.ContainsFunc(c.values, func(v []byte) bool { return v == nil })
 	return !c.fence.IsZero() && c.token == nil && c.seq == nil && c.status == nil && (len(c.payloads) > 0 || c.recordOnly()) && !deletes &&
 		c.newStatus == nil && c.runnable.IsZero() && !c.release && !c.purge
 }
 
-// single reports whether a commit without events puts one record, which has no places.
+// recordOnly reports whether a commit has no events and puts one record without index entries.
 func (c *write) recordOnly() bool {
 	return len(c.payloads) == 0 && len(c.keys) == 1 && len(c.guards) <= 1 && len(c.entryRecord) == 0
 }
 
-// resultName returns the name of the row in batches that a commit leaves, or nil if it leaves
-// none: one without events has the nonce there.
+// storedKey returns the key of the row in batches that a commit leaves, or nil if it leaves none. A
+// commit without an event and without an id stores its nonce there.
 func (r *request) storedKey() []byte {
 	if r.resultKey == nil && r.write.recordOnly() {
 		return binary.BigEndian.AppendUint64([]byte{'n'}, uint64(r.nonce))
@@ -43,7 +43,7 @@ func (r *request) storedKey() []byte {
 	return r.resultKey
 }
 
-// commitArgs are the arguments of a commit statement, see there.
+// commitArgs are the arguments of a commit statement, see the comment at the top of statement.go.
 type commitArgs struct {
 	runs, grants, owners                   [][]byte
 	tokens, bases, counts, results         []int64
@@ -64,7 +64,7 @@ type commitArgs struct {
 	entryOffsets                           []*int64
 }
 
-// add adds the batches of one run. Positions of its events begin at base.
+// add adds the batches of one run. base is the position of transaction 0 for this run.
 func (a *commitArgs) add(base int64, group []*request) {
 	f := group[0].fence
 	run, n, results := int64(len(a.runs)+1), int64(0), int64(0)
@@ -105,7 +105,8 @@ func (a *commitArgs) add(base int64, group []*request) {
 	a.counts, a.results = append(a.counts, n), append(a.results, results)
 }
 
-// statement returns the statement for the batches that were added, its form and its arguments.
+// statement returns the statement for the batches that were added, its complete form and its
+// arguments.
 func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
 	f.ids, f.guards = len(a.names) > 0, len(a.keys) > 0 || len(a.guards) > 0
 	f.puts = f.guards
@@ -127,7 +128,7 @@ func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
 	return f, s.sql, args
 }
 
-// one returns the form of a statement for one event, if r has no more than that takes.
+// oneEventForm returns the form for one event. ok is false if r has more than that form takes.
 func (r *request) oneEventForm() (f form, ok bool) {
 	w := r.write
 	f = form{alone: true, oneEvent: true, noEvent: w.recordOnly(), ids: r.storedKey() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
@@ -137,7 +138,7 @@ func (r *request) oneEventForm() (f form, ok bool) {
 	return f, len(w.payloads) <= 1 && len(w.guards) <= 1 && len(w.keys) <= 1 && len(w.entryRecord) == 0
 }
 
-// scalar returns an argument of a statement for one event.
+// scalar returns argument i, counted from 0, of a statement for one event.
 func (r *request) scalar(i int, base int64) any {
 	w := r.write
 	switch i + 1 {
@@ -175,8 +176,8 @@ func (r *request) scalar(i int, base int64) any {
 	panic("postgres: a statement for one event has no such argument")
 }
 
-// commit makes the statement for batches of one run under one fence, whose events have
-// positions from base on.
+// commit sets the statement for batches of one run under one fence. base is the position of
+// transaction 0.
 func (st *statement) commit(base int64) {
 	first := st.requests[0]
 	st.read = st.readCommitted
@@ -197,8 +198,7 @@ func (st *statement) commit(base int64) {
 	st.form, st.sql, st.args = args.statement(form{alone: alone, timed: first.hints.timed, evicts: alone && first.resultKey != nil && first.hints.evicts})
 }
 
-// readCommitted reads the answer of a statement for one batch: its own, or that of
-// tapestore.write.
+// readCommitted reads the result of a statement for one batch: its own, or that of tapestore.write.
 func (st *statement) readCommitted(rows pgx.Rows, a *writeResult) error {
 	var now pgtype.Timestamptz
 	var last pgtype.Int8
@@ -223,8 +223,8 @@ func (st *statement) readCommitted(rows pgx.Rows, a *writeResult) error {
 	return nil
 }
 
-// readTogether reads the answer of a statement for several batches, which has an element for
-// each run that was not left out.
+// readMulti reads the result of a statement for several batches. The row has arrays with one
+// element for each run that was not skipped.
 func (st *statement) readMulti(rows pgx.Rows, _ *writeResult) error {
 	var which, last, results []int64
 	var now []pgtype.Timestamptz

@@ -43,8 +43,8 @@ func commitRequest(b runstore.Batch) *request {
 	return r
 }
 
-// remember makes the server remember the result of a write under a name, unless that is
-// empty.
+// storeResult makes the server store the result of the write under a key. An empty key does
+// nothing.
 func (r *request) storeResult(name string) {
 	if name != "" {
 		r.resultKey = []byte(name)
@@ -52,6 +52,7 @@ func (r *request) storeResult(name string) {
 	}
 }
 
+// sizeOf returns the bytes of data in events and records.
 func sizeOf(w runstore.Writes) int {
 	n := 0
 	for _, e := range w.Events {

@@ -40,7 +40,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 		} else if created.New {
 			created.Committed = a.committed()
 		}
-		if a.status == statusApplied && a.summary.Version == 0 { // not looked up, as after a lost reply
+		if a.status == statusApplied && a.summary.Version == 0 { // it is looked up only after a lost reply
 			created.Run.Summary = summaryOf(spec.Writes, a, created.Lease.Token)
 		}
 		return nil
@@ -59,7 +59,7 @@ func summaryOf(w runstore.Writes, a *writeResult, token runstore.Token) runstore
 	return runstore.Record{}
 }
 
-// rememberGrant makes the server remember the result of a grant with writes.
+// storeGrantResult makes the server store the result of a grant with writes.
 func (r *request) storeGrantResult(id runstore.GrantID, w runstore.Writes) {
 	if !w.IsZero() {
 		r.storeResult(rules.GrantResult(id))
@@ -99,8 +99,8 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 	return granted, err
 }
 
-// granted returns the grant that a write made, now or before. It may have ended since, if
-// the write is a repeat, or took time to find out that it was made.
+// granted returns the grant that a write made, now or in an earlier attempt. The grant may have
+// ended since, if the write is a repeat or its outcome had to be settled.
 func (a *writeResult) granted(spec runstore.LeaseSpec) runstore.Granted {
 	token := a.resultToken
 	if token == 0 {
@@ -109,7 +109,7 @@ func (a *writeResult) granted(spec runstore.LeaseSpec) runstore.Granted {
 	g := runstore.Granted{Committed: a.committed(), Former: a.head.Holder.Former}
 	if a.resultToken != 0 {
 		g.Former = a.resultFormer
-	} else if a.status == statusAppliedBefore { // the current grant of a request without writes
+	} else if a.status == statusAppliedBefore { // the grant is current and its request had no writes, so its result is not stored
 		g.Committed = runstore.Committed{LastSeq: a.head.LastSeq, Time: a.head.Holder.GrantedAt, Replayed: true}
 	}
 	if g.Ended = a.head.State != rules.Current || a.head.Grant != spec.Grant || a.head.Token != token; g.Ended {
@@ -120,8 +120,8 @@ func (a *writeResult) granted(spec runstore.LeaseSpec) runstore.Granted {
 	return g
 }
 
-// RenewLease implements runstore.RunStore. A heartbeat is a statement of its own; a renewal
-// with writes goes the way of all other writes.
+// RenewLease implements runstore.RunStore. A renewal without writes is the dedicated heartbeat
+// statement; a renewal with writes is a call of tapestore.write.
 func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
 	if !req.Writes.IsZero() {
@@ -187,6 +187,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 	return done, err
 }
 
+// withGrant returns a copy of spec with a new grant id if it has none.
 func withGrant(spec runstore.LeaseSpec) *runstore.LeaseSpec {
 	if spec.Grant == "" {
 		spec.Grant = runstore.NewGrantID()

@@ -13,13 +13,14 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// lockRuns locks the runs of a commit, and looks whether it was made before.
+// lockRuns locks the runs of a commit in the order of their ids. For the rest of the transaction it
+// sets the commit time, the multi-commit id, and whether the commit was already applied;
+// tapestore.write reads these settings.
 //
-// $1 runs, $2 the names of their results, $3 what names the whole.
+// $1 runs, $2 keys of their results, $3 multi-commit id.
 const lockRuns = `SELECT tapestore.lock_runs($1::bytea[], $2::bytea[], $3::bytea)`
 
-// CommitMulti implements runstore.MultiCommitter: one transaction, and one round
-// trip.
+// CommitMulti implements runstore.MultiCommitter, in one transaction and one round trip.
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer s.notifier.waiters.AfterBatches(&err, batches...)
 	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func() error {
@@ -35,7 +36,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 	return done, err
 }
 
-// performMulti is perform for several batches: all were applied if the first was.
+// performMulti is perform for batches of several runs, which are applied together or not at all.
 func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
 	for t := s.backoff(); ; {
 		for _, r := range requests {
@@ -73,9 +74,10 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 	}
 }
 
-// settleAll settles every batch. If one was applied, all were, also those of runs that
-// were purged since, or had so many writes that they have forgotten: these have no
-// result left. If none was, the nonces keep a late copy of the whole from being applied.
+// settleAll settles every batch of an ambiguous commit. If one batch was applied, all were. A run
+// that was purged since, or has evicted its result, then has no result left; its Committed has only
+// Replayed set. If no batch was applied, the voided nonces keep a late copy of the commit from
+// being applied.
 func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
 	alreadyApplied, missing := false, false
@@ -99,7 +101,7 @@ func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.B
 	return nil, evicted
 }
 
-// codeRefused is raised by tapestore.demand.
+// codeRefused is the SQLSTATE that tapestore.demand raises when a batch is refused.
 const codeRefused = "TS001"
 
 // commitAll sends all batches in one round trip, which is one transaction.
@@ -124,14 +126,14 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 		done, err = readAll(results, batches, requests)
 		if closed := results.Close(); err == nil || !outcome.Definite(err) {
 			err = errors.Join(err, closed)
-		} // else the end of the batch has the server's words for the same refusal
+		} // otherwise Close reports the server's error for the same refusal
 		return err
 	})
 	return done, err
 }
 
-// readAll reads the answers to lockRuns and to every batch. The error is definite if the
-// guards of one did not hold.
+// readAll reads the results of lockRuns and of every batch. If a batch is refused, the error is
+// definite.
 func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
 	if _, err := results.Exec(); err != nil {
 		return nil, err
@@ -158,13 +160,13 @@ func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*req
 	return done, nil
 }
 
-// explainDetail says why a batch was refused, from what tapestore.demand raised.
+// explainDetail returns the error of a refused batch, from the detail that tapestore.demand raised.
 func explainDetail(detail string, b runstore.Batch) error {
 	var a writeResult
 	if err := a.fromJSON([]byte(detail), b.Run()); err != nil {
 		return err
 	}
-	// The detail, which a server logs, has a hash of the grant's id.
+	// The detail, which servers log, contains a hash of the grant id instead of the id.
 	f := b.Guards().Fence
 	if hash := md5.Sum([]byte(f.Grant())); string(hash[:]) == string(a.head.Grant) {
 		a.head.Grant = f.Grant()

@@ -15,8 +15,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// verdict is what became of a write. The numbers are those of the functions in
-// schema.
+// writeStatus is the outcome of a write. The numbers are those that the functions in schema return.
 type writeStatus int16
 
 const (
@@ -25,10 +24,10 @@ const (
 	statusAppliedBefore
 	statusNoSuchRun
 	statusVoided
-	statusEvicted // given up, but it may have been applied before
+	statusEvicted // voided, but it may have been applied and its trace evicted since
 )
 
-// answer is the one row with which every write answers.
+// writeResult is the row that every write returns (type tapestore.answer).
 type writeResult struct {
 	status      writeStatus
 	now         time.Time
@@ -36,19 +35,19 @@ type writeResult struct {
 	versions    []runstore.Version
 	head        rules.Head
 	summary     runstore.Record
-	hadGrants   bool // head.Former was read; of a create: the run is purged
-	// Of a remembered grant or release: its token, and how the grant before it ended.
+	hadGrants   bool // head.Former was read; for a create: the run is purged
+	// Token of a stored grant or release, and how the grant before it ended.
 	resultToken  runstore.Token
 	resultFormer runstore.GrantEnd
-	resultCount  int64 // of an append: how many results the run ever had
+	resultCount  int64 // for an append: how many results the run has stored so far, evicted ones included
 }
 
-// headColumns are a run's, for reads. Those of tapestore.answer are the same.
+// headColumns are the columns of a run's head, for reads. tapestore.answer has the same columns.
 const headColumns = `runs.status, runs.created, runs.runnable, runs.last_seq, runs.token, runs.expires, runs.grant_state,
 	runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason,
 	runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed, runs.former_end, runs.unlisted`
 
-// nullHead scans them, NULLs included.
+// nullHead scans headColumns, any of which may be NULL.
 type nullHead struct {
 	status                                           pgtype.Int4
 	created, runnable, expires                       pgtype.Timestamptz
@@ -64,7 +63,8 @@ type nullHead struct {
 
 func (h *nullHead) targets() []any { return append(h.first(), h.rest()...) }
 
-// first and rest are the targets in two parts, for answers, which have columns between.
+// first and rest return the targets in two parts, because tapestore.answer has other columns
+// between them.
 func (h *nullHead) rest() []any {
 	return []any{&h.ttl, &h.granted, &h.renewed, &h.maxStall, &h.progressed, &h.former, &h.unlisted}
 }
@@ -96,7 +96,7 @@ func (h *nullHead) head(id runstore.RunID) rules.Head {
 	return head
 }
 
-// nullRecord scans a record that may be absent.
+// nullRecord scans recordColumns. They are NULL if the record is absent.
 type nullRecord struct {
 	key, value             []byte
 	version                pgtype.Int8
@@ -108,7 +108,8 @@ type nullRecord struct {
 
 func (r *nullRecord) targets() []any { return append(r.first(), r.rest()...) }
 
-// first and rest are the targets in two parts, for answers, which have columns between.
+// first and rest return the targets in two parts, because tapestore.answer has other columns
+// between them.
 func (r *nullRecord) rest() []any { return []any{&r.createdToken, &r.updatedToken} }
 
 func (r *nullRecord) first() []any {
@@ -128,6 +129,7 @@ func (r *nullRecord) record(key runstore.RecordKey) runstore.Record {
 
 func micros(us pgtype.Int8) time.Duration { return time.Duration(us.Int64) * time.Microsecond }
 
+// timeOf returns the time in UTC, or the zero time for NULL.
 func timeOf(t pgtype.Timestamptz) time.Time {
 	if !t.Valid {
 		return time.Time{}
@@ -135,7 +137,8 @@ func timeOf(t pgtype.Timestamptz) time.Time {
 	return t.Time.UTC()
 }
 
-// readAnswer reads a row of type tapestore.answer, and the former grants behind it.
+// readWrite reads the row of tapestore.write: the columns of tapestore.answer, then the former
+// grants.
 func (st *statement) readWrite(rows pgx.Rows, a *writeResult) error {
 	var (
 		status      pgtype.Int2
@@ -170,7 +173,8 @@ func (st *statement) readWrite(rows pgx.Rows, a *writeResult) error {
 	return nil
 }
 
-// readRenewed reads the answer of a heartbeat.
+// readRenewed reads the result of a heartbeat. On a refusal the row contains the explanation as
+// JSON.
 func (st *statement) readRenewed(rows pgx.Rows, a *writeResult) error {
 	var expires pgtype.Timestamptz
 	var strict pgtype.Bool
@@ -188,8 +192,8 @@ func (st *statement) readRenewed(rows pgx.Rows, a *writeResult) error {
 	return nil
 }
 
-// fromJSON reads an answer that comes as JSON, where it is the exception. Without one it
-// changes nothing.
+// fromJSON reads a result that the server returned as JSON. Statements that usually succeed return
+// only refusals in this form. A nil text leaves a unchanged.
 func (a *writeResult) fromJSON(refusal []byte, id runstore.RunID) error {
 	if refusal == nil {
 		return nil
@@ -247,7 +251,7 @@ func nullable(t *time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: *t, Valid: true}
 }
 
-// jsonBytes is a bytea as PostgreSQL writes it into JSON: \x and hexadecimal digits.
+// jsonBytes decodes a bytea in PostgreSQL's JSON form: \x and hexadecimal digits.
 type jsonBytes []byte
 
 // UnmarshalText implements encoding.TextUnmarshaler.

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// perform sends a write until its outcome is known: what was surely not applied is
-// sent again where that may help, what may have been is settled first.
+// perform sends a write until its outcome is known. It retries a write that was not applied if the
+// error is retryable. If a write may have been applied, perform settles it first.
 func (s *Store) perform(ctx context.Context, r *request) (*writeResult, error) {
 	r.ctx = ctx
 	for t := s.backoff(); ; {
@@ -18,7 +18,7 @@ func (s *Store) perform(ctx context.Context, r *request) (*writeResult, error) {
 		err := s.refreshBase(ctx, r.fence.Token().Epoch())
 		if err == nil {
 			err = s.queues.send(r)
-		} else if classify(err) == classAmbiguous { // only a read was
+		} else if classify(err) == classAmbiguous { // only a read was sent
 			err = notSent{err}
 		}
 		if err == nil {
@@ -51,14 +51,14 @@ func (s *Store) perform(ctx context.Context, r *request) (*writeResult, error) {
 	}
 }
 
-// settleLost finds out what became of a write whose reply was lost, and sees to it
-// that one which was not applied never is.
+// settleLost resolves an ambiguous write. It returns the stored result, or voids the nonce, so that
+// a late copy of the write is never applied.
 //
-// $1 run, $2 nonce, $3 name of the result, $4 microseconds since it was sent, $5 operation.
+// $1 run, $2 nonce, $3 key of the result, $4 microseconds since it was sent, $5 operation.
 const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint, $5::smallint) AS a`
 
-// settle returns the answer that was lost, or nil if the write was not applied and
-// never will be.
+// settle returns the result of an ambiguous write, or nil if the write was not applied and never
+// will be.
 func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*writeResult, error) {
 	for {
 		st := &statement{
@@ -91,7 +91,7 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*wr
 
 var errEvicted = errors.New("postgres: the run had more writes since than it remembers")
 
-// remembered reports whether the trace of r is a row in batches.
+// inBatches reports whether the trace that r leaves is a row in batches, which may be evicted.
 func (r *request) inBatches() bool {
 	w := r.write
 	if w == nil || w.purge {
@@ -100,7 +100,7 @@ func (r *request) inBatches() bool {
 	return r.resultKey != nil || len(w.payloads) == 0 && w.op != opCreate && w.op != opAcquire
 }
 
-// operation returns what r does, as tapestore.settle distinguishes it.
+// operation returns the operation of r for tapestore.settle, where a heartbeat counts as a commit.
 func (r *request) operation() operation {
 	if r.write == nil {
 		return opCommit
@@ -108,7 +108,7 @@ func (r *request) operation() operation {
 	return r.write.op
 }
 
-// tries paces the repeats of one operation.
+// backoff returns the schedule of one operation's retries: from 4 ms, for at most RetryTimeout.
 func (s *Store) backoff() *outcome.Backoff {
 	return outcome.NewBackoff(s.clock, s.opts.RetryTimeout, 4*time.Millisecond)
 }

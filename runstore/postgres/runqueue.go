@@ -13,43 +13,44 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// request is one write on its way: a statement that answers with one row.
+// request is one write in flight: a statement that returns one row.
 type request struct {
 	run   runstore.RunID
-	nonce int64 // names this attempt in the database
+	nonce int64 // identifies this attempt in the database
 	sent  localclock.Reading
 
-	// result, if not nil, is the name under which the result is remembered
-	// (rules.BatchResult and its like).
+	// resultKey, if not nil, is the key under which the server stores the result
+	// (rules.BatchResult, rules.GrantResult, rules.ReleaseResult).
 	resultKey []byte
-	// order is the place in a round trip that several requests share: who gives
-	// comes before who takes.
+	// order is the position within a shared round trip: releases run before acquires.
 	order order
 
-	// What is wanted is a heartbeat, with a fence and a ttl, or a write. A write has a fence
-	// here if it is direct.
+	// A request is a heartbeat, with fence and ttl, or a write. A write sets fence only if it has a
+	// dedicated statement (see direct).
 	fence runstore.Fence
 	ttl   time.Duration
 	write *write
 	size  int
-	// apart is whether the write was in a commitMerged that was not applied.
+	// sendAlone is set when the write was part of a merged statement that was not applied. The
+	// write is then sent in a statement of its own.
 	sendAlone bool
 	hints     hints
 
-	// acquire, if not nil, is all that the write asks for. Of several on one run that
-	// share a round trip one goes to the server; what it finds answers the others
-	// too.
+	// acquire is set if the write is an acquire without guards, writes or preemption. Of several
+	// such requests for one run in a round trip, only the first is sent to the server; its result
+	// answers the others too (resolveContenders).
 	acquire *runstore.AcquireRequest
-	// releases is whether the write is a release and nothing else.
+	// releases is set if the write is a release without guards or writes.
 	releases bool
 
 	ctx    context.Context
-	queue  *runQueue // whose head it is part of while it is sent; else nil
+	queue  *runQueue // the queue that r was sent through, or nil
 	done   chan struct{}
 	result writeResult
 	err    error
 }
 
+// order is the position of a request within a shared round trip, lowest first.
 type order int
 
 const (
@@ -61,14 +62,14 @@ const (
 // heartbeat reports whether r renews a lease.
 func (r *request) heartbeat() bool { return r.ttl > 0 }
 
-// underWay notes that r has a connection, and may hold its run's row from now on.
+// gotConn records that r has a connection. From now on it may hold the lock on its run's row.
 func (r *request) gotConn() {
 	if r.queue != nil {
 		r.queue.sent.Store(true)
 	}
 }
 
-// appends returns how many events r appends at most.
+// appends returns the number of events that r appends if it is applied.
 func (r *request) appends() int {
 	if r.write == nil {
 		return 0
@@ -76,34 +77,36 @@ func (r *request) appends() int {
 	return len(r.write.payloads)
 }
 
+// newNonce returns a random positive number that identifies one attempt of a write.
 func newNonce() int64 { return rand.Int64N(1<<63-1) + 1 }
 
-// Bounds of what shares a round trip. A position has 14 bits for the events of one
-// transaction.
+// Bounds of what shares a round trip: requests, events and bytes of data. A position has 14 bits
+// for the events of one transaction (feed.go), hence 1<<14 events.
 const (
 	maxGroup       = 128
 	maxGroupEvents = 1 << 14
 	maxGroupBytes  = 4 << 20
 )
 
-// lanes orders the writes of this handle by run: those that come while one of
-// their run is under way wait, and then share one round trip. They would wait for
-// the run's row anyway, each on a connection of its own.
+// runQueues is a group commit per run: while a write of a run is in flight on this handle, further
+// writes of that run wait in its runQueue and then share one round trip and one transaction.
+// Without it each would wait for the row lock on a connection of its own.
 type runQueues struct {
 	mu        sync.Mutex
 	all       map[runstore.RunID]*runQueue
-	sendGroup func(ctx context.Context, group []*request) // sends a group and fills in its answers
+	sendGroup func(ctx context.Context, group []*request) // sends a group and fills in its results
 }
 
+// runQueue is the queue of one run. It exists while a write of the run is in flight.
 type runQueue struct {
 	waiting []*request
-	// sent is whether the group at the head has a connection. While it waits for one, a
-	// heartbeat goes past it: see bulkhead.
+	// sent is set once the group in flight has a connection. Until then a heartbeat does not queue
+	// behind the group but is sent by itself (see bulkhead).
 	sent atomic.Bool
 }
 
-// send sends r, alone or with its neighbours, and returns when its answer is
-// there or its context has ended.
+// send sends r, alone or in a group, and returns its error when the result has arrived or the
+// request's context has ended.
 func (l *runQueues) send(r *request) error {
 	l.mu.Lock()
 	if q := l.all[r.run]; q != nil {
@@ -114,7 +117,7 @@ func (l *runQueues) send(r *request) error {
 		}
 		r.queue = q
 		r.done = make(chan struct{})
-		r.detach() // the caller may leave before it is sent
+		r.detach() // the caller may leave before r is sent
 		q.waiting = append(q.waiting, r)
 		l.mu.Unlock()
 		return l.await(q, r)
@@ -123,7 +126,7 @@ func (l *runQueues) send(r *request) error {
 	r.queue = q
 	l.all[r.run] = q
 	l.mu.Unlock()
-	defer func() { // also when run panics: the lane must go on
+	defer func() { // also if sendGroup panics: queued requests must still be sent
 		if group := l.nextGroup(r.run, q); group != nil {
 			go l.drain(r.run, q, group)
 		}
@@ -133,7 +136,8 @@ func (l *runQueues) send(r *request) error {
 	return r.err
 }
 
-// await waits for the answer to a request in a lane.
+// await waits for the result of a queued request. If the request's context ends first, await
+// returns its error, as notSent if r was still queued.
 func (l *runQueues) await(q *runQueue, r *request) error {
 	select {
 	case <-r.done:
@@ -149,14 +153,15 @@ func (l *runQueues) await(q *runQueue, r *request) error {
 	}
 	l.mu.Unlock()
 	select {
-	case <-r.done: // both had happened
+	case <-r.done: // the result arrived at the same moment
 		return r.err
 	default:
 		return r.ctx.Err()
 	}
 }
 
-// next takes the group that goes next, or closes the lane.
+// nextGroup removes the next group from the queue and returns it in the order of request.order. If
+// nothing waits, it deletes the queue and returns nil.
 func (l *runQueues) nextGroup(id runstore.RunID, q *runQueue) []*request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,6 +185,7 @@ func (l *runQueues) nextGroup(id runstore.RunID, q *runQueue) []*request {
 	return group
 }
 
+// drain sends group and then every group that has queued up meanwhile.
 func (l *runQueues) drain(id runstore.RunID, q *runQueue, group []*request) {
 	for ; group != nil; group = l.nextGroup(id, q) {
 		ctx, stop := mergeContexts(group)
@@ -191,8 +197,8 @@ func (l *runQueues) drain(id runstore.RunID, q *runQueue, group []*request) {
 	}
 }
 
-// whileAnyLives returns a context that ends when those of all requests have: one
-// caller's end is not its neighbours'.
+// mergeContexts returns a context that ends when the contexts of all requests have ended, so that
+// one caller's cancellation does not affect the others.
 func mergeContexts(group []*request) (context.Context, func()) {
 	if len(group) == 1 {
 		return group[0].ctx, func() {}
@@ -216,7 +222,7 @@ func mergeContexts(group []*request) (context.Context, func()) {
 	}
 }
 
-// keep makes r independent of the slices that its caller gave.
+// detach copies the slices that r shares with its caller.
 func (r *request) detach() {
 	if r.write != nil {
 		if status := r.write.newStatus; status != nil {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// renew is a heartbeat: it changes one row, and no column that is in an index.
+	// renew is a heartbeat. It changes one row and no indexed column, so it is a HOT update.
 	//
-	// $1 run, $2 token, $3 grant, $4 owner, $5 microseconds, $6 nonce.
+	// $1 run, $2 token, $3 grant, $4 owner, $5 TTL in microseconds, $6 nonce.
 	renew = `WITH r AS (
 	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond'),
 		ttl = $5::bigint, renewed = clock_timestamp()
@@ -21,15 +21,15 @@ const (
 )
 SELECT r.now, r.is_strict, r.reactor` + whyNot
 
-	// fenced is the fence as a condition on a row of runs, with that of timely.
+	// fenced is the fence as a condition on a row of runs, followed by timely.
 	fenced = ` AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged` + timely
 
-	// timely is the end of a strict lease as a condition on a row of runs. PostgreSQL evaluates a
-	// condition before it waits for the row, and again only if the row was changed meanwhile. So
-	// where the time matters, for a strict lease and for one with a bound on its progress, the
-	// condition locks the row by itself before any clock is read. It does so once for a statement,
-	// and not at all for other leases. An append has it only where the lease is known to be such a
-	// one, see hints.
+	// timely is the expiry of a strict lease as a condition on a row of runs. PostgreSQL evaluates
+	// a condition before it waits for the row, and again only if the row was changed meanwhile. So
+	// for leases for which the time matters (strict, or with a bound on progress) a sub-select of
+	// the condition locks the row before any clock is read. The sub-select runs once per statement,
+	// and not at all for other leases. An append includes timely only if the handle has learned
+	// that the lease is such a one, see hints.
 	timely = `
 		AND (NOT is_strict AND max_stall = 0 OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
 			AND (NOT is_strict OR expires > clock_timestamp()))`
@@ -37,22 +37,24 @@ SELECT r.now, r.is_strict, r.reactor` + whyNot
 	whyNot = `, CASE WHEN r.now IS NULL THEN tapestore.refusal($1::bytea) END FROM (SELECT) AS one LEFT JOIN r ON true`
 )
 
-// unit is a statement with the requests that it serves.
+// statement is an SQL statement with the requests that it serves.
 type statement struct {
 	sql      string
 	args     []any
 	read     func(rows pgx.Rows, a *writeResult) error
 	requests []*request
-	form     form   // of a commit's statement
-	onConn   func() // if not nil, is called when there is a connection
+	form     form   // for a commit
+	onConn   func() // if not nil, called once there is a connection
 
-	// Of a statement for several batches: those of each run, and whether they were applied.
+	// For a statement with several batches: the requests by run, and whether each run's were
+	// applied.
 	groups  [][]*request
 	applied []bool
 }
 
-// units makes the statements of a group, and returns the contenders for the lease
-// that need none of their own unless it turns out so.
+// statements returns the statements for a group. It merges consecutive mergeable appends under one
+// fence, and returns separately the contenders: further acquires, which need no statement if the
+// result of the first answers them too.
 func (s *Store) statements(group []*request) (all []*statement, contenders []*request) {
 	var asked bool
 	for i := 0; i < len(group); i++ {
@@ -93,8 +95,9 @@ func fenceArgs(f runstore.Fence) []any {
 	return []any{[]byte(f.Run()), int64(f.Token()), []byte(f.Grant()), data([]byte(f.Owner()))}
 }
 
-// sendGroup sends the requests of a group in one round trip, which is one
-// transaction, and fills in their answers: all have one, or all have the error.
+// sendGroup sends the requests of one run in one round trip, which is one transaction, and fills in
+// a result or an error for each. If one statement fails in a way that may concern it alone,
+// sendGroup sends each request by itself.
 func (s *Store) sendGroup(ctx context.Context, group []*request) {
 	for len(group) > 0 {
 		all, contenders := s.statements(group)
@@ -103,7 +106,7 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 		}
 		answers, err := s.roundTrip(ctx, all)
 		if err != nil && len(group) > 1 && isolatable(err) && ctx.Err() == nil {
-			// One has spoilt it for all: its neighbours are not to suffer.
+			// One request may have caused the error for all. Send each by itself.
 			for _, r := range group {
 				s.sendGroup(ctx, []*request{r})
 			}
@@ -117,7 +120,7 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 					r.err = err
 				case st.groups == nil:
 					r.result, r.err = answers[i], nil
-				case !st.applied[0]: // one of them is refused, or a repeat
+				case !st.applied[0]: // one of the merged appends was refused, or is a repeat
 					r.sendAlone = true
 					rest = append(rest, r)
 				}
@@ -127,9 +130,10 @@ func (s *Store) sendGroup(ctx context.Context, group []*request) {
 	}
 }
 
-// answerContenders answers the other requests for the lease by what the server told the
-// first of them, and returns those that have to be sent themselves. One that repeats the
-// current grant is: what the first read of that grant may be on no synchronous standby.
+// resolveContenders fills in the results of further acquires from the result of the first one, and
+// returns those that must be sent themselves. These include a repeat of the current grant, unless
+// the first request waited for the row's lock: what the first request only read may be on no
+// synchronous standby yet.
 func resolveContenders(all []*statement, contenders []*request, err error) (rest []*request) {
 	if len(contenders) == 0 {
 		return nil
@@ -149,8 +153,8 @@ func resolveContenders(all []*statement, contenders []*request, err error) (rest
 		switch replay, err := first.result.head.Acquire(*r.acquire, first.result.now); {
 		case first.result.status == statusNoSuchRun:
 			r.result.status = statusNoSuchRun
-		case err != nil: // held, or the contender's own grant was ended
-		case replay && first.result.status != statusRefused: // then it waited for the row's lock, and its commit for the standbys
+		case err != nil: // held, or the contender's own grant has ended
+		case replay && first.result.status != statusRefused: // the first waited for the row's lock, and its commit for the standbys
 			r.result.status = statusAppliedBefore
 		default:
 			rest = append(rest, r)
@@ -159,7 +163,7 @@ func resolveContenders(all []*statement, contenders []*request, err error) (rest
 	return rest
 }
 
-// ask runs statements in one round trip and one transaction.
+// roundTrip runs statements in one round trip and one transaction.
 func (s *Store) roundTrip(ctx context.Context, all []*statement) ([]writeResult, error) {
 	var requests []*request
 	for _, st := range all {
@@ -193,7 +197,7 @@ func (s *Store) roundTrip(ctx context.Context, all []*statement) ([]writeResult,
 	return answers, err
 }
 
-// queue runs statements one after another in one round trip.
+// sendBatch runs several statements in one round trip. They are one transaction.
 func (s *Store) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement, answers []writeResult) error {
 	var batch pgx.Batch
 	for _, st := range all {
@@ -210,10 +214,10 @@ func (s *Store) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement,
 			return errors.Join(err, results.Close())
 		}
 	}
-	return results.Close() // it returns the error of the commit itself
+	return results.Close() // returns the error of the commit itself
 }
 
-// one reads the one row of a statement's answer.
+// scanRow reads the one row that st returns into a.
 func scanRow(rows pgx.Rows, st *statement, a *writeResult) error {
 	if !rows.Next() {
 		if err := rows.Err(); err != nil {

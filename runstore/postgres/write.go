@@ -7,10 +7,10 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// callWrite calls the one function through which every write goes but the two
-// that have a statement of their own. Its casts make the types plain in every
-// mode of the protocol. For a request that may make a grant it also returns the former
-// grants, by which package rules explains a refusal.
+// callWrite calls tapestore.write, the function that performs every write without a dedicated
+// statement. Its casts fix the types of the parameters in every mode of the protocol. For a request
+// that may make a grant it also returns the former grants, by which package rules explains a
+// refusal.
 const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.former_grants($1::smallint, $2::bytea) END
 	FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
 	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::bigint, $10::integer[], $11::bytea[], $12::bigint[],
@@ -19,7 +19,8 @@ const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.f
 	$26::integer[], $27::bytea[], $28::timestamptz[], $29::bigint[],
 	$30::integer, $31::boolean, $32::timestamptz, $33::bigint, $34::boolean, $35::boolean, $36::boolean, $37::boolean) a`
 
-// demandWrite is callWrite as part of a transaction that is all or nothing.
+// demandWrite is callWrite in a transaction of several writes. tapestore.demand raises an error if
+// this one is refused, which rolls back all.
 const demandWrite = callWrite + ` WHERE tapestore.demand(a)`
 
 type operation int16
@@ -32,15 +33,14 @@ const (
 	opRenew
 )
 
-// write holds the arguments of tapestore.write as the database takes them. What is
-// nil there is NULL.
+// write holds the arguments of tapestore.write in the database's types. nil means NULL.
 type write struct {
 	op        operation
 	run       runstore.RunID
-	resultKey []byte // the name under which the result is remembered, see request.result
+	resultKey []byte // the key under which the result is stored, see request.resultKey
 
 	fence  runstore.Fence
-	token  *int64 // of the run's last grant
+	token  *int64 // the token of the run's last grant, as a guard
 	seq    *int64
 	status []int32
 	guards []runstore.VersionGuard
@@ -50,9 +50,9 @@ type write struct {
 	renewal time.Duration // the TTL of a renewal
 
 	kinds, payloads, keys, values [][]byte
-	explained                     []int32 // which event explains each record's change
+	explained                     []int32 // for each record, the number of the event that explains its change
 
-	entryRecord  []int32 // which record each place is of, from 1
+	entryRecord  []int32 // for each index entry, the number of its record, from 1
 	entryIndexes [][]byte
 	entryTimes   []*time.Time
 	entryOffsets []*int64
@@ -61,7 +61,7 @@ type write struct {
 	runnable       runstore.When
 	release, purge bool
 	unlisted       bool
-	sharedTime     bool // as its neighbours in the transaction
+	sharedTime     bool // all writes of the transaction have one commit time
 }
 
 // newWrite translates the writes of an operation.
@@ -85,7 +85,7 @@ func newWrite(op operation, id runstore.RunID, w runstore.Writes) *write {
 	return c
 }
 
-// guard sets what must hold.
+// guard sets the guards of the write.
 func (c *write) guard(g runstore.Guards) {
 	c.fence, c.guards = g.Fence, g.Versions
 	if g.Token != nil {
@@ -101,8 +101,8 @@ func (c *write) guard(g runstore.Guards) {
 	}
 }
 
-// args returns the arguments of callWrite. lowest is the first position, among
-// those of its transaction, that is this run's.
+// args returns the arguments of callWrite. lowest is the first position of this run within the slot
+// of the transaction (feed.go).
 func (c *write) args(nonce, lowest int64) []any {
 	var (
 		token, ttl, runnableAfter          *int64
@@ -152,8 +152,8 @@ func (c *write) args(nonce, lowest int64) []any {
 	}
 }
 
-// timeArgs splits a time into the absolute one and the one after the commit. Both
-// are nil for Never.
+// timeArgs returns a time either as an absolute one or as microseconds after the commit. Both are
+// nil for Never.
 func timeArgs(w runstore.When) (at *time.Time, after *int64) {
 	if d, relative := w.Offset(); relative {
 		us := d.Microseconds()
@@ -165,7 +165,7 @@ func timeArgs(w runstore.When) (at *time.Time, after *int64) {
 	return nil, nil
 }
 
-// data is a value that is never NULL.
+// data returns b, or an empty slice for nil, which would be NULL.
 func data(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -173,8 +173,8 @@ func data(b []byte) []byte {
 	return b
 }
 
-// explain says why the guards of a write refused it, from what the refusal
-// returned.
+// explain returns the error for the guard that refused a write, computed from the run as the
+// refusal returned it.
 func (a *writeResult) explain(g runstore.Guards) error {
 	if a.status == statusNoSuchRun {
 		return runstore.ErrNotFound
@@ -188,7 +188,7 @@ func (a *writeResult) explain(g runstore.Guards) error {
 		versions = versions[1:]
 		return v, nil
 	})
-	if err == nil { // it was refused for what has changed since: a strict lease that was being renewed
+	if err == nil { // the refusal's cause is gone, such as a strict lease that was being renewed
 		err = outcome.Unavailable(errDisagree)
 	}
 	return err
