@@ -90,8 +90,8 @@ func open(ctx context.Context, opts *Options) (*Store, error) {
 	return &Store{pg, primary}, nil
 }
 
-// openError adds the operation's name to an error of the contract. Opening writes nothing that
-// needs a settled outcome, so ErrUnknownOutcome becomes ErrUnavailable.
+// openError adds the operation's name to an error of the contract. An unknown outcome becomes
+// ErrUnavailable, because opening may be repeated.
 func openError(err error) error {
 	const op = "open alloydb store"
 	var inner *runstore.OpError

@@ -97,7 +97,7 @@ const (
 
 	// holds is the fence as conditions on the row of a run.
 	holds = `runs.id = {id} AND runs.token = {token} AND runs.grant_id = {grant} AND runs.owner = {owner} AND grant_state = 1 AND NOT purged
-		AND (void_nonces IS NULL OR {not given up}){room}`
+		AND (void_nonces IS NULL OR {not voided}){room}`
 
 	// untimed excludes the leases for which the time matters; tapestore.write handles them, see
 	// timely.
@@ -271,7 +271,7 @@ var (
 		"{id rows}", "unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[])",
 		"{guard rows}", "unnest($19::bigint[], $20::bytea[], $21::bigint[])",
 		"{record rows}", "unnest($22::bigint[], $23::bytea[], $24::bytea[], $25::integer[], $26::smallint[]) WITH ORDINALITY",
-		"{not given up}", "NOT void_nonces && $10::bigint[]", "{timely}", untimed,
+		"{not voided}", "NOT void_nonces && $10::bigint[]", "{timely}", untimed,
 		"{nonce}", "($10::bigint[])[1]", "{kinds}", "$11::bytea[]", "{data}", "$12::bytea[]",
 		"{last position}", lastPosition, "{room}", room, "{counts}", counts,
 	}
@@ -282,7 +282,7 @@ var (
 	scalars = []string{
 		"{events}", "1", "{results}", "1", "{first seq}", "last_seq", "{counts}", "{counted}",
 		"{guard rows}", "(SELECT 1::bigint, $20::bytea, $21::bigint)",
-		"{not given up}", "$10::bigint <> ALL (void_nonces)",
+		"{not voided}", "$10::bigint <> ALL (void_nonces)",
 		"{nonce}", "$10::bigint", "{kinds}", "ARRAY[$11::bytea]", "{data}", "ARRAY[$12::bytea]",
 		"{last position}", firstPosition, "{room}", roomForOne,
 	}
