@@ -132,7 +132,7 @@ func TestStaleReadErrors(t *testing.T) {
 	}
 }
 
-// A read pool that nobody is let in to costs nothing but a moment: the primary does.
+// A read pool that refuses logins delays reads only a moment: the primary serves them.
 func TestStaleReadsWithoutReadPool(t *testing.T) {
 	t.Parallel()
 	away, there := standIn(t), standIn(t)

@@ -8,15 +8,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Fate returns what an error says about the statement that met it.
+// ErrClass returns the class of an error.
 func ErrClass(err error) string {
-	return map[errClass]string{classAmbiguous: "lost", classRolledBack: "failed", classRetryable: "again", classClosed: "closed"}[classify(err)]
+	return map[errClass]string{classAmbiguous: "ambiguous", classRolledBack: "rolled back", classRetryable: "retryable", classClosed: "closed"}[classify(err)]
 }
 
-// NotSent marks an error as one that came before anything was sent.
+// NotSent marks an error as one that occurred before anything was sent.
 func NotSent(err error) error { return notSent{err} }
 
-// Request is one write on its way.
+// Request is one write in flight.
 type Request = request
 
 // The orders of requests that share a round trip.
@@ -26,7 +26,7 @@ const (
 	OrderAcquire = orderAcquire
 )
 
-// NewRequest makes a request that appends events.
+// NewRequest returns a request that appends events.
 func NewRequest(ctx context.Context, id runstore.RunID, place order, events ...runstore.NewEvent) *Request {
 	w := runstore.Writes{Events: events}
 	return &request{ctx: ctx, run: id, order: place, write: newWrite(opCommit, id, w), size: sizeOf(w)}
@@ -40,21 +40,21 @@ func (r *request) Events() (events []runstore.NewEvent) {
 	return events
 }
 
-// Place returns a request's place among those it shares a round trip with.
+// Place returns a request's position within a shared round trip.
 func (r *request) Place() order { return r.order }
 
-// Lanes orders requests by run.
+// RunQueues queues requests by run.
 type RunQueues struct{ runQueues }
 
-// NewLanes makes lanes that send groups by run.
+// NewRunQueues returns queues that send groups by run.
 func NewRunQueues(run func(ctx context.Context, group []*Request)) *RunQueues {
 	return &RunQueues{runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: run}}
 }
 
-// Send sends a request, alone or with its neighbours.
+// Send sends a request, alone or in a group.
 func (l *RunQueues) Send(r *Request) error { return l.send(r) }
 
-// Waiting returns how many requests of a run wait, and whether one is under way.
+// Waiting returns how many requests of a run wait, and whether one is in flight.
 func (l *RunQueues) Waiting(id runstore.RunID) (n int, busy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,8 +65,8 @@ func (l *RunQueues) Waiting(id runstore.RunID) (n int, busy bool) {
 	return len(at.waiting), true
 }
 
-// AppendTogether sends batches of events under fences of different runs in one statement, but for
-// those with a hint that makes them go alone.
+// AppendMulti sends batches of events under fences of different runs in one statement, except those
+// with a hint that makes them go alone.
 func AppendMulti(ctx context.Context, s *Store, batches ...runstore.Batch) error {
 	var groups []*runGroup
 	for _, b := range batches {

@@ -12,8 +12,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// sender stands in for the server: each group that the lanes send waits for one
-// value in proceed.
+// sender stands in for the server: each group that the queues send waits for one value in proceed.
 type sender struct {
 	lanes   *postgres.RunQueues
 	sent    chan []*postgres.Request
@@ -32,20 +31,20 @@ func newSender() *sender {
 	return s
 }
 
-// send starts a request and waits until it is sent, or waits in its lane.
+// send starts a request and waits until it is sent, or waits in its queue.
 func (s *sender) send(t *testing.T, r *postgres.Request) (answer chan error) {
 	t.Helper()
 	answer = make(chan error, 1)
 	before, busy := s.lanes.Waiting("run")
 	s.calls.Go(func() { answer <- s.lanes.Send(r) })
-	await(t, "the request is in its lane", func() bool {
+	await(t, "the request is in its queue", func() bool {
 		n, now := s.lanes.Waiting("run")
 		return !busy && now || n > before
 	})
 	return answer
 }
 
-// end lets all go on.
+// end lets all groups proceed.
 func (s *sender) end() {
 	close(s.proceed)
 	s.calls.Wait()
@@ -53,7 +52,7 @@ func (s *sender) end() {
 
 func event(data string) runstore.NewEvent { return runstore.NewEvent{Kind: "test", Data: []byte(data)} }
 
-// A request that waits is withdrawn when its context ends: it surely was not sent.
+// A request that waits is withdrawn when its context ends: it was surely not sent.
 func TestWaitingRequestIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	s := newSender()
@@ -72,14 +71,14 @@ func TestWaitingRequestIsWithdrawn(t *testing.T) {
 			t.Errorf("sent %v, want only %s", group, want)
 		}
 	}
-	await(t, "the lane is gone", func() bool {
+	await(t, "the queue is gone", func() bool {
 		_, busy := s.lanes.Waiting("run")
 		return !busy
 	})
 }
 
-// The end of one caller's context does not end the statement that it shares with
-// others. He is not kept, and does not know what becomes of it.
+// The end of one caller's context does not end the statement that the caller shares with others.
+// The caller returns at once, with an ambiguous outcome.
 func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
 	t.Parallel()
 	s := newSender()
@@ -98,7 +97,7 @@ func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
 	shared := <-s.ctx
 	for i := range 2 {
 		cancels[i]()
-		if err := <-answers[i]; !errors.Is(err, context.Canceled) || postgres.ErrClass(err) != "lost" {
+		if err := <-answers[i]; !errors.Is(err, context.Canceled) || postgres.ErrClass(err) != "ambiguous" {
 			t.Errorf("caller %d: got %v with the fate %s, want a cancellation of unknown outcome", i, err, postgres.ErrClass(err))
 		}
 		if shared.Err() != nil {
@@ -110,7 +109,7 @@ func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
 	s.end()
 }
 
-// Who gives comes before who takes, and otherwise the order is that of arrival.
+// Releases run before acquires; otherwise the order is that of arrival.
 func TestOrderWithinAGroup(t *testing.T) {
 	t.Parallel()
 	s := newSender()
@@ -177,9 +176,9 @@ func TestBoundsOfAGroup(t *testing.T) {
 	}
 }
 
-// Requests of other runs do not wait, and what a caller does with its bytes after
-// it has left changes nothing that is sent.
-func TestLanesAreApart(t *testing.T) {
+// Requests of other runs do not wait, and what a caller does with its bytes after it has left
+// changes nothing that is sent.
+func TestRunQueuesAreIndependent(t *testing.T) {
 	t.Parallel()
 	s := newSender()
 	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend))
