@@ -61,8 +61,8 @@ func TestWaitingRequestIsWithdrawn(t *testing.T) {
 	withdrawn := s.send(t, postgres.NewRequest(ctx, "run", postgres.OrderExtend, event("withdrawn")))
 	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend, event("second")))
 	cancel()
-	if err := <-withdrawn; !errors.Is(err, context.Canceled) || postgres.ErrClass(err) != "again" {
-		t.Errorf("got %v with the fate %s, want a cancellation before it was sent", err, postgres.ErrClass(err))
+	if err := <-withdrawn; !errors.Is(err, context.Canceled) || postgres.ErrClass(err) != "retryable" {
+		t.Errorf("got %v with the class %s, want a cancellation before it was sent", err, postgres.ErrClass(err))
 	}
 	s.end()
 	for want := range slices.Values([]string{"first", "second"}) {
@@ -98,7 +98,7 @@ func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
 	for i := range 2 {
 		cancels[i]()
 		if err := <-answers[i]; !errors.Is(err, context.Canceled) || postgres.ErrClass(err) != "ambiguous" {
-			t.Errorf("caller %d: got %v with the fate %s, want a cancellation of unknown outcome", i, err, postgres.ErrClass(err))
+			t.Errorf("caller %d: got %v with the class %s, want a cancellation of unknown outcome", i, err, postgres.ErrClass(err))
 		}
 		if shared.Err() != nil {
 			t.Fatal("the statement ended with a caller")
