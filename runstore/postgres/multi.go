@@ -74,10 +74,10 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 	}
 }
 
-// settleAll settles every batch of an ambiguous commit. If one batch was applied, all were. A run
-// that was purged since, or has evicted its result, then has no result left; its Committed has only
-// Replayed set. If no batch was applied, the voided nonces keep a late copy of the commit from
-// being applied.
+// settleAll settles every batch of an ambiguous commit. If this attempt applied one batch
+// (statusApplied), it applied all. A run that was purged since, or has evicted its result, then has
+// no result left; its Committed has only Replayed set. If it applied none, the voided nonces keep a
+// late copy of the commit from being applied.
 func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
 	alreadyApplied, missing := false, false
