@@ -101,7 +101,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// What waiting does not mend is told at once, and what to do about it.
+// What waiting does not fix is reported at once, with advice.
 func TestOpenTellsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -141,8 +141,8 @@ func TestOpenTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// A token that is refused in the exchange may be a matter of time, so it is waited out
-// for as long as RetryTimeout says, and then told.
+// A token that is refused in the exchange may become valid, so the dial is retried for RetryTimeout
+// and then reported.
 func TestOpenTellsRefusal(t *testing.T) {
 	t.Parallel()
 	s := standIn(t)

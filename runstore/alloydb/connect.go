@@ -12,13 +12,13 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// route is how one of the instances is reached: through a connector, or by a host.
+// route is the way to one instance: through a connector, or by a host.
 type route struct {
 	*connector // nil for a host
 	config     *pgxpool.Config
 }
 
-// route prepares the way to the primary or to the read pool. Nothing is dialled yet.
+// route prepares the way to the primary or to the read pool. It dials nothing.
 func (o *Options) route(ctx context.Context, target string) (route, error) {
 	config, err := o.config(target)
 	if err != nil || o.Instance == "" {
@@ -33,22 +33,22 @@ func (o *Options) route(ctx context.Context, target string) (route, error) {
 	return route{c, config}, nil
 }
 
-// close is called when no connection is being made any more.
+// close closes the connector. No connection may be dialled any more.
 func (r route) close() {
 	if r.connector != nil {
 		r.connector.close()
 	}
 }
 
-// opened says that errors are waited out from now on.
-func (r route) opened() {
+// setOpened marks the store as open: from now on no error of the connector is final.
+func (r route) setOpened() {
 	if r.connector != nil {
 		r.opening.Store(false)
 	}
 }
 
-// config makes the driver's configuration. The password is put in last, so that no
-// error of the driver's can hold it.
+// config returns the driver's configuration. It adds the password last, so that no error of the
+// driver can contain it.
 func (o *Options) config(target string) (*pgxpool.Config, error) {
 	params := url.Values{}
 	maps.Copy(params, o.Params)
@@ -59,7 +59,7 @@ func (o *Options) config(target string) (*pgxpool.Config, error) {
 	if o.Instance == "" {
 		u.Host = target
 	} else {
-		// The connector encrypts. The name is only for messages.
+		// The connector encrypts. The name only appears in messages.
 		params.Set("host", target)
 		params.Set("sslmode", "disable")
 	}
@@ -73,7 +73,7 @@ func (o *Options) config(target string) (*pgxpool.Config, error) {
 	}
 	switch {
 	case o.IAM:
-		config.ConnConfig.Password = "" // nor what the driver found elsewhere
+		config.ConnConfig.Password = "" // including one that the driver found elsewhere
 	case o.Password != "":
 		config.ConnConfig.Password = o.Password
 	}
@@ -86,7 +86,7 @@ func (o *Options) config(target string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// dialerOptions are those that follow from the fields, and then those given.
+// dialerOptions returns the options derived from the fields, followed by o.Dialer.
 func (o *Options) dialerOptions() []alloydbconn.Option {
 	path := alloydbconn.WithPrivateIP()
 	switch o.IP {

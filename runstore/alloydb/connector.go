@@ -15,48 +15,48 @@ import (
 )
 
 const (
-	// dialerPace is the shortest time between two Dialers; it doubles, up to
-	// maxDialerPace, while new ones do not help. Each costs calls of the Admin API,
-	// and leaves goroutines of the connector behind.
+	// dialerPace is the shortest time between two Dialers: 10 s. It doubles, up to maxDialerPace,
+	// while new Dialers do not help. Each Dialer costs calls of the Admin API and leaves goroutines
+	// of the connector behind.
 	dialerPace    = 10 * time.Second
 	maxDialerPace = 10 * time.Minute
-	// refusedFor is how long exchanges must have failed, without one that succeeded
-	// between, before a new Dialer is tried against errors that a failover could
-	// explain as well.
+	// refusedFor is how long exchanges must have failed, with no success in between, before errors
+	// that a failover would explain too lead to a new Dialer: 1 minute.
 	refusedFor = time.Minute
 )
 
-// connector dials one instance, and goes on doing so when its Dialer no longer can.
+// connector dials one instance, and replaces its Dialer when the Dialer's certificate no longer
+// works.
 //
-// The certificate of a client is judged by the server after the client's part of the
-// TLS handshake has ended, so a refusal shows in the metadata exchange that follows. A
-// Dialer refreshes after errors of the handshake and before; after this one it does
-// not, and until the certificate is over by the client's own clock every dial fails. A
-// new Dialer has a new certificate.
+// The server judges a client's certificate after the client's part of the TLS handshake has ended,
+// so a refusal appears only in the metadata exchange that follows. A Dialer refreshes its
+// certificate after errors of the handshake and earlier steps, but not after this one. Without a
+// new Dialer every dial would fail until the certificate expires by the client's clock. A new
+// Dialer has a new certificate.
 type connector struct {
 	instance string
 	options  []alloydbconn.Option
 	logger   *slog.Logger
-	here     localclock.Clock // of this process
-	// opening is true until the store is open: what repeating does not mend is told
-	// at once.
+	clock    localclock.Clock // this process's clock
+	// opening is true until the store is open. While it is, errors that a retry does not fix are
+	// reported at once.
 	opening    atomic.Bool
-	pace       time.Duration // of new Dialers
+	pace       time.Duration // between new Dialers, at first
 	refusedFor time.Duration
 
-	making chan struct{}  // holds a value while a Dialer is made
+	making chan struct{}  // holds a value while a Dialer is created
 	ending sync.WaitGroup // Dialers that are being closed
 
 	mu           sync.Mutex
 	closed       bool
 	dialer       *dialer
 	replacing    bool
-	wait         time.Duration // before the next Dialer
+	nextPace     time.Duration // until the next Dialer is allowed
 	notBefore    localclock.Reading
-	failingSince localclock.Reading // of exchanges in a row; zero when the last one succeeded
+	failingSince localclock.Reading // start of a series of failed exchanges; zero if the last one succeeded
 }
 
-// dialer is a Dialer that is closed when it was replaced and nobody dials by it.
+// dialer is a Dialer with a use count. It is closed once it was replaced and no dial uses it.
 type dialer struct {
 	*alloydbconn.Dialer
 	uses    int
@@ -65,7 +65,7 @@ type dialer struct {
 
 func newConnector(ctx context.Context, instance string, options []alloydbconn.Option, logger *slog.Logger, here localclock.Clock) (*connector, error) {
 	c := &connector{
-		instance: instance, options: options, logger: logger, here: here,
+		instance: instance, options: options, logger: logger, clock: here,
 		pace: dialerPace, refusedFor: refusedFor, making: make(chan struct{}, 1),
 	}
 	c.opening.Store(true)
@@ -73,11 +73,11 @@ func newConnector(ctx context.Context, instance string, options []alloydbconn.Op
 	if err != nil {
 		return nil, c.explain(&setupError{err})
 	}
-	c.dialer, c.wait = d, c.pace
+	c.dialer, c.nextPace = d, c.pace
 	return c, nil
 }
 
-// newDialer makes a Dialer, which outlives ctx.
+// newDialer creates a Dialer, which outlives ctx.
 func (c *connector) newDialer(ctx context.Context) (*dialer, error) {
 	d, err := alloydbconn.NewDialer(context.WithoutCancel(ctx), c.options...)
 	if err != nil {
@@ -86,10 +86,11 @@ func (c *connector) newDialer(ctx context.Context) (*dialer, error) {
 	return &dialer{Dialer: d}, nil
 }
 
-// dial opens a connection that is ready for the database's protocol.
+// dial returns a connection that is ready for the database's protocol. If a new Dialer may help, it
+// creates one and tries once more.
 func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 	for again := false; ; again = true {
-		d, err := c.use()
+		d, err := c.acquire()
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +99,7 @@ func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 			c.succeeded()
 			return conn, nil
 		}
-		if again || ctx.Err() != nil || !c.useless(d, err) {
+		if again || ctx.Err() != nil || !c.shouldReplace(d, err) {
 			return nil, c.explain(err)
 		}
 		if failed := c.replace(ctx, d, err); failed != nil {
@@ -107,7 +108,8 @@ func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// dialBy ends with ctx. The connector's exchange does not, but after 30 seconds.
+// dialBy dials with d and returns when ctx ends at the latest. The connector's exchange ignores ctx
+// and ends after 30 seconds by itself.
 func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -121,7 +123,7 @@ func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 		case done <- result{conn, err}:
 		case <-ctx.Done():
 			if conn != nil {
-				_ = conn.Close() // nobody waits for it
+				_ = conn.Close() // the caller has left
 			}
 		}
 	}()
@@ -133,7 +135,8 @@ func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 	}
 }
 
-func (c *connector) use() (*dialer, error) {
+// acquire returns the current Dialer and counts a use of it. The caller must release it.
+func (c *connector) acquire() (*dialer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -147,12 +150,12 @@ func (c *connector) release(d *dialer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d.uses--
-	c.end(d)
+	c.closeIfUnused(d)
 }
 
-// end closes a Dialer that is no longer needed, on the side: it may wait for its last
-// metrics to be sent. The caller holds the mutex.
-func (c *connector) end(d *dialer) {
+// closeIfUnused closes a Dialer that was replaced and is not in use. It does so in the background,
+// because Close may wait for the Dialer's last metrics to be sent. The caller holds c.mu.
+func (c *connector) closeIfUnused(d *dialer) {
 	if !d.retired || d.uses > 0 {
 		return
 	}
@@ -163,30 +166,31 @@ func (c *connector) end(d *dialer) {
 	c.ending.Go(func() { _ = d.Close() }) // it never fails
 }
 
+// succeeded records a dial that succeeded.
 func (c *connector) succeeded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.failingSince, c.wait = localclock.Reading{}, c.pace
+	c.failingSince, c.nextPace = localclock.Reading{}, c.pace
 }
 
-// useless reports whether another Dialer may do better than d, which failed with err,
-// and may be made now.
-func (c *connector) useless(d *dialer, err error) bool {
+// shouldReplace reports whether another Dialer may do better than d, which failed with err, and may
+// be created now.
+func (c *connector) shouldReplace(d *dialer, err error) bool {
 	stage := stageOf(err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if d != c.dialer {
-		return true // there is another already
+		return true // it was replaced already
 	}
 	if stage == beforeExchange {
-		return false // it refreshes by itself
+		return false // it refreshes its certificate by itself
 	}
-	now := c.here.Read()
+	now := c.clock.Read()
 	if c.failingSince.IsZero() {
 		c.failingSince = now
 	}
 	if c.replacing {
-		return true // there is another soon
+		return true // a replacement is being created
 	}
 	if now.Before(c.notBefore) {
 		return false
@@ -194,7 +198,7 @@ func (c *connector) useless(d *dialer, err error) bool {
 	return stage == certificateRefused || now.Sub(c.failingSince) >= c.refusedFor
 }
 
-// replace puts a new Dialer in the place of old, unless somebody else did.
+// replace replaces the Dialer old by a new one, unless another dial has done so.
 func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 	select {
 	case c.making <- struct{}{}:
@@ -203,13 +207,13 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 		return ctx.Err()
 	}
 	c.mu.Lock()
-	if c.dialer != old || c.closed || c.here.Read().Before(c.notBefore) {
+	if c.dialer != old || c.closed || c.clock.Read().Before(c.notBefore) {
 		c.mu.Unlock()
 		return nil
 	}
 	c.replacing = true
-	c.notBefore = c.here.Read().Add(c.wait)
-	c.wait = min(2*c.wait, maxDialerPace)
+	c.notBefore = c.clock.Read().Add(c.nextPace)
+	c.nextPace = min(2*c.nextPace, maxDialerPace)
 	c.mu.Unlock()
 	d, err := c.newDialer(ctx)
 	c.mu.Lock()
@@ -220,22 +224,22 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 	}
 	if c.closed {
 		d.retired = true
-		c.end(d)
+		c.closeIfUnused(d)
 		return nil
 	}
 	c.dialer, old.retired = d, true
-	c.end(old)
+	c.closeIfUnused(old)
 	c.logger.Warn("tapestore: AlloyDB lets nobody in by this connector's certificate; a new connector was made",
 		"instance", c.instance, "error", why)
 	return nil
 }
 
-// close ends the connector. Connections go on.
+// close closes the connector. Its open connections stay usable.
 func (c *connector) close() {
 	c.mu.Lock()
 	if !c.closed {
 		c.dialer.retired = true
-		c.end(c.dialer)
+		c.closeIfUnused(c.dialer)
 		c.closed = true
 	}
 	c.mu.Unlock()

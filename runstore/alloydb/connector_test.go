@@ -68,7 +68,7 @@ func TestNewConnectorsAreFew(t *testing.T) {
 	}
 }
 
-// Many who dial while the certificate is refused share one new connector.
+// Concurrent dials while the certificate is refused share one new connector.
 func TestNewConnectorIsShared(t *testing.T) {
 	t.Parallel()
 	s := standIn(t)

@@ -14,21 +14,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// stage is how far a dial came.
+// stage is how far a dial got.
 type stage int
 
 const (
-	// beforeExchange: the connector knows of the failure and refreshes by itself.
+	// beforeExchange: the dial failed before the metadata exchange. The connector has seen the
+	// failure and refreshes its certificate by itself.
 	beforeExchange stage = iota
-	// exchangeFailed: the server refused, or the connection was lost.
+	// exchangeFailed: the server refused, or the connection was lost, during the metadata exchange.
 	exchangeFailed
-	// certificateRefused: the server ended TLS with an alert, which it does after the
-	// handshake only when it does not like the certificate.
+	// certificateRefused: the server ended TLS with an alert. After the handshake it does so only
+	// if it rejects the certificate.
 	certificateRefused
 )
 
-// stageOf classifies by the connector's types: errors of the exchange are those that
-// it gives none.
+// stageOf classifies a dial's error by the connector's types: errors of the exchange have none of
+// them.
 func stageOf(err error) stage {
 	var config *errtype.ConfigError
 	var refresh *errtype.RefreshError
@@ -45,24 +46,24 @@ func stageOf(err error) stage {
 	}
 }
 
-// setupError is one of making a Dialer.
+// setupError is an error of creating a Dialer.
 type setupError struct{ error }
 
 func (e *setupError) Unwrap() error { return e.error }
 
-// dialError says what to do about an error of the connector.
+// dialError adds advice to an error of the connector.
 type dialError struct {
 	advice string
 	cause  error
-	// final errors are told at once: they match ErrUnavailable, and the store does not
-	// repeat what has a kind.
+	// final errors are reported at once: they match ErrUnavailable, and the store does not retry an
+	// error that has a kind.
 	final bool
 }
 
 // Error implements error.
 func (e *dialError) Error() string { return fmt.Sprintf("%s: %v", e.advice, e.cause) }
 
-// Unwrap returns the connector's error, and the kind if it is final.
+// Unwrap returns the connector's error, and ErrUnavailable if e is final.
 func (e *dialError) Unwrap() []error {
 	if e.final {
 		return []error{runstore.ErrUnavailable, e.cause}
@@ -70,9 +71,9 @@ func (e *dialError) Unwrap() []error {
 	return []error{e.cause}
 }
 
-// explain adds to an error of the connector what to do about it. While the store is
-// being opened, an error that waiting does not mend is final. Later it is not: rights
-// that were taken away by mistake come back, and connections that are open go on.
+// explain adds advice to an error of the connector. While the store is being opened, an error that
+// waiting does not fix is final. Later it is not: rights that were revoked by mistake may come
+// back, and open connections keep working.
 func (c *connector) explain(err error) error {
 	advice, lasting := c.advice(err)
 	if advice == "" {
@@ -81,15 +82,16 @@ func (c *connector) explain(err error) error {
 	return &dialError{advice: advice, cause: err, final: lasting && c.opening.Load()}
 }
 
-const login = "the credentials are the Application Default Credentials: an attached service account, or gcloud auth application-default login"
+const credentialsAdvice = "the credentials are the Application Default Credentials: an attached service account, or gcloud auth application-default login"
 
+// advice returns what to do about an error, or "", and whether the error lasts until somebody acts.
 func (c *connector) advice(err error) (advice string, lasting bool) {
 	var config *errtype.ConfigError
 	var setup *setupError
 	var api *googleapi.Error
 	switch {
 	case errors.As(err, &setup):
-		return "the AlloyDB connector cannot be set up; " + login, true
+		return "the AlloyDB connector cannot be set up; " + credentialsAdvice, true
 	case errors.As(err, &config):
 		return "the AlloyDB connector cannot reach " + c.instance + " in this way; choose among ip=private, ip=public and ip=psc one that the instance has", true
 	case errors.As(err, &api):
@@ -97,7 +99,7 @@ func (c *connector) advice(err error) (advice string, lasting bool) {
 		case http.StatusBadRequest, http.StatusNotFound:
 			return "AlloyDB knows no instance " + c.instance + "; look for a misspelt part of its name (gcloud alloydb instances list)", true
 		case http.StatusUnauthorized:
-			return "AlloyDB's Admin API takes no credentials like these; " + login, true
+			return "AlloyDB's Admin API takes no credentials like these; " + credentialsAdvice, true
 		case http.StatusForbidden:
 			return "AlloyDB's Admin API refuses this principal; grant it roles/alloydb.client and roles/serviceusage.serviceUsageConsumer " +
 				"(for auth=iam also roles/alloydb.databaseUser) in the project of " + c.instance + ", and see that the AlloyDB API is enabled there", true
@@ -113,8 +115,8 @@ func (c *connector) advice(err error) (advice string, lasting bool) {
 	return "", false
 }
 
-// isRefusal reports whether the exchange ended with words of the server and not with
-// the connection.
+// isRefusal reports whether the exchange ended with a message of the server and not with a network
+// error.
 func isRefusal(err error) bool {
 	var network net.Error
 	return stageOf(err) == exchangeFailed && errors.Unwrap(err) == nil && !errors.As(err, &network) &&

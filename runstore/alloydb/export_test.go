@@ -11,19 +11,19 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// LagOf tells how far a node is behind.
+// LagOf returns how far a node is behind.
 var LagOf = lagOf
 
-// Connector is a connector whose times a test has set.
+// Connector is a connector with times that a test has set.
 type Connector struct{ *connector }
 
-// NewConnector makes one that is ready to be used.
+// NewConnector returns a connector that is ready to be used.
 func NewConnector(ctx context.Context, instance string, pace, refusedFor time.Duration, options ...alloydbconn.Option) (Connector, error) {
 	c, err := newConnector(ctx, instance, options, slog.New(slog.DiscardHandler), localclock.Clock{})
 	if err != nil {
 		return Connector{}, err
 	}
-	c.pace, c.wait, c.refusedFor = pace, pace, refusedFor
+	c.pace, c.nextPace, c.refusedFor = pace, pace, refusedFor
 	return Connector{c}, nil
 }
 
@@ -60,7 +60,7 @@ func ConnectorsClosed(s *ReadPoolStore) bool {
 // ReadPoolPauses is a read pool of which only the pauses after failures are used.
 type ReadPoolPauses struct{ *readPool }
 
-// NewReadPoolPauses returns one that has not failed yet.
+// NewReadPoolPauses returns a read pool that has not failed yet.
 func NewReadPoolPauses() ReadPoolPauses {
 	return ReadPoolPauses{&readPool{logger: slog.New(slog.DiscardHandler)}}
 }
@@ -72,4 +72,4 @@ func (p ReadPoolPauses) Failed(err error) { p.failed(err) }
 func (p ReadPoolPauses) Recovered() { p.recovered() }
 
 // Resting reports whether reads go to the primary for now.
-func (p ReadPoolPauses) Resting() bool { return p.resting() }
+func (p ReadPoolPauses) Paused() bool { return p.paused() }

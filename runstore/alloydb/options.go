@@ -28,56 +28,54 @@ const (
 	PSC       IPPath = "psc" // Private Service Connect
 )
 
-// Options says which store to open and how. Either Instance or Host is needed.
+// Options specify which store to open and how. Either Instance or Host is required.
 type Options struct {
-	// Instance is the full name of the primary,
-	// projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE, for the
-	// connector.
+	// Instance is the full name of the primary, for the connector:
+	// projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE.
 	Instance string
-	// Host is "host" or "host:port" of the AlloyDB Auth Proxy or of an instance's own
-	// address, reached as any PostgreSQL server is; the port is 5432 by default.
+	// Host is "host" or "host:port" of the AlloyDB Auth Proxy or of an instance's address, reached
+	// like any PostgreSQL server. The default port is 5432.
 	Host string
-	// Database is the name of the database; it must exist.
+	// Database is the name of the database, which must exist.
 	Database string
-	// User is the database user. With IAM it is the principal: a person's address, or
-	// a service account's without ".gserviceaccount.com". With Host it may be left to
-	// the driver's defaults.
+	// User is the database user. With IAM it is the principal: a person's address, or a service
+	// account's without ".gserviceaccount.com". With Host it may be empty; the driver's default
+	// then applies.
 	User string
-	// Password is the user's. Empty means what the driver finds in PGPASSWORD or in a
+	// Password is the user's password. If it is empty, the driver looks in PGPASSWORD and in a
 	// password file.
 	Password string
-	// IAM logs in by the connector's credentials instead of a password. Behind the
-	// Auth Proxy that is the proxy's own option.
+	// IAM logs in with the connector's credentials instead of a password. Behind the Auth Proxy,
+	// use the proxy's own option.
 	IAM bool
 	// IP is the network path of the connector: PrivateIP by default.
 	IP IPPath
-	// Lazy renews the connector's certificate when a connection needs it instead of
-	// ahead of time: for platforms that stop the CPU between requests.
+	// Lazy renews the connector's certificate when a connection needs it instead of ahead of time.
+	// It is meant for platforms that stop the CPU between requests.
 	Lazy bool
-	// ReadPool names a read pool of the same cluster, as Instance or Host does the
-	// primary. It needs OpenWithReadPool.
+	// ReadPool names a read pool of the same cluster, in the same form as Instance or Host. It
+	// requires OpenWithReadPool.
 	ReadPool string
-	// MaxConns bounds the connections to the primary, and those to the read pool: 0
-	// means the driver's default, 4 or one for each CPU, and [postgres.ReservedConns] more.
+	// MaxConns bounds the connections to the primary, and separately those to the read pool. 0
+	// means the driver's default, which is 4 or one per CPU, plus [postgres.ReservedConns].
 	MaxConns int32
-	// Params are further settings of the driver and its pool, by their keys in a
-	// postgres URL: pool_min_conns, connect_timeout and so on, and with Host sslmode
-	// and those that belong to it.
+	// Params are further settings of the driver and its pool, by their keys in a postgres URL:
+	// pool_min_conns, connect_timeout and so on. With Host, sslmode and related keys are allowed
+	// too.
 	Params url.Values
-	// Dialer are options of the connector for special set-ups and tests: credentials,
-	// an endpoint. They come after, and so before, those that follow from the fields
-	// above.
+	// Dialer are options of the connector for special set-ups and tests: credentials, an endpoint.
+	// They are applied last and override the options derived from the fields above.
 	Dialer []alloydbconn.Option
-	// Postgres adjusts the store; nil means the defaults. Its Engine is not used.
+	// Postgres adjusts the store; nil means the defaults. Its Engine is ignored.
 	Postgres *postgres.Options
 }
 
-// instanceForm are the words of a full name; "" is for a name.
+// instanceForm are the parts of a full instance name; "" stands for any name.
 var instanceForm = []string{"projects", "", "locations", "", "clusters", "", "instances", ""}
 
 const writeInstance = "write projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE"
 
-// check returns all that is wrong, by the keys of a URL.
+// check returns all problems of the options, named by the keys of a URL.
 func (o *Options) check() error {
 	var problems []error
 	bad := func(key, format string, args ...any) { problems = append(problems, badOption(key, format, args...)) }
@@ -131,8 +129,7 @@ func (o *Options) check() error {
 	return errors.Join(append(problems, o.checkParams())...)
 }
 
-// checkParams refuses keys that mean something else here, and values that the driver
-// does not take.
+// checkParams refuses keys that have another meaning here, and values that the driver refuses.
 func (o *Options) checkParams() error {
 	var problems []error
 	for _, key := range slices.Sorted(maps.Keys(o.Params)) {
@@ -168,8 +165,8 @@ func checkInstance(key, name string) error {
 	return nil
 }
 
-// isName keeps out what would change the meaning of a resource's name. A project may
-// be one of a domain, example.com:project.
+// isName reports whether s can be part of a resource name without changing its meaning. A project
+// may be domain-scoped, example.com:project.
 func isName(s string, project bool) bool {
 	if project {
 		domain, name, of := strings.Cut(s, ":")
@@ -204,7 +201,7 @@ func badOption(field, format string, args ...any) error {
 	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// postgres returns the options of the store underneath.
+// postgres returns the options of the underlying store.
 func (o *Options) postgres() *postgres.Options {
 	var opts postgres.Options
 	if o.Postgres != nil {
@@ -214,7 +211,7 @@ func (o *Options) postgres() *postgres.Options {
 	return &opts
 }
 
-// clock is the clock of this process.
+// clock returns this process's clock.
 func (o *Options) clock() localclock.Clock {
 	if o.Postgres == nil {
 		return localclock.Clock{}

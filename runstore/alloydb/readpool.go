@@ -17,37 +17,35 @@ import (
 )
 
 const (
-	// poolPatience is how long the read pool may take to answer; then the primary is
-	// asked.
-	poolPatience = 2 * time.Second
-	// minPoolPause and maxPoolPause bound how long a read pool that failed is left
-	// alone.
+	// poolTimeout is how long the read pool may take to respond before the primary is asked.
+	poolTimeout = 2 * time.Second
+	// minPoolPause and maxPoolPause bound how long a read pool is not used after a failure. The
+	// pause doubles with each failure in a row.
 	minPoolPause = 250 * time.Millisecond
 	maxPoolPause = 30 * time.Second
 )
 
 var (
-	errBehind  = errors.New("alloydb: the read pool is further behind than the bound")
-	errResting = errors.New("alloydb: the read pool failed a moment ago")
+	errBehind = errors.New("alloydb: the read pool is further behind than the bound")
+	errPaused = errors.New("alloydb: the read pool failed a moment ago")
 )
 
-// readPool reads from a read pool. It has nothing to do with leases, tokens, versions
-// or positions.
+// readPool reads from a read pool. It never provides leases, tokens, versions or positions.
 type readPool struct {
 	route
 	pool   *pgxpool.Pool
-	store  *postgres.Store // for its statements
+	store  *postgres.Store // for its read statements
 	logger *slog.Logger
-	here   localclock.Clock // of this process
+	clock  localclock.Clock // this process's clock
 
-	mu     sync.Mutex
-	pause  time.Duration      // after the next failure; 0 when the last read was none
-	rested localclock.Reading // when it is tried again
+	mu          sync.Mutex
+	pause       time.Duration      // after the next failure; 0 if the last read succeeded
+	pausedUntil localclock.Reading // no reads before this time
 }
 
-// openReadPool makes the connections' pool. Only what waiting does not mend is an
-// error: a wrong name, missing rights. What the server there says is not: a node that
-// is behind may not know the database or the role yet.
+// openReadPool opens the pool's connections. It returns only errors that waiting does not fix: a
+// wrong name, missing rights. An error of the server there is not one of them, because a node that
+// is behind may not have the database or the role yet.
 func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*readPool, error) {
 	r, err := opts.route(ctx, opts.ReadPool)
 	if err != nil {
@@ -66,12 +64,12 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	} else if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
-	p := &readPool{route: r, store: store, logger: opts.logger(), here: opts.clock()}
+	p := &readPool{route: r, store: store, logger: opts.logger(), clock: opts.clock()}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, r.config); err != nil {
 		r.close()
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, poolPatience)
+	bounded, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	if err := p.pool.Ping(bounded); err != nil {
 		var final *dialError
@@ -81,24 +79,23 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 		}
 		p.failed(err)
 	}
-	r.opened()
+	r.setOpened()
 	return p, nil
 }
 
 func (p *readPool) close() {
-	p.pool.Close() // waits for the reads under way
+	p.pool.Close() // waits for reads in flight
 	p.route.close()
 }
 
-// ReadJournalStale implements runstore.StaleReader. It reads from the read pool where
-// that is sure to be at most bound behind, and else from the primary, which is always
-// right: when the pool cannot be reached or does not answer within two seconds, when it
-// is too far behind or cannot tell, and when it does not know the run. Event.Position
-// is 0, wherever the events come from.
+// ReadJournalStale implements runstore.StaleReader. It reads from the read pool if the node is
+// surely at most bound behind, and otherwise from the primary, which is always up to date: when the
+// pool cannot be reached or does not respond within two seconds, when the node is too far behind or
+// cannot tell how far, and when it does not have the run. Event.Position is 0, wherever the events
+// come from.
 //
-// Both clocks are AlloyDB's own: how far the pool is behind is the difference between
-// the time there and the primary's time at the last commit, or at the last word from
-// it, that was replayed there.
+// Both clocks are AlloyDB's: the lag is the difference between the node's time and the primary's
+// time at the last commit, or the last message, that the node has replayed.
 func (s *ReadPoolStore) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
 	if bound < 0 {
 		return nil, &runstore.OpError{Op: "read journal", Run: id, Err: negative(bound)}
@@ -119,7 +116,8 @@ func (s *ReadPoolStore) ReadJournalStale(ctx context.Context, id runstore.RunID,
 	return events, err
 }
 
-// ScanIndexStale implements runstore.StaleReader, as ReadJournalStale does.
+// ScanIndexStale implements runstore.StaleReader. It chooses between the read pool and the primary
+// as ReadJournalStale does.
 func (s *ReadPoolStore) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound time.Duration) (found []runstore.Candidate, err error) {
 	if bound < 0 {
 		return nil, &runstore.OpError{Op: "scan index", Err: negative(bound)}
@@ -140,15 +138,16 @@ func (s *ReadPoolStore) ScanIndexStale(ctx context.Context, q runstore.IndexQuer
 
 func negative(bound time.Duration) error { return badOption("bound", "%v is negative", bound) }
 
-// read reads from the read pool, if that is sure to be at most bound behind.
+// read calls read with a connection to the read pool, if that node is surely at most bound behind.
 func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx context.Context, conn *pgx.Conn) error) error {
-	if p.resting() {
-		return errResting
+	if p.paused() {
+		return errPaused
 	}
-	bounded, cancel := context.WithTimeout(ctx, poolPatience)
+	bounded, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	err := p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
-		// The connection is to one node of the pool: the one asked is the one read.
+		// The connection leads to one node of the pool, so the node whose lag is measured is the
+		// node that is read.
 		lag, known, err := lagOf(bounded, conn.Conn())
 		if err == nil && (!known || lag > bound) {
 			err = errBehind
@@ -161,21 +160,21 @@ func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx 
 	switch {
 	case err == nil, errors.Is(err, errBehind), errors.Is(err, runstore.ErrNotFound):
 		p.recovered()
-	case ctx.Err() != nil, errors.Is(err, puddle.ErrClosedPool): // that is not the read pool's
+	case ctx.Err() != nil, errors.Is(err, puddle.ErrClosedPool): // not the read pool's fault
 	default:
 		p.failed(err)
 	}
 	return err
 }
 
-// selectLag tells how old the state of a node may be, in microseconds: NULL when there
-// is no telling, 0 on a primary.
+// selectLag returns an upper bound of a node's staleness in microseconds: NULL if there is none, 0
+// on a primary.
 //
-// The time of the last commit that was replayed is not enough, because it stands still
-// while nothing is committed. What the primary said last counts as well, if all that it
-// had written by then was replayed. That the node has replayed all that it received
-// says nothing by itself: it is also true of one that receives nothing any more. Roles
-// without pg_read_all_stats do not see what the primary said.
+// The time of the last replayed commit is not enough, because it stands still while nothing is
+// committed. The send time of the primary's last message counts too, if everything that the primary
+// had written by then was replayed. That the node has replayed everything it received proves
+// nothing, because that is also true of a node that receives nothing any more. Roles without
+// pg_read_all_stats cannot read the time of the last message.
 const selectLag = `SELECT CASE WHEN pg_is_in_recovery() THEN (extract(epoch FROM clock_timestamp() - greatest(
 	pg_last_xact_replay_timestamp(),
 	(SELECT last_msg_send_time FROM pg_stat_wal_receiver WHERE latest_end_lsn <= pg_last_wal_replay_lsn())
@@ -189,12 +188,14 @@ func lagOf(ctx context.Context, conn *pgx.Conn) (lag time.Duration, known bool, 
 	return time.Duration(*micros) * time.Microsecond, true, nil
 }
 
-func (p *readPool) resting() bool {
+// paused reports whether the read pool is not used for now, because it failed.
+func (p *readPool) paused() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.here.Read().Before(p.rested)
+	return p.clock.Read().Before(p.pausedUntil)
 }
 
+// failed starts a pause after a failed read.
 func (p *readPool) failed(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,10 +203,11 @@ func (p *readPool) failed(err error) {
 		p.logger.Warn("tapestore: the read pool cannot be read; the primary is, until it can", "error", err)
 		p.pause = minPoolPause
 	}
-	p.rested = p.here.Read().Add(p.pause)
+	p.pausedUntil = p.clock.Read().Add(p.pause)
 	p.pause = min(2*p.pause, maxPoolPause)
 }
 
+// recovered ends the series of failures after a read that succeeded.
 func (p *readPool) recovered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -72,15 +72,15 @@ func TestPausesOfAFailingReadPool(t *testing.T) {
 			t.Helper()
 			p.Failed(io.ErrUnexpectedEOF)
 			time.Sleep(want - time.Nanosecond)
-			if !p.Resting() {
+			if !p.Paused() {
 				t.Errorf("the read pool is tried again before %v have passed", want)
 			}
 			time.Sleep(time.Nanosecond)
-			if p.Resting() {
+			if p.Paused() {
 				t.Errorf("the read pool is not tried again after %v", want)
 			}
 		}
-		if p.Resting() {
+		if p.Paused() {
 			t.Error("a read pool that never failed is not read")
 		}
 		for range 2 {
@@ -132,7 +132,7 @@ func TestStaleReadErrors(t *testing.T) {
 	}
 }
 
-// A read pool that nobody is let in to costs nothing but a moment: the primary does.
+// A read pool that refuses logins delays reads only a moment: the primary serves them.
 func TestStaleReadsWithoutReadPool(t *testing.T) {
 	t.Parallel()
 	away, there := standIn(t), standIn(t)

@@ -9,15 +9,15 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// Store is an open handle on a store in AlloyDB: that of package postgres with its
+// Store is an open handle on a store in AlloyDB. It is a postgres.Store, with the same
 // capabilities, over connections of the connector.
 type Store struct {
 	*postgres.Store
 	primary route
 }
 
-// ReadPoolStore is a Store that reads journals from a read pool where the caller takes
-// a state that is somewhat old. It implements runstore.StaleReader besides.
+// ReadPoolStore is a Store that reads from a read pool for callers that accept a state of bounded
+// staleness. It also implements runstore.StaleReader.
 type ReadPoolStore struct {
 	*Store
 	pool *readPool
@@ -37,11 +37,10 @@ var (
 	_ runstore.StaleReader = (*ReadPoolStore)(nil)
 )
 
-// Open opens the store and creates or migrates its schema as needed. Errors of the
-// options are told together; what is wrong with the instance's name, the rights or the
-// network path is told at once, and whatever may pass is waited out for as long as
-// postgres.Options.RetryTimeout says. Options with a read pool are refused: see
-// [OpenWithReadPool].
+// Open opens the store and creates or migrates its schema as needed. Errors of the options are
+// reported together. A wrong instance name, missing rights and a wrong network path are reported at
+// once. Errors that may pass are retried for postgres.Options.RetryTimeout. Options with a read
+// pool are refused: see [OpenWithReadPool].
 func Open(ctx context.Context, opts *Options) (*Store, error) {
 	if opts != nil && opts.ReadPool != "" {
 		return nil, openError(errors.Join(badOption("read_pool", "goes with OpenWithReadPool only"), opts.check()))
@@ -50,12 +49,12 @@ func Open(ctx context.Context, opts *Options) (*Store, error) {
 	if err != nil {
 		return nil, openError(err)
 	}
-	s.primary.opened()
+	s.primary.setOpened()
 	return s, nil
 }
 
-// OpenWithReadPool opens the store as [Open] does, and its read pool besides. A read
-// pool that cannot be reached is no error, since the primary can do without.
+// OpenWithReadPool opens the store as [Open] does, and its read pool. A read pool that cannot be
+// reached is not an error, because the primary can serve all reads.
 func OpenWithReadPool(ctx context.Context, opts *Options) (*ReadPoolStore, error) {
 	if opts == nil || opts.ReadPool == "" {
 		return nil, openError(badOption("read_pool", "is missing"))
@@ -68,7 +67,7 @@ func OpenWithReadPool(ctx context.Context, opts *Options) (*ReadPoolStore, error
 	if err != nil {
 		return nil, openError(fmt.Errorf("read pool: %w", errors.Join(err, s.Close())))
 	}
-	s.primary.opened()
+	s.primary.setOpened()
 	return &ReadPoolStore{s, pool}, nil
 }
 
@@ -91,7 +90,8 @@ func open(ctx context.Context, opts *Options) (*Store, error) {
 	return &Store{pg, primary}, nil
 }
 
-// openError names the operation in an error of the contract.
+// openError adds the operation's name to an error of the contract. An unknown outcome becomes
+// ErrUnavailable, because opening may be repeated.
 func openError(err error) error {
 	const op = "open alloydb store"
 	var inner *runstore.OpError

@@ -17,12 +17,12 @@ func init() {
 		if err != nil {
 			return nil, err
 		}
-		return openAny(ctx, opts)
+		return openStore(ctx, opts)
 	})
 }
 
-// openAny opens the store with the capabilities that the options give it.
-func openAny(ctx context.Context, opts *Options) (runstore.RunStore, error) {
+// openStore opens the store as the type that the options ask for, Store or ReadPoolStore.
+func openStore(ctx context.Context, opts *Options) (runstore.RunStore, error) {
 	if opts.ReadPool != "" {
 		s, err := OpenWithReadPool(ctx, opts)
 		if err != nil {
@@ -38,41 +38,41 @@ func openAny(ctx context.Context, opts *Options) (runstore.RunStore, error) {
 }
 
 var (
-	// ownKeys are what is AlloyDB's.
+	// ownKeys are the keys of AlloyDB.
 	ownKeys = []string{"auth", "instance", "ip", "read_pool", "refresh"}
-	// storeKeys are those of postgres.Options.
+	// storeKeys are the keys of postgres.Options.
 	storeKeys = []string{"schema", "migrate", "pooled", "retry_timeout", "statement_timeout", "lock_timeout"}
-	// poolKeys are the driver's that do not say where the server is.
+	// poolKeys are the driver's keys that do not locate the server.
 	poolKeys = []string{
 		"application_name", "connect_timeout",
 		"default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity",
 		"pool_max_conns", "pool_min_conns", "pool_min_idle_conns", "pool_max_conn_lifetime", "pool_max_conn_lifetime_jitter",
 		"pool_max_conn_idle_time", "pool_health_check_period",
 	}
-	// hostKeys are the driver's that the connector leaves nothing for.
+	// hostKeys are the driver's keys that apply to a host only, because the connector does their
+	// work.
 	hostKeys = []string{
 		"channel_binding", "max_protocol_version", "min_protocol_version", "passfile", "require_auth",
 		"sslcert", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert", "sslsni",
 	}
 )
 
-// errForm is told where the parts of a URL cannot be made out. It repeats none of
-// them: any may be a piece of the password.
+// errForm is returned if the parts of a URL cannot be recognized. It repeats none of them, because
+// any may be part of the password.
 var errForm = badOption("store URL", "of scheme alloydb is not of a known form; write "+
 	"alloydb://user@projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE/database?auth=iam or "+
 	"alloydb://user:password@host:port/database; in a password write / as %%2F, ? as %%3F, # as %%23, %% as %%25")
 
-// ParseURL reads a store's URL. Its forms are
+// ParseURL parses a store's URL. Its forms are
 //
 //	alloydb://user@projects/P/locations/R/clusters/C/instances/I/database?auth=iam
 //	alloydb://user@/database?instance=projects/P/locations/R/clusters/C/instances/I
 //	alloydb://user:password@host:port/database
 //
-// The first two go through the connector, the third is for the Auth Proxy and for an
-// address of one's own. A host that is called projects needs its port. The keys are
-// those of [Options] (auth=iam, ip=public, refresh=lazy, read_pool), of
-// postgres.Options and of the driver. All problems are reported together; what is
-// reported never contains the password.
+// The first two use the connector. The third is for the Auth Proxy and for an address that the
+// caller provides. A host with the name projects needs its port. The keys are those of [Options]
+// (auth=iam, ip=public, refresh=lazy, read_pool), of postgres.Options and of the driver. All
+// problems are reported together, and never with the password.
 func ParseURL(u runstore.URL) (*Options, error) {
 	authority, path, _ := strings.Cut(strings.TrimPrefix(u.Address, "//"), "/")
 	parsed, err := url.Parse("alloydb:" + u.Address)
@@ -100,7 +100,7 @@ func ParseURL(u runstore.URL) (*Options, error) {
 	return opts, nil
 }
 
-// setTarget reads where the store is.
+// setTarget sets Instance or Host, and Database, from the URL.
 func (o *Options) setTarget(u *url.URL, instance string) error {
 	parts := strings.Split(strings.TrimPrefix(u.Path, "/"), "/")
 	switch {
@@ -108,7 +108,7 @@ func (o *Options) setTarget(u *url.URL, instance string) error {
 		if instance != "" {
 			return badOption("instance", "is there already, before the question mark")
 		}
-		if len(parts) != len(instanceForm) { // its first word is the host, and the database follows
+		if len(parts) != len(instanceForm) { // the first word is the host; the database follows the name
 			return errForm
 		}
 		last := len(parts) - 1
@@ -121,7 +121,7 @@ func (o *Options) setTarget(u *url.URL, instance string) error {
 	return nil
 }
 
-// setKeys reads what stands behind the question mark.
+// setKeys sets the options that the URL's query contains.
 func (o *Options) setKeys(params url.Values) error {
 	var problems []error
 	choose := func(key string, values map[string]func()) {

@@ -62,7 +62,7 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// What is wrong is told by its key, all of it, and without the password.
+// All problems are reported by their keys, without the password.
 func TestParseURLRefuses(t *testing.T) {
 	t.Parallel()
 	const form = "store URL: of scheme alloydb is not of a known form"

@@ -12,38 +12,38 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// direct reports whether r is a commit for which there is a statement.
+// direct reports whether r is a commit that has a dedicated statement.
 func (r *request) direct() bool { return r.write != nil && !r.fence.IsZero() }
 
-// plain reports whether r may share a statement with others of its run: it is direct, reads and changes no record,
-// and forgets no results.
-func (r *request) plain() bool {
-	return r.direct() && !r.hints.forgets && len(r.write.keys) == 0 && len(r.write.guards) == 0
+// mergeable reports whether r can share a statement with other requests of its run: it is direct,
+// reads and changes no record, and evicts no results.
+func (r *request) mergeable() bool {
+	return r.direct() && !r.hints.evicts && len(r.write.keys) == 0 && len(r.write.guards) == 0
 }
 
-// direct reports whether there is a statement for a commit: it appends events under a fence, and
-// at most checks versions, puts records and has an id; or it only puts one record.
+// direct reports whether there is a dedicated statement for a commit: it appends events under a
+// fence, and at most checks versions, puts records and has an id; or it only puts one record.
 func (c *write) direct() bool {
 	deletes := slices.ContainsFunc(c.values, func(v []byte) bool { return v == nil })
-	return !c.fence.IsZero() && c.token == nil && c.seq == nil && c.status == nil && (len(c.payloads) > 0 || c.single()) && !deletes &&
+	return !c.fence.IsZero() && c.token == nil && c.seq == nil && c.status == nil && (len(c.payloads) > 0 || c.recordOnly()) && !deletes &&
 		c.newStatus == nil && c.runnable.IsZero() && !c.release && !c.purge
 }
 
-// single reports whether a commit without events puts one record, which has no places.
-func (c *write) single() bool {
-	return len(c.payloads) == 0 && len(c.keys) == 1 && len(c.guards) <= 1 && len(c.placed) == 0
+// recordOnly reports whether a commit has no events and puts one record without index entries.
+func (c *write) recordOnly() bool {
+	return len(c.payloads) == 0 && len(c.keys) == 1 && len(c.guards) <= 1 && len(c.entryRecord) == 0
 }
 
-// resultName returns the name of the row in batches that a commit leaves, or nil if it leaves
-// none: one without events has the nonce there.
-func (r *request) resultName() []byte {
-	if r.result == nil && r.write.single() {
+// storedKey returns the key of the row in batches that a commit leaves, or nil if it leaves none. A
+// commit without an event and without an id stores its nonce there.
+func (r *request) storedKey() []byte {
+	if r.resultKey == nil && r.write.recordOnly() {
 		return binary.BigEndian.AppendUint64([]byte{'n'}, uint64(r.nonce))
 	}
-	return r.result
+	return r.resultKey
 }
 
-// commitArgs are the arguments of a commit statement, see there.
+// commitArgs are the arguments of a commit statement, see the comment at the top of statement.go.
 type commitArgs struct {
 	runs, grants, owners                   [][]byte
 	tokens, bases, counts, results         []int64
@@ -57,23 +57,23 @@ type commitArgs struct {
 	recordOf                               []int64
 	keys, values                           [][]byte
 	explained                              []int32
-	places                                 []int16
-	placed                                 []int32
-	indexes                                [][]byte
-	times                                  []*time.Time
-	afters                                 []*int64
+	entryCounts                            []int16
+	entryRecord                            []int32
+	entryIndexes                           [][]byte
+	entryTimes                             []*time.Time
+	entryOffsets                           []*int64
 }
 
-// add adds the batches of one run. Positions of its events begin at base.
+// add adds the batches of one run. base is the position of transaction 0 for this run.
 func (a *commitArgs) add(base int64, group []*request) {
 	f := group[0].fence
 	run, n, results := int64(len(a.runs)+1), int64(0), int64(0)
 	for _, r := range group {
 		w := r.write
-		if r.result != nil {
+		if r.resultKey != nil {
 			a.resultOf, a.resultNo = append(a.resultOf, run), append(a.resultNo, results)
 			a.first, a.last = append(a.first, n+1), append(a.last, n+int64(len(w.payloads)))
-			a.named, a.names = append(a.named, r.nonce), append(a.names, r.result)
+			a.named, a.names = append(a.named, r.nonce), append(a.names, r.resultKey)
 			results++
 		}
 		for k := range w.payloads {
@@ -89,23 +89,24 @@ func (a *commitArgs) add(base int64, group []*request) {
 			a.guardOf, a.guards, a.versions = append(a.guardOf, run), append(a.guards, []byte(g.Key)), append(a.versions, int64(g.Version))
 		}
 		before, places := len(a.keys), make([]int16, len(w.keys))
-		for i, record := range w.placed {
+		for i, record := range w.entryRecord {
 			places[record-1]++
-			a.placed, a.indexes = append(a.placed, int32(before)+record), append(a.indexes, w.names[i])
+			a.entryRecord, a.entryIndexes = append(a.entryRecord, int32(before)+record), append(a.entryIndexes, w.entryIndexes[i])
 		}
-		a.times, a.afters = append(a.times, w.times...), append(a.afters, w.afters...)
+		a.entryTimes, a.entryOffsets = append(a.entryTimes, w.entryTimes...), append(a.entryOffsets, w.entryOffsets...)
 		for range w.keys {
 			a.recordOf = append(a.recordOf, run)
 		}
 		a.keys, a.values, a.explained = append(a.keys, w.keys...), append(a.values, w.values...), append(a.explained, w.explained...)
-		a.places = append(a.places, places...)
+		a.entryCounts = append(a.entryCounts, places...)
 	}
 	a.runs, a.grants, a.owners = append(a.runs, []byte(f.Run())), append(a.grants, []byte(f.Grant())), append(a.owners, data([]byte(f.Owner())))
 	a.tokens, a.bases = append(a.tokens, int64(f.Token())), append(a.bases, base)
 	a.counts, a.results = append(a.counts, n), append(a.results, results)
 }
 
-// statement returns the statement for the batches that were added, its form and its arguments.
+// statement returns the statement for the batches that were added, its complete form and its
+// arguments.
 func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
 	f.ids, f.guards = len(a.names) > 0, len(a.keys) > 0 || len(a.guards) > 0
 	f.puts = f.guards
@@ -114,10 +115,10 @@ func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
 		a.eventOf, a.eventNo, a.nonces, a.kinds, a.payloads,
 		a.resultOf, a.resultNo, a.first, a.last, a.named, a.names,
 		a.guardOf, a.guards, a.versions,
-		a.recordOf, a.keys, a.values, a.explained, a.places,
-		a.placed, a.indexes, a.times, a.afters,
+		a.recordOf, a.keys, a.values, a.explained, a.entryCounts,
+		a.entryRecord, a.entryIndexes, a.entryTimes, a.entryOffsets,
 	}
-	if !f.together {
+	if !f.multi {
 		copy(all, []any{a.runs[0], a.tokens[0], a.grants[0], a.owners[0], a.bases[0], a.counts[0], a.results[0]})
 	}
 	s := commitStatements[f]()
@@ -127,17 +128,17 @@ func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
 	return f, s.sql, args
 }
 
-// one returns the form of a statement for one event, if r has no more than that takes.
-func (r *request) one() (f form, ok bool) {
+// oneEventForm returns the form for one event. ok is false if r has more than that form takes.
+func (r *request) oneEventForm() (f form, ok bool) {
 	w := r.write
-	f = form{alone: true, one: true, none: w.single(), ids: r.resultName() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
+	f = form{alone: true, oneEvent: true, noEvent: w.recordOnly(), ids: r.storedKey() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
 	if f.guards && f.puts && w.guards[0].Version == 0 && string(w.guards[0].Key) == string(w.keys[0]) {
-		f.fresh, f.guards, f.puts = true, false, false
+		f.inserts, f.guards, f.puts = true, false, false
 	}
-	return f, len(w.payloads) <= 1 && len(w.guards) <= 1 && len(w.keys) <= 1 && len(w.placed) == 0
+	return f, len(w.payloads) <= 1 && len(w.guards) <= 1 && len(w.keys) <= 1 && len(w.entryRecord) == 0
 }
 
-// scalar returns an argument of a statement for one event.
+// scalar returns argument i, counted from 0, of a statement for one event.
 func (r *request) scalar(i int, base int64) any {
 	w := r.write
 	switch i + 1 {
@@ -158,7 +159,7 @@ func (r *request) scalar(i int, base int64) any {
 	case 12:
 		return w.payloads[0]
 	case 18:
-		return r.resultName()
+		return r.storedKey()
 	case 20:
 		return []byte(w.guards[0].Key)
 	case 21:
@@ -175,84 +176,83 @@ func (r *request) scalar(i int, base int64) any {
 	panic("postgres: a statement for one event has no such argument")
 }
 
-// commit makes the statement for batches of one run under one fence, whose events have
-// positions from base on.
-func (u *unit) commit(base int64) {
-	first := u.requests[0]
-	u.read = u.readCommitted
-	if len(u.requests) > 1 {
-		u.groups, u.read = [][]*request{u.requests}, u.readTogether
-	} else if f, ok := first.one(); ok {
-		f.timed, f.forgets = first.hints.timed, f.ids && first.hints.forgets
+// commit sets the statement for batches of one run under one fence. base is the position of
+// transaction 0.
+func (st *statement) commit(base int64) {
+	first := st.requests[0]
+	st.read = st.readCommitted
+	if len(st.requests) > 1 {
+		st.groups, st.read = [][]*request{st.requests}, st.readMulti
+	} else if f, ok := first.oneEventForm(); ok {
+		f.timed, f.evicts = first.hints.timed, f.ids && first.hints.evicts
 		s := commitStatements[f]()
-		u.form, u.sql, u.args = f, s.sql, make([]any, len(s.args))
+		st.form, st.sql, st.args = f, s.sql, make([]any, len(s.args))
 		for k, i := range s.args {
-			u.args[k] = first.scalar(i, base)
+			st.args[k] = first.scalar(i, base)
 		}
 		return
 	}
 	var args commitArgs
-	args.add(base, u.requests)
-	alone := u.groups == nil
-	u.form, u.sql, u.args = args.statement(form{alone: alone, timed: first.hints.timed, forgets: alone && first.result != nil && first.hints.forgets})
+	args.add(base, st.requests)
+	alone := st.groups == nil
+	st.form, st.sql, st.args = args.statement(form{alone: alone, timed: first.hints.timed, evicts: alone && first.resultKey != nil && first.hints.evicts})
 }
 
-// readCommitted reads the answer of a statement for one batch: its own, or that of
-// tapestore.write.
-func (u *unit) readCommitted(rows pgx.Rows, a *answer) error {
+// readCommitted reads the result of a statement for one batch: its own, or that of tapestore.write.
+func (st *statement) readCommitted(rows pgx.Rows, a *writeResult) error {
 	var now pgtype.Timestamptz
 	var last pgtype.Int8
 	var results pgtype.Int8
 	var versions []runstore.Version
 	var written []byte
-	r := u.requests[0]
+	r := st.requests[0]
 	targets := append(make([]any, 0, 5), &now, &last, &written)
-	if u.form.ids || !u.form.one {
+	if st.form.ids || !st.form.oneEvent {
 		targets = append(targets, &results)
 	}
-	if u.form.puts || u.form.fresh {
+	if st.form.puts || st.form.inserts {
 		targets = append(targets, &versions)
 	}
 	if err := rows.Scan(targets...); err != nil || written != nil {
 		return errors.Join(err, a.fromJSON(written, r.run))
 	}
-	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions, results: results.Int64}
+	*a = writeResult{status: statusApplied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions, resultCount: results.Int64}
 	if n := runstore.Seq(r.appends()); n > 0 {
 		a.first = a.last - n + 1
 	}
 	return nil
 }
 
-// readTogether reads the answer of a statement for several batches, which has an element for
-// each run that was not left out.
-func (u *unit) readTogether(rows pgx.Rows, _ *answer) error {
+// readMulti reads the result of a statement for several batches. The row has arrays with one
+// element for each run that was not skipped.
+func (st *statement) readMulti(rows pgx.Rows, _ *writeResult) error {
 	var which, last, results []int64
 	var now []pgtype.Timestamptz
 	var versions []runstore.Version
 	if err := rows.Scan(&which, &now, &last, &versions, &results); err != nil {
 		return err
 	}
-	u.applied = make([]bool, len(u.groups))
-	at := make([]int, len(u.groups))
+	st.applied = make([]bool, len(st.groups))
+	at := make([]int, len(st.groups))
 	for k, i := range which {
-		u.applied[i-1], at[i-1] = true, k
+		st.applied[i-1], at[i-1] = true, k
 	}
-	for i, group := range u.groups {
-		if !u.applied[i] {
+	for i, group := range st.groups {
+		if !st.applied[i] {
 			continue
 		}
 		next := runstore.Seq(last[at[i]]) - runstore.Seq(appendsOf(group)) + 1
 		remembered := results[at[i]] - resultsOf(group)
 		for _, r := range group {
 			puts := len(r.write.keys)
-			if r.result != nil {
+			if r.resultKey != nil {
 				remembered++
 			}
-			r.answer = answer{
-				verdict: applied, now: timeOf(now[at[i]]), first: next, last: next + runstore.Seq(r.appends()) - 1,
-				versions: versions[:puts:puts], results: remembered,
+			r.result = writeResult{
+				status: statusApplied, now: timeOf(now[at[i]]), first: next, last: next + runstore.Seq(r.appends()) - 1,
+				versions: versions[:puts:puts], resultCount: remembered,
 			}
-			next, versions = r.answer.last+1, versions[puts:]
+			next, versions = r.result.last+1, versions[puts:]
 		}
 	}
 	return nil
@@ -267,7 +267,7 @@ func appendsOf(group []*request) (n int) {
 
 func resultsOf(group []*request) (n int64) {
 	for _, r := range group {
-		if r.result != nil {
+		if r.resultKey != nil {
 			n++
 		}
 	}

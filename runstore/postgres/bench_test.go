@@ -256,8 +256,8 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// BenchmarkAcquire is 32 contenders for one lease, each of whom lets it go as soon
-// as he has it. The other side reads the row and then compares and swaps.
+// BenchmarkAcquire is 32 contenders for one lease; each releases it at once after acquiring it. The
+// other side reads the row and then compares and swaps.
 func BenchmarkAcquire(b *testing.B) {
 	r := newRig(b)
 	id := r.runs(b, 1)[0].Run
@@ -334,7 +334,7 @@ func BenchmarkAcquire(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// waits collects how long losers waited to hear it.
+// waits collects how long losers waited for their refusals.
 type waits struct {
 	mu  sync.Mutex
 	all []float64
@@ -353,9 +353,8 @@ func (w *waits) median() float64 {
 	return median(w.all)
 }
 
-// BenchmarkScan is a page of 100 entries of each index, with 1,000 and with a
-// million runs stored. One run of five is there to be driven, and half of
-// those are under a live lease.
+// BenchmarkScan is a page of 100 entries of each index, with 1,000 and with a million runs stored.
+// One run of five is runnable, and half of those are under a live lease.
 func BenchmarkScan(b *testing.B) {
 	r := newRig(b)
 	stored := 0

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// directory makes one that a server which runs as another user can enter.
+// directory creates a directory that a server running as another user can enter.
 func directory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tapestore-test-")

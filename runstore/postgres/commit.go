@@ -15,7 +15,7 @@ func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore
 		if err != nil {
 			return err
 		}
-		if a.verdict != applied && a.verdict != appliedBefore {
+		if a.status != statusApplied && a.status != statusAppliedBefore {
 			return a.explain(batch.Guards())
 		}
 		done = a.committed()
@@ -35,23 +35,24 @@ func commitRequest(b runstore.Batch) *request {
 		r.fence = b.Guards().Fence
 	}
 	if b.ID != "" {
-		r.remember(rules.BatchResult(b.ID))
+		r.storeResult(rules.BatchResult(b.ID))
 	}
 	if b.Release || b.Purge {
-		r.order = ends
+		r.order = orderEnd
 	}
 	return r
 }
 
-// remember makes the server remember the result of a write under a name, unless that is
-// empty.
-func (r *request) remember(name string) {
+// storeResult makes the server store the result of the write under a key. An empty key does
+// nothing.
+func (r *request) storeResult(name string) {
 	if name != "" {
-		r.result = []byte(name)
-		r.write.result = r.result
+		r.resultKey = []byte(name)
+		r.write.resultKey = r.resultKey
 	}
 }
 
+// sizeOf returns the bytes of data in events and records.
 func sizeOf(w runstore.Writes) int {
 	n := 0
 	for _, e := range w.Events {

@@ -15,15 +15,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// cancelGrace is how long a caller whose context has ended waits for the server to
-// say whether it cancelled the statement: then the outcome is known.
+// cancelGrace is how long a caller whose context has ended waits for the server to confirm the
+// cancellation of its statement: 100 ms. With the confirmation the outcome is known.
 const cancelGrace = 100 * time.Millisecond
 
-// connectTimeout is how long making a connection may take, unless the URL says
-// otherwise (connect_timeout).
+// connectTimeout bounds making a connection, unless the URL sets connect_timeout.
 const connectTimeout = 5 * time.Second
 
-// configure adds what the store needs to a pool.
+// configure adds the store's session settings and hooks to a pool's configuration.
 func configure(config *pgxpool.Config, s *Store) {
 	c := config.ConnConfig
 	keepWarnings(&c.Config)
@@ -39,11 +38,12 @@ func configure(config *pgxpool.Config, s *Store) {
 			}
 		}
 	}
-	// Connecting goes on when its caller is gone, and must not hang.
+	// A connection attempt outlives its caller, and must not hang.
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTimeout
 	}
-	// Whether a connection is alive shows when it is used: what is lost is settled.
+	// No ping before use. A dead connection shows when it is used, and a write whose reply is lost
+	// is settled.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	next := config.AfterConnect
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
@@ -54,14 +54,14 @@ func configure(config *pgxpool.Config, s *Store) {
 				return err
 			}
 		}
-		return s.welcome(ctx, conn)
+		return s.checkConn(ctx, conn)
 	}
 }
 
-// settings protect the store from statements and transactions that hang, and keep
-// the plans of prepared statements: they are the same for every value. A plan that
-// was made while the store was small or not analyzed would scan and sort what has
-// grown since, so none may.
+// settings returns the session settings that protect the store from statements and transactions
+// that hang, and that fix the plans of prepared statements. Plans are the same for all values. A
+// plan made while the store was small or not analyzed would scan and sort tables that have grown
+// since, so sequential and bitmap scans are off.
 func (s *Store) settings() map[string]string {
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	return map[string]string{
@@ -78,9 +78,8 @@ func (s *Store) settings() map[string]string {
 	}
 }
 
-// canceller asks the server to cancel the statement of a caller whose context has
-// ended, and gives up the connection when it does not answer soon. It implements
-// ctxwatch.Handler.
+// canceller implements ctxwatch.Handler. When a caller's context ends, it asks the server to cancel
+// the statement, and gives up the connection if no answer arrives within cancelGrace.
 type canceller struct {
 	conn *pgconn.PgConn
 	stop context.CancelFunc
@@ -95,7 +94,7 @@ func (c *canceller) HandleCancel(ended context.Context) {
 	c.stop, c.done = stop, make(chan struct{})
 	go func() {
 		defer close(c.done)
-		_ = c.conn.CancelRequest(ctx) // if it fails, the deadline does it
+		_ = c.conn.CancelRequest(ctx) // if it fails, the deadline ends the wait
 	}()
 }
 
@@ -106,19 +105,20 @@ func (c *canceller) HandleUnwatchAfterCancel() {
 	_ = c.conn.Conn().SetDeadline(time.Time{})
 }
 
-// selectStore is what the store knows of itself. It is asked together with the
-// incarnation, in one round trip, for after a failure every connection is new.
+// selectStore selects the store's state and settings of the session. It shares one round trip with
+// selectIncarnation, because after a failure every connection is new.
 const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', current_setting('transaction_isolation'),
 	epoch, ` + positionBase + `, (SELECT max(version) FROM tapestore.migrations) FROM tapestore.store`
 
-// errNotMigrated is the error of a connection that finds a schema of another version before begin has migrated it.
+// errNotMigrated is returned for a new connection if the schema has another version and begin has
+// not migrated it yet.
 var errNotMigrated = errors.New("postgres: the schema is of another version")
 
-// welcome makes sure of a new connection before it is used: that it leads to the
-// incarnation of the store that the epoch belongs to, and that what the server
-// acknowledges is on its disk. A failover breaks all connections, so no statement
-// runs on a promoted server before this.
-func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
+// checkConn checks a new connection before it is used. It raises the epoch if the server is another
+// incarnation than the one that the epoch belongs to, and makes sure that the server has a commit
+// on disk when it acknowledges it. A failover breaks all connections, so no statement runs on a
+// promoted server before this check.
+func (s *Store) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	var at, known incarnation
 	var standby, asynchronous bool
 	var epoch runstore.Epoch
@@ -129,7 +129,7 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 		at = incarnation{}
 		err := conn.QueryRow(ctx, s.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
 			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
-		if hidden(err) {
+		if incarnationHidden(err) {
 			err = conn.QueryRow(ctx, s.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
 				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		}
@@ -157,7 +157,7 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	if at.cluster != "" && at != known {
-		if err := s.follow(ctx, conn, known, at); err != nil {
+		if err := s.raiseForIncarnation(ctx, conn, known, at); err != nil {
 			return err
 		}
 		ctx2, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
@@ -171,8 +171,8 @@ func (s *Store) welcome(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// onceOnly keeps a statement that is asked once per connection from being prepared,
-// which would be a round trip of its own.
+// onceOnly returns the mode for a statement that runs once per connection. It avoids preparing the
+// statement, which would be another round trip.
 func onceOnly(conn *pgx.Conn) pgx.QueryExecMode {
 	if mode := conn.Config().DefaultQueryExecMode; mode != pgx.QueryExecModeCacheStatement {
 		return mode
@@ -180,42 +180,43 @@ func onceOnly(conn *pgx.Conn) pgx.QueryExecMode {
 	return pgx.QueryExecModeExec
 }
 
-// follow raises the epoch: this is another incarnation than the one that gave out
-// the last tokens.
-func (s *Store) follow(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
+// raiseForIncarnation raises the epoch, because the server is another incarnation than the one that
+// granted the last tokens.
+func (s *Store) raiseForIncarnation(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
 	why := fmt.Sprintf("the store was in cluster %s on timeline %d, now it is in %s on %d", known.cluster, known.timeline, at.cluster, at.timeline)
-	// It changes every leased run, which may take longer than making a connection.
+	// A raise changes every leased run, which may take longer than making a connection.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
 	defer cancel()
 	var epoch runstore.Epoch
 	if err := conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
 		return err
 	}
-	if epoch > 0 { // else another handle was first
+	if epoch > 0 { // otherwise another handle has raised it already
 		s.opts.Logger.Warn("tapestore: the epoch was raised, all leases are ended", "epoch", int64(epoch), "reason", why)
 	}
 	return runstore.CheckEpoch(epoch)
 }
 
-// incarnation names what a token may not be given out twice by: a cluster, and how
-// often it was promoted or restored.
+// incarnation identifies a history of the database: a cluster, and its timeline, which changes with
+// every promotion or recovery. Within one incarnation the database cannot go back to an earlier
+// state and grant a token twice.
 type incarnation struct {
 	cluster  string
 	timeline int64
 }
 
-// selectIncarnation takes the timeline from the write-ahead log too, because the
-// control file tells of a promotion only after the next checkpoint.
+// selectIncarnation takes the timeline from the write-ahead log too, because the control file shows
+// a promotion only after the next checkpoint.
 const selectIncarnation = `pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()),
 	greatest((SELECT timeline_id FROM pg_control_checkpoint()), CASE WHEN NOT pg_is_in_recovery()
 		THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END)::bigint`
 
-// incarnationOf returns the zero incarnation where the server does not let this
-// role see it; then the operator raises the epoch.
+// incarnationOf returns the server's incarnation. It returns the zero incarnation if this role may
+// not read it; then the operator raises the epoch.
 func incarnationOf(ctx context.Context, conn *pgx.Conn) (at incarnation, err error) {
 	var standby bool
 	err = conn.QueryRow(ctx, `SELECT `+selectIncarnation, onceOnly(conn)).Scan(&standby, &at.cluster, &at.timeline)
-	if hidden(err) {
+	if incarnationHidden(err) {
 		return incarnation{}, nil
 	}
 	if err == nil && standby {
@@ -224,8 +225,9 @@ func incarnationOf(ctx context.Context, conn *pgx.Conn) (at incarnation, err err
 	return at, err
 }
 
-// hidden reports whether the server keeps its incarnation from this role.
-func hidden(err error) bool {
+// incarnationHidden reports whether err means that the server does not show its incarnation to this
+// role.
+func incarnationHidden(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && (server.Code == "42501" || server.Code == "42883" || server.Code == "0A000")
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/jackc/puddle/v2"
 )
 
-// ReservedConns is how many of a pool's connections appends and other commits leave to
+// ReservedConns is how many of a pool's connections appends and other commits leave free for
 // heartbeats, releases and reads.
 const ReservedConns = 2
 
-// bulkhead divides a pool's connections, so that writes which wait for the locks of a few
-// rows stop no other run's heartbeat and no read. A write holds a slot of its kind while it
-// holds a connection. Commits, creations and requests for the lease leave two connections,
-// all writes together leave one. Heartbeats and releases take the first of these, for as
-// long as a lock may keep them; reads wait for no lock, and so free the second soon.
+// bulkhead divides a pool's connections, so that writes that wait for the locks of a few rows delay
+// no heartbeat of another run and no read. A write holds a slot of its kind while it holds a
+// connection. Commits, creations and acquires leave two connections free; all writes together leave
+// one. Heartbeats and releases may use the first of these, for as long as a lock delays them. Reads
+// wait for no lock, so a read frees the second soon.
 //
-// A pool of two connections has only the first, one of one has neither.
+// A pool of two connections reserves only the first; a pool of one reserves none.
 type bulkhead struct{ writes, commits chan struct{} }
 
 func newBulkhead(conns int) bulkhead {
@@ -29,26 +29,26 @@ func newBulkhead(conns int) bulkhead {
 	return bulkhead{writes: make(chan struct{}, writes), commits: make(chan struct{}, max(writes-1, 1))}
 }
 
-// purpose is what a connection is wanted for.
+// purpose is what a connection is used for.
 type purpose int
 
 const (
-	toRead purpose = iota
-	toKeep         // heartbeats and releases
-	toCommit
+	forRead      purpose = iota
+	forHeartbeat         // heartbeats and releases
+	forCommit
 )
 
-// slots returns what a purpose takes before a connection, in this order.
+// slots returns the slots that a purpose takes before a connection, in this order.
 func (b bulkhead) slots(p purpose) []chan struct{} {
-	return [...][]chan struct{}{toRead: nil, toKeep: {b.writes}, toCommit: {b.commits, b.writes}}[p]
+	return [...][]chan struct{}{forRead: nil, forHeartbeat: {b.writes}, forCommit: {b.commits, b.writes}}[p]
 }
 
-// connect takes a connection from the pool. The caller calls done when it has read all
-// answers. An error means that nothing was sent.
+// connect takes a connection from the pool. The caller must call done after it has read all
+// results. An error means that nothing was sent.
 func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, done func(), err error) {
 	slots := s.bulkhead.slots(p)
 	taken := 0
-	free := func() {
+	release := func() {
 		for _, slot := range slots[:taken] {
 			<-slot
 		}
@@ -63,52 +63,52 @@ func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, don
 		case <-s.closed:
 			err = puddle.ErrClosedPool
 		}
-		free()
+		release()
 		return nil, nil, notSent{err}
 	}
 	if conn, err = s.pool.Acquire(ctx); err != nil {
-		free()
+		release()
 		return nil, nil, notSent{err}
 	}
-	stop := s.bounded(conn)
+	stop := s.boundStatement(conn)
 	return conn, func() {
 		stop()
-		s.giveBack(ctx, conn)
-		free()
+		s.releaseConn(ctx, conn)
+		release()
 	}, nil
 }
 
-// purposeOf returns what the requests of a round trip are for. One heartbeat or release
-// among them is enough: it shall not wait for what its run appends.
+// purposeOf returns the purpose of a round trip. One heartbeat or release among the requests makes
+// it forHeartbeat, so that the heartbeat does not wait behind appends of its own run.
 func purposeOf(requests []*request) purpose {
 	for _, r := range requests {
 		if r.heartbeat() || r.write != nil && (r.write.op == opRelease || r.write.op == opRenew) {
-			return toKeep
+			return forHeartbeat
 		}
 	}
-	return toCommit
+	return forCommit
 }
 
-// bounded is for a server that falls silent: no statement takes longer than the
-// server lets it, so what does is lost. It costs less than a context of its own; the
-// caller's ends the statement as well.
-func (s *Store) bounded(conn *pgxpool.Conn) (stop func() bool) {
+// boundStatement closes off a connection if the server falls silent: after StatementTimeout and 1
+// s, when the server must have ended the statement, reads and writes fail and the outcome is
+// ambiguous. It is cheaper than another context; the caller's context ends the statement too.
+func (s *Store) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
 	raw := conn.Conn().PgConn().Conn()
 	return time.AfterFunc(s.opts.StatementTimeout+time.Second, func() {
 		_ = raw.SetDeadline(longAgo) // a closed connection needs none
 	}).Stop
 }
 
-// longAgo is a deadline that has passed: it ends the reads and writes under way.
+// longAgo is a deadline in the past. Setting it ends the reads and writes in flight.
 var longAgo = time.Unix(1, 0)
 
-// giveBack returns a connection to the pool. One whose statement was cut short is
-// not used again: the request to cancel may still be under way to it.
-func (s *Store) giveBack(ctx context.Context, conn *pgxpool.Conn) {
+// releaseConn returns a connection to the pool. It closes a connection whose statement was cut
+// short, because the cancel request may still be in flight and would hit the next statement.
+func (s *Store) releaseConn(ctx context.Context, conn *pgxpool.Conn) {
 	if ctx.Err() != nil {
 		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
 		defer cancel()
-		_ = conn.Conn().Close(bound) // it is given up
+		_ = conn.Conn().Close(bound) // an error changes nothing
 	}
 	conn.Release()
 }

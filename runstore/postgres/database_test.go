@@ -165,7 +165,7 @@ func awaitLocked(t testing.TB, address string, n int) {
 	})
 }
 
-// stored returns all that the store has, but for the nonces of what was given up.
+// stored returns everything in the store except the voided nonces.
 func stored(t testing.TB, conn execer) string {
 	t.Helper()
 	var all []string

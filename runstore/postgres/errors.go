@@ -15,83 +15,83 @@ import (
 )
 
 var (
-	// errNoAnswer and errDisagree cannot happen while statements, functions and
-	// package rules mean the same.
+	// errNoAnswer and errDisagree cannot happen while the statements, the functions in schema and
+	// package rules agree.
 	errNoAnswer = errors.New("postgres: a write answered without a row")
 	errDisagree = errors.New("postgres: the check of the statement and that of the rules disagree")
 )
 
-// retried are the unique indexes that refuse a write which has another end later: under the number
-// of another transaction (see feed.go), at another time, where a place was at the same one, or with
-// a newer snapshot, which has the id or the record (see commitStatements).
-var retried = []string{"events_position", "places_pkey", "batches_pkey", "records_pkey"}
+// retryableIndexes are the unique indexes whose violation a retry resolves: the retry has another
+// transaction number (see feed.go), another time where an index entry had the same one, or a newer
+// snapshot, which contains the id or the record (see commitStatements).
+var retryableIndexes = []string{"events_position", "places_pkey", "batches_pkey", "records_pkey"}
 
-// fate is what an error of the engine says about the statement that met it.
-type fate int
+// errClass is the class of an error: whether the statement may have been applied, and whether a
+// retry helps.
+type errClass int
 
 const (
-	// lost: it may have been applied.
-	lost fate = iota
-	// failed: it was rolled back, and a repeat would fail too.
-	failed
-	// again: it was not applied, and a repeat may succeed.
-	again
-	// closed: the handle was.
-	closed
+	// classAmbiguous: the statement may have been applied.
+	classAmbiguous errClass = iota
+	// classRolledBack: the statement was rolled back, and a retry would fail too.
+	classRolledBack
+	// classRetryable: the statement was not applied, and a retry may succeed.
+	classRetryable
+	// classClosed: the handle is closed.
+	classClosed
 )
 
-// notSent marks an error that came before anything was sent.
+// notSent marks an error that occurred before anything was sent.
 type notSent struct{ error }
 
 func (e notSent) Unwrap() error { return e.error }
 
-// fateOf classifies by the driver's types and the SQLSTATE, never by the text. A
-// statement outside a transaction block is a transaction of its own, so an ERROR
-// about it means that it was rolled back. FATAL ends the session and may come
-// after the commit.
-func fateOf(err error) fate {
+// classify returns the class of an error, by the driver's types and the SQLSTATE, never by the
+// text. A statement outside a transaction block is a transaction of its own, so ERROR means that it
+// was rolled back. FATAL ends the session and may come after the commit.
+func classify(err error) errClass {
 	var unsent notSent
 	var server *pgconn.PgError
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
-		return closed
+		return classClosed
 	case errors.As(err, &server):
 		switch code := server.Code; {
 		case errors.As(err, &unsent) && permanent(code):
-			return failed
+			return classRolledBack
 		case errors.As(err, &unsent):
-			return again
+			return classRetryable
 		case code == "40001", code == "40P01", // serialization failure, deadlock
-			code == "25006",                  // read-only: a standby that is about to be promoted, or a primary on its way out
-			code == "26000", code == "0A000", // a plan that went with its session, or with a migration
-			code == "23505" && slices.Contains(retried, server.ConstraintName):
-			return again
-		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), code == "40003": // the last: completion unknown
-			return lost
+			code == "25006",                  // read-only: a standby before its promotion, or a primary that is shutting down
+			code == "26000", code == "0A000", // a plan that was lost with its session, or is invalid after a migration
+			code == "23505" && slices.Contains(retryableIndexes, server.ConstraintName):
+			return classRetryable
+		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), code == "40003": // 40003: statement completion unknown
+			return classAmbiguous
 		case server.SeverityUnlocalized == "FATAL" || server.SeverityUnlocalized == "PANIC":
-			return lost
+			return classAmbiguous
 		default:
-			return failed
+			return classRolledBack
 		}
 	case errors.As(err, &unsent):
-		return again
+		return classRetryable
 	case errors.Is(err, pgconn.ErrConnClosed):
-		// pgx says so, and that it is safe to repeat, also of a connection that broke
-		// after a batch or a simple query was sent: its reader of several results looks
-		// ahead, closes at the error and then meets its own closing.
-		return lost
+		// pgx returns ErrConnClosed, and reports it as safe to retry, also for a connection that
+		// broke after a batch or a simple query was sent: its reader of several results looks
+		// ahead, closes the connection at the error and then reports that closing.
+		return classAmbiguous
 	case pgconn.SafeToRetry(err):
-		return again
+		return classRetryable
 	default:
-		return lost
+		return classAmbiguous
 	}
 }
 
-// rejected returns the error of an operation whose fate is failed. A statement that names
-// what the schema does not have is ErrUnsupported if a newer program has migrated the schema
-// since this handle was opened (see migrations), which a look at its version shows. An event
-// for which no position is left is ErrTooLarge. Every
-// other is ErrUnavailable. Nothing was applied in any case.
+// rejected returns the error of an operation whose class is classRolledBack. Nothing was applied.
+// It is ErrUnsupported if the statement names something that the schema does not have because a
+// newer program has migrated it since this handle was opened (see migrations); rejected then reads
+// the schema's version. It is ErrTooLarge if no position is left for an event, and ErrUnavailable
+// otherwise.
 func (s *Store) rejected(ctx context.Context, err error) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "23514" && server.ConstraintName == "events_position_limit" {
@@ -99,7 +99,7 @@ func (s *Store) rejected(ctx context.Context, err error) error {
 			"the store has none left for an event, the limit is %d", runstore.MaxPosition)}, err)
 	}
 	if undefined(err) {
-		newer := s.once(ctx, func(q *query) error {
+		newer := s.readOnce(ctx, func(q *query) error {
 			_, err := s.schemaVersion(q.ctx, q.conn, len(migrations()))
 			return err
 		})
@@ -110,29 +110,29 @@ func (s *Store) rejected(ctx context.Context, err error) error {
 	return outcome.Unavailable(outcome.Cause(ctx, err))
 }
 
-// undefined reports whether a statement names a function, a table or a column that the
-// schema does not have.
+// undefined reports whether err is for a function, a table or a column that the schema does not
+// have.
 func undefined(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && slices.Contains([]string{"42883", "42P01", "42703"}, server.Code)
 }
 
-// spoils reports whether an error may be that of one statement or batch alone, so that its
-// neighbours in a transaction may be applied without it.
-func spoils(err error) bool {
+// isolatable reports whether an error may concern one statement or batch alone, so that its
+// neighbours in the transaction may succeed without it.
+func isolatable(err error) bool {
 	var server *pgconn.PgError
-	return fateOf(err) == failed && !timedOut(err) || errors.As(err, &server) && server.Code == "23505"
+	return classify(err) == classRolledBack && !timedOut(err) || errors.As(err, &server) && server.Code == "23505"
 }
 
-// timedOut reports whether the server gave a statement up for its time, or for a
-// lock that another session holds: its neighbours would fare no better alone.
+// timedOut reports whether the server ended a statement for its duration or for a lock that another
+// session holds. Its neighbours would fare no better alone.
 func timedOut(err error) bool {
 	var server *pgconn.PgError
 	return errors.As(err, &server) && (server.Code == "55P03" || server.Code == "57014")
 }
 
-// permanent errors of connecting: wrong credentials (28), no such database (3D),
-// a parameter that the server does not take (22, 42).
+// permanent reports whether an error of connecting would recur: wrong credentials (28), no such
+// database (3D), a parameter that the server refuses (22, 42).
 func permanent(code string) bool {
 	return slices.ContainsFunc([]string{"28", "3D", "22", "42"}, func(class string) bool { return strings.HasPrefix(code, class) })
 }

@@ -13,34 +13,34 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// Waiting returns how many writes of a run wait for the one that is under way.
+// Waiting returns how many writes of a run queue behind the one in flight.
 func Waiting(s *Store, id runstore.RunID) int {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	if at := s.lanes.all[id]; at != nil {
+	s.queues.mu.Lock()
+	defer s.queues.mu.Unlock()
+	if at := s.queues.all[id]; at != nil {
 		return len(at.waiting)
 	}
 	return 0
 }
 
-// WaitsForConn reports whether a write of a run is under way that has no connection yet.
+// WaitsForConn reports whether a write of a run is in flight and has no connection yet.
 func WaitsForConn(s *Store, id runstore.RunID) bool {
-	s.lanes.mu.Lock()
-	defer s.lanes.mu.Unlock()
-	at := s.lanes.all[id]
+	s.queues.mu.Lock()
+	defer s.queues.mu.Unlock()
+	at := s.queues.all[id]
 	return at != nil && !at.sent.Load()
 }
 
-// Migrations returns how many steps the schema has.
+// Migrations returns the number of migrations of the schema.
 func Migrations() int { return len(migrations()) }
 
-// MigrateTo brings the schema that a connection leads to up to a version.
+// MigrateTo brings the schema that conn leads to up to a version.
 func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	opts, err := (*Options)(nil).withDefaults()
 	if err != nil {
 		return err
 	}
-	s := &Store{opts: opts, here: localclock.New(opts.Clock)}
+	s := &Store{opts: opts, clock: localclock.New(opts.Clock)}
 	for range version { // a step that was made already is left out
 		if err := s.step(ctx, conn, migrations(), version); err != nil {
 			return err
@@ -49,7 +49,7 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	return nil
 }
 
-// Reads returns the statements that read what grows, by name, for pages of a limit.
+// Reads returns the statements that read tables that grow, by name, for pages of a limit.
 func Reads(limit int) map[string]string {
 	all := map[string]string{
 		"run": selectRun, "journal": selectJournal, "records": selectRecords, "keys": selectKeys, "feed": selectFeed, "newest": selectNewest, "strangers": noteStrangers, "lag": selectLag,
@@ -75,7 +75,7 @@ func Writes() map[string]string {
 }
 
 // StatementOfAnEvent returns the statement of a commit of events, without an id.
-func StatementOfAnEvent() string { return commitStatements[form{alone: true, one: true}]().sql }
+func StatementOfAnEvent() string { return commitStatements[form{alone: true, oneEvent: true}]().sql }
 
 // StatementOf returns the statement of a commit alone, and its arguments.
 func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
@@ -84,22 +84,22 @@ func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	if !r.direct() {
 		return callWrite, r.write.args(r.nonce, 0)
 	}
-	u := &unit{requests: []*request{r}}
+	st := &statement{requests: []*request{r}}
 	_, base := s.positions.current()
-	u.commit(base)
-	return u.sql, u.args
+	st.commit(base)
+	return st.sql, st.args
 }
 
-// HintsOf returns the hints for a batch, and takes that to forget.
+// HintsOf returns the hints for a batch. It consumes a hint to evict.
 func HintsOf(s *Store, b runstore.Batch) (timed, forgets bool) {
 	h := s.hints.of(commitRequest(b))
-	return h.timed, h.forgets
+	return h.timed, h.evicts
 }
 
-// Together returns the statements for several runs.
-func Together() (all []string) {
+// MultiStatements returns the statements for several runs.
+func MultiStatements() (all []string) {
 	for f, s := range commitStatements {
-		if f.together {
+		if f.multi {
 			all = append(all, s().sql)
 		}
 	}
@@ -119,33 +119,33 @@ func ScanOf(q runstore.IndexQuery) (sql string, args []any, err error) {
 // Settings returns the session settings of a handle's connections.
 func Settings(s *Store) map[string]string { return s.settings() }
 
-// FillPlaces takes the crowd's places of a handle, so that appends wait, and returns a
-// function that gives one back: those who wait go together.
-func FillPlaces(s *Store) (leave func()) {
-	s.crowd.mu.Lock()
-	defer s.crowd.mu.Unlock()
-	s.crowd.free -= places
-	return s.crowd.leave
+// FillSlots takes all slots of a handle's coalescer, so that appends wait. It returns a function
+// that releases one slot: the appends that wait are then sent together.
+func FillSlots(s *Store) (leave func()) {
+	s.coalescer.mu.Lock()
+	defer s.coalescer.mu.Unlock()
+	s.coalescer.freeSlots -= maxInFlight
+	return s.coalescer.releaseSlot
 }
 
-// Crowd returns how many runs' appends wait for a place, and how many places are free.
-func Crowd(s *Store) (waiting, free int) {
-	s.crowd.mu.Lock()
-	defer s.crowd.mu.Unlock()
-	return len(s.crowd.waiting), s.crowd.free
+// Coalescer returns how many runs' appends wait for a slot, and how many slots are free.
+func Coalescer(s *Store) (waiting, free int) {
+	s.coalescer.mu.Lock()
+	defer s.coalescer.mu.Unlock()
+	return len(s.coalescer.waiting), s.coalescer.freeSlots
 }
 
-// Places is how many round trips of appends go before others share one.
-const Places = places
+// MaxInFlight is how many round trips of appends may be in flight before others share one.
+const MaxInFlight = maxInFlight
 
 // Unreplicated reports whether a notice says that a commit may be on no standby.
 var Unreplicated = unreplicated
 
-// TakeForForeign makes the other handles of the store take this one's writes for those of another
+// TakeForForeign makes the other handles of the store treat this one's writes as those of another
 // process.
 func TakeForForeign(s *Store) { s.notifier.waiters, s.notifier.process = wakeup.Of(s), "another" }
 
-// Notify has a handle hear of a write to a run by another.
+// Notify delivers to a handle the notification of another handle's write to a run.
 func Notify(s, sender *Store, id runstore.RunID) {
-	s.notifier.wakeRuns(sender.notifier.process + " " + nameOf(id))
+	s.notifier.wakeRuns(sender.notifier.process + " " + runHash(id))
 }

@@ -10,61 +10,60 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A position is made of the number of a transaction, with 14 bits below it for the
-// events: a slot. A sequence would not do, because its numbers are not committed in
-// order. A transaction that is still open may commit below one that has ended, so the
-// feed shows the slots below the oldest that is open and may append:
+// A position is a transaction number, with 14 bits below it for the transaction's events: a slot. A
+// sequence would not do, because its numbers are not committed in order. A transaction that is
+// still open may commit at a lower position than one that has ended. So the feed has a high-water
+// mark: it shows the slots below the oldest transaction that is open and may append:
 // https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT
 //
-// A transaction gets its number before it waits for the run's row, and may find that
-// one with a higher number was first. Its events then go on in that one's slot, so a
-// run's events are in order in the feed too. They miss no reader: while it is open no
-// slot above its own number is shown. Should the slot overflow, the unique index
-// refuses the write, and it is repeated under a new number.
+// A transaction gets its number before it waits for the run's row, and may find that a transaction
+// with a higher number was first. Its events then continue in the slot of that transaction, so a
+// run's events are in order in the feed too. No reader misses them: while the transaction is open,
+// no slot above its own number is shown. If the slot overflows, the unique index refuses the write,
+// which is retried under a new number.
 //
-// Each epoch has a base that is added, so that positions go on when the numbers of
-// transactions begin anew in another cluster. Positions end at runstore.MaxPosition: writes
-// that would go beyond are refused.
+// Each epoch adds a base, so that positions keep growing when another cluster's transaction numbers
+// start lower. Positions end at runstore.MaxPosition; writes that would exceed it are refused.
 //
-// Numbers are the whole cluster's. Most transactions that stay open are strangers: they
-// write other tables, or other databases. A read of the feed passes over them. It sends
-// two statements in one round trip: noteStrangers, and one that ends at feedBound.
+// Transaction numbers are shared by the whole cluster. Most transactions that stay open are
+// strangers: they write other tables, or other databases. A read of the feed ignores them. It sends
+// two statements in one round trip: noteStrangers, and a statement that uses feedBound. Its
+// invariants:
 //
-//  1. Every transaction that appends locks the table of runs before it has a number, and
-//     keeps that lock to its end. None is ever prepared (PREPARE TRANSACTION), which
-//     moves its locks one by one.
-//  2. noteStrangers takes a snapshot, which lists the open transactions, and then reads
-//     the locks. A transaction is a stranger if it is in that list, holds the lock of its
-//     own number and none on runs.
-//  3. The second statement takes a snapshot of its own. A stranger that this one lists too
-//     was open all the while that the locks were read, and had had its number before. So
-//     it holds no lock on runs, and never appends.
-//  4. The feed never goes backwards: a stranger that a read has passed over is a stranger
-//     to every later read too for as long as it is open, and once it has ended no later
-//     snapshot lists it.
-//  5. Most reads have no need of the locks: if no committed event is at or above the
-//     oldest open transaction of any kind, nothing is hidden, and nothing that an earlier
-//     read has shown.
+//  1. Every transaction that appends locks the table runs before it has a number, and keeps that
+//     lock to its end. None is ever prepared (PREPARE TRANSACTION), which moves its locks one by
+//     one.
+//  2. noteStrangers takes a snapshot, which lists the open transactions, and then reads the locks.
+//     A transaction is a stranger if it is in that list, holds the lock of its own number and holds
+//     no lock on runs.
+//  3. The second statement takes a snapshot of its own. A stranger that this snapshot lists too was
+//     open during the whole read of the locks, and already had its number. So it holds no lock on
+//     runs, and never appends.
+//  4. The feed never goes backwards. A stranger that one read ignored is a stranger to every later
+//     read while it is open; once it has ended, no later snapshot lists it.
+//  5. Most reads need no locks: if no committed event is at or above the oldest open transaction of
+//     any kind, nothing is hidden, and neither is anything that an earlier read has shown.
 //
-// Rejected: one statement that reads the locks under the page's own snapshot. A stranger
-// that ends between the two can no longer be told from an append, and would hide again
-// what an earlier read has shown.
+// Rejected: one statement that reads the locks under the page's own snapshot. A stranger that ends
+// between the two could no longer be distinguished from an append, and would hide events that an
+// earlier read has shown.
 
 const (
-	// bound is the position below which every event is seen, without passing over
-	// strangers. Events of an earlier epoch have ended too.
+	// bound is the high-water mark without regard to strangers: every event below it is visible.
+	// Transactions of an earlier epoch have all ended.
 	bound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe
 		FROM tapestore.store)`
 
-	// feedBound passes over the strangers that noteStrangers has found in the same
-	// transaction, and without it over none. It also returns the highest known position.
+	// feedBound is the high-water mark without the strangers that noteStrangers has found in the
+	// same transaction; without noteStrangers it ignores none. It also returns the highest known
+	// position.
 	feedBound = `(SELECT position_base + (greatest(coalesce((SELECT min(x::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS x
 				WHERE x <> ALL (coalesce(nullif(current_setting('tape.strangers', true), ''), '{}')::xid8[])),
 			pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - xid_base, 0) << 14) AS safe,
 		greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
 
-	// noteStrangers keeps the numbers of the open transactions that cannot append, until
-	// the end of its own transaction.
+	// noteStrangers stores the numbers of the strangers in a setting that lasts until the end of
+	// its transaction.
 	noteStrangers = `WITH locks AS MATERIALIZED (SELECT * FROM pg_locks)
 		SELECT set_config('tape.strangers', ARRAY(
 			SELECT x FROM pg_snapshot_xip(pg_current_snapshot()) AS x JOIN locks AS own ON own.transactionid = x::xid AND own.mode = 'ExclusiveLock'
@@ -74,8 +73,8 @@ const (
 		FROM ` + bound + ` b WHERE (SELECT max(position) FROM tapestore.events) >= b.safe`
 )
 
-// positions is where the positions of the current epoch begin: the one of the first
-// event of a transaction with number 0, if there were one.
+// positions holds the base of the current epoch: the position of the first event of transaction 0,
+// if there were one.
 type positions struct {
 	mu    sync.Mutex
 	epoch runstore.Epoch
@@ -90,7 +89,7 @@ func (p *positions) set(epoch runstore.Epoch, base int64) {
 	}
 }
 
-// current returns the base, and the epoch that it is of.
+// current returns the base and its epoch.
 func (p *positions) current() (runstore.Epoch, int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,14 +101,14 @@ const (
 	selectBase   = `SELECT epoch, ` + positionBase + ` FROM tapestore.store`
 )
 
-// reach makes sure that the base is not older than a token which was minted in
-// epoch. An append under a token of an older epoch than the base's is refused, for a
-// new epoch ends all grants, so it does not matter which position it would have had.
-func (s *Store) reach(ctx context.Context, epoch runstore.Epoch) error {
+// refreshBase makes sure that the base is at least as new as epoch, the epoch of a token that the
+// caller presents. An append under a token of an older epoch than the base's is refused, because a
+// new epoch ends all grants; so its position does not matter.
+func (s *Store) refreshBase(ctx context.Context, epoch runstore.Epoch) error {
 	if known, _ := s.positions.current(); epoch <= known {
 		return nil
 	}
-	return s.once(ctx, func(q *query) error {
+	return s.readOnce(ctx, func(q *query) error {
 		var base int64
 		return q.each(selectBase, nil, []any{&epoch, &base}, func() error {
 			s.positions.set(epoch, base)
@@ -139,8 +138,8 @@ const (
 		) page ON after <= $2::bigint ORDER BY page.position`
 )
 
-// ReadFeed implements runstore.RunStore. Events are there once every transaction that was
-// open when theirs began, and may append to this store, has ended; see [Store.FeedLag].
+// ReadFeed implements runstore.RunStore. An event is in the feed once every transaction that was
+// open when its transaction began, and may append to this store, has ended; see [Store.FeedLag].
 func (s *Store) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
 	err = s.read(ctx, "read feed", "", asked.Check(), func(q *query) error {
 		var e nullEvent
@@ -165,8 +164,8 @@ func (s *Store) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events 
 	return events, err
 }
 
-// eachPastStrangers is each for a statement with feedBound, behind noteStrangers. Both take
-// one round trip and are one transaction, in which each has a snapshot of its own.
+// eachPastStrangers is each for a statement with feedBound, sent together with noteStrangers: one
+// round trip and one transaction, in which each statement has a snapshot of its own.
 func (q *query) eachPastStrangers(sql string, args, targets []any, f func() error) (err error) {
 	var batch pgx.Batch
 	batch.Queue(q.store.sql(noteStrangers))
@@ -189,18 +188,18 @@ func (q *query) eachPastStrangers(sql string, args, targets []any, f func() erro
 
 // Lag is how far the feed is behind the journals.
 type Lag struct {
-	// Events is how many committed events the feed does not show yet, up to 10,000.
+	// Events is the number of committed events that the feed does not show yet, at most 10,000.
 	Events int
-	// Age is how old the oldest of them is.
+	// Age is the age of the oldest of them.
 	Age time.Duration
 }
 
 const selectLag = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(time)) * 1000000, 0)::bigint
 	FROM (SELECT time FROM tapestore.events, ` + feedBound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
 
-// FeedLag returns how far the feed is behind the journals. A transaction that has a lock
-// on this store's table of runs, has written something and stays open holds the feed up.
-// Alert on it, and look for the culprit in pg_stat_activity (backend_xid).
+// FeedLag returns how far the feed is behind the journals. A transaction that has a lock on this
+// store's table runs, has written something and stays open delays the feed. Alert on the lag, and
+// look for the transaction in pg_stat_activity (backend_xid).
 func (s *Store) FeedLag(ctx context.Context) (lag Lag, err error) {
 	err = s.read(ctx, "feed lag", "", nil, func(q *query) error {
 		var age int64

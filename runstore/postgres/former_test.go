@@ -224,8 +224,8 @@ const formerRelease = `UPDATE tapestore.runs SET grant_state = 2, batches = batc
 	WHERE id = $1 AND token = 1 AND grant_id = 'grant' AND owner = 'holder' AND grant_state = 1 AND NOT purged
 		AND (given_up IS NULL OR 1 <> ALL (given_up)) RETURNING last_seq`
 
-// Version 7 keeps the places of runs, which the server computed before, and refuses the statements of
-// the former program, which do not set them.
+// Version 7 keeps the places of runs, which the server computed before, and refuses the statements
+// of the former program, which do not set them.
 func TestPlacesOfTheFormerVersion(t *testing.T) {
 	t.Parallel()
 	address := emptyDatabase(t)

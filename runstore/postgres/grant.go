@@ -10,22 +10,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A request for the lease without guards and writes, and a release without them, are one
-// statement each. Where the case is not the common one (the run is gone, the grant was made or
-// ended before, the write was given up, another was faster) the statement changes nothing and
-// calls tapestore.write, in the same round trip. Its invariants:
+// An acquire without guards and writes, and a release without them, are one SQL statement each. In
+// the uncommon cases (the run does not exist, the grant was made or ended before, the nonce was
+// voided, another writer was faster) the statement changes nothing and calls tapestore.write, in
+// the same round trip. Its invariants:
 //
-//  1. Who sees a live lease of another does not lock the row: it is refused by what it sees.
-//  2. Whether the lease is free is a condition on the row under its lock, as the fence of a
-//     release is. The lock is taken by a sub-select, before the clock is read from which the new
-//     lease counts.
-//  3. The former grants are those of the snapshot, which is older than the lock. So the
-//     token of the locked row must be that of the snapshot: then no grant was made between.
-//  4. The epoch is read from the snapshot too. A raise of the epoch locks the table, and the
-//     statement locks it before it takes its snapshot, so none is between.
+//  1. A contender that sees a live lease of another holder does not lock the row. It is refused on
+//     what it sees.
+//  2. Whether the lease is free is a condition on the row under its lock, as the fence of a release
+//     is. A sub-select takes the lock before the statement reads the clock from which the new lease
+//     counts.
+//  3. The former grants are read in the snapshot, which is older than the lock. So the token of the
+//     locked row must equal the token of the snapshot: then no grant was made in between.
+//  4. The epoch is read in the snapshot too. A raise of the epoch locks the table, and the
+//     statement locks the table before it takes its snapshot, so no raise happens in between.
 const (
-	// acquireFree: $1 run, $2 nonce, $3 grant, $4 owner, $5 reactor, $6 microseconds, $7 strict,
-	// $8 microseconds without progress.
+	// acquireFree grants a free lease.
+	//
+	// $1 run, $2 nonce, $3 grant, $4 owner, $5 reactor, $6 TTL in microseconds, $7 strict, $8
+	// longest time without progress in microseconds.
 	acquireFree = `WITH seen AS MATERIALIZED (
 	SELECT runs.no, ` + headColumns + `, formers.former, grant_state = 1 AND expires > clock_timestamp() AND grant_id <> $3::bytea AS held
 	FROM tapestore.runs LEFT JOIN tapestore.grants AS formers ON formers.run = runs.no WHERE id = $1::bytea AND NOT purged
@@ -55,8 +58,10 @@ WHERE NOT EXISTS (SELECT FROM r) AND NOT EXISTS (SELECT FROM seen WHERE held)`
 
 	nextToken = `greatest(token, (SELECT epoch << 40 FROM tapestore.store)) + 1`
 
-	// release: $1 run, $2 token, $3 grant, $4 owner, $5 nonce. Where the run has results to forget,
-	// tapestore.write does that.
+	// release ends the current grant. If the run has results to evict, tapestore.write performs the
+	// release.
+	//
+	// $1 run, $2 token, $3 grant, $4 owner, $5 nonce.
 	release = `WITH r AS (
 	UPDATE tapestore.runs SET grant_state = 2, place = runnable, batches = batches + 1
 	WHERE id = $1::bytea` + fenced + ` AND (void_nonces IS NULL OR $5::bigint <> ALL (void_nonces)) AND (batches + 1) % 128 <> 0
@@ -76,27 +81,27 @@ FROM (SELECT) AS one LEFT JOIN r ON true`
 var acquire = strings.Replace(acquireFree, "{answered}",
 	strings.ReplaceAll(strings.ReplaceAll(headColumns, "runs.last_seq", "w.seq"), "runs.", "w."), 1)
 
-// acquire makes the statement for a request for the lease that has a statement of its own.
-func (u *unit) acquire() {
-	r := u.requests[0]
+// acquire sets the dedicated statement for an acquire.
+func (st *statement) acquire() {
+	r := st.requests[0]
 	l := r.acquire.LeaseSpec
-	u.sql, u.read = acquire, u.readAcquired
-	u.args = []any{
+	st.sql, st.read = acquire, st.readAcquired
+	st.args = []any{
 		[]byte(r.run), r.nonce, []byte(l.Grant), data([]byte(l.Owner)), data([]byte(l.Reactor)), l.TTL.Microseconds(), l.Strict, l.MaxStall.Microseconds(),
 	}
 }
 
-// readAcquired reads the answer to a request for the lease.
-func (u *unit) readAcquired(rows pgx.Rows, a *answer) error {
-	var told pgtype.Int2
+// readAcquired reads the result of an acquire.
+func (st *statement) readAcquired(rows pgx.Rows, a *writeResult) error {
+	var status pgtype.Int2
 	var now pgtype.Timestamptz
 	var head nullHead
 	var epoch pgtype.Int8
 	var former [][]byte
-	if err := rows.Scan(append(append([]any{&told, &now}, head.targets()...), &epoch, &former)...); err != nil {
+	if err := rows.Scan(append(append([]any{&status, &now}, head.targets()...), &epoch, &former)...); err != nil {
 		return err
 	}
-	*a = answer{verdict: verdict(told.Int16), now: timeOf(now), last: runstore.Seq(head.seq.Int64), head: head.head(u.requests[0].run)}
+	*a = writeResult{status: writeStatus(status.Int16), now: timeOf(now), last: runstore.Seq(head.seq.Int64), head: head.head(st.requests[0].run)}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
 	for _, one := range former {
 		a.head.Former = append(a.head.Former, one...)
@@ -104,20 +109,20 @@ func (u *unit) readAcquired(rows pgx.Rows, a *answer) error {
 	return nil
 }
 
-// release makes the statement for a release that has a statement of its own.
-func (u *unit) release() {
-	r := u.requests[0]
-	u.sql, u.args, u.read = release, append(fenceArgs(r.write.fence), r.nonce), u.readReleased
+// release sets the dedicated statement for a release.
+func (st *statement) release() {
+	r := st.requests[0]
+	st.sql, st.args, st.read = release, append(fenceArgs(r.write.fence), r.nonce), st.readReleased
 }
 
-// readReleased reads the answer to a release: its own, or that of tapestore.write.
-func (u *unit) readReleased(rows pgx.Rows, a *answer) error {
+// readReleased reads the result of a release: its own, or that of tapestore.write.
+func (st *statement) readReleased(rows pgx.Rows, a *writeResult) error {
 	var now pgtype.Timestamptz
 	var last pgtype.Int8
 	var written []byte
 	if err := rows.Scan(&now, &last, &written); err != nil || written != nil {
-		return errors.Join(err, a.fromJSON(written, u.requests[0].run))
+		return errors.Join(err, a.fromJSON(written, st.requests[0].run))
 	}
-	*a = answer{verdict: applied, now: timeOf(now), last: runstore.Seq(last.Int64)}
+	*a = writeResult{status: statusApplied, now: timeOf(now), last: runstore.Seq(last.Int64)}
 	return nil
 }

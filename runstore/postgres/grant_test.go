@@ -107,7 +107,7 @@ func TestGrantAfterARaise(t *testing.T) {
 	}
 }
 
-// A release at which the run has results to forget forgets them.
+// A release of a run that has results to evict evicts them.
 func TestReleasesForgetResults(t *testing.T) {
 	t.Parallel()
 	address := database(t)

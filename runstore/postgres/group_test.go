@@ -11,9 +11,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// grouped lets one commit wait for the run's row and n more wait for it, so that
-// these go together when it is answered, and returns each one's error, the first
-// one's first. Before they go on, meanwhile is called.
+// grouped lets one commit wait for the run's row and n more queue behind it, so that these share a
+// round trip once it ends. It returns each commit's error, the first one's first. It calls
+// meanwhile before they go on.
 func grouped(t *testing.T, s *postgres.Store, address string, n int, do func(i int) error, meanwhile func()) []error {
 	t.Helper()
 	other := connect(t, address)
@@ -33,8 +33,8 @@ func grouped(t *testing.T, s *postgres.Store, address string, n int, do func(i i
 	return errs
 }
 
-// Writes of one run that come while another is under way share a round trip, and
-// each has its own answer.
+// Writes of one run that arrive while another is in flight share a round trip, and each has its own
+// result.
 func TestGroup(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "simple_protocol"} {
@@ -78,8 +78,8 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// When the messages of a shared round trip are lost, each write that was in it is
-// settled on its own, and applied once.
+// When the messages of a shared round trip are lost, each of its writes is settled on its own, and
+// applied once.
 func TestLostMessagesOfAGroup(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"exec", "simple_protocol"} {
@@ -122,8 +122,7 @@ func TestLostMessagesOfAGroup(t *testing.T) {
 	}
 }
 
-// Contenders for a lease at one handle share a statement, and each has a verdict
-// of its own.
+// Contenders for a lease on one handle share a statement, and each has its own result.
 func TestContendersShareAStatement(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -179,8 +178,8 @@ func TestContendersShareAStatement(t *testing.T) {
 	}
 }
 
-// Requests for the lease that meet in one handle are judged by their own guards, one after
-// another: a handoff among contenders is granted, and what comes behind it finds its grant.
+// Acquires that meet on one handle are judged by their own guards, one after another: a handoff
+// among contenders is granted, and those behind it find its grant.
 func TestGuardedRequestsAmongContenders(t *testing.T) {
 	t.Parallel()
 	address := database(t)

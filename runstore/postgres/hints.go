@@ -6,31 +6,31 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// hints are what a handle expects of an append. A statement for an append leaves out what most
-// do not need, and a hint adds it. None decides what is applied: without one an append of a timed
-// lease takes the way of tapestore.write, and results are forgotten later.
+// hints are what a handle expects of an append. The statement for an append leaves out parts that
+// few appends need, and a hint adds them. Hints are for speed only: without one, an append of a
+// timed lease is performed by tapestore.write, and results are evicted later.
 type hints struct {
-	timed   bool // the lease is strict or has a bound on its progress, see timely
-	forgets bool // the run has results to forget
+	timed  bool // the lease is strict or has a bound on its progress, see timely
+	evicts bool // the run has results to evict
 }
 
 const (
-	// forgetEvery is after how many results of a run the oldest are forgotten, as in
+	// evictEvery is the number of results of a run after which the oldest are evicted, as in
 	// tapestore.write.
-	forgetEvery = 128
+	evictEvery = 128
 	// maxHints bounds the memory of a handle: 65,536 runs are more than one handle drives.
 	maxHints = 1 << 16
 )
 
-// hintBook keeps the hints of a handle.
-type hintBook struct {
+// hintCache keeps the hints of a handle. A cache that is full is emptied.
+type hintCache struct {
 	mu    sync.Mutex
 	timed map[runstore.RunID]runstore.Fence
 	full  map[runstore.RunID]bool
 }
 
-// of returns the hints for a write. That to forget is given out once.
-func (b *hintBook) of(r *request) (h hints) {
+// of returns the hints for a write. It returns each hint to evict once.
+func (b *hintCache) of(r *request) (h hints) {
 	if !r.direct() {
 		return h
 	}
@@ -39,21 +39,21 @@ func (b *hintBook) of(r *request) (h hints) {
 	if len(b.timed) > 0 {
 		h.timed = b.timed[r.run] == r.fence
 	}
-	if r.resultName() != nil && b.full[r.run] {
-		h.forgets = true
+	if r.storedKey() != nil && b.full[r.run] {
+		h.evicts = true
 		delete(b.full, r.run)
 	}
 	return h
 }
 
-// learn takes note of the answer to a write.
-func (b *hintBook) learn(r *request) {
-	holder := r.answer.head.Holder
+// learn records what the result of a write shows about its run.
+func (b *hintCache) learn(r *request) {
+	holder := r.result.head.Holder
 	timed := holder.Strict || holder.MaxStall > 0
 	if !r.direct() {
 		return
 	}
-	full := r.resultName() != nil && r.answer.results > 0 && r.answer.results%forgetEvery == 0
+	full := r.storedKey() != nil && r.result.resultCount > 0 && r.result.resultCount%evictEvery == 0
 	if !timed && !full {
 		return
 	}

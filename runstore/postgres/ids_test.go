@@ -127,7 +127,7 @@ func TestCommitsWithIDsShareAStatement(t *testing.T) {
 				return b
 			}
 			done := make([]runstore.Committed, n)
-			errs := crowded(t, s, n, func(i int) (err error) {
+			errs := coalesced(t, s, n, func(i int) (err error) {
 				done[i], err = s.Commit(t.Context(), batch(i))
 				return err
 			}, func() { w.lose(none, "") })
@@ -250,7 +250,7 @@ func TestUsualCommitsCallNoFunction(t *testing.T) {
 	commit(t, s, appending(run, "event"))
 	commit(t, s, usual(run, "1", "key", 0))
 	commit(t, s, usual(run, "2", "key", 1, runstore.Place{Index: "queue", At: runstore.After(0)}))
-	errs := crowded(t, s, n, func(i int) error {
+	errs := coalesced(t, s, n, func(i int) error {
 		_, err := s.Commit(t.Context(), usual(leases[i], "1", "key", 0))
 		return err
 	}, func() {})
@@ -268,7 +268,7 @@ func TestUsualCommitsCallNoFunction(t *testing.T) {
 	}
 }
 
-// A record that is made anew has a version above those of the one that was deleted.
+// A record that is created again has a version above those of the one that was deleted.
 func TestRecordMadeAnewByTheStatement(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))
@@ -293,8 +293,8 @@ func TestRecordMadeAnewByTheStatement(t *testing.T) {
 	}
 }
 
-// TestPutTakesThePlacesBack checks that a record which is put without places, by the statement for one
-// event, leaves its queue.
+// TestPutTakesThePlacesBack checks that a record that is put without index entries, by the
+// statement for one event, leaves its queue.
 func TestPutTakesThePlacesBack(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))
@@ -337,8 +337,8 @@ func TestPlaceOfTheSameTime(t *testing.T) {
 	}
 }
 
-// The results of commits that share statements are forgotten like those of others, but for the
-// last ones.
+// The results of commits that share statements are evicted like those of others, except the last
+// ones.
 func TestResultsOfSharedCommitsAreForgotten(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -351,7 +351,7 @@ func TestResultsOfSharedCommitsAreForgotten(t *testing.T) {
 		for k := range batches {
 			batches[k].ID = id(i)
 		}
-		if err := postgres.AppendTogether(t.Context(), s, batches...); err != nil {
+		if err := postgres.AppendMulti(t.Context(), s, batches...); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,13 +11,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A scan walks an index in its own order, so it costs what it returns however much
-// is stored. Each query has the columns of the order first, then those of the
-// entry. The bound is STABLE within the statement, or no index could use it.
+// A scan walks an index in its own order, so its cost depends on the page and not on the size of
+// the store. Each query selects the columns of the order first, then those of the entry. The upper
+// bound is STABLE within the statement; otherwise no index could use it.
 //
-// A forward scan starts behind its cursor, which is not before the query's lower bound. A
-// backward scan starts before its cursor and ends at the lower bound: {from} is the place of
-// that condition.
+// A forward scan starts after its cursor, which is at or after the query's lower bound. A backward
+// scan starts before its cursor and ends at the lower bound: {from} stands for that condition.
+//
+// The tables call an index entry a place: the table places has the entries of records, and the
+// column place of runs is the run's key in the index of runnable runs.
 const (
 	scanRuns = `SELECT * FROM (
 		SELECT runs.created AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
@@ -34,10 +36,10 @@ const (
 )
 
 var (
-	// A scan of runnable runs passes over those whose places are due and whose leases are not,
-	// because they were renewed. Its last part returns the place of the first of these, in a row
-	// without an id, if there is one among the first entries, as many as a page has: if there is
-	// none, the page passed over none. See mover.
+	// scanRunnable skips runs whose index entries are due although their leases are live, because
+	// they were renewed. If the first entries, as many as a page has, contain a skipped run, its
+	// last part returns the place of the first such run, in a row without an id. If they contain
+	// none, the page skipped none. See mover.
 	scanRunnable = `SELECT * FROM (
 		SELECT runs.place AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
 			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.place, runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
@@ -49,11 +51,11 @@ var (
 	) first HAVING bool_or(live)
 	ORDER BY o1, o2, o3`
 
-	scanPlaces = scanOfPlaces("", "octet_length(records.value)", "")
+	scanEntries = entryScan("", "octet_length(records.value)", "")
 
-	// scanPlacesWithHeads returns the head of each entry's run and its summary too, and counts
+	// scanEntriesWithHeads also returns the head and the summary of each entry's run, and counts
 	// the summary in the page's size.
-	scanPlacesWithHeads = scanOfPlaces(headColumns+`, `+summaryColumns+`, `,
+	scanEntriesWithHeads = entryScan(headColumns+`, `+summaryColumns+`, `,
 		`octet_length(records.value) + coalesce(octet_length(summary.value), 0)`,
 		` LEFT JOIN tapestore.records AS summary ON summary.run = runs.no AND summary.key = 'run'::bytea`)
 
@@ -67,9 +69,9 @@ func nulls(columns string) string {
 	return "NULL" + strings.Repeat(", NULL", strings.Count(columns, ","))
 }
 
-// scanOfPlaces returns the query for an index of records. columns are those of the run, size
-// is the size of an entry, and join adds a table to the page.
-func scanOfPlaces(columns, size, join string) string {
+// entryScan returns the query for an index of records. columns are columns of the run, size is the
+// size of an entry, and join adds a table to the page.
+func entryScan(columns, size, join string) string {
 	return `SELECT * FROM (
 		SELECT p.at AS o1, p.written AS o2, p.run AS o3, p.key AS o4, runs.id, ` + columns + recordColumns + `,
 			sum(` + size + `) OVER (ORDER BY p.at, p.written, p.run, p.key) - (` + size + `) AS before
@@ -82,8 +84,8 @@ func scanOfPlaces(columns, size, join string) string {
 	) sized WHERE before <= $7::bigint ORDER BY o1, o2, o3, o4`
 }
 
-// bothWays returns a scan forwards and backwards. from is the condition that ends the
-// latter.
+// bothWays returns the forward and the backward form of a scan. from is the condition that ends the
+// backward scan.
 func bothWays(query, from string) [2]string {
 	return [2]string{
 		strings.ReplaceAll(query, "{from}", ""),
@@ -91,7 +93,7 @@ func bothWays(query, from string) [2]string {
 	}
 }
 
-// backwards turns a scan around.
+// backwards reverses the order of a scan.
 func backwards(query string) string {
 	var b strings.Builder
 	for {
@@ -109,14 +111,14 @@ func backwards(query string) string {
 	}
 }
 
-// indexKind chooses the statements of a scan.
+// indexKind selects the statements of a scan.
 type indexKind string
 
 const (
-	ofRuns            indexKind = "runs"
-	ofRunnable        indexKind = "runnable"
-	ofPlaces          indexKind = "queue"
-	ofPlacesWithHeads indexKind = "queue with heads"
+	ofRuns             indexKind = "runs"
+	ofRunnable         indexKind = "runnable"
+	ofEntries          indexKind = "queue"
+	ofEntriesWithHeads indexKind = "queue with heads"
 )
 
 func indexKindOf(q runstore.IndexQuery) indexKind {
@@ -126,18 +128,18 @@ func indexKindOf(q runstore.IndexQuery) indexKind {
 	case q.Index == runstore.IndexRunnable:
 		return ofRunnable
 	case q.Heads:
-		return ofPlacesWithHeads
+		return ofEntriesWithHeads
 	default:
-		return ofPlaces
+		return ofEntries
 	}
 }
 
 // scans are the statements of each kind, forwards and backwards.
 var scans = map[indexKind][2]string{
-	ofRuns:            bothWays(scanRuns, "created >= $5::timestamptz"),
-	ofRunnable:        bothWays(scanRunnable, "place >= $6::timestamptz"),
-	ofPlaces:          bothWays(scanPlaces, "p.at >= $8::timestamptz"),
-	ofPlacesWithHeads: bothWays(scanPlacesWithHeads, "p.at >= $8::timestamptz"),
+	ofRuns:             bothWays(scanRuns, "created >= $5::timestamptz"),
+	ofRunnable:         bothWays(scanRunnable, "place >= $6::timestamptz"),
+	ofEntries:          bothWays(scanEntries, "p.at >= $8::timestamptz"),
+	ofEntriesWithHeads: bothWays(scanEntriesWithHeads, "p.at >= $8::timestamptz"),
 }
 
 // ScanIndex implements runstore.RunStore.
@@ -153,6 +155,7 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 	return found, err
 }
 
+// checkScan validates a query and decodes its cursor.
 func checkScan(q runstore.IndexQuery) (after cursor, invalid error) {
 	after, invalid = decodeCursor(q)
 	if err := q.Check(); err != nil {
@@ -161,8 +164,8 @@ func checkScan(q runstore.IndexQuery) (after cursor, invalid error) {
 	return after, invalid
 }
 
-// scan reads a page of an index behind a place. If it passed over runs whose places are to be
-// moved, renewed is the place of the first of them.
+// scan reads a page of an index after a cursor. If it skipped runs whose entries should be moved,
+// renewed is the place of the first of them.
 func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.IndexEntry, renewed *time.Time, err error) {
 	sql, args := scanOf(what, after)
 	var at, written nullTime
@@ -173,10 +176,10 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 	var before *int64
 	targets := []any{&at, &written, &no, &key, &id}
 	kind := indexKindOf(what)
-	if kind != ofPlaces {
+	if kind != ofEntries {
 		targets = append(append(targets, head.targets()...), summary.targets()...)
 	}
-	if kind == ofPlaces || kind == ofPlacesWithHeads {
+	if kind == ofEntries || kind == ofEntriesWithHeads {
 		targets = append(targets, record.targets()...)
 	}
 	err = q.each(sql, args, append(targets, &before), func() error {
@@ -187,11 +190,11 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 		}
 		here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
 		e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
-		if kind != ofPlaces {
+		if kind != ofEntries {
 			e.Head = head.head(e.Run).Run
 			e.Head.Summary = summary.record(runstore.SummaryKey)
 		}
-		if kind == ofPlaces || kind == ofPlacesWithHeads {
+		if kind == ofEntries || kind == ofEntriesWithHeads {
 			e.Record = record.record(runstore.RecordKey(key))
 		}
 		found = append(found, e)
@@ -200,7 +203,7 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 	return found, renewed, err
 }
 
-// scanOf chooses the statement of a scan and its arguments.
+// scanOf returns the statement of a scan and its arguments.
 func scanOf(q runstore.IndexQuery, after cursor) (sql string, args []any) {
 	var until *time.Time
 	if !q.Until.IsZero() {
@@ -227,20 +230,19 @@ func scanOf(q runstore.IndexQuery, after cursor) (sql string, args []any) {
 	return limited(scans[kind][0], q.Limit), args
 }
 
-// lowerBound returns the place before every entry that is not earlier than the query's
-// lower bound.
+// lowerBound returns the cursor before every entry at or after the query's lower bound.
 func lowerBound(q runstore.IndexQuery) cursor {
 	if q.From.IsZero() {
 		return cursor{At: math.MinInt32}
 	}
 	from := q.From.Truncate(runstore.TimePrecision)
-	if from.Before(q.From) { // entries have whole microseconds
+	if from.Before(q.From) { // entries are whole microseconds
 		from = from.Add(runstore.TimePrecision)
 	}
 	return cursor{At: from.UnixMicro()}
 }
 
-// cursor is a place in an index: the columns of its order.
+// cursor is a position in an index: the columns of its order.
 type cursor struct {
 	At, Written, Run int64
 	Key              []byte
@@ -249,13 +251,13 @@ type cursor struct {
 func (c cursor) encode() runstore.Cursor {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // numbers and bytes always marshal
+		panic(err) // cannot fail for numbers and bytes
 	}
 	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
 }
 
-// decodeCursor returns where a scan starts: behind its cursor, or at the end that
-// it comes from.
+// decodeCursor returns where a scan starts: at its cursor, or at the end of the index that it reads
+// first.
 func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 	if q.After == "" {
 		if q.Newest {

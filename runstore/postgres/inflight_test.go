@@ -64,9 +64,9 @@ var heldWrites = []struct {
 	}},
 }
 
-// A write that is on its way while another takes the lease is refused, and is told
-// of the new holder: it waits for the row that the takeover has changed, and checks
-// its fence on what the takeover left.
+// A write that is in flight while another holder takes the lease is refused, and its error names
+// the new holder: it waits for the row that the takeover has changed, and checks its fence on the
+// new row.
 func TestInFlightWriteLoses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range heldWrites {

@@ -20,18 +20,18 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 		r := &request{run: spec.ID, write: w, size: sizeOf(spec.Writes)}
 		if spec.Lease != nil {
 			w.lease = withGrant(*spec.Lease)
-			r.rememberGrant(w.lease.Grant, spec.Writes)
+			r.storeGrantResult(w.lease.Grant, spec.Writes)
 		}
 		a, err := s.perform(ctx, r)
 		if err != nil {
 			return err
 		}
-		if a.verdict == refused && a.hadGrants && w.lease != nil {
+		if a.status == statusRefused && a.hadGrants && w.lease != nil {
 			if err := a.head.NewGrant(w.lease.Grant); err != nil {
 				return err
 			}
 		}
-		created.New = a.verdict != refused
+		created.New = a.status != statusRefused
 		created.Run = a.head.Run
 		created.Run.Summary = a.summary
 		if created.New && w.lease != nil {
@@ -40,7 +40,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 		} else if created.New {
 			created.Committed = a.committed()
 		}
-		if a.verdict == applied && a.summary.Version == 0 { // not looked up, as after a lost reply
+		if a.status == statusApplied && a.summary.Version == 0 { // it is looked up only after a lost reply
 			created.Run.Summary = summaryOf(spec.Writes, a, created.Lease.Token)
 		}
 		return nil
@@ -49,7 +49,7 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 }
 
 // summaryOf returns the summary record of a run that was just created under a token.
-func summaryOf(w runstore.Writes, a *answer, token runstore.Token) runstore.Record {
+func summaryOf(w runstore.Writes, a *writeResult, token runstore.Token) runstore.Record {
 	for i, r := range w.Records {
 		if r.Key == runstore.SummaryKey && !r.Delete && i < len(a.versions) {
 			stamp := runstore.Stamp{Seq: rules.ExplainingSeq(w, r, a.first, a.last), Time: a.now, Token: token}
@@ -59,10 +59,10 @@ func summaryOf(w runstore.Writes, a *answer, token runstore.Token) runstore.Reco
 	return runstore.Record{}
 }
 
-// rememberGrant makes the server remember the result of a grant with writes.
-func (r *request) rememberGrant(id runstore.GrantID, w runstore.Writes) {
+// storeGrantResult makes the server store the result of a grant with writes.
+func (r *request) storeGrantResult(id runstore.GrantID, w runstore.Writes) {
 	if !w.IsZero() {
-		r.remember(rules.GrantResult(id))
+		r.storeResult(rules.GrantResult(id))
 	}
 }
 
@@ -76,8 +76,8 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		w.lease, w.preempt = &req.LeaseSpec, req.Preempt
 		guards := runstore.GuardsOf(req.Guards...)
 		w.guard(guards)
-		r := &request{run: req.Run, write: w, size: sizeOf(req.Writes), order: takes}
-		r.rememberGrant(req.Grant, req.Writes)
+		r := &request{run: req.Run, write: w, size: sizeOf(req.Writes), order: orderAcquire}
+		r.storeGrantResult(req.Grant, req.Writes)
 		if req.Preempt == "" && len(req.Guards) == 0 && req.Writes.IsZero() {
 			r.acquire = &req
 		}
@@ -85,12 +85,12 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 		if err != nil {
 			return err
 		}
-		if a.verdict == refused {
+		if a.status == statusRefused {
 			if _, err := a.head.Acquire(req, a.now); err != nil {
 				return err
 			}
 		}
-		if a.verdict != applied && a.verdict != appliedBefore {
+		if a.status != statusApplied && a.status != statusAppliedBefore {
 			return a.explain(guards)
 		}
 		granted = a.granted(req.LeaseSpec)
@@ -99,9 +99,9 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 	return granted, err
 }
 
-// granted returns the grant that a write made, now or before. It may have ended since, if
-// the write is a repeat, or took time to find out that it was made.
-func (a *answer) granted(spec runstore.LeaseSpec) runstore.Granted {
+// granted returns the grant that a write made, now or in an earlier attempt. The grant may have
+// ended since, if the write is a repeat or its outcome had to be settled.
+func (a *writeResult) granted(spec runstore.LeaseSpec) runstore.Granted {
 	token := a.resultToken
 	if token == 0 {
 		token = a.head.Token
@@ -109,7 +109,7 @@ func (a *answer) granted(spec runstore.LeaseSpec) runstore.Granted {
 	g := runstore.Granted{Committed: a.committed(), Former: a.head.Holder.Former}
 	if a.resultToken != 0 {
 		g.Former = a.resultFormer
-	} else if a.verdict == appliedBefore { // the current grant of a request without writes
+	} else if a.status == statusAppliedBefore { // the grant is current and its request had no writes, so its result is not stored
 		g.Committed = runstore.Committed{LastSeq: a.head.LastSeq, Time: a.head.Holder.GrantedAt, Replayed: true}
 	}
 	if g.Ended = a.head.State != rules.Current || a.head.Grant != spec.Grant || a.head.Token != token; g.Ended {
@@ -120,8 +120,8 @@ func (a *answer) granted(spec runstore.LeaseSpec) runstore.Granted {
 	return g
 }
 
-// RenewLease implements runstore.RunStore. A heartbeat is a statement of its own; a renewal
-// with writes goes the way of all other writes.
+// RenewLease implements runstore.RunStore. A renewal without writes is the dedicated heartbeat
+// statement; a renewal with writes is a call of tapestore.write.
 func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
 	if !req.Writes.IsZero() {
@@ -135,18 +135,18 @@ func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (rene
 			w.renewal = req.TTL
 			w.guard(g)
 			r = &request{run: f.Run(), write: w, size: sizeOf(req.Writes)}
-			r.remember(rules.BatchResult(req.ID))
+			r.storeResult(rules.BatchResult(req.ID))
 		}
 		a, err := s.perform(ctx, r)
 		if err != nil {
 			return err
 		}
-		if a.verdict == refused {
+		if a.status == statusRefused {
 			if err := a.head.Renew(req, a.now); err != nil {
 				return err
 			}
 		}
-		if a.verdict != applied && a.verdict != appliedBefore {
+		if a.status != statusApplied && a.status != statusAppliedBefore {
 			return a.explain(g)
 		}
 		renewed.Lease = a.head.Lease(req.TTL)
@@ -169,16 +169,16 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 		g.Fence = f
 		w.guard(g)
 		w.release = true
-		r := &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: ends}
+		r := &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: orderEnd}
 		r.releases = len(req.Guards) == 0 && req.Writes.IsZero()
 		if !req.Writes.IsZero() {
-			r.remember(rules.ReleaseResult(f.Grant()))
+			r.storeResult(rules.ReleaseResult(f.Grant()))
 		}
 		a, err := s.perform(ctx, r)
 		if err != nil {
 			return err
 		}
-		if a.verdict != applied && a.verdict != appliedBefore {
+		if a.status != statusApplied && a.status != statusAppliedBefore {
 			return a.explain(g)
 		}
 		done = a.committed()
@@ -187,6 +187,7 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 	return done, err
 }
 
+// withGrant returns a copy of spec with a new grant id if it has none.
 func withGrant(spec runstore.LeaseSpec) *runstore.LeaseSpec {
 	if spec.Grant == "" {
 		spec.Grant = runstore.NewGrantID()
@@ -225,16 +226,16 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 		var conn *pgxpool.Conn
 		var at incarnation
 		var done func()
-		for t := s.tries(); ; { // a connection may have died while it was idle
-			if conn, done, err = s.connect(ctx, toCommit); err == nil {
+		for t := s.backoff(); ; { // a connection may have died while it was idle
+			if conn, done, err = s.connect(ctx, forCommit); err == nil {
 				if at, err = incarnationOf(ctx, conn.Conn()); err == nil {
 					break
 				}
 				done()
 			}
-			if f := fateOf(err); f == closed {
+			if f := classify(err); f == classClosed {
 				return runstore.ErrClosed
-			} else if f == failed || ctx.Err() != nil || !t.More(ctx) {
+			} else if f == classRolledBack || ctx.Err() != nil || !t.More(ctx) {
 				return outcome.Unavailable(outcome.Cause(ctx, err))
 			}
 		}
@@ -244,7 +245,7 @@ func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.E
 		})
 		if err != nil {
 			epoch = 0
-			if fateOf(err) == lost {
+			if classify(err) == classAmbiguous {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}
 			return s.rejected(ctx, err)

@@ -18,20 +18,20 @@ import (
 //go:embed schema/*.sql
 var schemaFiles embed.FS
 
-// migrations returns the schema's steps in order: migrations[0] leads from
-// nothing to version 1.
+// migrations returns the schema's migrations in order: migrations[0] leads from nothing to version
+// 1.
 //
-// A program refuses to open a schema that is newer than its own. Once it is open its
-// statements do not look at the version, which would cost each write. So a step that older
-// programs must not write through renames or drops a table, column or function that they
-// use: their statements then fail with ErrUnsupported, and nothing is applied (see rejected).
+// A program refuses to open a schema that is newer than its own. Once it is open, its statements do
+// not check the version, which would add to the cost of each write. So a migration that older
+// programs must not write through renames or drops a table, column or function that they use. Their
+// statements then fail with ErrUnsupported, and nothing is applied (see rejected).
 func migrations() []string {
 	names, err := fs.Glob(schemaFiles, "schema/*.sql")
 	if err != nil {
 		panic(err) // the pattern is constant
 	}
 	steps := make([]string, len(names))
-	for i, name := range names { // Glob sorts
+	for i, name := range names { // Glob returns sorted names
 		if want := fmt.Sprintf("schema/%04d_", i+1); !strings.HasPrefix(name, want) {
 			panic(fmt.Sprintf("postgres: migration %s is out of order, want %s…", name, want))
 		}
@@ -45,11 +45,11 @@ func migrations() []string {
 }
 
 const (
-	// One replica migrates at a time. The lock ends with its transaction, so it works
+	// One replica migrates at a time. The advisory lock ends with its transaction, so it works
 	// through a proxy that pools transactions too.
 	lockMigration = `SELECT pg_advisory_xact_lock(hashtextextended('tapestore.migrations', 0))`
-	// These read the catalog's tables: to_regclass and its like may answer from a
-	// cache, which waiting for the lock does not refresh.
+	// These read the catalog's tables. to_regclass and similar functions may answer from a cache,
+	// which waiting for the lock does not refresh.
 	findVersions  = `SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = 'tapestore' AND tablename = 'migrations')`
 	selectVersion = `SELECT coalesce(max(version), 0) FROM tapestore.migrations`
 	findSchema    = `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'tapestore')`
@@ -59,15 +59,15 @@ const (
 		VALUES (0, $1::text, $2::bigint, 0, pg_current_xact_id()::text::bigint - 1) ON CONFLICT DO NOTHING`
 )
 
-// migrate brings the schema to this program's version, step by step.
+// migrate brings the schema to this program's version, one migration at a time.
 func (s *Store) migrate(ctx context.Context, config *pgx.ConnConfig) error {
-	for t := s.tries(); ; {
+	for t := s.backoff(); ; {
 		err := s.migrateOnce(ctx, config)
 		if err == nil || outcome.Definite(err) {
 			return err
 		}
-		// A connection lost in the middle leaves a whole number of steps.
-		if f := fateOf(err); f != again && f != lost || ctx.Err() != nil || !t.More(ctx) {
+		// If a connection is lost midway, a whole number of migrations was applied.
+		if f := classify(err); f != classRetryable && f != classAmbiguous || ctx.Err() != nil || !t.More(ctx) {
 			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
@@ -78,7 +78,7 @@ func (s *Store) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	if err != nil {
 		return notSent{err}
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the error before it is the one to tell
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the error before it is the one to return
 	steps := migrations()
 	for {
 		version, err := s.schemaVersion(ctx, conn, len(steps))
@@ -95,8 +95,8 @@ func (s *Store) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	}
 }
 
-// schemaVersion tells the version of the schema, 0 where there is none, and
-// refuses what is not ours or newer than this program.
+// schemaVersion returns the version of the schema, or 0 if there is none. It refuses a schema that
+// is newer than this program.
 func (s *Store) schemaVersion(ctx context.Context, conn interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, known int) (version int, err error) {
@@ -114,10 +114,9 @@ func (s *Store) schemaVersion(ctx context.Context, conn interface {
 	return version, nil
 }
 
-// step runs the migration that is next, under the lock: another replica may have
-// run it meanwhile.
+// step runs the next migration under the lock, unless another replica has run it meanwhile.
 func (s *Store) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo int) error {
-	at, err := incarnationOf(ctx, conn) // which may fail, and must not in the transaction
+	at, err := incarnationOf(ctx, conn) // before the transaction, because it may fail
 	if err != nil {
 		return err
 	}
@@ -134,7 +133,7 @@ func (s *Store) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo i
 				return err
 			}
 		}
-		// Without arguments a text of several statements may be sent.
+		// A text of several statements can only be sent without arguments.
 		if _, err := tx.Exec(ctx, s.sql(steps[version])); err != nil {
 			return err
 		}
@@ -148,8 +147,7 @@ func (s *Store) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo i
 	})
 }
 
-// start makes the schema. One that is there already is used: another role may have
-// made it for this one.
+// start creates the schema, unless it exists: another role may have created it for this one.
 func (s *Store) start(ctx context.Context, tx pgx.Tx) error {
 	var there bool
 	if err := tx.QueryRow(ctx, s.inQuotes(findSchema)).Scan(&there); err != nil {
@@ -164,12 +162,12 @@ func (s *Store) start(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// inQuotes puts the schema's name into a statement that names it as a text.
+// inQuotes replaces the default schema's name in a statement that has it as a string literal.
 func (s *Store) inQuotes(text string) string {
 	return strings.ReplaceAll(text, "'"+defaultSchema, "'"+s.opts.Schema)
 }
 
-// explainMigration adds to the server's words what to do about missing rights.
+// explainMigration adds advice to the server's error about missing privileges.
 func (s *Store) explainMigration(err error, version, known int) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "42501" {

@@ -143,7 +143,7 @@ func TestMigrateAtOnce(t *testing.T) {
 	}
 }
 
-// everything tells what there is in the schema.
+// everything returns a description of the whole schema.
 func everything(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	return get[string](t, conn, `SELECT coalesce(string_agg(relname, ', ' ORDER BY relname), 'nothing')
@@ -219,7 +219,7 @@ func role(t *testing.T, address string) string {
 	return name
 }
 
-// A role that may not create what is missing is told what to do.
+// A role that may not create what is missing gets an error with advice.
 func TestMigrationWithoutRights(t *testing.T) {
 	t.Parallel()
 	for _, version := range []int{0, 1} {

@@ -9,15 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// mover moves the places of runs in the index of runnable runs that scans found due although
-// their leases are live, because they were renewed. A scan passes over such a run, and would do
-// so every time until the lease ends. It is moved to the present expiry of the same row, so it
-// cannot get behind one, whatever happens to the lease meanwhile (see 0005_places.sql).
+// mover moves index entries of runnable runs in the background: those that scans found due although
+// the leases are live, because the leases were renewed. A scan skips such an entry, and would do so
+// every time until the lease ends. The mover sets the entry to the present expiry of the same row,
+// so an entry is never later than its lease, whatever happens to the lease meanwhile (see
+// 0005_places.sql).
 //
-// The moves of a handle are made in the background, by one goroutine at a time, and delay no
-// scan and no writer: they wait for no row that is locked, lock few at once, and do not wait for
-// the disk or for standbys. Each is a matter of cost alone. One that is not made, or lost with
-// the server's last moments, is made after another scan.
+// A handle has at most one mover goroutine. It delays no scan and no writer: it waits for no row
+// lock, locks few rows at once, and does not wait for the disk or for standbys. A move only saves
+// time. A move that fails, or is lost in a crash of the server, is repeated after another scan.
 type mover struct {
 	store  *Store
 	ctx    context.Context
@@ -25,14 +25,14 @@ type mover struct {
 	work   sync.WaitGroup
 
 	mu   sync.Mutex
-	busy bool // also after the last move
+	busy bool // a goroutine is running, or none may be started any more
 }
 
-// maxMoves is how many places are moved by one statement.
+// maxMoves is the number of entries that one statement examines.
 const maxMoves = 256
 
-// moveRenewed moves what is to be moved of the next entries from a place on. It returns how many
-// it moved and where it ended, if there may be more behind that.
+// moveRenewed examines the next entries from a place on and moves those of live leases. It returns
+// how many it moved and the place of the last one, if there may be more after it.
 //
 // $1 the place, $2 the time by which the scan judged leases.
 const moveRenewed = `WITH due AS MATERIALIZED (
@@ -61,7 +61,7 @@ func (m *mover) close() {
 	m.work.Wait()
 }
 
-// move begins to move places, from the first that a scan passed over, unless that is under way.
+// move starts moving entries, from the first that a scan skipped, unless a mover is running.
 func (m *mover) move(from, until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +72,7 @@ func (m *mover) move(from, until time.Time) {
 	m.work.Go(func() {
 		var server *pgconn.PgError
 		if err := m.moveAll(from, until); errors.As(err, &server) && server.Code == "42501" {
-			return // this role may only read: other handles will move
+			return // this role may only read; other handles will move
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -80,12 +80,11 @@ func (m *mover) move(from, until time.Time) {
 	})
 }
 
-// moveAll moves places until it comes to a stretch of the index that has none to be moved: what
-// is behind that, other scans will tell.
+// moveAll moves entries until a statement moves none. Later scans report what is left after that.
 func (m *mover) moveAll(from, until time.Time) error {
 	by := nullTime{Time: until, Valid: !until.IsZero()}
 	for {
-		conn, done, err := m.store.connect(m.ctx, toCommit)
+		conn, done, err := m.store.connect(m.ctx, forCommit)
 		if err != nil {
 			return err
 		}

@@ -21,8 +21,8 @@ const (
 
 var dueNow = runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 20}
 
-// Every way to grant a lease places its run at the expiry, a renewal leaves the place, and every
-// way to end the grant takes it back.
+// Every way to grant a lease sets the place of its run to the expiry, a renewal does not change it,
+// and every way to end the grant resets it.
 func TestPlaceOfEveryGrant(t *testing.T) {
 	t.Parallel()
 	address := database(t)

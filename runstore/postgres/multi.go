@@ -13,20 +13,21 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// lockRuns locks the runs of a commit, and looks whether it was made before.
+// lockRuns locks the runs of a commit in the order of their ids. For the rest of the transaction it
+// sets the commit time, the multi-commit id, and whether the commit was already applied;
+// tapestore.write reads these settings.
 //
-// $1 runs, $2 the names of their results, $3 what names the whole.
+// $1 runs, $2 keys of their results, $3 multi-commit id.
 const lockRuns = `SELECT tapestore.lock_runs($1::bytea[], $2::bytea[], $3::bytea)`
 
-// CommitMulti implements runstore.MultiCommitter: one transaction, and one round
-// trip.
+// CommitMulti implements runstore.MultiCommitter, in one transaction and one round trip.
 func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
 	defer s.notifier.waiters.AfterBatches(&err, batches...)
 	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func() error {
 		requests := make([]*request, len(batches))
 		for i, b := range batches {
 			r := commitRequest(b)
-			r.write.oneInstant = true
+			r.write.sharedTime = true
 			requests[i] = r
 		}
 		done, err = s.performMulti(ctx, batches, requests)
@@ -35,9 +36,9 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 	return done, err
 }
 
-// performMulti is perform for several batches: all were applied if the first was.
+// performMulti is perform for batches of several runs, which are applied together or not at all.
 func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
-	for t := s.tries(); ; {
+	for t := s.backoff(); ; {
 		for _, r := range requests {
 			r.nonce = newNonce()
 		}
@@ -49,12 +50,12 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 		if outcome.Definite(err) {
 			return nil, err
 		}
-		switch fateOf(err) {
-		case closed:
+		switch classify(err) {
+		case classClosed:
 			return nil, runstore.ErrClosed
-		case failed:
+		case classRolledBack:
 			return nil, s.rejected(ctx, err)
-		case lost:
+		case classAmbiguous:
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
@@ -73,44 +74,45 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 	}
 }
 
-// settleAll settles every batch. If one was applied, all were, also those of runs that
-// were purged since, or had so many writes that they have forgotten: these have no
-// result left. If none was, the nonces keep a late copy of the whole from being applied.
+// settleAll settles every batch of an ambiguous commit. If this attempt applied one batch
+// (statusApplied), it applied all. A run that was purged since, or has evicted its result, then has
+// no result left; its Committed has only Replayed set. If it applied none, the voided nonces keep a
+// late copy of the commit from being applied.
 func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
-	made, repeated, missing := false, false, false
-	var unclear, purged error
+	alreadyApplied, repeated, missing := false, false, false
+	var evicted, purged error
 	for i, r := range requests {
 		switch a, err := s.settle(ctx, r, t); {
 		case err == nil && a != nil:
 			done[i] = a.committed()
-			made = made || a.verdict == applied
-			repeated = repeated || a.verdict == appliedBefore
+			alreadyApplied = alreadyApplied || a.status == statusApplied
+			repeated = repeated || a.status == statusAppliedBefore
 		case err == nil:
 			done[i].Replayed, missing = true, true
-		case errors.Is(err, errForgotten):
-			done[i].Replayed, missing, unclear = true, true, err
+		case errors.Is(err, errEvicted):
+			done[i].Replayed, missing, evicted = true, true, err
 		case errors.Is(err, errPurged):
 			done[i].Replayed, missing, purged = true, true, err
 		default:
 			return nil, err
 		}
 	}
-	if made || !missing {
+	if alreadyApplied || !missing {
 		return done, nil
 	}
-	if unclear == nil && !repeated { // a run that remembers an earlier call answers the next one
-		unclear = purged
+	if evicted == nil && !repeated { // a run that has the result of an earlier call answers the next attempt
+		return nil, purged
 	}
-	return nil, unclear
+	return nil, evicted
 }
 
-// codeRefused is raised by tapestore.demand.
+// codeRefused is the SQLSTATE that tapestore.demand raises when a batch is refused.
 const codeRefused = "TS001"
 
 // commitAll sends all batches in one round trip, which is one transaction.
 func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
-	conn, disconnect, err := s.connect(ctx, toCommit)
+	conn, disconnect, err := s.connect(ctx, forCommit)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +120,8 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	var batch pgx.Batch
 	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
 	for i, r := range requests {
-		runs[i], ids[i] = []byte(r.run), r.result
-		r.sent = s.here.Read()
+		runs[i], ids[i] = []byte(r.run), r.resultKey
+		r.sent = s.clock.Read()
 	}
 	batch.Queue(s.sql(lockRuns), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
@@ -130,26 +132,26 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 		done, err = readAll(results, batches, requests)
 		if closed := results.Close(); err == nil || !outcome.Definite(err) {
 			err = errors.Join(err, closed)
-		} // else the end of the batch has the server's words for the same refusal
+		} // otherwise Close reports the server's error for the same refusal
 		return err
 	})
 	return done, err
 }
 
-// readAll reads the answers to lockRuns and to every batch. The error is definite if the
-// guards of one did not hold.
+// readAll reads the results of lockRuns and of every batch. If a batch is refused, the error is
+// definite.
 func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
 	if _, err := results.Exec(); err != nil {
 		return nil, err
 	}
 	done := make([]runstore.Committed, len(requests))
 	for i, r := range requests {
-		u := &unit{requests: []*request{r}}
-		u.read = u.readAnswer
-		var a answer
+		st := &statement{requests: []*request{r}}
+		st.read = st.readWrite
+		var a writeResult
 		rows, err := results.Query()
 		if err == nil {
-			err = one(rows, u, &a)
+			err = scanRow(rows, st, &a)
 			rows.Close()
 		}
 		var server *pgconn.PgError
@@ -164,13 +166,13 @@ func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*req
 	return done, nil
 }
 
-// explainDetail says why a batch was refused, from what tapestore.demand raised.
+// explainDetail returns the error of a refused batch, from the detail that tapestore.demand raised.
 func explainDetail(detail string, b runstore.Batch) error {
-	var a answer
+	var a writeResult
 	if err := a.fromJSON([]byte(detail), b.Run()); err != nil {
 		return err
 	}
-	// The detail, which a server logs, has a hash of the grant's id.
+	// The detail, which servers log, contains a hash of the grant id instead of the id.
 	f := b.Guards().Fence
 	if hash := md5.Sum([]byte(f.Grant())); string(hash[:]) == string(a.head.Grant) {
 		a.head.Grant = f.Grant()

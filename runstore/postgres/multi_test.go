@@ -54,8 +54,7 @@ func twoBatches(t *testing.T, s *postgres.Store) []runstore.Batch {
 	return []runstore.Batch{appending(hold(t, s, "a"), "a1"), withRecord}
 }
 
-// A commit of several runs that was given up is refused as a whole when it comes
-// late.
+// A commit of several runs that was voided is refused as a whole when it arrives late.
 func TestGivenUpMultiCommitComesLate(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -109,9 +108,9 @@ func (i *interloper) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data p
 	return i.wire.TraceQueryStart(ctx, conn, data)
 }
 
-// A commit of several runs that was made, and whose reply was lost, is told as made,
-// although one of its runs was purged, or has forgotten it, when that is looked into. A
-// repeat of it is answered alike, whatever is lost.
+// A commit of several runs that was applied, and whose reply was lost, is reported as applied,
+// although one of its runs was purged, or has evicted the result, when it is settled. A retry
+// returns the same, whatever is lost.
 func TestMultiCommitSettledByTheRunsThatRemember(t *testing.T) {
 	t.Parallel()
 	purge := func(t *testing.T, s *postgres.Store) {

@@ -12,32 +12,31 @@ import (
 	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
-// A notification is a hint. A transaction that notifies takes a lock of the whole instance during
-// its commit, so notifications are sent by transactions of their own after the commit, at most one
-// in notifyPace for all commits since the last.
+// Notifications are hints. A transaction that notifies takes a lock of the whole instance during
+// its commit. So notifications are sent in transactions of their own after the commit, at most one
+// per notifyPace for all commits since the last.
 const (
 	notifyPace = 20 * time.Millisecond
-	// pollPace is how often a handle looks for commits of other handles where LISTEN does not
-	// work.
+	// pollPace is how often a handle polls for commits of other handles where LISTEN does not work.
 	pollPace = 250 * time.Millisecond
 )
 
 // notifier sends notifications of this handle's commits to other processes, and wakes the callers
-// that wait at this handle.
+// that wait on this handle.
 type notifier struct {
 	store   *Store
 	waiters wakeup.Hub
-	process string        // names this process in payloads
-	dirty   chan struct{} // holds a value when something was committed since
+	process string        // identifies this process in payloads
+	dirty   chan struct{} // holds a value if there were commits since the last notification
 	cancel  context.CancelFunc
 	ctx     context.Context
 	work    sync.WaitGroup
 
 	mu     sync.Mutex
-	runs   map[string]runstore.WakeOn // the names of the runs written to since the last notification; see payload
+	runs   map[string]runstore.WakeOn // hashes of the runs written since the last notification; see payload
 	all    bool                       // the next notification stands for all runs
 	wakers map[chan struct{}]bool
-	ready  chan struct{} // nil until somebody waits
+	ready  chan struct{} // nil until a caller waits
 }
 
 func newNotifier(s *Store) *notifier {
@@ -57,7 +56,8 @@ func (n *notifier) close() {
 	n.work.Wait()
 }
 
-func hint(ch chan struct{}) {
+// signal sends a value without blocking, unless one is pending.
+func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default: // one is pending already
@@ -69,31 +69,32 @@ func (n *notifier) raised() {
 	n.mu.Lock()
 	n.all = true
 	n.mu.Unlock()
-	hint(n.dirty)
+	signal(n.dirty)
 	n.wake()
 }
 
-// committed is called after every write but a heartbeat, with its runs.
+// committed is called after every write except a heartbeat, with its requests.
 func (n *notifier) committed(requests ...*request) {
 	if !n.store.opts.Pooled {
 		n.mu.Lock()
 		for _, r := range requests {
 			if len(n.runs) <= maxNames {
-				name := nameOf(r.run)
-				n.runs[name] = max(n.runs[name], r.kind())
+				name := runHash(r.run)
+				n.runs[name] = max(n.runs[name], r.wakes())
 			}
 		}
 		n.mu.Unlock()
 	}
-	hint(n.dirty)
+	signal(n.dirty)
 	n.wake()
 }
 
+// wake wakes all callers of Wakeups.
 func (n *notifier) wake() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for ch := range n.wakers {
-		hint(ch)
+		signal(ch)
 	}
 }
 
@@ -107,16 +108,16 @@ func (n *notifier) send() {
 			return
 		case <-n.dirty:
 		}
-		// An error loses a hint; waiting callers poll as well.
+		// If it fails, a hint is lost; waiting callers poll as well.
 		_, _ = n.store.pool.Exec(n.ctx, `SELECT pg_notify($1::text, $2::text)`, n.channel(), n.payload())
-		if !rest(n.ctx, notifyPace) {
+		if !sleep(n.ctx, notifyPace) {
 			return
 		}
 	}
 }
 
-// rest waits for d and reports whether ctx goes on.
-func rest(ctx context.Context, d time.Duration) bool {
+// sleep waits for d. It returns false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -127,9 +128,9 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Wakeups implements runstore.Notifier. Commits of this handle wake at once, those
-// of others by LISTEN and NOTIFY, or within a quarter of a second where a proxy
-// stands in the way (see [Options.Pooled]).
+// Wakeups implements runstore.Notifier. Commits of this handle wake at once. Commits of other
+// handles wake by LISTEN and NOTIFY, or within a quarter of a second behind a transaction-pooling
+// proxy (see [Options.Pooled]).
 func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	ch := make(chan struct{}, 1)
 	err := s.op(ctx, "wakeups", "", nil, func() error {
@@ -146,7 +147,8 @@ func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	return ch, err
 }
 
-// await adds one who waits, and returns once the notifier looks for the commits of others.
+// await registers a waiting caller by add, and returns once the notifier watches for commits of
+// other handles.
 func (n *notifier) await(ctx context.Context, add func()) error {
 	n.mu.Lock()
 	if n.ctx.Err() != nil {
@@ -166,8 +168,8 @@ func (n *notifier) await(ctx context.Context, add func()) error {
 	}
 }
 
-// watch starts, once, what looks for the commits of others, and returns what is
-// closed when it does. The caller holds the lock.
+// watch starts, once, the goroutine that watches for commits of other handles. It returns a channel
+// that is closed when the goroutine does so. The caller holds n.mu.
 func (n *notifier) watch() (ready chan struct{}) {
 	if n.ready == nil {
 		n.ready = make(chan struct{})
@@ -182,7 +184,8 @@ func (n *notifier) watch() (ready chan struct{}) {
 	return n.ready
 }
 
-// listen wakes whoever waits at this handle, over a connection of its own.
+// listen wakes the callers that wait on this handle, over a connection of its own. It reconnects
+// until the handle is closed.
 func (n *notifier) listen(ready func()) {
 	pause := 10 * time.Millisecond
 	for n.ctx.Err() == nil {
@@ -190,8 +193,8 @@ func (n *notifier) listen(ready func()) {
 			n.store.opts.Logger.Warn("tapestore: the connection for notifications was lost; polling goes on", "error", err)
 		}
 		ready()  // callers that wait for the first connection poll meanwhile
-		n.wake() // something may have been missed
-		if !rest(n.ctx, pause) {
+		n.wake() // a notification may have been missed
+		if !sleep(n.ctx, pause) {
 			return
 		}
 		pause = min(2*pause, 5*time.Second)
@@ -213,24 +216,24 @@ func (n *notifier) listenOnce(ready func()) error {
 		return err
 	}
 	n.wake()
-	n.wakeRuns("") // something may have been missed
+	n.wakeRuns("") // a notification may have been missed
 	ready()
 	for {
-		told, err := conn.WaitForNotification(n.ctx)
+		notification, err := conn.WaitForNotification(n.ctx)
 		if err != nil {
 			return err
 		}
 		n.wake()
-		n.wakeRuns(told.Payload)
+		n.wakeRuns(notification.Payload)
 	}
 }
 
 const selectLastPosition = `SELECT coalesce(max(position), 0) FROM tapestore.events`
 
-// poll wakes whoever waits at this handle when there are new events.
+// poll wakes the callers that wait on this handle when there are new events.
 func (n *notifier) poll() {
 	var last int64
-	for rest(n.ctx, pollPace) {
+	for sleep(n.ctx, pollPace) {
 		var now int64
 		if err := n.store.pool.QueryRow(n.ctx, n.store.sql(selectLastPosition)).Scan(&now); err == nil && now != last {
 			last = now

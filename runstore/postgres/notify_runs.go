@@ -14,27 +14,28 @@ import (
 )
 
 // maxNames is how many runs a payload names: 500 names of 13 bytes fit into the 8,000 bytes that
-// the server takes (https://www.postgresql.org/docs/15/sql-notify.html).
+// the server accepts (https://www.postgresql.org/docs/15/sql-notify.html).
 //
 // A payload names the runs that were written to by hashes of their ids, since ids may be any bytes,
 // and marks those whose lease may have been freed. Runs with the same hash are woken together. An
-// empty payload stands for all runs; programs of before payloads send no other.
+// empty payload stands for all runs; older programs, which have no payloads, send no other.
 const maxNames = 500
 
-// thisProcess stands before the names, because a sender has woken the callers of its own process
-// already.
+// thisProcess precedes the names in a payload. A process ignores its own notifications, because it
+// has woken its callers already.
 var thisProcess = rand.Text()
 
-func nameOf(id runstore.RunID) string {
+// runHash returns the name of a run in payloads.
+func runHash(id runstore.RunID) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // it never fails
 	return base64.RawStdEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, h.Sum64()))
 }
 
-// released marks the names of runs whose lease a write may have freed.
-const released = "!"
+// releasedMark marks the names of runs whose lease a write may have freed.
+const releasedMark = "!"
 
-// payload returns the payload for the writes since it was last called.
+// payload returns the payload for the writes since the last call.
 func (n *notifier) payload() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -50,13 +51,13 @@ func (n *notifier) payload() string {
 	for name, on := range runs {
 		b.WriteString(" " + name)
 		if on == runstore.OnRelease {
-			b.WriteString(released)
+			b.WriteString(releasedMark)
 		}
 	}
 	return b.String()
 }
 
-// wakeRuns wakes the callers that wait for the runs that a payload names.
+// wakeRuns wakes the callers that wait for the runs in a payload.
 func (n *notifier) wakeRuns(payload string) {
 	runs := map[string]runstore.WakeOn{}
 	process, names, _ := strings.Cut(payload, " ")
@@ -64,20 +65,20 @@ func (n *notifier) wakeRuns(payload string) {
 		return
 	}
 	for _, name := range strings.Fields(names) {
-		if name, is := strings.CutSuffix(name, released); is {
+		if name, is := strings.CutSuffix(name, releasedMark); is {
 			runs[name] = runstore.OnRelease
 		} else {
 			runs[name] = runstore.OnWrite
 		}
 	}
 	n.waiters.WakeEach(func(id runstore.RunID, wants runstore.WakeOn) bool {
-		on, named := runs[nameOf(id)]
+		on, named := runs[runHash(id)]
 		return payload == "" || named && (wants == runstore.OnWrite || wants == on)
 	})
 }
 
-// kind returns what of a run a write may change.
-func (r *request) kind() runstore.WakeOn {
+// wakes returns which waiting callers a write may concern: OnRelease if it may free the lease.
+func (r *request) wakes() runstore.WakeOn {
 	if w := r.write; w != nil && (w.release || w.purge) {
 		return runstore.OnRelease
 	}
@@ -90,8 +91,8 @@ func hubOf(s *Store) wakeup.Hub {
 	return wakeup.Of(fmt.Sprintf("postgres:%s:%d/%s/%s", to.Host, to.Port, to.Database, s.opts.Schema))
 }
 
-// RunWakeups implements runstore.RunNotifier. Writes of other processes wake by LISTEN and NOTIFY,
-// and not at all where a proxy stands in the way (see [Options.Pooled]).
+// RunWakeups implements runstore.RunNotifier. Writes of other processes wake by LISTEN and NOTIFY;
+// behind a transaction-pooling proxy they do not wake (see [Options.Pooled]).
 func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
 	err = s.op(ctx, "run wakeups", id, runstore.CheckRunID(id), func() error {
 		if s.opts.Pooled {

@@ -14,33 +14,31 @@ import (
 type Options struct {
 	// Schema is the database schema that holds the store: "tapestore" by default.
 	Schema string
-	// NoMigrate leaves the schema as it is; opening is refused when it is not this
-	// program's. For a role that may not create tables.
+	// NoMigrate leaves the schema as it is. Opening fails if the schema's version is not this
+	// program's. It is meant for roles that may not create tables.
 	NoMigrate bool
-	// Pooled is for connections that go through a proxy which hands each
-	// transaction to another session (PgBouncer in transaction mode, AlloyDB's
-	// managed pooling): no session settings, no prepared statements, no LISTEN.
+	// Pooled adapts to a proxy that may run each transaction in another session (PgBouncer in
+	// transaction mode, AlloyDB's managed pooling): no session settings, no prepared statements, no
+	// LISTEN.
 	Pooled bool
-	// RetryTimeout is how long an operation tries again while the server cannot be
-	// reached, or turns it away for a moment (a restart, a failover, a deadlock):
-	// 30 seconds by default. The caller's context may end it earlier.
+	// RetryTimeout is how long an operation retries while the server is unreachable or rejects it
+	// temporarily (a restart, a failover, a deadlock): 30 seconds by default. The caller's context
+	// may end it earlier.
 	RetryTimeout time.Duration
-	// StatementTimeout and LockTimeout end statements on the server that a caller
-	// without a deadline would wait for: 30 and 10 seconds by default. They are not
-	// sent through a proxy (see Pooled).
+	// StatementTimeout and LockTimeout end statements on the server, also for a caller without a
+	// deadline: after 30 and 10 seconds by default. They are not sent through a proxy (see Pooled).
 	StatementTimeout, LockTimeout time.Duration
-	// Logger hears of what a caller is not told: an epoch that was raised, a
-	// connection for notifications that was lost. Nil means slog.Default.
+	// Logger receives what no caller gets as an error: a raised epoch, a lost connection for
+	// notifications. Nil means slog.Default.
 	Logger *slog.Logger
-	// Clock reads the time of day as this process has it; nil means time.Now. Nothing is
-	// judged or stamped by it: the store clock is the server's. Tests set it wrong.
+	// Clock returns this process's time of day; nil means time.Now. Nothing is judged or stamped by
+	// it, because the store clock is the server's. Tests set it wrong.
 	Clock func() time.Time
-	// Engine is what Describe calls the engine: "postgres" by default.
+	// Engine is the name that Describe returns: "postgres" by default.
 	Engine string
 }
 
-// schemaName keeps out what would need care in every statement, channel and
-// message.
+// schemaName allows only names that need no escaping in statements, channels and messages.
 var schemaName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,39}$`)
 
 func (o *Options) withDefaults() (Options, error) {
@@ -81,6 +79,7 @@ func (o *Options) withDefaults() (Options, error) {
 	return opts, errors.Join(problems...)
 }
 
+// badOption returns an ErrInvalid for a field of Options or a key of a URL.
 func badOption(field, format string, args ...any) error {
 	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

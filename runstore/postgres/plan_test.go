@@ -16,7 +16,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// plan is a node of a plan as EXPLAIN tells it.
+// plan is a node of a plan as EXPLAIN reports it.
 type plan struct {
 	Node     string  `json:"Node Type"`
 	Relation string  `json:"Relation Name"`
@@ -90,8 +90,8 @@ func session(t *testing.T, address string, s *postgres.Store) *pgx.Conn {
 	return connect(t, with(address, "default_query_exec_mode=simple_protocol"))
 }
 
-// fill stores n runs, each with two events, two records and two places of a queue,
-// after those that are there. One of ten is runnable.
+// fill stores n more runs, each with two events, two records and two index entries. One of ten is
+// runnable.
 func fill(t *testing.T, conn *pgx.Conn, n int) {
 	t.Helper()
 	exec(t, conn, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, runnable, place, expires, status, grant_state,

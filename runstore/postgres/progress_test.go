@@ -43,7 +43,7 @@ func TestAppendsAreProgress(t *testing.T) {
 			return nil
 		},
 		"events of several runs": func() error {
-			return postgres.AppendTogether(t.Context(), s, appending(leases[0], "event"), appending(leases[1], "one", "two"))
+			return postgres.AppendMulti(t.Context(), s, appending(leases[0], "event"), appending(leases[1], "one", "two"))
 		},
 	} {
 		exec(t, conn, `UPDATE tapestore.runs SET progressed = progressed - interval '2 days'`)

@@ -6,30 +6,32 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A purge ends with its commit: from then on the journal, the records and the results of the run are
-// garbage, which no reader finds. collect deletes it in steps, each a short transaction that
-// locks no run.
+// A purge ends with its commit. From then on the journal, the records and the results of the run
+// are garbage, which no reader finds. tapestore.collect deletes the garbage in steps, each a short
+// transaction that locks no run.
 //
-// Who purged collects what the purge left, until its context ends, and then does one step for
-// others. What a crash or a deadline leaves is collected by later purges, and by every handle
-// when it is opened. Two that collect at once take different runs. An error ends the collecting and
-// is not returned: the purge was applied.
+// The caller that purged collects that run's garbage, until its context ends, and then runs one
+// step for others. Garbage left by a crash or a deadline is collected by later purges, and by every
+// handle when it is opened. Concurrent collectors take different runs. An error ends the collecting
+// and is not returned, because the purge was applied.
 
-// collectStep is how many rows a step deletes. With the places of records it takes a few
+// collectStep is how many rows a step deletes. With the index entries of records a step takes a few
 // milliseconds to some tens.
 const collectStep = 2000
 
-// $1 run, NULL: any. $2 rows.
+// collect deletes rows of one purged run. It returns whether there may be more to delete.
+//
+// $1 run, NULL: any. $2 number of rows.
 const collect = `SELECT tapestore.collect($1::bytea, $2::integer)`
 
-// collectAfter deletes what the purge of a run left.
+// collectAfter deletes the garbage of the run that was purged, and runs one step for another run.
 func (s *Store) collectAfter(ctx context.Context, id runstore.RunID) {
 	for s.collectOnce(ctx, []byte(id)) {
 	}
 	s.collectOnce(ctx, nil)
 }
 
-// collectLeft deletes what all purges left, until the handle is closed.
+// collectLeft deletes the garbage of all purges, until none is left or the handle is closed.
 func (s *Store) collectLeft() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -44,9 +46,10 @@ func (s *Store) collectLeft() {
 	}
 }
 
-// collectOnce is one step. It reports whether there may be more to do, and false after an error.
+// collectOnce runs one step. It reports whether there may be more to delete; after an error it
+// returns false.
 func (s *Store) collectOnce(ctx context.Context, id []byte) (more bool) {
-	conn, done, err := s.connect(ctx, toCommit)
+	conn, done, err := s.connect(ctx, forCommit)
 	if err != nil { // also if the handle is closed
 		return false
 	}

@@ -130,8 +130,8 @@ func TestPurgeIsCollectedLater(t *testing.T) {
 	}
 }
 
-// While a step holds its locks nobody waits for it: no heartbeat or commit of another run, nor
-// the purged run that is made anew, nor its next purge; and the feed goes on.
+// While a step holds its locks, nothing waits for it: no heartbeat or commit of another run, no
+// creation of the purged run, no next purge; and the feed goes on.
 func TestNothingWaitsForCollecting(t *testing.T) {
 	t.Parallel()
 	address := database(t)

@@ -45,19 +45,19 @@ func scanEach(rows pgx.Rows, targets []any, f func() error) error {
 	return rows.Err()
 }
 
-// read runs f, and again while the server cannot be reached: a read changes
-// nothing.
+// read runs f on a connection and retries it while the server is unreachable. A retry is always
+// safe, because a read changes nothing.
 func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(q *query) error) error {
 	return s.op(ctx, op, id, invalid, func() error {
-		for t := s.tries(); ; {
-			err := s.once(ctx, f)
+		for t := s.backoff(); ; {
+			err := s.readOnce(ctx, f)
 			if err == nil || outcome.Definite(err) {
 				return err
 			}
-			switch fateOf(err) {
-			case closed:
+			switch classify(err) {
+			case classClosed:
 				return runstore.ErrClosed
-			case failed:
+			case classRolledBack:
 				return s.rejected(ctx, err)
 			}
 			if ctx.Err() != nil || !t.More(ctx) {
@@ -67,8 +67,9 @@ func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid 
 	})
 }
 
-func (s *Store) once(ctx context.Context, f func(q *query) error) error {
-	conn, done, err := s.connect(ctx, toRead)
+// readOnce runs f on a connection, without retries.
+func (s *Store) readOnce(ctx context.Context, f func(q *query) error) error {
+	conn, done, err := s.connect(ctx, forRead)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (s *Store) once(ctx context.Context, f func(q *query) error) error {
 const (
 	recordColumns = `records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated,
 		records.created_token, records.updated_token`
-	// A record that is absent comes as NULLs. The key of the summary is 'run'.
+	// An absent record is returned as NULLs. The key of the summary is 'run'.
 	withSummary = ` LEFT JOIN tapestore.records ON records.run = runs.no AND records.key = 'run'::bytea`
 
 	selectRun = `SELECT ` + headColumns + `, ` + recordColumns + ` FROM tapestore.runs` + withSummary + `
@@ -105,15 +106,14 @@ func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run
 	return run, err
 }
 
-// limited writes the limit into a statement. As a parameter it would be unknown to
-// a plan that is made for all values, which then prepares for a tenth of the table.
+// limited writes the limit into a statement. The value of a parameter is unknown to a generic plan,
+// which would then be made for a tenth of the table.
 func limited(sql string, limit int) string {
 	return strings.ReplaceAll(sql, "{limit}", strconv.Itoa(limit))
 }
 
-// A page ends where its size passes MaxPageBytes. The server finds the place: what
-// it has sent would have to be read to its end. The sum needs no data, only the
-// lengths.
+// A page ends where its size exceeds MaxPageBytes. The server computes the end, because the client
+// would have to read everything that was sent. The sum needs the lengths only, not the data.
 const (
 	selectJournal = `SELECT page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
 		FROM tapestore.runs LEFT JOIN LATERAL (
@@ -149,11 +149,11 @@ type nullEvent struct {
 	data                 []byte
 }
 
-// interned is a text that is the same in most rows: it is copied only where it differs from
-// that of the row before.
+// interned is a text that is the same in most rows. It is copied only if it differs from that of
+// the previous row.
 type interned string
 
-// ScanBytes implements pgtype.BytesScanner. NULL is the empty text.
+// ScanBytes implements pgtype.BytesScanner. NULL becomes the empty text.
 func (t *interned) ScanBytes(v []byte) error {
 	if string(*t) != string(v) {
 		*t = interned(v)
@@ -233,8 +233,7 @@ func keyArgs(keys []runstore.RecordKey) [][]byte {
 	return args
 }
 
-// afterPrefix returns the first key behind all that begin with prefix; nil when
-// there is none.
+// afterPrefix returns the first key after all keys that begin with prefix, or nil if there is none.
 func afterPrefix(prefix runstore.RecordKey) []byte {
 	end := []byte(prefix)
 	for len(end) > 0 && end[len(end)-1] == 0xff {

@@ -9,8 +9,8 @@ import (
 )
 
 // A commit of one record without an event is one statement too. It is explained by the run's last
-// event, is found by its id, and its row in batches, by which a lost reply is settled, is forgotten
-// in time.
+// event and found by its id. Its row in batches, by which a lost reply is settled, is evicted in
+// time.
 func TestCommitOfOneRecord(t *testing.T) {
 	t.Parallel()
 	address := database(t)

@@ -9,12 +9,11 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// ReadJournalOn is ReadJournal over a connection of the caller's own, which may lead
-// to a standby: nothing is written, and nothing made sure of. How old the state is
-// that it reads is the caller's to judge. Event.Position is always 0, because where
-// the feed stands is not to be told by a replica.
+// ReadJournalOn is ReadJournal over the caller's connection, which may lead to a standby: it writes
+// nothing and checks nothing about the server. The caller judges how old the state is that it
+// reads. Event.Position is always 0, because a replica cannot tell how far the feed is.
 //
-// Errors: those of ReadJournal. It tries once.
+// Errors: those of ReadJournal. It does not retry.
 func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
 	err = s.op(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func() error {
 		q := &query{ctx, s, conn}
@@ -25,15 +24,14 @@ func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.R
 		if err != nil {
 			events = nil
 		}
-		return unread(ctx, err)
+		return readOnceError(ctx, err)
 	})
 	return events, err
 }
 
-// ScanIndexOn tells what a standby knows of an index, over a connection of the caller's
-// own. See ReadJournalOn.
+// ScanIndexOn scans an index as a standby has it, over the caller's connection. See ReadJournalOn.
 //
-// Errors: those of ScanIndex. It tries once.
+// Errors: those of ScanIndex. It does not retry.
 func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.IndexQuery) (found []runstore.Candidate, err error) {
 	after, invalid := checkScan(q)
 	q.Heads = false // a Candidate has none
@@ -42,13 +40,13 @@ func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.Inde
 		if err == nil {
 			found = runstore.ToCandidates(entries)
 		}
-		return unread(ctx, err)
+		return readOnceError(ctx, err)
 	})
 	return found, err
 }
 
-// unread classifies the error of a read that is not tried again.
-func unread(ctx context.Context, err error) error {
+// readOnceError returns the error of a read that is not retried.
+func readOnceError(ctx context.Context, err error) error {
 	if err == nil || outcome.Definite(err) {
 		return err
 	}

@@ -5,21 +5,21 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// A commit waits for the synchronous standbys that the server was given. When the wait
-// is cut short, by the request to cancel that follows the end of a caller's context, by an
-// operator, or because the server ends the session, PostgreSQL can no longer roll back. It
-// answers that the transaction is committed, with a warning that no standby may have it:
+// A commit waits for the synchronous standbys that the server is configured with. The wait may be
+// cut short: by the cancel request that follows the end of a caller's context, by an operator, or
+// because the server ends the session. PostgreSQL can no longer roll back then. It reports the
+// transaction as committed, with a warning that it may be on no standby:
 // https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA
 //
-// The outcome of such a write is unknown, as if its reply were lost. Settling it (see
-// settleLost) is a transaction that locks the run's row, and so commits behind the write
-// and waits for the standbys itself. Its own answer, if it comes without the warning, proves
-// that they have both. A repeat by the caller locks the row too.
+// The outcome of such a write is ambiguous, as if its reply were lost. Settling it (see settleLost)
+// is a transaction that locks the run's row. That transaction's commit comes after the write's and
+// waits for the standbys itself. If it succeeds without the warning, the standbys have both. A
+// retry by the caller locks the row too.
 
-// unreplicatedKey is where the warning is kept with its connection.
+// unreplicatedKey is the key of the last warning in a connection's CustomData.
 const unreplicatedKey = "tapestore.unreplicated"
 
-// keepWarnings keeps what says that a commit may be on no standby.
+// keepWarnings makes connections keep the warning that a commit may be on no standby.
 func keepWarnings(config *pgconn.Config) {
 	next := config.OnNotice
 	config.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
@@ -32,20 +32,19 @@ func keepWarnings(config *pgconn.Config) {
 	}
 }
 
-// unreplicated reports whether a notice may say that. The server has no SQLSTATE for it,
-// only those of any warning (01000) and of its shutdown (57P01), and translates the text. So
-// every such warning counts, but for those of RAISE WARNING, which a trigger of the
-// operator's may send with every write: to settle a write in vain costs a round trip.
+// unreplicated reports whether a notice may be that warning. The server has no SQLSTATE for it,
+// only those of any warning (01000) and of its shutdown (57P01), and translates the text. So every
+// such warning counts, except those of RAISE WARNING, which a trigger of the operator may send with
+// every write. Settling a write needlessly costs one round trip.
 func unreplicated(n *pgconn.Notice) bool {
 	return (n.Code == "01000" || n.Code == "57P01") && n.Routine != "exec_stmt_raise"
 }
 
-// acknowledged runs f, which sends a write and reads its answer to the end of the
-// transaction. It returns f's error, or an unreplicatedError if the server committed
-// without its standbys.
+// acknowledged runs f, which sends a write and reads its results to the end of the transaction. It
+// returns f's error, or an unreplicatedError if the server committed without its standbys.
 func acknowledged(conn *pgx.Conn, f func() error) error {
 	kept := conn.PgConn().CustomData()
-	delete(kept, unreplicatedKey) // one of an earlier statement, or of the connection's start
+	delete(kept, unreplicatedKey) // from an earlier statement or from connecting
 	if err := f(); err != nil {
 		return err
 	}
@@ -55,8 +54,8 @@ func acknowledged(conn *pgx.Conn, f func() error) error {
 	return nil
 }
 
-// unreplicatedError is that of a write which the server committed without waiting for its
-// synchronous standbys. Its fate is lost.
+// unreplicatedError is the error of a write that the server committed without waiting for its
+// synchronous standbys. Its class is classAmbiguous.
 type unreplicatedError struct{ notice *pgconn.Notice }
 
 // Error implements error.

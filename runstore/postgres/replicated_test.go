@@ -201,8 +201,8 @@ func TestCommitWithoutItsStandby(t *testing.T) {
 	})
 }
 
-// sharedAppendsWithoutStandby lets appends that share a statement wait for the standby
-// together. A caller that gives up leaves the wait of the others alone.
+// sharedAppendsWithoutStandby lets appends that share a statement wait for the standby together. A
+// caller that leaves does not end the wait of the others.
 func sharedAppendsWithoutStandby(t *testing.T, r *replicating) {
 	r.standbyReturns(t)
 	s := open(t, with(r.address, "application_name=sharing"))
@@ -220,7 +220,7 @@ func sharedAppendsWithoutStandby(t *testing.T, r *replicating) {
 		gaveUp.Add(last - first + 1)
 		var errs []error
 		r.during(t, "sharing", func() {
-			errs = crowded(t, s, n, func(i int) error {
+			errs = coalesced(t, s, n, func(i int) error {
 				_, err := s.Commit(contexts[i], appending(leases[i], "event"))
 				if first <= i && i <= last {
 					gaveUp.Done()
@@ -247,8 +247,8 @@ func sharedAppendsWithoutStandby(t *testing.T, r *replicating) {
 	}
 }
 
-// A repeated request for the lease that meets a contender's is answered by the server
-// itself: what the contender was told may be known to no standby.
+// A repeated acquire that meets a contender's is answered by the server itself: what the contender
+// read may be on no standby.
 func TestRepeatedAcquireIsNotAnsweredByAnothers(t *testing.T) {
 	t.Parallel()
 	address := database(t)

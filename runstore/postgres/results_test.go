@@ -8,8 +8,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The results of writes without an id, which the server keeps for their nonces, do not push
-// out those that a caller may ask for again.
+// The results of writes without an id, which the server keeps for their nonces, do not evict those
+// that a caller may ask for again.
 func TestIDsOutliveWritesWithoutOne(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))
@@ -67,8 +67,7 @@ func TestReleaseOfAGrantIDThatCameBack(t *testing.T) {
 	}
 }
 
-// The results of acquires, renewals and releases with writes are forgotten like those of
-// batches: a run does not keep them for ever.
+// The results of acquires, renewals and releases with writes are evicted like those of batches.
 func TestResultsOfGrantsAreForgotten(t *testing.T) {
 	t.Parallel()
 	address := database(t)

@@ -9,32 +9,32 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// perform sends a write until its outcome is known: what was surely not applied is
-// sent again where that may help, what may have been is settled first.
-func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
+// perform sends a write until its outcome is known. It retries a write that was not applied if the
+// error is retryable. If a write may have been applied, perform settles it first.
+func (s *Store) perform(ctx context.Context, r *request) (*writeResult, error) {
 	r.ctx = ctx
-	for t := s.tries(); ; {
+	for t := s.backoff(); ; {
 		r.nonce, r.hints = newNonce(), s.hints.of(r)
-		err := s.reach(ctx, r.fence.Token().Epoch())
+		err := s.refreshBase(ctx, r.fence.Token().Epoch())
 		if err == nil {
-			err = s.lanes.send(r)
-		} else if fateOf(err) == lost { // only a read was
+			err = s.queues.send(r)
+		} else if classify(err) == classAmbiguous { // only a read was sent
 			err = notSent{err}
 		}
 		if err == nil {
 			s.hints.learn(r)
-			if r.answer.verdict == applied && !r.heartbeat() {
+			if r.result.status == statusApplied && !r.heartbeat() {
 				s.notifier.committed(r)
 			}
-			return &r.answer, nil
+			return &r.result, nil
 		}
-		switch fateOf(err) {
-		case closed:
+		switch classify(err) {
+		case classClosed:
 			return nil, runstore.ErrClosed
-		case failed:
+		case classRolledBack:
 			return nil, s.rejected(ctx, err)
-		case again:
-		case lost:
+		case classRetryable:
+		case classAmbiguous:
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
@@ -51,33 +51,33 @@ func (s *Store) perform(ctx context.Context, r *request) (*answer, error) {
 	}
 }
 
-// settleLost finds out what became of a write whose reply was lost, and sees to it
-// that one which was not applied never is.
+// settleLost resolves an ambiguous write. It returns the stored result, or voids the nonce, so that
+// a late copy of the write is never applied.
 //
-// $1 run, $2 nonce, $3 name of the result, $4 microseconds since it was sent, $5 operation.
+// $1 run, $2 nonce, $3 key of the result, $4 microseconds since it was sent, $5 operation.
 const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint, $5::smallint) AS a`
 
-// settle returns the answer that was lost, or nil if the write was not applied and
-// never will be.
-func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*answer, error) {
+// settle returns the result of an ambiguous write, or nil if the write was not applied and never
+// will be.
+func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*writeResult, error) {
 	for {
-		u := &unit{
+		st := &statement{
 			sql:      settleLost,
-			args:     []any{[]byte(r.run), r.nonce, r.result, int64(0), int16(r.operation())},
+			args:     []any{[]byte(r.run), r.nonce, r.resultKey, int64(0), int16(r.operation())},
 			requests: []*request{r},
 		}
-		u.read = u.readAnswer
-		u.ready = func() { u.args[3] = s.here.Since(r.sent).Microseconds() }
-		answers, err := s.ask(ctx, []*unit{u})
+		st.read = st.readWrite
+		st.onConn = func() { st.args[3] = s.clock.Since(r.sent).Microseconds() }
+		answers, err := s.roundTrip(ctx, []*statement{st})
 		switch {
-		case err == nil && (answers[0].verdict == applied || answers[0].verdict == appliedBefore):
+		case err == nil && (answers[0].status == statusApplied || answers[0].status == statusAppliedBefore):
 			a := &answers[0]
 			if n := r.appends(); a.last == 0 && n > 0 {
 				a.last = a.first + runstore.Seq(n) - 1
 			}
 			return a, nil
-		case err == nil && answers[0].verdict == forgotten && r.remembered():
-			return nil, errForgotten
+		case err == nil && answers[0].status == statusEvicted && r.inBatches():
+			return nil, errEvicted
 		case err == nil:
 			var purged bool
 			if purged, err = s.purgedSince(ctx, r); err == nil && purged {
@@ -87,7 +87,7 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*an
 		switch {
 		case err == nil:
 			return nil, nil
-		case fateOf(err) == closed || fateOf(err) == failed && (!timedOut(err) || ctx.Err() != nil):
+		case classify(err) == classClosed || classify(err) == classRolledBack && (!timedOut(err) || ctx.Err() != nil):
 			return nil, err
 		}
 		if !t.More(ctx) {
@@ -107,7 +107,7 @@ func (s *Store) purgedSince(ctx context.Context, r *request) (bool, error) {
 	if w := r.write; w == nil || w.purge || w.op == opCreate {
 		return false, nil
 	}
-	conn, done, err := s.connect(ctx, toRead)
+	conn, done, err := s.connect(ctx, forRead)
 	if err != nil {
 		return false, err
 	}
@@ -117,28 +117,28 @@ func (s *Store) purgedSince(ctx context.Context, r *request) (bool, error) {
 	err = conn.QueryRow(ctx, s.sql(selectPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
 	// The run's age is compared with the time to the end of this request, not to its start: it may
 	// have been purged and created within a moment after the write.
-	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= s.here.Since(r.sent)), err
+	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= s.clock.Since(r.sent)), err
 }
 
 // selectPurges: $1 run. The row is there: settle inserts it.
 const selectPurges = `SELECT version_floor > 0, purged, (extract(epoch FROM clock_timestamp() - created) * 1000000)::bigint
 	FROM tapestore.runs WHERE id = $1::bytea`
 
-// errPurged is the error of a write in doubt whose trace may have gone with its run.
+// errPurged is the error of an ambiguous write whose trace a purge may have deleted.
 var errPurged = errors.New("postgres: the run was purged since")
 
-var errForgotten = errors.New("postgres: the run had more writes since than it remembers")
+var errEvicted = errors.New("postgres: the run had more writes since than it remembers")
 
-// remembered reports whether the trace of r is a row in batches.
-func (r *request) remembered() bool {
+// inBatches reports whether the trace that r leaves is a row in batches, which may be evicted.
+func (r *request) inBatches() bool {
 	w := r.write
 	if w == nil || w.purge {
 		return false
 	}
-	return r.result != nil || len(w.payloads) == 0 && w.op != opCreate && w.op != opAcquire
+	return r.resultKey != nil || len(w.payloads) == 0 && w.op != opCreate && w.op != opAcquire
 }
 
-// operation returns what r does, as tapestore.settle distinguishes it.
+// operation returns the operation of r for tapestore.settle, where a heartbeat counts as a commit.
 func (r *request) operation() operation {
 	if r.write == nil {
 		return opCommit
@@ -146,7 +146,7 @@ func (r *request) operation() operation {
 	return r.write.op
 }
 
-// tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Backoff {
-	return outcome.NewBackoff(s.here, s.opts.RetryTimeout, 4*time.Millisecond)
+// backoff returns the schedule of one operation's retries: from 4 ms, for at most RetryTimeout.
+func (s *Store) backoff() *outcome.Backoff {
+	return outcome.NewBackoff(s.clock, s.opts.RetryTimeout, 4*time.Millisecond)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// Writes that share a round trip wait for a lock together, not one after another: each
-// statement that gives up its wait is for all of them.
+// Writes that share a round trip wait for a lock together, not one after another: one lock timeout
+// ends the wait of all.
 func TestLockTimeoutIsPaidOnce(t *testing.T) {
 	t.Parallel()
 	address := database(t)

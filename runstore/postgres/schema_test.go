@@ -63,8 +63,8 @@ func TestConformanceInAnotherSchema(t *testing.T) {
 	}
 }
 
-// Behind a proxy that pools transactions there is no LISTEN, and whoever waits is
-// woken by polling: of another handle's commits too.
+// Behind a proxy that pools transactions there is no LISTEN, and callers that wait are woken by
+// polling, for other handles' commits too.
 func TestWakeupsByPolling(t *testing.T) {
 	t.Parallel()
 	address := database(t)

@@ -140,8 +140,8 @@ func TestLostMessages(t *testing.T) {
 
 func impatient(_ *pgxpool.Config, o *postgres.Options) { o.RetryTimeout = time.Millisecond }
 
-// A write whose caller was told that it was not applied never is: a copy that
-// reaches the server later is refused by its nonce, and by nothing else.
+// A write that was reported as not applied never is: a copy that reaches the server later is
+// refused because of its nonce and nothing else.
 func TestGivenUpWriteComesLate(t *testing.T) {
 	t.Parallel()
 	for _, c := range changes {

@@ -23,17 +23,17 @@ const defaultSchema = "tapestore"
 type Store struct {
 	pool      *pgxpool.Pool
 	opts      Options
-	here      localclock.Clock // of this process
-	lanes     lanes
-	crowd     crowd
+	clock     localclock.Clock // this process's clock
+	queues    runQueues
+	coalescer appendCoalescer
 	bulkhead  bulkhead
 	positions positions
 	notifier  *notifier
 	mover     *mover
-	hints     hintBook
-	texts     sync.Map // statements with the schema's own name
+	hints     hintCache
+	sqlCache  sync.Map // statements rewritten for Options.Schema, by their original text
 
-	migrated   atomic.Bool // begin has found, or made, a schema of this program's version
+	migrated   atomic.Bool // whether the schema is known to have this program's version
 	closeOnce  sync.Once
 	closed     chan struct{}
 	background sync.WaitGroup
@@ -48,9 +48,8 @@ var _ interface {
 	runstore.Describer
 } = (*Store)(nil)
 
-// Open opens the store in the database that config leads to and creates or
-// migrates its schema as needed. It takes config over: session settings and hooks
-// are added to it.
+// Open opens the store in the database that config connects to, and creates or migrates its schema
+// as needed. It takes ownership of config and adds session settings and hooks to it.
 func Open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
 	s, err := open(ctx, config, options)
 	if err != nil {
@@ -64,9 +63,9 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, here: localclock.New(opts.Clock), closed: make(chan struct{})}
-	s.crowd = crowd{free: places, alone: s.sendGroup, together: s.sendTogether}
-	s.lanes = lanes{all: map[runstore.RunID]*lane{}, run: s.crowd.run}
+	s := &Store{opts: opts, clock: localclock.New(opts.Clock), closed: make(chan struct{})}
+	s.coalescer = appendCoalescer{freeSlots: maxInFlight, sendOne: s.sendGroup, sendMulti: s.appendMulti}
+	s.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: s.coalescer.submit}
 	s.bulkhead = newBulkhead(int(config.MaxConns))
 	configure(config, s)
 	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
@@ -77,18 +76,18 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store
 		return nil, err
 	}
 	s.notifier, s.mover = newNotifier(s), newMover(s)
-	if s.collectOnce(ctx, nil) { // a crash has left much to collect
+	if s.collectOnce(ctx, nil) { // a crash may have left much garbage
 		s.background.Go(s.collectLeft)
 	}
 	return s, nil
 }
 
-// begin makes the first connection of the pool, which checks the version of the schema (see welcome). If that
-// connection fails for any reason, begin migrates the schema over a separate connection, connects again, and
-// returns the error of this second attempt.
+// begin opens the pool's first connection, which checks the version of the schema (see checkConn).
+// If that connection fails for any reason, begin migrates the schema over a separate connection,
+// connects again, and returns the error of this second attempt.
 func (s *Store) begin(ctx context.Context, config *pgx.ConnConfig) error {
 	nothing := func(*query) error { return nil }
-	if s.once(ctx, nothing) == nil {
+	if s.readOnce(ctx, nothing) == nil {
 		s.migrated.Store(true)
 		return nil
 	}
@@ -106,13 +105,13 @@ func (s *Store) Close() error {
 		s.background.Wait()
 		s.notifier.close()
 		s.mover.close()
-		s.pool.Close() // waits for the operations under way
+		s.pool.Close() // waits for operations in flight
 	})
 	return nil
 }
 
-// op is the frame of every operation: input is checked before anything else, and
-// nothing happens on a closed handle or after the context's end.
+// op wraps every operation. It returns invalid, if that is not nil, before anything else; then
+// ErrClosed on a closed handle; then ErrUnavailable if ctx has ended; otherwise the result of f.
 func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func() error) error {
 	if invalid != nil {
 		return outcome.Wrap(op, id, invalid)
@@ -128,20 +127,21 @@ func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid er
 	return outcome.Wrap(op, id, f())
 }
 
-// sql puts the schema's name into a statement.
+// sql returns the statement with the name of the store's schema in place of the default name.
 func (s *Store) sql(text string) string {
 	if s.opts.Schema == defaultSchema {
 		return text
 	}
-	if own, ok := s.texts.Load(text); ok {
+	if own, ok := s.sqlCache.Load(text); ok {
 		return own.(string)
 	}
 	own := inSchema(text, s.opts.Schema)
-	s.texts.Store(text, own)
+	s.sqlCache.Store(text, own)
 	return own
 }
 
-// inSchema quotes the name, which may be a keyword.
+// inSchema replaces the default schema's name in a statement. It quotes the new name, which may be
+// a keyword.
 func inSchema(text, schema string) string {
 	if schema == defaultSchema {
 		return text
@@ -159,8 +159,8 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 	return now.UTC(), err
 }
 
-// StrictAtCommit implements runstore.StrictCommitter: the statement that writes compares
-// the expiry with clock_timestamp() on the row that it has locked.
+// StrictAtCommit implements runstore.StrictCommitter. It returns true: the writing statement
+// compares the expiry with clock_timestamp() on the row that it has locked.
 func (s *Store) StrictAtCommit() bool { return true }
 
 // Describe implements runstore.Describer.

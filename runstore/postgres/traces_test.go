@@ -42,7 +42,7 @@ func TestScanSkipsNoRunBehindALargeOne(t *testing.T) {
 	}
 }
 
-// When the trace of a lost write may have been forgotten, its outcome is unknown, not "not applied".
+// When the trace of a lost write may have been evicted, its outcome is unknown, not "not applied".
 func TestForgottenTraceIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -94,7 +94,7 @@ func TestSettledThoughTheClockLeapt(t *testing.T) {
 	}
 }
 
-// A write that was refused wakes nobody.
+// A write that was refused wakes no caller.
 func TestRefusalsWakeNobody(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))
@@ -130,7 +130,7 @@ func TestRefusalsWakeNobody(t *testing.T) {
 	}
 }
 
-// A repeat whose own reply was lost is told as a replay.
+// A retry whose own reply was lost returns Replayed.
 func TestRepeatWhoseReplyWasLostIsAReplay(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -146,7 +146,7 @@ func TestRepeatWhoseReplyWasLostIsAReplay(t *testing.T) {
 	}
 }
 
-// A purge whose reply was lost is told with its time, not that of the creation.
+// A purge whose reply was lost returns its own time, not that of the creation.
 func TestSettledPurgeHasItsTime(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -162,7 +162,7 @@ func TestSettledPurgeHasItsTime(t *testing.T) {
 	}
 }
 
-// An error at the commit of a shared round trip is told, and nothing is stored.
+// An error at the commit of a shared round trip is returned, and nothing is stored.
 func TestErrorAtTheCommitOfAGroup(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
@@ -191,7 +191,7 @@ func TestErrorAtTheCommitOfAGroup(t *testing.T) {
 	}
 }
 
-// Two recoveries, one to before the other, never give out the same epoch.
+// Two recoveries, the second to a time before the first, never assign the same epoch.
 func TestTwoRestoresShareNoEpoch(t *testing.T) {
 	t.Parallel()
 	address := database(t)

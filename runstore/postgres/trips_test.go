@@ -203,7 +203,7 @@ func TestOneRoundTrip(t *testing.T) {
 	}
 }
 
-// A handle's appends to one run that come together share round trips.
+// Concurrent appends of a handle to one run share round trips.
 func TestAppendsShareRoundTrips(t *testing.T) {
 	t.Parallel()
 	address := database(t)

@@ -29,7 +29,7 @@ func init() {
 	}
 }
 
-// ownKeys are the keys of the URL that are the store's; see [Options].
+// ownKeys are the URL's keys for [Options].
 var ownKeys = map[string]func(o *Options, v string) error{
 	"schema":            func(o *Options, v string) error { o.Schema = v; return nil },
 	"migrate":           func(o *Options, v string) error { return yesNo("migrate", v, &o.NoMigrate, "no") },
@@ -39,8 +39,8 @@ var ownKeys = map[string]func(o *Options, v string) error{
 	"lock_timeout":      func(o *Options, v string) error { return duration("lock_timeout", v, &o.LockTimeout) },
 }
 
-// driverKeys are the keys that pgx knows. Others would be sent to the server as
-// settings, and a misspelt one be told late or never.
+// driverKeys are the keys that pgx handles. pgx sends other keys to the server as settings, so a
+// misspelt one would fail late or never.
 var driverKeys = []string{
 	"host", "port", "user", "password", "passfile", "dbname", "sslmode", "sslcert", "sslkey", "sslrootcert", "sslpassword", "sslsni",
 	"sslnegotiation", "channel_binding", "krbspn", "krbsrvname", "service", "servicefile", "connect_timeout",
@@ -50,9 +50,9 @@ var driverKeys = []string{
 	"pool_max_conn_idle_time", "pool_health_check_period",
 }
 
-// ParseURL reads postgres://user:password@host:port/database?key=value&… The keys
-// are pgx's and those of [Options]: schema, migrate=no, pooled=yes, retry_timeout,
-// statement_timeout, lock_timeout. Its errors never contain the URL.
+// ParseURL parses postgres://user:password@host:port/database?key=value&… The keys are those of pgx
+// and those of [Options]: schema, migrate=no, pooled=yes, retry_timeout, statement_timeout,
+// lock_timeout. Its errors never contain the URL.
 func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 	if err := u.RejectUnknownParams(append(slices.Sorted(maps.Keys(ownKeys)), driverKeys...)...); err != nil {
 		return nil, nil, err
@@ -69,14 +69,14 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 			return nil, nil, err
 		}
 	}
-	// To pgx, as to libpq, a plus sign is itself and no space.
+	// pgx, like libpq, reads a plus sign literally and not as a space.
 	address := "postgres:" + u.Address + "?" + strings.ReplaceAll(rest.Encode(), "+", "%20")
 	authority, ok := strings.CutPrefix(u.Address, "//")
-	// A database whose name has these is rather a password at the wrong place, which the
-	// driver's messages would repeat.
+	// A database name with these characters is more likely a misplaced password, which the driver's
+	// messages would repeat.
 	_, database, _ := strings.Cut(authority, "/")
 	ok = ok && !strings.ContainsAny(database, "@ =&;")
-	if _, err := url.Parse(address); err != nil || !ok { // its words would repeat a piece of a password
+	if _, err := url.Parse(address); err != nil || !ok { // its message might repeat part of a password
 		return nil, nil, badOption("store URL", "write postgres://user:password@host:port/database?key=value, "+
 			"with special characters percent-encoded")
 	}
@@ -90,7 +90,7 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 	return config, opts, nil
 }
 
-// withoutURL takes the words of pgx's error that do not repeat the URL.
+// withoutURL returns the part of a pgx error that does not repeat the URL.
 func withoutURL(err error) string {
 	_, words, found := strings.Cut(err.Error(), "`: ")
 	if !found {
@@ -99,6 +99,7 @@ func withoutURL(err error) string {
 	return words
 }
 
+// yesNo sets *field to whether v equals sets. It refuses values other than yes and no.
 func yesNo(key, v string, field *bool, sets string) error {
 	if v != "yes" && v != "no" {
 		return badOption(key, "%q is neither yes nor no", v)

@@ -119,8 +119,8 @@ func TestGoodURL(t *testing.T) {
 	}
 }
 
-// A server that cannot be used is told of as unavailable: at once where trying
-// again will not help, and after the retry timeout where it may.
+// A server that cannot be used is reported as unavailable: at once if a retry will not help, and
+// after the retry timeout if it may.
 func TestServerThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing

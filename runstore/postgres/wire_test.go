@@ -103,7 +103,7 @@ func (w *wire) begin(conn *pgx.Conn, sql string, args []any) {
 	}
 }
 
-// isWrite tells whether a statement is one that a run's writes are made by.
+// isWrite reports whether a statement is a write of a run.
 func isWrite(sql string) bool {
 	return strings.Contains(sql, ".write(") || strings.Contains(sql, "UPDATE tapestore.runs")
 }
@@ -131,8 +131,8 @@ func (w *wire) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryDa
 // TraceBatchEnd implements pgx.BatchTracer.
 func (w *wire) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// lose does harm to the next statement that has on in it, or, if that is empty, to
-// the next write. What was sent so far is forgotten.
+// lose does harm to the next statement that contains on, or, if on is empty, to the next write. It
+// discards the record of what was sent so far.
 func (w *wire) lose(h harm, on string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,10 +7,10 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// callWrite calls the one function through which every write goes but the two
-// that have a statement of their own. Its casts make the types plain in every
-// mode of the protocol. For a request that may make a grant it also returns the former
-// grants, by which package rules explains a refusal.
+// callWrite calls tapestore.write, the function that performs every write without a dedicated
+// statement. Its casts fix the types of the parameters in every mode of the protocol. For a request
+// that may make a grant it also returns the former grants, by which package rules explains a
+// refusal.
 const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.former_grants($1::smallint, $2::bytea) END
 	FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
 	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::bigint, $10::integer[], $11::bytea[], $12::bigint[],
@@ -19,7 +19,8 @@ const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.f
 	$26::integer[], $27::bytea[], $28::timestamptz[], $29::bigint[],
 	$30::integer, $31::boolean, $32::timestamptz, $33::bigint, $34::boolean, $35::boolean, $36::boolean, $37::boolean) a`
 
-// demandWrite is callWrite as part of a transaction that is all or nothing.
+// demandWrite is callWrite in a transaction of several writes. tapestore.demand raises an error if
+// this one is refused, which rolls back all.
 const demandWrite = callWrite + ` WHERE tapestore.demand(a)`
 
 type operation int16
@@ -32,15 +33,14 @@ const (
 	opRenew
 )
 
-// write holds the arguments of tapestore.write as the database takes them. What is
-// nil there is NULL.
+// write holds the arguments of tapestore.write in the database's types. nil means NULL.
 type write struct {
-	op     operation
-	run    runstore.RunID
-	result []byte // the name under which the result is remembered, see request.result
+	op        operation
+	run       runstore.RunID
+	resultKey []byte // the key under which the result is stored, see request.resultKey
 
 	fence  runstore.Fence
-	token  *int64 // of the run's last grant
+	token  *int64 // the token of the run's last grant, as a guard
 	seq    *int64
 	status []int32
 	guards []runstore.VersionGuard
@@ -50,18 +50,18 @@ type write struct {
 	renewal time.Duration // the TTL of a renewal
 
 	kinds, payloads, keys, values [][]byte
-	explained                     []int32 // which event explains each record's change
+	explained                     []int32 // for each record, the number of the event that explains its change
 
-	placed []int32 // which record each place is of, from 1
-	names  [][]byte
-	times  []*time.Time
-	afters []*int64
+	entryRecord  []int32 // for each index entry, the number of its record, from 1
+	entryIndexes [][]byte
+	entryTimes   []*time.Time
+	entryOffsets []*int64
 
 	newStatus      *runstore.Status
 	runnable       runstore.When
 	release, purge bool
 	unlisted       bool
-	oneInstant     bool // as its neighbours in the transaction
+	sharedTime     bool // all writes of the transaction have one commit time
 }
 
 // newWrite translates the writes of an operation.
@@ -78,14 +78,14 @@ func newWrite(op operation, id runstore.RunID, w runstore.Writes) *write {
 		c.keys, c.values, c.explained = append(c.keys, []byte(r.Key)), append(c.values, value), append(c.explained, int32(r.Event))
 		for _, p := range r.Index {
 			at, after := timeArgs(p.At)
-			c.placed, c.names = append(c.placed, int32(i+1)), append(c.names, []byte(p.Index))
-			c.times, c.afters = append(c.times, at), append(c.afters, after)
+			c.entryRecord, c.entryIndexes = append(c.entryRecord, int32(i+1)), append(c.entryIndexes, []byte(p.Index))
+			c.entryTimes, c.entryOffsets = append(c.entryTimes, at), append(c.entryOffsets, after)
 		}
 	}
 	return c
 }
 
-// guard sets what must hold.
+// guard sets the guards of the write.
 func (c *write) guard(g runstore.Guards) {
 	c.fence, c.guards = g.Fence, g.Versions
 	if g.Token != nil {
@@ -101,8 +101,8 @@ func (c *write) guard(g runstore.Guards) {
 	}
 }
 
-// args returns the arguments of callWrite. lowest is the first position, among
-// those of its transaction, that is this run's.
+// args returns the arguments of callWrite. lowest is the first position of this run within the slot
+// of the transaction (feed.go).
 func (c *write) args(nonce, lowest int64) []any {
 	var (
 		token, ttl, runnableAfter          *int64
@@ -143,17 +143,17 @@ func (c *write) args(nonce, lowest int64) []any {
 		runnableAt, runnableAfter = timeArgs(c.runnable)
 	}
 	return []any{
-		int16(c.op), []byte(c.run), nonce, c.result,
+		int16(c.op), []byte(c.run), nonce, c.resultKey,
 		token, grant, owner, c.token, c.seq, c.status, wantKeys, wantVersions,
 		leaseOwner, leaseReactor, ttl, strict, stall, newGrant, preempt,
 		lowest, c.kinds, c.payloads, c.keys, c.values, c.explained,
-		c.placed, c.names, c.times, c.afters,
-		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.unlisted, c.oneInstant,
+		c.entryRecord, c.entryIndexes, c.entryTimes, c.entryOffsets,
+		status, !c.runnable.IsZero(), runnableAt, runnableAfter, c.release, c.purge, c.unlisted, c.sharedTime,
 	}
 }
 
-// timeArgs splits a time into the absolute one and the one after the commit. Both
-// are nil for Never.
+// timeArgs returns a time either as an absolute one or as microseconds after the commit. Both are
+// nil for Never.
 func timeArgs(w runstore.When) (at *time.Time, after *int64) {
 	if d, relative := w.Offset(); relative {
 		us := d.Microseconds()
@@ -165,7 +165,7 @@ func timeArgs(w runstore.When) (at *time.Time, after *int64) {
 	return nil, nil
 }
 
-// data is a value that is never NULL.
+// data returns b, or an empty slice for nil, which would be NULL.
 func data(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -173,10 +173,10 @@ func data(b []byte) []byte {
 	return b
 }
 
-// explain says why the guards of a write refused it, from what the refusal
-// returned.
-func (a *answer) explain(g runstore.Guards) error {
-	if a.verdict == noSuchRun {
+// explain returns the error for the guard that refused a write, computed from the run as the
+// refusal returned it.
+func (a *writeResult) explain(g runstore.Guards) error {
+	if a.status == statusNoSuchRun {
 		return runstore.ErrNotFound
 	}
 	versions := a.versions
@@ -188,7 +188,7 @@ func (a *answer) explain(g runstore.Guards) error {
 		versions = versions[1:]
 		return v, nil
 	})
-	if err == nil { // it was refused for what has changed since: a strict lease that was being renewed
+	if err == nil { // the refusal's cause is gone, such as a strict lease that was being renewed
 		err = outcome.Unavailable(errDisagree)
 	}
 	return err

@@ -12,23 +12,23 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// crowded lets n appends, each to a run of its own, wait for a place and then go
-// together, and returns each one's error. Before they go, meanwhile is called.
-func crowded(t *testing.T, s *postgres.Store, n int, do func(i int) error, meanwhile func()) []error {
+// coalesced starts n appends, each to a run of its own, that wait for a slot and are then sent
+// together. It returns each append's error. It calls meanwhile before they are sent.
+func coalesced(t *testing.T, s *postgres.Store, n int, do func(i int) error, meanwhile func()) []error {
 	t.Helper()
-	leave := postgres.FillPlaces(s)
+	leave := postgres.FillSlots(s)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() { errs[i] = do(i) })
-		await(t, "all wait for a place", func() bool { waiting, _ := postgres.Crowd(s); return waiting == i+1 })
+		await(t, "all wait for a place", func() bool { waiting, _ := postgres.Coalescer(s); return waiting == i+1 })
 	}
 	meanwhile()
-	for range postgres.Places {
+	for range postgres.MaxInFlight {
 		leave()
 	}
 	wg.Wait()
-	await(t, "all places are free", func() bool { _, free := postgres.Crowd(s); return free == postgres.Places })
+	await(t, "all slots are free", func() bool { _, free := postgres.Coalescer(s); return free == postgres.MaxInFlight })
 	return errs
 }
 
@@ -42,7 +42,7 @@ func holdMany(t *testing.T, s *postgres.Store, n int) []runstore.Lease {
 	return leases
 }
 
-// wantJournal checks what a run's events hold.
+// wantJournal checks the data of a run's events.
 func wantJournal(t *testing.T, s *postgres.Store, id runstore.RunID, want ...string) {
 	t.Helper()
 	events, err := s.ReadJournal(t.Context(), id, 1, runstore.MaxPage)
@@ -61,8 +61,8 @@ func wantJournal(t *testing.T, s *postgres.Store, id runstore.RunID, want ...str
 	}
 }
 
-// Appends to runs of their own share one statement when no place is free. Each has
-// its own answer, and a fence that does not hold keeps out only its own.
+// Appends to runs of their own share one statement when no slot is free. Each has its own result,
+// and a fence that does not hold refuses its own append only.
 func TestAppendsOfSeveralRunsShareAStatement(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "simple_protocol"} {
@@ -83,7 +83,7 @@ func TestAppendsOfSeveralRunsShareAStatement(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make([]runstore.Committed, n)
-			errs := crowded(t, s, n, func(i int) (err error) {
+			errs := coalesced(t, s, n, func(i int) (err error) {
 				b := appending(leases[i])
 				for k := range i%3 + 1 {
 					b.Append("test", fmt.Append(nil, i, k))
@@ -140,8 +140,8 @@ func wantFeed(t *testing.T, s *postgres.Store, n int) {
 	}
 }
 
-// A row that another transaction holds keeps nobody waiting but its own append.
-func TestCrowdWaitsForNoRow(t *testing.T) {
+// A row that another transaction has locked delays its own append only.
+func TestSharedAppendWaitsForNoRow(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	s := open(t, address)
@@ -150,7 +150,7 @@ func TestCrowdWaitsForNoRow(t *testing.T) {
 	exec(t, other, "BEGIN")
 	exec(t, other, "SELECT FROM tapestore.runs WHERE id = $1 FOR NO KEY UPDATE", []byte(leases[2].Run))
 	answered, freed := make(chan int, 6), make(chan struct{})
-	errs := crowded(t, s, 6, func(i int) error {
+	errs := coalesced(t, s, 6, func(i int) error {
 		_, err := s.Commit(t.Context(), appending(leases[i], fmt.Sprint(i)))
 		answered <- i
 		return err
@@ -174,37 +174,37 @@ func TestCrowdWaitsForNoRow(t *testing.T) {
 	}
 }
 
-// Rows that others hold do not keep the places that all appends share.
-func TestSlowAppendsGiveUpTheirPlaces(t *testing.T) {
+// Appends that wait for locked rows give up their slots.
+func TestSlowAppendsGiveUpTheirSlots(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	s := open(t, address)
-	leases := holdMany(t, s, postgres.Places+1)
+	leases := holdMany(t, s, postgres.MaxInFlight+1)
 	other := connect(t, address)
 	exec(t, other, "BEGIN")
-	exec(t, other, "SELECT FROM tapestore.runs WHERE id <> $1 FOR NO KEY UPDATE", []byte(leases[postgres.Places].Run))
-	held := make(chan error, postgres.Places)
-	for _, l := range leases[:postgres.Places] {
+	exec(t, other, "SELECT FROM tapestore.runs WHERE id <> $1 FOR NO KEY UPDATE", []byte(leases[postgres.MaxInFlight].Run))
+	held := make(chan error, postgres.MaxInFlight)
+	for _, l := range leases[:postgres.MaxInFlight] {
 		go func() {
 			_, err := s.Commit(t.Context(), appending(l, "late"))
 			held <- err
 		}()
 	}
-	awaitLocked(t, address, postgres.Places)
-	commit(t, s, appending(leases[postgres.Places], "event"))
+	awaitLocked(t, address, postgres.MaxInFlight)
+	commit(t, s, appending(leases[postgres.MaxInFlight], "event"))
 	if len(held) > 0 {
 		t.Error("it had to wait for the rows of others")
 	}
 	exec(t, other, "ROLLBACK")
-	for range postgres.Places {
+	for range postgres.MaxInFlight {
 		if err := <-held; err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// One append at which the engine fails does not take those of other runs down.
-func TestCrowdSurvivesAPoisonedAppend(t *testing.T) {
+// An append at which the engine fails does not fail those of other runs.
+func TestSharedAppendSurvivesAPoisonedOne(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	conn := connect(t, address)
@@ -214,7 +214,7 @@ func TestCrowdSurvivesAPoisonedAppend(t *testing.T) {
 	s := open(t, address)
 	leases := holdMany(t, s, 6)
 	payload := func(i int) string { return []string{"event", "poison"}[min(i%4/3, 1)] } // the fourth
-	errs := crowded(t, s, 6, func(i int) error {
+	errs := coalesced(t, s, 6, func(i int) error {
 		_, err := s.Commit(t.Context(), appending(leases[i], payload(i)))
 		return err
 	}, func() {})
@@ -235,7 +235,7 @@ func TestCrowdSurvivesAPoisonedAppend(t *testing.T) {
 
 // When the messages of a shared statement are lost, each append is settled on its
 // own, and applied once.
-func TestLostMessagesOfACrowd(t *testing.T) {
+func TestLostMessagesOfASharedAppend(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"exec", "simple_protocol"} {
 		for _, harm := range []harm{loseRequest, loseReply} {
@@ -244,7 +244,7 @@ func TestLostMessagesOfACrowd(t *testing.T) {
 				w := &wire{}
 				s := open(t, with(database(t), "default_query_exec_mode="+mode), w.through)
 				leases := holdMany(t, s, 8)
-				errs := crowded(t, s, 8, func(i int) error {
+				errs := coalesced(t, s, 8, func(i int) error {
 					done, err := s.Commit(t.Context(), appending(leases[i], fmt.Sprint(i), "second"))
 					if err == nil && (done.FirstSeq != 1 || done.LastSeq != 2) {
 						err = fmt.Errorf("got seqs %d to %d, want 1 and 2", done.FirstSeq, done.LastSeq)
@@ -265,16 +265,16 @@ func TestLostMessagesOfACrowd(t *testing.T) {
 	}
 }
 
-// A shared statement that arrives after its appends were given up applies none of them,
-// by their nonces and by nothing else.
-func TestCrowdComesLate(t *testing.T) {
+// A shared statement that arrives after its appends were voided applies none of them, because of
+// their nonces and nothing else.
+func TestLateSharedAppendIsRefused(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	w := &wire{}
 	s := open(t, with(address, "default_query_exec_mode=exec"), w.through, impatient)
 	const n = 4
 	leases := holdMany(t, s, n)
-	errs := crowded(t, s, n, func(i int) error {
+	errs := coalesced(t, s, n, func(i int) error {
 		_, err := s.Commit(t.Context(), appending(leases[i], "first", "second"))
 		return err
 	}, func() { w.lose(loseRequest, "") })
@@ -309,16 +309,16 @@ func TestCrowdComesLate(t *testing.T) {
 	}
 }
 
-// A caller who leaves while it waits for a place was not heard, and what it gave
-// may be used again.
-func TestCallerLeavesTheCrowd(t *testing.T) {
+// An append whose caller leaves while it waits for a slot is not sent, and the caller may reuse the
+// buffers that it passed.
+func TestCallerLeavesTheSlotQueue(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))
 	leases := holdMany(t, s, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	data := []byte("as given")
 	withdrawn := make(chan error, 1)
-	errs := crowded(t, s, 3, func(i int) error {
+	errs := coalesced(t, s, 3, func(i int) error {
 		b := runstore.NewBatch(leases[i].Run, leases[i].Fence())
 		b.Append("test", data)
 		if i != 1 {
@@ -343,9 +343,9 @@ func TestCallerLeavesTheCrowd(t *testing.T) {
 	wantJournal(t, s, leases[2].Run, "as given")
 }
 
-// A caller who leaves while the shared statement is under way does not know what became
-// of its append; the others get their answers.
-func TestCallerLeavesTheCrowdInFlight(t *testing.T) {
+// A caller that leaves while the shared statement is in flight gets an ambiguous outcome; the
+// others get their results.
+func TestCallerLeavesASharedAppend(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	conn := connect(t, address)
@@ -358,7 +358,7 @@ func TestCallerLeavesTheCrowdInFlight(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	freed := make(chan struct{})
-	errs := crowded(t, s, 3, func(i int) error {
+	errs := coalesced(t, s, 3, func(i int) error {
 		if i != 1 {
 			_, err := s.Commit(t.Context(), appending(leases[i], "event"))
 			return err
@@ -387,7 +387,7 @@ func TestCallerLeavesTheCrowdInFlight(t *testing.T) {
 }
 
 // Appends to many runs at once, by many writers for each, lose none and keep order.
-func TestCrowdOfMany(t *testing.T) {
+func TestSharedAppendsOfManyRuns(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))
 	const runs, writers, each = 12, 4, 25
@@ -412,7 +412,7 @@ func TestCrowdOfMany(t *testing.T) {
 			t.Errorf("%s: got last seq %d, %v, want %d", l.Run, run.LastSeq, err, writers*each)
 		}
 	}
-	await(t, "all places are free", func() bool { _, free := postgres.Crowd(s); return free == postgres.Places })
+	await(t, "all slots are free", func() bool { _, free := postgres.Coalescer(s); return free == postgres.MaxInFlight })
 	var after runstore.Position
 	seqs := map[runstore.RunID]runstore.Seq{}
 	total := 0

@@ -25,7 +25,7 @@ type sharedAppends struct {
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (s *sharedAppends) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if !slices.Contains(postgres.Together(), data.SQL) {
+	if !slices.Contains(postgres.MultiStatements(), data.SQL) {
 		return ctx
 	}
 	var runs []string
@@ -50,9 +50,9 @@ func (s *sharedAppends) runs() []string {
 	return slices.Compact(all)
 }
 
-// The cases of the suite for appends to many runs do what they are there for: the
-// statement for several runs is sent, also for those runs whose fence does not hold. Who
-// shares it is the scheduler's choice, so a case may be run again.
+// The suite's cases for appends to many runs really send the statement for several runs, also for
+// runs whose fence does not hold. The scheduler decides which runs share it, so a case may run
+// again.
 func TestSuiteSharesAppends(t *testing.T) {
 	t.Parallel()
 	names := func(n int) (all []string) {

@@ -12,10 +12,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// sender stands in for the server: each group that the lanes send waits for one
-// value in proceed.
+// sender stands in for the server: each group that the queues send waits for one value in proceed.
 type sender struct {
-	lanes   *postgres.Lanes
+	lanes   *postgres.RunQueues
 	sent    chan []*postgres.Request
 	ctx     chan context.Context
 	proceed chan struct{}
@@ -24,7 +23,7 @@ type sender struct {
 
 func newSender() *sender {
 	s := &sender{sent: make(chan []*postgres.Request, 100), ctx: make(chan context.Context, 100), proceed: make(chan struct{}, 100)}
-	s.lanes = postgres.NewLanes(func(ctx context.Context, group []*postgres.Request) {
+	s.lanes = postgres.NewRunQueues(func(ctx context.Context, group []*postgres.Request) {
 		s.sent <- group
 		s.ctx <- ctx
 		<-s.proceed
@@ -32,20 +31,20 @@ func newSender() *sender {
 	return s
 }
 
-// send starts a request and waits until it is sent, or waits in its lane.
+// send starts a request and waits until it is sent, or waits in its queue.
 func (s *sender) send(t *testing.T, r *postgres.Request) (answer chan error) {
 	t.Helper()
 	answer = make(chan error, 1)
 	before, busy := s.lanes.Waiting("run")
 	s.calls.Go(func() { answer <- s.lanes.Send(r) })
-	await(t, "the request is in its lane", func() bool {
+	await(t, "the request is in its queue", func() bool {
 		n, now := s.lanes.Waiting("run")
 		return !busy && now || n > before
 	})
 	return answer
 }
 
-// end lets all go on.
+// end lets all groups proceed.
 func (s *sender) end() {
 	close(s.proceed)
 	s.calls.Wait()
@@ -53,17 +52,17 @@ func (s *sender) end() {
 
 func event(data string) runstore.NewEvent { return runstore.NewEvent{Kind: "test", Data: []byte(data)} }
 
-// A request that waits is withdrawn when its context ends: it surely was not sent.
+// A request that waits is withdrawn when its context ends: it was surely not sent.
 func TestWaitingRequestIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	s := newSender()
-	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, event("first")))
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend, event("first")))
 	ctx, cancel := context.WithCancel(t.Context())
-	withdrawn := s.send(t, postgres.NewRequest(ctx, "run", postgres.Extends, event("withdrawn")))
-	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, event("second")))
+	withdrawn := s.send(t, postgres.NewRequest(ctx, "run", postgres.OrderExtend, event("withdrawn")))
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend, event("second")))
 	cancel()
-	if err := <-withdrawn; !errors.Is(err, context.Canceled) || postgres.Fate(err) != "again" {
-		t.Errorf("got %v with the fate %s, want a cancellation before it was sent", err, postgres.Fate(err))
+	if err := <-withdrawn; !errors.Is(err, context.Canceled) || postgres.ErrClass(err) != "retryable" {
+		t.Errorf("got %v with the class %s, want a cancellation before it was sent", err, postgres.ErrClass(err))
 	}
 	s.end()
 	for want := range slices.Values([]string{"first", "second"}) {
@@ -72,22 +71,22 @@ func TestWaitingRequestIsWithdrawn(t *testing.T) {
 			t.Errorf("sent %v, want only %s", group, want)
 		}
 	}
-	await(t, "the lane is gone", func() bool {
+	await(t, "the queue is gone", func() bool {
 		_, busy := s.lanes.Waiting("run")
 		return !busy
 	})
 }
 
-// The end of one caller's context does not end the statement that it shares with
-// others. He is not kept, and does not know what becomes of it.
+// The end of one caller's context does not end the statement that the caller shares with others.
+// The caller returns at once, with an ambiguous outcome.
 func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
 	t.Parallel()
 	s := newSender()
-	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend))
 	ctxs, cancels, answers := make([]context.Context, 3), make([]context.CancelFunc, 3), make([]chan error, 3)
 	for i := range 3 {
 		ctxs[i], cancels[i] = context.WithCancel(t.Context())
-		answers[i] = s.send(t, postgres.NewRequest(ctxs[i], "run", postgres.Extends))
+		answers[i] = s.send(t, postgres.NewRequest(ctxs[i], "run", postgres.OrderExtend))
 	}
 	<-s.sent
 	<-s.ctx
@@ -98,8 +97,8 @@ func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
 	shared := <-s.ctx
 	for i := range 2 {
 		cancels[i]()
-		if err := <-answers[i]; !errors.Is(err, context.Canceled) || postgres.Fate(err) != "lost" {
-			t.Errorf("caller %d: got %v with the fate %s, want a cancellation of unknown outcome", i, err, postgres.Fate(err))
+		if err := <-answers[i]; !errors.Is(err, context.Canceled) || postgres.ErrClass(err) != "ambiguous" {
+			t.Errorf("caller %d: got %v with the class %s, want a cancellation of unknown outcome", i, err, postgres.ErrClass(err))
 		}
 		if shared.Err() != nil {
 			t.Fatal("the statement ended with a caller")
@@ -110,21 +109,21 @@ func TestOneCallersEndIsNotItsNeighbours(t *testing.T) {
 	s.end()
 }
 
-// Who gives comes before who takes, and otherwise the order is that of arrival.
+// Releases run before acquires; otherwise the order is that of arrival.
 func TestOrderWithinAGroup(t *testing.T) {
 	t.Parallel()
 	s := newSender()
-	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend))
 	for i, place := range []int{2, 1, 0, 2, 0, 1} {
 		order := []func() *postgres.Request{
 			func() *postgres.Request {
-				return postgres.NewRequest(t.Context(), "run", postgres.Extends, event(fmt.Sprint("extends ", i)))
+				return postgres.NewRequest(t.Context(), "run", postgres.OrderExtend, event(fmt.Sprint("extends ", i)))
 			},
 			func() *postgres.Request {
-				return postgres.NewRequest(t.Context(), "run", postgres.Ends, event(fmt.Sprint("ends ", i)))
+				return postgres.NewRequest(t.Context(), "run", postgres.OrderEnd, event(fmt.Sprint("ends ", i)))
 			},
 			func() *postgres.Request {
-				return postgres.NewRequest(t.Context(), "run", postgres.Takes, event(fmt.Sprint("takes ", i)))
+				return postgres.NewRequest(t.Context(), "run", postgres.OrderAcquire, event(fmt.Sprint("takes ", i)))
 			},
 		}
 		s.send(t, order[place]())
@@ -159,9 +158,9 @@ func TestBoundsOfAGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSender()
-			s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
+			s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend))
 			for range tc.requests {
-				s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, tc.events...))
+				s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend, tc.events...))
 			}
 			s.end()
 			<-s.sent
@@ -177,18 +176,18 @@ func TestBoundsOfAGroup(t *testing.T) {
 	}
 }
 
-// Requests of other runs do not wait, and what a caller does with its bytes after
-// it has left changes nothing that is sent.
-func TestLanesAreApart(t *testing.T) {
+// Requests of other runs do not wait, and what a caller does with its bytes after it has left
+// changes nothing that is sent.
+func TestRunQueuesAreIndependent(t *testing.T) {
 	t.Parallel()
 	s := newSender()
-	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends))
-	s.calls.Go(func() { _ = s.lanes.Send(postgres.NewRequest(t.Context(), "other", postgres.Extends)) })
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend))
+	s.calls.Go(func() { _ = s.lanes.Send(postgres.NewRequest(t.Context(), "other", postgres.OrderExtend)) })
 	for range 2 {
 		<-s.sent // while none is answered
 	}
 	data := []byte("as given")
-	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.Extends, runstore.NewEvent{Data: data}))
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend, runstore.NewEvent{Data: data}))
 	copy(data, "reused!!")
 	s.end()
 	if got := string((<-s.sent)[0].Events()[0].Data); got != "as given" {

@@ -15,40 +15,39 @@ import (
 	"github.com/tapestore/tapestore/runstore/rules"
 )
 
-// verdict is what became of a write. The numbers are those of the functions in
-// schema.
-type verdict int16
+// writeStatus is the outcome of a write. The numbers are those that the functions in schema return.
+type writeStatus int16
 
 const (
-	refused verdict = iota
-	applied
-	appliedBefore
-	noSuchRun
-	givenUp
-	forgotten // given up, but it may have been applied before
+	statusRefused writeStatus = iota
+	statusApplied
+	statusAppliedBefore
+	statusNoSuchRun
+	statusVoided
+	statusEvicted // voided, but it may have been applied and its trace evicted since
 )
 
-// answer is the one row with which every write answers.
-type answer struct {
-	verdict     verdict
+// writeResult is the row that every write returns (type tapestore.answer).
+type writeResult struct {
+	status      writeStatus
 	now         time.Time
 	first, last runstore.Seq
 	versions    []runstore.Version
 	head        rules.Head
 	summary     runstore.Record
-	hadGrants   bool // head.Former was read; of a create: the run is purged
-	// Of a remembered grant or release: its token, and how the grant before it ended.
+	hadGrants   bool // head.Former was read; for a create: the run is purged
+	// Token of a stored grant or release, and how the grant before it ended.
 	resultToken  runstore.Token
 	resultFormer runstore.GrantEnd
-	results      int64 // of an append: how many results the run ever had
+	resultCount  int64 // for an append: how many results the run has stored so far, evicted ones included
 }
 
-// headColumns are a run's, for reads. Those of tapestore.answer are the same.
+// headColumns are the columns of a run's head, for reads. tapestore.answer has the same columns.
 const headColumns = `runs.status, runs.created, runs.runnable, runs.last_seq, runs.token, runs.expires, runs.grant_state,
 	runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason,
 	runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed, runs.former_end, runs.unlisted`
 
-// nullHead scans them, NULLs included.
+// nullHead scans headColumns, any of which may be NULL.
 type nullHead struct {
 	status                                           pgtype.Int4
 	created, runnable, expires                       pgtype.Timestamptz
@@ -64,7 +63,8 @@ type nullHead struct {
 
 func (h *nullHead) targets() []any { return append(h.first(), h.rest()...) }
 
-// first and rest are the targets in two parts, for answers, which have columns between.
+// first and rest return the targets in two parts, because tapestore.answer has other columns
+// between them.
 func (h *nullHead) rest() []any {
 	return []any{&h.ttl, &h.granted, &h.renewed, &h.maxStall, &h.progressed, &h.former, &h.unlisted}
 }
@@ -96,7 +96,7 @@ func (h *nullHead) head(id runstore.RunID) rules.Head {
 	return head
 }
 
-// nullRecord scans a record that may be absent.
+// nullRecord scans recordColumns. They are NULL if the record is absent.
 type nullRecord struct {
 	key, value             []byte
 	version                pgtype.Int8
@@ -108,7 +108,8 @@ type nullRecord struct {
 
 func (r *nullRecord) targets() []any { return append(r.first(), r.rest()...) }
 
-// first and rest are the targets in two parts, for answers, which have columns between.
+// first and rest return the targets in two parts, because tapestore.answer has other columns
+// between them.
 func (r *nullRecord) rest() []any { return []any{&r.createdToken, &r.updatedToken} }
 
 func (r *nullRecord) first() []any {
@@ -128,6 +129,7 @@ func (r *nullRecord) record(key runstore.RecordKey) runstore.Record {
 
 func micros(us pgtype.Int8) time.Duration { return time.Duration(us.Int64) * time.Microsecond }
 
+// timeOf returns the time in UTC, or the zero time for NULL.
 func timeOf(t pgtype.Timestamptz) time.Time {
 	if !t.Valid {
 		return time.Time{}
@@ -135,10 +137,11 @@ func timeOf(t pgtype.Timestamptz) time.Time {
 	return t.Time.UTC()
 }
 
-// readAnswer reads a row of type tapestore.answer, and the former grants behind it.
-func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
+// readWrite reads the row of tapestore.write: the columns of tapestore.answer, then the former
+// grants.
+func (st *statement) readWrite(rows pgx.Rows, a *writeResult) error {
 	var (
-		told        pgtype.Int2
+		status      pgtype.Int2
 		now         pgtype.Timestamptz
 		first, last pgtype.Int8
 		versions    []int64
@@ -149,14 +152,14 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 		end         pgtype.Int2
 		former      [][]byte
 	)
-	targets := slices.Concat([]any{&told, &now, &first, &last, &versions}, head.first(), []any{&epoch}, summary.first(),
+	targets := slices.Concat([]any{&status, &now, &first, &last, &versions}, head.first(), []any{&epoch}, summary.first(),
 		head.rest(), summary.rest(), []any{&token, &end, &former})
 	if err := rows.Scan(targets...); err != nil {
 		return err
 	}
-	*a = answer{
-		verdict: verdict(told.Int16), now: timeOf(now), first: runstore.Seq(first.Int64), last: runstore.Seq(last.Int64),
-		head: head.head(u.requests[0].run), summary: summary.record(runstore.SummaryKey),
+	*a = writeResult{
+		status: writeStatus(status.Int16), now: timeOf(now), first: runstore.Seq(first.Int64), last: runstore.Seq(last.Int64),
+		head: head.head(st.requests[0].run), summary: summary.record(runstore.SummaryKey),
 	}
 	a.head.Epoch = runstore.Epoch(epoch.Int64)
 	a.hadGrants = former != nil
@@ -170,16 +173,17 @@ func (u *unit) readAnswer(rows pgx.Rows, a *answer) error {
 	return nil
 }
 
-// readRenewed reads the answer of a heartbeat.
-func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
+// readRenewed reads the result of a heartbeat. On a refusal the row contains the explanation as
+// JSON.
+func (st *statement) readRenewed(rows pgx.Rows, a *writeResult) error {
 	var expires pgtype.Timestamptz
 	var strict pgtype.Bool
-	var reactor, why []byte
-	f := u.requests[0].fence
-	if err := rows.Scan(&expires, &strict, &reactor, &why); err != nil || why != nil {
-		return errors.Join(err, a.fromJSON(why, f.Run()))
+	var reactor, refusal []byte
+	f := st.requests[0].fence
+	if err := rows.Scan(&expires, &strict, &reactor, &refusal); err != nil || refusal != nil {
+		return errors.Join(err, a.fromJSON(refusal, f.Run()))
 	}
-	*a = answer{verdict: applied, head: rules.Head{
+	*a = writeResult{status: statusApplied, head: rules.Head{
 		Run: runstore.Run{ID: f.Run(), ExpiresAt: timeOf(expires), Holder: runstore.Holder{
 			Owner: f.Owner(), Reactor: runstore.Reactor(reactor), Token: f.Token(), ExpiresAt: timeOf(expires), Strict: strict.Bool,
 		}},
@@ -188,14 +192,14 @@ func (u *unit) readRenewed(rows pgx.Rows, a *answer) error {
 	return nil
 }
 
-// fromJSON reads an answer that comes as JSON, where it is the exception. Without one it
-// changes nothing.
-func (a *answer) fromJSON(why []byte, id runstore.RunID) error {
-	if why == nil {
+// fromJSON reads a result that the server returned as JSON. Statements that usually succeed return
+// only refusals in this form. A nil text leaves a unchanged.
+func (a *writeResult) fromJSON(refusal []byte, id runstore.RunID) error {
+	if refusal == nil {
 		return nil
 	}
 	var row struct {
-		Verdict  verdict
+		Verdict  writeStatus
 		Now      time.Time
 		First    runstore.Seq `json:"first_seq"`
 		Last     runstore.Seq `json:"last_seq"`
@@ -223,7 +227,7 @@ func (a *answer) fromJSON(why []byte, id runstore.RunID) error {
 		Former     int16 `json:"former_end"`
 		Unlisted   bool
 	}
-	if err := json.Unmarshal(why, &row); err != nil {
+	if err := json.Unmarshal(refusal, &row); err != nil {
 		return err
 	}
 	h := nullHead{
@@ -235,7 +239,7 @@ func (a *answer) fromJSON(why []byte, id runstore.RunID) error {
 		maxStall: pgtype.Int8{Int64: row.MaxStall}, progressed: nullable(row.Progressed),
 		former: pgtype.Int2{Int16: row.Former}, unlisted: pgtype.Bool{Bool: row.Unlisted},
 	}
-	*a = answer{verdict: row.Verdict, now: row.Now.UTC(), first: row.First, last: row.Last, head: h.head(id), versions: row.Versions}
+	*a = writeResult{status: row.Verdict, now: row.Now.UTC(), first: row.First, last: row.Last, head: h.head(id), versions: row.Versions}
 	a.head.Epoch = runstore.Epoch(row.Epoch)
 	return nil
 }
@@ -247,7 +251,7 @@ func nullable(t *time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: *t, Valid: true}
 }
 
-// jsonBytes is a bytea as PostgreSQL writes it into JSON: \x and hexadecimal digits.
+// jsonBytes decodes a bytea in PostgreSQL's JSON form: \x and hexadecimal digits.
 type jsonBytes []byte
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -256,8 +260,8 @@ func (b *jsonBytes) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-func (a *answer) committed() runstore.Committed {
+func (a *writeResult) committed() runstore.Committed {
 	return runstore.Committed{
-		FirstSeq: a.first, LastSeq: a.last, Time: a.now, Versions: a.versions, Replayed: a.verdict == appliedBefore,
+		FirstSeq: a.first, LastSeq: a.last, Time: a.now, Versions: a.versions, Replayed: a.status == statusAppliedBefore,
 	}
 }

@@ -1,0 +1,94 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// ErrClass returns the class of an error.
+func ErrClass(err error) string {
+	return map[errClass]string{classAmbiguous: "ambiguous", classRolledBack: "rolled back", classRetryable: "retryable", classClosed: "closed"}[classify(err)]
+}
+
+// NotSent marks an error as one that occurred before anything was sent.
+func NotSent(err error) error { return notSent{err} }
+
+// Request is one write in flight.
+type Request = request
+
+// The orders of requests that share a round trip.
+const (
+	OrderExtend  = orderExtend
+	OrderEnd     = orderEnd
+	OrderAcquire = orderAcquire
+)
+
+// NewRequest returns a request that appends events.
+func NewRequest(ctx context.Context, id runstore.RunID, place order, events ...runstore.NewEvent) *Request {
+	w := runstore.Writes{Events: events}
+	return &request{ctx: ctx, run: id, order: place, write: newWrite(opCommit, id, w), size: sizeOf(w)}
+}
+
+// Events returns what a request appends.
+func (r *request) Events() (events []runstore.NewEvent) {
+	for i, kind := range r.write.kinds {
+		events = append(events, runstore.NewEvent{Kind: string(kind), Data: r.write.payloads[i]})
+	}
+	return events
+}
+
+// Place returns a request's position within a shared round trip.
+func (r *request) Place() order { return r.order }
+
+// RunQueues queues requests by run.
+type RunQueues struct{ runQueues }
+
+// NewRunQueues returns queues that send groups by run.
+func NewRunQueues(run func(ctx context.Context, group []*Request)) *RunQueues {
+	return &RunQueues{runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: run}}
+}
+
+// Send sends a request, alone or in a group.
+func (l *RunQueues) Send(r *Request) error { return l.send(r) }
+
+// Waiting returns how many requests of a run wait, and whether one is in flight.
+func (l *RunQueues) Waiting(id runstore.RunID) (n int, busy bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.all[id]
+	if at == nil {
+		return 0, false
+	}
+	return len(at.waiting), true
+}
+
+// AppendMulti sends batches of events under fences of different runs in one statement, except those
+// with a hint that makes them go alone.
+func AppendMulti(ctx context.Context, s *Store, batches ...runstore.Batch) error {
+	var groups []*runGroup
+	for _, b := range batches {
+		r := commitRequest(b)
+		r.ctx, r.nonce, r.hints = ctx, newNonce(), s.hints.of(r)
+		if r.hints.evicts {
+			if s.sendGroup(ctx, []*request{r}); r.err != nil {
+				return r.err
+			}
+			continue
+		}
+		groups = append(groups, &runGroup{ctx: ctx, group: []*request{r}})
+	}
+	if len(groups) == 0 {
+		return nil
+	}
+	s.appendMulti(ctx, groups)
+	for _, g := range groups {
+		if err := g.group[0].err; err != nil || g.leftOut {
+			return errors.Join(err, fmt.Errorf("run %q: left out: %t", g.group[0].run, g.leftOut))
+		}
+		s.hints.learn(g.group[0])
+	}
+	return nil
+}
