@@ -61,7 +61,8 @@ func newHalt() *halt {
 	return h
 }
 
-// kill blocks all further calls from the store, and withholds the results of calls that reached it.
+// kill makes every further call fail with ErrUnknownOutcome before it reaches the store, and
+// withholds the results of calls that have reached it.
 func (h *halt) kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
