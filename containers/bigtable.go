@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// bigtableImage is Google's, with the emulators of its SDK.
+	// bigtableImage is Google's image with the emulators of its SDK.
 	bigtableImage         = "gcr.io/google.com/cloudsdktool/google-cloud-cli:emulators"
 	bigtableImageVariable = "EMULATORS_BIGTABLE_IMAGE"
 
-	// bigtableBound is for the start without the pull: gcloud takes its time.
+	// bigtableBound limits the start, without the pull, to 2 minutes: gcloud starts slowly.
 	bigtableBound = 2 * time.Minute
 )
 
@@ -29,7 +29,7 @@ var bigtablePort = network.MustParsePort("8086/tcp")
 // bigtable is an emulator in a container.
 type bigtable struct{ *running }
 
-// startBigtable starts an emulator and waits until an RPC is answered.
+// startBigtable starts an emulator and waits until it answers an RPC.
 func startBigtable(ctx context.Context) (*bigtable, error) {
 	image := cmp.Or(os.Getenv(bigtableImageVariable), bigtableImage)
 	r, err := run(ctx, testcontainers.ContainerRequest{
@@ -46,7 +46,7 @@ func startBigtable(ctx context.Context) (*bigtable, error) {
 	return b, nil
 }
 
-// URL is the emulator's host and port.
+// URL returns the emulator's host and port.
 func (b *bigtable) URL() string { return net.JoinHostPort(loopback, b.port) }
 
 func (b *bigtable) probe(ctx context.Context) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/tapestore/tapestore/emulators"
 )
 
-// emulatorFiles is an image of nothing but the emulator, built from the Go package that
-// Google's own is built from.
+// emulatorFiles returns an image that holds only the emulator, built from the same Go package as
+// Google's.
 func emulatorFiles(ctx context.Context) (_ *imageFiles, changes []string, err error) {
 	dir, err := os.MkdirTemp("", "tapestore-test-image-")
 	if err != nil {
@@ -30,7 +30,7 @@ func emulatorFiles(ctx context.Context) (_ *imageFiles, changes []string, err er
 	} {
 		file := filepath.Join(dir, name)
 		build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", file, source)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=") // not those of this test
+		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOFLAGS=") // not the environment of this test
 		if out, err := build.CombinedOutput(); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w\n%s", build, err, out)
 		}
@@ -72,7 +72,8 @@ func TestBigtableConformance(t *testing.T) {
 	conformance.Run(t, engines.Bigtable(server, nil))
 }
 
-// A container that is no emulator is told of with what it said, and removed.
+// TestBigtableImageThatIsNone checks that a container that is not an emulator is reported with its
+// output, and removed.
 func TestBigtableImageThatIsNone(t *testing.T) {
 	provider := needImage(t)
 	t.Setenv(bigtableImageVariable, os.Getenv(postgresImageVariable))

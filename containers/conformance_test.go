@@ -13,7 +13,7 @@ import (
 func TestConformance(t *testing.T) {
 	needImage(t)
 	t.Setenv("EMULATORS_POSTGRES", emulators.TierContainer)
-	server, err := emulators.Shared(context.WithoutCancel(t.Context())) // its life is the process's
+	server, err := emulators.Shared(context.WithoutCancel(t.Context())) // the server lives as long as the process
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 )
 
-// loopback is the only address at which ports are published: the servers trust
-// whoever connects.
+// loopback is the only address at which ports are published, because the servers trust every
+// client.
 const loopback = "127.0.0.1"
 
-// dockerEngine finds the Docker engine and makes sure that it answers.
+// dockerEngine finds the Docker engine and checks that it answers.
 func dockerEngine(ctx context.Context) (*testcontainers.DockerProvider, error) {
 	provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(log.New(io.Discard, "", 0)))
 	if err == nil {
@@ -32,21 +32,21 @@ func dockerEngine(ctx context.Context) (*testcontainers.DockerProvider, error) {
 	return provider, nil
 }
 
-// running is a container of ours.
+// running is a container that this process started.
 type running struct {
 	image  string
-	port   string // at loopback
+	port   string // on loopback
 	output *output
 
 	docker    client.APIClient
 	container testcontainers.Container
-	unsure    bool // whether there is a container: nobody waited for the answer
+	unsure    bool // the container may not exist: the start was abandoned before the reply
 	closing   sync.Once
 	closed    error
 }
 
-// run starts a container that offers one port. What the caller gets has certainly
-// somebody who removes it.
+// run starts a container that publishes one port. Every container that run returns is covered by
+// the reaper.
 func run(ctx context.Context, req testcontainers.ContainerRequest, port network.Port, shared int64) (_ *running, err error) {
 	ryukDecided.Do(func() { decideRyuk(ctx, req.Image) })
 	provider, err := dockerEngine(ctx)
@@ -61,7 +61,7 @@ func run(ctx context.Context, req testcontainers.ContainerRequest, port network.
 	if err != nil {
 		return nil, err
 	}
-	if err := theKeeper.expect(r.docker.DaemonHost(), owner); err != nil {
+	if err := theReaper.expect(r.docker.DaemonHost(), owner); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -77,7 +77,7 @@ func run(ctx context.Context, req testcontainers.ContainerRequest, port network.
 		c.PortBindings = network.PortMap{port: {{HostIP: netip.MustParseAddr(loopback)}}}
 	}
 	req.LifecycleHooks = []testcontainers.ContainerLifecycleHooks{{
-		PostCreates: []testcontainers.ContainerHook{r.attach}, // before it can say anything
+		PostCreates: []testcontainers.ContainerHook{r.attach}, // before the container can print anything
 	}}
 	if r.container, err = provider.CreateContainer(ctx, req); err != nil {
 		r.unsure = r.container == nil && ctx.Err() != nil
@@ -94,7 +94,7 @@ func run(ctx context.Context, req testcontainers.ContainerRequest, port network.
 	return r, nil
 }
 
-// attach reads what the container says, because its logs go with it.
+// attach reads the container's output, because its logs are removed with it.
 func (r *running) attach(ctx context.Context, c testcontainers.Container) error {
 	stream, err := r.docker.ContainerAttach(ctx, c.GetContainerID(), client.ContainerAttachOptions{Stream: true, Stdout: true, Stderr: true})
 	if err != nil {
@@ -107,8 +107,8 @@ func (r *running) attach(ctx context.Context, c testcontainers.Container) error 
 	return nil
 }
 
-// await returns when the engine answers a probe. The bound only keeps a sick machine
-// from hanging whoever gave no deadline.
+// await waits until the engine answers a probe. The bound only limits the wait on a broken machine
+// when the caller's ctx has no deadline.
 func (r *running) await(ctx context.Context, bound time.Duration, probe func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bound,
 		fmt.Errorf("no answer at %s:%s within %v (Docker must run on this machine)", loopback, r.port, bound))
@@ -132,7 +132,7 @@ func (r *running) await(ctx context.Context, bound time.Duration, probe func(ctx
 	}
 }
 
-// ended is an error with the container's last words if it has ended, else nil.
+// ended returns an error with the container's last output if the container has ended, else nil.
 func (r *running) ended() error {
 	select {
 	case <-r.output.done:
@@ -142,20 +142,20 @@ func (r *running) ended() error {
 	}
 }
 
-// Image is what the container was made from.
+// Image returns the image that the container was made from.
 func (r *running) Image() string { return r.image }
 
-// Close ends the container and removes it. Closing again does nothing.
+// Close ends and removes the container. Further calls do nothing.
 func (r *running) Close() error {
 	r.closing.Do(func() {
 		if r.container != nil {
-			// Not Terminate, which waits: nobody needs the data.
+			// Terminate would wait for a clean shutdown, but the data is not needed.
 			if r.closed = remove(context.Background(), r.docker, r.container.GetContainerID()); r.closed != nil {
-				return // the keeper still expects it
+				return // the reaper still counts the container
 			}
 		}
 		if !r.unsure {
-			r.closed = theKeeper.forget()
+			r.closed = theReaper.forget()
 		}
 	})
 	return r.closed

@@ -24,10 +24,10 @@ import (
 	"github.com/tapestore/tapestore/emulators"
 )
 
-// testImage is an image that the tests make of what this machine has.
+// testImage is an image that the tests build from files of this machine.
 type testImage struct {
 	engine, variable string
-	// files tells what is in it, and what its configuration says.
+	// files returns the image's files and the changes of its configuration.
 	files func(ctx context.Context) (files *imageFiles, changes []string, err error)
 
 	sync.Mutex
@@ -42,15 +42,15 @@ var (
 	spannerBuilt  = &testImage{engine: "spanner", variable: spannerImageVariable, files: spannerFiles}
 )
 
-// named are the images that the environment wants tested instead of ours.
+// named holds the images from the environment that are tested instead of the built ones.
 var named = map[*testImage]string{
 	postgresBuilt: os.Getenv(postgresImageVariable),
 	bigtableBuilt: os.Getenv(bigtableImageVariable),
 	spannerBuilt:  os.Getenv(spannerImageVariable),
 }
 
-// needImage makes an image out of this machine's own server, once, and has the
-// starter use it. EMULATORS_POSTGRES_IMAGE names another to test.
+// needImage builds an image from this machine's own server, once, and makes the starter use it.
+// EMULATORS_POSTGRES_IMAGE names another image to test.
 func needImage(t *testing.T) *testcontainers.DockerProvider {
 	t.Helper()
 	return postgresBuilt.need(t)
@@ -95,12 +95,12 @@ func (i *testImage) build(ctx context.Context, provider *testcontainers.DockerPr
 	if err != nil {
 		return err
 	}
-	i.name = name // from here on it may be there
+	i.name = name // the image may exist from here on
 	_, err = io.Copy(io.Discard, response)
 	return errors.Join(err, response.Close())
 }
 
-// remove removes what build made.
+// remove removes the image that build made.
 func (i *testImage) remove() error {
 	i.Lock()
 	defer i.Unlock()
@@ -120,14 +120,14 @@ func (i *testImage) remove() error {
 	if err != nil {
 		return err
 	}
-	// By force, an image that is in use loses its name only.
+	// Removal by force only untags an image that is in use.
 	if _, err := i.docker.ImageInspect(ctx, image.ID); !errdefs.IsNotFound(err) {
 		return fmt.Errorf("image %s is still there (%v): a container uses it", image.ID, err)
 	}
 	return nil
 }
 
-// sweepImages removes the images of tests that were killed.
+// sweepImages removes the images of killed test processes.
 func sweepImages(ctx context.Context, docker client.APIClient) error {
 	images, err := docker.ImageList(ctx, client.ImageListOptions{Filters: client.Filters{}.Add("label", ownerLabel)})
 	if err != nil {
@@ -145,8 +145,8 @@ func sweepImages(ctx context.Context, docker client.APIClient) error {
 	return nil
 }
 
-// entrypoint does what the official image's does with the variables that the
-// starter sets. initdb itself needs a shell.
+// entrypoint handles the variables that the starter sets as the official image's entrypoint does.
+// initdb itself needs a shell.
 const entrypoint = `#!/bin/sh
 set -e
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
@@ -156,14 +156,14 @@ fi
 exec "$@" -c listen_addresses='*'
 `
 
-// imageFiles are the files of an image: contents by path.
+// imageFiles holds the files of an image: contents by path.
 type imageFiles struct {
 	bin   string
-	texts map[string]string // of our own
-	from  []string          // of this machine, at the same paths
+	texts map[string]string // files made by the test
+	from  []string          // files of this machine, at the same paths
 }
 
-// serverFiles finds what this machine's PostgreSQL server needs to run.
+// serverFiles returns the files that this machine's PostgreSQL server needs to run.
 func serverFiles(ctx context.Context) (*imageFiles, []string, error) {
 	f, err := postgresFiles(ctx)
 	if err != nil {
@@ -173,7 +173,7 @@ func serverFiles(ctx context.Context) (*imageFiles, []string, error) {
 		`ENTRYPOINT ["/entrypoint"]`,
 		`USER postgres`,
 		`ENV PATH=` + f.bin,
-		`VOLUME /var/lib/postgresql/data`, // as the official one: it must be removed too
+		`VOLUME /var/lib/postgresql/data`, // as in the official image: it must be removed too
 	}, nil
 }
 
@@ -196,7 +196,7 @@ func postgresFiles(ctx context.Context) (*imageFiles, error) {
 		return nil, err
 	}
 	programs := []string{filepath.Join(f.bin, "postgres"), filepath.Join(f.bin, "initdb"), "/bin/sh"}
-	// Not llvmjit.so: it is big, and the server does without.
+	// llvmjit.so is left out: it is large, and the server runs without it.
 	for _, library := range []string{"plpgsql.so", "dict_snowball.so"} {
 		programs = append(programs, filepath.Join(dirs.libraries, library))
 	}
@@ -208,7 +208,7 @@ func postgresFiles(ctx context.Context) (*imageFiles, error) {
 		f.from = append(append(f.from, program), libraries...)
 	}
 	for _, zone := range []string{"/usr/share/zoneinfo/UTC", "/usr/share/zoneinfo/Etc/UTC"} {
-		if _, err := os.Stat(zone); err == nil { // else they are in the share directory
+		if _, err := os.Stat(zone); err == nil { // otherwise they are in the share directory
 			f.from = append(f.from, zone)
 		}
 	}
@@ -228,18 +228,18 @@ func postgresFiles(ctx context.Context) (*imageFiles, error) {
 	return f, err
 }
 
-// serverDirs is where a server keeps what is not a program.
+// serverDirs holds the directories of a server's files that are not programs.
 type serverDirs struct{ share, libraries string }
 
 func postgresDirs(ctx context.Context, bin string) (dirs serverDirs, err error) {
 	for _, config := range []string{filepath.Join(bin, "pg_config"), "pg_config"} {
 		out, err := exec.CommandContext(ctx, config, "--bindir", "--sharedir", "--pkglibdir").Output()
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		if err == nil && len(lines) == 3 && lines[0] == bin { // not that of another version
+		if err == nil && len(lines) == 3 && lines[0] == bin { // not pg_config of another version
 			return serverDirs{share: lines[1], libraries: lines[2]}, nil
 		}
 	}
-	// Debian's, whose server comes without pg_config.
+	// Debian's server package has no pg_config.
 	version := filepath.Base(filepath.Dir(bin))
 	dirs = serverDirs{share: filepath.Join("/usr/share/postgresql", version), libraries: filepath.Join(filepath.Dir(bin), "lib")}
 	for _, file := range []string{filepath.Join(dirs.share, "postgres.bki"), filepath.Join(dirs.libraries, "plpgsql.so")} {
@@ -266,10 +266,10 @@ func dynamicLibraries(ctx context.Context, program string) ([]string, error) {
 	return libraries, nil
 }
 
-// write makes the archive of the image.
+// write writes the archive of the image.
 func (f *imageFiles) write(w io.Writer) error {
 	archive := tar.NewWriter(w)
-	for _, dir := range []string{"tmp/", "var/run/postgresql/"} { // the latter is for the server's socket
+	for _, dir := range []string{"tmp/", "var/run/postgresql/"} { // the latter for the server's socket
 		if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o1777}); err != nil {
 			return err
 		}
@@ -288,7 +288,7 @@ func (f *imageFiles) write(w io.Writer) error {
 		}
 	}
 	for _, path := range f.from {
-		content, err := os.ReadFile(path) // through links, which the image has no use for
+		content, err := os.ReadFile(path) // follows links, which the image does not need
 		if err != nil {
 			return err
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A module outside this repository can import the package in the way that its
-// documentation gives.
+// TestImportFromAnotherModule checks that a module outside this repository can import the package
+// as its documentation says.
 func TestImportFromAnotherModule(t *testing.T) {
 	t.Parallel()
 	checkout, err := filepath.Abs("..")
@@ -38,7 +38,7 @@ func TestImportFromAnotherModule(t *testing.T) {
 	for _, args := range steps {
 		step := exec.CommandContext(t.Context(), "go", args...)
 		step.Dir = dir
-		// What this module needs is in the module cache, or its tests could not run.
+		// The module cache has everything that this module needs, or its tests could not run.
 		step.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod -buildvcs=false", "GONOSUMDB=*")
 		if said, err := step.CombinedOutput(); err != nil {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, said)

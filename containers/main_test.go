@@ -13,7 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	conformance.RunChild() // before anything is started that the child does not need
+	conformance.RunChild() // before the test starts anything that the child does not need
 	runDoomed()
 	code := m.Run()
 	for _, end := range []func() error{emulators.CloseShared, postgresBuilt.remove, bigtableBuilt.remove, spannerBuilt.remove} {
@@ -25,10 +25,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// docker returns the Docker engine, or skips the test: nobody must have one.
+// docker returns the Docker engine, or skips the test if the machine has none.
 func docker(t *testing.T) *testcontainers.DockerProvider {
 	t.Helper()
-	// As a start would do it first.
+	// A start would decide this first.
 	if os.Getenv(postgresImageVariable) == "" {
 		t.Setenv(postgresImageVariable, postgresImage)
 	}
@@ -61,7 +61,7 @@ func start(t *testing.T) *postgres {
 	return p
 }
 
-// exists tells whether a container is there.
+// exists reports whether a container exists.
 func exists(t *testing.T, provider *testcontainers.DockerProvider, id string) bool {
 	t.Helper()
 	containers, err := owned(context.WithoutCancel(t.Context()), provider.Client(), "")

@@ -8,7 +8,7 @@ import (
 	"github.com/moby/moby/api/pkg/stdcopy"
 )
 
-// output keeps the last part of what a container says.
+// output keeps the last part of a container's output.
 type output struct {
 	mu   sync.Mutex
 	last []byte
@@ -17,10 +17,10 @@ type output struct {
 
 func newOutput() *output { return &output{done: make(chan struct{})} }
 
-// read takes the container's stream until its end.
+// read consumes the container's output stream until its end.
 func (o *output) read(stream io.Reader) {
 	defer close(o.done)
-	_, _ = stdcopy.StdCopy(o, o, stream) // a stream that breaks ends what we hear
+	_, _ = stdcopy.StdCopy(o, o, stream) // a broken stream ends the recording
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -34,7 +34,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is what was said last.
+// String returns the last part of the output.
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

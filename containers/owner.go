@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// ownerLabel, on a container, names the process that started it.
+// ownerLabel is the label of a container that names the process that started it.
 const ownerLabel = "tapestore.emulators.owner"
 
-// thisProcess is this process in the form of ownerLabel: where process ids mean
-// something, the id, and when the process began, since ids are used again.
+// thisProcess returns this process in the form of ownerLabel: the scope in which process ids are
+// unique, the id, and the process's start time, because ids are reused.
 func thisProcess() (string, error) {
 	where, err := processScope()
 	if err != nil {
@@ -25,8 +25,8 @@ func thisProcess() (string, error) {
 	return fmt.Sprintf("%s %d %s", where, pid, began), nil
 }
 
-// isGone tells whether an owner has certainly ended. One of another machine, or of
-// another container, is not ours to judge.
+// isGone reports whether an owner has certainly ended. It returns false for a process of another
+// machine or of another container, which this process cannot observe.
 func isGone(owner string) bool {
 	parts := strings.Split(owner, " ")
 	if len(parts) != 3 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// processScope names this start of this machine, and the namespace of its ids.
+// processScope identifies this boot of this machine and the namespace of its process ids.
 func processScope() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -20,15 +20,15 @@ func processScope() (string, error) {
 	return strings.TrimSpace(string(boot)) + "/" + namespace, nil
 }
 
-// processBegan tells when a process began, in ticks since the machine did. It is
-// alive unless the kernel says that it is not.
+// processBegan returns when a process started, in clock ticks since boot. alive is true unless the
+// kernel reports that the process is gone.
 func processBegan(pid int) (began string, alive bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", !errors.Is(err, os.ErrNotExist)
 	}
-	// The name, in parentheses, may hold anything; the state is the first field
-	// after it and the start the twentieth.
+	// The name, in parentheses, may contain any characters. The state is the first field after it
+	// and the start time the twentieth.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 20 {
 		return "", true

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// processScope names this machine.
+// processScope identifies this machine.
 func processScope() (string, error) { return os.Hostname() }
 
-// processBegan cannot tell when a process began, only whether it is there.
+// processBegan reports only whether a process exists; its start time is not known here.
 func processBegan(pid int) (began string, alive bool) {
 	p, err := os.FindProcess(pid)
-	if err != nil || runtime.GOOS == "windows" { // where finding one says it all
+	if err != nil || runtime.GOOS == "windows" { // on Windows FindProcess already fails for a process that is gone
 		return "?", err == nil
 	}
 	err = p.Signal(syscall.Signal(0))

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// postgresImage is the official one, in its smallest form.
+	// postgresImage is the official image, in its smallest variant.
 	postgresImage         = "postgres:17-alpine"
 	postgresImageVariable = "EMULATORS_POSTGRES_IMAGE"
 
-	// postgresBound is for the start without the pull, and only keeps a sick machine
-	// from hanging whoever gave no deadline.
+	// postgresBound limits the start, without the pull, to 2 minutes. It matters only on a broken
+	// machine, when the caller's ctx has no deadline.
 	postgresBound = 2 * time.Minute
 )
 
 var postgresPort = network.MustParsePort("5432/tcp")
 
-// postgresSettings are those of a private server of package emulators.
+// postgresSettings are the settings of package emulators' private servers.
 var postgresSettings = []string{
 	"fsync=off",
 	"full_page_writes=off",
@@ -40,7 +40,7 @@ var postgresSettings = []string{
 // postgres is a server in a container.
 type postgres struct{ *running }
 
-// startPostgres starts a server and waits until a query answers.
+// startPostgres starts a server and waits until it answers a query.
 func startPostgres(ctx context.Context) (*postgres, error) {
 	image := cmp.Or(os.Getenv(postgresImageVariable), postgresImage)
 	command := []string{"postgres"}
@@ -51,7 +51,7 @@ func startPostgres(ctx context.Context) (*postgres, error) {
 		Image: image,
 		Cmd:   command,
 		Env: map[string]string{
-			"PGDATA":                    "/pgdata/data", // not the image's: that is a volume, on a disk
+			"PGDATA":                    "/pgdata/data", // not the image's default, which is a volume on a disk
 			"POSTGRES_HOST_AUTH_METHOD": "trust",
 			"POSTGRES_INITDB_ARGS":      "--no-sync -E UTF8 --locale=C",
 			"TZ":                        "UTC",
@@ -68,7 +68,7 @@ func startPostgres(ctx context.Context) (*postgres, error) {
 	return p, nil
 }
 
-// URL is the address of the maintenance database.
+// URL returns the URL of the maintenance database.
 func (p *postgres) URL() string {
 	return (&url.URL{
 		Scheme:   "postgres",
@@ -79,8 +79,8 @@ func (p *postgres) URL() string {
 	}).String()
 }
 
-// probe asks whether a query answers. While the official image prepares its data, a
-// server runs that does not listen where we ask.
+// probe checks that a query answers. While the official image initializes its data, its temporary
+// server does not listen on this port.
 func (p *postgres) probe(ctx context.Context) error {
 	c, err := pgx.Connect(ctx, p.URL())
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 )
 
-// doomedVariable makes the test binary a program that starts a container and is
-// then killed.
+// doomedVariable makes the test binary a program that starts a container and is then killed.
 const doomedVariable = "CONTAINERS_TEST_DOOMED"
 
 func runDoomed() {
@@ -28,13 +27,13 @@ func runDoomed() {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	fmt.Println("started", p.container.GetContainerID(), theKeeper.cmd.Process.Pid)
+	fmt.Println("started", p.container.GetContainerID(), theReaper.cmd.Process.Pid)
 	select {}
 }
 
-// doomed starts a process with a container. The process is killed at the end of
-// the test, if not before.
-func doomed(t *testing.T, provider *testcontainers.DockerProvider) (process *exec.Cmd, id string, keeper *os.Process) {
+// doomed starts a process that starts a container. The process is killed at the end of the test at
+// the latest.
+func doomed(t *testing.T, provider *testcontainers.DockerProvider) (process *exec.Cmd, id string, reaper *os.Process) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), doomedVariable+"=yes")
@@ -57,13 +56,13 @@ func doomed(t *testing.T, provider *testcontainers.DockerProvider) (process *exe
 	if n, _ := fmt.Sscanf(line, "started %s %d", &id, &pid); n != 2 {
 		t.Fatalf("it said %q (%v)", line, err)
 	}
-	if keeper, err = os.FindProcess(pid); err != nil {
+	if reaper, err = os.FindProcess(pid); err != nil {
 		t.Fatal(err)
 	}
-	return cmd, id, keeper
+	return cmd, id, reaper
 }
 
-// hang is 5 minutes: a container that is not removed by then is not going to be, however slow the machine is.
+// hang is how long a test waits for a removal: 5 minutes, more than a slow machine needs.
 const hang = 10 * removeBound
 
 // gone waits until a container is gone, and returns how long that took.
@@ -88,7 +87,7 @@ func TestCloseRemoves(t *testing.T) {
 		t.Error("no volume to see removed: the image has none")
 	}
 	began := time.Now()
-	for range 2 { // closing again does nothing
+	for range 2 { // the second Close does nothing
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
@@ -125,7 +124,7 @@ func volumesOf(t *testing.T, provider *testcontainers.DockerProvider, id string)
 	return names
 }
 
-// A failed start must say why, and leave nothing.
+// TestStartThatFails checks that a failed start reports the reason and leaves no container.
 func TestStartThatFails(t *testing.T) {
 	provider := needImage(t)
 	before := ours(t, provider)
@@ -147,7 +146,7 @@ func TestStartThatFails(t *testing.T) {
 func TestStartThatIsCancelled(t *testing.T) {
 	provider := needImage(t)
 	before := ours(t, provider)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // somewhere amid the start
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // in the middle of the start
 	defer cancel()
 	if p, err := startPostgres(ctx); err == nil {
 		t.Log("it was faster than its bound")
@@ -199,14 +198,15 @@ func TestKilledProcess(t *testing.T) {
 	if err := process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("the keeper removed the container in %v", gone(t, provider, id))
+	t.Logf("the reaper removed the container in %v", gone(t, provider, id))
 }
 
-// What kills a whole machine's share of processes kills the keeper too.
-func TestKilledProcessAndKeeper(t *testing.T) {
+// TestKilledProcessAndReaper kills the owner and its reaper, as the end of a whole process tree
+// does.
+func TestKilledProcessAndReaper(t *testing.T) {
 	provider := needImage(t)
-	process, id, keeper := doomed(t, provider)
-	for _, p := range []*os.Process{keeper, process.Process} {
+	process, id, reaper := doomed(t, provider)
+	for _, p := range []*os.Process{reaper, process.Process} {
 		if err := p.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +253,7 @@ func TestOwners(t *testing.T) {
 		"elsewhere " + parts[1] + " " + parts[2]: false,
 		"elsewhere 999999999 1":                  false,
 		parts[0] + " 999999999 " + parts[2]:      true,
-		parts[0] + " " + parts[1] + " not-then":  true, // the id was used again
+		parts[0] + " " + parts[1] + " not-then":  true, // the id was reused
 		parts[0] + " not-a-number " + parts[2]:   false,
 		"":                                       false,
 		me + " more":                             false,

@@ -10,10 +10,11 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// removeBound is for what takes a moment on a healthy machine.
+// removeBound limits operations that take a moment on a healthy machine: 30 s.
 const removeBound = 30 * time.Second
 
-// owned lists the containers with an owner: with this one, or with any if it is "".
+// owned returns the containers with an owner label, by container id: those of the given owner, or
+// all if owner is "".
 func owned(ctx context.Context, docker client.APIClient, owner string) (ownerByID map[string]string, err error) {
 	label := ownerLabel
 	if owner != "" {
@@ -48,7 +49,7 @@ func sweep(ctx context.Context, docker client.APIClient) error {
 	return errors.Join(failed...)
 }
 
-// remove ends a container and waits until it is gone, whoever removes it.
+// remove ends a container and waits until it is gone, whichever process removes it.
 func remove(ctx context.Context, docker client.APIClient, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeBound)
 	defer cancel()
@@ -56,7 +57,7 @@ func remove(ctx context.Context, docker client.APIClient, id string) error {
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
-	if err != nil && !errdefs.IsConflict(err) { // somebody else is at it
+	if err != nil && !errdefs.IsConflict(err) { // another process is removing it
 		return fmt.Errorf("remove container %.12s: %w", id, err)
 	}
 	ticker := time.NewTicker(20 * time.Millisecond)

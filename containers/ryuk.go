@@ -9,14 +9,14 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 )
 
-// ryukVariable is read once, by testcontainers, when it first looks for the engine.
+// ryukVariable disables Ryuk. testcontainers reads it once, when it first looks for the engine.
 const ryukVariable = "TESTCONTAINERS_RYUK_DISABLED"
 
 var ryukDecided sync.Once
 
-// decideRyuk turns the reaper of testcontainers off where it would only keep a
-// container from starting. The network is asked for its image only if the engine's
-// has to come from there too: who has that one may well be offline.
+// decideRyuk disables the reaper of testcontainers (Ryuk) unless its image is present or can be
+// pulled. It tries the network only if the engine's image has to be pulled too, because a machine
+// that has the engine's image may be offline.
 func decideRyuk(ctx context.Context, engineImage string) {
 	if os.Getenv(ryukVariable) != "" {
 		return

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// spannerImage is Google's, with the emulator alone. Its version is fixed: later ones
-	// have lost writes of multiplexed sessions without an error.
+	// spannerImage is Google's image with the emulator alone. Its version is fixed: later ones have
+	// lost writes of multiplexed sessions without an error.
 	spannerImage         = "gcr.io/cloud-spanner-emulator/emulator:1.5.28"
 	spannerImageVariable = "EMULATORS_SPANNER_IMAGE"
 
-	// spannerBound is for the start without the pull.
+	// spannerBound limits the start, without the pull, to 1 minute.
 	spannerBound = time.Minute
 )
 
@@ -30,13 +30,13 @@ var spannerPort = network.MustParsePort("9010/tcp")
 // spanner is an emulator in a container.
 type spanner struct{ *running }
 
-// startSpanner starts an emulator and waits until an RPC is answered.
+// startSpanner starts an emulator and waits until it answers an RPC.
 func startSpanner(ctx context.Context) (*spanner, error) {
 	image := cmp.Or(os.Getenv(spannerImageVariable), spannerImage)
 	r, err := run(ctx, testcontainers.ContainerRequest{
 		Image: image,
-		// Not what the image starts by itself: that puts REST in front, and gives the
-		// emulator no flags.
+		// The image's own entrypoint puts a REST gateway in front, and passes no flags to the
+		// emulator.
 		Entrypoint: []string{"./emulator_main"},
 		Cmd:        []string{"--host_port=0.0.0.0:" + spannerPort.Port(), "--disable_query_null_filtered_index_check"},
 	}, spannerPort, 0)
@@ -50,7 +50,7 @@ func startSpanner(ctx context.Context) (*spanner, error) {
 	return s, nil
 }
 
-// URL is the emulator's host and port.
+// URL returns the emulator's host and port.
 func (s *spanner) URL() string { return net.JoinHostPort(loopback, s.port) }
 
 func (s *spanner) probe(ctx context.Context) error {

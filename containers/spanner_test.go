@@ -13,8 +13,8 @@ import (
 	"github.com/tapestore/tapestore/emulators"
 )
 
-// spannerFiles is an image of nothing but this machine's own emulator and what the loader
-// maps for it.
+// spannerFiles returns an image that holds only this machine's own emulator and the libraries that
+// the loader maps for it.
 func spannerFiles(ctx context.Context) (*imageFiles, []string, error) {
 	for _, finding := range emulators.Doctor(ctx) {
 		if finding.Engine != "spanner" || finding.Tier != emulators.TierLocal {
@@ -70,9 +70,9 @@ func TestSpannerContainer(t *testing.T) {
 	}
 }
 
-// Some cases of each kind: all of them take Spanner's emulator minutes, and package
-// runstore/spanner runs them on the same program. The one emulator cannot be told who
-// yields, and does for the cases of the fence too.
+// TestSpannerConformance runs some cases of each kind: all of them take Spanner's emulator minutes,
+// and package runstore/spanner runs them on the same program. An emulator in a container takes no
+// AbortProbability; its default is sufficient for the cases of fencing too.
 func TestSpannerConformance(t *testing.T) {
 	spannerBuilt.need(t)
 	t.Setenv("EMULATORS_SPANNER", emulators.TierContainer)
@@ -93,7 +93,8 @@ func TestSpannerConformance(t *testing.T) {
 	t.Logf("%+v", report.Summary)
 }
 
-// A container that is no emulator is told of with what it said, and removed.
+// TestSpannerImageThatIsNone checks that a container that is not an emulator is reported with its
+// output, and removed.
 func TestSpannerImageThatIsNone(t *testing.T) {
 	provider := needImage(t)
 	t.Setenv(spannerImageVariable, os.Getenv(postgresImageVariable))

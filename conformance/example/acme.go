@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// Server stands for the engine: what it holds outlives every connection.
+// Server simulates an engine: its data outlives every connection.
 type Server struct {
 	store *memory.Store
 }
@@ -17,7 +17,7 @@ type Server struct {
 // NewServer returns an empty engine.
 func NewServer() *Server { return &Server{store: memory.New(nil)} }
 
-// Advance moves the engine's clock, as only a test does.
+// Advance moves the engine's clock forward. Only tests use it.
 func (s *Server) Advance(d time.Duration) { s.store.Advance(d) }
 
 // Store is the adapter: one connection to a Server. It implements the contract
@@ -36,7 +36,7 @@ func Open(_ context.Context, s *Server) (*Store, error) {
 	return &Store{conn: s.store.Open(), calls: map[string]int{}}, nil
 }
 
-// Calls tells how often a method was called, a feature of this adapter.
+// Calls returns how often a method was called, a feature specific to this adapter.
 func (s *Store) Calls(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

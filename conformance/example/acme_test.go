@@ -11,7 +11,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Harness{New: func(conformance.T) conformance.Instance {
-		server := acme.NewServer() // empty, this case's own
+		server := acme.NewServer() // empty, for this case only
 		return conformance.Instance{
 			Open:         func(ctx context.Context) (runstore.RunStore, error) { return acme.Open(ctx, server) },
 			AdvanceClock: server.Advance,

@@ -16,7 +16,7 @@ import (
 //go:embed list/*.txt
 var lists embed.FS
 
-// engines orders the lists: the cheapest engine first.
+// engines lists the engines in the order in which they are tested: the cheapest first.
 var engines = []string{"memory", "sqlite", "postgres", "alloydb", "bigtable", "spanner"}
 
 // mutation is one deliberate bug and the tests that must notice it.
@@ -24,9 +24,9 @@ type mutation struct {
 	Engine    string   // the list that holds it
 	Name      string   // unique within its list
 	Guarantee string   // the guarantee that it breaks: I1 to I13
-	Why       string   // the bug that it stands for
-	File      string   // the file that it changes, from the root of the module
-	Package   string   // the package whose tests must notice it, likewise
+	Why       string   // the bug that it reproduces
+	File      string   // the file that it changes, relative to the module root
+	Package   string   // the package whose tests must notice it, likewise relative
 	Kills     []string // full names of those tests
 	Line      int      // of the entry in its list
 
@@ -91,7 +91,7 @@ func parse(engine, text string) ([]mutation, error) {
 	return all, errors.Join(errs...)
 }
 
-// add reads one line of an entry: a line of its hunk, or a field.
+// add parses one line of an entry: a line of its hunk, or a field.
 func (m *mutation) add(line string) error {
 	if strings.ContainsRune("-+ ", rune(line[0])) {
 		m.hunk = append(m.hunk, line)
@@ -140,7 +140,7 @@ func shortName(test string) string {
 	return test
 }
 
-// check reports what an entry lacks.
+// check returns an error if the entry is incomplete.
 func (m mutation) check() error {
 	for _, field := range []struct{ name, value string }{
 		{"name", m.Name}, {"guarantee", m.Guarantee}, {"why", m.Why}, {"file", m.File}, {"package", m.Package},
@@ -160,7 +160,7 @@ func (m mutation) check() error {
 	return nil
 }
 
-// sides returns the lines of the hunk before and after the mutation.
+// sides returns the hunk's lines before and after the mutation.
 func (m mutation) sides() (before, after []string) {
 	for _, line := range m.hunk {
 		if line[0] != '+' {
@@ -173,8 +173,7 @@ func (m mutation) sides() (before, after []string) {
 	return before, after
 }
 
-// apply returns the text of the mutation's file with the mutation in it. The hunk must
-// match exactly once.
+// apply returns text with the mutation applied. The hunk must match exactly once.
 func (m mutation) apply(text []byte) ([]byte, error) {
 	lines := bytes.Split(text, []byte("\n"))
 	before, after := m.sides()
@@ -203,7 +202,7 @@ func (m mutation) apply(text []byte) ([]byte, error) {
 	return out, nil
 }
 
-// matches reports whether lines begin with want, whatever their indentation.
+// matches reports whether lines begin with want, ignoring indentation.
 func matches(lines [][]byte, want []string) bool {
 	for i, w := range want {
 		if string(bytes.TrimSpace(lines[i])) != w {

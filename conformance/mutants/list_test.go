@@ -14,11 +14,11 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 )
 
-// atLeast is how many mutations each list holds at the least.
+// atLeast is the minimum number of mutations in each list.
 const atLeast = 15
 
-// TestListsAreCurrent checks every entry against the sources as they are: its hunk matches
-// once, and the tests that it names exist. No engine is started.
+// TestListsAreCurrent checks every entry against the current sources: its hunk matches once, and
+// the tests that it names exist. It starts no engine.
 func TestListsAreCurrent(t *testing.T) {
 	t.Parallel()
 	all, err := load(lists)
@@ -156,7 +156,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestRottenEntry checks that an entry which is out of date is reported with its file and line.
+// TestRottenEntry checks that an outdated entry is reported with its file and line.
 func TestRottenEntry(t *testing.T) {
 	t.Parallel()
 	all, err := parse("memory", entry)

@@ -99,7 +99,7 @@ func choose(engine, match string) ([]mutation, error) {
 	return all, nil
 }
 
-// moduleRoot returns the folder of the module in which the command runs.
+// moduleRoot returns the root directory of the module in which the command runs.
 func moduleRoot(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
@@ -108,7 +108,7 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// current reports the mutations that no longer match their files.
+// current returns an error that lists the mutations that no longer match their files.
 func current(root string, all []mutation) error {
 	var errs []error
 	for _, m := range all {
@@ -123,7 +123,7 @@ func current(root string, all []mutation) error {
 	return errors.Join(errs...)
 }
 
-// bench tests mutations.
+// bench runs the tests of mutations.
 type bench struct {
 	runner runner
 	root   string
@@ -134,8 +134,8 @@ type bench struct {
 	out io.Writer
 }
 
-// testAll tests the packages without a mutation, then each mutation of those that passed.
-// The results are in the order of all.
+// testAll tests each package without a mutation, and then each mutation of the packages that
+// passed. The results are in the order of all.
 func (b *bench) testAll(ctx context.Context, all []mutation) []result {
 	var packages []string
 	kills := map[string][]string{}
@@ -150,7 +150,7 @@ func (b *bench) testAll(ctx context.Context, all []mutation) []result {
 		pkg := packages[i]
 		names := slices.Compact(slices.Sorted(slices.Values(kills[pkg])))
 		began := time.Now()
-		// The bound is one mutation's; here the tests of all mutations run at once.
+		// The time limit applies to one mutation; this run has the tests of all mutations.
 		t, err := b.runner.run(ctx, pkg, names, nil, 10*b.bound)
 		if err == nil {
 			err = baseline(pkg, names, t)
@@ -180,7 +180,7 @@ func (b *bench) testAll(ctx context.Context, all []mutation) []result {
 	return results
 }
 
-// each calls f for 0 to n-1, as many at a time as there are jobs.
+// each calls f(0) to f(n-1), with as many calls at a time as there are jobs.
 func (b *bench) each(n int, f func(i int)) {
 	slots := make(chan struct{}, b.jobs)
 	var wg sync.WaitGroup
@@ -200,7 +200,7 @@ func (b *bench) printf(format string, args ...any) {
 	fmt.Fprintf(b.out, format, args...)
 }
 
-// line is a row of the table.
+// line returns the result's row of the table.
 func (r result) line() string {
 	by := strings.Join(r.By, ", ")
 	text := fmt.Sprintf("%-10s %-4s %-52s %-8s %5.1f s  %s\n", r.Engine, r.Guarantee, r.Name, r.Verdict, r.Seconds, by)
@@ -210,7 +210,7 @@ func (r result) line() string {
 	return text
 }
 
-// summarize prints the counts of each engine and what was not killed, and returns the
+// summarize prints each engine's counts and the mutations that were not killed, and returns the
 // exit status.
 func summarize(w io.Writer, results []result) int {
 	counts := map[string]map[verdict]int{}

@@ -2,5 +2,5 @@
 
 package main
 
-// limitMemory does nothing: only Linux counts what a process has allocated.
+// limitMemory does nothing: only Linux enforces a limit on allocated memory.
 func limitMemory() {}

@@ -18,16 +18,16 @@ import (
 
 // tests is what one run of go test reported.
 type tests struct {
-	status map[string]string // by test: run (not ended), pass, fail or skip
+	status map[string]string // by test: run (not finished), pass, fail or skip
 	output map[string]string // by test
-	rest   string            // output of no test: of the build, a panic, the end of the process
-	ended  string            // what became of the package: pass, fail, or "" if the build failed
+	rest   string            // output that belongs to no test: of the build, a panic, the end of the process
+	ended  string            // result of the package: pass, fail, or "" if the build failed
 }
 
 // event is a line of go test -json (see go doc test2json).
 type event struct{ Action, Test, Output string }
 
-// read collects the output of go test -json.
+// read parses the output of go test -json.
 func read(out []byte) tests {
 	t := tests{status: map[string]string{}, output: map[string]string{}}
 	lines := bufio.NewScanner(bytes.NewReader(out))
@@ -65,8 +65,8 @@ func read(out []byte) tests {
 
 var running = regexp.MustCompile(`(?m)^\s+(\S+) \([0-9hms.µn]+\)$`)
 
-// hung returns which of some tests were running when the bound of time ended, and whether
-// it did. Tests that only waited for their turn did not hang.
+// hung returns which of the named tests were running when the time limit ended, and whether it did.
+// Tests that were only waiting for their turn are not included.
 func (t tests) hung(names []string) (hung []string, timedOut bool) {
 	_, block, timedOut := strings.Cut(t.everything(), "panic: test timed out after ")
 	block, _, _ = strings.Cut(block, "\n\n")
@@ -94,7 +94,7 @@ type runner interface {
 	run(ctx context.Context, pkg string, names []string, replace map[string]string, bound time.Duration) (tests, error)
 }
 
-// goTest is the runner that calls go test.
+// goTest is the runner that executes go test.
 type goTest struct{ root string }
 
 func (g goTest) run(ctx context.Context, pkg string, names []string, replace map[string]string, bound time.Duration) (tests, error) {
@@ -111,8 +111,8 @@ func (g goTest) run(ctx context.Context, pkg string, names []string, replace map
 	if err = errors.Join(err, file.Close()); err != nil {
 		return tests{}, err
 	}
-	// go test ends the tests at its own timeout and prints which of them hung; a minute later
-	// it kills them.
+	// go test ends the tests at its own timeout and prints which of them hung; one minute later it
+	// kills them.
 	ctx, cancel := context.WithTimeout(ctx, bound+5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-vet=off", "-failfast",
@@ -131,7 +131,7 @@ func (g goTest) run(ctx context.Context, pkg string, names []string, replace map
 	return read(out), nil
 }
 
-// pattern matches the named tests and no others.
+// pattern returns a -run pattern that matches exactly the named tests.
 func pattern(names []string) string {
 	var all []string
 	for _, name := range names {
@@ -144,7 +144,7 @@ func pattern(names []string) string {
 	return strings.Join(all, "|")
 }
 
-// verdict is what became of a mutation.
+// verdict is the outcome of a mutation.
 type verdict string
 
 const (
@@ -159,12 +159,12 @@ type result struct {
 	Name      string   `json:"name"`
 	Guarantee string   `json:"guarantee"`
 	Verdict   verdict  `json:"verdict"`
-	By        []string `json:"by,omitempty"`      // the tests that noticed it
+	By        []string `json:"by,omitempty"`      // the tests that failed
 	Message   string   `json:"message,omitempty"` // of the first of those, or why the mutation is broken
 	Seconds   float64  `json:"seconds"`
 }
 
-// judge decides what a run of the mutation's tests says about it.
+// judge derives the verdict of a mutation from a run of its tests.
 func judge(m mutation, t tests) (v verdict, by []string, message string) {
 	with := func(status string) (some []string) {
 		for _, test := range m.Kills {
@@ -188,7 +188,7 @@ func judge(m mutation, t tests) (v verdict, by []string, message string) {
 		}
 		return killed, short(failed), message
 	case t.ended == "fail" && len(unfinished) > 0:
-		// The process ended under these tests: they hung until the bound of time, or it crashed.
+		// The process ended under these tests: they hung until the time limit, or it crashed.
 		return killed, short(unfinished), brief(crash(t.everything()))
 	case t.ended == "fail":
 		return broken, nil, "no named test failed, but the package did: " + brief(t.everything())
@@ -222,8 +222,8 @@ func baseline(pkg string, names []string, t tests) error {
 	return errors.Join(errs...)
 }
 
-// unopened matches what a case of the suite says when its store cannot be opened: a schema
-// that does not parse shows as little as code that does not compile.
+// unopened matches the message of a case whose store cannot be opened. A schema that does not parse
+// proves as little as code that does not compile.
 var unopened = regexp.MustCompile(`^\w+\.go:\d+: open: `)
 
 func short(tests []string) []string {
@@ -236,8 +236,8 @@ func short(tests []string) []string {
 
 var position = regexp.MustCompile(`^\s+\w+\.go:\d+: `)
 
-// firstError returns the first message of a failed test or of its failed subtests. What a
-// test only logs looks the same, and is taken for one.
+// firstError returns the first message of a failed test or of its failed subtests. Log output
+// cannot be distinguished from errors, so it counts as a message.
 func firstError(t tests, test string) string {
 	names := []string{test}
 	for name := range t.output {
@@ -256,7 +256,7 @@ func firstError(t tests, test string) string {
 	return brief(crash(t.everything()))
 }
 
-// crash returns the end of output from the panic on that ended the process, if one did.
+// crash returns the output from the panic that ended the process, or "" if there was none.
 func crash(output string) string {
 	for _, mark := range []string{"panic: ", "fatal error: "} {
 		if i := strings.Index(output, mark); i >= 0 {

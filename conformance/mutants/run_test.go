@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// output is what go test -json prints of tests with these statuses, and of the package.
+// output returns what go test -json prints for tests with the given statuses, and for the package.
 func output(ended string, status ...string) []byte {
 	var b strings.Builder
 	for _, s := range status {
@@ -30,7 +30,7 @@ func output(ended string, status ...string) []byte {
 
 func line(text string) string { return `{"Action":"output","Output":"` + text + `\n"}` + "\n" }
 
-// timeout is what go test prints when its bound of time ends while one test is running.
+// timeout returns what go test prints when the time limit ends while one test is running.
 func timeout(test string) []byte {
 	return []byte(line("panic: test timed out after 3m0s") + line(`\trunning tests:`) + line(`\t\t`+test+" (3m0s)") + line("") + line("goroutine 7 [running]:"))
 }
@@ -97,7 +97,7 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-// fakeTests answers by whether anything is replaced, and by what.
+// fakeTests is a runner whose result depends on which file is replaced, if any.
 type fakeTests func(pkg, changed string) tests
 
 func (f fakeTests) run(_ context.Context, pkg string, _ []string, replace map[string]string, _ time.Duration) (tests, error) {
@@ -112,7 +112,7 @@ func (f fakeTests) run(_ context.Context, pkg string, _ []string, replace map[st
 	return f(pkg, changed), nil
 }
 
-// TestBench tests a kill, a survivor and a package whose tests fail by themselves.
+// TestBench tests a kill, a survivor and a package whose tests fail without a mutation.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -155,8 +155,8 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// TestOverlay runs go test on a module of a few lines: one mutation in code and one in an
-// embedded file are noticed, one is not, and one does not compile.
+// TestOverlay runs go test on a small module: one mutation in code and one in an embedded file are
+// noticed, one is not, and one does not compile.
 func TestOverlay(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

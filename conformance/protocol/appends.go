@@ -17,7 +17,7 @@ func appendCases() []Case {
 	}
 }
 
-// expectWhole checks that the state of a session is that of its events: event N sets the key N.
+// expectWhole checks that the state of a session matches its events: event N sets key N.
 func expectWhole(t T, s *tapepb.Session) {
 	t.Helper()
 	if s == nil {
@@ -30,7 +30,7 @@ func expectWhole(t T, s *tapepb.Session) {
 	expect(t, len(state) == len(ids), "the session has the events %q and the state %s", ids, s.GetStateJson())
 }
 
-// appendAll appends n events to a session at the same time, with a reader beside.
+// appendAll appends n events to a session concurrently while a reader reads it.
 func (e *Env) appendAll(t T, session string, n int) {
 	t.Helper()
 	done := make(chan struct{})

@@ -21,16 +21,16 @@ func atomicCases() []Case {
 	}
 }
 
-// writeLoad makes n calls of each kind at the same time, each as often as it takes under calls that
-// are given up; give returns the context of one attempt.
-func (e *Env) writeLoad(t T, run string, n int, give func() (context.Context, context.CancelFunc)) {
+// writeLoad makes n calls of each kind concurrently and retries each until it succeeds. newContext
+// returns the context of one attempt, which may cancel the call midway.
+func (e *Env) writeLoad(t T, run string, n int, newContext func() (context.Context, context.CancelFunc)) {
 	t.Helper()
 	call := func(f func(ctx context.Context) error) {
 		for {
-			ctx, cancel := give()
+			ctx, cancel := newContext()
 			err := f(ctx)
-			// The server may find the deadline passed before the caller does. It does not know then
-			// what became of a write that it had sent to the store.
+			// The server may see the deadline pass before the caller does. The outcome of a write
+			// that it had sent to the store is then unknown.
 			_, bounded := ctx.Deadline()
 			given := ctx.Err() != nil || bounded && (status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Unknown)
 			cancel()
@@ -69,10 +69,10 @@ func (e *Env) writeLoad(t T, run string, n int, give func() (context.Context, co
 	})
 }
 
-// checkLoad checks the rows and the journal of a run with a load of n.
+// checkLoad checks the rows and the journal of a run after writeLoad with the same n.
 func (e *Env) checkLoad(t T, run string, n int) {
 	t.Helper()
-	begun := map[string]int64{} // what an entry begins, by its seq
+	begun := map[string]int64{} // what each entry begins, by seq
 	completed := map[string]int{}
 	last := int64(0)
 	for _, entry := range e.journal(t, run, 0) {
@@ -119,9 +119,9 @@ func rowsAndJournalAgree(t T, e *Env) {
 
 func givenUpCalls(t T, e *Env) {
 	id, n := e.begin(t), e.Rounds(12)
-	const most = 10 * time.Millisecond // most calls take less, so some are given up and some are not
+	const most = 10 * time.Millisecond // about the time of a call, so that some attempts are cancelled and some are not
 	e.writeLoad(t, id, n, func() (context.Context, context.CancelFunc) {
-		if rand.IntN(4) == 0 { // so that each call comes to an end
+		if rand.IntN(4) == 0 { // every fourth attempt on average, so that each call ends
 			return context.WithCancel(t.Context())
 		}
 		return context.WithTimeout(t.Context(), rand.N(most))

@@ -19,9 +19,10 @@ func businessCases() []Case {
 	}
 }
 
-// raceForKey lets runs of their own processes begin an effect of one business key, and checks that
-// there is one effect. give returns the context of each first attempt; each run then tries again.
-func (e *Env) raceForKey(t T, key string, give func() (context.Context, context.CancelFunc)) {
+// raceForKey has several processes, each with its own run, begin an effect with the same business
+// key, and checks that one effect exists. newContext returns the context of each first attempt;
+// each run then tries again.
+func (e *Env) raceForKey(t T, key string, newContext func() (context.Context, context.CancelFunc)) {
 	t.Helper()
 	const n = 6
 	runs, processes := make([]string, n), make([]*Process, n)
@@ -32,8 +33,8 @@ func (e *Env) raceForKey(t T, key string, give func() (context.Context, context.
 	answers := make([]*tapepb.BeginEffectResponse, n)
 	together(n, func(i int) {
 		req := &tapepb.BeginEffectRequest{RunId: runs[i], ToolName: "pay", Connector: e.Name("bank"), BusinessKey: key}
-		ctx, cancel := give()
-		_, _ = processes[i].Try.BeginEffect(ctx, req) // given up, or repeated below
+		ctx, cancel := newContext()
+		_, _ = processes[i].Try.BeginEffect(ctx, req) // may be cancelled; repeated below
 		cancel()
 		r, err := processes[i].Try.BeginEffect(t.Context(), req)
 		if err != nil {
@@ -62,7 +63,7 @@ func oneEffectOverRuns(t T, e *Env) {
 }
 
 func givenUpCreators(t T, e *Env) {
-	const most = 5 * time.Millisecond // about as long as the call takes
+	const most = 5 * time.Millisecond // about the time of a call
 	for round := range e.Rounds(6) {
 		e.raceForKey(t, fmt.Sprint(round), func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), rand.N(most)) })
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// dying is the store of a process that dies at one of its calls: before the store makes it, or after.
+// dying is the store of a process that crashes at one of its calls, either before or after the
+// store applies it.
 type dying struct {
 	runstore.RunStore
 	left  int
@@ -50,7 +51,7 @@ func (s *dying) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.R
 	return call(s, func() ([]runstore.Record, error) { return s.RunStore.ReadRecords(ctx, id, q) })
 }
 
-// dyingMulti is dying over a store that commits to several runs at once.
+// dyingMulti is dying over a MultiCommitter.
 type dyingMulti struct {
 	*dying
 	runstore.MultiCommitter
@@ -60,8 +61,8 @@ func (s dyingMulti) CommitMulti(ctx context.Context, batches []runstore.Batch) (
 	return call(s.dying, func() ([]runstore.Committed, error) { return s.MultiCommitter.CommitMulti(ctx, batches) })
 }
 
-// TestBusinessKeys kills creators at each of their calls, and lets creators race, on each engine: a
-// connector and a business key are one effect of all runs (T5).
+// TestBusinessKeys crashes creators at each of their calls, and races creators, on each engine: a
+// connector and a business key name one effect of all runs (T5).
 func TestBusinessKeys(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
 		multi, atOnce := store.(runstore.MultiCommitter)
@@ -100,7 +101,7 @@ func TestBusinessKeys(t *testing.T) {
 	})
 }
 
-// pair is a connector and a business key, and runs that use it.
+// pair is a connector and a business key, with the runs that use them.
 type pair struct {
 	t     *testing.T
 	store runstore.RunStore
@@ -121,20 +122,20 @@ func newPair(t *testing.T, store runstore.RunStore, key string, runs int) *pair 
 	return p
 }
 
-// begin begins the effect in run number i, as a process of its own.
+// begin begins the effect in run i, in a process of its own.
 func (p *pair) begin(store runstore.RunStore, i int) (tape.Effect, error) {
 	return tape.New(store, nil).BeginEffect(p.t.Context(), tape.BeginEffectRequest{
 		Run: p.runs[i].ID, CustomKey: "pay", Connector: "bank", BusinessKey: p.key, Fence: p.runs[i].Lease.Fence(),
 	})
 }
 
-// settle fails the test unless the pair has one effect, which all runs are answered.
+// settle fails the test unless the pair has exactly one effect, which every run gets in reply.
 func (p *pair) settle(what string) {
 	p.t.Helper()
 	var first tape.Effect
 	found := 0
 	for i := range p.runs {
-		i = len(p.runs) - 1 - i // not the one that died first
+		i = len(p.runs) - 1 - i // not the one that crashed first
 		e, err := p.begin(p.store, i)
 		if first.Key == "" {
 			first = e

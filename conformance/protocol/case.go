@@ -7,23 +7,23 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 )
 
-// T is what a case needs of a test.
+// T is the part of testing.T that a case uses.
 type T = conformance.T
 
 // Case is one rule of the protocol and the test that proves it.
 type Case struct {
-	// Group is the guarantee that the case proves, such as T2, or the part of the protocol that
-	// its check is about, such as effects.
+	// Group is the guarantee that the case proves, such as T2, or the part of the protocol that its
+	// check covers, such as effects.
 	Group string
-	// Check is the number of the client-visible check; 0 for a case of a guarantee.
+	// Check is the number of the client-visible check; 0 for a case that proves a guarantee.
 	Check int
 	// Name states the rule, in small letters with hyphens.
 	Name string
 	// Doc states the rule in a sentence.
 	Doc string
-	// Needs lists what the case cannot do without.
+	// Needs lists the capabilities that the case requires.
 	Needs []Need
-	// Alone says that no other case may run at the same time.
+	// Alone reports that no other case may run at the same time.
 	Alone bool
 	Run   func(t T, e *Env)
 }
@@ -38,20 +38,20 @@ func (c Case) name() string {
 	return fmt.Sprintf("%d-%s", c.Check, c.Name)
 }
 
-// Need is something that a case cannot do without.
+// Need is a capability of the server or of the target that a case requires.
 type Need struct {
 	name, about string
-	// missing returns why the server or the target does not offer it, or "".
+	// missing returns why the capability is absent, or "" if it is present.
 	missing func(*Server) string
 }
 
 // String returns the need's name, such as "grants".
 func (n Need) String() string { return n.name }
 
-// About returns what the need is, in a few words.
+// About returns a short description of the need.
 func (n Need) About() string { return n.about }
 
-// What a case may need.
+// The needs of the suite's cases.
 var (
 	NeedGrants   = Need{"grants", "BeginRun answers a grant, which later writes can present", func(s *Server) string { return absent(s.Grants, "the server answers no grants") }}
 	NeedRefusals = Need{"refusals", "the server refuses a driver's write without a fence, on some connection", func(s *Server) string {
@@ -139,7 +139,7 @@ func Cases() []Case {
 	return all
 }
 
-// Find returns the case of that ID.
+// Find returns the case with the given ID.
 func Find(id string) (Case, bool) {
 	for _, c := range Cases() {
 		if c.ID() == id {
@@ -149,7 +149,7 @@ func Find(id string) (Case, bool) {
 	return Case{}, false
 }
 
-// titles are the groups in the order of reports, with their short names.
+// titles lists the groups with their short names, in the order of reports.
 var titles = [][2]string{
 	{"T1", "One commit: row, counter and journal entry"},
 	{"T2", "The first decision, effect and outcome win"},
@@ -190,7 +190,7 @@ func Groups() []string {
 	return all
 }
 
-// Title returns the short name of a group; "" for any other text.
+// Title returns the short name of a group, or "" for any other text.
 func Title(group string) string {
 	for _, t := range titles {
 		if t[0] == group {

@@ -17,7 +17,7 @@ func (e *Env) charge(t T, run string) {
 	}
 }
 
-// expectSpent checks the sums of n charges.
+// expectSpent checks the budget's totals after n charges.
 func (e *Env) expectSpent(t T, run string, n int) {
 	t.Helper()
 	b := e.admit(t, run, 0, 0).GetBudget()

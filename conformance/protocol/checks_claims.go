@@ -31,14 +31,14 @@ func claimedCases() []Case {
 	}
 }
 
-// claimTasks claims tasks of any shard of a reaction.
+// claimTasks claims tasks from every shard of a reaction.
 func (p *Process) claimTasks(t T, reaction, owner string, lease time.Duration) []*tapepb.Task {
 	t.Helper()
 	r, _ := p.Client.ClaimTasks(t.Context(), &tapepb.ClaimTasksRequest{ReactionId: reaction, Shard: -1, Owner: owner, LeaseMs: lease.Milliseconds()})
 	return r.GetTasks()
 }
 
-// awaitClaim claims the one task of a reaction, as soon as it is there.
+// awaitClaim waits for the one task of a reaction and claims it.
 func (p *Process) awaitClaim(t T, reaction, owner string, lease time.Duration) *tapepb.Task {
 	t.Helper()
 	var tasks []*tapepb.Task
@@ -120,7 +120,7 @@ func taskDebounce(t T, e *Env) {
 		r.SubjectPattern, r.DebounceMs = "/tape/value/changed/"+ns+"/"+name, int32(d.Milliseconds())
 		return e.react(t, r)
 	}
-	// Whatever a slow machine makes of 100 ms, an hour is longer.
+	// An hour, because a slow machine can outlast 100 ms.
 	long := debounced("long", time.Hour)
 	e.change(t, ns, "long", 1)
 	first := e.awaitTasks(t, long, 1)[0]
@@ -130,7 +130,7 @@ func taskDebounce(t T, e *Env) {
 	expect(t, now.GetTaskId() == first.GetTaskId() && now.GetCreatedAtMs() == first.GetCreatedAtMs() && now.GetStatus() == taskPending &&
 		now.GetPayloadJson() != first.GetPayloadJson(), "after a second match the task is %v, was %v", now, first)
 
-	// The same reaction, with the task claimed: another one.
+	// The same reaction while its task is claimed: the next match makes a new task.
 	claimed := e.awaitClaim(t, long, "a", time.Hour)
 	e.change(t, ns, "long", 3)
 	tasks := e.awaitTasks(t, long, 2)
@@ -147,8 +147,8 @@ func taskDebounce(t T, e *Env) {
 	expect(t, len(tasks) == 2, "matches 150 ms apart with 50 ms of debounce have the tasks %v, want two", tasks)
 }
 
-// pendingTaskStays is the part of check 70 that needs a task: a call without an owner changes nothing, and a task that nobody
-// has claimed cannot be completed.
+// pendingTaskStays is the part of check 70 that needs a task: a call without an owner changes
+// nothing, and an unclaimed task cannot be completed.
 func (e *Env) pendingTaskStays(t T) {
 	t.Helper()
 	ns := e.Name("ns")

@@ -33,7 +33,7 @@ func (p *Process) compact(t T, run string) *tapepb.CompactRunResponse {
 	return r
 }
 
-// finished begins a run with decision 0 and the CONFIRMED effect K, and ends it.
+// finished begins a run, gives it decision 0 and the CONFIRMED effect K, and ends it.
 func (e *Env) finished(t T, invocation string) string {
 	t.Helper()
 	id := e.Begin(t, e.Process, invocation).GetRunId()
@@ -66,7 +66,8 @@ func bodiesAreBlank(t T, e *Env) {
 	expect(t, e.run(t, id).GetSeqCursor() == last.GetSeq(), "the second CompactRun has journaled")
 }
 
-// refuseCompaction checks that a run is not compacted, and that its decision keeps its bodies.
+// refuseCompaction checks that compaction of a run is refused, and that the run's decision keeps
+// its bodies.
 func (e *Env) refuseCompaction(t T, run, text string) {
 	t.Helper()
 	_, err := e.Try.CompactRun(t.Context(), &tapepb.CompactRunRequest{RunId: run})

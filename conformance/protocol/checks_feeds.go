@@ -33,7 +33,7 @@ type feed struct {
 	last   int64 // the number of the last entry
 }
 
-// opened returns the feed of a stream, once its headers have come.
+// opened returns the feed of a stream whose headers have arrived.
 func opened(t T, cancel context.CancelFunc, stream grpc.ServerStreamingClient[tapepb.EventEntry], err error) *feed {
 	t.Helper()
 	require(t, err == nil, "open a feed: %v", err)
@@ -60,7 +60,7 @@ func (p *Process) events(t T, req *tapepb.SubscribeEventsRequest) *feed {
 	return opened(t, cancel, stream, err)
 }
 
-// next returns the next entry that is wanted, and checks all entries up to it.
+// next returns the next entry that satisfies wanted, and checks all entries up to it.
 func (f *feed) next(t T, wanted func(*tapepb.EventEntry) bool) *tapepb.EventEntry {
 	t.Helper()
 	for {
@@ -117,7 +117,7 @@ func patternAndPredicate(t T, e *Env) {
 		t.Errorf("the first entry is %v", first)
 	}
 	e.decide(t, b, 1)
-	e.decide(t, a, 1) // what comes next shows that nothing came between
+	e.decide(t, a, 1) // if it comes next, nothing came in between
 	for name, f := range map[string]*feed{"pattern": f, "predicate": second} {
 		if entry := f.next(t, every); entry.GetSubject() != "/tape/decision/recorded/"+a+"/1" {
 			t.Errorf("the next entry by %s is %v", name, entry)
@@ -143,9 +143,9 @@ func relay(t T, e *Env) {
 		cursor, index := int64(0), int64(0)
 		id := e.Begin(t, e.Process, name).GetRunId()
 		seen := map[int64]bool{}
-		// pass reads from the cursor up to a mark, and returns the number of entries before it. The mark
-		// is a decision of the same run: the entries of several runs may come in another order than
-		// they were committed in.
+		// pass reads from the cursor up to a mark, and returns the number of entries before it. The
+		// mark is a decision of the same run, because entries of different runs may arrive in
+		// another order than they were committed in.
 		pass := func() (n int) {
 			t.Helper()
 			index++

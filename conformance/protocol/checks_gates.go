@@ -65,7 +65,7 @@ func signalOfSession(t T, e *Env) {
 	e.begin(t)
 	first := e.run(t, e.begin(t)).GetStartedAtMs()
 	var newest string
-	for i := 0; ; i++ { // two runs of one millisecond have no order
+	for i := 0; ; i++ { // two runs of the same millisecond have no defined order
 		require(t, i < 10_000, "10000 runs have begun in one millisecond")
 		newest = e.Begin(t, e.Process, string(rune('A'+i))).GetRunId()
 		if e.run(t, newest).GetStartedAtMs() > first {

@@ -26,8 +26,8 @@ func matchCases() []Case {
 	}
 }
 
-// onValues returns a TASK reaction on the changes of values of a namespace, with an id of its own. It starts at the
-// head of the feed.
+// onValues returns a TASK reaction with an id of its own that matches the changes of values in a
+// namespace. It starts at the end of the feed.
 func (e *Env) onValues(name, namespace string) *tapepb.Reaction {
 	return &tapepb.Reaction{
 		ReactionId: e.Name(name), Name: name, SubjectPattern: "/tape/value/changed/" + namespace + "/**",
@@ -41,7 +41,7 @@ func (e *Env) react(t T, r *tapepb.Reaction) string {
 	return e.register(t, r).GetReactionId()
 }
 
-// change writes a value.
+// change writes a new version of a value.
 func (e *Env) change(t T, namespace, key string, n int) {
 	t.Helper()
 	_, _ = e.Client.WriteValue(t.Context(), &tapepb.WriteValueRequest{Namespace: namespace, Key: key, ValueJson: fmt.Sprint(n), IfVersion: -1})
@@ -56,7 +56,7 @@ func (p *Process) tasks(t T, reaction string) []*tapepb.Task {
 	return tasks
 }
 
-// awaitTasks waits until a reaction has n tasks, at least, and returns them.
+// awaitTasks waits until a reaction has at least n tasks, and returns them.
 func (p *Process) awaitTasks(t T, reaction string, n int) (tasks []*tapepb.Task) {
 	t.Helper()
 	until(t, fmt.Sprintf("reaction %s has %d tasks", reaction, n), func() bool {
@@ -66,7 +66,7 @@ func (p *Process) awaitTasks(t T, reaction string, n int) (tasks []*tapepb.Task)
 	return tasks
 }
 
-// subjects returns the subjects of tasks.
+// subjects returns the subjects of tasks as one text.
 func subjects(tasks []*tapepb.Task) string {
 	var all []string
 	for _, task := range tasks {
@@ -78,7 +78,7 @@ func subjects(tasks []*tapepb.Task) string {
 func matchIsOneTask(t T, e *Env) {
 	mine, other := e.Name("treasury"), e.Name("other")
 	id := e.react(t, e.onValues("r", mine))
-	e.change(t, other, "k", 1) // before the others, so that the matcher has passed it when they have tasks
+	e.change(t, other, "k", 1) // first, so that the matcher has passed this entry once the others have tasks
 	e.change(t, mine, "k", 1)
 	tasks := e.awaitTasks(t, id, 1)
 	subject := "/tape/value/changed/" + mine + "/k"
@@ -108,7 +108,7 @@ func matchPredicate(t T, e *Env) {
 	want := "/tape/effect/confirmed/" + tool + "/" + run
 	tasks := e.awaitTasks(t, id, 1)
 	expect(t, subjects(tasks) == want && tasks[0].GetSourceRunId() == run, "the tasks are %v, want one for %s", tasks, want)
-	confirm("c", tool) // had an entry two tasks, there were three by now
+	confirm("c", tool) // a duplicate task of an entry would have appeared by now
 	tasks = e.awaitTasks(t, id, 2)
 	expect(t, subjects(tasks) == want+" "+want, "the tasks are %v, want one for each effect of the tool", tasks)
 }
@@ -133,14 +133,14 @@ func bootstrap(t T, e *Env) {
 	fromHead, fromStart := e.onValues("head", ns), e.onValues("start", ns)
 	fromStart.BootstrapFromHead = false
 	start := e.react(t, fromStart)
-	e.awaitTasks(t, start, 1) // the head of the feed is behind the backlog now
+	e.awaitTasks(t, start, 1) // the end of the feed is past the backlog now
 	head := e.react(t, fromHead)
 	e.change(t, ns, "next", 1)
 	at := "/tape/value/changed/" + ns + "/"
 	expectTasks := func(id, want string) {
 		t.Helper()
 		tasks := e.awaitTasks(t, id, len(strings.Fields(want)))
-		// Entries of different values may stand in any order in the feed.
+		// Entries of different values may appear in any order in the feed.
 		got := strings.Fields(subjects(tasks))
 		slices.Sort(got)
 		expect(t, strings.Join(got, " ") == want, "reaction %s has the tasks %v, want %s", id, got, want)

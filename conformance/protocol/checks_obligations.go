@@ -122,7 +122,7 @@ func resolved(t T, e *Env) {
 	for _, o := range []*tapepb.ObligationRecord{claimed, unclaimed} {
 		r := e.resolve(t, o, compensated)
 		expect(t, r.GetStatus() == compensated && r.GetResultJson() == `{"r":1}` && r.GetClaimedBy() == "", "ResolveObligation = %v", r)
-		// Final is final, for later reports too.
+		// A final status stays final when later reports arrive.
 		expect(t, e.attemptObligation(t, o, 0).GetStatus() == compensated, "a late attempt makes it %v", e.obligation(t, id, o.GetSeq()))
 		expect(t, e.resolve(t, o, stuck).GetStatus() == compensated, "a late resolution makes it %v", e.obligation(t, id, o.GetSeq()))
 		expect(t, !e.claimObligation(t, o, "B", 0).GetAcquired(), "a COMPENSATED obligation is granted")

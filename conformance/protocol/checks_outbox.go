@@ -37,7 +37,7 @@ func (e *Env) post(t T, run, key string, semantics tapepb.EffectSemantics) *tape
 	})
 }
 
-// toDispatch returns the keys of a connector's effects to dispatch at a time.
+// toDispatch returns the keys of the effects that are due for dispatch at the given time.
 func (p *Process) toDispatch(t T, connector string, now int64) []string {
 	t.Helper()
 	r, _ := p.Client.ListEffectsToDispatch(t.Context(), &tapepb.ListEffectsToDispatchRequest{Connector: connector, NowMs: now, Limit: everything})
@@ -150,7 +150,7 @@ func duplicate(t T, e *Env) {
 		RunId: id, IdempotencyKey: "K", Resolution: tapepb.EffectResolution_EFFECT_RESOLUTION_DUPLICATE,
 		ExternalRef: "ref-2", CompensateOnDuplicateKind: "reverse_wire",
 	}
-	for range 2 { // a repeat registers nothing more
+	for range 2 { // the repeat registers nothing
 		r, _ := e.Client.RecordExternalObservation(t.Context(), req)
 		expect(t, r.GetStatus() == confirmed && r.GetExternalRef() == "ref-2", "RecordExternalObservation = %v, want it CONFIRMED with its reference", r)
 	}

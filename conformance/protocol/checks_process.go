@@ -71,7 +71,7 @@ func restart(t T, e *Env) {
 	after := snapshot(t, e, e.process(t, address), id)
 	expect(t, len(before) == len(after), "%d answers before the restart, %d after it", len(before), len(after))
 	for i := range min(len(before), len(after)) {
-		// An entry has no number while no reader of all runs has come to it.
+		// An entry has no number until a reader of the feed has reached it.
 		if was, ok := before[i].(*tapepb.JournalEntry); ok && was.GetGlobalSeq() == 0 {
 			after[i].(*tapepb.JournalEntry).GlobalSeq = 0
 		}
@@ -83,7 +83,7 @@ func restart(t T, e *Env) {
 	expect(t, q.await(t, id, "g").GetDelivered(), "the signal is gone")
 }
 
-// snapshot returns what a server answers about a run and its session.
+// snapshot returns a server's replies about a run and its session.
 func snapshot(t T, e *Env, p *Process, id string) (all []proto.Message) {
 	t.Helper()
 	ctx := t.Context()

@@ -26,14 +26,15 @@ func taskCases() []Case {
 	}
 }
 
-// reaction returns a reaction of the case, whose subjects no entry has.
+// reaction returns a reaction of the case whose subjects no entry has.
 func (e *Env) reaction(id, pattern string) *tapepb.Reaction {
 	return &tapepb.Reaction{
 		ReactionId: e.Name(id), SubjectPattern: "/" + e.Name(pattern) + "/**", HandlerKind: tapepb.HandlerKind_HANDLER_KIND_TASK, BootstrapFromHead: true,
 	}
 }
 
-// register registers a reaction until the end of the case: a live one costs its server work.
+// register registers a reaction until the end of the case, because a live reaction costs its server
+// work.
 func (e *Env) register(t T, r *tapepb.Reaction) *tapepb.Reaction {
 	t.Helper()
 	stored, _ := e.Client.RegisterReaction(t.Context(), r)
@@ -41,7 +42,7 @@ func (e *Env) register(t T, r *tapepb.Reaction) *tapepb.Reaction {
 	return stored
 }
 
-// reactions returns the reactions that are listed under a pattern, of those of the case.
+// reactions returns those of the case's reactions that ListReactions returns for a pattern.
 func (e *Env) reactions(t T, pattern string, ids ...string) (listed []*tapepb.Reaction) {
 	t.Helper()
 	r, _ := e.Client.ListReactions(t.Context(), &tapepb.ListReactionsRequest{SubjectPattern: pattern})
@@ -83,7 +84,7 @@ func reactionList(t T, e *Env) {
 		for _, r := range e.reactions(t, pattern, "1", "2", "3") {
 			all = append(all, r.GetReactionId())
 		}
-		slices.Sort(all) // reactions of one millisecond have no order
+		slices.Sort(all) // reactions of the same millisecond have no defined order
 		return all
 	}
 	wantIDs := func(pattern string, want ...string) {
@@ -102,7 +103,7 @@ func reactionList(t T, e *Env) {
 	a := e.reaction("1", "a").GetSubjectPattern()
 	wantIDs("", "1", "2", "3")
 	wantIDs(a, "1", "3")
-	wantIDs("/" + e.Name("a") + "/x") // equality, and no match
+	wantIDs("/" + e.Name("a") + "/x") // equality only, not a pattern match
 	deregister("1", true)
 	deregister("never", false)
 	wantIDs("", "2", "3")

@@ -46,11 +46,10 @@ func newRun(t T, e *Env) {
 	expectTTL(t, run, 60_000)
 }
 
-// expectTTL checks the lease of a run that was begun just now. The server takes both times from its
-// own clock.
+// expectTTL checks the lease of a run that has just begun. Both times are the server's.
 func expectTTL(t T, run *tapepb.RunState, ttl int64) {
 	t.Helper()
-	const slack = 30_000 // between two readings of the server's clock
+	const slack = 30_000 // 30 s between two readings of the server's clock
 	got := run.GetLeaseExpiresAtMs() - run.GetStartedAtMs()
 	expect(t, got > ttl-slack && got < ttl+slack, "the lease expires %d ms after the run's start, want about %d", got, ttl)
 }
@@ -91,7 +90,7 @@ func noSuchRun(t T, e *Env) {
 	expectStatus(t, "GetRun", err, codes.NotFound, "no such run")
 	_, err = e.Try.ResumeRun(ctx, &tapepb.ResumeRunRequest{RunId: id})
 	expectStatus(t, "ResumeRun", err, codes.NotFound, "no such run")
-	// A server that wants a driver's fence wants it first. None is needed to cancel.
+	// A server that requires the driver's fence checks it first. A cancellation needs no fence.
 	_, err = e.Try.EndRun(ctx, &tapepb.EndRunRequest{RunId: id, Status: cancelled})
 	expectStatus(t, "EndRun", err, codes.NotFound, "no such run")
 }
@@ -112,7 +111,8 @@ func identityIsReturned(t T, e *Env) {
 		"GetRun = %v, want the key of %v", run, req)
 }
 
-// listed returns a run as ListRunsToRecover lists it at a time; nil if it does not.
+// listed returns a run as ListRunsToRecover lists it at the given time, or nil if the run is not
+// listed.
 func (p *Process) listed(t T, id string, now int64) *tapepb.RunState {
 	t.Helper()
 	r, _ := p.Client.ListRunsToRecover(t.Context(), &tapepb.ListRunsToRecoverRequest{NowMs: now, Limit: everything})
@@ -123,7 +123,7 @@ func (p *Process) listed(t T, id string, now int64) *tapepb.RunState {
 	return r.GetRuns()[i]
 }
 
-// everything is a limit above all that a case waits for in a list.
+// everything is a page limit above the length of every list that a case reads.
 const everything = 1 << 20
 
 func expiredIsListed(t T, e *Env) {

@@ -44,7 +44,8 @@ func (e *Env) append(t T, session, event, delta string) *tapepb.AppendEventRespo
 	return r
 }
 
-// session returns a session with its newest max events, or all; nil if there is none.
+// session returns a session with its newest events, or with all of them for 0; nil if the session
+// does not exist.
 func (e *Env) session(t T, id string, newest int64) *tapepb.Session {
 	t.Helper()
 	r, _ := e.Client.GetSession(t.Context(), &tapepb.GetSessionRequest{AppName: e.Name("app"), UserId: "ana", SessionId: id, MaxEvents: newest})
@@ -59,7 +60,7 @@ func eventIDs(s *tapepb.Session) (ids []string) {
 	return ids
 }
 
-// expectState checks a session's state as JSON: spacing and the order of members do not count.
+// expectState compares a session's state as JSON, ignoring spacing and the order of members.
 func expectState(t T, s *tapepb.Session, want string) {
 	t.Helper()
 	if !reflect.DeepEqual(object(t, s.GetStateJson()), object(t, want)) {

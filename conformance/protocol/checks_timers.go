@@ -16,8 +16,8 @@ func timerCases() []Case {
 	}
 }
 
-// earlyTime returns a time of January 1970. The cases claim timers that are due at such times, so
-// that they fire none that anybody else has set.
+// earlyTime returns a time in January 1970. Cases claim only timers that are due at such times, so
+// they fire no timer that another client has set.
 func earlyTime() int64 { return 1 + rand.Int64N(1_000_000_000) }
 
 func (e *Env) setTimer(t T, run, id string, at int64) *tapepb.TimerRecord {
@@ -26,7 +26,7 @@ func (e *Env) setTimer(t T, run, id string, at int64) *tapepb.TimerRecord {
 	return r
 }
 
-// due returns the timers of a run that ListDueTimers lists at a time.
+// due returns the timers of a run that ListDueTimers lists at the given time.
 func (p *Process) due(t T, run string, now int64, claim bool) []*tapepb.TimerRecord {
 	t.Helper()
 	r, _ := p.Client.ListDueTimers(t.Context(), &tapepb.ListDueTimersRequest{NowMs: now, Claim: claim, Limit: everything})
@@ -45,7 +45,7 @@ func timerClaimedOnce(t T, e *Env) {
 	for _, claim := range []bool{true, false} {
 		expect(t, len(e.due(t, id, at+1000, claim)) == 0, "the fired timer is listed again")
 	}
-	// Several claimers of one timer.
+	// Several processes claim one timer.
 	for range e.Rounds(4) {
 		e.setTimer(t, id, "raced", at)
 		counts := make([]int, 4)

@@ -67,7 +67,7 @@ func valueCompareAndSet(t T, e *Env) {
 	refuse(version + 1)
 	expect(t, e.mustWrite(t, "k", "3", -1).GetVersion() == version+1, "an unconditional write adds more than 1 to the version")
 	contenders := e.contenders()
-	for range e.Rounds(4) { // of concurrent writers at one version one succeeds
+	for range e.Rounds(4) { // of concurrent writers at one version, one succeeds
 		at := e.value(t, "k").GetValue().GetVersion()
 		wins := make([]bool, contenders)
 		together(contenders, func(i int) {

@@ -25,7 +25,7 @@ func claimCases() []Case {
 	}
 }
 
-// claimer is the name of a contender.
+// claimer returns the name of contender i.
 func claimer(i int) string { return fmt.Sprintf("claimer-%d", i) }
 
 func oneDispatcher(t T, e *Env) {
@@ -64,7 +64,7 @@ func oneClaimerOfObligation(t T, e *Env) {
 	}
 }
 
-// contendForObligation lets n processes claim an obligation at the same time.
+// contendForObligation has n processes claim an obligation concurrently.
 func (e *Env) contendForObligation(t T, o *tapepb.ObligationRecord, n int) {
 	t.Helper()
 	processes := make([]*Process, n)
@@ -90,7 +90,8 @@ func (e *Env) contendForObligation(t T, o *tapepb.ObligationRecord, n int) {
 	require(t, winners == 1, "%d of %d claimers acquired the obligation", winners, n)
 }
 
-// superseded claims an effect for A, whose claim lapses, and then for B. It returns A's generation.
+// superseded claims an effect for owner A, lets the claim expire, and claims it for owner B. It
+// returns the generation of A's claim.
 func (e *Env) superseded(t T, run, key string) int64 {
 	t.Helper()
 	stale := e.claim(t, run, key, "A", 1).GetGeneration()
@@ -105,7 +106,7 @@ func lateDispatcher(t T, e *Env) {
 	before := e.effect(t, id, "K")
 	unchanged := func(what string, err error) {
 		t.Helper()
-		_ = err // a server may refuse the report, or answer the effect as it is
+		_ = err // a server may refuse the report, or return the unchanged effect
 		got := e.effect(t, id, "K")
 		expect(t, proto.Equal(got, before), "after %s under a stale claim the effect is %v, want %v", what, got, before)
 	}
@@ -149,7 +150,7 @@ func lateCompensator(t T, e *Env) {
 		expect(t, proto.Equal(got, before), "after %s under a stale claim the obligation is %v, want %v", what, got, before)
 	}
 	for _, next := range []int64{0, o.GetNextAttemptAtMs() + 1} {
-		_, _ = e.Try.RecordObligationAttempt(t.Context(), &tapepb.RecordObligationAttemptRequest{ // refused or ignored
+		_, _ = e.Try.RecordObligationAttempt(t.Context(), &tapepb.RecordObligationAttemptRequest{ // may be refused or ignored
 			RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), NextAttemptAtMs: next, ClaimGeneration: stale,
 		})
 		unchanged("RecordObligationAttempt")

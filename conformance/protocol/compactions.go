@@ -23,14 +23,14 @@ func cutCases() []Case {
 	}
 }
 
-// large is more rows than a server blanks in one commit.
+// large is a number of rows greater than a server blanks in one commit: 150.
 const large = 150
 
-// endedLarge begins a run with that many decisions and effects and ends it.
+// endedLarge begins a run, gives it n decisions and n effects, and ends it.
 func (e *Env) endedLarge(t T, invocation string, n int) string {
 	t.Helper()
 	id := e.Begin(t, e.Process, invocation).GetRunId()
-	const side = 16 // calls at the same time
+	const side = 16 // concurrent calls
 	together(side, func(part int) {
 		for i := part; i < n; i += side {
 			key := fmt.Sprint(i)
@@ -51,7 +51,7 @@ func (e *Env) endedLarge(t T, invocation string, n int) string {
 	return id
 }
 
-// expectBlank checks that a run with n decisions and effects is compacted, once.
+// expectBlank checks that a run with n decisions and effects was compacted exactly once.
 func (e *Env) expectBlank(t T, run string, n int) {
 	t.Helper()
 	for i := range n {
@@ -68,12 +68,12 @@ func (e *Env) expectBlank(t T, run string, n int) {
 
 func cutCompaction(t T, e *Env) {
 	n := e.Count(large, "rows")
-	const most = 20 * time.Millisecond // a compaction of this size takes about as long
+	const most = 20 * time.Millisecond // about the time of a compaction of this size
 	for round := range e.Rounds(2) {
 		id := e.endedLarge(t, fmt.Sprint(round), n)
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), rand.N(most))
-			_, _ = e.Try.CompactRun(ctx, &tapepb.CompactRunRequest{RunId: id}) // given up, or finished
+			_, _ = e.Try.CompactRun(ctx, &tapepb.CompactRunRequest{RunId: id}) // may be cancelled midway
 			cancel()
 		}
 		e.compact(t, id)
@@ -121,7 +121,7 @@ func compactAgainstUnknown(t T, e *Env) {
 			continue
 		}
 		expect(t, blank, "a compaction that was done has left %v", d)
-		// The compaction came first, so the outcome that came later has its body.
+		// The compaction committed before the outcome, so the outcome keeps its body.
 		expect(t, e.effect(t, id, "K").GetResponseJson() == "late", "the compaction has blanked an outcome that came after it: %v", e.effect(t, id, "K"))
 	}
 }

@@ -20,7 +20,8 @@ func cursorCases() []Case {
 	}
 }
 
-// cursors writes through all servers while readers follow, and then resumes behind every entry.
+// cursors writes through all servers while readers follow the feed, and then resumes after every
+// entry.
 func cursors(t T, e *Env, servers ...*Process) {
 	origin := e.bySubject(t, "/tape/run/running/"+e.Name("app")+"/**", "", 0)
 	defer origin.cancel()
@@ -32,11 +33,11 @@ func cursors(t T, e *Env, servers ...*Process) {
 	own := func(entry *tapepb.EventEntry) bool {
 		return slices.Contains(runs, entry.GetRunId()) || strings.HasPrefix(entry.GetSubject(), "/tape/value/changed/"+e.Name("ns")+"/")
 	}
-	first := origin.next(t, own) // of any of the runs
+	first := origin.next(t, own) // the first entry of any of the case's runs
 	start := first.GetGlobalSeq()
-	total := writers - 1 + writers*rounds*2 // the other runs, and what is written
-	// final reports whether an entry is the last of its run or value. A reader that has them all is
-	// done, so that it does not wait for an entry that a server has left out.
+	total := writers - 1 + writers*rounds*2 // the first entries of the other runs, and all further writes
+	// final reports whether an entry is the last of its run or value. A reader stops when it has
+	// them all, so that it does not block on an entry that a server has omitted.
 	final := func(entry *tapepb.EventEntry) bool {
 		return entry.GetSeq() == int64(rounds+1) && entry.GetRunId() != "" || versionIn(entry) == int64(rounds)
 	}
@@ -60,7 +61,7 @@ func cursors(t T, e *Env, servers ...*Process) {
 	all := readers[0]
 	expect(t, len(all) == total, "a reader has %d of %d entries", len(all), total)
 	require(t, len(all) > 0, "a reader has no entries")
-	next := map[string]int64{} // the seq or the version that comes next, by run or value
+	next := map[string]int64{} // the next expected seq or version, by run or value
 	for _, id := range runs {
 		next[id] = 1
 	}
@@ -85,7 +86,7 @@ func cursors(t T, e *Env, servers ...*Process) {
 	}
 }
 
-// versionIn returns the version in an entry of a value; 0 for another entry.
+// versionIn returns the version in an entry of a value, or 0 for any other entry.
 func versionIn(e *tapepb.EventEntry) int64 {
 	var p struct{ Version int64 }
 	if e.GetKind() != "value" || json.Unmarshal([]byte(e.GetPayloadJson()), &p) != nil {
@@ -94,8 +95,9 @@ func versionIn(e *tapepb.EventEntry) int64 {
 	return p.Version
 }
 
-// followed returns the own entries behind a number up to the nth final one, as one reader receives
-// them: on one stream of a server, or on a stream for each entry, at one server after the other.
+// followed returns the case's own entries after position start, up to the nth final entry, as one
+// reader receives them: either on one stream of one server, or on a new stream for each entry,
+// alternating between the servers.
 func followed(t T, servers []*Process, at int, stay bool, start int64, own, final func(*tapepb.EventEntry) bool, n int) (all []*tapepb.EventEntry) {
 	t.Helper()
 	f := servers[at%len(servers)].bySubject(t, "/tape/**", "", start)

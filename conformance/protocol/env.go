@@ -15,16 +15,16 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// patience is how long a case waits for what must happen: 5 min, which no working server needs, however
-// slow its machine is. A case that waits longer fails instead of blocking the suite.
+// patience is how long a case waits for an event that must happen: 5 minutes, more than a working
+// server needs on a slow machine. A case that waits longer fails instead of blocking the suite.
 const patience = 5 * time.Minute
 
-// Env is what a case works with: a server, and a process of its own.
+// Env is the environment of a case: a server, and a process of its own.
 type Env struct {
 	*Server
 	*Process
 	id      string
-	leftOut []string // what Count has left out; for the case's own goroutine
+	leftOut []string // names of what Count reduced; used by the case's own goroutine only
 }
 
 func newEnv(t T, s *Server) *Env {
@@ -40,11 +40,12 @@ func (e *Env) NewProcess(t T) *Process {
 	return e.process(t, e.target.Address)
 }
 
-// Name returns a name that is the case's own.
+// Name returns a name that is unique to the case.
 func (e *Env) Name(name string) string { return name + "-" + e.id }
 
-// Rounds returns how often a case repeats what depends on luck: n times, or ten times n in a full
-// run. On a costly engine a quick run leaves three quarters out, and says so.
+// Rounds returns how often a case repeats a step whose outcome depends on timing: n times, or 10n
+// times in a full run. In a quick run on a costly engine it returns a quarter of n, and the report
+// says so.
 func (e *Env) Rounds(n int) int {
 	if effort.Full() {
 		return 10 * n
@@ -52,7 +53,8 @@ func (e *Env) Rounds(n int) int {
 	return e.Count(n, "rounds")
 }
 
-// Count returns n, or a quarter of n in a quick run on a costly engine, which the report then shows.
+// Count returns n. In a quick run on a costly engine it returns a quarter of n, and the report
+// shows the reduction of what.
 func (e *Env) Count(n int, what string) int {
 	few := max(n/4, 1)
 	if !e.target.Costly || effort.Full() || few == n {
@@ -62,7 +64,7 @@ func (e *Env) Count(n int, what string) int {
 	return few
 }
 
-// request returns the request that begins the case's run of that invocation.
+// request returns a BeginRun request for an invocation of the case.
 func (e *Env) request(invocation string) *tapepb.BeginRunRequest {
 	return &tapepb.BeginRunRequest{
 		AppName: e.Name("app"), UserId: "ana", SessionId: "s", InvocationId: invocation,
@@ -70,7 +72,7 @@ func (e *Env) request(invocation string) *tapepb.BeginRunRequest {
 	}
 }
 
-// Begin begins the run of an invocation, or takes it over, by a process.
+// Begin has process p begin or take over the run of an invocation.
 func (e *Env) Begin(t T, p *Process, invocation string) *tapepb.BeginRunResponse {
 	t.Helper()
 	r, _ := p.Client.BeginRun(t.Context(), e.request(invocation))
@@ -83,14 +85,14 @@ func (e *Env) begin(t T) string {
 	return e.Begin(t, e.Process, "i").GetRunId()
 }
 
-// run returns a run as it stands.
+// run returns the current state of a run.
 func (p *Process) run(t T, id string) *tapepb.RunState {
 	t.Helper()
 	r, _ := p.Client.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: id})
 	return r
 }
 
-// effect returns an effect as it stands.
+// effect returns the current state of an effect.
 func (p *Process) effect(t T, run, key string) *tapepb.EffectRecord {
 	t.Helper()
 	r, _ := p.Client.GetEffect(t.Context(), &tapepb.GetEffectRequest{RunId: run, IdempotencyKey: key})
@@ -100,7 +102,7 @@ func (p *Process) effect(t T, run, key string) *tapepb.EffectRecord {
 	return r.GetEffect()
 }
 
-// obligation returns an obligation as it stands.
+// obligation returns the current state of an obligation.
 func (p *Process) obligation(t T, run string, seq int64) *tapepb.ObligationRecord {
 	t.Helper()
 	r, _ := p.Client.ListObligations(t.Context(), &tapepb.ListObligationsRequest{RunId: run})
@@ -113,7 +115,7 @@ func (p *Process) obligation(t T, run string, seq int64) *tapepb.ObligationRecor
 	return nil
 }
 
-// journal returns the entries of a run from a seq to its last one.
+// journal returns the entries of a run from the given seq to the last entry.
 func (p *Process) journal(t T, id string, from int64) []*tapepb.JournalEntry {
 	t.Helper()
 	last := p.run(t, id).GetSeqCursor()
@@ -134,7 +136,7 @@ func (p *Process) journal(t T, id string, from int64) []*tapepb.JournalEntry {
 	return entries
 }
 
-// payload returns the members of an entry's payload.
+// payload returns the members of an entry's JSON payload.
 func payload(t T, e *tapepb.JournalEntry) map[string]any {
 	t.Helper()
 	var p map[string]any
@@ -154,7 +156,7 @@ func object(t T, text string) map[string]any {
 	return o
 }
 
-// countMembers returns the number of members of a JSON object; -1 for any other text.
+// countMembers returns the number of members of a JSON object, or -1 for any other text.
 func countMembers(text string) int {
 	var o map[string]any
 	if json.Unmarshal([]byte(text), &o) != nil {
@@ -163,7 +165,7 @@ func countMembers(text string) int {
 	return len(o)
 }
 
-// expect reports an error unless ok.
+// expect reports an error unless ok is true.
 func expect(t T, ok bool, format string, args ...any) {
 	t.Helper()
 	if !ok {
@@ -171,7 +173,7 @@ func expect(t T, ok bool, format string, args ...any) {
 	}
 }
 
-// require ends the case unless ok.
+// require ends the case unless ok is true.
 func require(t T, ok bool, format string, args ...any) {
 	t.Helper()
 	if !ok {
@@ -187,8 +189,8 @@ func expectStatus(t T, what string, err error, code codes.Code, text string) {
 	}
 }
 
-// until calls done until it returns true, with pauses between calls that grow from 1 ms to 200 ms: on a costly engine
-// the calls would else take the CPU from what they wait for.
+// until polls done until it returns true. The pause between calls grows from 1 ms to 200 ms,
+// because on a costly engine tight polling would take the CPU from the awaited work.
 func until(t T, what string, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -204,11 +206,12 @@ func until(t T, what string, done func() bool) {
 	}
 }
 
-// maxTogether bounds the calls that a case has in flight. A server may refuse a call that has waited
-// too long for its share of memory: the server of this module has room for 24 calls on a connection.
+// maxTogether bounds the calls that a case has in flight: 16. A server may refuse a call that has
+// waited too long for its share of memory; this module's server has room for 24 calls on a
+// connection.
 const maxTogether = 16
 
-// together calls f n times, with the numbers from 0, maxTogether at the same time, and waits for all.
+// together calls f(0) to f(n-1), at most maxTogether at a time, and waits for all of them.
 func together(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	start := make(chan struct{})

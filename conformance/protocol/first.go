@@ -21,10 +21,10 @@ func firstCases() []Case {
 	}
 }
 
-// contenders returns how many calls a case makes at the same time.
+// contenders returns how many concurrent calls a case makes.
 func (e *Env) contenders() int { return e.Count(16, "concurrent calls") }
 
-// entries counts the journal entries of a run for which want returns true.
+// entries counts the journal entries of a run with the given kind whose payload satisfies want.
 func (p *Process) entries(t T, run, kind string, want func(p map[string]any) bool) (n int) {
 	t.Helper()
 	for _, entry := range p.journal(t, run, 0) {
@@ -110,7 +110,7 @@ func secondOutcome(t T, e *Env) {
 	e.post(t, id, "K", idempotent)
 	e.complete(t, id, "K", confirmed, "1")
 	before := e.effect(t, id, "K")
-	other := e.NewProcess(t) // an OUTBOX effect is completed by dispatchers
+	other := e.NewProcess(t) // dispatchers complete an OUTBOX effect
 	r, _ := other.Client.CompleteEffect(t.Context(), &tapepb.CompleteEffectRequest{RunId: id, IdempotencyKey: "K", Status: failed, ResponseJson: "2"})
 	expect(t, r.GetStatus() == confirmed && r.GetResponseJson() == "1", "the second outcome is answered %v", r)
 	r, _ = other.Client.ReconcileEffect(t.Context(), &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "K", ResolvedStatus: failed, ResponseJson: "3"})

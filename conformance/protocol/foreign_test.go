@@ -16,12 +16,12 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// foreign is a small server that knows no fences and serves values, so that their cases have a
-// server that passes them and servers that do not.
+// foreign is a small server without fences that serves values. It gives the cases of such servers
+// one server that passes them, and broken variants that do not.
 type foreign struct {
 	tapepb.UnimplementedTapeServer
 
-	// The ways in which it is broken.
+	// Faults of the server.
 	ignoresVersions, forgetsTombstones, skipsVersions bool
 
 	mu      sync.Mutex
@@ -113,7 +113,7 @@ func (f *foreign) start(t *testing.T) protocol.Target {
 	return f.serve(t, f)
 }
 
-// serve serves what extends the server.
+// serve serves s, which extends the server.
 func (f *foreign) serve(t *testing.T, s tapepb.TapeServer) protocol.Target {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -151,7 +151,7 @@ func TestValueCases(t *testing.T) {
 	}
 }
 
-// bounded notes which calls of GetRun had a deadline.
+// bounded records which calls of GetRun had a deadline.
 type bounded struct {
 	foreign
 
@@ -164,8 +164,8 @@ func (b *bounded) GetRun(ctx context.Context, _ *tapepb.GetRunRequest) (*tapepb.
 	return &tapepb.RunState{}, nil
 }
 
-// Each unary call of a case has a deadline: a server that does not answer fails the case, and does not
-// block the suite.
+// TestCallsHaveDeadlines checks that each unary call of a case has a deadline, so that a server
+// that does not answer fails the case instead of blocking the suite.
 func TestCallsHaveDeadlines(t *testing.T) {
 	t.Parallel()
 	b := &bounded{deadlines: make(chan bool, 3)}
@@ -187,7 +187,8 @@ func TestCallsHaveDeadlines(t *testing.T) {
 	}
 }
 
-// Of a server that knows no fences and few RPCs the suite finds out just that.
+// TestInspectForeign checks the capabilities that Inspect finds on a server without fences and with
+// few RPCs.
 func TestInspectForeign(t *testing.T) {
 	t.Parallel()
 	s, err := protocol.Inspect(t.Context(), (&foreign{}).start(t))
@@ -199,7 +200,7 @@ func TestInspectForeign(t *testing.T) {
 	if err != nil || result.Status != conformance.NotApplicable || result.Reason == "" {
 		t.Errorf("a case of fences is %+v, %v; want it not applicable, with the reason", result, err)
 	}
-	// A server without the RPCs that every server has is no server of the protocol.
+	// A server without the mandatory RPCs does not serve the protocol.
 	report, err := protocol.Execute(t.Context(), (&foreign{}).start(t), nil, nil)
 	if err != nil || report.Summary.Failed < 50 {
 		t.Errorf("a server without most RPCs: %+v, %v; want failures", report.Summary, err)

@@ -10,8 +10,9 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// A run begins effects until the store refuses one more, completes them, and fails. It can be compacted,
-// and, compacted or not, taken over and ended.
+// TestFullRunsAreCompactedAndTakenOver begins effects until the store refuses one more, completes
+// them, and fails the run. The run can then be compacted, and it can be taken over and ended
+// whether or not it was compacted.
 func TestFullRunsAreCompactedAndTakenOver(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
 		if !strings.HasSuffix(t.Name(), "/bigtable") {

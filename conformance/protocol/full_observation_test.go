@@ -8,14 +8,15 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// What an observer finds out about the effects of a full run can be recorded: that one of open outcome
-// happened twice, and that one reported as FAILED has happened.
+// TestObservationsOfFullRuns checks that observations of the effects of a full run can be recorded:
+// that an effect of open outcome happened twice, and that an effect reported as FAILED has
+// happened.
 func TestObservationsOfFullRuns(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
 		f := &fullRun{t: t, s: store, tp: tape.New(store, nil)}
 		f.take("first")
 		f.fill()
-		for i, key := range f.inline[:3] { // the run has room again, which other records take
+		for i, key := range f.inline[:3] { // the freed room is taken by other records
 			if i > 0 {
 				f.complete(key, 0)
 				continue
@@ -28,7 +29,7 @@ func TestObservationsOfFullRuns(t *testing.T) {
 		f.top()
 		for _, o := range []tape.Observation{
 			{Key: f.outbox[0], Resolution: tape.ResolvedDuplicate, CompensateKind: "refund"},
-			// Its record is smaller than that of the obligation.
+			// The record of this observation is smaller than that of the obligation.
 			{Key: f.inline[3], Resolution: tape.ResolvedDuplicate, CompensateKind: "refund"},
 			{Key: f.inline[0], Resolution: tape.ResolvedConfirmed, ExternalRef: strings.Repeat("r", 100)},
 		} {

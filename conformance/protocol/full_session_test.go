@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// The driver of a full run appends to a session under its fence. On Bigtable the step over both runs begins
-// with a record on the full run, which is in no queue.
+// TestDriverOfAFullRunAppendsEvents appends to a session under the fence of a full run. On Bigtable
+// the step over both runs begins with a record on the full run that is in no queue.
 func TestDriverOfAFullRunAppendsEvents(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
 		f := &fullRun{t: t, s: store, tp: tape.New(store, nil)}

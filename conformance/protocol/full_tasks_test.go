@@ -12,9 +12,9 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// TestAShardIsNeverFullForGood gives a shard matches until the store refuses more, where it limits the
-// records of a run. Then workers can still claim, fail and end the open tasks, and the shard goes on: tasks
-// that ended take no part of the room.
+// TestAShardIsNeverFullForGood adds matches to a shard until the store refuses more, where the
+// store limits the records of a run. Workers can then still claim, fail and end the open tasks, and
+// the shard continues, because ended tasks take no room.
 func TestAShardIsNeverFullForGood(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
 		tp, ctx := tape.New(store, nil), t.Context()
@@ -32,12 +32,12 @@ func TestAShardIsNeverFullForGood(t *testing.T) {
 		check("AcquireLease", err)
 		at, err := tp.ShardCursor(ctx, run)
 		check("ShardCursor", err)
-		most := effort.Choose(100, 200)                                      // where there is always room
-		limited := effort.Full() && strings.HasSuffix(t.Name(), "/bigtable") // half a minute
+		most := effort.Choose(100, 200)                                      // the bound on stores without a limit
+		limited := effort.Full() && strings.HasSuffix(t.Name(), "/bigtable") // takes half a minute
 		if limited {
 			most = 10_000
 		}
-		// fill returns how many tasks there is room for, up to most.
+		// fill returns the number of tasks for which the run has room, up to most.
 		fill := func(step int) (n int, full bool) {
 			t.Helper()
 			for n < most {
@@ -73,7 +73,7 @@ func TestAShardIsNeverFullForGood(t *testing.T) {
 		if !full {
 			return
 		}
-		fill(7) // so that less room is left
+		fill(7) // leaves less room
 		claimed, err = tp.ClaimTasks(ctx, tape.TaskClaim{Reaction: "r", Owner: strings.Repeat("w", tape.MaxClaimer), Max: tape.MaxTaskClaim, Lease: time.Hour})
 		check("ClaimTasks", err)
 		ended := 0

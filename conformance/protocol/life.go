@@ -8,8 +8,8 @@ import (
 )
 
 // Life takes an agent through a session, a run with decisions and effects, an outbox, a budget, a
-// gate, a timer, obligations and compaction. The server's store is empty, and it presents the
-// grants of connections or takes writes without a fence.
+// gate, a timer, obligations and compaction. The server's store must be empty, and the server must
+// accept a driver's writes without a fence or apply them under the connection's grant.
 func Life(t conformance.T, c tapepb.TapeClient) {
 	ctx := t.Context()
 	l := life{T: t, c: c}
@@ -83,13 +83,13 @@ func Life(t conformance.T, c tapepb.TapeClient) {
 	l.check("DeleteSession", err, gone.GetDeleted())
 }
 
-// life is what the parts of a life share.
+// life holds what the steps of Life share.
 type life struct {
 	conformance.T
 	c tapepb.TapeClient
 }
 
-// check ends the case if a call failed or answered something else than it should.
+// check ends the case if a call failed or returned an unexpected reply.
 func (l life) check(what string, err error, ok bool) {
 	l.Helper()
 	if err != nil || !ok {
@@ -128,7 +128,7 @@ func (l life) outbox(id string) {
 	l.check("ReconcileEffect", err, reconciled.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED)
 }
 
-// obligations works off the obligation that the observation has registered, and one more.
+// obligations resolves the obligation that the observation registered, and one more.
 func (l life) obligations(id string) {
 	ctx, c := l.Context(), l.c
 	own, err := c.RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "K", Kind: "undo"})

@@ -63,7 +63,7 @@ var harnesses = map[string]func(t *testing.T) conformance.Harness{
 	},
 }
 
-// TestLife serves a store of each engine, with grants by connection.
+// TestLife runs Life on each engine, with grants by connection.
 func TestLife(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) { protocol.Life(t, serve(t, store)) })
 }
@@ -93,7 +93,7 @@ func closing(t *testing.T, c io.Closer, err error) {
 	})
 }
 
-// serve serves a store for the length of the test, and returns a client on one connection.
+// serve serves a store until the end of the test, and returns a client on one connection.
 func serve(t *testing.T, store runstore.RunStore) tapepb.TapeClient {
 	t.Helper()
 	lis := bufconn.Listen(1 << 20)

@@ -15,19 +15,19 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// Process stands for a process: it has a connection of its own.
+// Process simulates a client process by a connection of its own.
 type Process struct {
-	// Client ends the case if a call fails. It is for the case's own goroutine.
+	// Client ends the case if a call fails. Only the case's own goroutine may use it.
 	Client tapepb.TapeClient
 	// Try returns the errors of its calls.
 	Try tapepb.TapeClient
-	// Bare is Try without fences, where the server requires them.
+	// Bare is Try without the fences that it adds where the server requires them.
 	Bare tapepb.TapeClient
 
 	conn grpc.ClientConnInterface
 }
 
-// process opens a connection to an address, for the length of the case.
+// process opens a connection to an address. It is closed at the end of the case.
 func (s *Server) process(t T, address string) *Process {
 	t.Helper()
 	conn, err := s.target.dial(address)
@@ -64,7 +64,7 @@ func (m *methods) list() []string {
 	return slices.Sorted(maps.Keys(m.names))
 }
 
-// noting notes the methods that are called.
+// noting is a connection that records the methods called on it.
 type noting struct {
 	grpc.ClientConnInterface
 	called *methods
@@ -82,8 +82,8 @@ func (c noting) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 	return c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
 }
 
-// boundedConn gives each unary call up to patience: a server that does not answer fails the case, and
-// does not block the suite.
+// boundedConn limits each unary call to patience, so that a server that does not answer fails the
+// case instead of blocking the suite.
 type boundedConn struct{ grpc.ClientConnInterface }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -93,7 +93,7 @@ func (c boundedConn) Invoke(ctx context.Context, method string, args, reply any,
 	return c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
 }
 
-// mustConn ends the case if a call fails.
+// mustConn is a connection that ends the case if a call fails.
 type mustConn struct {
 	grpc.ClientConnInterface
 	t T
@@ -108,8 +108,8 @@ func (c mustConn) Invoke(ctx context.Context, method string, args, reply any, op
 	return nil
 }
 
-// presenting presents the grants that BeginRun and ResumeRun answered to it, with a driver's
-// writes.
+// presenting is a connection that adds fences to a driver's writes, from the grants that BeginRun
+// and ResumeRun returned on it.
 type presenting struct {
 	grpc.ClientConnInterface
 
@@ -143,7 +143,7 @@ func (c *presenting) Invoke(ctx context.Context, method string, args, reply any,
 	return nil
 }
 
-// forget forgets the grant of a run that has ended or is parked.
+// forget deletes the grant of a run that has ended or is parked.
 func (c *presenting) forget(run string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +158,8 @@ func (c *presenting) keep(run string, g *tapepb.Grant) {
 	}
 }
 
-// fenced returns a request with the fence of its run's grant, if it has none.
+// fenced returns the request with the fence of its run's grant, unless the request has a fence
+// already.
 func (c *presenting) fenced(m proto.Message) proto.Message {
 	id, hasRun := m.(interface{ GetRunId() string })
 	field := m.ProtoReflect().Descriptor().Fields().ByName("fence")
@@ -176,7 +177,7 @@ func (c *presenting) fenced(m proto.Message) proto.Message {
 	return m
 }
 
-// fenceOf returns the fence that presents a grant.
+// fenceOf returns the fence for a grant.
 func fenceOf(g *tapepb.Grant) *tapepb.Fence {
 	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId(), RunId: g.GetRunId()}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// TestModes runs the suite in each mode of a server.
+// TestModes runs the suite in each fence mode of the server.
 func TestModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []tape.FenceMode{tape.FencePresented, tape.FenceConnection, tape.FenceRequired} {
@@ -30,7 +30,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestEngines runs the suite on each engine, in the mode that unmodified clients use.
+// TestEngines runs the suite on each engine, in the mode for unmodified clients.
 func TestEngines(t *testing.T) {
 	t.Parallel()
 	for name, harness := range harnesses {
@@ -55,8 +55,9 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// readingFeeds returns the cases that read the feed of all runs, and the others. On Spanner they have a store of
-// their own: its emulator's reads of the feed cost the more the more there is in the store.
+// readingFeeds splits the cases into those that read the feed of all runs and the others. On
+// Spanner the former have a store of their own, because the cost of the emulator's feed reads grows
+// with the content of the store.
 func readingFeeds(cases []protocol.Case) (feed, rest []protocol.Case) {
 	for _, c := range cases {
 		if slices.Contains([]string{"T6", "T7", "feeds", "reactions", "tasks"}, c.Group) {
@@ -68,7 +69,8 @@ func readingFeeds(cases []protocol.Case) (feed, rest []protocol.Case) {
 	return feed, rest
 }
 
-// Outside go test the same cases run, and those that do not apply to this module's server are few.
+// TestExecute checks that the same cases run outside go test, and that few do not apply to this
+// module's server.
 func TestExecute(t *testing.T) {
 	t.Parallel()
 	report, err := local.Execute(t.Context(), embedded.Memory(), tape.FencePresented, nil, nil, nil)
@@ -95,7 +97,7 @@ func TestExecute(t *testing.T) {
 	}
 }
 
-// On a costly engine the cases repeat less, and the report says which.
+// TestCostly checks that cases repeat less on a costly engine, and that the report lists them.
 func TestCostly(t *testing.T) {
 	t.Parallel()
 	if effort.Full() {
@@ -111,8 +113,8 @@ func TestCostly(t *testing.T) {
 	}
 }
 
-// Each case says what it proves, under a name of its own, and together they cover all checks and
-// guarantees of the suite.
+// TestCases checks that each case has a Doc and a unique name, and that the cases cover all checks
+// and guarantees of the suite.
 func TestCases(t *testing.T) {
 	t.Parallel()
 	var ids, groups []string

@@ -19,7 +19,7 @@ func onceCases() []Case {
 	}
 }
 
-// onRuns returns a TASK reaction on the beginnings of an app's runs, with three shards.
+// onRuns returns a TASK reaction with three shards that matches the first entries of an app's runs.
 func (e *Env) onRuns(name, app string) *tapepb.Reaction {
 	return &tapepb.Reaction{
 		ReactionId: e.Name(name), SubjectPattern: "/tape/run/running/" + app + "/**", NumShards: 3,
@@ -27,7 +27,8 @@ func (e *Env) onRuns(name, app string) *tapepb.Reaction {
 	}
 }
 
-// entered is a run whose beginning is the entry that a reaction matches.
+// entered returns the request that begins run n of an app. The run's first entry is the entry that
+// the reaction matches.
 func (e *Env) entered(app string, n int) *tapepb.BeginRunRequest {
 	return &tapepb.BeginRunRequest{AppName: app, InvocationId: fmt.Sprint(n), LeaseOwner: "host:1", LeaseTtlMs: 60_000}
 }
@@ -50,7 +51,7 @@ func eachEntryIsOneTask(t T, e *Env) {
 			}
 			return
 		}
-		// A task for a later entry of its shard says that all before it had theirs.
+		// A task for a later entry of its shard proves that all earlier entries had their tasks.
 		mark := 0
 		until(t, "each shard has a task for an entry behind the others", func() bool {
 			r, err := e.Try.BeginRun(t.Context(), e.entered(app, n+mark))
@@ -76,34 +77,34 @@ func eachEntryIsOneTask(t T, e *Env) {
 	}
 }
 
-// workers claim and complete the tasks of a reaction.
+// workers claim and complete the tasks of a reaction, and count the claims.
 type workers struct {
 	*Env
 	id     string
 	shards int
 
 	mu     sync.Mutex
-	runs   map[string]int // claims, by the run of the entry
-	tasks  map[string]int // claims, by the task
-	marks  []string       // the runs of entries behind the others
-	passed map[int32]bool // shards in which one of these was claimed
+	runs   map[string]int // claims by the run of the entry
+	tasks  map[string]int // claims by task
+	marks  []string       // runs of marker entries, which follow all others
+	passed map[int32]bool // shards in which a marker was claimed
 }
 
-// mark adds an entry that is behind the others.
+// mark adds a marker: the run of an entry that follows all others.
 func (w *workers) mark(run string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.marks = append(w.marks, run)
 }
 
-// done reports whether a mark of each shard was claimed.
+// done reports whether a marker was claimed in each shard.
 func (w *workers) done() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.passed) == w.shards
 }
 
-// work claims some tasks as worker i, completes them and returns their number.
+// work claims some tasks as worker i, completes them, and returns their number.
 func (w *workers) work(t T, i int) int {
 	owner := fmt.Sprintf("worker %d", i)
 	r, err := w.Try.ClaimTasks(t.Context(), &tapepb.ClaimTasksRequest{ReactionId: w.id, Shard: -1, Owner: owner, LeaseMs: time.Hour.Milliseconds(), Max: 3})
@@ -122,16 +123,17 @@ func (w *workers) work(t T, i int) int {
 	return len(r.GetTasks())
 }
 
-// Replica is one of several servers on a store.
+// Replica is one of several servers on one store.
 type Replica struct {
 	Address string
-	// Kill ends the server at once: what it holds is not released.
+	// Kill ends the server at once. Its leases are not released.
 	Kill func()
-	// Pause stops the server without ending it, and Resume lets it go on where it was.
+	// Pause suspends the server, and Resume continues it where it stopped.
 	Pause, Resume func()
 }
 
-// replicas is how many servers a case starts on one store: one to kill, one to pause, one to take over.
+// replicas is how many servers a case starts on one store: one to kill, one to pause, and one to
+// take over.
 const replicas = 3
 
 func matchersKilledAndPaused(t T, e *Env) {
@@ -140,19 +142,19 @@ func matchersKilledAndPaused(t T, e *Env) {
 	for i, s := range servers {
 		clients[i] = e.process(t, s.Address)
 	}
-	last := clients[replicas-1] // its server is left alone
+	last := clients[replicas-1] // its server is neither killed nor paused
 	app, agentApp, ns, n := e.Name("app"), e.Name("agent"), e.Name("ns"), e.Rounds(8)
 	once, debounced, agent := e.onRuns("task", app), e.onValues("debounced", ns), e.onRuns("agent", app)
 	debounced.DebounceMs = int32(time.Hour.Milliseconds())
 	agent.HandlerKind, agent.AgentApp = tapepb.HandlerKind_HANDLER_KIND_AGENT, agentApp
-	// A server that registers a reaction is the first to match it.
+	// The server that registers a reaction is the first to match it.
 	_, _ = clients[0].Client.RegisterReaction(t.Context(), once)
 	for _, r := range []*tapepb.Reaction{debounced, agent} {
 		_, _ = clients[1].Client.RegisterReaction(t.Context(), r)
 	}
 
 	var runs []string
-	var newest int64 // the version of the value that was written last
+	var newest int64 // version of the newest write
 	write := func() {
 		t.Helper()
 		for range n {
@@ -172,7 +174,7 @@ func matchersKilledAndPaused(t T, e *Env) {
 	}
 	write()
 	handled("by all servers")
-	write() // while the servers are at it
+	write() // while the servers match
 	servers[0].Kill()
 	servers[1].Pause()
 	write()
@@ -197,14 +199,14 @@ func matchersKilledAndPaused(t T, e *Env) {
 	expect(t, len(tasks) == 1, "all matches of one subject within the time of the debounce have %d tasks, want 1: %v", len(tasks), tasks)
 }
 
-// entryVersion returns the version of the value whose entry a task has.
+// entryVersion returns the version of the value that a task's entry records.
 func entryVersion(t T, task *tapepb.Task) int64 {
 	t.Helper()
 	v, _ := object(t, task.GetPayloadJson())["version"].(float64)
 	return int64(v)
 }
 
-// deregister ends a reaction, if the server still answers.
+// deregister ends a reaction if the server still responds.
 func (e *Env) deregister(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

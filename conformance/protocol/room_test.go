@@ -11,9 +11,9 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// TestFullRunsCanEnd fills a run until the store refuses the smallest record, where it limits the
-// records of a run, and then ends all that the run has begun, with the largest texts: an outcome
-// can always be recorded.
+// TestFullRunsCanEnd fills a run until the store refuses the smallest record, where the store
+// limits the records of a run. It then ends everything that the run has begun, with texts of the
+// maximum size: an outcome can always be recorded.
 func TestFullRunsCanEnd(t *testing.T) {
 	onEachEngine(t, func(t *testing.T, store runstore.RunStore) {
 		f := &fullRun{t: t, s: store, tp: tape.New(store, nil)}
@@ -23,14 +23,14 @@ func TestFullRunsCanEnd(t *testing.T) {
 		if f.limited != strings.HasSuffix(t.Name(), "/bigtable") {
 			t.Fatalf("the store limits the records of a run: %t", f.limited)
 		}
-		for i := range 10 { // as many as make a number of the grant's record longer
+		for i := range 10 { // enough that a number in the grant's record gains a digit
 			if i == 6 {
 				f.top()
 			}
 			f.take(fmt.Sprint(i))
 		}
 		for i, key := range f.inline {
-			// Of 120 to 160 bytes are those that take the most of Bigtable's row.
+			// Sizes of 120 to 160 bytes take the most room in Bigtable's row.
 			f.complete(key, []int{120, 140, 150, 160, tape.MaxOutcome, 0, 16_000, 17_000}[i%8])
 			if i < 4 {
 				f.top()
@@ -50,7 +50,7 @@ type fullRun struct {
 	run     tape.BeginRunResult
 	duties  []runstore.Seq
 	limited bool
-	// pebbles and spares are the numbers of records of top.
+	// pebbles and spares count the records that top has added.
 	pebbles, spares int
 	// inline and outbox are the keys of the PENDING effects.
 	inline, outbox []string
@@ -65,7 +65,7 @@ func (f *fullRun) check(what string, err error) {
 
 func (f *fullRun) fence() runstore.Fence { return f.run.Lease.Fence() }
 
-// take takes the run's lease.
+// take acquires the run's lease.
 func (f *fullRun) take(owner string) {
 	f.t.Helper()
 	var err error
@@ -73,7 +73,7 @@ func (f *fullRun) take(owner string) {
 	f.check("BeginRun by "+owner, err)
 }
 
-// prepare begins what ends when the run is full.
+// prepare begins the operations that end after the run is full.
 func (f *fullRun) prepare() {
 	ctx := f.t.Context()
 	for _, kind := range []string{"settled", "failed"} {
@@ -101,16 +101,16 @@ func (f *fullRun) put(w runstore.RecordWrite) bool {
 	return err == nil
 }
 
-// inQueue is the place of what fills a run: Bigtable limits only records in queues, and those that keep
-// room for one.
+// inQueue is the index entry of the filling records: Bigtable limits only records that are in
+// queues or reserve room for one.
 var inQueue = []runstore.Place{{Index: "full", At: runstore.After(0)}}
 
 func numbered(name string, n int) runstore.RecordKey {
 	return runstore.RecordKey(fmt.Sprintf("%s-%d", name, n))
 }
 
-// ballast returns a record that is small itself and keeps room for a number of others, which are
-// never written: the run is full soon, and its row stays small.
+// ballast returns a small record that reserves room for n others, which are never written. The run
+// is full soon, and its row stays small.
 func ballast(n, later int) runstore.RecordWrite {
 	w := runstore.RecordWrite{Key: numbered("ballast", n)}
 	for i := range later {
@@ -120,8 +120,8 @@ func ballast(n, later int) runstore.RecordWrite {
 	return w
 }
 
-// top takes what room is left but for some bytes: by records of the largest size that a store may
-// not keep elsewhere, and then by two spares that grow.
+// top uses up the remaining room but for a few bytes: first with the largest records that a store
+// must keep in the row, and then with two records that grow.
 func (f *fullRun) top() {
 	f.t.Helper()
 	if !f.limited {
@@ -143,8 +143,8 @@ func (f *fullRun) top() {
 	}
 }
 
-// fill adds records to the run and then effects until one is refused, and then records again until
-// the smallest is. Where the store has no limit, it begins a number of effects.
+// fill adds records to the run, then effects until one is refused, and then records until the
+// smallest is refused. On a store without a limit it begins a fixed number of effects.
 func (f *fullRun) fill() {
 	for f.spares = range 40 {
 		f.put(runstore.RecordWrite{Key: numbered("spare", f.spares)})
@@ -160,7 +160,7 @@ func (f *fullRun) fill() {
 		}
 	}
 	b := runstore.NewBatch(f.run.ID, f.fence())
-	for i := range 12 { // some of the first, for room for some effects
+	for i := range 12 { // delete some of the first records, to make room for some effects
 		b.Delete(numbered("ballast", i))
 	}
 	_, err := f.s.Commit(f.t.Context(), b)
@@ -203,7 +203,7 @@ func (f *fullRun) complete(key string, size int) {
 	}
 }
 
-// dispatch claims an effect, fails, tries again and gives up, so that a reconciler records its outcome.
+// dispatch claims an effect, fails, retries and gives up, so that a reconciler records the outcome.
 func (f *fullRun) dispatch(key string, size int, first bool) {
 	f.t.Helper()
 	if first {
@@ -230,7 +230,7 @@ func (f *fullRun) dispatch(key string, size int, first bool) {
 	}
 }
 
-// end ends what prepare has begun, and the run.
+// end ends what prepare began, and then the run.
 func (f *fullRun) end() {
 	ctx := f.t.Context()
 	f.top()

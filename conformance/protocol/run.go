@@ -15,22 +15,22 @@ import (
 	"github.com/tapestore/tapestore/internal/wrap"
 )
 
-// Run runs the suite against a server as subtests of t, named by the cases' IDs. What does not
-// apply to the server is skipped with its reason. The cases run in parallel, except on a costly
+// Run runs the suite against a server as subtests of t, named by the cases' IDs. Cases that do not
+// apply to the server are skipped with the reason. The cases run in parallel, except on a costly
 // engine.
 func Run(t *testing.T, target Target) {
 	t.Helper()
 	RunCases(t, target, Cases()...)
 }
 
-// RunCases runs some cases as Run does.
+// RunCases runs the given cases as Run does.
 func RunCases(t *testing.T, target Target, cases ...Case) {
 	t.Helper()
 	s, err := Inspect(t.Context(), target)
 	if err != nil {
 		t.Fatalf("the server at %s: %v", target.Address, err)
 	}
-	ran := map[string]bool{} // groups
+	ran := map[string]bool{} // by group
 	for _, c := range cases {
 		leave := target.Like != "" && !effort.Full() && ran[c.Group]
 		ran[c.Group] = true
@@ -44,7 +44,7 @@ func RunCases(t *testing.T, target Target, cases ...Case) {
 			if why := c.missing(s); why != "" {
 				t.Skipf("not applicable: %s", why)
 			}
-			t.Cleanup(func() { // runs after those of the case
+			t.Cleanup(func() { // runs after the cleanups of the case
 				if t.Failed() {
 					t.Logf("about the case:\n%s", wrap.Text(c.Doc, 88, ""))
 				}
@@ -54,9 +54,9 @@ func RunCases(t *testing.T, target Target, cases ...Case) {
 	}
 }
 
-// Execute runs the cases whose ID matches pattern (nil: all) outside go test, and reports every one
-// of them; done, if not nil, is called after each. When ctx ends it returns soon, with the cases
-// that were finished by then.
+// Execute runs the cases whose ID matches pattern (nil matches all) outside go test and reports
+// each of them. It calls done, if not nil, after each case. When ctx ends, Execute returns soon,
+// with the results of the cases that have finished.
 //
 // Errors: the server did not answer the calls of Inspect.
 func Execute(ctx context.Context, target Target, pattern *regexp.Regexp, done func()) (conformance.Report, error) {
@@ -72,13 +72,13 @@ func Execute(ctx context.Context, target Target, pattern *regexp.Regexp, done fu
 			selected = append(selected, c)
 		}
 	}
-	results := make([]*conformance.Result, len(selected)) // nil: not run
+	results := make([]*conformance.Result, len(selected)) // a nil entry was not run
 	run := func(i int) {
 		if ctx.Err() != nil {
 			return
 		}
 		result := execute(ctx, s, selected[i])
-		if ctx.Err() == nil { // a case that was interrupted has no result
+		if ctx.Err() == nil { // an interrupted case has no result
 			results[i] = &result
 		}
 		if done != nil {
@@ -87,7 +87,7 @@ func Execute(ctx context.Context, target Target, pattern *regexp.Regexp, done fu
 	}
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 2*runtime.GOMAXPROCS(0))
-	if target.Costly { // side by side its calls cost more, because they conflict
+	if target.Costly { // concurrent cases conflict on a costly engine, which makes calls slower
 		slots = make(chan struct{}, 1)
 	}
 	for i, c := range selected {
@@ -110,7 +110,7 @@ func Execute(ctx context.Context, target Target, pattern *regexp.Regexp, done fu
 	return report, nil
 }
 
-// collect puts results into a report, by group.
+// collect adds results to a report, by group.
 func collect(report *conformance.Report, cases []Case, results []*conformance.Result) {
 	for _, group := range Groups() {
 		by := conformance.ByGuarantee{ID: group, Cases: []conformance.Result{}}
@@ -160,7 +160,7 @@ func execute(ctx context.Context, s *Server, c Case) conformance.Result {
 	return result
 }
 
-// capabilities returns what the server offers, for reports.
+// capabilities returns the names of the server's capabilities, for reports.
 func (s *Server) capabilities() []string {
 	all := []string{"fence=" + string(s.Mode)}
 	for _, c := range []struct {

@@ -23,8 +23,8 @@ func TestSessionsUnderFences(t *testing.T) {
 	})
 }
 
-// sessionsUnderFences lets two drivers of one run, on two servers of one store, write to a session
-// under the grants that they were answered.
+// sessionsUnderFences has two drivers of one run, on two servers of one store, write to a session
+// under their own grants.
 func sessionsUnderFences(t *testing.T, first, second tapepb.TapeClient) {
 	begin := func(c tapepb.TapeClient) *tapepb.Fence {
 		t.Helper()
@@ -50,7 +50,7 @@ func sessionsUnderFences(t *testing.T, first, second tapepb.TapeClient) {
 		}
 	}
 	current := begin(second)
-	// A driver that knows of no fences is told from the next one by its connection.
+	// The connection distinguishes a driver that presents no fence from its successor.
 	_, late := first.AppendEvent(t.Context(), &tapepb.AppendEventRequest{AppName: "fenced", Event: &tapepb.EventRecord{Id: "late", InvocationId: "i"}})
 	refused := writes(first, old)
 	refused["AppendEvent without a fence"] = late
@@ -77,8 +77,8 @@ func sessionsUnderFences(t *testing.T, first, second tapepb.TapeClient) {
 	}
 }
 
-// cutOff is a store that a driver reaches with its first left commits. It commits to one run at a
-// time.
+// cutOff is a store that accepts a limited number of commits from a driver and then fails. It
+// commits to one run at a time.
 type cutOff struct {
 	runstore.RunStore
 	left int
@@ -91,8 +91,8 @@ func (s *cutOff) Commit(ctx context.Context, b runstore.Batch) (runstore.Committ
 	return s.RunStore.Commit(ctx, b)
 }
 
-// sessionsOfDriversThatDie kills a driver behind each commit of a step over its run and its session.
-// The next driver finds the event appended, or not, for good.
+// sessionsOfDriversThatDie crashes a driver after each commit of a step over its run and its
+// session. The next driver finds the event either appended or absent, and that never changes.
 func sessionsOfDriversThatDie(t *testing.T, store runstore.RunStore) {
 	tp := tape.New(struct{ runstore.RunStore }{store}, nil)
 	for n := 0; ; n++ {

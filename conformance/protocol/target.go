@@ -20,74 +20,77 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// Target is a server under test. Only Address is needed; what else is left out makes some cases
-// not applicable.
+// Target is a server under test. Only Address is required; cases that need another field that is
+// unset are not applicable.
 type Target struct {
 	// Address is the server's gRPC address, as grpc.NewClient takes it.
 	Address string
-	// Credentials are those of the connections; nil for plaintext.
+	// Credentials are the transport credentials of the connections; nil means plaintext.
 	Credentials credentials.TransportCredentials
 	// Probes is the base URL of the server's HTTP probes, such as http://localhost:7879.
 	Probes string
-	// Costly says that each call takes milliseconds of this machine's CPU. Cases then repeat less.
+	// Costly reports that each call takes milliseconds of this machine's CPU. Cases then repeat
+	// less.
 	Costly bool
-	// Like names the engine whose statements those of the server's store are; "" for none. In a quick run, Run and
-	// RunCases then leave all but the first case of each group to the full one: the others run on that engine.
+	// Like names the engine whose statements the server's store shares; "" if there is none. In a
+	// quick run, Run and RunCases then run only the first case of each group here, because the
+	// other cases run on that engine.
 	Like string
 
-	// Private starts a server of the same kind on an empty store, for one case. restart ends it
-	// without waiting for its calls, and starts it again on what it had stored, at the same address.
+	// Private starts a server of the same kind on an empty store, for one case. restart stops the
+	// server without waiting for its calls, and starts it again on the same store and at the same
+	// address.
 	Private func(t T) (address string, restart func())
 	// Beside starts another server on the store of the one at Address, for one case.
 	Beside func(t T) (address string)
-	// Second starts a server with the store memory as another process, whose probe address is
-	// taken by the first one.
+	// Second starts another process that serves the store memory with the first process's probe
+	// address, which is in use.
 	Second func(t T) (address string)
-	// Replicas starts n servers of the same kind on one empty store, until the end of the case. Their matchers'
-	// leases last a second or two.
+	// Replicas starts n servers of the same kind on one empty store. They run until the end of the
+	// case. Their matchers' leases last a few seconds.
 	Replicas func(t T, n int) []Replica
 }
 
-// Mode is what a server does with a driver's write that presents no fence.
+// Mode is a server's treatment of a driver's write that presents no fence.
 type Mode string
 
 // The modes of a server.
 const (
-	// ModeNone: the server knows no fences.
+	// ModeNone: the server does not support fences.
 	ModeNone Mode = "none"
-	// ModePresented: it takes such a write, and checks the fences that are presented.
+	// ModePresented: the server accepts such a write, and checks every fence that is presented.
 	ModePresented Mode = "presented"
-	// ModeConnection: it applies the write under the grant that it answered on the connection, and
-	// refuses it on a connection without one.
+	// ModeConnection: the server applies the write under the grant that it returned on the same
+	// connection, and refuses the write on a connection without a grant.
 	ModeConnection Mode = "connection"
-	// ModeRequired: it refuses the write.
+	// ModeRequired: the server refuses the write.
 	ModeRequired Mode = "required"
 )
 
-// Server is what a suite has found out about a server.
+// Server is a server under test with the capabilities that Inspect found.
 type Server struct {
 	target Target
-	called *methods // by the case that has this copy; see newEnv
+	called *methods // methods called by the case that holds this copy; see newEnv
 
-	// Mode is what the server does with a driver's write without a fence.
+	// Mode is the server's treatment of a driver's write without a fence.
 	Mode Mode
-	// Grants says that BeginRun answers a grant.
+	// Grants reports that BeginRun returns a grant.
 	Grants bool
-	// Generations says that claims have generations.
+	// Generations reports that claims have generations.
 	Generations bool
-	// BusinessKeys says that effects can have business keys.
+	// BusinessKeys reports that effects can have business keys.
 	BusinessKeys bool
-	// Values says that the server serves values.
+	// Values reports that the server serves values.
 	Values bool
-	// Feeds says that the server serves the feed of all runs.
+	// Feeds reports that the server serves the feed of all runs.
 	Feeds bool
-	// Reactions says that the server serves reactions and tasks.
+	// Reactions reports that the server serves reactions and tasks.
 	Reactions bool
 }
 
-// Inspect finds out what a server offers, by calls on two connections.
+// Inspect determines the capabilities of a server by calls on two connections.
 //
-// Errors: those of the calls that every server must answer.
+// Errors: those of calls that every server must answer.
 func Inspect(ctx context.Context, target Target) (*Server, error) {
 	s := &Server{target: target, Mode: ModeNone}
 	own, err := target.dial(target.Address)
@@ -137,7 +140,7 @@ func Inspect(ctx context.Context, target Target) (*Server, error) {
 	return s, errors.Join(err)
 }
 
-// hasFeeds finds out whether the feed has the entry of a run of an app that has begun.
+// hasFeeds reports whether the feed shows the first entry of a run of the given app.
 func hasFeeds(ctx context.Context, c tapepb.TapeClient, app string) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,8 +151,8 @@ func hasFeeds(ctx context.Context, c tapepb.TapeClient, app string) bool {
 	return status.Code(err) != codes.Unimplemented
 }
 
-// modeOf finds out the mode by a write without a fence on the connection with the grant, and on
-// another one.
+// modeOf determines the mode by two writes without a fence: one on the connection that holds the
+// grant, and one on another connection.
 func modeOf(ctx context.Context, own, other tapepb.TapeClient, run string) (Mode, error) {
 	write := &tapepb.RecordDecisionRequest{RunId: run}
 	if _, err := other.RecordDecision(ctx, write); err == nil {
@@ -173,9 +176,9 @@ func (t Target) dial(address string) (*grpc.ClientConn, error) {
 	return grpc.NewClient(address, grpc.WithTransportCredentials(creds))
 }
 
-// ParseAddress returns the target of a server's address: HOST:PORT, tape://HOST:PORT and
-// grpc://HOST:PORT are plaintext, tapes://HOST[:PORT] and grpcs://HOST[:PORT] are TLS, on port 443 by
-// default.
+// ParseAddress returns the target for a server's address. HOST:PORT, tape://HOST:PORT and
+// grpc://HOST:PORT mean plaintext; tapes://HOST[:PORT] and grpcs://HOST[:PORT] mean TLS, on port
+// 443 by default.
 func ParseAddress(address string) (Target, error) {
 	scheme, rest, ok := strings.Cut(address, "://")
 	if !ok {
@@ -205,7 +208,7 @@ func ParseAddress(address string) (Target, error) {
 	return target, nil
 }
 
-// unique returns a text that no other call returns.
+// unique returns a random name that no other call returns.
 func unique() string {
 	b := make([]byte, 8)
 	_, _ = rand.Read(b) // it never fails

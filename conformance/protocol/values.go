@@ -19,7 +19,8 @@ func valueGuaranteeCases() []Case {
 	}
 }
 
-// watchValue watches a value from a version on.
+// watchValue watches a value from the given version, and returns a function that returns the next
+// event.
 func (e *Env) watchValue(t T, ctx context.Context, key string, from int64) func() *tapepb.ValueEvent {
 	t.Helper()
 	stream, err := e.Try.WatchValue(ctx, &tapepb.WatchValueRequest{Namespace: e.Name("ns"), Key: key, FromVersion: from})
@@ -46,7 +47,7 @@ func everyVersionWatched(t T, e *Env) {
 	all, late := e.watchValue(t, ctx, "k", 0), e.watchValue(t, ctx, "k", before-1)
 	written := make([]string, last+1) // by version; each is written once
 	together(writers+1, func(i int) {
-		if i == writers { // beside the writers, so that it reads while they write
+		if i == writers { // the reader, which runs while the writers write
 			prev := &tapepb.ValueRecord{}
 			for version := int64(1); version <= last; version++ {
 				r := all()

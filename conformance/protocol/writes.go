@@ -18,7 +18,7 @@ import (
 
 // write is a request of a writing RPC.
 type write struct {
-	// name is that of the RPC in tape.Authorities, such as EndRun(CANCELLED).
+	// name is the name in tape.Authorities, such as EndRun(CANCELLED).
 	name    string
 	method  string
 	request proto.Message
@@ -27,8 +27,8 @@ type write struct {
 // service is the descriptor of Tape's service.
 func service() protoreflect.ServiceDescriptor { return tapepb.File_tape_proto.Services().Get(0) }
 
-// isRead reports whether an RPC of that name only reads. ListDueTimers is one here, although it can
-// fire timers: a timer is handed to one claimer, and belongs to no driver.
+// isRead reports whether the RPC of that name only reads. ListDueTimers counts as a read although
+// it can fire timers: a timer is handed to one claimer, and belongs to no driver.
 func isRead(method string) bool {
 	for _, prefix := range []string{"Get", "List", "Subscribe", "Watch", "Admit"} {
 		if strings.HasPrefix(method, prefix) {
@@ -38,14 +38,14 @@ func isRead(method string) bool {
 	return false
 }
 
-// writes returns requests of every writing RPC of the service's descriptor. They can be sent in
-// their order: those that end the run come last. An RPC that is not known here gets a request that
-// names the run, so that a new one is tried too.
+// writes returns requests for every writing RPC of the service's descriptor, in an order in which
+// they can be sent: those that end the run come last. An RPC that this function does not list gets
+// a request that names the run, so that the cases also cover new RPCs.
 func (z *prepared) writes() []write {
 	id, e := z.run, z.e
 	known := []write{
 		{"RecordDecision", "", &tapepb.RecordDecisionRequest{RunId: id, DecisionIndex: 1}},
-		{"RecordDecision", "", &tapepb.RecordDecisionRequest{RunId: id}}, // a repeat
+		{"RecordDecision", "", &tapepb.RecordDecisionRequest{RunId: id}}, // repeats decision 0
 		{"BeginEffect", "", &tapepb.BeginEffectRequest{RunId: id, CustomKey: "new", Scope: "pay"}},
 		{"BeginEffect", "", &tapepb.BeginEffectRequest{RunId: id, CustomKey: "open"}},
 		{"RegisterCompensation", "", &tapepb.RegisterCompensationRequest{RunId: id, EffectKey: "new", Kind: "undo"}},
@@ -117,7 +117,7 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 	return m.New().Interface()
 }
 
-// authority returns what the write needs.
+// authority returns the authority that the write requires.
 func (w write) authority() tape.Authority {
 	if a, ok := tape.Authorities()[w.name]; ok {
 		return a
@@ -139,8 +139,8 @@ func (w write) setFence(f *tapepb.Fence) bool {
 	return field != nil
 }
 
-// mayFail reports whether an error of a write that was admitted comes from the state of the run,
-// which the writes before it have changed.
+// mayFail reports whether an error of an admitted write results from the run's state, which earlier
+// writes have changed.
 func (w write) mayFail(err error) bool {
 	message := status.Convert(err).Message()
 	return w.method == "CompactRun" && (strings.Contains(message, "not terminal") || strings.Contains(message, "not settled")) ||
@@ -148,7 +148,7 @@ func (w write) mayFail(err error) bool {
 		(w.method == "CompleteTask" || w.method == "NackTask") && strings.Contains(message, "no such task")
 }
 
-// invoke sends a write as it is.
+// invoke sends a write unchanged.
 func (p *Process) invoke(ctx context.Context, w write) error {
 	m := service().Methods().ByName(protoreflect.Name(w.method))
 	return p.conn.Invoke(ctx, fmt.Sprintf("/%s/%s", service().FullName(), w.method), w.request, newMessage(m.Output()))

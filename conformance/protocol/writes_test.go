@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// Every RPC of the service that may write is tried by zombies, and every row of the table of
-// authorities is among the writes.
+// TestWritesCoverTheService checks that zombies try every writing RPC of the service, and that the
+// writes cover every row of the table of authorities.
 func TestWritesCoverTheService(t *testing.T) {
 	t.Parallel()
 	z := &prepared{e: &Env{id: "id"}, run: "run", grant: &tapepb.Grant{}}

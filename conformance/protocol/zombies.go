@@ -38,7 +38,8 @@ func zombieCases() []Case {
 	}
 }
 
-// prepared is a run with a row of every kind, and the requests that write to it.
+// prepared is a run with a row of every kind, the target of a zombie's writes. A zombie is a driver
+// whose run was taken over.
 type prepared struct {
 	e          *Env
 	run        string
@@ -49,8 +50,8 @@ type prepared struct {
 	due        int64
 }
 
-// prepare begins a run by a process, with decision 0, the PENDING effects "open" and, claimed,
-// "out", an obligation, a timer and a session.
+// prepare begins a run by process p. The run has decision 0, the PENDING effect "open", the claimed
+// OUTBOX effect "out", the unclaimed OUTBOX effect "idle", an obligation, a timer and a session.
 func (e *Env) prepare(t T, p *Process, invocation string) *prepared {
 	t.Helper()
 	begun := e.Begin(t, p, invocation)
@@ -66,7 +67,7 @@ func (e *Env) prepare(t T, p *Process, invocation string) *prepared {
 	return z
 }
 
-// takenOver prepares a run by a process and has another one take it over.
+// takenOver prepares a run by process p and takes it over by another process.
 func (e *Env) takenOver(t T, p *Process) *prepared {
 	t.Helper()
 	z := e.prepare(t, p, "i")
@@ -77,7 +78,7 @@ func (e *Env) takenOver(t T, p *Process) *prepared {
 	return z
 }
 
-// state returns what a writing RPC could have changed.
+// state returns a dump of everything that a writing RPC could change.
 func (z *prepared) state(t T) string {
 	t.Helper()
 	e, ctx := z.e, t.Context()
@@ -104,8 +105,8 @@ func (z *prepared) state(t T) string {
 	return s.String()
 }
 
-// unchanged checks that a write has changed nothing. On a costly engine that is left to the check
-// after the last write.
+// unchanged checks that a write changed nothing. On a costly engine only the check after the last
+// write compares the state.
 func (z *prepared) unchanged(t T, before, what string) {
 	t.Helper()
 	if what == lastWrite || !z.e.target.Costly {
@@ -113,10 +114,10 @@ func (z *prepared) unchanged(t T, before, what string) {
 	}
 }
 
-// lastWrite names all writes together.
+// lastWrite is the description of the check that follows all writes.
 const lastWrite = "a write of the zombie"
 
-// isRefusal reports whether an error says that the fence is stale.
+// isRefusal reports whether an error says that the presented fence is stale.
 func isRefusal(method string, err error) bool {
 	want := codes.FailedPrecondition
 	if method == "BeginEffect" {
@@ -131,7 +132,7 @@ func zombieByField(t T, e *Env) {
 	before := z.state(t)
 	for _, w := range z.writes() {
 		if !w.setFence(fenceOf(z.grant)) {
-			continue // zombieByHeaders tries it
+			continue // covered by zombieByHeaders
 		}
 		err := p.invoke(t.Context(), w)
 		if status.Code(err) == codes.Unimplemented && reason(err) == "" {
@@ -153,7 +154,7 @@ func zombieByHeaders(t T, e *Env) {
 		if status.Code(err) == codes.Unimplemented && reason(err) == "" {
 			continue // the server does not serve it
 		}
-		// An RPC without a field for a fence may refuse all fences.
+		// An RPC without a fence field may refuse every fence.
 		expect(t, isRefusal(w.method, err) || !w.takesFence() && err != nil, "%s with a zombie's headers: %v, want the reason FENCED", w.name, err)
 		z.unchanged(t, before, w.name+" with a zombie's headers")
 	}
@@ -181,7 +182,7 @@ func refusedBeginEffect(t T, e *Env) {
 	z := e.takenOver(t, p)
 	try := func(what string, ctx context.Context, p *Process, f *tapepb.Fence) {
 		t.Helper()
-		for _, key := range []string{"new", "open"} { // one that is new, and one that the run has
+		for _, key := range []string{"new", "open"} { // a new effect, and an existing one
 			_, err := p.Bare.BeginEffect(ctx, &tapepb.BeginEffectRequest{RunId: z.run, CustomKey: key, Fence: f})
 			expect(t, status.Code(err) == codes.PermissionDenied, "BeginEffect of %q with %s: %v, want PERMISSION_DENIED", key, what, err)
 		}
@@ -208,7 +209,7 @@ func strangersMay(t T, e *Env) {
 			continue
 		}
 		p := stranger
-		if a == tape.Grants { // whose answer would make a connection the driver's
+		if a == tape.Grants { // their reply would give the connection a grant
 			p = e.NewProcess(t)
 		}
 		err := p.invoke(t.Context(), w)

@@ -62,8 +62,8 @@ func cursorServers() []Server {
 	}
 }
 
-// chosen is one entry of the feed, the first decision that any stream comes to, on every stream: what
-// happens on one stream only may meet one that its reader has left already.
+// chosen is one entry of the feed, the first decision on any stream, to which the fault applies on
+// every stream. A fault on a single stream could hit one that its reader has already left.
 type chosen struct{ number atomic.Int64 }
 
 func (c *chosen) is(e *tapepb.EventEntry) bool {

@@ -1,7 +1,7 @@
 // Package faultyservers holds servers of Tape's protocol that are broken on purpose. Each is this
 // module's server behind a proxy that breaks one rule, the way servers break it in practice, and
-// names the case of the protocol's suite that has to catch it. A suite that lets one of them pass
-// proves nothing about other servers.
+// names the case of the protocol suite that must catch it. A suite that passes one of them proves
+// nothing about other servers.
 package faultyservers
 
 import (
@@ -19,9 +19,9 @@ import (
 
 // Server is a server that breaks one rule.
 type Server struct {
-	// Name says what is wrong with it, in small letters with hyphens.
+	// Name states the fault, in small letters with hyphens.
 	Name string
-	// Breaks says in a sentence which rule it breaks, and how.
+	// Breaks states in one sentence which rule the server breaks, and how.
 	Breaks string
 	// Case is the ID of the case that must catch it.
 	Case string
@@ -34,19 +34,19 @@ func Servers() []Server {
 	return slices.Concat(claimServers(), firstServers(), fenceServers(), lostServers(), cursorServers(), matchServers())
 }
 
-// Start serves s on a store of its own until the end of the test.
+// Start serves s on an empty store until the end of the test.
 func (s Server) Start(t conformance.T) protocol.Target {
 	t.Helper()
 	behind := local.Start(t, embedded.Memory(), tape.FencePresented)
 	return protocol.Target{Address: startProxy(t, behind.Address, s.fault())}
 }
 
-// chances is how often a case may meet a faulty server. Some faults show only when two calls fall
-// together, which a case makes likely and cannot make certain.
+// chances is how often Check runs a case against a faulty server: 4. Some faults show only when two
+// calls coincide, which a case makes likely but cannot guarantee.
 const chances = 4
 
 // Check runs the case that must catch s against it. The error says that the case passed, panicked
-// or could not be run.
+// or could not run.
 func Check(ctx context.Context, s Server) error {
 	c, ok := protocol.Find(s.Case)
 	if !ok {
@@ -78,7 +78,7 @@ func Check(ctx context.Context, s Server) error {
 	return nil
 }
 
-// Sound returns the same proxy with nothing broken. It passes the whole suite.
+// Sound returns the proxy without a fault. It passes the whole suite.
 func Sound() Server {
 	return Server{Name: "sound", Breaks: "nothing", fault: func() fault { return fault{} }}
 }

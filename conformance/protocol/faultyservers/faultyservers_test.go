@@ -29,13 +29,14 @@ func TestEachIsCaught(t *testing.T) {
 	}
 }
 
-// TestSoundPasses proves that it is the broken rule that fails a case, and not the proxy.
+// TestSoundPasses proves that the broken rules make the cases fail, and not the proxy.
 func TestSoundPasses(t *testing.T) {
 	t.Parallel()
 	protocol.Run(t, faultyservers.Sound().Start(t))
 }
 
-// TestCheckReportsAnEscape proves that a server which its case does not catch is an error.
+// TestCheckReportsAnEscape proves that Check returns an error for a server that its case does not
+// catch.
 func TestCheckReportsAnEscape(t *testing.T) {
 	t.Parallel()
 	sound := faultyservers.Sound()

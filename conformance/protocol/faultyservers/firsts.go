@@ -96,14 +96,14 @@ func firstServers() []Server {
 	}
 }
 
-// overwriting is a server that overwrites effects. It keeps what it has overwritten, and answers it
-// from then on.
+// overwriting is a server that overwrites effects. It keeps the overwritten effects and returns
+// them from then on.
 type overwriting struct {
 	mu       sync.Mutex
 	outcomes map[string]*tapepb.EffectRecord
 }
 
-// fault applies overwrite to each effect that a call was answered.
+// fault applies overwrite to each effect that a call returns.
 func (o *overwriting) fault(overwrite func(req proto.Message, e *tapepb.EffectRecord)) fault {
 	return fault{unary: func(c call) (proto.Message, error) {
 		answer, err := c.forward(c.req)

@@ -73,11 +73,11 @@ func lostServers() []Server {
 	}
 }
 
-// losingSignals keeps signals apart from the run's status. Its AwaitSignal looks for one, and parks
-// the run in a second step, which it delays until a signal has come.
+// losingSignals keeps signals apart from the run's status. Its AwaitSignal looks for a signal, and
+// parks the run in a second step that it delays until a signal has arrived.
 type losingSignals struct {
 	mu        sync.Mutex
-	delivered map[string]chan struct{} // closed when the signal is in
+	delivered map[string]chan struct{} // closed when the signal is stored
 	texts     map[string]string
 }
 
@@ -112,7 +112,7 @@ func (l *losingSignals) fault() fault {
 				return &tapepb.AwaitSignalResponse{Delivered: true, ResolutionJson: text}, nil
 			}
 			select {
-			case <-delivered: // too late: the look is over
+			case <-delivered: // too late: the look has ended
 			case <-c.ctx.Done():
 				return nil, c.ctx.Err()
 			}
@@ -121,7 +121,7 @@ func (l *losingSignals) fault() fault {
 	}}
 }
 
-// losingCharges keeps the sums of budgets, and changes them in two steps.
+// losingCharges keeps the totals of budgets, and changes them in two steps.
 type losingCharges struct {
 	mu   sync.Mutex
 	sums map[string]*tapepb.BudgetState
@@ -141,7 +141,7 @@ func (l *losingCharges) fault() fault {
 		switch m := c.req.(type) {
 		case *tapepb.ChargeBudgetRequest:
 			b := l.read(m.GetRunId())
-			if _, err := c.server.AdmitBudget(c.ctx, &tapepb.AdmitBudgetRequest{RunId: m.GetRunId()}); err != nil { // as long as a read takes
+			if _, err := c.server.AdmitBudget(c.ctx, &tapepb.AdmitBudgetRequest{RunId: m.GetRunId()}); err != nil { // takes as long as a read
 				return nil, err
 			}
 			b.UsdSpent += m.GetUsd()
@@ -157,7 +157,8 @@ func (l *losingCharges) fault() fault {
 	}}
 }
 
-// appendInTwoSteps appends an event, and then replaces the state by one with the delta.
+// appendInTwoSteps appends an event, and then replaces the state by the old state with the delta
+// applied.
 func appendInTwoSteps(c call) (proto.Message, error) {
 	m, ok := c.req.(*tapepb.AppendEventRequest)
 	if !ok {

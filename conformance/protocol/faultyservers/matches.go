@@ -61,10 +61,10 @@ func matchServers() []Server {
 	}
 }
 
-// again2 ends the ids of tasks that matches-repeated makes up.
+// again2 is the suffix of the task ids that the server matches-repeated invents.
 const again2 = "-again"
 
-// overTasks returns a fault that changes the tasks of answers. A task that it has made up can be completed.
+// overTasks returns a fault that changes the tasks in replies. Invented tasks can be completed.
 func overTasks(change func([]*tapepb.Task) []*tapepb.Task) fault {
 	return fault{unary: func(c call) (proto.Message, error) {
 		if m, ok := c.req.(*tapepb.CompleteTaskRequest); ok && len(m.GetTaskId()) > len(again2) && m.GetTaskId()[len(m.GetTaskId())-len(again2):] == again2 {
@@ -81,7 +81,8 @@ func overTasks(change func([]*tapepb.Task) []*tapepb.Task) fault {
 	}}
 }
 
-// claimTasksOnLook answers the tasks that were due before, claimed by the caller or by another one.
+// claimTasksOnLook returns the tasks that were due before the call, whether the caller or another
+// worker claims them.
 func claimTasksOnLook(c call) (proto.Message, error) {
 	switch m := c.req.(type) {
 	case *tapepb.ClaimTasksRequest:
@@ -96,7 +97,7 @@ func claimTasksOnLook(c call) (proto.Message, error) {
 			task.Status, task.LeaseOwner, task.Attempts = tapepb.TaskStatus_TASK_STATUS_CLAIMED, m.GetOwner(), 1
 		}
 		return &tapepb.ClaimTasksResponse{Tasks: look.GetTasks()}, nil
-	case *tapepb.CompleteTaskRequest: // a worker whose task another one has completed notices nothing
+	case *tapepb.CompleteTaskRequest: // a worker whose task another worker completed sees no error
 		answer, err := c.forward(m)
 		if err != nil {
 			return &tapepb.CompleteTaskResponse{Task: &tapepb.Task{TaskId: m.GetTaskId(), Status: tapepb.TaskStatus_TASK_STATUS_DONE}}, nil

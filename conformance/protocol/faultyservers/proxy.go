@@ -18,21 +18,22 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// fault is what a proxy does to the calls that it forwards.
+// fault is how a proxy changes the calls that it forwards.
 type fault struct {
 	// unary handles a call; nil forwards it.
 	unary func(call) (proto.Message, error)
-	// entry reports whether an entry of a run's journal is sent; nil sends all.
+	// entry reports whether to send an entry of a run's journal; nil sends all.
 	entry func(*tapepb.JournalEntry) bool
 	// request changes the request of a stream.
 	request func(proto.Message)
-	// events returns what a stream of the feed of all runs sends for each entry; nil sends all.
+	// events returns a function that maps each entry of the feed of all runs to what one stream
+	// sends; nil sends all.
 	events func() func(*tapepb.EventEntry) []*tapepb.EventEntry
 	// bare drops the headers of requests.
 	bare bool
 }
 
-// call is a unary call that came to a proxy.
+// call is a unary call that a proxy received.
 type call struct {
 	ctx    context.Context
 	method string
@@ -43,7 +44,7 @@ type call struct {
 	conn *grpc.ClientConn
 }
 
-// forward sends the call on, with a request that may have been changed.
+// forward sends the call to the server behind the proxy, with a possibly changed request.
 func (c call) forward(req proto.Message) (proto.Message, error) {
 	m := descriptor().Methods().ByName(protoreflect.Name(c.method))
 	reply := newMessage(m.Output())
@@ -63,7 +64,8 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 	return m.New().Interface()
 }
 
-// startProxy starts a proxy before a server until the end of the test, and returns its address.
+// startProxy starts a proxy in front of a server until the end of the test, and returns its
+// address.
 func startProxy(t conformance.T, behind string, f fault) (address string) {
 	t.Helper()
 	conn, err := grpc.NewClient(behind, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -95,7 +97,7 @@ type proxy struct {
 	fault fault
 }
 
-// service returns Tape's service with handlers that forward.
+// service returns Tape's service with forwarding handlers.
 func (p *proxy) service() *grpc.ServiceDesc {
 	desc := &grpc.ServiceDesc{ServiceName: string(descriptor().FullName()), Metadata: tapepb.Tape_ServiceDesc.Metadata}
 	methods := descriptor().Methods()
@@ -123,7 +125,8 @@ func (p *proxy) service() *grpc.ServiceDesc {
 	return desc
 }
 
-// outgoing returns the context of a call to the server behind, with the headers of the request.
+// outgoing returns the context of a call to the server behind the proxy, with the headers of the
+// request.
 func (p *proxy) outgoing(ctx context.Context) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
 	out := metadata.MD{}
@@ -135,7 +138,7 @@ func (p *proxy) outgoing(ctx context.Context) context.Context {
 	return metadata.NewOutgoingContext(ctx, out)
 }
 
-// forwardStream sends a stream on, entry by entry.
+// forwardStream forwards a stream entry by entry.
 func (p *proxy) forwardStream(m protoreflect.MethodDescriptor, stream grpc.ServerStream) error {
 	req := newMessage(m.Input())
 	if err := stream.RecvMsg(req); err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/tapestore/tapestore/tapeserver"
 )
 
-// Execute runs the protocol's suite against this module's server on an empty store of the harness,
-// outside go test; see protocol.Execute. second, if not nil, is that of the target.
+// Execute runs the protocol suite outside go test against this module's server on an empty store of
+// the harness; see protocol.Execute. second, if not nil, is used as Target.Second.
 //
 // Errors: the server did not start, or did not answer.
 func Execute(ctx context.Context, h conformance.Harness, mode tape.FenceMode, second func(t conformance.T, probes string) string,
@@ -48,7 +48,7 @@ func Execute(ctx context.Context, h conformance.Harness, mode tape.FenceMode, se
 	return report, err
 }
 
-// Start serves an empty store of the harness, with its HTTP probes, until the end of the test.
+// Start serves an empty store of the harness, with HTTP probes, until the end of the test.
 func Start(t conformance.T, h conformance.Harness, mode tape.FenceMode) protocol.Target {
 	t.Helper()
 	target, _ := start(t, h, mode)
@@ -78,11 +78,11 @@ func start(t conformance.T, h conformance.Harness, mode tape.FenceMode) (protoco
 	}, s
 }
 
-// drainTimeout is how long a server that ends takes for its calls: 200 ms, because a restart stands
-// for a crash.
+// drainTimeout is how long a stopping server waits for its calls: 200 ms, because a restart
+// simulates a crash.
 const drainTimeout = 200 * time.Millisecond
 
-// served is a store and the server on it.
+// served is a store and the server that serves it.
 type served struct {
 	mode    tape.FenceMode
 	open    func(context.Context) (runstore.RunStore, error)
@@ -103,7 +103,7 @@ func open(t conformance.T, h conformance.Harness, mode tape.FenceMode) *served {
 	return s
 }
 
-// start serves the store at the address.
+// start serves the store at its address.
 func (s *served) start(t conformance.T) {
 	t.Helper()
 	store, err := s.open(t.Context())
@@ -128,14 +128,14 @@ func (s *served) start(t conformance.T) {
 		if err := <-done; err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		_ = lis.Close() // after a drain that took too long it may be open
+		_ = lis.Close() // a drain that timed out may leave it open
 		if err := store.Close(); err != nil {
 			t.Errorf("close the store: %v", err)
 		}
 	})
 }
 
-// restart ends the server at once and starts it again.
+// restart stops the server at once and starts it again.
 func (s *served) restart(t conformance.T) {
 	t.Helper()
 	s.stop()
@@ -152,7 +152,7 @@ func serveHTTP(t conformance.T, h http.Handler) (url string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(lis) // it ends with Close
+		_ = server.Serve(lis) // returns on Close
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()

@@ -13,8 +13,9 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// replicaTTL returns that of the leases of replicas' matchers, which a case waits for after it has killed one: 3 s,
-// and 10 s on a costly engine, where a renewal may take seconds on a busy machine.
+// replicaTTL returns the TTL of the matchers' leases of replicas, for which a case waits after it
+// kills a replica: 3 s, and 10 s on a costly engine, where a renewal may take seconds on a busy
+// machine.
 func replicaTTL(h conformance.Harness) time.Duration {
 	if h.Costly {
 		return 10 * time.Second
@@ -22,8 +23,8 @@ func replicaTTL(h conformance.Harness) time.Duration {
 	return 3 * time.Second
 }
 
-// replicas starts n servers on one empty store. A server whose store does not answer any more stands for a process
-// that was killed or stopped.
+// replicas starts n servers on one empty store. Blocking the store calls of a server simulates a
+// killed or suspended process.
 func replicas(t conformance.T, h conformance.Harness, mode tape.FenceMode, n int) []protocol.Replica {
 	t.Helper()
 	instance := h.New(t)
@@ -47,11 +48,11 @@ func replicas(t conformance.T, h conformance.Harness, mode tape.FenceMode, n int
 	return all
 }
 
-// halt is what stops the calls of a store.
+// halt blocks or cuts off the calls of a store handle.
 type halt struct {
 	mu     sync.Mutex
 	killed bool
-	goes   chan struct{} // closed while calls go on
+	goes   chan struct{} // closed while calls may proceed
 }
 
 func newHalt() *halt {
@@ -60,14 +61,16 @@ func newHalt() *halt {
 	return h
 }
 
-// kill lets no call of the store reach it any more, and returns no result of those that did.
+// kill makes every further call fail with ErrUnknownOutcome before it reaches the store, and
+// withholds the results of calls that have reached it.
 func (h *halt) kill() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.killed = true
 }
 
-// pause stops each call where it is next: before it reaches the store, or before its result is returned.
+// pause stops each call at its next point: before it reaches the store, or before its result is
+// returned.
 func (h *halt) pause() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,7 +89,7 @@ func (h *halt) resume() {
 
 var errKilled = errors.New("the process was killed")
 
-// pass waits while calls are stopped, and reports whether it has waited.
+// pass waits while calls are paused, and reports whether it waited.
 func (h *halt) pass() (waited bool, err error) {
 	h.mu.Lock()
 	goes := h.goes
@@ -105,8 +108,8 @@ func (h *halt) pass() (waited bool, err error) {
 	return waited, err
 }
 
-// around makes a call, unless the process was killed. A call that was stopped on its way is made late, whatever has
-// become of its context: a process that was stopped sends what it was about to send.
+// around makes a call, unless the process was killed. A paused call is sent late even if its
+// context has ended, because a suspended process sends its request when it resumes.
 func (h *halt) around(ctx context.Context, _ string, do func(context.Context) error) error {
 	waited, err := h.pass()
 	if err != nil {
