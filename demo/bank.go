@@ -17,18 +17,19 @@ import (
 
 const idempotencyKey = "Idempotency-Key"
 
-// bank is the counterparty. POST /operations applies an operation, once per idempotency key, and GET
-// /ledger returns what was done.
+// bank is the counterparty. POST /operations applies an operation, once per idempotency key, and
+// GET /ledger returns the applied operations.
 type bank struct {
 	mu     sync.Mutex
 	ledger []*posting // in the order of first calls
-	// hold is the ending of the key whose first reply is held back until the caller is gone.
+	// hold is a suffix of a key. The bank withholds the first reply to a matching key until the
+	// caller is gone.
 	hold string
-	// forgets makes the bank apply every call, as one without idempotency keys does.
+	// ignoreKeys makes the bank apply every call, like a bank without idempotency keys.
 	forgets bool
 }
 
-// posting is what the bank did under one idempotency key.
+// posting records the calls under one idempotency key.
 type posting struct {
 	Key            string
 	Calls, Applied int
@@ -41,7 +42,7 @@ type step struct {
 	Cents int64  `json:"cents"`
 }
 
-// runBank serves until the demo closes its standard input.
+// runBank runs the bank until the demo closes its standard input.
 func runBank(args []string) int {
 	b := &bank{}
 	flags := flag.NewFlagSet("bank", flag.ContinueOnError)
@@ -58,7 +59,7 @@ func runBank(args []string) int {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /operations", b.operate)
 	mux.HandleFunc("GET /ledger", b.show)
-	_ = commands() // for the end of the standard input
+	_ = commands() // exits at the end of the standard input
 	tell(report{Kind: listening, Address: lis.Addr().String()})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	fmt.Fprintln(os.Stderr, server.Serve(lis))
@@ -77,10 +78,10 @@ func (b *bank) operate(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done() // the caller is gone
 		return
 	}
-	_ = json.NewEncoder(w).Encode(op) // the caller is gone if this fails
+	_ = json.NewEncoder(w).Encode(op) // an error means that the caller is gone
 }
 
-// apply applies an operation under a new key, and reports whether the reply is to be held back.
+// apply applies an operation under a new key, and reports whether to withhold the reply.
 func (b *bank) apply(key string, op step) (hold bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,25 +117,25 @@ func (b *bank) show(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(b.ledger)
 }
 
-// teller is a client of the bank.
+// bankClient is a client of the bank.
 type teller struct {
 	url    string
 	client *http.Client
 }
 
 func newTeller(address string) *teller {
-	// net/http repeats a request with an idempotency key when a kept connection fails. The calls are
-	// counted here, so each one has a connection of its own.
+	// net/http repeats a request with an idempotency key when a kept connection fails. The bank
+	// counts calls, so each call has a connection of its own.
 	return &teller{url: "http://" + address, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
-// operate asks for an operation under a key, once, and returns the bank's answer as JSON.
+// operate requests an operation under a key, once, and returns the bank's answer as JSON.
 func (t *teller) operate(ctx context.Context, key, operation string) (string, error) {
 	reply, err := t.call(ctx, http.MethodPost, "/operations", key, operation)
 	return string(bytes.TrimSpace(reply)), err
 }
 
-// ledger returns what the bank did.
+// ledger returns the bank's postings.
 func (t *teller) ledger(ctx context.Context) (l []*posting, err error) {
 	reply, err := t.call(ctx, http.MethodGet, "/ledger", "", "")
 	if err == nil {
@@ -168,7 +169,7 @@ func money(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%
 func encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // it is made of numbers and texts
+		panic(err) // unreachable: v has only numbers and texts
 	}
 	return string(b)
 }

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// inFlight is the ending of the key of the effect in which worker-1 is killed.
+	// inFlight is the suffix of the key of the effect during which worker-1 is killed.
 	inFlight = "/decision-0/wire_sweep/0"
 	// pausedBefore is the tool before whose call worker-2 is stopped.
 	pausedBefore = "hedge_buy"
 )
 
-// stage is the processes and what they share.
+// environment holds the processes of the demo and what they share.
 type stage struct {
 	dir   string
 	opts  options
@@ -36,7 +36,7 @@ type stage struct {
 	mu    sync.Mutex // for out
 	out   io.Writer
 
-	all     []*process // in the order of their start
+	all     []*process // in start order
 	server  *process
 	address string // the server's
 	conn    *grpc.ClientConn
@@ -50,14 +50,14 @@ func newStage(dir string, opts options, out io.Writer) *stage {
 	return &stage{dir: dir, opts: opts, out: out, began: time.Now()}
 }
 
-// print prints what a process did.
+// print prints a line of a process.
 func (s *stage) print(name, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintf(s.out, "%7.3f  %-8s  %s\n", time.Since(s.began).Seconds(), name, text)
 }
 
-// close ends all processes, the last one first.
+// close kills all processes, the last one first.
 func (s *stage) close() {
 	if s.conn != nil {
 		_ = s.conn.Close()
@@ -67,7 +67,7 @@ func (s *stage) close() {
 	}
 }
 
-// serving is the line of the server's log with its address.
+// serving matches the server's log line with its address.
 var serving = regexp.MustCompile(`\bmsg=serving\b.*\bgrpc=(\S+)`)
 
 // startServer starts the real command on a fresh file, with flags such as --fence.
@@ -113,7 +113,7 @@ func (s *stage) startWorker(name, role string, flags ...string) (*process, error
 	}, flags...)...)
 }
 
-// startRole starts this program in another role.
+// startRole starts this program in a role.
 func (s *stage) startRole(name, role string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *stage) startRole(name, role string, args ...string) (*process, error) {
 	return s.start(name, nil, self, append([]string{role}, args...)...)
 }
 
-// play plays the script and returns what was seen. An error means that there is nothing to check.
+// play runs the script and returns the evidence. An error means that there is nothing to check.
 func (s *stage) play(ctx context.Context) (*evidence, error) {
 	e := &evidence{TTL: s.opts.ttl}
 	bank := []string{"-hold", inFlight}
@@ -140,8 +140,8 @@ func (s *stage) play(ctx context.Context) (*evidence, error) {
 	return e, nil
 }
 
-// kill has worker-1 begin the run, and kills it while the bank holds the reply to an operation that it
-// has applied.
+// kill lets worker-1 begin the run, and kills it while the bank withholds the reply to an operation
+// that it has applied.
 func (s *stage) kill(ctx context.Context, e *evidence) error {
 	p, err := s.startWorker("worker-1", "worker")
 	if err != nil {
@@ -168,8 +168,8 @@ func (s *stage) kill(ctx context.Context, e *evidence) error {
 	return err
 }
 
-// stop has worker-2 recover the run, and stops it between the record of an effect and its call, once
-// its heartbeats have extended its lease. Then worker-3 recovers the run and ends it.
+// stop lets worker-2 recover the run, and stops it between the record of an effect and its call,
+// once its heartbeats have extended its lease. Then worker-3 recovers the run and ends it.
 func (s *stage) stop(ctx context.Context, e *evidence) error {
 	p, err := s.startWorker("worker-2", "worker", "-recover", "-pause", pausedBefore, "-insist")
 	if err != nil {
@@ -206,7 +206,8 @@ func (s *stage) stop(ctx context.Context, e *evidence) error {
 	if e.FinisherExit = next.cmd.ProcessState.ExitCode(); e.FinisherExit != exitDone {
 		return fmt.Errorf("worker-3 did not finish the run: %v%s", next.cmd.ProcessState, next.errors)
 	}
-	// worker-3 needed the end of the lease, which may have been half over. The stop outlasts a whole one.
+	// worker-3 started after the lease had expired, perhaps half a TTL after the stop. The stop
+	// must last longer than a whole TTL.
 	if !pause(ctx, time.Until(stopped.Add(e.TTL+e.TTL/10))) {
 		return context.Cause(ctx)
 	}
@@ -214,7 +215,7 @@ func (s *stage) stop(ctx context.Context, e *evidence) error {
 	return nil
 }
 
-// wake lets worker-2 go on, and waits until it has stopped by itself.
+// wake resumes worker-2, and waits until it has ended by itself.
 func (s *stage) wake(ctx context.Context, e *evidence) (err error) {
 	if e.Before, err = s.run(ctx, e); err != nil {
 		return err
@@ -260,12 +261,12 @@ func (s *stage) read(ctx context.Context, e *evidence) (err error) {
 	return e.readJournal(ctx, store)
 }
 
-// run returns the run as it stands.
+// run returns the current state of the run.
 func (s *stage) run(ctx context.Context, e *evidence) (*tapepb.RunState, error) {
 	return s.tape.GetRun(ctx, &tapepb.GetRunRequest{RunId: e.Run})
 }
 
-// pause waits for d, and reports whether ctx lasted that long.
+// pause waits for d. It reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -15,15 +15,15 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// plan is what a decision says is to be done.
+// plan is the content of a decision: the steps to do.
 type plan struct {
 	Steps []step `json:"steps"`
-	// Last says that the run is over when it is done.
+	// Last reports that the run ends after these steps.
 	Last bool `json:"last,omitempty"`
 }
 
-// think stands for a model: asked twice, it answers differently. That is why a decision is recorded
-// before a driver acts on it, and read back by the next driver.
+// think stands for a model: each call returns a different answer. So a decision must be recorded
+// before a driver acts on it, and the next driver reads it back.
 func think(index int64) plan {
 	about := func(cents int64) int64 { return cents + rand.Int64N(cents/10) }
 	switch index {
@@ -36,16 +36,16 @@ func think(index int64) plan {
 	}
 }
 
-// beginRequest begins the run that the workers drive.
+// beginRequest returns the request that begins the workers' run.
 func beginRequest() *tapepb.BeginRunRequest {
 	return &tapepb.BeginRunRequest{AppName: "treasury", UserId: "acme", SessionId: "main-account", InvocationId: "daily-cash"}
 }
 
-// worker drives the run. It keeps nothing: what was decided and done so far is in the journal.
+// worker drives the run. It has no state: the journal has the decisions and outcomes so far.
 type worker struct {
 	bank   *teller
 	pause  string // wait for a line of input before acting on this tool
-	insist bool   // when the lease is lost, try every write
+	insist bool   // after the lease is lost, try every write
 	stdin  <-chan string
 }
 
@@ -83,7 +83,7 @@ func runWorker(args []string) int {
 	}
 }
 
-// work drives the run that it begins, or the first one that it finds without a driver.
+// work drives a new run, or the first run that it finds without a driver.
 func (w *worker) work(ctx context.Context, c *tapeclient.Client, recover bool) error {
 	if !recover {
 		return c.Begin(ctx, beginRequest(), w.drive)
@@ -104,8 +104,8 @@ func (w *worker) work(ctx context.Context, c *tapeclient.Client, recover bool) e
 	return err
 }
 
-// drive goes through the decisions of the run from its beginning: what is in the journal is read, what
-// is not is done.
+// drive goes through the decisions of the run from its beginning: it reads what is recorded and
+// does the rest.
 func (w *worker) drive(ctx context.Context, run *tapeclient.Run) error {
 	tell(report{Kind: holding, Run: run.ID(), Text: fmt.Sprintf("drives the run under token %d", run.Token())})
 	for index := int64(0); ; index++ {
@@ -138,13 +138,13 @@ func (w *worker) decide(ctx context.Context, run *tapeclient.Run, index int64) (
 	return p, json.Unmarshal([]byte(d.GetResponseJson()), &p)
 }
 
-// act has a step done once: an outcome that is on record is not asked for again.
+// act carries out a step once: if the outcome is recorded, the bank is not called.
 func (w *worker) act(ctx context.Context, run *tapeclient.Run, decision int64, s step) error {
 	begin := &tapepb.BeginEffectRequest{
 		RunId: run.ID(), DecisionIndex: decision, ToolName: s.Tool, RequestJson: encode(s),
 		Semantics: tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT,
 	}
-	if s.Tool == w.pause { // between the record of the intent and the act
+	if s.Tool == w.pause { // pause between the record of the intent and the call
 		e, err := run.Tape().BeginEffect(ctx, begin)
 		if err != nil {
 			return err
@@ -167,11 +167,11 @@ func (w *worker) act(ctx context.Context, run *tapeclient.Run, decision int64, s
 	return err
 }
 
-// forged is what a fenced worker would have the journal say.
+// forged is the payload of a fenced worker's writes.
 const forged = `{"forged":true}`
 
-// tryWrites tries every write that a driver has, under the fence of its grant, and reports each answer.
-// key is that of a pending effect.
+// tryStaleWrites tries every write that a driver has, under the fence of its lost grant, and
+// reports each result. key is the key of a pending effect.
 func tryWrites(ctx context.Context, run *tapeclient.Run, key string) {
 	id, tape := run.ID(), run.Tape()
 	for _, write := range []struct {
@@ -209,7 +209,7 @@ func tryWrites(ctx context.Context, run *tapeclient.Run, key string) {
 	}
 }
 
-// verdict returns what a write was answered: "accepted", or the reason of its refusal and the tokens.
+// verdict returns the result of a write: "accepted", or the reason of its refusal and the tokens.
 func verdict(err error) string {
 	var detail *tapeclient.Error
 	switch {
