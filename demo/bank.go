@@ -26,7 +26,7 @@ type bank struct {
 	// caller is gone.
 	hold string
 	// ignoreKeys makes the bank apply every call, like a bank without idempotency keys.
-	forgets bool
+	ignoreKeys bool
 }
 
 // posting records the calls under one idempotency key.
@@ -47,7 +47,7 @@ func runBank(args []string) int {
 	b := &bank{}
 	flags := flag.NewFlagSet("bank", flag.ContinueOnError)
 	flags.StringVar(&b.hold, "hold", "", "hold the first reply to a key with this ending until the caller is gone")
-	flags.BoolVar(&b.forgets, "forgets", false, "apply every call")
+	flags.BoolVar(&b.ignoreKeys, "forgets", false, "apply every call")
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
@@ -60,7 +60,7 @@ func runBank(args []string) int {
 	mux.HandleFunc("POST /operations", b.operate)
 	mux.HandleFunc("GET /ledger", b.show)
 	_ = commands() // exits at the end of the standard input
-	tell(report{Kind: listening, Address: lis.Addr().String()})
+	sendReport(report{Kind: listening, Address: lis.Addr().String()})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	fmt.Fprintln(os.Stderr, server.Serve(lis))
 	return exitFailed
@@ -74,7 +74,7 @@ func (b *bank) operate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if b.apply(key, op) {
-		tell(report{Kind: held, Key: key, Text: "holds its reply back"})
+		sendReport(report{Kind: held, Key: key, Text: "holds its reply back"})
 		<-r.Context().Done() // the caller is gone
 		return
 	}
@@ -91,7 +91,7 @@ func (b *bank) apply(key string, op step) (hold bool) {
 		b.ledger = append(b.ledger, p)
 	}
 	p.Calls++
-	if p.Applied > 0 && !b.forgets {
+	if p.Applied > 0 && !b.ignoreKeys {
 		say("knows the key of %s: moves nothing", op.Tool)
 		return false
 	}
@@ -118,25 +118,25 @@ func (b *bank) show(w http.ResponseWriter, _ *http.Request) {
 }
 
 // bankClient is a client of the bank.
-type teller struct {
+type bankClient struct {
 	url    string
 	client *http.Client
 }
 
-func newTeller(address string) *teller {
+func newBankClient(address string) *bankClient {
 	// net/http repeats a request with an idempotency key when a kept connection fails. The bank
 	// counts calls, so each call has a connection of its own.
-	return &teller{url: "http://" + address, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	return &bankClient{url: "http://" + address, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // operate requests an operation under a key, once, and returns the bank's answer as JSON.
-func (t *teller) operate(ctx context.Context, key, operation string) (string, error) {
+func (t *bankClient) operate(ctx context.Context, key, operation string) (string, error) {
 	reply, err := t.call(ctx, http.MethodPost, "/operations", key, operation)
 	return string(bytes.TrimSpace(reply)), err
 }
 
 // ledger returns the bank's postings.
-func (t *teller) ledger(ctx context.Context) (l []*posting, err error) {
+func (t *bankClient) ledger(ctx context.Context) (l []*posting, err error) {
 	reply, err := t.call(ctx, http.MethodGet, "/ledger", "", "")
 	if err == nil {
 		err = json.Unmarshal(reply, &l)
@@ -144,7 +144,7 @@ func (t *teller) ledger(ctx context.Context) (l []*posting, err error) {
 	return l, err
 }
 
-func (t *teller) call(ctx context.Context, method, path, key, body string) ([]byte, error) {
+func (t *bankClient) call(ctx context.Context, method, path, key, body string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, t.url+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err

@@ -56,10 +56,10 @@ func run(args []string) int {
 
 // options configures the demo.
 type options struct {
-	ttl       time.Duration
-	limit     time.Duration
-	tapestore string
-	forgets   bool // the bank applies every call; tests verify that the checks detect it
+	ttl        time.Duration
+	limit      time.Duration
+	tapestore  string
+	ignoreKeys bool // the bank applies every call; tests verify that the checks detect it
 }
 
 // demo runs the script, prints it to out and returns an error if a check failed. When it returns,
@@ -79,7 +79,7 @@ func demo(ctx context.Context, out io.Writer, opts options) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, opts.limit, fmt.Errorf("not over after %v", opts.limit))
 	defer cancel()
-	s := newStage(dir, opts, out)
+	s := newEnvironment(dir, opts, out)
 	seen, err := s.play(ctx)
 	s.close()
 	if err != nil {

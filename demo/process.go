@@ -44,9 +44,9 @@ const (
 
 // sendReport writes a report in one write. It fails only if the demo is gone, and then the end of
 // the standard input ends this process.
-func tell(r report) { _, _ = os.Stdout.WriteString(encode(r) + "\n") }
+func sendReport(r report) { _, _ = os.Stdout.WriteString(encode(r) + "\n") }
 
-func say(format string, args ...any) { tell(report{Text: fmt.Sprintf(format, args...)}) }
+func say(format string, args ...any) { sendReport(report{Text: fmt.Sprintf(format, args...)}) }
 
 // commands returns the lines of the standard input. The end of the input means that the demo is
 // gone, and ends this process too.
@@ -85,7 +85,7 @@ var starter = sync.OnceValue(func() chan<- func() {
 
 // start starts a program, prints its reports, and passes each line of its standard error to onLine,
 // if that is not nil.
-func (s *stage) start(name string, onLine func(p *process, line string), program string, args ...string) (*process, error) {
+func (s *environment) start(name string, onLine func(p *process, line string), program string, args ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(program, args...), reports: make(chan report, 1000)}
 	p.errors = &lastLines{onLine: func(line string) {
 		if onLine != nil {
@@ -106,7 +106,7 @@ func (s *stage) start(name string, onLine func(p *process, line string), program
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	s.all = append(s.all, p)
+	s.processes = append(s.processes, p)
 	go func() {
 		defer close(p.reports)
 		for lines := bufio.NewScanner(out); lines.Scan(); {

@@ -43,10 +43,10 @@ func beginRequest() *tapepb.BeginRunRequest {
 
 // worker drives the run. It has no state: the journal has the decisions and outcomes so far.
 type worker struct {
-	bank   *teller
-	pause  string // wait for a line of input before acting on this tool
-	insist bool   // after the lease is lost, try every write
-	stdin  <-chan string
+	bank           *bankClient
+	pause          string // wait for a line of input before acting on this tool
+	tryStaleWrites bool   // after the lease is lost, try every write
+	stdin          <-chan string
 }
 
 // runWorker drives one run to its end, or until the lease is lost.
@@ -59,11 +59,11 @@ func runWorker(args []string) int {
 	ttl := flags.Duration("ttl", 2*time.Second, "the lease's TTL")
 	recover := flags.Bool("recover", false, "wait for a run to recover")
 	flags.StringVar(&w.pause, "pause", "", "wait for a line of input before acting on this tool")
-	flags.BoolVar(&w.insist, "insist", false, "when the lease is lost, try all writes before stopping")
+	flags.BoolVar(&w.tryStaleWrites, "stale-writes", false, "when the lease is lost, try all writes before stopping")
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
-	w.bank, w.stdin = newTeller(*bank), commands()
+	w.bank, w.stdin = newBankClient(*bank), commands()
 	c, err := tapeclient.Dial("tape://"+*server, &tapeclient.Options{
 		Owner: fmt.Sprintf("%s:%d", *name, os.Getpid()), Lease: lease.Options{TTL: *ttl},
 	})
@@ -107,7 +107,7 @@ func (w *worker) work(ctx context.Context, c *tapeclient.Client, recover bool) e
 // drive goes through the decisions of the run from its beginning: it reads what is recorded and
 // does the rest.
 func (w *worker) drive(ctx context.Context, run *tapeclient.Run) error {
-	tell(report{Kind: holding, Run: run.ID(), Text: fmt.Sprintf("drives the run under token %d", run.Token())})
+	sendReport(report{Kind: holding, Run: run.ID(), Text: fmt.Sprintf("drives the run under token %d", run.Token())})
 	for index := int64(0); ; index++ {
 		p, err := w.decide(ctx, run, index)
 		for _, s := range p.Steps {
@@ -149,11 +149,11 @@ func (w *worker) act(ctx context.Context, run *tapeclient.Run, decision int64, s
 		if err != nil {
 			return err
 		}
-		tell(report{Kind: waiting, Key: e.GetIdempotencyKey(), Text: "has recorded " + s.Tool + " as pending"})
+		sendReport(report{Kind: waiting, Key: e.GetIdempotencyKey(), Text: "has recorded " + s.Tool + " as pending"})
 		<-w.stdin
 		defer func() {
-			if w.insist {
-				tryWrites(context.WithoutCancel(ctx), run, e.GetIdempotencyKey())
+			if w.tryStaleWrites {
+				tryStaleWrites(context.WithoutCancel(ctx), run, e.GetIdempotencyKey())
 			}
 		}()
 	}
@@ -172,7 +172,7 @@ const forged = `{"forged":true}`
 
 // tryStaleWrites tries every write that a driver has, under the fence of its lost grant, and
 // reports each result. key is the key of a pending effect.
-func tryWrites(ctx context.Context, run *tapeclient.Run, key string) {
+func tryStaleWrites(ctx context.Context, run *tapeclient.Run, key string) {
 	id, tape := run.ID(), run.Tape()
 	for _, write := range []struct {
 		call string
@@ -205,7 +205,7 @@ func tryWrites(ctx context.Context, run *tapeclient.Run, key string) {
 		}},
 	} {
 		got := verdict(write.do())
-		tell(report{Kind: tried, Key: write.call, Answer: got, Text: fmt.Sprintf("tries %s: %s", write.call, got)})
+		sendReport(report{Kind: tried, Key: write.call, Answer: got, Text: fmt.Sprintf("tries %s: %s", write.call, got)})
 	}
 }
 

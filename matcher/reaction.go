@@ -32,9 +32,9 @@ type reaction struct {
 // rule is a compiled definition of a reaction.
 type rule struct {
 	tape.Reaction
-	pattern   tape.Pattern
-	predicate *predicate.Predicate
-	never     bool // the rule matches nothing: its pattern or predicate is malformed, or it has no handler
+	pattern        tape.Pattern
+	predicate      *predicate.Predicate
+	matchesNothing bool // the rule matches nothing: its pattern or predicate is malformed, or it has no handler
 }
 
 // compile returns the rule of a definition.
@@ -52,7 +52,7 @@ func (m *Matcher) compile(r tape.Reaction) *rule {
 	default:
 		err = cmp.Or(err, fmt.Errorf("its handler is of the kind %d", r.Handler))
 	}
-	if compiled.never = err != nil; compiled.never {
+	if compiled.matchesNothing = err != nil; compiled.matchesNothing {
 		m.opts.Logger.Info("a reaction matches nothing", "reaction", r.ID, "error", err)
 	}
 	return compiled
@@ -60,7 +60,7 @@ func (m *Matcher) compile(r tape.Reaction) *rule {
 
 // matches reports whether the reaction has to handle an entry.
 func (r *rule) matches(in *predicate.Input) bool {
-	return !r.never && r.pattern.Match(in.Entry.Subject) && r.predicate.Match(in)
+	return !r.matchesNothing && r.pattern.Match(in.Entry.Subject) && r.predicate.Match(in)
 }
 
 // define makes r the reaction's definition, ends surplus shards, and returns the shards that are

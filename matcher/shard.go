@@ -113,7 +113,7 @@ func (s *shard) drive(ctx context.Context, held *lease.Held) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil // Hold returns the reason
-		case lost(err):
+		case leaseLost(err):
 			return err
 		case advanced:
 			fails = backoff{}
@@ -158,7 +158,7 @@ func (s *shard) follow(ctx context.Context, fence runstore.Fence) (advanced bool
 
 // leaseLost reports whether err says that the grant under which a write was made is not the current
 // one.
-func lost(err error) bool {
+func leaseLost(err error) bool {
 	switch runstore.KindOf(err) {
 	case runstore.ErrFenced, runstore.ErrLeaseExpired, runstore.ErrStoreBehind, runstore.ErrNotFound:
 		return true

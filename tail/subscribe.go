@@ -93,7 +93,7 @@ func (t *Tail) subscribe(after runstore.Position) (*subscriber, error) {
 		return nil, feedError(runstore.ErrClosed, nil)
 	}
 	t.subscribers++
-	t.begin()
+	t.startReaders()
 	if t.subscribers == 1 {
 		t.wake() // every event is news for a subscriber
 	}
@@ -107,7 +107,7 @@ func (t *Tail) unsubscribe() {
 	if t.subscribers--; t.subscribers == 0 {
 		t.ring.skip(t.ring.end)
 	}
-	t.end()
+	t.stopReaders()
 }
 
 // next returns the next events, at least one.
@@ -139,7 +139,7 @@ func (s *subscriber) next(ctx context.Context) ([]FeedEvent, error) {
 
 // view is the state of the ring when a subscriber looked at it. Later changes are detected against
 // it.
-type view struct {
+type ringView struct {
 	*ring
 	changed  <-chan struct{}
 	failures int
@@ -148,7 +148,7 @@ type view struct {
 
 // look returns the next page of the ring, if there is one and the subscriber has an admission, and
 // the state of the ring.
-func (s *subscriber) look() (page []FeedEvent, v view, err error) {
+func (s *subscriber) look() (page []FeedEvent, v ringView, err error) {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()
 	if err := s.renew(); err != nil {
@@ -158,7 +158,7 @@ func (s *subscriber) look() (page []FeedEvent, v view, err error) {
 	if r.covers(s.after) && s.release != nil {
 		page = s.take(r.page(s.after))
 	}
-	return page, view{
+	return page, ringView{
 		ring: r, changed: r.changed, failures: r.failures,
 		wait: r.started && s.after == r.end,
 	}, nil
@@ -184,7 +184,7 @@ func (s *subscriber) take(page []FeedEvent) []FeedEvent {
 }
 
 // await waits for a change of the ring. It holds no admission meanwhile.
-func (s *subscriber) await(ctx context.Context, v view) error {
+func (s *subscriber) await(ctx context.Context, v ringView) error {
 	s.free()
 	select {
 	case <-v.changed:
@@ -201,7 +201,7 @@ func (s *subscriber) await(ctx context.Context, v view) error {
 
 // read reads a page for this subscriber only, up to the end of the ring. It returns no events if
 // the subscriber should look at the ring again.
-func (s *subscriber) read(ctx context.Context, v view) ([]FeedEvent, error) {
+func (s *subscriber) read(ctx context.Context, v ringView) ([]FeedEvent, error) {
 	events, err := s.tail.readOwn(ctx, runstore.FeedQuery{After: s.after, Limit: runstore.MaxPage})
 	kept, wait, err := s.join(v, events, err)
 	if err != nil {
@@ -220,7 +220,7 @@ func (s *subscriber) read(ctx context.Context, v view) ([]FeedEvent, error) {
 // it above the end, where further reads of its own would find new events as long as writers are
 // busy. A subscriber whose position is above the end reads to find out whether the store is behind
 // it, and again whenever the ring has advanced without reaching it.
-func (s *subscriber) join(v view, events []runstore.FeedEvent, err error) (kept []runstore.FeedEvent, wait bool, _ error) {
+func (s *subscriber) join(v ringView, events []runstore.FeedEvent, err error) (kept []runstore.FeedEvent, wait bool, _ error) {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()
 	r := v.ring

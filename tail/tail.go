@@ -159,7 +159,7 @@ func (t *Tail) join(id runstore.RunID, from runstore.Seq) (*follower, error) {
 		t.topics[id] = tp
 	}
 	tp.followers++
-	t.begin()
+	t.startReaders()
 	return &follower{topic: tp, next: from, pages: make(chan delivery, 1), release: func() {}}, nil
 }
 
@@ -175,11 +175,11 @@ func (t *Tail) leave(f *follower) {
 	tp.cancel()
 	t.rotation.Remove(tp.place)
 	delete(t.topics, tp.run)
-	t.end()
+	t.stopReaders()
 }
 
 // startReaders starts the feed reader and the poller for the first follower or subscriber.
-func (t *Tail) begin() {
+func (t *Tail) startReaders() {
 	if t.stop != nil {
 		return
 	}
@@ -192,7 +192,7 @@ func (t *Tail) begin() {
 }
 
 // stopReaders stops the feed reader and the poller if there is no follower or subscriber left.
-func (t *Tail) end() {
+func (t *Tail) stopReaders() {
 	if len(t.topics) == 0 && t.subscribers == 0 {
 		t.stop()
 		t.stop, t.ring = nil, nil

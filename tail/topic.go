@@ -211,7 +211,7 @@ func (tp *topic) read(ctx context.Context, from runstore.Seq) (page, error) {
 	if err != nil && !errors.Is(err, runstore.ErrNotFound) {
 		return page{}, err
 	}
-	p.events, p.end = events, ends(events)
+	p.events, p.end = events, reachesEnd(events)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last := from - 1
@@ -230,7 +230,7 @@ func (tp *topic) read(ctx context.Context, from runstore.Seq) (page, error) {
 
 // reachesEnd reports whether a page reaches the end of its journal: a page that does not is full,
 // by its number of events or by its bytes.
-func ends(events []runstore.Event) bool {
+func reachesEnd(events []runstore.Event) bool {
 	bytes := 0
 	for _, e := range events {
 		bytes += len(e.Data)

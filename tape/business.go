@@ -69,7 +69,7 @@ func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Eff
 	r := registrar{t: t, begin: b, effect: begun, registry: businessRun(begun.Connector, begun.BusinessKey)}
 	retries := t.retries(registeredKey, r.registry)
 	defer retries.end()
-	for free := (standing{}); ; { // the first round assumes a pair without a registration
+	for free := (registrationState{}); ; { // the first round assumes a pair without a registration
 		done, err := r.commit(ctx, free.version)
 		if err != errLost {
 			return done, Effect{}, err
@@ -138,7 +138,7 @@ func (r registrar) guarded() runstore.Batch {
 }
 
 // standing is the state of a registration as read.
-type standing struct {
+type registrationState struct {
 	registration
 	// version is the registration's version; 0 if there is none.
 	version runstore.Version
@@ -151,8 +151,8 @@ type standing struct {
 
 // look reads the registration and its state. It reads the mark before the effect: once the mark is
 // gone, an absent effect stays absent. Two reads, and one more for a mark.
-func (r registrar) look(ctx context.Context) (standing, error) {
-	var s standing
+func (r registrar) look(ctx context.Context) (registrationState, error) {
+	var s registrationState
 	rec, found, err := r.t.readRecord(ctx, r.registry, registeredKey)
 	if err != nil || !found {
 		return s, err
@@ -173,7 +173,7 @@ func (r registrar) look(ctx context.Context) (standing, error) {
 
 // find reads the effect of a registration. An effect of the same run and key but with another
 // business key does not count.
-func (r registrar) find(ctx context.Context, s standing) (standing, error) {
+func (r registrar) find(ctx context.Context, s registrationState) (registrationState, error) {
 	e, found, err := r.t.GetEffect(ctx, s.Run, s.Key)
 	if found && e.Connector == r.effect.Connector && e.BusinessKey == r.effect.BusinessKey {
 		s.effect, s.found, s.open = e, true, false
@@ -188,10 +188,10 @@ const voidAfter = 8
 
 // settle returns the registration's state once its effect exists or the pair is free. It waits for
 // a caller that is beginning the effect, and ends that caller's attempt after voidAfter looks.
-func (r registrar) settle(ctx context.Context, retries *retries) (standing, error) {
+func (r registrar) settle(ctx context.Context, retries *retries) (registrationState, error) {
 	for looks := 1; ; looks++ {
 		if retries.next(ctx, errBusy) != nil {
-			return standing{}, errBusy
+			return registrationState{}, errBusy
 		}
 		s, err := r.look(ctx)
 		switch {
@@ -205,7 +205,7 @@ func (r registrar) settle(ctx context.Context, retries *retries) (standing, erro
 
 // void ends the attempt of a registration by deleting its mark. The effect was begun before this or
 // never will be.
-func (r registrar) void(ctx context.Context, s standing) (standing, error) {
+func (r registrar) void(ctx context.Context, s registrationState) (registrationState, error) {
 	err := r.unmark(ctx, s.registration)
 	switch {
 	case err == nil:

@@ -188,7 +188,7 @@ func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire F
 		return failed
 	}
 	// Repeat even if the repeat may be applied again: a timer may fire twice but must not be lost.
-	err := c.insist(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
+	err := c.retryCall(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
 		RunId: t.GetRunId(), TimerId: t.GetTimerId(), FireAtMs: l.retryAt(), Kind: t.GetKind(), PayloadJson: t.GetPayloadJson(),
 	}, &tapepb.TimerRecord{}, true, sleeping)
 	return errors.Join(failed, err)

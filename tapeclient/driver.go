@@ -165,7 +165,7 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 			return inside
 		}
 	}
-	err := r.client.insist(ctx, method, req, reply, !unrepeatable(req), wait, opts...)
+	err := r.client.retryCall(ctx, method, req, reply, !unrepeatable(req), wait, opts...)
 	if err == nil {
 		if parked, ok := reply.(*tapepb.AwaitSignalResponse); endsGrant(req) && runOf(req) == r.lease.Run && !(ok && parked.GetDelivered()) {
 			r.mu.Lock()
@@ -174,7 +174,7 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 		}
 		return nil
 	}
-	r.refused(req, err)
+	r.cancelIfFenced(req, err)
 	return err
 }
 
@@ -201,7 +201,7 @@ func endsGrant(req proto.Message) bool {
 }
 
 // cancelIfFenced cancels the work if err says that this grant is not the run's current one.
-func (r *Run) refused(req proto.Message, err error) {
+func (r *Run) cancelIfFenced(req proto.Message, err error) {
 	if presents, ok := req.(interface{ GetFence() *tapepb.Fence }); !ok || !proto.Equal(presents.GetFence(), r.fence()) {
 		return // a read, a write without a fence, or a write with a fence of the caller's
 	}

@@ -38,7 +38,7 @@ func (v *invoker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method s
 func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	req := args.(proto.Message)
 	if v.run == nil {
-		return v.client.insist(ctx, method, req, reply.(proto.Message), !unrepeatable(req), sleeping, opts...)
+		return v.client.retryCall(ctx, method, req, reply.(proto.Message), !unrepeatable(req), sleeping, opts...)
 	}
 	return v.run.invoke(ctx, method, v.run.fenced(req), reply.(proto.Message), opts...)
 }
@@ -47,7 +47,7 @@ func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, op
 // attempts it waits with wait. After an attempt with an unknown outcome it repeats only if the
 // request is repeatable, and a refusal of the repeat says nothing about that attempt: the outcome
 // of the call stays unknown.
-func (c *Client) insist(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
+func (c *Client) retryCall(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
 	deadline := time.Now().Add(c.opts.RetryTimeout)
 	doubtful := false
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {

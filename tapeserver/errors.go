@@ -35,7 +35,7 @@ type wire struct {
 
 // table is the only mapping from errors to statuses. The protocol's own texts and codes come first;
 // a client without fences gets no others in normal operation.
-var table = []wire{
+var statusTable = []wire{
 	{kind: tape.ErrNoSuchRun, code: codes.NotFound, reason: "NO_SUCH_RUN", bare: true},
 	{kind: tape.ErrNoSuchEffect, code: codes.NotFound, reason: "NO_SUCH_EFFECT", bare: true},
 	{kind: tape.ErrNoSuchObligation, code: codes.NotFound, reason: "NO_SUCH_OBLIGATION", bare: true},
@@ -130,16 +130,16 @@ func (w wire) status(err error) error {
 // outcome, whatever else it matches: a repeat that the store did not evaluate may be UNAVAILABLE
 // although the write before it was stored. An error that matches no row is an unknown outcome too.
 func lookup(err error) wire {
-	unknown := slices.IndexFunc(table, func(w wire) bool { return w.kind == runstore.ErrUnknownOutcome })
+	unknown := slices.IndexFunc(statusTable, func(w wire) bool { return w.kind == runstore.ErrUnknownOutcome })
 	if errors.Is(err, runstore.ErrUnknownOutcome) {
-		return table[unknown]
+		return statusTable[unknown]
 	}
-	for _, w := range table {
+	for _, w := range statusTable {
 		if errors.Is(err, w.kind) {
 			return w
 		}
 	}
-	return table[unknown]
+	return statusTable[unknown]
 }
 
 // facts returns the details of an error as metadata for programs.
