@@ -49,22 +49,22 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 	if err != nil {
 		return Granted{}, err
 	}
-	var doubtful time.Time // when the first request of unknown outcome was sent
+	var ambiguousSince time.Time // when the first request of unknown outcome was sent
 	hints := &hints{keeper: k, run: req.Run}
 	defer hints.end()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
 		granted, err := k.acquireOnce(ctx, req)
 		if err == nil {
-			if !doubtful.IsZero() {
-				granted.Sent = doubtful
+			if !ambiguousSince.IsZero() {
+				granted.Sent = ambiguousSince
 			}
 			return granted, nil
 		}
 		if errors.Is(err, ErrLost) {
 			return Granted{}, err
 		}
-		if doubtful.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
-			doubtful = granted.Sent
+		if ambiguousSince.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
+			ambiguousSince = granted.Sent
 		}
 		wait := jitter(backoff)
 		var held *runstore.LeaseHeldError
@@ -74,8 +74,8 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 				continue // the lease may have been released before the subscription began
 			}
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
-		case renamable && !doubtful.IsZero() && errors.Is(err, runstore.ErrFenced):
-			req.Grant, doubtful = runstore.NewGrantID(), time.Time{}
+		case renamable && !ambiguousSince.IsZero() && errors.Is(err, runstore.ErrFenced):
+			req.Grant, ambiguousSince = runstore.NewGrantID(), time.Time{}
 		case !transient(err):
 			return Granted{}, err
 		}

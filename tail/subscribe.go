@@ -137,7 +137,7 @@ func (s *subscriber) next(ctx context.Context) ([]FeedEvent, error) {
 	}
 }
 
-// view is the state of the ring when a subscriber looked at it. Later changes are detected against
+// ringView is the state of the ring when a subscriber looked at it. Later changes are detected against
 // it.
 type ringView struct {
 	*ring

@@ -137,7 +137,7 @@ func (r registrar) guarded() runstore.Batch {
 	return b
 }
 
-// standing is the state of a registration as read.
+// registrationState is the state of a registration as read.
 type registrationState struct {
 	registration
 	// version is the registration's version; 0 if there is none.

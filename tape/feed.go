@@ -6,7 +6,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fed lists the kinds of journal entries that the feed of all runs shows. Events of sessions have
+// feedKinds lists the kinds of journal entries that the feed of all runs shows. Events of sessions have
 // another stored form and are left out.
 var feedKinds = []string{kindRun, kindDecision, kindEffect, kindObligation, kindGate, kindValue, kindPolicy}
 

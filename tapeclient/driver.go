@@ -155,8 +155,8 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 				<-r.ending
 			}
 		}()
-		wait = func(ctx context.Context, d time.Duration, doubtful bool) bool {
-			if doubtful {
+		wait = func(ctx context.Context, d time.Duration, ambiguous bool) bool {
+			if ambiguous {
 				return sleep(ctx, d)
 			}
 			<-r.ending // let heartbeats continue: the grant has not ended

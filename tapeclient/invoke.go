@@ -49,34 +49,34 @@ func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, op
 // of the call stays unknown.
 func (c *Client) retryCall(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
 	deadline := time.Now().Add(c.opts.RetryTimeout)
-	doubtful := false
+	ambiguous := false
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		proto.Reset(reply)
 		err := c.attempt(ctx, method, req, reply, opts...)
 		if err == nil {
 			return nil
 		}
-		if doubtful && errors.Is(err, runstore.ErrFenced) && c.endedBefore(ctx, req, reply) {
+		if ambiguous && errors.Is(err, runstore.ErrFenced) && c.endedBefore(ctx, req, reply) {
 			return nil
 		}
 		unknown := runstore.OutcomeOf(err) == runstore.Unknown
 		length := pause/2 + rand.N(pause)
 		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && repeatable && !final(err); !again || ctx.Err() != nil ||
-			time.Until(deadline) < length || !wait(ctx, length, doubtful || unknown) {
-			if doubtful && !unknown {
+			time.Until(deadline) < length || !wait(ctx, length, ambiguous || unknown) {
+			if ambiguous && !unknown {
 				err = &Error{OpError: &runstore.OpError{
 					Op: path.Base(method), Run: runOf(req), Err: runstore.ErrUnknownOutcome, Cause: err,
 				}}
 			}
 			return err
 		}
-		doubtful = doubtful || unknown
+		ambiguous = ambiguous || unknown
 	}
 }
 
-// waiter waits between two attempts. It reports false if ctx ended first. doubtful reports that the
+// waiter waits between two attempts. It reports false if ctx ended first. ambiguous reports that the
 // outcome of an attempt is unknown.
-type waiter func(ctx context.Context, d time.Duration, doubtful bool) bool
+type waiter func(ctx context.Context, d time.Duration, ambiguous bool) bool
 
 // sleeping is a waiter that only sleeps.
 func sleeping(ctx context.Context, d time.Duration, _ bool) bool { return sleep(ctx, d) }

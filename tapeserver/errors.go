@@ -33,7 +33,7 @@ type wire struct {
 	bare bool
 }
 
-// table is the only mapping from errors to statuses. The protocol's own texts and codes come first;
+// statusTable is the only mapping from errors to statuses. The protocol's own texts and codes come first;
 // a client without fences gets no others in normal operation.
 var statusTable = []wire{
 	{kind: tape.ErrNoSuchRun, code: codes.NotFound, reason: "NO_SUCH_RUN", bare: true},
