@@ -6,8 +6,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// check refuses what no engine could do, and what an engine without
-// runstore.MultiCommitter could not: the limits are the same on all.
+// check returns an error for input that no engine could apply, or that an engine without
+// runstore.MultiCommitter could not: the limits are the same on all engines.
 func check(lead, other runstore.Batch) error {
 	if err := lead.Check(); err != nil {
 		return fmt.Errorf("lead: %w", err)
@@ -45,10 +45,11 @@ func check(lead, other runstore.Batch) error {
 	return nil
 }
 
-// ownGuards is how many guards a step adds to a batch.
+// ownGuards is the number of guards that a step adds to each batch.
 const ownGuards = 2
 
-// checkRoom sees to the room that the step's own record and guards take.
+// checkRoom checks that each batch leaves room for the record and the guards that the step adds,
+// and that it does not use reserved keys.
 func checkRoom(name string, b runstore.Batch) error {
 	g := b.Guards()
 	if n := len(g.Versions) + len(g.Statuses); n > runstore.MaxGuards-ownGuards {

@@ -9,8 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// format is the first byte of every value that this package stores, and the
-// highest that it reads.
+// format is the first byte of every value that this package stores, and the highest that it reads.
 const format = 1
 
 var errDamaged = errors.New("the value is damaged")
@@ -25,11 +24,11 @@ func (w *writer) bytes(b []byte)  { w.uint(uint64(len(b))); w.b = append(w.b, b.
 func (w *writer) string(s string) { w.uint(uint64(len(s))); w.b = append(w.b, s...) }
 func (w *writer) bool(b bool)     { w.byte(map[bool]byte{true: 1}[b]) }
 
-// fixed takes the same room whatever n is, so that the size of an intent is known
-// before its mark is.
+// fixed writes n in 8 bytes whatever its value, so that the size of an intent is known before the
+// version of its mark is.
 func (w *writer) fixed(n int64) { w.b = binary.BigEndian.AppendUint64(w.b, uint64(n)) }
 
-// reader takes a stored value apart. After the first fault it yields zeros.
+// reader decodes a stored value. After the first error it returns zeros.
 type reader struct {
 	b      []byte
 	failed bool
@@ -83,7 +82,8 @@ func (r *reader) bytes() []byte  { return r.take(r.uint()) }
 func (r *reader) string() string { return string(r.bytes()) }
 func (r *reader) bool() bool     { return r.byte() != 0 }
 
-// count reads the length of a list whose entries take a byte each at least.
+// count reads the length of a list. Each entry takes at least one byte, which bounds a damaged
+// length.
 func (r *reader) count() int {
 	n := r.uint()
 	if n > uint64(len(r.b)) {
@@ -93,7 +93,7 @@ func (r *reader) count() int {
 	return int(n)
 }
 
-// open begins to read a stored value, and refuses one of a newer format.
+// open returns a reader of a stored value, or an error for a value of a newer format.
 func open(value []byte) (*reader, error) {
 	r := &reader{b: value}
 	switch v := r.byte(); {
@@ -105,7 +105,7 @@ func open(value []byte) (*reader, error) {
 	return r, nil
 }
 
-// end tells whether the value was read to its end and no further.
+// end returns an error unless the value was read exactly to its end.
 func (r *reader) end() error {
 	if r.failed || len(r.b) > 0 {
 		return errDamaged
@@ -187,8 +187,8 @@ func (r *reader) writes() (all runstore.Writes) {
 	return all
 }
 
-// The forms of a time. What is relative stays relative: it counts from the commit
-// that makes the write.
+// The encodings of a time. A relative time stays relative: it counts from the commit that applies
+// the write.
 const (
 	whenUnset byte = iota
 	whenNever

@@ -9,57 +9,54 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Result is what a step did.
+// Result is the result of a step that was applied.
 type Result struct {
-	// Lead is the result of the lead's batch. Replayed says that the step was
-	// made by an earlier call with the same id.
+	// Lead is the result of the lead's batch. Replayed reports that an earlier call with the same
+	// id applied the step.
 	Lead runstore.Committed
-	// Other is the result of the other run's batch. Of a repeat it may tell nothing,
-	// and it has no versions where another caller applied it: read the run.
+	// Other is the result of the other run's batch. For a repeated step it may be empty, and it has
+	// no versions if another caller completed the step: read the run instead.
 	Other runstore.Committed
 }
 
-// maxAttempts bounds how often a step starts over because others of the same lead
-// came in between.
+// maxAttempts is how often Commit starts over when other steps of the same lead come in between.
 const maxAttempts = 16
 
-// Commit applies two batches as one step: lead, under the fence of the lease that
-// the caller holds, and other, guarded by a version or by its seq. Both are applied
-// or none is; see the package's documentation for when, and for what readers see.
+// Commit applies two batches as one step: lead, under the fence of the lease that the caller holds,
+// and other, guarded by a record version or by its seq. Either both are applied or neither is. The
+// package documentation describes when, and what readers see meanwhile.
 //
-// lead.ID is the step's id, and no other write's; other has none. A repeat, of the
-// same two runs with the same id, gets the lead's first result and applies nothing,
-// as long as the lead remembers the id (runstore.RememberedBatches), whatever the
-// other run remembers, even if it is gone. With runstore.MultiCommitter the other
-// run's memory does as well: when the lead has forgotten the step, its result is
-// zero but for Replayed. Commit makes an id where there is none; give one if you
-// mean to repeat the step after an unknown outcome. A step that was refused is not
+// lead.ID is the id of the step; no other write may use it, and other.ID must be empty. A repeat
+// with the same id and the same two runs returns the lead's first result and applies nothing, as
+// long as the lead remembers the id (runstore.RememberedBatches), even if the other run is gone.
+// With runstore.MultiCommitter the other run's memory of the id also suffices; if the lead has
+// forgotten the step, its result is zero except for Replayed. If lead.ID is empty, Commit generates
+// an id; set one if you intend to repeat the step after an unknown outcome. A refused step is not
 // remembered.
 //
-// A step of the lead that is under way, an earlier holder's or one whose outcome
-// was unknown, is completed first.
+// Commit first completes a step of the lead that is still in progress: an earlier holder's, or one
+// with an unknown outcome.
 //
-// With runstore.MultiCommitter a step is one write. Without, it is five: two on
-// the lead, three on the other run; and one more if lead.ID is set. Without an id,
-// a refusal by the lead is three writes, and one by the other run is six and a
-// read; a refused guard of the lead costs a read in either mode.
+// With runstore.MultiCommitter a step is one write. Without it, a step is five writes: two on the
+// lead and three on the other run; one more if lead.ID is set. If no id is set, a refusal by the
+// lead costs three writes, and a refusal by the other run costs six writes and a read. In either
+// mode a refused guard of the lead costs one more read.
 //
-// Errors, after which nothing of the step is stored, or ever will be:
-//   - runstore.ErrFenced, ErrLeaseExpired, ErrStoreBehind: the lead's fence.
-//   - runstore.ErrConflict: a guard of either run; as *runstore.ConflictError,
-//     with what the guard found. Its key is [IntentKey] when the other run leads a
-//     step itself that is under way: its holder, or its next one, completes it.
-//   - runstore.ErrNotFound: there is no such run, or the other was purged.
-//   - runstore.ErrInvalid, ErrTooLarge: as *runstore.InputError. Purge is no part
-//     of a step, keys that begin with [Reserved] are not the caller's, each run
-//     has room for two guards and one record less than the contract allows, and
-//     both runs' writes together have to fit into one record.
-//   - runstore.ErrUnavailable, ErrClosed: before this call began the step. Of the
-//     calls before it, a repeat that ends so says nothing.
+// After these errors nothing of the step is stored or ever will be:
+//   - runstore.ErrFenced, ErrLeaseExpired, ErrStoreBehind: the lead's fence is not current.
+//   - runstore.ErrConflict: a guard of either run does not hold; as *runstore.ConflictError, with
+//     the state that the guard found. Its key is [IntentKey] if the other run itself leads a step
+//     in progress; the holder of that run, or its next one, completes that step.
+//   - runstore.ErrNotFound: one of the runs does not exist, or the other run was purged.
+//   - runstore.ErrInvalid, ErrTooLarge: as *runstore.InputError. A step cannot purge; keys that
+//     begin with [Reserved] are not available to the caller; each batch may have two guards and one
+//     record less than the contract allows; both runs' writes together must fit into one record.
+//   - runstore.ErrUnavailable, ErrClosed: the store failed before this call began the step. For a
+//     repeat, this says nothing about the earlier calls.
 //
-// runstore.ErrUnknownOutcome: the step may have been applied, be refused, or be
-// under way. It may match what stood in the way too, such as ErrFenced. Repeat it
-// with the same id, or [Recover]; else the next [Acquire] of the lead completes it.
+// After runstore.ErrUnknownOutcome the step may have been applied, been refused, or be in progress.
+// The error may also match its cause, such as ErrFenced. Repeat the step with the same id or call
+// [Recover]; otherwise the next [Acquire] of the lead completes it.
 func Commit(ctx context.Context, s runstore.RunStore, lead, other runstore.Batch) (Result, error) {
 	if err := check(lead, other); err != nil {
 		return Result{}, err
@@ -81,26 +78,26 @@ func Commit(ctx context.Context, s runstore.RunStore, lead, other runstore.Batch
 type call struct {
 	store       runstore.RunStore
 	lead, other runstore.Batch
-	// repeat says that the caller chose the id: the step may have been begun before.
+	// repeat reports that the caller chose the id, so an earlier call may have begun the step.
 	repeat bool
 }
 
 func (c call) fence() runstore.Fence { return c.lead.Guards().Fence }
 
-// attempt makes the step once. again is true when it was not applied for a reason
-// that concerns neither of its runs' guards.
+// attempt tries the step once. again reports that the step was not applied for a reason other than
+// its own guards, so that Commit starts over.
 func (c call) attempt(ctx context.Context) (result Result, again bool, err error) {
 	if multi, ok := c.store.(runstore.MultiCommitter); ok {
-		result, again, err = c.atOnce(ctx, multi)
+		result, again, err = c.commitMulti(ctx, multi)
 		if again || !errors.Is(err, runstore.ErrUnsupported) {
 			return result, again, err
 		}
 	}
-	return c.writtenAhead(ctx)
+	return c.commitByIntent(ctx)
 }
 
-// atOnce leaves the step to the engine.
-func (c call) atOnce(ctx context.Context, s runstore.MultiCommitter) (Result, bool, error) {
+// commitMulti makes the step as one write of the engine.
+func (c call) commitMulti(ctx context.Context, s runstore.MultiCommitter) (Result, bool, error) {
 	lead := runstore.NewBatch(c.lead.Run(), c.fence(), Idle())
 	lead.Require(guardList(c.lead.Guards())...)
 	lead.ID, lead.Writes = c.lead.ID, c.lead.Writes
@@ -108,13 +105,13 @@ func (c call) atOnce(ctx context.Context, s runstore.MultiCommitter) (Result, bo
 	other.ID, other.Writes = otherID(lead), c.other.Writes
 	done, err := s.CommitMulti(ctx, []runstore.Batch{lead, other})
 	if err != nil {
-		return c.refused(ctx, err)
+		return c.resolveRefusal(ctx, err)
 	}
 	return Result{Lead: done[0], Other: done[1]}, false, nil
 }
 
-// otherID is the id of the other run's batch in a step that the engine makes at
-// once: the same for each repeat, and no other lead's.
+// otherID returns the id of the other run's batch in a step that the engine commits as one write.
+// It is the same for each repeat and differs between leads.
 func otherID(lead runstore.Batch) runstore.BatchID {
 	w := &writer{}
 	w.string(string(lead.Run()))
@@ -123,30 +120,30 @@ func otherID(lead runstore.Batch) runstore.BatchID {
 	return runstore.BatchID("crossrun/" + hex.EncodeToString(sum[:20]))
 }
 
-// writtenAhead makes the step by an intent.
-func (c call) writtenAhead(ctx context.Context) (Result, bool, error) {
+// commitByIntent makes the step with a write-ahead intent; see the package documentation.
+func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 	run := c.lead.Run()
 	if c.repeat {
-		switch done, known, err := recall(ctx, c.store, run, c.lead.ID); {
+		switch done, known, err := lookUpResult(ctx, c.store, run, c.lead.ID); {
 		case err != nil:
 			return Result{}, false, notApplied(run, err)
 		case known:
-			return Result{Lead: without(done, len(c.lead.Records))}, false, nil
+			return Result{Lead: trimVersions(done, len(c.lead.Records))}, false, nil
 		}
 	}
 	in := intentOf(c.lead, c.other, c.lead.ID)
 	made, err := c.openMark(ctx, &in)
 	if err != nil {
-		return c.unmarked(ctx, err)
+		return c.resolveUnmarked(ctx, err)
 	}
 	done, err := c.store.Commit(ctx, in.propose(c.lead.Guards()))
 	if err != nil {
-		if made && !unjudged(err) {
+		if made && !undecidable(err) {
 			removeMark(ctx, c.store, in, in.mark)
 		}
-		result, again, refusal := c.refused(ctx, err)
-		// A step that was under way at the write may have been completed by its own caller before
-		// refused looked for it.
+		result, again, refusal := c.resolveRefusal(ctx, err)
+		// The step in progress may have been completed by its own caller before resolveRefusal
+		// looked for it.
 		return result, again || refusal == err && meetsIntent(err), refusal
 	}
 	end, err := complete(ctx, c.store, c.fence(), in, versionAt(done, 0))
@@ -159,19 +156,19 @@ func meetsIntent(err error) bool {
 	return errors.As(err, &conflict) && conflict.Key == IntentKey
 }
 
-// intentOf makes an intent of an attempt of its own.
+// intentOf returns the intent of a new attempt at the step, under a fresh name.
 func intentOf(lead, other runstore.Batch, id runstore.BatchID) intent {
 	return intent{
 		lead: lead.Run(), name: string(runstore.NewBatchID()), id: id,
 		epoch: lead.Guards().Fence.Token().Epoch(),
-		other: other.Run(), guards: other.Guards(), writes: other.Writes, own: lead.Writes,
+		other: other.Run(), otherGuards: other.Guards(), otherWrites: other.Writes, leadWrites: lead.Writes,
 	}
 }
 
-// openMark sees to a mark on the other run and learns its version. made tells
-// whether there was none.
+// openMark makes sure that the mark exists on the other run and stores its version in in.mark. made
+// reports whether this call created the mark.
 func (c call) openMark(ctx context.Context, in *intent) (made bool, err error) {
-	done, err := c.store.Commit(ctx, in.open())
+	done, err := c.store.Commit(ctx, in.createMark())
 	var conflict *runstore.ConflictError
 	switch {
 	case err == nil:
@@ -185,10 +182,10 @@ func (c call) openMark(ctx context.Context, in *intent) (made bool, err error) {
 	}
 }
 
-// unmarked answers a step whose other run could not be marked. The lead's refusal
-// comes first, as it does where the engine makes the step at once.
-func (c call) unmarked(ctx context.Context, err error) (Result, bool, error) {
-	if unjudged(err) {
+// resolveUnmarked returns the result of a step whose mark could not be put on the other run. A
+// refusal by the lead takes precedence, as it does where the engine commits the step as one write.
+func (c call) resolveUnmarked(ctx context.Context, err error) (Result, bool, error) {
+	if undecidable(err) {
 		return Result{}, false, notApplied(c.lead.Run(), err)
 	}
 	asked := runstore.NewBatch(c.lead.Run(), c.fence(), Idle())
@@ -196,19 +193,19 @@ func (c call) unmarked(ctx context.Context, err error) (Result, bool, error) {
 	if _, first := c.store.Commit(ctx, asked); first != nil {
 		err = notApplied(c.lead.Run(), first)
 	}
-	return c.refused(ctx, err)
+	return c.resolveRefusal(ctx, err)
 }
 
-// refused answers a step whose first write met err. A definite refusal is the
-// step's own only if no step is under way that has to be completed first, and if
-// it is not the refusal of a repeat whose first call went through.
-func (c call) refused(ctx context.Context, err error) (Result, bool, error) {
+// resolveRefusal returns the result of a step whose first write failed with err. A definite refusal
+// is returned as the step's own only if no other step is in progress that must be completed first,
+// and if this is not a repeat whose first call succeeded.
+func (c call) resolveRefusal(ctx context.Context, err error) (Result, bool, error) {
 	conflict := errors.Is(err, runstore.ErrConflict)
-	if unjudged(err) || errors.Is(err, runstore.ErrUnsupported) || !conflict && !c.repeat {
+	if undecidable(err) || errors.Is(err, runstore.ErrUnsupported) || !conflict && !c.repeat {
 		return Result{}, false, err
 	}
 	run := c.lead.Run()
-	in, version, unread := pending(ctx, c.store, run)
+	in, version, unread := readIntent(ctx, c.store, run)
 	switch {
 	case c.repeat && unread != nil && !errors.Is(unread, runstore.ErrNotFound):
 		return Result{}, false, pendingError(run, unread)
@@ -219,8 +216,8 @@ func (c call) refused(ctx context.Context, err error) (Result, bool, error) {
 		if in.id == c.lead.ID {
 			return end.toCaller(failed)
 		}
-		failed = errors.Join(failed, end.left)
-		if failed == nil || errors.Is(failed, runstore.ErrConflict) { // or another caller ended it
+		failed = errors.Join(failed, end.intentErr)
+		if failed == nil || errors.Is(failed, runstore.ErrConflict) { // in the latter case another caller completed it
 			return Result{}, true, nil
 		}
 		err = notApplied(run, failed)
@@ -228,27 +225,27 @@ func (c call) refused(ctx context.Context, err error) (Result, bool, error) {
 		return Result{}, false, pendingError(run, err)
 	}
 	if c.repeat {
-		switch done, known, unasked := recall(ctx, c.store, run, c.lead.ID); {
+		switch done, known, unasked := lookUpResult(ctx, c.store, run, c.lead.ID); {
 		case known:
-			return Result{Lead: without(done, len(c.lead.Records))}, false, nil
-		case unasked != nil && unjudged(unasked):
+			return Result{Lead: trimVersions(done, len(c.lead.Records))}, false, nil
+		case unasked != nil && undecidable(unasked):
 			return Result{}, false, pendingError(run, unasked)
 		}
 	}
 	return Result{}, false, err
 }
 
-// toCaller is the answer to the caller whose step ended so.
+// toCaller returns what attempt returns for a step that ended so.
 func (end ending) toCaller(err error) (Result, bool, error) {
 	switch {
 	case err != nil:
 		return Result{}, false, err
-	case end.verdict == applied:
+	case end.verdict == verdictApplied:
 		return end.result, false, nil
-	case end.verdict == void && !errors.Is(end.reason, runstore.ErrNotFound):
+	case end.verdict == verdictVoid && !errors.Is(end.reason, runstore.ErrNotFound):
 		return Result{}, true, nil
-	case disowned(end.left):
-		return Result{}, false, end.left
+	case fenceLost(end.intentErr):
+		return Result{}, false, end.intentErr
 	default:
 		return Result{}, false, end.reason
 	}

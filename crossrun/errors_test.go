@@ -42,7 +42,7 @@ func TestErrorPaths(t *testing.T) {
 		made bool
 		// want are the answers to an error at the first write, the second…
 		want []string
-		// applied tells whether the step is made in the end.
+		// applied reports whether the step is applied in the end.
 		applied []bool
 	}{
 		{runstore.ErrUnavailable, false, []string{unavailable, unavailable, unknown, unknown, none}, []bool{false, false, true, true, true}},

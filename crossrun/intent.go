@@ -9,41 +9,39 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The records of this package. No other record's key may begin with Reserved, on
-// any run that takes part in a step.
+// The keys of this package's records. No other record's key may begin with Reserved, on any run
+// that takes part in a step.
 const (
-	// Reserved is how the keys of this package's records begin.
+	// Reserved is the prefix of the keys of this package's records.
 	Reserved runstore.RecordKey = "crossrun/"
-	// IntentKey is the key of the record on the leading run that holds its step
-	// under way. It is there from the step's first write to its last, and there is
-	// at most one.
+	// IntentKey is the key of the intent: the record on the lead that holds its step in progress.
+	// It exists from the step's first write on the lead to its last. A run has at most one.
 	IntentKey = Reserved + "intent"
-	// marks is how the keys of the marks on other runs begin; see markKey.
-	marks = Reserved + "mark/"
+	// markPrefix is the prefix of the keys of the marks on other runs; see markKey.
+	markPrefix = Reserved + "mark/"
 )
 
-// Idle holds while no step that the batch's run leads is under way. A batch that
-// is not given to [Commit], which adds it, needs it if it changes what a step of
-// that run guards or writes.
+// Idle returns a guard that holds while the batch's run leads no step in progress. Commit adds it
+// to its batches. Any other batch needs it if it changes what a step of that run guards or writes.
 func Idle() runstore.Guard { return runstore.AtVersion(IntentKey, 0) }
 
-// intent is a step written ahead: all that is needed to end it.
+// intent is the write-ahead record of a step: everything that is needed to complete it.
 type intent struct {
-	lead runstore.RunID // not stored: the record is on it
+	lead runstore.RunID // not stored: the record is on this run
 	// name is unique to this attempt at the step.
 	name string
-	// id is the step's: the lead's last write is made under it.
+	// id is the id of the step. The lead's last write has this batch id.
 	id    runstore.BatchID
 	other runstore.RunID
-	// epoch is that of the fence under which the step was begun. Marks of another
-	// epoch are other marks: a store that was set back may count versions again.
+	// epoch is the epoch of the fence under which the step began. Marks of different epochs have
+	// different keys, because a restored store may repeat versions.
 	epoch runstore.Epoch
-	// mark is the version of the mark on the other run from which the step is
-	// decided. It is never 0: absence can come again, a version cannot.
-	mark   runstore.Version
-	guards runstore.Guards // of the other run's batch
-	writes runstore.Writes // of the other run's batch
-	own    runstore.Writes // of the lead
+	// mark is the version of the mark from which the step is decided. It is never 0: a record can
+	// be absent repeatedly, but a version is never reused.
+	mark        runstore.Version
+	otherGuards runstore.Guards // of the other run's batch
+	otherWrites runstore.Writes // of the other run's batch
+	leadWrites  runstore.Writes // of the lead
 }
 
 func (in intent) encode() []byte {
@@ -54,9 +52,9 @@ func (in intent) encode() []byte {
 	w.string(string(in.other))
 	w.fixed(int64(in.epoch))
 	w.fixed(int64(in.mark))
-	w.guards(in.guards)
-	w.writes(in.writes)
-	w.writes(in.own)
+	w.guards(in.otherGuards)
+	w.writes(in.otherWrites)
+	w.writes(in.leadWrites)
 	return w.b
 }
 
@@ -67,72 +65,73 @@ func decodeIntent(lead runstore.RunID, value []byte) (intent, error) {
 	}
 	in := intent{lead: lead, name: r.string(), id: runstore.BatchID(r.string()), other: runstore.RunID(r.string())}
 	in.epoch, in.mark = runstore.Epoch(r.fixed()), runstore.Version(r.fixed())
-	in.guards = r.guards()
-	in.writes, in.own = r.writes(), r.writes()
+	in.otherGuards = r.guards()
+	in.otherWrites, in.leadWrites = r.writes(), r.writes()
 	return in, r.end()
 }
 
-// batchID names one write of the attempt; the lead's last one has the step's id.
+// batchID returns the batch id of one write of the attempt. The lead's last write has the step's id
+// instead.
 func (in intent) batchID(role string) runstore.BatchID {
 	return runstore.BatchID(in.name + "/" + role)
 }
 
-// markKey is crossrun/mark/EPOCH/LEAD.
+// markKey returns crossrun/mark/EPOCH/LEAD.
 func (in intent) markKey() runstore.RecordKey {
-	return marks + runstore.RecordKey(fmt.Sprintf("%d/%s", in.epoch, in.lead))
+	return markPrefix + runstore.RecordKey(fmt.Sprintf("%d/%s", in.epoch, in.lead))
 }
 
-// leadOf is the run whose step a mark is of.
+// leadOf returns the lead that a mark's key names.
 func leadOf(mark runstore.RecordKey) runstore.RunID {
-	_, lead, _ := strings.Cut(string(mark[len(marks):]), "/")
+	_, lead, _ := strings.Cut(string(mark[len(markPrefix):]), "/")
 	return runstore.RunID(lead)
 }
 
-// putMark puts the mark, and reserves the room of the largest mark, so that a run that has
-// filled up meanwhile can still record the verdict.
+// putMark puts the mark and reserves the room of the largest mark, so that a run that has filled up
+// meanwhile can still record the verdict.
 func (in intent) putMark(b *runstore.Batch, m mark) {
 	b.Records = append(b.Records, runstore.RecordWrite{
 		Key: in.markKey(), Value: m.encode(), Reserve: []runstore.RecordWrite{{Key: in.markKey(), Value: make([]byte, maxMark)}},
 	})
 }
 
-// open is the write that makes a mark where there is none.
-func (in intent) open() runstore.Batch {
+// createMark is write 0: it puts the mark if there is none.
+func (in intent) createMark() runstore.Batch {
 	b := runstore.NewBatch(in.other, runstore.AtVersion(in.markKey(), 0))
 	b.ID = in.batchID("open")
 	in.putMark(&b, mark{})
 	return b
 }
 
-// propose is step 1: the intent, under the lead's fence and guards. It keeps room for the
-// lead's records: once the other run is changed, the lead must not be too full for them.
+// propose is write 1: it puts the intent, under the lead's fence and guards. It reserves room for
+// the lead's records: once the other run has changed, the lead must not be too full for them.
 func (in intent) propose(lead runstore.Guards) runstore.Batch {
 	b := runstore.NewBatch(in.lead, lead.Fence, Idle())
 	b.Require(guardList(lead)...)
 	b.ID = in.batchID("propose")
-	b.Records = []runstore.RecordWrite{{Key: IntentKey, Value: in.encode(), Reserve: in.own.Records}}
+	b.Records = []runstore.RecordWrite{{Key: IntentKey, Value: in.encode(), Reserve: in.leadWrites.Records}}
 	return b
 }
 
-// apply is step 2: the other run's batch. It moves the mark, so it is applied once
-// at most, and never after a refusal. If the other run leads a step that is under
-// way, that step's records are spoken for.
+// apply is write 2: the other run's batch. It moves the mark, so it is applied at most once and
+// never after a refusal. Idle excludes a run that itself leads a step in progress, whose records
+// must not change.
 func (in intent) apply() runstore.Batch {
 	b := runstore.NewBatch(in.other, in.undecided(), Idle())
-	b.Require(guardList(in.guards)...)
+	b.Require(guardList(in.otherGuards)...)
 	b.ID = in.batchID("apply")
-	b.Writes = in.writes
+	b.Writes = in.otherWrites
 	b.Records = slices.Clone(b.Records)
-	in.putMark(&b, mark{verdict: applied, name: in.name})
+	in.putMark(&b, mark{verdict: verdictApplied, name: in.name})
 	return b
 }
 
-// refuse is step 2 when a guard of the other run does not hold. It moves the mark
-// too, so no copy of apply can follow when the guard holds again.
+// refuse is write 2 when a guard of the other run does not hold. It moves the mark too, so no copy
+// of apply can succeed later, even if the guard holds again.
 func (in intent) refuse(reason error) runstore.Batch {
 	b := runstore.NewBatch(in.other, in.undecided())
 	b.ID = in.batchID("refuse")
-	m := mark{verdict: refused, name: in.name}
+	m := mark{verdict: verdictRefused, name: in.name}
 	errors.As(reason, &m.conflict)
 	in.putMark(&b, m)
 	return b
@@ -140,17 +139,17 @@ func (in intent) refuse(reason error) runstore.Batch {
 
 func (in intent) undecided() runstore.Guard { return runstore.AtVersion(in.markKey(), in.mark) }
 
-// finish is step 3 of a step that was applied: the lead's writes; the intent goes.
+// finish is write 3 of an applied step: it applies the lead's writes and deletes the intent.
 func (in intent) finish(under runstore.Guard, version runstore.Version) runstore.Batch {
 	b := runstore.NewBatch(in.lead, under, runstore.AtVersion(IntentKey, version))
 	b.ID = in.id
-	b.Writes = in.own
+	b.Writes = in.leadWrites
 	b.Records = slices.Clone(b.Records)
 	b.Delete(IntentKey)
 	return b
 }
 
-// clear is step 3 of a step that was refused: the intent goes.
+// clear is write 3 of a refused step: it deletes the intent.
 func (in intent) clear(under runstore.Guard, version runstore.Version) runstore.Batch {
 	b := runstore.NewBatch(in.lead, under, runstore.AtVersion(IntentKey, version))
 	b.ID = in.batchID("clear")
@@ -158,14 +157,14 @@ func (in intent) clear(under runstore.Guard, version runstore.Version) runstore.
 	return b
 }
 
-// unmark removes a mark that nobody needs any more, if it is still that one.
-func unmark(other runstore.RunID, key runstore.RecordKey, version runstore.Version) runstore.Batch {
+// deleteMark deletes a mark at its version.
+func deleteMark(other runstore.RunID, key runstore.RecordKey, version runstore.Version) runstore.Batch {
 	b := runstore.NewBatch(other, runstore.AtVersion(key, version))
 	b.Delete(key)
 	return b
 }
 
-// guardList turns guards but the fence back into what a batch takes.
+// guardList returns the guards, except the fence, as arguments of Batch.Require.
 func guardList(g runstore.Guards) (all []runstore.Guard) {
 	for _, v := range g.Versions {
 		all = append(all, v)
@@ -179,28 +178,28 @@ func guardList(g runstore.Guards) (all []runstore.Guard) {
 	return all
 }
 
-// verdict is what became of a step on the other run. The numbers are stored.
+// verdict is the decision on a step. The numbers are stored.
 type verdict byte
 
 const (
-	undecided verdict = iota
-	applied
-	refused
-	// void is never stored: the mark is gone or another step's, so this step was
+	verdictUndecided verdict = iota
+	verdictApplied
+	verdictRefused
+	// verdictVoid is never stored. The mark is gone or belongs to another step, so this step was
 	// not applied and cannot be any more.
-	void
+	verdictVoid
 )
 
-// mark is the record on the other run by which one step of a lead is decided. The
-// write that moves it from the version in the intent is the decision.
+// mark is the record on the other run that decides one step of a lead. The write that moves the
+// mark from the version in the intent is the decision.
 type mark struct {
 	verdict verdict
-	name    string // of the intent that was decided
-	// conflict is the guard that refused, if it was one.
+	name    string // the name of the intent that was decided
+	// conflict is the guard that did not hold, if that was the reason of a refusal.
 	conflict *runstore.ConflictError
 }
 
-// maxMark is more than any mark takes: two ids, a key, and some numbers.
+// maxMark is an upper bound of a mark's size in bytes: two ids, a key and some numbers.
 const maxMark = runstore.MaxRecordKey + 2*runstore.MaxRunID
 
 func (m mark) encode() []byte {
@@ -235,7 +234,7 @@ func decodeMark(value []byte) (mark, error) {
 	return m, r.end()
 }
 
-// reason is the error that a refusal found on the mark stands for.
+// reason returns the error of a refusal that was read from the mark.
 func (m mark) reason(other runstore.RunID) error {
 	if m.conflict != nil {
 		return opError(other, m.conflict, nil)

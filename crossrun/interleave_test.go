@@ -66,7 +66,7 @@ func clean(t testing.TB, s runstore.RunStore, ids ...runstore.RunID) {
 	}
 }
 
-// third is somebody who meddles with either run while a step is under way.
+// third is another writer that changes either run while a step is in progress.
 type third struct {
 	name string
 	// taken says that the step's guard does not hold at first.

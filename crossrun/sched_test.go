@@ -8,41 +8,41 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// schedule runs actors one store operation at a time, in an order that is chosen
-// from outside, so that every interleaving can be had again.
+// schedule runs actors one store operation at a time, in an order that is chosen from outside, so
+// that every interleaving can be reproduced.
 type schedule struct {
 	actors []*actor
-	// choose picks one of n actors that could go on.
+	// choose picks one of n actors that can continue.
 	choose func(n int) int
-	// fate tells what becomes of the operation that an actor is about to make.
-	fate func(a *actor) fate
+	// fault decides what happens to the operation that an actor is about to make.
+	fault func(a *actor) fault
 }
 
-// fate is what becomes of an actor at an operation.
-type fate int
+// fault is what happens to an actor at an operation.
+type fault int
 
 const (
-	lives     fate = iota
-	diesFirst      // and never makes it
-	diesAfter      // and never hears of it
-	loses          // the operation, and goes on
-	misses         // the reply, and goes on
+	noFault      fault = iota
+	diesBefore         // the actor dies before the operation
+	diesAfter          // the actor dies after the operation, without its reply
+	losesRequest       // the operation is lost, and the actor continues
+	losesReply         // the reply is lost, and the actor continues
 )
 
 type actor struct {
 	name    string
 	waiting chan bool // true: at an operation; false: over
-	pass    chan fate
+	pass    chan fault
 	dead    bool
 }
 
 // add lets act run as an actor on a store of its own.
 func (s *schedule) add(name string, store runstore.RunStore, act func(gated)) {
-	a := &actor{name: name, waiting: make(chan bool), pass: make(chan fate)}
+	a := &actor{name: name, waiting: make(chan bool), pass: make(chan fault)}
 	s.actors = append(s.actors, a)
 	go func() {
 		a.waiting <- true // every actor begins by waiting for its turn
-		if f := <-a.pass; f != diesFirst && f != diesAfter {
+		if f := <-a.pass; f != diesBefore && f != diesAfter {
 			act(gated{store, a})
 		}
 		a.waiting <- false
@@ -56,9 +56,9 @@ func (s *schedule) run() {
 	for len(live) > 0 {
 		i := s.choose(len(live))
 		a := live[i]
-		f := lives
-		if s.fate != nil {
-			f = s.fate(a)
+		f := noFault
+		if s.fault != nil {
+			f = s.fault(a)
 		}
 		a.pass <- f
 		if !<-a.waiting {
@@ -83,16 +83,16 @@ func turn[V any](g gated, do func() (V, error)) (V, error) {
 	}
 	g.a.waiting <- true
 	switch <-g.a.pass {
-	case diesFirst:
+	case diesBefore:
 		g.a.dead = true
 		return none, lost
 	case diesAfter:
 		g.a.dead = true
 		_, _ = do()
 		return none, lost
-	case loses:
+	case losesRequest:
 		return none, lost
-	case misses:
+	case losesReply:
 		_, _ = do()
 		return none, lost
 	default:

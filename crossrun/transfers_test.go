@@ -57,18 +57,18 @@ func transfers(t *testing.T, seed uint64, seen map[runstore.Outcome]int) {
 	}
 	told := map[string]runstore.Outcome{} // only one actor runs at a time
 	leases := map[runstore.RunID]runstore.Lease{}
-	s := schedule{choose: random.IntN, fate: func(*actor) fate {
+	s := schedule{choose: random.IntN, fault: func(*actor) fault {
 		switch random.IntN(60) {
 		case 0:
-			return diesFirst
+			return diesBefore
 		case 1:
 			return diesAfter
 		case 2:
-			return loses
+			return losesRequest
 		case 3:
-			return misses
+			return losesReply
 		default:
-			return lives
+			return noFault
 		}
 	}}
 	for n := range 3 {

@@ -17,18 +17,19 @@ import (
 
 const idempotencyKey = "Idempotency-Key"
 
-// bank is the counterparty. POST /operations applies an operation, once per idempotency key, and GET
-// /ledger returns what was done.
+// bank is the counterparty. POST /operations applies an operation, once per idempotency key, and
+// GET /ledger returns the applied operations.
 type bank struct {
 	mu     sync.Mutex
 	ledger []*posting // in the order of first calls
-	// hold is the ending of the key whose first reply is held back until the caller is gone.
+	// hold is a suffix of a key. The bank withholds the first reply to a matching key until the
+	// caller is gone.
 	hold string
-	// forgets makes the bank apply every call, as one without idempotency keys does.
-	forgets bool
+	// ignoreKeys makes the bank apply every call, like a bank without idempotency keys.
+	ignoreKeys bool
 }
 
-// posting is what the bank did under one idempotency key.
+// posting records the calls under one idempotency key.
 type posting struct {
 	Key            string
 	Calls, Applied int
@@ -41,12 +42,12 @@ type step struct {
 	Cents int64  `json:"cents"`
 }
 
-// runBank serves until the demo closes its standard input.
+// runBank runs the bank until the demo closes its standard input.
 func runBank(args []string) int {
 	b := &bank{}
 	flags := flag.NewFlagSet("bank", flag.ContinueOnError)
 	flags.StringVar(&b.hold, "hold", "", "hold the first reply to a key with this ending until the caller is gone")
-	flags.BoolVar(&b.forgets, "forgets", false, "apply every call")
+	flags.BoolVar(&b.ignoreKeys, "forgets", false, "apply every call")
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
@@ -58,8 +59,8 @@ func runBank(args []string) int {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /operations", b.operate)
 	mux.HandleFunc("GET /ledger", b.show)
-	_ = commands() // for the end of the standard input
-	tell(report{Kind: listening, Address: lis.Addr().String()})
+	_ = commands() // exits at the end of the standard input
+	sendReport(report{Kind: listening, Address: lis.Addr().String()})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	fmt.Fprintln(os.Stderr, server.Serve(lis))
 	return exitFailed
@@ -73,14 +74,14 @@ func (b *bank) operate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if b.apply(key, op) {
-		tell(report{Kind: held, Key: key, Text: "holds its reply back"})
+		sendReport(report{Kind: held, Key: key, Text: "holds its reply back"})
 		<-r.Context().Done() // the caller is gone
 		return
 	}
-	_ = json.NewEncoder(w).Encode(op) // the caller is gone if this fails
+	_ = json.NewEncoder(w).Encode(op) // an error means that the caller is gone
 }
 
-// apply applies an operation under a new key, and reports whether the reply is to be held back.
+// apply applies an operation under a new key, and reports whether to withhold the reply.
 func (b *bank) apply(key string, op step) (hold bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,7 +91,7 @@ func (b *bank) apply(key string, op step) (hold bool) {
 		b.ledger = append(b.ledger, p)
 	}
 	p.Calls++
-	if p.Applied > 0 && !b.forgets {
+	if p.Applied > 0 && !b.ignoreKeys {
 		say("knows the key of %s: moves nothing", op.Tool)
 		return false
 	}
@@ -116,26 +117,26 @@ func (b *bank) show(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(b.ledger)
 }
 
-// teller is a client of the bank.
-type teller struct {
+// bankClient is a client of the bank.
+type bankClient struct {
 	url    string
 	client *http.Client
 }
 
-func newTeller(address string) *teller {
-	// net/http repeats a request with an idempotency key when a kept connection fails. The calls are
-	// counted here, so each one has a connection of its own.
-	return &teller{url: "http://" + address, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+func newBankClient(address string) *bankClient {
+	// net/http repeats a request with an idempotency key when a kept connection fails. The bank
+	// counts calls, so each call has a connection of its own.
+	return &bankClient{url: "http://" + address, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
-// operate asks for an operation under a key, once, and returns the bank's answer as JSON.
-func (t *teller) operate(ctx context.Context, key, operation string) (string, error) {
+// operate requests an operation under a key, once, and returns the bank's answer as JSON.
+func (t *bankClient) operate(ctx context.Context, key, operation string) (string, error) {
 	reply, err := t.call(ctx, http.MethodPost, "/operations", key, operation)
 	return string(bytes.TrimSpace(reply)), err
 }
 
-// ledger returns what the bank did.
-func (t *teller) ledger(ctx context.Context) (l []*posting, err error) {
+// ledger returns the bank's postings.
+func (t *bankClient) ledger(ctx context.Context) (l []*posting, err error) {
 	reply, err := t.call(ctx, http.MethodGet, "/ledger", "", "")
 	if err == nil {
 		err = json.Unmarshal(reply, &l)
@@ -143,7 +144,7 @@ func (t *teller) ledger(ctx context.Context) (l []*posting, err error) {
 	return l, err
 }
 
-func (t *teller) call(ctx context.Context, method, path, key, body string) ([]byte, error) {
+func (t *bankClient) call(ctx context.Context, method, path, key, body string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, t.url+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -168,7 +169,7 @@ func money(cents int64) string { return fmt.Sprintf("%d.%02d", cents/100, cents%
 func encode(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // it is made of numbers and texts
+		panic(err) // unreachable: v has only numbers and texts
 	}
 	return string(b)
 }

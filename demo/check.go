@@ -16,24 +16,24 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// evidence is all that is checked: what was seen from outside while the script was played, and what
-// the bank and the store say afterwards.
+// evidence is the input of the checks: observations from outside while the script ran, and the
+// final state of the bank and the store.
 type evidence struct {
 	TTL time.Duration
 	Run string
 
-	// KilledKey is that of the effect in flight at the death of worker-1, and KilledEffect its status
-	// in the journal then.
+	// KilledKey is the key of the effect in flight when worker-1 was killed, KilledEffect its
+	// status in the journal at that time.
 	KilledKey    string
 	KilledEffect tapepb.EffectStatus
-	// Expiries are the ends of the leases of worker-1 and worker-2, in ms of the store's clock.
+	// Expiries are the expiries of the leases of worker-1 and worker-2, in ms of the store's clock.
 	Expiries []int64
 
 	zombie       *process
-	Stopped      time.Duration // how long worker-2 was
+	Stopped      time.Duration // how long worker-2 was stopped
 	Tried        []report
-	Before       *tapepb.RunState // before worker-2 woke up
-	Unchanged    bool             // the run was the same after worker-2 had stopped
+	Before       *tapepb.RunState // the run before worker-2 was resumed
+	Unchanged    bool             // the run was the same after worker-2 had ended
 	ZombieExit   int
 	FinisherExit int
 	Bank         []*posting
@@ -42,7 +42,7 @@ type evidence struct {
 	Plans        map[int64]plan // by decision
 }
 
-// entry is an event of the journal with its payload read.
+// entry is an event of the journal with its decoded payload.
 type entry struct {
 	Seq      runstore.Seq   `json:"-"`
 	Ms       int64          `json:"-"` // its time, on the store's clock
@@ -54,7 +54,7 @@ type entry struct {
 	Key      string         `json:"idempotency_key"`
 }
 
-// String returns what an event says.
+// String returns the event in a few words.
 func (j entry) String() string {
 	switch j.Kind {
 	case "decision":
@@ -98,7 +98,7 @@ func (e *evidence) readJournal(ctx context.Context, store runstore.RunStore) err
 	return nil
 }
 
-// amounts returns what the recorded decisions ask for, in cents by idempotency key.
+// amounts returns the amounts of the recorded decisions, in cents by idempotency key.
 func (e *evidence) amounts() map[string]int64 {
 	all := map[string]int64{}
 	for index, p := range e.Plans {
@@ -109,13 +109,13 @@ func (e *evidence) amounts() map[string]int64 {
 	return all
 }
 
-// rule is what must be so, with what was not.
+// rule is one check, with its failures.
 type rule struct {
 	text   string
 	faults []string
 }
 
-// check judges the evidence by every rule.
+// check applies every rule to the evidence.
 func (e *evidence) check() (rules []*rule) {
 	// expect adds a fault to the last rule.
 	expect := func(ok bool, format string, args ...any) {
@@ -195,7 +195,7 @@ func (e *evidence) check() (rules []*rule) {
 	return rules
 }
 
-// print prints the evidence and the rules. It returns an error if something was not as it should be.
+// print prints the evidence and the rules. It returns an error if a rule failed.
 func (e *evidence) print(out io.Writer) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "\nThe journal, read from the store's file\n\n  seq\ttoken\towner\twhat\n")

@@ -39,9 +39,9 @@ func TestNothingIsLeft(t *testing.T) {
 			lines := bufio.NewScanner(out)
 			for lines.Scan() && !strings.Contains(lines.Text(), "worker-2 is stopped") {
 			}
-			cast := children(t, cmd.Process.Pid)
-			if len(cast) < 3 { // server, bank and worker-2
-				t.Errorf("the demo has the processes %v, want three at least", cast)
+			processes := children(t, cmd.Process.Pid)
+			if len(processes) < 3 { // server, bank and worker-2
+				t.Errorf("the demo has the processes %v, want three at least", processes)
 			}
 			if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
@@ -57,7 +57,7 @@ func TestNothingIsLeft(t *testing.T) {
 					t.Errorf("%v are left", left)
 				}
 			}
-			awaitGone(ctx, t, cast)
+			awaitGone(ctx, t, processes)
 		})
 	}
 }

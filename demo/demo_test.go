@@ -92,7 +92,7 @@ func TestDemo(t *testing.T) {
 func TestForgetfulBank(t *testing.T) {
 	t.Parallel()
 	opts := testOptions(t)
-	opts.forgets = true
+	opts.ignoreKeys = true
 	var out bytes.Buffer
 	err := demo(t.Context(), &out, opts)
 	if err == nil || !strings.Contains(err.Error(), "1 of 7 checks failed") ||

@@ -16,7 +16,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-// roles are what this program is when it is started by itself.
+// roles are the roles in which the demo starts this program.
 var roles = map[string]func(args []string) int{"bank": runBank, "worker": runWorker}
 
 // minTTL is the shortest lease that leaves time for the heartbeats of a busy host.
@@ -40,8 +40,7 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "demo: want no arguments and a -ttl of %v or more\n", minTTL)
 		return 2
 	}
-	// A reader that has seen enough is an end like the others: it must not keep the
-	// demo from cleaning up.
+	// If the reader of the output is gone (SIGPIPE), the demo must still clean up.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	defer stop()
 	err := demo(ctx, os.Stdout, options{ttl: *ttl, limit: *limit, tapestore: *binary})
@@ -55,16 +54,16 @@ func run(args []string) int {
 	return 1
 }
 
-// options adjusts the demo.
+// options configures the demo.
 type options struct {
-	ttl       time.Duration
-	limit     time.Duration
-	tapestore string
-	forgets   bool // the bank applies every call: for the test that the checks notice
+	ttl        time.Duration
+	limit      time.Duration
+	tapestore  string
+	ignoreKeys bool // the bank applies every call; tests verify that the checks detect it
 }
 
-// demo plays the script, prints it to out and returns what was not as it should be.
-// When it returns, its processes are gone and so are its files.
+// demo runs the script, prints it to out and returns an error if a check failed. When it returns,
+// its processes and files are gone.
 func demo(ctx context.Context, out io.Writer, opts options) (err error) {
 	dir, err := os.MkdirTemp("", "tapestore-demo-")
 	if err != nil {
@@ -80,11 +79,11 @@ func demo(ctx context.Context, out io.Writer, opts options) (err error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, opts.limit, fmt.Errorf("not over after %v", opts.limit))
 	defer cancel()
-	s := newStage(dir, opts, out)
+	s := newEnvironment(dir, opts, out)
 	seen, err := s.play(ctx)
 	s.close()
 	if err != nil {
-		// What was going on counts more than the call that noticed the end.
+		// The cause of the end matters more than the call that noticed it.
 		if cause := context.Cause(ctx); cause != nil {
 			err = fmt.Errorf("%w (%w)", cause, err)
 		}
@@ -93,7 +92,7 @@ func demo(ctx context.Context, out io.Writer, opts options) (err error) {
 	return seen.print(out)
 }
 
-// build builds the real command; the demo is no test of a library.
+// build builds the real command.
 func build(ctx context.Context, target string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", target, "github.com/tapestore/tapestore/cmd/tapestore")
 	if text, err := cmd.CombinedOutput(); err != nil {

@@ -16,7 +16,7 @@ import (
 
 // report is one line that the bank or a worker writes to its standard output for the demo to read.
 type report struct {
-	// Kind is one of those below; empty for what is only printed.
+	// Kind is one of the constants below; empty for a text that is only printed.
 	Kind    string `json:"kind,omitempty"`
 	Text    string `json:"text,omitempty"`
 	Address string `json:"address,omitempty"` // with listening
@@ -27,9 +27,9 @@ type report struct {
 
 // The kinds of reports that the demo waits for.
 const (
-	listening = "listening" // the server or the bank can be called
+	listening = "listening" // the server or the bank accepts calls
 	holding   = "holding"   // a worker was granted the lease
-	held      = "held"      // the bank has applied an operation and holds its reply
+	held      = "held"      // the bank has applied an operation and withholds its reply
 	waiting   = "waiting"   // a worker has recorded an effect and waits for a line of input
 	tried     = "tried"     // a fenced worker tried a write
 )
@@ -42,16 +42,16 @@ const (
 	exitOrphaned = 4 // the demo is gone
 )
 
-// tell writes a report in one piece. It fails only when the demo is gone, and then the end of the
-// standard input ends this process.
-func tell(r report) { _, _ = os.Stdout.WriteString(encode(r) + "\n") }
+// sendReport writes a report in one write. It fails only if the demo is gone, and then the end of
+// the standard input ends this process.
+func sendReport(r report) { _, _ = os.Stdout.WriteString(encode(r) + "\n") }
 
-func say(format string, args ...any) { tell(report{Text: fmt.Sprintf(format, args...)}) }
+func say(format string, args ...any) { sendReport(report{Text: fmt.Sprintf(format, args...)}) }
 
-// commands returns the lines of the standard input. Its end means that the demo is gone, and ends this
-// process too.
+// commands returns the lines of the standard input. The end of the input means that the demo is
+// gone, and ends this process too.
 func commands() <-chan string {
-	lines := make(chan string, 1) // a line that is not read yet must not hide the end
+	lines := make(chan string, 1) // buffered: an unread line must not delay the detection of the end
 	go func() {
 		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 			lines <- in.Text()
@@ -66,12 +66,12 @@ type process struct {
 	name    string
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
-	reports chan report // closed when it has ended
+	reports chan report // closed when the process has ended
 	errors  *lastLines
 }
 
-// starter is the thread that starts all children. On Linux a child gets its death signal when the
-// thread that started it ends, so this one never does.
+// starter returns the queue of a thread that starts all children. On Linux a child gets its death
+// signal when the thread that started it ends, so this thread never ends.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -83,9 +83,9 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// start starts a program, prints what it reports, and passes each line of its standard error to onLine,
+// start starts a program, prints its reports, and passes each line of its standard error to onLine,
 // if that is not nil.
-func (s *stage) start(name string, onLine func(p *process, line string), program string, args ...string) (*process, error) {
+func (s *environment) start(name string, onLine func(p *process, line string), program string, args ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(program, args...), reports: make(chan report, 1000)}
 	p.errors = &lastLines{onLine: func(line string) {
 		if onLine != nil {
@@ -106,20 +106,20 @@ func (s *stage) start(name string, onLine func(p *process, line string), program
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	s.all = append(s.all, p)
+	s.processes = append(s.processes, p)
 	go func() {
 		defer close(p.reports)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var r report
 			if json.Unmarshal(lines.Bytes(), &r) != nil {
-				r = report{Text: lines.Text()} // of a library, perhaps
+				r = report{Text: lines.Text()} // not a report; perhaps a library's output
 			}
 			if r.Text != "" {
 				s.print(name, r.Text)
 			}
 			p.reports <- r
 		}
-		_ = p.cmd.Wait() // how it ended is in its ProcessState
+		_ = p.cmd.Wait() // the result is in ProcessState
 	}()
 	return p, nil
 }
@@ -141,7 +141,7 @@ func (p *process) await(ctx context.Context, kind string) (report, error) {
 	}
 }
 
-// wait waits until the process has ended and returns its reports until then.
+// wait waits until the process has ended and returns its remaining reports.
 func (p *process) wait(ctx context.Context) (all []report, err error) {
 	for {
 		select {
@@ -162,20 +162,20 @@ func (p *process) proceed() error {
 	return err
 }
 
-// kill ends the process, stopped or not, and waits for its end.
+// kill kills the process, stopped or not, and waits for its end.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it fails when the process has ended already
+	_ = p.cmd.Process.Kill() // fails if the process has ended already
 	for range p.reports {
 	}
 }
 
-// lastLines keeps the last 20 lines of a process's standard error for the message of a failure.
+// lastLines keeps the last 20 lines of a process's standard error for error messages.
 type lastLines struct {
 	onLine func(string)
 
 	mu    sync.Mutex
 	lines []string
-	part  []byte // of a line that is not complete
+	part  []byte // an incomplete line
 }
 
 func (l *lastLines) Write(b []byte) (int, error) {
@@ -193,7 +193,7 @@ func (l *lastLines) Write(b []byte) (int, error) {
 	}
 }
 
-// String returns the lines as the end of a sentence.
+// String returns the lines as the end of an error message.
 func (l *lastLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

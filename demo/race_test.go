@@ -99,7 +99,7 @@ func TestRaceOfRecoveryWorkers(t *testing.T) {
 type race struct {
 	*testing.T
 	ctx context.Context // the test's, with a bound
-	*stage
+	*environment
 	out *bytes.Buffer
 	run string
 }
@@ -108,9 +108,9 @@ type race struct {
 func newRace(t *testing.T, opts options, flags []string) *race {
 	t.Helper()
 	out := &bytes.Buffer{}
-	s := newStage(t.TempDir(), opts, out)
+	s := newEnvironment(t.TempDir(), opts, out)
 	ctx, cancel := context.WithTimeout(t.Context(), opts.limit)
-	r := &race{T: t, ctx: ctx, stage: s, out: out}
+	r := &race{T: t, ctx: ctx, environment: s, out: out}
 	t.Cleanup(func() {
 		cancel()
 		s.close()
@@ -171,7 +171,7 @@ func (r *race) tell(p *process) {
 // check looks at what the bank did and, if the second worker kept the run, at what is on record.
 func (r *race) check(calls int, kept bool) {
 	r.Helper()
-	ledger, err := r.teller.ledger(r.ctx)
+	ledger, err := r.bankClient.ledger(r.ctx)
 	r.must(err)
 	if len(ledger) != 1 || ledger[0].Applied != 1 || ledger[0].Calls != calls || ledger[0].Moved != 100 {
 		r.Errorf("the bank's ledger is %+v, want one payment in %d calls", ledger, calls)
@@ -179,12 +179,12 @@ func (r *race) check(calls int, kept bool) {
 	if !kept {
 		return
 	}
-	e, err := r.stage.tape.GetEffect(r.ctx, &tapepb.GetEffectRequest{RunId: r.run, IdempotencyKey: ledger[0].Key})
+	e, err := r.environment.tape.GetEffect(r.ctx, &tapepb.GetEffectRequest{RunId: r.run, IdempotencyKey: ledger[0].Key})
 	r.must(err)
 	if e.GetEffect().GetStatus() != tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED {
 		r.Errorf("the payment is %v, want it CONFIRMED", e.GetEffect().GetStatus())
 	}
-	run, err := r.stage.tape.GetRun(r.ctx, &tapepb.GetRunRequest{RunId: r.run})
+	run, err := r.environment.tape.GetRun(r.ctx, &tapepb.GetRunRequest{RunId: r.run})
 	r.must(err)
 	if run.GetStatus() != tapepb.RunStatus_RUN_STATUS_TERMINAL {
 		r.Errorf("the run is %v, want it TERMINAL", run.GetStatus())

@@ -25,7 +25,7 @@ type racer struct {
 	owner string
 	ttl   time.Duration
 	tape  *tapeclient.Client
-	bank  *teller
+	bank  *bankClient
 	stdin <-chan string
 }
 
@@ -48,7 +48,7 @@ func runRacer(args []string) int {
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
-	r := &racer{owner: fmt.Sprintf("%s:%d", *name, os.Getpid()), ttl: *ttl, bank: newTeller(*bank), stdin: commands()}
+	r := &racer{owner: fmt.Sprintf("%s:%d", *name, os.Getpid()), ttl: *ttl, bank: newBankClient(*bank), stdin: commands()}
 	var err error
 	r.tape, err = tapeclient.Dial("tape://"+*server, &tapeclient.Options{
 		Owner: r.owner, Lease: lease.Options{TTL: *ttl, MinBackoff: 50 * time.Millisecond, MaxBackoff: time.Second},
@@ -67,7 +67,7 @@ func runRacer(args []string) int {
 
 // wait reports that the racer is at a point, and waits to be told to go on.
 func (r *racer) wait(kind string) {
-	tell(report{Kind: kind})
+	sendReport(report{Kind: kind})
 	<-r.stdin
 }
 
@@ -93,7 +93,7 @@ func (r *racer) driver() error {
 		// A driver whose lease ran out while it was stopped does not even try. This one does, so that
 		// the server's answer is seen.
 		_, err := run.Tape().RecordDecision(context.WithoutCancel(ctx), &tapepb.RecordDecisionRequest{RunId: run.ID(), ResponseJson: "{}"})
-		tell(report{Kind: wrote, Text: answer(err)})
+		sendReport(report{Kind: wrote, Text: answer(err)})
 		_, err = run.Act(ctx, payment(), func(ctx context.Context, key string) (string, error) {
 			paid, err := r.bank.operate(ctx, key, encode(step{"pay", 100}))
 			r.wait(called)
@@ -146,7 +146,7 @@ func (r *racer) plugin(server string, beat time.Duration) error {
 	effect := payment()
 	effect.RunId = found.GetRunId()
 	begun, err := tape.BeginEffect(ctx, effect)
-	tell(report{Kind: wrote, Text: answer(err)})
+	sendReport(report{Kind: wrote, Text: answer(err)})
 	if status.Code(err) == codes.PermissionDenied || begun.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED {
 		return nil
 	}

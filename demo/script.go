@@ -22,56 +22,56 @@ import (
 )
 
 const (
-	// inFlight is the ending of the key of the effect in which worker-1 is killed.
+	// inFlight is the suffix of the key of the effect during which worker-1 is killed.
 	inFlight = "/decision-0/wire_sweep/0"
 	// pausedBefore is the tool before whose call worker-2 is stopped.
 	pausedBefore = "hedge_buy"
 )
 
-// stage is the processes and what they share.
-type stage struct {
+// environment holds the processes of the demo and what they share.
+type environment struct {
 	dir   string
 	opts  options
 	began time.Time
 	mu    sync.Mutex // for out
 	out   io.Writer
 
-	all     []*process // in the order of their start
-	server  *process
-	address string // the server's
-	conn    *grpc.ClientConn
-	tape    tapepb.TapeClient
-	bank    *process
-	counter string // the bank's address
-	teller  *teller
+	processes   []*process // in start order
+	server      *process
+	address     string // the server's
+	conn        *grpc.ClientConn
+	tape        tapepb.TapeClient
+	bank        *process
+	bankAddress string // the bank's address
+	bankClient  *bankClient
 }
 
-func newStage(dir string, opts options, out io.Writer) *stage {
-	return &stage{dir: dir, opts: opts, out: out, began: time.Now()}
+func newEnvironment(dir string, opts options, out io.Writer) *environment {
+	return &environment{dir: dir, opts: opts, out: out, began: time.Now()}
 }
 
-// print prints what a process did.
-func (s *stage) print(name, text string) {
+// print prints a line of a process.
+func (s *environment) print(name, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintf(s.out, "%7.3f  %-8s  %s\n", time.Since(s.began).Seconds(), name, text)
 }
 
-// close ends all processes, the last one first.
-func (s *stage) close() {
+// close kills all processes, the last one first.
+func (s *environment) close() {
 	if s.conn != nil {
 		_ = s.conn.Close()
 	}
-	for i := len(s.all) - 1; i >= 0; i-- {
-		s.all[i].kill()
+	for i := len(s.processes) - 1; i >= 0; i-- {
+		s.processes[i].kill()
 	}
 }
 
-// serving is the line of the server's log with its address.
+// serving matches the server's log line with its address.
 var serving = regexp.MustCompile(`\bmsg=serving\b.*\bgrpc=(\S+)`)
 
 // startServer starts the real command on a fresh file, with flags such as --fence.
-func (s *stage) startServer(ctx context.Context, flags ...string) (err error) {
+func (s *environment) startServer(ctx context.Context, flags ...string) (err error) {
 	s.server, err = s.start("server", func(p *process, line string) {
 		if m := serving.FindStringSubmatch(line); m != nil {
 			p.reports <- report{Kind: listening, Address: m[1]}
@@ -94,27 +94,27 @@ func (s *stage) startServer(ctx context.Context, flags ...string) (err error) {
 	return err
 }
 
-func (s *stage) database() string { return filepath.Join(s.dir, "tape.db") }
+func (s *environment) database() string { return filepath.Join(s.dir, "tape.db") }
 
 // startBank starts the counterparty, with its flags.
-func (s *stage) startBank(ctx context.Context, flags ...string) (err error) {
+func (s *environment) startBank(ctx context.Context, flags ...string) (err error) {
 	if s.bank, err = s.startRole("bank", "bank", flags...); err != nil {
 		return err
 	}
 	open, err := s.bank.await(ctx, listening)
-	s.counter, s.teller = open.Address, newTeller(open.Address)
+	s.bankAddress, s.bankClient = open.Address, newBankClient(open.Address)
 	return err
 }
 
 // startWorker starts a worker of a role, with its flags.
-func (s *stage) startWorker(name, role string, flags ...string) (*process, error) {
+func (s *environment) startWorker(name, role string, flags ...string) (*process, error) {
 	return s.startRole(name, role, append([]string{
-		"-name", name, "-server", s.address, "-bank", s.counter, "-ttl", s.opts.ttl.String(),
+		"-name", name, "-server", s.address, "-bank", s.bankAddress, "-ttl", s.opts.ttl.String(),
 	}, flags...)...)
 }
 
-// startRole starts this program in another role.
-func (s *stage) startRole(name, role string, args ...string) (*process, error) {
+// startRole starts this program in a role.
+func (s *environment) startRole(name, role string, args ...string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -122,11 +122,11 @@ func (s *stage) startRole(name, role string, args ...string) (*process, error) {
 	return s.start(name, nil, self, append([]string{role}, args...)...)
 }
 
-// play plays the script and returns what was seen. An error means that there is nothing to check.
-func (s *stage) play(ctx context.Context) (*evidence, error) {
+// play runs the script and returns the evidence. An error means that there is nothing to check.
+func (s *environment) play(ctx context.Context) (*evidence, error) {
 	e := &evidence{TTL: s.opts.ttl}
 	bank := []string{"-hold", inFlight}
-	if s.opts.forgets {
+	if s.opts.ignoreKeys {
 		bank = append(bank, "-forgets")
 	}
 	if err := errors.Join(s.startServer(ctx, "--fence", "required"), s.startBank(ctx, bank...)); err != nil {
@@ -140,9 +140,9 @@ func (s *stage) play(ctx context.Context) (*evidence, error) {
 	return e, nil
 }
 
-// kill has worker-1 begin the run, and kills it while the bank holds the reply to an operation that it
-// has applied.
-func (s *stage) kill(ctx context.Context, e *evidence) error {
+// kill lets worker-1 begin the run, and kills it while the bank withholds the reply to an operation
+// that it has applied.
+func (s *environment) kill(ctx context.Context, e *evidence) error {
 	p, err := s.startWorker("worker-1", "worker")
 	if err != nil {
 		return err
@@ -168,10 +168,10 @@ func (s *stage) kill(ctx context.Context, e *evidence) error {
 	return err
 }
 
-// stop has worker-2 recover the run, and stops it between the record of an effect and its call, once
-// its heartbeats have extended its lease. Then worker-3 recovers the run and ends it.
-func (s *stage) stop(ctx context.Context, e *evidence) error {
-	p, err := s.startWorker("worker-2", "worker", "-recover", "-pause", pausedBefore, "-insist")
+// stop lets worker-2 recover the run, and stops it between the record of an effect and its call,
+// once its heartbeats have extended its lease. Then worker-3 recovers the run and ends it.
+func (s *environment) stop(ctx context.Context, e *evidence) error {
+	p, err := s.startWorker("worker-2", "worker", "-recover", "-pause", pausedBefore, "-stale-writes")
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,8 @@ func (s *stage) stop(ctx context.Context, e *evidence) error {
 	if e.FinisherExit = next.cmd.ProcessState.ExitCode(); e.FinisherExit != exitDone {
 		return fmt.Errorf("worker-3 did not finish the run: %v%s", next.cmd.ProcessState, next.errors)
 	}
-	// worker-3 needed the end of the lease, which may have been half over. The stop outlasts a whole one.
+	// worker-3 started after the lease had expired, perhaps half a TTL after the stop. The stop
+	// must last longer than a whole TTL.
 	if !pause(ctx, time.Until(stopped.Add(e.TTL+e.TTL/10))) {
 		return context.Cause(ctx)
 	}
@@ -214,8 +215,8 @@ func (s *stage) stop(ctx context.Context, e *evidence) error {
 	return nil
 }
 
-// wake lets worker-2 go on, and waits until it has stopped by itself.
-func (s *stage) wake(ctx context.Context, e *evidence) (err error) {
+// wake resumes worker-2, and waits until it has ended by itself.
+func (s *environment) wake(ctx context.Context, e *evidence) (err error) {
 	if e.Before, err = s.run(ctx, e); err != nil {
 		return err
 	}
@@ -239,8 +240,8 @@ func (s *stage) wake(ctx context.Context, e *evidence) (err error) {
 }
 
 // read stops the server, and reads the bank's ledger and the journal in the store's file.
-func (s *stage) read(ctx context.Context, e *evidence) (err error) {
-	if e.Bank, err = s.teller.ledger(ctx); err != nil {
+func (s *environment) read(ctx context.Context, e *evidence) (err error) {
+	if e.Bank, err = s.bankClient.ledger(ctx); err != nil {
 		return fmt.Errorf("the bank's ledger: %w", err)
 	}
 	if err := s.server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -260,12 +261,12 @@ func (s *stage) read(ctx context.Context, e *evidence) (err error) {
 	return e.readJournal(ctx, store)
 }
 
-// run returns the run as it stands.
-func (s *stage) run(ctx context.Context, e *evidence) (*tapepb.RunState, error) {
+// run returns the current state of the run.
+func (s *environment) run(ctx context.Context, e *evidence) (*tapepb.RunState, error) {
 	return s.tape.GetRun(ctx, &tapepb.GetRunRequest{RunId: e.Run})
 }
 
-// pause waits for d, and reports whether ctx lasted that long.
+// pause waits for d. It reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -2,8 +2,8 @@ package main
 
 import "syscall"
 
-// childAttributes makes a child die with this process, however that ends, and
-// keeps it out of the terminal's Ctrl-C: the demo ends its children itself.
+// childAttributes makes a child die with this process, however that ends, and isolates it from the
+// terminal's Ctrl-C: the demo ends its children itself.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }

@@ -4,6 +4,6 @@ package main
 
 import "syscall"
 
-// childAttributes keeps a child out of the terminal's Ctrl-C: the demo ends its
-// children itself. If it cannot, the bank and the workers find their input closed.
+// childAttributes isolates a child from the terminal's Ctrl-C: the demo ends its children itself.
+// If the demo is killed, the bank and the workers detect it by the end of their input.
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -15,15 +15,15 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// plan is what a decision says is to be done.
+// plan is the content of a decision: the steps to do.
 type plan struct {
 	Steps []step `json:"steps"`
-	// Last says that the run is over when it is done.
+	// Last reports that the run ends after these steps.
 	Last bool `json:"last,omitempty"`
 }
 
-// think stands for a model: asked twice, it answers differently. That is why a decision is recorded
-// before a driver acts on it, and read back by the next driver.
+// think stands for a model: each call returns a different answer. So a decision must be recorded
+// before a driver acts on it, and the next driver reads it back.
 func think(index int64) plan {
 	about := func(cents int64) int64 { return cents + rand.Int64N(cents/10) }
 	switch index {
@@ -36,17 +36,17 @@ func think(index int64) plan {
 	}
 }
 
-// beginRequest begins the run that the workers drive.
+// beginRequest returns the request that begins the workers' run.
 func beginRequest() *tapepb.BeginRunRequest {
 	return &tapepb.BeginRunRequest{AppName: "treasury", UserId: "acme", SessionId: "main-account", InvocationId: "daily-cash"}
 }
 
-// worker drives the run. It keeps nothing: what was decided and done so far is in the journal.
+// worker drives the run. It has no state: the journal has the decisions and outcomes so far.
 type worker struct {
-	bank   *teller
-	pause  string // wait for a line of input before acting on this tool
-	insist bool   // when the lease is lost, try every write
-	stdin  <-chan string
+	bank           *bankClient
+	pause          string // wait for a line of input before acting on this tool
+	tryStaleWrites bool   // after the lease is lost, try every write
+	stdin          <-chan string
 }
 
 // runWorker drives one run to its end, or until the lease is lost.
@@ -59,11 +59,11 @@ func runWorker(args []string) int {
 	ttl := flags.Duration("ttl", 2*time.Second, "the lease's TTL")
 	recover := flags.Bool("recover", false, "wait for a run to recover")
 	flags.StringVar(&w.pause, "pause", "", "wait for a line of input before acting on this tool")
-	flags.BoolVar(&w.insist, "insist", false, "when the lease is lost, try all writes before stopping")
+	flags.BoolVar(&w.tryStaleWrites, "stale-writes", false, "when the lease is lost, try all writes before stopping")
 	if flags.Parse(args) != nil {
 		return exitFailed
 	}
-	w.bank, w.stdin = newTeller(*bank), commands()
+	w.bank, w.stdin = newBankClient(*bank), commands()
 	c, err := tapeclient.Dial("tape://"+*server, &tapeclient.Options{
 		Owner: fmt.Sprintf("%s:%d", *name, os.Getpid()), Lease: lease.Options{TTL: *ttl},
 	})
@@ -83,7 +83,7 @@ func runWorker(args []string) int {
 	}
 }
 
-// work drives the run that it begins, or the first one that it finds without a driver.
+// work drives a new run, or the first run that it finds without a driver.
 func (w *worker) work(ctx context.Context, c *tapeclient.Client, recover bool) error {
 	if !recover {
 		return c.Begin(ctx, beginRequest(), w.drive)
@@ -104,10 +104,10 @@ func (w *worker) work(ctx context.Context, c *tapeclient.Client, recover bool) e
 	return err
 }
 
-// drive goes through the decisions of the run from its beginning: what is in the journal is read, what
-// is not is done.
+// drive goes through the decisions of the run from its beginning: it reads what is recorded and
+// does the rest.
 func (w *worker) drive(ctx context.Context, run *tapeclient.Run) error {
-	tell(report{Kind: holding, Run: run.ID(), Text: fmt.Sprintf("drives the run under token %d", run.Token())})
+	sendReport(report{Kind: holding, Run: run.ID(), Text: fmt.Sprintf("drives the run under token %d", run.Token())})
 	for index := int64(0); ; index++ {
 		p, err := w.decide(ctx, run, index)
 		for _, s := range p.Steps {
@@ -138,22 +138,22 @@ func (w *worker) decide(ctx context.Context, run *tapeclient.Run, index int64) (
 	return p, json.Unmarshal([]byte(d.GetResponseJson()), &p)
 }
 
-// act has a step done once: an outcome that is on record is not asked for again.
+// act carries out a step once: if the outcome is recorded, the bank is not called.
 func (w *worker) act(ctx context.Context, run *tapeclient.Run, decision int64, s step) error {
 	begin := &tapepb.BeginEffectRequest{
 		RunId: run.ID(), DecisionIndex: decision, ToolName: s.Tool, RequestJson: encode(s),
 		Semantics: tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT,
 	}
-	if s.Tool == w.pause { // between the record of the intent and the act
+	if s.Tool == w.pause { // pause between the record of the intent and the call
 		e, err := run.Tape().BeginEffect(ctx, begin)
 		if err != nil {
 			return err
 		}
-		tell(report{Kind: waiting, Key: e.GetIdempotencyKey(), Text: "has recorded " + s.Tool + " as pending"})
+		sendReport(report{Kind: waiting, Key: e.GetIdempotencyKey(), Text: "has recorded " + s.Tool + " as pending"})
 		<-w.stdin
 		defer func() {
-			if w.insist {
-				tryWrites(context.WithoutCancel(ctx), run, e.GetIdempotencyKey())
+			if w.tryStaleWrites {
+				tryStaleWrites(context.WithoutCancel(ctx), run, e.GetIdempotencyKey())
 			}
 		}()
 	}
@@ -167,12 +167,12 @@ func (w *worker) act(ctx context.Context, run *tapeclient.Run, decision int64, s
 	return err
 }
 
-// forged is what a fenced worker would have the journal say.
+// forged is the payload of a fenced worker's writes.
 const forged = `{"forged":true}`
 
-// tryWrites tries every write that a driver has, under the fence of its grant, and reports each answer.
-// key is that of a pending effect.
-func tryWrites(ctx context.Context, run *tapeclient.Run, key string) {
+// tryStaleWrites tries every write that a driver has, under the fence of its lost grant, and
+// reports each result. key is the key of a pending effect.
+func tryStaleWrites(ctx context.Context, run *tapeclient.Run, key string) {
 	id, tape := run.ID(), run.Tape()
 	for _, write := range []struct {
 		call string
@@ -205,11 +205,11 @@ func tryWrites(ctx context.Context, run *tapeclient.Run, key string) {
 		}},
 	} {
 		got := verdict(write.do())
-		tell(report{Kind: tried, Key: write.call, Answer: got, Text: fmt.Sprintf("tries %s: %s", write.call, got)})
+		sendReport(report{Kind: tried, Key: write.call, Answer: got, Text: fmt.Sprintf("tries %s: %s", write.call, got)})
 	}
 }
 
-// verdict returns what a write was answered: "accepted", or the reason of its refusal and the tokens.
+// verdict returns the result of a write: "accepted", or the reason of its refusal and the tokens.
 func verdict(err error) string {
 	var detail *tapeclient.Error
 	switch {

@@ -10,70 +10,72 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// TryAcquire asks for a lease once. The request's TTL is the keeper's: leave it
-// zero. An empty grant id is filled in.
+// TryAcquire sends one request for the lease. Leave the request's TTL zero: the keeper's applies.
+// An empty grant id is filled in.
 //
-// Errors: those of runstore.RunStore.AcquireLease; runstore.ErrInvalid for
-// another TTL. After runstore.ErrUnknownOutcome the lease may be granted:
-// [Keeper.Acquire] would have found out.
+// Errors: those of runstore.RunStore.AcquireLease, and runstore.ErrInvalid if the request carries a
+// TTL other than the keeper's. After runstore.ErrUnknownOutcome the lease may have been granted;
+// [Keeper.Acquire] resolves that case, TryAcquire does not.
 func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	req, err := k.prepare(req)
 	if err != nil {
 		return Granted{}, err
 	}
-	return k.ask(ctx, req)
+	return k.acquireOnce(ctx, req)
 }
 
-// Acquire waits until the lease is granted, ctx ends or the store refuses for
-// another reason than that somebody else holds it.
+// Acquire blocks until the lease is granted, ctx ends, or the store refuses for a reason other than
+// another holder.
 //
-// A contender that finds the lease held asks again as soon as the store hints at its release
-// (runstore.RunNotifier). Hints may be lost, and expiry gives none, so it also asks after a pause between Options.MinBackoff and MaxBackoff, growing
-// exponentially, with jitter. One that is told that the lease expires sooner
-// comes back right after that, jittered over half of MinBackoff. A request
-// whose outcome is unknown is repeated with the same grant id; the trust in the
-// lease then counts from the first of them, whichever was applied. If the repeat
-// finds that the lease was granted and has been lost since, Acquire goes on under a
-// fresh grant id, unless the caller chose the id or the request carries writes. Then the
-// error matches runstore.ErrFenced, or [ErrLost] where the store knows that the writes
-// were applied with the grant.
+// While the lease is held, Acquire asks again as soon as the store announces its release
+// (runstore.RunNotifier). Announcements may be lost, and an expiry causes none, so Acquire also
+// polls: with exponential backoff and jitter, between Options.MinBackoff and MaxBackoff. If the
+// store reports that the lease expires sooner, Acquire asks right after the expiry, with a jitter
+// of up to half of MinBackoff.
 //
-// The error matches the store's last answer (runstore.ErrLeaseHeld tells who
-// holds the lease) and, if ctx has ended, its cause. When the outcome of a
-// request was unknown to the end, the lease may be granted and expires unused.
+// A request whose outcome is unknown is repeated with the same grant id. Trust in the lease then
+// counts from the first of these requests, since any of them may be the one that was applied. If a
+// repeat finds that the lease was granted and has been lost since, Acquire continues under a fresh
+// grant id, unless the caller chose the id or the request carries writes. In those two cases the
+// error matches runstore.ErrFenced, or [ErrLost] where the store can tell that the writes were
+// applied with the grant.
+//
+// The error matches the store's last answer (runstore.ErrLeaseHeld names the holder) and, if ctx
+// has ended, its cause. If no request got a definite answer, the lease may have been granted; it
+// then expires unused.
 func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	renamable := req.Grant == "" && req.Writes.IsZero()
 	req, err := k.prepare(req)
 	if err != nil {
 		return Granted{}, err
 	}
-	var doubtful time.Time // when the first request left that may yet be applied
+	var ambiguousSince time.Time // when the first request of unknown outcome was sent
 	hints := &hints{keeper: k, run: req.Run}
 	defer hints.end()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
-		granted, err := k.ask(ctx, req)
+		granted, err := k.acquireOnce(ctx, req)
 		if err == nil {
-			if !doubtful.IsZero() {
-				granted.Sent = doubtful
+			if !ambiguousSince.IsZero() {
+				granted.Sent = ambiguousSince
 			}
 			return granted, nil
 		}
 		if errors.Is(err, ErrLost) {
 			return Granted{}, err
 		}
-		if doubtful.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
-			doubtful = granted.Sent
+		if ambiguousSince.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
+			ambiguousSince = granted.Sent
 		}
 		wait := jitter(backoff)
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
 			if hints.begin(ctx) {
-				continue // it may have been released before
+				continue // the lease may have been released before the subscription began
 			}
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
-		case renamable && !doubtful.IsZero() && errors.Is(err, runstore.ErrFenced):
-			req.Grant, doubtful = runstore.NewGrantID(), time.Time{}
+		case renamable && !ambiguousSince.IsZero() && errors.Is(err, runstore.ErrFenced):
+			req.Grant, ambiguousSince = runstore.NewGrantID(), time.Time{}
 		case !transient(err):
 			return Granted{}, err
 		}
@@ -83,6 +85,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 	}
 }
 
+// prepare fills in the request's TTL and grant id, and rejects a TTL other than the keeper's.
 func (k *Keeper) prepare(req runstore.AcquireRequest) (runstore.AcquireRequest, error) {
 	if req.TTL != 0 && req.TTL != k.opts.TTL {
 		return req, &runstore.InputError{
@@ -97,8 +100,9 @@ func (k *Keeper) prepare(req runstore.AcquireRequest) (runstore.AcquireRequest, 
 	return req, nil
 }
 
-// ask sends one request. The result's Sent is set in any case.
-func (k *Keeper) ask(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
+// acquireOnce sends one request, bounded by Options.RequestTimeout. Sent is set in the result even
+// with an error.
+func (k *Keeper) acquireOnce(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.opts.RequestTimeout)
 	defer cancel()
 	sent := time.Now()

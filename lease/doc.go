@@ -1,32 +1,30 @@
-// Package lease is the holder's side of a lease: a [Keeper] runs a piece of
-// work under it, renews it by heartbeats, ends the work before the store could
-// give the run to somebody else, and releases the lease when the work is over.
+// Package lease implements the holder's side of a lease. A [Keeper] acquires a lease, runs a piece
+// of work under it, renews it by heartbeats, ends the work before the store could grant the run to
+// another holder, and releases the lease when the work has returned.
 //
 // # What it guarantees, and what it does not
 //
-// A keeper is for progress, not for safety. Two processes may both believe that
-// they hold a run: a process that was stopped learns of its takeover only when
-// it runs again. What keeps its late writes out is the fencing token, checked
-// by the store inside every write (guarantee I3 of package runstore). So give
-// [Held.Fence] to every batch; the keeper makes sure that a holder finds out
+// A keeper is for progress, not for safety. Two processes may both believe that they hold a run: a
+// process that was stopped learns of its takeover only when it runs again. What keeps its late
+// writes out is the fencing token, checked by the store inside every write (guarantee I3 of package
+// runstore). So give [Held.Fence] to every batch; the keeper makes sure that a holder finds out
 // early, stops, and does not keep a run from being driven.
 //
-//   - Trust is counted on the monotonic clock from the moment a request left,
-//     for the TTL less a margin. A slow reply never stretches it, and no clock is
-//     ever compared with the store's.
-//   - The work's context is cancelled, with a [LostError] as its cause, before
-//     the lease expires on the store clock, even if the store hangs. It is cancelled
-//     at once when the store answers that the holder is fenced.
-//   - One failed renewal is not the end: it is tried again, sooner and with
-//     jitter, for as long as the lease is trusted.
-//   - Renewals have jitter: leases that were granted together spread over half a heartbeat at
-//     once, and further from renewal to renewal. No interval exceeds Options.Heartbeat.
-//   - A waiting contender asks for the lease as soon as the store reports that it may be free
+//   - Trust is counted on the monotonic clock from the moment a request was sent, for the TTL less
+//     a margin. A slow reply never extends it, and no clock is ever compared with the store's.
+//   - The work's context is cancelled, with a [LostError] as its cause, before the lease expires on
+//     the store clock, even if the store hangs. It is cancelled at once when the store reports that
+//     the holder is fenced.
+//   - One failed renewal does not end the lease: it is retried, sooner and with jitter, as long as
+//     the lease is trusted.
+//   - Renewals have jitter: leases that were granted together spread over half a heartbeat at once,
+//     and further from renewal to renewal. No interval exceeds Options.Heartbeat.
+//   - A waiting contender requests the lease as soon as the store reports that it may be free
 //     (runstore.RunNotifier). Without such a report it polls.
-//   - When the work ends, whether by return, error, cancellation or panic, the
-//     lease is released on a context of its own, within a bound.
+//   - When the work ends, by return, error, cancellation or panic, the lease is released on a
+//     context of its own, within a bound.
 //
-// The margin covers what no clock shows: the drift between two machines within
-// one TTL, and the time that work needs to notice that its context has ended.
-// Work that must not act untrusted asks [Held.Trusted] right before it acts.
+// The margin covers what no clock shows: the drift between two machines within one TTL, and the
+// time that work needs to notice that its context has ended. Work that must not act untrusted calls
+// [Held.Trusted] right before it acts.
 package lease

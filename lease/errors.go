@@ -8,32 +8,30 @@ import (
 )
 
 var (
-	// ErrLost: the lease was lost while the work ran. Every [LostError] matches
-	// it.
+	// ErrLost reports that the lease was lost while the work ran. Every [LostError] matches it.
 	ErrLost = errors.New("lease lost")
-	// ErrExpired: no renewal succeeded for as long as the lease was trusted. The
-	// store may have given the run to somebody else since, or not.
+	// ErrExpired reports that no renewal succeeded while the lease was trusted. Another holder may
+	// or may not have acquired the run since.
 	ErrExpired = errors.New("no renewal succeeded within the trusted time")
-	// ErrEnded is the cause with which the work's context ends when the work has
-	// returned, for what the work left running.
+	// ErrEnded is the cause of the work's context after the work has returned. Goroutines that the
+	// work left running see it.
 	ErrEnded = errors.New("the work under the lease has ended")
 )
 
-// LostError tells why a lease was lost. It is the cause of the work's context
-// and matches [ErrLost], and one of:
+// LostError reports why a lease was lost. It is the cause of the work's context. It matches
+// [ErrLost] and one of:
 //
 //   - [ErrExpired], when renewals failed until the trusted time was over;
-//   - the store's definite refusal: runstore.ErrFenced (with
-//     *runstore.FencedError, which names the new holder), ErrNotFound,
-//     ErrLeaseExpired (strict leases), ErrStoreBehind, ErrClosed…
+//   - the store's definite refusal: runstore.ErrFenced (with *runstore.FencedError, which names the
+//     new holder), ErrNotFound, ErrLeaseExpired (strict leases), ErrStoreBehind or ErrClosed.
 type LostError struct {
 	Run   runstore.RunID
 	Token runstore.Token
 	// Reason is ErrExpired or the error with which the store refused.
 	Reason error
-	// Last is the error of the last renewal before an expiry, nil if none was
-	// answered. It is not part of the error's tree: a holder that lost its lease
-	// must not be taken for one whose context timed out, or who may try again.
+	// Last is the error of the last renewal before an expiry; nil if no renewal was answered.
+	// Unwrap does not return Last: errors.Is must not mistake a lost lease for a timeout or for a
+	// retryable fault.
 	Last error
 }
 
@@ -46,16 +44,15 @@ func (e *LostError) Error() string {
 	return s
 }
 
-// Is matches ErrLost.
+// Is reports whether target is ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
 // Unwrap returns the reason.
 func (e *LostError) Unwrap() error { return e.Reason }
 
-// ReleaseError tells that the work ended but its lease could not be released.
-// Final writes given to [Held.ReleaseWith] were not applied, unless
-// runstore.OutcomeOf says that this is unknown. A lease that was not released
-// ends by expiry or takeover.
+// ReleaseError reports that the work has ended but its lease could not be released. Final writes
+// given to [Held.ReleaseWith] were not applied, unless runstore.OutcomeOf reports an unknown
+// outcome. A lease that was not released ends by expiry or takeover.
 type ReleaseError struct {
 	Run   runstore.RunID
 	Token runstore.Token

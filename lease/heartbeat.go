@@ -8,9 +8,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// renewal is one attempt to renew, and its answer.
+// renewal is one attempt to renew the lease, with the store's answer.
 type renewal struct {
-	sent, wall time.Time // before the request left
+	sent, wall time.Time // read before the request was sent
 	lease      runstore.Lease
 	err        error
 }
@@ -22,53 +22,54 @@ func (h *Held) renew(ctx context.Context) renewal {
 	return r
 }
 
-// renewed takes a success in.
-func (h *Held) renewed(r renewal) {
+// applyRenewal records a successful renewal and extends the trust.
+func (h *Held) applyRenewal(r renewal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lease = r.lease
 	h.trust = h.trust.extend(r.sent, r.wall, h.keeper.opts.TTL, h.keeper.opts.Margin)
 }
 
-// lose ends the work: the lease is gone, or may be.
-func (h *Held) lose(reason, last error) {
+// markLost records the loss of the lease and cancels the work's context. It has no effect once the
+// work has returned; the release then reports the loss.
+func (h *Held) markLost(reason, last error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.over {
-		return // the work has returned: the release will tell
+	if h.finished {
+		return // the work has returned: the release reports the loss
 	}
-	h.over = true
+	h.finished = true
 	h.lost = &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: reason, Last: last}
 	h.cancel(h.lost)
 }
 
-// keep heartbeats until the work has ended or the lease is lost. It is the
-// watchdog too, so it never waits for the store: one renewal at a time is in
-// flight, on a goroutine of its own.
-func (h *Held) keep(ctx context.Context) {
-	defer close(h.kept)
+// heartbeatLoop renews the lease until the work has ended or the lease is lost. It is also the
+// watchdog that ends the work at the end of the trusted time, so it never blocks on the store:
+// renewals run on goroutines of their own, one at a time.
+func (h *Held) heartbeatLoop(ctx context.Context) {
+	defer close(h.loopDone)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	b := newBeat(h)
+	b := newHeartbeats(h)
 	defer b.stop()
 	for {
 		select {
-		case <-h.ended:
+		case <-h.workDone:
 			h.pending = b.flight
 			return
 		case r := <-b.flight:
-			if !b.answered(r) {
+			if !b.handleReply(r) {
 				return
 			}
 		case <-b.due.C:
 			b.start(ctx)
-		case <-h.doubt:
-			if b.failures == 0 { // else it is being retried, at its own pace
+		case <-h.renewNow:
+			if b.failures == 0 { // otherwise a retry is scheduled already
 				b.start(ctx)
 			}
 		case <-b.expiry.C:
-			if !b.expired() {
+			if !b.checkExpiry() {
 				h.pending = b.flight
 				return
 			}
@@ -76,31 +77,31 @@ func (h *Held) keep(ctx context.Context) {
 	}
 }
 
-// beat is the state of the heartbeats of one lease.
-type beat struct {
+// heartbeats is the schedule of one lease's renewals. Only heartbeatLoop uses it.
+type heartbeats struct {
 	held     *Held
-	due      *time.Timer  // the next renewal
-	expiry   *time.Timer  // the end of the trusted time
-	flight   chan renewal // the renewal that is in flight; nil when none is
-	failures int          // since the last success
-	last     error        // the last failure
-	begun    bool         // the first heartbeat is planned
+	due      *time.Timer  // fires when the next renewal is due
+	expiry   *time.Timer  // fires at the end of the trusted time
+	flight   chan renewal // delivers the renewal in flight; nil if there is none
+	failures int          // consecutive failures since the last success
+	last     error        // the latest failure
+	begun    bool         // whether the first renewal of the grant has been scheduled
 }
 
-func newBeat(h *Held) *beat {
-	b := &beat{held: h, due: time.NewTimer(0), expiry: time.NewTimer(0)}
-	b.succeed() // the grant is the first success
+func newHeartbeats(h *Held) *heartbeats {
+	b := &heartbeats{held: h, due: time.NewTimer(0), expiry: time.NewTimer(0)}
+	b.scheduleNext() // the grant counts as the first success
 	return b
 }
 
-func (b *beat) stop() {
+func (b *heartbeats) stop() {
 	b.due.Stop()
 	b.expiry.Stop()
 }
 
-// start sends a renewal, unless one is in flight. Its deadline is short enough
-// that another can follow within the trusted time.
-func (b *beat) start(ctx context.Context) {
+// start sends a renewal, unless one is in flight. Its timeout is at most half of the trusted time
+// left, so that another attempt still fits.
+func (b *heartbeats) start(ctx context.Context) {
 	left := time.Until(b.held.trustedUntil())
 	if b.flight != nil || left <= 0 {
 		return
@@ -114,29 +115,29 @@ func (b *beat) start(ctx context.Context) {
 	}()
 }
 
-// answered takes an answer in, and reports whether the lease is still held.
-func (b *beat) answered(r renewal) bool {
+// handleReply processes the answer to a renewal and reports whether the lease is still held.
+func (b *heartbeats) handleReply(r renewal) bool {
 	b.flight = nil
 	switch {
 	case r.err == nil:
-		b.held.renewed(r)
-		b.succeed()
+		b.held.applyRenewal(r)
+		b.scheduleNext()
 	case transient(r.err):
-		b.fail(r.err)
+		b.scheduleRetry(r.err)
 	default:
-		b.held.lose(r.err, nil)
+		b.held.markLost(r.err, nil)
 		return false
 	}
 	return true
 }
 
-// expired ends the lease when the trusted time is over, and reports whether the
-// lease is still held. A process that was stopped finds several things due at
-// once: an answer that came in the meantime counts, if it still gives trust.
-func (b *beat) expired() bool {
+// checkExpiry marks the lease as lost if the trusted time is over, and reports whether the lease is
+// still held. When a stopped process resumes, a reply and the expiry may be due at once: the reply
+// counts if it still extends the trust.
+func (b *heartbeats) checkExpiry() bool {
 	select {
 	case r := <-b.flight:
-		if !b.answered(r) {
+		if !b.handleReply(r) {
 			return false
 		}
 	default:
@@ -145,34 +146,35 @@ func (b *beat) expired() bool {
 		b.expiry.Reset(left)
 		return true
 	}
-	b.held.lose(ErrExpired, b.last)
+	b.held.markLost(ErrExpired, b.last)
 	return false
 }
 
-// succeed plans the next heartbeat, with jitter: from when the request left, as the trust.
-func (b *beat) succeed() {
+// scheduleNext schedules the renewal after a success, with jitter. It counts from the moment the
+// successful request was sent, as the trust does.
+func (b *heartbeats) scheduleNext() {
 	h := b.held
 	h.mu.Lock()
 	sent, until := h.trust.sent, h.trust.until
 	every := h.keeper.opts.Heartbeat
 	if short := float64(h.lease.TTL) / float64(h.keeper.opts.TTL); short < 1 {
-		every = time.Duration(float64(every) * short) // it was granted elsewhere, for less
+		every = time.Duration(float64(every) * short) // the lease was granted elsewhere, for a shorter TTL
 	}
 	h.mu.Unlock()
 	every = b.jitter(every)
 	b.failures, b.last = 0, nil
 	select {
-	case <-h.doubt: // answered by this success; if not, Trusted asks again
+	case <-h.renewNow: // this success answers the request; if it does not, Trusted sends another
 	default:
 	}
 	b.due.Reset(time.Until(sent.Add(every)))
 	b.expiry.Reset(time.Until(until))
 }
 
-// jitter draws the time to the next heartbeat: from 0.5 to 1.0 of the heartbeat for the first of
-// a grant, so that leases that were granted together spread over half of it at once, and from 0.8
-// for those that follow, so that they go on spreading. It never exceeds the heartbeat.
-func (b *beat) jitter(every time.Duration) time.Duration {
+// jitter returns the time to the next renewal: 0.5 to 1.0 of the heartbeat for the first renewal of
+// a grant, which spreads leases that were granted together over half a heartbeat at once; 0.8 to
+// 1.0 for later renewals, which keep spreading. The result never exceeds the heartbeat.
+func (b *heartbeats) jitter(every time.Duration) time.Duration {
 	least := every / 5 * 4
 	if !b.begun {
 		b.begun, least = true, every/2
@@ -180,8 +182,9 @@ func (b *beat) jitter(every time.Duration) time.Duration {
 	return least + rand.N(every-least+1)
 }
 
-// fail plans a retry, sooner than a heartbeat.
-func (b *beat) fail(err error) {
+// scheduleRetry schedules the renewal after a transient failure: after 1/10 of a heartbeat,
+// doubling up to 1/2, with jitter.
+func (b *heartbeats) scheduleRetry(err error) {
 	every := b.held.keeper.opts.Heartbeat
 	wait := min(every/10<<min(b.failures, 8), every/2)
 	b.failures++

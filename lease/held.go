@@ -10,32 +10,31 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Held is a lease that a [Keeper] holds for a piece of work. It is safe for
-// concurrent use.
+// Held is a lease that a [Keeper] holds while a piece of work runs. It is safe for concurrent use.
 type Held struct {
 	keeper *Keeper
 	cancel context.CancelCauseFunc
 
-	ended   chan struct{} // closed when the work is over
-	kept    chan struct{} // closed when the heartbeats are over
-	doubt   chan struct{} // asks for a renewal at once
-	pending chan renewal  // the renewal that was in flight then, if any; read after kept
+	workDone chan struct{} // closed when the work has returned
+	loopDone chan struct{} // closed when heartbeatLoop has returned
+	renewNow chan struct{} // requests a renewal at once
+	pending  chan renewal  // the renewal in flight when heartbeatLoop returned, if any; read after loopDone
 
-	mu    sync.Mutex
-	lease runstore.Lease
-	trust trust
-	over  bool  // lost, or the work has ended
-	lost  error // a *LostError
-	final runstore.Writes
+	mu       sync.Mutex
+	lease    runstore.Lease
+	trust    trust
+	finished bool  // the lease is lost or the work has returned
+	lost     error // a *LostError
+	final    runstore.Writes
 }
 
-func (k *Keeper) held(granted Granted) *Held {
+func (k *Keeper) newHeld(granted Granted) *Held {
 	h := &Held{
 		keeper: k, lease: granted.Lease,
-		ended: make(chan struct{}), kept: make(chan struct{}), doubt: make(chan struct{}, 1),
+		workDone: make(chan struct{}), loopDone: make(chan struct{}), renewNow: make(chan struct{}, 1),
 	}
 	if !granted.Sent.IsZero() && !granted.Sent.After(time.Now()) {
-		// The wall clock of that moment is the other half of Sent.
+		// Round(0) strips the monotonic reading and leaves the wall clock.
 		h.trust = trust{}.extend(granted.Sent, granted.Sent.Round(0), granted.Lease.TTL, k.opts.Margin)
 	}
 	return h
@@ -48,109 +47,107 @@ func (h *Held) Lease() runstore.Lease {
 	return h.lease
 }
 
-// Fence returns what a write must present to be made under this lease. It is
-// the same for as long as the lease is held.
+// Fence returns the fence that a write must present to be applied under this lease. It does not
+// change while the lease is held.
 func (h *Held) Fence() runstore.Fence { return h.Lease().Fence() }
 
-// Trusted reports whether the holder may still believe in its lease, and until
-// when, on the monotonic clock. It looks at the clocks at each call, so that a
-// process that was stopped gets the true answer even before its timers have
-// fired; false is final when the trusted time has passed or the lease was lost.
+// Trusted reports whether the holder may still rely on its lease, and until when, on the monotonic
+// clock. It reads the clocks at each call, so a process that was stopped gets the right answer even
+// before its timers have fired. False is final once the trusted time has passed or the lease is
+// lost.
 //
-// When the wall clock has moved further than the monotonic one, so far that
-// the trusted time would be over, the machine was suspended or its clock was
-// set. Then Trusted reports false and asks for a renewal at once, and true
-// again when that has succeeded.
+// If the wall clock has advanced further than the monotonic clock, by enough to end the trusted
+// time, then the machine was suspended or its wall clock was set. Trusted then returns false and
+// requests a renewal at once. It returns true again after that renewal succeeds.
 //
-// A true answer is no permission to write without a fence: the process may be
-// stopped right after it.
+// True does not permit a write without a fence: the process may be stopped right after the call.
 func (h *Held) Trusted() (until time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	if h.over || h.trust.over(now) {
+	if h.finished || h.trust.over(now) {
 		return h.trust.until, false
 	}
-	if h.trust.doubtful(now, h.keeper.wall().Round(0)) {
+	if h.trust.maybeSuspended(now, h.keeper.wall().Round(0)) {
 		select {
-		case h.doubt <- struct{}{}:
-		default: // one is asked for already
+		case h.renewNow <- struct{}{}:
+		default: // a renewal is requested already
 		}
 		return h.trust.until, false
 	}
 	return h.trust.until, true
 }
 
-// ReleaseWith sets the writes that are applied with the release when the work
-// has returned, whatever it returned, in one atomic step: the last event, the
-// run's status. They replace those of an earlier call. They are not applied
-// when the lease was lost or the work panics.
+// ReleaseWith sets the writes to apply with the release, in one atomic step, once the work has
+// returned with or without an error: for example the last event and the run's status. They replace
+// the writes of an earlier call. They are not applied if the lease was lost or the work panics.
 //
-// This is how work ends its run. A batch of its own that releases the lease
-// would make the next heartbeat find the lease gone, and report it as lost.
+// Use ReleaseWith to end the run. If the work committed a batch of its own that releases the lease,
+// the next heartbeat would find the lease gone and report it as lost.
 func (h *Held) ReleaseWith(w runstore.Writes) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.final = w
 }
 
-// withdraw forgets the final writes.
-func (h *Held) withdraw() { h.ReleaseWith(runstore.Writes{}) }
+// discardFinal drops the writes set by ReleaseWith.
+func (h *Held) discardFinal() { h.ReleaseWith(runstore.Writes{}) }
 
-// begin renews a lease that is not trusted before the work begins.
-func (h *Held) begin(ctx context.Context) error {
-	if _, ok := h.Trusted(); ok { // it may be long since the grant
+// ensureTrusted renews the lease before the work starts if too much time has passed since the
+// grant.
+func (h *Held) ensureTrusted(ctx context.Context) error {
+	if _, ok := h.Trusted(); ok { // the grant is recent enough
 		return nil
 	}
 	var r renewal
-	err := insist(ctx, h.keeper.opts.TTL-h.keeper.opts.Margin, h.lease.Run, "renew lease", func(ctx context.Context) error {
+	err := retryBounded(ctx, h.keeper.opts.TTL-h.keeper.opts.Margin, h.lease.Run, "renew lease", func(ctx context.Context) error {
 		r = h.renew(ctx)
 		return r.err
 	})
 	switch {
 	case err == nil:
-		h.renewed(r)
+		h.applyRenewal(r)
 		return nil
 	case !transient(err):
 		return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: err}
 	}
-	_ = h.release(ctx, runstore.Writes{}) // it may still stand, and nobody will drive it
+	_ = h.release(ctx, runstore.Writes{}) // the lease may still be live, and this holder will not use it
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: ErrExpired, Last: err}
 }
 
-// end is the end of the work: it stops the heartbeats, releases the lease and
-// makes one error of what happened.
-func (h *Held) end(ctx context.Context, err error) error {
+// finish stops the heartbeats, releases the lease and combines the errors of the work, the loss and
+// the release.
+func (h *Held) finish(ctx context.Context, err error) error {
 	deadline := time.Now().Add(h.keeper.opts.ReleaseTimeout)
 	h.mu.Lock()
-	h.over = true
+	h.finished = true
 	h.mu.Unlock()
 	h.cancel(ErrEnded)
-	close(h.ended)
-	<-h.kept
+	close(h.workDone)
+	<-h.loopDone
 
 	h.mu.Lock()
 	lost, final := h.lost, h.final
 	h.mu.Unlock()
-	if reason := h.refused(err); lost == nil && reason != nil {
-		lost = h.lostTo(reason)
+	if reason := h.refusalOf(err); lost == nil && reason != nil {
+		lost = h.lostError(reason)
 	}
 	switch {
 	case lost == nil:
-		if released := h.release(ctx, final); disowned(released) {
-			lost = h.lostTo(released)
+		if released := h.release(ctx, final); leaseGone(released) {
+			lost = h.lostError(released)
 		} else if released != nil {
 			err = join(err, released)
 		}
 	case errors.Is(lost, ErrExpired):
-		_ = h.release(ctx, runstore.Writes{}) // the loss is the news
+		_ = h.release(ctx, runstore.Writes{}) // report the loss, not the failed release
 	}
 	if h.pending != nil {
-		// Its context has ended. A caller who closes the store next should find
-		// nothing in flight, unless the store ignores contexts.
+		// The renewal's context has ended. Wait for it, within the release timeout, so that a
+		// caller that closes the store next finds nothing in flight.
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
 		select {
@@ -168,13 +165,12 @@ func (h *Held) end(ctx context.Context, err error) error {
 	}
 }
 
-// refused returns the store's error if err, an error of the work, tells that the store
-// refused this very grant: a work may learn so before the next heartbeat does, and then
-// no release has to be answered. A refusal of another run's grant, or of another grant
-// of this run, is none.
-func (h *Held) refused(err error) error {
+// refusalOf returns the store's error inside err, an error of the work, if the store refused this
+// very grant; else nil. The work may meet the refusal before the next heartbeat does. A refusal of
+// another run's grant, or of another grant of this run, does not count.
+func (h *Held) refusalOf(err error) error {
 	var op *runstore.OpError
-	if !errors.As(err, &op) || !disowned(op) {
+	if !errors.As(err, &op) || !leaseGone(op) {
 		return nil
 	}
 	l := h.Lease()
@@ -185,9 +181,9 @@ func (h *Held) refused(err error) error {
 	return op
 }
 
-// disowned reports whether err is a store's definite answer that a grant is not, or no
-// longer, the run's current one.
-func disowned(err error) bool {
+// leaseGone reports whether err is the store's definite answer that a grant is not the run's
+// current one.
+func leaseGone(err error) bool {
 	switch runstore.KindOf(err) {
 	case runstore.ErrFenced, runstore.ErrLeaseExpired, runstore.ErrStoreBehind, runstore.ErrNotFound:
 		return true
@@ -196,20 +192,19 @@ func disowned(err error) bool {
 	}
 }
 
-func (h *Held) lostTo(reason error) error {
+func (h *Held) lostError(reason error) error {
 	l := h.Lease()
 	return &LostError{Run: l.Run, Token: l.Token, Reason: reason}
 }
 
-// release ends the grant, with the writes, whatever has become of ctx. Repeating
-// is safe: the store answers the second release as it answered the first, until a
-// later grant. So once the outcome of one attempt is unknown, what later ones are
-// answered says nothing about that one.
+// release ends the grant and applies the writes, even if ctx has ended. Repeating is safe: until a
+// later grant, the store answers a second release as it answered the first. If one attempt has an
+// unknown outcome, a later refusal does not resolve it, so the result is an unknown outcome too.
 func (h *Held) release(ctx context.Context, writes runstore.Writes) error {
 	l := h.Lease()
 	req := runstore.ReleaseRequest{Fence: l.Fence(), Writes: writes}
 	var unknown atomic.Bool
-	err := insist(context.WithoutCancel(ctx), h.keeper.opts.ReleaseTimeout, l.Run, "release lease", func(ctx context.Context) error {
+	err := retryBounded(context.WithoutCancel(ctx), h.keeper.opts.ReleaseTimeout, l.Run, "release lease", func(ctx context.Context) error {
 		_, err := h.keeper.store.ReleaseLease(ctx, req)
 		if runstore.OutcomeOf(err) == runstore.Unknown {
 			unknown.Store(true)
@@ -225,7 +220,7 @@ func (h *Held) release(ctx context.Context, writes runstore.Writes) error {
 	return &ReleaseError{Run: l.Run, Token: l.Token, Err: err}
 }
 
-// join joins two errors and leaves a single one as it is.
+// join joins two errors. It returns a single error unchanged.
 func join(a, b error) error {
 	switch {
 	case a == nil:

@@ -7,18 +7,18 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// hints receives the store's wake-ups for one run while Keeper.Acquire waits for its lease: the
-// lease may be free.
+// hints is the subscription of one Keeper.Acquire to the store's wake-ups for the run. A wake-up
+// means that the lease may be free.
 type hints struct {
 	keeper *Keeper
 	run    runstore.RunID
 	asked  bool
 	cancel context.CancelFunc
-	ch     <-chan struct{} // nil if the store sends none
+	ch     <-chan struct{} // nil if the store sends no wake-ups
 }
 
-// begin subscribes to the store's wake-ups when it is first called, and reports whether it did so.
-// Without a subscription the caller polls.
+// begin subscribes to the wake-ups on its first call, and reports whether this call did. Without a
+// subscription the caller polls.
 func (h *hints) begin(ctx context.Context) bool {
 	notifier, ok := h.keeper.store.(runstore.RunNotifier)
 	if h.asked || !ok {
@@ -42,7 +42,7 @@ func (h *hints) end() {
 	}
 }
 
-// pause waits for d or a hint, and reports whether ctx goes on.
+// pause waits for d or a wake-up. It reports false if ctx has ended.
 func (h *hints) pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -8,25 +8,26 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Store grants, renews and releases leases, with the guarantees and the errors of the methods of
-// [runstore.RunStore]. Every RunStore is one, and so is a client of a server that grants leases. A
-// Store that is a runstore.RunNotifier too is asked for its wake-ups.
+// Store grants, renews and releases leases with the guarantees and errors of the methods of the
+// same names in [runstore.RunStore]. Every RunStore is a Store; so is a client of a server that
+// grants leases. If a Store also implements runstore.RunNotifier, a waiting keeper subscribes to
+// its wake-ups.
 type Store interface {
 	AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error)
 	RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error)
 	ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error)
 }
 
-// Keeper holds leases of one store for pieces of work. It is safe for
-// concurrent use and has nothing to close.
+// Keeper holds leases of one store while pieces of work run. It is safe for concurrent use and
+// needs no closing.
 type Keeper struct {
 	store Store
 	opts  Options
-	wall  func() time.Time // the wall clock; tests set it apart from the monotonic one
+	wall  func() time.Time // the wall clock; tests replace it
 }
 
-// New returns a keeper on store; nil Options mean the defaults. All faults of
-// the options are told in one error, which matches runstore.ErrInvalid.
+// New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
+// option and matches runstore.ErrInvalid.
 func New(store Store, opts *Options) (*Keeper, error) {
 	resolved, err := opts.resolve()
 	if err != nil {
@@ -35,22 +36,20 @@ func New(store Store, opts *Options) (*Keeper, error) {
 	return &Keeper{store: store, opts: resolved, wall: time.Now}, nil
 }
 
-// Granted is a lease with the moment from which its holder may count.
+// Granted is a lease with the time from which its holder counts its trust.
 type Granted struct {
 	Lease runstore.Lease
-	// Sent is time.Now() of this process before the request left that won the
-	// lease. Zero means that it is not known: then the lease is renewed before
-	// the work begins.
+	// Sent is this process's time.Now() just before it sent the request that won the lease. If Sent
+	// is zero, the keeper renews the lease before the work starts.
 	Sent time.Time
 }
 
-// Work is what is done under a lease. It must return soon after ctx has ended;
-// context.Cause(ctx) is then a [LostError] if the lease was lost. Every write that
-// it makes must present [Held.Fence].
+// Work is the function that runs under a lease. It must return soon after ctx has ended;
+// context.Cause(ctx) is a [LostError] if the lease was lost. Every write it makes must present
+// [Held.Fence].
 type Work func(ctx context.Context, held *Held) error
 
-// Do waits for the lease as [Keeper.Acquire] does, and runs work under it as
-// [Keeper.Hold] does.
+// Do acquires the lease as [Keeper.Acquire] does and runs work under it as [Keeper.Hold] does.
 func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work) error {
 	granted, err := k.Acquire(ctx, req)
 	if err != nil {
@@ -59,52 +58,49 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 	return k.Hold(ctx, granted, work)
 }
 
-// Hold runs work under a lease that was granted already, renews the lease while
-// the work runs, and releases it afterwards.
+// Hold runs work under a lease that was granted before, renews the lease while work runs, and
+// releases it afterwards.
 //
-// The work's context ends when ctx ends or when the lease is lost, and at the
-// latest when the trusted time is over: TTL less margin after the last
-// successful request left, which is before the expiry on the store clock. When
-// ctx ends the lease is kept until the work has returned, so that the work can
-// finish what it must.
+// The work's context ends when ctx ends or when the lease is lost. The lease counts as lost at the
+// latest when the trusted time is over: TTL less Margin after the last successful request was sent,
+// which is before the expiry on the store clock. When ctx ends, the lease is kept until work has
+// returned, so that work can clean up.
 //
-// The release has a context of its own, bounded by Options.ReleaseTimeout, and
-// carries the writes of [Held.ReleaseWith]. A work that panics is released
-// without them, and the panic goes on. So is one that lost its lease by expiry,
-// as the lease may still stand and others would wait for it; a lease that the
-// store has refused is not released.
+// The release uses a context of its own, bounded by Options.ReleaseTimeout, and applies the writes
+// of [Held.ReleaseWith]. After a panic the lease is released without these writes and the panic
+// continues. After a loss by expiry the lease is also released without them, because it may still
+// be live and block other contenders. A lease that the store has refused is not released.
 //
-// The error is what work returned if the lease was held to the end, joined with
-// a [ReleaseError] if the release failed. If the lease was lost it is a
-// [LostError], joined with what work returned unless that only passes on the
-// end of its context; this is so even if work returned nil. Whether a heartbeat,
-// a write of the work or the release was the first to be refused makes no
-// difference.
+// If the lease was held to the end, the error is the one that work returned, joined with a
+// [ReleaseError] if the release failed. If the lease was lost, the error is a [LostError], even if
+// work returned nil. The work's own error is joined to it, unless that error only passes on the end
+// of the context. It does not matter whether a heartbeat, a write of the work or the release met
+// the refusal first.
 //
-// If ctx has ended already work is not run, and the error is the cause; if the
-// lease was not trusted any more and could not be renewed work is not run, and
-// the error is a LostError.
+// Hold does not run work if ctx has ended already; the error is then the context's cause. It does
+// not run work either if the trusted time is over and the lease cannot be renewed; the error is
+// then a LostError.
 func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
-	h := k.held(granted)
+	h := k.newHeld(granted)
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), h.release(ctx, runstore.Writes{}))
 	}
-	if err := h.begin(ctx); err != nil {
+	if err := h.ensureTrusted(ctx); err != nil {
 		return err
 	}
 	ctx, h.cancel = context.WithCancelCause(ctx)
-	go h.keep(context.WithoutCancel(ctx))
+	go h.heartbeatLoop(context.WithoutCancel(ctx))
 
-	// The work runs on the caller's goroutine. So its panic needs no recovery and
-	// keeps its stack: the lease is released on the way.
+	// work runs on the caller's goroutine, so a panic keeps its stack and needs no recovery: the
+	// deferred function releases the lease while the panic unwinds.
 	returned := false
 	defer func() {
 		if !returned {
-			h.withdraw()
-			_ = h.end(ctx, nil) // the panic is the news
+			h.discardFinal()
+			_ = h.finish(ctx, nil) // report the panic, not the failed release
 		}
 	}()
 	err := work(ctx, h)
 	returned = true
-	return h.end(ctx, err)
+	return h.finish(ctx, err)
 }

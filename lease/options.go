@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The defaults of [Options].
+// The defaults of [Options]. Heartbeat, Margin and RequestTimeout are derived from the TTL.
 const (
 	DefaultTTL            = 30 * time.Second
 	DefaultReleaseTimeout = 5 * time.Second
@@ -16,33 +16,32 @@ const (
 	DefaultMaxBackoff     = 10 * time.Second
 )
 
-// Options adjusts a [Keeper]. A zero field has its default; nil Options are all
-// defaults.
+// Options configures a [Keeper]. A zero field takes its default; nil Options mean all defaults.
 type Options struct {
-	// TTL is how long a grant or renewal lasts on the store clock, and so how
-	// long a run waits for a successor when its holder dies. 30 s by default;
-	// from runstore.MinTTL to runstore.MaxTTL.
+	// TTL is how long a grant or renewal lasts on the store clock. It is also how long a run waits
+	// for a successor when its holder dies. Default 30 s; between runstore.MinTTL and
+	// runstore.MaxTTL.
 	TTL time.Duration
-	// Heartbeat is the longest time from one successful renewal's request to the next
-	// renewal. TTL/3 by default, so that two may fail and the lease lives. Each interval is
-	// drawn between 0.8 and 1.0 of it, the first one after the grant between 0.5 and 1.0:
-	// leases that were granted together do not renew together.
+	// Heartbeat is the longest time between sending a renewal that succeeds and sending the next.
+	// Default TTL/3, so that the lease survives two failed renewals. Each interval is drawn from
+	// 0.8 to 1.0 of Heartbeat, the first after a grant from 0.5 to 1.0, so that leases granted
+	// together do not renew together.
 	Heartbeat time.Duration
-	// Margin is what a holder's trust is shorter than the TTL. TTL/10 by default.
-	// It must cover the drift of two clocks within one TTL and the time that the
-	// work needs to stop once its context has ended.
+	// Margin is how much the trusted time is shorter than the TTL. Default TTL/10. It must cover
+	// the drift between two clocks within one TTL, plus the time that the work needs to stop once
+	// its context has ended.
 	Margin time.Duration
-	// RequestTimeout bounds each attempt to acquire or renew. Heartbeat/2 by
-	// default; near the end of the trusted time attempts get less.
+	// RequestTimeout bounds each attempt to acquire or renew. Default Heartbeat/2; attempts near
+	// the end of the trusted time get less.
 	RequestTimeout time.Duration
-	// ReleaseTimeout bounds the release, retries included. 5 s by default.
+	// ReleaseTimeout bounds the release, retries included. Default 5 s.
 	ReleaseTimeout time.Duration
-	// MinBackoff and MaxBackoff bound the pauses of a contender that waits for a
-	// lease. They grow from 1 s to 10 s by default.
+	// MinBackoff and MaxBackoff bound the pauses between the requests of a waiting contender.
+	// Defaults 1 s and 10 s.
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// resolve fills in the defaults and checks the whole, telling all faults.
+// resolve returns the options with their defaults filled in. Its error lists every invalid field.
 func (o *Options) resolve() (Options, error) {
 	r := Options{}
 	if o != nil {
@@ -89,7 +88,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// orMax lets an unset upper bound bound nothing.
+// orMax returns d, or DefaultMaxBackoff if d is not set.
 func orMax(d time.Duration) time.Duration {
 	if d <= 0 {
 		return DefaultMaxBackoff

@@ -27,7 +27,7 @@ func TestTheWorkLearnsOfTheLossFirst(t *testing.T) {
 		name  string
 		end   func(f *fixture) error // ends the grant; its error replaces that of the write
 		kind  error
-		quiet bool // only the write's error tells: the release is not answered
+		quiet bool // only the write's error shows the loss: the release gets no reply
 	}{
 		{"takeover", func(f *fixture) error {
 			f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: time.Minute})

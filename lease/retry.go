@@ -8,15 +8,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// transient reports whether a request may be repeated: the store was not
-// reached, or its answer was not. Every other error is the store's answer.
+// transient reports whether the request may be repeated: either the request did not reach the store
+// or the answer was lost. Every other error is the store's answer.
 func transient(err error) bool {
 	kind := runstore.KindOf(err)
 	return kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome
 }
 
-// jitter returns a duration from d/2 to d, so that those who failed together do
-// not come back together.
+// jitter returns a random duration between d/2 and d, so that contenders that failed together do
+// not return together.
 func jitter(d time.Duration) time.Duration {
 	if d < 2 {
 		return d
@@ -24,7 +24,7 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d-d/2)
 }
 
-// pause waits for d, and reports whether ctx lasted that long.
+// pause waits for d. It reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -36,11 +36,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// insist calls until the answer is definite, ctx ends or the bound is reached.
-// Each attempt gets at most half of what is left, so that a store that hangs
-// once can be asked again. A call that ignores its context is left behind at
-// the bound.
-func insist(ctx context.Context, bound time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
+// retryBounded repeats call, with backoff, until its answer is definite, ctx ends or the bound is
+// reached. Each attempt gets at most half of the time left, so that one hanging request leaves time
+// for another. A call that ignores its context is abandoned at the bound.
+func retryBounded(ctx context.Context, bound time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
 	deadline := time.Now().Add(bound)
 	for wait := bound / 20; ; wait *= 2 {
 		err := attempt(ctx, time.Until(deadline), run, op, call)
@@ -51,6 +50,8 @@ func insist(ctx context.Context, bound time.Duration, run runstore.RunID, op str
 	}
 }
 
+// attempt runs call once with half of the time left as its timeout. It abandons a call that ignores
+// its context after all the time left, with an unknown outcome.
 func attempt(ctx context.Context, left time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, left/2)
 	defer cancel()

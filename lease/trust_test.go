@@ -100,7 +100,7 @@ func TestTrustedLooksAtTheClockNotAtTheWatchdog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held := k.held(granted)
+		held := k.newHeld(granted)
 		elapse(27*time.Second - time.Nanosecond)
 		if _, ok := held.Trusted(); !ok {
 			t.Error("not trusted within TTL less margin")
@@ -126,18 +126,18 @@ func TestLateWatchdogCountsTheAnswerThatCameMeanwhile(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				held := k.held(granted)
+				held := k.newHeld(granted)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				held.cancel = cancel
 				elapse(c.sent)
 				r := held.renew(t.Context())
 				elapse(30*time.Second - c.sent)
 
-				b := newBeat(held)
+				b := newHeartbeats(held)
 				defer b.stop()
 				b.flight = make(chan renewal, 1)
 				b.flight <- r
-				if kept := b.expired(); kept == c.lost {
+				if kept := b.checkExpiry(); kept == c.lost {
 					t.Errorf("kept is %v, want %v", kept, !c.lost)
 				}
 				if got := errors.Is(context.Cause(ctx), ErrExpired); got != c.lost {

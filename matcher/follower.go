@@ -10,37 +10,41 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// The pace of commits that move a cursor past entries without a match. A shard of which nothing matches makes one when it
-// has passed bareEntries events, and at most one every bareInterval; it makes none while the feed is at rest. After a crash
-// its successor reads and matches so many events again, at most: nothing that it had matched is among them.
+// The pace of commits that move a cursor past entries without a match. A shard that matches nothing
+// commits once it has passed bareEntries events, at most every bareInterval, and never while the
+// feed is idle. After a crash its successor reads and matches at most that many events again; none
+// of them had matched.
 const (
-	// bareEntries is 4,096: some pages of the feed, milliseconds to match again.
+	// bareEntries is 4,096 events: several pages of the feed, which take milliseconds to match
+	// again.
 	bareEntries = 4096
 	// bareInterval is 30 s, so that 1,000 shards that match nothing cost a busy store 33 commits per second.
 	bareInterval = 30 * time.Second
 )
 
-// follower is a shard that follows the feed under one lease, from one reading of its cursor on. It ends with the
-// first failure.
+// follower is a shard that follows the feed under one lease, from one read of its cursor on. It
+// ends at the first failure.
 type follower struct {
 	shard *shard
 	ctx   context.Context // ends with the lease
 	fence runstore.Fence
-	left  chan error // receives why it has left its lane: a failure, or errSlow
-	// history is of the feed (tail.Tail.FeedHistory), before the cursor was read: the positions are of it.
+	left  chan error // receives the reason why the lane dropped it: a failure, or errSlow
+	// history is the feed's history (tail.Tail.FeedHistory) before the cursor was read: the
+	// positions belong to it.
 	history int
-	busy    sync.WaitGroup // held while a page is matched for it
-	lane    *lane          // that it is in; guarded by reaction.mu
+	busy    sync.WaitGroup // held while a lane works on a page for it
+	lane    *lane          // the lane it is in; guarded by reaction.mu
 
-	// For the goroutine that has it busy, and for reaction.join before.
+	// Used by the goroutine that holds busy, and before that by reaction.join.
 	cursor    tape.Cursor
-	read      runstore.Position // up to which entries are handled or do not match; at least the cursor's
+	read      runstore.Position // entries up to here are handled or do not match; at least the cursor's position
 	passed    int               // events between the cursor and read
-	committed time.Time         // when the cursor moved last
-	advanced  bool              // it has moved
+	committed time.Time         // when the cursor last moved
+	advanced  bool              // the cursor has moved
 }
 
-// due reports whether a page with so many matches, and so many events behind s.read, is to be committed.
+// due reports whether to commit after a page with that many matches and that many events after
+// s.read.
 func (s *follower) due(matches, passed int) bool {
 	return matches > 0 || s.passed+passed >= bareEntries && time.Since(s.committed) >= bareInterval
 }
@@ -51,14 +55,15 @@ func (s *follower) pass(end runstore.Position, events int) {
 	s.passed += events
 }
 
-// maxStep is 1 s, within which a match should have its task: a shard whose work on a page takes longer leaves its lane
-// for the rest of it, so that it holds up the others for that and one request at most.
+// maxStep is 1 s, within which a match should have its task. A shard whose work on a page takes
+// longer leaves its lane for the rest of it, so that it delays the others by at most maxStep and
+// one request.
 const maxStep = time.Second
 
-// errSlow ends no shard: it leaves its lane, and joins again.
+// errSlow makes a shard leave its lane and join again. It is not a failure.
 var errSlow = errors.New("the work on a page takes long")
 
-// handle handles the matches of a page that ends at a position, in order, and moves the cursor there.
+// handle handles the matches of a page that ends at end, in order, and moves the cursor to end.
 func (s *follower) handle(rule *rule, matches []tape.Entry, end runstore.Position) {
 	if err := s.advance(rule, matches, end); err != nil {
 		s.shard.reaction.leave(s)
@@ -68,9 +73,9 @@ func (s *follower) handle(rule *rule, matches []tape.Entry, end runstore.Positio
 	s.read, s.passed = end, 0
 }
 
-// advance commits the cursor with the tasks of the matches, or with the runs that are to begin, and begins these. When it
-// fails, the cursor is where the last commit left it; what that was is to be read again. It returns errSlow, behind a
-// commit, when work is left after maxStep.
+// advance commits the cursor with the tasks of the matches, or with the runs to begin, and begins
+// these runs. After a failure the cursor in the store is that of the last commit and must be read
+// again. advance returns errSlow, after a commit, if work is left after maxStep.
 func (s *follower) advance(rule *rule, matches []tape.Entry, end runstore.Position) error {
 	began := time.Now()
 	slow := func() bool { return time.Since(began) >= maxStep }
@@ -128,8 +133,8 @@ func (s *follower) commit(rule *rule, matches []tape.Entry, end runstore.Positio
 	return nil
 }
 
-// settle begins the runs that the cursor names, which a shard does outside of its lane: what another replica has left,
-// or what would keep the lane.
+// settle begins the runs that the cursor names, outside of a lane: runs that another replica has
+// left, or that would block the lane for too long.
 func (s *follower) settle() error {
 	for s.cursor.PendingRuns() > 0 {
 		if err := s.begin(); err != nil {

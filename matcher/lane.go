@@ -14,13 +14,14 @@ import (
 	"github.com/tapestore/tapestore/tape/predicate"
 )
 
-// The pauses after a failed read of the feed and after a failed commit: they double from the first to the last.
+// The pauses after a failed read of the feed and after a failed commit: they double from the first
+// to the last.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 30 * time.Second
 )
 
-// run reads the feed for a lane until the lane has no followers.
+// run reads the feed for a lane as long as the lane has followers.
 func (x *reaction) run(l *lane) {
 	for wait := firstPause; ; {
 		x.mu.Lock()
@@ -67,10 +68,12 @@ func (x *reaction) abandon(l *lane) {
 	}
 }
 
-// errRestored ends followers whose positions may be ahead of the store. Their cursors are read again.
+// errRestored ends followers whose positions may be ahead of the store. Their cursors are read
+// again.
 var errRestored = errors.New("the store knows less of the feed than before: it was restored from a backup")
 
-// giveUp ends the followers of a lane that which selects. The caller holds the mutex, and has none of them busy.
+// giveUp ends the selected followers of a lane with errRestored. The caller holds the mutex, and
+// none of them may be busy.
 func (x *reaction) giveUp(l *lane, which func(*follower) bool) {
 	for s := range l.followers {
 		if which(s) {
@@ -80,8 +83,8 @@ func (x *reaction) giveUp(l *lane, which func(*follower) bool) {
 	}
 }
 
-// read follows the feed behind a position for a lane, until the feed fails. It returns nil where the lane is to begin
-// anew: ctx has ended, or the store was restored.
+// read follows the feed after a position for a lane, until the feed fails. It returns nil if the
+// lane must start again: ctx has ended, or the store was restored.
 func (x *reaction) read(ctx context.Context, l *lane, from runstore.Position) (pages int, err error) {
 	for page, err := range x.m.tail.Feed(ctx, from) {
 		if err != nil {
@@ -95,18 +98,19 @@ func (x *reaction) read(ctx context.Context, l *lane, from runstore.Position) (p
 	return pages, errors.New("the feed ended")
 }
 
-// step matches a page for the followers of a lane, waits until they have handled it, and reports whether it has done
-// so. Once ctx has ended it has not: the page may begin behind the position of a follower that has joined since.
+// step matches a page for the followers of a lane, waits until they have handled it, and returns
+// true. It returns false if ctx has ended: the page may begin after the position of a follower that
+// has joined since.
 func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) bool {
 	end := page[len(page)-1].Position
 	x.mu.Lock()
-	if ctx.Err() != nil { // add and remove end it under the mutex
+	if ctx.Err() != nil { // add and remove cancel ctx under the mutex
 		x.mu.Unlock()
 		return false
 	}
 	history := x.m.tail.FeedHistory()
 	x.giveUp(l, func(s *follower) bool { return s.history != history })
-	if history != l.history || len(l.followers) == 0 { // the page may be of a history that is over
+	if history != l.history || len(l.followers) == 0 { // the page may belong to an earlier history
 		x.mu.Unlock()
 		return false
 	}
@@ -143,14 +147,14 @@ func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) boo
 	return true
 }
 
-// behindOf returns the number of a page's events behind a position.
+// behindOf returns the number of a page's events after a position.
 func behindOf(page []tail.FeedEvent, after runstore.Position) int {
 	first, _ := slices.BinarySearchFunc(page, after+1, func(e tail.FeedEvent, at runstore.Position) int { return cmp.Compare(e.Position, at) })
 	return len(page) - first
 }
 
-// match returns the entries of a page that the reaction is to handle and that are behind the positions of their
-// shards, by shard.
+// match returns the entries of a page that the reaction has to handle and that are after the
+// positions of their shards, by shard.
 func (x *reaction) match(rule *rule, page []tail.FeedEvent, followers []*follower) map[int32][]tape.Entry {
 	reads := make(map[int32]runstore.Position, len(followers))
 	for _, s := range followers {
@@ -174,8 +178,8 @@ func (x *reaction) match(rule *rule, page []tail.FeedEvent, followers []*followe
 	return matched
 }
 
-// inputOf returns the entry that an event stands for, and false for an event that the feed leaves out. Where the tail
-// derives entries for its subscribers, they share the parsed payload.
+// inputOf returns the entry of an event, and false for an event that the feed leaves out. If the
+// tail derives entries for its subscribers, they share the parsed payload.
 func inputOf(e tail.FeedEvent) (*predicate.Input, bool) {
 	if in, shared := e.Derived.(*predicate.Input); shared {
 		return in, true

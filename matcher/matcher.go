@@ -14,7 +14,8 @@ import (
 	"github.com/tapestore/tapestore/tape/predicate"
 )
 
-// Matcher is one replica: it drives the shards whose leases it gets. Its methods are safe for concurrent use.
+// Matcher is one replica: it drives the shards whose leases it acquires. Its methods are safe for
+// concurrent use.
 type Matcher struct {
 	opts   Options
 	tape   *tape.Tape
@@ -24,18 +25,18 @@ type Matcher struct {
 	wake   chan struct{}
 	spread spread
 
-	reactions map[string]*reaction // by id; for the goroutine of Run
-	work      sync.WaitGroup       // of the goroutines of Run
+	reactions map[string]*reaction // by id; used only by the goroutine of Run
+	work      sync.WaitGroup       // the goroutines that Run started
 	listFails bool
 
 	predicates predicate.Cache
 
 	mu      sync.Mutex
-	damaged runstore.Position // up to which damaged events were logged
+	damaged runstore.Position // damaged events up to here were logged
 }
 
-// New returns a matcher of the reactions of t, which follows the feed through feed. It starts nothing before
-// Run. The caller that opened the store closes it, after Run has returned.
+// New returns a matcher of the reactions of t, which follows the feed through feed. It starts no
+// goroutine before Run. The caller closes the store, after Run has returned.
 func New(t *tape.Tape, feed *tail.Tail, opts *Options) (*Matcher, error) {
 	m := &Matcher{
 		opts: opts.resolve(), tape: t, tail: feed, wake: make(chan struct{}, 1), reactions: map[string]*reaction{},
@@ -54,16 +55,17 @@ func New(t *tape.Tape, feed *tail.Tail, opts *Options) (*Matcher, error) {
 	return m, nil
 }
 
-// Wake makes Run list the reactions soon: one was registered or deregistered.
+// Wake makes Run list the reactions soon, after a reaction was registered or deregistered.
 func (m *Matcher) Wake() {
 	select {
 	case m.wake <- struct{}{}:
-	default: // it will list them anyway
+	default: // a list is due already
 	}
 }
 
-// Run drives shards until ctx ends, releases their leases, and returns. It is called once. It returns within
-// the time that lease.Options.ReleaseTimeout allows for a release, if the store's calls end with their contexts.
+// Run drives shards until ctx ends, releases their leases, and returns. It may be called once. If
+// the store's calls end with their contexts, Run returns within the time that
+// lease.Options.ReleaseTimeout allows for a release.
 func (m *Matcher) Run(ctx context.Context) {
 	defer m.work.Wait()
 	for {
@@ -79,7 +81,7 @@ func (m *Matcher) Run(ctx context.Context) {
 		if err == nil && len(live) == 0 {
 			every = m.opts.idleInterval()
 		}
-		timer := time.NewTimer(jitter(every)) // so that replicas do not list together
+		timer := time.NewTimer(jitter(every)) // so that replicas do not list at the same time
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -104,7 +106,7 @@ func (m *Matcher) list(ctx context.Context) (live []tape.Reaction, err error) {
 	return live, nil
 }
 
-// reportList logs the first of several failures, and the recovery.
+// reportList logs the first of consecutive failures, and the recovery.
 func (m *Matcher) reportList(err error) {
 	switch {
 	case err != nil && !m.listFails:
@@ -115,7 +117,8 @@ func (m *Matcher) reportList(err error) {
 	m.listFails = err != nil
 }
 
-// reconcile ends the reactions that are no longer live, follows new definitions, and begins new shards.
+// reconcile ends the reactions that are no longer live, adopts new definitions, and starts new
+// shards.
 func (m *Matcher) reconcile(ctx context.Context, live []tape.Reaction) {
 	known := make(map[string]bool, len(live))
 	var fresh []*shard
@@ -135,7 +138,7 @@ func (m *Matcher) reconcile(ctx context.Context, live []tape.Reaction) {
 			delete(m.reactions, id)
 		}
 	}
-	// In an order of its own each replica finds other shards free.
+	// A random order lets each replica find other shards free.
 	rand.Shuffle(len(fresh), func(i, j int) { fresh[i], fresh[j] = fresh[j], fresh[i] })
 	for _, s := range fresh {
 		wait := m.spread.enter()
@@ -146,8 +149,8 @@ func (m *Matcher) reconcile(ctx context.Context, live []tape.Reaction) {
 	}
 }
 
-// requestTimeout is 10 s: a request that the store has not answered by then is given up, so that it does not keep
-// its slot, and what it did is read again.
+// requestTimeout is 10 s: a request without a reply by then is abandoned, so that it does not keep
+// its slot, and its effect is read from the store.
 const requestTimeout = 10 * time.Second
 
 // request makes requests of one shard, in one of the slots and within requestTimeout.
@@ -174,7 +177,7 @@ func (m *Matcher) passDamaged(e tail.FeedEvent) {
 	}
 }
 
-// pause waits for d and reports whether ctx goes on.
+// pause waits for d. It reports false if ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -186,5 +189,5 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// jitter returns a duration from d/2 to d.
+// jitter returns a random duration between d/2 and d.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

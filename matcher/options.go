@@ -12,25 +12,28 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Options adjusts a Matcher; nil, and each zero field, means the default.
+// Options configures a Matcher; nil, and each zero field, means the default.
 type Options struct {
-	// Owner names this replica in the leases of shards. By default it is the host's name with random digits.
+	// Owner names this replica in the leases of shards. The default is the host's name with random
+	// digits.
 	Owner string
-	// TTL is that of the leases, and so how long the shards of a replica that was killed wait for another
-	// one. 10 s by default; at least 100 ms and at most runstore.MaxTTL.
+	// TTL is the TTL of the leases: the time for which the shards of a killed replica wait for
+	// another one. Default 10 s; at least 100 ms and at most runstore.MaxTTL.
 	TTL time.Duration
-	// ListInterval is the time between two reads of the live reactions, and so how long a replica may go
-	// on with a definition that has changed. 500 ms by default. Each read costs one request to the store for each
-	// page of reactions. While no reaction is live, the time is that of TTL if it is longer, but 10 s at most.
+	// ListInterval is the time between two reads of the live reactions: the time for which a
+	// replica may use an outdated definition. Default 500 ms. Each read costs one request for each
+	// page of reactions. While no reaction is live, the interval is TTL (up to 10 s) if that is
+	// longer.
 	ListInterval time.Duration
-	// Requests bounds the requests to the store in flight, renewals of leases and reads of the feed excepted: 16 by
-	// default, so that a backlog leaves most of a store's connections to its writers.
+	// Requests bounds the requests to the store in flight, except renewals of leases and reads of
+	// the feed. Default 16, so that a backlog leaves most of a store's connections to its writers.
 	Requests int
-	// Logger records what no client sees; slog.Default by default.
+	// Logger receives problems that no client is told about; slog.Default by default.
 	Logger *slog.Logger
 }
 
-// MinTTL is the shortest Options.TTL: 100 ms, which leaves a holder 30 ms from one renewal to the next.
+// MinTTL is the shortest Options.TTL: 100 ms, which leaves a holder about 30 ms from one renewal to
+// the next.
 const MinTTL = 100 * time.Millisecond
 
 const (
@@ -55,23 +58,23 @@ func (o *Options) resolve() Options {
 	return r
 }
 
-// idleInterval is the time between two reads of the live reactions while there are none. A replica that registers a
-// reaction has it listed at once (see Matcher.Wake). If it is killed then, the others find the reaction within the time after which
-// they get its leases.
+// idleInterval returns the time between two reads of the live reactions while there are none. A
+// replica that registers a reaction lists it at once (see Matcher.Wake). If that replica is killed,
+// the others find the reaction within the time in which they would also acquire its leases.
 func (o Options) idleInterval() time.Duration {
 	return max(o.ListInterval, min(o.TTL, maxIdleInterval))
 }
 
-// keeper returns the options of the keeper of the shards' leases.
+// keeper returns the options of the leases' keeper.
 func (o Options) keeper() *lease.Options { return &lease.Options{TTL: o.TTL} }
 
-// ownName returns a name that no other replica has.
+// ownName returns a unique name for this replica.
 func ownName() string {
 	host, err := os.Hostname()
 	if err != nil || host == "" || len(host) > runstore.MaxOwner/2 {
 		host = "matcher"
 	}
 	b := make([]byte, 4)
-	_, _ = rand.Read(b) // it never fails
+	_, _ = rand.Read(b) // never fails
 	return host + "/" + hex.EncodeToString(b)
 }

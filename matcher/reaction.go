@@ -17,23 +17,24 @@ type reaction struct {
 	id     string
 	ctx    context.Context // ends with the reaction, and with Run
 	cancel context.CancelFunc
-	shards []*shard // all of the reaction's, by number; for the goroutine of Run
+	shards []*shard // all shards of the reaction, by number; used only by the goroutine of Run
 
 	mu   sync.Mutex
 	rule *rule
-	// head follows the end of the feed. behind has the shards whose position is before that of head, until they
-	// have caught up with it. Both are guarded by mu.
+	// head follows the end of the feed. behind has the shards whose positions are before that of
+	// head, until they have caught up. mu guards both.
 	head, behind lane
-	// uneven says that a shard has joined head that has handled more of the feed than head has read. It is guarded by mu.
+	// uneven reports that a shard that has handled more of the feed than head has read joined head.
+	// mu guards it.
 	uneven bool
 }
 
-// rule is a definition of a reaction, ready to match.
+// rule is a compiled definition of a reaction.
 type rule struct {
 	tape.Reaction
-	pattern   tape.Pattern
-	predicate *predicate.Predicate
-	never     bool // it matches nothing: its pattern or predicate is malformed, or it has no handler
+	pattern        tape.Pattern
+	predicate      *predicate.Predicate
+	matchesNothing bool // the rule matches nothing: its pattern or predicate is malformed, or it has no handler
 }
 
 // compile returns the rule of a definition.
@@ -51,18 +52,19 @@ func (m *Matcher) compile(r tape.Reaction) *rule {
 	default:
 		err = cmp.Or(err, fmt.Errorf("its handler is of the kind %d", r.Handler))
 	}
-	if compiled.never = err != nil; compiled.never {
+	if compiled.matchesNothing = err != nil; compiled.matchesNothing {
 		m.opts.Logger.Info("a reaction matches nothing", "reaction", r.ID, "error", err)
 	}
 	return compiled
 }
 
-// matches reports whether the reaction is to handle an entry.
+// matches reports whether the reaction has to handle an entry.
 func (r *rule) matches(in *predicate.Input) bool {
-	return !r.never && r.pattern.Match(in.Entry.Subject) && r.predicate.Match(in)
+	return !r.matchesNothing && r.pattern.Match(in.Entry.Subject) && r.predicate.Match(in)
 }
 
-// define makes r the reaction's definition, ends the shards that it has no more and returns those that it has now.
+// define makes r the reaction's definition, ends surplus shards, and returns the shards that are
+// new.
 func (x *reaction) define(r tape.Reaction) (fresh []*shard) {
 	x.mu.Lock()
 	known := x.rule != nil && x.rule.Version == r.Version && x.rule.CreatedAtMS == r.CreatedAtMS && x.rule.Start == r.Start
@@ -87,14 +89,14 @@ func (x *reaction) define(r tape.Reaction) (fresh []*shard) {
 	return fresh
 }
 
-// current returns the definition that holds now.
+// current returns the current definition.
 func (x *reaction) current() *rule {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.rule
 }
 
-// join lets a shard follow the feed behind its position.
+// join adds a shard to a lane, which follows the feed from the shard's position.
 func (x *reaction) join(s *follower) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -106,9 +108,10 @@ func (x *reaction) join(s *follower) {
 	}
 }
 
-// split moves the followers of head that are not at its last one's position to behind: those with a backlog that joined
-// first would keep the others waiting. The goroutine of head calls it when it has none of them busy. It does so once
-// for each shard that joins, so that pages that end at different positions do not move followers to and fro.
+// split moves the followers of head that are behind its foremost follower to the lane behind:
+// followers with a backlog that joined first would delay the others. The goroutine of head calls it
+// while none of them is busy. It runs once for each shard that joins, so that pages that end at
+// different positions do not move followers back and forth.
 func (x *reaction) split() {
 	if !x.uneven {
 		return
@@ -131,15 +134,16 @@ func (x *reaction) split() {
 	x.head.restart()
 }
 
-// leave takes a shard out of its lane, if it is in one. A page that the lane is at may still be matched for it: the
-// caller waits for follower.idle.
+// leave removes a shard from its lane, if it is in one. The lane may still be working on a page for
+// the shard: the caller waits for follower.busy.
 func (x *reaction) leave(s *follower) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.remove(s)
 }
 
-// add puts a follower into a lane. The lane's reader starts anew if it has read past the follower's position.
+// add adds a follower to a lane. The lane's reader restarts if it has read past the follower's
+// position.
 func (x *reaction) add(l *lane, s *follower) {
 	if l.followers == nil {
 		l.followers = map[*follower]struct{}{}
@@ -157,7 +161,7 @@ func (x *reaction) add(l *lane, s *follower) {
 	}
 }
 
-// remove takes a follower out of its lane. A lane without followers stops to read.
+// remove removes a follower from its lane. A lane without followers stops reading.
 func (x *reaction) remove(s *follower) {
 	l := s.lane
 	if l == nil {
@@ -170,7 +174,7 @@ func (x *reaction) remove(s *follower) {
 	}
 }
 
-// catchUp moves followers from behind to head that are no longer behind it.
+// catchUp moves followers from behind to head once they are no longer behind it.
 func (x *reaction) catchUp() {
 	for s := range x.behind.followers {
 		if len(x.head.followers) == 0 || s.read >= x.head.position {
@@ -180,17 +184,17 @@ func (x *reaction) catchUp() {
 	}
 }
 
-// lane is a reader of the feed with followers. It matches each page once for all of them. Its fields are guarded by
-// reaction.mu.
+// lane is a reader of the feed with followers. It matches each page once for all of them.
+// reaction.mu guards its fields.
 type lane struct {
 	followers map[*follower]struct{}
-	position  runstore.Position // the end of the page that the lane is at: it reads on behind it
-	history   int               // of the feed, that the pages are of
-	running   bool              // its goroutine is there
+	position  runstore.Position // the end of the page in work: the next read starts after it
+	history   int               // the feed's history that the pages belong to
+	running   bool              // the lane has a goroutine
 	restart   context.CancelFunc
 }
 
-// lowest returns the position of the follower that is last.
+// lowest returns the lowest position of the followers.
 func (l *lane) lowest() runstore.Position {
 	low := runstore.Position(runstore.MaxPosition)
 	for s := range l.followers {

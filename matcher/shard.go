@@ -22,14 +22,15 @@ type shard struct {
 	ctx      context.Context // ends with the reaction, with Run, and when the reaction has fewer shards
 	cancel   context.CancelFunc
 
-	// For its goroutine.
-	id    runstore.RunID   // "" before it is open
-	grant runstore.GrantID // of a request whose outcome is unknown
+	// Used only by the shard's goroutine.
+	id    runstore.RunID   // the shard's run; "" before it is opened
+	grant runstore.GrantID // the grant id of a request whose outcome is unknown; else ""
 
-	stalled atomic.Bool // a warning was logged
+	stalled atomic.Bool // a warning was logged and no recovery since
 }
 
-// run asks for the shard's lease, after a while, and drives the shard whenever it has the lease.
+// run requests the shard's lease, first after wait, and drives the shard whenever it holds the
+// lease.
 func (s *shard) run(wait time.Duration) {
 	defer s.cancel()
 	fails := backoff{}
@@ -45,8 +46,8 @@ func (s *shard) run(wait time.Duration) {
 	}
 }
 
-// turn asks for the lease once and, if it is granted, drives the shard under it. It returns how long to wait before the
-// next turn.
+// turn requests the lease once and, if it is granted, drives the shard under it. It returns the
+// time until the next turn.
 func (s *shard) turn() (wait time.Duration, err error) {
 	m := s.reaction.m
 	if s.id == "" {
@@ -79,11 +80,11 @@ func (s *shard) turn() (wait time.Duration, err error) {
 	switch {
 	case err == nil:
 	case errors.As(err, &held) && string(held.Holder.Owner) == m.opts.Owner:
-		return firstPause, nil // it is being released, or runs out
+		return firstPause, nil // this replica's earlier lease is being released, or expires
 	case errors.As(err, &held):
 		return m.spread.wait(s, string(held.Holder.Owner), held.Remaining), nil
 	case repeated && errors.Is(err, runstore.ErrFenced):
-		return 0, nil // it was granted, and has ended since
+		return 0, nil // the earlier request was granted, and the grant has ended since
 	default:
 		if errors.Is(err, runstore.ErrNotFound) {
 			s.id = ""
@@ -91,7 +92,7 @@ func (s *shard) turn() (wait time.Duration, err error) {
 		return 0, err
 	}
 	if repeated {
-		granted.Sent = time.Time{} // the first request may have been granted, long ago
+		granted.Sent = time.Time{} // the first request may have been granted long ago
 	}
 	m.spread.grant(s)
 	defer m.spread.end()
@@ -103,16 +104,16 @@ func (s *shard) turn() (wait time.Duration, err error) {
 	return jitter(m.opts.TTL / 4), nil
 }
 
-// drive follows the feed under the lease until ctx ends or the store refuses the lease. After any other failure it
-// reads the cursor again and goes on from there.
+// drive follows the feed under the lease until ctx ends or the store refuses the lease. After any
+// other failure it reads the cursor again and continues from there.
 func (s *shard) drive(ctx context.Context, held *lease.Held) error {
 	fails := backoff{}
 	for {
 		advanced, err := s.follow(ctx, held.Fence())
 		switch {
 		case ctx.Err() != nil:
-			return nil // Hold returns why
-		case lost(err):
+			return nil // Hold returns the reason
+		case leaseLost(err):
 			return err
 		case advanced:
 			fails = backoff{}
@@ -155,8 +156,9 @@ func (s *shard) follow(ctx context.Context, fence runstore.Fence) (advanced bool
 	}
 }
 
-// lost reports whether an error says that the grant under which a write was made is not, or no longer, the current one.
-func lost(err error) bool {
+// leaseLost reports whether err says that the grant under which a write was made is not the current
+// one.
+func leaseLost(err error) bool {
 	switch runstore.KindOf(err) {
 	case runstore.ErrFenced, runstore.ErrLeaseExpired, runstore.ErrStoreBehind, runstore.ErrNotFound:
 		return true
@@ -165,7 +167,8 @@ func lost(err error) bool {
 	}
 }
 
-// warn logs why the shard stalls. Others go on. What passes by itself, as a rule, is a warning only when it lasts.
+// warn logs why the shard stalls; other shards continue. An error that is usually transient is
+// logged as a warning only if it persists.
 func (s *shard) warn(err error, wait time.Duration, failures int) {
 	level := slog.LevelWarn
 	switch runstore.KindOf(err) {
@@ -181,17 +184,17 @@ func (s *shard) warn(err error, wait time.Duration, failures int) {
 		"reaction", s.reaction.current().ID, "shard", s.number, "pause", wait, "error", err)
 }
 
-// recovered logs that the shard goes on after a warning.
+// recovered logs that the shard continues after a warning.
 func (s *shard) recovered() {
 	if s.stalled.Swap(false) {
 		s.reaction.m.opts.Logger.Info("a shard of a reaction goes on", "reaction", s.reaction.current().ID, "shard", s.number)
 	}
 }
 
-// backoff counts failures in a row.
+// backoff counts consecutive failures.
 type backoff struct{ count int }
 
-// next returns the pause after one more failure.
+// next counts a failure and returns the pause after it.
 func (b *backoff) next() time.Duration {
 	b.count++
 	return jitter(min(2*firstPause<<min(b.count-1, 16), lastPause))

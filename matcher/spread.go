@@ -5,30 +5,31 @@ import (
 	"time"
 )
 
-// spread decides when a replica asks for the leases of shards, so that replicas end with about as many shards each.
-// There is no list of the replicas: each knows itself and those whose leases it met.
+// spread balances shards between replicas: it decides when a replica requests the leases of shards,
+// so that all replicas end up with about the same number. There is no list of replicas: each counts
+// itself and the holders of leases that it was refused.
 //
-//   - A shard that a replica sees for the first time, as all are when replicas start and some are when a reaction is
-//     registered, is asked for later by a replica that holds more: askSpacing for each shard it holds, up to maxHandicap.
-//     Shards that are seen together are asked for one after the other, askSpacing apart, in a random order.
-//   - A replica that holds its share or more, which is the number of shards divided by that of the replicas it knows, asks
-//     for the leases of others half as often.
+//   - When a replica first sees a shard (at its start, or when a reaction is registered), it delays
+//     the request by askSpacing for each shard that it holds, up to maxHandicap. It requests shards
+//     that it sees together one after the other, askSpacing apart, in a random order.
+//   - A replica that holds its share or more, which is the number of shards divided by the number
+//     of replicas that it has counted, requests the leases of others half as often.
 //
-// A replica that comes when all shards are held gets none before a lease is free: no lease is taken away or given up for
-// balance.
+// A replica that starts when all shards are held gets none before a lease is free: no lease is
+// taken away or released for balance.
 type spread struct {
-	every time.Duration // between two requests for a lease that another replica holds
+	every time.Duration // time between two requests for a lease that another replica holds
 
 	mu      sync.Mutex
-	next    time.Time // for the next shard that is seen first
+	next    time.Time // earliest request for the next new shard
 	shards  int
 	held    int
 	holders map[*shard]string // the other replica that holds a shard
-	others  map[string]int    // the shards of each other replica, as far as they were met
+	others  map[string]int    // number of shards of each other replica, as far as this one has seen
 }
 
 const (
-	// askSpacing is 5 ms: alone, a replica asks for 200 shards in a second.
+	// askSpacing is 5 ms: a single replica requests 200 shards per second.
 	askSpacing = 5 * time.Millisecond
 	// maxHandicap is 500 ms, half of the second within which a match should have its task.
 	maxHandicap = 500 * time.Millisecond
@@ -39,7 +40,7 @@ func (p *spread) init(ttl time.Duration) {
 	p.holders, p.others = map[*shard]string{}, map[string]int{}
 }
 
-// enter adds a shard, and returns how long the replica waits before it asks for its lease.
+// enter adds a shard and returns the time until the replica requests its lease.
 func (p *spread) enter() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +54,7 @@ func (p *spread) enter() time.Duration {
 	return wait
 }
 
-// leave takes a shard out that has ended.
+// leave removes a shard that has ended.
 func (p *spread) leave(s *shard) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +62,7 @@ func (p *spread) leave(s *shard) {
 	p.met(s, "")
 }
 
-// grant counts a lease that this replica got.
+// grant counts a lease that was granted to this replica.
 func (p *spread) grant(s *shard) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,7 +77,7 @@ func (p *spread) end() {
 	p.held--
 }
 
-// wait returns how long the replica waits before it asks again for a lease that another one holds, with
+// wait returns the time until the replica requests again a lease that another replica holds with
 // that much time remaining.
 func (p *spread) wait(s *shard, holder string, remaining time.Duration) time.Duration {
 	p.mu.Lock()
@@ -89,7 +90,7 @@ func (p *spread) wait(s *shard, holder string, remaining time.Duration) time.Dur
 	return min(jitter(every), remaining+jitter(p.every/4))
 }
 
-// met records the other replica that holds a shard; "" for none.
+// met records which other replica holds a shard; "" for none.
 func (p *spread) met(s *shard, holder string) {
 	if before := p.holders[s]; before != "" {
 		if p.others[before]--; p.others[before] == 0 {

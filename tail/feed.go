@@ -10,44 +10,44 @@ import (
 )
 
 const (
-	// feedInterval is 50 ms, the shortest time between two reads of the feed without
-	// subscribers. On a busy store these reads are most of what followers cost (package bench,
-	// part protocol), and writes of this process do not wait for them. So the interval doubles
-	// with each page that has no news for a follower, up to pollInterval. Other processes
-	// announce their writes at most every 20 ms (SQLite, Postgres).
+	// feedInterval is 50 ms, the shortest time between two reads of the feed without subscribers.
+	// On a busy store these reads are most of the cost of followers (package bench, part protocol),
+	// and followers of this process's writes do not depend on them. So the interval doubles with
+	// each page that has no news for a follower, up to pollInterval. Other processes announce their
+	// writes at most every 20 ms (SQLite, Postgres).
 	feedInterval = 50 * time.Millisecond
 	// subscribedInterval is 25 ms, the shortest time between two reads of the feed with
-	// subscribers: half of the 50 ms that a delivery may take. The longest is
-	// subscribedPoll, 75 ms, on a store that is no [runstore.Notifier], and pollInterval on
-	// others: 40 reads per second beside a busy writer, 14 or 4 at rest. The longest counts
-	// from the beginning of a read, because the delivery takes a read more.
+	// subscribers: half of the 50 ms that a delivery may take. The longest is subscribedPoll, 75
+	// ms, on a store that is not a [runstore.Notifier], and pollInterval on others: 40 reads per
+	// second beside a busy writer, 14 or 4 at rest. The longest time counts from the start of a
+	// read, because a delivery takes another read.
 	subscribedInterval = 25 * time.Millisecond
 	subscribedPoll     = 75 * time.Millisecond
-	// maxOutage is 10 s: how long one read of the feed may take, and for how long failing reads
+	// maxOutage is 10 s: the timeout of one read of the feed, and the time for which failing reads
 	// are hidden from subscribers. Stores retry within that time.
 	maxOutage = 10 * time.Second
 )
 
-// feedReader reads the feed of all runs from its present end on: for the hints on writes of
-// other processes, and for the subscribers of the feed.
+// feedReader reads the feed of all runs from its current end on, for the hints at writes of other
+// processes and for the subscribers of the feed.
 type feedReader struct {
 	tail     *Tail
 	ring     *ring
-	wakeups  <-chan struct{}   // nil while the store sends none
-	position runstore.Position // the last that was read: the end of the ring
+	wakeups  <-chan struct{}   // nil while the store sends no wake-ups
+	position runstore.Position // position of the last event read: the end of the ring
 	started  bool
-	began    time.Time     // when the last read did
+	began    time.Time     // start of the last read
 	more     bool          // the last page had events
-	full     bool          // the last page had as many as a page can have
-	interval time.Duration // until the next read at least, without subscribers
-	unwoken  time.Duration // until the next read, with subscribers, if nothing wakes the reader
+	full     bool          // the last page was as large as a page can be
+	interval time.Duration // shortest time until the next read, without subscribers
+	unwoken  time.Duration // time until the next read, with subscribers, if nothing wakes the reader
 	wakeErr  error         // why the store sends no wake-ups
-	warned   bool          // that the feed fails
-	failing  time.Time     // since when reads fail; zero if the last read succeeded
+	warned   bool          // a warning that the feed fails was logged
+	failing  time.Time     // first of the consecutive failed reads; zero if the last read succeeded
 }
 
-// readFeed reads the feed until ctx ends. It hints the followers of the runs that the feed
-// names, and fills the ring for subscribers.
+// readFeed reads the feed until ctx ends. It hints at the runs of its events, and fills the ring
+// for subscribers.
 func (t *Tail) readFeed(ctx context.Context, r *ring) {
 	for f := (feedReader{tail: t, ring: r, interval: feedInterval, unwoken: subscribedInterval}); ; {
 		err := f.read(ctx)
@@ -66,7 +66,7 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 	f.more, f.full, f.began = false, false, time.Now()
 	t := f.tail
 	t.mu.Lock()
-	t.awake = false // a write from now on may be missing in the page
+	t.awake = false // the page may miss writes from now on
 	t.mu.Unlock()
 	if notifier, ok := t.store.(runstore.Notifier); ok && f.wakeups == nil {
 		f.wakeups, f.wakeErr = notifier.Wakeups(ctx)
@@ -79,11 +79,11 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 		}
 		f.started = true
 		t.mu.Lock()
-		f.position = max(f.position, t.furthest) // the read below finds out whether the store is behind it
+		f.position = max(f.position, t.furthest) // the read below checks whether the store is behind it
 		t.furthest = f.position
 		f.ring.begin(f.position)
 		t.mu.Unlock()
-		// What was committed before, the feed does not name any more.
+		// The feed does not return what was committed before its current end.
 		t.suspectAll()
 	}
 	events, err := t.store.ReadFeed(ctx, runstore.FeedQuery{After: f.position, Limit: runstore.MaxPage})
@@ -108,7 +108,7 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 	return nil
 }
 
-// publish gives a page to the subscribers.
+// publish adds a page to the ring, for the subscribers.
 func (f *feedReader) publish(events []runstore.FeedEvent) {
 	t := f.tail
 	var page []FeedEvent
@@ -121,14 +121,14 @@ func (f *feedReader) publish(events []runstore.FeedEvent) {
 	if page != nil && t.subscribers > 0 {
 		f.ring.add(page, t.opts.RingBytes)
 	} else {
-		f.ring.skip(f.position) // who subscribed meanwhile reads the page by itself
+		f.ring.skip(f.position) // a subscriber that came meanwhile reads the page by itself
 	}
 }
 
-// restart begins anew at the end of a store that was restored from a backup and ends before the
+// restart continues at the end of a store that was restored from a backup and ends before the
 // reader's position.
 func (f *feedReader) restart(err error) {
-	known := runstore.MaxPosition // subscribers find out by themselves
+	known := runstore.MaxPosition // subscribers check their positions by themselves
 	if behind := (*runstore.StoreBehindError)(nil); errors.As(err, &behind) {
 		known = runstore.Position(behind.Known)
 	}
@@ -144,8 +144,8 @@ func (f *feedReader) restart(err error) {
 	}
 }
 
-// slow sets the interval without subscribers after a page. A page that is more than half full is
-// followed soon, for twice the interval could bring more than a page.
+// slow sets the interval after a page, without subscribers. A page that is more than half full does
+// not double the interval, because twice the interval could bring more than one page.
 func (f *feedReader) slow(events, size int, news bool) {
 	if events == 0 || news || events > runstore.MaxPage/2 || size > runstore.MaxPageBytes/2 {
 		f.interval = feedInterval
@@ -155,7 +155,7 @@ func (f *feedReader) slow(events, size int, news bool) {
 }
 
 // feedEnd returns the position of the last event in the feed. Events that the feed does not show
-// yet come behind it.
+// yet will have later positions.
 func feedEnd(ctx context.Context, store runstore.RunStore) (runstore.Position, error) {
 	last, err := store.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: 1})
 	if err != nil || len(last) == 0 {
@@ -164,7 +164,7 @@ func feedEnd(ctx context.Context, store runstore.RunStore) (runstore.Position, e
 	return last[len(last)-1].Position, nil
 }
 
-// rest waits until the next read is due, and reports whether ctx goes on.
+// rest waits until the next read is due. It reports false if ctx has ended.
 func (f *feedReader) rest(ctx context.Context) bool {
 	ended, woken := time.Now(), false
 	for {
@@ -183,7 +183,7 @@ func (f *feedReader) rest(ctx context.Context) bool {
 			return true
 		case _, open := <-wakeups:
 			if !open {
-				f.wakeups = nil // ask again
+				f.wakeups = nil // subscribe again
 			}
 		case <-f.tail.wakes: // at most twice between two reads: by a write and by a subscriber
 		case <-ctx.Done():
@@ -195,8 +195,8 @@ func (f *feedReader) rest(ctx context.Context) bool {
 	}
 }
 
-// pace returns when the next read begins: at least so long after the end of the last one, and, if
-// nothing wakes the reader, so long after its beginning.
+// pace returns the time until the next read: least counts from the end of the last read, most from
+// its start, if nothing wakes the reader.
 func (f *feedReader) pace(subscribed bool) (least, most time.Duration) {
 	switch {
 	case subscribed && f.full:
@@ -212,8 +212,8 @@ func (f *feedReader) pace(subscribed bool) (least, most time.Duration) {
 	}
 }
 
-// report logs the first of several failures, and the recovery. When reads have failed for
-// maxOutage, it ends the subscribers that wait.
+// report logs the first of consecutive failures, and the recovery. Once reads have failed for
+// maxOutage, it ends the waiting subscribers.
 func (f *feedReader) report(err error) {
 	t := f.tail
 	switch cause := cmp.Or(err, f.wakeErr); {
@@ -235,7 +235,7 @@ func (f *feedReader) report(err error) {
 	}
 }
 
-// poll suspects one followed run after the other, until ctx ends.
+// poll hints at one followed run after the other, until ctx ends.
 func (t *Tail) poll(ctx context.Context) {
 	for {
 		t.mu.Lock()

@@ -7,29 +7,29 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// eventBytes is 256, what the ring counts for an event beside its strings and data: a
-// FeedEvent has about 170 bytes, and its data, its run and its derived value are allocations.
+// eventBytes is 256 bytes, the ring's overhead of an event besides its strings and data: a
+// FeedEvent takes about 170 bytes, and its data, its run and its derived value are allocations.
 const eventBytes = 256
 
-// ring is a bounded ring buffer of the last events of the feed. Its fields belong to the lock
-// of its tail.
+// ring is a bounded ring buffer of the latest events of the feed. The lock of its tail guards its
+// fields. Invariants:
 //
-//  1. Once started, it holds every event with a position above start and up to end, which is
-//     what the feed reader has read.
-//  2. Its pages never change. Eviction removes whole pages, the oldest first, so that a
-//     subscriber keeps the page that it was given.
-//  3. It is of one history of the store. When the store turns out to be behind, the ring ends,
-//     and next takes its place.
+//  1. Once started, it holds every event with a position above start and up to end, which is the
+//     position of the feed reader.
+//  2. Its pages are immutable. Eviction removes whole pages, oldest first, so a subscriber keeps
+//     the page that it was given.
+//  3. It belongs to one history of the store. When the store turns out to be behind, the ring ends
+//     and next replaces it.
 type ring struct {
 	started    bool
 	start, end runstore.Position
 	pages      []ringPage
 	bytes      int
 	changed    chan struct{} // closed by the next change
-	// failures counts the reads that ended those who waited, the last one with err.
+	// failures counts the failed reads that ended the waiting subscribers; err is the last error.
 	failures int
 	err      error
-	// next follows a ring that has ended: the store knew no position above known.
+	// next replaces a ring that has ended because the store had no position above known.
 	next  *ring
 	known runstore.Position
 }
@@ -44,7 +44,7 @@ func (p ringPage) last() runstore.Position { return p.events[len(p.events)-1].Po
 
 func newRing() *ring { return &ring{changed: make(chan struct{})} }
 
-// change wakes everyone who waits for a change.
+// change wakes every subscriber that waits for a change.
 func (r *ring) change() {
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -56,8 +56,8 @@ func (r *ring) begin(end runstore.Position) {
 	r.change()
 }
 
-// add appends a page that was read behind the end of the ring, and evicts old pages until no
-// more than limit bytes are left, or only this page.
+// add appends a page that follows the end of the ring, and evicts old pages until at most limit
+// bytes are left, or only this page.
 func (r *ring) add(events []FeedEvent, limit int) {
 	p := ringPage{events: events}
 	for _, e := range events {
@@ -81,14 +81,15 @@ func bytesOf(e FeedEvent) int {
 	return n
 }
 
-// skip moves the end of the ring, which then holds no event.
+// skip empties the ring and moves it to a new end.
 func (r *ring) skip(end runstore.Position) {
 	r.start, r.end = end, end
 	r.pages, r.bytes = nil, 0
 	r.change()
 }
 
-// replace ends the ring of a store that knows no position above known.
+// replace ends the ring, because the store has no position above known, and returns its
+// replacement.
 func (r *ring) replace(known runstore.Position) *ring {
 	r.next, r.known = newRing(), known
 	r.pages, r.bytes = nil, 0
@@ -96,18 +97,18 @@ func (r *ring) replace(known runstore.Position) *ring {
 	return r.next
 }
 
-// fail ends everyone who waits with err.
+// fail ends every waiting subscriber with err.
 func (r *ring) fail(err error) {
 	r.failures, r.err = r.failures+1, err
 	r.change()
 }
 
-// covers reports whether every event behind a position is in the ring or still to come.
+// covers reports whether every event after a position is in the ring or still to come.
 func (r *ring) covers(after runstore.Position) bool {
 	return r.started && r.start <= after && after <= r.end
 }
 
-// page returns the events behind a position that the ring covers, of the first page that has any.
+// page returns the events after a position that the ring covers, from the first page that has any.
 func (r *ring) page(after runstore.Position) []FeedEvent {
 	i := sort.Search(len(r.pages), func(i int) bool { return r.pages[i].last() > after })
 	if i == len(r.pages) {

@@ -165,7 +165,8 @@ func TestSubscriberThatComesDuringARead(t *testing.T) {
 	})
 }
 
-// TestSubscriberThatLeavesDuringARead checks that the ring keeps no page that nobody waits for.
+// TestSubscriberThatLeavesDuringARead checks that the ring keeps no page that no subscriber waits
+// for.
 func TestSubscriberThatLeavesDuringARead(t *testing.T) {
 	bubble(t, func(e *env) {
 		e.tail.Close(e.Context())

@@ -6,12 +6,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Store returns the store of t with writes that wake the followers of their runs at once.
-// Whatever writes to the store in this process should do so through it: other writes are
-// found as if another process had made them.
+// Store returns the store of t, with writes that wake the followers of their runs at once. All
+// writers of this process should use it: other writes are found as if another process had made
+// them.
 //
-// Of the optional capabilities of a store it has [runstore.MultiCommitter] only, the one
-// that writes to journals.
+// Of the optional capabilities of a store it has only [runstore.MultiCommitter], the one that
+// writes to journals.
 func (t *Tail) Store() runstore.RunStore {
 	s := observed{t.store, t}
 	if multi, ok := t.store.(runstore.MultiCommitter); ok {
@@ -20,13 +20,13 @@ func (t *Tail) Store() runstore.RunStore {
 	return s
 }
 
-// observed hints at the events of the writes that go through it.
+// observed is a store that hints at the events of the writes that pass through it.
 type observed struct {
 	runstore.RunStore
 	tail *Tail
 }
 
-// wrote hints at the events of a write. A write of unknown outcome may have appended them.
+// wrote hints at the events of a write. A write with an unknown outcome may have appended them.
 func (s observed) wrote(id runstore.RunID, w *runstore.Writes, last runstore.Seq, err error) {
 	if len(w.Events) == 0 {
 		return

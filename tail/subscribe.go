@@ -11,23 +11,23 @@ import (
 // FeedEvent is an event of the feed of all runs.
 type FeedEvent struct {
 	runstore.FeedEvent
-	// Derived is what Options.Derive returned for the event. All subscribers share it: nobody may
-	// change it.
+	// Derived is the value that Options.Derive returned for the event. All subscribers share it and
+	// must not change it.
 	Derived any
 }
 
-// Feed iterates over the feed of all runs behind a position, page by page, and waits for more at
-// its end: until ctx ends, until Close, or until an error, which the last step yields. Every
-// event is yielded once, in the order of positions, including those that the store cannot read
-// (see runstore.FeedEvent). A subscriber behind the ring reads its first page at once. The
-// package documentation states the guarantees.
+// Feed iterates over the feed of all runs after a position, page by page, and waits for more at its
+// end: until ctx ends, until Close, or until an error, which the last step yields. Every event is
+// yielded once, in the order of positions, including those that the store cannot read (see
+// runstore.FeedEvent). A subscriber behind the ring reads its first page at once. The package
+// documentation states the guarantees.
 //
-// A page has at most [runstore.MaxPage] events, and ends early like one of ReadFeed. Subscribers
-// may receive the same page: nobody may change it.
+// A page has at most [runstore.MaxPage] events, and ends early like a page of ReadFeed. Subscribers
+// may share a page and must not change it.
 //
-// Errors: those of runstore.RunStore.ReadFeed and of Options.Admit; ErrStoreBehind when the
-// position is above that of a store that was restored; ErrUnavailable with the error of ctx;
-// ErrClosed. At the end of the feed a failed read costs time only, until reads have failed for 10 s.
+// Errors: those of runstore.RunStore.ReadFeed and of Options.Admit; ErrStoreBehind if the position
+// is above that of a store that was restored; ErrUnavailable with the error of ctx; ErrClosed. At
+// the end of the feed a failed read only costs time, until reads have failed for 10 s.
 func (t *Tail) Feed(ctx context.Context, after runstore.Position) iter.Seq2[[]FeedEvent, error] {
 	return func(yield func([]FeedEvent, error) bool) {
 		s, err := t.subscribe(after)
@@ -39,7 +39,7 @@ func (t *Tail) Feed(ctx context.Context, after runstore.Position) iter.Seq2[[]Fe
 		defer s.free()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(t.ctx, cancel)() // Close ends reads of the subscriber's own, too
+		defer context.AfterFunc(t.ctx, cancel)() // Close also ends the subscriber's own reads
 		for {
 			page, err := s.next(ctx)
 			if err != nil && t.ctx.Err() != nil {
@@ -52,8 +52,8 @@ func (t *Tail) Feed(ctx context.Context, after runstore.Position) iter.Seq2[[]Fe
 	}
 }
 
-// FeedEnd returns the position of the last event that the feed's reader has read, and false
-// while it does not know the end of the feed. A subscriber lags if its last page ended below it.
+// FeedEnd returns the position of the last event that the feed's reader has read, and false until
+// the reader has found the end of the feed. A subscriber lags if its last page ended below it.
 func (t *Tail) FeedEnd() (runstore.Position, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,10 +63,10 @@ func (t *Tail) FeedEnd() (runstore.Position, bool) {
 	return t.ring.end, true
 }
 
-// FeedHistory returns a number that grows when the reader of the feed finds the store behind its
+// FeedHistory returns a number that grows when the feed's reader finds the store behind its
 // position, which means that a backup was restored. A caller that keeps positions reads them again
-// when the number has changed, because the store may not know them. A new reader starts at the
-// position that the former reader had reached, so a restore between the two is found as well.
+// when the number has changed, because the store may not have them. A new reader starts at the
+// position that the previous reader had reached, so it also finds a restore between the two.
 func (t *Tail) FeedHistory() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,9 +80,9 @@ func feedError(err, cause error) error {
 // subscriber is one iteration over the feed. One goroutine uses it.
 type subscriber struct {
 	tail    *Tail
-	ring    *ring             // of the history that the position is from
-	after   runstore.Position // of the last event that was yielded
-	release func()            // gives back the room of a page; nil without room
+	ring    *ring             // the ring of the history that after belongs to
+	after   runstore.Position // position of the last yielded event
+	release func()            // releases the admission of a page; nil if none is held
 }
 
 // subscribe adds a subscriber.
@@ -93,21 +93,21 @@ func (t *Tail) subscribe(after runstore.Position) (*subscriber, error) {
 		return nil, feedError(runstore.ErrClosed, nil)
 	}
 	t.subscribers++
-	t.begin()
+	t.startReaders()
 	if t.subscribers == 1 {
-		t.wake() // every event is news from now on
+		t.wake() // every event is news for a subscriber
 	}
 	return &subscriber{tail: t, ring: t.ring, after: after}, nil
 }
 
-// unsubscribe removes a subscriber. The last one takes the events of the ring with it.
+// unsubscribe removes a subscriber. Without subscribers the ring is emptied.
 func (t *Tail) unsubscribe() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.subscribers--; t.subscribers == 0 {
 		t.ring.skip(t.ring.end)
 	}
-	t.end()
+	t.stopReaders()
 }
 
 // next returns the next events, at least one.
@@ -137,16 +137,18 @@ func (s *subscriber) next(ctx context.Context) ([]FeedEvent, error) {
 	}
 }
 
-// view is the state of the ring at a look. What changes later is not taken for old.
-type view struct {
+// ringView is the state of the ring when a subscriber looked at it. Later changes are detected against
+// it.
+type ringView struct {
 	*ring
 	changed  <-chan struct{}
 	failures int
-	wait     bool // for a change: the subscriber is at the end
+	wait     bool // the subscriber is at the end and waits for a change
 }
 
-// look returns the next page of the ring if it has one, and there is room for it.
-func (s *subscriber) look() (page []FeedEvent, v view, err error) {
+// look returns the next page of the ring, if there is one and the subscriber has an admission, and
+// the state of the ring.
+func (s *subscriber) look() (page []FeedEvent, v ringView, err error) {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()
 	if err := s.renew(); err != nil {
@@ -156,13 +158,14 @@ func (s *subscriber) look() (page []FeedEvent, v view, err error) {
 	if r.covers(s.after) && s.release != nil {
 		page = s.take(r.page(s.after))
 	}
-	return page, view{
+	return page, ringView{
 		ring: r, changed: r.changed, failures: r.failures,
 		wait: r.started && s.after == r.end,
 	}, nil
 }
 
-// renew follows the ring to the present history of the store, if the position is part of it.
+// renew moves the subscriber to the ring of the store's current history, if its position belongs to
+// that history.
 func (s *subscriber) renew() error {
 	for ; s.ring.next != nil; s.ring = s.ring.next {
 		if known := s.ring.known; s.after > known {
@@ -180,8 +183,8 @@ func (s *subscriber) take(page []FeedEvent) []FeedEvent {
 	return page
 }
 
-// await waits for a change of the ring, without room for a page.
-func (s *subscriber) await(ctx context.Context, v view) error {
+// await waits for a change of the ring. It holds no admission meanwhile.
+func (s *subscriber) await(ctx context.Context, v ringView) error {
 	s.free()
 	select {
 	case <-v.changed:
@@ -196,9 +199,9 @@ func (s *subscriber) await(ctx context.Context, v view) error {
 	return nil
 }
 
-// read reads a page for the subscriber alone, up to the end of the ring. It returns no events if
+// read reads a page for this subscriber only, up to the end of the ring. It returns no events if
 // the subscriber should look at the ring again.
-func (s *subscriber) read(ctx context.Context, v view) ([]FeedEvent, error) {
+func (s *subscriber) read(ctx context.Context, v ringView) ([]FeedEvent, error) {
 	events, err := s.tail.readOwn(ctx, runstore.FeedQuery{After: s.after, Limit: runstore.MaxPage})
 	kept, wait, err := s.join(v, events, err)
 	if err != nil {
@@ -211,17 +214,17 @@ func (s *subscriber) read(ctx context.Context, v view) ([]FeedEvent, error) {
 }
 
 // join compares a page that the subscriber has read with the ring. It returns the events to take
-// now, and whether the subscriber has to wait for the ring.
+// now, and whether the subscriber must wait for a change of the ring.
 //
-// What is above the end of the ring comes by the ring. So no page takes a subscriber above the end,
-// where further reads of its own would bring new events for as long as writers are busy. A
-// subscriber whose position is above the end reads to find out whether the store is behind it,
-// and again whenever the ring has come on and not reached it.
-func (s *subscriber) join(v view, events []runstore.FeedEvent, err error) (kept []runstore.FeedEvent, wait bool, _ error) {
+// Events above the end of the ring arrive through the ring. So a subscriber's own page never takes
+// it above the end, where further reads of its own would find new events as long as writers are
+// busy. A subscriber whose position is above the end reads to find out whether the store is behind
+// it, and again whenever the ring has advanced without reaching it.
+func (s *subscriber) join(v ringView, events []runstore.FeedEvent, err error) (kept []runstore.FeedEvent, wait bool, _ error) {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()
 	r := v.ring
-	if r.next != nil { // the page may be of either history
+	if r.next != nil { // the page may belong to either history
 		return nil, false, nil
 	}
 	if r.started {
@@ -230,7 +233,7 @@ func (s *subscriber) join(v view, events []runstore.FeedEvent, err error) (kept 
 	return events, len(events) == 0, err
 }
 
-// readOwn reads a page for one subscriber. A bounded number of such reads is under way.
+// readOwn reads a page for one subscriber. The number of such reads in flight is bounded.
 func (t *Tail) readOwn(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
 	select {
 	case t.slots <- struct{}{}:
@@ -241,7 +244,7 @@ func (t *Tail) readOwn(ctx context.Context, q runstore.FeedQuery) ([]runstore.Fe
 	return t.store.ReadFeed(ctx, q)
 }
 
-// derive returns the page of subscribers.
+// derive returns the page for subscribers, with derived values.
 func (t *Tail) derive(events []runstore.FeedEvent) []FeedEvent {
 	page := make([]FeedEvent, len(events))
 	for i, e := range events {
@@ -250,7 +253,7 @@ func (t *Tail) derive(events []runstore.FeedEvent) []FeedEvent {
 	return page
 }
 
-// admit waits until a page has room.
+// admit blocks until Options.Admit admits a page.
 func (s *subscriber) admit(ctx context.Context) error {
 	release, err := s.tail.opts.Admit(ctx)
 	if err == nil {
@@ -259,7 +262,7 @@ func (s *subscriber) admit(ctx context.Context) error {
 	return err
 }
 
-// free gives back the room of the last page.
+// free releases the admission of the last page.
 func (s *subscriber) free() {
 	if s.release != nil {
 		s.release()

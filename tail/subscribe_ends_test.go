@@ -98,7 +98,7 @@ func TestWakeUpsThatFailCostTimeOnly(t *testing.T) {
 	})
 }
 
-// deaf is a store whose wake-ups fail until it hears.
+// deaf is a store that fails to subscribe to wake-ups until it is repaired.
 type deaf struct {
 	*probe
 	hears atomic.Bool

@@ -13,43 +13,44 @@ import (
 )
 
 const (
-	// pollInterval is 250 ms: how long a follower waits at most for an event that no
-	// hint names, while few runs are followed. It is also the pace of the feed on a store
-	// that is no [runstore.Notifier].
+	// pollInterval is 250 ms: the longest time that a follower waits for an event that no hint
+	// announces, while few runs are followed. It is also the interval of reads of the feed on a
+	// store that is not a [runstore.Notifier].
 	pollInterval = 250 * time.Millisecond
-	// pollSpacing is 20 ms, the shortest time between two polls. It bounds them to 50 reads
-	// per second however many runs are followed: 1,000 runs are polled every 20 s.
+	// pollSpacing is 20 ms, the shortest time between two polls. It limits them to 50 reads per
+	// second, however many runs are followed: with 1,000 runs each is polled every 20 s.
 	pollSpacing = 20 * time.Millisecond
-	// readInterval is 5 ms, the shortest time between two shared reads of one run. A run
-	// that commits more often costs one read per interval, and its followers have time to
-	// come back for the next read together.
+	// readInterval is 5 ms, the shortest time between two shared reads of one run. A run that
+	// commits more often costs one read per interval, and its followers have time to join the next
+	// read together.
 	readInterval = 5 * time.Millisecond
-	// pageEvents is how many events one read of a journal asks for.
+	// pageEvents is the number of events that one read of a journal requests.
 	pageEvents = 256
-	// maxReads is how many pages of journals, and of the feed for single subscribers, are read at
-	// once, so that a thousand followers that arrive together leave most of a store's connections
-	// to its writers.
+	// maxReads is the number of pages, of journals and of the feed for single subscribers, that are
+	// read at once. It leaves most of a store's connections to its writers when a thousand
+	// followers arrive together.
 	maxReads = 16
 )
 
-// Options adjusts a Tail; nil, and each zero field, means the default.
+// Options configures a Tail; nil, and each zero field, means the default.
 type Options struct {
-	// Logger records that the feed fails and recovers; slog.Default by default.
+	// Logger receives failures of the feed and their end; slog.Default by default.
 	Logger *slog.Logger
-	// Admit, if set, bounds the pages in memory. It is called with the context of Follow or
-	// Feed, blocks until a page has room, and returns what gives the room back once the follower
-	// has consumed the page. A follower that reads by itself calls it before the read; each
-	// follower that receives a shared page calls it after the read. A subscriber of the feed
-	// calls it before it reads or takes a page. An error ends the follower.
+	// Admit, if set, bounds the pages in memory. It is called with the context of Follow or Feed
+	// and blocks until another page is admitted. It returns a function that releases the admission,
+	// which is called once the follower has consumed the page. A follower that reads by itself
+	// calls Admit before the read; each follower that receives a shared page calls it after the
+	// read. A subscriber of the feed calls it before it reads or takes a page. An error ends the
+	// follower.
 	Admit func(ctx context.Context) (release func(), err error)
 	// Derive, if set, is called for each event that the feed's subscribers receive: once for all
-	// of them while they follow its end, and once for each that reads by itself. It is called by
-	// several goroutines.
+	// subscribers at the end of the feed, and once for each that reads by itself. It is called
+	// concurrently.
 	Derive func(runstore.FeedEvent) any
-	// RingBytes bounds the last events of the feed that are kept for its subscribers; 64 MiB by
-	// default. An event counts 256 bytes, its run, kind, owner and data, and as much again if
-	// Derive returned a value: lower it if derived values are larger than their events. The
-	// newest page stays if it is larger.
+	// RingBytes bounds the memory of the ring that keeps the latest events of the feed for its
+	// subscribers; 64 MiB by default. An event counts 256 bytes plus its run, kind, owner and data,
+	// and twice that if Derive returned a value: lower RingBytes if derived values are larger than
+	// their events. The newest page is kept even if it is larger.
 	RingBytes int
 }
 
@@ -60,7 +61,7 @@ type Tail struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-	slots  chan struct{} // holds a value for each read under way
+	slots  chan struct{} // holds a value for each read in flight
 
 	mu       sync.Mutex
 	closed   bool
@@ -68,16 +69,16 @@ type Tail struct {
 	rotation list.List          // of *topic; the front is polled next
 	stop     context.CancelFunc // ends the feed reader and the poller
 
-	subscribers int               // of the feed
-	ring        *ring             // what the feed reader has read, while there is one
-	furthest    runstore.Position // that any feed reader has read
+	subscribers int               // number of subscribers of the feed
+	ring        *ring             // filled by the feed reader; nil if there is none
+	furthest    runstore.Position // highest position that any feed reader has read
 	histories   int               // how often a feed reader has found the store behind
 	wakes       chan struct{}     // holds a value when the feed reader should read soon
 	awake       bool              // a write has woken the feed reader since its last read
 }
 
-// New returns a Tail of store. It starts no goroutine before the first follower. The
-// caller that opened the store closes it, after the Tail.
+// New returns a Tail of store. It starts no goroutine before the first follower. The caller closes
+// the store, after the Tail.
 func New(store runstore.RunStore, opts *Options) *Tail {
 	t := &Tail{
 		store: store,
@@ -101,9 +102,8 @@ func New(store runstore.RunStore, opts *Options) *Tail {
 	return t
 }
 
-// Close ends all followers and subscribers with [runstore.ErrClosed]. It returns when the goroutines of t
-// have ended, which takes as long as the store takes to answer a cancelled context, or
-// when ctx ends.
+// Close ends all followers and subscribers with [runstore.ErrClosed]. It returns when the
+// goroutines of t have ended, as soon as the store answers cancelled requests, or when ctx ends.
 func (t *Tail) Close(ctx context.Context) {
 	t.mu.Lock()
 	t.closed = true
@@ -120,13 +120,12 @@ func (t *Tail) Close(ctx context.Context) {
 	}
 }
 
-// Follow iterates over the journal of a run from seq from on, page by page, and waits for
-// more at its end: until ctx ends, until Close, or until a read fails. The last step
-// yields that error. Every event is yielded once, in order. A run that does not exist has
-// no events yet. A run that is purged and created anew goes on at the seq that the
-// follower has reached.
+// Follow iterates over the journal of a run from seq from on, page by page, and waits for more at
+// its end: until ctx ends, until Close, or until a read fails. The last step yields that error.
+// Every event is yielded once, in order. A run that does not exist has no events yet. If a run is
+// purged and created again, the iteration continues at the seq that the follower has reached.
 //
-// Followers of one run may receive the same page: nobody may change it.
+// Followers of one run may share a page and must not change it.
 func (t *Tail) Follow(ctx context.Context, id runstore.RunID, from runstore.Seq) iter.Seq2[[]runstore.Event, error] {
 	return func(yield func([]runstore.Event, error) bool) {
 		f, err := t.join(id, max(from, 1))
@@ -160,7 +159,7 @@ func (t *Tail) join(id runstore.RunID, from runstore.Seq) (*follower, error) {
 		t.topics[id] = tp
 	}
 	tp.followers++
-	t.begin()
+	t.startReaders()
 	return &follower{topic: tp, next: from, pages: make(chan delivery, 1), release: func() {}}, nil
 }
 
@@ -176,11 +175,11 @@ func (t *Tail) leave(f *follower) {
 	tp.cancel()
 	t.rotation.Remove(tp.place)
 	delete(t.topics, tp.run)
-	t.end()
+	t.stopReaders()
 }
 
-// begin starts the feed reader and the poller for the first follower or subscriber of all.
-func (t *Tail) begin() {
+// startReaders starts the feed reader and the poller for the first follower or subscriber.
+func (t *Tail) startReaders() {
 	if t.stop != nil {
 		return
 	}
@@ -192,8 +191,8 @@ func (t *Tail) begin() {
 	t.work.Go(func() { t.poll(ctx) })
 }
 
-// end stops them behind the last one.
-func (t *Tail) end() {
+// stopReaders stops the feed reader and the poller if there is no follower or subscriber left.
+func (t *Tail) stopReaders() {
 	if len(t.topics) == 0 && t.subscribers == 0 {
 		t.stop()
 		t.stop, t.ring = nil, nil
@@ -207,7 +206,7 @@ func (t *Tail) subscribed() bool {
 	return t.subscribers > 0
 }
 
-// wake lets the feed reader read soon.
+// wake makes the feed reader read soon.
 func (t *Tail) wake() {
 	select {
 	case t.wakes <- struct{}{}:
@@ -215,8 +214,8 @@ func (t *Tail) wake() {
 	}
 }
 
-// wakeForWrite lets the feed reader read soon, once between two reads: for a write of this
-// process.
+// wakeForWrite makes the feed reader read soon after a write of this process, once between two
+// reads.
 func (t *Tail) wakeForWrite() {
 	if t.subscribers > 0 && !t.awake {
 		t.awake = true
@@ -224,9 +223,9 @@ func (t *Tail) wakeForWrite() {
 	}
 }
 
-// hint reports that the journal of a run has an event of that seq, which another process may
-// have written. It returns false if no follower needs the hint: this process wrote that seq
-// or a later one, or the run has no followers.
+// hint records that the journal of a run has an event with that seq, perhaps of another process. It
+// returns false if no follower needs the hint: this process wrote that seq or a later one, or the
+// run has no followers.
 func (t *Tail) hint(id runstore.RunID, seq runstore.Seq) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -239,7 +238,7 @@ func (t *Tail) hint(id runstore.RunID, seq runstore.Seq) (news bool) {
 	return seq > tp.own
 }
 
-// wrote reports that this process has appended to the journal of a run, up to that seq.
+// wrote records that this process has appended to the journal of a run, up to that seq.
 func (t *Tail) wrote(id runstore.RunID, seq runstore.Seq) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -251,7 +250,7 @@ func (t *Tail) wrote(id runstore.RunID, seq runstore.Seq) {
 	}
 }
 
-// suspect reports that this process may have appended to the journal of a run.
+// suspect records that this process may have appended to the journal of a run.
 func (t *Tail) suspect(id runstore.RunID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -261,7 +260,7 @@ func (t *Tail) suspect(id runstore.RunID) {
 	}
 }
 
-// suspectAll reports that any journal may have changed.
+// suspectAll records that any journal may have changed.
 func (t *Tail) suspectAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -274,7 +273,7 @@ func closedError(id runstore.RunID) error {
 	return &runstore.OpError{Op: "follow", Run: id, Err: runstore.ErrClosed}
 }
 
-// pause waits for d and reports whether ctx goes on.
+// pause waits for d. It reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -9,38 +9,38 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// topic is a run that has followers. Its fields belong to the lock of its tail.
+// topic is a run that has followers. The lock of its tail guards its fields.
 type topic struct {
 	tail   *Tail
 	run    runstore.RunID
-	ctx    context.Context // ends with the last follower
+	ctx    context.Context // ends when the last follower leaves
 	cancel context.CancelFunc
-	place  *list.Element // in the rotation of polls
+	place  *list.Element // position in the rotation of polls
 
 	followers int
 	waiting   map[*follower]struct{} // the followers that a shared read serves
 	reading   bool                   // a goroutine makes shared reads
 
-	// hinted is a high-water mark: the journal has events up to this seq, as far as
-	// hints and reads have shown.
+	// hinted is a high-water mark: the journal has events up to this seq, according to hints and
+	// reads.
 	hinted runstore.Seq
 	// own is the last seq that this process is known to have written.
 	own runstore.Seq
-	// suspicions counts the hints that named no seq.
+	// suspicions counts the hints without a seq.
 	suspicions uint64
 }
 
-// follower is one iteration over a journal. While it waits at its topic, its fields belong
-// to the lock of the tail.
+// follower is one iteration over a journal. While it waits at its topic, the lock of the tail
+// guards its fields.
 type follower struct {
 	topic *topic
 	next  runstore.Seq // the seq of the next event to yield
-	// atEnd reports that the last page reached the end of the journal as it was after so
-	// many suspicions of the topic.
+	// atEnd reports that the last page reached the end of the journal. suspicions is the topic's
+	// counter at the start of that read.
 	atEnd      bool
 	suspicions uint64
-	pages      chan delivery // holds what a shared read yields
-	release    func()        // gives back the room of the last page
+	pages      chan delivery // receives the result of a shared read
+	release    func()        // releases the admission of the last page
 }
 
 type delivery struct {
@@ -52,8 +52,8 @@ type delivery struct {
 type page struct {
 	from   runstore.Seq
 	events []runstore.Event
-	end    bool // the journal ended here
-	// suspicions are those of the topic as the read began: the read has resolved them.
+	end    bool // the page reaches the end of the journal
+	// suspicions is the topic's counter at the start of the read, which covers these hints.
 	suspicions uint64
 }
 
@@ -66,7 +66,7 @@ func (f *follower) due() bool {
 func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 	tp, t := f.topic, f.topic.tail
 	f.free()
-	// A follower that catches up reads by itself, so that the others of its run need not wait
+	// A follower that catches up reads by itself, so that other followers of its run do not wait
 	// for events that they have.
 	for !f.atEnd {
 		if err := f.admit(ctx); err != nil {
@@ -104,7 +104,7 @@ func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 	}
 }
 
-// admit waits until a page has room.
+// admit blocks until Options.Admit admits a page.
 func (f *follower) admit(ctx context.Context) error {
 	release, err := f.topic.tail.opts.Admit(ctx)
 	if err == nil {
@@ -113,7 +113,7 @@ func (f *follower) admit(ctx context.Context) error {
 	return err
 }
 
-// free gives back the room of the last page.
+// free releases the admission of the last page.
 func (f *follower) free() {
 	f.release()
 	f.release = func() {}
@@ -148,7 +148,7 @@ func (tp *topic) schedule() {
 	}
 }
 
-// first returns the first seq that a follower waits for, and whether any is due.
+// first returns the lowest seq that a follower waits for, and whether any follower is due.
 func (tp *topic) first() (from runstore.Seq, due bool) {
 	for f := range tp.waiting {
 		due = due || f.due()
@@ -159,7 +159,7 @@ func (tp *topic) first() (from runstore.Seq, due bool) {
 	return from, due
 }
 
-// serve makes shared reads for as long as they are due.
+// serve makes shared reads as long as any are due.
 func (tp *topic) serve() {
 	for {
 		tp.tail.mu.Lock()
@@ -190,10 +190,10 @@ func (tp *topic) serve() {
 
 func (tp *topic) deliver(f *follower, d delivery) {
 	delete(tp.waiting, f)
-	f.pages <- d // has room: f waits for one delivery at a time
+	f.pages <- d // does not block: f waits for one delivery at a time
 }
 
-// read reads a page and notes what it shows of the journal's end.
+// read reads a page and updates the high-water mark.
 func (tp *topic) read(ctx context.Context, from runstore.Seq) (page, error) {
 	t := tp.tail
 	select {
@@ -211,7 +211,7 @@ func (tp *topic) read(ctx context.Context, from runstore.Seq) (page, error) {
 	if err != nil && !errors.Is(err, runstore.ErrNotFound) {
 		return page{}, err
 	}
-	p.events, p.end = events, ends(events)
+	p.events, p.end = events, reachesEnd(events)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	last := from - 1
@@ -228,9 +228,9 @@ func (tp *topic) read(ctx context.Context, from runstore.Seq) (page, error) {
 	return p, nil
 }
 
-// ends reports whether a page reaches the end of its journal: pages that do not are full,
-// by their number of events or by their bytes.
-func ends(events []runstore.Event) bool {
+// reachesEnd reports whether a page reaches the end of its journal: a page that does not is full,
+// by its number of events or by its bytes.
+func reachesEnd(events []runstore.Event) bool {
 	bytes := 0
 	for _, e := range events {
 		bytes += len(e.Data)

@@ -6,9 +6,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// grantKey is the record with the id of the run's last grant, which is written with the grant.
-// Nothing answers it to a client. A heartbeat that presents no fence finds in it the fence to renew,
-// on every server of the store.
+// grantKey is the key of the record with the id of the run's last grant, which is written with the
+// grant. No reply contains it. A heartbeat without a fence reads it to build the fence to renew, on
+// any server of the store.
 const grantKey runstore.RecordKey = "grant"
 
 // storedGrant is the stored form of the grant's record.
@@ -16,38 +16,38 @@ type storedGrant struct {
 	ID string `json:"id"`
 }
 
-// Takeover says which live lease a request for a run's lease may end.
+// Takeover selects which live leases a request for a run's lease may end.
 type Takeover int
 
 const (
-	// TakeAny: that of any holder.
+	// TakeAny ends the lease of any holder.
 	TakeAny Takeover = iota
-	// TakeOwn: one that was granted to the same owner's name. Another one is ErrLeaseHeld.
+	// TakeOwn ends a lease that was granted to the same owner name. Any other live lease yields
+	// ErrLeaseHeld.
 	TakeOwn
-	// TakeNone: none, and a request without a fence is no heartbeat either.
+	// TakeNone ends no live lease. A request without a fence is not treated as a heartbeat either.
 	TakeNone
 )
 
-// acquisition says how a lease is taken.
+// acquisition describes how to take a lease.
 type acquisition struct {
-	// why goes, with the owner, into the preempted holder's run.
+	// why is recorded, with the owner, as the reason of a preemption.
 	why      string
 	takeover Takeover
-	// revives makes a run of any status RUNNING. Otherwise one that is COMPENSATING
-	// stays so.
+	// revives makes a run of any status RUNNING. Without it, a run that is COMPENSATING stays so.
 	revives bool
 }
 
-// acquire takes the lease of a run that was found as head, live or not, and makes the run RUNNING.
-// The status that was looked at is a guard: a run that ends meanwhile is not revived. It finishes a
-// compaction of the run first: the grant is guarded by the compaction's record, which nearly always
-// is absent.
+// acquire takes the lease of a run, live or not, and makes the run RUNNING. head is the run as it
+// was read; its status is a guard, so a run that ends meanwhile is not revived. The grant is also
+// guarded by the record of the run's compaction, which is usually absent; acquire finishes a
+// compaction in progress first.
 func (t *Tape) acquire(ctx context.Context, head runstore.Run, spec runstore.LeaseSpec, how acquisition) (runstore.Granted, error) {
 	req := runstore.AcquireRequest{Run: head.ID}
 	switch {
 	case how.takeover == TakeAny:
 		req.Preempt = clip(how.why+string(spec.Owner), runstore.MaxOwner)
-	case how.takeover == TakeOwn && isOwn(head, spec.Owner): // its own former lease, and no later one
+	case how.takeover == TakeOwn && isOwn(head, spec.Owner): // ends the owner's earlier lease, and no later one
 		req.Preempt = clip(how.why+string(spec.Owner), runstore.MaxOwner)
 		req.Guards = []runstore.Guard{runstore.AtToken(head.Token)}
 	}
@@ -63,7 +63,7 @@ func (t *Tape) acquire(ctx context.Context, head runstore.Run, spec runstore.Lea
 		attempt.Guards = append([]runstore.Guard{runstore.AtVersion(compactionKey, compacted)}, req.Guards...)
 		attempt.Writes.Put(grantKey, encode(storedGrant{ID: string(spec.Grant)}))
 		granted, err := t.acquireLease(ctx, attempt)
-		if !meetsCompaction(err) || compacted > 0 { // a run is compacted once
+		if !meetsCompaction(err) || compacted > 0 { // a run is compacted only once
 			return granted, noSuchRun(err)
 		}
 		if compacted, err = t.awaitCompaction(ctx, head.ID); err != nil {
@@ -72,15 +72,15 @@ func (t *Tape) acquire(ctx context.Context, head runstore.Run, spec runstore.Lea
 	}
 }
 
-// isOwn reports whether a run is held by an owner of that name. Drivers without a name are not
-// taken for one another.
+// isOwn reports whether a run is held by an owner of that name. Unnamed drivers do not match each
+// other.
 func isOwn(head runstore.Run, owner runstore.Owner) bool {
 	return head.Holder.Owner == owner && owner != unnamed
 }
 
-// heartbeatFence returns the fence of the run's lease if the owner holds it and it is live, or if an
-// expired one will do, and else the zero fence. Two round trips if the owner's name is that of the
-// holder.
+// heartbeatFence returns the fence of the run's lease if the owner holds it and it is live (with
+// expired, also if it has expired), else the zero fence. If the owner's name matches the holder, it
+// costs two round trips.
 func (t *Tape) heartbeatFence(ctx context.Context, head runstore.Run, owner runstore.Owner, expired bool) (runstore.Fence, error) {
 	if !isOwn(head, owner) {
 		return runstore.Fence{}, nil
@@ -91,7 +91,7 @@ func (t *Tape) heartbeatFence(ctx context.Context, head runstore.Run, owner runs
 	}
 	rec, found, err := t.readRecord(ctx, head.ID, grantKey)
 	if err != nil || !found || rec.Updated.Token != head.Holder.Token {
-		return runstore.Fence{}, err // the grant was made by other means, or is another by now
+		return runstore.Fence{}, err // the grant was not made by this package, or a later one exists
 	}
 	var stored storedGrant
 	if err := decode("the grant of a run", rec.Value, &stored); err != nil {

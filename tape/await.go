@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// AwaitRequest asks for the signal of a gate.
+// AwaitRequest is the input of AwaitSignal.
 type AwaitRequest struct {
 	Run  runstore.RunID
 	Gate string
@@ -18,13 +18,13 @@ type AwaitRequest struct {
 	Fence   runstore.Fence
 }
 
-// AwaitSignal returns the resolution that was delivered at a gate, and marks it consumed. Where
-// none was, it parks the run: the run becomes WAITING and its lease is released, until SendSignal
-// makes it RUNNABLE. A call that is repeated gets the same resolution, or parks again. Two round
-// trips.
+// AwaitSignal returns the resolution that was delivered at a gate and marks it consumed. If none
+// was delivered, it parks the run: the run becomes WAITING and its lease is released, until
+// SendSignal makes the run RUNNABLE. A repeated call returns the same resolution or parks again.
+// Two round trips.
 //
 // Errors: ErrNoSuchRun; ErrRefused for a run that has ended and has no signal at the gate;
-// runstore.ErrFenced, also where nothing would have been written.
+// runstore.ErrFenced for a stale fence, even if there was nothing to write.
 func (t *Tape) AwaitSignal(ctx context.Context, req AwaitRequest) (resolution string, delivered bool, err error) {
 	if err := t.admit("AwaitSignal", req.Run, req.Fence); err != nil {
 		return "", false, err
@@ -71,7 +71,7 @@ func (t *Tape) AwaitSignal(ctx context.Context, req AwaitRequest) (resolution st
 	}
 }
 
-// consume marks the signal of a gate consumed. The status of the run stays.
+// consume marks the signal of a gate as consumed. The run's status does not change.
 func (t *Tape) consume(ctx context.Context, r *gateRecords, req AwaitRequest) error {
 	r.gate.Consumed = true
 	r.gates.Pending--
@@ -102,9 +102,9 @@ func (t *Tape) park(ctx context.Context, r *gateRecords, req AwaitRequest) error
 	return err
 }
 
-// commitParked commits b with the writes that apply only while the run is WAITING at a gate; if it
-// is not, b alone. It reports which it did. The run cannot become WAITING in between, because
-// parking changes gates.
+// commitParked commits b. If the run is WAITING at a gate, the commit also contains the changes of
+// release (by default setWaiting), and parked is true. The run cannot become WAITING in between,
+// because parking changes the gates record.
 func (t *Tape) commitParked(ctx context.Context, r *gateRecords, b runstore.Batch, release func(b *runstore.Batch)) (parked bool, err error) {
 	if r.gates.Parked {
 		waiting := b
@@ -124,6 +124,7 @@ func (t *Tape) commitParked(ctx context.Context, r *gateRecords, b runstore.Batc
 	return false, err
 }
 
+// conflictsWithStatus reports whether err is the conflict of a guard on the run's status.
 func conflictsWithStatus(err error) bool {
 	var conflict *runstore.ConflictError
 	return errors.As(err, &conflict) && conflict.Guard == "status"

@@ -11,7 +11,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// BeginRunRequest asks for the run of a key, new or not, and for its lease.
+// BeginRunRequest is the input of BeginRun.
 type BeginRunRequest struct {
 	Key RunKey
 	// Owner names the driver; it may be empty.
@@ -19,42 +19,42 @@ type BeginRunRequest struct {
 	// Reactor is the role in which the driver holds the lease: "recovery", say. Empty means "agent".
 	// Under a fence the lease keeps the role that it was granted for.
 	Reactor string
-	// TTL of 0 or less means two minutes, one above runstore.MaxTTL means that.
+	// TTL is how long the lease lasts. 0 or less means two minutes; more than runstore.MaxTTL means
+	// MaxTTL.
 	TTL time.Duration
 	// Identity is stored with a new run and ignored for one that exists.
 	Identity Identity
 	// Takeover is TakeAny by default.
 	Takeover Takeover
-	// Fence, if presented, must be the run's current grant: the run goes on under
-	// it, and no lease is taken away.
+	// Fence, if presented, must be the run's current grant. The run then continues under it, and no
+	// lease is taken away.
 	Fence runstore.Fence
 }
 
-// BeginRunResult is what BeginRun did.
+// BeginRunResult is the result of BeginRun.
 type BeginRunResult struct {
 	ID runstore.RunID
 	// Resumed reports whether the run existed.
 	Resumed bool
-	// LastSeq is 0 for a new run, else the run's last seq at the grant. For a run that is TERMINAL or
-	// STUCK, and a heartbeat, it is the last seq as read.
+	// LastSeq is 0 for a new run, otherwise the run's last seq at the grant. For a run that is
+	// TERMINAL or STUCK, and for a heartbeat, it is the last seq as read.
 	LastSeq runstore.Seq
 	Status  RunStatus
 	// Lease is the grant; zero for a run that is TERMINAL or STUCK.
 	Lease runstore.Lease
 }
 
-// agent is the role of a driver that names none.
+// agent is the default reactor.
 const agent runstore.Reactor = "agent"
 
-// BeginRun begins a run, or takes over one that has begun. A new run is created
-// with its lease and first journal entry in one round trip. Of several calls that
-// race to create it exactly one finds it new. A run that exists becomes RUNNING
-// and its lease goes to the caller, even if another driver holds it: that grant is
-// ended and its writes are fenced from then on. One that is TERMINAL or STUCK is left
-// as it is. Two round trips for a run that exists.
+// BeginRun begins a run or takes over a run that exists. A new run is created with its lease and
+// first journal entry in one round trip; of several racing calls exactly one creates it. A run that
+// exists becomes RUNNING and its lease goes to the caller, even if another driver holds it: that
+// driver's grant is ended and its later writes are fenced. A run that is TERMINAL or STUCK is
+// returned unchanged. Two round trips for a run that exists.
 //
-// Errors: runstore.ErrFenced when a fence was presented that is not current; runstore.ErrLeaseHeld where
-// Takeover spares the holder.
+// Errors: runstore.ErrFenced for a fence that is not current; runstore.ErrLeaseHeld if Takeover
+// does not allow to end the live lease.
 func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResult, error) {
 	spec, err := req.lease()
 	if err != nil {
@@ -79,8 +79,8 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	return t.rebegin(ctx, req.Key, created.Run, spec, req.Takeover)
 }
 
-// creation returns the run that BeginRun creates where there is none of the key, with its lease, its
-// first journal entry and its place among the runs of its session.
+// creation returns the spec of the run that BeginRun creates if there is none of the key: with its
+// lease, its first journal entry and its entry in the session's index.
 func (req BeginRunRequest) creation(lease runstore.LeaseSpec) (runstore.RunSpec, error) {
 	id := req.Key.ID()
 	fresh := Run{ID: id, RunKey: req.Key, Identity: req.Identity}
@@ -99,7 +99,7 @@ func (req BeginRunRequest) creation(lease runstore.LeaseSpec) (runstore.RunSpec,
 	return create, nil
 }
 
-// rebegin takes over a run that exists, found as head.
+// rebegin takes over a run that exists; head is the run as it was read.
 func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec, takeover Takeover) (BeginRunResult, error) {
 	var lost error
 	for range maxAttempts {
@@ -137,8 +137,8 @@ func (req BeginRunRequest) lease() (runstore.LeaseSpec, error) {
 	return leaseSpec(req.Owner, req.Reactor, req.TTL)
 }
 
-// leaseSpec returns the lease that a driver asks for, under a fresh grant id, so
-// that a lost reply is recognised.
+// leaseSpec returns the lease that a driver requests, with a fresh grant id, so that a repeat after
+// a lost reply is recognised.
 func leaseSpec(owner, reactor string, ttl time.Duration) (runstore.LeaseSpec, error) {
 	for _, f := range []field{{"lease_owner", owner}, {"reactor", reactor}} {
 		if err := checkText(f); err != nil {
@@ -173,7 +173,7 @@ func (req BeginRunRequest) fields() []field {
 	return fields
 }
 
-// clip shortens text to a limit in bytes, between characters.
+// clip truncates text to a limit in bytes, at a character boundary.
 func clip(text string, limit int) string {
 	if len(text) <= limit {
 		return text

@@ -9,27 +9,27 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// BeginEffectRequest puts the intent of an effect on file.
+// BeginEffectRequest is the input of BeginEffect.
 type BeginEffectRequest struct {
 	Run runstore.RunID
-	// Decision, Tool and Call make the idempotency key, unless CustomKey is it.
+	// Decision, Tool and Call form the idempotency key, unless CustomKey is set.
 	Decision  int64
 	Tool      string
 	Call      int32
 	CustomKey string
 	Request   string
-	// Semantics is Idempotent, and Mode Inline, where they are unspecified.
+	// Unspecified values mean Idempotent and Inline.
 	Semantics EffectSemantics
 	Mode      DispatchMode
-	// BusinessKey, if not empty, names the effect over all runs, together with Connector.
+	// BusinessKey and Connector, if set, identify the effect across all runs.
 	BusinessKey, Connector string
 	// Scope, if not empty, must be among the run's scopes.
 	Scope string
 	Fence runstore.Fence
 }
 
-// key returns the idempotency key, and the name of the field to blame when it is
-// too long.
+// key returns the idempotency key, and the name of the request field that an error reports if the
+// key is too long.
 func (req BeginEffectRequest) key() (key, blame string) {
 	switch {
 	case req.CustomKey != "":
@@ -41,20 +41,20 @@ func (req BeginEffectRequest) key() (key, blame string) {
 	}
 }
 
-// BeginEffect puts an effect on file as PENDING before anybody acts, or returns
-// the one that its run has under that key, with any status. It is durable
-// when BeginEffect returns. If another run has begun an effect of the same connector and business
-// key, it returns that one, which has that run's id and key. One round trip for a new effect; a
-// scope costs one more to read what the run was granted, a business key one more to register it
-// (three more where the store is no runstore.MultiCommitter), and a replay one more to read the
-// effect. A business key whose creator died in between costs the next caller a pause of about
-// 130 ms.
+// BeginEffect records the intent of an effect as PENDING before any call to the counterparty, or
+// returns the effect that its run already has under that key, with any status. The intent is
+// durable when BeginEffect returns. If another run has begun an effect with the same connector and
+// business key, BeginEffect returns that effect, with that run's id and key.
 //
-// Errors: ErrNoSuchRun; ErrScope, which is journaled when the scope was named;
-// ErrRefused; runstore.ErrTooLarge above [MaxRequest] and [MaxEffectNames];
-// runstore.ErrFenced, for a replay too; runstore.ErrUnavailable for a business key whose effect
-// other callers are beginning. After any error but runstore.ErrUnknownOutcome the effect is not
-// begun.
+// One round trip for a new effect. A scope costs one more, to read the scopes granted to the run; a
+// business key one more, to register it (three more if the store is not a runstore.MultiCommitter);
+// a replay one more, to read the effect. If the creator of a business key died before its effect
+// was begun, the next caller pauses for about 130 ms.
+//
+// Errors: ErrNoSuchRun; ErrScope, which is journaled if the request names a scope; ErrRefused;
+// runstore.ErrTooLarge above [MaxRequest] and [MaxEffectNames]; runstore.ErrFenced, for a replay
+// too; runstore.ErrUnavailable for a business key whose effect other callers are beginning. After
+// any error except runstore.ErrUnknownOutcome the effect is not begun.
 func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect, error) {
 	if err := t.admit("BeginEffect", req.Run, req.Fence); err != nil {
 		return Effect{}, err
@@ -83,7 +83,7 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 	}
 	var lost error
 	for range maxAttempts {
-		// Both guards: the scopes are those of the commit, not of the read.
+		// The guard makes the scopes those of the commit, not those of the read.
 		b := guards(req.Run, req.Fence, runstore.AtVersion(effectKey(key), 0))
 		if req.Scope != "" {
 			granted, err := t.admitScope(ctx, req)
@@ -122,7 +122,7 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 	return Effect{}, lost
 }
 
-// check applies the rules that need no store, in the protocol's order.
+// check validates the request without the store, in the protocol's order.
 func (req BeginEffectRequest) check() error {
 	request := field{"request_json", req.Request}
 	if err := checkText(append(req.names(), request)...); err != nil {
@@ -148,8 +148,8 @@ func (req BeginEffectRequest) check() error {
 	return checkLength(request.name, request.text, MaxRequest)
 }
 
-// admitScope reads what the run was granted. It returns the guard that what it
-// read still holds, or the refusal, which it has journaled.
+// admitScope checks that the run was granted the request's scope. It returns a guard that the
+// scopes are unchanged, or ErrScope, which it has journaled.
 func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore.Guard, error) {
 	var lost error
 	for range maxAttempts {
@@ -163,7 +163,7 @@ func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore
 		}
 		granted := run.Scopes
 		if granted == nil {
-			granted = []string{} // null is no array
+			granted = []string{} // encode an empty array, not null
 		}
 		entry := compactJSON(map[string]any{
 			"tool": req.Tool, "decision_index": req.Decision, "required_scope": req.Scope,
@@ -190,7 +190,7 @@ func (req BeginEffectRequest) names() []field {
 	}
 }
 
-// beginEntry returns the payload of the entry that begins an effect.
+// beginEntry returns the payload of the journal entry that begins an effect.
 func (e storedEffect) beginEntry() []byte {
 	return compactJSON(map[string]any{
 		"tool": e.Tool, "decision_index": e.Decision, "idempotency_key": e.Key, "status": "pending",

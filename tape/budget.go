@@ -8,10 +8,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Budget is what a run may spend and has spent. A run without one has the zero Budget.
+// Budget is the limit of a run's spending and the amount spent. A run that has no budget record has
+// the zero Budget.
 type Budget struct {
 	Run runstore.RunID
-	// USDCap and TokenCap bound what AdmitBudget admits; 0 or less is no bound.
+	// USDCap and TokenCap are the limits that AdmitBudget checks; 0 or less means no limit.
 	USDCap   float64
 	TokenCap int64
 	// USDSpent and TokensSpent are the sums of all charges.
@@ -41,7 +42,7 @@ func budgetOf(run runstore.RunID, rec runstore.Record) (Budget, error) {
 	return Budget{run, head.USDCap, head.TokenCap, head.USDSpent, head.TokensSpent}, nil
 }
 
-// BudgetCaps are the bounds of a budget.
+// BudgetCaps is the input of SetBudget.
 type BudgetCaps struct {
 	Run    runstore.RunID
 	USD    float64
@@ -49,10 +50,11 @@ type BudgetCaps struct {
 	Fence  runstore.Fence
 }
 
-// SetBudget replaces both caps of a run's budget and keeps what was spent. Nothing is journaled. Two
-// round trips.
+// SetBudget replaces both caps of a run's budget and keeps the amounts spent. It writes no journal
+// entry. Two round trips.
 //
-// Errors: ErrNoSuchRun; runstore.ErrInvalid for a cap that is no finite number; runstore.ErrFenced.
+// Errors: ErrNoSuchRun; runstore.ErrInvalid for a cap that is not a finite number;
+// runstore.ErrFenced.
 func (t *Tape) SetBudget(ctx context.Context, caps BudgetCaps) (Budget, error) {
 	if err := t.admit("SetBudget", caps.Run, caps.Fence); err != nil {
 		return Budget{}, err
@@ -66,20 +68,20 @@ func (t *Tape) SetBudget(ctx context.Context, caps BudgetCaps) (Budget, error) {
 	})
 }
 
-// BudgetCharge is what a run has spent.
+// BudgetCharge is the input of ChargeBudget.
 type BudgetCharge struct {
 	Run runstore.RunID
-	// USD and Tokens are added to the sums; negative ones give back.
+	// USD and Tokens are added to the sums; negative amounts are refunds.
 	USD    float64
 	Tokens int64
 	Fence  runstore.Fence
 }
 
-// ChargeBudget adds to both sums of a run's budget, also beyond its caps. Concurrent charges add
-// up. Two charges are two charges, however equal: a caller that repeats one charges twice. Nothing
-// is journaled. Two round trips.
+// ChargeBudget adds to both sums of a run's budget, even beyond its caps. Concurrent charges add
+// up. Charges are not deduplicated: a caller that repeats a charge charges twice. It writes no
+// journal entry. Two round trips.
 //
-// Errors: ErrNoSuchRun; runstore.ErrInvalid for a charge or a sum that is no finite number;
+// Errors: ErrNoSuchRun; runstore.ErrInvalid for a charge or a sum that is not a finite number;
 // runstore.ErrTooLarge for a sum of tokens beyond 64 bits; runstore.ErrFenced.
 func (t *Tape) ChargeBudget(ctx context.Context, c BudgetCharge) (Budget, error) {
 	if err := t.admit("ChargeBudget", c.Run, c.Fence); err != nil {
@@ -108,18 +110,19 @@ func (t *Tape) ChargeBudget(ctx context.Context, c BudgetCharge) (Budget, error)
 	})
 }
 
-// Admission is the verdict on an estimate.
+// Admission is the result of AdmitBudget.
 type Admission struct {
 	Admitted bool
-	// Reason says which cap the estimate would exceed; empty when it is admitted.
+	// Reason names the cap that the estimate would exceed; empty if it is admitted.
 	Reason string
-	// Budget is the state that the verdict was made from.
+	// Budget is the state that the estimate was checked against.
 	Budget Budget
 }
 
-// AdmitBudget reports whether a run's budget has room for an estimate. It reserves nothing. One read.
+// AdmitBudget reports whether a run's budget has room for an estimate. It reserves nothing. One
+// read.
 //
-// Errors: runstore.ErrInvalid for an estimate that is no finite number.
+// Errors: runstore.ErrInvalid for an estimate that is not a finite number.
 func (t *Tape) AdmitBudget(ctx context.Context, run runstore.RunID, usd float64, tokens int64) (Admission, error) {
 	if err := checkFinite("usd_estimate", usd); err != nil {
 		return Admission{}, err
@@ -136,8 +139,8 @@ func (t *Tape) AdmitBudget(ctx context.Context, run runstore.RunID, usd float64,
 	return Admission{Admitted: reason == "", Reason: reason, Budget: b}, nil
 }
 
-// refusal returns the protocol's words for the cap that an estimate would exceed, USD first, and ""
-// for none.
+// refusal returns the protocol's text for the cap that an estimate would exceed, USD first, or ""
+// if it exceeds none.
 func (b Budget) refusal(usd float64, tokens int64) string {
 	if b.USDCap > 0 && b.USDSpent+usd > b.USDCap {
 		return fmt.Sprintf("usd cap %.2f would be exceeded (spent %.2f + estimate %.2f)", b.USDCap, b.USDSpent, usd)
@@ -149,13 +152,13 @@ func (b Budget) refusal(usd float64, tokens int64) string {
 	return ""
 }
 
-// addInt64 returns the sum, and whether it fits.
+// addInt64 returns the sum, and whether it fits into 64 bits.
 func addInt64(a, b int64) (sum int64, ok bool) {
 	sum = a + b
 	return sum, (sum > a) == (b > 0)
 }
 
-// checkFinite refuses NaN and the infinities.
+// checkFinite returns an error for NaN and the infinities.
 func checkFinite(name string, n float64) error {
 	if math.IsNaN(n) || math.IsInf(n, 0) {
 		return &runstore.InputError{Kind: runstore.ErrInvalid, Field: name, Problem: fmt.Sprintf("%v is not a finite number", n)}

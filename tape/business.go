@@ -7,43 +7,45 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A business key names one effect of all runs, together with its connector. The pair has a run of
-// its own, the registry, which no list of runs shows. The registry has one record, the registration:
-// the run and the key of the pair's effect. A registration is replaced and never deleted.
+// This file implements business keys. A business key, together with its connector, identifies one
+// effect across all runs. Each pair has a run of its own, the registry, which no list of runs
+// shows. The registry has one record, the registration: the run and the key of the pair's effect. A
+// registration may be replaced but is never deleted.
 //
-// Where the store is a runstore.MultiCommitter, the effect and its registration are one commit over
-// both runs. Elsewhere the registration is written ahead of the effect; see business_ahead.go. A
-// registration stands for one of three things:
+// If the store is a runstore.MultiCommitter, the effect and its registration are one commit over
+// both runs. On other stores the registration is a write-ahead intent; see business_ahead.go. A
+// registration is in one of three states:
 //
-//  1. Its effect is there. It is the pair's effect for as long as its run exists.
-//  2. Its effect is absent and its mark is there: another caller is beginning the effect, or died.
-//  3. Both are absent: the effect was never begun, or was purged with its run, and no commit can
+//  1. Its effect exists. It is the pair's effect for as long as its run exists.
+//  2. Its effect is absent and its mark exists: another caller is beginning the effect, or died.
+//  3. Both are absent: the effect was never begun or was purged with its run, and no commit can
 //     begin it under this registration any more. The pair is free.
 
 const registeredKey runstore.RecordKey = "effect"
 
-// registration is the stored form of the record.
+// registration is the stored form of the registry's record.
 type registration struct {
 	Run runstore.RunID `json:"run"`
 	Key string         `json:"key"`
-	// Mark is the key of a record on Run, and At that record's version. The effect can be begun only
-	// while the mark is there at that version. Both are empty where the effect was committed
-	// together with the registration.
+	// Mark is the key of a record on Run, and At the version of that record. The effect can be
+	// begun only while the mark is at that version. Both are empty if the effect and its
+	// registration were one commit.
 	Mark runstore.RecordKey `json:"mark,omitempty"`
 	At   runstore.Version   `json:"at,omitempty"`
 }
 
+// businessRun returns the id of the registry of a connector and business key.
 func businessRun(connector, key string) runstore.RunID {
 	return runstore.RunID("business/" + hashOf(connector, key))
 }
 
 var (
-	// errRegistered: the pair has an effect already.
+	// errRegistered: the pair already has an effect.
 	errRegistered = errors.New("the business key has an effect")
-	// errLost: another caller has changed the registration, or ended this one's attempt. No commit of
-	// the attempt can be applied any more.
+	// errLost: another caller has changed the registration or ended this caller's attempt. No
+	// commit of the attempt can be applied any more.
 	errLost = errors.New("another caller registers the business key")
-	// errBusy is errLost after the last attempt.
+	// errBusy is returned when errLost recurs until the last attempt.
 	errBusy = refuse(runstore.ErrUnavailable, "begin_effect: business_key: other callers are beginning its effect; try again")
 )
 
@@ -57,16 +59,17 @@ type registrar struct {
 }
 
 // commitRegistered commits b, which begins an effect, and registers the effect under its business
-// key. If the pair has an effect already, it returns that one and errRegistered. The guards of b are
-// judged first, its fence before its versions: a zombie is refused, registered effect or not.
+// key. If the pair already has an effect, it returns that effect and errRegistered. The guards of b
+// are checked first, its fence before its versions, so a zombie is refused even if the effect is
+// registered.
 //
-// Two round trips for a new pair, and four where the store is no runstore.MultiCommitter. After any
-// error but runstore.ErrUnknownOutcome the effect is not begun and will not be.
+// Two round trips for a new pair; four if the store is not a runstore.MultiCommitter. After any
+// error except runstore.ErrUnknownOutcome the effect is not begun and will not be.
 func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Effect) (runstore.Committed, Effect, error) {
 	r := registrar{t: t, begin: b, effect: begun, registry: businessRun(begun.Connector, begun.BusinessKey)}
 	retries := t.retries(registeredKey, r.registry)
 	defer retries.end()
-	for free := (standing{}); ; { // a pair that is not registered is free
+	for free := (registrationState{}); ; { // the first round assumes a pair without a registration
 		done, err := r.commit(ctx, free.version)
 		if err != errLost {
 			return done, Effect{}, err
@@ -80,7 +83,7 @@ func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Eff
 	}
 }
 
-// commit begins and registers the effect if the registration is still at a version.
+// commit begins and registers the effect if the registration is still at version known.
 func (r registrar) commit(ctx context.Context, known runstore.Version) (runstore.Committed, error) {
 	multi, ok := r.t.store.(runstore.MultiCommitter)
 	if !ok {
@@ -107,7 +110,7 @@ func (r registrar) commit(ctx context.Context, known runstore.Version) (runstore
 	}
 }
 
-// createRegistry creates the registry unless a registration was read from it.
+// createRegistry creates the registry, unless a registration was read from it.
 func (r registrar) createRegistry(ctx context.Context, known runstore.Version) error {
 	if known != 0 {
 		return nil
@@ -134,22 +137,22 @@ func (r registrar) guarded() runstore.Batch {
 	return b
 }
 
-// standing is what a registration was found to stand for.
-type standing struct {
+// registrationState is the state of a registration as read.
+type registrationState struct {
 	registration
-	// version is the registration's; 0 where there is none.
+	// version is the registration's version; 0 if there is none.
 	version runstore.Version
-	// effect is the pair's effect if found.
+	// effect is the pair's effect; set only if found.
 	effect Effect
 	found  bool
-	// open reports that the mark is there and the effect is not.
+	// open reports that the mark exists and the effect does not.
 	open bool
 }
 
-// look reads the registration, and what it stands for. The mark is read before the effect: once the
-// mark is gone, an effect that is absent stays absent. Two reads, and one more for a mark.
-func (r registrar) look(ctx context.Context) (standing, error) {
-	var s standing
+// look reads the registration and its state. It reads the mark before the effect: once the mark is
+// gone, an absent effect stays absent. Two reads, and one more for a mark.
+func (r registrar) look(ctx context.Context) (registrationState, error) {
+	var s registrationState
 	rec, found, err := r.t.readRecord(ctx, r.registry, registeredKey)
 	if err != nil || !found {
 		return s, err
@@ -168,8 +171,9 @@ func (r registrar) look(ctx context.Context) (standing, error) {
 	return r.find(ctx, s)
 }
 
-// find reads the effect of a registration. Another effect of the same run and key is not the pair's.
-func (r registrar) find(ctx context.Context, s standing) (standing, error) {
+// find reads the effect of a registration. An effect of the same run and key but with another
+// business key does not count.
+func (r registrar) find(ctx context.Context, s registrationState) (registrationState, error) {
 	e, found, err := r.t.GetEffect(ctx, s.Run, s.Key)
 	if found && e.Connector == r.effect.Connector && e.BusinessKey == r.effect.BusinessKey {
 		s.effect, s.found, s.open = e, true, false
@@ -177,18 +181,17 @@ func (r registrar) find(ctx context.Context, s standing) (standing, error) {
 	return s, err
 }
 
-// voidAfter is how often a caller looks at a pair whose effect is being begun before it takes the
-// creator for dead. With the pauses between looks that takes about 130 ms and the time of some 20
-// reads, which is several times what a live creator takes on the same engine. A creator that is
-// slower starts over.
+// voidAfter is the number of looks at a pair whose effect is being begun, after which the creator
+// is presumed dead. With the pauses between looks this takes about 130 ms plus the time of some 20
+// reads, several times what a live creator takes on the same engine. A slower creator starts over.
 const voidAfter = 8
 
-// settle returns what the registration stands for once its effect is there or the pair is free. It
-// waits for a creator that is beginning the effect, and then ends that creator's attempt.
-func (r registrar) settle(ctx context.Context, retries *retries) (standing, error) {
+// settle returns the registration's state once its effect exists or the pair is free. It waits for
+// a caller that is beginning the effect, and ends that caller's attempt after voidAfter looks.
+func (r registrar) settle(ctx context.Context, retries *retries) (registrationState, error) {
 	for looks := 1; ; looks++ {
 		if retries.next(ctx, errBusy) != nil {
-			return standing{}, errBusy
+			return registrationState{}, errBusy
 		}
 		s, err := r.look(ctx)
 		switch {
@@ -200,9 +203,9 @@ func (r registrar) settle(ctx context.Context, retries *retries) (standing, erro
 	}
 }
 
-// void ends the attempt of a registration: it deletes the mark, so that the effect is begun before
-// or never.
-func (r registrar) void(ctx context.Context, s standing) (standing, error) {
+// void ends the attempt of a registration by deleting its mark. The effect was begun before this or
+// never will be.
+func (r registrar) void(ctx context.Context, s registrationState) (registrationState, error) {
 	err := r.unmark(ctx, s.registration)
 	switch {
 	case err == nil:
@@ -216,8 +219,8 @@ func (r registrar) void(ctx context.Context, s standing) (standing, error) {
 	}
 }
 
-// notBegun returns the error of a call before the one that begins the effect. Its outcome may be
-// unknown, but that of the effect is not.
+// notBegun returns the error of a call that precedes the one that begins the effect. Its outcome
+// may be unknown, but the effect is surely not begun, so an unknown outcome becomes ErrUnavailable.
 func notBegun(err error) error {
 	if err != nil && runstore.OutcomeOf(err) == runstore.Unknown {
 		return refuse(runstore.ErrUnavailable, "begin_effect: business_key: the effect was not begun: %v", err)
@@ -225,7 +228,7 @@ func notBegun(err error) error {
 	return err
 }
 
-// conflictOn reports whether err is the conflict of a guard on the record under key.
+// conflictOn reports whether err is the conflict of a version guard on the record under key.
 func conflictOn(err error, key runstore.RecordKey) bool {
 	var conflict *runstore.ConflictError
 	return errors.As(err, &conflict) && conflict.Guard == "version" && conflict.Key == key

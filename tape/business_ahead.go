@@ -8,29 +8,32 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A business key on a store that commits to one run at a time: a write-ahead registration. One
-// commit to the effect's own run decides the attempt, under the fence of its driver if one was
-// presented. No lease of the registry is needed, and no driver has to finish what another one left.
+// This file registers a business key on a store that commits to one run at a time, with a
+// write-ahead intent. The attempt is decided by one commit to the effect's own run, under the fence
+// of its driver if one was presented. No lease of the registry is needed, and no driver has to
+// complete what another left.
 //
-//  1. On the run, under the guards of the effect: put a mark, under a key that no other attempt has.
+//  1. On the run, under the guards of the effect: put a mark, under a key that no other attempt
+//     has.
 //  2. On the registry, at the version of the registration that was read: put the registration, with
 //     the mark's key and version.
 //  3. On the run, under the guards of the effect and at the version of the mark: begin the effect
 //     and delete the mark. Either this commit or the one that voids the attempt moves the mark.
 //
-// Another caller that meets the registration returns its effect, or waits for it, or deletes the
+// Another caller that finds the registration returns its effect, or waits for it, or deletes the
 // mark at its version and then replaces the registration at its version. Invariants:
 //
-//   - A registration is replaced only if its effect is absent and its mark is gone. Step 3 of its
-//     attempt cannot be applied then, however long the creator or its request was delayed: a version
-//     never comes again, not after a deletion or a purge, and no other attempt has the mark's key,
-//     not even in a store that was set back to an older state.
-//   - So at most one registration of a pair has an effect, and that one is not replaced before the
-//     effect is purged with its run.
-//   - A creator that dies leaves a mark, a record of about 150 bytes. It is harmless, and the next
-//     caller that meets its registration removes it. Where the creator died before step 2 it stays.
+//  1. A registration is replaced only if its effect is absent and its mark is gone. Step 3 of its
+//     attempt can then not be applied, however long the creator or its request was delayed: a
+//     version is never reused, not even after a deletion or a purge, and no other attempt has the
+//     mark's key, not even in a store that was restored to an older state.
+//  2. So at most one registration of a pair has an effect, and that registration is not replaced
+//     before the effect is purged with its run.
+//  3. A creator that dies leaves a mark, a record of about 150 bytes, which is harmless. The next
+//     caller that finds its registration deletes it. If the creator died before step 2, the mark
+//     stays.
 //
-// A crossrun step with the run as its lead was rejected: it needs a lease also where no fence is
+// Rejected: a crossrun step with the run as its lead. It needs a lease even if no fence is
 // presented, each takeover would have to complete steps first, each write without a fence would
 // have to be guarded against them, and it takes twice the calls.
 
@@ -41,7 +44,7 @@ type storedMark struct {
 
 const markPrefix = "business/"
 
-// commitAhead begins and registers the effect if the registration is still at a version. Three
+// commitAhead begins and registers the effect if the registration is still at version known. Three
 // round trips, and one more for a new registry.
 func (r registrar) commitAhead(ctx context.Context, known runstore.Version) (runstore.Committed, error) {
 	reg := registration{Run: r.effect.Run, Key: r.effect.Key, Mark: markPrefix + runstore.RecordKey(runstore.NewBatchID())}
@@ -68,7 +71,7 @@ func (r registrar) commitAhead(ctx context.Context, known runstore.Version) (run
 		}
 	}
 	if !errors.Is(err, runstore.ErrFenced) { // a zombie writes nothing
-		_ = r.unmark(ctx, reg) // else the next caller waits and does it
+		_ = r.unmark(ctx, reg) // saves the next caller the wait
 	}
 	return runstore.Committed{}, err
 }
@@ -84,8 +87,8 @@ func (r registrar) registerAhead(ctx context.Context, known runstore.Version, re
 	return notBegun(err)
 }
 
-// unmark deletes the mark of an attempt, if it is there. Afterwards the attempt cannot begin the
-// effect any more.
+// unmark deletes the mark of an attempt, if it exists. The attempt then cannot begin the effect any
+// more.
 func (r registrar) unmark(ctx context.Context, reg registration) error {
 	b := runstore.NewBatch(reg.Run, runstore.AtVersion(reg.Mark, reg.At))
 	b.Delete(reg.Mark)

@@ -10,12 +10,12 @@ import (
 // The TTLs of a claim.
 const (
 	defaultClaimTTL = time.Minute
-	minClaimTTL     = time.Millisecond // the unit of the wire
-	// maxClaimTTL is long enough for a compensator that a person has to confirm within a day.
+	minClaimTTL     = time.Millisecond // the unit of time on the wire
+	// maxClaimTTL allows for a compensator that a person has to confirm within a day.
 	maxClaimTTL = 24 * time.Hour
 )
 
-// claimTTL returns the TTL of a claim that was asked for in a field of that name.
+// claimTTL returns the TTL of a claim; name is the request field that an error reports.
 func claimTTL(name string, ttl time.Duration) (time.Duration, error) {
 	if ttl <= 0 {
 		return defaultClaimTTL, nil
@@ -30,16 +30,16 @@ func claimTTL(name string, ttl time.Duration) (time.Duration, error) {
 	return ttl, nil
 }
 
-// ClaimRequest asks for the right to do a piece of work that is open to all: to dispatch an effect,
-// or to work off an obligation.
+// ClaimRequest asks for the right to do a piece of work that is open to all callers: to dispatch an
+// effect or to work on an obligation.
 type ClaimRequest struct {
 	Claimer string
-	// TTL of 0 or less means one minute, on the store clock.
+	// TTL is how long the claim lasts on the store clock. 0 or less means one minute.
 	TTL   time.Duration
 	Fence runstore.Fence
 }
 
-// check returns the claim's TTL.
+// check validates the request and returns the claim's TTL.
 func (req ClaimRequest) check() (time.Duration, error) {
 	if err := checkText(field{"claimer", req.Claimer}); err != nil {
 		return 0, err

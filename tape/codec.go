@@ -6,14 +6,12 @@ import (
 	"fmt"
 )
 
-// format is the number of the stored form that this package writes, and the
-// highest that it reads.
+// format is the version of the stored form that this package writes, and the highest that it reads.
 const format = 1
 
-// envelope is the first line of a stored value: its format, the lengths of the
-// bodies that follow the line, and the small fields. Bodies (requests, responses)
-// are stored as they came, after the line: they are JSON texts themselves, which
-// would grow by half as strings of another.
+// envelope is the first line of a stored value: its format, its small fields, and the lengths of
+// the bodies that follow the line. Bodies (requests, responses) are stored verbatim after the line,
+// because they are JSON texts: as JSON strings they would grow by half.
 type envelope struct {
 	Format int             `json:"v"`
 	Bodies []int           `json:"b,omitempty"`
@@ -33,8 +31,7 @@ func encode(head any, bodies ...string) []byte {
 	return value
 }
 
-// decode is the inverse of encode. what names the value in errors, which match
-// ErrFormat.
+// decode is the inverse of encode. Errors match ErrFormat and name the value by what.
 func decode(what string, value []byte, head any, bodies ...*string) error {
 	line, rest, _ := bytes.Cut(value, []byte{'\n'})
 	var e envelope
@@ -62,8 +59,8 @@ func decode(what string, value []byte, head any, bodies ...*string) error {
 	return nil
 }
 
-// compactJSON returns v without spaces and without the escapes that only HTML
-// needs. The keys of maps come out in alphabetical order.
+// compactJSON returns the JSON of v without spaces and without the escapes that only HTML needs.
+// Map keys are in alphabetical order.
 func compactJSON(v any) []byte {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

@@ -36,11 +36,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Compacted is what CompactRun did.
+// Compacted is the result of CompactRun.
 type Compacted struct {
-	// Decisions and Effects are how many had a body that is now blank.
+	// Decisions and Effects are the numbers of rows that had a body and are now blank.
 	Decisions, Effects int64
-	// Bytes is the sum of the lengths of the bodies, rationales not counted.
+	// Bytes is the total length of the removed bodies, without rationales.
 	Bytes int64
 	// Already reports that an earlier call compacted the run; the counts are then 0.
 	Already bool
@@ -59,7 +59,7 @@ type compaction struct {
 	Effects   int64 `json:"effects,omitempty"`
 	Bytes     int64 `json:"bytes,omitempty"`
 
-	// version is that of the record; 0 while there is none.
+	// version is the version of the record; 0 if there is none.
 	version runstore.Version
 }
 
@@ -68,19 +68,20 @@ func compactionOf(run runstore.RunID, rec runstore.Record) (compaction, error) {
 	return c, decode(fmt.Sprintf("the compaction of run %q", run), rec.Value, &c)
 }
 
-// CompactRun blanks the request, response and rationale of the decisions of an ended run, and the
-// request, response and error of its effects. Everything else stays. The run must be TERMINAL,
-// FAILED, CANCELLED or STUCK, with no obligation PENDING or COMMITTED and no effect UNKNOWN. A run
-// is compacted once; a later call writes nothing.
+// CompactRun removes the request, response and rationale from the decisions of an ended run, and
+// the request, response and error from its effects. Everything else stays. The run must be
+// TERMINAL, FAILED, CANCELLED or STUCK, with no obligation PENDING or COMMITTED and no effect
+// UNKNOWN. A run is compacted once; a later call writes nothing.
 //
-// A run of up to 250 rows to blank takes one commit: four round trips, and one for each further page
-// of records. A larger run takes a commit per batch. A call that is cut leaves the run
-// between the two, and the next CompactRun, BeginRun or EndRun of the run finishes it.
+// A run of up to 250 rows to blank takes one commit: four round trips, and one for each further
+// page of records. A larger run takes a commit per batch. If a call is interrupted between batches,
+// the next CompactRun, BeginRun or EndRun of the run finishes the compaction.
 //
-// A run that ended has no current grant, so no fence is required in any mode. One that is presented
-// must be current.
+// A run that has ended has no current grant, so no fence is required in any mode. A fence that is
+// presented must be current.
 //
-// Errors: ErrRefused for a run that is unknown, has not ended or is not settled; runstore.ErrFenced.
+// Errors: ErrRefused for a run that is unknown, has not ended or is not settled;
+// runstore.ErrFenced.
 func (t *Tape) CompactRun(ctx context.Context, run runstore.RunID, f runstore.Fence) (Compacted, error) {
 	if err := checkRun(run); err != nil {
 		return Compacted{}, err
@@ -89,7 +90,7 @@ func (t *Tape) CompactRun(ctx context.Context, run runstore.RunID, f runstore.Fe
 		if err := t.admit("CompactRun", run, f); err != nil {
 			return Compacted{}, err
 		}
-		if err := t.confirm(ctx, f); err != nil { // before the rules: a zombie must learn that it is one
+		if err := t.confirm(ctx, f); err != nil { // before the other checks, so that a zombie gets ErrFenced
 			return Compacted{}, err
 		}
 	}
@@ -111,14 +112,14 @@ func (t *Tape) CompactRun(ctx context.Context, run runstore.RunID, f runstore.Fe
 }
 
 func (c compaction) result() Compacted {
-	if c.Done && c.version > 0 { // as it was read
+	if c.Done && c.version > 0 { // read from the store: an earlier call finished
 		return Compacted{Already: true}
 	}
 	return Compacted{Decisions: c.Decisions, Effects: c.Effects, Bytes: c.Bytes}
 }
 
-// startCompaction does a whole compaction if one commit takes it. Otherwise it commits the intent, or
-// finds it. The state has the version 0 where this call did it all.
+// startCompaction compacts the run at once if one commit suffices. Otherwise it commits the intent,
+// or finds the intent of an earlier call. The state has version 0 if this call did everything.
 func (t *Tape) startCompaction(ctx context.Context, id runstore.RunID, f runstore.Fence) (compaction, error) {
 	head, err := t.store.GetRun(ctx, id)
 	if errors.Is(err, runstore.ErrNotFound) || err == nil && head.Summary.Version == 0 {
@@ -153,8 +154,8 @@ func (t *Tape) startCompaction(ctx context.Context, id runstore.RunID, f runstor
 	return t.closeCompaction(ctx, b, run, head.Summary.Version, compaction{UpTo: head.LastSeq}, found.rows)
 }
 
-// stampCompaction adds the next state to a batch, which is guarded by the version of the one before,
-// and commits it.
+// stampCompaction adds the next state to a batch, which is guarded by the version of the previous
+// state, and commits the batch.
 func (t *Tape) stampCompaction(ctx context.Context, b runstore.Batch, next compaction) (compaction, error) {
 	b.Put(compactionKey, encode(next))
 	done, err := t.commit(ctx, b)
@@ -165,11 +166,11 @@ func (t *Tape) stampCompaction(ctx context.Context, b runstore.Batch, next compa
 	return next, nil
 }
 
-// closeCompaction is the last commit of a compaction: it blanks the last rows, journals the counts,
-// and takes the run out of the queue of ended runs.
+// closeCompaction makes the last commit of a compaction: it blanks the last rows, journals the
+// counts and removes the run from the queue of ended runs.
 func (t *Tape) closeCompaction(ctx context.Context, b runstore.Batch, run Run, summary runstore.Version, c compaction, rows []blankRow) (compaction, error) {
-	// The payload has the time, so the store clock is read first: the entry's own time is the
-	// commit's, and later by about a round trip.
+	// The payload contains the time, so the store clock is read first. The time of the entry itself
+	// is the commit's, about a round trip later.
 	now, err := t.store.Now(ctx)
 	if err != nil {
 		return compaction{}, err
@@ -185,11 +186,11 @@ func (t *Tape) closeCompaction(ctx context.Context, b runstore.Batch, run Run, s
 	if _, err := t.stampCompaction(ctx, b, c); err != nil {
 		return compaction{}, err
 	}
-	c.version = 0 // done by this call
+	c.version = 0 // this call did it
 	return c, nil
 }
 
-// blank adds rows to a batch and returns the state with their counts.
+// blank adds the blanked rows to a batch and returns the state with their counts added.
 func (c compaction) blank(b *runstore.Batch, rows []blankRow) compaction {
 	for _, r := range rows {
 		b.Require(runstore.AtVersion(r.key, r.version))

@@ -8,9 +8,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// finishCompaction finishes a compaction that has begun, and returns what it did, or that it was done
-// already. A commit that loses, to another finisher or to a transition of a row, starts a new round,
-// which follows the state that the record then has.
+// finishCompaction completes a compaction that has begun and returns its result, or reports that
+// another call completed it. A commit that loses to another caller or to a change of a row starts a
+// new round from the state that the record then has.
 func (t *Tape) finishCompaction(ctx context.Context, id runstore.RunID, f runstore.Fence) (Compacted, error) {
 	var pace pace
 	for seen := runstore.Version(0); ; {
@@ -25,7 +25,7 @@ func (t *Tape) finishCompaction(ctx context.Context, id runstore.RunID, f runsto
 		if err != nil || state.Done {
 			return state.result(), err
 		}
-		if state.version > seen { // another finisher makes progress: wait for it as long as it takes
+		if state.version > seen { // another caller makes progress: do not give up
 			pace.n = min(pace.n, maxAttempts/2)
 		}
 		seen = state.version
@@ -42,7 +42,8 @@ func (t *Tape) finishCompaction(ctx context.Context, id runstore.RunID, f runsto
 	}
 }
 
-// compactOnce blanks the rows that are not blank yet, a batch per commit, and closes the compaction.
+// compactOnce blanks the rows that still have bodies, one batch per commit, and closes the
+// compaction.
 func (t *Tape) compactOnce(ctx context.Context, id runstore.RunID, f runstore.Fence, state compaction) (compaction, error) {
 	var collected blankRows
 	batch := func() runstore.Batch { return guards(id, f, runstore.AtVersion(compactionKey, state.version)) }
@@ -75,8 +76,8 @@ func (t *Tape) compactOnce(ctx context.Context, id runstore.RunID, f runstore.Fe
 	return t.closeCompaction(ctx, batch(), run, summary, state, collected.rows)
 }
 
-// awaitCompaction finishes the compaction that a guard has met, if it is not done, and returns the
-// version that its record then keeps.
+// awaitCompaction completes the compaction that made a guard fail, if it is not done, and returns
+// the final version of its record.
 func (t *Tape) awaitCompaction(ctx context.Context, id runstore.RunID) (runstore.Version, error) {
 	for {
 		rec, found, err := t.readRecord(ctx, id, compactionKey)
@@ -93,18 +94,19 @@ func (t *Tape) awaitCompaction(ctx context.Context, id runstore.RunID) (runstore
 	}
 }
 
-// meetsCompaction reports whether a commit lost because the run's compaction is not at the version
-// that its guard names.
+// meetsCompaction reports whether a commit failed because the record of the run's compaction is not
+// at the version that the guard names.
 func meetsCompaction(err error) bool {
 	var conflict *runstore.ConflictError
 	return errors.As(err, &conflict) && conflict.Key == compactionKey
 }
 
-// pace spaces the rounds of a compaction that lose to other writers. Unlike [retries] it takes no
-// turn: a round may be long, and other rows share the turn.
+// pace limits and spaces the rounds of a compaction that lose to other writers. Unlike [retries] it
+// takes no turn: a round may be long, and other rows share the turn.
 type pace struct{ n int }
 
-// next returns nil after a rest, when the next round may start, and lost, the conflict, when it may not.
+// next pauses and returns nil, or returns lost, the conflict, if there were too many rounds or ctx
+// has ended.
 func (p *pace) next(ctx context.Context, lost error) error {
 	if p.n++; p.n == maxAttempts {
 		return lost

@@ -7,12 +7,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The bounds of the rows that one commit blanks.
+// The limits of the rows that one commit blanks.
 const (
-	// compactRows is how many. A batch takes 256 records and 256 guards; the run's summary, the
-	// compaction and the status are among them.
+	// compactRows is the number of rows. A batch takes 256 records and 256 guards; the run's
+	// summary, the compaction and the status are among them.
 	compactRows = 250
-	// compactBytes is how many bytes their blank forms have together: half of what a batch takes.
+	// compactBytes is the total size of their blank forms: half of what a batch takes.
 	compactBytes = runstore.MaxBatchBytes / 2
 )
 
@@ -25,7 +25,7 @@ type blankRow struct {
 	value   []byte
 	places  []runstore.Place
 	reserve []runstore.RecordWrite
-	// saved is the length of the bodies that count.
+	// saved is the length of the removed bodies, without rationales.
 	saved int64
 }
 
@@ -37,7 +37,7 @@ type blankRows struct {
 	size int
 }
 
-// add adds a row, or reports that there is no room for it.
+// add adds a row, or returns false if there is no room for it.
 func (c *blankRows) add(r blankRow) bool {
 	if len(c.rows) == compactRows || len(c.rows) > 0 && c.size+r.size() > compactBytes {
 		return false
@@ -46,18 +46,18 @@ func (c *blankRows) add(r blankRow) bool {
 	return true
 }
 
-// survey is what startCompaction finds in the records of a run.
+// survey is what startCompaction reads of a run's records.
 type survey struct {
 	state compaction
-	// open and unknown are the obligations and effects that are not settled.
+	// open and unknown are the numbers of open obligations and UNKNOWN effects.
 	open, unknown int
-	// rows are those to blank, if fits; otherwise one commit does not take them.
+	// rows are the rows to blank. They are complete only if fits; otherwise they exceed one commit.
 	rows []blankRow
 	fits bool
 }
 
-// surveyRun reads the records of a run up to the last obligation. It ends early at a compaction.
-// It keeps no bodies.
+// surveyRun reads the records of a run up to the last obligation, or up to the record of a
+// compaction. It keeps no bodies.
 func (t *Tape) surveyRun(ctx context.Context, run Run) (survey, error) {
 	s := survey{fits: true}
 	var collected blankRows
@@ -103,8 +103,8 @@ func (t *Tape) surveyRun(ctx context.Context, run Run) (survey, error) {
 	return s, nil
 }
 
-// blankOf returns the blank form of a decision or effect that has bodies recorded up to a seq; found
-// is false for every other record.
+// blankOf returns the blank form of a decision or effect that has bodies recorded up to the seq
+// upTo; found is false for any other record.
 func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row blankRow, found bool, err error) {
 	row = blankRow{key: rec.Key, version: rec.Version}
 	if rec.Created.Seq > upTo {
@@ -129,7 +129,7 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 		}
 		before := len(e.Request) + len(e.Response) + len(e.Error)
 		e.Request = ""
-		if rec.Updated.Seq <= upTo { // else the outcome was recorded after the compaction began
+		if rec.Updated.Seq <= upTo { // a later outcome was recorded after the compaction began
 			e.Response, e.Error = "", ""
 		}
 		if row.saved = int64(before - len(e.Response) - len(e.Error)); row.saved == 0 {
@@ -140,7 +140,7 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 	default:
 		return row, false, nil
 	}
-	// The row stands in its queues where it stood: relative times are those of its last change.
+	// The row keeps its positions in its queues: relative times count from its last change.
 	for i, p := range row.places {
 		if d, relative := p.At.Offset(); relative {
 			row.places[i].At = runstore.At(rec.Updated.Time.Add(d))

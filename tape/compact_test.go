@@ -275,7 +275,7 @@ func TestACompactionCutAnywhereIsFinished(t *testing.T) {
 	}
 }
 
-// checkCompacted checks that no bodies are left and that one entry tells the counts.
+// checkCompacted checks that no bodies are left and that one entry has the counts.
 func checkCompacted(t *testing.T, tp *tape.Tape, s runstore.RunStore, run runstore.RunID, want tape.Compacted) {
 	t.Helper()
 	counts := fmt.Sprintf(`"decisions_zeroed":%d,"effects_zeroed":%d,`, want.Decisions, want.Effects)

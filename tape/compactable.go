@@ -9,8 +9,8 @@ import (
 )
 
 // IndexEnded is the cross-run queue of ended runs that were never compacted, ordered by their end.
-// It is a place of the summary: EndRun puts it there, the last commit of a compaction removes it.
-// A run that is begun again may stay in the queue, so readers look at its status.
+// The entry belongs to the summary record: EndRun adds it, the last commit of a compaction removes
+// it. A run that is begun again may stay in the queue, so readers check its status.
 const IndexEnded runstore.IndexName = "run.ended"
 
 // ended reports whether a run of this status may be compacted.
@@ -18,11 +18,11 @@ func (s RunStatus) ended() bool {
 	return slices.Contains([]RunStatus{RunTerminal, RunFailed, RunCancelled, RunStuck}, s)
 }
 
-// ListCompactableRuns returns up to limit (100 for 0 or less) runs that ended before a time, the
-// earliest first: those that are TERMINAL, FAILED, CANCELLED or STUCK and were never compacted. The
-// zero time is the store clock. It does not look at effects and obligations, so CompactRun may
-// still refuse a listed run. It returns fewer than the limit when they would not fit into one
-// answer. A run that cannot be read is logged and left out. One read per page.
+// ListCompactableRuns returns up to limit (100 for 0 or less) runs that ended before a time,
+// earliest first: runs that are TERMINAL, FAILED, CANCELLED or STUCK and were never compacted. The
+// zero time means the store clock. It does not check effects and obligations, so CompactRun may
+// still refuse a listed run. It returns fewer than limit if they would not fit into one answer. A
+// run that cannot be read is logged and left out. One read per page.
 func (t *Tape) ListCompactableRuns(ctx context.Context, before time.Time, limit int) ([]Run, error) {
 	if limit <= 0 {
 		limit = 100

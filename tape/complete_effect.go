@@ -13,22 +13,22 @@ type OutcomeRequest struct {
 	Key string
 	// Status is the effect's status from now on; any number is kept.
 	Status EffectStatus
-	// Response and Error replace what is stored. Together they have up to
-	// [MaxOutcome] bytes, however large the effect's request is.
+	// Response and Error replace the stored ones. Together they have up to [MaxOutcome] bytes,
+	// however large the effect's request is.
 	Response, Error string
-	// Claim is the generation of the claim under which a dispatcher has acted; 0 for none.
+	// Claim is the generation of the claim under which the dispatcher acted; 0 for none.
 	Claim int64
 	Fence runstore.Fence
 }
 
-// CompleteEffect records the outcome of a PENDING effect. Any other effect is
-// returned as it is: the first outcome wins. So is an OUTBOX effect that was claimed again since
-// the request's claim. An outcome ends the claim. Where fences are required, an outcome needs one
-// unless a dispatcher calls the counterparty. Two round trips: the record is read to be written
-// again.
-//
-// Errors: ErrNotBegun; ErrFenceRequired; runstore.ErrFenced, also where nothing would have been
+// CompleteEffect records the outcome of a PENDING effect and ends its claim. An effect in any other
+// state is returned unchanged: the first outcome wins. So is an OUTBOX effect that was claimed
+// again since the request's claim. If fences are required, an INLINE effect's outcome needs one; an
+// outcome reported by a dispatcher does not. Two round trips: the record is read before it is
 // written.
+//
+// Errors: ErrNotBegun; ErrFenceRequired; runstore.ErrFenced for a stale fence, even if there was
+// nothing to write.
 func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, error) {
 	return t.settle(ctx, "CompleteEffect(OUTBOX)", req, func(e storedEffect, found bool) (storedEffect, *step, error) {
 		if !found {
@@ -46,12 +46,12 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 	})
 }
 
-// ReconcileEffect records what a reconciler found out about an effect that is
-// PENDING or UNKNOWN, and ends the claim of its dispatch. A CONFIRMED or FAILED one is returned
-// as it is. Two round trips.
+// ReconcileEffect records the outcome that a reconciler found for an effect that is PENDING or
+// UNKNOWN, and ends the claim of its dispatch. An effect that is CONFIRMED or FAILED is returned
+// unchanged. Two round trips.
 //
-// Errors: ErrNoSuchEffect; runstore.ErrFenced, also where nothing would have
-// been written.
+// Errors: ErrNoSuchEffect; runstore.ErrFenced for a stale fence, even if there was nothing to
+// write.
 func (t *Tape) ReconcileEffect(ctx context.Context, req OutcomeRequest) (Effect, error) {
 	return t.settle(ctx, "ReconcileEffect", req, func(e storedEffect, found bool) (storedEffect, *step, error) {
 		if !found {
@@ -91,7 +91,8 @@ func (t *Tape) changeEffect(ctx context.Context, run runstore.RunID, key string,
 	return e.Effect, err
 }
 
-// settled gives an effect its outcome, which ends the claim of its dispatch. The entry is completed by the effect's names.
+// settled returns the effect with its outcome and without the claim of its dispatch, and a step
+// with the entry, to which it adds the effect's names.
 func (e storedEffect) settled(req OutcomeRequest, entry map[string]any) (storedEffect, *step, error) {
 	e.Status, e.Response, e.Error = req.Status, req.Response, req.Error
 	if e.Status != EffectPending {
@@ -100,13 +101,13 @@ func (e storedEffect) settled(req OutcomeRequest, entry map[string]any) (storedE
 	return e, e.note(entry), nil
 }
 
-// note returns a step with a journal entry on the effect.
+// note returns a step with a journal entry about the effect.
 func (e storedEffect) note(entry map[string]any) *step {
 	entry["tool"], entry["idempotency_key"] = e.Tool, e.Key
 	return note(kindEffect, entry)
 }
 
-// outcomeWord is the journal's word for the status that an effect got.
+// outcomeWord returns the journal's word for an effect's new status.
 func outcomeWord(s EffectStatus) string {
 	switch s {
 	case EffectConfirmed:

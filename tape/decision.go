@@ -32,18 +32,17 @@ type decisionHead struct {
 	Policy string `json:"policy,omitempty"`
 }
 
-// decisionKey pads the index, so that the keys of a run's decisions sort as
-// their indexes do.
+// decisionKey pads the index with zeros, so that keys sort by index.
 func decisionKey(index int64) runstore.RecordKey {
 	return runstore.RecordKey(fmt.Sprintf("decision/%019d", index))
 }
 
-// RecordDecision records a decision, or returns the one that its run has under
-// that index: the first one wins, and a replay writes nothing. One round trip for
-// a new decision, and one more read for a replay.
+// RecordDecision records a decision, or returns the one that its run has under that index: the
+// first one wins, and a replay writes nothing. One round trip for a new decision; a replay costs
+// one more read.
 //
-// Errors: ErrNoSuchRun; runstore.ErrTooLarge above [MaxDecision];
-// runstore.ErrFenced, for a replay too.
+// Errors: ErrNoSuchRun; runstore.ErrTooLarge above [MaxDecision]; runstore.ErrFenced, for a replay
+// too.
 func (t *Tape) RecordDecision(ctx context.Context, run runstore.RunID, d Decision, f runstore.Fence) (Decision, error) {
 	if err := t.admit("RecordDecision", run, f); err != nil {
 		return Decision{}, err
@@ -74,8 +73,8 @@ func (t *Tape) RecordDecision(ctx context.Context, run runstore.RunID, d Decisio
 	})
 }
 
-// GetDecision returns a recorded decision; found is false when there is none, or
-// no such run. One read.
+// GetDecision returns a recorded decision; found is false if there is no such decision or run. One
+// read.
 func (t *Tape) GetDecision(ctx context.Context, run runstore.RunID, index int64) (d Decision, found bool, err error) {
 	rec, found, err := t.readRecord(ctx, run, decisionKey(index))
 	if err != nil || !found {
@@ -91,7 +90,7 @@ func (d Decision) encode() ([]byte, []runstore.Place) {
 	return encode(decisionHead{Model: d.Model, Policy: d.PolicyVersion}, d.Request, d.Response, d.Rationale), nil
 }
 
-// blank returns the decision without its bodies, and whether it has any.
+// blank returns the decision without its bodies, and whether it had any.
 func (d Decision) blank() (Decision, bool) {
 	full := d.Request != "" || d.Response != "" || d.Rationale != ""
 	d.Request, d.Response, d.Rationale = "", "", ""
@@ -113,7 +112,7 @@ func decisionOf(run runstore.RunID, rec runstore.Record) (Decision, error) {
 	return d, nil
 }
 
-// readRecord reads one record; found is false when it is absent, or its run.
+// readRecord reads one record; found is false if the record or its run is absent.
 func (t *Tape) readRecord(ctx context.Context, run runstore.RunID, key runstore.RecordKey) (rec runstore.Record, found bool, err error) {
 	if err := checkRun(run); err != nil {
 		return runstore.Record{}, false, err

@@ -8,20 +8,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// DispatchQuery asks for effects that wait for a dispatcher.
+// DispatchQuery selects effects that are ready for a dispatcher.
 type DispatchQuery struct {
-	// Now is the time at which they are due; zero for the store clock.
+	// Now is the time by which the effects are due; zero means the store clock.
 	Now time.Time
-	// Limit is 200 for 0 or less.
+	// Limit is the maximal number of effects; 0 or less means 200.
 	Limit int
-	// Connector, if not empty, is that of the effects.
+	// Connector, if not empty, selects the effects of one connector.
 	Connector string
 }
 
 // ListEffectsToDispatch returns effects of all runs that a dispatcher may claim: PENDING outbox
-// effects that are due and under no claim, in the order in which they became due. It returns fewer
-// than the limit when they would not fit into one answer. An effect that cannot be read is logged
-// and left out. One read per page, and one of the store clock unless the query names the time.
+// effects that are due and not claimed, in the order of their due times. It returns fewer than the
+// limit if they would not fit into one answer. An effect that cannot be read is logged and left
+// out. One read per page, and one of the store clock unless the query names the time.
 func (t *Tape) ListEffectsToDispatch(ctx context.Context, q DispatchQuery) ([]Effect, error) {
 	if q.Limit <= 0 {
 		q.Limit = 200
@@ -47,7 +47,7 @@ func (t *Tape) ListEffectsToDispatch(ctx context.Context, q DispatchQuery) ([]Ef
 	list, err := t.listEffects(ctx, entries, q.Limit, func(e storedEffect) bool {
 		return e.isDispatchable(now) && (q.Connector == "" || e.Connector == q.Connector)
 	})
-	// The queue has effects whose claim has lapsed by the end of the claim.
+	// The queue orders an effect with a lapsed claim by the end of that claim.
 	slices.SortStableFunc(list, func(a, b Effect) int { return a.NextDispatch.Compare(b.NextDispatch) })
 	return list, err
 }
@@ -57,13 +57,13 @@ func (e storedEffect) isDispatchable(now time.Time) bool {
 		!e.NextDispatch.IsZero() && !e.NextDispatch.After(now) && !e.DispatchClaimExpires.After(now)
 }
 
-// ClaimEffectDispatch gives the caller the right to dispatch an effect for as long as the claim
-// lasts. Of several callers at most one gets it, and the others see who did. A claim raises the
-// effect's Claims, its generation: a report that names an earlier one changes nothing. found is
-// false where there is no such effect. Nothing is journaled. Two round trips, and one of the store
-// clock where a former claim or an appointed time has to be judged.
+// ClaimEffectDispatch gives the caller the right to dispatch an effect while the claim lasts. Of
+// several callers at most one acquires the claim; the others get the effect with the claimer's
+// name. A claim raises the effect's Claims, its generation: a report under an earlier generation
+// changes nothing. found is false if there is no such effect. It writes no journal entry. Two round
+// trips, and one of the store clock if an earlier claim or a scheduled time has to be checked.
 //
-// Errors: runstore.ErrFenced, if a fence is presented.
+// Errors: runstore.ErrFenced for a fence that is not current.
 func (t *Tape) ClaimEffectDispatch(ctx context.Context, run runstore.RunID, key string, req ClaimRequest) (e Effect, acquired, found bool, err error) {
 	if err := t.admit("ClaimEffectDispatch", run, req.Fence); err != nil {
 		return Effect{}, false, false, err
@@ -77,7 +77,7 @@ func (t *Tape) ClaimEffectDispatch(ctx context.Context, run runstore.RunID, key 
 		if !there || e.Status != EffectPending || e.Mode != Outbox || e.NextDispatch.IsZero() {
 			return e, nil, nil
 		}
-		// An effect that was due when it was last written is due now.
+		// An effect that was due when it was last written is still due, whatever the clock.
 		if e.NextDispatch.After(e.Time) || !e.DispatchClaimExpires.IsZero() {
 			now, err := t.store.Now(ctx)
 			if err != nil || !e.isDispatchable(now) {
@@ -92,29 +92,30 @@ func (t *Tape) ClaimEffectDispatch(ctx context.Context, run runstore.RunID, key 
 	return e, acquired && err == nil, found, err
 }
 
-// DispatchReport says that an attempt to dispatch an effect has failed.
+// DispatchReport reports a failed attempt to dispatch an effect.
 type DispatchReport struct {
 	Run runstore.RunID
 	Key string
-	// Claim is the generation of the claim under which it was made; 0 for a dispatcher that knows of
-	// none.
+	// Claim is the generation of the claim under which the attempt was made; 0 if the dispatcher
+	// does not use generations.
 	Claim int64
-	// Error is kept with the effect, up to [MaxDispatchError] bytes of it.
+	// Error is stored with the effect, truncated to [MaxDispatchError] bytes.
 	Error string
-	// Next is when to try again; zero makes the effect UNKNOWN.
+	// Next is the time of the next attempt; zero makes the effect UNKNOWN.
 	Next  time.Time
 	Fence runstore.Fence
 }
 
-// MaxDispatchError is how much of the error of a failed dispatch is kept. A longer one is cut, and
-// not refused: an attempt that could not be reported would be made again.
+// MaxDispatchError is the number of bytes of a failed dispatch's error that are stored. A longer
+// error is truncated, not refused: an attempt that could not be reported would be repeated.
 const MaxDispatchError = 8 << 10
 
-// RecordDispatchAttempt records that a dispatch has failed, and ends its claim: the effect is due
-// again at Next, or becomes UNKNOWN, for a reconciler. An effect that is not PENDING is returned as it
-// is, and so is one whose last claim is not the report's or has ended by a report or an observation. Two round trips.
+// RecordDispatchAttempt records that a dispatch has failed, and ends its claim. The effect is due
+// again at Next, or becomes UNKNOWN, for a reconciler to resolve. An effect that is not PENDING is
+// returned unchanged. So is an effect whose last claim is not the report's, or has been ended by a
+// report or an observation. Two round trips.
 //
-// Errors: ErrNoSuchEffect; runstore.ErrFenced, if a fence is presented.
+// Errors: ErrNoSuchEffect; runstore.ErrFenced for a fence that is not current.
 func (t *Tape) RecordDispatchAttempt(ctx context.Context, req DispatchReport) (Effect, error) {
 	if err := t.admit("RecordDispatchAttempt", req.Run, req.Fence); err != nil {
 		return Effect{}, err

@@ -1,29 +1,27 @@
-// Package tape is Tape's semantics, written once over runstore.RunStore: runs, decisions,
-// effects, the outbox, obligations, budgets, gates, timers, compaction, sessions, values, reactions and
-// their tasks as state machines over records. It knows no engine and no wire.
+// Package tape implements Tape's semantics over runstore.RunStore: runs, decisions, effects, the
+// outbox, obligations, budgets, gates, timers, compaction, sessions, values, reactions and their
+// tasks, as state machines over records. It depends on no engine and on no wire format.
 //
-// Every change is one commit: the record, the run's counter and the journal
-// entry become visible together or not at all. What a guard can check is not
-// read first, so most operations are one round trip to the store; each method
-// says how many it takes.
+// Every change is one commit: the record, the run's seq and the journal entry become visible
+// together or not at all. Conditions that a guard can check are not read first, so most operations
+// take one round trip to the store; the comment of each method says how many.
 //
 // # Fencing
 //
-// BeginRun and ResumeRun grant the run's lease. Every writing operation takes a
-// fence, which may be absent: a fence that is presented is always a guard of the
-// commit, so the store refuses a zombie in the same atomic step in which it would
-// have written. An operation that turns out to write nothing (a decision that is
-// recorded already, an effect that is complete) is refused to a zombie too: with a
-// fence it ends in a commit that has guards only. With [FenceRequired] and
-// [FenceConnection] a write without a fence is refused where [Authorities] says that it
-// needs one. A write to a session or a value may present the fence of any run, and is then applied only while
-// that grant is current; see package crossrun for how, and for what its readers see meanwhile.
+// BeginRun and ResumeRun grant the run's lease. Every writing operation takes a fence, which may be
+// absent. A fence that is presented is always a guard of the commit, so the store refuses a zombie
+// (a holder that has lost its lease) in the same atomic step in which it would have written. An
+// operation that finds nothing to write (the decision is recorded already, the effect is complete)
+// refuses a zombie too: with a fence it ends in a commit that has only guards. With [FenceRequired]
+// and [FenceConnection] a write without a fence is refused if [Authorities] requires one. A write
+// to a session or a value may present the fence of any run, and is applied only while that grant is
+// current; package crossrun describes how, and what its readers see meanwhile.
 //
 // # State machines
 //
-// A row is one record. A transition reads it, decides, and writes it with its journal
-// entries if it is still at the version that was read; see ledger. The store's clock is
-// the only one: a deadline is stored relative to the commit that sets it.
+// Each row is one record. A transition reads the row, decides, and writes it with its journal
+// entries if the record is still at the version that was read (compare-and-swap); see ledger. The
+// store's clock is the only one: a deadline is stored relative to the commit that sets it.
 //
 //	effect      PENDING to CONFIRMED, FAILED or UNKNOWN by CompleteEffect; PENDING and UNKNOWN by
 //	            ReconcileEffect; any but CONFIRMED by RecordExternalObservation, which may send it back
@@ -39,45 +37,61 @@
 //
 // # Limits
 //
-// Texts are bounded so that every answer fits into a message of 4 MiB, which is what
-// gRPC's clients accept by default. The room for an effect's outcome is reserved when
-// the effect begins: [MaxRequest] bounds its request, [MaxOutcome] its response and
-// error, [MaxEffectNames] its names, independently of each other. [MaxDecision],
-// [MaxRunNames] and [MaxDetail] bound decisions and runs. [MaxObligationNames],
-// [MaxCompensation], [MaxCompensator], [MaxClaimer], [MaxAttemptError] and [MaxResult]
-// bound an obligation's texts, [MaxSignal] and [MaxGateContext] a gate's, [MaxDispatchError]
-// and [MaxExternalRef] a dispatch's, [MaxSessionState], [MaxSessionEvent] and
-// [MaxSessionNames] a session's, [MaxValueNames] a value's, [MaxReactionID], [MaxReactionNames], [MaxPattern]
-// and [MaxPredicate] a reaction's, [MaxTask] and [MaxTaskError] a task's, independently of each other. What is larger is refused
-// with runstore.ErrTooLarge, which names the field and the limit. Lists end where the
-// next entry would not fit.
+// Texts are bounded so that every answer fits into a message of 4 MiB, the default limit of gRPC
+// clients. The room for an effect's outcome is reserved when the effect begins: [MaxRequest] bounds
+// its request, [MaxOutcome] its response and error, [MaxEffectNames] its names, independently of
+// each other. The other limits are independent of each other too:
 //
-// A store may also limit the records of one run, as Bigtable does. BeginEffect is then refused
-// with runstore.ErrTooLarge, field "records", while there is no room for the effect with its
-// largest outcome. An effect that was begun can be claimed, retried, completed, reconciled and
-// observed, an obligation resolved, a gate signalled, a budget charged, and the run taken over, ended
-// and compacted, however full the run is. An observation registers its obligation too, unless the
-// effect was CONFIRMED before. Registering any other obligation, setting a timer and opening a gate
-// need room of their own. So does, on a store without runstore.MultiCommitter, a write to a session
-// under the fence of the full run.
+//   - decisions and runs: [MaxDecision], [MaxRunNames], [MaxDetail]
+//   - obligations: [MaxObligationNames], [MaxCompensation], [MaxCompensator], [MaxClaimer],
+//     [MaxAttemptError], [MaxResult]
+//   - gates: [MaxSignal], [MaxGateContext]
+//   - dispatches: [MaxDispatchError], [MaxExternalRef]
+//   - sessions: [MaxSessionState], [MaxSessionEvent], [MaxSessionNames]
+//   - values: [MaxValueNames]
+//   - reactions: [MaxReactionID], [MaxReactionNames], [MaxPattern], [MaxPredicate]
+//   - tasks: [MaxTask], [MaxTaskError]
+//
+// A larger text is refused with runstore.ErrTooLarge, which names the field and the limit. A list
+// ends where the next entry would not fit.
+//
+// A store may also limit the records of one run, as Bigtable does. BeginEffect is then refused with
+// runstore.ErrTooLarge, field "records", if there is no room for the effect with its largest
+// outcome. However full the run is, these operations succeed: an effect that was begun can be
+// claimed, retried, completed, reconciled and observed; an obligation can be resolved, a gate
+// signalled, a budget charged; the run can be taken over, ended and compacted. An observation also
+// registers its obligation, unless the effect was CONFIRMED before. Registering any other
+// obligation, setting a timer and opening a gate need room of their own. So does a write to a
+// session under the fence of the full run, on a store without runstore.MultiCommitter.
 //
 // # Stored form
 //
-// The run's status is the store's Status; who it is, its scopes and its end are
-// the record under runstore.SummaryKey. A decision is the record decision/INDEX,
-// an effect the record effect/KEY, and the budget the record budget. An obligation is
-// the record obligation/HASH: HASH is that of its effect key and kind. A gate is the record
-// gate/NAME, with gates for all of a run's gates, a timer timer/ID. The record grant has the id of
-// the last grant, compaction the progress of one. A session is a run of its own, which no list of
-// runs shows: its state is the record session, its events are its journal. A value is one too: its
-// present version is the record value, its journal has every version. Each shard of a reaction is a run
-// of its own, reaction/HASH/SHARD, without a journal: the record cursor says how far it has read the
-// feed, task/POSITION, done/REST and dead/REST are its tasks, and that of shard 0 has the definition, reaction. The records that begin
-// with crossrun/ are those of steps over two runs. A business key and its
-// connector are a run of their own, too, business/HASH, whose record effect names the run and the
-// key of their effect. The record business/ATTEMPT of a run is the mark of an attempt to begin an
-// effect with a business key, on a store that commits to one run at a time. A row's seq and
-// time are the stamps of its record, and a journal entry's those of its event, so no
-// value repeats them. Values carry a format number, and a newer one than this package knows is
-// refused with [ErrFormat].
+// The run's status is the store's Status. Its identity, its scopes and its end are in the record
+// runstore.SummaryKey. The other records of a run:
+//
+//	decision/INDEX    a decision
+//	effect/KEY        an effect
+//	budget            the budget
+//	obligation/HASH   an obligation; HASH is the hash of its effect key and kind
+//	gate/NAME         a gate
+//	gates             the common state of the run's gates
+//	timer/ID          a timer
+//	grant             the id of the last grant
+//	compaction        the progress of a compaction
+//	crossrun/…        steps over two runs
+//	business/ATTEMPT  the mark of an attempt to begin an effect with a business key, on a store that
+//	                  commits to one run at a time
+//
+// These have runs of their own, which no list of runs shows:
+//
+//	session           the record session is its state, the journal its events
+//	value             the record value is its current version, the journal has every version
+//	shard             reaction/HASH/SHARD, without a journal: the record cursor is its position in the
+//	                  feed; task/POSITION, done/REST and dead/REST are its tasks; the record reaction
+//	                  of shard 0 is the reaction's definition
+//	business key      business/HASH: the record effect names the run and the key of its effect
+//
+// A row's seq and time are the stamps of its record, a journal entry's those of its event; values
+// do not repeat them. Each value has a format number. A value of a newer format than this package
+// supports is refused with [ErrFormat].
 package tape

@@ -11,45 +11,44 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// EffectStatus says what is known about an effect. Numbers that are not named
-// here are kept as they come.
+// EffectStatus is what is known about an effect. Numbers without a name here are stored unchanged.
 type EffectStatus int32
 
 // The statuses of an effect.
 const (
 	EffectUnspecified EffectStatus = 0
-	// EffectPending: the intent is on file, the outcome is not.
+	// EffectPending: the intent is recorded, the outcome is not.
 	EffectPending   EffectStatus = 1
 	EffectConfirmed EffectStatus = 2
 	EffectFailed    EffectStatus = 3
-	// EffectUnknown: it may have happened; a reconciler finds out.
+	// EffectUnknown: the call may have happened; a reconciler has to find out.
 	EffectUnknown EffectStatus = 4
 )
 
-// EffectSemantics says what a second call to the counterparty would do.
+// EffectSemantics is what a second call to the counterparty would do.
 type EffectSemantics int32
 
 // The semantics of an effect.
 const (
 	SemanticsUnspecified EffectSemantics = 0
-	// Idempotent: the counterparty recognises the key.
+	// Idempotent: the counterparty recognises the key of a repeated call.
 	Idempotent EffectSemantics = 1
-	// NonIdempotent: it would act twice. Such an effect needs an outbox and a
+	// NonIdempotent: the counterparty would act twice. Such an effect needs outbox dispatch and a
 	// scope.
 	NonIdempotent EffectSemantics = 2
 	// ObserveOnly: the call only reads.
 	ObserveOnly EffectSemantics = 3
 )
 
-// DispatchMode says who calls the counterparty.
+// DispatchMode is which process calls the counterparty.
 type DispatchMode int32
 
 // The dispatch modes of an effect.
 const (
 	DispatchUnspecified DispatchMode = 0
-	// Inline: the run's driver does.
+	// Inline: the run's driver calls the counterparty.
 	Inline DispatchMode = 1
-	// Outbox: a dispatcher does, some time after the effect is on file.
+	// Outbox: a dispatcher calls the counterparty some time after the effect is recorded.
 	Outbox DispatchMode = 2
 )
 
@@ -58,21 +57,21 @@ type Effect struct {
 	Run runstore.RunID
 	// Key is the idempotency key, unique within the run.
 	Key string
-	// Decision is the index of the decision that authorised it; negative for none.
+	// Decision is the index of the decision that authorised the effect; negative for none.
 	Decision    int64
 	Tool        string
 	Semantics   EffectSemantics
 	Mode        DispatchMode
 	BusinessKey string
 	Connector   string
-	// Scope is the scope under which it was admitted.
+	// Scope is the scope under which the effect was admitted.
 	Scope  string
 	Status EffectStatus
-	// Request, Response and Error are JSON texts, kept as they came.
+	// Request, Response and Error are JSON texts, stored verbatim.
 	Request, Response, Error string
-	// Seq is that of the entry that began it.
+	// Seq is the seq of the journal entry that began the effect.
 	Seq runstore.Seq
-	// Time is that of the last change.
+	// Time is the time of the last change.
 	Time time.Time
 
 	DispatchAttempts int32
@@ -81,15 +80,15 @@ type Effect struct {
 	ExternalRef          string
 	DispatchClaimedBy    string
 	DispatchClaimExpires time.Time
-	// Claims counts the claims of the effect's dispatch. It names the last one: a report under a
-	// claim that is not the last changes nothing.
+	// Claims is the number of claims of the effect's dispatch. It serves as the generation of the
+	// last claim: a report under an earlier claim changes nothing.
 	Claims            int64
 	LastDispatchError string
 }
 
-// size returns at least the bytes that the effect takes in an answer.
+// size returns an upper bound of the bytes that the effect takes in an answer.
 func (e Effect) size() int {
-	const numbers = 256 // and the tags and lengths of all fields: under 200 bytes
+	const numbers = 256 // numbers, and the tags and lengths of all fields: under 200 bytes
 	size := numbers + len(e.Run)
 	for _, text := range []string{
 		e.Key, e.Tool, e.BusinessKey, e.Connector, e.Scope, e.Request, e.Response, e.Error,
@@ -100,8 +99,8 @@ func (e Effect) size() int {
 	return size
 }
 
-// The cross-run queues of effects. Those of open outcome stand in them by the
-// time of their last change, those to dispatch by the time at which they are due.
+// The cross-run queues of effects. Effects with an open outcome are ordered by the time of their
+// last change, effects to dispatch by the time at which they are due.
 const (
 	IndexPending  runstore.IndexName = "effect.pending"
 	IndexUnknown  runstore.IndexName = "effect.unknown"
@@ -113,8 +112,8 @@ func dispatchIndex(connector string) runstore.IndexName {
 	return indexFor(IndexDispatch, connector)
 }
 
-// indexFor returns the part of an index that is about one name. A name that is too long for an
-// index is replaced by its hash.
+// indexFor returns the index of one name. A name that is too long for an index is replaced by its
+// hash.
 func indexFor(index runstore.IndexName, name string) runstore.IndexName {
 	if len(index)+1+len(name) > runstore.MaxIndexName {
 		sum := sha256.Sum256([]byte(name))
@@ -125,7 +124,7 @@ func indexFor(index runstore.IndexName, name string) runstore.IndexName {
 
 const effectPrefix = "effect/"
 
-// maxEffectKey is the longest idempotency key.
+// maxEffectKey is the maximal length of an idempotency key, in bytes.
 const maxEffectKey = runstore.MaxRecordKey - len(effectPrefix)
 
 func effectKey(key string) runstore.RecordKey { return runstore.RecordKey(effectPrefix + key) }
@@ -142,8 +141,8 @@ type effectHead struct {
 	Connector   string          `json:"connector,omitempty"`
 	Scope       string          `json:"scope,omitempty"`
 	Attempts    int32           `json:"attempts,omitempty"`
-	// DueAtOnce marks an effect that is due since its creation. Earlier programs wrote it, and
-	// NextUS for any other time.
+	// DueAtOnce marks an effect that is due since its creation. Earlier versions of this package
+	// wrote DueAtOnce, and NextUS for any other time; both are only read.
 	DueAtOnce     bool       `json:"due_at_once,omitempty"`
 	NextUS        int64      `json:"next_dispatch_us,omitempty"`
 	NextDispatch  storedWhen `json:"next_dispatch,omitzero"`
@@ -154,11 +153,11 @@ type effectHead struct {
 	DispatchError string     `json:"dispatch_error,omitempty"`
 }
 
-// storedEffect is an effect with what is needed to write it again.
+// storedEffect is an effect with the times that are needed to write it again.
 type storedEffect struct {
 	Effect
-	// next and claimEnd are NextDispatch and DispatchClaimExpires, before the commit that
-	// writes them has a time.
+	// next and claimEnd are NextDispatch and DispatchClaimExpires in the form that is written: the
+	// time of the commit may not be known yet.
 	next, claimEnd runstore.When
 }
 
@@ -176,7 +175,7 @@ func (e storedEffect) encode() []byte {
 	return encode(head, e.Request, e.Response, e.Error)
 }
 
-// places returns the queues that the effect stands in.
+// places returns the effect's index entries.
 func (e storedEffect) places() []runstore.Place {
 	switch e.Status {
 	case EffectPending:
@@ -199,9 +198,10 @@ func (e storedEffect) places() []runstore.Place {
 	}
 }
 
-// later returns the largest later form of the effect. One that is CONFIRMED stays so, in no queue. Any other may
-// become PENDING, with the most places that it has, or be seen twice, which registers an obligation:
-// the key of that one is as long for every kind.
+// later returns the room to reserve for the largest later form of the effect. A CONFIRMED effect
+// stays CONFIRMED, in no queue. Any other may become PENDING, with the most index entries that it
+// can have, or be observed as a duplicate, which registers an obligation, whose key has the same
+// length for every kind.
 func (e storedEffect) later() []runstore.RecordWrite {
 	if e.Status == EffectConfirmed {
 		return nil
@@ -239,8 +239,8 @@ func effectOf(run runstore.RunID, rec runstore.Record) (storedEffect, error) {
 	return e, nil
 }
 
-// GetEffect returns the effect under a key; found is false when there is none, or
-// no such run. One read.
+// GetEffect returns the effect under a key; found is false if there is no such effect or run. One
+// read.
 func (t *Tape) GetEffect(ctx context.Context, run runstore.RunID, key string) (e Effect, found bool, err error) {
 	stored, found, err := t.readEffect(ctx, run, key)
 	return stored.Effect, found, err

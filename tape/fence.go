@@ -6,24 +6,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Grant is a lease as it travels to the driver of a run and back: what
-// BeginRun and ResumeRun answer and a write presents.
+// Grant is the part of a lease that is sent to the driver of a run and back: BeginRun and ResumeRun
+// return it and a write presents it.
 type Grant struct {
-	// Run may be empty in a grant that a write to the run itself presents.
+	// Run may be empty if the grant is presented with a write to the run itself.
 	Run   runstore.RunID
 	Owner string
 	Token int64
 	ID    string
 }
 
-// GrantOf returns the part of a lease that travels.
+// GrantOf returns the grant of a lease.
 func GrantOf(l runstore.Lease) Grant {
 	return Grant{Run: l.Run, Owner: string(l.Owner), Token: int64(l.Token), ID: string(l.Grant)}
 }
 
-// Fence returns the fence that a write to run presents under g. A grant of another run, and one that
-// no store can have made, is refused with an error that matches runstore.ErrInvalid or
-// runstore.ErrTooLarge. Whether the grant is current, the store checks with the write.
+// Fence returns the fence that a write to run presents under g. A grant of another run, or one that
+// no store can have issued, yields an error that matches runstore.ErrInvalid or
+// runstore.ErrTooLarge. Fence does not check that the grant is current: the store does, with the
+// write.
 func (g Grant) Fence(run runstore.RunID) (runstore.Fence, error) {
 	if err := checkRun(run); err != nil {
 		return runstore.Fence{}, err
@@ -49,8 +50,8 @@ func (g Grant) Fence(run runstore.RunID) (runstore.Fence, error) {
 	}.Fence(), nil
 }
 
-// admit refuses a fence that is for another run, and a write without one where the method
-// needs it.
+// admit returns an error for a fence of another run, and for an absent fence if the method requires
+// one.
 func (t *Tape) admit(method string, run runstore.RunID, f runstore.Fence) error {
 	if err := checkRun(run); err != nil {
 		return err
@@ -61,7 +62,7 @@ func (t *Tape) admit(method string, run runstore.RunID, f runstore.Fence) error 
 	return t.require(method, f)
 }
 
-// require refuses a write without a fence where the method needs one.
+// require returns ErrFenceRequired for an absent fence if the method requires one.
 func (t *Tape) require(method string, f runstore.Fence) error {
 	switch {
 	case !f.IsZero() || authorities[method] != Driver:
@@ -77,7 +78,7 @@ func (t *Tape) require(method string, f runstore.Fence) error {
 	}
 }
 
-// guards returns first and, if there is one, the fence.
+// guards returns a batch that is guarded by first and, if there is one, by the fence.
 func guards(run runstore.RunID, f runstore.Fence, first runstore.Guard) runstore.Batch {
 	b := runstore.NewBatch(run, first)
 	if !f.IsZero() {
@@ -86,11 +87,10 @@ func guards(run runstore.RunID, f runstore.Fence, first runstore.Guard) runstore
 	return b
 }
 
-// confirm is the end of an operation that found nothing to write. Without a
-// fence it is free. With one, a commit that has a guard and no write asks the
-// store whether the fence is still current, so that a zombie learns that it is
-// one: comparing tokens here would leave a gap after the comparison. The second
-// round trip falls on replays only.
+// confirm ends an operation that found nothing to write. Without a fence it does nothing. With a
+// fence it commits a batch that has the fence as its only guard and no writes, so that a zombie
+// gets ErrFenced. Comparing tokens here instead would leave a gap after the comparison. Only
+// replays pay this second round trip.
 func (t *Tape) confirm(ctx context.Context, f runstore.Fence) error {
 	if f.IsZero() {
 		return nil

@@ -225,7 +225,7 @@ func TestAZombieIsRefusedAndChangesNothing(t *testing.T) {
 			t.Parallel()
 			tp, s, _ := newTape(t)
 			zombie := prepare(t, tp)
-			// The same owner, so that nothing but the grant tells the two apart.
+			// The same owner name, so that only the grants distinguish the two.
 			if _, err := tp.BeginRun(t.Context(), beginRequest("i")); err != nil {
 				t.Fatal(err)
 			}
@@ -250,7 +250,7 @@ func TestTheCurrentGrantWrites(t *testing.T) {
 				t.Parallel()
 				tp, s, store := newTape(t)
 				r := prepare(t, tp)
-				store.Advance(time.Hour) // expired, but taken over by nobody
+				store.Advance(time.Hour) // expired, but not taken over
 				if err := w.do(t, tape.New(s, &tape.Options{Fence: mode}), r.ID, r.Lease.Fence()); err != nil {
 					t.Errorf("%s = %v, want no error", w.name, err)
 				}

@@ -7,27 +7,27 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A gate is where a run waits for a signal. Its state is spread over three records, which the
+// A gate is a point at which a run waits for a signal. Its state is in three records, which the
 // commits of AwaitSignal and SendSignal change together:
 //
-//   - gate/NAME has what was delivered at the gate, and whether the run has consumed it.
-//   - gates has the gate at which the run is parked, and how many gates have a signal that the
+//   - gate/NAME: the signal that was delivered at the gate, and whether the run has consumed it.
+//   - gates: the gate at which the run is parked, and the number of gates with a signal that the
 //     run has not consumed.
-//   - The summary shows the gate at which the run is parked, for RunState.
+//   - the summary: the gate at which the run is parked, for RunState.
 //
-// Every change of a gate is guarded by the version of gates, and changes it. So of a look that
-// parks the run and a signal that arrives at the same time one is committed first, and the other is
-// decided again on what the first one wrote: no signal is lost between look and park.
+// Every change of a gate is guarded by the version of gates and changes it. So if a run checks a
+// gate and parks while a signal arrives, one of the two commits first, and the other is decided
+// again on the new state: no signal is lost between check and park.
 
 const (
 	gatePrefix                    = "gate/"
 	gatesKey   runstore.RecordKey = "gates"
-	// maxGate is the longest name of a gate.
+	// maxGate is the maximal length of a gate's name, in bytes.
 	maxGate = runstore.MaxRecordKey - len(gatePrefix)
 )
 
-// The limits of a gate's texts, in bytes. They do not depend on each other, so a signal can always
-// be delivered.
+// The limits of a gate's texts, in bytes. They are independent of each other, so a signal can
+// always be delivered.
 const (
 	// MaxGateContext is the largest payload of AwaitSignal.
 	MaxGateContext = 1_000_000
@@ -57,15 +57,15 @@ func (g gate) encode() []byte { return encode(g, g.resolution, g.context) }
 
 // gates is the stored form of the gates record.
 type gates struct {
-	// Waiting is the gate at which the run was parked last, and Parked says that no signal has
-	// released it since. The run's status says whether it still is.
+	// Waiting is the gate at which the run was parked last. Parked reports that no signal has
+	// released the run since; the run's status shows whether it is still parked.
 	Waiting string `json:"waiting,omitempty"`
 	Parked  bool   `json:"parked,omitempty"`
-	// Pending counts the gates with a signal that was delivered and not consumed.
+	// Pending is the number of gates with a delivered signal that was not consumed.
 	Pending int `json:"pending,omitempty"`
 }
 
-// gateRecords is what one operation on a gate reads.
+// gateRecords holds the records that one operation on a gate reads.
 type gateRecords struct {
 	run     Run // without its status and lease
 	gates   gates
@@ -87,7 +87,7 @@ func (t *Tape) readGate(ctx context.Context, id runstore.RunID, name string) (*g
 		what := fmt.Sprintf("record %q of run %q", clip(string(rec.Key), 64), id)
 		switch rec.Key {
 		case runstore.SummaryKey:
-			head.Summary, head.CreatedAt = rec, rec.Created.Time // it was created with the run
+			head.Summary, head.CreatedAt = rec, rec.Created.Time // the summary was created with the run
 		case gatesKey:
 			err = decode(what, rec.Value, &r.gates)
 		default:
@@ -116,8 +116,8 @@ func (r *gateRecords) putSummary(b *runstore.Batch) {
 	putSummary(&b.Writes, r.run.encode(false), r.run.places()...)
 }
 
-// setWaiting gives a parked run its place among the runs to recover: it wants a driver while a
-// signal waits to be consumed. It holds only while the run's status is WAITING.
+// setWaiting sets the runnable time of a parked run: it needs a driver while a delivered signal
+// waits to be consumed. This is valid only while the run's status is WAITING.
 func (r *gateRecords) setWaiting(w *runstore.Writes) {
 	w.Runnable = runstore.Never()
 	if r.gates.Pending > 0 {

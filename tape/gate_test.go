@@ -30,8 +30,8 @@ func signal(t *testing.T, tp *tape.Tape, run runstore.RunID, gate, resolution st
 	return sent.Released
 }
 
-// standing returns a run's status, the gate at which it waits, and whether it is to be recovered.
-func standing(t *testing.T, tp *tape.Tape, id runstore.RunID) string {
+// gateState returns a run's status, the gate at which it waits, and whether it is to be recovered.
+func gateState(t *testing.T, tp *tape.Tape, id runstore.RunID) string {
 	t.Helper()
 	run, err := tp.GetRun(t.Context(), id)
 	if err != nil {
@@ -56,7 +56,7 @@ func TestSignalReleasesTheRunThatWaits(t *testing.T) { // 51, 52
 	r := begin(t, tp, "i")
 	check := func(when, want string) {
 		t.Helper()
-		if got := standing(t, tp, r.ID); got != want {
+		if got := gateState(t, tp, r.ID); got != want {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
 	}
@@ -132,13 +132,13 @@ func TestGatesOfAnEndedRun(t *testing.T) {
 			if signal(t, tp, r.ID, "a", "late") {
 				t.Error("a signal has released a run that has ended")
 			}
-			if got, want := standing(t, tp, r.ID), fmt.Sprintf("%d a", status); got != want {
+			if got, want := gateState(t, tp, r.ID), fmt.Sprintf("%d a", status); got != want {
 				t.Errorf("the run: %q, want %q", got, want)
 			}
 			if got, delivered := await(t, tp, r.ID, "a"); !delivered || got != "late" {
 				t.Errorf("await: %q, %t, want the signal that came late", got, delivered)
 			}
-			if got, want := standing(t, tp, r.ID), fmt.Sprintf("%d a", status); got != want {
+			if got, want := gateState(t, tp, r.ID), fmt.Sprintf("%d a", status); got != want {
 				t.Errorf("the run: %q, want %q", got, want)
 			}
 		})
@@ -159,7 +159,7 @@ func TestNoSignalIsLostBetweenLookAndPark(t *testing.T) {
 			if delivered != (gate == "a") {
 				t.Errorf("delivered %t", delivered)
 			}
-			if got := standing(t, tp, r.ID); got != want {
+			if got := gateState(t, tp, r.ID); got != want {
 				t.Errorf("the run: %q, want %q", got, want)
 			}
 		})
@@ -175,7 +175,7 @@ func TestNoParkIsMissedBySignal(t *testing.T) {
 	if !signal(t, slow, r.ID, "a", "now") {
 		t.Error("the signal has not released the run")
 	}
-	if got := standing(t, tp, r.ID); got != "1  listed" {
+	if got := gateState(t, tp, r.ID); got != "1  listed" {
 		t.Errorf("the run: %q, want it RUNNABLE", got)
 	}
 }
@@ -191,7 +191,7 @@ func TestManySignalsAndOneRun(t *testing.T) {
 	}
 	await(t, tp, r.ID, "driver's")
 	all.Wait()
-	if got := standing(t, tp, r.ID); got != "3 driver's listed" {
+	if got := gateState(t, tp, r.ID); got != "3 driver's listed" {
 		t.Errorf("the run: %q, want it WAITING with signals to consume", got)
 	}
 	for i := range gates {
@@ -199,7 +199,7 @@ func TestManySignalsAndOneRun(t *testing.T) {
 			t.Errorf("the signal at gate %d is lost", i)
 		}
 	}
-	if got := standing(t, tp, r.ID); got != "3 driver's" {
+	if got := gateState(t, tp, r.ID); got != "3 driver's" {
 		t.Errorf("the run: %q, want it WAITING with nothing to consume", got)
 	}
 }

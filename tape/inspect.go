@@ -7,16 +7,16 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// RunOf returns the run whose head a store returned, for programs that list runs
-// from its indexes. ErrNoSuchRun for a run of the store that is none of Tape's.
+// RunOf returns the run of a head, for programs that list runs from the store's indexes. It returns
+// ErrNoSuchRun for a run that is not one of Tape's.
 func RunOf(head runstore.Run) (Run, error) { return runOf(head) }
 
 // Gate is a gate of a run as stored.
 type Gate struct {
 	Name string
-	// Delivered says that a signal was sent, and Consumed that the run has taken it.
+	// Delivered reports that a signal was sent, Consumed that the run has taken it.
 	Delivered, Consumed bool
-	// Context is the payload with which the run waited, Resolution that of the signal.
+	// Context is the payload with which the run waited, Resolution the payload of the signal.
 	Context, Resolution string
 }
 
@@ -25,12 +25,12 @@ type Compaction struct {
 	// UpTo is the last seq of the run when the compaction began.
 	UpTo runstore.Seq
 	Done bool
-	// Compacted has the counts so far.
+	// Compacted holds the counts so far.
 	Compacted
 }
 
-// RowOf returns what a record of a run holds: a Decision, Effect, Obligation, Budget, Gate, Timer,
-// Compaction or Session, the last without events. It returns nil for any other record.
+// RowOf returns the row in a record of a run: a Decision, Effect, Obligation, Budget, Gate, Timer,
+// Compaction or Session (without events). It returns nil for any other record.
 //
 // Errors: ErrFormat for a record that cannot be read.
 func RowOf(run runstore.RunID, rec runstore.Record) (any, error) {
@@ -68,7 +68,7 @@ func RowOf(run runstore.RunID, rec runstore.Record) (any, error) {
 	return nil, nil
 }
 
-// asRow returns no row where there is an error.
+// asRow returns row as an any, or nil if err is not nil.
 func asRow[R any](row R, err error) (any, error) {
 	if err != nil {
 		return nil, err

@@ -24,25 +24,25 @@ type Entry struct {
 	Run  runstore.RunID
 	Seq  runstore.Seq
 	Kind string
-	// Payload is a JSON object, compact, with its keys in alphabetical order.
+	// Payload is a compact JSON object, with its keys in alphabetical order.
 	Payload string
 	Time    time.Time
-	// Position is the entry's place in the feed of all runs; 0 while the store does not
-	// know it, which may be so for a while after the entry was committed. A reader that
-	// keeps positions as cursors of the feed takes them from the feed.
+	// Position is the entry's position in the feed of all runs. It is 0 while the store does not
+	// know it, possibly for a while after the commit. A reader that stores positions as cursors
+	// must take them from the feed.
 	Position runstore.Position
 	// Subject is the entry's path, for filters.
 	Subject string
-	// Token and Owner name the grant under which it was written: 0 and empty for
-	// a write without a fence.
+	// Token and Owner identify the grant under which the entry was written; 0 and empty for a write
+	// without a fence.
 	Token runstore.Token
 	Owner runstore.Owner
 }
 
-// ReadJournal returns a page of a run's journal, from seq on, ascending; fewer
-// than limit entries when they get large. It returns every entry that was committed
-// before, without waiting for the feed or for other runs. An empty page means that there
-// is nothing yet: also when there is no such run, since it may begin later. One read.
+// ReadJournal returns up to limit entries of a run's journal, ascending from a seq; fewer if they
+// are large. It returns every entry that was committed before the call and does not wait for the
+// feed or for other runs. An empty page means that there is no such entry yet, or no such run,
+// since the run may begin later. One read.
 func (t *Tape) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]Entry, error) {
 	if err := checkRun(id); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (t *Tape) ReadJournal(ctx context.Context, id runstore.RunID, from runstore
 	return entries, nil
 }
 
-// EntryOf returns the journal entry that an event of a run stands for.
+// EntryOf returns the journal entry of an event of a run.
 func EntryOf(id runstore.RunID, e runstore.Event) Entry {
 	payload := string(e.Data)
 	return Entry{
@@ -70,7 +70,7 @@ func EntryOf(id runstore.RunID, e runstore.Event) Entry {
 	}
 }
 
-// entry returns the payload of a run's own journal entry.
+// entry returns the payload of a journal entry about the run itself.
 func (r Run) entry(status string) []byte {
 	payload := map[string]any{
 		"app": r.App, "user": r.User, "session": r.Session, "run_id": r.ID, "status": status,

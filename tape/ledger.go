@@ -11,31 +11,30 @@ import (
 )
 
 // ledger stores rows of one kind, each in one record, and changes them by compare-and-swap on the
-// record's version: a row is read, a transition decides what becomes of it, and one commit writes
-// the row with its journal entries if the record is still at the version that was read. A commit
-// that loses to another writer changes nothing, and the transition is decided again on what the
-// winner wrote.
+// record's version: a row is read, a transition decides what to write, and one commit writes the
+// row with its journal entries if the record is still at the version that was read. A commit that
+// loses to another writer changes nothing; the transition then decides again on the new row.
 type ledger[R any] struct {
 	// decode returns the row of a record.
 	decode func(run runstore.RunID, rec runstore.Record) (R, error)
-	// encode returns the value of a row's record, and its places in the queues of all runs.
+	// encode returns the value of a row's record and its index entries.
 	encode func(row R) ([]byte, []runstore.Place)
-	// later, if set, returns what the record of a row reserves; see room.go.
+	// later, if set, returns the room that the record of a row reserves; see room.go.
 	later func(row R) []runstore.RecordWrite
 }
 
-// step is what a transition writes beside its row. A nil step writes nothing.
+// step is what a transition writes besides its row. A nil step means that nothing is written.
 type step struct {
 	// entries are journaled in order. The first explains the change of the row.
 	entries []journalEntry
-	// raw are events that are appended as they are, in place of entries. The last explains the
-	// change of the row.
+	// raw are events to append verbatim instead of entries. The last explains the change of the
+	// row.
 	raw []runstore.NewEvent
 	// deletes removes the row.
 	deletes bool
-	// guards must hold at the commit, beside the fence and the row's version.
+	// guards must hold at the commit, besides the fence and the row's version.
 	guards []runstore.Guard
-	// writes are the other changes of the commit. Its events are ignored.
+	// writes are the other changes of the commit. The field Events is ignored.
 	writes runstore.Writes
 }
 
@@ -49,20 +48,20 @@ func note(kind string, payload map[string]any) *step {
 	return &step{entries: []journalEntry{{kind, payload}}}
 }
 
-// transition decides what becomes of a row: the row to write, and what is written with it. found is
-// false where the run has no row under the key; row is then the zero row.
+// transition returns the row to write and the step that is written with it. found is false if the
+// run has no row under the key; row is then the zero row.
 type transition[R any] func(row R, found bool) (R, *step, error)
 
-// change applies a transition to the row under key and returns the row as it then stands. Where
-// there is nothing to write it returns the row as it is, and a stale fence is refused all the same.
-// Two round trips, and one more for a fence where nothing is written.
+// change applies a transition to the row under key and returns the new row. If there is nothing to
+// write it returns the row unchanged, after checking the fence. Two round trips; if nothing is
+// written, one more for a fence.
 func (l ledger[R]) change(ctx context.Context, t *Tape, run runstore.RunID, f runstore.Fence, key runstore.RecordKey, decide transition[R]) (R, error) {
 	read := func() (runstore.Record, bool, error) { return t.readRecord(ctx, run, key) }
 	return l.swap(ctx, t, run, f, key, read, decide)
 }
 
-// create is change for a row that is likely to be new: it commits before it reads. A transition of
-// the absent row must not fail. One round trip for a new row, two for one that exists.
+// create is change for a row that is probably new: it commits before it reads. The transition must
+// not fail for the absent row. One round trip for a new row, two for one that exists.
 func (l ledger[R]) create(ctx context.Context, t *Tape, run runstore.RunID, f runstore.Fence, key runstore.RecordKey, decide transition[R]) (R, error) {
 	first := true
 	read := func() (runstore.Record, bool, error) {
@@ -96,7 +95,7 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 			return none, err
 		}
 		if s == nil {
-			if retries.n == 0 { // else the commit that lost has judged the fence, which comes before versions
+			if retries.n == 0 { // a commit that lost has checked the fence already, before versions
 				err = t.confirm(ctx, f)
 			}
 			return next, err
@@ -121,7 +120,8 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 		case err == nil && s.deletes:
 			return next, nil
 		case err == nil && len(done.Versions) == 0:
-			// A step over two runs was recognised by its lead, which does not remember versions.
+			// The lead recognised the repeat of a step over two runs, and does not remember
+			// versions.
 			return l.reread(ctx, t, run, key, next)
 		case err == nil:
 			stamp := runstore.Stamp{Seq: done.LastSeq, Time: done.Time}
@@ -142,32 +142,32 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 	}
 }
 
-// reread returns the row under key as it stands, and next where there is none any more.
+// reread returns the row under key as stored, or next if it cannot be read.
 func (l ledger[R]) reread(ctx context.Context, t *Tape, run runstore.RunID, key runstore.RecordKey, next R) (R, error) {
 	rec, found, err := t.readRecord(ctx, run, key)
 	if err != nil || !found {
-		return next, nil // it was written, and is gone or cannot be read now
+		return next, nil // the row was written; it is gone or unreadable now
 	}
 	return l.decode(run, rec)
 }
 
-// maxAttempts bounds how often an operation starts over because another writer
-// changed what it had read. Every round lost is a round that another writer won.
+// maxAttempts is how often an operation starts over because another writer changed what it had
+// read. Another writer has made progress in every lost round.
 const maxAttempts = 16
 
-// retries paces the operations of this process that lose to each other. The first attempt is
-// optimistic. An operation that lost waits for its turn among those of the same row that lost, so
-// that each later round has one contender from every process, and rests before it tries again.
+// retries serializes the operations of this process that lose to each other on the same row. The
+// first attempt is optimistic. An operation that has lost waits for its turn, so that each later
+// round has at most one contender per process, and pauses before it tries again.
 type retries struct {
-	turn chan struct{} // of the row, shared with others by its hash
+	turn chan struct{} // the lock of the row; rows with the same hash share it
 	held bool
 	n    int
 }
 
 const (
 	retryTurns = 256
-	// firstRest is the mean pause after the second lost round: about a commit on a local disk. It
-	// doubles from round to round up to maxRest.
+	// firstRest is the mean pause after the second lost round: about the time of a commit on a
+	// local disk. It doubles from round to round up to maxRest.
 	firstRest = 2 * time.Millisecond
 	maxRest   = 100 * time.Millisecond
 )
@@ -177,7 +177,8 @@ func (t *Tape) retries(key runstore.RecordKey, run runstore.RunID) *retries {
 	return &retries{turn: t.turns[h%retryTurns]}
 }
 
-// next returns nil when the operation may try again, and lost, the conflict, when it may not.
+// next waits and returns nil, or returns lost, the conflict, if there were too many attempts or ctx
+// has ended.
 func (r *retries) next(ctx context.Context, lost error) error {
 	if r.n++; r.n == maxAttempts {
 		return lost
@@ -194,8 +195,8 @@ func (r *retries) next(ctx context.Context, lost error) error {
 	return restAfter(ctx, r.n-2, lost)
 }
 
-// restAfter pauses for a jittered time that doubles with n. It returns nil, or the conflict that was
-// lost when ctx ends before.
+// restAfter pauses for a jittered time that doubles with n. It returns lost, the conflict, if ctx
+// ends first.
 func restAfter(ctx context.Context, n int, lost error) error {
 	rest := min(firstRest<<n, maxRest)
 	timer := time.NewTimer(rest/2 + rand.N(rest))

@@ -8,10 +8,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The limits of texts, in bytes. They are so that every answer fits into 4 MiB, the
-// largest message that gRPC's clients accept by default, with all else that its record
-// holds. What a request may carry never depends on what is stored already, so an
-// effect that was begun can always be completed and a run always be ended.
+// The limits of texts, in bytes. They are chosen so that every answer, with everything else in its
+// record, fits into 4 MiB, the largest message that gRPC clients accept by default. No limit
+// depends on what is stored already, so an effect that was begun can always be completed and a run
+// can always be ended.
 const (
 	// MaxRequest is the largest request of an effect.
 	MaxRequest = 2_000_000
@@ -30,20 +30,21 @@ const (
 	MaxDetail = 2_000_000
 )
 
-// maxAnswer bounds the answers of lists: 4 MiB, as above.
+// maxAnswer is the maximal size of a list's answer: 4 MiB, as above.
 const maxAnswer = 4 << 20
 
-// errUnanswerable: only a program with other limits can have stored the value.
+// errUnanswerable: the value exceeds an answer. Only a program with other limits can have stored
+// it.
 var errUnanswerable = fmt.Errorf("it does not fit into an answer of %d bytes", maxAnswer)
 
-// field is one text of a request, under the name that the wire gives it.
+// field is one text of a request, with its name on the wire.
 type field struct {
 	name string
 	text string
 }
 
-// checkText refuses text that is not UTF-8: it could be stored, but not answered
-// again, on a wire and in a journal whose texts are UTF-8.
+// checkText returns an error for text that is not UTF-8: it could be stored but not returned,
+// because the texts of the wire and of the journal are UTF-8.
 func checkText(fields ...field) error {
 	for _, f := range fields {
 		if !utf8.ValidString(f.text) {
@@ -53,7 +54,7 @@ func checkText(fields ...field) error {
 	return nil
 }
 
-// checkName refuses an empty or overlong name.
+// checkName returns an error for an empty or overlong name.
 func checkName(name, text string, limit int) error {
 	if text == "" {
 		return &runstore.InputError{
@@ -78,8 +79,8 @@ func checkRun(id runstore.RunID) error {
 	return checkName("run_id", string(id), runstore.MaxRunID)
 }
 
-// checkSize refuses what is too large as a whole and names the field to blame:
-// the largest that it was made of.
+// checkSize returns an error if size exceeds limit. The error names the largest of the fields that
+// make up the value.
 func checkSize(what string, size, limit int, fields ...field) error {
 	if size <= limit {
 		return nil
@@ -96,12 +97,12 @@ func checkSize(what string, size, limit int, fields ...field) error {
 	}
 }
 
-// defaultTTL is the TTL of a lease whose caller names none.
+// defaultTTL is the TTL of a lease if the caller requests none.
 const defaultTTL = 120 * time.Second
 
-// leaseTTL returns the TTL that is granted where one was asked for. A longer one than the longest is
-// cut to it: the caller finds the expiry in the grant, and heartbeats. A shorter one than the shortest,
-// which is the unit of the wire, becomes that.
+// leaseTTL returns the TTL that is granted for a requested one. A TTL above the maximum is reduced
+// to it: the caller sees the expiry in the grant, and heartbeats. A TTL below the minimum, which is
+// the unit of time on the wire, is raised to it.
 func leaseTTL(ttl time.Duration) time.Duration {
 	if ttl <= 0 {
 		return defaultTTL

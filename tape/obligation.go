@@ -26,7 +26,7 @@ const (
 
 func (s ObligationStatus) final() bool { return s == ObligationCompensated || s == ObligationStuck }
 
-// word is the journal's word for the status.
+// word returns the journal's word for the status.
 func (s ObligationStatus) word() string {
 	switch s {
 	case ObligationCommitted:
@@ -40,12 +40,12 @@ func (s ObligationStatus) word() string {
 	}
 }
 
-// Obligation is the duty to compensate one effect in one way. Its run has at most one of an effect
-// key and a kind.
+// Obligation is the duty to compensate one effect in one way. A run has at most one obligation for
+// each effect key and kind.
 type Obligation struct {
 	Run runstore.RunID
-	// Seq is that of the entry that registered the obligation. It identifies the obligation within
-	// its run.
+	// Seq is the seq of the entry that registered the obligation. It identifies the obligation
+	// within its run.
 	Seq       runstore.Seq
 	EffectKey string
 	// Kind names the compensator.
@@ -53,25 +53,25 @@ type Obligation struct {
 	Payload     string
 	Compensator string
 	Status      ObligationStatus
-	// Time is that of the last change.
+	// Time is the time of the last change.
 	Time time.Time
-	// Attempts counts the failed ones.
+	// Attempts is the number of failed attempts.
 	Attempts, MaxAttempts int32
-	// NextAttempt is when a PENDING obligation is due; zero once the attempts were used up.
+	// NextAttempt is when a PENDING obligation is due; zero once the attempts are used up.
 	NextAttempt time.Time
 	LastError   string
 	// ClaimedBy and ClaimExpires are set while the obligation is COMMITTED.
 	ClaimedBy    string
 	ClaimExpires time.Time
-	// Claims counts the claims. It is the generation of the last one: a report under an earlier
-	// claim changes nothing.
+	// Claims is the number of claims. It serves as the generation of the last claim: a report under
+	// an earlier claim changes nothing.
 	Claims int64
 	Result string
 }
 
-// The limits of an obligation's texts, in bytes. A row at all of them fits into one record and one
-// answer, and none depends on what the row holds, so an obligation that was registered
-// can always be resolved.
+// The limits of an obligation's texts, in bytes. A row with all texts at their limits fits into one
+// record and one answer. No limit depends on what the row holds, so an obligation that was
+// registered can always be resolved.
 const (
 	// MaxObligationNames is the largest journal entry that registers an obligation: a JSON text of
 	// its effect key and kind.
@@ -82,27 +82,27 @@ const (
 	MaxCompensator = 4 << 10
 	// MaxClaimer is the longest name of a claimer.
 	MaxClaimer = 1 << 10
-	// MaxAttemptError is how much of the error of an attempt is kept. A longer one is cut, and not
-	// refused: an attempt that could not be reported would be made again. As JSON it may be six
-	// times as long, and a journal entry has up to 1 MiB.
+	// MaxAttemptError is the number of bytes of a failed attempt's error that are stored. A longer
+	// error is truncated, not refused: an attempt that could not be reported would be repeated. As
+	// JSON the text may be six times as long, and a journal entry has up to 1 MiB.
 	MaxAttemptError = 128 << 10
 	// MaxResult is the largest result.
 	MaxResult = 1_000_000
 )
 
-// defaultMaxAttempts applies where a registration names no number of attempts.
+// defaultMaxAttempts applies if a registration names no number of attempts.
 const defaultMaxAttempts = 5
 
-// size returns at least the bytes that the obligation takes in an answer.
+// size returns an upper bound of the bytes that the obligation takes in an answer.
 func (o Obligation) size() int {
-	const numbers = 256 // and the tags and lengths of all fields: under 200 bytes
+	const numbers = 256 // numbers, and the tags and lengths of all fields: under 200 bytes
 	return numbers + len(o.Run) + len(o.EffectKey) + len(o.Kind) + len(o.Payload) + len(o.Compensator) +
 		len(o.LastError) + len(o.ClaimedBy) + len(o.Result)
 }
 
-// The cross-run queues of obligations. Those to work on stand in IndexObligations: PENDING ones at
-// their next attempt, COMMITTED ones at the deadline of their claim. STUCK ones stand in
-// IndexStuckObligations by the time at which they got stuck.
+// The cross-run queues of obligations. IndexObligations has the obligations to work on: PENDING
+// ones at the time of their next attempt, COMMITTED ones at the end of their claim.
+// IndexStuckObligations has the STUCK ones, by the time at which they got stuck.
 const (
 	IndexObligations      runstore.IndexName = "obligation.due"
 	IndexStuckObligations runstore.IndexName = "obligation.stuck"
@@ -110,8 +110,9 @@ const (
 
 const obligationPrefix = "obligation/"
 
-// obligationKey hashes the identity of an obligation, which may be longer than a record key. A kind
-// has no zero byte, so the last one in the hashed text separates the two.
+// obligationKey returns the record key of an obligation: a hash of its identity, which may be
+// longer than a record key. A kind contains no zero byte, so the last zero byte in the hashed text
+// separates effect key and kind.
 func obligationKey(effectKey, kind string) runstore.RecordKey {
 	sum := sha256.Sum256([]byte(effectKey + "\x00" + kind))
 	return runstore.RecordKey(obligationPrefix + hex.EncodeToString(sum[:]))
@@ -133,11 +134,11 @@ type obligationHead struct {
 	Claims       int64            `json:"claims,omitempty"`
 }
 
-// storedObligation is an obligation with what is needed to write it again.
+// storedObligation is an obligation with the times that are needed to write it again.
 type storedObligation struct {
 	Obligation
-	// next and claimEnd are NextAttempt and ClaimExpires, before the commit that writes them has a
-	// time.
+	// next and claimEnd are NextAttempt and ClaimExpires in the form that is written: the time of
+	// the commit may not be known yet.
 	next, claimEnd runstore.When
 }
 
@@ -154,7 +155,7 @@ func (o storedObligation) encode() ([]byte, []runstore.Place) {
 	return encode(head, o.Payload, o.Result), o.places()
 }
 
-// places returns the queue that the obligation stands in.
+// places returns the obligation's index entry.
 func (o storedObligation) places() []runstore.Place {
 	switch o.Status {
 	case ObligationPending:
@@ -168,8 +169,8 @@ func (o storedObligation) places() []runstore.Place {
 	}
 }
 
-// later returns the largest later form of the obligation, which has the longest place, while it is
-// open.
+// later returns the room to reserve for the largest later form of an open obligation: the one with
+// the longest index entry.
 func (o storedObligation) later() []runstore.RecordWrite {
 	if o.Status != ObligationPending && o.Status != ObligationCommitted {
 		return nil

@@ -9,32 +9,32 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ObligationClaimRequest asks for the right to work on an obligation.
+// ObligationClaimRequest is the input of ClaimObligation.
 type ObligationClaimRequest struct {
 	Run runstore.RunID
 	Seq runstore.Seq
-	// Claimer is the caller's name, which callers that lose to this one see.
+	// Claimer is the caller's name. Callers that lose see it.
 	Claimer string
-	// TTL is 60 s for 0 or less, and from 1 ms to 24 h.
+	// TTL is how long the claim lasts: from 1 ms to 24 h; 0 or less means 60 s.
 	TTL   time.Duration
 	Fence runstore.Fence
 }
 
-// ObligationClaim is the outcome of a request for a claim.
+// ObligationClaim is the result of ClaimObligation.
 type ObligationClaim struct {
-	// Acquired says that the request won. The claim's generation is then Obligation.Claims.
+	// Acquired reports that the request won. Obligation.Claims is then the claim's generation.
 	Acquired bool
-	// Found says that there is such an obligation.
+	// Found reports that the obligation exists.
 	Found bool
-	// Obligation is the row after the request: of a request that lost, with the winner's name.
+	// Obligation is the row after the request. If the request lost, it names the winner.
 	Obligation Obligation
 }
 
 // ClaimObligation claims an obligation that is PENDING and due, or COMMITTED under a claim that has
-// expired on the store clock. One of any number of concurrent callers wins. Three round trips, and
-// one more where the clock has to judge the row.
+// expired on the store clock. Exactly one of several concurrent callers wins. Three round trips,
+// and one more if the store clock has to be read.
 //
-// Errors: runstore.ErrFenced, also where nothing would have been written.
+// Errors: runstore.ErrFenced for a stale fence, even if there was nothing to write.
 func (t *Tape) ClaimObligation(ctx context.Context, req ObligationClaimRequest) (ObligationClaim, error) {
 	if err := t.admit("ClaimObligation", req.Run, req.Fence); err != nil {
 		return ObligationClaim{}, err
@@ -74,7 +74,7 @@ func (t *Tape) claimable(ctx context.Context, o Obligation) (bool, error) {
 		return false, nil
 	}
 	if !at.After(o.Time) {
-		return true, nil // the row's own change was not earlier
+		return true, nil // due already when the row was last changed
 	}
 	now, err := t.store.Now(ctx)
 	return err == nil && !at.After(now), err
@@ -85,19 +85,21 @@ type ObligationAttempt struct {
 	Run   runstore.RunID
 	Seq   runstore.Seq
 	Error string
-	// Next is when to try again; the zero time gives up.
+	// Next is the time of the next attempt; zero gives up.
 	Next time.Time
-	// Generation is that of the claim under which the attempt was made. 0 or less is not checked.
+	// Generation is the generation of the claim under which the attempt was made. 0 or less is not
+	// checked.
 	Generation int64
 	Fence      runstore.Fence
 }
 
-// RecordObligationAttempt counts a failed attempt, ends the claim and makes the obligation PENDING
-// until the next attempt, or STUCK where no attempt is left or wanted. A final obligation is
-// returned as it is. So is one whose last claim is not the presented one, or has ended: a repeat of
-// a report under a generation is counted once. Three round trips.
+// RecordObligationAttempt counts a failed attempt and ends the claim. The obligation becomes
+// PENDING until the next attempt, or STUCK if no attempt is left or wanted. A final obligation is
+// returned unchanged. So is one whose last claim is not the presented one or has ended: a repeated
+// report under a generation is counted once. Three round trips.
 //
-// Errors: ErrNoSuchObligation; runstore.ErrFenced, also where nothing would have been written.
+// Errors: ErrNoSuchObligation; runstore.ErrFenced for a stale fence, even if there was nothing to
+// write.
 func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttempt) (Obligation, error) {
 	if err := t.admit("RecordObligationAttempt", req.Run, req.Fence); err != nil {
 		return Obligation{}, err
@@ -133,22 +135,25 @@ func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttemp
 	})
 }
 
-// ObligationResult reports what became of an obligation.
+// ObligationResult reports the final result of an obligation.
 type ObligationResult struct {
 	Run runstore.RunID
 	Seq runstore.Seq
-	// Status is COMPENSATED unless it is STUCK.
+	// Status is ObligationStuck or, for any other value, ObligationCompensated.
 	Status ObligationStatus
 	Result string
-	// Generation is that of the claim under which the caller worked. 0 or less is not checked.
+	// Generation is the generation of the claim under which the caller worked. 0 or less is not
+	// checked.
 	Generation int64
 	Fence      runstore.Fence
 }
 
-// ResolveObligation makes an obligation COMPENSATED or STUCK, claimed or not. A final obligation
-// is returned as it is, and so is one whose last claim is not the presented one. Three round trips.
+// ResolveObligation makes an obligation COMPENSATED or STUCK, whether it is claimed or not. A final
+// obligation is returned unchanged, and so is one whose last claim is not the presented one. Three
+// round trips.
 //
-// Errors: ErrNoSuchObligation; runstore.ErrFenced, also where nothing would have been written.
+// Errors: ErrNoSuchObligation; runstore.ErrFenced for a stale fence, even if there was nothing to
+// write.
 func (t *Tape) ResolveObligation(ctx context.Context, req ObligationResult) (Obligation, error) {
 	if err := t.admit("ResolveObligation", req.Run, req.Fence); err != nil {
 		return Obligation{}, err
@@ -173,7 +178,7 @@ func (t *Tape) ResolveObligation(ctx context.Context, req ObligationResult) (Obl
 	})
 }
 
-// superseded reports whether a claim was presented that is not the obligation's last.
+// superseded reports whether the presented generation is not that of the obligation's last claim.
 func (o storedObligation) superseded(generation int64) bool {
 	return generation > 0 && generation != o.Claims
 }
@@ -184,7 +189,7 @@ func (o storedObligation) released() storedObligation {
 	return o
 }
 
-// note returns a step with a journal entry on a change of the obligation.
+// note returns a step with a journal entry about a change of the obligation.
 func (o storedObligation) note(transition string, entry map[string]any) *step {
 	entry["obligation_seq"], entry["effect_key"], entry["kind"] = o.Seq, o.EffectKey, o.Kind
 	entry["status"], entry["transition"] = o.Status.word(), transition

@@ -11,12 +11,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ObligationQuery asks for obligations of one run.
+// ObligationQuery selects obligations of one run.
 type ObligationQuery struct {
 	Run runstore.RunID
 	// Unresolved leaves out COMPENSATED and STUCK ones.
 	Unresolved bool
-	// Status, if positive, is the only one wanted; Unresolved then does not apply.
+	// Status, if positive, selects one status; Unresolved is then ignored.
 	Status ObligationStatus
 }
 
@@ -27,15 +27,15 @@ func (q ObligationQuery) wants(s ObligationStatus) bool {
 	return !q.Unresolved || !s.final()
 }
 
-// ListObligations returns the obligations of a run, those registered last first, which is the order
-// of unwinding. Where they would not fit into one answer it leaves out the oldest. An obligation
-// that cannot be read is logged and left out. One read per page of the run's obligations.
+// ListObligations returns the obligations of a run, latest registration first, which is the order
+// of unwinding. If they would not fit into one answer, it leaves out the oldest. An obligation that
+// cannot be read is logged and left out. One read per page of the run's obligations.
 func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obligation, error) {
 	if err := checkRun(q.Run); err != nil {
 		return nil, err
 	}
-	// The keys are hashes, so every record is read. What is kept is bounded: obligations up to
-	// floor, a seq, do not fit.
+	// The keys are hashes, so every record has to be read. Memory is bounded: obligations with a
+	// seq up to floor do not fit into the answer and are dropped.
 	var kept []Obligation
 	size, floor := 0, runstore.Seq(0)
 	trim := func() {
@@ -74,8 +74,8 @@ func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obliga
 	return kept, nil
 }
 
-// listed returns a row of a list. One that cannot be read or answered is logged, and ok is false:
-// it must not hide the others.
+// listed returns a row of a list. A row that cannot be read or answered is logged, and ok is false,
+// so that it does not hide the others.
 func (t *Tape) listed(ctx context.Context, run runstore.RunID, rec runstore.Record) (o Obligation, ok bool) {
 	stored, err := obligationOf(run, rec)
 	if err == nil && stored.size() > maxAnswer {
@@ -88,23 +88,23 @@ func (t *Tape) listed(ctx context.Context, run runstore.RunID, rec runstore.Reco
 	return stored.Obligation, true
 }
 
-// UnresolvedQuery asks for the obligations of all runs that want a worker or a person.
+// UnresolvedQuery selects the obligations of all runs that need a worker or an operator.
 type UnresolvedQuery struct {
-	// Now judges what is due, in whole milliseconds: what is due within the millisecond is due. The
-	// zero time is the store clock.
+	// Now is the time by which obligations are due, in whole milliseconds: an obligation that is
+	// due within the millisecond is included. Zero means the store clock.
 	Now time.Time
-	// Limit is 500 for 0 or less.
+	// Limit is the maximal number of obligations; 0 or less means 500.
 	Limit int
-	// Pending asks for the PENDING ones that are due, and CommittedExpired for the COMMITTED ones
-	// whose claim has expired; Pending includes CommittedExpired, and is meant where no field is set.
-	// Stuck asks for the STUCK ones.
+	// Pending selects the PENDING obligations that are due, and those of CommittedExpired.
+	// CommittedExpired selects the COMMITTED ones whose claim has expired. Stuck selects the STUCK
+	// ones. If no field is set, Pending is assumed.
 	Pending, Stuck, CommittedExpired bool
 }
 
 // ListUnresolvedObligations returns obligations of all runs, ordered by their next attempt and then
-// by their last change. Of more than the limit, or than fit into one answer, it returns those that
-// wait for longest: since they were due, their claim expired or they got stuck. An obligation that
-// cannot be read is logged and left out. One read per page and queue.
+// by their last change. If there are more than the limit, or than fit into one answer, it returns
+// the ones that have waited longest: since they were due, their claim expired or they got stuck. An
+// obligation that cannot be read is logged and left out. One read per page and queue.
 func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery) ([]Obligation, error) {
 	if q.Limit <= 0 {
 		q.Limit = 500
@@ -125,7 +125,7 @@ func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery)
 			return nil, err
 		}
 		o, ok := t.listed(ctx, entry.Run, entry.Record)
-		// A row that moves within the queues during the scans may be met twice.
+		// A row that moves within the queues during the scans may appear twice.
 		id := identity{o.Run, o.Seq}
 		if !ok || !wanted[o.Status] || seen[id] {
 			continue
@@ -144,8 +144,8 @@ func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery)
 	return listed, nil
 }
 
-// unresolved returns the scans that find the wanted obligations. The queue of those that are due
-// comes first: a row that gets stuck in between is in both, and not in neither.
+// unresolved returns the scans that find the wanted obligations. The queue of due obligations is
+// scanned first, so that a row that gets stuck in between appears in both rather than in neither.
 func (t *Tape) unresolved(ctx context.Context, q UnresolvedQuery, wanted map[ObligationStatus]bool) []iter.Seq2[runstore.IndexEntry, error] {
 	page := min(q.Limit, runstore.MaxPage)
 	var streams []iter.Seq2[runstore.IndexEntry, error]

@@ -7,22 +7,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Compensation asks for an obligation.
+// Compensation is the input of RegisterCompensation.
 type Compensation struct {
 	Run runstore.RunID
 	// EffectKey is the idempotency key of the effect to compensate, which need not exist.
 	EffectKey string
-	// Kind names the compensator, and Compensator may say where its code is.
+	// Kind names the compensator. Compensator optionally references its code.
 	Kind, Compensator string
 	Payload           string
-	// MaxAttempts is 5 for 0 or less.
+	// MaxAttempts is the number of attempts; 0 or less means 5.
 	MaxAttempts int32
 	Fence       runstore.Fence
 }
 
-// RegisterCompensation puts an obligation on file as PENDING and due, or returns the one that its
-// run has of that effect key and kind. One round trip for a new obligation, and one more read for a
-// replay.
+// RegisterCompensation records an obligation as PENDING and due, or returns the one that its run
+// already has for that effect key and kind. One round trip for a new obligation, and one more read
+// for a replay.
 //
 // Errors: ErrNoSuchRun; runstore.ErrTooLarge above [MaxObligationNames], [MaxCompensation] and
 // [MaxCompensator]; runstore.ErrFenced, for a replay too.
@@ -82,9 +82,9 @@ func (o storedObligation) registration() map[string]any {
 
 // alsoRegister adds the registration of an obligation to the step of another row of the same run,
 // so that one commit writes both. The obligation's record is explained by an entry of its own,
-// behind those that s has. An obligation that the run has already adds nothing. A registration
-// that comes between the read and the commit makes the commit conflict, and the transition that
-// called alsoRegister is decided again. One read.
+// after those of s. It adds nothing if the run has the obligation already. If the obligation is
+// registered between the read and the commit, the commit conflicts and the calling transition
+// decides again. One read.
 func (t *Tape) alsoRegister(ctx context.Context, s *step, o storedObligation) error {
 	_, found, err := t.readRecord(ctx, o.Run, o.key())
 	if err != nil || found {

@@ -6,8 +6,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Resolution says what an observer has found out about an effect at its counterparty. Numbers that
-// are not named here leave the effect's status as it is.
+// Resolution is what an observer found out about an effect at its counterparty. Numbers without a
+// name here leave the effect's status unchanged.
 type Resolution int32
 
 // The resolutions of an observation.
@@ -15,23 +15,24 @@ const (
 	ResolvedUnspecified Resolution = 0
 	ResolvedConfirmed   Resolution = 1
 	ResolvedFailed      Resolution = 2
-	// ResolvedAbsent: the counterparty knows nothing of it. An idempotent effect is dispatched again.
+	// ResolvedAbsent: the counterparty has no trace of the effect. An idempotent effect is
+	// dispatched again.
 	ResolvedAbsent Resolution = 3
-	// ResolvedDuplicate: it happened more than once.
+	// ResolvedDuplicate: the effect happened more than once.
 	ResolvedDuplicate Resolution = 4
-	// ResolvedStuck: nobody can find out for now.
+	// ResolvedStuck: the outcome cannot be found out for now.
 	ResolvedStuck Resolution = 5
 )
 
-// MaxExternalRef is the longest reference of a counterparty.
+// MaxExternalRef is the maximal length of a counterparty's reference, in bytes.
 const MaxExternalRef = 4 << 10
 
-// Observation is what was found out about an effect at its counterparty.
+// Observation is the input of RecordExternalObservation.
 type Observation struct {
 	Run        runstore.RunID
 	Key        string
 	Resolution Resolution
-	// ExternalRef, Response and Error replace what is stored.
+	// ExternalRef, Response and Error replace the stored ones.
 	ExternalRef     string
 	Response, Error string
 	// CompensateKind, if not empty, is the kind of the obligation that a DUPLICATE registers.
@@ -39,15 +40,14 @@ type Observation struct {
 	Fence          runstore.Fence
 }
 
-// RecordExternalObservation records what was found out about an effect, and ends the claim of its
-// dispatch. A DUPLICATE with a kind registers the obligation in the same commit. An effect that is
-// CONFIRMED stays as it is unless it was seen CONFIRMED or DUPLICATE, because what happened cannot
-// be undone by an observer that does not find it. Two round trips, and one more read for an
-// obligation.
+// RecordExternalObservation records an observer's finding about an effect and ends the claim of its
+// dispatch. A DUPLICATE with a kind registers the obligation in the same commit. A CONFIRMED effect
+// changes only if it was observed as CONFIRMED or DUPLICATE: that an observer does not find the
+// effect does not undo it. Two round trips, and one more read for an obligation.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrTooLarge above [MaxOutcome], [MaxExternalRef] and the limits
 // of obligations, and for the obligation of an effect that was CONFIRMED before, in a run that is
-// full; runstore.ErrFenced, if a fence is presented.
+// full; runstore.ErrFenced for a fence that is not current.
 func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Effect, error) {
 	if err := t.admit("RecordExternalObservation", o.Run, o.Fence); err != nil {
 		return Effect{}, err
@@ -95,7 +95,7 @@ func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Ef
 	})
 }
 
-// resolve gives an effect the status that follows from a resolution.
+// resolve sets the effect's status according to a resolution.
 func (e *storedEffect) resolve(r Resolution) {
 	switch {
 	case r == ResolvedConfirmed, r == ResolvedDuplicate:
@@ -110,7 +110,7 @@ func (e *storedEffect) resolve(r Resolution) {
 	}
 }
 
-// word is the journal's word for a resolution.
+// word returns the journal's word for a resolution.
 func (r Resolution) word() string {
 	switch r {
 	case ResolvedConfirmed:

@@ -4,19 +4,20 @@ import (
 	"strings"
 )
 
-// MaxPattern is the longest subject pattern, in bytes.
+// MaxPattern is the maximal length of a subject pattern, in bytes.
 const MaxPattern = 1 << 10
 
-// Pattern selects subjects by their segments, which '/' separates. A segment "*" stands for any
-// one segment, "**" as the last one for any number of them, and for none; every other segment
-// stands for itself. "**" before the end matches nothing. The zero Pattern matches every subject.
+// Pattern selects subjects by their segments, which '/' separates. A segment "*" matches any one
+// segment; "**" as the last segment matches any number of segments, including none; every other
+// segment matches itself. A pattern with "**" before its end matches nothing. The zero Pattern
+// matches every subject.
 type Pattern struct {
 	segments []string // without a final "**"
 	open     bool     // the pattern ended in "**"
 	never    bool     // "**" came before the end
 }
 
-// ParsePattern returns the pattern of a text. The empty text matches every subject.
+// ParsePattern parses a pattern. The empty text matches every subject.
 //
 // Errors: runstore.ErrInvalid for text that is not UTF-8, runstore.ErrTooLarge above [MaxPattern]
 // bytes; both name the field subject_pattern.

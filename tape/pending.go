@@ -8,21 +8,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// PendingQuery asks for the effects whose outcome is open.
+// PendingQuery selects the effects whose outcome is open.
 type PendingQuery struct {
-	// OlderThan keeps out PENDING effects that were changed at that time or
-	// later; zero keeps none out. It does not apply to UNKNOWN ones.
+	// OlderThan excludes PENDING effects that were changed at that time or later; zero excludes
+	// none. It does not apply to UNKNOWN effects.
 	OlderThan time.Time
-	// Limit is 200 for 0 or less.
+	// Limit is the maximal number of effects; 0 or less means 200.
 	Limit int
-	// Pending and Unknown say which are wanted; neither means both.
+	// Pending and Unknown select the statuses; if neither is set, both are selected.
 	Pending, Unknown bool
 }
 
-// ListPendingEffects returns effects of all runs whose outcome is open, those
-// first that have not changed for longest. It returns fewer than the limit when
-// they would not fit into one answer. An effect that cannot be read is logged and
-// left out. One read per page and status.
+// ListPendingEffects returns effects of all runs whose outcome is open, in the order of their last
+// change, oldest first. It returns fewer than the limit if they would not fit into one answer. An
+// effect that cannot be read is logged and left out. One read per page and status.
 func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect, error) {
 	if q.Limit <= 0 {
 		q.Limit = 200
@@ -38,14 +37,14 @@ func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect
 		streams = append(streams, runstore.Entries(ctx, t.store,
 			runstore.IndexQuery{Index: IndexUnknown, Until: runstore.EndOfTime, Limit: page}))
 	}
-	// The pending ones are read first: an effect that becomes UNKNOWN in between
-	// is in both queues, and not in neither.
+	// The pending effects are read first: an effect that becomes UNKNOWN in between is then in both
+	// scans rather than in neither.
 	return t.listEffects(ctx, merge(streams), q.Limit, func(storedEffect) bool { return true })
 }
 
-// listEffects returns up to limit of the effects that entries hold and that are wanted: each once,
-// in order, and as many as fit into an answer. One that cannot be read is logged and left out, so
-// that it does not hide the others.
+// listEffects returns up to limit of the wanted effects in entries, each once, in order, and as
+// many as fit into an answer. An effect that cannot be read is logged and left out, so that it does
+// not hide the others.
 func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.IndexEntry, error], limit int, wanted func(storedEffect) bool) ([]Effect, error) {
 	type identity struct {
 		run runstore.RunID
@@ -84,8 +83,8 @@ func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.Index
 	return effects, nil
 }
 
-// olderThan returns the last time that is older than bound, and the zero time
-// when a store has none. The zero bound is none.
+// olderThan returns the latest time before bound, or the zero time if there is none or bound is
+// zero.
 func olderThan(bound time.Time) time.Time {
 	if bound.IsZero() {
 		return runstore.EndOfTime
@@ -96,8 +95,8 @@ func olderThan(bound time.Time) time.Time {
 	return time.Time{}
 }
 
-// merge interleaves streams, each in the order of its entries' times, in that
-// order. It stops at the first error.
+// merge merges streams of entries, each ordered by time, into one stream ordered by time. It stops
+// at the first error.
 func merge(streams []iter.Seq2[runstore.IndexEntry, error]) iter.Seq2[runstore.IndexEntry, error] {
 	return func(yield func(runstore.IndexEntry, error) bool) {
 		type head struct {
@@ -111,7 +110,8 @@ func merge(streams []iter.Seq2[runstore.IndexEntry, error]) iter.Seq2[runstore.I
 			heads = append(heads, head{next: next})
 		}
 
-		// advance fills a head, and drops it at the end of its stream.
+		// advance reads the next entry of a stream into its head, and removes the stream at its
+		// end.
 		advance := func(i int) bool {
 			entry, err, ok := heads[i].next()
 			switch {
@@ -125,7 +125,7 @@ func merge(streams []iter.Seq2[runstore.IndexEntry, error]) iter.Seq2[runstore.I
 			}
 			return true
 		}
-		// In the order given; an empty stream is dropped, and the next one moves up.
+		// Fill the heads in order. An empty stream is removed, and the next one moves up.
 		for i := 0; i < len(heads); {
 			n := len(heads)
 			if !advance(i) {

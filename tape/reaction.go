@@ -9,17 +9,17 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// HandlerKind says what becomes of the entries that a reaction matches. Numbers without a name here
-// are stored as they came, and stand for nothing.
+// HandlerKind is how a reaction handles the entries that it matches. Numbers without a name here
+// are stored unchanged and do nothing.
 type HandlerKind int32
 
 const (
-	// HandlerUnspecified: nothing.
+	// HandlerUnspecified: matches have no effect.
 	HandlerUnspecified HandlerKind = 0
 	// HandlerAgent: each match begins a run.
 	HandlerAgent HandlerKind = 1
-	// HandlerTask and HandlerPublish: each match creates a task, in the latter case for a bridge to
-	// a broker.
+	// HandlerTask and HandlerPublish: each match creates a task; for HandlerPublish a bridge to a
+	// broker works on it.
 	HandlerTask    HandlerKind = 2
 	HandlerPublish HandlerKind = 3
 )
@@ -27,39 +27,40 @@ const (
 // makesTasks reports whether matches of the kind create tasks.
 func (k HandlerKind) makesTasks() bool { return k == HandlerTask || k == HandlerPublish }
 
-// Reaction selects entries of the feed of all runs, and says what becomes of each. Its shards share
-// the entries by their runs, so that several matchers can work on one reaction.
+// Reaction selects entries of the feed of all runs and defines how each is handled. Its shards
+// divide the entries by their runs, so that several matchers can work on one reaction.
 type Reaction struct {
 	ID, Name string
-	// Pattern selects entries by their subjects, and Predicate, a text in CEL, by their content.
-	// Neither has to be a pattern or a predicate: such a text matches nothing.
+	// Pattern selects entries by their subjects, and Predicate, a CEL expression, by their content.
+	// A malformed text is stored, and matches nothing.
 	Pattern, Predicate string
 	Handler            HandlerKind
-	// AgentApp is the application of the runs that HandlerAgent begins, PublishTarget a text for
+	// AgentApp is the application of the runs that HandlerAgent begins. PublishTarget is a text for
 	// the bridge of HandlerPublish.
 	AgentApp, PublishTarget string
-	// MaxConcurrency, RateLimit and RetryMax are for clients. They are 1, as given and 5 where they
-	// are 0 or less.
+	// MaxConcurrency, RateLimit and RetryMax are for clients. If MaxConcurrency or RetryMax is 0 or
+	// less, it becomes 1 or 5; RateLimit is stored unchanged.
 	MaxConcurrency, RateLimit, RetryMax int32
-	// DebounceMS, if positive, lets a match replace the content of a PENDING task of its subject
-	// that is younger than that many milliseconds.
+	// DebounceMS, if positive, lets a match replace the content of a PENDING task of the same
+	// subject that is younger than that many milliseconds.
 	DebounceMS int32
-	// RetryBackoffMS is the pause after the first failed attempt at a task, 1000 for 0 or less; it
-	// doubles with each further attempt. DLQAfter is the number of attempts after which a failed one
-	// is the last, 5 for 0 or less.
+	// RetryBackoffMS is the pause after the first failed attempt at a task, in milliseconds; it
+	// doubles with each further attempt; 0 or less means 1000. DLQAfter is the number of attempts;
+	// 0 or less means 5.
 	RetryBackoffMS, DLQAfter int32
-	// Shards is the number of shards, 1 for 0 or less, and fixed at the first registration.
+	// Shards is the number of shards, fixed at the first registration; 0 or less means 1.
 	Shards int32
-	// CreatedAtMS is when the reaction was first registered, in milliseconds since 1970, or what the
-	// first registration said.
+	// CreatedAtMS is when the reaction was first registered, in milliseconds since 1970, or the
+	// value that the first registration gave.
 	CreatedAtMS int64
-	// Start is where each shard begins to read the feed, fixed at the first registration.
+	// Start is the position from which each shard reads the feed, fixed at the first registration.
 	Start runstore.Position
-	// Version is that of the definition. It changes with each registration that changes the reaction.
+	// Version is the version of the definition. It changes with each registration that changes the
+	// reaction.
 	Version runstore.Version
 }
 
-// The limits of a reaction, in bytes where they are of texts.
+// The limits of a reaction; those of texts are in bytes.
 const (
 	// MaxReactionID is the longest id.
 	MaxReactionID = runstore.MaxRecordKey
@@ -74,14 +75,14 @@ const (
 // IndexReactions is the queue of the reactions that are registered, by their creation.
 const IndexReactions runstore.IndexName = "reaction.live"
 
-// A shard of a reaction is a run of its own, which no list of runs shows. Its record "cursor" says
-// how far it has read the feed. The run of shard 0 has the definition, too.
+// A shard of a reaction is a run of its own, which no list of runs shows. Its record "cursor" is
+// the position up to which it has handled the feed. The run of shard 0 also has the definition.
 const (
 	reactionKey runstore.RecordKey = "reaction"
 	cursorKey   runstore.RecordKey = "cursor"
 )
 
-// shardPrefix is what the ids of the runs of a reaction's shards begin with.
+// shardPrefix returns the prefix of the ids of the runs of a reaction's shards.
 func shardPrefix(reaction string) string { return "reaction/" + hashOf(reaction) + "/" }
 
 func shardRun(reaction string, shard int32) runstore.RunID {
@@ -109,7 +110,8 @@ func (r Reaction) withDefaults() Reaction {
 	return r
 }
 
-// check returns an error that names the field and the limit where a reaction cannot be registered.
+// check returns an error, which names the field and the limit, if the reaction cannot be
+// registered.
 func (r Reaction) check() error {
 	names := []field{{"reaction_id", r.ID}, {"name", r.Name}, {"agent_app", r.AgentApp}, {"publish_target", r.PublishTarget}}
 	if err := checkText(append(names, field{"predicate_cel", r.Predicate})...); err != nil {
@@ -149,9 +151,9 @@ func checkReactionID(id string) error {
 	return checkLength("reaction_id", id, MaxReactionID)
 }
 
-// size returns at least the bytes that the reaction takes in an answer.
+// size returns an upper bound of the bytes that the reaction takes in an answer.
 func (r Reaction) size() int {
-	const numbers = 256 // and the tags and lengths of all fields: under 200 bytes
+	const numbers = 256 // numbers, and the tags and lengths of all fields: under 200 bytes
 	return numbers + len(r.ID) + len(r.Name) + len(r.Pattern) + len(r.Predicate) + len(r.AgentApp) + len(r.PublishTarget)
 }
 
@@ -176,11 +178,11 @@ type reactionHead struct {
 	Deleted        bool              `json:"deleted,omitempty"`
 }
 
-// storedReaction is a reaction to write.
+// storedReaction is a reaction with the times that are needed to write it.
 type storedReaction struct {
 	Reaction
 	deleted bool
-	// createdMS is what the first registration gave as CreatedAtMS; 0 or less for nothing.
+	// createdMS is the CreatedAtMS of the first registration; 0 or less if it gave none.
 	createdMS int64
 	// created is when the record was created; zero before.
 	created time.Time
@@ -205,7 +207,7 @@ func (r storedReaction) encode() ([]byte, []runstore.Place) {
 	return value, []runstore.Place{{Index: IndexReactions, At: at}}
 }
 
-// createdWhen returns the time of a record's creation, which is the commit for the zero time.
+// createdWhen returns the time of a record's creation; for the zero time, the time of the commit.
 func createdWhen(created time.Time) runstore.When {
 	if created.IsZero() {
 		return runstore.After(0)

@@ -11,26 +11,29 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Advance moves the cursor of a shard from at to the position to. In the same commit it creates a
-// task for each match, where r.Handler makes tasks, or puts the match into a younger PENDING task of
-// its subject, where r.DebounceMS allows that. Where r.Handler is HandlerAgent, the commit names the
-// runs to begin instead: the caller begins them ([Tape.BeginReactionRun]) before the next call, and so does
-// whoever finds them in the cursor. The fence is that of the shard's run. The matches are
-// entries of the shard in the order of the feed, up to the position to; those up to at were decided on
-// before, and are ignored.
+// Advance moves the cursor of a shard from at to the position to, and handles the matches in
+// between in the same commit:
+//
+//   - If r.Handler makes tasks, it creates a task for each match. If r.DebounceMS allows, it
+//     updates a recent PENDING task of the same subject instead.
+//   - If r.Handler is HandlerAgent, the commit is a write-ahead intent: it names the runs to begin.
+//     The caller begins them ([Tape.BeginReactionRun]) before the next call; so does any later
+//     holder of the shard that finds them in the cursor.
+//
+// f is the fence of the shard's run. The matches are entries of the shard in feed order, up to the
+// position to; matches up to at.Position were handled before and are ignored.
 //
 // Each entry is handled once: the commit is guarded by the fence and by the version of the cursor.
-// A lost reply is resolved by repeating the commit under its batch id. After
-// runstore.ErrUnknownOutcome the caller goes on from [Tape.ShardCursor].
+// If the reply is lost, the commit is repeated under its batch id. After runstore.ErrUnknownOutcome
+// the caller continues from [Tape.ShardCursor].
 //
-// An entry is handled as r says that the commit behind it was made with: by a task or by a run, and by a
-// run of one app. A change of the reaction, from one kind of handler to another or to another app, takes
-// effect behind the cursor. Runs that the cursor names are begun all the same, under the former app, and
-// have no task.
+// An entry is handled according to the definition r of the commit that passes it: by a task or by a
+// run, and by a run of one app. A change of the reaction's handler or app takes effect after the
+// cursor. Runs that the cursor names are still begun, under the earlier app, and have no task.
 //
-// What does not fit into one commit is left for the next: the cursor that Advance returns is then that
-// of the last match that fits, and the caller repeats the call with it. With pending runs of at that the caller
-// has not begun, a call only takes those out of the cursor that it has.
+// Matches that do not fit into one commit are left for the next: the returned cursor is then at the
+// last match that fits, and the caller calls Advance again with it. While at has pending runs that
+// the caller has not begun, a call only removes the begun ones from the record.
 //
 //	for c.Position < to || !c.Settled() {
 //		for c.PendingRuns() > 0 {
@@ -39,16 +42,16 @@ import (
 //		if c, err = t.Advance(ctx, f, r, c, matches, to); err != nil { … }
 //	}
 //
-// An entry whose subject and payload are larger than [MaxTask] makes no task; it is logged. Entries
-// that Tape writes are smaller.
+// An entry whose subject and payload exceed [MaxTask] makes no task; it is logged. Entries that
+// Tape writes are smaller.
 //
-// One round trip. With matches to debounce one more for the store clock, and one for each of their
+// One round trip. If matches are debounced, one more for the store clock, and one for each of their
 // subjects, up to 16 at a time.
 //
-// Errors: runstore.ErrFenced and ErrNoSuchRun; runstore.ErrConflict, whose Key is that of the cursor,
-// where the cursor is not at its version; runstore.ErrTooLarge, field "records", where the shard has as many
-// open tasks as the store takes in one run: the caller waits until workers have ended some;
-// runstore.ErrInvalid for a fence, a position or a match that is not the shard's.
+// Errors: runstore.ErrFenced and ErrNoSuchRun; runstore.ErrConflict, whose Key is that of the
+// cursor, if the cursor is not at its version; runstore.ErrTooLarge, field "records", if the shard
+// has as many open tasks as the store allows in one run: the caller waits until workers have ended
+// some; runstore.ErrInvalid for a fence, a position or a match that is not the shard's.
 func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cursor, matches []Entry, to runstore.Position) (Cursor, error) {
 	r = r.withDefaults()
 	shard, ok := r.shardOf(f.Run())
@@ -87,7 +90,7 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 		if err == nil {
 			return Cursor{Position: next, Version: done.Versions[0]}, nil
 		}
-		// A task that was to be changed was claimed meanwhile: its subject gets another one.
+		// A task that was to be updated has been claimed meanwhile: its subject gets a new task.
 		var conflict *runstore.ConflictError
 		if !errors.As(err, &conflict) || !strings.HasPrefix(string(conflict.Key), openPrefix) || n+1 == maxAttempts {
 			return at, err
@@ -98,7 +101,7 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 	}
 }
 
-// moveCursor moves a cursor to a position, with the runs that are to begin; nil for none.
+// moveCursor moves a cursor to a position and stores the runs to begin in it; nil for none.
 func (t *Tape) moveCursor(ctx context.Context, f runstore.Fence, at Cursor, to runstore.Position, pending *pendingRuns) (Cursor, error) {
 	b := runstore.NewBatch(f.Run(), f, runstore.AtVersion(cursorKey, at.Version))
 	b.Put(cursorKey, encode(cursorHead{to, pending}))
@@ -109,7 +112,7 @@ func (t *Tape) moveCursor(ctx context.Context, f runstore.Fence, at Cursor, to r
 	return Cursor{Position: to, Version: done.Versions[0], pending: pending}, nil
 }
 
-// checkMatches refuses what a caller cannot have read from the shard's part of the feed.
+// checkMatches returns an error for matches that cannot come from the shard's part of the feed.
 func checkMatches(r Reaction, shard int32, at Cursor, matches []Entry, to runstore.Position) error {
 	if to < at.Position || to > runstore.MaxPosition {
 		return &runstore.InputError{
@@ -129,8 +132,8 @@ func checkMatches(r Reaction, shard int32, at Cursor, matches []Entry, to runsto
 	return nil
 }
 
-// tasksFor returns the new tasks that matches behind a cursor are for. The texts of runs that other
-// programs wrote may not be UTF-8.
+// tasksFor returns the tasks for the matches after a cursor. Texts in runs of other programs may
+// not be UTF-8.
 func (t *Tape) tasksFor(ctx context.Context, run runstore.RunID, r Reaction, shard int32, at Cursor, matches []Entry) (wanted []storedTask) {
 	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 	for _, e := range matches {
@@ -151,19 +154,20 @@ func (t *Tape) tasksFor(ctx context.Context, run runstore.RunID, r Reaction, sha
 	return wanted
 }
 
-// maxTasks is how many tasks one commit writes. Each takes a write and a guard, as the cursor does.
+// maxTasks is the number of tasks that one commit writes. Each takes a write and a guard; so does
+// the cursor.
 const maxTasks = min(runstore.MaxRecordWrites, runstore.MaxGuards) - 1
 
-// planAdvance returns the commit that creates the first of the wanted tasks, as many as fit, and the
-// position that the cursor then has.
+// planAdvance returns the commit that creates as many of the wanted tasks, in order, as fit, and
+// the new position of the cursor.
 func (t *Tape) planAdvance(ctx context.Context, f runstore.Fence, r Reaction, at Cursor, wanted []storedTask, to runstore.Position) (runstore.Batch, runstore.Position, error) {
 	latest, err := t.tasksToChange(ctx, f.Run(), r, wanted)
 	if err != nil {
 		return runstore.Batch{}, 0, err
 	}
-	const cursorBytes = 256 // more than the cursor takes
+	const cursorBytes = 256 // an upper bound of the cursor's size
 	var writes []runstore.RecordWrite
-	written := map[string]int{} // where in writes the debounced task of a subject is
+	written := map[string]int{} // index in writes of the debounced task of a subject
 	b := runstore.NewBatch(f.Run(), f, runstore.AtVersion(cursorKey, at.Version))
 	next, size := to, cursorBytes
 	for i, k := range wanted {
@@ -197,8 +201,8 @@ func (t *Tape) planAdvance(ctx context.Context, f runstore.Fence, r Reaction, at
 	return b, next, nil
 }
 
-// tasksToChange returns, by their subjects, the tasks to change in place of those that are wanted: the
-// newest PENDING one of each subject, where it is younger than the reaction's debounce.
+// tasksToChange returns the tasks to update instead of creating new ones, by subject: the newest
+// PENDING task of each subject, if it is younger than the reaction's debounce time.
 func (t *Tape) tasksToChange(ctx context.Context, run runstore.RunID, r Reaction, wanted []storedTask) (map[string]storedTask, error) {
 	latest := map[string]storedTask{}
 	if r.DebounceMS <= 0 || len(wanted) == 0 {
@@ -239,8 +243,8 @@ func (t *Tape) tasksToChange(ctx context.Context, run runstore.RunID, r Reaction
 	return latest, failed
 }
 
-// newestTask returns the newest PENDING task of a subject. One that cannot be read is logged, and
-// stays as it is.
+// newestTask returns the newest PENDING task of a subject. A task that cannot be read is logged and
+// left unchanged.
 func (t *Tape) newestTask(ctx context.Context, run runstore.RunID, subject string) (k storedTask, found bool, err error) {
 	page, err := t.store.ScanIndex(ctx, runstore.IndexQuery{Index: tasksOf(run, subject), Until: runstore.EndOfTime, Newest: true, Limit: 1})
 	if err != nil || len(page) == 0 {

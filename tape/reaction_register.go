@@ -10,22 +10,21 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// RegisterReaction registers a reaction, or replaces one of the same ID, and returns it as stored.
-// An empty ID becomes a UUID. A registration revives a reaction that was deregistered; its shards go
-// on where they were. What was fixed at the first registration stays: CreatedAtMS, Start and Shards.
-// A registration that changes nothing writes nothing. A matcher may judge an entry by the definition
-// before for some time; each entry is handled by one definition (see [Tape.Advance]).
+// RegisterReaction registers a reaction, or replaces the one with the same ID, and returns it as
+// stored. An empty ID becomes a UUID. Registering a deregistered reaction revives it; its shards
+// continue where they were. The values CreatedAtMS, Start and Shards are fixed by the first
+// registration. A registration that changes nothing writes nothing. A matcher may use the earlier
+// definition for some time; each entry is handled under one definition (see [Tape.Advance]).
 //
-// At the first registration Start becomes the end of the feed with fromHead, and 0 without. An entry
-// that was committed before and that the feed does not show yet counts as new.
+// At the first registration Start becomes the end of the feed if fromHead is set, otherwise 0. An
+// entry that was committed before, but that the feed does not show yet, counts as new.
 //
-// Two round trips where nothing is written, three where something is, and one more for the end of
-// the feed.
+// Two round trips if nothing is written, otherwise three, and one more for the end of the feed.
 //
 // Errors: runstore.ErrTooLarge above [MaxReactionID], [MaxReactionNames], [MaxPattern] and
 // [MaxPredicate]; runstore.ErrInvalid for text that is not UTF-8, for more than [MaxShards] shards,
-// and for another number of shards than that of the reaction: the entries of a run would change the
-// shard, and those between the cursors of the two be handled twice or never.
+// and for a number of shards other than the reaction's: runs would move between shards, and entries
+// between the two shards' cursors would be handled twice or never.
 func (t *Tape) RegisterReaction(ctx context.Context, r Reaction, fromHead bool) (Reaction, error) {
 	r = r.withDefaults()
 	if r.ID == "" {
@@ -74,9 +73,9 @@ func (t *Tape) endOfFeed(ctx context.Context) (runstore.Position, error) {
 	return last[len(last)-1].Position, nil
 }
 
-// DeregisterReaction ends a reaction: no list shows it, and matchers stop when they notice. Its tasks
-// stay, and can be claimed. existed is false where there was never a reaction of that ID. Two round
-// trips, one where nothing is written.
+// DeregisterReaction ends a reaction: no list shows it, and matchers stop when they notice. Its
+// tasks stay and can be claimed. existed is false if there was never a reaction with that ID. Two
+// round trips, one if nothing is written.
 func (t *Tape) DeregisterReaction(ctx context.Context, id string) (existed bool, err error) {
 	if err := checkReactionID(id); err != nil {
 		return false, err
@@ -91,7 +90,7 @@ func (t *Tape) DeregisterReaction(ctx context.Context, id string) (existed bool,
 	return existed && err == nil, err
 }
 
-// reaction returns a reaction, deregistered or not. One read.
+// reaction returns a reaction, even if it is deregistered. One read.
 func (t *Tape) reaction(ctx context.Context, id string) (r Reaction, found bool, err error) {
 	rec, found, err := t.readRecord(ctx, shardRun(id, 0), reactionKey)
 	if err != nil || !found {
@@ -101,8 +100,8 @@ func (t *Tape) reaction(ctx context.Context, id string) (r Reaction, found bool,
 	return stored.Reaction, err == nil, err
 }
 
-// Reactions iterates over all reactions that are registered, by their creation, page by page. One
-// that cannot be read is logged and left out. One read per page.
+// Reactions iterates over all registered reactions in the order of their creation, page by page. A
+// reaction that cannot be read is logged and left out. One read per page.
 func (t *Tape) Reactions(ctx context.Context) iter.Seq2[Reaction, error] {
 	return func(yield func(Reaction, error) bool) {
 		for entry, err := range runstore.Entries(ctx, t.store, runstore.IndexQuery{Index: IndexReactions, Until: runstore.EndOfTime}) {
@@ -111,7 +110,7 @@ func (t *Tape) Reactions(ctx context.Context) iter.Seq2[Reaction, error] {
 				return
 			}
 			r, err := reactionOf(entry.Run, entry.Record)
-			if err != nil { // one reaction must not hide the others
+			if err != nil { // do not let one reaction hide the others
 				t.log.WarnContext(ctx, "a list of reactions leaves one out", "run", entry.Run, "error", err)
 				continue
 			}
@@ -122,15 +121,15 @@ func (t *Tape) Reactions(ctx context.Context) iter.Seq2[Reaction, error] {
 	}
 }
 
-// ListReactions returns the reactions that are registered, by their creation: those whose pattern
-// is the given text, or all of them for the empty text. It ends where the next one would not fit into
-// one answer; [Tape.Reactions] does not. One read per page.
+// ListReactions returns the registered reactions with the given pattern text, or all of them for
+// the empty text, in the order of their creation. It ends where the next one would not fit into one
+// answer; [Tape.Reactions] does not. One read per page.
 func (t *Tape) ListReactions(ctx context.Context, pattern string) ([]Reaction, error) {
 	if _, err := ParsePattern(pattern); err != nil {
 		return nil, err
 	}
 	var listed []Reaction
-	size, seen := 0, map[string]bool{} // one that is registered again during the scan may be met twice
+	size, seen := 0, map[string]bool{} // a reaction that is registered again during the scan may appear twice
 	for r, err := range t.Reactions(ctx) {
 		if err != nil {
 			return nil, err

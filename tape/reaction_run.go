@@ -7,21 +7,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// matcherOwner is the owner of the lease with which a reaction's run is created, and its reactor.
+// matcherOwner is the owner and the reactor of the lease with which a reaction's run is created.
 const matcherOwner = "matcher"
 
-// maxBegun is 64: how many runs one commit of a cursor decides on, and so how many a matcher begins again, which leaves
-// them as they are, if it takes a shard over before the next commit.
+// maxBegun is the number of runs that one commit of a cursor decides on. It bounds the runs that a
+// matcher begins again, without effect, when it takes a shard over before the next commit.
 const maxBegun = 64
 
-// pendingRuns is a write-ahead intent: the runs of an AGENT reaction that were decided on, as of the commit of a cursor.
+// pendingRuns is a write-ahead intent in a cursor's record: the runs of an AGENT reaction that the
+// cursor's commit decided on.
 type pendingRuns struct {
 	App string              `json:"app"`
-	At  []runstore.Position `json:"at"` // of their entries, in order
+	At  []runstore.Position `json:"at"` // the positions of their entries, in order
 }
 
-// PendingRuns returns how many runs the shard has decided on and not begun yet, as far as the caller has begun them
-// (see [Tape.BeginReactionRun]).
+// PendingRuns returns the number of runs that the shard has decided on and the caller has not begun
+// yet (see [Tape.BeginReactionRun]).
 func (c Cursor) PendingRuns() int {
 	if c.pending == nil {
 		return 0
@@ -29,11 +30,11 @@ func (c Cursor) PendingRuns() int {
 	return len(c.pending.At) - c.begun
 }
 
-// Settled reports whether the cursor's record names no runs to begin. Where it does, and they are begun, the next
-// [Tape.Advance] takes them out of the record.
+// Settled reports whether the cursor's record names no runs to begin. If it names runs and they are
+// begun, the next [Tape.Advance] removes them from the record.
 func (c Cursor) Settled() bool { return c.pending == nil }
 
-// rest returns the runs that are still to begin.
+// rest returns the runs that are still to be begun.
 func (c Cursor) rest() *pendingRuns {
 	if c.PendingRuns() == 0 {
 		return nil
@@ -41,15 +42,15 @@ func (c Cursor) rest() *pendingRuns {
 	return &pendingRuns{c.pending.App, c.pending.At[c.begun:]}
 }
 
-// BeginReactionRun creates the first of the cursor's pending runs of a reaction, and returns the cursor with one pending
-// run less. The run's app is the reaction's AgentApp as of the commit that decided on the run, its invocation
-// react-ID-POSITION, and it has no user and no session. The run is RUNNING, under a lease that ends as it begins, so that
-// ListRunsToRecover lists it for a driver to take.
+// BeginReactionRun creates the first of the cursor's pending runs and returns the cursor with one
+// pending run less. The run's app is the reaction's AgentApp as of the commit that decided on the
+// run, its invocation is react-ID-POSITION, and it has no user and no session. The run is RUNNING,
+// under a lease that ends at once, so that ListRunsToRecover lists it for a driver to take.
 //
-// The run's id follows from the reaction, the app and the entry: of any number of calls one creates the run, and all
-// others leave it as it is, whoever drives it and whatever has become of it. One round trip.
+// The run's id is derived from the reaction, the app and the entry. Of any number of calls one
+// creates the run; the others leave it unchanged, whatever its state and holder. One round trip.
 //
-// Errors: those of runstore.RunStore.CreateRun. After every one of them the call may be repeated.
+// Errors: those of runstore.RunStore.CreateRun. The call may be repeated after any of them.
 func (t *Tape) BeginReactionRun(ctx context.Context, reaction string, at Cursor) (Cursor, error) {
 	if at.PendingRuns() == 0 {
 		return at, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "at", Problem: "has no pending run"}
@@ -65,7 +66,7 @@ func (t *Tape) BeginReactionRun(ctx context.Context, reaction string, at Cursor)
 	return at, nil
 }
 
-// reactionRun returns the run of an app that a reaction begins for an entry.
+// reactionRun returns the spec of the run that a reaction begins for an entry.
 func reactionRun(reaction, app string, entry runstore.Position) (runstore.RunSpec, error) {
 	req := BeginRunRequest{
 		Key:   RunKey{App: app, Invocation: fmt.Sprintf("react-%s-%d", reaction, entry)},
@@ -78,9 +79,9 @@ func reactionRun(reaction, app string, entry runstore.Position) (runstore.RunSpe
 	return req.creation(spec)
 }
 
-// planRuns returns the runs of an AGENT reaction that matches behind a cursor are for, as many as one commit decides on,
-// and the position that the cursor then has. A run that cannot be created, by its names, is refused before it is
-// decided on: another definition of the reaction may mend that.
+// planRuns returns the runs of an AGENT reaction for the matches after a cursor, as many as one
+// commit decides on, and the new position of the cursor. A run that cannot be created because of
+// its names is refused before the commit: another definition of the reaction may fix that.
 func planRuns(r Reaction, at Cursor, matches []Entry, to runstore.Position) (*pendingRuns, runstore.Position, error) {
 	p := &pendingRuns{App: r.AgentApp}
 	for _, e := range matches {

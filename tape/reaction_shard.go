@@ -10,16 +10,17 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Cursor says how far a shard has handled the feed. A caller has it from [Tape.ShardCursor] or [Tape.Advance].
+// Cursor is the position up to which a shard has handled the feed. [Tape.ShardCursor] and
+// [Tape.Advance] return it.
 type Cursor struct {
-	// Position is that of the last entry that the shard has decided on: once its pending runs are begun, the entries up to
-	// there are handled.
+	// Position is the position of the last entry that the shard has decided on. Once its pending
+	// runs are begun, the entries up to there are handled.
 	Position runstore.Position
-	// Version is that of the cursor's record, for the next change of it.
+	// Version is the version of the cursor's record, which guards its next change.
 	Version runstore.Version
 
-	pending *pendingRuns // of the record; nil for none, and never changed
-	begun   int          // of them, by the caller
+	pending *pendingRuns // as in the record; nil for none; immutable
+	begun   int          // how many of them the caller has begun
 }
 
 // cursorHead is the stored form of a cursor.
@@ -28,9 +29,9 @@ type cursorHead struct {
 	Pending  *pendingRuns      `json:"pending,omitempty"`
 }
 
-// OpenShard returns the run of a reaction's shard, whose lease the shard's matcher holds. It creates
-// the run, with its cursor at r.Start, where there is none. The run has no status and never wants a
-// driver, so no list of runs shows it. One round trip, and two more the first time.
+// OpenShard returns the id of the run of a reaction's shard, whose lease the shard's matcher holds.
+// It creates the run, with its cursor at r.Start, if it does not exist. The run has no status and
+// never needs a driver, so no list of runs shows it. One round trip, and two more the first time.
 //
 // Errors: runstore.ErrInvalid for a shard that the reaction does not have.
 func (t *Tape) OpenShard(ctx context.Context, r Reaction, shard int32) (runstore.RunID, error) {
@@ -48,7 +49,7 @@ func (t *Tape) OpenShard(ctx context.Context, r Reaction, shard int32) (runstore
 	}
 	b := runstore.NewBatch(run, runstore.AtVersion(cursorKey, 0))
 	b.Put(cursorKey, encode(cursorHead{Position: r.Start}))
-	if _, err := t.commit(ctx, b); err != nil && !errors.Is(err, runstore.ErrConflict) { // another caller has opened it
+	if _, err := t.commit(ctx, b); err != nil && !errors.Is(err, runstore.ErrConflict) { // another caller has opened the shard
 		return "", err
 	}
 	return run, nil
@@ -56,7 +57,7 @@ func (t *Tape) OpenShard(ctx context.Context, r Reaction, shard int32) (runstore
 
 // ShardCursor returns the cursor of a shard. One read.
 //
-// Errors: ErrNoSuchRun where the shard was not opened.
+// Errors: ErrNoSuchRun if the shard was not opened.
 func (t *Tape) ShardCursor(ctx context.Context, id runstore.RunID) (Cursor, error) {
 	rec, found, err := t.readRecord(ctx, id, cursorKey)
 	if err != nil {
@@ -72,7 +73,7 @@ func (t *Tape) ShardCursor(ctx context.Context, id runstore.RunID) (Cursor, erro
 	return Cursor{Position: head.Position, Version: rec.Version, pending: head.Pending}, nil
 }
 
-// shardOf returns the shard of a reaction whose run that is.
+// shardOf returns the number of the reaction's shard whose run has that id.
 func (r Reaction) shardOf(run runstore.RunID) (int32, bool) {
 	text, found := strings.CutPrefix(string(run), shardPrefix(r.ID))
 	n, err := strconv.ParseUint(text, 10, 31)

@@ -7,11 +7,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ListRunsToRecover returns up to limit (100 for 0 or less) runs that need a driver at now: RUNNABLE
-// ones, WAITING ones for which a signal was delivered that they have not consumed, and RUNNING ones
-// whose lease ended before now. The zero now is the store clock. It takes no lease, so several
-// recoverers may see the same run; BeginRun and ResumeRun decide between them. It returns fewer than
-// the limit when they would not fit into one answer. A run that cannot be read is logged and left
+// ListRunsToRecover returns up to limit (100 for 0 or less) runs that need a driver at now:
+// RUNNABLE runs, WAITING runs with a delivered signal that they have not consumed, and RUNNING runs
+// whose lease ended before now. The zero time means the store clock. It takes no lease, so several
+// recoverers may get the same run; BeginRun and ResumeRun decide between them. It returns fewer
+// than limit if they would not fit into one answer. A run that cannot be read is logged and left
 // out. One read per page.
 func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) ([]Run, error) {
 	if limit <= 0 {
@@ -27,8 +27,8 @@ func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) 
 	return t.listRuns(ctx, q, limit, func(head runstore.Run) bool { return recoverable(head, now) })
 }
 
-// listRuns returns up to limit of the runs that an index holds and that are wanted, as many as fit
-// into an answer. One that cannot be read is logged and left out, so that it does not hide the others.
+// listRuns returns up to limit of the wanted runs of an index, as many as fit into an answer. A run
+// that cannot be read is logged and left out, so that it does not hide the others.
 func (t *Tape) listRuns(ctx context.Context, q runstore.IndexQuery, limit int, wanted func(head runstore.Run) bool) ([]Run, error) {
 	var runs []Run
 	size := 0
@@ -57,16 +57,15 @@ func (t *Tape) listRuns(ctx context.Context, q runstore.IndexQuery, limit int, w
 	return runs, nil
 }
 
-// recoverable reports whether an entry of the runnable index is one for this
-// list: it is Tape's, and a lease that the caller's clock judges has ended before
-// that clock, in milliseconds, the unit of both on the wire. The index itself
-// counts a lease as over at its expiry.
+// recoverable reports whether an entry of the runnable index belongs into the list: it is a run of
+// Tape's, and if the caller's clock is used, its lease ended before that clock in milliseconds, the
+// unit of both on the wire. The index itself counts a lease as ended at its expiry.
 func recoverable(head runstore.Run, now time.Time) bool {
 	if head.Summary.Version == 0 {
 		return false
 	}
 	switch RunStatus(head.Status) {
-	case RunRunnable, RunWaiting: // one that waits stands here while a signal waits for it
+	case RunRunnable, RunWaiting: // a WAITING run is in the index while it has a signal to consume
 		return true
 	case RunRunning:
 		return now.IsZero() || head.ExpiresAt.UnixMilli() < now.UnixMilli()

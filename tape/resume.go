@@ -9,41 +9,41 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ResumeRunRequest asks for the lease of a run, or for more time under it.
+// ResumeRunRequest is the input of ResumeRun.
 type ResumeRunRequest struct {
 	Run runstore.RunID
-	// Owner names the driver; it may be empty. A renewal keeps the owner that the
-	// grant was made to.
+	// Owner names the driver; it may be empty. A renewal keeps the owner of the grant.
 	Owner string
-	// Reactor is the role in which the driver holds the lease: "recovery", say. Empty means "agent".
-	// A renewal keeps the role that the grant was made for.
+	// Reactor is the role in which the driver holds the lease, for example "recovery". Empty means
+	// "agent". A renewal keeps the role of the grant.
 	Reactor string
-	// TTL of 0 or less means two minutes, one above runstore.MaxTTL means that.
+	// TTL is how long the lease lasts. 0 or less means two minutes; more than runstore.MaxTTL means
+	// MaxTTL.
 	TTL time.Duration
 	// Takeover is TakeAny by default.
 	Takeover Takeover
 	// Fence, if presented, must be the current grant, which is then renewed.
 	Fence runstore.Fence
-	// RenewExpired makes a request without a fence, by the owner of the last grant, a heartbeat also
-	// after that lease has expired, as long as no other driver took it.
+	// RenewExpired also treats a request without a fence, by the owner of the last grant, as a
+	// heartbeat after that lease has expired, unless another driver has taken it.
 	RenewExpired bool
 }
 
-// ResumeRun makes a run RUNNING and gives the caller its lease, or more time under it. It returns
-// the run as it stands afterwards.
+// ResumeRun makes a run RUNNING and grants its lease to the caller, or renews it. It returns the
+// new state of the run.
 //
 //   - With the fence of the current grant it is a heartbeat: the same grant, a later expiry.
-//   - Without a fence, by the owner that the live lease was granted to, it is a heartbeat too. Two
-//     processes may use one owner's name, so the caller gets no grant, and no authority that it
-//     did not have. With RenewExpired the lease need not be live.
+//   - Without a fence, by the owner of the live lease, it is a heartbeat too. Two processes may use
+//     the same owner name, so the caller gets no grant, and no authority that it did not have. With
+//     RenewExpired the lease need not be live.
 //   - Otherwise it takes the lease, live or not, under a new token.
-//   - A run that has ended is returned as it is, without a grant. A run that is COMPENSATING stays
+//   - A run that has ended is returned unchanged, without a grant. A run that is COMPENSATING stays
 //     so.
 //
 // Two round trips, and two more for a heartbeat without a fence.
 //
-// Errors: ErrNoSuchRun; runstore.ErrFenced when the fence is not current; runstore.ErrLeaseHeld where
-// Takeover spares the holder.
+// Errors: ErrNoSuchRun; runstore.ErrFenced for a fence that is not current; runstore.ErrLeaseHeld
+// if Takeover does not allow to end the live lease.
 func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runstore.Lease, error) {
 	if err := checkRun(req.Run); err != nil {
 		return Run{}, runstore.Lease{}, err
@@ -74,7 +74,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 			if !errors.Is(err, runstore.ErrFenced) {
 				return run, runstore.Lease{}, err
 			}
-			lost = err // another driver took it over meanwhile
+			lost = err // another driver has taken the run over meanwhile
 			continue
 		}
 		var granted runstore.Granted
@@ -97,7 +97,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 	return Run{}, runstore.Lease{}, lost
 }
 
-// renew extends the grant of f and sees that the run is RUNNING under it.
+// renew extends the grant of f and makes sure that the run is RUNNING.
 func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, ttl time.Duration) (Run, runstore.Lease, error) {
 	if err := t.admit("ResumeRun", id, f); err != nil {
 		return Run{}, runstore.Lease{}, err
@@ -112,13 +112,13 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 	if err != nil {
 		return Run{}, runstore.Lease{}, noSuchRun(err)
 	}
-	if head.Token != f.Token() { // taken over since the renewal
+	if head.Token != f.Token() { // the run was taken over after the renewal
 		return Run{}, runstore.Lease{}, &runstore.FencedError{Presented: f.Token(), Current: head.Token, Holder: head.Holder}
 	}
 	run, err := runOf(head)
 	if err == nil && run.Status != RunRunning && run.Status != RunCompensating {
-		// Only a write that presented no fence can have changed the status under a
-		// current grant. The heartbeat sets it back, under the fence.
+		// Only a write without a fence can have changed the status under a current grant. The
+		// heartbeat sets the status back, under the fence.
 		b := runstore.NewBatch(id, f)
 		b.Writes = RunRunning.writes()
 		if _, err = t.commit(ctx, b); err == nil {
@@ -128,17 +128,17 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 	return run, renewed.Lease, err
 }
 
-// EndRunRequest gives a run an end.
+// EndRunRequest is the input of EndRun.
 type EndRunRequest struct {
 	Run runstore.RunID
-	// Status is the run's status from now on; any number is kept.
+	// Status is the run's new status; any number is stored unchanged.
 	Status RunStatus
-	// Detail is kept with the run, up to [MaxDetail] bytes.
+	// Detail is stored with the run, up to [MaxDetail] bytes.
 	Detail string
 	Fence  runstore.Fence
 }
 
-// method returns the method under which the end is admitted.
+// method returns the name under which [Authorities] lists the request.
 func (req EndRunRequest) method() string {
 	if req.Status == RunCancelled {
 		return "EndRun(CANCELLED)"
@@ -146,11 +146,11 @@ func (req EndRunRequest) method() string {
 	return "EndRun"
 }
 
-// EndRun gives a run its status, notes the end in its journal and releases its
-// lease, the caller's or another driver's, in one commit. Every call does so again. COMPENSATING under a
-// fence keeps the lease: the driver goes on unwinding, until it ends the run once more. A run
-// that is TERMINAL, FAILED, CANCELLED or STUCK may be compacted. EndRun returns the run as it
-// stands afterwards. Two round trips: the summary is read to be written again.
+// EndRun sets a run's status, journals the end and releases the run's lease, whether the caller's
+// or another driver's, in one commit. It does so at every call. COMPENSATING under a fence keeps
+// the lease: the driver continues to unwind the run and ends it with another call. A run that is
+// TERMINAL, FAILED, CANCELLED or STUCK may be compacted. EndRun returns the new state of the run.
+// Two round trips: the summary is read before it is written.
 //
 // Errors: ErrNoSuchRun; runstore.ErrFenced.
 func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
@@ -183,7 +183,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 			b.Require(runstore.AtVersion(compactionKey, 0))
 		}
 		putSummary(&b.Writes, value, places...)
-		// A driver that unwinds its run keeps the lease until the end that follows.
+		// A driver that unwinds its run keeps the lease until its final EndRun.
 		if b.Release = req.Status != RunCompensating || req.Fence.IsZero(); b.Release {
 			b.Require(crossrun.Idle())
 		}
@@ -202,7 +202,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 			if _, err := t.awaitCompaction(ctx, req.Run); err != nil {
 				return Run{}, err
 			}
-			compacted = true // for good
+			compacted = true // a compaction is never undone
 		}
 		if meetsStep(err) {
 			if err := t.endStep(ctx, req.Run, req.Fence); err != nil {
@@ -215,7 +215,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 	}
 }
 
-// endWord is the journal's word for a status that ends a run.
+// endWord returns the journal's word for a status that ends a run.
 func endWord(s RunStatus) string {
 	switch s {
 	case RunTerminal:

@@ -10,18 +10,17 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The pace at which a write of unknown outcome is repeated.
+// The timing of the repeats of a write whose outcome is unknown.
 const (
 	maxRepeats  = 5
 	firstRepeat = 5 * time.Millisecond
 )
 
-// retry repeats a step whose outcome is unknown, until ctx ends or its patience
-// does. The step must be recognisable by the store (a batch id, a grant id) or
-// change nothing, so that a repeat of one that was applied gets the first result.
-// Every other error is definite and goes to the caller at once: whether to send
-// again what was surely not applied is for the caller to say. But a repeat that the
-// store did not get to judge says nothing of the step before it: then the outcome
+// retry repeats a step while its outcome is unknown, until ctx or the time limit ends. The store
+// must recognise a repeat (by a batch id or a grant id), or the step must change nothing, so that
+// the repeat of an applied step returns the first result. Every other error is definite and
+// returned at once: the caller decides whether to repeat what was surely not applied. But if the
+// store did not evaluate a repeat, its error says nothing about the step before: the outcome then
 // stays unknown.
 func retry[R any](ctx context.Context, step func() (R, error)) (R, error) {
 	var lost error
@@ -47,15 +46,14 @@ func retry[R any](ctx context.Context, step func() (R, error)) (R, error) {
 	}
 }
 
-// commit commits b under a batch id, so that a lost reply is resolved by
-// repeating it.
+// commit commits b under a batch id, and repeats it if the reply was lost.
 func (t *Tape) commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	b.ID = runstore.NewBatchID()
 	done, err := retry(ctx, func() (runstore.Committed, error) { return t.store.Commit(ctx, b) })
 	return done, noSuchRun(err)
 }
 
-// noSuchRun puts the store's "not found" into the protocol's words.
+// noSuchRun replaces the store's ErrNotFound with ErrNoSuchRun.
 func noSuchRun(err error) error {
 	if errors.Is(err, runstore.ErrNotFound) {
 		return ErrNoSuchRun

@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// RunStatus is where a run stands. A store keeps it as its Status. Numbers that
-// are not named here are kept as they come.
+// RunStatus is the state of a run. A store keeps it as its Status. Numbers without a name here are
+// stored unchanged.
 type RunStatus int32
 
 // The statuses of a run.
@@ -27,9 +27,8 @@ const (
 	RunCancelled    RunStatus = 8
 )
 
-// writes returns the writes that give a run a status. A run that is running
-// is placed among the runnable ones for good: while its lease is live the store
-// leaves it out, so no heartbeat has to move it.
+// writes returns the writes that set a run's status. A RUNNING run stays in the runnable index
+// permanently: the store leaves it out while its lease is live, so no heartbeat has to move it.
 func (s RunStatus) writes() runstore.Writes {
 	stored := runstore.Status(s)
 	runnable := runstore.Never()
@@ -39,14 +38,13 @@ func (s RunStatus) writes() runstore.Writes {
 	return runstore.Writes{Status: &stored, Runnable: runnable}
 }
 
-// RunKey is what makes a run the same run: one invocation of an agent.
+// RunKey identifies a run: one invocation of an agent.
 type RunKey struct {
 	App, User, Session, Invocation string
 }
 
-// ID returns the run's id: a UUID of version 4 by its form, derived from the
-// key. So beginning a run needs no lookup: whether it exists is decided where it
-// is created, by the store, in one step.
+// ID returns the run's id: a UUID of version 4 by its form, derived from the key. So BeginRun needs
+// no lookup: creating the run in the store decides atomically whether it exists.
 func (k RunKey) ID() runstore.RunID {
 	h := sha256.New()
 	for _, part := range []string{k.App, k.User, k.Session, k.Invocation} {
@@ -60,8 +58,8 @@ func (k RunKey) ID() runstore.RunID {
 	return runstore.RunID(fmt.Sprintf("%x-%x-%x-%x-%x", id[0:4], id[4:6], id[6:8], id[8:10], id[10:16]))
 }
 
-// Identity is who a run acts for. Only the scopes have a meaning here, in
-// BeginEffect; the rest is kept and returned.
+// Identity describes the principal of a run. Only Scopes has a meaning here, in BeginEffect; the
+// rest is stored and returned.
 type Identity struct {
 	Tenant, Actor, Subject, AgentID, InstanceID, GatewayRoute string
 
@@ -69,7 +67,7 @@ type Identity struct {
 	Labels map[string]string
 }
 
-// Run is a run as it stands.
+// Run is the current state of a run.
 type Run struct {
 	ID runstore.RunID
 	RunKey
@@ -77,28 +75,27 @@ type Run struct {
 	Status RunStatus
 	// LastSeq is the seq of the last journal entry, 0 before the first.
 	LastSeq runstore.Seq
-	// LeaseOwner is who holds the lease; empty when nobody does, or somebody
-	// without a name.
+	// LeaseOwner is the holder of the lease; empty if there is none, or if the holder has no name.
 	LeaseOwner string
-	// LeaseExpiresAt is the expiry of the last grant, also after its end.
+	// LeaseExpiresAt is the expiry of the last grant, even after its end.
 	LeaseExpiresAt time.Time
-	// Token is that of the last grant, current or ended; 0 before the first.
+	// Token is the fencing token of the last grant, current or ended; 0 before the first.
 	Token runstore.Token
 	// Reactor is the role of the current holder.
 	Reactor   string
 	StartedAt time.Time
-	// EndedAt is when the run was ended last; zero before the first time.
+	// EndedAt is when the run was last ended; zero if it never was.
 	EndedAt time.Time
 	// WaitingOn is the gate at which the run is parked.
 	WaitingOn string
-	// Detail is what EndRun was told.
+	// Detail is the text that EndRun stored.
 	Detail string
 }
 
-// size returns at least the bytes that the run takes in an answer, which leaves out
+// size returns an upper bound of the bytes that the run takes in an answer, which leaves out
 // Detail.
 func (r Run) size() int {
-	const numbers, element = 256, 24 // with the tags and lengths of all fields, and of one element
+	const numbers, element = 256, 24 // numbers, with the tags and lengths of all fields; and those of one element
 	size := numbers + len(r.ID)
 	for _, text := range []string{
 		r.App, r.User, r.Session, r.Invocation, r.Tenant, r.Actor, r.Subject, r.AgentID, r.InstanceID,
@@ -115,11 +112,10 @@ func (r Run) size() int {
 	return size
 }
 
-// unnamed is the owner of a lease whose caller gave no name: a store wants one.
+// unnamed is the owner of a lease whose caller gave no name, because a store requires one.
 const unnamed = "unnamed"
 
-// summary is the stored form of what the store does not keep about a run by
-// itself.
+// summary is the stored form of the part of a run that the store does not keep itself.
 type summary struct {
 	App        string            `json:"app,omitempty"`
 	User       string            `json:"user,omitempty"`
@@ -134,15 +130,15 @@ type summary struct {
 	Scopes     []string          `json:"scopes,omitempty"`
 	Labels     map[string]string `json:"labels,omitempty"`
 	Gate       string            `json:"gate,omitempty"`
-	// EndedNow says that the run was ended by the commit that wrote this value, so
-	// EndedAt is the time of that commit, which nobody knows before it. A value
-	// that is written again for another reason carries the time itself.
+	// EndedNow reports that the commit that wrote this value ended the run: EndedAt is the time of
+	// that commit, which is not known before it. A value that is written again for another reason
+	// contains the time itself.
 	EndedNow bool  `json:"ended_now,omitempty"`
 	EndedAt  int64 `json:"ended_at_us,omitempty"`
 }
 
-// encode returns the stored form of what r keeps in the summary record.
-// endedNow: by the commit that will write it.
+// encode returns the stored form of the summary. endedNow reports that the commit that writes it
+// ends the run.
 func (r Run) encode(endedNow bool) []byte {
 	s := summary{
 		App: r.App, User: r.User, Session: r.Session, Invocation: r.Invocation,
@@ -156,8 +152,8 @@ func (r Run) encode(endedNow bool) []byte {
 	return encode(s, r.Detail)
 }
 
-// runOf returns a stored run as it stands. A run without a summary is none of
-// Tape's: ErrNoSuchRun.
+// runOf returns the state of a run from its head. A run without a summary is not one of Tape's:
+// ErrNoSuchRun.
 func runOf(head runstore.Run) (Run, error) {
 	if head.Summary.Version == 0 {
 		return Run{}, ErrNoSuchRun
@@ -185,7 +181,7 @@ func runOf(head runstore.Run) (Run, error) {
 	return r, nil
 }
 
-// GetRun returns a run as it stands. One read.
+// GetRun returns the state of a run. One read.
 //
 // Errors: ErrNoSuchRun, also for an empty id.
 func (t *Tape) GetRun(ctx context.Context, id runstore.RunID) (Run, error) {

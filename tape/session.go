@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// SessionKey is what makes a session the same session.
+// SessionKey identifies a session.
 type SessionKey struct{ App, User, Session string }
 
 // Session is a conversation: a state, and the events that made it.
@@ -18,21 +18,21 @@ type Session struct {
 	SessionKey
 	// State is a JSON text.
 	State string
-	// Updated is when the session was created, or the time of the event that was appended last.
+	// Updated is the time of the last event, or of the session's creation if there is none.
 	Updated time.Time
-	// Events are those that were asked for, in the order in which they were appended.
+	// Events are the requested events, in the order in which they were appended.
 	Events []SessionEvent
-	// Truncated says that the session has more events than fit into an answer. Those that are
-	// missing are the oldest.
+	// Truncated reports that the session has more events than fit into an answer; the oldest are
+	// missing.
 	Truncated bool
 }
 
-// SessionEvent is one event of a session. Texts are kept as they came.
+// SessionEvent is one event of a session. Texts are stored verbatim.
 type SessionEvent struct {
 	ID, Invocation, Author, Branch string
 	// Content and Actions are JSON texts.
 	Content, Actions string
-	// Time is the caller's, or that of the commit.
+	// Time is the time that the caller gave, or else the time of the commit.
 	Time time.Time
 }
 
@@ -46,9 +46,9 @@ const (
 	MaxSessionNames = 16 << 10
 )
 
-// A session is a run of its own, which no list of runs shows. Its record "session" has the state.
-// Its events are its journal: an event is one entry of kindEvent, and entries of kindMore with what
-// does not fit.
+// A session is a run of its own, which no list of runs shows. Its record "session" is the state.
+// Its events are its journal: an event is one entry of kindEvent, followed by entries of kindMore
+// with what does not fit.
 const (
 	sessionKey    runstore.RecordKey = "session"
 	kindEvent                        = "event"
@@ -56,7 +56,7 @@ const (
 	IndexSessions runstore.IndexName = "session"
 )
 
-// run returns the id of the session's run, which no run of Tape's has.
+// run returns the id of the session's run, which differs from the id of every run of Tape's.
 func (k SessionKey) run() runstore.RunID {
 	return runstore.RunID("session/" + hashOf(k.App, k.User, k.Session))
 }
@@ -66,7 +66,7 @@ func (k SessionKey) index() runstore.IndexName {
 	return IndexSessions + "/" + runstore.IndexName(hashOf(k.App, k.User))
 }
 
-// hashOf returns a name for a list of texts, which may be any.
+// hashOf returns a hash of a list of arbitrary texts, for use in names.
 func hashOf(texts ...string) string {
 	sum := sha256.Sum256(compactJSON(texts))
 	return hex.EncodeToString(sum[:])
@@ -86,16 +86,17 @@ type sessionHead struct {
 	User    string     `json:"user,omitempty"`
 	Session string     `json:"session,omitempty"`
 	Updated storedWhen `json:"updated,omitzero"`
-	// Deleted says that there is no session any more: its run is to be purged.
+	// Deleted reports that the session was deleted: its run is to be purged.
 	Deleted bool `json:"deleted,omitempty"`
 }
 
-// storedSession is a session to write: its last update may be the commit that writes it.
+// storedSession is a session with the times that are needed to write it: its last update may be the
+// commit that writes it.
 type storedSession struct {
 	Session
 	updated runstore.When
 	deleted bool
-	created runstore.Stamp // of its record
+	created runstore.Stamp // the stamp of its record's creation
 }
 
 var sessions = ledger[storedSession]{decode: sessionOf, encode: storedSession.encode}
@@ -117,7 +118,7 @@ func sessionOf(run runstore.RunID, rec runstore.Record) (storedSession, error) {
 	return s, nil
 }
 
-// size returns at least the bytes that a session takes in an answer, without events.
+// size returns an upper bound of the bytes that a session takes in an answer, without events.
 func (s Session) size() int {
 	const numbers = 128
 	return numbers + len(s.App) + len(s.User) + len(s.SessionKey.Session) + len(s.State)
@@ -152,8 +153,8 @@ type eventHead struct {
 	Invocation string `json:"invocation,omitempty"`
 	Author     string `json:"author,omitempty"`
 	Branch     string `json:"branch,omitempty"`
-	Time       int64  `json:"time_us,omitempty"` // 0: that of the commit
-	More       int    `json:"more,omitempty"`    // how many entries follow
+	Time       int64  `json:"time_us,omitempty"` // 0: the time of the commit
+	More       int    `json:"more,omitempty"`    // the number of entries of kindMore that follow
 }
 
 // entries returns the journal entries that hold an event.
@@ -161,7 +162,7 @@ func (e SessionEvent) entries() (all []runstore.NewEvent) {
 	head := eventHead{ID: e.ID, Invocation: e.Invocation, Author: e.Author, Branch: e.Branch, Time: runstore.Micros(e.Time)}
 	data := encode(head, e.Content, e.Actions)
 	if len(data) > runstore.MaxEventData {
-		head.More = (len(data) + 64) / runstore.MaxEventData // the number itself takes a few bytes more
+		head.More = (len(data) + 64) / runstore.MaxEventData // 64: room for the number itself
 		data = encode(head, e.Content, e.Actions)
 	}
 	kind := kindEvent
@@ -173,7 +174,8 @@ func (e SessionEvent) entries() (all []runstore.NewEvent) {
 	return all
 }
 
-// sessionEventOf returns the event that begins with the entry first, whose continuations follow.
+// sessionEventOf returns the event of the entry first; data is the data of that entry and of its
+// continuations.
 func sessionEventOf(first runstore.Event, data []byte) (SessionEvent, error) {
 	var head eventHead
 	var e SessionEvent
@@ -187,9 +189,9 @@ func sessionEventOf(first runstore.Event, data []byte) (SessionEvent, error) {
 	return e, nil
 }
 
-// mergeState returns a state with a delta merged into it: a null removes a member, anything else
-// replaces it whole. What is no JSON text counts as {}, a delta without members changes nothing,
-// and a state that is no object stays as it is.
+// mergeState merges a delta into a state: a null removes a member, any other value replaces the
+// member. A text that is not JSON counts as {}; a delta without members changes nothing; a state
+// that is not an object stays unchanged.
 func mergeState(state, delta string) string {
 	if !json.Valid([]byte(state)) {
 		state = "{}"

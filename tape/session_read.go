@@ -9,14 +9,15 @@ import (
 )
 
 // GetSession returns a session with its last events, up to limit of them; all for 0 or less. It
-// leaves out the oldest events that do not fit into an answer, and then says so. found is false
-// where there is no such session. Two reads, and more for long journals.
+// leaves out the oldest events that do not fit into an answer and sets Truncated. found is false if
+// there is no such session. Two reads, and more for long journals.
 func (t *Tape) GetSession(ctx context.Context, key SessionKey, limit int) (s Session, found bool, err error) {
 	if err := key.check(); err != nil {
 		return Session{}, false, err
 	}
 	run := key.run()
-	// The record names the last entry that its state has, so state and events are of one moment.
+	// The record contains the seq of the last entry that its state reflects, so state and events
+	// are consistent.
 	rec, found, err := t.readRecord(ctx, run, sessionKey)
 	if err != nil || !found {
 		return Session{}, false, err
@@ -27,21 +28,22 @@ func (t *Tape) GetSession(ctx context.Context, key SessionKey, limit int) (s Ses
 	}
 	s = stored.Session
 	s.Events, s.Truncated, err = t.sessionEvents(ctx, run, rec.Updated.Seq, limit, maxAnswer-s.size())
-	if errors.Is(err, ErrNoSuchRun) { // it was deleted meanwhile
+	if errors.Is(err, ErrNoSuchRun) { // the session was deleted meanwhile
 		return Session{}, false, nil
 	}
 	return s, err == nil, err
 }
 
-// sessionEvents returns the last events of a session up to a seq: up to limit of them, 0 or less for
-// all, and as many as have room bytes in an answer. It reads the journal from its end back.
+// sessionEvents returns the last events of a session up to a seq: up to limit of them (0 or less
+// for all), and as many as fit into room bytes of an answer. It reads the journal backwards from
+// its end.
 func (t *Tape) sessionEvents(ctx context.Context, run runstore.RunID, last runstore.Seq, limit, room int) (events []SessionEvent, truncated bool, err error) {
-	var tail []runstore.Event // entries that continue an event which is not read yet
-	window := 16              // entries of a read: 16 MiB at most
+	var tail []runstore.Event // continuations of an event whose first entry is not read yet
+	window := 16              // entries per read: 16 MiB at most
 	for last > 0 {
 		n := runstore.Seq(window)
 		if limit > 0 {
-			n = min(n, runstore.Seq(limit-len(events))+2) // and some for an event of several entries
+			n = min(n, runstore.Seq(limit-len(events))+2) // 2 extra for an event of several entries
 		}
 		from := last - min(n, last) + 1
 		page, err := t.journalBetween(ctx, run, from, last)
@@ -75,15 +77,14 @@ func (t *Tape) sessionEvents(ctx context.Context, run runstore.RunID, last runst
 		for _, e := range page {
 			size += len(e.Data)
 		}
-		window = min(max(maxAnswer*len(page)/size, 16), runstore.MaxPage) // as many of that size as an answer has
+		window = min(max(maxAnswer*len(page)/size, 16), runstore.MaxPage) // as many entries of the average size as fit into an answer
 		last = from - 1
 	}
 	slices.Reverse(events)
 	return events, false, nil
 }
 
-// journalBetween returns the entries of a run from one seq to another, in as many reads as that
-// takes.
+// journalBetween returns the entries of a run from one seq to another, in as many reads as needed.
 func (t *Tape) journalBetween(ctx context.Context, run runstore.RunID, from, to runstore.Seq) (all []runstore.Event, err error) {
 	for from <= to {
 		page, err := t.store.ReadJournal(ctx, run, from, min(int(to-from+1), runstore.MaxPage))
@@ -91,7 +92,7 @@ func (t *Tape) journalBetween(ctx context.Context, run runstore.RunID, from, to 
 			return nil, noSuchRun(err)
 		}
 		if len(page) == 0 {
-			return nil, ErrNoSuchRun // it was deleted meanwhile, and perhaps created again
+			return nil, ErrNoSuchRun // the session was deleted meanwhile, and perhaps created again
 		}
 		all = append(all, page...)
 		from = page[len(page)-1].Seq + 1
@@ -99,9 +100,9 @@ func (t *Tape) journalBetween(ctx context.Context, run runstore.RunID, from, to 
 	return all, nil
 }
 
-// ListSessions returns the sessions of an app's user with their states and without events, those
-// first that were updated last. It returns fewer when they do not fit into one answer. A session
-// that cannot be read is logged and left out. One read per page.
+// ListSessions returns the sessions of an app's user with their states and without events, last
+// updated first. It returns fewer if they do not fit into one answer. A session that cannot be read
+// is logged and left out. One read per page.
 func (t *Tape) ListSessions(ctx context.Context, app, user string) (all []Session, err error) {
 	key := SessionKey{App: app, User: user}
 	if err := key.check(); err != nil {
@@ -114,7 +115,7 @@ func (t *Tape) ListSessions(ctx context.Context, app, user string) (all []Sessio
 			return nil, err
 		}
 		s, err := sessionOf(entry.Run, entry.Record)
-		if err != nil { // one session must not hide the others
+		if err != nil { // do not let one session hide the others
 			t.log.WarnContext(ctx, "a list of sessions leaves one out", "run", entry.Run, "error", err)
 			continue
 		}

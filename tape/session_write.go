@@ -8,15 +8,15 @@ import (
 )
 
 // A write to a session may present the fence of a run. It is then applied only while that grant is
-// current, though the session is no part of the run; see commitUnder. Which run that is, the fence
-// says: most often the one whose events the session keeps.
+// current, although the session is not part of the run; see commitUnder. The fence itself names the
+// run: usually the one whose events the session keeps.
 
-// CreateSession creates a session with a state, or replaces the state of one that exists and keeps
-// its events. An empty id becomes a new one. Three round trips; under a fence one more, and five
-// more on an engine that does not commit to two runs at once.
+// CreateSession creates a session with a state, or replaces the state of an existing session and
+// keeps its events. An empty id is replaced by a new one. Three round trips; under a fence one
+// more, and five more on an engine that does not commit to two runs at once.
 //
-// Errors: runstore.ErrTooLarge above [MaxSessionState] and [MaxSessionNames]; runstore.ErrFenced and
-// ErrNoSuchRun for a fence that is not current.
+// Errors: runstore.ErrTooLarge above [MaxSessionState] and [MaxSessionNames]; runstore.ErrFenced
+// and ErrNoSuchRun for a fence that is not current.
 func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string, f runstore.Fence) (Session, error) {
 	if err := t.require("CreateSession", f); err != nil {
 		return Session{}, err
@@ -43,16 +43,16 @@ func (t *Tape) CreateSession(ctx context.Context, key SessionKey, state string, 
 	return s.Session, err
 }
 
-// AppendEvent appends an event to a session and merges a delta into its state, in one commit. A
-// session that does not exist is created. It returns the event with its time. An event that is given none has that of its commit; if
-// the replies to the commit were lost and the session was changed since, the answer has the time of
-// that change. Two round trips, and five for a new session; under a fence five more on an engine that
-// does not commit to two runs at once.
+// AppendEvent appends an event to a session and merges a delta into its state, in one commit. It
+// creates a session that does not exist. It returns the event with its time. An event without a
+// time gets that of its commit; if the replies to the commit were lost and the session was changed
+// since, the returned time is that of the change. Two round trips, and five for a new session;
+// under a fence five more on an engine that does not commit to two runs at once.
 //
-// Errors: runstore.ErrTooLarge above [MaxSessionEvent], [MaxSessionNames], and where the state
-// would become larger than [MaxSessionState]; runstore.ErrTooLarge, field "records", for the fence of
-// a run that is full, on an engine that limits the records of a run and does not commit to two runs
-// at once; runstore.ErrFenced and ErrNoSuchRun for a fence that is not current.
+// Errors: runstore.ErrTooLarge above [MaxSessionEvent], [MaxSessionNames], and if the state would
+// exceed [MaxSessionState]; runstore.ErrTooLarge, field "records", for the fence of a run that is
+// full, on an engine that limits the records of a run and does not commit to two runs at once;
+// runstore.ErrFenced and ErrNoSuchRun for a fence that is not current.
 func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, delta string, f runstore.Fence) (SessionEvent, error) {
 	if err := t.require("AppendEvent", f); err != nil {
 		return SessionEvent{}, err
@@ -81,7 +81,7 @@ func (t *Tape) AppendEvent(ctx context.Context, key SessionKey, e SessionEvent, 
 	if e.Time.IsZero() || err != nil {
 		e.Time = s.Updated
 	} else {
-		e.Time = e.Time.UTC().Truncate(runstore.TimePrecision) // as stored; the session may have a later time by now
+		e.Time = e.Time.UTC().Truncate(runstore.TimePrecision) // as stored; another write may have moved the session's time
 	}
 	return e, err
 }
@@ -93,10 +93,11 @@ func checkState(state string, blame field) error {
 	return checkSize("the state of a session", len(state), MaxSessionState, blame)
 }
 
-// errSessionDeleted: the record says that the session was deleted, and its run is to be purged.
+// errSessionDeleted: the record marks the session as deleted; its run is to be purged.
 var errSessionDeleted = errors.New("the session was deleted")
 
-// changeSession applies a transition to a session, whose run it creates first if there is none.
+// changeSession applies a transition to a session. It creates the session's run first if there is
+// none.
 func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fence, decide transition[storedSession]) (storedSession, error) {
 	run := key.run()
 	for range maxAttempts {
@@ -106,7 +107,7 @@ func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fen
 			}
 			return decide(s, found)
 		})
-		switch err { // ErrNoSuchRun itself: the session's, not the fence's
+		switch err { // ErrNoSuchRun itself means the session's run; an error that wraps it means the fence's
 		case ErrNoSuchRun:
 			err = t.createShared(ctx, run, f)
 		case errSessionDeleted:
@@ -121,14 +122,14 @@ func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fen
 	return storedSession{}, refuse(runstore.ErrUnavailable, "the session was deleted again and again")
 }
 
-// DeleteSession removes a session with its events, and reports whether there was one. Two round
-// trips. Under a fence it marks the session as deleted first, for a step over two runs removes no
-// run: one more, and five more on an engine that does not commit to two runs at once. A deletion
-// that ends between the two has removed the session; the next write to it or deletion of it removes
-// the events.
+// DeleteSession deletes a session with its events and reports whether it existed. Two round trips.
+// Under a fence it first marks the session as deleted, because a step over two runs cannot purge a
+// run: one round trip more, and five more on an engine that does not commit to two runs at once. If
+// the deletion stops between the two, the session is deleted; the next write to it or deletion of
+// it removes the events.
 //
 // Errors: runstore.ErrFenced and ErrNoSuchRun for a fence that is not current;
-// runstore.ErrUnknownOutcome where the session was marked and its events may be left.
+// runstore.ErrUnknownOutcome if the session was marked and its events may remain.
 func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fence) (deleted bool, err error) {
 	if err := t.require("DeleteSession", f); err != nil {
 		return false, err
@@ -139,14 +140,14 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 	run := key.run()
 	retries := t.retries(sessionKey, run)
 	defer retries.end()
-	var doubted runstore.Stamp // when the session was created whose purge was repeated and then refused
+	var doubted runstore.Stamp // creation of the session whose purge was repeated and then refused
 	for {
 		s, version, err := t.readSession(ctx, run)
 		switch {
 		case err != nil:
 			return false, err
 		case doubted != (runstore.Stamp{}) && s.created != doubted:
-			return true, nil // it was purged: what is there now, another caller has created since
+			return true, nil // it was purged; another caller has created the present session since
 		case version == 0:
 			return false, t.confirm(ctx, f)
 		case s.deleted:
@@ -171,7 +172,7 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 	}
 }
 
-// readSession returns a session's record and its version, which is 0 where there is none.
+// readSession returns a session and the version of its record, which is 0 if there is none.
 func (t *Tape) readSession(ctx context.Context, run runstore.RunID) (storedSession, runstore.Version, error) {
 	rec, found, err := t.readRecord(ctx, run, sessionKey)
 	if errors.Is(err, ErrNoSuchRun) || err == nil && !found {
@@ -184,12 +185,12 @@ func (t *Tape) readSession(ctx context.Context, run runstore.RunID) (storedSessi
 	return s, rec.Version, err
 }
 
-// markDeleted deletes the session at a version, under the fence of another run.
+// markDeleted marks the session as deleted if it is at a version, under the fence of another run.
 func (t *Tape) markDeleted(ctx context.Context, key SessionKey, f runstore.Fence, version runstore.Version) (bool, error) {
 	b := runstore.NewBatch(key.run(), runstore.AtVersion(sessionKey, version))
 	b.Put(sessionKey, encode(sessionHead{App: key.App, User: key.User, Session: key.Session, Deleted: true}, ""))
 	_, err := t.commitUnder(ctx, f, b)
-	if err == ErrNoSuchRun { // the session's: it was deleted meanwhile
+	if err == ErrNoSuchRun { // the session's run: the session was deleted meanwhile
 		return false, nil
 	}
 	if err != nil {
@@ -201,8 +202,8 @@ func (t *Tape) markDeleted(ctx context.Context, key SessionKey, f runstore.Fence
 	return true, nil
 }
 
-// finishDeletion purges the run of a session that is marked as deleted. It does nothing where the
-// session was purged, or created again, by another caller.
+// finishDeletion purges the run of a session that is marked as deleted. It does nothing if another
+// caller has purged the session or created it again.
 func (t *Tape) finishDeletion(ctx context.Context, run runstore.RunID) error {
 	s, version, err := t.readSession(ctx, run)
 	if err != nil || !s.deleted {
@@ -215,11 +216,11 @@ func (t *Tape) finishDeletion(ctx context.Context, run runstore.RunID) error {
 	return err
 }
 
-// errRepeated goes with the conflict of a purge that was repeated: the first copy may have been
-// applied, and the conflict be with a session that was created since.
+// errRepeated marks the conflict of a repeated purge: the first copy may have been applied, and the
+// conflict may be with a session that was created since.
 var errRepeated = errors.New("the purge was repeated")
 
-// purgeSession purges the run of a session at a version, and reports whether it did.
+// purgeSession purges the run of a session at a version and reports whether it did.
 func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version runstore.Version) (purged bool, err error) {
 	b := runstore.NewBatch(run, runstore.AtVersion(sessionKey, version))
 	b.Purge, b.ID = true, runstore.NewBatchID()
@@ -229,8 +230,8 @@ func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version run
 		return t.store.Commit(ctx, b)
 	})
 	if errors.Is(err, runstore.ErrNotFound) {
-		// A purge forgets its own id: a repeat that finds nothing follows a purge whose reply was
-		// lost.
+		// A purge also deletes the store's memory of its batch id: if a repeat finds nothing, an
+		// earlier copy was applied and its reply lost.
 		return sent > 1, nil
 	}
 	if errors.Is(err, runstore.ErrConflict) && sent > 1 {

@@ -7,22 +7,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// IndexSession is the index of the runs of one session, by the time at which they began. The name
-// of a session's own part is made by sessionIndex.
+// IndexSession is the index of the runs of a session, by the time at which they began. Each session
+// has its own index; see sessionIndex.
 const IndexSession runstore.IndexName = "run.session"
 
 func sessionIndex(key RunKey) runstore.IndexName {
 	return IndexSession + "/" + runstore.IndexName(hashOf(key.App, key.User, key.Session))
 }
 
-// places returns the places of the summary of a run that has begun and not ended.
+// places returns the index entries of the summary of a run that has begun and not ended.
 func (r Run) places() []runstore.Place {
 	return []runstore.Place{{Index: sessionIndex(r.RunKey), At: runstore.At(r.StartedAt)}}
 }
 
-// Signal is what SendSignal delivers.
+// Signal is the input of SendSignal.
 type Signal struct {
-	// Run is the run that the signal is for. If it is empty, the newest run of the session is.
+	// Run is the addressed run. If it is empty, the newest run of the session is.
 	Run                runstore.RunID
 	App, User, Session string
 	Gate               string
@@ -30,20 +30,20 @@ type Signal struct {
 	Fence              runstore.Fence
 }
 
-// Signalled is what became of a signal.
+// Signalled is the result of SendSignal.
 type Signalled struct {
-	// Run is the run at which the signal was filed.
+	// Run is the run to which the signal was delivered.
 	Run runstore.RunID
-	// Released says that the run was parked at the gate and has become RUNNABLE.
+	// Released reports that the run was parked at the gate and has become RUNNABLE.
 	Released bool
 }
 
-// SendSignal files a signal at a gate, where AwaitSignal finds it whenever it looks. A later signal
-// replaces an earlier one. A run that is parked at the gate becomes RUNNABLE, in the same commit.
-// Two round trips, and one more to find the run of a session.
+// SendSignal delivers a signal at a gate, where AwaitSignal finds it whenever the run checks. A
+// later signal replaces an earlier one. A run that is parked at the gate becomes RUNNABLE in the
+// same commit. Two round trips, and one more to find the run of a session.
 //
-// Errors: ErrNoSuchRun; ErrRefused where the session has no run; runstore.ErrFenced, if a fence is
-// presented.
+// Errors: ErrNoSuchRun; ErrRefused if the session has no run; runstore.ErrFenced for a fence that
+// is not current.
 func (t *Tape) SendSignal(ctx context.Context, s Signal) (Signalled, error) {
 	if s.Run == "" {
 		if err := t.route(ctx, &s); err != nil {
@@ -83,7 +83,7 @@ func (t *Tape) SendSignal(ctx context.Context, s Signal) (Signalled, error) {
 	}
 }
 
-// deliver commits a signal, and reports whether it has released the run.
+// deliver commits a signal and reports whether it has released the run.
 func (t *Tape) deliver(ctx context.Context, r *gateRecords, s Signal) (released bool, err error) {
 	if !r.gate.Delivered {
 		r.gates.Pending++
@@ -110,7 +110,7 @@ func (t *Tape) deliver(ctx context.Context, r *gateRecords, s Signal) (released 
 	})
 }
 
-// route finds the run of a signal that names a session.
+// route sets the run of a signal that names only a session.
 func (t *Tape) route(ctx context.Context, s *Signal) error {
 	key := RunKey{App: s.App, User: s.User, Session: s.Session}
 	if err := checkText(field{"app_name", s.App}, field{"user_id", s.User}, field{"session_id", s.Session}); err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Subject derives a journal entry's path from its kind, payload and run. Every
-// part but the status is encoded, so that a path has as many segments as its form
-// says. Text outside ASCII stays as it is.
+// Subject returns the path of a journal entry, derived from its kind, payload and run. Every
+// segment but the status is escaped, so that a path has a fixed number of segments for its kind.
+// Text outside ASCII is not escaped.
 func Subject(kind, payload string, run runstore.RunID) string {
 	var p map[string]any
 	decoder := json.NewDecoder(strings.NewReader(payload))
-	decoder.UseNumber() // a decision's index may be larger than a float is exact
+	decoder.UseNumber() // a float does not represent every index of a decision exactly
 	if decoder.Decode(&p) != nil {
-		p = nil // its members then read as empty
+		p = nil // all members then read as empty
 	}
 	text := func(key string) string { s, _ := p[key].(string); return s }
 	status, id := strings.ToLower(text("status")), string(run)

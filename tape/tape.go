@@ -9,42 +9,42 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// FenceMode says what becomes of a write that presents no fence.
+// FenceMode selects how a write without a fence is treated.
 type FenceMode int
 
 const (
-	// FencePresented checks every fence that is presented and accepts writes
-	// without one, for clients that know of no fences.
+	// FencePresented checks every fence that is presented and accepts writes without one, for
+	// clients that do not support fences.
 	FencePresented FenceMode = iota
-	// FenceRequired refuses writes without a fence that need one; see [Authorities].
+	// FenceRequired refuses writes without a fence if [Authorities] requires one.
 	FenceRequired
-	// FenceConnection is FenceRequired for a server that presents, for clients that know of no
-	// fences, the grant that it answered on their connection.
+	// FenceConnection is FenceRequired for a server that presents a fence on behalf of clients that
+	// do not support fences: the grant that it returned on their connection.
 	FenceConnection
 )
 
-// String returns the mode as it is written on a command line.
+// String returns the mode's name on the command line.
 func (m FenceMode) String() string {
 	return [...]string{"presented", "required", "connection"}[m]
 }
 
-// Options adjusts a Tape; nil means the defaults.
+// Options configures a Tape; nil means the defaults.
 type Options struct {
-	// Fence is FencePresented by default.
+	// Fence is the fence mode; FencePresented by default.
 	Fence FenceMode
-	// Logger receives a warning for each stored value that a list leaves out because
-	// it cannot be read or answered. slog.Default by default.
+	// Logger receives a warning for each stored value that a list leaves out because it cannot be
+	// read or answered; slog.Default by default.
 	Logger *slog.Logger
 }
 
-// Tape runs Tape's state machines over a store. It stores nothing elsewhere:
-// any number of them, in any number of processes, may work on one store.
+// Tape runs Tape's state machines over a store. All state is in the store: any number of Tapes, in
+// any number of processes, may work on one store.
 type Tape struct {
 	store runstore.RunStore
 	mode  FenceMode
 	log   *slog.Logger
 	turns [retryTurns]chan struct{}
-	// leads are those of steps by intent, by the run that leads them; see leadTurn.
+	// leads are the turns of steps by intent, by the run that leads them; see leadTurn.
 	leads [retryTurns]chan struct{}
 	// claims are the turns of the callers that claim tasks, by reaction and shard.
 	claims [retryTurns]chan struct{}
@@ -69,13 +69,13 @@ func New(store runstore.RunStore, opts *Options) *Tape {
 // Store returns the store that t works on.
 func (t *Tape) Store() runstore.RunStore { return t.store }
 
-// Ping asks the store for its clock, to see whether it answers.
+// Ping reads the store's clock, to check that the store answers.
 func (t *Tape) Ping(ctx context.Context) error {
 	_, err := t.store.Now(ctx)
 	return err
 }
 
-// clampTime keeps a caller's time within what a store accepts as a bound.
+// clampTime limits a caller's time to the range that a store accepts.
 func clampTime(at time.Time) time.Time {
 	if at.After(runstore.EndOfTime) {
 		return runstore.EndOfTime

@@ -12,16 +12,16 @@ import (
 // TaskStatus is the state of a task.
 type TaskStatus int32
 
-// The statuses of a task. DONE and DLQ are final; nothing is ever FAILED.
+// The statuses of a task. DONE and DLQ are final. This package never sets FAILED.
 const (
 	TaskUnspecified TaskStatus = 0
 	// TaskPending: the task can be claimed from NextAttempt on.
 	TaskPending TaskStatus = 1
-	// TaskClaimed: LeaseOwner works on it. From LeaseExpires on it can be claimed again.
+	// TaskClaimed: LeaseOwner works on the task. From LeaseExpires on it can be claimed again.
 	TaskClaimed TaskStatus = 2
 	TaskDone    TaskStatus = 3
 	TaskFailed  TaskStatus = 4
-	// TaskDLQ: every attempt failed, or a worker gave up.
+	// TaskDLQ: every attempt failed, or a worker gave up (dead-letter queue).
 	TaskDLQ TaskStatus = 5
 )
 
@@ -31,15 +31,15 @@ type Task struct {
 	ID       string
 	Reaction string
 	Shard    int32
-	// SourceRun, Source, Subject and Payload are those of the entry. SourceRun is empty for the entry
-	// of a value. A debounced task has the last of its entries.
+	// SourceRun, Source, Subject and Payload come from the entry; SourceRun is empty for the entry
+	// of a value. A debounced task has those of its latest entry.
 	SourceRun        runstore.RunID
 	Source           runstore.Position
 	Subject, Payload string
 	Status           TaskStatus
-	// Attempts counts the claims.
+	// Attempts is the number of claims.
 	Attempts int32
-	// NextAttempt is the zero time until an attempt fails.
+	// NextAttempt is zero until an attempt fails.
 	NextAttempt time.Time
 	// LeaseOwner and LeaseExpires are set while the task is CLAIMED.
 	LeaseOwner   string
@@ -48,31 +48,34 @@ type Task struct {
 	CreatedAt    time.Time
 }
 
-// The limits of a task's texts, in bytes. A task at all of them fits into one record and one answer.
+// The limits of a task's texts, in bytes. A task with all texts at their limits fits into one
+// record and one answer.
 const (
-	// MaxTask is the largest sum of an entry's subject and payload. No entry that this package
-	// writes is larger.
+	// MaxTask is the largest sum of an entry's subject and payload. Every entry that this package
+	// writes is smaller.
 	MaxTask = 3_500_000
-	// MaxTaskError is how much of the error of a failed attempt is kept. A longer one is cut, and not
-	// refused: an attempt that could not be reported would be made again.
+	// MaxTaskError is the number of bytes of a failed attempt's error that are stored. A longer
+	// error is truncated, not refused: an attempt that could not be reported would be repeated.
 	MaxTaskError = 8 << 10
 )
 
-// defaultBackoffMS is the pause after a first failed attempt where a reaction names none.
+// defaultBackoffMS is the pause after the first failed attempt, in milliseconds, if a reaction
+// names none.
 const defaultBackoffMS = 1000
 
-// A task is a record of its shard's run. While it is open its key has the position of its first entry.
-// A task that ends moves to another key, which says how it ended and has that position counted from the
-// end of all, so that a read of the prefix returns the newest first. It then stands in no queue: a store
-// that limits the records of a run in queues has room for any number of them.
+// A task is a record of its shard's run. The key of an open task contains the position of its first
+// entry. A task that ends moves to another key, which names its final status and contains that
+// position counted down from the maximum, so that a read of the prefix returns the newest first. An
+// ended task is in no queue: a store that limits the records in queues has room for any number of
+// them.
 const (
 	openPrefix = "task/"
 	donePrefix = "done/"
 	dlqPrefix  = "dead/"
 )
 
-// taskKey returns the key of a task of a status, whose first entry has that position. The position
-// takes 14 digits, the length of the last one.
+// taskKey returns the key of a task with a status and the position of its first entry. The position
+// takes 14 digits, the length of the largest one.
 func taskKey(s TaskStatus, first runstore.Position) runstore.RecordKey {
 	switch s {
 	case TaskDone:
@@ -94,9 +97,10 @@ type taskHead struct {
 	NextAttempt storedWhen        `json:"next_attempt,omitzero"`
 	Owner       string            `json:"owner,omitempty"`
 	LeaseEnd    storedWhen        `json:"lease_end,omitzero"`
-	// Debounced says that later entries of the subject may replace the content.
+	// Debounced reports that later entries of the subject may replace the content.
 	Debounced bool `json:"debounced,omitempty"`
-	// Created is set once the task has moved; before it is when the record was created.
+	// Created is set once the task has moved to another key; before, it is the time of the record's
+	// creation.
 	Created int64 `json:"created_us,omitempty"`
 }
 
@@ -106,11 +110,11 @@ type storedTask struct {
 	run runstore.RunID
 	// first is the position of the task's first entry.
 	first runstore.Position
-	// version and bytes are the version of the record that was read and the length of its value.
+	// version and bytes are the version and the length of the record as read.
 	version runstore.Version
 	bytes   int
-	// next and leaseEnd are NextAttempt and LeaseExpires, before the commit that writes them has a
-	// time.
+	// next and leaseEnd are NextAttempt and LeaseExpires in the form that is written: the time of
+	// the commit may not be known yet.
 	next, leaseEnd runstore.When
 	debounced      bool
 }
@@ -130,9 +134,9 @@ func (k storedTask) encode() ([]byte, []runstore.Place) {
 	return encode(head, k.Subject, k.Payload, k.LastError), k.places()
 }
 
-// places returns the queues that the task stands in while it is open: those of its reaction and its
-// shard, from when on it can be claimed; that of all open tasks of its reaction, by its creation; and,
-// while later entries may replace its content, that of its subject.
+// places returns the index entries of an open task: in the queues of its reaction and its shard, at
+// the time from which it can be claimed; in the queue of all open tasks of its reaction, by its
+// creation; and, while later entries may replace its content, in the queue of its subject.
 func (k storedTask) places() []runstore.Place {
 	var due runstore.When
 	switch k.Status {
@@ -156,7 +160,8 @@ func (k storedTask) places() []runstore.Place {
 	return places
 }
 
-// later returns the largest later form of an open task. One that ends takes no more.
+// later returns the room to reserve for the largest later form of an open task. A task that ends
+// needs none.
 func (k storedTask) later() []runstore.RecordWrite {
 	if k.Status != TaskPending && k.Status != TaskClaimed {
 		return nil
@@ -225,7 +230,7 @@ func cutShard(run runstore.RunID) (hash string, shard int32, ok bool) {
 	return hash, int32(n), found && cut && err == nil && n < MaxShards && strconv.FormatUint(n, 10) == number
 }
 
-// parseTaskID returns the run of a task, and its key there while it is open.
+// parseTaskID returns the run of a task, and its key in that run while it is open.
 func parseTaskID(id string) (run runstore.RunID, key runstore.RecordKey, ok bool) {
 	parts := strings.Split(id, "-")
 	if len(parts) != 3 || len(parts[0]) != 64 || len(parts[2]) != 14 {
@@ -236,8 +241,8 @@ func parseTaskID(id string) (run runstore.RunID, key runstore.RecordKey, ok bool
 	return run, runstore.RecordKey(openPrefix + parts[2]), ok
 }
 
-// size returns at least the bytes that the task takes in an answer.
+// size returns an upper bound of the bytes that the task takes in an answer.
 func (k Task) size() int {
-	const numbers = 256 // and the tags and lengths of all fields: under 200 bytes
+	const numbers = 256 // numbers, and the tags and lengths of all fields: under 200 bytes
 	return numbers + len(k.ID) + len(k.Reaction) + len(k.SourceRun) + len(k.Subject) + len(k.Payload) + len(k.LeaseOwner) + len(k.LastError)
 }

@@ -14,43 +14,44 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// TaskClaim asks for tasks to work on.
+// TaskClaim is the input of ClaimTasks.
 type TaskClaim struct {
 	Reaction string
-	// Shard is that of the tasks; any where it is negative.
+	// Shard selects the tasks of one shard; negative selects all.
 	Shard int32
-	// Owner is the caller's name, which its reports present.
+	// Owner is the caller's name, which its reports must present.
 	Owner string
-	// Lease is how long the caller may work on the tasks: 60 s for 0 or less, and from 1 ms to 24 h.
+	// Lease is how long the caller may work on the tasks: from 1 ms to 24 h; 0 or less means 60 s.
 	Lease time.Duration
-	// Max is 16 for 0 or less, and at most [MaxTaskClaim].
+	// Max is the maximal number of tasks, up to [MaxTaskClaim]; 0 or less means 16.
 	Max int
-	// Now is the time at which tasks are due, and from which the lease counts, in whole milliseconds;
-	// zero for the store clock.
+	// Now is the time by which tasks are due and from which the lease counts, in whole
+	// milliseconds; zero means the store clock.
 	Now time.Time
 }
 
-// MaxTaskClaim is how many tasks one call claims. A call that asks for more gets that many.
+// MaxTaskClaim is the largest number of tasks that one call claims; a larger request is reduced to
+// it.
 const MaxTaskClaim = 256
 
-// defaultTaskClaim is how many tasks a call claims that names no number.
+// defaultTaskClaim is the number of tasks that a call claims if the request names none.
 const defaultTaskClaim = 16
 
-// ClaimTasks claims tasks that are due: PENDING ones whose next attempt is, and CLAIMED ones whose
-// lease is over. No task is given to two callers. Those that are due for longest come first, new
-// ones before all others; the answer is ordered by the next attempt and then by the creation. It has
-// fewer tasks than asked for where they would not fit into one answer, and may have none while other
+// ClaimTasks claims tasks that are due: PENDING tasks whose next attempt is due, and CLAIMED tasks
+// whose lease has ended. No task is given to two callers. The longest due come first, and new tasks
+// before all others; the answer is ordered by the next attempt and then by the creation. It has
+// fewer tasks than requested if they would not fit into one answer, and may be empty while other
 // callers claim them all.
 //
-// A claim whose answer is lost leaves its tasks CLAIMED until the lease is over. Where some claims
+// If the answer to a claim is lost, its tasks stay CLAIMED until the lease ends. If some claims
 // fail and others do not, ClaimTasks returns the latter and logs the error.
 //
-// One read for the tasks, and one commit for those of each shard, up to 16 at a time. Where another
-// server has claimed the same tasks, both are made again. Within one Tape, claims of one reaction and shard wait for each
-// other, so that they never lose to each other.
+// One read for the tasks, and one commit for those of each shard, up to 16 at a time. If another
+// server has claimed the same tasks, both are repeated. Within one Tape, claims of the same
+// reaction and shard wait for each other, so that they never conflict.
 //
 // Errors: ErrRefused without an owner; runstore.ErrInvalid and runstore.ErrTooLarge for a lease, a
-// text or a time out of the limits; runstore.ErrUnknownOutcome where tasks may be CLAIMED.
+// text or a time out of the limits; runstore.ErrUnknownOutcome if tasks may be CLAIMED.
 func (t *Tape) ClaimTasks(ctx context.Context, req TaskClaim) ([]Task, error) {
 	if err := req.check(); err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func (t *Tape) ClaimTasks(ctx context.Context, req TaskClaim) ([]Task, error) {
 		return nil, &runstore.OpError{Op: "claim tasks", Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
 	}
 	for n := 0; ; n++ {
-		// A caller that lost takes others than the first ones.
+		// A caller that lost chooses among more tasks than the first ones.
 		choice := 1
 		if n > 0 {
 			choice = 4
@@ -118,7 +119,7 @@ func (req *TaskClaim) check() error {
 	}
 	if !req.Now.IsZero() {
 		req.Now = req.Now.Truncate(time.Millisecond)
-		if err := checkTime("now_ms", req.Now.Add(2*maxClaimTTL)); err != nil { // the end of the lease is stored
+		if err := checkTime("now_ms", req.Now.Add(2*maxClaimTTL)); err != nil { // the stored end of the lease must be valid, too
 			return err
 		}
 	}
@@ -127,7 +128,8 @@ func (req *TaskClaim) check() error {
 	return err
 }
 
-// until returns the bound of the scan for due tasks: what is due within the millisecond is due.
+// until returns the bound of the scan for due tasks, including tasks due within the current
+// millisecond.
 func (req TaskClaim) until() time.Time {
 	if req.Now.IsZero() {
 		return time.Time{}
@@ -135,20 +137,21 @@ func (req TaskClaim) until() time.Time {
 	return req.Now.Add(time.Millisecond - runstore.TimePrecision)
 }
 
-// due reports whether a task that the scan found can be claimed.
+// due reports whether a task of the scan can be claimed.
 func (req TaskClaim) due(k storedTask) bool {
 	switch k.Status {
 	case TaskPending:
 		return true
-	case TaskClaimed: // on the wire a lease is over behind the millisecond of its end
+	case TaskClaimed: // on the wire a lease ends after the millisecond of its expiry
 		return req.Now.IsZero() || millisOf(k.LeaseExpires) < req.Now.UnixMilli()
 	default:
 		return false
 	}
 }
 
-// dueFor returns up to req.Max tasks that are due and fit into one answer, all of one block of that
-// many. It chooses among as many blocks as given, and reads no further page once it has a task.
+// dueFor returns up to req.Max tasks that are due and fit into one answer. It picks one block of
+// that many tasks at random among the given number of blocks, and reads no further page once it has
+// a task.
 func (t *Tape) dueFor(ctx context.Context, req TaskClaim, blocks int) ([]storedTask, error) {
 	var due []storedTask
 	q := runstore.IndexQuery{Index: dueTasks(req.Reaction, max(req.Shard, anyShard)), Until: req.until(), Limit: min(req.Max*blocks, runstore.MaxPage)}
@@ -162,7 +165,7 @@ func (t *Tape) dueFor(ctx context.Context, req TaskClaim, blocks int) ([]storedT
 			if err == nil && k.claimSize(req.Owner) > maxAnswer {
 				err = errUnanswerable
 			}
-			if err != nil { // one task must not hide the others
+			if err != nil { // do not let one task hide the others
 				t.log.WarnContext(ctx, "a claim leaves a task out", "run", entry.Run, "record", entry.Record.Key, "error", err)
 				continue
 			}
@@ -185,14 +188,14 @@ func (t *Tape) dueFor(ctx context.Context, req TaskClaim, blocks int) ([]storedT
 	return due, nil
 }
 
-// claimSize returns at least the bytes that a claimed task takes in an answer, and its record in a
-// commit.
+// claimSize returns an upper bound of the bytes that a claimed task takes in an answer, and its
+// record in a commit.
 func (k storedTask) claimSize(owner string) int {
 	return k.bytes + 6*len(owner) + 512 // as JSON a text may be six times as long
 }
 
-// claimAll claims tasks, those of each shard in one commit, and returns those that it claimed. The
-// error is that of a commit that failed, one that is no conflict if there is one.
+// claimAll claims tasks, those of each shard in one commit, and returns the claimed ones. The error
+// is that of a failed commit, preferably one that is not a conflict.
 func (t *Tape) claimAll(ctx context.Context, req TaskClaim, due []storedTask) (claimed []Task, failed error) {
 	var shards []runstore.RunID
 	byShard := map[runstore.RunID][]storedTask{}
@@ -224,7 +227,7 @@ func (t *Tape) claimAll(ctx context.Context, req TaskClaim, due []storedTask) (c
 	return claimed, failed
 }
 
-// claimShard claims tasks of one shard, all of them or none.
+// claimShard claims tasks of one shard: all of them or none.
 func (t *Tape) claimShard(ctx context.Context, req TaskClaim, run runstore.RunID, due []storedTask) ([]Task, error) {
 	end := runstore.After(req.Lease)
 	if !req.Now.IsZero() {

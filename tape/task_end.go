@@ -10,11 +10,11 @@ import (
 // maxBackoff is the longest pause between two attempts at a task, as in Tape's protocol.
 const maxBackoff = time.Hour
 
-// CompleteTask makes a task DONE that its owner has claimed. Whether the lease is over does not
-// matter, as long as no other caller has claimed the task. Two round trips.
+// CompleteTask makes a task DONE that its owner has claimed. The lease may have expired, as long as
+// no other caller has claimed the task. Two round trips.
 //
-// Errors: ErrNoSuchTask for a task that is not CLAIMED, or by another owner; ErrRefused without an
-// owner.
+// Errors: ErrNoSuchTask for a task that is not CLAIMED, or is claimed by another owner; ErrRefused
+// without an owner.
 func (t *Tape) CompleteTask(ctx context.Context, id, owner string) (Task, error) {
 	if owner == "" {
 		return Task{}, refuse(ErrRefused, "complete_task: owner is required")
@@ -25,12 +25,12 @@ func (t *Tape) CompleteTask(ctx context.Context, id, owner string) (Task, error)
 	})
 }
 
-// NackTask reports that an attempt at a task has failed. The task becomes PENDING again, after a
-// pause that its reaction says and that doubles from attempt to attempt, up to one hour. It goes to the
-// DLQ where the report is permanent, and after the last attempt that the reaction allows. Three round
-// trips, two where the report is permanent.
+// NackTask reports that an attempt at a task has failed. The task becomes PENDING again after a
+// pause that its reaction defines and that doubles from attempt to attempt, up to one hour. It goes
+// to the DLQ if the report is permanent, and after the last attempt that the reaction allows. Three
+// round trips, two if the report is permanent.
 //
-// Errors: as for [Tape.CompleteTask]; runstore.ErrInvalid for an error that is not UTF-8.
+// Errors: as for [Tape.CompleteTask]; runstore.ErrInvalid for an error text that is not UTF-8.
 func (t *Tape) NackTask(ctx context.Context, id, owner, failure string, permanent bool) (Task, error) {
 	if owner == "" {
 		return Task{}, refuse(ErrRefused, "nack_task: owner is required")
@@ -48,7 +48,7 @@ func (t *Tape) NackTask(ctx context.Context, id, owner, failure string, permanen
 		if err != nil {
 			return k, err
 		}
-		r = r.withDefaults() // the zero reaction's where there is none
+		r = r.withDefaults() // the defaults if there is no such reaction
 		if k.Attempts >= r.DLQAfter {
 			k.Status = TaskDLQ
 			return k, nil
@@ -67,7 +67,7 @@ func (r Reaction) backoff(attempts int32) time.Duration {
 	return min(pause, maxBackoff)
 }
 
-// endAttempt ends the claim of a task's owner by a transition to another status.
+// endAttempt ends the owner's claim of a task by a transition to another status.
 func (t *Tape) endAttempt(ctx context.Context, id, owner string, decide func(storedTask) (storedTask, error)) (Task, error) {
 	run, key, ok := parseTaskID(id)
 	if !ok {

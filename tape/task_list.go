@@ -9,13 +9,13 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ListTasks returns up to limit (200 for 0 or less) tasks of a reaction, the newest first: those of a
-// status, or all where it is TaskUnspecified. Where they would not fit into one answer it leaves out
-// the oldest. A task that cannot be read is logged and left out.
+// ListTasks returns up to limit (200 for 0 or less) tasks of a reaction, newest first: those of one
+// status, or all for TaskUnspecified. If they would not fit into one answer, it leaves out the
+// oldest. A task that cannot be read is logged and left out.
 //
-// PENDING and CLAIMED tasks take one read per page of the reaction's open tasks. Those that are DONE
-// or in the DLQ are read from shard to shard, each from its newest on until the list is full: one read
-// for the reaction, and at least one for each shard and status.
+// PENDING and CLAIMED tasks take one read per page of the reaction's open tasks. DONE and DLQ tasks
+// are read shard by shard, each from its newest on until the list is full: one read for the
+// reaction, and at least one for each shard and status.
 func (t *Tape) ListTasks(ctx context.Context, reaction string, status TaskStatus, limit int) ([]Task, error) {
 	if err := checkReactionID(reaction); err != nil {
 		return nil, err
@@ -24,7 +24,8 @@ func (t *Tape) ListTasks(ctx context.Context, reaction string, status TaskStatus
 		limit = 200
 	}
 	list := taskList{limit: limit, status: status, seen: map[string]bool{}}
-	// The open ones come first: a task that ends meanwhile is met twice, and not missed.
+	// The open tasks are read first: a task that ends meanwhile then appears twice rather than not
+	// at all.
 	if list.wants(TaskPending) || list.wants(TaskClaimed) {
 		q := runstore.IndexQuery{Index: openTasks(reaction), Until: runstore.EndOfTime, Newest: true, Limit: min(limit, runstore.MaxPage)}
 		for entry, err := range runstore.Entries(ctx, t.store, q) {
@@ -50,7 +51,7 @@ func (t *Tape) ListTasks(ctx context.Context, reaction string, status TaskStatus
 	if err != nil {
 		return nil, err
 	}
-	for shard := range r.Shards { // 0 where there is no such reaction
+	for shard := range r.Shards { // 0 if there is no such reaction
 		for _, prefix := range ends {
 			if err := t.listShard(ctx, &list, shardRun(reaction, shard), prefix); err != nil {
 				return nil, err
@@ -61,7 +62,7 @@ func (t *Tape) ListTasks(ctx context.Context, reaction string, status TaskStatus
 }
 
 // listShard adds the tasks of a shard whose keys begin with a prefix, from the newest on until the
-// list takes no more.
+// list is full.
 func (t *Tape) listShard(ctx context.Context, list *taskList, run runstore.RunID, prefix runstore.RecordKey) error {
 	q := runstore.RecordQuery{Prefix: prefix, Limit: min(list.limit, runstore.MaxPage)}
 	for {
@@ -81,8 +82,8 @@ func (t *Tape) listShard(ctx context.Context, list *taskList, run runstore.RunID
 	}
 }
 
-// listedTask returns a task of a list. One that cannot be read or answered is logged, and ok is
-// false: it must not hide the others.
+// listedTask returns a task of a list. A task that cannot be read or answered is logged, and ok is
+// false, so that it does not hide the others.
 func (t *Tape) listedTask(ctx context.Context, run runstore.RunID, rec runstore.Record) (k Task, ok bool) {
 	stored, err := taskOf(run, rec)
 	if err == nil && stored.size() > maxAnswer {
@@ -101,15 +102,15 @@ type taskList struct {
 	status TaskStatus
 	kept   []Task
 	size   int
-	// floor is the creation of the oldest task kept once others were left out.
+	// floor is the creation time of the oldest kept task, once older ones were dropped.
 	floor time.Time
-	// seen has the ids of the tasks that were kept: one that ends during the list is met twice.
+	// seen holds the ids of the kept tasks: a task that ends during the list appears twice.
 	seen map[string]bool
 }
 
 func (l *taskList) wants(s TaskStatus) bool { return l.status == TaskUnspecified || l.status == s }
 
-// add adds a task that is wanted. It returns false where neither this task nor an older one is.
+// add adds a task if it is wanted. It returns false if neither this task nor an older one is.
 func (l *taskList) add(k Task) bool {
 	if k.CreatedAt.Before(l.floor) {
 		return false
@@ -126,7 +127,7 @@ func (l *taskList) add(k Task) bool {
 	return true
 }
 
-// trim leaves out what the limit and the answer have no room for.
+// trim drops the tasks that exceed the limit or the answer.
 func (l *taskList) trim() {
 	slices.SortFunc(l.kept, func(a, b Task) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.Source, a.Source))

@@ -69,7 +69,7 @@ func TestTaskLife(t *testing.T) { // 69, 70, 71
 	if listed, _ := tp.ListTasks(t.Context(), "r", 0, 0); len(listed) != 1 || listed[0] != late[0] {
 		t.Errorf("listed %+v, want %+v", listed, late[0])
 	}
-	clock.Advance(2 * time.Hour) // nobody else has claimed it
+	clock.Advance(2 * time.Hour) // no other worker has claimed it
 	done, err := tp.CompleteTask(t.Context(), k.ID, "b")
 	want := late[0]
 	want.Status, want.LeaseOwner, want.LeaseExpires = tape.TaskDone, "", time.Time{}

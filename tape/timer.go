@@ -10,26 +10,26 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Timer is a time at which a reactor acts on a run. It is unfired until a claim of
-// [Tape.ListDueTimers] fires it, once for all callers.
+// Timer is a time at which a reactor acts on a run. A timer is unfired until a claim of
+// [Tape.ListDueTimers] fires it, exactly once over all callers.
 type Timer struct {
 	Run runstore.RunID
 	// ID names the timer within its run.
 	ID string
-	// FireAtMS is when the timer is due, in milliseconds since 1970. A time of 0 or less
-	// has passed: such a timer is due at once.
+	// FireAtMS is when the timer is due, in milliseconds since 1970. A timer with 0 or less is due
+	// at once.
 	FireAtMS int64
 	Kind     string
-	// Payload is opaque text, kept as it came.
+	// Payload is opaque text, stored verbatim.
 	Payload string
 	Fired   bool
-	// CreatedAt is when the timer was first set. It stays when the timer is set again,
+	// CreatedAt is when the timer was first set. It does not change when the timer is set again,
 	// until the timer is cancelled.
 	CreatedAt time.Time
 }
 
-// MaxTimer is the largest sum of a timer's kind and payload, in bytes: a listed timer leaves half
-// of an answer of 4 MiB to its names.
+// MaxTimer is the largest sum of a timer's kind and payload, in bytes: it leaves half of an answer
+// of 4 MiB for the names of a listed timer.
 const MaxTimer = 2_000_000
 
 // IndexTimers is the cross-run queue of unfired timers, ordered by the time at which they are due.
@@ -37,17 +37,17 @@ const IndexTimers runstore.IndexName = "timer.due"
 
 const timerPrefix = "timer/"
 
-// maxTimerID is the longest id of a timer.
+// maxTimerID is the maximal length of a timer's id, in bytes.
 const maxTimerID = runstore.MaxRecordKey - len(timerPrefix)
 
 func timerKey(id string) runstore.RecordKey { return runstore.RecordKey(timerPrefix + id) }
 
-// firstTime is the earliest time that a store accepts. Timers of fire_at_ms 0 or less are
-// placed there.
+// firstTime is the earliest time that a store accepts. Timers with a FireAtMS of 0 or less are
+// indexed there.
 var firstTime = time.UnixMicro(1).UTC()
 
 // timerHead is the stored form of a timer's small fields. Its kind and payload are bodies; its id
-// is that of the record, its creation the record's.
+// and creation time are those of the record.
 type timerHead struct {
 	FireAtMS int64 `json:"fire_at_ms"`
 	Fired    bool  `json:"fired,omitempty"`
@@ -79,20 +79,20 @@ func timerOf(run runstore.RunID, rec runstore.Record) (Timer, error) {
 	return m, nil
 }
 
-// size returns at least the bytes that the timer takes in an answer.
+// size returns an upper bound of the bytes that the timer takes in an answer.
 func (m Timer) size() int {
-	const numbers = 128 // and the tags and lengths of all fields: under 100 bytes
+	const numbers = 128 // numbers, and the tags and lengths of all fields: under 100 bytes
 	return numbers + len(m.Run) + len(m.ID) + len(m.Kind) + len(m.Payload)
 }
 
-// SetTimer sets a timer, new or not, and returns it. A timer that exists gets the time, kind and
-// payload of the request and becomes unfired. An empty ID becomes a UUID. Setting a timer writes
-// no journal entry. One round trip for a new timer, two for one that is set as requested already,
-// three for one that changes.
+// SetTimer creates or replaces a timer and returns it. A timer that exists gets the time, kind and
+// payload of the request and becomes unfired. An empty ID becomes a UUID. It writes no journal
+// entry. One round trip for a new timer, two for one that is set as requested already, three for
+// one that changes.
 //
 // Errors: ErrNoSuchRun; runstore.ErrInvalid for a time after [runstore.EndOfTime];
-// runstore.ErrTooLarge above [MaxTimer]; runstore.ErrFenced, also where nothing would have been
-// written.
+// runstore.ErrTooLarge above [MaxTimer]; runstore.ErrFenced for a stale fence, even if there was
+// nothing to write.
 func (t *Tape) SetTimer(ctx context.Context, m Timer, f runstore.Fence) (Timer, error) {
 	if err := t.admit("SetTimer", m.Run, f); err != nil {
 		return Timer{}, err
@@ -129,10 +129,10 @@ func (m Timer) check() error {
 	return checkSize("a timer", len(m.Kind)+len(m.Payload), MaxTimer, kind, payload)
 }
 
-// CancelTimer deletes a timer, fired or not, and reports whether it existed. Two round trips, one
-// where there is nothing to delete and no fence.
+// CancelTimer deletes a timer, fired or not, and reports whether it existed. Two round trips; one
+// if there is nothing to delete and no fence.
 //
-// Errors: runstore.ErrFenced, also where nothing would have been deleted.
+// Errors: runstore.ErrFenced for a stale fence, even if there was nothing to delete.
 func (t *Tape) CancelTimer(ctx context.Context, run runstore.RunID, id string, f runstore.Fence) (cancelled bool, err error) {
 	if err := t.admit("CancelTimer", run, f); err != nil {
 		return false, err

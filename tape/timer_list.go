@@ -13,30 +13,30 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// DueTimersQuery asks for the unfired timers that are due.
+// DueTimersQuery selects unfired timers that are due.
 type DueTimersQuery struct {
-	// Now is the time at which timers are judged; the store clock where it is zero.
+	// Now is the time by which timers are due; zero means the store clock.
 	Now time.Time
-	// Limit is 200 for 0 or less.
+	// Limit is the maximal number of timers; 0 or less means 200.
 	Limit int
-	// Claim fires each timer that is returned.
+	// Claim fires each returned timer.
 	Claim bool
 }
 
-// ListDueTimers returns unfired timers of all runs that are due, the earliest first. It returns
-// fewer than the limit when they would not fit into one answer. A timer that cannot be read is
-// logged and left out. One read per page.
+// ListDueTimers returns unfired timers of all runs that are due, earliest first. It returns fewer
+// than the limit if they would not fit into one answer. A timer that cannot be read is logged and
+// left out. One read per page.
 //
 // With Claim each timer is fired by one commit of its own, guarded by the version of its record:
-// of all callers exactly one fires it. A timer that another caller fired, cancelled or set again
-// in between is left out. One round trip more per timer, up to 16 at a time.
+// exactly one caller fires it. A timer that another caller fires, cancels or sets again in between
+// is left out. One round trip more per timer, up to 16 at a time.
 //
-// A claim delivers at most once. A caller that loses the answer, or ends its call before the
-// answer, has lost the timers that the call fired: no call lists a fired timer again. A caller
-// that must act at least once lists without Claim, acts, and then cancels the timer. A commit
-// whose reply was lost is repeated under its batch id. If the outcome stays unknown, the timer
-// may be fired and is not returned. ListDueTimers then fails if it fired nothing else; otherwise
-// it logs the timer and returns the others.
+// A claim delivers at most once. A caller that does not receive the answer has lost the timers that
+// the call fired: no call lists a fired timer again. A caller that must act at least once lists
+// without Claim, acts, and then cancels the timer. A commit whose reply was lost is repeated under
+// its batch id. If the outcome stays unknown, the timer may be fired and is not returned.
+// ListDueTimers then fails if it fired nothing else; otherwise it logs the timer and returns the
+// others.
 //
 // Listing takes no fence: a timer belongs to whichever reactor claims it first, not to the driver
 // of its run.
@@ -74,14 +74,15 @@ func (t *Tape) ListDueTimers(ctx context.Context, q DueTimersQuery) ([]Timer, er
 	return inFireOrder(listed), nil
 }
 
-// inFireOrder sorts timers by their time. The index holds them in that order, save for those of
-// fire_at_ms 0 or less, which share a place.
+// inFireOrder sorts timers by their time. The index holds them in that order, except those with a
+// FireAtMS of 0 or less, which have equal index times.
 func inFireOrder(listed []Timer) []Timer {
 	slices.SortStableFunc(listed, func(a, b Timer) int { return cmp.Compare(a.FireAtMS, b.FireAtMS) })
 	return listed
 }
 
-// partial ends a list at an error: timers that were fired must be returned, or nobody acts on them.
+// partial ends a list at an error. Timers that were fired must be returned: no later call would
+// return them.
 func (t *Tape) partial(ctx context.Context, listed []Timer, run runstore.RunID, timer string, err error) ([]Timer, error) {
 	if len(listed) == 0 || !listed[0].Fired {
 		return nil, err
@@ -96,8 +97,8 @@ type dueTimer struct {
 	version runstore.Version
 }
 
-// dueTimers iterates over the timers that are due. It logs and leaves out those that cannot be
-// read or answered.
+// dueTimers iterates over the timers that are due. It logs and skips timers that cannot be read or
+// answered.
 func (t *Tape) dueTimers(ctx context.Context, q DueTimersQuery) iter.Seq2[dueTimer, error] {
 	return func(yield func(dueTimer, error) bool) {
 		scan := runstore.IndexQuery{Index: IndexTimers, Until: clampTime(q.Now), Limit: min(q.Limit, runstore.MaxPage)}
@@ -110,7 +111,7 @@ func (t *Tape) dueTimers(ctx context.Context, q DueTimersQuery) iter.Seq2[dueTim
 			if err == nil && m.size() > maxAnswer {
 				err = errUnanswerable
 			}
-			if err != nil { // one run must not hide the others
+			if err != nil { // do not let one run hide the others
 				t.log.WarnContext(ctx, "a list of timers leaves one out", "run", entry.Run, "record", clip(string(entry.Record.Key), 64), "error", err)
 				continue
 			}
@@ -121,13 +122,13 @@ func (t *Tape) dueTimers(ctx context.Context, q DueTimersQuery) iter.Seq2[dueTim
 	}
 }
 
-// timerScan takes timers from an iteration. One that does not fit is kept for the next take.
+// timerScan takes timers from an iterator. It keeps a timer that does not fit for the next take.
 type timerScan struct {
 	next func() (dueTimer, error, bool)
 	kept *dueTimer
 }
 
-// take returns up to limit timers that take up to room bytes in an answer; none at the end.
+// take returns up to limit timers that fit into room bytes of an answer; none at the end.
 func (s *timerScan) take(limit, room int) ([]dueTimer, error) {
 	var taken []dueTimer
 	for len(taken) < limit {
@@ -154,26 +155,26 @@ func (s *timerScan) take(limit, room int) ([]dueTimer, error) {
 	return taken, nil
 }
 
-// claimsInFlight is how many timers one call fires at a time. 16: a full list of 200 takes 13
-// round trips, and one call leaves room for others in a pool of connections.
+// claimsInFlight is the number of timers that one call fires at a time. 16: a full list of 200
+// takes 13 round trips, and one call leaves connections in a pool for others.
 const claimsInFlight = 16
 
-// claimError says which timer could not be fired.
+// claimError reports which timer could not be fired.
 type claimError struct {
 	run   runstore.RunID
 	timer string
 	err   error
 }
 
-// claimTimers fires timers and returns those that it fired, in the order given. It starts no
-// further claim after one that failed.
+// claimTimers fires timers and returns the fired ones, in the order given. It starts no further
+// claim after a failure.
 func (t *Tape) claimTimers(ctx context.Context, due []dueTimer) ([]dueTimer, *claimError) {
 	var (
 		mu     sync.Mutex
 		failed *claimError
 		wg     sync.WaitGroup
 		slots  = make(chan struct{}, claimsInFlight)
-		order  = rand.Perm(len(due)) // so that callers of the same list seldom meet
+		order  = rand.Perm(len(due)) // so that callers of the same list rarely collide
 	)
 	for _, i := range order {
 		slots <- struct{}{}
@@ -188,7 +189,7 @@ func (t *Tape) claimTimers(ctx context.Context, due []dueTimer) ([]dueTimer, *cl
 			d := &due[i]
 			err := t.fire(ctx, d)
 			if err == nil || errors.Is(err, runstore.ErrConflict) || errors.Is(err, ErrNoSuchRun) {
-				return // fired, or no longer the timer that was listed
+				return // fired by another caller, or no longer the timer that was listed
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -203,7 +204,7 @@ func (t *Tape) claimTimers(ctx context.Context, due []dueTimer) ([]dueTimer, *cl
 	return slices.DeleteFunc(due, func(d dueTimer) bool { return !d.Fired }), failed
 }
 
-// fire fires a timer that is as it was read.
+// fire fires a timer if its record is unchanged since it was read.
 func (t *Tape) fire(ctx context.Context, d *dueTimer) error {
 	fired := d.Timer
 	fired.Fired = true

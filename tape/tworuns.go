@@ -10,21 +10,21 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A write to one run can be fenced by the grant of another, the lead: it is applied only while that
-// grant is current. It is a step over both runs, which package crossrun makes: one commit where the
-// engine commits to two runs at once, a write-ahead intent on the lead elsewhere.
+// A write to one run can be fenced by the grant of another run, the lead: it is applied only while
+// that grant is current. Package crossrun makes it as a step over both runs: one commit if the
+// engine commits to two runs at once, otherwise with a write-ahead intent on the lead. Invariants:
 //
 //  1. Once a grant of the lead was returned, no write under an earlier grant is applied to any run.
-//     acquireLease sees to it: it completes a step that it finds under way.
-//  2. Once the lead was ended or parked, no write under the grant that this released is applied
-//     either. The commit that releases a lease is guarded by crossrun.Idle, and endStep ends the
-//     step that it meets.
+//     acquireLease ensures this: it completes a step in progress.
+//  2. Once the lead was ended or parked, no write under the released grant is applied either. The
+//     commit that releases a lease is guarded by crossrun.Idle, and endStep completes a step that
+//     makes this guard fail.
 
-// commitUnder commits b under f: no fence, one of b's run, or one of another run. A store without
-// runstore.MultiCommitter makes six writes for the latter.
+// commitUnder commits b under f, which may be absent, or the fence of b's run or of another run. In
+// the last case a store without runstore.MultiCommitter makes six writes.
 //
-// Errors: those of a commit; ErrNoSuchRun itself where b's run does not exist, and an error that
-// matches it where the fence's run does not.
+// Errors: those of a commit; ErrNoSuchRun itself if b's run does not exist, and an error that wraps
+// it if the fence's run does not.
 func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Batch) (runstore.Committed, error) {
 	if f.IsZero() {
 		return t.commit(ctx, b)
@@ -56,11 +56,12 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	}
 }
 
-// leadTurn waits for the turn of a step among those of this process that a run leads, and returns what
-// ends it. By intent a run leads one step at a time: without turns, the others would find it under way
-// and start over, each time with writes that change nothing. Steps of other processes still do.
+// leadTurn waits for this process's turn to make a step that a run leads, and returns a function
+// that ends the turn. With an intent, a run leads one step at a time: without turns, other steps
+// would find it in progress and start over, each time with writes that change nothing. Steps of
+// other processes still do.
 //
-// Errors: runstore.ErrUnavailable where ctx ends before. Nothing is applied.
+// Errors: runstore.ErrUnavailable if ctx ends first. Nothing is applied.
 func (t *Tape) leadTurn(ctx context.Context, lead runstore.RunID) (end func(), err error) {
 	if _, multi := t.store.(runstore.MultiCommitter); multi {
 		return func() {}, nil
@@ -74,8 +75,9 @@ func (t *Tape) leadTurn(ctx context.Context, lead runstore.RunID) (end func(), e
 	}
 }
 
-// createShared creates the run of a session, a value or a shard, unless there is one. It is created empty, so
-// that a repeat of the creation adds nothing. The fence comes first: a zombie creates nothing.
+// createShared creates the run of a session, a value or a shard, unless it exists. The run is
+// created empty, so that repeating the creation adds nothing. The fence is checked first, so a
+// zombie creates nothing.
 func (t *Tape) createShared(ctx context.Context, run runstore.RunID, f runstore.Fence) error {
 	if err := t.confirm(ctx, f); err != nil {
 		return err
@@ -86,11 +88,11 @@ func (t *Tape) createShared(ctx context.Context, run runstore.RunID, f runstore.
 	return err
 }
 
-// steps returns the store for the writes of package crossrun, which have ids: one whose reply is lost
-// is repeated, where the package would give the step up as not applied.
+// steps returns the store that package crossrun writes to. It repeats a write with an id if the
+// reply was lost, where crossrun would abandon the step as not applied.
 func (t *Tape) steps() runstore.RunStore {
 	if _, multi := t.store.(runstore.MultiCommitter); multi {
-		return t.store // commitUnder repeats the one write
+		return t.store // commitUnder itself repeats the single write
 	}
 	return repeating{t.store}
 }
@@ -98,28 +100,28 @@ func (t *Tape) steps() runstore.RunStore {
 type repeating struct{ runstore.RunStore }
 
 func (s repeating) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	if b.ID == "" { // that of the removal of a mark, on which nothing depends
+	if b.ID == "" { // the deletion of a mark, on which nothing depends
 		return s.RunStore.Commit(ctx, b)
 	}
 	return retry(ctx, func() (runstore.Committed, error) { return s.RunStore.Commit(ctx, b) })
 }
 
-// unknownStep returns err as an unknown outcome and nothing else: the error that kept a step from
-// its end may have a kind of its own, such as runstore.ErrFenced, which says nothing of the step.
+// unknownStep returns err as an unknown outcome that matches no other kind: err may have a kind of
+// its own, such as runstore.ErrFenced, which says nothing about the step.
 func unknownStep(lead runstore.RunID, err error) error {
 	return &runstore.OpError{Op: "step over two runs", Run: lead, Err: runstore.ErrUnknownOutcome, Cause: errors.New(err.Error())}
 }
 
-// meetsStep reports whether a write lost because its run leads a step that is under way.
+// meetsStep reports whether a write was refused because its run leads a step in progress.
 func meetsStep(err error) bool {
 	var conflict *runstore.ConflictError
 	return errors.As(err, &conflict) && conflict.Key == crossrun.IntentKey
 }
 
 // acquireLease acquires a run's lease. Once it has returned, no step of an earlier grant of the run
-// changes anything. One round trip where no step is under way, which is a guard of the grant.
+// changes anything. One round trip if no step is in progress, which is a guard of the grant.
 //
-// Errors: those of the store. runstore.ErrUnknownOutcome where the lease was granted and the step
+// Errors: those of the store. runstore.ErrUnknownOutcome if the lease was granted and the step
 // could not be completed: the next call completes it.
 func (t *Tape) acquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	acquire := func(req runstore.AcquireRequest) (runstore.Granted, error) {
@@ -140,14 +142,14 @@ func (t *Tape) acquireLease(ctx context.Context, req runstore.AcquireRequest) (r
 	return granted, nil
 }
 
-// recoverStep completes the step that f's run leads, if there is one.
+// recoverStep completes the step in progress that f's run leads, if any.
 func (t *Tape) recoverStep(ctx context.Context, f runstore.Fence) error {
 	_, err := retry(ctx, func() (crossrun.Completed, error) { return crossrun.Recover(ctx, t.steps(), f) })
 	return err
 }
 
-// endStep ends the step that a run leads, for a write that releases the run's lease. Without a
-// fence it leaves the lease to the driver, whose grant that write may never end.
+// endStep completes the step that a run leads, for a write that releases the run's lease. Without a
+// fence it does not take the lease, so a driver that holds it keeps it.
 func (t *Tape) endStep(ctx context.Context, run runstore.RunID, f runstore.Fence) error {
 	if !f.IsZero() {
 		return t.recoverStep(ctx, f)

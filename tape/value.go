@@ -8,20 +8,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// ValueKey names a value that all runs share.
+// ValueKey identifies a value that all runs share.
 type ValueKey struct{ Namespace, Key string }
 
 // Value is one version of a shared value.
 type Value struct {
 	ValueKey
-	// JSON is the text that was written; empty once the value is deleted.
+	// JSON is the text that was written; empty if the value is deleted.
 	JSON string
-	// Version is 1 for the first write, and grows by 1 with each write and deletion. It never
+	// Version is 1 for the first write and grows by 1 with each write and deletion. It never
 	// restarts.
 	Version runstore.Version
 	// Updated is when this version was committed.
 	Updated time.Time
-	// Writer is the last writer. A deletion keeps it.
+	// Writer is the last writer. A deletion does not change it.
 	Writer string
 	// Deleted marks a tombstone.
 	Deleted bool
@@ -31,18 +31,19 @@ type Value struct {
 // is limited by its journal entry, which is a JSON text of at most runstore.MaxEventData bytes.
 const MaxValueNames = 16 << 10
 
-// A value is a run of its own, which no list of runs shows. Its record "value" has the present
-// version, and its journal has one entry for each, whose seq is Tape's version. The version of the record may
-// be higher: it begins above those of the marks that steps over two runs have left and removed.
+// A value is a run of its own, which no list of runs shows. Its record "value" has the current
+// version. Its journal has one entry for each version; the entry's seq is Tape's version. The
+// record's version may be higher: it starts above those of the marks that steps over two runs put
+// and deleted.
 const (
 	valueKey  runstore.RecordKey = "value"
 	kindValue string             = "value"
 )
 
-// Run returns the id of the value's run, which no run of Tape's has.
+// Run returns the id of the value's run, which differs from the id of every run of Tape's.
 func (k ValueKey) Run() runstore.RunID { return runstore.RunID("value/" + hashOf(k.Namespace, k.Key)) }
 
-// Check returns an error that names the field and the limit where no value can have that name.
+// Check returns an error, which names the field and the limit, if no value can have that key.
 func (k ValueKey) Check() error { return k.check("") }
 
 func (k ValueKey) check(writer string) error {
@@ -97,7 +98,7 @@ type valueEntryBody struct {
 
 // event returns the journal entry of a version.
 //
-// Errors: runstore.ErrTooLarge where the entry does not fit into an event.
+// Errors: runstore.ErrTooLarge if the entry does not fit into an event.
 func (v Value) event() (runstore.NewEvent, error) {
 	entry := valueEntry{Deleted: v.Deleted, Key: v.Key, Namespace: v.Namespace, Version: int64(v.Version), Writer: v.Writer}
 	if !v.Deleted {
@@ -108,9 +109,9 @@ func (v Value) event() (runstore.NewEvent, error) {
 	return runstore.NewEvent{Kind: kindValue, Data: data}, err
 }
 
-// ValueOf returns the version of a value that an entry of its journal stands for.
+// ValueOf returns the version of a value that an event of its journal contains.
 //
-// Errors: ErrFormat for an entry of another kind.
+// Errors: ErrFormat for an event of another kind.
 func ValueOf(e runstore.Event) (Value, error) {
 	var entry valueEntry
 	if err := json.Unmarshal(e.Data, &entry); err != nil || e.Kind != kindValue {

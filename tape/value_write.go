@@ -9,22 +9,22 @@ import (
 )
 
 // A write to a value may present the fence of a run. It is then applied only while that grant is
-// current, though the value is no part of the run; see commitUnder.
+// current, although the value is not part of the run; see commitUnder.
 
 // AnyVersion makes a write unconditional.
 const AnyVersion runstore.Version = -1
 
-// WriteValue writes a value if it is at version at, where 0 means that it was never written and
-// [AnyVersion] that any version will do. A tombstone keeps its version. It returns the value as
-// written.
+// WriteValue writes a value if it is at version at and returns the new value. 0 means that the
+// value was never written, [AnyVersion] accepts any version. A tombstone has a version like any
+// other.
 //
-// One round trip for a write at a version above 0, two for one at [AnyVersion] or at 0, and two more for
-// the first write; under a fence five more on an engine that does not commit to two runs at once.
+// One round trip for a write at a version above 0, two at [AnyVersion] or 0, and two more for the
+// first write; under a fence five more on an engine that does not commit to two runs at once.
 //
-// Errors: ErrRefused for another version, with the version that the value has;
-// runstore.ErrTooLarge above [MaxValueNames] or where the journal entry does not fit into
-// runstore.MaxEventData; runstore.ErrFenced and ErrNoSuchRun for a fence that is not current;
-// runstore.ErrConflict where other writers won [maxAttempts] times against a write at [AnyVersion].
+// Errors: ErrRefused for another version, with the value's version; runstore.ErrTooLarge above
+// [MaxValueNames] or if the journal entry does not fit into runstore.MaxEventData;
+// runstore.ErrFenced and ErrNoSuchRun for a fence that is not current; runstore.ErrConflict if
+// other writers won [maxAttempts] times against a write at [AnyVersion].
 func (t *Tape) WriteValue(ctx context.Context, key ValueKey, json, writer string, at runstore.Version, f runstore.Fence) (Value, error) {
 	if err := t.require("WriteValue", f); err != nil {
 		return Value{}, err
@@ -47,7 +47,7 @@ func (t *Tape) WriteValue(ctx context.Context, key ValueKey, json, writer string
 		})
 	}
 	v, err := write()
-	if err == ErrNoSuchRun { // itself: the value's, not the fence's
+	if err == ErrNoSuchRun { // ErrNoSuchRun itself means the value's run; an error that wraps it means the fence's
 		if at > 0 {
 			return Value{}, valueConflict(0, at)
 		}
@@ -59,9 +59,9 @@ func (t *Tape) WriteValue(ctx context.Context, key ValueKey, json, writer string
 	return v, err
 }
 
-// writeValueAt writes a value that is at a version, in one commit.
+// writeValueAt writes a value that is at version at, in one commit.
 func (t *Tape) writeValueAt(ctx context.Context, v Value, at runstore.Version, f runstore.Fence) (Value, error) {
-	v.Version = min(at, math.MaxInt64-1) + 1 // no value has the largest
+	v.Version = min(at, math.MaxInt64-1) + 1 // no value is at MaxInt64
 	e, err := v.event()
 	if err != nil {
 		return Value{}, err
@@ -78,8 +78,8 @@ func (t *Tape) writeValueAt(ctx context.Context, v Value, at runstore.Version, f
 	case err != nil:
 		return Value{}, err
 	case len(done.Versions) == 0:
-		// A step over two runs was recognised by its lead, which does not remember versions. The
-		// value may have changed since: its time is then that of the change.
+		// The lead recognised the repeat of a step over two runs, and does not remember versions.
+		// The value may have changed since; its time is then that of the change.
 		stored, err := values.reread(ctx, t, v.Run(), valueKey, v)
 		v.Updated = stored.Updated
 		return v, err
@@ -92,9 +92,9 @@ func valueConflict(have, want runstore.Version) error {
 	return refuse(ErrRefused, "write_value: version conflict (have %d, expected %d)", have, want)
 }
 
-// DeleteValue deletes a value: it leaves a tombstone, which is a version. A value that was never
-// written stays so, and found is then false. Two round trips; under a fence one more where nothing was
-// written, and five more on an engine that does not commit to two runs at once.
+// DeleteValue deletes a value by writing a tombstone, which is a version. found is false for a
+// value that was never written, and nothing is written then. Two round trips; under a fence one
+// more if nothing was written, and five more on an engine that does not commit to two runs at once.
 //
 // Errors: as for [Tape.WriteValue] at [AnyVersion].
 func (t *Tape) DeleteValue(ctx context.Context, key ValueKey, f runstore.Fence) (v Value, found bool, err error) {
@@ -115,8 +115,8 @@ func (t *Tape) DeleteValue(ctx context.Context, key ValueKey, f runstore.Fence) 
 	return v, found && err == nil, err
 }
 
-// GetValue returns a value, which may be a tombstone. found is false for one that was never written.
-// One read.
+// GetValue returns a value, which may be a tombstone. found is false for a value that was never
+// written. One read.
 func (t *Tape) GetValue(ctx context.Context, key ValueKey) (v Value, found bool, err error) {
 	if err := key.Check(); err != nil {
 		return Value{}, false, err

@@ -6,7 +6,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// storedWhen is the stored form of a runstore.When. Only the store knows the time of a commit, so a
+// storedWhen is the stored form of a runstore.When. Only the store knows the time of a commit. So a
 // row that is due some time after the commit that writes it stores the duration, and readers add it
 // to the time of the record's last change.
 type storedWhen struct {
@@ -22,8 +22,7 @@ func storeWhen(w runstore.When) storedWhen {
 	return storedWhen{At: runstore.Micros(w.Resolve(time.Time{}))}
 }
 
-// time returns the time that was stored; the zero time for none. updated is when the record was
-// last changed.
+// time returns the stored time; zero for none. updated is the time of the record's last change.
 func (w storedWhen) time(updated time.Time) time.Time {
 	if w.After != nil {
 		return updated.Add(time.Duration(*w.After) * time.Microsecond)
@@ -31,7 +30,7 @@ func (w storedWhen) time(updated time.Time) time.Time {
 	return runstore.FromMicros(w.At)
 }
 
-// whenAt is runstore.At; the zero time is no time.
+// whenAt returns runstore.At(at), or the zero When for the zero time.
 func whenAt(at time.Time) runstore.When {
 	if at.IsZero() {
 		return runstore.When{}
@@ -39,7 +38,7 @@ func whenAt(at time.Time) runstore.When {
 	return runstore.At(at)
 }
 
-// checkTime refuses a time that no store can keep.
+// checkTime returns an error for a time that no store accepts.
 func checkTime(name string, at time.Time) error {
 	if at.After(time.Unix(0, 0)) && !at.After(runstore.EndOfTime) {
 		return nil

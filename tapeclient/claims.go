@@ -14,17 +14,19 @@ import (
 // Dispatch calls the counterparty of an effect under its idempotency key, as [Call] does.
 type Dispatch func(ctx context.Context, e *tapepb.EffectRecord) (response string, err error)
 
-// DispatchEffects looks for effects of the outbox that are due, of one connector or of all (""), claims
-// each, calls dispatch and reports, until ctx ends; it then returns the cause. After an error of
-// dispatch
+// DispatchEffects looks for outbox effects that are due, of one connector or of all (""), claims
+// each, calls dispatch and reports the result, until ctx ends; it then returns the cause. After an
+// error of dispatch
 //
-//   - that matches [ErrPermanent] the effect is FAILED;
-//   - that matches [ErrNotSent], or of an IDEMPOTENT effect, it is due again after Loop.Retry;
-//   - else it is UNKNOWN, for a reconciler: a repeat might act twice.
+//   - that matches [ErrPermanent], the effect is FAILED;
+//   - that matches [ErrNotSent], or for an IDEMPOTENT effect, the effect is due again after
+//     Loop.Retry;
+//   - otherwise the effect is UNKNOWN, for a reconciler: a repeat might act twice.
 //
-// Every report presents the generation of its claim. The report of a claim that has lapsed, and that
-// another process has made since, changes nothing. An outcome that is not recorded, because the effect
-// was settled otherwise or claimed again, is an error for Loop.OnError: the counterparty was called.
+// Every report presents the generation of its claim. If the claim has lapsed and another process
+// has claimed the effect since, the report changes nothing. An outcome that is not recorded,
+// because the effect was settled otherwise or claimed again, is passed to Loop.OnError: the
+// counterparty was called.
 func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, dispatch Dispatch) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
@@ -50,14 +52,14 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	current := claim.GetEffect()
 	pending := current.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_PENDING
 	if !claim.GetAcquired() && (current.GetDispatchClaimedBy() != name || !pending) {
-		return false, nil // another dispatcher's, or settled before the claim was repeated
+		return false, nil // claimed by another dispatcher, or settled before the claim was repeated
 	}
 	generation := current.GetDispatchClaimGeneration()
 	outcome := &tapepb.CompleteEffectRequest{RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), ClaimGeneration: generation}
 	failed := handle(ctx, l, sent, func(ctx context.Context) error {
 		return carryOut(ctx, outcome, e.GetIdempotencyKey(), func(ctx context.Context, _ string) (string, error) { return dispatch(ctx, current) })
 	})
-	// The report is made even while the loop ends: the counterparty may have acted.
+	// Report even if the loop is ending: the counterparty may have acted.
 	ctx = context.WithoutCancel(ctx)
 	if failed == nil {
 		done, err := c.tape.CompleteEffect(ctx, outcome)
@@ -76,8 +78,8 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	return err == nil, errors.Join(fmt.Errorf("dispatch of %q: %w", e.GetIdempotencyKey(), failed), err)
 }
 
-// handle calls a handler under a claim that was asked for at sent. A claim that is too old by now, as
-// after a pause of the process, is not acted under.
+// handle calls a handler under a claim that was requested at sent. If the claim is too old by now,
+// for example after a pause of the process, the handler is not called.
 func handle(ctx context.Context, l Loop, sent time.Time, handler func(ctx context.Context) error) error {
 	ctx, cancel := l.bound(ctx, sent)
 	defer cancel()
@@ -87,13 +89,14 @@ func handle(ctx context.Context, l Loop, sent time.Time, handler func(ctx contex
 	return handler(ctx)
 }
 
-// Compensate undoes what an obligation is about and returns the result as JSON.
+// Compensate compensates an obligation's effect and returns the result as JSON.
 type Compensate func(ctx context.Context, o *tapepb.ObligationRecord) (result string, err error)
 
-// ResolveObligations looks for obligations that are due, or whose claim has lapsed, claims each, calls
-// compensate and reports, until ctx ends; it then returns the cause. An obligation is COMPENSATED
-// after a result, STUCK after an error that matches [ErrPermanent] or the last attempt, and else due
-// again after Loop.Retry. Every report presents the generation of its claim.
+// ResolveObligations looks for obligations that are due or whose claim has lapsed, claims each,
+// calls compensate and reports the result, until ctx ends; it then returns the cause. An obligation
+// is COMPENSATED after a result, STUCK after an error that matches [ErrPermanent] or after the last
+// attempt, and otherwise due again after Loop.Retry. Every report presents the generation of its
+// claim.
 func (c *Client) ResolveObligations(ctx context.Context, l Loop, compensate Compensate) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
@@ -120,14 +123,14 @@ func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRec
 	}
 	current := claim.GetObligation()
 	if !claim.GetAcquired() && current.GetClaimedBy() != name {
-		return false, nil // another process's
+		return false, nil // claimed by another process
 	}
 	generation, result := current.GetClaimGeneration(), ""
 	failed := handle(ctx, l, sent, func(ctx context.Context) (err error) {
 		result, err = compensate(ctx, current)
 		return err
 	})
-	ctx = context.WithoutCancel(ctx) // the obligation may have been met
+	ctx = context.WithoutCancel(ctx) // report even if the loop is ending: the compensation may have happened
 	if failed == nil {
 		const compensated = tapepb.ObligationStatus_OBLIGATION_STATUS_COMPENSATED
 		resolved, err := c.tape.ResolveObligation(ctx, &tapepb.ResolveObligationRequest{
@@ -151,23 +154,23 @@ func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRec
 // Fire acts on a timer that is due.
 type Fire func(ctx context.Context, t *tapepb.TimerRecord) error
 
-// FireTimers claims timers that are due and calls fire for each, until ctx ends; it then returns the
-// cause. A claim fires a timer once for all processes. A timer whose handler fails is set again, to
-// Loop.Retry from now, unless the error matches [ErrPermanent].
+// FireTimers claims timers that are due and calls fire for each, until ctx ends; it then returns
+// the cause. A claim fires a timer once over all processes. If the handler fails, the timer is set
+// again, to Loop.Retry from now, unless the error matches [ErrPermanent].
 //
-// The protocol's claim of a timer is final: up to Loop.Claim timers are lost with a process that dies
-// before it has handled them, or with the reply to their claim.
+// The protocol's claim of a timer is final: up to Loop.Claim timers are lost with a process that
+// dies before it has handled them, or with a lost reply to their claim.
 //
-// The protocol cannot set a timer on a condition either. If the handler fails after the run has
-// cancelled its timer, or has set it again, the timer is set again all the same, as it was claimed.
-// While replies are lost a timer whose handler has failed may be set again, and fire, twice.
+// The protocol has no conditional SetTimer. If the handler fails after the run has cancelled its
+// timer or set it again, the timer is nevertheless set again as it was claimed. While replies are
+// lost, a timer whose handler has failed may be set again, and fire, twice.
 func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
 		listed, err := c.tape.ListDueTimers(ctx, &tapepb.ListDueTimersRequest{Limit: int64(limit), Claim: true})
 		var jobs []job
 		for _, t := range listed.GetTimers() {
-			// A timer that was set again meanwhile has the same id, and must be handled too.
+			// A timer that was set again meanwhile has the same id and must be handled too.
 			key := fmt.Sprintf("%s\x00%s\x00%d", t.GetRunId(), t.GetTimerId(), claims.Add(1))
 			jobs = append(jobs, job{key, func(ctx context.Context) (done bool, err error) { return true, c.fire(ctx, l, t, fire) }})
 		}
@@ -184,8 +187,8 @@ func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire F
 	if errors.Is(failed, ErrPermanent) {
 		return failed
 	}
-	// Repeated also where a repeat may be applied again: a timer that fires twice, and not one that is lost.
-	err := c.insist(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
+	// Repeat even if the repeat may be applied again: a timer may fire twice but must not be lost.
+	err := c.retryCall(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
 		RunId: t.GetRunId(), TimerId: t.GetTimerId(), FireAtMs: l.retryAt(), Kind: t.GetKind(), PayloadJson: t.GetPayloadJson(),
 	}, &tapepb.TimerRecord{}, true, sleeping)
 	return errors.Join(failed, err)

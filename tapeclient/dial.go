@@ -23,9 +23,10 @@ import (
 
 // The defaults of [Options].
 const (
-	// DefaultRequestTimeout is twice the 5 s for which a server at its limit makes a call wait.
+	// DefaultRequestTimeout is 10 s: twice the 5 s for which a server at its limit makes a call
+	// wait.
 	DefaultRequestTimeout = 10 * time.Second
-	// DefaultRetryTimeout is the default TTL of a lease: a driver that gets no answer for longer has
+	// DefaultRetryTimeout is the default TTL of a lease: a driver that gets no reply for longer has
 	// lost its lease.
 	DefaultRetryTimeout = lease.DefaultTTL
 
@@ -33,18 +34,18 @@ const (
 	defaultTLSPort = "443"
 )
 
-// Options adjusts a [Client]. A zero field has its default; nil Options are all defaults.
+// Options configures a [Client]. A zero field takes its default; nil Options mean all defaults.
 type Options struct {
-	// Owner names the process as the owner of leases and claims. By default it is the value of the
-	// environment variable TAPE_LEASE_OWNER, or else "HOSTNAME:PID". Two processes with one name are
-	// told apart by the tokens of their grants.
+	// Owner names the process as the owner of leases and claims. The default is the environment
+	// variable TAPE_LEASE_OWNER, or else "HOSTNAME:PID". The tokens of their grants distinguish two
+	// processes with the same name.
 	Owner string
-	// Lease adjusts the leases of runs: TTL, heartbeats, back-off.
+	// Lease configures the leases of runs: TTL, heartbeats, backoff.
 	Lease lease.Options
-	// RequestTimeout bounds one attempt of a call, on the monotonic clock of this process. 10 s by
-	// default.
+	// RequestTimeout bounds one attempt of a call, on the monotonic clock of this process. Default
+	// 10 s.
 	RequestTimeout time.Duration
-	// RetryTimeout bounds a call with its repeats. 30 s by default.
+	// RetryTimeout bounds a call with its repeats. Default 30 s.
 	RetryTimeout time.Duration
 }
 
@@ -57,9 +58,10 @@ type Client struct {
 }
 
 // Dial returns a client of the server at url. The forms are tape://HOST:PORT, grpc://HOST:PORT and
-// HOST:PORT for plaintext, by default port 7878, and tapes://HOST:PORT and grpcs://HOST:PORT for TLS,
-// by default port 443. It connects with the first call. The dial options come after those of the
-// URL: credentials per call, other TLS settings, interceptors.
+// HOST:PORT for plaintext, by default port 7878, and tapes://HOST:PORT and grpcs://HOST:PORT for
+// TLS, by default port 443. The client connects with its first call. The dial options are applied
+// last and override those derived from the URL: credentials per call, other TLS settings,
+// interceptors.
 //
 // Errors: runstore.ErrInvalid for a malformed URL or option, which the error names.
 func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
@@ -83,7 +85,7 @@ func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
 	return c, nil
 }
 
-// parse returns the address of a URL and whether it is served with TLS.
+// parse returns the address of a URL and whether the URL demands TLS.
 func parse(url string) (address string, secure bool, err error) {
 	invalid := func(problem string) (string, bool, error) {
 		return "", false, &runstore.InputError{
@@ -124,7 +126,7 @@ func parse(url string) (address string, secure bool, err error) {
 	return net.JoinHostPort(host, port), secure, nil
 }
 
-// New returns a client on a connection that the caller has made and closes.
+// New returns a client on a connection that the caller has opened and closes.
 //
 // Errors: runstore.ErrInvalid for an option, which the error names.
 func New(cc grpc.ClientConnInterface, opts *Options) (*Client, error) {
@@ -152,19 +154,19 @@ func New(cc grpc.ClientConnInterface, opts *Options) (*Client, error) {
 	return c, nil
 }
 
-// Close closes the connection that [Dial] has made. Calls in flight fail with an unknown outcome.
+// Close closes the connection that [Dial] opened. Calls in flight fail with an unknown outcome.
 func (c *Client) Close() error { return c.closer() }
 
 // Owner returns the name under which the client takes leases and claims.
 func (c *Client) Owner() string { return c.opts.Owner }
 
-// Tape returns the protocol's RPCs with repeats after lost replies, and with errors of type [*Error].
-// No fence is presented but that of the request itself. Streams are passed on as gRPC has them.
+// Tape returns the protocol's RPCs, with repeats after lost replies and with errors of type
+// [*Error]. It adds no fence to a request. Streams are those of gRPC, without repeats.
 //
-// These writes are repeated only if they were surely not applied: ChargeBudget, SetBudget, AppendEvent,
-// DeleteSession, SendSignal, SetTimer, CancelTimer, ListDueTimers that claims, an observation of ABSENT,
-// EndRun and AwaitSignal without a fence, CreateSession without an id, and reports of dispatches and
-// obligations without a generation.
+// The following writes are repeated only if they were surely not applied: ChargeBudget, SetBudget,
+// AppendEvent, DeleteSession, SendSignal, SetTimer, CancelTimer, ListDueTimers with a claim, an
+// observation of ABSENT, EndRun and AwaitSignal without a fence, CreateSession without an id, and
+// reports of dispatches and obligations without a generation.
 func (c *Client) Tape() tapepb.TapeClient { return c.tape }
 
 // attempt makes one call, bounded by Options.RequestTimeout.

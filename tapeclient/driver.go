@@ -14,20 +14,20 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// Work drives a run. It must return soon after ctx has ended; context.Cause(ctx) is then a
+// Work drives a run. It must return soon after ctx has ended; context.Cause(ctx) is a
 // [lease.LostError] if the lease was lost.
 type Work func(ctx context.Context, run *Run) error
 
-// Begin begins the run that req names, or takes over the one that exists, and runs work under its
-// lease. The request's owner and TTL are the client's; its other fields are sent as they are.
+// Begin begins the run that req names, or takes over the existing one, and runs work under its
+// lease. The request's owner and TTL are the client's; its other fields are sent unchanged.
 //
-// A live lease of another owner is taken over at once, and its holder is fenced out. With
-// req.WaitForLease Begin waits for its end instead. While the server does not answer, Begin repeats the
-// request. Both go on for as long as ctx lasts.
+// A live lease of another owner is taken over at once, and its holder is fenced. With
+// req.WaitForLease, Begin waits for the lease to end instead. While the server does not respond,
+// Begin repeats the request. Both last until ctx ends.
 //
-// Errors: what work returned, if the lease was held to the end; a [lease.LostError], joined with it,
-// if the lease was lost; [ErrEnded] for a run that has ended; runstore.ErrUnsupported from a server that
-// grants no leases; else an [*Error] of BeginRun.
+// Errors: the error of work, if the lease was held to the end; a [lease.LostError], joined with
+// that error, if the lease was lost; [ErrEnded] for a run that has ended; runstore.ErrUnsupported
+// from a server that grants no leases; otherwise an [*Error] of BeginRun.
 func (c *Client) Begin(ctx context.Context, req *tapepb.BeginRunRequest, work Work) error {
 	return c.drive(ctx, true, work, func(ctx context.Context, ttl time.Duration) (taken, error) {
 		own := proto.CloneOf(req)
@@ -38,11 +38,11 @@ func (c *Client) Begin(ctx context.Context, req *tapepb.BeginRunRequest, work Wo
 	})
 }
 
-// Resume takes the lease of a run that has no live one, and runs work under it. It never takes a live
-// lease over, so that processes that resume one run do not evict each other.
+// Resume acquires the lease of a run that has no live lease, and runs work under it. It never takes
+// over a live lease, so processes that resume the same run do not evict each other.
 //
-// Errors: as those of [Client.Begin]; runstore.ErrLeaseHeld, with the holder and the remaining time,
-// if the lease is live.
+// Errors: as those of [Client.Begin]; runstore.ErrLeaseHeld, with the holder and the remaining
+// time, if the lease is live.
 func (c *Client) Resume(ctx context.Context, run string, work Work) error {
 	return c.drive(ctx, false, work, func(ctx context.Context, ttl time.Duration) (taken, error) {
 		answer := &tapepb.ResumeRunResponse{}
@@ -57,18 +57,18 @@ func (c *Client) Resume(ctx context.Context, run string, work Work) error {
 	})
 }
 
-// taken is the answer of BeginRun or ResumeRun.
+// taken is the reply of BeginRun or ResumeRun.
 type taken struct {
 	id      string
 	resumed bool
 	lastSeq int64
 	status  tapepb.RunStatus
-	grant   *tapepb.Grant // nil when the call granted none
-	// heartbeat says that the call has renewed the live lease of this very owner.
+	grant   *tapepb.Grant // nil if the call granted no lease
+	// heartbeat reports that the call has renewed the live lease of this owner.
 	heartbeat bool
 }
 
-// drive takes a lease and runs work under it.
+// drive acquires a lease and runs work under it.
 func (c *Client) drive(ctx context.Context, wait bool, work Work, take func(ctx context.Context, ttl time.Duration) (taken, error)) error {
 	run := &Run{client: c, ending: make(chan struct{}, 1)}
 	run.tape = tapepb.NewTapeClient(&invoker{client: c, run: run})
@@ -99,43 +99,44 @@ func (c *Client) drive(ctx context.Context, wait bool, work Work, take func(ctx 
 	})
 }
 
-// Run is a run under the lease of a driver. It is safe for concurrent use, for as long as the work to
-// which it was passed has not returned.
+// Run is a run under the lease of a driver. It is safe for concurrent use until the work that
+// received it has returned.
 type Run struct {
 	client *Client
 	tape   tapepb.TapeClient
 	taken  taken
 	lease  runstore.Lease
 	held   *lease.Held
-	work   context.Context // the work's
+	work   context.Context // the context of the work
 	cancel context.CancelCauseFunc
 
-	// ending is held by a heartbeat and by a call that ends the grant: a heartbeat that arrived
-	// after such a call would be refused, and the lease taken for lost. Between attempts that were not
-	// applied the call lets heartbeats through.
+	// ending is a lock held by a heartbeat and by a call that ends the grant: a heartbeat that
+	// arrived after such a call would be refused, and the lease considered lost. Between attempts
+	// that were not applied the call releases it for heartbeats.
 	ending chan struct{}
 
 	mu    sync.Mutex
-	ended bool  // by this driver
-	lost  error // why a write of the work was refused as fenced
+	ended bool  // this driver has ended the grant
+	lost  error // the error with which a write of the work was fenced
 }
 
 // ID returns the run's id.
 func (r *Run) ID() string { return r.taken.id }
 
-// Resumed reports whether the run existed before, and the seq of its last journal entry then.
+// Resumed reports whether the run existed before, and the seq of its last journal entry at that
+// time.
 func (r *Run) Resumed() (lastSeq int64, resumed bool) { return r.taken.lastSeq, r.taken.resumed }
 
 // Token returns the fencing token of the grant.
 func (r *Run) Token() int64 { return r.taken.grant.GetToken() }
 
 // Tape returns the protocol's RPCs as [Client.Tape] does. Every write that names the run, and every
-// write to a session, presents the fence of the grant unless it has one, so EndRun and AwaitSignal
-// are repeated too. A write that is refused because the grant is not current cancels the work's
-// context.
+// write to a session, presents the fence of the grant unless the request has one; EndRun and
+// AwaitSignal are then repeated too. A write that is refused because the grant is not current
+// cancels the work's context.
 func (r *Run) Tape() tapepb.TapeClient { return r.tape }
 
-// fence returns the grant as a request presents it.
+// fence returns the grant in the form that a request presents.
 func (r *Run) fence() *tapepb.Fence {
 	g := r.taken.grant
 	return &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId(), RunId: r.ID()}
@@ -154,17 +155,17 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 				<-r.ending
 			}
 		}()
-		wait = func(ctx context.Context, d time.Duration, doubtful bool) bool {
-			if doubtful {
+		wait = func(ctx context.Context, d time.Duration, ambiguous bool) bool {
+			if ambiguous {
 				return sleep(ctx, d)
 			}
-			<-r.ending // heartbeats go on: the grant has not ended
+			<-r.ending // let heartbeats continue: the grant has not ended
 			inside = false
 			inside = sleep(ctx, d) && r.enter(ctx)
 			return inside
 		}
 	}
-	err := r.client.insist(ctx, method, req, reply, !unrepeatable(req), wait, opts...)
+	err := r.client.retryCall(ctx, method, req, reply, !unrepeatable(req), wait, opts...)
 	if err == nil {
 		if parked, ok := reply.(*tapepb.AwaitSignalResponse); endsGrant(req) && runOf(req) == r.lease.Run && !(ok && parked.GetDelivered()) {
 			r.mu.Lock()
@@ -173,11 +174,11 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 		}
 		return nil
 	}
-	r.refused(req, err)
+	r.cancelIfFenced(req, err)
 	return err
 }
 
-// enter takes ending, and reports whether ctx lasted that long.
+// enter acquires ending. It reports false if ctx ended first.
 func (r *Run) enter(ctx context.Context) bool {
 	select {
 	case r.ending <- struct{}{}:
@@ -187,7 +188,7 @@ func (r *Run) enter(ctx context.Context) bool {
 	}
 }
 
-// endsGrant reports whether a request ends the grant under which it is made, if it is applied.
+// endsGrant reports whether a request, if applied, ends the grant under which it is made.
 func endsGrant(req proto.Message) bool {
 	switch r := req.(type) {
 	case *tapepb.EndRunRequest:
@@ -199,10 +200,10 @@ func endsGrant(req proto.Message) bool {
 	}
 }
 
-// refused ends the work if err says that this grant is not the run's current one.
-func (r *Run) refused(req proto.Message, err error) {
+// cancelIfFenced cancels the work if err says that this grant is not the run's current one.
+func (r *Run) cancelIfFenced(req proto.Message, err error) {
 	if presents, ok := req.(interface{ GetFence() *tapepb.Fence }); !ok || !proto.Equal(presents.GetFence(), r.fence()) {
-		return // a read, a write without a fence, or one with a fence that the caller has chosen
+		return // a read, a write without a fence, or a write with a fence of the caller's
 	}
 	var fenced *runstore.FencedError
 	var behind *runstore.StoreBehindError
@@ -225,16 +226,16 @@ func (r *Run) refused(req proto.Message, err error) {
 	}
 }
 
-// leases is the lease of one run as a store that a keeper renews it in.
+// leases adapts the lease of one run to the store interface of a keeper.
 type leases struct {
 	run  *Run
 	take func(ctx context.Context, ttl time.Duration) (taken, error)
-	// refused ends the keeper's attempts to take the lease, for an error that is final.
+	// refused cancels the keeper's attempts to acquire the lease after a final error.
 	refused context.CancelCauseFunc
 }
 
-// AcquireLease asks the server once. Every grant that BeginRun or ResumeRun answers is a new one: of a
-// request whose reply is lost and its repeat the later grant counts.
+// AcquireLease requests the lease once. BeginRun and ResumeRun return a new grant each time: if a
+// reply is lost, the grant of the repeat counts.
 func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	answer, err := l.take(ctx, req.TTL)
 	if final(err) {
@@ -253,7 +254,7 @@ func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	switch {
 	case answer.grant != nil:
 		return runstore.Granted{Lease: r.lease}, nil
-	case answer.heartbeat && live: // this process drives the run
+	case answer.heartbeat && live: // this process already drives the run
 		held := &runstore.LeaseHeldError{Holder: runstore.Holder{Owner: req.Owner}, Remaining: req.TTL}
 		return runstore.Granted{}, &Error{OpError: &runstore.OpError{Op: "take lease", Run: r.lease.Run, Err: held}}
 	case live:
@@ -268,8 +269,8 @@ func (l *leases) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	}
 }
 
-// RenewLease is a heartbeat: ResumeRun under the fence. A grant that the driver itself has ended needs
-// none.
+// RenewLease sends a heartbeat: ResumeRun under the fence. If the driver itself has ended the
+// grant, there is nothing to renew.
 func (l *leases) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
 	r := l.run
 	beat := &tapepb.ResumeRunRequest{
@@ -286,7 +287,7 @@ func (l *leases) RenewLease(ctx context.Context, req runstore.RenewRequest) (run
 	if err := r.client.attempt(ctx, tapepb.Tape_ResumeRun_FullMethodName, beat, answer); err != nil {
 		return runstore.Renewed{}, err
 	}
-	if answer.GetGrant() == nil { // a server that checks no fences answers none for a run that has ended
+	if answer.GetGrant() == nil { // a server without fences returns no grant for a run that has ended
 		return runstore.Renewed{}, &Error{OpError: &runstore.OpError{
 			Op: "ResumeRun", Run: r.lease.Run, Err: &runstore.FencedError{Presented: r.lease.Token, Current: r.lease.Token},
 		}}
@@ -294,8 +295,8 @@ func (l *leases) RenewLease(ctx context.Context, req runstore.RenewRequest) (run
 	return runstore.Renewed{Lease: r.lease}, nil
 }
 
-// ReleaseLease does nothing, as the protocol cannot release a lease: either the work has ended the
-// grant, or it expires. It reports that a write of the work was refused as fenced.
+// ReleaseLease sends nothing, as the protocol cannot release a lease: either the work has ended the
+// grant, or it expires. It returns the error if a write of the work was fenced.
 func (l *leases) ReleaseLease(context.Context, runstore.ReleaseRequest) (runstore.Committed, error) {
 	l.run.mu.Lock()
 	defer l.run.mu.Unlock()

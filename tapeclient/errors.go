@@ -18,49 +18,49 @@ import (
 )
 
 var (
-	// ErrDenied: the server answered PERMISSION_DENIED. From BeginEffect it means that the client
-	// must not act, now or later in this grant.
+	// ErrDenied: the server returned PERMISSION_DENIED. From BeginEffect it means that the client
+	// must not act, now or later under this grant.
 	ErrDenied = errors.New("permission denied")
-	// ErrEnded: the run has ended, so it has no lease to take; see [EndedError].
+	// ErrEnded: the run has ended, so there is no lease to acquire; see [EndedError].
 	ErrEnded = errors.New("the run has ended")
-	// ErrParked: the run waits at a gate for a signal, without a lease. Work that meets it returns
-	// it.
+	// ErrParked: the run waits at a gate for a signal, without a lease. Work that gets this error
+	// returns it.
 	ErrParked = errors.New("the run is parked at a gate")
-	// ErrUnsettled: the outcome of the effect is UNKNOWN, or PENDING in another run. A reconciler has
-	// to find it out, or the driver of that run, before the run can go on.
+	// ErrUnsettled: the outcome of the effect is UNKNOWN, or PENDING in another run. Before the run
+	// can continue, a reconciler or the driver of that run has to find it out.
 	ErrUnsettled = errors.New("the outcome of the effect is unknown")
 )
 
-// A handler of a loop or of [Run.Act] that returns an error which matches one of these says more
-// than that the call has failed. Every other error leaves open what the counterparty did.
+// Handlers of loops and of [Run.Act] return errors that match one of these to report more than a
+// failed call. Any other error leaves open what the counterparty did.
 var (
-	// ErrPermanent: the counterparty has refused, and will refuse every repeat. The effect becomes
+	// ErrPermanent: the counterparty has refused and will refuse every repeat. The effect becomes
 	// FAILED, the obligation STUCK.
 	ErrPermanent = errors.New("refused for good")
 	// ErrNotSent: the counterparty was not called. The handler is called again later.
 	ErrNotSent = errors.New("not sent")
 )
 
-// EndedError is a run that answered no lease because it has ended. It matches ErrEnded and
+// EndedError reports that a run granted no lease because it has ended. It matches ErrEnded and
 // runstore.ErrConflict.
 type EndedError struct{ Status tapepb.RunStatus }
 
 // Error implements error.
 func (e *EndedError) Error() string { return fmt.Sprintf("%v: %v", ErrEnded, e.Status) }
 
-// Is matches ErrEnded and runstore.ErrConflict.
+// Is reports whether target is ErrEnded or runstore.ErrConflict.
 func (e *EndedError) Is(target error) bool {
 	return target == ErrEnded || target == runstore.ErrConflict
 }
 
-// Error is a call that failed. Its Err is a kind of package runstore or a detail that matches one,
-// its Cause the gRPC status.
+// Error is the error of a failed call. Its Err is a kind of package runstore or a detail that
+// matches one; its Cause is the gRPC status.
 type Error struct {
 	*runstore.OpError
-	// Reason is the server's, from the status's ErrorInfo: "FENCED", "LEASE_HELD"… It is empty if
-	// the server gave none.
+	// Reason is the server's reason, from the status's ErrorInfo: "FENCED", "LEASE_HELD"… It is
+	// empty if the server sent none.
 	Reason string
-	// Facts are the ErrorInfo's metadata.
+	// Facts is the ErrorInfo's metadata.
 	Facts map[string]string
 
 	also []error // further errors that this one matches
@@ -69,9 +69,9 @@ type Error struct {
 // Unwrap returns the operation's error and the further kinds.
 func (e *Error) Unwrap() []error { return append([]error{e.OpError}, e.also...) }
 
-// reasons are the server's reasons, as the kinds that they match.
+// reasons maps the server's reasons to the kinds that they match.
 var reasons = map[string]struct {
-	kind error // of package runstore: it decides what OutcomeOf returns
+	kind error // of package runstore; determines the result of OutcomeOf
 	also error // of package tape
 }{
 	"NO_SUCH_RUN":        {runstore.ErrNotFound, tape.ErrNoSuchRun},
@@ -99,8 +99,9 @@ var reasons = map[string]struct {
 	"CORRUPT":            {kind: runstore.ErrCorrupt},
 }
 
-// bare are the kinds of statuses without a reason, as of a server that gives none. gRPC answers some
-// codes itself after a request may have been applied; those are not here, so their outcome is unknown.
+// bare maps statuses without a reason, from a server that sends none, to kinds. Codes that gRPC
+// itself returns after a request may have been applied are missing here, so their outcome is
+// unknown.
 var bare = map[codes.Code]error{
 	codes.InvalidArgument:    runstore.ErrInvalid,
 	codes.NotFound:           runstore.ErrNotFound,
@@ -113,9 +114,10 @@ var bare = map[codes.Code]error{
 	codes.Unauthenticated:    runstore.ErrInvalid,
 }
 
-// final reports whether err is a status without a reason that a repeat would meet again: RESOURCE_EXHAUSTED
-// for a message that is too large, say. Its outcome may be unknown all the same. UNAVAILABLE,
-// DEADLINE_EXCEEDED, CANCELLED and UNKNOWN are what gRPC answers for a connection that has failed.
+// final reports whether err is a status without a reason that a repeat would get again, such as
+// RESOURCE_EXHAUSTED for a message that is too large. Its outcome may nevertheless be unknown.
+// UNAVAILABLE, DEADLINE_EXCEEDED, CANCELLED and UNKNOWN are not final: gRPC returns them when a
+// connection has failed.
 func final(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) || e.Reason != "" {
@@ -160,7 +162,7 @@ func errorOf(ctx context.Context, method string, req any, err error) error {
 	return e
 }
 
-// detail returns the error of a kind with what the server told of it.
+// detail returns the error of a kind, with the details that the server sent.
 func (e *Error) detail(kind error) error {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(e.Facts[name], 10, 64)

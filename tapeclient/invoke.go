@@ -22,11 +22,11 @@ const (
 	maxPause   = 2 * time.Second
 )
 
-// invoker is a connection whose calls are repeated after lost replies and, for a driver, present the
-// fence of its run.
+// invoker is a connection that repeats calls after lost replies and, for a driver, adds the fence
+// of its run.
 type invoker struct {
 	client *Client
-	run    *Run // nil but for a driver
+	run    *Run // nil unless this is a driver's connection
 }
 
 // NewStream opens a stream, which is not repeated.
@@ -38,52 +38,51 @@ func (v *invoker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method s
 func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	req := args.(proto.Message)
 	if v.run == nil {
-		return v.client.insist(ctx, method, req, reply.(proto.Message), !unrepeatable(req), sleeping, opts...)
+		return v.client.retryCall(ctx, method, req, reply.(proto.Message), !unrepeatable(req), sleeping, opts...)
 	}
 	return v.run.invoke(ctx, method, v.run.fenced(req), reply.(proto.Message), opts...)
 }
 
-// insist calls until the outcome is known, the error is final, or time is up. After an attempt whose
-// outcome is unknown it calls again only if the request is repeatable. Between attempts it waits with
-// wait. After an attempt whose
-// outcome is unknown, a refusal of the repeat says nothing of that attempt: the outcome of the
-// whole stays unknown.
-func (c *Client) insist(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
+// retryCall repeats a call until the outcome is known, the error is final, or time is up. Between
+// attempts it waits with wait. After an attempt with an unknown outcome it repeats only if the
+// request is repeatable, and a refusal of the repeat says nothing about that attempt: the outcome
+// of the call stays unknown.
+func (c *Client) retryCall(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
 	deadline := time.Now().Add(c.opts.RetryTimeout)
-	doubtful := false
+	ambiguous := false
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		proto.Reset(reply)
 		err := c.attempt(ctx, method, req, reply, opts...)
 		if err == nil {
 			return nil
 		}
-		if doubtful && errors.Is(err, runstore.ErrFenced) && c.endedBefore(ctx, req, reply) {
+		if ambiguous && errors.Is(err, runstore.ErrFenced) && c.endedBefore(ctx, req, reply) {
 			return nil
 		}
 		unknown := runstore.OutcomeOf(err) == runstore.Unknown
 		length := pause/2 + rand.N(pause)
 		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && repeatable && !final(err); !again || ctx.Err() != nil ||
-			time.Until(deadline) < length || !wait(ctx, length, doubtful || unknown) {
-			if doubtful && !unknown {
+			time.Until(deadline) < length || !wait(ctx, length, ambiguous || unknown) {
+			if ambiguous && !unknown {
 				err = &Error{OpError: &runstore.OpError{
 					Op: path.Base(method), Run: runOf(req), Err: runstore.ErrUnknownOutcome, Cause: err,
 				}}
 			}
 			return err
 		}
-		doubtful = doubtful || unknown
+		ambiguous = ambiguous || unknown
 	}
 }
 
-// waiter waits between two attempts and reports whether ctx lasted that long. doubtful says that the
+// waiter waits between two attempts. It reports false if ctx ended first. ambiguous reports that the
 // outcome of an attempt is unknown.
-type waiter func(ctx context.Context, d time.Duration, doubtful bool) bool
+type waiter func(ctx context.Context, d time.Duration, ambiguous bool) bool
 
-// sleeping is the waiter that only sleeps.
+// sleeping is a waiter that only sleeps.
 func sleeping(ctx context.Context, d time.Duration, _ bool) bool { return sleep(ctx, d) }
 
-// unrepeatable reports whether a repeat of the request, after it was applied, would be applied again:
-// the request has no identity, or it overwrites what others have written since.
+// unrepeatable reports whether a repeat of an applied request would be applied again: the request
+// has no identity, or it would overwrite what others have written since.
 func unrepeatable(req proto.Message) bool {
 	switch r := req.(type) {
 	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest, *tapepb.SendSignalRequest, *tapepb.SetTimerRequest,
@@ -91,7 +90,7 @@ func unrepeatable(req proto.Message) bool {
 		return true
 	case *tapepb.ListDueTimersRequest:
 		return r.GetClaim()
-	case *tapepb.RecordExternalObservationRequest: // it makes the effect due again, and ends a claim
+	case *tapepb.RecordExternalObservationRequest: // a repeat would make the effect due again and end a claim
 		return r.GetResolution() == tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT
 	case *tapepb.EndRunRequest:
 		return r.GetFence() == nil
@@ -109,8 +108,8 @@ func unrepeatable(req proto.Message) bool {
 }
 
 // endedBefore reports whether a request that ends its own grant was applied although its repeat is
-// refused as fenced: the grant is the run's last one, and the run is as the request leaves it. It
-// then fills in the reply.
+// refused as fenced: the grant is the run's last one, and the run is in the state that the request
+// leaves. It then fills in the reply.
 func (c *Client) endedBefore(ctx context.Context, req, reply proto.Message) bool {
 	end, isEnd := req.(*tapepb.EndRunRequest)
 	wait, isWait := req.(*tapepb.AwaitSignalRequest)
@@ -129,24 +128,24 @@ func (c *Client) endedBefore(ctx context.Context, req, reply proto.Message) bool
 		return true
 	}
 	parked := run.GetStatus() == tapepb.RunStatus_RUN_STATUS_WAITING && run.GetWaitingOnGate() == wait.GetGateName()
-	released := run.GetStatus() == tapepb.RunStatus_RUN_STATUS_RUNNABLE // by a signal that came since
+	released := run.GetStatus() == tapepb.RunStatus_RUN_STATUS_RUNNABLE // a signal has arrived since
 	return run.GetToken() == wait.GetFence().GetToken() && (parked || released)
 }
 
-// fenced returns a request with the run's fence, if it is a write that presents none, to the run or
-// to a session.
+// fenced returns a request with the run's fence, if the request writes to the run or to a session
+// and presents none.
 func (r *Run) fenced(req proto.Message) proto.Message {
 	m := req.ProtoReflect()
 	fence := m.Descriptor().Fields().ByName("fence")
 	if fence == nil || runOf(req) != r.lease.Run && !toSession(req) || m.Has(fence) {
 		return req
 	}
-	clone := proto.Clone(req) // the caller's stays as it is
+	clone := proto.Clone(req) // do not change the caller's request
 	clone.ProtoReflect().Set(fence, protoreflect.ValueOfMessage(r.fence().ProtoReflect()))
 	return clone
 }
 
-// toSession reports whether a request writes to a session, which is no part of a run.
+// toSession reports whether a request writes to a session, which is not part of a run.
 func toSession(req proto.Message) bool {
 	switch req.(type) {
 	case *tapepb.CreateSessionRequest, *tapepb.AppendEventRequest, *tapepb.DeleteSessionRequest:
@@ -156,7 +155,7 @@ func toSession(req proto.Message) bool {
 	}
 }
 
-// sleep waits for d, and reports whether ctx lasted that long.
+// sleep waits for d. It reports false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -17,25 +17,25 @@ import (
 const (
 	DefaultTick  = time.Second
 	DefaultClaim = 16
-	DefaultTTL   = time.Minute // that of Tape's clients
+	DefaultTTL   = time.Minute // as in Tape's other clients
 	DefaultRetry = 10 * time.Second
 )
 
-// Loop says how a loop looks for work. A zero field has its default.
+// Loop configures a loop. A zero field takes its default.
 type Loop struct {
-	// Tick is the pause between two looks, with jitter of a tenth. 1 s by default. A loop that found as
-	// much as it could take looks again as soon as a piece of it is done.
+	// Tick is the pause between two looks, with jitter of a tenth. Default 1 s. A loop that found
+	// as much as it could handle looks again as soon as one piece is done.
 	Tick time.Duration
-	// Claim is how many pieces of work are handled at a time. 16 by default.
+	// Claim is the number of pieces of work that are handled at a time. Default 16.
 	Claim int
-	// TTL is how long a claim lasts on the server's clock, and bounds one call of a handler: its
-	// context ends a tenth earlier. Runs are bounded by their leases instead. 1 min by default.
+	// TTL is how long a claim lasts on the server's clock. It also bounds one call of a handler,
+	// whose context ends a tenth earlier. Runs are bounded by their leases instead. Default 1 min.
 	TTL time.Duration
-	// Retry is the pause before work that has failed is due again, counted on the clock of this
-	// process, as the protocol names the time. 10 s by default.
+	// Retry is the pause before failed work is due again, added to the clock of this process,
+	// because the protocol names an absolute time. Default 10 s.
 	Retry time.Duration
-	// OnError receives the errors of calls and handlers; a loop goes on after every one. It must be
-	// safe for concurrent use. They are discarded by default.
+	// OnError receives the errors of calls and handlers; the loop continues after each. It must be
+	// safe for concurrent use. By default errors are discarded.
 	OnError func(error)
 }
 
@@ -58,27 +58,27 @@ func (l Loop) withDefaults() Loop {
 	return l
 }
 
-// retryAt returns when work that has failed is due again, as the protocol has it.
+// retryAt returns the time at which failed work is due again, in the protocol's unit.
 func (l Loop) retryAt() int64 { return time.Now().Add(l.Retry).UnixMilli() }
 
 // job is a piece of work that a look has found.
 type job struct {
-	key string // what the loop handles once at a time
-	// do handles it, and reports whether it is done with, so that the next look finds something else.
+	key string // at most one job of a key is handled at a time
+	// do handles the job. done reports that the next look will not find it again.
 	do func(ctx context.Context) (done bool, err error)
 }
 
-// pool is the work that a loop handles at the moment.
+// pool is the set of jobs that a loop is handling.
 type pool struct {
 	wg   sync.WaitGroup
-	room chan struct{} // has an element when a job was done since the last look
+	room chan struct{} // receives an element when a job is done since the last look
 
 	mu   sync.Mutex
 	busy map[string]bool
 }
 
-// run looks for work until ctx ends, waits for the work in hand, and returns the cause. list returns
-// up to limit pieces of work, some of which may be in hand.
+// run looks for work until ctx ends, waits for the running jobs, and returns the cause. list
+// returns up to limit jobs, some of which may be running.
 func (l Loop) run(ctx context.Context, list func(ctx context.Context, limit int) ([]job, error)) error {
 	p := &pool{room: make(chan struct{}, 1), busy: map[string]bool{}}
 	defer p.wg.Wait()
@@ -90,7 +90,7 @@ func (l Loop) run(ctx context.Context, list func(ctx context.Context, limit int)
 			if err != nil && ctx.Err() == nil {
 				l.OnError(err)
 			}
-			// What is in hand may be found again, until its claim is made.
+			// Running jobs may be found again until their claims are made.
 			left = len(jobs) >= free
 			for _, j := range jobs {
 				if free > 0 && p.start(ctx, j, l.OnError) {
@@ -110,7 +110,7 @@ func (p *pool) inHand() int {
 	return len(p.busy)
 }
 
-// start handles a job on a goroutine of its own, unless it is in hand.
+// start handles a job on a goroutine of its own, unless a job of its key is running.
 func (p *pool) start(ctx context.Context, j job, onError func(error)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +136,7 @@ func (p *pool) start(ctx context.Context, j job, onError func(error)) bool {
 	return true
 }
 
-// pause waits for d or, if work was left, for room. It reports whether ctx goes on.
+// pause waits for d or, if work was left, until a job is done. It reports false if ctx has ended.
 func (p *pool) pause(ctx context.Context, d time.Duration, left bool) bool {
 	room := p.room
 	if !left {
@@ -157,21 +157,22 @@ func (p *pool) pause(ctx context.Context, d time.Duration, left bool) bool {
 // claims numbers the claims of this process.
 var claims atomic.Int64
 
-// claimer returns a name for one claim. A claim whose reply is lost and whose repeat is refused is
-// recognised by it.
+// claimer returns a unique name for one claim. It identifies a claim whose reply was lost and whose
+// repeat is refused.
 func (c *Client) claimer() string {
 	return fmt.Sprintf("%s/%d-%08x", c.opts.Owner, claims.Add(1), rand.Uint32())
 }
 
-// bound returns the context of a handler under a claim of the loop's TTL that was asked for at sent.
+// bound returns the context of a handler under a claim of the loop's TTL that was requested at
+// sent.
 func (l Loop) bound(ctx context.Context, sent time.Time) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, sent.Add(l.TTL-l.TTL/10))
 }
 
-// RecoverRuns looks for runs without a driver, takes the lease of each and runs work under it, until
-// ctx ends; it then returns the cause. A run whose lease another process has taken since is left to
-// that process. Work that returns an error, [ErrParked] apart, leaves its run to expire and be
-// recovered again.
+// RecoverRuns looks for runs without a driver, acquires the lease of each and runs work under it,
+// until ctx ends; it then returns the cause. If another process has acquired the lease since, the
+// run is left to that process. If work returns an error other than [ErrParked], the run's lease
+// expires and the run is recovered again.
 func (c *Client) RecoverRuns(ctx context.Context, l Loop, work Work) error {
 	l = l.withDefaults()
 	return l.run(ctx, func(ctx context.Context, _ int) ([]job, error) {
@@ -194,29 +195,31 @@ func (c *Client) RecoverRuns(ctx context.Context, l Loop, work Work) error {
 				return done, err
 			}})
 		}
-		// Processes that list the same runs begin with different ones.
+		// Processes that list the same runs start with different ones.
 		rand.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
 		return jobs, err
 	})
 }
 
-// Observe finds out at the counterparty what became of an effect. It returns nil if that is not known
-// yet. The fields run_id and idempotency_key of its result are filled in.
+// Observe finds out from the counterparty what happened to an effect. It returns nil if that is not
+// known yet. The fields run_id and idempotency_key of its result are filled in.
 type Observe func(ctx context.Context, e *tapepb.EffectRecord) (*tapepb.RecordExternalObservationRequest, error)
 
-// ReconcileEffects looks for effects whose outcome is UNKNOWN, and for effects that have been PENDING
-// for longer than pendingFor on the clock of this process (none for 0). It asks observe about each and
-// records what observe returns, until ctx ends; it then returns the cause. The protocol has no claims
-// for this work: two processes may ask about one effect, and the server keeps what is CONFIRMED.
+// ReconcileEffects looks for effects whose outcome is UNKNOWN, and for effects that have been
+// PENDING for longer than pendingFor on the clock of this process (none for 0). It calls observe
+// for each and records the result, until ctx ends; it then returns the cause. The protocol has no
+// claims for this work: two processes may observe the same effect, and the server keeps a CONFIRMED
+// outcome.
 //
-// The server lists the effects first that have not changed for longest, and the protocol has no
-// cursor. So each look asks for 200 more than those about which observe has found nothing out. One
-// answer of the server bounds that: effects behind as many as it holds wait until some are settled.
+// The server lists the effects that have not changed for longest first, and the protocol has no
+// cursor. So each look requests 200 effects more than the number that observe could not resolve.
+// The size of one reply limits this: if a full reply of unresolved effects comes first, later
+// effects wait until some of those are settled.
 func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.Duration, observe Observe) error {
 	l = l.withDefaults()
 	const page = 200
 	var mu sync.Mutex
-	open := map[string]bool{} // about which observe has found nothing out, of those that were listed last
+	open := map[string]bool{} // the effects of the last list that observe could not resolve
 	return l.run(ctx, func(ctx context.Context, _ int) ([]job, error) {
 		mu.Lock()
 		req := &tapepb.ListPendingEffectsRequest{IncludeUnknown: true, Limit: int64(page + len(open))}
@@ -253,7 +256,7 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 				return err == nil, err
 			}})
 		}
-		// Effects about which nothing is known yet must not keep the others away.
+		// Effects that cannot be resolved yet must not block the others.
 		rand.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
 		return jobs, nil
 	})

@@ -12,11 +12,11 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// Decide returns the run's decision of that index: the recorded one, or the one that think makes,
-// once it is recorded. The first record of an index wins, so every later driver reads the result of
-// this call. The fields run_id and decision_index of think's result are filled in.
+// Decide returns the run's decision with that index: the recorded one, or the result of think once
+// it is recorded. The first record of an index wins, so every later driver reads what this call
+// returns. The fields run_id and decision_index of think's result are filled in.
 //
-// Errors: that of think; an [*Error] of GetDecision or RecordDecision.
+// Errors: the error of think; an [*Error] of GetDecision or RecordDecision.
 func (r *Run) Decide(ctx context.Context, index int64, think func(ctx context.Context) (*tapepb.RecordDecisionRequest, error)) (*tapepb.DecisionRecord, error) {
 	known, err := r.tape.GetDecision(ctx, &tapepb.GetDecisionRequest{RunId: r.ID(), DecisionIndex: index})
 	if err != nil {
@@ -34,7 +34,7 @@ func (r *Run) Decide(ctx context.Context, index int64, think func(ctx context.Co
 	return r.tape.RecordDecision(ctx, thought)
 }
 
-// Effect is an effect as Act leaves it.
+// Effect is the result of Act.
 type Effect struct {
 	// Key is the effect's idempotency key.
 	Key string
@@ -42,31 +42,34 @@ type Effect struct {
 	Status tapepb.EffectStatus
 	// Response and Error are the recorded outcome, as JSON.
 	Response, Error string
-	// Replayed says that the outcome was on record, so that Act has called nothing.
+	// Replayed reports that the outcome was recorded already, so that Act did not call the
+	// counterparty.
 	Replayed bool
 }
 
 // Call calls a counterparty under an effect's idempotency key and returns its response as JSON. It
-// must pass the key on: after a crash the call is made again under the same key. Its error leaves
+// must pass the key on: after a crash the call is repeated under the same key. Its error leaves
 // open whether the counterparty has acted, unless it matches [ErrPermanent] or [ErrNotSent].
 type Call func(ctx context.Context, idempotencyKey string) (response string, err error)
 
-// Act has an effect carried out. It records the intent with BeginEffect, calls the counterparty if the
-// outcome is not on record, and records the outcome. The field run_id of the request is filled in.
+// Act carries out an effect. It records the intent with BeginEffect, calls the counterparty if no
+// outcome is recorded, and records the outcome. The field run_id of the request is filled in.
 //
-//   - call runs only while the lease is trusted, right after the trust was checked, and never if
+//   - call runs only while the lease is trusted, right after that was checked, and never if
 //     BeginEffect has failed or was refused ([ErrDenied]).
-//   - An error of call that matches [ErrPermanent] is recorded as FAILED, and Act returns the effect.
-//     After any other error the effect stays PENDING, and Act returns the error: the next driver
-//     calls again under the same key.
-//   - An effect that is on record as one of the outbox is not called, whatever the request says.
-//   - Nor is the effect of another run, which a business key may return: it is that run's to call.
-//   - Of several outcomes the first one that was recorded wins, and Act returns that: the status may
-//     differ from what call returned.
+//   - An error of call that matches [ErrPermanent] is recorded as FAILED, and Act returns the
+//     effect. After any other error the effect stays PENDING, and Act returns the error: the next
+//     driver calls again under the same key.
+//   - An effect that is recorded as an outbox effect is not called, whatever the request says.
+//   - An effect of another run, which a business key may return, is not called either: that run's
+//     driver calls it.
+//   - Of several outcomes the first recorded one wins, and Act returns it: the status may differ
+//     from what call returned.
 //
-// Errors: that of call; [ErrUnsettled] for an effect that is UNKNOWN, or PENDING in another run; the
-// cause of ctx if the lease was lost; an [*Error] of BeginEffect, GetEffect (of a server that does not
-// answer an effect's run) or CompleteEffect. After one of CompleteEffect the counterparty has acted.
+// Errors: the error of call; [ErrUnsettled] for an effect that is UNKNOWN, or PENDING in another
+// run; the cause of ctx if the lease was lost; an [*Error] of BeginEffect, GetEffect (for a server
+// that does not return an effect's run) or CompleteEffect. After an error of CompleteEffect the
+// counterparty has acted.
 func (r *Run) Act(ctx context.Context, req *tapepb.BeginEffectRequest, call Call) (Effect, error) {
 	req = proto.CloneOf(req)
 	req.RunId = r.ID()
@@ -113,9 +116,10 @@ func (r *Run) Act(ctx context.Context, req *tapepb.BeginEffectRequest, call Call
 	return effect, nil
 }
 
-// recorded returns how the effect on file is dispatched, and whether it is this run's. Both may differ
-// from the request: a business key answers the effect of another run. Of a server that answers neither
-// it asks for the run's effect of that key; the mode of another run's is then unspecified.
+// recorded returns the recorded dispatch mode of an effect, and whether the effect is this run's.
+// Both may differ from the request, because a business key may return the effect of another run. If
+// the server returns neither, recorded reads this run's effect of that key; the mode of another
+// run's effect is then unspecified.
 func (r *Run) recorded(ctx context.Context, req *tapepb.BeginEffectRequest, begun *tapepb.BeginEffectResponse) (mode tapepb.EffectDispatchMode, own bool, err error) {
 	if begun.GetRunId() != "" {
 		return begun.GetDispatchMode(), begun.GetRunId() == r.ID(), nil
@@ -125,15 +129,15 @@ func (r *Run) recorded(ctx context.Context, req *tapepb.BeginEffectRequest, begu
 		return 0, false, err
 	}
 	e := known.GetEffect()
-	// The run may have an effect of the same key besides the other run's.
+	// This run may have an effect with the same key besides the other run's.
 	if !known.GetFound() || e.GetSeq() != begun.GetSeq() || req.GetBusinessKey() != "" && e.GetBusinessKey() != req.GetBusinessKey() {
 		return 0, false, nil
 	}
 	return e.GetDispatchMode(), true, nil
 }
 
-// carryOut calls the counterparty and fills in the outcome. It returns the error of a call whose
-// outcome is open, or that was not made.
+// carryOut calls the counterparty and fills in the outcome. It returns an error if the outcome is
+// open or the call was not made.
 func carryOut(ctx context.Context, outcome *tapepb.CompleteEffectRequest, key string, call Call) error {
 	response, err := call(ctx, key)
 	switch {
@@ -149,17 +153,17 @@ func carryOut(ctx context.Context, outcome *tapepb.CompleteEffectRequest, key st
 
 // errorJSON returns an error as JSON.
 func errorJSON(err error) string {
-	text, _ := json.Marshal(map[string]string{"error": err.Error()}) // texts always encode
+	text, _ := json.Marshal(map[string]string{"error": err.Error()}) // a map of strings always encodes
 	return string(text)
 }
 
-// trustPoll is how often a driver that waits for a renewal looks whether it was made: often enough
-// that a call waits little longer than the renewal's round trip.
+// trustPoll is how often a driver that waits for a renewal checks for it: often enough that a call
+// is delayed little longer than the renewal's round trip.
 const trustPoll = 10 * time.Millisecond
 
-// trust returns when the lease may be believed in, or the cause of the end of ctx or of the work's
-// context. While the clocks of a machine that was suspended leave that open, it waits for the renewal
-// that decides it.
+// trust returns once the lease can be trusted, or with the cause of the end of ctx or of the work's
+// context. If the machine was suspended and its clocks disagree, it waits for the renewal that
+// decides.
 func (r *Run) trust(ctx context.Context) error {
 	poll := time.NewTicker(trustPoll)
 	defer poll.Stop()
@@ -177,8 +181,9 @@ func (r *Run) trust(ctx context.Context) error {
 	}
 }
 
-// Await returns the signal at a gate, or parks the run there: then its lease ends, the error matches
-// [ErrParked], and the work returns. The run goes on in a recovery loop after SendSignal.
+// Await returns the signal at a gate, or parks the run there: its lease then ends, the error
+// matches [ErrParked], and the work must return. A recovery loop continues the run after
+// SendSignal.
 //
 // Errors: [ErrParked]; an [*Error] of AwaitSignal.
 func (r *Run) Await(ctx context.Context, gate, payload string) (resolution string, err error) {
@@ -192,8 +197,8 @@ func (r *Run) Await(ctx context.Context, gate, payload string) (resolution strin
 	return answer.GetResolutionJson(), nil
 }
 
-// End ends the run with a status and a detail as JSON, and with it the lease. After
-// RUN_STATUS_COMPENSATING the lease stays: the driver unwinds the run and ends it once more.
+// End ends the run, and its lease, with a status and a detail as JSON. After
+// RUN_STATUS_COMPENSATING the lease stays: the driver unwinds the run and calls End once more.
 //
 // Errors: an [*Error] of EndRun.
 func (r *Run) End(ctx context.Context, status tapepb.RunStatus, detail string) error {

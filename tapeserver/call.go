@@ -17,14 +17,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// errShuttingDown refuses what comes once the server drains. It was not applied.
+// errShuttingDown is the error of calls that arrive while the server drains. They were not applied.
 var errShuttingDown = status.Error(codes.Unavailable, "the server is shutting down")
 
-// errCut is why the calls that the drain cuts are cancelled.
+// errCut is the cancellation cause of calls that the drain cuts.
 var errCut = errors.New("the drain has cut the call")
 
-// tapIn sees every call before anything of it is read. Once the server drains it refuses calls, also on connections
-// whose clients ignore that they were told to go.
+// tapIn runs for every call before any of it is read. While the server drains it refuses calls,
+// also on connections whose clients ignore the request to go away (GOAWAY).
 func (s *Server) tapIn(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	if s.drain.Err() != nil {
 		return ctx, errShuttingDown
@@ -33,7 +33,8 @@ func (s *Server) tapIn(ctx context.Context, _ *tap.Info) (context.Context, error
 	return ctx, nil
 }
 
-// registrar registers services whose calls are admitted before they are read: an interceptor would come too late.
+// registrar registers services whose calls are admitted before their requests are read: an
+// interceptor would run too late.
 type registrar struct {
 	*grpc.Server
 	s *Server
@@ -50,7 +51,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	r.Server.RegisterService(&admitted, impl)
 }
 
-// admitted returns the handler of a method with its call's memory bounded.
+// admitted wraps the handler of a method so that its call's memory is bounded.
 func (s *Server) admitted(method string, handle grpc.MethodHandler) grpc.MethodHandler {
 	replySize := replyBytes(method)
 	return func(srv any, ctx context.Context, decode func(any) error, next grpc.UnaryServerInterceptor) (any, error) {
@@ -76,7 +77,7 @@ func (s *Server) admitted(method string, handle grpc.MethodHandler) grpc.MethodH
 		m := answer.(proto.Message)
 		c.hold.shrink(size(m))
 		r := &reply{Message: m, hold: c.hold}
-		c.hold = nil // the reply's, until the client has taken it
+		c.hold = nil // the reply owns the hold until the client has taken it
 		return r, nil
 	}
 }
@@ -86,11 +87,12 @@ func size(m any) int64 { return int64(proto.Size(m.(proto.Message))) }
 // call is one RPC of a client, from its headers to the end of its handler.
 type call struct {
 	s    *Server
-	ctx  context.Context // the handler's: it ends with the stream, and when the drain cuts it
+	ctx  context.Context // the handler's context; ends with the stream, or when the drain cuts the call
 	conn *conn
 	hold *hold
-	late chan struct{} // has an element when the client has left a page unread for too long
-	// resume is the position up to which a subscriber of the feed has everything; -1 for any other call.
+	late chan struct{} // receives an element when the client has left a page unread for too long
+	// resume is the position up to which a subscriber of the feed has received everything; -1 for
+	// any other call.
 	resume atomic.Int64
 
 	stop   func() bool
@@ -124,7 +126,8 @@ func (c *call) acquire(n int64) (err error) {
 	return err
 }
 
-// wait waits for a share of the bytes in flight, for timeout and not beyond the start of a drain.
+// wait waits for a share of the bytes in flight, at most for timeout, and not after a drain has
+// begun.
 func (c *call) wait(n int64, timeout time.Duration) (*hold, error) {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
@@ -132,8 +135,8 @@ func (c *call) wait(n int64, timeout time.Duration) (*hold, error) {
 	return c.s.inFlight.acquire(ctx, c.conn, n, timeout)
 }
 
-// receive reads the request, which has to arrive in time and before a drain: its call is new work. Decode goes on
-// until the call has ended, which ends the stream that it reads from.
+// receive reads the request, which must arrive in time and before a drain begins, because its call
+// is new work. decode runs until the call has ended, which ends the stream that it reads from.
 func (c *call) receive(decode func(any) error, m any) error {
 	received := make(chan error, 1)
 	go func() { received <- decode(m) }()
@@ -152,8 +155,8 @@ func (c *call) receive(decode func(any) error, m any) error {
 	}
 }
 
-// outcome returns the error of a call that the drain has cut: UNAVAILABLE where it would be CANCELED, because
-// that was not its client, and what says that the outcome is unknown as it is.
+// outcome returns the error of a call that the drain may have cut: UNAVAILABLE instead of CANCELED,
+// because the client did not cancel it. An unknown outcome is returned unchanged.
 func (c *call) outcome(err error) error {
 	if context.Cause(c.ctx) == errCut && status.Code(err) == codes.Canceled {
 		return errShuttingDown
@@ -161,7 +164,8 @@ func (c *call) outcome(err error) error {
 	return err
 }
 
-// unary keeps a fault in one call from ending all others, and watches the store.
+// unary is the interceptor of unary calls. It contains panics to the call that caused them, and
+// records the state of the store.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
 	defer s.recover(info.FullMethod, &err)
 	answer, err := next(ctx, req)
@@ -169,8 +173,8 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	return answer, err
 }
 
-// stream does the same for streams. One whose client does not read is ended while its handler still waits to send;
-// the end of the stream then ends the handler.
+// stream is the interceptor of streams; it does the same as unary. If the client does not read, it
+// ends the stream while the handler still waits to send, which then ends the handler.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	c, err := s.begin(stream.Context())
 	if err != nil {
@@ -205,12 +209,12 @@ func (s *Server) recover(method string, err *error) {
 	}
 }
 
-// admittedStream is a stream whose messages count.
+// admittedStream is a stream whose messages count as bytes in flight.
 type admittedStream struct {
 	grpc.ServerStream
 	call *call
-	page *hold       // what is left of a page that is being sent; nil between pages
-	late *time.Timer // from the page's first message on
+	page *hold       // rest of the hold of the page being sent; nil between pages
+	late *time.Timer // the send timeout, from the page's first message on
 }
 
 type streamKey struct{}
@@ -229,7 +233,7 @@ func (st *admittedStream) RecvMsg(m any) error {
 	return st.call.receive(st.ServerStream.RecvMsg, m)
 }
 
-// SendMsg sends a message. One that does not belong to a page waits for room of its own.
+// SendMsg sends a message. A message that does not belong to a page waits for room of its own.
 func (st *admittedStream) SendMsg(m any) (err error) {
 	if st.page != nil && st.late == nil {
 		st.late = time.AfterFunc(st.call.s.opts.Limits.SendTimeout, func() { st.call.late <- struct{}{} })
@@ -247,16 +251,17 @@ func (st *admittedStream) SendMsg(m any) (err error) {
 	return st.ServerStream.SendMsg(&reply{Message: m.(proto.Message), hold: part})
 }
 
-// resumePoint returns where a stream of the feed notes what its client has.
+// resumePoint returns the variable in which a stream of the feed stores its resume position.
 func resumePoint(ctx context.Context) *atomic.Int64 {
 	return &ctx.Value(streamKey{}).(*admittedStream).call.resume
 }
 
-// beginPage waits for room for a page of n bytes that a stream reads and then sends, and returns a function that
-// gives back what the page's messages have not taken over. A client that has not taken the page within the send
-// timeout of its first message loses the stream: how long the store takes to read the page is not its fault.
+// beginPage waits for room for a page of n bytes that a stream reads and then sends. end releases
+// the part that the page's messages have not taken over. If the client has not taken the page
+// within the send timeout after its first message, its stream ends; the time that the store takes
+// to read the page does not count.
 //
-// A reader that is no client's, such as a matcher, is not bounded here.
+// A reader that is not a client's, such as the matcher's, is not bounded here.
 func beginPage(ctx context.Context, n int64) (end func(), err error) {
 	st, ok := ctx.Value(streamKey{}).(*admittedStream)
 	if !ok {

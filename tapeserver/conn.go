@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// listener bounds the number of open connections and knows each of them.
+// listener bounds the number of open connections and keeps track of them.
 type listener struct {
 	net.Listener
 	limits Limits
@@ -21,15 +21,15 @@ type listener struct {
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
 	draining bool
-	full     bool // connections are being refused, and the log says so
-	broken   bool // connections cannot be accepted, and the log says so
+	full     bool // connections are being refused; logged once
+	broken   bool // connections cannot be accepted; logged once
 }
 
 func newListener(lis net.Listener, limits Limits, log *slog.Logger) *listener {
 	return &listener{Listener: lis, limits: limits, log: log, conns: map[*conn]struct{}{}}
 }
 
-// Accept returns the next connection that is within the limit, and closes those that are not.
+// Accept returns the next connection within the limit, and closes connections above it.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -44,8 +44,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// failed logs the first of a row of failures to accept, as when the process is out of descriptors. gRPC tries again.
-// It ignores that the listener was closed, which Serve returns.
+// failed logs the first of consecutive failures to accept, for example when the process has run out
+// of file descriptors. gRPC tries again. It ignores that the listener was closed, which Serve
+// returns.
 func (l *listener) failed(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -58,7 +59,8 @@ func (l *listener) failed(err error) {
 	}
 }
 
-// add returns nil for a connection over the limit and while the server drains.
+// add registers a connection. It returns nil for a connection over the limit, and while the server
+// drains.
 func (l *listener) add(raw net.Conn) *conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +96,8 @@ func (l *listener) remove(c *conn) {
 	}
 }
 
-// closeSilent closes every connection without a call so far, now and from now on: gRPC would wait for their
-// handshakes. closeAll closes the others too.
+// closeSilent closes every connection without a call so far, now and from now on: gRPC would wait
+// for their handshakes. closeAll closes the others too.
 func (l *listener) closeSilent() { l.close(func(c *conn) bool { return !c.used() }) }
 func (l *listener) closeAll()    { l.close(func(*conn) bool { return true }) }
 
@@ -123,11 +125,11 @@ type conn struct {
 	mu      sync.Mutex
 	called  bool
 	closed  bool
-	replies map[*hold]struct{} // those that the client has not taken
+	replies map[*hold]struct{} // the holds of replies that the client has not taken
 	grants  grants
 }
 
-// connAddr is the address by which the calls of a connection find it.
+// connAddr is a peer address that carries its connection, so that a call can find it.
 type connAddr struct {
 	net.Addr
 	conn *conn
@@ -158,7 +160,7 @@ func (c *conn) used() bool {
 	return c.called
 }
 
-// Close closes the connection and releases what its unread replies held.
+// Close closes the connection and releases the holds of its unread replies.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -176,8 +178,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// await keeps the hold of a reply that was handed to the connection until the client has taken it. A client that
-// does not within timeout loses the connection.
+// await keeps the hold of a reply that was handed to the connection until the client has taken the
+// reply. If the client does not take it within timeout, the connection is closed.
 func (c *conn) await(h *hold, timeout time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,7 +195,7 @@ func (c *conn) await(h *hold, timeout time.Duration) {
 	})
 }
 
-// taken ends what await began.
+// taken releases a hold that await keeps.
 func (c *conn) taken(h *hold) {
 	c.mu.Lock()
 	delete(c.replies, h)

@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// millis returns a time in the unit of the wire, milliseconds since 1970; the zero time is 0.
+// millis returns a time in milliseconds since 1970, the unit of the wire; 0 for the zero time.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -16,7 +16,7 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// clockOf returns the time of a now_ms field: the store clock for 0 or less.
+// clockOf returns the time of a now_ms field. 0 or less means the store clock, the zero time.
 func clockOf(ms int64) time.Time {
 	if ms <= 0 {
 		return time.Time{}
@@ -24,8 +24,8 @@ func clockOf(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// durationOf returns a …_ttl_ms field. One too long for a duration becomes the longest: above every
-// limit, as it was.
+// durationOf returns the duration of a …_ttl_ms field. A value too large for a duration becomes the
+// longest one, which is above every limit too.
 func durationOf(ms int64) time.Duration {
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64
@@ -33,7 +33,7 @@ func durationOf(ms int64) time.Duration {
 	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
-// limitOf returns a limit field; 0 stands for the method's own default.
+// limitOf returns a limit field; 0 means the method's default.
 func limitOf(limit int64) int { return int(min(max(limit, 0), math.MaxInt32)) }
 
 func runState(r tape.Run) *tapepb.RunState {

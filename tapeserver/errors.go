@@ -18,25 +18,24 @@ import (
 // errorDomain is the domain of the ErrorInfo details.
 const errorDomain = "tapestore"
 
-// maxMessage is the longest message of a status. Clients in C and Python drop trailers
-// of more than 8 KiB, and the status with them; a message stands there twice, once
-// with each byte that is not ASCII as three.
+// maxMessage is the maximal length of a status's message, in bytes. Clients in C and Python drop
+// trailers of more than 8 KiB, and the status with them. The trailers contain the message twice,
+// once with each byte that is not ASCII as three.
 const maxMessage = 1024
 
-// wire is what a kind of error becomes on the wire.
+// wire is how one kind of error appears on the wire.
 type wire struct {
 	kind error
 	code codes.Code
-	// reason is that of the ErrorInfo detail.
+	// reason is the reason in the ErrorInfo detail.
 	reason string
-	// bare leaves out the prefix that the protocol puts before a store's words.
+	// bare omits the prefix that the protocol puts before a store's text.
 	bare bool
 }
 
-// table is the only mapping from errors to statuses. The protocol's own words and
-// codes come first; a client that knows nothing of fences meets no others in
-// normal work.
-var table = []wire{
+// statusTable is the only mapping from errors to statuses. The protocol's own texts and codes come first;
+// a client without fences gets no others in normal operation.
+var statusTable = []wire{
 	{kind: tape.ErrNoSuchRun, code: codes.NotFound, reason: "NO_SUCH_RUN", bare: true},
 	{kind: tape.ErrNoSuchEffect, code: codes.NotFound, reason: "NO_SUCH_EFFECT", bare: true},
 	{kind: tape.ErrNoSuchObligation, code: codes.NotFound, reason: "NO_SUCH_OBLIGATION", bare: true},
@@ -48,7 +47,7 @@ var table = []wire{
 	{kind: tape.ErrFormat, code: codes.Internal, reason: "UNREADABLE_VALUE"},
 
 	{kind: runstore.ErrNotFound, code: codes.NotFound, reason: "NO_SUCH_RUN"},
-	// Another holder: come back after its lease, do not resend at once.
+	// The lease has another holder: try again after its expiry, do not resend at once.
 	{kind: runstore.ErrLeaseHeld, code: codes.Aborted, reason: "LEASE_HELD"},
 	// Stop: the lease is gone, and resending cannot bring it back.
 	{kind: runstore.ErrLeaseExpired, code: codes.FailedPrecondition, reason: "LEASE_EXPIRED"},
@@ -59,14 +58,14 @@ var table = []wire{
 	{kind: runstore.ErrInvalid, code: codes.InvalidArgument, reason: "INVALID", bare: true},
 	{kind: runstore.ErrTooLarge, code: codes.InvalidArgument, reason: "TOO_LARGE", bare: true},
 	{kind: runstore.ErrUnsupported, code: codes.Unimplemented, reason: "UNSUPPORTED"},
-	// Surely not applied: clients may resend, and many do so by themselves.
+	// Surely not applied: clients may resend, and many do so automatically.
 	{kind: runstore.ErrUnavailable, code: codes.Unavailable, reason: "UNAVAILABLE"},
 	{kind: runstore.ErrClosed, code: codes.Unavailable, reason: "CLOSED"},
-	// Never Unavailable: nobody may resend this blindly.
+	// Never Unavailable: no client may resend this blindly.
 	{kind: runstore.ErrUnknownOutcome, code: codes.Unknown, reason: "UNKNOWN_OUTCOME"},
-	// DataLoss and not FailedPrecondition: the caller holds proof of a write that
-	// was acknowledged and is gone. Stopping one driver does not mend that, and
-	// among the fenced it would go unnoticed; an operator has to raise the epoch.
+	// DataLoss and not FailedPrecondition: the caller holds proof of an acknowledged write that is
+	// gone. Stopping one driver does not fix that, and among fenced writes it would go unnoticed;
+	// an operator has to raise the epoch.
 	{kind: runstore.ErrStoreBehind, code: codes.DataLoss, reason: "STORE_BEHIND"},
 	{kind: runstore.ErrCorrupt, code: codes.DataLoss, reason: "CORRUPT"},
 }
@@ -79,11 +78,11 @@ func statusOf(err error) error {
 	return lookup(err).status(err)
 }
 
-// beginEffectStatus returns the status of a BeginEffect's error. Tape's Python plugin takes every
-// status but PERMISSION_DENIED for a passing fault, and calls the counterparty with nothing on
-// file. So a refusal that resending cannot change is PERMISSION_DENIED, and its ErrorInfo has the
-// reason that the table gives it. What the protocol itself answers as INTERNAL stays so, and faults
-// that pass keep their status.
+// beginEffectStatus returns the status of a BeginEffect's error. Tape's Python plugin treats every
+// status but PERMISSION_DENIED as transient, and calls the counterparty without a recorded intent.
+// So a refusal that resending cannot change is returned as PERMISSION_DENIED, with the ErrorInfo
+// reason of the table. What the protocol itself returns as INTERNAL stays so, and transient errors
+// keep their status.
 func beginEffectStatus(err error) error {
 	if err == nil {
 		return nil
@@ -99,8 +98,8 @@ func beginEffectStatus(err error) error {
 
 // status returns the status of an error of the row's kind.
 func (w wire) status(err error) error {
-	// A caller that went away before the store was asked is told so. Once a write
-	// was in flight its outcome is unknown, and that matters more.
+	// If the caller went away before the store was asked, the status says so. Once a write was in
+	// flight, its unknown outcome matters more.
 	if runstore.OutcomeOf(err) == runstore.NotApplied {
 		switch {
 		case errors.Is(err, context.Canceled):
@@ -113,9 +112,9 @@ func (w wire) status(err error) error {
 	if !w.bare {
 		text = "tape store: " + text
 	}
-	// Owners and ids may be any bytes, a status is UTF-8.
+	// Owners and ids may contain any bytes; a status must be UTF-8.
 	if text = strings.ToValidUTF8(text, "\uFFFD"); len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") // half a character at the end is dropped
+		text = strings.ToValidUTF8(text[:maxMessage], "") // drop a partial character at the end
 	}
 	s := status.New(w.code, text)
 	detailed, detailErr := s.WithDetails(&errdetails.ErrorInfo{
@@ -127,23 +126,23 @@ func (w wire) status(err error) error {
 	return detailed.Err()
 }
 
-// lookup returns the row of err's kind. An unknown outcome is one whatever else was met on the way: a
-// repeat that the store did not judge is UNAVAILABLE, and the write before it may be stored. What no
-// row matches is an unknown outcome, as everywhere.
+// lookup returns the row of err's kind. An error that matches ErrUnknownOutcome is an unknown
+// outcome, whatever else it matches: a repeat that the store did not evaluate may be UNAVAILABLE
+// although the write before it was stored. An error that matches no row is an unknown outcome too.
 func lookup(err error) wire {
-	unknown := slices.IndexFunc(table, func(w wire) bool { return w.kind == runstore.ErrUnknownOutcome })
+	unknown := slices.IndexFunc(statusTable, func(w wire) bool { return w.kind == runstore.ErrUnknownOutcome })
 	if errors.Is(err, runstore.ErrUnknownOutcome) {
-		return table[unknown]
+		return statusTable[unknown]
 	}
-	for _, w := range table {
+	for _, w := range statusTable {
 		if errors.Is(err, w.kind) {
 			return w
 		}
 	}
-	return table[unknown]
+	return statusTable[unknown]
 }
 
-// facts returns what an error knows, for programs.
+// facts returns the details of an error as metadata for programs.
 func facts(err error) map[string]string {
 	var fenced *runstore.FencedError
 	var behind *runstore.StoreBehindError

@@ -19,7 +19,7 @@ func TestTheTableNamesEveryKindOnce(t *testing.T) {
 	t.Parallel()
 	for _, kind := range slices.Concat(tape.Kinds(), runstore.Kinds()) {
 		rows := 0
-		for _, w := range table {
+		for _, w := range statusTable {
 			if w.kind == kind {
 				rows++
 			}
@@ -28,8 +28,8 @@ func TestTheTableNamesEveryKindOnce(t *testing.T) {
 			t.Errorf("%q has %d rows in the table, want 1", kind, rows)
 		}
 	}
-	if want := len(tape.Kinds()) + len(runstore.Kinds()); len(table) != want {
-		t.Errorf("the table has %d rows, want %d", len(table), want)
+	if want := len(tape.Kinds()) + len(runstore.Kinds()); len(statusTable) != want {
+		t.Errorf("the table has %d rows, want %d", len(statusTable), want)
 	}
 }
 
@@ -41,7 +41,7 @@ func TestBeginEffectRefusalsForbidToAct(t *testing.T) {
 		tape.ErrRefused: codes.Internal, runstore.ErrConflict: codes.Aborted, runstore.ErrUnavailable: codes.Unavailable,
 		runstore.ErrClosed: codes.Unavailable, runstore.ErrUnknownOutcome: codes.Unknown,
 	}
-	for _, w := range table {
+	for _, w := range statusTable {
 		err := beginEffectStatus(&runstore.OpError{Op: "commit", Run: "r", Err: w.kind})
 		want, passes := other[w.kind]
 		if !passes {

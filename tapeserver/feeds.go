@@ -21,7 +21,7 @@ import (
 
 // feedFilter selects entries of the feed of all runs. The zero filter selects all.
 type feedFilter struct {
-	since     int64 // the earliest ts_ms; 0 for any
+	since     int64 // earliest ts_ms; 0 for any
 	run, kind string
 	pattern   tape.Pattern
 	predicate *predicate.Predicate // nil for none
@@ -34,10 +34,10 @@ func (f feedFilter) selects(in *predicate.Input) bool {
 		f.pattern.Match(e.Subject) && (f.predicate == nil || f.predicate.Match(in))
 }
 
-// SubscribeEvents sends the entries of all runs behind from_global_seq that match the pattern, each
-// once and in the order of global_seq. Without a cursor and a pattern it sends those from a time on,
-// of one run and one kind where these are named, each once. It goes on with those to come until the
-// client goes away or the server drains.
+// SubscribeEvents sends the entries of all runs after from_global_seq that match the pattern, each
+// once and in the order of global_seq. Without a cursor and a pattern it sends the entries from a
+// time on, of one run and one kind if these are named, each once. It continues with new entries
+// until the client goes away or the server drains.
 func (s *service) SubscribeEvents(req *tapepb.SubscribeEventsRequest, stream grpc.ServerStreamingServer[tapepb.EventEntry]) error {
 	f := feedFilter{}
 	if req.GetFromGlobalSeq() == 0 && req.GetSubjectPattern() == "" {
@@ -50,8 +50,8 @@ func (s *service) SubscribeEvents(req *tapepb.SubscribeEventsRequest, stream grp
 	return s.feed(stream, req.GetFromGlobalSeq(), f)
 }
 
-// SubscribeBySubject sends the entries of all runs behind from_global_seq that match the pattern and
-// the predicate, as SubscribeEvents does. A predicate with a fault selects nothing.
+// SubscribeBySubject sends the entries of all runs after from_global_seq that match the pattern and
+// the predicate, as SubscribeEvents does. A predicate that fails selects nothing.
 func (s *service) SubscribeBySubject(req *tapepb.SubscribeBySubjectRequest, stream grpc.ServerStreamingServer[tapepb.EventEntry]) error {
 	f, err := feedFilter{}, error(nil)
 	if f.pattern, err = tape.ParsePattern(req.GetSubjectPattern()); err != nil {
@@ -63,15 +63,15 @@ func (s *service) SubscribeBySubject(req *tapepb.SubscribeBySubjectRequest, stre
 	return s.feed(stream, req.GetFromGlobalSeq(), f)
 }
 
-// feed sends what a filter selects of the feed behind a position. Nothing is buffered but the page
-// that is being sent. While the client does not read, the send timeout runs; how far the client is
-// behind does not matter.
+// feed sends the entries of the feed after a position that a filter selects. It buffers only the
+// page that is being sent. The send timeout runs while the client does not read; how far the client
+// lags does not matter.
 func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], from int64, f feedFilter) error {
 	if from < 0 || from > int64(runstore.MaxPosition) {
 		return statusOf(&runstore.InputError{Kind: runstore.ErrInvalid, Field: "from_global_seq",
 			Problem: fmt.Sprintf("%d, it is from 0 to %d", from, runstore.MaxPosition)})
 	}
-	// Clients wait for the headers before they act on what they subscribed for.
+	// Clients wait for the headers before they cause the events that they subscribed to.
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], fro
 	for events, err := range s.tail.Feed(ctx, after) {
 		if err != nil {
 			end := s.streamEnd(ctx, err)
-			if errors.Is(err, runstore.ErrStoreBehind) { // the position is not the store's
+			if errors.Is(err, runstore.ErrStoreBehind) { // the store does not have the position
 				return end
 			}
 			return resumable(end, at.Load())
@@ -102,8 +102,8 @@ func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], fro
 	return nil
 }
 
-// sendEvent sends an event if the filter selects it. One that the store cannot read ends the stream,
-// since it may be one that the client waits for, unless it is known to be another run's.
+// sendEvent sends an event if the filter selects it. An event that the store cannot read ends the
+// stream, since the client may wait for it, unless it is known to belong to another run.
 func sendEvent(stream grpc.ServerStreamingServer[tapepb.EventEntry], e tail.FeedEvent, f feedFilter) error {
 	if e.Err != nil {
 		if f.run != "" && e.Run != "" && string(e.Run) != f.run {
@@ -118,8 +118,8 @@ func sendEvent(stream grpc.ServerStreamingServer[tapepb.EventEntry], e tail.Feed
 	return stream.Send(eventEntry(in.Entry))
 }
 
-// deriveInput returns what all subscribers share of an event: its entry with the parsed payload. It is
-// nil for an event that the feed leaves out.
+// deriveInput returns the value that all subscribers share for an event: its entry with the parsed
+// payload. It is nil for an event that the feed leaves out.
 func deriveInput(e runstore.FeedEvent) any {
 	entry, ok := tape.FeedEntryOf(e)
 	if !ok {
@@ -128,9 +128,9 @@ func deriveInput(e runstore.FeedEvent) any {
 	return predicate.NewInput(entry)
 }
 
-// resumable adds to a status that ends a feed where the client can resume: from_global_seq, behind
-// which it has everything. A status without an ErrorInfo stays as it is: the end is the client's or
-// the server's own.
+// resumable adds from_global_seq to a status that ends a feed: the position after which the client
+// can resume. A status without an ErrorInfo is returned unchanged: the client or the server itself
+// ended the stream.
 func resumable(err error, from int64) error {
 	s := status.Convert(err).Proto()
 	for _, d := range s.GetDetails() {
@@ -152,16 +152,16 @@ func resumable(err error, from int64) error {
 	return err
 }
 
-// feedSlack is 5 minutes: how much later an entry's time may be than that of an entry behind it in the
-// feed. The two orders differ by the longest commit, up to 10 s on Postgres; the rest is for steps of a
-// clock on engines whose clock is this machine's.
+// feedSlack is 5 minutes: the most by which the time of an entry may be later than that of a later
+// entry in the feed. The two orders differ by the longest commit, up to 10 s on Postgres; the rest
+// allows for clock steps on engines that use this machine's clock.
 const feedSlack = 5 * time.Minute
 
-// startOf returns a position of the feed up to which every entry is older than since, and behind which
-// few are: a binary search over positions, of at most 54 reads of one event. An event that cannot be
-// read counts as new.
+// startOf returns a position of the feed up to which every entry is older than since, and after
+// which few are. It is a binary search over positions, of at most 54 reads of one event. An event
+// that cannot be read counts as new.
 func startOf(ctx context.Context, store runstore.RunStore, since time.Time) (runstore.Position, error) {
-	// Every entry before one that is older than since by the slack is older than since.
+	// Every entry before an entry that is older than since by the slack is older than since.
 	read := func(q runstore.FeedQuery) (at runstore.Position, old bool, err error) {
 		release, err := beginPage(ctx, runstore.MaxRecordValue)
 		if err != nil {
@@ -180,7 +180,7 @@ func startOf(ctx context.Context, store runstore.RunStore, since time.Time) (run
 	if err != nil || old || newest == 0 {
 		return newest, err
 	}
-	// Up to low every entry is older than since; the first one behind high is not old.
+	// Invariant: every entry up to low is older than since; the first entry after high is not.
 	low, high := runstore.Position(0), newest-1
 	for low < high {
 		middle := low + (high-low)/2

@@ -22,7 +22,7 @@ const (
 	FenceOwnerHeader = "tape-fence-owner-bin"
 	FenceTokenHeader = "tape-fence-token"
 	FenceGrantHeader = "tape-fence-grant"
-	// FenceRunHeader is needed in writes to sessions only.
+	// FenceRunHeader is needed only in writes to sessions.
 	FenceRunHeader = "tape-fence-run-bin"
 
 	GrantOwnerHeader = "tape-grant-owner-bin"
@@ -34,7 +34,7 @@ const (
 // fencedRequest is a request that writes to a run.
 type fencedRequest interface{ GetFence() *tapepb.Fence }
 
-// fenceOf returns the fence that a request on run presents; the zero fence when it presents none.
+// fenceOf returns the fence that a request on run presents; the zero fence if it presents none.
 func fenceOf(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
 	grant, present, err := presented(ctx, req)
 	if err != nil || !present {
@@ -43,8 +43,8 @@ func fenceOf(ctx context.Context, run runstore.RunID, req fencedRequest) (runsto
 	return grant.Fence(run)
 }
 
-// presented returns the grant that a request presents, in its headers, its field or both. What looks
-// like a grant and is not one is refused: a write must never be less fenced than its sender thinks.
+// presented returns the grant that a request presents, in its headers, its field or both. A
+// malformed grant is refused: a write must never be less fenced than its sender believes.
 func presented(ctx context.Context, req fencedRequest) (g tape.Grant, present bool, err error) {
 	header, inHeader, err := headerGrant(ctx)
 	f := req.GetFence()
@@ -58,8 +58,8 @@ func presented(ctx context.Context, req fencedRequest) (g tape.Grant, present bo
 	return g, true, nil
 }
 
-// refuseFence refuses a request that presents a fence to an RPC that takes none: what it writes belongs
-// to no run, and its sender may think that it is fenced.
+// refuseFence refuses a request that presents a fence to an RPC that takes none. What the RPC
+// writes belongs to no run, and the sender may believe that the write is fenced.
 func refuseFence(ctx context.Context) error {
 	_, present, err := headerGrant(ctx)
 	if err == nil && present {
@@ -101,15 +101,15 @@ func headerGrant(ctx context.Context) (g tape.Grant, present bool, err error) {
 	}, true, nil
 }
 
-// answerGrant puts a granted lease into the response headers and returns it for
-// the response's field. No lease is no grant.
+// answerGrant puts a granted lease into the response headers and returns it for the response's
+// field; nil if there is no lease.
 func answerGrant(ctx context.Context, l runstore.Lease) *tapepb.Grant {
 	if l.Token == 0 {
 		return nil
 	}
 	g := tape.GrantOf(l)
-	// It fails only outside of a call or after the headers were sent; the field
-	// carries the grant too.
+	// SetHeader fails only outside of a call or after the headers were sent. The field contains the
+	// grant too.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(
 		GrantOwnerHeader, g.Owner, GrantTokenHeader, strconv.FormatInt(g.Token, 10), GrantIDHeader, g.ID,
 		GrantRunHeader, string(g.Run)))

@@ -11,56 +11,58 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// With tape.FenceConnection the server presents grants for clients that know of none. It remembers,
-// per HTTP/2 connection, the grants that it answered there, and applies a driver's write on a
-// connection under the grant of that connection. The store checks it as it checks every fence.
+// With tape.FenceConnection the server presents fences on behalf of clients that do not support
+// them. It stores, per HTTP/2 connection, the grants that it returned there, and makes a driver's
+// write on a connection under the grant of that connection. The store checks this fence like any
+// other. Invariants:
 //
-//  1. A grant is presented on the connection on which it was answered, and on no other. So of two
-//     processes, even of one owner's name, the one that was granted the lease later writes,
-//     and the other is refused.
-//  2. A connection that has no grant of a run writes nothing that needs one. After a broken
-//     connection, a restart of the server, or on another replica, the client calls BeginRun again.
+//  1. A grant is presented only on the connection on which it was returned. So of two processes,
+//     even with the same owner name, the one that was granted the lease later writes, and the other
+//     is refused.
+//  2. A connection without a grant of a run makes no write that needs one. After a broken
+//     connection, after a restart of the server, or on another replica, the client calls BeginRun
+//     again.
 //  3. A heartbeat from another connection, as some SDKs send, renews the lease if it names the
-//     holder's owner (tape.Tape.ResumeRun), also one that has expired and that nobody took over:
-//     after a pause a process may send it before its driver's next write. It moves no grant. A
-//     process that wants the lease calls BeginRun, or sets wait_for_lease.
+//     holder's owner (tape.Tape.ResumeRun), even a lease that has expired and that no other driver
+//     took: after a pause a process may send a heartbeat before its driver's next write. It moves
+//     no grant. A process that wants the lease calls BeginRun, or sets wait_for_lease.
 //  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
-//     even one of the same owner's name: a driver that wakes up after its successor has begun does not
+//     even of the same owner name: a driver that resumes after its successor has begun does not
 //     take the run back.
-//  5. An event of a session names its run by session and invocation. On a connection that has that
-//     run's grant the event is appended under it, so a driver that was taken over appends nothing.
-//     On any other connection it is appended: events come from users too, and before the run.
+//  5. An event of a session names its run by session and invocation. On a connection with that
+//     run's grant the event is appended under the grant, so a driver that was taken over appends
+//     nothing. On any other connection it is appended without a fence: events also come from users,
+//     and before the run begins.
+//  6. A write to a value names no run. On a connection with grants it is made under the latest one;
+//     on any other connection, without a fence. A process that drives several runs and needs each
+//     write under its own run's grant presents that grant.
 //
-//  6. A write to a value names no run. On a connection with grants it is applied under the grant that
-//     was answered last, on any other connection without one. A process that drives several runs and
-//     needs each write under its own run's grant presents that grant.
+// A connection must be one process: a proxy that puts the calls of several processes on one
+// connection makes them one driver.
 //
-// A connection is one process: a proxy that puts the calls of several processes on one connection
-// makes them one driver.
-//
-// Grants are forgotten when the run ends or is parked, when the connection closes, and, the oldest
-// of the connection first, beyond maxGrants and maxGrantsInAll.
+// A grant is deleted when its run ends or is parked and when the connection closes. Above maxGrants
+// and maxGrantsInAll the oldest grants of the connection are evicted.
 
 const (
-	// maxGrants is how many grants a connection remembers.
+	// maxGrants is the number of grants that a connection stores.
 	maxGrants = 4096
-	// maxGrantsInAll is how many all connections remember together: 100 MB at 500 bytes each, with
-	// the longest owner's names.
+	// maxGrantsInAll is the number of grants that all connections store together: 100 MB at 500
+	// bytes each, with the longest owner names.
 	maxGrantsInAll = 200_000
 )
 
-// grants are those of one connection.
+// grants are the grants of one connection.
 type grants struct {
 	mu    sync.Mutex
 	byRun map[runstore.RunID]tape.Grant
-	order []runstore.RunID // the oldest first
-	all   *atomic.Int64    // counts the grants of all connections; nil before the first
+	order []runstore.RunID // oldest first
+	all   *atomic.Int64    // number of grants of all connections; nil before the first grant
 
 	closed bool
 }
 
-// put remembers a grant, unless its connection has closed. A reply that comes late brings no grant
-// back that a later one has replaced.
+// put stores a grant, unless its connection has closed. A late reply does not restore a grant that
+// a later one has replaced.
 func (g *grants) put(lease runstore.Lease, all *atomic.Int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,7 +80,7 @@ func (g *grants) put(lease runstore.Lease, all *atomic.Int64) {
 		g.remove(g.order[0])
 	}
 	if all.Load() >= maxGrantsInAll {
-		return // the run's driver is refused, and begins on a connection with room
+		return // the run's driver is refused, and must begin on a connection with room
 	}
 	g.byRun[lease.Run] = tape.GrantOf(lease)
 	g.order = append(g.order, lease.Run)
@@ -92,7 +94,7 @@ func (g *grants) get(run runstore.RunID) (tape.Grant, bool) {
 	return grant, ok
 }
 
-// last returns the grant that was answered last, if there is one.
+// last returns the grant that was stored last, if any.
 func (g *grants) last() (tape.Grant, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,7 +104,7 @@ func (g *grants) last() (tape.Grant, bool) {
 	return g.byRun[g.order[len(g.order)-1]], true
 }
 
-// forget forgets the grant of a run, up to a token.
+// forget deletes the grant of a run, up to a token.
 func (g *grants) forget(run runstore.RunID, token runstore.Token) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,7 +113,7 @@ func (g *grants) forget(run runstore.RunID, token runstore.Token) {
 	}
 }
 
-// close forgets all grants, and those that come later.
+// close deletes all grants and rejects later ones.
 func (g *grants) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,7 +133,7 @@ func (g *grants) remove(run runstore.RunID) {
 	}
 }
 
-// fence returns the fence of a driver's write: what the request presents, or the grant of its
+// fence returns the fence of a driver's write: the presented one, or else the grant of its
 // connection.
 func (s *service) fence(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
 	f, err := fenceOf(ctx, run, req)
@@ -154,9 +156,9 @@ func (s *service) ofConnection(ctx context.Context, run runstore.RunID) (runstor
 	return runstore.Fence{}, nil
 }
 
-// sessionFence returns the fence of a write to a session: what the request presents, or the grant of a
-// run on the call's connection. The run may be empty, for no run. A write under the connection's
-// grant is refused once that grant was taken over; it is not tried without.
+// sessionFence returns the fence of a write to a session: the presented one, or else the grant of a
+// run on the call's connection. An empty run means no run. If the connection's grant was taken
+// over, the write is refused; it is not tried without a fence.
 func (s *service) sessionFence(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
 	f, present, err := sharedFence(ctx, req)
 	if err != nil || present {
@@ -165,7 +167,7 @@ func (s *service) sessionFence(ctx context.Context, run runstore.RunID, req fenc
 	return s.ofConnection(ctx, run)
 }
 
-// valueFence returns the fence of a write to a value: what the request presents, or the last grant of
+// valueFence returns the fence of a write to a value: the presented one, or else the last grant of
 // the call's connection.
 func (s *service) valueFence(ctx context.Context, req fencedRequest) (runstore.Fence, error) {
 	f, present, err := sharedFence(ctx, req)
@@ -178,7 +180,8 @@ func (s *service) valueFence(ctx context.Context, req fencedRequest) (runstore.F
 	return runstore.Fence{}, nil
 }
 
-// sharedFence returns the fence that a write to what no run owns presents. It has to name its run.
+// sharedFence returns the fence that a write to a session or a value presents. It must name its
+// run.
 func sharedFence(ctx context.Context, req fencedRequest) (f runstore.Fence, present bool, err error) {
 	grant, present, err := presented(ctx, req)
 	if err != nil || !present {
@@ -191,15 +194,15 @@ func sharedFence(ctx context.Context, req fencedRequest) (f runstore.Fence, pres
 	return f, true, err
 }
 
-// granted remembers a grant that is answered on the connection of a call, unless the call renewed it:
-// the answer of a heartbeat may come after the run has ended.
+// granted stores a grant that is returned on the connection of a call, unless the call renewed it:
+// the reply to a heartbeat may come after the run has ended.
 func (s *service) granted(ctx context.Context, lease runstore.Lease, renewed runstore.Token) {
 	if s.opts.Fence == tape.FenceConnection && lease.Token != 0 && lease.Token != renewed {
 		connOf(ctx).grants.put(lease, s.grants)
 	}
 }
 
-// released forgets the grant of a run that has ended or is parked, under the fence that did so.
+// released deletes the grant of a run that has ended or is parked, under the fence of that write.
 func (s *service) released(ctx context.Context, f runstore.Fence) {
 	if s.opts.Fence == tape.FenceConnection && !f.IsZero() {
 		connOf(ctx).grants.forget(f.Run(), f.Token())
@@ -207,8 +210,9 @@ func (s *service) released(ctx context.Context, f runstore.Fence) {
 }
 
 // orFree calls a method that needs a driver's authority for some requests and none for others. A
-// request that presents no fence is tried under the grant of its connection, and, if that was taken
-// over, without one: work that outlives a lease is not refused because its process once held it.
+// request without a fence is tried under the grant of its connection and, if that grant was taken
+// over, again without one: work that outlives a lease is not refused because its process once held
+// the lease.
 func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequest, call func(f runstore.Fence) error) error {
 	presented, err := fenceOf(ctx, run, req)
 	if err != nil {
@@ -227,9 +231,9 @@ func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequ
 	return err
 }
 
-// take calls a method that asks for a run's lease. A request that presents no fence is tried under
-// the grant of its connection first, so that it is a heartbeat. If that grant was taken over, the
-// request leaves a live lease alone.
+// take calls a method that requests a run's lease. A request without a fence is tried under the
+// grant of its connection first, as a heartbeat. If that grant was taken over, the request leaves a
+// live lease alone.
 func (s *service) take(ctx context.Context, run runstore.RunID, req fencedRequest, wait bool, call func(f runstore.Fence, takeover tape.Takeover) error) error {
 	takeover := tape.TakeAny
 	if wait || s.opts.WaitForLease {

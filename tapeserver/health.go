@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// pingTimeout bounds how long a probe waits for the store.
+	// pingTimeout is how long a probe waits for the store.
 	pingTimeout = 5 * time.Second
-	// pollHealth is how often the store is asked while nobody probes: orchestrators ask every 10 s by default.
+	// pollHealth is how often the store is checked without probes; orchestrators probe every 10 s
+	// by default.
 	pollHealth = 10 * time.Second
 )
 
-// health is gRPC's health service. A check asks the store.
+// health is gRPC's health service. A check pings the store.
 type health struct {
 	*grpchealth.Server
 	s *Server
 
 	mu   sync.Mutex
-	ping *ping // in flight; nil when there is none
+	ping *ping // the ping in flight; nil if there is none
 }
 
-// ping is one question to the store, shared by all that ask meanwhile.
+// ping is one request to the store, shared by all concurrent probes.
 type ping struct {
 	done chan struct{}
 	err  error
@@ -48,13 +49,14 @@ func (h *health) set(serving bool) {
 	h.SetServingStatus(tapepb.Tape_ServiceDesc.ServiceName, status)
 }
 
-// Check asks the store and answers whether it is there.
+// Check pings the store and returns its state.
 func (h *health) Check(ctx context.Context, req *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	_ = h.ask(ctx) // the status has it
+	_ = h.ask(ctx) // the error is in the status
 	return h.Server.Check(ctx, req)
 }
 
-// ask returns why the store does not answer. Probers share one question, so that any number of them costs one.
+// ask pings the store and returns its error. Concurrent probes share one ping, so any number of
+// them costs one.
 func (h *health) ask(ctx context.Context) error {
 	h.mu.Lock()
 	p := h.ping
@@ -72,8 +74,8 @@ func (h *health) ask(ctx context.Context) error {
 	}
 }
 
-// run asks the store. A store that does not even end by its context leaves the question open: the next prober
-// waits with it, for as long as its own context.
+// run pings the store. If the store does not return even when its context ends, the ping stays in
+// flight: later probes wait for it, as long as their own contexts allow.
 func (h *health) run(p *ping) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
@@ -86,7 +88,7 @@ func (h *health) run(p *ping) {
 	close(p.done)
 }
 
-// poll asks from time to time, for those that watch the health service and for the log.
+// poll pings the store periodically, for clients that watch the health service and for the log.
 func (h *health) poll(ctx context.Context) {
 	ticker := time.NewTicker(pollHealth)
 	defer ticker.Stop()

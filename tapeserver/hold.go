@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// bytesInFlight is the weighted semaphore over the messages in memory: one for all, and in each connection one for
-// its share. Waiters are served first come, first served. A call acquires once and only gives back afterwards, so that no
-// two calls wait for each other.
+// bytesInFlight is the weighted semaphore that bounds the memory of messages: one for the server,
+// and one in each connection for its share. Waiters are served first come, first served. A call
+// acquires once and afterwards only releases, so calls cannot deadlock.
 type bytesInFlight struct {
 	limits Limits
 	total  *semaphore.Weighted
@@ -65,7 +65,7 @@ type hold struct {
 	late  *time.Timer // guarded by conn.mu
 }
 
-// shrink gives back all but n bytes.
+// shrink releases all but n bytes.
 func (h *hold) shrink(n int64) {
 	for {
 		has := h.bytes.Load()
@@ -82,7 +82,7 @@ func (h *hold) shrink(n int64) {
 
 func (h *hold) release() { h.shrink(0) }
 
-// split returns a hold of at most n bytes that are h's.
+// split moves at most n bytes of h into a new hold.
 func (h *hold) split(n int64) *hold {
 	part := &hold{all: h.all, conn: h.conn}
 	has := h.bytes.Load()
@@ -92,14 +92,14 @@ func (h *hold) split(n int64) *hold {
 	return part
 }
 
-// reply is a message together with what it holds until the client has taken it.
+// reply is a message with the hold that is released when the client has taken the message.
 type reply struct {
 	proto.Message
 	hold *hold
 }
 
-// codec is gRPC's for protocol buffers. It ends the hold of a reply when the transport frees the encoded bytes,
-// because they were written or their stream was reset.
+// codec is gRPC's codec for protocol buffers. It releases the hold of a reply when the transport
+// frees the encoded bytes: they were written, or their stream was reset.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{newTextCodec()} }
@@ -118,7 +118,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.NewBuffer(&data, taken{r.hold})}, nil
 }
 
-// taken is the pool that one reply's bytes return to.
+// taken is the buffer pool to which the bytes of one reply return; it releases the reply's hold.
 type taken struct{ hold *hold }
 
 func (t taken) Get(length int) *[]byte { b := make([]byte, length); return &b }

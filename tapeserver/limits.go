@@ -13,35 +13,43 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Limits bounds what clients can make a server hold. A zero field means its default; together
-// the defaults keep a server under 512 MiB. A call over a limit is refused with RESOURCE_EXHAUSTED and an
-// ErrorInfo of reason LIMIT, whose metadata names the limit and its value. It was not applied.
+// Limits bounds the resources that clients can make the server hold. A zero field takes its
+// default; together the defaults keep a server under 512 MiB. A call over a limit is refused with
+// RESOURCE_EXHAUSTED and an ErrorInfo of reason LIMIT, whose metadata names the limit and its
+// value. It was not applied.
 type Limits struct {
-	// HeaderBytes is the largest list of request headers; 16 KiB by default. The stream of a larger one is reset,
-	// or its connection closed, before gRPC could answer. gRPC's clients know the limit and do not send it.
+	// HeaderBytes is the largest list of request headers; 16 KiB by default. If a list is larger,
+	// its stream is reset or its connection closed before gRPC could reply. gRPC clients are told
+	// the limit and do not exceed it.
 	HeaderBytes int
-	// Connections is how many connections are open at once; 1,024 by default. Further ones are closed.
+	// Connections is the number of open connections; 1,024 by default. Further connections are
+	// closed.
 	Connections int
-	// StreamsPerConnection is how many calls one connection may have open at once, idle subscriptions included;
-	// 1,024 by default. Clients know it and wait; a client that ignores it has its stream reset.
+	// StreamsPerConnection is the number of open calls of one connection, idle subscriptions
+	// included; 1,024 by default. Clients are told the limit and wait; a client that ignores it has
+	// its stream reset.
 	StreamsPerConnection int
-	// Streams is the same for all connections together; 2,048 by default.
+	// Streams is the number of open calls of all connections together; 2,048 by default.
 	Streams int
-	// BytesInFlight bounds the messages in memory; 128 MiB by default. A call counts with the largest request
-	// until its request has arrived, with the largest reply until its reply is known, and from then on with what
-	// they really take, until the client has taken the reply. So 32 calls that could return the largest
-	// record run at a time; a server with more memory can have more. One connection gets at most three quarters.
-	// A message takes up to three times its size while it is encoded.
+	// BytesInFlight bounds the messages in memory; 128 MiB by default. A call counts with the
+	// largest possible request until its request has arrived, with the largest possible reply until
+	// its reply is known, and then with their actual sizes, until the client has taken the reply.
+	// So 32 calls that could return the largest record run at a time; a server with more memory can
+	// allow more. One connection gets at most three quarters. A message takes up to three times its
+	// size while it is encoded.
 	BytesInFlight int64
 
-	// HandshakeTimeout bounds the time from a connection's start to its first request settings; 5 seconds by default.
+	// HandshakeTimeout bounds the time from a connection's start to its first settings frame; 5
+	// seconds by default.
 	HandshakeTimeout time.Duration
-	// QueueTimeout bounds how long a call waits for its share of BytesInFlight; 5 seconds by default.
+	// QueueTimeout bounds the time that a call waits for its share of BytesInFlight; 5 seconds by
+	// default.
 	QueueTimeout time.Duration
-	// ReceiveTimeout bounds how long a request may take to arrive; 10 seconds by default.
+	// ReceiveTimeout bounds the time that a request takes to arrive; 10 seconds by default.
 	ReceiveTimeout time.Duration
-	// SendTimeout bounds how long a client may leave a reply of more than 4 KiB, or a page of a journal,
-	// unread; 30 seconds by default. Then a stream is ended, and the connection of any other call is closed.
+	// SendTimeout bounds the time for which a client may leave a reply of more than 4 KiB, or a
+	// page of a journal, unread; 30 seconds by default. After that a stream is ended, and the
+	// connection of any other call is closed.
 	SendTimeout time.Duration
 }
 
@@ -58,26 +66,30 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// perConnection is the part of BytesInFlight that one connection can have: some is always left for the others.
+// perConnection returns the part of BytesInFlight that one connection can use, which leaves some
+// for the others.
 func (l Limits) perConnection() int64 { return max(1, l.BytesInFlight/4*3) }
 
 const (
-	// windowBytes is HTTP/2's smallest flow-control window, and ours: what a stream holds of a request that
-	// nobody reads yet. A request that is being read may have all of its bytes on the way.
+	// windowBytes is the flow-control window of a stream, HTTP/2's minimum: it bounds the bytes of
+	// a request that no handler reads yet. A request that is being read may have all of its bytes
+	// in flight.
 	windowBytes = 64 << 10
-	// connectionWindowBytes is the window of a whole connection. It bounds no memory, because gRPC gives it
-	// back at once; 1 MiB lets a round trip of 100 ms carry 10 MB/s.
+	// connectionWindowBytes is the window of a whole connection. It does not bound memory, because
+	// gRPC returns it at once; 1 MiB allows 10 MB/s at a round trip of 100 ms.
 	connectionWindowBytes = 1 << 20
-	// smallMessage is the size up to which a reply is not counted once it was handed to the connection: the
-	// number of streams bounds those.
+	// smallMessage is the size up to which a reply no longer counts once it was handed to the
+	// connection: the number of streams bounds these replies.
 	smallMessage = 4 << 10
-	// stateReply is more than a reply that has the state of a run takes. Its labels and scopes are the larger part.
+	// stateReply is an upper bound of a reply with the state of a run; labels and scopes are the
+	// larger part.
 	stateReply = 256 << 10
-	// listReply is what a list or a page of a journal takes while it is made: as the store returns it, and decoded.
+	// listReply is the memory of a list or a page of a journal while it is made: as the store
+	// returns it, and decoded.
 	listReply = 2 * runstore.MaxPageBytes
 )
 
-// replyBytes returns how much the reply of a method may take until it is known.
+// replyBytes returns an upper bound of the reply of a method, before it is known.
 func replyBytes(method string) int64 {
 	switch method {
 	case "BeginRun", "ResumeRun", "EndRun", "GetRun", "Check", "List",
@@ -86,14 +98,14 @@ func replyBytes(method string) int64 {
 	case "ListPendingEffects", "ListRunsToRecover", "ListEffectsToDispatch", "ListObligations", "ListUnresolvedObligations",
 		"GetSession", "ListSessions", "ListDueTimers", "ListCompactableRuns",
 		"ListReactions", "ClaimTasks", "ListTasks",
-		"CompactRun": // it answers little, but reads the run page by page
+		"CompactRun": // its reply is small, but it reads the run page by page
 		return listReply
 	default: // a stored record
 		return runstore.MaxRecordValue
 	}
 }
 
-// limitError returns the refusal of a call that is over a limit of the given name.
+// limitError returns the error of a call that exceeds the limit name.
 func limitError(name string, value any, problem string) error {
 	s := status.New(codes.ResourceExhausted, fmt.Sprintf("tape server: %s (limit %s is %v)", problem, name, value))
 	text := fmt.Sprint(value)

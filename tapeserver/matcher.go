@@ -6,23 +6,25 @@ import (
 	"github.com/tapestore/tapestore/matcher"
 )
 
-// matcherPages is 8: how many pages of the feed the server's matcher has in memory, of 4 MiB each at most. They do
-// not count under Limits.BytesInFlight, which bounds what clients make the server hold.
+// matcherPages is 8: the number of pages of the feed, of at most 4 MiB each, that the server's
+// matcher holds in memory. They do not count under Limits.BytesInFlight, which bounds what clients
+// make the server hold.
 const matcherPages = 8
 
-// newMatcher returns the matcher of the server's store; nil if the server is to have none.
+// newMatcher returns the matcher of the server's store; nil with Options.NoMatcher.
 func (s *Server) newMatcher() *matcher.Matcher {
 	if s.opts.NoMatcher {
 		return nil
 	}
 	m, err := matcher.New(s.tape, s.tail, &matcher.Options{TTL: s.opts.MatcherTTL, Logger: s.opts.Logger})
 	if err != nil {
-		panic(err) // the server sets no option that could be refused
+		panic(err) // unreachable: the server sets no option that New could refuse
 	}
 	return m
 }
 
-// startMatcher runs the matcher until ctx ends, and closes the channel when it has released its leases.
+// startMatcher runs the matcher until ctx ends. The returned channel is closed when it has released
+// its leases.
 func (s *Server) startMatcher(ctx context.Context) <-chan struct{} {
 	ended := make(chan struct{})
 	if s.matcher == nil {
@@ -36,14 +38,15 @@ func (s *Server) startMatcher(ctx context.Context) <-chan struct{} {
 	return ended
 }
 
-// reactionsChanged makes the matcher list the reactions.
+// reactionsChanged makes the matcher list the reactions soon.
 func (s *Server) reactionsChanged() {
 	if s.matcher != nil {
 		s.matcher.Wake()
 	}
 }
 
-// admitPage waits for room for a page of the tail: that of the stream which asks, or the matcher's.
+// admitPage waits for room for a page of the tail, on behalf of the stream that asks or of the
+// matcher.
 func (s *Server) admitPage(ctx context.Context) (release func(), err error) {
 	if _, stream := ctx.Value(streamKey{}).(*admittedStream); stream {
 		return beginPage(ctx, listReply)

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// maxProbes is how many connections the probes have open at once. They are closed after each answer.
+// maxProbes is the number of open connections of probes. They are closed after each reply.
 const maxProbes = 64
 
-// Probes answers an orchestrator's questions over HTTP: /healthz (and /), whether
-// the process lives, and /readyz, whether its store answers. The answers are fixed texts: why a
-// store does not answer is in the log, since anybody may ask. Until SetServer /readyz says that
-// the server is starting. The zero Probes is ready for use.
+// Probes serves an orchestrator's probes over HTTP: /healthz (and /) reports whether the process
+// lives, /readyz whether its store responds. The replies are fixed texts, since anybody may ask;
+// the log has the reason why a store does not respond. Until SetServer, /readyz reports that the
+// server is starting. The zero Probes is ready for use.
 type Probes struct {
 	server atomic.Pointer[Server]
 }
 
-// SetServer makes /readyz ask the store of server.
+// SetServer makes /readyz report the state of server's store.
 func (p *Probes) SetServer(server *Server) { p.server.Store(server) }
 
 // ServeHTTP answers one probe.
@@ -62,7 +62,7 @@ func answer(w http.ResponseWriter, code int, body string) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.Header().Set("Connection", "close")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body) // the prober is gone if this fails
+	_, _ = io.WriteString(w, body) // an error means that the prober is gone
 }
 
 // Serve answers probes on lis until ctx ends.

@@ -11,19 +11,19 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// service translates between the wire and package tape. What it does not define
-// answers UNIMPLEMENTED.
+// service translates between the wire and package tape. Methods that it does not define return
+// UNIMPLEMENTED.
 type service struct {
 	tapepb.UnimplementedTapeServer
 	tape     *tape.Tape
 	tail     *tail.Tail
 	opts     Options
-	grants   *atomic.Int64 // how many all connections remember
-	unfenced *atomic.Int64 // writes of drivers that presented no fence
+	grants   *atomic.Int64 // number of grants that all connections store
+	unfenced *atomic.Int64 // number of drivers' writes without a fence
 	draining <-chan struct{}
 
 	predicates *predicate.Cache
-	// reactionsChanged makes the server's matcher list the reactions.
+	// reactionsChanged makes the server's matcher list the reactions soon.
 	reactionsChanged func()
 }
 
@@ -62,7 +62,7 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 	var renewed runstore.Token
 	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		renewed = fence.Token()
-		if req.GetWaitForLease() { // asks for a lease of its own, and is no heartbeat of another process of its name
+		if req.GetWaitForLease() { // requests its own lease, and must not act as a heartbeat for another process of the same name
 			takeover = tape.TakeNone
 		}
 		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{

@@ -21,28 +21,28 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// Options adjusts a server; nil, and each zero field, means the default.
+// Options configures a Server; nil, and each zero field, means the default.
 type Options struct {
-	// Fence says what becomes of writes without a fence; tape.FencePresented by
-	// default.
+	// Fence selects how writes without a fence are treated; tape.FencePresented by default.
 	Fence tape.FenceMode
 	// WaitForLease makes every BeginRun and ResumeRun leave a live lease of another owner alone, as
-	// the field wait_for_lease does for one request. ResumeRun by the owner stays a heartbeat, unless
-	// the request has the field.
+	// the field wait_for_lease does for one request. ResumeRun by the owner remains a heartbeat,
+	// unless the request has the field.
 	WaitForLease bool
 	// MaxMessageBytes bounds a request; 4 MiB by default.
 	MaxMessageBytes int
-	// Limits bounds what clients make the server hold.
+	// Limits bounds the resources that clients can make the server hold.
 	Limits Limits
-	// DrainTimeout bounds how long Serve takes to return once its context has ended;
-	// 10 seconds by default.
+	// DrainTimeout bounds the time that Serve takes to return after its context has ended; 10
+	// seconds by default.
 	DrainTimeout time.Duration
 	// NoMatcher leaves the reactions to the matchers of other servers on the store.
 	NoMatcher bool
-	// MatcherTTL is that of the leases under which the server drives the shards of reactions: how long
-	// they wait for another server when this one is killed. See matcher.Options.
+	// MatcherTTL is the TTL of the leases under which the server drives the shards of reactions:
+	// the time for which the shards wait for another server if this one is killed. See
+	// matcher.Options.
 	MatcherTTL time.Duration
-	// Logger receives what no client sees; slog.Default by default.
+	// Logger receives problems that no client is told about; slog.Default by default.
 	Logger *slog.Logger
 }
 
@@ -51,7 +51,7 @@ const (
 	defaultDrainTimeout = 10 * time.Second
 )
 
-// Server serves one store to Tape's clients, with gRPC's health service and reflection beside.
+// Server serves one store to Tape's clients, with gRPC's health service and reflection.
 type Server struct {
 	opts    Options
 	store   runstore.RunStore
@@ -60,22 +60,21 @@ type Server struct {
 	health  *health
 	watch   *watch
 	tail    *tail.Tail
-	matcher *matcher.Matcher // nil with Options.NoMatcher
+	matcher *matcher.Matcher // nil if Options.NoMatcher is set
 	// matcherPages holds a value for each page of the feed that the matcher has in memory.
 	matcherPages chan struct{}
 	inFlight     *bytesInFlight
 	streams      atomic.Int64
 	unfenced     atomic.Int64
-	// predicates are those of the feeds' subscribers.
+	// predicates caches the predicates of the feeds' subscribers.
 	predicates predicate.Cache
 
-	// drain ends when the server begins to drain, and cut when calls in flight are to end.
+	// drain ends when the server begins to drain, cut when calls in flight must end.
 	drain, cut           context.Context
 	beginDrain, beginCut context.CancelFunc
 }
 
-// New returns a server over store. The caller that opened the store closes it, after
-// Serve has returned.
+// New returns a server over store. The caller closes the store, after Serve has returned.
 func New(store runstore.RunStore, opts *Options) *Server {
 	s := &Server{store: store, matcherPages: make(chan struct{}, matcherPages)}
 	if opts != nil {
@@ -105,9 +104,9 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.ConnectionTimeout(limits.HandshakeTimeout),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(connectionWindowBytes),
-		// Streams are quiet for hours: clients may ask whether the server is there, and
-		// the server finds out about clients that are gone. A connection without a call
-		// is closed after a while; its client opens another one when it needs it.
+		// Streams may be idle for hours: clients may ping the server, and the server detects
+		// clients that are gone. A connection without a call is closed after a while; its client
+		// reconnects when needed.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: time.Minute, Timeout: 20 * time.Second, MaxConnectionIdle: 15 * time.Minute,
@@ -124,12 +123,12 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	return s
 }
 
-// Serve answers calls on lis until ctx ends, and then drains: it accepts no connections
-// and no calls, streams end with UNAVAILABLE, and calls in flight are finished. Calls that take longer
-// than five eighths of the drain timeout are cancelled, so that their clients still
-// learn what became of them, and after three quarters all connections are closed. Serve then returns nil,
-// although a store that ignores its context may still be busy with calls that were cancelled.
-// A drained server serves no more.
+// Serve serves calls on lis until ctx ends, and then drains: it accepts no connections and no
+// calls, streams end with UNAVAILABLE, and calls in flight are finished. Calls that take longer
+// than five eighths of the drain timeout are cancelled, early enough for their clients to receive
+// the status; after three quarters all connections are closed. Serve then returns nil, although a
+// store that ignores its context may still work on cancelled calls. A drained server cannot serve
+// again.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -142,7 +141,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	case err := <-served:
 		cancel()
 		<-matched
-		return err // it failed by itself, nothing is to be drained
+		return err // the listener failed, there is nothing to drain
 	case <-ctx.Done():
 		s.stop(accepted, matched)
 		if n := s.unfenced.Load(); n > 0 {
@@ -155,7 +154,8 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	}
 }
 
-// stop drains the server, within the drain timeout, even if its clients and its store do not answer.
+// stop drains the server within the drain timeout, even if its clients and its store do not
+// respond.
 func (s *Server) stop(lis *listener, matched <-chan struct{}) {
 	deadline, cancel := context.WithTimeout(context.Background(), s.opts.DrainTimeout)
 	defer cancel()
@@ -165,7 +165,7 @@ func (s *Server) stop(lis *listener, matched <-chan struct{}) {
 	drained, closed := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(drained)
-		defer func() { <-matched }() // it releases its leases meanwhile
+		defer func() { <-matched }() // the matcher releases its leases meanwhile
 		s.tail.Close(deadline)       // ends the streams
 		s.grpc.GracefulStop()
 	}()
@@ -177,7 +177,7 @@ func (s *Server) stop(lis *listener, matched <-chan struct{}) {
 	closing := time.AfterFunc(s.opts.DrainTimeout/4*3, func() {
 		defer close(closed)
 		lis.closeAll()
-		s.grpc.Stop() // waits for the connections; one with too many handlers waits for these
+		s.grpc.Stop() // waits for the connections; a connection with too many handlers waits for those
 	})
 	defer closing.Stop()
 	select {

@@ -17,12 +17,12 @@ import (
 
 var errStarting = status.Error(codes.Unavailable, "the server is starting")
 
-// ServeStarting serves gRPC on lis in the background while there is no store yet: the health
-// service answers NOT_SERVING, and every other call fails with UNAVAILABLE.
+// ServeStarting serves gRPC on lis in the background while the store is not open yet: the health
+// service reports NOT_SERVING, and every other call fails with UNAVAILABLE.
 //
-// The caller calls stop before another server is served on lis, which stays open. No
-// connection is refused meanwhile. Those that were accepted before are asked to go away, so
-// that their clients connect again.
+// The caller calls stop before it serves another server on lis, which stays open. No connection is
+// refused meanwhile. Connections that were accepted before are asked to go away, so that their
+// clients reconnect.
 func ServeStarting(lis *net.TCPListener, limits Limits, log *slog.Logger) (stop func()) {
 	limits = limits.withDefaults()
 	server := grpc.NewServer(
@@ -36,31 +36,31 @@ func ServeStarting(lis *net.TCPListener, limits Limits, log *slog.Logger) (stop 
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(newListener(borrowed{lis}, limits, log)) // it ends with stop, or with lis
+		_ = server.Serve(newListener(borrowed{lis}, limits, log)) // ends with stop, or when lis is closed
 	}()
 	return sync.OnceFunc(func() {
 		close(opened)
-		_ = lis.SetDeadline(time.Unix(1, 0)) // it fails if lis is closed
+		_ = lis.SetDeadline(time.Unix(1, 0)) // fails if lis is closed
 		<-served
 		_ = lis.SetDeadline(time.Time{})
-		go server.GracefulStop() // a client that does not answer may hold it up
+		go server.GracefulStop() // in the background: a client that does not respond may delay it
 	})
 }
 
-// borrowed is a listener that stays open, and ends Accept for good at its deadline.
+// borrowed is a listener that stays open, and whose Accept ends permanently at its deadline.
 type borrowed struct{ net.Listener }
 
 func (b borrowed) Accept() (net.Conn, error) {
 	c, err := b.Listener.Accept()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = net.ErrClosed // gRPC would accept again after a timeout
+		err = net.ErrClosed // gRPC would call Accept again after a timeout
 	}
 	return c, err
 }
 
 func (borrowed) Close() error { return nil }
 
-// starting is gRPC's health service while there is no store.
+// starting is gRPC's health service while the store is not open.
 type starting struct {
 	healthpb.UnimplementedHealthServer
 	opened <-chan struct{}
@@ -70,7 +70,7 @@ func (starting) Check(context.Context, *healthpb.HealthCheckRequest) (*healthpb.
 	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}, nil
 }
 
-// Watch ends when the store is open, so that its client asks the next server.
+// Watch ends when the store is open, so that its client calls the next server.
 func (s starting) Watch(_ *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
 	if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}); err != nil {
 		return err

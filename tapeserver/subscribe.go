@@ -12,16 +12,16 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// SubscribeRun sends the entries of a run's journal from a seq on, each once and in order,
-// and goes on with those to come until the client goes away or the server drains. Neither
-// the end of the run nor a run that does not exist (yet) ends the stream. The global_seq
-// of an entry is 0 while the feed of all runs has not reached it.
+// SubscribeRun sends the entries of a run's journal from a seq on, each once and in order, and
+// continues with new ones until the client goes away or the server drains. The stream ends neither
+// at the end of the run nor for a run that does not exist (yet). The global_seq of an entry is 0
+// while the feed of all runs has not reached it.
 func (s *service) SubscribeRun(req *tapepb.SubscribeRunRequest, stream grpc.ServerStreamingServer[tapepb.JournalEntry]) error {
 	ctx, id := stream.Context(), runstore.RunID(req.GetRunId())
 	if err := runstore.CheckRunID(id); err != nil {
 		return statusOf(err)
 	}
-	// Clients wait for the headers before they act on what they subscribed for.
+	// Clients wait for the headers before they cause the events that they subscribed to.
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *service) SubscribeRun(req *tapepb.SubscribeRunRequest, stream grpc.Serv
 	return nil
 }
 
-// streamEnd returns the status of a stream that can not go on because of err.
+// streamEnd returns the status of a stream that cannot continue because of err.
 func (s *service) streamEnd(ctx context.Context, err error) error {
 	select {
 	case <-s.draining:
@@ -48,7 +48,7 @@ func (s *service) streamEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { // of a limit: see Limits
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok { // the status of a limit; see Limits
 		return err
 	}
 	return statusOf(err)

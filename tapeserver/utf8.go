@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// textCodec is gRPC's codec for protocol buffers. Where a string of a request is not valid
-// UTF-8, its error names the field; that of the protobuf package does not.
+// textCodec is gRPC's codec for protocol buffers. If a string of a request is not valid UTF-8, its
+// error names the field; the error of the protobuf package does not.
 type textCodec struct{ encoding.CodecV2 }
 
 func newTextCodec() textCodec { return textCodec{encoding.GetCodecV2("proto")} }
@@ -29,8 +29,8 @@ func (c textCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return err
 }
 
-// invalidText returns the name of the first field of an encoded message whose text is not
-// valid UTF-8, such as "fence.owner", or "".
+// invalidText returns the name of the first field of an encoded message whose text is not valid
+// UTF-8, such as "fence.owner"; "" if there is none.
 func invalidText(b []byte, message protoreflect.MessageDescriptor) string {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)
@@ -53,7 +53,7 @@ func invalidText(b []byte, message protoreflect.MessageDescriptor) string {
 			if !utf8.Valid(content) {
 				return string(field.Name())
 			}
-		case protoreflect.MessageKind: // entries of maps too
+		case protoreflect.MessageKind: // includes entries of maps
 			if inner := invalidText(content, field.Message()); inner != "" {
 				return string(field.Name()) + "." + inner
 			}

@@ -58,14 +58,14 @@ func (s *service) DeleteValue(ctx context.Context, req *tapepb.DeleteValueReques
 }
 
 // WatchValue sends every version of a value above from_version, each once and in order with its
-// predecessor, and goes on with those to come until the client goes away or the server drains. A
-// value that was never written sends nothing yet.
+// predecessor, and continues with new ones until the client goes away or the server drains. It
+// sends nothing for a value that was never written.
 func (s *service) WatchValue(req *tapepb.WatchValueRequest, stream grpc.ServerStreamingServer[tapepb.ValueEvent]) error {
 	ctx, key := stream.Context(), valueKey(req)
 	if err := key.Check(); err != nil {
 		return statusOf(err)
 	}
-	// Clients wait for the headers before they act on what they watch.
+	// Clients wait for the headers before they cause the events that they watch for.
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}

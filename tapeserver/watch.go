@@ -13,31 +13,33 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// watch logs when a store begins to fail and when it has recovered, for reads and writes apart: a store on a full disk
-// can be read. It keeps a store that fails now and then from filling the log.
+// watch logs when a store begins to fail and when it has recovered, for reads and writes
+// separately: a store on a full disk can still be read. It keeps an intermittently failing store
+// from filling the log.
 type watch struct {
 	log *slog.Logger
 	now func() time.Time
 
 	mu            sync.Mutex
 	reads, writes storeState
-	damage        map[string]time.Time // when a fault in stored data was logged, by method and reason
+	damage        map[string]time.Time // when damaged data was last logged, by method and reason
 }
 
-// storeState is what the last reads, or writes, say about a store.
+// storeState is the state of a store according to its last reads, or writes.
 type storeState struct {
 	failing bool
-	logged  bool // the log says that it fails
+	logged  bool // the failure was logged
 	since   time.Time
-	calls   int       // that failed since then
-	next    time.Time // before it, nothing more is logged
+	calls   int       // failed calls since then
+	next    time.Time // time of the next log line at the earliest
 }
 
 const (
-	// quietTime is the shortest time between two lines that say that a store fails: 5 s, half of an orchestrator's
-	// usual period of probes.
+	// quietTime is the shortest time between two log lines about a failing store: 5 s, half of an
+	// orchestrator's usual probe period.
 	quietTime = 5 * time.Second
-	// repeatTime is after how long a store that goes on failing, or the same damage, is logged again.
+	// repeatTime is the interval at which a store that keeps failing, or the same damage, is logged
+	// again.
 	repeatTime = time.Minute
 )
 
@@ -45,8 +47,8 @@ func newWatch(log *slog.Logger) *watch {
 	return &watch{log: log, now: time.Now, damage: map[string]time.Time{}}
 }
 
-// damages are the reasons by which a BeginEffect is refused, as PERMISSION_DENIED, because stored
-// data is wrong or gone.
+// damages are the reasons with which BeginEffect is refused, as PERMISSION_DENIED, because stored
+// data is damaged or lost.
 var damages = []string{"STORE_BEHIND", "CORRUPT", "UNREADABLE_VALUE"}
 
 // isRead reports whether a method only reads.
@@ -54,7 +56,7 @@ func isRead(method string) bool {
 	return slices.ContainsFunc([]string{"Get", "List", "Subscribe", "Watch"}, func(p string) bool { return strings.HasPrefix(method, p) })
 }
 
-// call records how a call of a client ended.
+// call records the result of a client's call.
 func (w *watch) call(ctx context.Context, method string, err error) {
 	state := &w.writes
 	if isRead(method) {
@@ -62,8 +64,8 @@ func (w *watch) call(ctx context.Context, method string, err error) {
 	}
 	switch code := status.Code(err); {
 	case code == codes.OK, code == codes.NotFound, code == codes.Aborted, code == codes.FailedPrecondition:
-		w.record(state, isRead(method), nil) // the store has answered
-	case err == errShuttingDown || ctx.Err() != nil: // ended by its client or by the server
+		w.record(state, isRead(method), nil) // the store has replied
+	case err == errShuttingDown || ctx.Err() != nil: // the client or the server ended the call
 	case code == codes.Unavailable, code == codes.Unknown:
 		w.record(state, isRead(method), err)
 	case code == codes.DataLoss, code == codes.Internal && reasonOf(err) != "REFUSED",
@@ -72,7 +74,7 @@ func (w *watch) call(ctx context.Context, method string, err error) {
 	}
 }
 
-// ping records whether the store answered.
+// ping records whether the store responded.
 func (w *watch) ping(err error) { w.record(&w.reads, true, err) }
 
 func (w *watch) record(s *storeState, read bool, err error) {
@@ -107,8 +109,8 @@ func (w *watch) record(s *storeState, read bool, err error) {
 	w.log.Error("the store fails", "calls", what, "failed", s.calls, "error", status.Convert(err).Message())
 }
 
-// damaged logs an answer that stored data is wrong or gone: once a minute for each method and reason, since a
-// client can provoke one.
+// damaged logs that stored data is damaged or lost: once a minute for each method and reason, since
+// a client can provoke it.
 func (w *watch) damaged(method string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package clocklint finds readings of a clock that an adapter must not make.
+// Package clocklint finds clock readings that an adapter must not make.
 //
-// Expiry is judged by the store clock, which is the engine's (I7). An adapter that reads
-// the clock of its process does it through package runstore/localclock, so that the
-// conformance suite can set that clock wrong; any other reading escapes the suite. In SQL
-// the danger is another: functions that return when the transaction began, long before a
-// lock was granted, and functions of an embedded engine, whose clock is the process's.
+// Expiry is judged by the store clock, which is the engine's (I7). An adapter that reads the clock
+// of its process must do so through package runstore/localclock, so that the conformance suite can
+// set that clock wrong; any other reading escapes the suite. SQL has two further risks: functions
+// that return the time when the transaction began, long before a lock was granted, and functions of
+// an embedded engine, whose clock is the process's.
 package clocklint
 
 import (
@@ -20,13 +20,13 @@ import (
 	"strings"
 )
 
-// Allowed is a reading that may stay.
+// Allowed is a reading that is permitted.
 type Allowed struct {
-	// File is the path of the file, and Reading what stands there, as a Finding has it.
+	// File is the path of the file, Reading the text of the reading, as in a Finding.
 	File, Reading string
-	// Times is how often it stands there; 0 means once.
+	// Times is the number of occurrences; 0 means 1.
 	Times int
-	// Reason tells why the reading decides nothing, or has to be made.
+	// Reason is why the reading has no influence on decisions, or is unavoidable.
 	Reason string
 }
 
@@ -34,7 +34,7 @@ type Allowed struct {
 type Finding struct {
 	File    string
 	Line    int
-	Reading string // as "time.Now" or "now()"
+	Reading string // for example "time.Now" or "now()"
 	Why     string
 }
 
@@ -47,25 +47,25 @@ const (
 	inSQL       = "is not the store clock: it shows when a transaction or statement began, or a clock in the process"
 )
 
-// functions are those that read the clock of the process, by import path.
+// functions are the functions that read the clock of the process, by import path.
 var functions = map[string][]string{
 	"time":                         {"Now", "Since", "Until"},
 	"syscall":                      {"Gettimeofday", "Time"},
 	"golang.org/x/sys/unix":        {"ClockGettime", "Gettimeofday", "Time"},
-	"cloud.google.com/go/bigtable": {"Now"}, // a cell's timestamp by the client
+	"cloud.google.com/go/bigtable": {"Now"}, // the client's timestamp of a cell
 	"google.golang.org/protobuf/types/known/timestamppb": {"Now"},
 }
 
-// sql are the readings in statements, by the name of the adapter's directory; "" is for
-// those without their own.
+// sql matches the readings in statements, by the name of the adapter's directory; "" applies to
+// adapters without an entry.
 var sql = map[string]*regexp.Regexp{
 	"spanner": regexp.MustCompile(`(?i)\bcurrent_(date|time|datetime)\b`), // CURRENT_TIMESTAMP() is the server's
 	"": regexp.MustCompile(`(?i)\b(now|timeofday|(transaction|statement)_timestamp|unixepoch|julianday|strftime|datetime)\s*\(` +
 		`|\b(current_(timestamp|time|date)|localtime(stamp)?)\b|'now'`),
 }
 
-// Check returns the readings in the adapters below fsys that allowed does not name, and the
-// entries of allowed that name nothing. Tests are left out: they measure, and judge nothing.
+// Check returns the readings in the adapters below fsys that allowed does not list, and the entries
+// of allowed that match nothing. Tests are left out, because they only measure.
 func Check(fsys fs.FS, allowed []Allowed) ([]Finding, error) {
 	var found []Finding
 	used := make([]int, len(allowed))
@@ -160,7 +160,7 @@ func inScript(fsys fs.FS, name string) ([]Finding, error) {
 	return inText(name, string(text)), err
 }
 
-// inText finds readings in statements, line by line, comments left out.
+// inText finds readings in statements, line by line, without comments.
 func inText(name, text string) (found []Finding) {
 	pattern := sql[path.Base(path.Dir(name))]
 	if pattern == nil {

@@ -57,7 +57,7 @@ reported.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			context.AfterFunc(ctx, stop) // so that the second signal kills
+			context.AfterFunc(ctx, stop) // a second signal kills the process
 			if given.list {
 				return listParts(cmd)
 			}
@@ -85,7 +85,7 @@ func newBenchListCommand() *cobra.Command {
 	}
 }
 
-// runBench checks all flags before it starts anything.
+// runBench validates all flags before it starts anything.
 func runBench(ctx context.Context, cmd *cobra.Command, given benchFlags, parts []string) error {
 	starters, err := given.starters()
 	if err != nil {
@@ -129,7 +129,7 @@ func interruption(ctx context.Context) error {
 	return errors.New("interrupted; what was started is stopped, and the report holds what was measured")
 }
 
-// starters are what the flags name.
+// starters returns the engines that the flags name.
 func (given benchFlags) starters() ([]bench.Starter, error) {
 	named := 0
 	for _, is := range []bool{given.all, len(given.engines) > 0, given.store != ""} {
@@ -159,7 +159,7 @@ func (given benchFlags) starters() ([]bench.Starter, error) {
 	return engines.Named(given.engines...), nil
 }
 
-// scaled is the scale that the flags name.
+// scaled returns the scale that the flags name.
 func (given benchFlags) scaled() (bench.Scale, error) {
 	i := slices.IndexFunc(bench.Scales(), func(s bench.Scale) bool { return s.Name == given.scale })
 	if i < 0 {
@@ -175,7 +175,7 @@ func (given benchFlags) scaled() (bench.Scale, error) {
 	return scale, nil
 }
 
-// benchEngines is "memory, sqlite, … or spanner".
+// benchEngines returns "memory, sqlite, … or spanner".
 func benchEngines() string {
 	var names []string
 	for _, s := range engines.Starters() {
@@ -192,7 +192,7 @@ func scaleNames() string {
 	return alternatives(names)
 }
 
-// alternatives is "a, b or c".
+// alternatives returns "a, b or c".
 func alternatives(names []string) string {
 	last := len(names) - 1
 	return strings.Join(names[:last], ", ") + " or " + names[last]

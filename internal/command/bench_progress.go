@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// benchProgress shows on standard error how far a run of the benchmark is: as a bar on a terminal,
-// and elsewhere in a line for each part of each engine.
+// benchProgress shows the progress of a benchmark run on standard error: as a bar on a terminal,
+// elsewhere as a line for each part of each engine.
 type benchProgress struct {
 	w        io.Writer
 	terminal bool
@@ -28,8 +28,8 @@ func newBenchProgress(w io.Writer) *benchProgress {
 	return p
 }
 
-// benchLine is the longest line of progress: one more would wrap on a terminal of 80 columns, and
-// could not be overwritten.
+// benchLine is the maximal length of a progress line: a longer line would wrap on a terminal of 80
+// columns and could not be overwritten.
 const benchLine = 79
 
 func (p *benchProgress) show(now bench.Progress) {
@@ -43,14 +43,14 @@ func (p *benchProgress) show(now bench.Progress) {
 	p.last = now
 }
 
-// wipe removes the bar from a terminal, for what is printed next.
+// wipe removes the bar from a terminal before other output.
 func (p *benchProgress) wipe() {
 	if p.terminal {
 		fmt.Fprint(p.w, "\r\x1b[K")
 	}
 }
 
-// barOf is "[####----------------]  20 %  1m5s, 4m20s left  postgres cas: 16 contenders".
+// barOf returns "[####----------------] 20 % 1m5s, 4m20s left postgres cas: 16 contenders".
 func barOf(now bench.Progress, elapsed time.Duration) string {
 	const cells = 20
 	done := int(now.Done * cells)
@@ -74,8 +74,8 @@ func lineOf(now bench.Progress, elapsed time.Duration) string {
 	return text
 }
 
-// remaining estimates the rest of a run from what is done. There is no estimate in the first
-// twentieth, in which an engine may still be starting.
+// remaining estimates the remaining time of a run from its progress. There is no estimate in the
+// first twentieth, in which an engine may still be starting.
 func remaining(done float64, elapsed time.Duration) (time.Duration, bool) {
 	if done < 0.05 {
 		return 0, false

@@ -16,10 +16,10 @@ import (
 	"github.com/tapestore/tapestore/conformance/version"
 )
 
-// errWorse says that bench compare --fail found a metric that became worse.
+// errWorse reports that bench compare --fail found a metric that became worse.
 var errWorse = errors.New("the second report is worse")
 
-// complete adds what the runner does not know to a report, and hides the secrets of a store's URL.
+// complete adds to a report what the runner does not know, and hides the secrets of a store's URL.
 func (given benchFlags) complete(r *bench.Report, machine bench.Machine, parts []string) {
 	r.Command, r.Version, r.Machine = given.commandLine(parts), version.String(), machine
 	postgres := func(s bench.System) bool { return s.Engine == "postgres" && s.Missing == "" }
@@ -38,7 +38,7 @@ func (given benchFlags) complete(r *bench.Report, machine bench.Machine, parts [
 	}
 }
 
-// commandLine is what a shell takes for the same run, without secrets.
+// commandLine returns a shell command for the same run, without secrets.
 func (given benchFlags) commandLine(parts []string) string {
 	words := append([]string{"tapestore", "bench"}, parts...)
 	switch {
@@ -64,8 +64,8 @@ func (given benchFlags) commandLine(parts []string) string {
 	return strings.Join(words, " ")
 }
 
-// judgeBench is the error that makes the exit status of a run: faults, and where CI is set engines
-// that are missing.
+// judgeBench returns the error that determines the exit status of a run: faults and, if CI is set,
+// missing engines.
 func judgeBench(r bench.Report) error {
 	var faults []error
 	for _, f := range r.Faults {
@@ -79,8 +79,8 @@ func judgeBench(r bench.Report) error {
 	return errors.Join(faults...)
 }
 
-// benchOutput is where a report goes. Its files are made before the run, so that a directory that
-// cannot be written is found before hours of measuring, and get their names after it.
+// benchOutput is the destination of a report. Its temporary files are created before the run, so
+// that an unwritable directory is found before hours of measuring, and renamed after it.
 type benchOutput struct {
 	stdout io.Writer
 	files  []benchFile
@@ -92,7 +92,7 @@ type benchFile struct {
 	write func(io.Writer, bench.Report) error
 }
 
-// benchFormats write a report, by the name of the format.
+// benchFormats are the functions that write a report, by the name of the format.
 var benchFormats = map[string]func(io.Writer, bench.Report) error{"text": show.Text, "json": show.JSON, "html": show.HTML}
 
 func newBenchOutput(stdout io.Writer, format, path string) (*benchOutput, error) {
@@ -131,13 +131,13 @@ func newBenchOutput(stdout io.Writer, format, path string) (*benchOutput, error)
 	return o, nil
 }
 
-// write writes the report to all files, then gives them their names.
+// write writes the report to all files, then renames them.
 func (o *benchOutput) write(r bench.Report) error {
 	for _, f := range o.files {
 		if f.temp == nil {
 			return f.write(o.stdout, r)
 		}
-		// A temporary file is private; a report is as readable as any other file.
+		// A temporary file is private; a report should have the usual permissions.
 		if err := errors.Join(f.write(f.temp, r), f.temp.Chmod(0o644), f.temp.Close()); err != nil {
 			return fmt.Errorf("%s: %w", f.path, err)
 		}
@@ -150,17 +150,17 @@ func (o *benchOutput) write(r bench.Report) error {
 	return nil
 }
 
-// discard removes the files that got no names.
+// discard removes the temporary files that were not renamed.
 func (o *benchOutput) discard() {
 	for _, f := range o.files {
 		if f.temp != nil {
 			_ = f.temp.Close()
-			_ = os.Remove(f.temp.Name()) // after write there is none
+			_ = os.Remove(f.temp.Name()) // after write the file does not exist
 		}
 	}
 }
 
-// paths are the names of the files.
+// paths returns the names of the files.
 func (o *benchOutput) paths() (all []string) {
 	for _, f := range o.files {
 		if f.path != "" {
@@ -189,7 +189,7 @@ and Hochberg). With less than four samples on a side no change can be seen.`,
 					return err
 				}
 				reports[i], err = show.ReadJSON(file)
-				_ = file.Close() // it was only read
+				_ = file.Close() // the file was only read
 				if err != nil {
 					return fmt.Errorf("%s: %w", path, err)
 				}

@@ -1,6 +1,5 @@
-// Package command is the command tapestore: the program cmd/tapestore is no more
-// than a call of Main, and so is the one in the module containers, which can start
-// engines in containers besides.
+// Package command implements the command tapestore. The program cmd/tapestore only calls Main; so
+// does the program in the module containers, which can also start engines in containers.
 package command
 
 import (
@@ -12,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	_ "github.com/tapestore/tapestore/runstore/all" // every engine's URL scheme
+	_ "github.com/tapestore/tapestore/runstore/all" // registers every engine's URL scheme
 )
 
-// Main runs the command with the arguments of the process, and ends the process
-// with status 1 when it fails.
+// Main runs the command with the arguments of the process, and exits with status 1 if the command
+// fails.
 func Main() {
 	if err := newRoot().ExecuteContext(context.Background()); err != nil {
 		given := append(os.Args[1:len(os.Args):len(os.Args)], os.Getenv(storeVariable), os.Getenv("TAPE_DB"))
@@ -36,8 +35,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// oneLine is an error's text without the line breaks of those that tell of several,
-// and without what they tell twice.
+// oneLine returns an error's text on one line. It omits duplicates among joined errors.
 func oneLine(err error) string {
 	var lines []string
 	for line := range strings.Lines(err.Error()) {

@@ -17,19 +17,19 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// errFound says that the command did its work and what it found is bad. The
-// report tells what.
+// errFound and its variants report that the command worked but its findings are bad; the report has
+// the details.
 var (
 	errFound         = errors.New("the store does not keep the contract")
 	errFoundProtocol = errors.New("the server does not keep the protocol")
 )
 
-// suiteFlags is what conformance was told.
+// suiteFlags are the flags of conformance.
 type suiteFlags struct {
 	store, engine, format, run string
 	all, full, gallery, list   bool
 
-	// Of the protocol's suite.
+	// Flags of the protocol's suite.
 	protocol               bool
 	address, probes, fence string
 }
@@ -108,10 +108,10 @@ chooses cases, --format json is for programs, and --protocol lists those of the 
 			if given.list {
 				return listCases(cmd, given)
 			}
-			conformance.RunChild() // before anything is made that a child would leave behind
+			conformance.RunChild() // before creating anything that a child would leave behind
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			context.AfterFunc(ctx, stop) // so that the second signal kills
+			context.AfterFunc(ctx, stop) // a second signal kills the process
 			cmd.SetContext(ctx)
 			if given.all && (given.engine != "" || given.store != "" || given.gallery) {
 				return errors.New("--all runs every engine; it does not go with --engine, --store or --gallery")
@@ -145,7 +145,7 @@ chooses cases, --format json is for programs, and --protocol lists those of the 
 	return cmd
 }
 
-// runSuite checks all that was given before it starts anything.
+// runSuite validates all flags before it starts anything.
 func runSuite(cmd *cobra.Command, given suiteFlags) error {
 	if given.store != "" && given.engine != "" {
 		return errors.New("--engine starts a server and --store names one; give one of the two")
@@ -197,7 +197,7 @@ func runSuite(cmd *cobra.Command, given suiteFlags) error {
 	return nil
 }
 
-// oneEngine runs the suite on the engine or the store that was named.
+// oneEngine runs the suite on the named engine or store.
 func oneEngine(cmd *cobra.Command, given suiteFlags, cases suite, p *progress) ([]report.Engine, error) {
 	began := time.Now()
 	on, err := subjectOf(cmd.Context(), given)

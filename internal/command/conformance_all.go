@@ -13,11 +13,11 @@ import (
 	"github.com/tapestore/tapestore/internal/report"
 )
 
-// order is that of the engines in reports and messages: from the simplest to what only
-// its vendor runs. Engines that it does not name come last.
+// order is the order of the engines in reports and messages: from the simplest to the one that only
+// its vendor runs. Other engines come last.
 var order = []string{"memory", "sqlite", "postgres", "alloydb", "bigtable", "spanner"}
 
-// starter starts an engine, by its name.
+// starter is a function that starts an engine, with the engine's name.
 type starter struct {
 	name  string
 	start func(ctx context.Context) (subject, error)
@@ -38,7 +38,7 @@ func inOrder(starters map[string]func(ctx context.Context) (subject, error)) (al
 	return all
 }
 
-// engineNames is "memory, sqlite, postgres or alloydb".
+// engineNames returns "memory, sqlite, postgres or alloydb".
 func engineNames() string {
 	var names []string
 	for _, s := range inOrder(starters) {
@@ -48,10 +48,9 @@ func engineNames() string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// everyEngine runs the suite on one engine after the other, until ctx ends. Each is
-// ended before the next one starts, so that they do not take the machine from each
-// other. What was finished when ctx ended is kept; notRun names the engines of which
-// nothing was.
+// everyEngine runs the suite on one engine after the other, until ctx ends. Each engine is stopped
+// before the next one starts, so that they do not compete for the machine. Results that were
+// complete when ctx ended are kept; notRun names the engines without results.
 func everyEngine(ctx context.Context, all []starter, cases suite, p *progress) (engines []report.Engine, notRun []string) {
 	p.engines = len(all)
 	for _, s := range all {
@@ -97,8 +96,8 @@ func runOn(ctx context.Context, s starter, cases suite, p *progress) (e report.E
 	return e
 }
 
-// judge is the error that makes the exit status of a run on every engine: a failed
-// case, an engine that broke, and where CI is set one that is missing.
+// judge returns the error that determines the exit status of a run on every engine: a failed case,
+// an engine that broke and, if CI is set, a missing engine.
 func judge(run report.Run) error {
 	var faults []error
 	for _, e := range run.Engines {
@@ -115,15 +114,14 @@ func judge(run report.Run) error {
 	return errors.Join(faults...)
 }
 
-// missingFails tells whether a missing engine is a failure here, by the rule of the
-// tests.
+// missingFails reports whether a missing engine counts as a failure here, by the rule of the tests.
 func missingFails() bool {
 	var v verdict
 	emulators.Require(&v, emulators.ErrMissing)
 	return v.fatal
 }
 
-// verdict is a test that is no test: it notes what it would be.
+// verdict is a fake test that records its result.
 type verdict struct{ fatal bool }
 
 func (v *verdict) Helper()               {}

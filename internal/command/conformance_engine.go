@@ -12,7 +12,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// starters start an engine for the suite, by its name.
+// starters are the functions that start an engine for the suite, by the engine's name.
 var starters = map[string]func(ctx context.Context) (subject, error){
 	"memory": func(ctx context.Context) (subject, error) {
 		d, err := memory.New(nil).Open().Describe(ctx)
@@ -33,7 +33,7 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		if err != nil {
 			return subject{}, err
 		}
-		// With all that AlloyDB adds: logins by IAM, a read pool beside the primary.
+		// Includes what AlloyDB adds: IAM logins and a read pool beside the primary.
 		harness := engines.AlloyDB(server, func(o *alloydb.Options) {
 			o.IAM, o.Password, o.ReadPool, o.MaxConns = true, "", server.ReadPool(), 4
 		})
@@ -47,7 +47,8 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		return subject{engines.Bigtable(server, nil), server.Engine().String(), server.Close}, nil
 	},
 	"spanner": func(ctx context.Context) (subject, error) {
-		// On one of them the newest transaction wins, for the cases that overtake.
+		// On one of them the newest transaction wins, for the cases in which a transaction
+		// overtakes another.
 		newest := 100
 		fair, err := emulators.Spanner(ctx, nil)
 		if err != nil {

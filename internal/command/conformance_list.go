@@ -16,10 +16,10 @@ import (
 	"github.com/tapestore/tapestore/internal/wrap"
 )
 
-// caseList is what --list shows. Its JSON form is stable: fields are added, and never change their
-// meaning.
+// caseList is the output of --list. Its JSON form is stable: fields are added, and never change
+// their meaning.
 type caseList struct {
-	// Suite is the version of this module, with its commit where that is known.
+	// Suite is the version of this module, with its commit if that is known.
 	Suite      string      `json:"suite"`
 	Guarantees []caseGroup `json:"guarantees"`
 }
@@ -42,7 +42,7 @@ type listedNeed struct {
 	About string `json:"about"`
 }
 
-// add appends a case to its group; the cases of a group follow each other.
+// add appends a case to its group; the cases of a group are consecutive.
 func (l *caseList) add(group string, c listedCase) {
 	if n := len(l.Guarantees); n == 0 || l.Guarantees[n-1].ID != group {
 		l.Guarantees = append(l.Guarantees, caseGroup{ID: group, Title: report.Title(group)})
@@ -81,7 +81,7 @@ func protocolCases(pattern *regexp.Regexp) (l caseList) {
 	return l
 }
 
-// listCases prints what the cases are about, and runs none.
+// listCases prints descriptions of the cases and runs none.
 func listCases(cmd *cobra.Command, given suiteFlags) error {
 	if given.all || given.engine != "" || given.store != "" || given.address != "" || given.probes != "" || given.full || given.gallery || cmd.Flags().Changed("fence") {
 		return errors.New("--list runs nothing; it goes with --protocol, --run and --format only")

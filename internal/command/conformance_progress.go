@@ -11,18 +11,18 @@ import (
 	"github.com/tapestore/tapestore/internal/report"
 )
 
-// progress shows on standard error how far the suite has come: how many cases are done,
-// counted in place on a terminal and in a line after each quarter elsewhere. With --all
-// there is also a line when an engine was started and one when it is done.
+// progress shows on standard error how many cases are done: as a counter in place on a terminal,
+// elsewhere in a line after each quarter. With --all it also prints a line when an engine has
+// started and one when it is done.
 type progress struct {
 	w              io.Writer
 	terminal       bool
-	engines, cases int // how many there are; no engines without --all
+	engines, cases int // total numbers; engines is 0 without --all
 
 	mu       sync.Mutex
 	name     string
-	at       int // which engine it is
-	finished int // its cases
+	at       int // number of the current engine
+	finished int // its finished cases
 }
 
 func newProgress(w io.Writer, cases int) *progress {
@@ -45,7 +45,7 @@ func (p *progress) started(about string) {
 	p.line("%s: %s", cmp.Or(about, p.name), report.Cases(p.cases))
 }
 
-// done notes that a case is over.
+// done counts a finished case.
 func (p *progress) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,10 +62,10 @@ func (p *progress) done() {
 	}
 }
 
-// fewest is for how many cases a line is worth while.
+// fewest is the smallest number of cases for which a line is printed.
 const fewest = 5
 
-// wipe removes the count from a terminal, for what is printed next.
+// wipe removes the counter from a terminal before other output.
 func (p *progress) wipe() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,7 +87,7 @@ func (p *progress) end(e report.Engine) {
 	}
 }
 
-// line tells something in a line of its own, in place of the count of cases.
+// line prints a line in place of the counter.
 func (p *progress) line(format string, args ...any) {
 	p.wipe()
 	p.mu.Lock()
@@ -95,10 +95,10 @@ func (p *progress) line(format string, args ...any) {
 	fmt.Fprintf(p.w, "[%d/%d] "+format+"\n", append([]any{p.at, p.engines}, args...)...)
 }
 
-// counted is a harness that tells when a case is over.
+// counted returns a harness that calls done after each case.
 func counted(h conformance.Harness, done func()) conformance.Harness {
 	note := func(t conformance.T) {
-		if t.Name() != "describe" { // which asks a store what it is
+		if t.Name() != "describe" { // "describe" only reads the store's description
 			t.Cleanup(done)
 		}
 	}

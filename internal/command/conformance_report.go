@@ -16,7 +16,7 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// formats show what was found, by name: on the one engine of a run, and on many.
+// formats are the functions that render results, by name: for one engine and for several.
 var formats = map[string]struct {
 	one, many func(io.Writer, report.Run) error
 }{
@@ -29,7 +29,7 @@ func single(show func(io.Writer, conformance.Report) error) func(io.Writer, repo
 	return func(w io.Writer, run report.Run) error { return show(w, *run.Engines[0].Report) }
 }
 
-// newRun is a run that begins now.
+// newRun returns a run that begins now.
 func newRun(given suiteFlags) report.Run {
 	return report.Run{
 		Command:  given.commandLine(),
@@ -41,7 +41,7 @@ func newRun(given suiteFlags) report.Run {
 	}
 }
 
-// commandLine is what a shell takes for the same run, without secrets.
+// commandLine returns a shell command for the same run, without secrets.
 func (given suiteFlags) commandLine() string {
 	words := []string{"tapestore", "conformance"}
 	if given.protocol {
@@ -75,7 +75,7 @@ func (given suiteFlags) commandLine() string {
 	return strings.Join(words, " ")
 }
 
-// shownURL is a store URL as it may be shown; … stands for its parameters.
+// shownURL returns a store URL without secrets; … stands for its parameters.
 func shownURL(given string) string {
 	address, err := storeURL(given)
 	if err != nil {
@@ -91,7 +91,7 @@ func shownURL(given string) string {
 	return u.String()
 }
 
-// harmless are words that no shell takes for more than they are.
+// harmless matches words that need no quoting in a shell.
 var harmless = regexp.MustCompile(`^[\w@%+=:,./-]+$`)
 
 func shellWord(s string) string {

@@ -9,11 +9,11 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 )
 
-// servingLine is the line in which serve logs its address.
+// servingLine matches the line in which serve logs its address.
 var servingLine = regexp.MustCompile(`msg=serving grpc=(\S+)`)
 
-// secondServer starts this program as a server with the store memory, whose probe address is taken,
-// for the length of a case. It returns the server's gRPC address.
+// secondServer starts this program as a server with the store memory, for the length of a case; its
+// probe address is already in use. It returns the server's gRPC address.
 func secondServer(t conformance.T, probes string) (address string) {
 	t.Helper()
 	program, err := os.Executable()
@@ -30,13 +30,13 @@ func secondServer(t conformance.T, probes string) (address string) {
 		t.Fatalf("start a second server: %v", err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // the end of the case's context may have done so
+		_ = cmd.Process.Kill() // the end of the case's context may have killed it already
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if m := servingLine.FindStringSubmatch(lines.Text()); m != nil {
-			go func() { // the server must not block on a full pipe; the loop ends with the server
+			go func() { // drain the pipe so that the server does not block; ends with the server
 				for lines.Scan() {
 				}
 			}()

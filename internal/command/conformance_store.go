@@ -14,10 +14,10 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// subject is what the suite runs on.
+// subject is a system that the suite runs on.
 type subject struct {
 	harness conformance.Harness
-	about   string // what was started or found, for people; empty where nothing was
+	about   string // description of what was started or found; empty if nothing was
 	close   func() error
 }
 
@@ -44,7 +44,7 @@ func subjectOf(ctx context.Context, given suiteFlags) (subject, error) {
 	}
 }
 
-// subjectAt tells the suite how to make stores like the one at a URL.
+// subjectAt returns a subject that makes stores like the one at a URL.
 func subjectAt(ctx context.Context, url string) (subject, error) {
 	u, err := runstore.ParseURL(url)
 	if err != nil {
@@ -79,13 +79,13 @@ func sqliteAt(ctx context.Context, u runstore.URL) (subject, error) {
 	if info, err := os.Stat(path); path == "" || err == nil && !info.Mode().IsRegular() {
 		return subject{}, fmt.Errorf("%q is no file; write sqlite::memory: or sqlite:FILE", path)
 	}
-	opts.MustExist = false // each case has a file of its own
+	opts.MustExist = false // each case gets a file of its own
 	on, err := sqliteIn(ctx, filepath.Dir(path), filepath.Base(path)+".conformance-", opts)
 	on.about = ""
 	return on, err
 }
 
-// sqliteIn gives the cases files in a new directory inside parent.
+// sqliteIn returns a subject whose cases use files in a new directory inside parent.
 func sqliteIn(ctx context.Context, parent, prefix string, opts *sqlite.Options) (subject, error) {
 	base, err := os.MkdirTemp(parent, prefix)
 	if err != nil {
@@ -99,8 +99,8 @@ func sqliteIn(ctx context.Context, parent, prefix string, opts *sqlite.Options) 
 	return subject{embedded.SQLite(dirs.next, *opts), about, dirs.remove}, nil
 }
 
-// probe opens a store as the cases will, so that what is wrong with the place or
-// the options is told once, and not as the verdict on a store.
+// probe opens a store as the cases will, so that a problem with the location or the options is
+// reported once, and not as the result of every case.
 func probe(ctx context.Context, dir string, opts *sqlite.Options) (about string, err error) {
 	s, err := sqlite.Open(ctx, filepath.Join(dir, "probe.db"), opts)
 	if err != nil {
@@ -114,8 +114,7 @@ func describe(d runstore.Description) string {
 	return fmt.Sprintf("%s %s (%s)", d.Engine, d.Version, d.Tier)
 }
 
-// caseDirs gives every case a directory of its own, in one that is removed at the
-// end.
+// caseDirs gives every case a directory of its own inside base, which is removed at the end.
 type caseDirs struct{ base string }
 
 func (d caseDirs) next(t conformance.T) string {

@@ -16,13 +16,13 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// suite is a number of cases that can run on an engine.
+// suite is a set of cases that can run on an engine.
 type suite struct {
 	cases   int
 	execute func(ctx context.Context, h conformance.Harness, done func()) (conformance.Report, error)
 }
 
-// storeSuite has the cases of the store's contract that match.
+// storeSuite returns the matching cases of the store's contract.
 func storeSuite(pattern *regexp.Regexp) suite {
 	s := suite{execute: func(ctx context.Context, h conformance.Harness, done func()) (conformance.Report, error) {
 		return conformance.Execute(ctx, counted(h, done), pattern), nil
@@ -35,7 +35,8 @@ func storeSuite(pattern *regexp.Regexp) suite {
 	return s
 }
 
-// protocolSuite has the cases of the wire protocol that match, for this program's server in a mode.
+// protocolSuite returns the matching cases of the wire protocol, for this program's server in a
+// fence mode.
 func protocolSuite(pattern *regexp.Regexp, fence string) (suite, error) {
 	mode, err := fenceMode(fence)
 	s := suite{execute: func(ctx context.Context, h conformance.Harness, done func()) (conformance.Report, error) {
@@ -58,7 +59,7 @@ func fenceMode(name string) (tape.FenceMode, error) {
 	return 0, fmt.Errorf("--fence is %q; it is presented, required or connection", name)
 }
 
-// takeAddress takes the address of a server from the arguments, and checks what belongs to the
+// takeAddress reads the address of a server from the arguments, and validates the flags of the
 // protocol's suite.
 func (given *suiteFlags) takeAddress(args []string, fence bool) error {
 	if len(args) > 0 {
@@ -83,7 +84,7 @@ func (given *suiteFlags) takeAddress(args []string, fence bool) error {
 	}
 }
 
-// oneServer runs the protocol's suite on the server that was named.
+// oneServer runs the protocol's suite on the named server.
 func oneServer(cmd *cobra.Command, given suiteFlags, pattern *regexp.Regexp, p *progress) ([]report.Engine, error) {
 	began := time.Now()
 	target, err := protocol.ParseAddress(given.address)

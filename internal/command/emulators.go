@@ -62,7 +62,7 @@ func newDoctorCommand() *cobra.Command {
 	}
 }
 
-// printKnownGaps prints how the emulators differ from the services.
+// printKnownGaps prints the differences between the emulators and the services.
 func printKnownGaps(out io.Writer) error {
 	err := tellDifferencesOf(out, "Bigtable", "gate", emulators.BigtableKnownGaps())
 	var spanner []emulators.BigtableKnownGap

@@ -19,10 +19,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// upEngines are those that up starts, in the order in which it does.
+// upEngines are the engines that up can start, in start order.
 var upEngines = []string{"postgres", "alloydb", "bigtable", "spanner"}
 
-// forgetful are those of them that keep nothing, and their names in a sentence.
+// forgetful are the engines that do not keep data, with their display names.
 var forgetful = map[string]string{"bigtable": "Bigtable", "spanner": "Spanner"}
 
 func newUpCommand() *cobra.Command {
@@ -55,7 +55,7 @@ by the host of the server behind it, as behind the AlloyDB Auth Proxy.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			context.AfterFunc(ctx, stop) // so that the second signal kills
+			context.AfterFunc(ctx, stop) // a second signal kills the process
 			return up(ctx, args[0], dir, cmd.OutOrStdout())
 		},
 	}
@@ -63,7 +63,7 @@ by the host of the server behind it, as behind the AlloyDB Auth Proxy.`,
 	return cmd
 }
 
-// up starts engines, tells of them and ends them when ctx does.
+// up starts engines, prints how to use them, and stops them when ctx ends.
 func up(ctx context.Context, which, dir string, out io.Writer) (err error) {
 	var starts []func() (end func() error, err error)
 	if _, ok := forgetful[which]; !ok {
@@ -94,9 +94,10 @@ func up(ctx context.Context, which, dir string, out io.Writer) (err error) {
 	return nil
 }
 
-// upPostgres starts PostgreSQL, and AlloyDB before it.
+// upPostgres starts PostgreSQL and, unless which excludes it, the stand-in for AlloyDB in front of
+// it.
 func upPostgres(ctx context.Context, which, dir string, out io.Writer) (end func() error, err error) {
-	// Who keeps data wants it to survive the machine too.
+	// Data in a directory of the user must also survive a crash of the machine.
 	server, err := emulators.Postgres(ctx, &emulators.PostgresOptions{Dir: dir, Durable: dir != ""})
 	if err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func upPostgres(ctx context.Context, which, dir string, out io.Writer) (end func
 		return nil, fmt.Errorf("the environment names a server that runs already, %s: use its URL, or unset EMULATORS_POSTGRES_URL", e)
 	}
 	if which != "alloydb" {
-		if err := tellPostgres(ctx, out, server, server.Engine(), "postgres", "tapestore"); err != nil {
+		if err := announcePostgres(ctx, out, server, server.Engine(), "postgres", "tapestore"); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +124,7 @@ func upPostgres(ctx context.Context, which, dir string, out io.Writer) (end func
 		return nil, err
 	}
 	end = func() error { return errors.Join(standIn.Close(), server.Close()) }
-	if err := tellPostgres(ctx, out, server, standIn.Engine(), "alloydb", "tapestore_alloydb"); err != nil {
+	if err := announcePostgres(ctx, out, server, standIn.Engine(), "alloydb", "tapestore_alloydb"); err != nil {
 		return nil, err
 	}
 	_, err = fmt.Fprint(out, "The URL leads to the server behind the stand-in, as through the Auth Proxy. The connector itself works only in the\n"+
@@ -140,8 +141,8 @@ func upBigtable(ctx context.Context, out io.Writer) (end func() error, err error
 	if e := server.Engine(); e.Tier == emulators.TierService {
 		return nil, errors.Join(errors.New("the environment names an emulator of Bigtable that runs already: use its address, or unset BIGTABLE_EMULATOR_HOST"), server.Close())
 	}
-	// Any project and instance will do.
-	if err := tell(ctx, out, server.Engine(), "bigtable://tapestore/local/tapestore?emulator="+server.Address()); err != nil {
+	// Any project and instance works.
+	if err := announce(ctx, out, server.Engine(), "bigtable://tapestore/local/tapestore?emulator="+server.Address()); err != nil {
 		return nil, errors.Join(err, server.Close())
 	}
 	return server.Close, nil
@@ -161,13 +162,13 @@ func upSpanner(ctx context.Context, out io.Writer) (end func() error, err error)
 	if e := server.Engine(); e.Tier == emulators.TierService {
 		return nil, errors.New("the environment names an emulator of Spanner that runs already: use its address, or unset SPANNER_EMULATOR_HOST")
 	}
-	// Any project, instance and database will do: on an emulator the store makes them.
+	// Any project, instance and database works: on an emulator the store creates them.
 	url := "spanner://tapestore/local/tapestore?emulator=" + server.Address()
-	return server.Close, tell(ctx, out, server.Engine(), url)
+	return server.Close, announce(ctx, out, server.Engine(), url)
 }
 
-// tellPostgres prints what a server is and how a store in one of its databases is used.
-func tellPostgres(ctx context.Context, out io.Writer, server *emulators.PostgresServer, engine emulators.Engine, scheme, database string) error {
+// announcePostgres prints what a server is and how to use a store in one of its databases.
+func announcePostgres(ctx context.Context, out io.Writer, server *emulators.PostgresServer, engine emulators.Engine, scheme, database string) error {
 	address, err := server.KeepDatabase(ctx, database)
 	if err != nil {
 		return err
@@ -176,13 +177,13 @@ func tellPostgres(ctx context.Context, out io.Writer, server *emulators.Postgres
 	if err != nil {
 		return err
 	}
-	u.Scheme, u.RawQuery = scheme, "" // to be short: without TLS is what is tried second
-	return tell(ctx, out, engine, u.String())
+	u.Scheme, u.RawQuery = scheme, "" // keep the URL short: the client falls back to no TLS
+	return announce(ctx, out, engine, u.String())
 }
 
-// tell makes a store on an engine, which inspect would not, and prints what the engine is
-// and commands that use the store.
-func tell(ctx context.Context, out io.Writer, engine emulators.Engine, url string) error {
+// announce creates a store on an engine, which inspect would not, and prints what the engine is and
+// commands that use the store.
+func announce(ctx context.Context, out io.Writer, engine emulators.Engine, url string) error {
 	store, err := runstore.Open(ctx, url)
 	if err != nil {
 		return err
@@ -191,7 +192,7 @@ func tell(ctx context.Context, out io.Writer, engine emulators.Engine, url strin
 		return err
 	}
 	quoted := url
-	if strings.ContainsAny(url, "?&") { // which a shell takes for its own
+	if strings.ContainsAny(url, "?&") { // special characters of a shell
 		quoted = "'" + url + "'"
 	}
 	name := program()
@@ -199,8 +200,8 @@ func tell(ctx context.Context, out io.Writer, engine emulators.Engine, url strin
 	return err
 }
 
-// program is how a shell starts this program: by its name where it is installed under
-// that, else by its path.
+// program returns the shell command of this program: its name if that is on the path, else its
+// path.
 func program() string {
 	const name = "tapestore"
 	self, err := os.Executable()

@@ -17,7 +17,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// epochs is what the subcommands of epoch share.
+// epochs is the state shared by the subcommands of epoch.
 type epochs struct {
 	inspection
 	reason string
@@ -61,7 +61,7 @@ The exit status is 0 when the new epoch has begun. Otherwise the message says wh
 nothing was changed or whether that is unknown; repeating the command is safe, and at
 worst begins one epoch more.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if e.reason != "" { // before a store is opened
+			if e.reason != "" { // check before opening a store
 				if err := runstore.CheckReason(e.reason); err != nil {
 					return err
 				}
@@ -77,11 +77,11 @@ worst begins one epoch more.`,
 	return cmd
 }
 
-// on opens the store, at a URL that open has changed to create nothing, around do.
+// on opens the store, at a URL that open has changed to create nothing, and calls do.
 func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(context.Context, runstore.EpochManager) error) (err error) {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // so that the second signal kills, also at a prompt
+	context.AfterFunc(ctx, stop) // a second signal kills the process, even at a prompt
 	if e.format != "table" && e.format != "json" {
 		return fmt.Errorf("--format is %q; it is table or json", e.format)
 	}
@@ -113,7 +113,7 @@ func (e *epochs) list(ctx context.Context, epocher runstore.EpochManager) error 
 	return e.show([]string{"EPOCH", "BEGAN", "REASON"}, rows)
 }
 
-// raised is what raise shows in JSON.
+// raised is the JSON output of raise.
 type raised struct {
 	Epoch     int64     `json:"epoch"`
 	Was       int64     `json:"was"`
@@ -152,7 +152,7 @@ func (e *epochs) raise(ctx context.Context, epocher runstore.EpochManager, answe
 			"and raise it again: %w", err)
 	}
 	done := raised{Epoch: int64(epoch), Was: int64(last.Epoch), Reason: e.reason, FeedAbove: int64(epoch.Floor())}
-	if all, err := epocher.Epochs(ctx); err == nil { // it has begun, even if the time cannot be read back
+	if all, err := epocher.Epochs(ctx); err == nil { // the epoch has begun, even if its time cannot be read back
 		for _, change := range all {
 			if change.Epoch == epoch {
 				done.Began = change.At
@@ -167,7 +167,7 @@ func (e *epochs) raise(ctx context.Context, epocher runstore.EpochManager, answe
 	return err
 }
 
-// why is " (2026-03-04 05:06:07.000: reason)", or nothing of epoch 0.
+// why returns " (2026-03-04 05:06:07.000: reason)", or "" for epoch 0.
 func why(change runstore.EpochChange) string {
 	if change.Epoch == 0 {
 		return ""
@@ -175,13 +175,13 @@ func why(change runstore.EpochChange) string {
 	return fmt.Sprintf(" (%s: %s)", plain(change.At), plain(change.Reason))
 }
 
-// ask asks a question and returns the line that was answered. It fails when ctx or the
-// input ends before.
+// ask prints a question and returns the line of the answer. It fails if ctx or the input ends
+// first.
 func ask(ctx context.Context, answers *bufio.Reader, asks io.Writer, question string) (string, error) {
 	fmt.Fprint(asks, question)
 	line := make(chan string, 1)
 	go func() { // a read from a terminal cannot be interrupted
-		text, _ := answers.ReadString('\n') // without one at the end of the input
+		text, _ := answers.ReadString('\n') // empty at the end of the input
 		line <- text
 	}()
 	select {

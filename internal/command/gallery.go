@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/conformance/gallery"
 )
 
-// showGallery prints one line for each broken store. They are checked side by
-// side, because some of the cases wait for time to pass.
+// showGallery prints one line for each broken store. The stores are checked concurrently, because
+// some cases wait for time to pass.
 func showGallery(cmd *cobra.Command) error {
 	stores := gallery.Stores()
 	lines := make([]string, len(stores))

@@ -19,15 +19,15 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// inspection is what the subcommands of inspect share.
+// inspection is the state shared by the subcommands of inspect.
 type inspection struct {
 	url, format, from string
 	limit             int
 
 	store runstore.RunStore
-	now   time.Time // the store clock, which judges what is shown of leases
+	now   time.Time // the store clock, for the state of leases
 	out   io.Writer
-	notes io.Writer // where a page that is not the last says so
+	notes io.Writer // receives a note if the page is not the last
 }
 
 func newInspectCommand() *cobra.Command {
@@ -71,13 +71,13 @@ error, with the --from of the next one.`,
 	return cmd
 }
 
-// more says on standard error that the page was not the last, and where the next begins.
+// more prints on standard error that the page is not the last, and where the next one begins.
 func (in *inspection) more(what, from string) {
 	fmt.Fprintf(in.notes, "there are more %s; the next page begins with --from %s\n", what, shellWord(from))
 }
 
-// command opens the store around one subcommand. Nothing is created: a name with
-// a typing error is an error, not a new store.
+// command returns a subcommand that runs show on an open store. It creates nothing: a mistyped name
+// is an error, not a new store.
 func (in *inspection) command(use, short string, args cobra.PositionalArgs, show func(context.Context, []string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args,
@@ -106,15 +106,15 @@ func (in *inspection) command(use, short string, args cobra.PositionalArgs, show
 	}
 }
 
-// readOnly asks the engine to create, migrate and set nothing. What is no URL is left
-// for runstore.Open to refuse.
+// readOnly changes a URL so that the engine creates, migrates and sets nothing. A text that is not
+// a URL is left for runstore.Open to reject.
 func readOnly(address string) string { return withoutCreating(address, "readonly", "yes") }
 
-// existing asks the engine to create and migrate nothing, and to take writes.
+// existing changes a URL so that the engine creates and migrates nothing but accepts writes.
 func existing(address string) string { return withoutCreating(address, "create", "no") }
 
-// withoutCreating adds to a URL that the store must be there; sqliteKey and its value say
-// so to SQLite.
+// withoutCreating adds to a URL that the store must exist; sqliteKey and its value express that for
+// SQLite.
 func withoutCreating(address, sqliteKey, value string) string {
 	u, err := runstore.ParseURL(address)
 	if err != nil {
@@ -123,13 +123,13 @@ func withoutCreating(address, sqliteKey, value string) string {
 	switch u.Scheme {
 	case "sqlite":
 		if u.Address == ":memory:" {
-			return address // of its own: there is nothing to protect
+			return address // an in-memory store: there is nothing to protect
 		}
 		u.Params.Set(sqliteKey, value)
 	case "postgres", "postgresql", "alloydb":
 		u.Params.Set("migrate", "no")
 		if !u.Params.Has("retry_timeout") {
-			u.Params.Set("retry_timeout", "5s") // somebody sits and waits
+			u.Params.Set("retry_timeout", "5s") // a person waits for the output
 		}
 	case "bigtable", "spanner":
 		u.Params.Set("create", "no")
@@ -142,8 +142,8 @@ func withoutCreating(address, sqliteKey, value string) string {
 	return u.Scheme + ":" + u.Address + "?" + u.Params.Encode()
 }
 
-// show prints rows as a table with a header, or as a JSON array of objects with
-// the header's names as keys.
+// show prints rows as a table with a header, or as a JSON array of objects with the header's names
+// as keys.
 func (in *inspection) show(header []string, rows [][]any) error {
 	if in.format == "json" {
 		objects := make([]map[string]any, len(rows))
@@ -176,8 +176,8 @@ func (in *inspection) json(v any) error {
 	return enc.Encode(v)
 }
 
-// plain writes a cell of a table. Text from a store may hold any bytes, and must
-// not get to a terminal as they are.
+// plain formats a cell of a table. Text from a store may contain any bytes, and must not reach a
+// terminal unescaped.
 func plain(cell any) string {
 	switch v := cell.(type) {
 	case time.Time:
@@ -199,7 +199,7 @@ func plain(cell any) string {
 	}
 }
 
-// statusWord names a status of Tape's.
+// statusWord returns the name of a run's status.
 func statusWord(s tape.RunStatus) string {
 	if word, ok := map[tape.RunStatus]string{
 		tape.RunRunnable: "runnable", tape.RunRunning: "running", tape.RunWaiting: "waiting", tape.RunTerminal: "terminal",

@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// ledgers are what the records on a page hold, in JSON as they stand here. Bodies are shown in JSON
-// only.
+// ledgers are the rows of the records on a page, in the form of the JSON output. Bodies are shown
+// only in JSON.
 type ledgers struct {
 	Conversation *sessionView     `json:"session_state,omitempty"`
 	Decisions    []decisionView   `json:"decisions,omitempty"`
@@ -71,7 +71,7 @@ type effectView struct {
 	Error       string    `json:"error,omitempty"`
 }
 
-// claimView is a claim of a piece of work. By and Expires are empty where there is none.
+// claimView is a claim of a piece of work. By and Expires are empty if there is none.
 type claimView struct {
 	By         string    `json:"claimed_by,omitempty"`
 	Expires    time.Time `json:"claim_expires,omitzero"`
@@ -135,7 +135,7 @@ type compactionView struct {
 	Bytes     int64  `json:"bytes"`
 }
 
-// add adds what a record holds.
+// add adds the row of a record.
 func (l *ledgers) add(now time.Time, row any) {
 	switch r := row.(type) {
 	case tape.Decision:
@@ -176,16 +176,16 @@ func (l *ledgers) addSession(s tape.Session) {
 	}
 }
 
-// timerTime returns the time at which a timer fires, in UTC, and at most as far away as a store's
-// times are.
+// timerTime returns the time at which a timer fires, in UTC, limited to the range of a store's
+// times.
 func timerTime(ms int64) time.Time {
 	return time.UnixMilli(min(max(ms, 0), runstore.EndOfTime.UnixMilli())).UTC()
 }
 
-// lastEvents is how many events of a run's session are shown.
+// lastEvents is the number of events of a run's session that are shown.
 const lastEvents = 10
 
-// addSessionOf adds the session that a run belongs to, if there is one. One that is damaged is noted
+// addSessionOf adds the session that a run belongs to, if there is one. A damaged session is noted
 // and left out.
 func (in *inspection) addSessionOf(ctx context.Context, l *ledgers, run tape.Run) error {
 	key := tape.SessionKey{App: run.App, User: run.User, Session: run.Session}
@@ -200,7 +200,7 @@ func (in *inspection) addSessionOf(ctx context.Context, l *ledgers, run tape.Run
 	return err
 }
 
-// claim returns in a few words which worker has claimed a piece of work, by the store clock.
+// claim describes which worker has claimed a piece of work, by the store clock.
 func (in *inspection) claim(c claimView) string {
 	if c.By == "" && c.Expires.IsZero() {
 		return "free"
@@ -208,13 +208,13 @@ func (in *inspection) claim(c claimView) string {
 	return in.holds(c.By, c.Expires)
 }
 
-// table is a ledger in words: the titles of its columns, and its rows.
+// table is a ledger as text: the titles of its columns, and its rows.
 type table struct {
 	titles string
 	rows   [][]any
 }
 
-// tables returns a table for each ledger, in the order in which they are shown.
+// tables returns a table for each ledger, in display order.
 func (in *inspection) tables(l ledgers) []table {
 	var session, events, budget, compaction [][]any
 	if s := l.Conversation; s != nil {
@@ -252,7 +252,7 @@ func (in *inspection) tables(l ledgers) []table {
 	}
 }
 
-// showLedgers prints the tables that have rows, and that of the effects in any case.
+// showLedgers prints the tables that have rows, and always the table of effects.
 func (in *inspection) showLedgers(l ledgers) error {
 	for _, t := range in.tables(l) {
 		if len(t.rows) == 0 && !strings.HasPrefix(t.titles, "EFFECT,") {
@@ -274,8 +274,8 @@ func rowsOf[V any](all []V, row func(V) []any) (rows [][]any) {
 	return rows
 }
 
-// readRow returns what a record holds. One that cannot be read is noted and left out: it must not hide
-// the others.
+// readRow returns the row of a record. A record that cannot be read is noted and left out, so that
+// it does not hide the others.
 func (in *inspection) readRow(run runstore.RunID, rec runstore.Record) any {
 	row, err := tape.RowOf(run, rec)
 	if err != nil {

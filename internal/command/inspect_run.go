@@ -11,17 +11,17 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// heads calls each with the head of every run behind --from, the newest first, until one
-// more than a page was taken. It says where the next page begins.
+// heads calls take with the head of every run after --from, newest first, until a page is full. It
+// notes where the next page begins.
 func (in *inspection) heads(ctx context.Context, what string, take func(runstore.Run) (taken bool)) error {
 	q := runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime, Newest: true, After: runstore.Cursor(in.from)}
 	taken := 0
-	var last runstore.Cursor // the next page begins behind it
+	var last runstore.Cursor // the next page begins after it
 	for entry, err := range runstore.Entries(ctx, in.store, q) {
 		if err != nil {
 			return err
 		}
-		if taken == in.limit { // something follows; it need not be of the wanted kind
+		if taken == in.limit { // more runs follow, perhaps not of the wanted kind
 			in.more(what, string(last))
 			return nil
 		}
@@ -33,7 +33,7 @@ func (in *inspection) heads(ctx context.Context, what string, take func(runstore
 	return nil
 }
 
-// key returns a run's key in Tape's terms; empty for a run that is none of Tape's.
+// key returns a run's key in Tape's terms; empty for a run that is not one of Tape's.
 func key(head runstore.Run) tape.RunKey {
 	run, err := tape.RunOf(head)
 	if err != nil {
@@ -58,7 +58,7 @@ func (in *inspection) runs(ctx context.Context, _ []string) error {
 	return in.show([]string{"RUN", "STATUS", "SEQ", "TOKEN", "LEASE", "STARTED", "APP", "USER", "SESSION", "INVOCATION"}, rows)
 }
 
-// lease returns in a few words which owner holds a run, by the store clock.
+// lease describes which owner holds a run, by the store clock.
 func (in *inspection) lease(head runstore.Run) string {
 	if head.Holder.Token == 0 {
 		return "free"
@@ -66,7 +66,7 @@ func (in *inspection) lease(head runstore.Run) string {
 	return in.holds(string(head.Holder.Owner), head.ExpiresAt)
 }
 
-// holds returns in a few words that an owner holds something until a time of the store clock.
+// holds describes that an owner holds something until a time of the store clock.
 func (in *inspection) holds(owner string, until time.Time) string {
 	left := until.Sub(in.now).Round(time.Millisecond)
 	if left > 0 {
@@ -125,7 +125,7 @@ func (in *inspection) journal(ctx context.Context, args []string) error {
 	return in.show([]string{"SEQ", "TIME", "TOKEN", "OWNER", "KIND", "POSITION", "DATA"}, rows)
 }
 
-// runView is what inspect run shows of a run, in JSON as it stands here.
+// runView is the JSON output of inspect run.
 type runView struct {
 	Run        string    `json:"run"`
 	Status     string    `json:"status"`
@@ -174,7 +174,7 @@ func (in *inspection) run(ctx context.Context, args []string) error {
 		if err := in.addSessionOf(ctx, &view.ledgers, run); err != nil {
 			return err
 		}
-	} else if !errors.Is(err, tape.ErrNoSuchRun) { // a run of the store need not be Tape's
+	} else if !errors.Is(err, tape.ErrNoSuchRun) { // the run may not be one of Tape's
 		return err
 	}
 	for r, err := range runstore.Records(ctx, in.store, id, "") {

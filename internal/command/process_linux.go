@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// dieWithParent asks the kernel to kill the process when its parent ends.
+// dieWithParent makes the kernel kill the process when its parent ends.
 func dieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

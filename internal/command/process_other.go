@@ -4,5 +4,5 @@ package command
 
 import "os/exec"
 
-// dieWithParent has no means here: a process that is killed leaves the second server behind.
+// dieWithParent does nothing: if this process is killed, the second server keeps running.
 func dieWithParent(*exec.Cmd) {}

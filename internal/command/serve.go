@@ -17,7 +17,7 @@ import (
 	"github.com/tapestore/tapestore/tapeserver"
 )
 
-// serveConfig is what serve was told by flags and environment.
+// serveConfig is the configuration of serve from flags and environment.
 type serveConfig struct {
 	listen, probes, store string
 	fence                 tape.FenceMode
@@ -31,7 +31,8 @@ type serveConfig struct {
 	logJSON               bool
 }
 
-// The defaults of serve: the ports of Tape's own server, on loopback, because there is no authentication.
+// The defaults of serve: the ports of Tape's own server, on loopback because there is no
+// authentication.
 const (
 	defaultListen = "127.0.0.1:7878"
 	defaultProbes = "127.0.0.1:7879"
@@ -69,7 +70,7 @@ A server that cannot be reached is waited for: 30 seconds, or what retry_timeout
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			context.AfterFunc(ctx, stop) // so that the second signal kills
+			context.AfterFunc(ctx, stop) // a second signal kills the process
 			return serve(ctx, cfg, cmd.ErrOrStderr())
 		},
 	}
@@ -92,10 +93,10 @@ A server that cannot be reached is waited for: 30 seconds, or what retry_timeout
 	return cmd
 }
 
-// serveSettings resolves flags, environment and defaults, in this order.
+// serveSettings resolves flags, environment variables and defaults, in this order of precedence.
 func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg serveConfig, err error) {
-	// setting returns a flag or its variable, and whether the user gave either. An
-	// empty variable counts as not given.
+	// setting returns the value of a flag or its variable, and whether the user set either. An
+	// empty variable counts as not set.
 	setting := func(flag, variable string) (string, bool) {
 		f := cmd.Flags().Lookup(flag)
 		if !f.Changed {
@@ -108,7 +109,7 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 	cfg.listen, _ = setting("listen", "TAPE_LISTEN")
 	cfg.probes, _ = setting("healthz-listen", "TAPE_HEALTHZ_LISTEN")
 	if v, ok := env("TAPE_HEALTHZ_LISTEN"); ok && v == "" && !cmd.Flags().Changed("healthz-listen") {
-		cfg.probes = "" // the one setting whose empty value means something
+		cfg.probes = "" // the only setting whose empty value has a meaning
 	}
 	store, given := setting("store", storeVariable)
 	name := "--store"
@@ -172,8 +173,8 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 	return cfg, nil
 }
 
-// logEpoch tells of the store's epoch, and warns of one that has just begun: it
-// has ended every grant.
+// logEpoch logs the store's epoch, and warns of an epoch that has just begun, because it has ended
+// every grant.
 func logEpoch(ctx context.Context, store runstore.RunStore, log *slog.Logger) error {
 	epocher, ok := store.(runstore.EpochManager)
 	if !ok {

@@ -17,23 +17,24 @@ import (
 	"github.com/tapestore/tapestore/tapeserver"
 )
 
-// serve opens the store, serves it until ctx ends and closes it. It returns within the drain time after the end of
-// ctx, also when the store does not open or close, and "stopped" is then the last line of the log. The address
-// comes first: a server that cannot listen must not have touched the store.
+// serve opens the store, serves it until ctx ends and closes it. After the end of ctx it returns
+// within the drain time, even if the store does not open or close; "stopped" is then the last line
+// of the log. It listens before it opens the store, because a server that cannot listen must not
+// have touched the store.
 func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	log := newLog(cfg, out)
 	lis, err := net.Listen("tcp", cfg.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	defer func() { _ = lis.Close() }() // closed already, once it has been served
+	defer func() { _ = lis.Close() }() // already closed if it was served
 	log.Debug("starting", "grpc", lis.Addr().String())
 	started := tapeserver.ServeStarting(lis.(*net.TCPListener), cfg.limits, log)
 	defer started()
 	probes := &tapeserver.Probes{}
 	stopProbes := serveProbes(probes, cfg.probes, log)
 	defer stopProbes()
-	overdue, cancel := afterEnd(ctx, cfg.drain/16*15) // the rest is for the process to end
+	overdue, cancel := afterEnd(ctx, cfg.drain/16*15) // the rest is for the process to exit
 	defer cancel()
 
 	store, err := openStore(ctx, overdue, cfg.store, log)
@@ -44,12 +45,13 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		}
 		return err
 	}
-	// Seven eighths leave the store a sixteenth to close after calls that had to be cut; as a rule it has all but that.
+	// Seven eighths leave the store a sixteenth to close if calls had to be cut; usually the store
+	// has nearly all of the time.
 	server := tapeserver.New(store, &tapeserver.Options{
 		Fence: cfg.fence, WaitForLease: cfg.waitForLease, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
 		NoMatcher: cfg.noMatcher, MatcherTTL: cfg.matcherLease,
 	})
-	shown, _ := runstore.ParseURL(cfg.store) // without secrets
+	shown, _ := runstore.ParseURL(cfg.store) // prints without secrets
 	started()
 	probes.SetServer(server)
 	if a, ok := lis.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
@@ -66,7 +68,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	return nil
 }
 
-// newLog returns the log of the process, which the stores and gRPC write to as well.
+// newLog returns the log of the process, which the stores and gRPC also write to.
 func newLog(cfg serveConfig, out io.Writer) *slog.Logger {
 	var handler slog.Handler = slog.NewTextHandler(out, &slog.HandlerOptions{Level: cfg.logLevel})
 	if cfg.logJSON {
@@ -79,11 +81,11 @@ func newLog(cfg serveConfig, out io.Writer) *slog.Logger {
 	return log
 }
 
-// grpcErrors writes gRPC's errors to the log of the process, once there is one.
+// grpcErrors passes gRPC's errors to the log of the process, once there is one.
 var grpcErrors switchedWriter
 
-// gRPC takes a logger only before its first use. Its warnings are about single connections and of
-// use to its developers.
+// gRPC accepts a logger only before its first use. Its warnings concern single connections and are
+// discarded.
 func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, &grpcErrors)) }
 
 // switchedWriter passes writes on: to standard error until another writer is stored.
@@ -103,16 +105,16 @@ func afterEnd(ctx context.Context, after time.Duration) (context.Context, contex
 	return late, cancel
 }
 
-// opened is a store that was opened, or why it was not.
+// opened is the result of opening a store.
 type opened struct {
 	store runstore.RunStore
 	err   error
 }
 
-// openStore opens a store and logs its epoch. An engine behind a network may be on its way up too, and is waited
-// for; one that does not even end by ctx is left behind when overdue ends.
+// openStore opens a store and logs its epoch. It waits for an engine behind a network that may
+// still be starting. If opening does not end even when ctx does, it is abandoned when overdue ends.
 func openStore(ctx, overdue context.Context, url string, log *slog.Logger) (runstore.RunStore, error) {
-	shown, _ := runstore.ParseURL(url) // without secrets
+	shown, _ := runstore.ParseURL(url) // prints without secrets
 	waiting := time.AfterFunc(3*time.Second, func() { log.Warn("the store does not answer yet", "store", shown.String()) })
 	defer waiting.Stop()
 	result := make(chan opened, 1)
@@ -133,7 +135,8 @@ func openStore(ctx, overdue context.Context, url string, log *slog.Logger) (runs
 	}
 }
 
-// closeStore closes a store, or leaves it behind when overdue ends. What it has acknowledged is stored either way.
+// closeStore closes a store, or abandons it when overdue ends. Acknowledged writes are stored
+// either way.
 func closeStore(overdue context.Context, store runstore.RunStore, log *slog.Logger) {
 	result := make(chan error, 1)
 	go func() { result <- store.Close() }()
@@ -147,8 +150,8 @@ func closeStore(overdue context.Context, store runstore.RunStore, log *slog.Logg
 	}
 }
 
-// serveProbes answers probes in the background until its result is called. Not being able to is no reason
-// not to serve: several servers on one host share the default address.
+// serveProbes serves probes in the background until stop is called. A failure to listen is not
+// fatal: several servers on one host share the default address.
 func serveProbes(probes *tapeserver.Probes, address string, log *slog.Logger) (stop func()) {
 	if address == "" {
 		return func() {}

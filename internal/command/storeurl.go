@@ -11,18 +11,18 @@ import (
 )
 
 var (
-	// scheme is how a URL begins. A drive letter is none, nor is anything with a
+	// scheme matches the beginning of a URL. A drive letter is not a scheme, nor is anything with a
 	// slash or a dot before the colon.
 	scheme = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9+-]+:`)
-	// pathBegin and pathEnd are how a bare path to an SQLite file begins or ends.
+	// pathBegin and pathEnd match the beginning and the end of a bare path to an SQLite file.
 	pathBegin = regexp.MustCompile(`^(/|\.{1,2}[/\\]|[a-zA-Z]:[/\\])`)
 	pathEnd   = regexp.MustCompile(`^[^:\s]+\.(db|sqlite|sqlite3)$`)
 )
 
-// edges are what an env file or a shell may leave around a URL.
+// edges are the characters that an env file or a shell may leave around a URL.
 const edges = " \t\r\n\"'"
 
-// What is wrong with a setting, after its name.
+// The errors of a setting, to follow its name.
 var (
 	errNoStore = errors.New("is empty; name a store URL, for example sqlite:./tape.db")
 	errNoURL   = errors.New("is neither a store URL nor a path; write scheme:address, for example postgres://user@host/database, " +
@@ -31,10 +31,10 @@ var (
 	errNoFile = errors.New("is not the name of a file; write sqlite:FILE if that is really its name")
 )
 
-// storeURL returns the store URL that a user meant: the forms that Tape's users
-// know, and a bare path as an SQLite file. What has a scheme is left for
-// runstore.Open to judge. Anything else is refused, because a mistyped URL, password
-// included, would become the name of a new file. Errors never repeat what was given.
+// storeURL returns the store URL for a user's input: the forms that Tape's users know, and a bare
+// path as an SQLite file. A text with a scheme is left for runstore.Open to check. Anything else is
+// refused, because a mistyped URL, with its password, would otherwise become the name of a new
+// file. Errors never repeat the input.
 func storeURL(given string) (string, error) {
 	found := scheme.FindString(given)
 	path, sqlite := given[len(found):], strings.EqualFold(found, "sqlite:")
@@ -61,11 +61,11 @@ func storeURL(given string) (string, error) {
 	return "", errNoURL
 }
 
-// storeVariable names the environment variable that holds a store URL, for passwords that
-// must not stand in the list of processes.
+// storeVariable is the environment variable that holds a store URL, for passwords that must not
+// appear in the list of processes.
 const storeVariable = "TAPE_STORE"
 
-// givenStore returns the store URL of a --store flag, or else that of the environment.
+// givenStore returns the store URL of a --store flag, or else of the environment.
 func givenStore(flag string, env func(string) (string, bool)) (string, error) {
 	given := flag
 	if given == "" {
@@ -92,8 +92,8 @@ func dbURL(given string) (string, error) {
 	return "sqlite:" + given, nil
 }
 
-// connects reports whether a text may be a connection string, or a piece of one, rather
-// than the name of a file.
+// connects reports whether a text may be a connection string, or a part of one, rather than the
+// name of a file.
 func connects(given string) bool {
 	control := func(r rune) bool { return r < ' ' }
 	return given != strings.TrimSpace(given) || strings.ContainsAny(given, `@"'`) || strings.Contains(given, "://") ||
@@ -106,12 +106,12 @@ func beforeParams(given string) string {
 	return before
 }
 
-// secretWords are what marks an argument as one that may hold a password.
+// secretWords matches arguments that may contain a password.
 var secretWords = regexp.MustCompile(`(?i)@|://|passw|pwd|secret`)
 
-// hideArguments masks the arguments and settings that may hold a password wherever they
-// appear in a message, in full, quoted or cut to the 64 bytes that messages of runstore
-// have room for: cobra, and flags that expect a name, repeat what they refuse.
+// hideArguments masks the arguments and settings that may contain a password wherever they appear
+// in a message, in full, quoted or truncated to the 64 bytes that messages of runstore allow:
+// cobra, and flags that expect a name, repeat the rejected value.
 func hideArguments(message string, given []string) string {
 	for _, arg := range given {
 		values := []string{arg}

@@ -19,5 +19,5 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
-// platform is "linux/amd64".
+// platform returns "linux/amd64".
 func platform() string { return runtime.GOOS + "/" + runtime.GOARCH }

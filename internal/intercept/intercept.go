@@ -1,5 +1,5 @@
-// Package intercept puts a function around each call to a store, for tests that kill, stop or disturb the
-// process that makes the calls.
+// Package intercept wraps each call to a store with a function, for tests that kill, stop or
+// disturb the process that makes the calls.
 package intercept
 
 import (
@@ -9,13 +9,14 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Around makes a call to a store by calling do, at most once and with a context of its choice, or does not. Its error
-// is the call's; the result is that of do, or empty. op is one word: create, get, acquire, renew, release, commit, multi,
-// journal, records, scan, feed or now.
+// Around is called for each call to a store. It makes the call by calling do, at most once and with
+// a context of its choice, or skips it. Its error becomes the call's error; the result is that of
+// do, or empty. op is one word: create, get, acquire, renew, release, commit, multi, journal,
+// records, scan, feed or now.
 type Around func(ctx context.Context, op string, do func(context.Context) error) error
 
-// Store returns s with a function around each of its calls but Close. Of the optional capabilities of a store it has
-// runstore.MultiCommitter, if s has it.
+// Store returns s with each call except Close wrapped by around. Of the optional capabilities of a
+// store it has runstore.MultiCommitter, if s does.
 func Store(s runstore.RunStore, around Around) runstore.RunStore {
 	one := store{s, around}
 	if multi, ok := s.(runstore.MultiCommitter); ok {

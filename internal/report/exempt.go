@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// exemption is a reason why cases do not apply, told once for all of them.
+// exemption is a reason why cases do not apply, with all of these cases.
 type exemption struct {
 	ID, Reason string
 	Groups     []exemptGroup
@@ -13,7 +13,7 @@ type exemption struct {
 	cases []exemptCase
 }
 
-// exemptGroup are the cases that a reason excludes on the same engines.
+// exemptGroup lists the cases that a reason excludes on the same engines.
 type exemptGroup struct{ Engines, Cases []string }
 
 // exemptCase is one case, and the engines on which it does not apply.
@@ -22,8 +22,8 @@ type exemptCase struct {
 	engines []int
 }
 
-// exempt notes that a case does not apply on an engine, and returns the place of the
-// reason on a page.
+// exempt records that a case does not apply on an engine, and returns the anchor of the reason on a
+// page.
 func (m *matrix) exempt(reason, name string, engine int) (place string) {
 	at := slices.IndexFunc(m.Exempt, func(e exemption) bool { return e.Reason == reason })
 	if at < 0 {
@@ -40,8 +40,7 @@ func (m *matrix) exempt(reason, name string, engine int) (place string) {
 	return e.ID
 }
 
-// group brings the cases that do not apply on the same engines together. It is called
-// when all are known.
+// group groups the cases that do not apply on the same engines. It is called once all are known.
 func (m *matrix) group() {
 	for at := range m.Exempt {
 		e := &m.Exempt[at]

@@ -11,7 +11,7 @@ import (
 // Title returns the short name of a guarantee, or of another group of cases.
 func Title(group string) string { return cmp.Or(conformance.Title(group), protocol.Title(group)) }
 
-// sentences are what the guarantees say, in the short words of the README.
+// sentences are the guarantees in the short words of the README.
 var sentences = map[string]string{
 	"I1":  "at most one live grant of a run's lease, on the store clock",
 	"I2":  "across release, takeover, purge and re-creation, restarts and, with a raised epoch, restores",
@@ -28,8 +28,8 @@ var sentences = map[string]string{
 	"I13": "a holder that renews for longer than its bound without committing an event or a record is refused",
 }
 
-// name is a guarantee's title without its explanation; a group that is none of the
-// guarantees has none.
+// name returns a guarantee's title without its explanation; empty for a group that is not a
+// guarantee.
 func name(guarantee string) string {
 	name, _, _ := strings.Cut(Title(guarantee), ":")
 	return name

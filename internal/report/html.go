@@ -26,10 +26,10 @@ var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
 	"tier":     tier,
 }).ParseFS(files, "page.html", "page.css"))
 
-// HTML writes the run as one page: no scripts, nothing from elsewhere, nothing that a
-// case or an engine said taken for markup.
+// HTML writes the run as one page, without scripts and external resources. Text from cases and
+// engines is escaped.
 func HTML(w io.Writer, r Run) error {
-	var b bytes.Buffer // so that half a page is never written
+	var b bytes.Buffer // so that a partial page is never written
 	if err := page.Execute(&b, newMatrix(r)); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func HTML(w io.Writer, r Run) error {
 	return err
 }
 
-// printable takes out what a page may not hold.
+// printable replaces control characters, which a page must not contain, by spaces.
 func printable(r rune) rune {
 	if unicode.IsControl(r) && r != '\n' && r != '\t' {
 		return ' '
@@ -45,7 +45,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// State is a cell in one word.
+// State returns the cell's state in one word.
 func (c cell) State() string {
 	switch {
 	case c.Failed > 0:
@@ -62,7 +62,7 @@ func (c cell) State() string {
 // limits is what a run cannot prove on an engine.
 type limits struct{ Engine, Text string }
 
-// Unproved lists them.
+// Unproved lists what the run cannot prove.
 func (m *matrix) Unproved() (all []limits) {
 	for _, c := range m.Columns {
 		if text := c.unproved(); text != "" {
@@ -72,7 +72,7 @@ func (m *matrix) Unproved() (all []limits) {
 	return all
 }
 
-// tier tells where an engine was, in a few words.
+// tier describes in a few words where an engine was running.
 func tier(r *conformance.Report) string {
 	switch {
 	case r.Engine == "memory":
@@ -92,13 +92,13 @@ func tier(r *conformance.Report) string {
 	}
 }
 
-// piece is a part of a text, and whether it is code.
+// piece is a part of a text, either code or prose.
 type piece struct {
 	Text string
 	Code bool
 }
 
-// prose takes a text with `code` in it apart.
+// prose splits a text at its `code` parts.
 func prose(text string) (pieces []piece) {
 	for i, part := range strings.Split(text, "`") {
 		if part != "" {

@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 )
 
-// matrix is a run as people look at it: guarantees by engines.
+// matrix is a run in tabular form: guarantees by engines.
 type matrix struct {
 	Run
 	Columns  []column
@@ -21,10 +21,10 @@ type matrix struct {
 // column is an engine.
 type column struct {
 	Engine
-	ID string // of its heading's place on a page
+	ID string // the anchor of its heading on a page
 }
 
-// Absent stands where an engine that was not there has no results.
+// Absent is the text in place of results if the engine was not available.
 func (c column) Absent() string {
 	switch {
 	case c.Report != nil:
@@ -36,7 +36,7 @@ func (c column) Absent() string {
 	}
 }
 
-// Where tells where the engine was.
+// Where describes where the engine was running.
 func (c column) Where() string {
 	switch {
 	case c.Report == nil && c.Missing != "":
@@ -52,20 +52,20 @@ func (c column) Where() string {
 	}
 }
 
-// row is a guarantee, or whatever else the cases are grouped by.
+// row is a guarantee, or another group of cases.
 type row struct {
 	ID, Name, Sentence string
 	Cells              []cell
 	Cases              []caseRow
-	Failed             []string // the engines that do not keep it
+	Failed             []string // the engines that violate it
 }
 
-// cell counts a guarantee's cases on an engine. All are zero where none was run.
+// cell counts a guarantee's cases on an engine. All counts are zero if none was run.
 type cell struct {
 	Passed, Failed, NotApplicable int
 
-	Absent string // why there are none, if the engine was not there
-	Target string // the place of the cases on a page
+	Absent string // why there are no cases, if the engine was not available
+	Target string // the anchor of the cases on a page
 }
 
 func (c *cell) count(s conformance.Status) {
@@ -74,12 +74,12 @@ func (c *cell) count(s conformance.Status) {
 		c.Passed++
 	case conformance.NotApplicable:
 		c.NotApplicable++
-	default: // what is unknown has not passed
+	default: // an unknown status has not passed
 		c.Failed++
 	}
 }
 
-// None tells that no case was run.
+// None reports that no case was run.
 func (c cell) None() bool { return c.Passed+c.Failed+c.NotApplicable == 0 }
 
 // caseRow is one case on every engine.
@@ -88,17 +88,17 @@ type caseRow struct {
 	Cells []outcome
 }
 
-// outcome is what became of a case on an engine.
+// outcome is the result of a case on an engine.
 type outcome struct {
 	conformance.Result
 	Ran    bool
-	Target string // the place of the reason on a page, where there is one
+	Target string // the anchor of the reason on a page, if there is one
 }
 
-// Passed and NotApplicable are for the page; anything else has failed.
+// Passed reports that the case passed. A case that neither passed nor is not applicable has failed.
 func (o outcome) Passed() bool { return o.Status == conformance.Passed }
 
-// NotApplicable tells that the case does not apply.
+// NotApplicable reports that the case does not apply.
 func (o outcome) NotApplicable() bool { return o.Status == conformance.NotApplicable }
 
 // failure is a case that failed on an engine.
@@ -123,8 +123,8 @@ func newMatrix(r Run) *matrix {
 	return m
 }
 
-// groups are the guarantees that have cases, in their order, and then what else there
-// is, in the order of the reports.
+// groups returns the guarantees that have cases, in their order, and then the other groups in the
+// order of the reports.
 func groups(engines []Engine) []string {
 	var found, ordered []string
 	for _, e := range engines {
@@ -150,7 +150,7 @@ func groups(engines []Engine) []string {
 	return ordered
 }
 
-// newRow collects what became of a guarantee on every engine.
+// newRow collects the results of a guarantee on every engine.
 func (m *matrix) newRow(id string) row {
 	r := row{ID: id, Name: name(id), Sentence: sentences[id], Cells: make([]cell, len(m.Columns))}
 	for i, c := range m.Columns {
@@ -172,7 +172,7 @@ func (m *matrix) newRow(id string) row {
 	return r
 }
 
-// add puts a result into a row, and its reason where the reasons are.
+// add adds a result to a row, and its reason to the exemptions.
 func (m *matrix) add(r *row, engine int, result conformance.Result) {
 	r.Cells[engine].count(result.Status)
 	m.Total[engine].count(result.Status)

@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// verdict is the run in one word, for a mark beside its sentence.
+// verdict is the result of the run in one word, for a mark beside its sentence.
 type verdict string
 
 const (
-	kept       verdict = "passed"     // every engine was there and no case failed
+	kept       verdict = "passed"     // every engine was available and no case failed
 	broken     verdict = "failed"     // a case failed, or an engine did
-	incomplete verdict = "incomplete" // something was not there, or proved nothing
+	incomplete verdict = "incomplete" // an engine was not available, or proved nothing
 )
 
-// sorted are the names of a run's engines by what became of them.
+// sorted holds the names of a run's engines by their result.
 type sorted struct {
 	kept, failed  []string
-	broke         []string // what broke, without a failed case
+	broke         []string // engines that broke, without a failed case
 	missing, idle []string // idle: no case applies
 	cut           []string // interrupted, and no case had failed
 }
@@ -42,7 +42,7 @@ func (m *matrix) sort() (s sorted) {
 	return s
 }
 
-// violated lists the guarantees that an engine does not keep: " (I3, I9)".
+// violated lists the guarantees that an engine violates: " (I3, I9)".
 func (m *matrix) violated(engine int) string {
 	var ids []string
 	for _, r := range m.Rows {
@@ -53,7 +53,7 @@ func (m *matrix) violated(engine int) string {
 	return " (" + strings.Join(ids, ", ") + ")"
 }
 
-// Verdict is the run in one word.
+// Verdict returns the result of the run in one word.
 func (m *matrix) Verdict() verdict {
 	s := m.sort()
 	switch {
@@ -66,7 +66,7 @@ func (m *matrix) Verdict() verdict {
 	}
 }
 
-// Result is the run in one sentence, and Counts in numbers.
+// Result returns the result of the run in one sentence; Counts returns it in numbers.
 func (m *matrix) Result() string {
 	s := m.sort()
 	ran := fmt.Sprintf("%d engines", len(m.Columns))
@@ -79,7 +79,7 @@ func (m *matrix) Result() string {
 	}
 	var parts []string
 	add := func(format string, args ...any) {
-		if first := format[:1]; len(parts) == 0 { // a capital, but never in the name of an engine
+		if first := format[:1]; len(parts) == 0 { // capitalize, but not the name of an engine
 			format = strings.ToUpper(first) + format[1:]
 		}
 		parts = append(parts, fmt.Sprintf(format, args...))
@@ -119,7 +119,7 @@ func (m *matrix) Result() string {
 	return strings.Join(parts, "; ") + "."
 }
 
-// Subject is what the cases check.
+// Subject returns what the cases check.
 func (r Run) Subject() string {
 	if r.Protocol {
 		return "the protocol"
@@ -127,7 +127,7 @@ func (r Run) Subject() string {
 	return "the contract"
 }
 
-// Counts adds the cases of all engines up.
+// Counts adds up the cases of all engines.
 func (m *matrix) Counts() string {
 	sum := m.Sum()
 	counts := fmt.Sprintf("%s passed, %d failed, %d not applicable", Cases(sum.Passed), sum.Failed, sum.NotApplicable)
@@ -137,7 +137,7 @@ func (m *matrix) Counts() string {
 	return counts
 }
 
-// Cases is a number of cases in words: "1 case".
+// Cases returns a number of cases in words: "1 case".
 func Cases(n int) string {
 	if n == 1 {
 		return "1 case"
@@ -145,7 +145,7 @@ func Cases(n int) string {
 	return fmt.Sprintf("%d cases", n)
 }
 
-// list is "a, b and c".
+// list returns "a, b and c".
 func list(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")

@@ -11,23 +11,23 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// RPC is what a run says about one method of the wire protocol. Its JSON form is stable.
+// RPC is the result of a run for one method of the wire protocol. Its JSON form is stable.
 type RPC struct {
 	Name    string    `json:"rpc"`
 	Engines []RPCCell `json:"engines"`
 }
 
-// RPCCell is what a run says about a method on one engine.
+// RPCCell is the result of a run for a method on one engine.
 type RPCCell struct {
 	Engine string `json:"engine"`
-	// State is "failed" if a case failed that calls the method, else "passed" if one passed, else
+	// State is "failed" if a case that calls the method failed, else "passed" if one passed, else
 	// "not applicable" if none applies, and "no case" if there is none.
 	State string `json:"state"`
 	// Cases are the cases that call the method, by their full names.
 	Passed        []string `json:"passed,omitempty"`
 	Failed        []string `json:"failed,omitempty"`
 	NotApplicable []string `json:"not_applicable,omitempty"`
-	// Reasons say why the cases do not apply.
+	// Reasons are why the cases do not apply.
 	Reasons []string `json:"reasons,omitempty"`
 }
 
@@ -40,8 +40,8 @@ func rpcNames() (all []string) {
 	return all
 }
 
-// callers returns, for each case by its full name, the methods that it called on any engine. A case
-// that does not apply on one engine is known from another.
+// callers returns, for each case by its full name, the methods that it called on any engine. For a
+// case that does not apply on one engine, they are known from another.
 func callers(engines []Engine) map[string][]string {
 	all := map[string][]string{}
 	for _, e := range engines {
@@ -58,7 +58,7 @@ func callers(engines []Engine) map[string][]string {
 	return all
 }
 
-// addRPCs collects the cases behind each method on each engine, when the rows are known.
+// addRPCs collects the cases of each method on each engine, once the rows are known.
 func (m *matrix) addRPCs() {
 	calls := callers(m.Engines)
 	for _, name := range rpcNames() {
@@ -132,7 +132,7 @@ func (r Run) rpcs() (all []RPC) {
 	return all
 }
 
-// textRPCs has a line for each method and a column for each engine, and below the cases behind
+// textRPCs writes a line for each method with a column for each engine, and below that the cases of
 // each method.
 func (m *matrix) textRPCs(b *strings.Builder) {
 	if len(m.RPCs) == 0 {

@@ -1,5 +1,5 @@
-// Package report shows what the conformance suite found: its guarantees by engines, as
-// a text, as JSON and as a page of HTML that needs nothing else.
+// Package report renders the results of the conformance suite, guarantees by engines, as text, as
+// JSON and as a self-contained HTML page.
 package report
 
 import (
@@ -16,43 +16,44 @@ import (
 // Run is one run of the suite on one or several engines. Its JSON form is stable:
 // fields are added, and never change their meaning.
 type Run struct {
-	// Command is what was typed, without secrets, and Platform where: linux/amd64.
+	// Command is the command line, without secrets; Platform is where it ran: linux/amd64.
 	Command string `json:"command"`
-	// Version is the program's, with its commit where that is known.
+	// Version is the program's version, with its commit if that is known.
 	Version  string `json:"version"`
 	Platform string `json:"platform"`
-	// Protocol says that the cases are those of the wire protocol, and not of the store's contract.
+	// Protocol reports that the cases are those of the wire protocol instead of the store's
+	// contract.
 	Protocol bool `json:"protocol,omitempty"`
-	// Pattern chose the cases; empty means all.
+	// Pattern selected the cases; empty means all.
 	Pattern string    `json:"run"`
 	Began   time.Time `json:"began"`
 	MS      int64     `json:"ms"`
-	Summary Summary   `json:"summary"` // filled in by JSON
+	Summary Summary   `json:"summary"` // set by JSON
 	Engines []Engine  `json:"engines"`
-	// RPCMatrix has the methods of the wire protocol by engines; filled in by JSON.
+	// RPCMatrix has the methods of the wire protocol by engines; set by JSON.
 	RPCMatrix []RPC `json:"rpcs,omitempty"`
-	// NotRun names the engines that an interruption kept from being run.
+	// NotRun names the engines that were not run because of an interruption.
 	NotRun []string `json:"not_run,omitempty"`
 }
 
-// Engine is what became of one engine. Either it was there, and Report is set, or one
-// of Missing and Broken tells why nothing is known of it. Broken beside a Report tells
-// that the engine did not end well.
+// Engine is the result of one engine. If the engine was available, Report is set; otherwise Missing
+// or Broken says why there is no result. Broken together with a Report means that the engine did
+// not end cleanly.
 type Engine struct {
 	Name string `json:"name"`
-	// Started is what was started or found, as it was told.
+	// Started describes the engine that was started or found.
 	Started string `json:"started,omitempty"`
-	// Missing tells why the engine could not be had on this machine.
+	// Missing is why the engine is not available on this machine.
 	Missing string `json:"missing,omitempty"`
-	// Broken tells what failed other than a case: a start, an end.
+	// Broken is what failed other than a case: a start or an end.
 	Broken string `json:"broken,omitempty"`
-	// Unproved is what such a run cannot prove; filled in by JSON.
+	// Unproved is what such a run cannot prove; set by JSON.
 	Unproved string              `json:"unproved,omitempty"`
 	MS       int64               `json:"ms"`
 	Report   *conformance.Report `json:"report,omitempty"`
 }
 
-// Summary adds the engines up.
+// Summary sums up the engines.
 type Summary struct {
 	Engines       int `json:"engines"`
 	Missing       int `json:"missing"`
@@ -60,7 +61,7 @@ type Summary struct {
 	Passed        int `json:"passed"`
 	Failed        int `json:"failed"`
 	NotApplicable int `json:"not_applicable"`
-	// NotRun counts the cases of the engines that ran which an interruption cut off.
+	// NotRun is the number of cases that an interruption cut off on engines that ran.
 	NotRun int `json:"not_run,omitempty"`
 }
 
@@ -71,8 +72,8 @@ func (e Engine) unproved() string {
 	return Unproved(*e.Report)
 }
 
-// Unproved returns what a run cannot prove, because of the engine that was started for it
-// or because it was a quick one, or "".
+// Unproved returns what a run cannot prove, because of the kind of engine that was started or
+// because it was a quick run; else "".
 func Unproved(r conformance.Report) string {
 	text := engines.Unproved(r.Engine, r.Tier)
 	reduced := 0
@@ -89,7 +90,7 @@ func Unproved(r conformance.Report) string {
 	return text
 }
 
-// Sum adds up what became of the engines.
+// Sum returns the summary of the engines' results.
 func (r Run) Sum() Summary {
 	sum := Summary{Engines: len(r.Engines)}
 	for _, e := range r.Engines {
@@ -123,7 +124,7 @@ func JSON(w io.Writer, r Run) error {
 	return enc.Encode(r)
 }
 
-// Duration is how people read a time that was measured in milliseconds.
+// Duration formats a time in milliseconds for people.
 func Duration(ms int64) string {
 	switch d := time.Duration(ms) * time.Millisecond; {
 	case ms == 0:

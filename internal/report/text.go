@@ -45,7 +45,7 @@ func (m *matrix) lines(b *strings.Builder, title string, rows []row, name func(r
 	_ = tw.Flush() // a strings.Builder never fails
 }
 
-// text is 17/1/2, with a word where it is not what one would like to read.
+// text returns 17/1/2, with a word if the result is not a plain pass.
 func (c cell) text() string {
 	if c.None() {
 		return cmp.Or(c.Absent, "none")
@@ -111,7 +111,7 @@ func (m *matrix) textEngines(b *strings.Builder) {
 	}
 }
 
-// plain is a text without what a terminal would take for a command, on one line.
+// plain returns a text on one line, without terminal control sequences.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -1,12 +1,12 @@
-// Testrun runs the module's tests, quickly or in full, and reports where the time went
-// and what the run left out. It is what make test and make test-full call.
+// Testrun runs the module's tests, quickly or in full, and reports where the time went and what the
+// run left out. make test and make test-full call it.
 //
-// A quick run applies the race detector to the packages that need no server, and to the
-// cases of SQLite's suite in which goroutines meet: all of SQLite takes four times as long
-// with it, and so do the many executions in crossrun, where one actor runs at a time, and in
-// tapeserver/cuts, whose server runs with it in tapeserver and in faultyservers. The engines
-// behind a server run without it, at the same time, because their suites wait as much as
-// they compute. A full run applies it to everything and sets [effort.Variable].
+// A quick run applies the race detector only where it is affordable: to the packages that need no
+// server, and to the concurrent cases of SQLite's suite. All of SQLite takes four times as long
+// with it; so do the many executions in crossrun, where one actor runs at a time, and those in
+// tapeserver/cuts, whose server runs with it in tapeserver and in faultyservers. The engines behind
+// a server run without it, at the same time, because their suites wait as much as they compute. A
+// full run applies it to everything and sets [effort.Variable].
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/effort"
 )
 
-// plain are the packages that a quick run tests without the race detector, the slowest first.
+// plain lists the packages that a quick run tests without the race detector, slowest first.
 var plain = []string{
 	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable", "./emulators",
 	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./crossrun",
@@ -78,7 +78,7 @@ func run(full bool) (passed bool) {
 	return r.print(time.Since(began), full, len(race) > 0)
 }
 
-// others returns the module's packages that are not plain.
+// others returns the module's packages that are not in plain.
 func others() ([]string, error) {
 	list := exec.Command("go", "list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}", "./...")
 	list.Stderr = os.Stderr
@@ -92,14 +92,13 @@ func others() ([]string, error) {
 	return paths, nil
 }
 
-// raceFlags returns the flags that turn the race detector on, none where it cannot be
-// built: it needs cgo and a C compiler.
+// raceFlags returns the flags that turn the race detector on; none if it cannot be built, because
+// it needs cgo and a C compiler.
 func raceFlags() []string {
-	// -race also checks unsafe pointers. Only generated code has any here, and the disk that
-	// fails in SQLite's tests. SQLite, which is full of them, takes twice as long with the
-	// checks.
+	// -race also checks unsafe pointers. Only generated code uses them here, and the failing disk
+	// in SQLite's tests. SQLite, which uses many, takes twice as long with the checks.
 	flags := []string{"-race", "-gcflags=all=-d=checkptr=0"}
-	// An empty test of a small package links only if all of it is there.
+	// An empty test of a small package links only if the race detector is installed.
 	if exec.Command("go", slices.Concat([]string{"test", "-run=^$"}, flags, []string{"errors"})...).Run() != nil {
 		return nil
 	}
@@ -112,7 +111,7 @@ const timeout = "4h"
 
 // group is one go test command.
 type group struct {
-	label           string // tells the group's packages from those of another group in the report
+	label           string // distinguishes the group's packages in the report
 	packages, flags []string
 }
 

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// measureVariable names the file to which a test binary's CPU time is appended. When it
-// is set this program is go test's -exec: it runs the binary and measures it.
+// measureVariable names the file to which a test binary's CPU time is appended. If it is set, this
+// program acts as go test's -exec: it runs the binary and measures it.
 const measureVariable = "TESTRUN_MEASURE"
 
 // labelVariable names the label of the group that a test binary belongs to.
 const labelVariable = "TESTRUN_LABEL"
 
-// measure runs a command, appends its CPU time to the file at path and returns its exit
-// status. Time of the servers that the command started and waited for is included.
+// measure runs a command, appends its CPU time to the file at path and returns its exit status. The
+// time includes servers that the command started and waited for.
 func measure(path string, args []string) (status int) {
 	runtime.LockOSThread() // see dieWithParent
 	test := exec.Command(args[0], args[1:]...)
@@ -32,7 +32,7 @@ func measure(path string, args []string) (status int) {
 	}
 	go func() {
 		for s := range signals {
-			_ = test.Process.Signal(s) // it may have ended
+			_ = test.Process.Signal(s) // fails if the test has ended
 		}
 	}()
 	err := test.Wait()
@@ -48,7 +48,7 @@ func measure(path string, args []string) (status int) {
 	return 0
 }
 
-// record appends a line in one write, so that lines of several processes stay whole.
+// record appends a line in one write, so that lines of several processes do not mix.
 func record(path, line string) error {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

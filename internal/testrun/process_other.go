@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// dieWithParent does nothing: only Linux can tie a child's life to its parent's.
+// dieWithParent does nothing: only Linux can kill a child when its parent ends.
 func dieWithParent() *syscall.SysProcAttr { return nil }
 
 // forwarded are the signals that go test sends to a test binary.

@@ -28,7 +28,7 @@ type report struct {
 	measured string // the file of CPU times
 
 	mu       sync.Mutex
-	output   map[string][]string // of each test and package under way
+	output   map[string][]string // of each running test and package
 	packages []packageResult
 	failures []string
 	skipped  map[string]int // tests by reason
@@ -62,12 +62,13 @@ func (r *report) fail(what, why string) {
 	r.failures = append(r.failures, what+": "+why)
 }
 
-// labelled returns how the report calls a package, or its directory, that a group with a label tests.
+// labelled returns the name in the report of a package, or its directory, in a group with that
+// label.
 func labelled(path, label string) string {
 	return strings.TrimSuffix(path+" "+label, " ")
 }
 
-// read takes the output of one go test -json.
+// read reads the output of one go test -json.
 func (r *report) read(in io.Reader, label string) {
 	lines := bufio.NewReader(in)
 	counts := map[string]*packageResult{}
@@ -87,7 +88,7 @@ func (r *report) read(in io.Reader, label string) {
 	}
 }
 
-// take takes one event. counts are those of the packages of its go test.
+// take processes one event. counts holds the results of the packages of its go test.
 func (r *report) take(e event, label string, counts map[string]*packageResult) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,7 +190,7 @@ func (r *report) cpu() map[string]time.Duration {
 	if err != nil {
 		return all
 	}
-	_ = os.Remove(r.measured) // a leftover of a few lines in the temporary directory
+	_ = os.Remove(r.measured) // on failure a small file stays in the temporary directory
 	for line := range strings.Lines(string(text)) {
 		directory, ms, _ := strings.Cut(strings.TrimSpace(line), "\t")
 		n, _ := strconv.Atoi(ms)

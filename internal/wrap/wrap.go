@@ -3,8 +3,8 @@ package wrap
 
 import "strings"
 
-// Text breaks text into lines of at most width bytes, each after indent. A word that is longer
-// has a line of its own.
+// Text breaks text into lines of at most width bytes, each prefixed by indent. A longer word gets a
+// line of its own.
 func Text(text string, width int, indent string) string {
 	var b strings.Builder
 	column := 0

@@ -5,24 +5,24 @@ import (
 	"sync"
 )
 
-// cacheBytes is 64 KiB: the text of the predicates that a Cache keeps. Compiled they take up to
-// about 25 MB.
+// cacheBytes is 64 KiB: the total text of the predicates that a Cache keeps. Compiled they take up
+// to about 25 MB.
 const cacheBytes = 64 << 10
 
-// Cache compiles predicates and keeps those used last. The zero Cache is ready for use.
+// Cache compiles predicates and keeps the most recently used ones. The zero Cache is ready for use.
 type Cache struct {
-	compiling sync.Mutex // held while a text is compiled, so that hostile texts take one core
+	compiling sync.Mutex // held while a text is compiled, so that hostile texts use at most one core
 
 	mu     sync.Mutex
 	byText map[string]*list.Element
-	recent list.List // of *Predicate; the front was used last
-	bytes  int       // of the texts
+	recent list.List // of *Predicate, most recently used first
+	bytes  int       // total weight of the texts
 
 	faults counters
 }
 
-// Compile returns the predicate of a text. A text that is no expression yields a predicate that
-// selects nothing; its Err says why.
+// Compile returns the predicate of a text. A text that does not compile yields a predicate that
+// selects nothing; its Err returns the reason.
 //
 // Errors: runstore.ErrTooLarge above [MaxText] bytes, runstore.ErrInvalid for text that is not
 // UTF-8; both name the field predicate_cel.
@@ -35,7 +35,7 @@ func (c *Cache) Compile(text string) (*Predicate, error) {
 	}
 	c.compiling.Lock()
 	defer c.compiling.Unlock()
-	if p := c.find(text); p != nil { // compiled meanwhile
+	if p := c.find(text); p != nil { // another caller has compiled it meanwhile
 		return p, nil
 	}
 	p := compile(text)
@@ -44,8 +44,7 @@ func (c *Cache) Compile(text string) (*Predicate, error) {
 	return p, nil
 }
 
-// Counts returns how often the predicates of the cache had a fault, including those that it does not
-// keep any more.
+// Counts returns the number of faults of the cache's predicates, including evicted ones.
 func (c *Cache) Counts() Counts { return c.faults.counts() }
 
 func (c *Cache) find(text string) *Predicate {
@@ -76,5 +75,6 @@ func (c *Cache) keep(p *Predicate) {
 	}
 }
 
-// weight is at least 64, so that short texts are bounded, too.
+// weight returns the size of a predicate's text, at least 64, so that the number of short texts is
+// bounded too.
 func weight(p *Predicate) int { return max(len(p.text), 64) }

@@ -8,21 +8,22 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// unitBytes is 64: the text that a function looks at in about 100 ns, with what it allocates.
+// unitBytes is 64: the bytes of text that a function processes in about 100 ns, allocations
+// included.
 const unitBytes = 64
 
-// units returns what looking at n bytes costs.
+// units returns the cost of processing n bytes.
 func units(n int) uint64 { return 1 + uint64(n/unitBytes) }
 
-// estimator says what a call has cost. CEL's own numbers leave out what depends on the size of a
-// payload: a comparison of two maps costs one unit there.
+// estimator computes the cost of a call. CEL's own numbers ignore costs that depend on the size of
+// a payload: comparing two maps costs one unit there.
 type estimator struct{ constants map[string]*regex }
 
-// compileCost is what a regular expression that is no constant costs beside its match, for each
-// instruction: it is compiled for every match.
+// compileCost is the extra cost of a non-constant regular expression for each instruction, because
+// it is compiled for every match.
 const compileCost = 5
 
-// zoneCost is what a function with a time zone costs: the zone is read from a file.
+// zoneCost is the cost of a function with a time zone, because the zone is read from a file.
 const zoneCost = 500
 
 // CallCost implements interpreter.ActualCostEstimator.
@@ -30,7 +31,7 @@ func (e estimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint
 	cost := uint64(1)
 	switch function {
 	case operators.Equals, operators.NotEquals:
-		cost = weighSmaller(args[0], args[1]) // the comparison ends with it
+		cost = weighSmaller(args[0], args[1]) // the comparison ends with the smaller value
 	case operators.In, operators.OldIn:
 		cost = units(lengthOf(args[0]))
 		if list, ok := args[1].(traits.Lister); ok {
@@ -59,7 +60,7 @@ func (e estimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint
 	return &cost
 }
 
-// lengthOf returns the bytes of a text; 0 for any other value.
+// lengthOf returns the length of a text in bytes; 0 for any other value.
 func lengthOf(v ref.Val) int {
 	switch v := v.(type) {
 	case types.String:
@@ -71,8 +72,8 @@ func lengthOf(v ref.Val) int {
 	}
 }
 
-// weighSmaller returns what looking at the smaller one of two values costs, or a number above MaxCost when that is more.
-// It looks at no more of the larger one than a few times that.
+// weighSmaller returns the cost of visiting the smaller of two values, or a number above MaxCost if
+// it is more. It visits at most a few times that many nodes of the larger one.
 func weighSmaller(a, b ref.Val) uint64 {
 	for limit := uint64(16); ; limit *= 4 {
 		if cost := min(weigh(a, limit), weigh(b, limit)); cost < limit || cost > MaxCost {
@@ -81,7 +82,7 @@ func weighSmaller(a, b ref.Val) uint64 {
 	}
 }
 
-// weigh returns what looking at every node of a value costs, or a number from limit on when that is
+// weigh returns the cost of visiting every node of a value, or a number of at least limit if it is
 // more.
 func weigh(v ref.Val, limit uint64) uint64 {
 	cost := units(lengthOf(v))

@@ -14,8 +14,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// The function matches is this package's own, because the cost of CEL's is known only when it is
-// over.
+// This package has its own function matches, because the cost of CEL's is known only after it has
+// run.
 const (
 	matches       = "matches"
 	matchesGlobal = "bounded_matches"
@@ -59,7 +59,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 // programOptions returns the options of one program. Its constant regular expressions are compiled
 // once.
 func programOptions() []cel.ProgramOption {
-	constants := map[string]*regex{} // it is complete, and read only, once the program is made
+	constants := map[string]*regex{} // complete, and only read, once the program is made
 	constant := func(overload string) *interpreter.RegexOptimization {
 		return &interpreter.RegexOptimization{
 			Function: matches, OverloadID: overload, RegexIndex: 1,
@@ -84,14 +84,14 @@ func programOptions() []cel.ProgramOption {
 }
 
 const (
-	// maxRegex is the longest regular expression, in bytes.
+	// maxRegex is the maximal length of a regular expression, in bytes.
 	maxRegex = 1 << 10
-	// maxInstructions bounds a compiled regular expression: nested repetitions of a short one can
-	// take 100 MB.
+	// maxInstructions is the maximal size of a compiled regular expression: nested repetitions in a
+	// short one can take 100 MB.
 	maxInstructions = 1000
 )
 
-// errCost matches the fault of an evaluation that was not begun because of its cost.
+// errCost is the fault of an evaluation that was not started because of its cost.
 var errCost = errors.New("the evaluation costs too much")
 
 // regex is a regular expression of bounded size.
@@ -109,8 +109,8 @@ func compileRegex(pattern string) (*regex, error) {
 	return &regex{compiled, size}, err
 }
 
-// measure returns about how many instructions a regular expression compiles to. It takes as long as
-// reading the pattern, however large the program would be.
+// measure returns approximately the number of instructions of a compiled regular expression. It
+// only parses the pattern, however large the program would be.
 func measure(pattern string) (int64, error) {
 	if len(pattern) > maxRegex {
 		return 0, fmt.Errorf("a regular expression of %d bytes, the limit is %d", len(pattern), maxRegex)
@@ -126,8 +126,8 @@ func measure(pattern string) (int64, error) {
 	return size, nil
 }
 
-// instructions returns about how many instructions a regular expression compiles to; any number
-// above maxInstructions when they are more.
+// instructions returns approximately the number of instructions of a compiled regular expression;
+// any number above maxInstructions if there are more.
 func instructions(r *syntax.Regexp) int64 {
 	n := int64(1)
 	switch r.Op {
@@ -156,5 +156,5 @@ func (r *regex) match(v ref.Val) ref.Val {
 	return types.Bool(r.compiled.MatchString(string(text)))
 }
 
-// matchCost returns what a regular expression costs on a text of n bytes.
+// matchCost returns the cost of matching a text of n bytes.
 func matchCost(n int, instructions int64) uint64 { return units(n * int(instructions)) }

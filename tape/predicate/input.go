@@ -16,9 +16,9 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// Input is an entry as predicates see it.
+// Input is an entry in the form that predicates evaluate.
 type Input struct {
-	// Entry is the entry. It is not changed.
+	// Entry is the entry. It must not change.
 	Entry tape.Entry
 
 	mu     sync.Mutex // held while the payload is parsed, so that it is parsed once
@@ -113,8 +113,8 @@ func valueOf(v any) ref.Val {
 	}
 }
 
-// object is an object of JSON. All of its iterators share its keys: each iterator of CEL's own map copies them, however few of
-// them it is asked for.
+// object is a JSON object. All of its iterators share its keys. Each iterator of CEL's own map
+// copies all keys, however few are used.
 type object struct {
 	traits.Mapper
 	keys []string
@@ -125,13 +125,13 @@ func (o object) Iterator() traits.Iterator {
 	return types.NewStringList(types.DefaultTypeAdapter, o.keys).Iterator()
 }
 
-// number returns the value of a number. An integer of more than 64 bits is a double.
+// number returns the value of a number. An integer that does not fit into 64 bits is a double.
 func number(text string) ref.Val {
 	if !strings.ContainsAny(text, ".eE") {
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return types.Int(n)
 		}
 	}
-	f, _ := strconv.ParseFloat(text, 64) // beyond its range it is infinite
+	f, _ := strconv.ParseFloat(text, 64) // infinite beyond the range of a double
 	return types.Double(f)
 }

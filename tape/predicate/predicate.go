@@ -17,34 +17,35 @@ import (
 )
 
 const (
-	// MaxText is the longest text of a predicate, in bytes.
+	// MaxText is the maximal length of a predicate's text, in bytes.
 	MaxText = 4 << 10
-	// MaxCost is what one evaluation may cost: 10,000 units. An expression over the members of a
-	// payload takes 5 to 50. A unit takes about 100 ns, and up to 7 µs in nested comprehensions, where
-	// the time that CEL takes for a unit grows with the number of units.
+	// MaxCost is the maximal cost of one evaluation: 10,000 units. An expression over the members
+	// of a payload takes 5 to 50. A unit takes about 100 ns, and up to 7 µs in nested
+	// comprehensions, where CEL's time for a unit grows with the number of units.
 	MaxCost = 10_000
 
-	// maxDepth is 50: CEL's parser takes time and memory that grow faster than the nesting.
+	// maxDepth is 50: the time and memory of CEL's parser grow faster than linearly with the
+	// nesting.
 	maxDepth = 50
-	// maxNodes is 1,000: a text of MaxText bytes with shorter nodes than four bytes is a list of
-	// constants, each evaluation of which allocates all of them.
+	// maxNodes is 1,000: a text of MaxText bytes with more nodes is a list of constants, and each
+	// evaluation allocates all of them.
 	maxNodes = 1000
-	// maxRecoveries is 0: the first syntax fault is enough, and recovery may search for long.
+	// maxRecoveries is 0: the first syntax error is enough, and the search for more may take long.
 	maxRecoveries = 0
 )
 
-// Reason says why a predicate did not select an entry that it was asked about.
+// Reason is why a predicate failed on an entry.
 type Reason int
 
 // The reasons of faults.
 const (
-	// Compile: the text is no expression, has a type error, or is too large or too deep.
+	// Compile: the text is not an expression, has a type error, or is too large or too deep.
 	Compile Reason = iota
-	// Eval: the evaluation failed: a member is missing, say.
+	// Eval: the evaluation failed, for example because a member is missing.
 	Eval
 	// Cost: the evaluation would have cost more than [MaxCost].
 	Cost
-	// NotBool: the result is no bool.
+	// NotBool: the result is not a bool.
 	NotBool
 
 	reasons
@@ -55,7 +56,7 @@ func (r Reason) String() string {
 	return [...]string{"compile", "eval", "cost", "not_bool"}[r]
 }
 
-// Counts says how many entries were not selected because of a fault, by reason.
+// Counts is the number of entries that were not selected because of a fault, by reason.
 type Counts [reasons]int64
 
 type counters [reasons]atomic.Int64
@@ -70,13 +71,13 @@ func (c *counters) counts() (all Counts) {
 // Predicate is a compiled expression. The zero Predicate selects every entry.
 type Predicate struct {
 	text    string
-	program cel.Program // nil: see err
+	program cel.Program // nil if err is set
 	err     error       // why the text does not compile
 	faults  counters
-	total   *counters // of the cache
+	total   *counters // the counters of the cache
 }
 
-// check checks what the errors of Compile are about.
+// check returns the errors of Compile.
 func check(text string) error {
 	const name = "predicate_cel"
 	switch {
@@ -89,7 +90,7 @@ func check(text string) error {
 	}
 }
 
-// compile returns the predicate of a text that was checked.
+// compile returns the predicate of a text that check accepts.
 func compile(text string) (p *Predicate) {
 	p = &Predicate{text: text}
 	if strings.TrimSpace(text) == "" {
@@ -120,10 +121,11 @@ func compile(text string) (p *Predicate) {
 	return p
 }
 
-// maxFault is 1 KiB: how much of a compiler's message is kept. It may name hundreds of faults.
+// maxFault is 1 KiB: the part of a compiler's message that is kept. It may list hundreds of errors.
 const maxFault = 1 << 10
 
-// reduced returns an error with the beginning of a message, and without what the compiler knows.
+// reduced returns an error with the beginning of err's message. It does not keep the compiler's
+// data alive.
 func reduced(err error) error {
 	text := err.Error()
 	return errors.New(strings.Clone(strings.ToValidUTF8(text[:min(len(text), maxFault)], "")))
@@ -135,10 +137,10 @@ func (p *Predicate) Text() string { return p.text }
 // Err returns why the text does not compile, or nil.
 func (p *Predicate) Err() error { return p.err }
 
-// Counts returns how often the predicate had a fault.
+// Counts returns the number of the predicate's faults, by reason.
 func (p *Predicate) Counts() Counts { return p.faults.counts() }
 
-// Match reports whether the predicate selects an entry. A fault is no match, and is counted.
+// Match reports whether the predicate selects an entry. A fault is no match and is counted.
 func (p *Predicate) Match(in *Input) bool {
 	if p.err != nil {
 		return p.fault(Compile)
@@ -161,15 +163,16 @@ func (p *Predicate) Match(in *Input) bool {
 	return bool(selected)
 }
 
-// eval evaluates a program. CEL counts nothing for a step of a comprehension over constants, so the steps have a limit
-// of their own, MaxCost: each other step costs a unit at least. An evaluation with more steps is refused, whatever its result.
+// eval evaluates a program. CEL counts no cost for a step of a comprehension over constants, so the
+// number of steps is limited too, to MaxCost: every other step costs at least one unit. An
+// evaluation with more steps fails, whatever its result.
 func eval(program cel.Program, in *Input) (ref.Val, error) {
 	frame, err := interpreter.NewExecutionFrame(in)
 	if err != nil {
 		return nil, err
 	}
 	defer frame.Close()
-	if err := frame.SetContext(ended, MaxCost); err != nil { // it is looked at after MaxCost steps
+	if err := frame.SetContext(ended, MaxCost); err != nil { // CEL checks the context after MaxCost steps
 		return nil, err
 	}
 	out, _, err := program.Eval(frame)

@@ -158,7 +158,7 @@ func (x *executions) interruptRead(t *testing.T, n int, h harm) {
 	cut := newCutter(e.touched, h, n)
 	c := tapepb.NewTapeClient(e.serve(cut))
 	if h == frozenAfter {
-		close(cut.resume) // nobody works meanwhile: the call is late
+		close(cut.resume) // the server is idle meanwhile: the call is late
 	}
 	m, err := x.c.do(e, e.first(c))
 	if got := e.answer(m, err); h == frozenAfter {
