@@ -45,7 +45,7 @@ func opened(t T, cancel context.CancelFunc, stream grpc.ServerStreamingClient[ta
 // bySubject subscribes by subject. The caller cancels the feed.
 func (p *Process) bySubject(t T, pattern, predicate string, from int64) *feed {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	stream, err := p.Try.SubscribeBySubject(ctx, &tapepb.SubscribeBySubjectRequest{SubjectPattern: pattern, PredicateCel: predicate, FromGlobalSeq: from})
 	f := opened(t, cancel, stream, err)
 	f.last = from
@@ -55,7 +55,7 @@ func (p *Process) bySubject(t T, pattern, predicate string, from int64) *feed {
 // events subscribes to events. The caller cancels the feed.
 func (p *Process) events(t T, req *tapepb.SubscribeEventsRequest) *feed {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	stream, err := p.Try.SubscribeEvents(ctx, req)
 	return opened(t, cancel, stream, err)
 }

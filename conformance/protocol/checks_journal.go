@@ -28,7 +28,7 @@ func journalCases() []Case {
 }
 
 func streamFollows(t T, e *Env) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	id := e.begin(t)
 	effect := e.beginEffect(t, &tapepb.BeginEffectRequest{RunId: id, ToolName: "look"})

@@ -208,7 +208,7 @@ func entryVersion(t T, task *tapepb.Task) int64 {
 
 // deregister ends a reaction if the server still responds.
 func (e *Env) deregister(id string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	_, _ = e.Try.DeregisterReaction(ctx, &tapepb.DeregisterReactionRequest{ReactionId: id})
 }
